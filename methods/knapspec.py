@@ -1,0 +1,288 @@
+"""KnapSpec: choose the sublayers to skip with a knapsack over latency-weighted budgets (Cha et al., ICML 2026).
+
+At a search event the last r committed tokens are run again through every reachable subset, by dynamic programming
+over (sublayer, skipped weight), keeping for each cell the branch whose hidden states stay closest (cosine) to the full
+model's. Every surviving budget is then scored by the tokens per time (TPT, Eq. 4) that it would reach at the draft
+length that suits it best, with the acceptance rate (Eq. 9) measured on those r tokens; the best set drafts from then
+on.
+
+Where paper and released code (kaist-flexml-lab/knapspec) differ, a switch says which is followed; the presets are
+`knapspec` (paper) and `knapspec_code`:
+
+* the paper protects no block, caps no weight, takes γ from 1..10 and keeps the empty set as a candidate; the code
+  protects first and last block, caps weights at 5, takes γ from 0..17 and drops the candidate of least weight;
+* the paper prunes at cosine > τ, the code at >= τ;
+* both find the best γ and then draft up to a fixed cap with a confidence exit instead.
+
+Two things follow neither: states are captured over the last m steps before every event, so that any interval works
+(the code never searches for T <= 6), and "not marked skipped" is what executes (the paper's backtracking stops at
+weight 0 and would lose sublayers).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ssd_bench.errors import ConfigError
+from ssd_bench.latency import Latency
+from ssd_bench.layer_set import LayerSet
+from ssd_bench.metrics import tpt
+from ssd_bench.method import Context, Estimate, LayerDraft, ModelDims, Prefill, Taps, Verification
+from ssd_bench.probe import Probe
+
+
+class KnapSpec:
+    """KnapSpec with every switch on which paper and code differ.
+
+    Args:
+        name: name in tables.
+        interval: T, steps between search events; None takes the paper's rule (64 below 10B parameters, else 128).
+        capture_steps: m, steps whose accepted tokens the search runs on.
+        min_similarity: τ, branches with a smaller mean cosine are dropped.
+        strict: drop a cosine equal to τ as well (paper).
+        budget: skipped weight allowed, as a share of the weight K of all sublayers.
+        weight_cap: largest integer weight of a sublayer; None for no cap.
+        protect_first_last: never skip a sublayer of the first and the last block.
+        include_zero_skip: keep the candidate of least skipped weight (normally the full model).
+        draft_len_grid: smallest and largest γ of the TPT maximisation.
+        draft_len: cap of the drafting itself.
+        stop_below: confidence exit of the drafting.
+        reuse_prefix: verify from the first skipped sublayer on saved states.
+    """
+
+    def __init__(
+        self,
+        name: str = "knapspec",
+        interval: int | None = None,
+        capture_steps: int = 5,
+        min_similarity: float = 0.5,
+        strict: bool = True,
+        budget: float = 0.5,
+        weight_cap: int | None = None,
+        protect_first_last: bool = False,
+        include_zero_skip: bool = True,
+        draft_len_grid: Sequence[int] = (1, 10),
+        draft_len: int = 10,
+        stop_below: float = 0.7,
+        reuse_prefix: bool = False,
+    ):
+        low, high = draft_len_grid
+        checks = (
+            ("interval", interval is None or interval >= 1, interval, "at least 1, or null for the paper's rule"),
+            ("capture_steps", capture_steps >= 1, capture_steps, "at least 1"),
+            ("min_similarity", -1 <= min_similarity <= 1, min_similarity, "a cosine in [-1, 1]"),
+            ("budget", 0 <= budget <= 1, budget, "a share in [0, 1]"),
+            ("weight_cap", weight_cap is None or weight_cap >= 1, weight_cap, "at least 1, or null"),
+            ("draft_len_grid", 0 <= low <= high, list(draft_len_grid), "two lengths, 0 <= first <= second"),
+            ("draft_len", draft_len >= 1, draft_len, "at least 1 (method=ar drafts nothing)"),
+            ("stop_below", 0 <= stop_below <= 1, stop_below, "a probability in [0, 1]"),
+        )
+        for field, fine, value, allowed in checks:
+            if not fine:
+                raise ConfigError(f"method.{field}", value, allowed)
+        self.name, self.reuse_prefix = name, reuse_prefix
+        self.taps = Taps()
+        self._interval, self._capture = interval, capture_steps
+        self._min_similarity, self._strict, self._budget = min_similarity, strict, budget
+        self._weight_cap, self._protect, self._zero = weight_cap, protect_first_last, include_zero_skip
+        self._grid, self._draft_len, self._stop_below = (low, high), draft_len, stop_below
+
+    def check(self, dims: ModelDims) -> None:
+        """Fix what depends on the model: the interval by its size, the full set to start from."""
+        if self._protect and dims.n_layers < 3:
+            raise ConfigError("method.protect_first_last", True, "false for a model of fewer than 3 blocks")
+        self._steps = self._interval or (64 if dims.n_params < 10e9 else 128)
+        self._full = LayerSet.full(dims.n_layers)
+
+    def prepare(self, probe: Probe, prompts: Sequence[Sequence[int]]) -> None:
+        """Nothing beyond the latency profile, which the runner provides."""
+
+    def start(self, prefill: Prefill) -> None:
+        """Every prompt starts with the full model as its own draft."""
+        self._layer_set = self._full
+        self._captured: deque[Tensor] = deque(maxlen=self._capture)
+
+    def propose(self, context: Context) -> LayerDraft:
+        """Draft with the last chosen set; ask for states when a search event is near."""
+        near = any(self._is_event(context.step + ahead) for ahead in range(self._capture))
+        self.taps = Taps(verify=tuple(range(2 * self._full.n_layers + 1))) if near else Taps()
+        return LayerDraft(self._layer_set, self._draft_len, self._stop_below)
+
+    def observe(self, verification: Verification, probe: Probe) -> Estimate | None:
+        """Keep the states of the accepted tokens; search when it is time."""
+        if verification.hidden is not None:
+            rows = torch.tensor(verification.path, device=verification.hidden.device)
+            self._captured.append(verification.hidden.index_select(1, rows))
+        if not self._is_event(verification.step):
+            return None
+        choice = self._search(torch.cat(list(self._captured), dim=1), verification.length, probe)
+        self._layer_set = choice.layer_set
+        return choice.estimate
+
+    def _is_event(self, step: int) -> bool:
+        first = self._capture + 1  # the first step is not captured, as in the released code
+        return step >= first and (step - first) % self._steps == 0
+
+    def _search(self, states: Tensor, length: int, probe: Probe) -> Choice:
+        """The layer set of highest TPT for the last r = states.shape[1] committed tokens."""
+        w_attn, w_mlp = weights(probe.latency, length, self._weight_cap)
+        knapsack = Knapsack(
+            states.float(), length - states.shape[1], (w_attn, w_mlp), self._budget, self._min_similarity, self._strict,
+            self._protect, states.dtype,
+        )  # fmt: skip
+        candidates = knapsack.run(probe)
+        if not self._zero:
+            candidates = candidates[1:]
+        return self._best(candidates, states, length, probe) or Choice(self._full, None)
+
+    def _best(self, candidates: list[Candidate], states: Tensor, length: int, probe: Probe) -> Choice | None:
+        """The candidate of highest TPT; the first in order of skipped weight, then of γ, among equals.
+
+        α̂ needs the LM head over every branch, so candidates are visited by what they would reach at α = 1, and the
+        visit ends where no further one can win; the maximum is exact.
+        """
+        lengths = range(self._grid[0], self._grid[1] + 1)
+        target_ms = probe.latency.target_ms(self._full.n_layers, length)
+        target = probe.predict(states[-1])
+
+        def reach(candidate: Candidate, alpha: float) -> list[float]:
+            draft_ms = probe.latency.draft_ms(candidate.layer_set, length)
+            return [tpt(alpha, draft_len, draft_ms, target_ms) for draft_len in lengths]
+
+        bounds = [max(reach(candidate, 1.0)) for candidate in candidates]
+        best: tuple[float, int, Choice] | None = None
+        for index in sorted(range(len(candidates)), key=lambda k: -bounds[k]):
+            if best is not None and bounds[index] < best[0]:
+                break
+            candidate = candidates[index]
+            alpha = float((probe.predict(candidate.hidden) == target).float().mean())
+            values = reach(candidate, alpha)
+            value = max(values)
+            if best is None or (value, -index) > best[:2]:
+                estimate = Estimate(alpha, lengths[values.index(value)], value)
+                best = value, -index, Choice(candidate.layer_set, estimate)
+        return best[2] if best else None
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A chosen set and what was believed of it (None: nothing survived, so nothing was estimated)."""
+
+    layer_set: LayerSet
+    estimate: Estimate | None
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A survivor of the knapsack: its set, skipped weight, mean cosine and final states [r, d]."""
+
+    layer_set: LayerSet
+    weight: int
+    similarity: float
+    hidden: Tensor
+
+
+def weights(latency: Latency, context: float, cap: int | None) -> tuple[int, int]:
+    """Integer weights (w_attn, w_mlp) of a sublayer: the cheaper kind weighs 1, the other its rounded ratio (§3.4)."""
+    attn, mlp = latency.attn_ms(context), latency.t_mlp_ms
+    ratio = max(1, round(max(attn, mlp) / min(attn, mlp)))
+    heavy = ratio if cap is None else min(ratio, cap)
+    return (heavy, 1) if attn > mlp else (1, heavy)
+
+
+@dataclass
+class Knapsack:
+    """The dynamic programme over (sublayer, skipped weight), all weights of a row at once.
+
+    Row b holds, for every skipped weight j with a surviving branch, the stream of r tokens after sublayers 0..b-1;
+    column 0 is the full model, so its stream is taken from the captured states. A branch attends to the committed
+    prefix and to its own r tokens. Cosines are taken in float32.
+
+    Args:
+        states: [2L+1, r, d] float32, the full model's stream entering each sublayer, and the last one leaving.
+        prefix_len: committed rows before the r tokens.
+        weights: (w_attn, w_mlp).
+        budget: skipped weight allowed, as a share of the total.
+        min_similarity, strict, protect: as in `KnapSpec`.
+        dtype: of the streams that the model runs on.
+    """
+
+    states: Tensor
+    prefix_len: int
+    weights: tuple[int, int]
+    budget: float
+    min_similarity: float
+    strict: bool
+    protect: bool
+    dtype: torch.dtype
+
+    def run(self, probe: Probe) -> list[Candidate]:
+        """Survivors of the last row, by ascending skipped weight."""
+        n_sub = self.states.shape[0] - 1
+        width = int(self.budget * sum(self.weights) * n_sub / 2) + 1
+        protected = 2 if self.protect else 0
+        columns = [0]
+        hidden = self.states[protected].to(self.dtype)[None]
+        skips: list[list[bool]] = [[False] * width for _ in range(protected)]
+        scores = torch.ones(1)
+        for b in range(protected, n_sub):
+            target = self.states[b + 1]
+            executed = self._execute(probe, b, hidden, columns)
+            skipping = b < n_sub - protected
+            columns, hidden, skip, scores = self._row(columns, hidden, executed, target, self.weights[b % 2], width, skipping)
+            skips.append(skip)
+            if not columns:
+                return []
+        return [
+            Candidate(self._backtrack(skips, j), j, float(score), stream)
+            for j, score, stream in zip(columns, scores.tolist(), hidden)
+        ]
+
+    def _execute(self, probe: Probe, b: int, hidden: Tensor, columns: list[int]) -> Tensor:
+        """Sublayer b over every branch; column 0 is the full model, whose stream is known (paper, App. C)."""
+        known = self.states[b + 1].to(self.dtype)[None]
+        if columns == [0]:
+            return known
+        if columns[0] != 0:
+            return probe.apply_sublayer(b, hidden, self.prefix_len)
+        return torch.cat((known, probe.apply_sublayer(b, hidden[1:], self.prefix_len)))
+
+    def _row(
+        self, columns: list[int], hidden: Tensor, executed: Tensor, target: Tensor, weight: int, width: int, skipping: bool
+    ) -> tuple[list[int], Tensor, list[bool], Tensor]:
+        """The next row from the executed and the skipped branches: per weight, the one of higher cosine."""
+        gone = float("-inf")
+        cells = torch.full((2, width), gone)  # mean cosine of executing into / skipping into each weight
+        cells[0, columns] = _cosine(executed, target)
+        if skipping:
+            reached = [j for j in columns if j + weight < width]
+            if reached:
+                cells[1, [j + weight for j in reached]] = _cosine(hidden[: len(reached)], target)
+        kept = cells > self.min_similarity if self.strict else cells >= self.min_similarity
+        cells = cells.masked_fill(~kept, gone)
+        skip = (cells[1] > cells[0]).tolist()  # ties execute
+        best = cells.amax(0)
+        survivors = torch.nonzero(best > gone).flatten().tolist()
+        at = {j: k for k, j in enumerate(columns)}
+        sources = torch.cat((executed, hidden))
+        rows = [at[j - weight] + len(columns) if skip[j] else at[j] for j in survivors]
+        return survivors, sources[torch.tensor(rows, dtype=torch.long, device=sources.device)], skip, best[survivors]
+
+    def _backtrack(self, skips: list[list[bool]], j: int) -> LayerSet:
+        skipped = []
+        for b in range(len(skips) - 1, -1, -1):
+            if skips[b][j]:
+                skipped.append(b)
+                j -= self.weights[b % 2]
+        return LayerSet(len(skips) // 2, frozenset(skipped))
+
+
+def _cosine(branches: Tensor, target: Tensor) -> Tensor:
+    """Mean over tokens of the cosine between branches [B, r, d] and the full model's stream [r, d], on the CPU."""
+    return F.cosine_similarity(branches.float(), target[None], dim=-1).mean(-1).cpu()

@@ -1,0 +1,261 @@
+"""`python -m ssd_bench.bench`: speed of the engine on one model and one machine, as ratios within one run.
+
+Takes the options of `python -m ssd_bench` (model, hardware, runs_dir, ...), decodes with the first prompts of the
+task, prints a table and writes `runs_dir/bench/<time>.json`.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import hydra
+import torch
+from omegaconf import DictConfig, OmegaConf
+from tabulate import tabulate
+
+from methods.ar import AR
+from ssd_bench import latency, provenance
+from ssd_bench.__main__ import reported
+from ssd_bench.engine import SCRATCH, Engine
+from ssd_bench.hardware import Hardware
+from ssd_bench.kernels import select
+from ssd_bench.method import Method
+from ssd_bench.model import Decoder
+from ssd_bench.run import Plan, plan
+from ssd_bench.sampling import Decoding
+
+ROUNDS = 5  # of every interleaved comparison; medians are reported
+NEW_TOKENS = 64
+NODES = (1, 2, 4, 8, 16, 32)
+CONTEXTS = (128, 1024, 4096, 8192)
+POLICY_TOKENS = 512  # output over which the policy share of KnapSpec is taken
+
+
+def bench(cfg: DictConfig) -> Path:
+    """Run all measurements and write them.
+
+    Raises:
+        ConfigError: as in a run.
+    """
+    OmegaConf.set_struct(cfg, False)
+    cfg.limit = cfg.limit or 2
+    cfg.decode.max_new_tokens = NEW_TOKENS
+    cfg.method = {"_target_": "methods.knapspec.KnapSpec"}
+    planned = plan(cfg)
+    hardware = planned.hardware
+    torch.set_num_threads(hardware.threads)
+    ops = select(hardware.devices[0], hardware.dtype, hardware.kernels)
+    decoder = Decoder.load(planned.checkpoint, hardware.dtype, hardware.devices, ops)
+    cache = decoder.new_cache(decoder.arch.context + SCRATCH)
+    decoding = Decoding(max_new_tokens=NEW_TOKENS)
+    engine = Engine(decoder, cache, decoding, frozenset())
+    results: dict[str, Any] = {
+        "model": planned.dims.name, "dtype": hardware.dtype_name, "device": hardware.label,
+        "threads": hardware.threads, "kernels": "native" if ops.native else "torch",
+        "provenance": provenance.collect(sys.argv, hardware.gpu_names()),
+    }  # fmt: skip
+    results |= _against_transformers(planned, engine)
+    results |= _bandwidth(engine, results["ar_tokens_per_s"])
+    results["step_ms"] = _step_times(engine)
+    results |= _contexts(engine)
+    profile = latency.measure(decoder, cache)
+    results["latency"] = asdict(profile)
+    engine.probe.latency = profile
+    results |= _policy(planned, engine)
+    results["outside_forward_share"] = _outside_share(planned, engine)
+    target = Path(planned.config["runs_dir"]) / "bench" / f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}.json"
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_text(json.dumps(results, indent=1))
+    print(_table(results), f"\n{target}", sep="\n")
+    return target
+
+
+def _seconds(run: Callable[[], Any], device: torch.device) -> float:
+    begin = time.perf_counter()
+    run()
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter() - begin
+
+
+def _interleaved(runs: dict[str, Callable[[], Any]], device: torch.device, rounds: int = ROUNDS) -> dict[str, list[float]]:
+    """Seconds of each run in each round; one uncounted round first, then in turn, so that drift hits all alike."""
+    times: dict[str, list[float]] = {name: [] for name in runs}
+    for index in range(rounds + 1):
+        for name, run in runs.items():
+            seconds = _seconds(run, device)
+            if index:
+                times[name].append(seconds)
+    return times
+
+
+def _against_transformers(planned: Plan, engine: Engine) -> dict[str, Any]:
+    """AR of this engine beside Hugging Face `generate`: same weights, dtype, threads, prompts and output length."""
+    from transformers import AutoModelForCausalLM, GenerationConfig
+
+    device = engine.decoder.device
+    model = AutoModelForCausalLM.from_pretrained(planned.checkpoint.folder, dtype=planned.hardware.dtype).to(device)
+    prompts = [list(e.ids) for e in planned.encoded]
+    config = GenerationConfig(max_new_tokens=NEW_TOKENS, min_new_tokens=NEW_TOKENS, do_sample=False, pad_token_id=0)
+    outputs: dict[str, list[list[int]]] = {}
+
+    def hugging_face() -> None:
+        with torch.inference_mode():
+            outputs["hf"] = [
+                model.generate(torch.tensor([p], device=device), generation_config=config)[0, len(p) :].tolist()
+                for p in prompts
+            ]  # fmt: skip
+
+    def ours() -> None:
+        outputs["ar"] = [engine.generate(AR(), p).output for p in prompts]
+
+    times = _interleaved({"ar": ours, "hf": hugging_face}, device)
+    tokens = NEW_TOKENS * len(prompts)
+    ratios = [hf / ar for ar, hf in zip(times["ar"], times["hf"])]
+    same = sum(a == b for a, b in zip(outputs["ar"], outputs["hf"]))
+    return {
+        "ar_tokens_per_s": tokens / median(times["ar"]), "hf_generate_tokens_per_s": tokens / median(times["hf"]),
+        "ar_over_hf": median(ratios), "ar_over_hf_rounds": ratios, "prompts": len(prompts), "same_output": same,
+    }  # fmt: skip
+
+
+def _bandwidth(engine: Engine, tokens_per_s: float) -> dict[str, float]:
+    """Bytes per second that the machine reads, and the share of that limit at which AR reads its weights."""
+    decoder = engine.decoder
+    # a tensor far larger than any cache, summed by PyTorch's own reduction
+    data = torch.ones(2**28, dtype=torch.float32, device=decoder.device)
+    fastest = min(_seconds(lambda: data.sum().item(), decoder.device) for _ in range(ROUNDS))
+    limit = data.nbytes / fastest
+    embedding = 0 if decoder.arch.tied else decoder.embedding.nbytes  # an untied embedding is looked up, not read
+    read = (decoder.weight_bytes - embedding) * tokens_per_s
+    return {
+        "bandwidth_bytes_per_s": limit, "bandwidth_tokens_per_s": limit / (decoder.weight_bytes - embedding),
+        "bandwidth_share": read / limit,
+    }  # fmt: skip
+
+
+def _contexts_of(engine: Engine) -> list[int]:
+    room = engine.context - max(NODES)
+    return sorted({min(context, room) for context in CONTEXTS})
+
+
+def _step_times(engine: Engine) -> dict[str, dict[str, float]]:
+    """Median ms of one full forward with its LM head, by context and number of nodes; nodes interleaved."""
+    decoder, table = engine.decoder, {}
+    for context in _contexts_of(engine):
+        runs = {str(n): _forward(engine, n, context) for n in NODES}
+        times = _interleaved(runs, decoder.device, rounds=4 * ROUNDS)
+        table[str(context)] = {n: median(values) * 1e3 for n, values in times.items()}
+    return table
+
+
+def _forward(engine: Engine, n: int, context: int) -> Callable[[], Any]:
+    decoder = engine.decoder
+    tokens = torch.arange(n, device=decoder.device)
+    nodes = decoder.nodes(n, context)
+
+    @torch.inference_mode()
+    def run() -> Any:
+        hidden, _ = decoder.forward(decoder.embed(tokens), nodes, engine.cache, decoder.all_sublayers)
+        return decoder.logits(hidden).argmax(-1).tolist()
+
+    return run
+
+
+def _contexts(engine: Engine) -> dict[str, Any]:
+    """AR milliseconds per token by context, interleaved, and the ratio of 4k to 128 where the model reaches it."""
+    runs = {str(context): _forward(engine, 1, context) for context in _contexts_of(engine)}
+    times = _interleaved(runs, engine.decoder.device, rounds=4 * ROUNDS)
+    per_token = {name: median(values) * 1e3 for name, values in times.items()}
+    low, high = str(CONTEXTS[0]), str(CONTEXTS[2])
+    ratio = per_token[high] / per_token[low] if low in per_token and high in per_token else None
+    return {"ar_ms_by_context": per_token, "ar_4k_over_128": ratio}
+
+
+def _policy(planned: Plan, engine: Engine) -> dict[str, Any]:
+    """KnapSpec at its paper's interval over a long output: share of its policy, and the time of one search."""
+    method = planned.method
+    long = Engine(engine.decoder, engine.cache, Decoding(max_new_tokens=POLICY_TOKENS), frozenset())
+    long.probe.latency = engine.probe.latency
+    made = long.generate(method, planned.encoded[0].ids)
+    policy = [step.policy_ms for step in made.steps]
+    events = [step.policy_ms for step in made.steps if step.estimate is not None]
+    return {
+        "knapspec_policy_share": sum(policy) / made.decode_ms, "knapspec_search_ms": median(events) if events else None,
+        "knapspec_searches": len(events), "knapspec_new_tokens": len(made.output),
+    }  # fmt: skip
+
+
+def _outside_share(planned: Plan, engine: Engine) -> float:
+    """Share of AR's decode time spent outside model forwards: loop, sampling, verification, trace."""
+    decoder, inside = engine.decoder, 0.0
+    original = {name: getattr(decoder, name) for name in ("forward", "logits", "embed")}
+
+    def timed(name: str) -> Callable[..., Any]:
+        def call(*args: Any) -> Any:
+            nonlocal inside
+            begin = time.perf_counter()
+            result = original[name](*args)
+            if decoder.device.type == "cuda":
+                torch.cuda.synchronize(decoder.device)
+            inside += time.perf_counter() - begin
+            return result
+
+        return call
+
+    shares = []
+    method: Method = AR()
+    for _ in range(ROUNDS):
+        inside = 0.0
+        for name in original:
+            setattr(decoder, name, timed(name))
+        try:
+            made = engine.generate(method, planned.encoded[0].ids)
+        finally:
+            for name in original:
+                delattr(decoder, name)
+        shares.append(1 - inside * 1e3 / (made.decode_ms + made.prefill_ms))
+    return median(shares)
+
+
+def _table(results: dict[str, Any]) -> str:
+    """The results as text."""
+    rows = [
+        ("AR, tokens/s", f"{results['ar_tokens_per_s']:.1f}"),
+        ("Hugging Face generate, tokens/s", f"{results['hf_generate_tokens_per_s']:.1f}"),
+        ("AR over Hugging Face", f"{results['ar_over_hf']:.2f}x"),
+        ("outputs equal to Hugging Face's", f"{results['same_output']} of {results['prompts']}"),
+        ("memory-bandwidth limit, tokens/s", f"{results['bandwidth_tokens_per_s']:.1f}"),
+        ("share of that limit", f"{results['bandwidth_share']:.0%}"),
+        ("AR at context 4k over 128", _ratio(results["ar_4k_over_128"])),
+        ("t_mlp, ms", f"{results['latency']['t_mlp_ms']:.3f}"),
+        ("t_attn(n), ms", "{t_attn_slope_ms:.3g} n + {t_attn_intercept_ms:.3g}".format(**results["latency"])),
+        (f"KnapSpec policy over {results['knapspec_new_tokens']} tokens", f"{results['knapspec_policy_share']:.1%}"),
+        (f"one KnapSpec search ({results['knapspec_searches']} made), ms", f"{results['knapspec_search_ms'] or 0:.0f}"),
+        ("outside model forwards", f"{results['outside_forward_share']:.1%}"),
+    ]
+    head = f"{results['model']}, {results['dtype']}, {results['device']}, {results['threads']} threads, {results['kernels']} kernels"
+    steps = [[context, *(f"{times[str(n)]:.1f}" for n in NODES), f"{times['8'] / times['1']:.2f}x"] for context, times in results["step_ms"].items()]
+    columns = ["context", *(f"{n} nodes" for n in NODES), "8 over 1"]
+    return "\n".join([head, tabulate(rows), "", "ms per forward", tabulate(steps, columns)])
+
+
+def _ratio(value: float | None) -> str:
+    return "context too short" if value is None else f"{value:.2f}x"
+
+
+@hydra.main(version_base="1.3", config_path="../conf", config_name="config")
+def _main(cfg: DictConfig) -> None:
+    bench(cfg)
+
+
+if __name__ == "__main__":
+    sys.exit(reported(_main))

@@ -1,0 +1,226 @@
+"""Where a model comes from: a folder, the hub, or a GGUF file in an installed package; never a silent fallback."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ssd_bench.errors import ConfigError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from transformers import PretrainedConfig, PreTrainedTokenizerBase
+
+TEMPLATES = ("chat", "plain")
+
+
+def cache_dir() -> Path:
+    """Folder for converted checkpoints and latency profiles: `$SSD_BENCH_CACHE`, else `~/.cache/ssd-bench`."""
+    return Path(os.environ.get("SSD_BENCH_CACHE") or Path.home() / ".cache" / "ssd-bench")
+
+
+@dataclass(frozen=True)
+class ModelSource:
+    """One entry of `conf/model`: exactly one of `path`, `hub` and `gguf` says where the checkpoint is.
+
+    Attributes:
+        name: name in tables and run ids.
+        template: `chat` (the tokenizer's chat template) or `plain` (the text as it is).
+        path: folder of a checkpoint in Hugging Face format.
+        hub: hub id, with `revision` pinning it.
+        gguf: `package` (import name of an installed package) and `file` within it.
+    """
+
+    name: str
+    template: str
+    path: str | None = None
+    hub: str | None = None
+    revision: str | None = None
+    gguf: dict[str, str] | None = None
+
+    def __post_init__(self) -> None:
+        if self.template not in TEMPLATES:
+            raise ConfigError("model.template", self.template, f"one of {', '.join(TEMPLATES)}")
+        given = [k for k in ("path", "hub", "gguf") if getattr(self, k)]
+        if len(given) != 1:
+            raise ConfigError("model", given, "exactly one of model.path, model.hub and model.gguf")
+
+    def open(self) -> Checkpoint:
+        """The checkpoint's folder with its config read; loads no weights.
+
+        Raises:
+            ConfigError: the weights are not there; the message names the command that gets them.
+        """
+        if self.gguf:
+            folder = _converted(self.gguf["package"], self.gguf["file"])
+        elif self.hub:
+            folder = _downloaded(self.hub, self.revision)
+        else:
+            folder = Path(str(self.path)).expanduser()
+            if not (folder / "config.json").is_file():
+                raise ConfigError("model.path", str(folder), "a folder with config.json and weights in Hugging Face format")
+        return Checkpoint(folder)
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A folder in Hugging Face format."""
+
+    folder: Path
+
+    @cached_property
+    def config(self) -> PretrainedConfig:
+        """The model's configuration, as transformers reads it (both old and new places of the rotary base).
+
+        Raises:
+            ConfigError: config.json cannot be read.
+        """
+        from transformers import AutoConfig
+
+        try:
+            return AutoConfig.from_pretrained(self.folder)
+        except (OSError, ValueError) as error:
+            raise ConfigError("model", str(self.folder), f"a readable config.json ({error})") from error
+
+    @cached_property
+    def tokenizer(self) -> PreTrainedTokenizerBase:
+        """The checkpoint's tokenizer."""
+        from transformers import AutoTokenizer
+
+        return AutoTokenizer.from_pretrained(self.folder)
+
+    @cached_property
+    def eos_ids(self) -> frozenset[int]:
+        """Every id that ends an output: generation_config.json's if present, as Hugging Face `generate` stops."""
+        path = self.folder / "generation_config.json"
+        ids = json.loads(path.read_text()).get("eos_token_id") if path.is_file() else None
+        ids = self.config.eos_token_id if ids is None else ids
+        return frozenset([ids] if isinstance(ids, int) else ids or [])
+
+    @cached_property
+    def shards(self) -> dict[str, Path]:
+        """Tensor name -> file that holds it.
+
+        Raises:
+            ConfigError: the folder holds no weights.
+        """
+        for suffix in ("safetensors", "bin"):
+            stem = "model" if suffix == "safetensors" else "pytorch_model"
+            index = self.folder / f"{stem}.{suffix}.index.json"
+            if index.is_file():
+                return {k: self.folder / v for k, v in json.loads(index.read_text())["weight_map"].items()}
+            single = self.folder / f"{stem}.{suffix}"
+            if single.is_file():
+                with _opened(single) as (names, _):
+                    return dict.fromkeys(names, single)
+        raise ConfigError("model", str(self.folder), "a folder with model.safetensors or pytorch_model.bin (or shards)")
+
+    def read(self, names: list[str]) -> dict[str, Tensor]:
+        """The named tensors, copied out of their files, in the dtype they were saved in.
+
+        A file is opened for this call alone: its pages leave memory with it, so that loading block by block
+        never holds the weights twice.
+        """
+        tensors = {}
+        for shard in sorted({self.shards[name] for name in names}):
+            with _opened(shard) as (_, get):
+                tensors.update({name: get(name).clone() for name in names if self.shards[name] == shard})
+        return tensors
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[tuple[list[str], Callable[[str], Tensor]]]:
+    """Names in a weights file, and a function that reads one."""
+    if path.suffix == ".safetensors":
+        from safetensors import safe_open
+
+        with safe_open(path, framework="pt") as file:
+            yield list(file.keys()), file.get_tensor
+    else:
+        import torch
+
+        state = torch.load(path, map_location="cpu", mmap=True, weights_only=True)
+        yield list(state), state.__getitem__
+
+
+def _downloaded(hub: str, revision: str | None) -> Path:
+    from huggingface_hub import snapshot_download
+
+    patterns = ["*.safetensors", "*.json", "*.model", "*.jinja", "tokenizer*"]
+    try:
+        return Path(snapshot_download(hub, revision=revision, allow_patterns=patterns))
+    except Exception as error:  # the hub library raises many unrelated types: offline, gated, not found
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        pin = f" --revision {revision}" if revision else ""
+        raise ConfigError(
+            "model.hub", hub, f"a model that can be reached ({reason}); get it with `hf download {hub}{pin}`, or choose a "
+            "model that works offline: model=smollm2_135m, or model=local model.path=DIR"
+        ) from error
+
+
+def _converted(package: str, file: str) -> Path:
+    """The GGUF's weights in Hugging Face format: dequantised once (float32, exact) into the cache."""
+    spec = importlib.util.find_spec(package)
+    roots = list(spec.submodule_search_locations or []) if spec else []
+    source = next((Path(root) / file for root in roots if (Path(root) / file).is_file()), None)
+    if source is None:
+        raise ConfigError("model.gguf", f"{package}/{file}", "an installed package; get the weights with `make weights`")
+    stat = source.stat()
+    key = hashlib.sha256(f"{file}:{stat.st_size}:v1".encode()).hexdigest()[:12]
+    folder = cache_dir() / "models" / f"{source.stem.lower()}-{key}"
+    if not (folder / "config.json").is_file():
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        scratch = Path(tempfile.mkdtemp(prefix=".convert-", dir=folder.parent))
+        try:
+            _dequantise(source, scratch)
+            os.replace(scratch, folder)
+        except OSError:
+            if not (folder / "config.json").is_file():  # else another process converted it first
+                raise
+        finally:
+            shutil.rmtree(scratch, ignore_errors=True)
+    return folder
+
+
+def _dequantise(source: Path, target: Path) -> None:
+    import torch
+    from safetensors.torch import save_file
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    where: dict[str, Any] = {"pretrained_model_name_or_path": source.parent, "gguf_file": source.name}
+    model = AutoModelForCausalLM.from_pretrained(**where, dtype=torch.float32)
+    # save_pretrained refuses a model that came from a GGUF, so the parts are saved one by one
+    tied = {"lm_head.weight"} if model.config.tie_word_embeddings else set()
+    weights = {k: v.contiguous() for k, v in model.state_dict().items() if k not in tied}
+    save_file(weights, target / "model.safetensors", metadata={"format": "pt"})
+    AutoTokenizer.from_pretrained(**where).save_pretrained(target)
+    model.generation_config.save_pretrained(target)
+    config = model.config.to_dict()
+    config.pop("quantization_config", None)
+    config["architectures"] = [type(model).__name__]
+    config["dtype"] = "float32"
+    (target / "config.json").write_text(json.dumps(config, indent=2, default=str))
+
+
+def main() -> None:
+    """`python -m ssd_bench.checkpoint`: convert the small model's weights, so that runs start at once."""
+    from hydra import compose, initialize
+    from hydra.utils import instantiate
+
+    with initialize(version_base="1.3", config_path="../conf"):
+        model: ModelSource = instantiate(compose("config", overrides=["model=smollm2_135m"]).model)
+    print(f"{model.name}: {model.open().folder}")
+
+
+if __name__ == "__main__":
+    main()

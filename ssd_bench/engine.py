@@ -1,0 +1,239 @@
+"""The decode loop: propose, draft, verify, accept, commit, observe, trace.
+
+Knows no method by name. Invariant at the start of a step: the cache holds full-model keys and values of exactly the
+c tokens before the root, the newest output token, whose position is c.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from ssd_bench.kv_cache import KVCache
+from ssd_bench.layer_set import LayerSet
+from ssd_bench.method import Context, Estimate, LayerDraft, Method, Prefill, Verification
+from ssd_bench.model import Decoder, Nodes
+from ssd_bench.probe import Probe
+from ssd_bench.sampling import Decoding, draw, verify_greedy, verify_sampled, warp
+from ssd_bench.timing import Clock, Mark
+from ssd_bench.tree import TokenTree
+
+SCRATCH = 160  # cache rows beyond the longest sequence, so that a tree's siblings find room at its end as well
+
+
+@dataclass
+class Step:
+    """One step of the trace; times in milliseconds, read when the prompt is finished.
+
+    Attributes:
+        index: 1-based; the prefill is step 0.
+        context_len: c before the step.
+        layer_set: what drafted, None when the candidates came from elsewhere.
+        draft_len: k, candidates on the longest path.
+        tree_nodes: nodes verified, root included.
+        accepted_len: m, accepted candidates that stayed in the output; the target's own token excluded.
+        emitted: tokens appended to the output.
+        stop_reason: why drafting ended: confidence, length (γ), eos, budget (no room left), none (not a layer draft).
+        estimate: what the method believed after a search event in this step.
+    """
+
+    index: int
+    context_len: int
+    layer_set: LayerSet | None
+    draft_len: int
+    tree_nodes: int
+    accepted_len: int
+    emitted: int
+    stop_reason: str
+    estimate: Estimate | None
+    marks: tuple[Mark, ...] = ()
+    draft_ms: float = 0.0
+    verify_ms: float = 0.0
+    policy_ms: float = 0.0
+
+
+@dataclass
+class Generation:
+    """The output of one prompt and its trace; `finish_reason` is eos, length or context."""
+
+    output: list[int]
+    finish_reason: str
+    prefill_ms: float
+    decode_ms: float
+    steps: list[Step] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class _Drafted:
+    tree: TokenTree
+    stop_reason: str
+    layer_set: LayerSet | None = None
+    states: list[Tensor] | None = None  # stream entering the first skipped sublayer, one [1, d] per node but the last
+
+
+class Engine:
+    """Decodes prompts one at a time with any method, on one model and one cache.
+
+    Args:
+        decoder: the model.
+        cache: `SCRATCH` rows longer than the longest prompt with its output.
+        decoding: mode, warpers and limits; `max_new_tokens` must be set.
+        eos_ids: ids that end an output.
+        context: positions that a sequence may fill; None for all that the cache holds beside its scratch rows.
+    """
+
+    def __init__(
+        self, decoder: Decoder, cache: KVCache, decoding: Decoding, eos_ids: frozenset[int], context: int | None = None
+    ):
+        self.decoder, self.cache, self.decoding, self.eos_ids = decoder, cache, decoding, eos_ids
+        self.context = context or cache.capacity - SCRATCH
+        self.clock = Clock(decoder.device)
+        self.probe = Probe(decoder, cache)
+
+    @torch.inference_mode()
+    def generate(
+        self, method: Method, prompt: Sequence[int], seed: int = 0, on_token: Callable[[int], None] | None = None
+    ) -> Generation:
+        """Decode one prompt until EOS (kept), `max_new_tokens` or the end of the context.
+
+        Args:
+            method: what proposes candidates.
+            prompt: token ids, at least one, at most `context`.
+            seed: of this prompt's generator; the output is a function of it and the prompt.
+            on_token: called after every step with the number of tokens so far (progress bars).
+        """
+        max_new = self.decoding.max_new_tokens
+        assert max_new is not None, "the caller resolves decode.max_new_tokens"
+        generator = torch.Generator(self.decoder.head_weight.device).manual_seed(seed)
+        begin = self.clock.mark()
+        tokens = torch.tensor(prompt, device=self.decoder.device)
+        last, tapped = self.decoder.prefill(tokens, self.cache, method.taps.prefill)
+        output = [self._choose(self.decoder.logits(last), generator)]
+        prefilled = self.clock.mark()
+        method.start(Prefill(prompt, tapped))
+        started = self.clock.mark()
+        steps: list[Step] = []
+        while not (reason := self._finished(output, max_new)):
+            steps.append(self._step(method, output, max_new, generator, len(steps) + 1))
+            if on_token is not None:
+                on_token(len(output))
+        end = self.clock.mark()
+        self.clock.settle()
+        for step in steps:
+            proposed, drafted, verified, observed = (self.clock.ms(*pair) for pair in zip(step.marks, step.marks[1:]))
+            step.policy_ms, step.draft_ms, step.verify_ms = proposed + observed, drafted, verified
+        if steps:  # what a method does to begin a prompt is policy too
+            steps[0].policy_ms += self.clock.ms(prefilled, started)
+        return Generation(output, reason, self.clock.ms(begin, prefilled), self.clock.ms(prefilled, end), steps)
+
+    def _finished(self, output: list[int], max_new: int) -> str:
+        if output[-1] in self.eos_ids:
+            return "eos"
+        if len(output) >= max_new:
+            return "length"
+        return "context" if self.cache.length >= self.context else ""
+
+    def _step(
+        self, method: Method, output: list[int], max_new: int, generator: torch.Generator, index: int
+    ) -> Step:
+        start, clock = self.cache.length, self.clock
+        room = min(max_new - len(output), self.context - start) - 1
+        marks = [clock.mark()]
+        proposal = method.propose(Context(index, start, output, room))
+        marks.append(clock.mark())
+        taps = method.taps.verify
+        if isinstance(proposal, LayerDraft):
+            reuse = method.reuse_prefix if self.decoding.reuse_prefix is None else self.decoding.reuse_prefix
+            drafted = self._draft(proposal, output[-1], room, reuse, taps, generator)
+        else:
+            drafted = _Drafted(proposal.trimmed(room, self.cache.capacity - start), "none")
+        marks.append(clock.mark())
+        tree = drafted.tree
+        logits, hidden = self._verify(drafted, taps)
+        path, bonus = self._accept(tree, logits, generator)
+        emitted = [tree.tokens[node] for node in path[1:]] + [bonus]
+        first_eos = next((i for i, token in enumerate(emitted) if token in self.eos_ids), len(emitted))
+        emitted = emitted[: min(first_eos + 1, max_new - len(output))]
+        self.cache.commit(path)
+        output.extend(emitted)
+        marks.append(clock.mark())
+        seen = Verification(index, tree, path, emitted, self.cache.length, logits, hidden)
+        estimate = method.observe(seen, self.probe)
+        marks.append(clock.mark())
+        return Step(
+            index, start, drafted.layer_set, max(tree.depths), len(tree), min(len(path) - 1, len(emitted)), len(emitted),
+            drafted.stop_reason, estimate, tuple(marks),
+        )  # fmt: skip
+
+    def _draft(
+        self, draft: LayerDraft, root: int, room: int, reuse: bool, taps: Sequence[int], generator: torch.Generator
+    ) -> _Drafted:
+        """Draft a chain token by token; draft keys and values go to scratch rows, in kept attentions only."""
+        decoder, start = self.decoder, self.cache.length
+        fork = draft.layer_set.first_skipped
+        # nothing to reuse when the first sublayer is skipped, nothing left to verify when none is, and states that
+        # the method wants from before the fork are only made by a whole pass
+        reuse = reuse and 0 < fork < 2 * decoder.arch.n_layers and all(tap >= fork for tap in taps)
+        tokens, states, probs, reason = [root], [], [], "length" if draft.max_len <= room else "budget"
+        for depth in range(min(draft.max_len, room)):
+            hidden = decoder.embed(torch.tensor([tokens[-1]], device=decoder.device))
+            nodes = decoder.nodes(1, start + depth)
+            hidden, tapped = decoder.forward(hidden, nodes, self.cache, draft.layer_set.kept, (fork,) if reuse else ())
+            if tapped is not None:
+                states.append(tapped[0])
+            logits = decoder.logits(hidden)
+            if self.decoding.greedy:
+                top, token = (x.item() for x in logits[0].max(-1))
+            else:
+                probs.append(warp(logits, self.decoding))
+                token = draw(probs[-1][0], generator)
+                top = logits[0, token].item()
+            tokens.append(int(token))
+            if token in self.eos_ids:
+                reason = "eos"
+                break
+            # raw softmax probability of the token just appended, which stays in the draft (card: stop after it)
+            if draft.stop_below > 0 and (top - logits[0].logsumexp(-1)).exp().item() < draft.stop_below:
+                reason = "confidence"
+                break
+        tree = TokenTree.chain(tokens, torch.cat(probs) if probs else None)
+        return _Drafted(tree, reason, draft.layer_set, states if reuse and len(tokens) > 1 else None)
+
+    def _verify(self, drafted: _Drafted, taps: Sequence[int]) -> tuple[Tensor, Tensor | None]:
+        """Target logits [n, V] at every node, and the tapped states."""
+        decoder, tree, start = self.decoder, drafted.tree, self.cache.length
+        if drafted.states is not None and drafted.layer_set is not None:
+            return self._verify_rest(drafted.states, tree.tokens[-1], drafted.layer_set.first_skipped, taps)
+        hidden = decoder.embed(torch.tensor(tree.tokens, device=decoder.device))
+        hidden, tapped = decoder.forward(hidden, self._nodes(tree, start), self.cache, decoder.all_sublayers, taps)
+        return decoder.logits(hidden), tapped
+
+    def _verify_rest(
+        self, states: list[Tensor], last: int, fork: int, taps: Sequence[int]
+    ) -> tuple[Tensor, Tensor | None]:
+        """Verification from sublayer `fork` on: before it, drafting ran the full model on all nodes but the last."""
+        decoder, start, drafted = self.decoder, self.cache.length, len(states)
+        hidden = decoder.embed(torch.tensor([last], device=decoder.device))
+        nodes = decoder.nodes(1, start + drafted)
+        hidden, _ = decoder.forward(hidden, nodes, self.cache, decoder.all_sublayers[:fork])
+        hidden = torch.cat([*states, hidden])
+        nodes = decoder.nodes(drafted + 1, start)
+        hidden, tapped = decoder.forward(hidden, nodes, self.cache, decoder.all_sublayers[fork:], taps)
+        return decoder.logits(hidden), tapped
+
+    def _nodes(self, tree: TokenTree, start: int) -> Nodes:
+        if tree.is_chain:
+            return self.decoder.nodes(len(tree), start)
+        return self.decoder.tree_nodes(tree.depths, tree.mask(), start)
+
+    def _accept(self, tree: TokenTree, logits: Tensor, generator: torch.Generator) -> tuple[list[int], int]:
+        if self.decoding.greedy:
+            return verify_greedy(tree, logits.argmax(-1).tolist())
+        return verify_sampled(tree, warp(logits, self.decoding), generator)
+
+    def _choose(self, logits: Tensor, generator: torch.Generator) -> int:
+        """The token after a single position, from [1, V] logits."""
+        return self._accept(TokenTree((0,), (-1,)), logits, generator)[1]

@@ -1,0 +1,114 @@
+"""The machine that a run uses (`conf/hardware`): resolved and checked before anything is loaded."""
+
+from __future__ import annotations
+
+import os
+import resource
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from ssd_bench.errors import ConfigError
+from ssd_bench.kernels import CHOICES
+from ssd_bench.latency import Latency
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "float64": torch.float64}
+
+
+@dataclass(frozen=True)
+class Hardware:
+    """Devices, dtype and threads.
+
+    Attributes:
+        devices: in the order in which blocks are spread over them.
+        dtype: of weights and KV cache.
+        threads: CPU threads of PyTorch.
+        warmup: short generations per arm before the first measurement.
+        kernels: `native`, `torch` or `auto`.
+        latency: given instead of measured.
+    """
+
+    devices: tuple[torch.device, ...]
+    dtype: torch.dtype
+    threads: int
+    warmup: int
+    kernels: str
+    latency: Latency | None
+
+    @classmethod
+    def of(
+        cls, device: str | Sequence[str], dtype: str, threads: int | None, warmup: int, kernels: str,
+        latency: Mapping[str, float] | None,
+    ) -> Hardware:  # fmt: skip
+        """Resolve and check the options of `conf/hardware`.
+
+        Raises:
+            ConfigError: a device that is not there, a dtype that it does not support, a count out of range.
+        """
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        if dtype not in DTYPES:
+            raise ConfigError("hardware.dtype", dtype, f"one of {', '.join(DTYPES)}")
+        if threads is not None and not 1 <= threads <= cores:
+            raise ConfigError("hardware.threads", threads, f"1 to {cores} on this machine, or null for all")
+        if warmup < 0:
+            raise ConfigError("hardware.warmup", warmup, "0 or more")
+        if kernels not in CHOICES:
+            raise ConfigError("hardware.kernels", kernels, f"one of {', '.join(CHOICES)}")
+        names = [device] if isinstance(device, str) else list(device)
+        devices = tuple(_resolve(name) for name in names)
+        if not devices:
+            raise ConfigError("hardware.device", names, "at least one device")
+        _check_dtype(devices, dtype)
+        given = None if latency is None else _latency(latency)
+        return cls(devices, DTYPES[dtype], threads or cores, warmup, kernels, given)
+
+    @property
+    def dtype_name(self) -> str:
+        return str(self.dtype).removeprefix("torch.")
+
+    @property
+    def label(self) -> str:
+        """The devices, as records and tables show them."""
+        return ",".join(str(device) for device in self.devices)
+
+    def gpu_names(self) -> list[str]:
+        return [torch.cuda.get_device_name(d) for d in self.devices if d.type == "cuda"]
+
+    def peak_bytes(self) -> int:
+        """Highest memory use so far: of the devices' allocators, or of the whole process on a CPU."""
+        if self.devices[0].type == "cuda":
+            return sum(torch.cuda.max_memory_allocated(device) for device in self.devices)
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def _resolve(name: str) -> torch.device:
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise ConfigError("hardware.device", name, "auto, cpu, cuda, cuda:N or a list of these") from error
+    if device.type not in ("cpu", "cuda"):
+        raise ConfigError("hardware.device", name, "auto, cpu, cuda, cuda:N or a list of these")
+    if device.type == "cuda":
+        count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        if (device.index or 0) >= count:
+            there = f"this machine has {count} GPUs" if count else "no GPU is visible here; use hardware.device=cpu"
+            raise ConfigError("hardware.device", name, f"a device that exists: {there}")
+        return torch.device("cuda", device.index or 0)
+    return device
+
+
+def _check_dtype(devices: Sequence[torch.device], dtype: str) -> None:
+    if dtype == "bfloat16":
+        for device in devices:
+            if device.type == "cuda" and torch.cuda.get_device_capability(device) < (8, 0):
+                raise ConfigError("hardware.dtype", dtype, f"float16 or float32: {device} is older than compute 8.0")
+
+
+def _latency(given: Mapping[str, float]) -> Latency:
+    fields = ("t_mlp_ms", "t_attn_slope_ms", "t_attn_intercept_ms")
+    if sorted(given) != sorted(fields):
+        raise ConfigError("hardware.latency", dict(given), f"null, or exactly {', '.join(fields)}")
+    return Latency(**{field: float(given[field]) for field in fields})

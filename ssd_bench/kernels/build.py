@@ -1,0 +1,123 @@
+"""Builds the C++ extension once per machine, torch version and source text, and loads it."""
+
+import fcntl
+import hashlib
+import importlib.machinery
+import importlib.util
+import os
+import platform
+import sys
+import sysconfig
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+
+import torch
+
+NAME = "ssd_bench_cpu"
+HERE = Path(__file__).parent
+SOURCES = [HERE / "cpu.cpp"]
+HEADERS = [HERE / "simd.h", HERE / "linear.h", HERE / "attend.h"]
+# OpenMP is for at::parallel_for; without the linker flag its symbols come from the runtime torch has already loaded,
+# never from a second one. -ffast-math is left out: it would flush denormals in the whole process.
+CFLAGS = ["-O3", "-march=native", "-fopenmp", "-ffp-contract=fast", "-Wno-psabi"]
+
+
+class BuildError(Exception):
+    """The extension cannot be built here; the message is one line."""
+
+
+def _cpu_identity() -> str:
+    """What -march=native depends on, so that a cache shared by machines holds one build for each kind."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    wanted = ("flags", "Features", "model name", "CPU part")
+    found = sorted({line for line in lines if line.startswith(wanted)})
+    return "\n".join([platform.machine(), platform.processor(), *found])
+
+
+def build_directory() -> Path:
+    """The folder of this machine's build, under $SSD_BENCH_CACHE or torch's extension cache."""
+    text = "".join(path.read_text() for path in SOURCES + HEADERS)
+    key = "\n".join(
+        [text, " ".join(CFLAGS), torch.__version__, str(sysconfig.get_config_var("SOABI")), _cpu_identity()]
+    )
+    digest = hashlib.sha256(key.encode()).hexdigest()[:16]
+    root = os.environ.get("SSD_BENCH_CACHE")
+    if root:
+        return Path(root) / "kernels" / digest
+    from torch.utils.cpp_extension import get_default_build_root
+
+    base = os.environ.get("TORCH_EXTENSIONS_DIR") or get_default_build_root()
+    return Path(base) / f"{NAME}_{digest}"
+
+
+@contextmanager
+def _exclusive(path: Path) -> Iterator[None]:
+    """Holds a lock that the system releases when the process dies."""
+    with path.open("w") as handle:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+
+
+@contextmanager
+def _tools_on_path() -> Iterator[None]:
+    """Lets torch find the ninja of a virtual environment that is not activated."""
+    before = os.environ.get("PATH", "")
+    os.environ["PATH"] = os.pathsep.join([before, str(Path(sys.executable).parent)])
+    try:
+        yield
+    finally:
+        os.environ["PATH"] = before
+
+
+def _import(library: Path) -> ModuleType:
+    """Loads a finished build without asking ninja again (which costs about a second)."""
+    loader = importlib.machinery.ExtensionFileLoader(NAME, str(library))
+    spec = importlib.util.spec_from_loader(NAME, loader)
+    if spec is None:
+        raise BuildError(f"{library} cannot be loaded")
+    module = importlib.util.module_from_spec(spec)
+    loader.exec_module(module)
+    return module
+
+
+def _reason(error: BaseException) -> str:
+    """The compiler's first error in one line, or the exception's own first line."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    errors = [line for line in lines if "error:" in line or "not found" in line]
+    text = (errors or lines or [type(error).__name__])[0]
+    return text[:300]
+
+
+def _compile(directory: Path) -> None:
+    """Runs torch's builder; the caller holds the lock."""
+    from torch.utils import cpp_extension
+
+    # Only a builder that was killed leaves torch's own lock behind while we hold ours, and torch would wait for it.
+    (directory / "lock").unlink(missing_ok=True)
+    cpp_extension.load(
+        NAME, [str(path) for path in SOURCES], extra_cflags=CFLAGS, build_directory=str(directory), verbose=False
+    )
+
+
+def load_extension() -> ModuleType:
+    """The compiled module, built now if this machine has no finished build.
+
+    Raises BuildError, with one line, when there is no compiler or ninja or the build fails.
+    """
+    try:
+        directory = build_directory()
+        library, finished = directory / f"{NAME}.so", directory / "finished"
+        if not (finished.exists() and library.exists()):
+            directory.mkdir(parents=True, exist_ok=True)
+            with _exclusive(directory / "build.lock"), _tools_on_path():
+                if not (finished.exists() and library.exists()):
+                    _compile(directory)
+                    finished.touch()
+        return _import(library)
+    except Exception as error:  # a compiler, linker or file system can fail in any way: all mean "no native kernels"
+        raise BuildError(_reason(error)) from error

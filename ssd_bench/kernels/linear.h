@@ -1,0 +1,165 @@
+// out[n, N] (+)= x[n, K] W[N, K]^T: each W vector is loaded and converted once per block of nodes.
+#pragma once
+#include <ATen/Parallel.h>
+
+#include <algorithm>
+
+#include "simd.h"
+
+namespace ssd {
+
+constexpr int kNodes = kManyRegisters ? 8 : 4;    // most nodes of one register tile
+constexpr int64_t kPrefetchBytes = 4096;          // ahead in W; tuned on a Skylake server core
+constexpr int64_t kSerialWork = 1 << 15;          // multiply-adds below which a second thread costs more than it saves
+
+// Rows of W in a register tile of M nodes; the accumulators must leave registers for W and x.
+constexpr int tile_rows(int m) { return m <= (kManyRegisters ? 4 : 2) ? 4 : 2; }
+
+// One thread's target of a product: out[m, r] (+)= dot + bias[r].
+struct Output {
+  float* data;
+  int64_t stride;
+  const float* bias;
+  bool add;
+
+  void put(int64_t node, int64_t row, float dot) const {
+    float* o = data + node * stride + row;
+    const float v = bias ? dot + bias[row] : dot;
+    *o = add ? *o + v : v;
+  }
+};
+
+template <class T, int R, int M>
+inline void step(const Pair (&w)[R], const float* x, int64_t ldx, vf (&acc)[M][R]) {
+  for (int m = 0; m < M; m++) {
+    const vf a = load(x + m * ldx), b = load(x + m * ldx + VL);
+    for (int r = 0; r < R; r++) {
+      acc[m][r] += w[r].a * a;
+      acc[m][r] += w[r].b * b;
+    }
+  }
+}
+
+// R rows of W (from `row` on) times M nodes. One accumulator per dot product, summed in the same order for every
+// R and M, so that a node's result does not depend on how many nodes there are.
+template <class T, int R, int M>
+inline void tile(const T* W, int64_t row, int64_t K, const float* x, int64_t ldx, int64_t node, const Output& out) {
+  const T* w = W + row * K;
+  x += node * ldx;
+  vf acc[M][R] = {};
+  const int64_t full = K / UNIT * UNIT;
+  for (int64_t k = 0; k < full; k += UNIT) {
+    Pair p[R];
+    for (int r = 0; r < R; r++) {
+      __builtin_prefetch(reinterpret_cast<const char*>(w + r * K + k) + kPrefetchBytes);
+      p[r] = load2<T>(w + r * K + k);
+    }
+    step<T, R, M>(p, x + k, ldx, acc);
+  }
+  if (full < K) {
+    alignas(64) T rest[R][UNIT];
+    std::memset(static_cast<void*>(rest), 0, sizeof(rest));
+    Pair p[R];
+    for (int r = 0; r < R; r++) {
+      std::memcpy(static_cast<void*>(rest[r]), w + r * K + full, (K - full) * sizeof(T));
+      p[r] = load2<T>(rest[r]);
+    }
+    step<T, R, M>(p, x + full, ldx, acc);
+  }
+  for (int m = 0; m < M; m++)
+    for (int r = 0; r < R; r++) out.put(node + m, row + r, hsum(acc[m][r]));
+}
+
+template <class T, int M>
+void rows_by_nodes(const T* W, int64_t begin, int64_t end, int64_t K, const float* x, int64_t ldx, int64_t node,
+                   const Output& out) {
+  constexpr int R = tile_rows(M);
+  int64_t row = begin;
+  for (; row + R <= end; row += R) tile<T, R, M>(W, row, K, x, ldx, node, out);
+  for (; row < end; row++) tile<T, 1, M>(W, row, K, x, ldx, node, out);
+}
+
+template <class T>
+void node_block(const T* W, int64_t begin, int64_t end, int64_t K, const float* x, int64_t ldx, int64_t node, int64_t m,
+                const Output& out) {
+  switch (m) {
+    case 1: return rows_by_nodes<T, 1>(W, begin, end, K, x, ldx, node, out);
+    case 2: return rows_by_nodes<T, 2>(W, begin, end, K, x, ldx, node, out);
+    case 3: return rows_by_nodes<T, 3>(W, begin, end, K, x, ldx, node, out);
+    case 4: return rows_by_nodes<T, 4>(W, begin, end, K, x, ldx, node, out);
+  }
+  if constexpr (kNodes > 4) {
+    switch (m) {
+      case 5: return rows_by_nodes<T, 5>(W, begin, end, K, x, ldx, node, out);
+      case 6: return rows_by_nodes<T, 6>(W, begin, end, K, x, ldx, node, out);
+      case 7: return rows_by_nodes<T, 7>(W, begin, end, K, x, ldx, node, out);
+      case 8: return rows_by_nodes<T, 8>(W, begin, end, K, x, ldx, node, out);
+    }
+  }
+}
+
+// x: n prepared rows (padded to UNIT with zeros, in load2 order), ldx floats apart.
+template <class T>
+void multiply(const T* W, int64_t N, int64_t K, const float* x, int64_t ldx, int64_t n, const Output& out) {
+  constexpr int64_t kPanel = 16;  // rows that stay in the cache while the node blocks pass over them
+  const int64_t blocks = ceil_div(n, kNodes);
+  const int64_t panels = ceil_div(N, kPanel);
+  const int64_t grain = std::max<int64_t>(1, kSerialWork / std::max<int64_t>(1, kPanel * K * n));
+  at::parallel_for(0, panels, grain, [&](int64_t first, int64_t last) {
+    for (int64_t p = first; p < last; p++) {
+      const int64_t begin = p * kPanel, end = std::min(N, begin + kPanel);
+      for (int64_t b = 0; b < blocks; b++) {
+        const int64_t node = n * b / blocks, next = n * (b + 1) / blocks;
+        node_block<T>(W, begin, end, K, x, ldx, node, next - node, out);
+      }
+    }
+  });
+}
+
+// Fills the scratch with fill(node, row pointer), pads and orders each row, and multiplies.
+template <class T, class Fill>
+void prepare_and_multiply(const T* W, int64_t N, int64_t K, int64_t n, const Output& out, const Fill& fill) {
+  static thread_local Scratch scratch;
+  const int64_t ldx = ceil_div(K, UNIT) * UNIT;
+  float* x = scratch.get(n * ldx);
+  const int64_t grain = std::max<int64_t>(1, kSerialWork / ldx);
+  at::parallel_for(0, n, grain, [&](int64_t first, int64_t last) {
+    for (int64_t i = first; i < last; i++) {
+      float* row = x + i * ldx;
+      fill(i, row);
+      std::fill(row + K, row + ldx, 0.0f);
+      for (int64_t k = 0; k < ldx; k += UNIT) order_unit<T>(row + k);
+    }
+  });
+  multiply<T>(W, N, K, x, ldx, n, out);
+}
+
+// out = x * rsqrt(mean(x^2) + eps) * weight over `size` elements; safe in place.
+inline void rms_norm(const float* x, const float* weight, float eps, int64_t size, float* out) {
+  vf sum = {};
+  int64_t k = 0;
+  for (; k + VL <= size; k += VL) sum += load(x + k) * load(x + k);
+  float total = hsum(sum);
+  for (; k < size; k++) total += x[k] * x[k];
+  const float scale = 1.0f / std::sqrt(total / static_cast<float>(size) + eps);
+  for (k = 0; k + VL <= size; k += VL) store(out + k, load(x + k) * scale * load(weight + k));
+  for (; k < size; k++) out[k] = x[k] * scale * weight[k];
+}
+
+// out = silu(gate) * up over `size` elements.
+inline void swiglu(const float* gate, const float* up, int64_t size, float* out) {
+  for (int64_t k = 0; k < size; k += VL) {
+    const int64_t count = std::min<int64_t>(VL, size - k);
+    vf g = {}, u = {};
+    if (count == VL) {
+      g = load(gate + k), u = load(up + k);
+    } else {
+      std::memcpy(&g, gate + k, count * sizeof(float));
+      std::memcpy(&u, up + k, count * sizeof(float));
+    }
+    const vf y = g / (vexp(-g) + 1.0f) * u;
+    std::memcpy(out + k, &y, count * sizeof(float));
+  }
+}
+
+}  // namespace ssd

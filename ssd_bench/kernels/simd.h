@@ -1,0 +1,176 @@
+// Vector types, loads with conversion to float32, exp and reductions, through GCC/Clang vector extensions.
+#pragma once
+#include <c10/util/BFloat16.h>
+#include <c10/util/Half.h>
+
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <vector>
+#if defined(__F16C__) || defined(__AVX512F__)
+#include <immintrin.h>
+#elif defined(__ARM_NEON)
+#include <arm_neon.h>
+#endif
+
+namespace ssd {
+
+using bf16 = c10::BFloat16;
+using f16 = c10::Half;
+
+#if defined(__AVX512F__)
+constexpr int VL = 16;  // float lanes of one vector
+#elif defined(__AVX__)
+constexpr int VL = 8;
+#else
+constexpr int VL = 4;
+#endif
+#if defined(__AVX__) && !defined(__AVX512F__)
+constexpr bool kManyRegisters = false;  // 16 vector registers; AVX-512 and NEON have 32
+#else
+constexpr bool kManyRegisters = true;
+#endif
+constexpr int UNIT = 2 * VL;  // elements of one load2, the step of every dot product
+
+typedef float vf __attribute__((vector_size(VL * 4)));
+typedef uint32_t vu __attribute__((vector_size(VL * 4)));
+typedef int32_t vi __attribute__((vector_size(VL * 4)));
+typedef uint16_t vh __attribute__((vector_size(VL * 2)));
+
+// One shuffle spelling for both compilers: GCC before 12 has no __builtin_shufflevector, Clang no __builtin_shuffle.
+#if defined(__clang__)
+#define SSD_SHUFFLE(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
+#else
+#define SSD_SHUFFLE(a, b, ...) __builtin_shuffle(a, b, ::ssd::vi{__VA_ARGS__})
+#endif
+#if defined(__AVX512F__)
+#define SSD_LOW 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23
+#define SSD_HIGH 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31
+#define SSD_EVEN 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30
+#define SSD_ODD 1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31
+#elif defined(__AVX__)
+#define SSD_LOW 0, 8, 1, 9, 2, 10, 3, 11
+#define SSD_HIGH 4, 12, 5, 13, 6, 14, 7, 15
+#define SSD_EVEN 0, 2, 4, 6, 8, 10, 12, 14
+#define SSD_ODD 1, 3, 5, 7, 9, 11, 13, 15
+#else
+#define SSD_LOW 0, 4, 1, 5
+#define SSD_HIGH 2, 6, 3, 7
+#define SSD_EVEN 0, 2, 4, 6
+#define SSD_ODD 1, 3, 5, 7
+#endif
+
+template <class V>
+inline V load_as(const void* p) {
+  V v;
+  std::memcpy(&v, p, sizeof(V));
+  return v;
+}
+inline vf load(const float* p) { return load_as<vf>(p); }
+inline void store(float* p, vf v) { std::memcpy(p, &v, sizeof(v)); }
+inline vf splat(float x) { return vf{} + x; }
+inline vf vmax(vf a, vf b) { return a > b ? a : b; }
+
+// VL consecutive elements as float32.
+inline vf load1(const float* p) { return load(p); }
+inline vf load1(const bf16* p) {
+  return (vf)(__builtin_convertvector(load_as<vh>(p), vu) << 16);
+}
+inline vf load1(const f16* p) {
+#if defined(__AVX512F__)
+  return (vf)_mm512_cvtph_ps(load_as<__m256i>(p));
+#elif defined(__F16C__)
+  return (vf)_mm256_cvtph_ps(load_as<__m128i>(p));
+#elif defined(__aarch64__)
+  return (vf)vcvt_f32_f16(load_as<float16x4_t>(p));
+#else
+  vf v;
+  for (int i = 0; i < VL; i++) v[i] = static_cast<float>(p[i]);
+  return v;
+#endif
+}
+
+// UNIT consecutive elements as two vectors: first half and second half, or for bf16 (where one 32-bit load then
+// needs one operation per vector) the even and the odd elements.
+struct Pair {
+  vf a, b;
+};
+template <class T>
+inline Pair load2(const T* p) {
+  return {load1(p), load1(p + VL)};
+}
+template <>
+inline Pair load2<bf16>(const bf16* p) {
+  const vu raw = load_as<vu>(p);
+  return {(vf)(raw << 16), (vf)(raw & 0xffff0000u)};
+}
+// Puts UNIT floats in the order in which load2<T> returns a row's elements.
+template <class T>
+inline void order_unit(float*) {}
+template <>
+inline void order_unit<bf16>(float* p) {
+  const vf a = load(p), b = load(p + VL);
+  store(p, SSD_SHUFFLE(a, b, SSD_EVEN));
+  store(p + VL, SSD_SHUFFLE(a, b, SSD_ODD));
+}
+
+inline float hsum(vf v) {
+  const vf zero = {};
+  for (int lanes = VL; lanes > 1; lanes /= 2) v = SSD_SHUFFLE(v, zero, SSD_EVEN) + SSD_SHUFFLE(v, zero, SSD_ODD);
+  return v[0];
+}
+inline float hmax(vf v) {
+  float m = v[0];
+  for (int i = 1; i < VL; i++) m = v[i] > m ? v[i] : m;
+  return m;
+}
+
+// In-register transpose of a VL x VL block: each round interleaves row i with row i + VL/2.
+template <class V>
+inline void transpose(V (&v)[VL]) {
+  for (int round = 1; round < VL; round *= 2) {
+    V t[VL];
+    for (int i = 0; i < VL / 2; i++) {
+      t[2 * i] = SSD_SHUFFLE(v[i], v[i + VL / 2], SSD_LOW);
+      t[2 * i + 1] = SSD_SHUFFLE(v[i], v[i + VL / 2], SSD_HIGH);
+    }
+    for (int i = 0; i < VL; i++) v[i] = t[i];
+  }
+}
+
+// e^x to about 1e-7 relative on [-87, 88]; 0 below (so -inf gives 0), e^88 above, NaN stays NaN.
+inline vf vexp(vf x) {
+  const vf low = splat(-87.0f), high = splat(88.0f), magic = splat(12582912.0f);  // 1.5 * 2^23 rounds to integer
+  const vi tiny = x < low;
+  x = tiny ? low : x;
+  x = x > high ? high : x;
+  const vf shifted = x * 1.44269504088896341f + magic;
+  const vf n = shifted - magic;
+  vf r = x - n * 0.693359375f;  // ln 2 in two parts, the first exact in few bits
+  r = r + n * 2.12194440e-4f;
+  vf p = r * 1.9875691500e-4f + 1.3981999507e-3f;
+  p = p * r + 8.3334519073e-3f;
+  p = p * r + 4.1665795894e-2f;
+  p = p * r + 1.6666665459e-1f;
+  p = p * r + 5.0000001201e-1f;
+  p = p * (r * r) + r + 1.0f;
+  const vf e = (vf)((vi)p + (((vi)shifted - (vi)magic) << 23));
+  return tiny ? vf{} : e;
+}
+
+// Grow-only 64-byte aligned float buffer, kept per thread so that calls allocate nothing.
+class Scratch {
+ public:
+  float* get(int64_t count) {
+    if (static_cast<int64_t>(data_.size()) < count + 16) data_.assign(count + 16, 0.0f);
+    const auto address = reinterpret_cast<uintptr_t>(data_.data());
+    return reinterpret_cast<float*>((address + 63) & ~uintptr_t{63});
+  }
+
+ private:
+  std::vector<float> data_;
+};
+
+inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+}  // namespace ssd

@@ -1,0 +1,137 @@
+"""The operations in public PyTorch, for any device and dtype: the reference of the compiled kernels and their fallback.
+
+x may be in the weight's dtype (accelerators) or float32 with a half-precision weight and cache (CPU).
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+native = False  # the activations of these operations have the weights' dtype, not always float32
+
+UPCAST_ELEMENTS = 1 << 24  # most weight elements held in float32 at a time
+QUERY_CHUNK = 512  # nodes per attention call: bounds the [n, T] mask, which SDPA expands to floats
+
+
+def _rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """RMS norm over the last dimension, computed in float32 as Hugging Face does."""
+    wide = x.float()
+    wide = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)
+    return (weight * wide.to(x.dtype)).to(x.dtype)
+
+
+def linear(x: Tensor, W: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Linear layer: x [n, K], W [N, K], bias [N] -> [n, N] in the dtype of x."""
+    if bias is not None:
+        bias = bias.to(x.dtype)
+    if W.dtype == x.dtype:
+        return F.linear(x, W, bias)
+    # Upcasting W keeps float32 accuracy and, on CPUs without AMX, beats the half-precision GEMM several times.
+    step = max(1, UPCAST_ELEMENTS // max(1, W.shape[1]))
+    if W.shape[0] <= step:
+        return F.linear(x, W.to(x.dtype), bias)
+    out = torch.cat([F.linear(x, part.to(x.dtype)) for part in W.split(step)], dim=1)
+    return out if bias is None else out.add_(bias)
+
+
+def norm_linear(x: Tensor, norm_w: Tensor, eps: float, W: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Linear layer of the RMS norm of x: x [n, K], norm_w [K], W [N, K], bias [N] -> [n, N]."""
+    return linear(_rms_norm(x, norm_w, eps), W, bias)
+
+
+def linear_add_(residual: Tensor, x: Tensor, W: Tensor, bias: Tensor | None = None) -> None:
+    """Adds a linear layer in place: residual [n, N] += x [n, K] W [N, K] + bias [N]."""
+    residual.add_(linear(x, W, bias))
+
+
+def swiglu_linear_add_(residual: Tensor, gate_up: Tensor, W: Tensor) -> None:
+    """Adds the MLP's second half in place: residual [n, N] += W [N, I] (silu(g) * u), gate_up [n, 2I] = g | u."""
+    gate, up = gate_up.chunk(2, dim=-1)
+    residual.add_(linear(F.silu(gate) * up, W))
+
+
+def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """RoPE in the rotate_half convention: x [n, H, D], cos and sin [n, D]."""
+    first, second = x.chunk(2, dim=-1)
+    return x * cos.unsqueeze(1) + torch.cat((-second, first), dim=-1) * sin.unsqueeze(1)
+
+
+def rope_append(
+    qkv: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    q_norm: Tensor | None,
+    k_norm: Tensor | None,
+    eps: float,
+    keys: Tensor,
+    values: Tensor,
+    row: int,
+) -> Tensor:
+    """Rotates q and k (after an optional norm per head) and writes k, v to cache rows [row, row + n).
+
+    qkv [n, (Hq + 2 Hkv) * D]; cos, sin [n, D] with equal halves; q_norm, k_norm [D]; keys, values [Hkv, cap, D].
+    Returns q [n, Hq, D].
+    """
+    n, kv_heads, dim = qkv.shape[0], keys.shape[0], keys.shape[2]
+    heads = qkv.view(n, -1, dim)
+    q, k, v = heads.split([heads.shape[1] - 2 * kv_heads, kv_heads, kv_heads], dim=1)
+    cos, sin = cos.to(qkv.dtype), sin.to(qkv.dtype)
+    if q_norm is not None:
+        q = _rms_norm(q, q_norm, eps)
+    if k_norm is not None:
+        k = _rms_norm(k, k_norm, eps)
+    keys[:, row : row + n] = _rotate(k, cos, sin).transpose(0, 1)
+    values[:, row : row + n] = v.transpose(0, 1)
+    return _rotate(q, cos, sin)
+
+
+def _visible(cache: Tensor, prefix_len: int, row: int, end: int, dtype: torch.dtype) -> Tensor:
+    """Cache rows [0, prefix_len) and [row, end) of [Hkv, cap, D], in dtype; a view where that is possible."""
+    if row == prefix_len:
+        return cache[:, :end].to(dtype)
+    return torch.cat((cache[:, :prefix_len], cache[:, row:end]), dim=1).to(dtype)
+
+
+def attend(q: Tensor, keys: Tensor, values: Tensor, prefix_len: int, row: int, mask: Tensor | None = None) -> Tensor:
+    """Attention with scale 1/sqrt(D): q [n, Hq, D], keys and values [Hkv, cap, D] -> [n, Hq * D].
+
+    Node i sees cache rows [0, prefix_len) and the rows row + j with mask[i, j] (bool or uint8 [n, n], self included);
+    without a mask j <= i. row >= prefix_len; rows between are invisible.
+    """
+    n = q.shape[0]
+    k = _visible(keys, prefix_len, row, row + n, q.dtype)
+    v = _visible(values, prefix_len, row, row + n, q.dtype)
+    if n == 1:
+        return _one_node(q, k, v)
+    if mask is None and prefix_len == 0:
+        return _many_nodes(q, k, v, None)
+    position = torch.arange(n, device=q.device)
+    parts = []
+    for i in range(0, n, QUERY_CHUNK):
+        j = min(n, i + QUERY_CHUNK)
+        # A chain's later nodes are invisible to this chunk: leave them out.
+        seen = n if mask is not None else j
+        own = position[:j] <= position[i:j, None] if mask is None else mask[i:j].bool()
+        visible = F.pad(own, (prefix_len, 0), value=True)
+        parts.append(_many_nodes(q[i:j], k[:, : prefix_len + seen], v[:, : prefix_len + seen], visible))
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+
+def _one_node(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Unmasked SDPA of q [1, Hq, D] over k, v [Hkv, T, D] -> [1, Hq * D]."""
+    # The group's heads are query rows of one kv head, so that each cache row is read once: 1.8x faster at T=8192.
+    folded = q.view(1, k.shape[0], -1, q.shape[2])
+    return F.scaled_dot_product_attention(folded, k[None], v[None]).reshape(1, -1)
+
+
+def _many_nodes(q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None) -> Tensor:
+    """SDPA of q [n, Hq, D] over k, v [Hkv, T, D] with visible [n, T], None for the causal chain T = n."""
+    n, heads, dim = q.shape
+    # The group is an expanded (not copied) dimension: as fast on CPU as enable_gqa, without repeating the mask per
+    # head as folding would, and accelerators keep their fused kernels although there is a mask.
+    shape = (k.shape[0], heads // k.shape[0], k.shape[1], dim)
+    grouped = q.view(n, shape[0], shape[1], dim).permute(1, 2, 0, 3)
+    out = F.scaled_dot_product_attention(
+        grouped, k[:, None].expand(shape), v[:, None].expand(shape), attn_mask=visible, is_causal=visible is None
+    )
+    return out.permute(2, 0, 1, 3).reshape(n, heads * dim)

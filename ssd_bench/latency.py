@@ -1,0 +1,167 @@
+"""Times of one attention and one MLP sublayer: t_attn(n) over context length n, and t_mlp."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import median
+
+import psutil
+import torch
+
+from ssd_bench.errors import ConfigError
+from ssd_bench.kv_cache import KVCache
+from ssd_bench.layer_set import LayerSet
+from ssd_bench.model import Decoder
+from ssd_bench.timing import Clock
+
+WARMUP, REPEATS = 3, 9
+QUIET = 0.1  # share of the machine that other processes may use during a measurement
+ATTEMPTS = 3
+
+
+@dataclass(frozen=True)
+class Latency:
+    """Latency model of KnapSpec (§3.2): t_attn(n) = slope * n + intercept, t_mlp constant, all in milliseconds.
+
+    LM head, embedding and per-step overhead are outside the model, as in the paper.
+
+    Attributes:
+        t_mlp_ms: one MLP sublayer over one token, norm and residual included.
+        t_attn_slope_ms, t_attn_intercept_ms: one attention sublayer over one token at context n.
+        source: `given` or `measured`.
+        r2: share of the variance of the measured t_attn(n) that the line explains; None when given.
+        loaded: other processes used more than 10 % of the machine in every attempt, so the times may be too long.
+        points: measured (n, t_attn in ms).
+    """
+
+    t_mlp_ms: float
+    t_attn_slope_ms: float
+    t_attn_intercept_ms: float
+    source: str = "given"
+    r2: float | None = None
+    loaded: bool = False
+    points: tuple[tuple[int, float], ...] = ()
+
+    def __post_init__(self) -> None:
+        for field in ("t_mlp_ms", "t_attn_slope_ms", "t_attn_intercept_ms"):
+            if not getattr(self, field) >= 0:
+                raise ConfigError(f"hardware.latency.{field}", getattr(self, field), "a time in ms, not negative")
+        if self.t_mlp_ms == 0 or self.t_attn_slope_ms + self.t_attn_intercept_ms == 0:
+            raise ConfigError("hardware.latency", 0.0, "an attention and an MLP that take time")
+
+    def attn_ms(self, context: float) -> float:
+        """t_attn(n): one attention sublayer at context n."""
+        return self.t_attn_slope_ms * context + self.t_attn_intercept_ms
+
+    def draft_ms(self, layer_set: LayerSet, context: float) -> float:
+        """t_draft(S): the sublayers of S over one token."""
+        return layer_set.n_attn * self.attn_ms(context) + layer_set.n_mlp * self.t_mlp_ms
+
+    def target_ms(self, n_layers: int, context: float) -> float:
+        """t_target: all 2L sublayers over one token."""
+        return n_layers * (self.attn_ms(context) + self.t_mlp_ms)
+
+
+def fit(points: Sequence[tuple[int, float]], t_mlp_ms: float, loaded: bool = False) -> Latency:
+    """Least squares over measured (n, t_attn) with slope and intercept held at or above zero.
+
+    A free fit can turn negative at short contexts (the intercept of a steep, slightly convex curve), and a negative
+    time would make the knapsack prefer attention for nothing.
+    """
+    import numpy as np
+    from scipy.optimize import nnls
+
+    n = np.array([p[0] for p in points], dtype=float)
+    t = np.array([p[1] for p in points])
+    scale = n.max()
+    (slope, intercept), _ = nnls(np.stack([n / scale, np.ones_like(n)], axis=1), t)
+    residual = t - slope * n / scale - intercept
+    spread = float(((t - t.mean()) ** 2).sum())
+    r2 = 1 - float((residual**2).sum()) / spread if spread > 0 else 1.0
+    return Latency(t_mlp_ms, slope / scale, intercept, "measured", r2, loaded, tuple(points))
+
+
+@torch.inference_mode()
+def measure(decoder: Decoder, cache: KVCache) -> Latency:
+    """Time one-token sublayers at contexts from 64 to the cache's capacity: medians of repeats over all blocks.
+
+    All L blocks run in turn, so that weights come from memory as in decoding. A measurement during which other
+    processes use more than 10 % of the machine is repeated, up to three times; the quietest one counts.
+    """
+    best: tuple[float, Latency] | None = None
+    for _ in range(ATTEMPTS):
+        watch = _LoadWatch()
+        points = [(n, _attention_ms(decoder, cache, n)) for n in contexts(cache.capacity)]
+        t_mlp = _median_ms(decoder, lambda: _sweep(decoder, cache, 1, cache.capacity - 1))
+        others = watch.others()
+        if best is None or others < best[0]:
+            best = others, fit(points, t_mlp, loaded=others > QUIET)
+        if others <= QUIET:
+            break
+    assert best is not None
+    return best[1]
+
+
+def contexts(capacity: int) -> list[int]:
+    """Context lengths to measure: powers of two from 64 up, and the longest that the cache holds."""
+    longest = capacity - 1
+    return [n for n in (2**e for e in range(6, 24)) if n < longest] + [longest]
+
+
+def cached(decoder: Decoder, cache: KVCache, path: Path) -> Latency:
+    """The profile in `path` if it is there, else a measured one, kept there unless the machine was busy."""
+    if path.is_file():
+        stored = json.loads(path.read_text())
+        return Latency(**stored | {"points": tuple((int(n), t) for n, t in stored["points"])})
+    latency = measure(decoder, cache)
+    if not latency.loaded:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        scratch = path.with_suffix(f".{os.getpid()}.tmp")
+        scratch.write_text(json.dumps(asdict(latency), indent=1))
+        os.replace(scratch, path)
+    return latency
+
+
+def _sweep(decoder: Decoder, cache: KVCache, parity: int, context: int) -> None:
+    """All attentions (parity 0) or all MLPs (parity 1), one token at `context`."""
+    token = torch.zeros(1, dtype=torch.long, device=decoder.device)
+    sublayers = range(parity, 2 * decoder.arch.n_layers, 2)
+    decoder.forward(decoder.embed(token), decoder.nodes(1, context), cache, sublayers)
+
+
+def _attention_ms(decoder: Decoder, cache: KVCache, context: int) -> float:
+    return _median_ms(decoder, lambda: _sweep(decoder, cache, 0, context))
+
+
+def _median_ms(decoder: Decoder, run: Callable[[], None]) -> float:
+    """Median milliseconds of `run`, per block."""
+    clock = Clock(decoder.device)
+    for _ in range(WARMUP):
+        run()
+    marks = [clock.mark()]
+    for _ in range(REPEATS):
+        run()
+        marks.append(clock.mark())
+    clock.settle()
+    return median(clock.ms(*pair) for pair in zip(marks, marks[1:])) / decoder.arch.n_layers
+
+
+class _LoadWatch:
+    """Share of the machine's cores that processes other than this one use, from now on."""
+
+    def __init__(self) -> None:
+        self._start = self._read()
+
+    @staticmethod
+    def _read() -> tuple[float, float, float]:
+        total, own = psutil.cpu_times(), psutil.Process().cpu_times()
+        return time.perf_counter(), sum(total) - total.idle - getattr(total, "iowait", 0.0), own.user + own.system
+
+    def others(self) -> float:
+        wall, busy, own = (now - then for now, then in zip(self._read(), self._start))
+        return max(0.0, (busy - own) / max(wall * (psutil.cpu_count() or 1), 1e-9))

@@ -1,0 +1,82 @@
+"""Which of a model's 2L sublayers run (index 2i: attention of block i, 2i+1: its MLP)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+
+from ssd_bench.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class LayerSet:
+    """The sublayers that run in a forward pass; the others pass the residual stream through unchanged.
+
+    Embedding, final norm and LM head always run. Frozen and hashable, so that a set is its own identity.
+
+    Args:
+        n_layers: L, number of blocks.
+        skipped: indices in [0, 2L) of the sublayers that do not run.
+    """
+
+    n_layers: int
+    skipped: frozenset[int] = frozenset()
+
+    def __post_init__(self) -> None:
+        outside = sorted(i for i in self.skipped if not 0 <= i < 2 * self.n_layers)
+        if outside:
+            raise ConfigError("skipped sublayers", outside, f"indices in [0, {2 * self.n_layers})")
+
+    @classmethod
+    def full(cls, n_layers: int) -> LayerSet:
+        return cls(n_layers)
+
+    @classmethod
+    def skipping(cls, n_layers: int, attn: Iterable[int] = (), mlp: Iterable[int] = ()) -> LayerSet:
+        """The set that skips the attention of blocks `attn` and the MLP of blocks `mlp` (block indices).
+
+        Raises:
+            ConfigError: a block index outside [0, L).
+        """
+        attn, mlp = list(attn), list(mlp)
+        for name, blocks in (("skip_attn", attn), ("skip_mlp", mlp)):
+            outside = sorted(i for i in blocks if not 0 <= i < n_layers)
+            if outside:
+                raise ConfigError(name, outside, f"block indices in [0, {n_layers}) for this model of {n_layers} blocks")
+        return cls(n_layers, frozenset([2 * i for i in attn] + [2 * i + 1 for i in mlp]))
+
+    @cached_property
+    def kept(self) -> tuple[int, ...]:
+        """Indices of the sublayers that run, ascending."""
+        return tuple(i for i in range(2 * self.n_layers) if i not in self.skipped)
+
+    @cached_property
+    def skip_attn(self) -> tuple[int, ...]:
+        """Blocks whose attention is skipped, ascending."""
+        return tuple(sorted(i // 2 for i in self.skipped if i % 2 == 0))
+
+    @cached_property
+    def skip_mlp(self) -> tuple[int, ...]:
+        """Blocks whose MLP is skipped, ascending."""
+        return tuple(sorted(i // 2 for i in self.skipped if i % 2 == 1))
+
+    @property
+    def n_attn(self) -> int:
+        """Number of attention sublayers that run."""
+        return self.n_layers - len(self.skip_attn)
+
+    @property
+    def n_mlp(self) -> int:
+        """Number of MLP sublayers that run."""
+        return self.n_layers - len(self.skip_mlp)
+
+    @cached_property
+    def first_skipped(self) -> int:
+        """Index of the first skipped sublayer, 2L if none: what drafting computes before it is exact."""
+        return min(self.skipped, default=2 * self.n_layers)
+
+    @property
+    def skip_ratio(self) -> float:
+        """r = |skipped| / 2L."""
+        return len(self.skipped) / (2 * self.n_layers)

@@ -1,0 +1,264 @@
+"""Each number that a report shows, defined in one place: pure functions of the tables of a record.
+
+Symbols: k drafted length, m accepted length (bonus token excluded), r skip ratio, c = 1 - r, L blocks, n context.
+Times are milliseconds, rates tokens per second. A number that is not defined is None, never NaN. Functions that
+return `Measured` give a 95 % BCa bootstrap interval over prompts.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from ssd_bench.metrics.intervals import Array, Measured, divide, mean_of_ratios, measure, ratio, ratio_of_ratios
+from ssd_bench.record import Run
+
+
+def of_arm(frame: pd.DataFrame, arm: str) -> pd.DataFrame:
+    """The rows of `prompts` or `steps` of one arm ("ar" or "method")."""
+    return frame[frame["arm"] == arm]
+
+
+# --- acceptance -------------------------------------------------------------------------------------------------------
+
+
+def tokens_per_pass(steps: pd.DataFrame) -> float | None:
+    """M: emitted tokens per target verification pass (AR = 1); the bonus token counts, the prefill's own does not."""
+    return divide(steps["emitted"].sum(), len(steps))
+
+
+def tokens_per_call(prompts: pd.DataFrame, steps: pd.DataFrame) -> float | None:
+    """M_call: emitted tokens per target forward pass, where each prefill is one pass that gives one token."""
+    return divide(prompts["new_tokens"].sum(), len(steps) + len(prompts))
+
+
+def alpha_micro(steps: pd.DataFrame) -> float | None:
+    """alpha = sum m / sum k over all steps; None if nothing was drafted."""
+    return divide(steps["accepted_len"].sum(), steps["draft_len"].sum())
+
+
+def alpha_macro(steps: pd.DataFrame) -> float | None:
+    """Mean over prompts (repeats apart) of sum m / sum k; prompts without a draft have none and are left out."""
+    sums = steps.groupby(["prompt_index", "repeat"])[["accepted_len", "draft_len"]].sum()
+    sums = sums[sums["draft_len"] > 0]
+    return float((sums["accepted_len"] / sums["draft_len"]).mean()) if len(sums) else None
+
+
+def alpha_conditional(steps: pd.DataFrame) -> float | None:
+    """Accepted / tested drafted tokens, sum m / sum min(k, m + 1): a token after a rejected one was not tested.
+
+    This is the probability that Eq. 4 of KnapSpec assumes; alpha = sum m / sum k is below it for k > 1.
+    """
+    tested = np.minimum(steps["draft_len"], steps["accepted_len"] + 1)
+    return divide(steps["accepted_len"].sum(), tested.sum())
+
+
+def alpha_by_position(steps: pd.DataFrame) -> pd.DataFrame:
+    """Conditional acceptance by position i = 1, 2, ... in the draft.
+
+    Returns:
+        Columns position, tested (steps with k >= i whose first i - 1 drafted tokens were accepted), accepted (of
+        those, m >= i), alpha = accepted / tested; one row per position that was ever tested.
+    """
+    rows = []
+    for position in range(1, int(steps["draft_len"].max() if len(steps) else 0) + 1):
+        tested = steps[(steps["draft_len"] >= position) & (steps["accepted_len"] >= position - 1)]
+        accepted = int((tested["accepted_len"] >= position).sum())
+        if len(tested):
+            rows.append((position, len(tested), accepted, accepted / len(tested)))
+    return pd.DataFrame(rows, columns=["position", "tested", "accepted", "alpha"])
+
+
+def mean_draft_len(steps: pd.DataFrame) -> float | None:
+    """Mean k over all steps, those without a draft included."""
+    return divide(steps["draft_len"].sum(), len(steps))
+
+
+def skip_ratio(run: Run) -> float | None:
+    """r: share of the 2L sublayers that is skipped, mean over drafted tokens; None if no layers drafted."""
+    steps = _with_sets(run)
+    skipped = (2 * steps["n_layers"] - steps["n_attn"] - steps["n_mlp"]) / (2 * steps["n_layers"])
+    return divide((skipped * steps["draft_len"]).sum(), steps["draft_len"].sum())
+
+
+def _with_sets(run: Run) -> pd.DataFrame:
+    """The method's steps that drafted by layers, with n_layers, n_attn and n_mlp (sublayers that run)."""
+    sets = run.layer_sets.assign(
+        n_attn=run.layer_sets["n_layers"] - run.layer_sets["skip_attn"].map(len).astype("int64"),
+        n_mlp=run.layer_sets["n_layers"] - run.layer_sets["skip_mlp"].map(len).astype("int64"),
+    )
+    steps = of_arm(run.steps, "method").dropna(subset=["layer_set_id"]).astype({"layer_set_id": "int64"})
+    return steps.merge(sets[["layer_set_id", "n_layers", "n_attn", "n_mlp"]], on="layer_set_id")
+
+
+# --- speed ------------------------------------------------------------------------------------------------------------
+
+
+def token_times(prompts: pd.DataFrame, end_to_end: bool = False) -> pd.DataFrame:
+    """Tokens and milliseconds per prompt (index: prompt_index), repeats added up.
+
+    Decode-only leaves out the prefill, with its time and its own token; end-to-end includes both.
+    """
+    rows = prompts.assign(
+        tokens=prompts["new_tokens"] if end_to_end else (prompts["new_tokens"] - 1).clip(lower=0),
+        ms=prompts["decode_ms"] + (prompts["prefill_ms"] if end_to_end else 0.0),
+    )
+    return rows.groupby("prompt_index")[["tokens", "ms"]].sum().astype("float64")
+
+
+def tokens_per_s(prompts: pd.DataFrame, end_to_end: bool = False) -> Measured:
+    """Tokens per second of the given rows: total tokens over total time."""
+    sums = token_times(prompts, end_to_end)
+    return ratio(1000 * sums["tokens"].to_numpy(), sums["ms"].to_numpy())
+
+
+def paired(prompts: pd.DataFrame) -> pd.DataFrame:
+    """The rows of those (prompt_index, repeat) that both arms decoded."""
+    arms = prompts.groupby(["prompt_index", "repeat"])["arm"].transform("nunique")
+    return prompts[arms == 2]
+
+
+def speedup(prompts: pd.DataFrame, end_to_end: bool = False) -> Measured:
+    """Speedup: the method's tokens/s over AR's, each a ratio of totals, on the pairs of the same run."""
+    return _speed_ratio(prompts, end_to_end, ratio_of_ratios)
+
+
+def speedup_mean(prompts: pd.DataFrame, end_to_end: bool = False) -> Measured:
+    """Arithmetic mean of the prompts' own speedups; prompts without a decoded token have none and are left out."""
+    return _speed_ratio(prompts, end_to_end, mean_of_ratios)
+
+
+def speedup_matched(prompts: pd.DataFrame) -> Measured:
+    """Speedup (ratio of totals, decode-only) over the pairs whose two outputs have the same length."""
+    both = paired(prompts)
+    same = both.groupby(["prompt_index", "repeat"])["new_tokens"].transform("nunique") == 1
+    return speedup(both[same])
+
+
+def _speed_ratio(prompts: pd.DataFrame, end_to_end: bool, statistic: Callable[..., Array]) -> Measured:
+    both = paired(prompts)
+    arms = [token_times(of_arm(both, arm), end_to_end) for arm in ("method", "ar")]
+    if statistic is mean_of_ratios:
+        defined = (arms[0] > 0).all(axis=1) & (arms[1] > 0).all(axis=1)
+        arms = [sums[defined] for sums in arms]
+    return measure(statistic, *(sums[column].to_numpy() for sums in arms for column in ("tokens", "ms")))
+
+
+def per_pass(steps: pd.DataFrame) -> Measured:
+    """M with its interval."""
+    sums = steps.assign(passes=1).groupby("prompt_index")[["emitted", "passes"]].sum()
+    return ratio(sums["emitted"].to_numpy(), sums["passes"].to_numpy())
+
+
+def alpha(steps: pd.DataFrame) -> Measured:
+    """alpha (micro) with its interval."""
+    sums = steps.groupby("prompt_index")[["accepted_len", "draft_len"]].sum()
+    return ratio(sums["accepted_len"].to_numpy(), sums["draft_len"].to_numpy())
+
+
+# --- models of speed --------------------------------------------------------------------------------------------------
+
+
+def expected_speedup(m: float | None, acceptance: float | None, skip: float | None) -> float | None:
+    """E(speedup) = M alpha / ((M - 1) c + alpha), c = 1 - r (SWIFT): a drafted token costs c, a verification 1."""
+    if m is None or acceptance is None or skip is None:
+        return None
+    return divide(m * acceptance, (m - 1) * (1 - skip) + acceptance)
+
+
+def tpt(acceptance: float, draft_len: float, t_draft_ms: float, t_target_ms: float) -> float:
+    """TPT of KnapSpec's Eq. 4, in tokens per second: [(1 - a^(g+1)) / (1 - a)] / (g t_draft + t_target), g real.
+
+    Args:
+        acceptance: a in [0, 1]; at 1 the numerator is g + 1.
+        draft_len: g >= 0, tokens drafted per verification.
+        t_draft_ms: milliseconds to draft one token.
+        t_target_ms: milliseconds of one verification.
+    """
+    if acceptance >= 1:
+        tokens = draft_len + 1
+    elif acceptance <= 0:
+        tokens = 1.0
+    else:  # expm1 keeps the digits where a is close to 1
+        tokens = -math.expm1((draft_len + 1) * math.log(acceptance)) / (1 - acceptance)
+    return 1000 * tokens / (draft_len * t_draft_ms + t_target_ms)
+
+
+def predicted_tpt(run: Run, arm: str = "method", acceptance: float | None = None) -> float | None:
+    """TPT that the latency profile of the run predicts for what the arm did, in tokens per second.
+
+    One formula for all methods: alpha (or `acceptance`) and mean k as realised, n = mean context length,
+    t_target = L (t_attn(n) + t_mlp), t_draft = n_attn(S) t_attn(n) + n_mlp(S) t_mlp averaged over drafted tokens;
+    tokens that no layers drafted cost nothing. None without a latency profile or steps.
+    """
+    steps, latency = of_arm(run.steps, arm), run.header.get("latency") or {}
+    keys = ("t_attn_slope_ms", "t_attn_intercept_ms", "t_mlp_ms")
+    n_layers = (run.header.get("model") or {}).get("n_layers")
+    if steps.empty or n_layers is None or any(latency.get(key) is None for key in keys):
+        return None
+    t_attn = latency["t_attn_slope_ms"] * float(steps["context_len"].mean()) + latency["t_attn_intercept_ms"]
+    t_mlp = latency["t_mlp_ms"]
+    t_draft = 0.0
+    if arm == "method":
+        sets = _with_sets(run)
+        cost = ((sets["n_attn"] * t_attn + sets["n_mlp"] * t_mlp) * sets["draft_len"]).sum()
+        t_draft = divide(cost, steps["draft_len"].sum()) or 0.0
+    realised = alpha_micro(steps) if acceptance is None else acceptance
+    return tpt(realised or 0.0, mean_draft_len(steps) or 0.0, t_draft, n_layers * (t_attn + t_mlp))
+
+
+def estimated_tpt(steps: pd.DataFrame) -> tuple[float | None, int]:
+    """TPT as the method itself estimated it: mean over its search events, in tokens per second, and their number."""
+    events = steps["est_tokens_per_s"].dropna()
+    return (float(events.mean()) if len(events) else None), len(events)
+
+
+def accounts(prompts: pd.DataFrame) -> dict[str, float | None]:
+    """Shares of the decode time, summing to 1: draft, verify, policy, and other (whatever no span covers)."""
+    total = prompts["decode_ms"].sum()
+    shares = {name: divide(prompts[f"{name}_ms"].sum(), total) for name in ("draft", "verify", "policy")}
+    known = [share for share in shares.values() if share is not None]
+    return {**shares, "other": 1 - sum(known) if known else None}
+
+
+def break_even_tokens(prepare_ms: float | None, ar: float | None, method: float | None) -> float | None:
+    """Tokens after which an offline preparation has paid for itself; None if there was none or it never does.
+
+    Args:
+        ar, method: tokens per second of the two arms.
+    """
+    if not prepare_ms or not ar or not method or method <= ar:
+        return None
+    return prepare_ms / (1000 / ar - 1000 / method)
+
+
+# --- quality ----------------------------------------------------------------------------------------------------------
+
+
+def lossless(prompts: pd.DataFrame) -> dict[str, Any]:
+    """How the method's outputs compare with AR's: counts of identical, tie, bug, unchecked, and the first bad one.
+
+    Returns:
+        identical, tie, bug, unchecked; `first`: prompt_id, repeat, index, gap and verdict of the first bug (or, without
+        one, of the first tie) in stream order, or None.
+    """
+    rows = of_arm(prompts, "method").sort_values(["prompt_index", "repeat"])
+    counts = {verdict: int((rows["lossless"] == verdict).sum()) for verdict in ("identical", "tie", "bug")}
+    found = rows[rows["lossless"] == ("bug" if counts["bug"] else "tie")]
+    first = None
+    if len(found):
+        row = found.iloc[0]
+        gap = None if pd.isna(row["divergence_gap"]) else float(row["divergence_gap"])
+        first = {key: row[key] for key in ("prompt_id", "lossless")} | {"gap": gap, "repeat": int(row["repeat"])}
+        first["index"] = None if pd.isna(row["divergence_index"]) else int(row["divergence_index"])
+    return {**counts, "unchecked": len(rows) - sum(counts.values()), "first": first}
+
+
+def mean_score(prompts: pd.DataFrame) -> float | None:
+    """Mean task score of the given rows, prompts weighted equally; None if the task has none."""
+    scores = prompts.dropna(subset=["score"]).groupby("prompt_index")["score"].mean()
+    return float(scores.mean()) if len(scores) else None

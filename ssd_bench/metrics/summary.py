@@ -1,0 +1,179 @@
+"""One run in one flat dictionary, with what a reader should be warned about; and which runs may be compared."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ssd_bench.errors import ConfigError
+from ssd_bench.metrics import definitions as d
+from ssd_bench.metrics.intervals import Measured, divide
+from ssd_bench.record import Run, hardware
+
+FEW_PROMPTS = 20
+"""Below this an interval over prompts is itself uncertain."""
+
+
+def summarise(run: Run) -> dict[str, Any]:
+    """Every number of a run, flat, for a table.
+
+    Keys of a number with an interval: NAME, NAME_lo, NAME_hi, and NAME_n where its prompts may be fewer than
+    `n_prompts`. Undefined numbers are None. `warnings` is a list of sentences, the run's own first.
+    """
+    summary = _identity(run) | _acceptance(run) | _speed(run) | _cost(run) | _quality(run)
+    return summary | {"warnings": [*(run.header.get("warnings") or []), *_warnings(run, summary)]}
+
+
+def _spread(name: str, number: Measured) -> dict[str, Any]:
+    return {name: number.value, f"{name}_lo": number.low, f"{name}_hi": number.high}
+
+
+def _identity(run: Run) -> dict[str, Any]:
+    header = run.header
+    model, task = header.get("model") or {}, header.get("task") or {}
+    known = hardware(header)
+    gpus = ", ".join(known["gpus"] or [])
+    return {
+        "run_id": header.get("run_id"),
+        "run_dir": str(run.path),
+        "task": task.get("name"),
+        "metric": task.get("metric"),
+        "model": model.get("name"),
+        "dtype": model.get("dtype"),
+        "device": gpus if gpus and not str(known["device"]).startswith("cpu") else known["cpu"] or known["device"],
+        "method": header.get("method"),
+        "seed": header.get("seed"),
+        "n_prompts": int(run.prompts["prompt_index"].nunique()),
+        "n_repeats": int(run.prompts["repeat"].nunique()),
+        "n_pairs": len(d.paired(run.prompts)) // 2,
+    }
+
+
+def _acceptance(run: Run) -> dict[str, Any]:
+    prompts, steps = d.of_arm(run.prompts, "method"), d.of_arm(run.steps, "method")
+    m, acceptance, skip = d.per_pass(steps), d.alpha(steps), d.skip_ratio(run)
+    estimate, events = d.estimated_tpt(steps)
+    conditional = d.alpha_conditional(steps)
+    return {
+        **_spread("M", m),
+        "M_call": d.tokens_per_call(prompts, steps),
+        **_spread("alpha", acceptance),
+        "alpha_macro": d.alpha_macro(steps),
+        "alpha_conditional": conditional,
+        "mean_draft_len": d.mean_draft_len(steps),
+        "skip_ratio": skip,
+        "expected_speedup": d.expected_speedup(m.value, acceptance.value, skip),
+        "tpt_predicted": d.predicted_tpt(run),
+        "tpt_predicted_conditional": d.predicted_tpt(run, acceptance=conditional),
+        "tpt_predicted_ar": d.predicted_tpt(run, "ar"),
+        "tpt_estimated": estimate,
+        "tpt_estimated_n": events,
+    }
+
+
+def _speed(run: Run) -> dict[str, Any]:
+    prompts = run.prompts
+    rows: dict[str, Any] = {}
+    for arm in ("ar", "method"):
+        rows.update(_spread(f"{arm}_tokens_per_s", d.tokens_per_s(d.of_arm(prompts, arm))))
+        rows.update(_spread(f"{arm}_tokens_per_s_e2e", d.tokens_per_s(d.of_arm(prompts, arm), end_to_end=True)))
+        rows[f"{arm}_prefill_ms"] = divide(*d.of_arm(prompts, arm)["prefill_ms"].agg(["sum", "count"]))
+    matched = d.speedup_matched(prompts)
+    return {
+        **rows,
+        **_spread("speedup", d.speedup(prompts)),
+        **_spread("speedup_e2e", d.speedup(prompts, end_to_end=True)),
+        **_spread("speedup_mean", d.speedup_mean(prompts)),
+        **_spread("speedup_matched", matched),
+        "speedup_matched_n": matched.n,
+    }
+
+
+def _cost(run: Run) -> dict[str, Any]:
+    method = d.of_arm(run.prompts, "method")
+    shares = d.accounts(method)
+    rates = [d.tokens_per_s(d.of_arm(run.prompts, arm)).value for arm in ("ar", "method")]
+    prepare = run.header.get("prepare_ms")
+    return {
+        "overhead": shares["policy"],
+        **{f"{name}_share": share for name, share in shares.items()},
+        "prepare_ms": prepare,
+        "break_even_tokens": d.break_even_tokens(prepare, *rates),
+        "peak_bytes": int(method["peak_bytes"].max()) if len(method) else None,
+    }
+
+
+def _quality(run: Run) -> dict[str, Any]:
+    prompts = run.prompts
+    method, ar = d.of_arm(prompts, "method"), d.of_arm(prompts, "ar")
+    audit = d.lossless(prompts)
+    reasons = {f"finish_{why}": int((method["finish_reason"] == why).sum()) for why in ("eos", "length", "context")}
+    clipped = prompts[prompts["clipped_tokens"] > 0]["prompt_index"].nunique()
+    return {
+        **{f"lossless_{key}": audit[key] for key in ("identical", "tie", "bug", "unchecked")},
+        "first_divergence": audit["first"],
+        **reasons,
+        "clipped": int(clipped),
+        "ar_score": d.mean_score(ar),
+        "method_score": d.mean_score(method),
+    }
+
+
+def _warnings(run: Run, s: dict[str, Any]) -> list[str]:
+    found = []
+    if s["lossless_bug"]:
+        first = s["first_divergence"]
+        at = f"{first['prompt_id']}, token {first['index']}, AR's top-2 logit gap {first['gap']}"
+        found.append(f"not lossless: {s['lossless_bug']} outputs differ beyond rounding; the first: {at}")
+    bound = s["speedup_lo"] if s["speedup_lo"] is not None else s["speedup"]
+    if bound is not None and s["M"] is not None and bound > s["M"]:
+        found.append(f"the speedup {s['speedup']:.2f} is above M = {s['M']:.2f}, its upper bound: check the timing")
+    if not s["n_pairs"]:
+        found.append("no baseline: there is no speedup, and nothing says whether the outputs are lossless")
+    elif s["n_pairs"] < len(run.prompts[["prompt_index", "repeat"]].drop_duplicates()):
+        found.append(f"only {s['n_pairs']} pairs have a baseline; the speedup is over these")
+    if s["n_pairs"] and s["n_prompts"] < FEW_PROMPTS:
+        found.append(f"n = {s['n_prompts']} prompts is few: the intervals themselves are uncertain")
+    lengths = d.paired(run.prompts).groupby(["prompt_index", "repeat"])["new_tokens"].nunique()
+    if (lengths > 1).any():
+        found.append(
+            f"{int((lengths > 1).sum())} of {len(lengths)} pairs differ in length; speedup_matched leaves them out"
+        )
+    if s["other_share"] is not None and s["other_share"] < -0.01:
+        found.append(f"the time spans add up to {1 - s['other_share']:.0%} of the decode time: some overlap")
+    emitted = run.steps.groupby(["prompt_index", "repeat", "arm"])["emitted"].sum()
+    told = run.prompts.set_index(["prompt_index", "repeat", "arm"])["new_tokens"] - 1
+    if (emitted.reindex(told.index, fill_value=0) != told.clip(lower=0)).any():
+        found.append("the steps' emitted tokens do not add up to the outputs")
+    return found
+
+
+def conditions(run: Run) -> dict[str, Any]:
+    """What must be equal for two runs to be compared: task, prompts, model, hardware and how tokens are chosen."""
+    header = run.header
+    task, model, decode = (dict(header.get(key) or {}) for key in ("task", "model", "decode"))
+    hashes = run.prompts.drop_duplicates("prompt_index").sort_values("prompt_index")["prompt_sha256"]
+    return {
+        "task": (task.get("name"), task.get("version")),
+        "prompts": tuple(hashes),
+        "model": tuple((k, model.get(k)) for k in ("name", "dtype", "n_layers", "n_params", "weights")),
+        "hardware": tuple(sorted((k, str(v)) for k, v in hardware(header).items())),
+        "decode": tuple((k, decode.get(k)) for k in ("max_new_tokens", "temperature", "top_p", "top_k")),
+    }
+
+
+def comparable(a: Run, b: Run) -> None:
+    """Refuse to compare two runs that differ in anything but the method.
+
+    Raises:
+        ConfigError: task, prompts, model, hardware or the choice of tokens differ; every difference is listed.
+    """
+    ours, theirs = conditions(a), conditions(b)
+    differences = []
+    for key, value in ours.items():
+        if key == "prompts" and value != theirs[key]:
+            shared = len(set(value) & set(theirs[key]))
+            differences.append(f"prompts: {len(value)} and {len(theirs[key])}, {shared} in common")
+        elif value != theirs[key]:
+            differences.append(f"{key}: {value} and {theirs[key]}")
+    if differences:
+        raise ConfigError("runs", [str(a.path), str(b.path)], "not comparable; " + "; ".join(differences))

@@ -1,0 +1,379 @@
+"""One decoder for the llama, qwen2 and qwen3 families, written as 2L sublayers, with one forward over nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ssd_bench.errors import ConfigError
+from ssd_bench.kv_cache import KVCache
+from ssd_bench.method import ModelDims
+from ssd_bench.rope import frequencies, tables
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig
+
+    from ssd_bench.checkpoint import Checkpoint
+    from ssd_bench.kernels import Ops
+
+FAMILIES = ("llama", "qwen2", "qwen3")
+PREFILL_CHUNK = 512  # prompt positions per forward pass: bounds activation memory at any prompt length
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """The sizes and constants of a decoder, read from a Hugging Face config."""
+
+    family: str
+    n_layers: int
+    width: int
+    n_heads: int
+    n_kv_heads: int
+    head_dim: int
+    intermediate: int
+    vocab_size: int
+    context: int
+    eps: float
+    tied: bool
+
+    @classmethod
+    def of(cls, config: PretrainedConfig) -> Architecture:
+        """The architecture of a config.
+
+        Raises:
+            ConfigError: another family, or a variant of a family that this decoder does not compute.
+        """
+        if config.model_type not in FAMILIES:
+            raise ConfigError("config.model_type", config.model_type, f"one of {', '.join(FAMILIES)}")
+        if config.hidden_act != "silu":
+            raise ConfigError("config.hidden_act", config.hidden_act, "silu")
+        layer_types = set(getattr(config, "layer_types", None) or ["full_attention"])
+        if layer_types != {"full_attention"}:
+            raise ConfigError("config.layer_types", sorted(layer_types), "full_attention in every layer")
+        frequencies(config)
+        return cls(
+            family=config.model_type,
+            n_layers=config.num_hidden_layers,
+            width=config.hidden_size,
+            n_heads=config.num_attention_heads,
+            n_kv_heads=config.num_key_value_heads,
+            head_dim=getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads,
+            intermediate=config.intermediate_size,
+            vocab_size=config.vocab_size,
+            context=config.max_position_embeddings,
+            eps=config.rms_norm_eps,
+            tied=config.tie_word_embeddings,
+        )
+
+    def dims(self, name: str) -> ModelDims:
+        """The sizes that methods check their settings against."""
+        heads = (self.n_heads + 2 * self.n_kv_heads + self.n_heads) * self.head_dim
+        block = self.width * heads + 3 * self.width * self.intermediate
+        embeddings = (1 if self.tied else 2) * self.vocab_size * self.width
+        return ModelDims(name, self.n_layers, self.n_layers * block + embeddings, self.context, self.vocab_size)
+
+
+@dataclass(frozen=True)
+class Block:
+    """Weights of one block; q, k, v and gate, up are stored as one matrix each, row-major [out, in]."""
+
+    attn_norm: Tensor
+    qkv: Tensor
+    qkv_bias: Tensor | None
+    q_norm: Tensor | None
+    k_norm: Tensor | None
+    out: Tensor
+    out_bias: Tensor | None
+    mlp_norm: Tensor
+    gate_up: Tensor
+    gate_up_bias: Tensor | None
+    down: Tensor
+    down_bias: Tensor | None
+
+
+@dataclass(frozen=True)
+class Nodes:
+    """n nodes after a visible prefix: each sees cache rows [0, prefix_len) and, among the nodes, its ancestors.
+
+    Attributes:
+        prefix_len: visible committed rows.
+        row: first scratch row; node i writes its keys and values to row + i.
+        cos, sin: [n, D] rotary tables at the nodes' positions.
+        mask: [n, n] bool, (i, j) says whether node i sees node j; None: a chain.
+    """
+
+    prefix_len: int
+    row: int
+    cos: Tensor
+    sin: Tensor
+    mask: Tensor | None = None
+
+    def to(self, device: torch.device) -> Nodes:
+        mask = None if self.mask is None else self.mask.to(device)
+        return Nodes(self.prefix_len, self.row, self.cos.to(device), self.sin.to(device), mask)
+
+
+class Decoder:
+    """The model: embedding, 2L sublayers (2i attention of block i, 2i+1 its MLP, norm and residual included), head.
+
+    Activations and residual stream have `act_dtype`: float32 with the compiled CPU kernels, which read 16-bit
+    weights and caches directly, else the weights' dtype.
+
+    Args:
+        arch: sizes.
+        blocks, embedding, norm, head: weights, already on their devices.
+        rope: inverse frequencies and attention scaling.
+        ops: the operators of `ssd_bench.kernels`.
+    """
+
+    def __init__(
+        self, arch: Architecture, blocks: Sequence[Block], embedding: Tensor, norm: Tensor, head: Tensor,
+        rope: tuple[Tensor, float], ops: Ops,
+    ):  # fmt: skip
+        self.arch, self.blocks, self.ops = arch, blocks, ops
+        self.embedding, self.norm, self.head_weight, self._rope = embedding, norm, head, rope
+        self.dtype = embedding.dtype
+        self.act_dtype = torch.float32 if ops.native else self.dtype
+        self.devices = [block.qkv.device for block in blocks]
+        self.device = self.devices[0]
+        self.all_sublayers = tuple(range(2 * arch.n_layers))
+        self._spread = len(set(self.devices)) > 1
+        self._tables: tuple[Tensor, Tensor] | None = None
+
+    @classmethod
+    def load(cls, checkpoint: Checkpoint, dtype: torch.dtype, devices: Sequence[torch.device], ops: Ops) -> Decoder:
+        """Read a checkpoint block by block, blocks spread evenly over `devices` in order.
+
+        Raises:
+            ConfigError: unsupported architecture, or weights that are missing.
+        """
+        arch = Architecture.of(checkpoint.config)
+        placement = [devices[i * len(devices) // arch.n_layers] for i in range(arch.n_layers)]
+        blocks = [_load_block(checkpoint, i, arch, dtype, placement[i], ops) for i in range(arch.n_layers)]
+        small = torch.float32 if ops.native else dtype
+        ends = _take(checkpoint, ["model.embed_tokens.weight", "model.norm.weight"])
+        embedding = ends["model.embed_tokens.weight"].to(placement[0], dtype)
+        norm = ends["model.norm.weight"].to(placement[-1], small)
+        if arch.tied:
+            head = embedding.to(placement[-1])
+        else:
+            head = _take(checkpoint, ["lm_head.weight"])["lm_head.weight"].to(placement[-1], dtype)
+        return cls(arch, blocks, embedding, norm, head, frequencies(checkpoint.config), ops)
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of all weights, tied ones once."""
+        tensors = [self.embedding, self.norm, self.head_weight]
+        tensors += [t for block in self.blocks for t in vars(block).values() if t is not None]
+        return sum(nbytes for _, nbytes in {(t.data_ptr(), t.nbytes) for t in tensors})
+
+    def new_cache(self, capacity: int) -> KVCache:
+        """An empty cache of `capacity` rows, with rotary tables that reach as far."""
+        self._tables = tuple(t.to(self.device) for t in tables(*self._rope, capacity))  # type: ignore[assignment]
+        return KVCache(self.devices, self.arch.n_kv_heads, self.arch.head_dim, capacity, self.dtype)
+
+    def nodes(self, n: int, prefix_len: int, row: int | None = None, position: int | None = None) -> Nodes:
+        """A chain of n nodes after `prefix_len` visible rows, at consecutive positions from `position` on.
+
+        Args:
+            row: first scratch row (default: right after the prefix).
+            position: position of the first node (default: prefix_len).
+        """
+        assert self._tables is not None, "new_cache comes first"
+        cos, sin = self._tables
+        position = prefix_len if position is None else position
+        return Nodes(
+            prefix_len, prefix_len if row is None else row, cos.narrow(0, position, n), sin.narrow(0, position, n)
+        )
+
+    def tree_nodes(self, depths: Sequence[int], mask: Tensor, prefix_len: int) -> Nodes:
+        """The nodes of a tree right after the prefix: positions prefix_len + depth, `mask` [n, n] of ancestors."""
+        assert self._tables is not None, "new_cache comes first"
+        positions = torch.tensor(depths, device=self.device) + prefix_len
+        cos, sin = (table.index_select(0, positions) for table in self._tables)
+        return Nodes(prefix_len, prefix_len, cos, sin, mask.to(self.device))
+
+    def embed(self, tokens: Tensor) -> Tensor:
+        """[n] token ids -> [n, d] residual stream."""
+        return F.embedding(tokens, self.embedding).to(self.act_dtype)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Final norm and LM head: [n, d] residual stream -> [n, V] float32."""
+        if self._spread:
+            hidden = hidden.to(self.head_weight.device)
+        return self.ops.norm_linear(hidden, self.norm, self.arch.eps, self.head_weight, None).float()
+
+    def forward(
+        self, hidden: Tensor, nodes: Nodes, cache: KVCache, sublayers: Sequence[int], taps: Sequence[int] = ()
+    ) -> tuple[Tensor, Tensor | None]:
+        """Run sublayers, in ascending order, over nodes; the others pass the stream through.
+
+        Args:
+            hidden: [n, d] residual stream entering the first sublayer; overwritten.
+            nodes: what each node sees and where its keys and values go.
+            cache: rows [0, prefix_len) are read, scratch rows [row, row + n) written.
+            sublayers: indices in [0, 2L).
+            taps: ascending boundaries in [0, 2L] whose stream is kept.
+
+        Returns:
+            The stream [n, d] after the last sublayer (the same storage unless devices change), and the tapped
+            states [len(taps), n, d] on the first device, None without taps.
+        """
+        kept = hidden.new_empty(len(taps), *hidden.shape) if taps else None
+        waiting = list(enumerate(taps))
+        for i in sublayers:
+            while waiting and waiting[0][1] <= i:
+                kept[waiting.pop(0)[0]].copy_(hidden)  # type: ignore[index]
+            if self._spread and hidden.device != self.devices[i // 2]:
+                hidden, nodes = hidden.to(self.devices[i // 2]), nodes.to(self.devices[i // 2])
+            if i % 2:
+                self._mlp(self.blocks[i // 2], hidden)
+            else:
+                self._attention(i // 2, hidden, nodes, cache)
+        for slot, _ in waiting:
+            kept[slot].copy_(hidden)  # type: ignore[index]
+        return hidden, kept
+
+    def prefill(self, tokens: Tensor, cache: KVCache, taps: Sequence[int] = ()) -> tuple[Tensor, Tensor | None]:
+        """Full pass over a prompt into an empty cache, in chunks; commits its rows.
+
+        Returns:
+            The stream [1, d] of the last position before the final norm, and the tapped states
+            [len(taps), P, d] (None without taps).
+        """
+        cache.reset()
+        kept = []
+        for chunk in tokens.split(PREFILL_CHUNK):
+            nodes = self.nodes(len(chunk), cache.length)
+            hidden, tapped = self.forward(self.embed(chunk), nodes, cache, self.all_sublayers, taps)
+            cache.commit(range(len(chunk)))
+            if tapped is not None:
+                kept.append(tapped)
+        return hidden[-1:].clone(), torch.cat(kept, dim=1) if kept else None
+
+    def branches(self, i: int, hidden: Tensor, cache: KVCache, prefix_len: int) -> Tensor:
+        """Sublayer i over B independent continuations of one prefix; the cache is read, not written.
+
+        Every branch is a chain of r nodes at positions prefix_len.. that sees the first `prefix_len` cache rows and,
+        causally, the keys and values that it makes itself from its own stream.
+
+        Args:
+            hidden: [B, r, d] residual streams; not modified.
+
+        Returns:
+            [B, r, d] streams after the sublayer.
+        """
+        b, r, d = hidden.shape
+        block = self.blocks[i // 2]
+        home, device = hidden.device, block.qkv.device
+        flat = hidden.to(device).reshape(b * r, d).clone()
+        if i % 2:
+            self._mlp(block, flat)
+        else:
+            assert self._tables is not None, "new_cache comes first"
+            cos, sin = (t.narrow(0, prefix_len, r).to(device).repeat(b, 1) for t in self._tables)
+            rows = cache.keys[i // 2].new_empty(2, self.arch.n_kv_heads, b * r, self.arch.head_dim)
+            query = self._project(block, flat, cos, sin, rows[0], rows[1], 0)
+            prefix = (cache.keys[i // 2][:, :prefix_len], cache.values[i // 2][:, :prefix_len])
+            attended = _attend_branches(query, *prefix, rows[0], rows[1], b)
+            self.ops.linear_add_(flat, attended, block.out, block.out_bias)
+        return flat.view(b, r, d).to(home)
+
+    def _project(
+        self, block: Block, hidden: Tensor, cos: Tensor, sin: Tensor, keys: Tensor, values: Tensor, row: int
+    ) -> Tensor:
+        """Queries [n, Hq, D] of the nodes; their keys and values go to rows [row, row + n)."""
+        qkv = self.ops.norm_linear(hidden, block.attn_norm, self.arch.eps, block.qkv, block.qkv_bias)
+        return self.ops.rope_append(qkv, cos, sin, block.q_norm, block.k_norm, self.arch.eps, keys, values, row)
+
+    def _attention(self, layer: int, hidden: Tensor, nodes: Nodes, cache: KVCache) -> None:
+        block, keys, values = self.blocks[layer], cache.keys[layer], cache.values[layer]
+        query = self._project(block, hidden, nodes.cos, nodes.sin, keys, values, nodes.row)
+        attended = self.ops.attend(query, keys, values, nodes.prefix_len, nodes.row, nodes.mask)
+        self.ops.linear_add_(hidden, attended, block.out, block.out_bias)
+
+    def _mlp(self, block: Block, hidden: Tensor) -> None:
+        gate_up = self.ops.norm_linear(hidden, block.mlp_norm, self.arch.eps, block.gate_up, block.gate_up_bias)
+        self.ops.swiglu_linear_add_(hidden, gate_up, block.down)
+        if block.down_bias is not None:
+            hidden += block.down_bias
+
+
+def _attend_branches(query: Tensor, prefix_k: Tensor, prefix_v: Tensor, own_k: Tensor, own_v: Tensor, b: int) -> Tensor:
+    """Attention of B branches of r nodes each over one shared prefix and, causally, their own rows.
+
+    The prefix is never copied per branch; scores over prefix and own rows share one softmax. One KV head and a
+    bounded number of branches at a time keep the score matrix small.
+
+    Args:
+        query: [B*r, Hq, D]; prefix_k, prefix_v: [Hkv, p, D]; own_k, own_v: [Hkv, B*r, D].
+
+    Returns:
+        [B*r, Hq*D].
+    """
+    n, n_heads, dim = query.shape
+    n_kv, prefix_len, _ = prefix_k.shape
+    r, group, dtype = n // b, n_heads // n_kv, query.dtype
+    # [Hkv, B, G*r, D], so that the G query heads of a KV head share one product
+    q = query.view(b, r, n_kv, group, dim).permute(2, 0, 3, 1, 4).reshape(n_kv, b, group * r, dim) * dim**-0.5
+    out = torch.empty_like(q)
+    hidden_from = torch.ones(r, r, dtype=torch.bool, device=q.device).triu(1).repeat(group, 1)
+    step = max(1, 2**22 // (group * r * (prefix_len + r)))  # branches per score matrix: at most 4M entries
+    for h in range(n_kv):
+        pk, pv = prefix_k[h].to(dtype), prefix_v[h].to(dtype)
+        for at in range(0, b, step):
+            part = q[h, at : at + step]
+            size = len(part)
+            k, v = (own[h].view(b, r, dim)[at : at + step].to(dtype) for own in (own_k, own_v))
+            far = (part.reshape(-1, dim) @ pk.t()).view(size, group * r, prefix_len)
+            near = torch.bmm(part, k.transpose(1, 2)).masked_fill_(hidden_from, float("-inf"))
+            weights = torch.cat((far, near), dim=-1).softmax(-1)
+            seen = weights[..., :prefix_len].reshape(size * group * r, prefix_len) @ pv
+            out[h, at : at + step] = seen.view(size, group * r, dim) + torch.bmm(weights[..., prefix_len:], v)
+    return out.view(n_kv, b, group, r, dim).permute(1, 3, 0, 2, 4).reshape(n, n_heads * dim)
+
+
+def _take(checkpoint: Checkpoint, names: list[str]) -> dict[str, Tensor]:
+    missing = [name for name in names if name not in checkpoint.shards]
+    if missing:
+        raise ConfigError("model", str(checkpoint.folder), f"weights with the tensors {', '.join(missing)}")
+    return checkpoint.read(names)
+
+
+def _load_block(
+    checkpoint: Checkpoint, index: int, arch: Architecture, dtype: torch.dtype, device: torch.device, ops: Ops
+) -> Block:
+    prefix = f"model.layers.{index}."
+    attn, mlp = [f"self_attn.{x}_proj" for x in "qkvo"], [f"mlp.{x}_proj" for x in ("gate", "up", "down")]
+    needed = [f"{name}.weight" for name in (*attn, *mlp, "input_layernorm", "post_attention_layernorm")]
+    if arch.family == "qwen3":
+        needed += ["self_attn.q_norm.weight", "self_attn.k_norm.weight"]
+    biases = [f"{name}.bias" for name in (*attn, *mlp) if f"{prefix}{name}.bias" in checkpoint.shards]
+    tensors = _take(checkpoint, [prefix + name for name in needed + biases])
+    small = torch.float32 if ops.native else dtype  # vectors: norms and biases
+
+    def matrix(*names: str) -> Tensor:
+        return torch.cat([tensors[f"{prefix}{name}.weight"].to(device, dtype) for name in names])
+
+    def vector(name: str) -> Tensor | None:
+        tensor = tensors.get(prefix + name)
+        return None if tensor is None else tensor.to(device, dtype).to(small)
+
+    def bias(*names: str) -> Tensor | None:
+        parts = [vector(f"{name}.bias") for name in names]
+        present = [part for part in parts if part is not None]
+        return torch.cat(present) if present else None
+
+    norms = {n: vector(f"{n}_layernorm.weight") for n in ("input", "post_attention")}
+    return Block(
+        attn_norm=norms["input"], qkv=matrix(*attn[:3]), qkv_bias=bias(*attn[:3]),  # type: ignore[arg-type]
+        q_norm=vector("self_attn.q_norm.weight"), k_norm=vector("self_attn.k_norm.weight"),
+        out=matrix(attn[3]), out_bias=bias(attn[3]),
+        mlp_norm=norms["post_attention"], gate_up=matrix(*mlp[:2]), gate_up_bias=bias(*mlp[:2]),  # type: ignore[arg-type]
+        down=matrix(mlp[2]), down_bias=bias(mlp[2]),
+    )  # fmt: skip

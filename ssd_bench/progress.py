@@ -1,0 +1,60 @@
+"""Progress of a run: a bar with tokens/s and time left on a terminal, one plain line per prompt in a log."""
+
+from __future__ import annotations
+
+import sys
+import time
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from tqdm import tqdm
+
+if TYPE_CHECKING:
+    from ssd_bench.record import PromptRecord
+
+
+class Progress:
+    """Counts prompts; a context manager.
+
+    Args:
+        prompts: units to do.
+    """
+
+    def __init__(self, prompts: int):
+        self._total, self._finished, self._begin, self._made = prompts, 0, time.perf_counter(), 0
+        self._bar = tqdm(total=prompts, unit="prompt", dynamic_ncols=True) if sys.stderr.isatty() else None
+        self._shown = 0.0
+
+    def token(self, tokens: int) -> None:
+        """An arm's output has reached `tokens`; redraws the bar at most five times a second."""
+        now = time.perf_counter()
+        if self._bar is not None and now - self._shown > 0.2:
+            self._shown = now
+            self._bar.set_postfix_str(f"{tokens} tokens in this output", refresh=True)
+
+    def done(self, prompt_id: str, records: list[PromptRecord]) -> None:
+        """A prompt is finished and on disk."""
+        self._finished += 1
+        self._made += sum(record.prompt.new_tokens for record in records)
+        elapsed = time.perf_counter() - self._begin
+        left = elapsed / self._finished * (self._total - self._finished)
+        rates = ", ".join(
+            f"{r.prompt.arm} {1e3 * (r.prompt.new_tokens - 1) / r.prompt.decode_ms:.1f} tok/s"
+            for r in sorted(records, key=lambda r: r.prompt.arm)
+            if r.prompt.decode_ms > 0
+        )
+        verdict = next((f", {r.prompt.lossless}" for r in records if r.prompt.lossless), "")
+        line = f"{prompt_id}: {rates}{verdict}"
+        if self._bar is not None:
+            self._bar.set_description_str(line)
+            self._bar.set_postfix_str(f"{self._made / elapsed:.1f} tok/s over all")
+            self._bar.update(1)
+        else:
+            print(f"[{self._finished}/{self._total}] {line}, {left:.0f} s left", file=sys.stderr, flush=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self._bar is not None:
+            self._bar.close()

@@ -1,0 +1,139 @@
+"""From a `Prompt` to token ids: the chat or plain template, and clipping of the body to what fits."""
+
+from __future__ import annotations
+
+import hashlib
+from bisect import bisect_left
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING
+
+from ssd_bench.errors import ConfigError
+from ssd_bench.task import Prompt
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+TEMPLATES = ("chat", "plain")
+# Some chat templates (Llama 3.2) print today's date unless they are given one. Prompts must not change with the day,
+# so they get the date that Llama 3's own template falls back on; templates without a date ignore it.
+CHAT_DATE = "26 Jul 2024"
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """A prompt as the model reads it.
+
+    Attributes:
+        ids: token ids, special tokens and template included; never empty.
+        clipped: tokens that clipping removed.
+        sha256: hash of `ids`; two runs read the same prompt when it is equal.
+    """
+
+    ids: tuple[int, ...]
+    clipped: int
+    sha256: str
+
+
+def encode(prompt: Prompt, tokenizer: PreTrainedTokenizerBase, template: str, max_tokens: int | None) -> Encoded:
+    """The ids of `head + body + tail`, with the body's end cut where more than `max_tokens` would result.
+
+    `chat` renders one user turn with the tokenizer's chat template and its generation prompt, and adds no special
+    token to what the template wrote (a second BOS is a known fault of released code). `plain` is the text with the
+    tokenizer's own special tokens.
+
+    The cut falls between two tokens of the body and is maximal: with one more token of the body the prompt would
+    exceed `max_tokens`. Head and tail are never cut (KNN-SSD and ConfLayers code cut just before the end marker).
+
+    Args:
+        max_tokens: most ids that fit; None: no limit.
+
+    Raises:
+        ConfigError: no chat template, an empty prompt, or a prompt that cannot be made to fit.
+    """
+    ids_of = _encoder(prompt, tokenizer, template)
+    ids = ids_of(prompt.body)
+    if not ids:
+        raise ConfigError("prompt", prompt.id, "the tokenizer makes no token of it; a prompt needs at least one")
+    if max_tokens is None or len(ids) <= max_tokens:
+        return _encoded(ids, clipped=0)
+    kept = _clip(prompt, tokenizer, ids_of, len(ids), max_tokens)
+    return _encoded(kept, clipped=len(ids) - len(kept))
+
+
+def _encoder(prompt: Prompt, tokenizer: PreTrainedTokenizerBase, template: str) -> Callable[[str], list[int]]:
+    """A function from a body to the ids of the whole prompt around it."""
+    if template not in TEMPLATES:
+        raise ConfigError("model.template", template, f"one of {', '.join(TEMPLATES)}")
+    if template == "chat" and not tokenizer.chat_template:
+        raise ConfigError("model.template", template, "this tokenizer has no chat template: use model.template=plain")
+
+    def ids_of(body: str) -> list[int]:
+        text = prompt.head + body + prompt.tail
+        if template == "plain":
+            return list(tokenizer(text, verbose=False)["input_ids"])
+        rendered = tokenizer.apply_chat_template(
+            [{"role": "user", "content": text}], tokenize=False, add_generation_prompt=True, date_string=CHAT_DATE
+        )
+        return list(tokenizer(rendered, add_special_tokens=False, verbose=False)["input_ids"])
+
+    return ids_of
+
+
+def _clip(
+    prompt: Prompt, tokenizer: PreTrainedTokenizerBase, ids_of: Callable[[str], list[int]], total: int, limit: int
+) -> list[int]:
+    """The ids with the longest beginning of the body, in its tokens, for which at most `limit` result.
+
+    Tokens join at the cut and at the template's edges, so the count of the whole is not quite the sum of the parts:
+    guess from the sum, then search outwards from the guess.
+    """
+    ends = _token_ends(prompt.body, tokenizer)
+    cuts = sorted(set(ends) | {len(prompt.body)})
+
+    @cache
+    def ids_with(cut: int) -> list[int]:
+        return ids_of(prompt.body[: cuts[cut]])
+
+    def fits(cut: int) -> bool:
+        return len(ids_with(cut)) <= limit
+
+    body_limit = limit - (total - len(ends))
+    guess = bisect_left(cuts, ends[body_limit - 1]) if 0 < body_limit <= len(ends) else 0
+    # Invariant of the search below: `low` fits, `high` does not. The last cut is the whole body, which does not fit.
+    low, high, step = guess, min(guess + 1, len(cuts) - 1), 1
+    while low >= 0 and not fits(low):
+        low, high, step = (max(low - step, 0) if low else -1), low, 2 * step
+    if low < 0:
+        raise _cannot_fit(prompt, total, limit)
+    while fits(high):
+        low, high, step = high, min(high + step, len(cuts) - 1), 2 * step
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return ids_with(low)
+
+
+def _token_ends(body: str, tokenizer: PreTrainedTokenizerBase) -> list[int]:
+    """Where in `body` each of its tokens ends, in characters; tokens of one character end at the same place."""
+    if not body:
+        return []
+    if not tokenizer.is_fast:
+        raise ConfigError("model", type(tokenizer).__name__, "clipping a prompt needs a fast tokenizer")
+    encoding = tokenizer(body, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
+    return [end for start, end in encoding["offset_mapping"] if end > start]
+
+
+def _cannot_fit(prompt: Prompt, total: int, limit: int) -> ConfigError:
+    how = "nothing of it may be cut" if not prompt.body else "head and tail alone exceed that"
+    return ConfigError(
+        "prompt",
+        prompt.id,
+        f"it has {total} tokens and at most {limit} fit ({how}); lower decode.max_new_tokens or the task's number of "
+        "shots, or use a model with a longer context",
+    )
+
+
+def _encoded(ids: list[int], clipped: int) -> Encoded:
+    return Encoded(tuple(ids), clipped, hashlib.sha256(",".join(map(str, ids)).encode()).hexdigest())

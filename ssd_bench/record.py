@@ -1,0 +1,364 @@
+"""What a run leaves on disk: run.json and three Parquet tables, written so that a kill at any moment loses nothing.
+
+    runs/<run id>/run.json            header: resolved config, provenance, status; written first and last
+    runs/<run id>/parts/00012-000.json   one finished unit (prompt x repeat, both arms), until the run is complete
+    runs/<run id>/{prompts,steps,layer_sets}.parquet   the tables; columns: `ssd_bench.record_schema`
+
+Raw values only: every derived number (M, alpha, speedup, TPT) is computed by `ssd_bench.metrics` when it is read.
+"""
+
+from __future__ import annotations
+
+import base64
+import fcntl
+import json
+import os
+import shutil
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Self
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from ssd_bench.errors import ConfigError
+from ssd_bench.record_schema import (
+    ARMS,
+    SCHEMA_VERSION,
+    SCHEMAS,
+    PromptRecord,
+    PromptRow,
+    StepRow,
+    Unit,
+    check_unit,
+    merge,
+    pack,
+)
+
+__all__ = [
+    "ARMS",
+    "SCHEMAS",
+    "SCHEMA_VERSION",
+    "PromptRecord",
+    "PromptRow",
+    "Run",
+    "RunWriter",
+    "StepRow",
+    "find_runs",
+    "hardware",
+    "is_complete",
+    "load_run",
+    "read_header",
+    "write_atomic",
+]
+
+
+@dataclass(frozen=True)
+class Run:
+    """A complete run, as read back.
+
+    Attributes:
+        path: directory of the record.
+        header: run.json.
+        prompts, steps, layer_sets: the tables; nullable integer columns have dtype Int32.
+    """
+
+    path: Path
+    header: dict[str, Any]
+    prompts: pd.DataFrame
+    steps: pd.DataFrame
+    layer_sets: pd.DataFrame
+
+
+def hardware(header: Mapping[str, Any]) -> dict[str, Any]:
+    """What must agree for two timings to be comparable: device, threads, CPU model, cores and GPU names."""
+    model = header.get("model") or {}
+    device = (header.get("provenance") or {}).get("device") or {}
+    return {key: model.get(key) for key in ("device", "threads")} | {k: device.get(k) for k in ("cpu", "cores", "gpus")}
+
+
+def write_atomic(path: Path, data: bytes) -> None:
+    """Replace `path` by `data` so that a kill or power cut leaves either the old file or the new one, whole."""
+    tmp = path.with_name(path.name + ".tmp")
+    with open(tmp, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(tmp, path)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)  # the rename itself is durable only once its directory is
+    finally:
+        os.close(folder)
+
+
+def _plain(value: Any) -> Any:
+    if hasattr(value, "item"):  # numpy and torch scalars
+        return value.item()
+    raise TypeError(f"{type(value).__name__} cannot be written to a record: {value!r}")
+
+
+def _dump(value: Any, indent: int | None = None) -> bytes:
+    return json.dumps(value, indent=indent, default=_plain, ensure_ascii=False).encode()
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_bytes())
+        if isinstance(content, dict):
+            return content
+        reason = "it holds no JSON object"
+    except (OSError, ValueError) as error:
+        reason = str(error)
+    raise ConfigError("record", str(path), f"the file is damaged ({reason}); delete its directory and run again")
+
+
+def _check_version(header: Mapping[str, Any], path: Path) -> None:
+    version = header.get("schema_version")
+    if not isinstance(version, int) or version > SCHEMA_VERSION:
+        raise ConfigError(
+            "schema_version", version, f"{path} needs a newer ssd-bench; this one reads up to {SCHEMA_VERSION}"
+        )
+
+
+def read_header(run_dir: Path) -> dict[str, Any]:
+    """run.json of a run, complete or not.
+
+    Raises:
+        ConfigError: missing, damaged, or of a newer schema (named with its path).
+    """
+    header = _read_json(Path(run_dir) / "run.json")
+    _check_version(header, Path(run_dir) / "run.json")
+    return header
+
+
+def load_run(run_dir: Path | str) -> Run:
+    """Read a complete run.
+
+    Raises:
+        ConfigError: not complete, damaged, or of a newer schema (named with its path).
+    """
+    path = Path(run_dir)
+    header = read_header(path)
+    if header.get("status") != "complete":
+        raise ConfigError("record", str(path), "the run is not complete; the same command continues it")
+    frames = {name: _read_table(path / f"{name}.parquet", SCHEMAS[name]) for name in SCHEMAS}
+    return Run(path, header, **frames)
+
+
+def _read_table(path: Path, schema: pa.Schema) -> pd.DataFrame:
+    try:
+        table = pq.read_table(path, partitioning=None)
+        frame: pd.DataFrame = table.select(schema.names).cast(schema).to_pandas()
+    except (OSError, KeyError, ValueError, pa.ArrowException) as error:
+        raise ConfigError("record", str(path), f"the file is missing or damaged ({error})") from error
+    for column in schema:
+        if column.nullable and pa.types.is_integer(column.type):
+            frame[column.name] = frame[column.name].astype("Int32")
+    return frame
+
+
+def find_runs(runs_dir: Path | str) -> list[Path]:
+    """Directories of the complete runs anywhere under `runs_dir`, oldest first.
+
+    A directory whose run.json cannot be read is listed too, so that `load_run` names it instead of it being missed.
+    """
+    found = []
+    for file in Path(runs_dir).rglob("run.json"):
+        try:
+            header = _read_json(file)
+        except ConfigError:
+            found.append(("", str(file.parent)))
+            continue
+        if header.get("status") == "complete":
+            found.append((str(header.get("finished_at", "")), str(file.parent)))
+    return [Path(directory) for _, directory in sorted(found)]
+
+
+def is_complete(run_dir: Path | str, content_key: str) -> bool:
+    """Whether `run_dir` holds a complete run of this content key."""
+    path = Path(run_dir)
+    try:
+        header = read_header(path)
+    except ConfigError:
+        return False
+    finished = header.get("status") == "complete" and header.get("content_key") == content_key
+    return finished and all((path / f"{name}.parquet").is_file() for name in SCHEMAS)
+
+
+class RunWriter:
+    """Writes one run, unit by unit; what was added survives a kill, and the same command continues it.
+
+    A directory that already holds finished units of the same content key is resumed: its first header stays, and
+    `resumed` in it grows by one time stamp. A directory that is already complete has every unit done, and `finish`
+    changes nothing. One process at a time: a lock file is held until `finish`, `close` or the end of the process.
+
+    Args:
+        run_dir: directory of the record, created with its parents.
+        header: run.json; `content_key` is required, `schema_version` and `status` are set here.
+        fresh: throw away whatever the directory holds (`force=true`).
+
+    Raises:
+        ConfigError: the directory cannot be written, is being written by another process, or holds a run of
+            another content key, schema or machine, or a damaged file.
+    """
+
+    def __init__(self, run_dir: Path | str, header: Mapping[str, Any], fresh: bool = False):
+        self.path = Path(run_dir)
+        self._parts = self.path / "parts"
+        self._seq: dict[Unit, int] = {}
+        self._last_state: bytes | None = None
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            self._lock: int | None = _acquire(self.path / ".lock")
+        except OSError as error:
+            raise ConfigError("runs_dir", str(self.path), f"a directory that can be written ({error})") from error
+        try:
+            self.header = self._open(dict(header), fresh)
+            self._read_done()
+        except BaseException:
+            self.close()
+            raise
+
+    def _open(self, header: dict[str, Any], fresh: bool) -> dict[str, Any]:
+        for leftover in [*self.path.glob("*.tmp"), *self._parts.glob("*.tmp")]:
+            leftover.unlink()
+        if fresh or not (self.path / "run.json").exists():
+            self._discard_parts()  # before the header: parts must never outlive the header they belong to
+            opened = {"schema_version": SCHEMA_VERSION, **header, "status": "running"}
+        else:
+            opened = self._resume(read_header(self.path), header)
+            if opened["status"] == "complete":
+                self._discard_parts()  # killed between the last write of `finish` and its clean-up
+                return opened
+        self._parts.mkdir(exist_ok=True)
+        write_atomic(self.path / "run.json", _dump(opened, indent=2))
+        return opened
+
+    def _resume(self, stored: dict[str, Any], header: dict[str, Any]) -> dict[str, Any]:
+        if stored.get("content_key") != header["content_key"]:
+            raise ConfigError("run", str(self.path), "it holds another configuration, code or data; use force=true")
+        if stored.get("status") == "complete":
+            return stored
+        then, now = hardware(stored), hardware(json.loads(_dump(header)))
+        if then != now:
+            raise ConfigError("run", str(self.path), f"it was begun on {then} and this is {now}; use force=true")
+        return {**stored, "resumed": [*stored.get("resumed", []), _now()]}
+
+    def _read_done(self) -> None:
+        if self.complete:
+            units = _read_table(self.path / "prompts.parquet", SCHEMAS["prompts"])[["prompt_index", "repeat"]]
+            self._seq = {(int(p), int(r)): i for i, (p, r) in enumerate(units.drop_duplicates().to_numpy())}
+            return
+        for part in self._read_parts():
+            self._seq[part["prompt_index"], part["repeat"]] = part["seq"]
+            self._last_state = None if part["state"] is None else base64.b64decode(part["state"])
+
+    def _read_parts(self) -> list[dict[str, Any]]:
+        return sorted((_read_json(file) for file in self._parts.glob("*.json")), key=lambda part: part["seq"])
+
+    def _discard_parts(self) -> None:
+        trash = self.path / ".discarded"
+        shutil.rmtree(trash, ignore_errors=True)
+        if self._parts.exists():
+            os.replace(self._parts, trash)  # at once: some parts without the others would pass for a shorter run
+            shutil.rmtree(trash, ignore_errors=True)
+
+    @property
+    def complete(self) -> bool:
+        """Whether the record is finished."""
+        return bool(self.header["status"] == "complete")
+
+    @property
+    def done(self) -> set[Unit]:
+        """Units (prompt_index, repeat) that are on disk."""
+        return set(self._seq)
+
+    def last_state(self) -> bytes | None:
+        """`method_state` of the last finished unit in stream order (the order of `add`); None if there is none."""
+        return self._last_state
+
+    def add(self, prompt_index: int, repeat: int, records: list[PromptRecord], method_state: bytes | None) -> None:
+        """Put one finished unit on disk; when this returns, no kill can lose it.
+
+        Args:
+            records: the arms of this unit, in any order.
+            method_state: what a stateful method needs to go on from here.
+
+        Raises:
+            ValueError: the unit is done already, a row belongs to another unit, or a value does not fit its column.
+        """
+        unit = (prompt_index, repeat)
+        if unit in self._seq or self.complete:
+            raise ValueError(f"unit {unit} of {self.path} is done already")
+        check_unit(unit, records)
+        part = pack(records) | {
+            "seq": len(self._seq),
+            "prompt_index": prompt_index,
+            "repeat": repeat,
+            "state": None if method_state is None else base64.b64encode(method_state).decode(),
+        }
+        data = _dump(part)
+        merge([json.loads(data)])  # a value that does not fit must fail now, not when hours of units are merged
+        write_atomic(self._parts / f"{prompt_index:05d}-{repeat:03d}.json", data)
+        self._seq[unit] = part["seq"]
+        self._last_state = method_state
+
+    def finish(self, extra: Mapping[str, Any]) -> None:
+        """Merge the units into the tables and mark the record complete; killed at any point, it can be called again.
+
+        Args:
+            extra: keys to add to run.json (`finished_at` is set if missing).
+        """
+        if not self.complete:
+            for name, table in merge(self._read_parts()).items():
+                sink = pa.BufferOutputStream()
+                pq.write_table(table, sink, compression="zstd")
+                write_atomic(self.path / f"{name}.parquet", sink.getvalue().to_pybytes())
+            self.header = {**self.header, "finished_at": _now(), **extra, "status": "complete"}
+            write_atomic(self.path / "run.json", _dump(self.header, indent=2))
+            self._discard_parts()
+        (self.path / ".lock").unlink(missing_ok=True)
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the lock; what was added stays."""
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
+
+
+def _acquire(path: Path) -> int:
+    """Lock `path`, creating it; the descriptor holds the lock until it is closed or the process ends."""
+    while True:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(descriptor)
+            raise ConfigError(
+                "run", str(path.parent), "another process is writing it; wait for it or stop it"
+            ) from None
+        except OSError as error:
+            warnings.warn(f"{path}: no file locks here ({error}); do not start this run twice", stacklevel=3)
+            return descriptor
+        try:
+            if os.stat(path).st_ino == os.fstat(descriptor).st_ino:
+                return descriptor
+        except FileNotFoundError:
+            pass  # the previous holder finished and removed the file between open and flock
+        os.close(descriptor)

@@ -1,0 +1,191 @@
+"""The columns of a record, each with its type and one line of description: what is stored raw at every step and prompt.
+
+The rows below are what the runner fills; the Arrow schemas are derived from them, so that a column is described once.
+Below them: how the rows of a unit become JSON, and units become tables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+import pyarrow as pa
+
+from ssd_bench.layer_set import LayerSet
+
+SCHEMA_VERSION = 1
+"""Raised whenever a column or a key of run.json changes its meaning."""
+
+ARMS = ("ar", "method")
+"""The paired autoregressive baseline, and the method under test."""
+
+Unit = tuple[int, int]
+"""(prompt_index, repeat): what is finished, or not, as a whole."""
+
+_INT, _LONG, _REAL, _TEXT = pa.int32(), pa.int64(), pa.float64(), pa.string()
+_INTS = pa.list_(pa.int32())
+
+
+def _col(kind: pa.DataType, text: str) -> Any:
+    return field(metadata={"type": kind, "text": text})
+
+
+def _nullable(kind: pa.DataType, text: str) -> Any:
+    return field(default=None, metadata={"type": kind, "text": text, "nullable": True})
+
+
+@dataclass(kw_only=True, slots=True)
+class PromptRow:
+    """One row of `prompts`: one prompt in one repeat, decoded by one arm."""
+
+    prompt_index: int = _col(_INT, "position in the stream of prompts, from 0")
+    prompt_id: str = _col(_TEXT, "id within the task, stable over runs")
+    domain: str = _col(_TEXT, "label for per-domain methods and tables")
+    repeat: int = _col(_INT, "which repetition of the same prompt, from 0")
+    arm: str = _col(_TEXT, '"ar": the paired baseline; "method": the method under test')
+    order: int = _col(_INT, "0: this arm ran first in its pair; 1: second")
+    prompt_sha256: str = _col(_TEXT, "sha256 of the prompt's token ids; runs are comparable only where it agrees")
+    prompt_len: int = _col(_INT, "tokens in the prompt")
+    clipped_tokens: int = _col(_INT, "tokens cut from the prompt to fit the context (0: whole)")
+    new_tokens: int = _col(_INT, "tokens emitted, the prefill's own token and a final EOS included")
+    prefill_ms: float = _col(_REAL, "milliseconds of the prefill")
+    decode_ms: float = _col(_REAL, "milliseconds of the decode loop, everything included")
+    draft_ms: float = _col(_REAL, "milliseconds of drafting, sum over steps")
+    verify_ms: float = _col(_REAL, "milliseconds of verification, sum over steps")
+    policy_ms: float = _col(_REAL, "milliseconds of the method's own work (search, DP, lookup), sum over steps")
+    peak_bytes: int = _col(_LONG, "peak memory in bytes while this arm ran")
+    finish_reason: str = _col(_TEXT, '"eos", "length" (max_new_tokens) or "context" (the window is full)')
+    output_ids: Sequence[int] = _col(_INTS, "emitted token ids")
+    text: str = _col(_TEXT, "the output as text")
+    score: float | None = _nullable(_REAL, "task score in [0, 1]; null if the task has none")
+    divergence_index: int | None = _nullable(_INT, "first position where output_ids differ from the baseline's")
+    divergence_gap: float | None = _nullable(_REAL, "the baseline's top-2 logit gap at that position")
+    lossless: str | None = _nullable(_TEXT, '"identical", "tie" or "bug"; null without baseline or when sampling')
+
+
+@dataclass(kw_only=True, slots=True)
+class StepRow:
+    """One row of `steps`: one decode step, that is one target verification pass (the prefill is no row).
+
+    In the table `layer_set` is the integer column `layer_set_id` (first appearance in stream order).
+    """
+
+    prompt_index: int = _col(_INT, "as in prompts")
+    repeat: int = _col(_INT, "as in prompts")
+    arm: str = _col(_TEXT, "as in prompts")
+    step: int = _col(_INT, "1-based index of the step; the prefill is step 0 and has no row")
+    context_len: int = _col(_INT, "committed cache positions before the step")
+    layer_set: LayerSet | None = field(
+        default=None,
+        metadata={
+            "type": _INT,
+            "text": "row of layer_sets that drafted; null: nothing drafted by layers",
+            "nullable": True,
+        },
+    )
+    draft_len: int = _col(_INT, "k, drafted length (depth, not nodes)")
+    tree_nodes: int = _col(_INT, "nodes verified, the root included")
+    accepted_len: int = _col(_INT, "m, accepted drafted tokens, the bonus token excluded")
+    emitted: int = _col(_INT, "tokens appended to the output, at most m + 1 (cut at EOS and at the length limit)")
+    stop_reason: str = _col(_TEXT, 'why drafting stopped: "confidence", "length", "eos", "budget" or "none"')
+    draft_ms: float = _col(_REAL, "milliseconds of drafting")
+    verify_ms: float = _col(_REAL, "milliseconds of verification")
+    policy_ms: float = _col(_REAL, "milliseconds of propose and observe")
+    est_alpha: float | None = _nullable(_REAL, "the method's own estimate of alpha at a search event after this step")
+    est_draft_len: int | None = _nullable(_INT, "the draft length that estimate holds for")
+    est_tokens_per_s: float | None = _nullable(_REAL, "the method's own estimate of tokens per second (TPT)")
+
+
+@dataclass(slots=True)
+class PromptRecord:
+    """One arm of one unit: its row of `prompts` and its rows of `steps`."""
+
+    prompt: PromptRow
+    steps: list[StepRow]
+
+
+def _schema(row: type[PromptRow] | type[StepRow]) -> pa.Schema:
+    columns = []
+    for f in fields(row):
+        name = "layer_set_id" if f.name == "layer_set" else f.name
+        nullable = bool(f.metadata.get("nullable"))
+        columns.append(pa.field(name, f.metadata["type"], nullable, {"description": f.metadata["text"]}))
+    return pa.schema(columns, {"schema_version": str(SCHEMA_VERSION)})
+
+
+def _plain_field(name: str, kind: pa.DataType, text: str) -> pa.Field:
+    return pa.field(name, kind, False, {"description": text})
+
+
+SCHEMAS: dict[str, pa.Schema] = {
+    "prompts": _schema(PromptRow),
+    "steps": _schema(StepRow),
+    "layer_sets": pa.schema(
+        [
+            _plain_field("layer_set_id", _INT, "index, by first appearance in stream order"),
+            _plain_field("n_layers", _INT, "L, blocks of the model (2L sublayers)"),
+            _plain_field("skip_attn", _INTS, "blocks whose attention is skipped, ascending"),
+            _plain_field("skip_mlp", _INTS, "blocks whose MLP is skipped, ascending"),
+        ],
+        {"schema_version": str(SCHEMA_VERSION)},
+    ),
+}
+"""Arrow schema of each table; every field's metadata holds its one-line `description`."""
+
+
+def check_unit(unit: Unit, records: Sequence[PromptRecord]) -> None:
+    """Raise ValueError unless `records` are distinct arms of this unit and every row belongs to it."""
+    arms = [record.prompt.arm for record in records]
+    if not arms or len(set(arms)) < len(arms) or not set(arms) <= set(ARMS):
+        raise ValueError(f"unit {unit}: arms {arms}, expected each of {ARMS} at most once")
+    for record in records:
+        rows: list[PromptRow | StepRow] = [record.prompt, *record.steps]
+        for row in rows:
+            if (row.prompt_index, row.repeat, row.arm) != (*unit, record.prompt.arm):
+                raise ValueError(f"unit {unit}: a row of ({row.prompt_index}, {row.repeat}, {row.arm!r})")
+
+
+def _columns(rows: Sequence[PromptRow | StepRow], kind: type) -> dict[str, list[Any]]:
+    return {f.name: [getattr(row, f.name) for row in rows] for f in fields(kind)}
+
+
+def pack(records: Sequence[PromptRecord]) -> dict[str, Any]:
+    """The JSON of one unit: columns of its arms, layer sets as indices into a list of their own."""
+    records = sorted(records, key=lambda record: record.prompt.arm)
+    steps = _columns([step for record in records for step in record.steps], StepRow)
+    ids: dict[LayerSet, int] = {}
+    steps["layer_set_id"] = [s if s is None else ids.setdefault(s, len(ids)) for s in steps.pop("layer_set")]
+    prompts = _columns([record.prompt for record in records], PromptRow)
+    prompts["output_ids"] = [list(ids) for ids in prompts["output_ids"]]
+    layer_sets = [[s.n_layers, s.skip_attn, s.skip_mlp] for s in ids]
+    return {"prompts": prompts, "steps": steps, "layer_sets": layer_sets}
+
+
+def merge(parts: Sequence[Mapping[str, Any]]) -> dict[str, pa.Table]:
+    """Parts in stream order -> the three tables; ids are given by first appearance, so a resumed run has the same."""
+    ids: dict[tuple[int, tuple[int, ...], tuple[int, ...]], int] = {}
+    tables: dict[str, list[pa.Table]] = {"prompts": [], "steps": []}
+    for part in parts:
+        own = [ids.setdefault((n, tuple(attn), tuple(mlp)), len(ids)) for n, attn, mlp in part["layer_sets"]]
+        local = part["steps"]["layer_set_id"]
+        steps = {**part["steps"], "layer_set_id": [i if i is None else own[i] for i in local]}
+        tables["prompts"].append(_table("prompts", part["prompts"]))
+        tables["steps"].append(_table("steps", steps))
+    n_layers, attn, mlp = zip(*ids, strict=True) if ids else ((), (), ())
+    sets = {"layer_set_id": list(ids.values()), "n_layers": n_layers, "skip_attn": attn, "skip_mlp": mlp}
+    order = [(key, "ascending") for key in ("prompt_index", "repeat", "arm")]
+    merged = {name: pa.concat_tables([SCHEMAS[name].empty_table(), *found]) for name, found in tables.items()}
+    return {
+        "prompts": merged["prompts"].sort_by(order),
+        "steps": merged["steps"].sort_by([*order, ("step", "ascending")]),
+        "layer_sets": _table("layer_sets", sets),
+    }
+
+
+def _table(name: str, columns: Mapping[str, Sequence[Any]]) -> pa.Table:
+    table = pa.Table.from_pydict(dict(columns), schema=SCHEMAS[name])
+    for column in SCHEMAS[name]:
+        if not column.nullable and table[column.name].null_count:
+            raise ValueError(f"{name}.{column.name} is null, which its schema does not allow")
+    return table

@@ -1,0 +1,85 @@
+"""`python -m ssd_bench.report [runs_dir=runs] [out=RUNS_DIR/report]`: tables and figures of every complete run.
+
+Writes one Markdown, one CSV and one figure (PNG and PDF) per task, and prints the tables and where they are.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from ssd_bench.errors import ConfigError
+from ssd_bench.record import Run, find_runs, load_run, write_atomic
+from ssd_bench.report import figures, tables
+
+OPTIONS = ("runs_dir", "out")
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Returns the exit code: 0, or 2 if there is nothing to report or an option cannot work."""
+    if {"-h", "--help"} & set(arguments):
+        print(__doc__)
+        return 0
+    try:
+        options = _parse(arguments)
+        runs_dir = Path(options.get("runs_dir", "runs"))
+        runs = _load(runs_dir)
+        for path in write(runs, Path(options.get("out", runs_dir / "report"))):
+            print(path)
+    except ConfigError as error:
+        print(error, file=sys.stderr)
+        return 2
+    return 0
+
+
+def write(runs: Sequence[Run], out: Path) -> list[Path]:
+    """Write the tables and figures of `runs` under `out`, print the tables, return the paths.
+
+    Raises:
+        ConfigError: `out` cannot be written.
+    """
+    written = []
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        for task, groups in tables.by_task(runs).items():
+            stem = out / re.sub(r"[^\w.-]+", "_", task)
+            text = tables.markdown(task, groups)
+            print(text)
+            for suffix, content in ((".md", text), (".csv", tables.frame(groups).to_csv(index=False))):
+                path = stem.with_name(stem.name + suffix)
+                write_atomic(path, content.encode())
+                written.append(path)
+            written += figures.save(figures.task_figure(task, groups), stem)
+    except OSError as error:
+        raise ConfigError("out", str(out), f"a directory that can be written ({error})") from error
+    return written
+
+
+def _parse(arguments: Sequence[str]) -> dict[str, str]:
+    options = {}
+    for argument in arguments:
+        name, equals, value = argument.partition("=")
+        if name not in OPTIONS or not equals or not value:
+            raise ConfigError("option", argument, f"give any of {', '.join(f'{o}=DIR' for o in OPTIONS)}")
+        options[name] = value
+    return options
+
+
+def _load(runs_dir: Path) -> list[Run]:
+    """Every complete run under `runs_dir`; those that cannot be read are named on stderr and left out."""
+    runs = []
+    for path in find_runs(runs_dir):
+        try:
+            runs.append(load_run(path))
+        except ConfigError as error:
+            print(f"left out: {error}", file=sys.stderr)
+    if not runs:
+        hint = "no complete run there; make one with `python -m ssd_bench method=knapspec task=gsm8k`"
+        raise ConfigError("runs_dir", str(runs_dir), hint)
+    return runs
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,130 @@
+"""Runs -> one table per task, as Markdown and CSV; runs share a table only where they are comparable."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+from ssd_bench import metrics
+from ssd_bench.record import Run
+from ssd_bench.report.text import lossless, number, percent, spread
+
+
+@dataclass(frozen=True)
+class Group:
+    """Comparable runs: same task, prompts, model, hardware and choice of tokens.
+
+    Attributes:
+        title: model, dtype, device, prompts.
+        rows: summaries; the first is AR (all baselines of the group together), unless no run has a baseline.
+    """
+
+    title: str
+    rows: list[dict[str, Any]]
+
+
+def by_task(runs: Sequence[Run]) -> dict[str, list[Group]]:
+    """Group the runs: task name -> its groups of comparable runs, in the order in which they came."""
+    groups: dict[str, list[Run]] = {}
+    for run in runs:
+        groups.setdefault(repr(metrics.conditions(run)), []).append(run)
+    tasks: dict[str, list[Group]] = {}
+    for key, members in groups.items():
+        summaries = [metrics.summarise(run) for run in members]
+        rows = [*_ar_row(members, summaries), *(row for row in summaries if row["M"] is not None)]
+        if rows:
+            tasks.setdefault(str(rows[0]["task"]), []).append(Group(_title(rows[0], key), rows))
+    return dict(sorted(tasks.items()))
+
+
+def _title(row: dict[str, Any], key: str) -> str:
+    conditions = hashlib.sha256(key.encode()).hexdigest()[:6]
+    return f"{row['model']}, {row['dtype']}, {row['device']}, n = {row['n_prompts']} prompts (conditions {conditions})"
+
+
+def _ar_row(runs: Sequence[Run], summaries: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """One row for the baseline: the AR arms of all runs together, each run one more repeat of its prompts."""
+    prompts = pd.concat([metrics.of_arm(run.prompts, "ar") for run in runs], ignore_index=True)
+    steps = pd.concat([metrics.of_arm(run.steps, "ar") for run in runs], ignore_index=True)
+    if prompts.empty:
+        return []
+    first = summaries[0]
+    predicted = [s["tpt_predicted_ar"] for s in summaries if s["tpt_predicted_ar"] is not None]
+    shares = metrics.accounts(prompts)
+    row = dict.fromkeys(first) | {key: first[key] for key in ("task", "metric", "model", "dtype", "device")}
+    row |= {
+        "method": "ar",
+        "run_id": str(first["run_id"]) if len(runs) == 1 else f"{len(runs)} runs",
+        "n_prompts": int(prompts["prompt_index"].nunique()),
+        "M": metrics.tokens_per_pass(steps),
+        "speedup": 1.0,
+        "tpt_predicted": sum(predicted) / len(predicted) if predicted else None,
+        "ar_score": metrics.mean_score(prompts),
+        "clipped": int(prompts[prompts["clipped_tokens"] > 0]["prompt_index"].nunique()),
+        "overhead": shares["policy"],
+        **{f"{name}_share": share for name, share in shares.items()},
+        "warnings": [],
+    }
+    for end_to_end, name in ((False, "tokens_per_s"), (True, "tokens_per_s_e2e")):
+        rate = metrics.tokens_per_s(prompts, end_to_end)
+        for arm in ("ar", "method"):
+            row |= {f"{arm}_{name}": rate.value, f"{arm}_{name}_lo": rate.low, f"{arm}_{name}_hi": rate.high}
+    return [row]
+
+
+def cells(row: dict[str, Any]) -> dict[str, str]:
+    """One row of the Markdown table: column -> text."""
+    ar = row["run_dir"] is None
+    return {
+        "model": str(row["model"]),
+        "method": str(row["method"]) + (" (A/A check)" if row["method"] == "ar" and not ar else ""),
+        "n": str(row["n_prompts"]),
+        "M": spread(row, "M"),
+        "α": spread(row, "alpha", 3),
+        "tokens/s AR": spread(row, "ar_tokens_per_s", 1),
+        "tokens/s method": spread(row, "method_tokens_per_s", 1),
+        "speedup": spread(row, "speedup"),
+        "TPT predicted": number(row["tpt_predicted"], 1),
+        "TPT estimated": number(row["tpt_estimated"], 1),
+        "overhead": percent(row["overhead"]),
+        "skip ratio": number(row["skip_ratio"]),
+        "score AR": number(row["ar_score"], 3),
+        "score method": number(row["method_score"], 3),
+        "lossless": "by definition" if ar else lossless(row),
+        "clipped": str(row["clipped"]),
+        "dtype": str(row["dtype"]),
+        "device": str(row["device"]),
+        "run": str(row["run_id"]),
+    }
+
+
+def markdown(task: str, groups: Sequence[Group]) -> str:
+    """The tables of one task, one per group of comparable runs, with what the columns mean and every warning."""
+    metric = groups[0].rows[0]["metric"]
+    parts = [f"# {task}", LEGEND.format(metric=metric or "none")]
+    for group in groups:
+        table = pd.DataFrame([cells(row) for row in group.rows])
+        parts += [f"## {group.title}", table.to_markdown(index=False, disable_numparse=True)]
+        parts += [f"- {row['run_id']}: {text}" for row in group.rows for text in row["warnings"]]
+    return "\n\n".join(parts) + "\n"
+
+
+def frame(groups: Sequence[Group]) -> pd.DataFrame:
+    """The same rows unrounded, one column per key of `metrics.summarise`, for the CSV."""
+    rows = [
+        {"group": group.title, **row, "warnings": "; ".join(row["warnings"])} for group in groups for row in group.rows
+    ]
+    return pd.DataFrame(rows)
+
+
+LEGEND = """Numbers in brackets: 95 % BCa bootstrap interval over n prompts. M: emitted tokens per verification pass.
+α: accepted per drafted tokens. tokens/s: decode only, total tokens over total time. speedup: of these totals, paired
+with AR prompt by prompt in the same run, the method's own online work included. TPT: tokens/s by Eq. 4 of KnapSpec,
+predicted from the latency profile and the realised α and draft length, and as the method itself estimated it.
+overhead: share of the decode time in the method's own work. skip ratio: share of the sublayers skipped, over drafted
+tokens. score: {metric}. lossless: outputs equal to AR's over outputs checked. clipped: prompts shortened to fit.
+Runs stand in one table only if task, prompts, model, hardware and choice of tokens agree."""

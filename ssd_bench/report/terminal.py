@@ -1,0 +1,60 @@
+"""The plain-text table that a run ends with."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Mapping
+from typing import Any
+
+from ssd_bench.report.text import ABSENT, lossless, number, percent, spread
+
+WIDTH = 100
+
+NOTABLE_MS = 1000
+"""A shorter preparation (a cached profile, reading a set) is not worth a line."""
+
+
+def run_table(summary: Mapping[str, Any]) -> str:
+    """What a run found, as text of at most 100 columns.
+
+    Args:
+        summary: as `metrics.summarise` returns it.
+    """
+    pairs = summary["n_pairs"] or "no"
+    head = (
+        f"{summary['method']} on {summary['task']}: {summary['model']}, {summary['dtype']}, {summary['device']}; "
+        f"n = {summary['n_prompts']} prompts, {pairs} pairs with AR"
+    )
+    rows = [*_found(summary), *_spent(summary), ("record", summary["run_dir"])]
+    width = max(len(label) for label, _ in rows)
+    lines = [*textwrap.wrap(head, WIDTH), "", *(f"  {label:<{width}}  {value}" for label, value in rows)]
+    for warning in summary["warnings"]:
+        lines += ["", *textwrap.wrap(f"warning: {warning}", WIDTH, subsequent_indent="  ")]
+    lines += ["", "[low, high]: 95 % BCa bootstrap interval over prompts"]
+    return "\n".join(lines)
+
+
+def _found(s: Mapping[str, Any]) -> list[tuple[str, str]]:
+    estimated = number(s["tpt_estimated"], 1) if s["tpt_estimated_n"] else ABSENT
+    score = f"{number(s['ar_score'], 3)} AR, {number(s['method_score'], 3)} method ({s['metric']})"
+    return [
+        ("M, tokens per verification", spread(s, "M")),
+        ("α, accepted per drafted", spread(s, "alpha", 3)),
+        ("tokens/s AR", spread(s, "ar_tokens_per_s", 1)),
+        ("tokens/s method", spread(s, "method_tokens_per_s", 1)),
+        ("speedup, decode", spread(s, "speedup", 2)),
+        ("speedup, end to end", spread(s, "speedup_e2e", 2)),
+        ("TPT predicted / estimated", f"{number(s['tpt_predicted'], 1)} / {estimated} tokens/s"),
+        ("score", score if s["method_score"] is not None else ABSENT),
+        ("lossless (outputs equal to AR's)", lossless(s)),
+    ]
+
+
+def _spent(s: Mapping[str, Any]) -> list[tuple[str, str]]:
+    shares = ", ".join(f"{name} {percent(s[f'{name}_share'])}" for name in ("draft", "verify", "policy", "other"))
+    rows = [("decode time", shares), ("overhead (policy)", percent(s["overhead"]))]
+    if (s["prepare_ms"] or 0) >= NOTABLE_MS:
+        even = s["break_even_tokens"]
+        paid = "never at this speed" if even is None else f"after {even:,.0f} tokens"
+        rows.append(("offline preparation", f"{s['prepare_ms'] / 1000:.1f} s, paid back {paid}"))
+    return rows

@@ -1,0 +1,36 @@
+"""Numbers as text, the same in every table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+ABSENT = "–"
+
+
+def number(value: float | None, digits: int = 2, unit: str = "") -> str:
+    """`value` with `digits` decimals; a dash if it is undefined."""
+    return ABSENT if value is None else f"{value:.{digits}f}{unit}"
+
+
+def percent(value: float | None) -> str:
+    """A share as a percentage with one decimal."""
+    return ABSENT if value is None else f"{100 * value:.1f} %"
+
+
+def spread(summary: Mapping[str, Any], name: str, digits: int = 2, unit: str = "") -> str:
+    """A number of a summary with its interval: `1.34 [1.29, 1.40]`."""
+    text = number(summary[name], digits, unit)
+    low, high = summary.get(f"{name}_lo"), summary.get(f"{name}_hi")
+    return text if low is None or high is None else f"{text} [{low:.{digits}f}, {high:.{digits}f}]"
+
+
+def lossless(summary: Mapping[str, Any]) -> str:
+    """Outputs equal to AR's over outputs checked, with ties and bugs named."""
+    identical, tie, bug = (summary[f"lossless_{verdict}"] for verdict in ("identical", "tie", "bug"))
+    checked = identical + tie + bug
+    if not checked:
+        return "not checked"
+    notes = [f"{tie} tie{'s' if tie > 1 else ''}"] if tie else []
+    notes += [f"{bug} BUG{'S' if bug > 1 else ''}"] if bug else []
+    return f"{identical}/{checked}" + (f" ({', '.join(notes)})" if notes else "")

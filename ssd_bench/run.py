@@ -1,0 +1,334 @@
+"""One run: from a composed config to a record and a table."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import shlex
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from hydra.utils import instantiate
+from omegaconf import DictConfig, OmegaConf
+
+from methods.ar import AR
+from ssd_bench import audit, latency, provenance
+from ssd_bench.checkpoint import Checkpoint, ModelSource, cache_dir
+from ssd_bench.engine import SCRATCH, Engine, Generation
+from ssd_bench.errors import ConfigError
+from ssd_bench.hardware import Hardware
+from ssd_bench.kernels import select
+from ssd_bench.method import Method, ModelDims, Stateful
+from ssd_bench.metrics import summarise
+from ssd_bench.model import Architecture, Decoder
+from ssd_bench.progress import Progress
+from ssd_bench.prompting import Encoded, encode
+from ssd_bench.record import PromptRecord, PromptRow, RunWriter, StepRow, is_complete, load_run
+from ssd_bench.report.terminal import run_table
+from ssd_bench.sampling import Decoding
+from ssd_bench.task import Prompt, Task
+from ssd_bench.tracking import Tracker
+
+WARMUP_TOKENS = 16
+UNRECORDED = ("runs_dir", "force", "wandb")  # options that change nothing that is measured
+
+
+class LosslessError(RuntimeError):
+    """A greedy output differs from AR's where rounding cannot explain it."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A run that passed every check; nothing large is loaded yet."""
+
+    config: dict[str, Any]
+    hardware: Hardware
+    decoding: Decoding
+    method: Method
+    task: Task
+    prompts: Sequence[Prompt]
+    encoded: Sequence[Encoded]
+    checkpoint: Checkpoint
+    dims: ModelDims
+    context: int
+    content_key: str
+    run_dir: Path
+
+    @property
+    def paired(self) -> bool:
+        return self.config["baseline"] == "paired"
+
+    def units(self) -> Iterator[tuple[int, int]]:
+        """(prompt index, repeat) in stream order."""
+        return ((i, repeat) for repeat in range(self.config["repeats"]) for i in range(len(self.prompts)))
+
+
+def plan(cfg: DictConfig) -> Plan:
+    """Compose, check and tokenise, without loading weights.
+
+    Raises:
+        ConfigError: anything that cannot work, with the field, its value and what is allowed.
+    """
+    config: dict[str, Any] = OmegaConf.to_container(cfg, resolve=True, throw_on_missing=True)  # type: ignore[assignment]
+    _check_options(config)
+    hardware = Hardware.of(**config["hardware"])
+    method, task, source = (_built(cfg, group) for group in ("method", "task", "data"))
+    model: ModelSource = _built(cfg, "model")
+    decoding = Decoding(**config["decode"])
+    if decoding.max_new_tokens is None:
+        decoding = Decoding(**config["decode"] | {"max_new_tokens": task.max_new_tokens})
+    prompts = task.prompts(source, model.template, config["limit"], config["seed"])
+    if not prompts:
+        raise ConfigError("task", task.name, "a data source with at least one item")
+    checkpoint = model.open()
+    arch = Architecture.of(checkpoint.config)
+    dims = arch.dims(model.name)
+    method.check(dims)
+    encoded = _encode(prompts, task, model, checkpoint, arch.context, decoding)
+    needed = max(len(e.ids) for e in encoded) + (decoding.max_new_tokens or 0)
+    data = hashlib.sha256("".join(e.sha256 + p.reference for e, p in zip(encoded, prompts)).encode()).hexdigest()
+    machine = f"{hardware.label}|{hardware.threads}|{hardware.gpu_names()}|{provenance.cpu_model()}"
+    identity = config | {"task_version": task.version, "weights": _weights_id(checkpoint), "machine": machine}
+    code = provenance.code_hash([sys.modules[type(part).__module__].__file__ for part in (method, task)])
+    key = provenance.content_key(identity, code, data, exclude=UNRECORDED)
+    name = f"{dims.name}-{method.name}-{task.name}-{key[:10]}"
+    return Plan(
+        config, hardware, decoding, method, task, prompts, encoded, checkpoint, dims, min(needed, arch.context), key,
+        Path(config["runs_dir"]) / name,
+    )  # fmt: skip
+
+
+def execute(plan: Plan) -> Path:
+    """Run a plan, or resume it, or find it done; prints the table and returns the record's folder.
+
+    Raises:
+        LosslessError: an output differs from AR's beyond rounding; the record is complete all the same.
+    """
+    if is_complete(plan.run_dir, plan.content_key) and not plan.config["force"]:
+        print(f"already on record, not repeated (force=true repeats it): {plan.run_dir}")
+    else:
+        with RunWriter(plan.run_dir, _header(plan), fresh=plan.config["force"]) as writer:
+            _measure(plan, writer)
+    run = load_run(plan.run_dir)
+    summary = summarise(run)
+    print(run_table(summary))
+    bugs = run.prompts.loc[run.prompts["lossless"] == "bug", "prompt_id"].tolist()
+    if bugs:
+        raise LosslessError(f"not lossless on {', '.join(map(str, bugs))}: the output differs from AR's beyond rounding")
+    return plan.run_dir
+
+
+def _measure(plan: Plan, writer: RunWriter) -> None:
+    begin = time.perf_counter()
+    engine = load_engine(plan)
+    loaded = time.perf_counter()
+    engine.probe.latency = _latency(plan, engine)
+    plan.method.prepare(engine.probe, [e.ids for e in plan.encoded])
+    prepared = time.perf_counter()
+    writer.header["latency"] = asdict(engine.probe.latency)
+    writer.header["model"] |= {"weight_bytes": engine.decoder.weight_bytes, "cache_bytes": engine.cache.nbytes}
+    _warm_up(plan, engine)
+    state = writer.last_state()
+    if state is not None and isinstance(plan.method, Stateful):
+        plan.method.restore(state)
+    waiting = [unit for unit in plan.units() if unit not in writer.done]
+    tracker = Tracker(plan.config["wandb"], plan.run_dir, plan.config)
+    with Progress(len(waiting)) as progress:
+        for index, repeat in waiting:
+            records = _unit(plan, engine, index, repeat, progress)
+            state = plan.method.state() if isinstance(plan.method, Stateful) else None
+            writer.add(index, repeat, records, state)
+            tracker.log(records)
+            progress.done(plan.prompts[index].id, records)
+    writer.finish(
+        {
+            "latency": writer.header["latency"], "model": writer.header["model"],
+            "load_ms": (loaded - begin) * 1e3, "prepare_ms": (prepared - loaded) * 1e3,
+            "wall_s": time.perf_counter() - begin, "warnings": _warnings(plan, engine),
+        }
+    )  # fmt: skip
+    tracker.finish(lambda: summarise(load_run(plan.run_dir)))
+
+
+def load_engine(plan: Plan) -> Engine:
+    """Load the weights and allocate the cache of a plan."""
+    hardware = plan.hardware
+    torch.set_num_threads(hardware.threads)
+    ops = select(hardware.devices[0], hardware.dtype, hardware.kernels)
+    decoder = Decoder.load(plan.checkpoint, hardware.dtype, hardware.devices, ops)
+    return Engine(decoder, decoder.new_cache(plan.context + SCRATCH), plan.decoding, plan.checkpoint.eos_ids)
+
+
+def _unit(plan: Plan, engine: Engine, index: int, repeat: int, progress: Progress) -> list[PromptRecord]:
+    """Both arms on one prompt, in random (seeded) order; the method's record carries the audit."""
+    arms: dict[str, Method] = {"method": plan.method} | ({"ar": AR()} if plan.paired else {})
+    names = sorted(arms)
+    random.Random(f"{plan.config['seed']}:{repeat}:{index}").shuffle(names)
+    seed = _prompt_seed(plan.config["seed"], plan.prompts[index].id, repeat)
+    made = {name: engine.generate(arms[name], plan.encoded[index].ids, seed, progress.token) for name in names}
+    verdict = None
+    if plan.paired and plan.decoding.greedy:
+        prompt = plan.encoded[index].ids
+        reference = made["ar"].output
+
+        def gap_at(position: int) -> float:
+            return engine.probe.top2_gap([*prompt, *reference[:position]])
+
+        tolerance = audit.tolerance(plan.hardware.dtype_name)
+        verdict = audit.classify(made["method"].output, reference, gap_at, tolerance)
+    return [
+        _record(plan, index, repeat, name, names.index(name), made[name], verdict if name == "method" else None)
+        for name in names
+    ]
+
+
+def _record(
+    plan: Plan, index: int, repeat: int, arm: str, order: int, made: Generation, verdict: audit.Verdict | None
+) -> PromptRecord:
+    prompt, encoded = plan.prompts[index], plan.encoded[index]
+    text = plan.checkpoint.tokenizer.decode(made.output, skip_special_tokens=True)
+    row = PromptRow(
+        prompt_index=index, prompt_id=prompt.id, domain=prompt.domain, repeat=repeat, arm=arm, order=order,
+        prompt_sha256=encoded.sha256, prompt_len=len(encoded.ids), clipped_tokens=encoded.clipped,
+        new_tokens=len(made.output), prefill_ms=made.prefill_ms, decode_ms=made.decode_ms,
+        draft_ms=sum(s.draft_ms for s in made.steps), verify_ms=sum(s.verify_ms for s in made.steps),
+        policy_ms=sum(s.policy_ms for s in made.steps), peak_bytes=plan.hardware.peak_bytes(),
+        finish_reason=made.finish_reason, output_ids=made.output, text=text,
+        score=plan.task.score(prompt.reference, text),
+        divergence_index=verdict.index if verdict else None, divergence_gap=verdict.gap if verdict else None,
+        lossless=verdict.verdict if verdict else None,
+    )  # fmt: skip
+    steps = [
+        StepRow(
+            prompt_index=index, repeat=repeat, arm=arm, step=s.index, context_len=s.context_len, layer_set=s.layer_set,
+            draft_len=s.draft_len, tree_nodes=s.tree_nodes, accepted_len=s.accepted_len, emitted=s.emitted,
+            stop_reason=s.stop_reason, draft_ms=s.draft_ms, verify_ms=s.verify_ms, policy_ms=s.policy_ms,
+            est_alpha=s.estimate.alpha if s.estimate else None,
+            est_draft_len=s.estimate.draft_len if s.estimate else None,
+            est_tokens_per_s=s.estimate.tokens_per_s if s.estimate else None,
+        )
+        for s in made.steps
+    ]  # fmt: skip
+    return PromptRecord(row, steps)
+
+
+def _check_options(config: dict[str, Any]) -> None:
+    checks = (
+        ("limit", config["limit"] is None or _whole(config["limit"], 1), "at least 1, or null for all"),
+        ("repeats", _whole(config["repeats"], 1), "at least 1"),
+        ("seed", _whole(config["seed"], 0), "a whole number, 0 or more"),
+        ("baseline", config["baseline"] in ("paired", "none"), "paired or none"),
+        ("force", isinstance(config["force"], bool), "true or false"),
+        ("wandb.mode", config["wandb"]["mode"] in ("disabled", "offline", "online"), "disabled, offline or online"),
+        ("runs_dir", isinstance(config["runs_dir"], str) and config["runs_dir"], "a folder"),
+    )
+    for field, fine, allowed in checks:
+        if not fine:
+            value = config["wandb"]["mode"] if field == "wandb.mode" else config[field]
+            raise ConfigError(field, value, allowed)
+
+
+def _whole(value: object, least: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+
+
+def _built(cfg: DictConfig, group: str) -> Any:
+    """The object of a config group; its own ConfigError, if it raises one, rather than Hydra's wrapper."""
+    from hydra.errors import InstantiationException
+
+    try:
+        return instantiate(cfg[group])
+    except InstantiationException as error:
+        cause = error.__cause__
+        if isinstance(cause, ConfigError):
+            raise cause from None
+        raise ConfigError(group, cfg[group].get("_target_"), str(cause or error).splitlines()[0]) from error
+
+
+def _encode(
+    prompts: Sequence[Prompt], task: Task, model: ModelSource, checkpoint: Checkpoint, context: int, decoding: Decoding
+) -> list[Encoded]:
+    """Token ids of all prompts, clipped where the task's paper clips, refused where they cannot fit."""
+    room = context - (decoding.max_new_tokens or 0)
+    if room < 1:
+        raise ConfigError("decode.max_new_tokens", decoding.max_new_tokens, f"less than the model's context of {context}")
+    if task.max_prompt_tokens is not None:
+        limit = min(task.max_prompt_tokens, room - task.clip_reserve)
+        if limit < 1:
+            allowed = f"at most {context - task.clip_reserve - 1}: context {context} less a reserve of {task.clip_reserve}"
+            raise ConfigError("decode.max_new_tokens", decoding.max_new_tokens, allowed)
+        return [encode(prompt, checkpoint.tokenizer, model.template, limit) for prompt in prompts]
+    encoded = [encode(prompt, checkpoint.tokenizer, model.template, None) for prompt in prompts]
+    for prompt, tokens in zip(prompts, encoded):
+        if len(tokens.ids) > room:
+            raise ConfigError(
+                "prompt", prompt.id, f"at most {room} tokens (context {context} less decode.max_new_tokens="
+                f"{decoding.max_new_tokens}); it has {len(tokens.ids)}, and {task.name} does not clip"
+            )  # fmt: skip
+    return encoded
+
+
+def _header(plan: Plan) -> dict[str, Any]:
+    model = {
+        "name": plan.dims.name, "n_layers": plan.dims.n_layers, "n_params": plan.dims.n_params,
+        "context": plan.dims.context, "dtype": plan.hardware.dtype_name, "device": plan.hardware.label,
+        "threads": plan.hardware.threads, "weights": _weights_id(plan.checkpoint),
+    }  # fmt: skip
+    return {
+        "run_id": plan.run_dir.name, "content_key": plan.content_key, "command": shlex.join(sys.argv),
+        "config": plan.config, "model": model, "method": plan.method.name,
+        "task": {"name": plan.task.name, "metric": plan.task.metric, "version": plan.task.version},
+        "decode": asdict(plan.decoding), "seed": plan.config["seed"],
+        "provenance": provenance.collect(sys.argv, plan.hardware.gpu_names()),
+    }  # fmt: skip
+
+
+def _weights_id(checkpoint: Checkpoint) -> str:
+    """Identity of a checkpoint: its config and the names and sizes of its files."""
+    files = sorted(set(checkpoint.shards.values()))
+    text = checkpoint.config.to_json_string() + "".join(f"{f.name}:{f.stat().st_size}" for f in files)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _latency(plan: Plan, engine: Engine) -> latency.Latency:
+    """The given profile, or the machine's own, measured once per model x hardware and kept in the cache folder."""
+    if plan.hardware.latency is not None:
+        return plan.hardware.latency
+    reach = plan.dims.context
+    parts = (
+        _weights_id(plan.checkpoint), plan.hardware.label, plan.hardware.dtype_name, plan.hardware.threads,
+        type(engine.decoder.ops).__name__, plan.hardware.gpu_names(), provenance.cpu_model(), torch.__version__, reach,
+    )  # fmt: skip
+    key = hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
+    return latency.cached(engine.decoder, engine.cache, cache_dir() / "latency" / f"{plan.dims.name}-{key}.json")
+
+
+def _warm_up(plan: Plan, engine: Engine) -> None:
+    """Short generations that touch every shape; the method warms up as a copy, so that it learns nothing from them."""
+    short = Decoding(**plan.config["decode"] | {"max_new_tokens": min(WARMUP_TOKENS, plan.decoding.max_new_tokens or 1)})
+    warm = Engine(engine.decoder, engine.cache, short, engine.eos_ids)
+    warm.probe.latency = engine.probe.latency
+    prompt = min((e.ids for e in plan.encoded), key=len)
+    method: Method = _built(OmegaConf.create(plan.config), "method")
+    method.check(plan.dims)
+    for _ in range(plan.hardware.warmup):
+        for arm in [method, *([AR()] if plan.paired else [])]:
+            warm.generate(arm, prompt)
+
+
+def _warnings(plan: Plan, engine: Engine) -> list[str]:
+    found = []
+    if engine.probe.latency.loaded:
+        found.append("the latency profile was measured while other processes used the machine")
+    if plan.hardware.devices[0].type == "cpu" and not engine.decoder.ops.native and plan.hardware.kernels == "auto":
+        found.append("compiled CPU kernels are not available here; decoding is slower (python -m ssd_bench.kernels says why)")
+    return found
+
+
+def _prompt_seed(seed: int, prompt_id: str, repeat: int) -> int:
+    return int.from_bytes(hashlib.sha256(f"{seed}:{prompt_id}:{repeat}".encode()).digest()[:8], "big") >> 1

@@ -1,0 +1,92 @@
+"""The contract of a task: what a file in tasks/ offers and what the runner does with it (types only)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+
+@dataclass(frozen=True)
+class DataSpec:
+    """Where one file of a task comes from, in each world.
+
+    Attributes:
+        name: stem of the JSONL file (`NAME.jsonl`) that `data=local` and `data=sample` read.
+        fields: the fields every row must have, all non-empty strings, under their local names.
+        hub: arguments of `datasets.load_dataset` (path, name, split, revision) for `data=hub`.
+        rename: hub column -> local field, where they differ.
+    """
+
+    name: str
+    fields: tuple[str, ...]
+    hub: Mapping[str, str]
+    rename: Mapping[str, str] = field(default_factory=dict)
+
+
+class DataSource(Protocol):
+    """One of the three worlds that rows come from (`conf/data`)."""
+
+    def rows(self, spec: DataSpec) -> list[dict[str, str]]:
+        """All rows in source order, with the fields of `spec` under their local names and an `id`.
+
+        Raises:
+            ConfigError: the file, column or row cannot be used (named with its line).
+        """
+        ...
+
+    def fingerprint(self, spec: DataSpec) -> str:
+        """What identifies the content that `rows` reads for `spec`; part of a run's content key."""
+        ...
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """One item, before tokenisation. The text that the model reads is `head + body + tail`.
+
+    Attributes:
+        id: unique within the task, stable over runs.
+        head, body, tail: only `body` may be shortened (from its end) when the prompt exceeds the context; an
+            empty body means that this prompt cannot be clipped.
+        reference: what `Task.score` compares with.
+        domain: label for per-domain methods and tables.
+    """
+
+    id: str
+    head: str
+    body: str
+    tail: str
+    reference: str
+    domain: str
+
+
+class Task(Protocol):
+    """A task: prompts from a data source, and a score of the text that a model answers.
+
+    Attributes:
+        name: as in `task=NAME`.
+        metric: name of what `score` returns ("exact_match", "rougeL").
+        version: raised when prompts or scores change; part of a run's content key.
+        max_new_tokens: the paper's limit, used when `decode.max_new_tokens` is null.
+        max_prompt_tokens: longer prompts are clipped to this, as the paper does; None: never clip.
+        clip_reserve: tokens kept free of the context besides the new tokens when a prompt is clipped to fit it.
+    """
+
+    name: str
+    metric: str
+    version: int
+    max_new_tokens: int
+    max_prompt_tokens: int | None
+    clip_reserve: int
+
+    def files(self, template: str) -> tuple[DataSpec, ...]:
+        """The files that `prompts` reads for this template; their fingerprints go into a run's content key."""
+        ...
+
+    def prompts(self, source: DataSource, template: str, limit: int | None, seed: int) -> Sequence[Prompt]:
+        """The first `limit` items (None: all) for a `chat` or `plain` template, in the paper's order."""
+        ...
+
+    def score(self, reference: str, text: str) -> float:
+        """Score in [0, 1] of one answer against `Prompt.reference`."""
+        ...

@@ -1,0 +1,40 @@
+"""Named time accounts of a decode loop, read from device-synchronised marks."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+import torch
+
+Mark = float | torch.cuda.Event
+
+
+@dataclass
+class Clock:
+    """Marks on the device's own time line: CUDA events on a GPU, the monotonic clock on a CPU.
+
+    Marks cost no synchronisation. Read differences after `settle`, which waits for the device once.
+    """
+
+    device: torch.device
+
+    def mark(self) -> Mark:
+        """Now, on the device."""
+        if self.device.type != "cuda":
+            return time.perf_counter()
+        event = torch.cuda.Event(enable_timing=True)
+        event.record(torch.cuda.current_stream(self.device))
+        return event
+
+    def settle(self) -> None:
+        """Wait until the device has passed every mark."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+
+    @staticmethod
+    def ms(start: Mark, end: Mark) -> float:
+        """Milliseconds between two marks."""
+        if isinstance(start, torch.cuda.Event) and isinstance(end, torch.cuda.Event):
+            return start.elapsed_time(end)
+        return (float(end) - float(start)) * 1e3  # type: ignore[arg-type]

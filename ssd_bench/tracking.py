@@ -1,0 +1,52 @@
+"""Logging a run to Weights & Biases, off unless asked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ssd_bench.record import PromptRecord
+
+
+class Tracker:
+    """The run as a wandb run: one log step per prompt and arm, the summary at the end.
+
+    Args:
+        options: `mode` (disabled, offline, online) and `project`.
+        run_dir: record of the run; its name is the run's id, so that a resumed run continues the same one.
+        config: resolved config.
+    """
+
+    def __init__(self, options: Mapping[str, str], run_dir: Path, config: Mapping[str, Any]):
+        self._run = None
+        if options["mode"] != "disabled":
+            import wandb
+
+            self._run = wandb.init(
+                project=options["project"], mode=options["mode"], id=run_dir.name, name=run_dir.name, resume="allow",
+                dir=run_dir.parent, config=dict(config),
+            )  # fmt: skip
+
+    def log(self, records: list[PromptRecord]) -> None:
+        """Raw figures of one prompt, per arm."""
+        if self._run is None:
+            return
+        values: dict[str, Any] = {}
+        for record in records:
+            row, arm = record.prompt, record.prompt.arm
+            passes = len(record.steps)
+            values[f"{arm}/new_tokens"] = row.new_tokens
+            values[f"{arm}/prefill_ms"] = row.prefill_ms
+            values[f"{arm}/decode_ms"] = row.decode_ms
+            values[f"{arm}/policy_ms"] = row.policy_ms
+            values[f"{arm}/score"] = row.score
+            values[f"{arm}/emitted_per_pass"] = sum(s.emitted for s in record.steps) / passes if passes else None
+        self._run.log(values)
+
+    def finish(self, summary: Callable[[], Mapping[str, Any]]) -> None:
+        """The figures of the final table as the run's summary."""
+        if self._run is not None:
+            self._run.summary.update(dict(summary()))
+            self._run.finish()

@@ -1,0 +1,79 @@
+"""Token trees: candidates after a root, each seeing the committed prefix and its own ancestors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class TokenTree:
+    """Nodes to verify in one forward pass; node 0 is the root, the newest output token.
+
+    Attributes:
+        tokens: token id of every node, length n.
+        parents: index of every node's parent, which comes before it; -1 for the root.
+        draft_probs: [m, V], row i the distribution that the children of node i were drawn from, without
+            replacement and in node order (every node with children needs a row); None when candidates were not
+            drawn at random.
+    """
+
+    tokens: tuple[int, ...]
+    parents: tuple[int, ...]
+    draft_probs: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        if len(self.tokens) != len(self.parents) or not self.tokens:
+            raise ValueError(f"a tree needs one parent per token, got {len(self.tokens)} and {len(self.parents)}")
+        if self.parents[0] != -1 or any(not 0 <= p < i for i, p in enumerate(self.parents) if i):
+            raise ValueError(f"parents must be -1 for the root and precede their children, got {self.parents}")
+
+    @classmethod
+    def chain(cls, tokens: Sequence[int], draft_probs: Tensor | None = None) -> TokenTree:
+        """The root followed by one draft: every node is the child of the one before."""
+        return cls(tuple(tokens), tuple(range(-1, len(tokens) - 1)), draft_probs)
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    @cached_property
+    def is_chain(self) -> bool:
+        return self.parents == tuple(range(-1, len(self.tokens) - 1))
+
+    @cached_property
+    def depths(self) -> tuple[int, ...]:
+        """Distance of every node from the root: its position is the committed length plus this."""
+        depths = [0]
+        for parent in self.parents[1:]:
+            depths.append(depths[parent] + 1)
+        return tuple(depths)
+
+    @cached_property
+    def children(self) -> tuple[tuple[int, ...], ...]:
+        """Children of every node, in node order."""
+        lists: list[list[int]] = [[] for _ in self.tokens]
+        for node, parent in enumerate(self.parents[1:], start=1):
+            lists[parent].append(node)
+        return tuple(tuple(nodes) for nodes in lists)
+
+    def mask(self) -> Tensor:
+        """[n, n] bool on the CPU: entry (i, j) says whether node i sees node j, an ancestor or itself."""
+        seen = torch.eye(len(self), dtype=torch.bool)
+        for node, parent in enumerate(self.parents[1:], start=1):
+            seen[node] |= seen[parent]
+        return seen
+
+    def trimmed(self, max_depth: int, max_nodes: int) -> TokenTree:
+        """The tree without nodes deeper than `max_depth` and without those that come after the first `max_nodes`."""
+        keep = [i for i, depth in enumerate(self.depths) if depth <= max_depth][:max_nodes]
+        if len(keep) == len(self):
+            return self
+        new = {old: i for i, old in enumerate(keep)} | {-1: -1}
+        probs = None
+        if self.draft_probs is not None:
+            probs = self.draft_probs[[i for i in keep if i < len(self.draft_probs)]]
+        return TokenTree(tuple(self.tokens[i] for i in keep), tuple(new[self.parents[i]] for i in keep), probs)

@@ -1,0 +1,77 @@
+"""Tiny random models of every family, saved as Hugging Face checkpoints."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, LlamaConfig, PretrainedConfig, Qwen2Config, Qwen3Config
+
+from ssd_bench.checkpoint import Checkpoint
+from ssd_bench.kernels import select
+from ssd_bench.model import Decoder
+
+torch.set_num_threads(1)  # for matrices this small, waking a second thread costs more than it saves
+
+VOCAB, LAYERS, CONTEXT = 61, 4, 256
+SIZES = {
+    "vocab_size": VOCAB, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": LAYERS,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": CONTEXT,
+    "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 2, "initializer_range": 0.2,
+}  # fmt: skip
+FAMILIES: dict[str, Callable[[], PretrainedConfig]] = {
+    "llama": lambda: LlamaConfig(**SIZES, tie_word_embeddings=True, rope_parameters={"rope_type": "default", "rope_theta": 5e4}),
+    "llama_bias": lambda: LlamaConfig(
+        **SIZES, attention_bias=True, mlp_bias=True, head_dim=16, rope_parameters={"rope_type": "default", "rope_theta": 1e4}
+    ),
+    "llama3_rope": lambda: LlamaConfig(
+        **SIZES, rope_parameters={
+            "rope_type": "llama3", "rope_theta": 5e5, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+            "original_max_position_embeddings": 64,
+        }
+    ),
+    "llama_linear": lambda: LlamaConfig(**SIZES, rope_parameters={"rope_type": "linear", "rope_theta": 1e5, "factor": 4.0}),
+    "llama_dynamic": lambda: LlamaConfig(**SIZES, rope_parameters={"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}),
+    "qwen2": lambda: Qwen2Config(**SIZES, tie_word_embeddings=False, rope_parameters={"rope_type": "default", "rope_theta": 1e6}),
+    "qwen2_yarn": lambda: Qwen2Config(
+        **SIZES, rope_parameters={
+            "rope_type": "yarn", "rope_theta": 1e6, "factor": 4.0, "original_max_position_embeddings": 64,
+        }
+    ),
+    "qwen3": lambda: Qwen3Config(**SIZES, head_dim=8, rope_parameters={"rope_type": "default", "rope_theta": 1e6}),
+}  # fmt: skip
+
+
+def save_model(config: PretrainedConfig, folder: Path, seed: int = 0) -> Path:
+    """A random model of this config as a checkpoint; norms and biases are random too, so that none is ignored."""
+    torch.manual_seed(seed)
+    model = AutoModelForCausalLM.from_config(config)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() == 1:
+                parameter.add_(torch.randn_like(parameter) * 0.2)
+    model.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    root = tmp_path_factory.mktemp("models")
+    return {name: save_model(make(), root / name) for name, make in FAMILIES.items()}
+
+
+@pytest.fixture(scope="session")
+def decoders(checkpoints: dict[str, Path]) -> Callable[..., Decoder]:
+    """Loads a family's tiny decoder, once per (family, dtype, kernels)."""
+    loaded: dict[tuple[str, torch.dtype, str], Decoder] = {}
+
+    def load(family: str = "llama", dtype: torch.dtype = torch.float64, kernels: str = "torch") -> Decoder:
+        key = family, dtype, kernels
+        if key not in loaded:
+            ops = select("cpu", dtype, kernels)
+            loaded[key] = Decoder.load(Checkpoint(checkpoints[family]), dtype, [torch.device("cpu")], ops)
+        return loaded[key]
+
+    return load

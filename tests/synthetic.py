@@ -1,0 +1,102 @@
+"""Records made up from a seed, for tests of whatever reads or writes them (no model, no torch)."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ssd_bench.layer_set import LayerSet
+from ssd_bench.record import PromptRecord, PromptRow, Run, RunWriter, StepRow, load_run
+
+N_LAYERS = 8
+T_TARGET_MS, T_DRAFT_MS = 10.0, 3.0
+
+HEADER: dict[str, Any] = {
+    "run_id": "tiny-knapspec-toy-0123456789",
+    "content_key": "key",
+    "command": "python -m ssd_bench method=knapspec task=toy",
+    "config": {"seed": 0},
+    "model": {"name": "tiny", "n_layers": N_LAYERS, "dtype": "float32", "device": "cpu", "threads": 2, "weights": "w0"},
+    "method": "knapspec",
+    "task": {"name": "toy", "metric": "exact_match", "version": 1},
+    "decode": {"temperature": 0.0, "max_new_tokens": 48},
+    "seed": 0,
+    "latency": {"t_mlp_ms": 0.75, "t_attn_slope_ms": 0.001, "t_attn_intercept_ms": 0.4, "source": "measured"},
+    "prepare_ms": 5000.0,
+    "provenance": {"device": {"cpu": "Imaginary 9000", "cores": 2, "gpus": []}},
+}
+
+
+def header(**changes: Any) -> dict[str, Any]:
+    """HEADER with top-level keys replaced; dictionaries are updated instead."""
+    made = copy.deepcopy(HEADER)
+    for key, value in changes.items():
+        made[key] = {**made[key], **value} if isinstance(value, dict) else value
+    return made
+
+
+def unit(prompt_index: int, repeat: int = 0, tokens: int = 48, accept: float = 0.7, **row: Any) -> list[PromptRecord]:
+    """Both arms of one unit, a function of its arguments; `row` replaces columns of the method's prompt row."""
+    rng = np.random.default_rng([prompt_index, repeat])
+    tokens = max(2, tokens - int(rng.integers(0, 8)))
+    speed = float(rng.uniform(0.9, 1.1))  # of this prompt, in both arms: what pairing takes out
+    sets = [LayerSet.skipping(N_LAYERS, attn=[1, 2 + i], mlp=[3]) for i in range(3)]
+    plain = [_step(prompt_index, repeat, "ar", i + 1, 20 + i, None, 0, 0, 1, speed) for i in range(tokens - 1)]
+    drafted: list[StepRow] = []
+    left, context = tokens - 1, 20
+    while left:
+        k = min(int(rng.integers(1, 6)), left - 1)
+        m = int((np.cumprod(rng.random(k) < accept)).sum())
+        chosen = sets[int(rng.integers(len(sets)))] if k else None
+        step = _step(prompt_index, repeat, "method", len(drafted) + 1, context, chosen, k, m, m + 1, speed)
+        if rng.random() < 0.1:
+            step.est_alpha, step.est_draft_len, step.est_tokens_per_s = 0.8, 4, 150.0
+        drafted.append(step)
+        left, context = left - m - 1, context + m + 1
+    ids = rng.integers(0, 100, tokens).tolist()
+    return [
+        PromptRecord(_row(prompt_index, repeat, "ar", 0, ids, plain), plain),
+        PromptRecord(_row(prompt_index, repeat, "method", 1, ids, drafted, **{"lossless": "identical"} | row), drafted),
+    ]
+
+
+def _step(
+    prompt_index: int, repeat: int, arm: str, step: int, context: int, layers: LayerSet | None, k: int, m: int, n: int,
+    speed: float,
+) -> StepRow:  # fmt: skip
+    method = arm == "method"
+    return StepRow(
+        prompt_index=prompt_index, repeat=repeat, arm=arm, step=step, context_len=context, layer_set=layers,
+        draft_len=k, tree_nodes=k + 1, accepted_len=m, emitted=n, stop_reason="length" if k else "none",
+        draft_ms=k * T_DRAFT_MS * speed, verify_ms=T_TARGET_MS * speed, policy_ms=0.5 * speed if method else 0.0,
+    )  # fmt: skip
+
+
+def _row(
+    prompt_index: int, repeat: int, arm: str, order: int, ids: list[int], steps: list[StepRow], **changes: Any
+) -> PromptRow:
+    spent = {name: sum(getattr(step, name) for step in steps) for name in ("draft_ms", "verify_ms", "policy_ms")}
+    row = PromptRow(
+        prompt_index=prompt_index, prompt_id=f"toy-{prompt_index}", domain="toy", repeat=repeat, arm=arm, order=order,
+        prompt_sha256=hashlib.sha256(str(prompt_index).encode()).hexdigest(), prompt_len=20, clipped_tokens=0,
+        new_tokens=len(ids), prefill_ms=20.0, decode_ms=sum(spent.values()) * 1.02, **spent, peak_bytes=2**33,
+        finish_reason="length", output_ids=ids, text="é" + "x" * prompt_index, score=float(prompt_index % 2),
+    )  # fmt: skip
+    for name, value in changes.items():
+        setattr(row, name, value)
+    return row
+
+
+def write_run(run_dir: Path, units: Iterable[list[PromptRecord]], **changes: Any) -> Run:
+    """Write and load a complete run of these units."""
+    with RunWriter(run_dir, header(**changes)) as writer:
+        for records in units:
+            row = records[0].prompt
+            writer.add(row.prompt_index, row.repeat, records, None)
+        writer.finish({"wall_s": 1.0})
+    return load_run(run_dir)

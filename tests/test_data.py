@@ -1,0 +1,189 @@
+"""Data sources: what they read, and that every fault names its place."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import datasets
+import pyarrow
+import pyarrow.parquet
+import pytest
+from hydra.utils import instantiate
+from omegaconf import OmegaConf
+
+from ssd_bench.data import HubSource, LocalSource, SampleSource
+from ssd_bench.errors import ConfigError
+from ssd_bench.task import DataSpec
+
+REPO = Path(__file__).parent.parent
+HUB = {"path": "openai/gsm8k", "name": "main", "split": "test", "revision": "main"}
+SPEC = DataSpec(name="toy", fields=("question", "answer"), hub=HUB)
+GOOD = {"id": "a", "question": "1+1?", "answer": "#### 2"}
+
+
+def write(folder: Path, *lines: str | Mapping[str, object]) -> Path:
+    path = folder / "toy.jsonl"
+    path.write_text("".join((line if isinstance(line, str) else json.dumps(line)) + "\n" for line in lines))
+    return path
+
+
+def test_local_rows_keep_file_order_and_only_the_fields_of_the_spec(tmp_path: Path) -> None:
+    write(tmp_path, GOOD | {"level": 3}, "", {"id": "b", "question": "q\u2028r", "answer": "x"})
+    rows = LocalSource(str(tmp_path)).rows(SPEC)
+    assert rows == [GOOD, {"id": "b", "question": "q\u2028r", "answer": "x"}]
+
+
+def test_local_reads_a_byte_order_mark_and_windows_line_ends(tmp_path: Path) -> None:
+    (tmp_path / "toy.jsonl").write_bytes(b"\xef\xbb\xbf" + json.dumps(GOOD).encode() + b"\r\n")
+    assert LocalSource(tmp_path).rows(SPEC) == [GOOD]
+
+
+@pytest.mark.parametrize(
+    ("line", "place", "value", "allowed"),
+    [
+        ('{"id": "b", ', ":2", '{"id": "b",', "JSON object"),
+        ("[1, 2]", ":2", "[1, 2]", "JSON object"),
+        ({"id": "b", "question": "q"}, ":2 answer", None, "missing"),
+        ({"question": "q", "answer": "x"}, ":2 id", None, "missing"),
+        ({"id": "b", "question": "  ", "answer": "x"}, ":2 question", "  ", "non-empty string"),
+        ({"id": "b", "question": "q", "answer": 7}, ":2 answer", 7, "non-empty string"),
+        ({"id": "b", "question": None, "answer": "x"}, ":2 question", None, "non-empty string"),
+        ({"id": "a", "question": "q", "answer": "x"}, ":2 id", "a", "line 1 has the same id"),
+    ],
+)
+def test_local_names_file_line_field_and_value(
+    tmp_path: Path, line: str | dict[str, object], place: str, value: object, allowed: str
+) -> None:
+    path = write(tmp_path, GOOD, line)
+    with pytest.raises(ConfigError) as caught:
+        LocalSource(tmp_path).rows(SPEC)
+    assert caught.value.field == f"{path}{place}"
+    assert caught.value.value == value
+    assert allowed in caught.value.allowed
+
+
+def test_local_names_the_line_of_bytes_that_are_no_utf8(tmp_path: Path) -> None:
+    (tmp_path / "toy.jsonl").write_bytes(json.dumps(GOOD).encode() + b"\n\n{\xff")
+    with pytest.raises(ConfigError, match=r"toy\.jsonl:3=b'\\xff'.*UTF-8"):
+        LocalSource(tmp_path).rows(SPEC)
+
+
+def test_local_without_root_folder_file_or_rows(tmp_path: Path) -> None:
+    for read in (LocalSource(None).rows, LocalSource(None).fingerprint):
+        with pytest.raises(ConfigError, match=r"data\.root=None .*data\.root=DIR, or use data=sample"):
+            read(SPEC)
+    with pytest.raises(ConfigError, match=r"data\.root='.*/none'.*existing folder that holds toy\.jsonl"):
+        LocalSource(tmp_path / "none").rows(SPEC)
+    (tmp_path / "other.jsonl").touch()
+    with pytest.raises(ConfigError, match=r"reads toy\.jsonl there; the folder holds: other\.jsonl"):
+        LocalSource(tmp_path).rows(SPEC)
+    write(tmp_path, "")
+    with pytest.raises(ConfigError, match=r"toy\.jsonl.*at least one row"):
+        LocalSource(tmp_path).rows(SPEC)
+
+
+def test_local_fingerprint_is_the_hash_of_the_bytes(tmp_path: Path) -> None:
+    path = write(tmp_path, GOOD)
+    assert LocalSource(tmp_path).fingerprint(SPEC) == "sha256:" + hashlib.sha256(path.read_bytes()).hexdigest()
+    before = LocalSource(tmp_path).fingerprint(SPEC)
+    write(tmp_path, GOOD, "")
+    assert LocalSource(tmp_path).fingerprint(SPEC) != before
+
+
+@pytest.mark.parametrize("name", ["hub", "local", "sample"])
+def test_each_config_makes_its_source(name: str) -> None:
+    config = OmegaConf.load(REPO / "conf" / "data" / f"{name}.yaml")
+    assert ("root" in config) == (name == "local")
+    assert type(instantiate(config)) is {"hub": HubSource, "local": LocalSource, "sample": SampleSource}[name]
+
+
+@pytest.fixture
+def hub_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A repository laid out like openai/gsm8k on the hub: a card that lists parquet files by configuration."""
+    folder = tmp_path / "gsm8k"
+    (folder / "main").mkdir(parents=True)
+    table = {"question": ["q0", "q1"], "answer": ["#### 1", "#### 2"], "extra": ["x", "y"]}
+    pyarrow.parquet.write_table(pyarrow.table(table), folder / "main" / "test-00000-of-00001.parquet")
+    card = {"configs": [{"config_name": "main", "data_files": [{"split": "test", "path": "main/test-*"}]}]}
+    (folder / "README.md").write_text(f"---\n{json.dumps(card)}\n---\n# Toy\n")
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    return folder
+
+
+def hub_spec(folder: Path, **changes: object) -> DataSpec:
+    values: dict[str, object] = {
+        "name": "toy.fewshot",
+        "fields": ("question", "answer"),
+        "hub": HUB | {"path": str(folder)},
+    }
+    return DataSpec(**(values | changes))  # type: ignore[arg-type]
+
+
+def test_hub_rows_have_ids_that_trace_back(hub_folder: Path) -> None:
+    rows = HubSource().rows(hub_spec(hub_folder))
+    assert rows == [
+        {"question": "q0", "answer": "#### 1", "id": "toy-test-0"},
+        {"question": "q1", "answer": "#### 2", "id": "toy-test-1"},
+    ]
+
+
+def test_hub_renames_columns(hub_folder: Path) -> None:
+    spec = hub_spec(hub_folder, fields=("question", "note"), rename={"extra": "note"})
+    assert HubSource().rows(spec)[1] == {"question": "q1", "note": "y", "id": "toy-test-1"}
+
+
+def test_hub_names_the_columns_that_exist(hub_folder: Path) -> None:
+    with pytest.raises(ConfigError, match=r"column='problem'.*exist are: question, answer, extra"):
+        HubSource().rows(hub_spec(hub_folder, fields=("problem",)))
+
+
+def test_hub_fingerprint_tells_source_revision_and_content(hub_folder: Path) -> None:
+    spec = hub_spec(hub_folder)
+    found = HubSource().fingerprint(spec)
+    assert found.startswith(f"{hub_folder}@main sha256:")
+    assert found == HubSource().fingerprint(spec)
+    assert found != HubSource().fingerprint(hub_spec(hub_folder, fields=("question", "extra")))
+
+
+def test_hub_fingerprint_names_the_commit_of_the_cached_data(monkeypatch: pytest.MonkeyPatch) -> None:
+    commit = "0123456789abcdef0123456789abcdef01234567"
+    data = datasets.Dataset.from_dict({"question": ["q"], "answer": ["a"]})
+    cached = [{"filename": f"/cache/openai___gsm8k/main/0.0.0/{commit}/gsm8k-test.arrow"}]
+    monkeypatch.setattr(datasets.Dataset, "cache_files", property(lambda self: cached))
+    monkeypatch.setattr(datasets, "load_dataset", lambda **_: data)
+    assert HubSource().fingerprint(SPEC).startswith(f"openai/gsm8k@{commit} sha256:")
+
+
+@pytest.mark.parametrize("error", [ConnectionError("no route"), ValueError("no config"), RuntimeError("odd")])
+def test_hub_out_of_reach_names_what_works_offline(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(**_: str) -> None:
+        raise error
+
+    monkeypatch.setattr(datasets, "load_dataset", fail)
+    with pytest.raises(ConfigError, match=r"openai/gsm8k main test.*data=sample.*data=local data\.root=DIR") as caught:
+        HubSource().rows(SPEC)
+    assert str(error) in str(caught.value)
+
+
+def test_hub_in_offline_mode_is_refused_at_once(tmp_path: Path) -> None:
+    code = (
+        "from ssd_bench.data import HubSource; from ssd_bench.task import DataSpec; "
+        f"HubSource().rows(DataSpec('toy', ('question',), {HUB}))"
+    )
+    offline = os.environ | {"HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", code], cwd=REPO, env=offline, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "ConfigError: data='hub (openai/gsm8k main test)' cannot be used" in done.stderr
+    assert "data=local data.root=DIR" in done.stderr
+
+
+def test_hub_needs_every_argument_pinned() -> None:
+    spec = DataSpec(name="toy", fields=("question",), hub={"path": "openai/gsm8k", "split": "test"})
+    with pytest.raises(ConfigError, match="also name: name, revision"):
+        HubSource().rows(spec)

@@ -1,0 +1,299 @@
+"""The decode loop: lossless for any layer set and tree, length and EOS rules, distribution under sampling."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+
+import pytest
+import torch
+from scipy.stats import chisquare
+
+from methods.ar import AR
+from ssd_bench.engine import SCRATCH, Engine, Generation
+from ssd_bench.kernels import native
+from ssd_bench.layer_set import LayerSet
+from ssd_bench.method import Context, LayerDraft, Method, Taps
+from ssd_bench.model import Decoder
+from ssd_bench.sampling import Decoding, verify_greedy, verify_sampled, warp
+from ssd_bench.tree import TokenTree
+from tests.conftest import LAYERS, VOCAB
+
+Load = Callable[..., Decoder]
+NO_EOS: frozenset[int] = frozenset()
+
+
+class Drafts(AR):
+    """Drafts with a given set; a method made of nothing but its proposal."""
+
+    def __init__(self, layer_set: LayerSet, max_len: int = 5, stop_below: float = 0.0, taps: Taps | None = None):
+        super().__init__("drafts")
+        self.draft, self.taps = LayerDraft(layer_set, max_len, stop_below), taps or Taps()
+
+    def propose(self, context: Context) -> LayerDraft:  # type: ignore[override]
+        return self.draft
+
+
+class RandomTrees(AR):
+    """Verifies random trees in which some nodes hold what AR would say, so that paths of all lengths are accepted."""
+
+    def __init__(self, answer: Sequence[int], seed: int):
+        super().__init__("trees")
+        self.answer, self.rng = answer, random.Random(seed)
+
+    def propose(self, context: Context) -> TokenTree:
+        done, n = len(context.output), self.rng.randint(1, 9)
+        parents = [-1] + [self.rng.randrange(i) for i in range(1, n)]
+        tree = TokenTree((context.output[-1],) * n, tuple(parents))
+        tokens, taken = [context.output[-1]], set()
+        for i in range(1, n):
+            right = self.answer[done + tree.depths[i] - 1 : done + tree.depths[i]]
+            token = right[0] if right and self.rng.random() < 0.7 else self.rng.randrange(VOCAB)
+            while (parents[i], token) in taken:
+                token = self.rng.randrange(VOCAB)
+            taken.add((parents[i], token))
+            tokens.append(token)
+        return TokenTree(tuple(tokens), tuple(parents))
+
+
+def decode(
+    decoder: Decoder, method: Method, prompt: Sequence[int], new: int = 24, eos: frozenset[int] = NO_EOS, seed: int = 0,
+    context: int | None = None, **options: object,
+) -> Generation:  # fmt: skip
+    cache = decoder.new_cache((context or len(prompt) + new) + SCRATCH)
+    decoding = Decoding(max_new_tokens=new, **options)  # type: ignore[arg-type]
+    engine = Engine(decoder, cache, decoding, eos, context)
+    return engine.generate(method, prompt, seed)
+
+
+def random_case(seed: int) -> tuple[list[int], LayerSet, int, float]:
+    rng = random.Random(seed)
+    prompt = [rng.randrange(VOCAB) for _ in range(rng.choice([1, 2, 7, 30]))]
+    share = rng.choice([0.0, 0.2, 0.5, 1.0])
+    skipped = frozenset(i for i in range(2 * LAYERS) if rng.random() < share)
+    return prompt, LayerSet(LAYERS, skipped), rng.randint(1, 9), rng.choice([0.0, 0.1, 0.9])
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3"])
+@pytest.mark.parametrize("reuse", [False, True])
+def test_greedy_output_equals_ar(family: str, reuse: bool, decoders: Load) -> None:
+    """35 random cases per family and reuse_prefix: any layer set (none to all skipped), any γ, exit, prompt length."""
+    decoder = decoders(family)
+    accepted = 0
+    for seed in range(35):
+        prompt, layer_set, max_len, stop = random_case(seed)
+        new = random.Random(seed).choice([1, 2, 9, 24])
+        # an id that AR emits in some cases ends outputs inside drafts as well
+        eos = frozenset([random.Random(-seed).randrange(VOCAB)])
+        expected = decode(decoder, AR(), prompt, new, eos)
+        got = decode(decoder, Drafts(layer_set, max_len, stop), prompt, new, eos, reuse_prefix=reuse)
+        assert got.output == expected.output and got.finish_reason == expected.finish_reason
+        accepted += sum(step.accepted_len for step in got.steps)
+    assert accepted > 20  # the cases do exercise acceptance
+
+
+@pytest.mark.skipif(native() is None, reason="no compiler")
+def test_greedy_output_equals_ar_with_compiled_kernels(decoders: Load) -> None:
+    decoder = decoders("qwen3", torch.float32, "native")
+    for seed in range(40):
+        prompt, layer_set, max_len, stop = random_case(seed)
+        expected = decode(decoder, AR(), prompt)
+        assert decode(decoder, Drafts(layer_set, max_len, stop), prompt).output == expected.output
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen3"])
+def test_random_trees_equal_ar(family: str, decoders: Load) -> None:
+    decoder = decoders(family)
+    deepest = 0
+    for seed in range(60):
+        prompt = random_case(seed)[0]
+        expected = decode(decoder, AR(), prompt, 40).output
+        got = decode(decoder, RandomTrees(expected, seed), prompt, 40)
+        assert got.output == expected
+        deepest = max(deepest, *(step.accepted_len for step in got.steps))
+    assert deepest >= 3
+
+
+def test_committed_cache_equals_recomputed_cache(decoders: Load) -> None:
+    """Compaction after tree steps leaves the rows that a fresh prefill of the same tokens writes."""
+    decoder, prompt = decoders(), [3, 1, 4, 1, 5]
+    expected = decode(decoder, AR(), prompt, 40).output
+    engine = Engine(decoder, decoder.new_cache(45 + SCRATCH), Decoding(max_new_tokens=40), NO_EOS)
+    output = engine.generate(RandomTrees(expected, 1), prompt).output
+    fresh = decoder.new_cache(45 + SCRATCH)
+    decoder.prefill(torch.tensor(prompt + output[:-1]), fresh)
+    length = fresh.length
+    assert engine.cache.length == length
+    for ours, new in zip(engine.cache.keys + engine.cache.values, fresh.keys + fresh.values):
+        assert torch.allclose(ours[:, :length], new[:, :length])
+
+
+def test_full_set_accepts_everything(decoders: Load) -> None:
+    """No sublayer skipped: α = 1, and every step but the last emits γ + 1 tokens."""
+    made = decode(decoders(), Drafts(LayerSet.full(LAYERS), 4), [7, 8, 9], 31)
+    assert all(step.accepted_len == step.draft_len for step in made.steps)
+    assert [step.emitted for step in made.steps] == [5] * 6
+
+
+def test_length_limit_inside_a_draft(decoders: Load) -> None:
+    """At most max_new - emitted - 1 tokens are drafted; 0 is a plain one-token forward."""
+    for new in range(1, 12):
+        made = decode(decoders(), Drafts(LayerSet.full(LAYERS), 4), [7, 8, 9], new)
+        assert len(made.output) == new and made.finish_reason == "length"
+        emitted = 1
+        for step in made.steps:
+            assert step.draft_len <= new - emitted - 1
+            emitted += step.emitted
+    last = decode(decoders(), Drafts(LayerSet.full(LAYERS), 4), [7, 8, 9], 7).steps[-1]
+    assert (last.draft_len, last.tree_nodes, last.emitted, last.stop_reason) == (0, 1, 1, "budget")
+
+
+def test_eos_ends_output_and_draft(decoders: Load) -> None:
+    """The output is cut after the first EOS, drafting stops right after a drafted one, counts leave out the rest."""
+    decoder, prompt = decoders(), [5, 6]
+    plain = decode(decoder, AR(), prompt, 30).output
+    for token in set(plain):
+        eos = frozenset([token])
+        made = decode(decoder, Drafts(LayerSet.full(LAYERS), 6), prompt, 30, eos)
+        assert made.output == plain[: plain.index(token) + 1] and made.finish_reason == "eos"
+        assert 1 + sum(step.emitted for step in made.steps) == len(made.output)
+        assert all(step.accepted_len <= step.emitted for step in made.steps)
+        if made.steps and made.steps[-1].stop_reason == "eos":
+            assert made.steps[-1].emitted == made.steps[-1].draft_len  # the drafted EOS is last: no bonus token after it
+
+
+def test_first_token_eos_means_no_step(decoders: Load) -> None:
+    first = decode(decoders(), AR(), [5, 6], 1).output[0]
+    made = decode(decoders(), Drafts(LayerSet.full(LAYERS)), [5, 6], 9, frozenset([first]))
+    assert made.output == [first] and made.finish_reason == "eos" and made.steps == []
+
+
+def test_context_end_stops_without_overrun(decoders: Load) -> None:
+    expected = decode(decoders(), AR(), [5, 6, 7], 50, context=20)
+    made = decode(decoders(), Drafts(LayerSet.full(LAYERS), 6), [5, 6, 7], 50, context=20)
+    assert made.output == expected.output and made.finish_reason == expected.finish_reason == "context"
+    assert 3 + len(made.output) == 20 + 1  # the last token needs no row
+
+
+def test_confidence_exit_keeps_the_doubtful_token(decoders: Load) -> None:
+    made = decode(decoders(), Drafts(LayerSet.full(LAYERS), 9, stop_below=1.0), [5, 6, 7], 12)
+    assert [step.draft_len for step in made.steps[:-1]] == [1] * (len(made.steps) - 1)
+    assert made.steps[0].stop_reason == "confidence" and made.steps[0].accepted_len == 1
+
+
+def test_reuse_prefix_is_set_aside_when_early_states_are_tapped(decoders: Load) -> None:
+    skip = LayerSet.skipping(LAYERS, attn=[3])
+    method = Drafts(skip, taps=Taps(verify=(0, 2 * LAYERS)))
+    expected = decode(decoders(), AR(), [5, 6, 7]).output
+    assert decode(decoders(), method, [5, 6, 7], reuse_prefix=True).output == expected
+
+
+def test_times_add_up(decoders: Load) -> None:
+    made = decode(decoders(), Drafts(LayerSet.full(LAYERS)), [5, 6, 7])
+    parts = sum(step.draft_ms + step.verify_ms + step.policy_ms for step in made.steps)
+    assert 0 < parts <= made.decode_ms and made.prefill_ms > 0
+
+
+# ---- sampling
+
+
+def test_warp_by_hand() -> None:
+    logits = torch.tensor([[2.0, 1.0, 0.0, -1.0]])
+    weights = (logits / 0.5).softmax(-1)
+    assert torch.allclose(warp(logits, Decoding("sample", temperature=0.5)), weights)
+    top2 = weights * torch.tensor([1.0, 1, 0, 0])
+    assert torch.allclose(warp(logits, Decoding("sample", temperature=0.5, top_k=2)), top2 / top2.sum())
+    assert torch.allclose(warp(logits, Decoding("sample", temperature=0.5, top_p=0.9)), top2 / top2.sum())
+    assert warp(logits, Decoding("sample", top_p=1e-9)).tolist() == [[1, 0, 0, 0]]
+    ties = torch.zeros(1, 4)
+    assert warp(ties, Decoding("sample", top_k=2)).tolist() == [[0.5, 0.5, 0, 0]]
+
+
+def test_greedy_verification_of_a_tree_by_hand() -> None:
+    tree = TokenTree((9, 1, 2, 3, 4), (-1, 0, 0, 2, 3))
+    assert verify_greedy(tree, [2, 0, 3, 8, 0]) == ([0, 2, 3], 8)
+    assert verify_greedy(tree, [7, 0, 3, 8, 0]) == ([0], 7)
+
+
+@pytest.mark.parametrize("kind", ["chain", "siblings", "deterministic"])
+@pytest.mark.parametrize("decoding", [Decoding("sample"), Decoding("sample", temperature=0.6, top_p=0.95)])
+def test_speculative_sampling_keeps_the_distribution(kind: str, decoding: Decoding) -> None:
+    """First token, second token (after an accepted one) and bonus token follow the target, by chi-square."""
+    generator = torch.Generator().manual_seed(11)
+    vocab, rounds = 6, 6000
+    logits = 0.6 * torch.randn(vocab, vocab, generator=generator)  # row t: logits after token t, a Markov chain
+    p = warp(logits, decoding)
+    q = warp(logits + 0.6 * torch.randn(vocab, vocab, generator=generator), decoding)
+    counts = torch.zeros(3, vocab, vocab)  # by place, previous token, token
+    for _ in range(rounds):
+        tree = _drafted(kind, q, generator)
+        path, bonus = verify_sampled(tree, p[list(tree.tokens)], generator)
+        emitted = [tree.tokens[node] for node in path] + [bonus]
+        for place in range(len(emitted) - 1):
+            counts[min(place, 2), emitted[place], emitted[place + 1]] += 1
+    tested = [0, 0, 0]
+    for place in range(3):
+        for previous in range(vocab):
+            seen, allowed = counts[place, previous], p[previous] > 0
+            assert seen[~allowed].sum() == 0
+            if seen.sum() >= 100:
+                tested[place] += 1
+                expected = p[previous][allowed].double()
+                expected *= seen.sum() / expected.sum()
+                assert chisquare(seen[allowed].double().numpy(), expected.numpy()).pvalue > 1e-4
+    assert all(tested[: 2 if kind == "deterministic" else 3]) and sum(tested) >= 8
+
+
+def _drafted(kind: str, q: torch.Tensor, generator: torch.Generator) -> TokenTree:
+    """A draft of depth 2 from a random root: a chain, two siblings per node, or fixed candidates."""
+    root = int(torch.randint(len(q), (1,), generator=generator))
+    if kind == "deterministic":
+        return TokenTree((root, 1, 2, 3), (-1, 0, 1, 0))
+    width = 2 if kind == "siblings" else 1
+    tokens, parents, level = [root], [-1], [0]
+    for _ in range(2):
+        nodes = []
+        for node in level:
+            n = min(width, int((q[tokens[node]] > 0).sum()))
+            for token in torch.multinomial(q[tokens[node]], n, replacement=False, generator=generator).tolist():
+                nodes.append(len(tokens))
+                tokens.append(token)
+                parents.append(node)
+        level = nodes
+    return TokenTree(tuple(tokens), tuple(parents), q[tokens])
+
+
+def test_sampled_decoding_keeps_the_models_distribution(decoders: Load) -> None:
+    """End to end: third token of drafted sampling against AR sampling over the same model, by chi-square."""
+    decoder = decoders("llama", torch.float32)
+    options = {"mode": "sample", "temperature": 0.6, "top_p": 0.95}
+    skip = LayerSet.skipping(LAYERS, attn=[1], mlp=[2])
+    engine = Engine(decoder, decoder.new_cache(16 + SCRATCH), Decoding(max_new_tokens=3, **options), NO_EOS)  # type: ignore[arg-type]
+    n = 500
+    seen = torch.zeros(2, VOCAB)
+    for arm, method in enumerate((AR(), Drafts(skip, 2))):
+        for seed in range(n):
+            seen[arm, engine.generate(method, [4, 5], seed * 2 + arm).output[2]] += 1
+    common = seen.sum(0) >= 20
+    rest = seen[:, ~common].sum(1, keepdim=True)
+    table = torch.cat([seen[:, common], rest], dim=1).numpy()
+    from scipy.stats import chi2_contingency
+
+    assert chi2_contingency(table[:, table.sum(0) > 0]).pvalue > 1e-3
+
+
+def test_a_seed_fixes_a_sampled_output(decoders: Load) -> None:
+    options = {"mode": "sample"}
+    drafts = Drafts(LayerSet.skipping(LAYERS, attn=[1]))
+    outputs = [decode(decoders(), drafts, [4, 5], 20, seed=s, **options).output for s in (1, 1, 2)]
+    assert outputs[0] == outputs[1] != outputs[2]
+
+
+def test_trees_larger_than_the_scratch_are_cut(decoders: Load) -> None:
+    class Wide(AR):
+        def propose(self, context: Context) -> TokenTree:
+            return TokenTree((context.output[-1],) + tuple(i % VOCAB for i in range(300)), (-1,) + (0,) * 300)
+
+    expected = decode(decoders(), AR(), [4, 5], 6).output
+    made = decode(decoders(), Wide(), [4, 5], 6)
+    assert made.output == expected and made.steps[0].tree_nodes <= 2 + 6 + SCRATCH

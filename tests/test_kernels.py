@@ -1,0 +1,279 @@
+"""The compiled kernels against the PyTorch operations, and those against plain formulas."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from ssd_bench.errors import ConfigError
+from ssd_bench.kernels import NODE_LIMIT, Ops, build, native, native_problem, select, torch_ops
+
+NODES = [1, 2, 3, 5, 8, 17, 32, 33]
+DTYPES = [torch.float32, torch.bfloat16, torch.float16]
+EPS = 1e-5
+
+
+@pytest.fixture(scope="module")
+def ops() -> Ops:
+    """The compiled operations."""
+    found = native()
+    if found is None:
+        pytest.skip(f"no native kernels: {native_problem()}")
+    return found
+
+
+def rand(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> Tensor:
+    """Deterministic normal values."""
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed + sum(shape))).to(dtype)
+
+
+def close(got: Tensor, want: Tensor, tolerance: float = 2e-5) -> None:
+    """Asserts equality up to float32 summation order, relative to the largest value."""
+    assert got.shape == want.shape and got.dtype == want.dtype
+    assert torch.isfinite(got).all()
+    assert (got - want).abs().max() <= tolerance * max(1.0, float(want.abs().max()))
+
+
+@pytest.mark.parametrize("n", NODES)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", [(40, 40), (37, 41), (1, 7), (131, 96), (576, 576), (3, 1537)])
+def test_linears_match_torch(ops: Ops, n: int, dtype: torch.dtype, shape: tuple[int, int]) -> None:
+    """All four linear operations, with and without bias, with tails in N and K."""
+    N, K = shape
+    W, x, bias, norm = rand(N, K, dtype=dtype), rand(n, K), rand(N, seed=1), rand(K, seed=2)
+    gate_up = 4 * rand(n, 2 * K, seed=3)
+    for b in (None, bias):
+        close(ops.linear(x, W, b), torch_ops.linear(x, W, b))
+        close(ops.norm_linear(x, norm, EPS, W, b), torch_ops.norm_linear(x, norm, EPS, W, b))
+        got, want = rand(n, N, seed=4), rand(n, N, seed=4)
+        ops.linear_add_(got, x, W, b)
+        torch_ops.linear_add_(want, x, W, b)
+        close(got, want)
+    got, want = rand(n, N, seed=5), rand(n, N, seed=5)
+    ops.swiglu_linear_add_(got, gate_up, W)
+    torch_ops.swiglu_linear_add_(want, gate_up, W)
+    close(got, want)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", [(131, 200), (64, 576)])
+def test_a_nodes_result_does_not_depend_on_the_others(ops: Ops, dtype: torch.dtype, shape: tuple[int, int]) -> None:
+    """Row i of a call with n nodes has the bits of a call with that node alone."""
+    N, K = shape
+    W, x, norm = rand(N, K, dtype=dtype), rand(NODE_LIMIT, K), rand(K, seed=2)
+    gate_up = rand(NODE_LIMIT, 2 * K, seed=3)
+    for n in (2, 3, 7, 8, 13, NODE_LIMIT):
+        together, hidden = ops.norm_linear(x[:n], norm, EPS, W), torch.zeros(n, N)
+        ops.swiglu_linear_add_(hidden, gate_up[:n], W)
+        for i in range(n):
+            alone, one = ops.norm_linear(x[i : i + 1], norm, EPS, W), torch.zeros(1, N)
+            ops.swiglu_linear_add_(one, gate_up[i : i + 1], W)
+            assert torch.equal(together[i], alone[0]) and torch.equal(hidden[i], one[0])
+
+
+def test_swiglu_survives_large_gates(ops: Ops) -> None:
+    """Gates beyond the range of exp give 0 or the identity, not infinity."""
+    gate = torch.tensor([[-1e4, -200.0, -90.0, -1e-6, 0.0, 90.0, 200.0, 1e4]])
+    up, W = torch.ones(1, 8), torch.eye(8)
+    got, want = torch.zeros(1, 8), torch.zeros(1, 8)
+    ops.swiglu_linear_add_(got, torch.cat((gate, up), 1), W)
+    torch_ops.swiglu_linear_add_(want, torch.cat((gate, up), 1), W)
+    assert torch.allclose(got, want, rtol=1e-6, atol=1e-30)
+
+
+@pytest.mark.parametrize("n", [1, 2, 8, 33])
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("heads", [(9, 3, 64), (4, 4, 8), (6, 2, 24), (8, 1, 128)])
+@pytest.mark.parametrize("normed", [False, True])
+def test_rope_append(ops: Ops, n: int, dtype: torch.dtype, heads: tuple[int, int, int], normed: bool) -> None:
+    """q, the written cache rows, and every other cache row untouched; caches are views of a larger one."""
+    query_heads, kv_heads, dim = heads
+    qkv, angle = rand(n, (query_heads + 2 * kv_heads) * dim), rand(n, dim // 2).repeat(1, 2)
+    q_norm, k_norm = (rand(dim, seed=6), rand(dim, seed=7)) if normed else (None, None)
+    caches = []
+    for one in (ops, torch_ops):
+        store = rand(kv_heads, 2, 50, dim, seed=8, dtype=dtype)
+        keys, values = store[:, 0], store[:, 1]
+        q = one.rope_append(qkv, angle.cos(), angle.sin(), q_norm, k_norm, EPS, keys, values, 11)
+        assert q.shape == (n, query_heads, dim)
+        caches.append((q, store))
+    close(caches[0][0], caches[1][0])
+    tolerance = {torch.float32: 2e-5, torch.bfloat16: 8e-3, torch.float16: 1e-3}[dtype]
+    close(caches[0][1].float(), caches[1][1].float(), tolerance)
+    before = rand(kv_heads, 2, 50, dim, seed=8, dtype=dtype)
+    for rows in (slice(0, 11), slice(11 + n, 50)):
+        assert torch.equal(caches[0][1][:, :, rows], before[:, :, rows])
+
+
+def tree_mask(n: int) -> Tensor:
+    """Each node's parent is a random earlier one; a node sees its ancestors and itself."""
+    mask = torch.eye(n, dtype=torch.bool)
+    pick = torch.Generator().manual_seed(n)
+    for i in range(1, n):
+        parent = int(torch.randint(i, (1,), generator=pick))
+        mask[i] |= mask[parent]
+    return mask
+
+
+def plain_attention(q: Tensor, keys: Tensor, values: Tensor, prefix: int, row: int, mask: Tensor) -> Tensor:
+    """The definition, in float64."""
+    n, query_heads, dim = q.shape
+    group = query_heads // keys.shape[0]
+    rows = list(range(prefix)) + list(range(row, row + n))
+    k, v = (c[:, rows].double().repeat_interleave(group, 0) for c in (keys, values))
+    scores = q.double().transpose(0, 1) @ k.transpose(1, 2) / dim**0.5
+    visible = torch.cat((torch.ones(n, prefix, dtype=torch.bool), mask.bool()), 1)
+    out = scores.masked_fill(~visible, -torch.inf).softmax(-1) @ v
+    return out.transpose(0, 1).reshape(n, -1).float()
+
+
+@pytest.mark.parametrize("n", NODES)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("heads", [(9, 3, 64), (4, 4, 8), (6, 1, 16), (6, 2, 40), (4, 2, 128)])
+@pytest.mark.parametrize("place", [(0, 0), (0, 9), (5, 5), (63, 70), (300, 301)])
+def test_attend(ops: Ops, n: int, dtype: torch.dtype, heads: tuple[int, int, int], place: tuple[int, int]) -> None:
+    """Chains and trees, with a gap of NaN rows between the prefix and the nodes, against the definition."""
+    query_heads, kv_heads, dim = heads
+    prefix, row = place
+    q = 2 * rand(n, query_heads, dim)
+    store = rand(kv_heads, 2, row + n + 3, dim, seed=9, dtype=dtype)
+    store[:, :, prefix:row] = torch.nan
+    store[:, :, row + n :] = torch.nan
+    keys, values = store[:, 0], store[:, 1]
+    chain, tree = torch.ones(n, n).tril(), tree_mask(n)
+    for mask, seen in ((None, chain), (tree, tree), (tree.to(torch.uint8), tree)):
+        want = plain_attention(q, keys, values, prefix, row, seen)
+        close(ops.attend(q, keys, values, prefix, row, mask), want)
+        close(torch_ops.attend(q, keys, values, prefix, row, mask), want)
+
+
+@pytest.mark.parametrize("prefix", [1023, 1024, 1025, 5000])
+@pytest.mark.parametrize("n", [1, 4])
+def test_attend_across_splits(ops: Ops, prefix: int, n: int) -> None:
+    """Prefixes at and around the sizes where a split ends, with one dominant row in the last split."""
+    q, keys, values = rand(n, 6, 32), rand(2, prefix + n, 32, seed=1), rand(2, prefix + n, 32, seed=2)
+    keys[:, prefix - 1] = 30 * q[0, 0]
+    want = plain_attention(q, keys, values, prefix, prefix, torch.ones(n, n).tril())
+    close(ops.attend(q, keys, values, prefix, prefix, None), want)
+    close(torch_ops.attend(q, keys, values, prefix, prefix, None), want)
+
+
+def test_native_is_right_beyond_the_node_limit() -> None:
+    """The compiled functions themselves take any n; only speed makes the wrapper delegate."""
+    if native() is None:
+        pytest.skip(f"no native kernels: {native_problem()}")
+    module = build.load_extension()
+    n = 150
+    x, W = rand(n, 72), rand(33, 72, dtype=torch.bfloat16)
+    close(module.linear(x, W, None), torch_ops.linear(x, W))
+    q, keys, values = rand(n, 4, 16), rand(2, 400, 16, seed=1), rand(2, 400, 16, seed=2)
+    for mask in (None, tree_mask(n)):
+        close(module.attend(q, keys, values, 200, 210, mask), torch_ops.attend(q, keys, values, 200, 210, mask))
+
+
+def test_results_repeat_for_any_thread_count(ops: Ops) -> None:
+    """Splits are fixed, so one and two threads give the same bits."""
+    q, keys, values = rand(3, 6, 32), rand(2, 700, 32, seed=1), rand(2, 700, 32, seed=2)
+    x, W = rand(3, 576), rand(700, 576)
+    before, seen = torch.get_num_threads(), []
+    try:
+        for threads in (1, 2):
+            torch.set_num_threads(threads)
+            seen.append((ops.attend(q, keys, values, 690, 695, None), ops.linear(x, W, None)))
+    finally:
+        torch.set_num_threads(before)
+    assert torch.equal(seen[0][0], seen[1][0]) and torch.equal(seen[0][1], seen[1][1])
+
+
+def test_torch_linear_upcasts_large_weights_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The parts together are the whole product."""
+    x, W, bias = rand(5, 40), rand(101, 40, dtype=torch.bfloat16), rand(101)
+    want = torch.nn.functional.linear(x, W.float(), bias)
+    monkeypatch.setattr(torch_ops, "UPCAST_ELEMENTS", 40 * 30)
+    close(torch_ops.linear(x, W, bias), want)
+
+
+def test_torch_attend_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Query chunks together are the whole call, for a chain and a tree."""
+    n, prefix = 23, 17
+    q, keys, values = rand(n, 4, 16), rand(2, 40, 16, seed=1), rand(2, 40, 16, seed=2)
+    monkeypatch.setattr(torch_ops, "QUERY_CHUNK", 5)
+    for mask, seen in ((None, torch.ones(n, n).tril()), (tree_mask(n), tree_mask(n))):
+        want = plain_attention(q, keys, values, prefix, prefix, seen)
+        close(torch_ops.attend(q, keys, values, prefix, prefix, mask), want)
+
+
+def test_torch_ops_run_in_half_precision() -> None:
+    """Everything in bfloat16, as on an accelerator, stays bfloat16 and near the float32 result."""
+    x, W, norm = rand(4, 32), rand(64, 32), rand(32, seed=2)
+    half = torch_ops.norm_linear(x.bfloat16(), norm.bfloat16(), EPS, W.bfloat16(), rand(64))
+    assert half.dtype == torch.bfloat16
+    close(half.float(), torch_ops.norm_linear(x, norm, EPS, W, rand(64)), 3e-2)
+    keys, values = torch.zeros(2, 9, 8, dtype=torch.bfloat16), torch.zeros(2, 9, 8, dtype=torch.bfloat16)
+    angle = rand(4, 4).repeat(1, 2)
+    qkv = rand(4, 64).bfloat16()
+    q = torch_ops.rope_append(qkv, angle.cos(), angle.sin(), rand(8).bfloat16(), rand(8), EPS, keys, values, 3)
+    assert q.dtype == torch.bfloat16
+    assert torch_ops.attend(q, keys, values, 2, 3, tree_mask(4)).dtype == torch.bfloat16
+
+
+def test_wrong_sizes_are_refused(ops: Ops) -> None:
+    """Sizes that would read or write out of bounds raise instead."""
+    x, W, cache = rand(2, 16), rand(8, 16), rand(2, 10, 8)
+    bad = [
+        lambda: ops.linear(x, W[:, :8].contiguous()),
+        lambda: ops.linear(x, W.t().contiguous().t()),
+        lambda: ops.linear(x, W, rand(7)),
+        lambda: ops.linear(x.double(), W),
+        lambda: ops.norm_linear(x, rand(15), EPS, W),
+        lambda: ops.linear_add_(rand(3, 8), x, W),
+        lambda: ops.swiglu_linear_add_(rand(2, 8), x, W),
+        lambda: ops.attend(rand(2, 4, 8), cache, cache, 3, 9, None),
+        lambda: ops.attend(rand(2, 4, 8), cache, cache, 5, 4, None),
+        lambda: ops.attend(rand(2, 3, 8), cache, cache, 3, 3, None),
+        lambda: ops.attend(rand(2, 4, 8), cache, cache, 3, 3, torch.ones(3, 3, dtype=torch.bool)),
+        lambda: ops.rope_append(rand(2, 64), rand(2, 8), rand(2, 8), None, None, EPS, cache, cache, 9),
+        lambda: ops.rope_append(rand(2, 64), rand(1, 8), rand(1, 8), None, None, EPS, cache, cache, 0),
+    ]
+    for call in bad:
+        with pytest.raises(RuntimeError):
+            call()
+
+
+def test_select() -> None:
+    """auto falls back, native does not."""
+    cpu = torch.device("cpu")
+    assert select(cpu, torch.float32, "torch") is torch_ops
+    assert select("cuda", torch.float16, "auto") is torch_ops
+    assert select(cpu, torch.float64, "auto") is torch_ops
+    if native() is not None:
+        assert select(cpu, torch.bfloat16, "auto") is select(cpu, torch.float32, "native") is native()
+    for device, dtype, choice in (("cuda", torch.float16, "native"), (cpu, torch.float64, "native"), (cpu, None, "x")):
+        with pytest.raises(ConfigError) as caught:
+            select(device, dtype, choice)
+        assert caught.value.field == "hardware.kernels"
+
+
+def test_no_compiler_is_one_line(tmp_path: Path) -> None:
+    """Without a compiler the command says so, ends well, and leaves no lock that blocks the next try."""
+    env = os.environ | {"CXX": "/nonexistent/c++", "SSD_BENCH_CACHE": str(tmp_path)}
+    for _ in range(2):
+        done = subprocess.run(
+            [sys.executable, "-m", "ssd_bench.kernels"], env=env, capture_output=True, text=True, timeout=60, check=True
+        )
+        assert done.stdout.startswith("native kernels: not available") and done.stdout.count("\n") == 1
+
+
+def test_stale_torch_lock_does_not_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A lock file that a killed builder left is removed before torch could wait for it."""
+    from torch.utils import cpp_extension
+
+    (tmp_path / "lock").touch()
+    locked = []
+    monkeypatch.setattr(cpp_extension, "load", lambda *_, **__: locked.append((tmp_path / "lock").exists()))
+    build._compile(tmp_path)
+    assert locked == [False]

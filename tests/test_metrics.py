@@ -1,0 +1,276 @@
+"""Each number against its definition: by hand, by brute force, and by the identities that hold between them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ssd_bench import metrics
+from ssd_bench.errors import ConfigError
+from ssd_bench.metrics import intervals
+from ssd_bench.record import Run
+from tests.synthetic import N_LAYERS, unit, write_run
+
+
+@pytest.fixture(autouse=True, scope="module")
+def fewer_resamples() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(intervals, "RESAMPLES", 999)
+        yield
+
+
+def steps_of(drafts: Sequence[tuple[int, int]], prompt_index: int = 0) -> pd.DataFrame:
+    """Full steps of (k, m): each emits its m accepted tokens and the bonus."""
+    frame = pd.DataFrame(drafts, columns=["draft_len", "accepted_len"])
+    return frame.assign(emitted=frame["accepted_len"] + 1, prompt_index=prompt_index, repeat=0, arm="method")
+
+
+def prompts_of(rows: Sequence[tuple[int, float, int, float]], repeat: int = 0) -> pd.DataFrame:
+    """One pair per row of (AR tokens, AR ms, method tokens, method ms); a prefill of 10 ms gives one token more."""
+    made: list[dict[str, Any]] = []
+    for i, (ar_tokens, ar_ms, method_tokens, method_ms) in enumerate(rows):
+        for arm, tokens, spent in (("ar", ar_tokens, ar_ms), ("method", method_tokens, method_ms)):
+            row: dict[str, Any] = {"prompt_index": i, "repeat": repeat, "arm": arm, "new_tokens": tokens + 1}
+            made.append(row | {"decode_ms": float(spent), "prefill_ms": 10.0})
+    return pd.DataFrame(made)
+
+
+DRAFTS = st.lists(st.integers(0, 6).flatmap(lambda k: st.tuples(st.just(k), st.integers(0, k))), min_size=1)
+FEWER = settings(max_examples=40, deadline=None)
+
+PAIRS = st.lists(
+    st.tuples(st.integers(5, 99), st.floats(50, 500), st.integers(5, 99), st.floats(50, 500)), min_size=1, max_size=12
+)
+
+
+@FEWER
+@given(DRAFTS)
+def test_acceptance_identities(drafts: list[tuple[int, int]]) -> None:
+    steps = steps_of(drafts)
+    m, alpha, k = metrics.tokens_per_pass(steps), metrics.alpha_micro(steps), metrics.mean_draft_len(steps)
+    assert m is not None and k is not None
+    assert m == pytest.approx(1 + (alpha or 0) * k)
+    assert (alpha is None) == (k == 0)
+    conditional = metrics.alpha_conditional(steps)
+    if alpha is not None and conditional is not None:
+        assert alpha <= conditional + 1e-12 <= 1 + 1e-12
+        assert metrics.alpha_macro(steps) == pytest.approx(alpha)  # one prompt
+
+
+@FEWER
+@given(DRAFTS)
+def test_acceptance_by_position_is_brute_force_and_adds_up(drafts: list[tuple[int, int]]) -> None:
+    table = metrics.alpha_by_position(steps_of(drafts)).set_index("position")
+    outcomes: dict[int, list[bool]] = {}
+    for k, m in drafts:
+        for position in range(1, k + 1):
+            if position <= m + 1:
+                outcomes.setdefault(position, []).append(position <= m)
+    assert table["tested"].to_dict() == {p: len(found) for p, found in outcomes.items()}
+    assert table["accepted"].to_dict() == {p: sum(found) for p, found in outcomes.items()}
+    assert table["accepted"].sum() == sum(m for _, m in drafts)
+    assert table["tested"].sum() == sum(min(k, m + 1) for k, m in drafts)
+
+
+def test_acceptance_by_hand() -> None:
+    steps = pd.concat([steps_of([(4, 2), (3, 3)]), steps_of([(2, 0)], prompt_index=1), steps_of([(0, 0)], 2)])
+    assert metrics.tokens_per_pass(steps) == (3 + 4 + 1 + 1) / 4
+    assert metrics.alpha_micro(steps) == 5 / 9
+    assert metrics.alpha_macro(steps) == (5 / 7 + 0) / 2
+    assert metrics.alpha_conditional(steps) == 5 / (3 + 3 + 1)
+    assert metrics.mean_draft_len(steps) == 9 / 4
+    prompts = pd.DataFrame({"new_tokens": [8, 2, 2]})
+    assert metrics.tokens_per_call(prompts, steps) == 12 / (4 + 3)
+
+
+def test_plain_decoding_has_m_of_one_and_no_alpha(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", [unit(0), unit(1)])
+    ar = metrics.of_arm(run.steps, "ar")
+    assert metrics.tokens_per_pass(ar) == 1
+    assert metrics.alpha_micro(ar) is None
+    assert metrics.alpha(ar).value is None
+
+
+def test_speed_by_hand() -> None:
+    prompts = prompts_of([(10, 100, 10, 50), (20, 400, 30, 200)])
+    assert metrics.tokens_per_s(metrics.of_arm(prompts, "ar")).value == pytest.approx(1000 * 30 / 500)
+    assert metrics.tokens_per_s(metrics.of_arm(prompts, "method"), True).value == pytest.approx(1000 * 42 / 270)
+    assert metrics.speedup(prompts).value == pytest.approx((40 / 250) / (30 / 500))
+    assert metrics.speedup(prompts, end_to_end=True).value == pytest.approx((42 / 270) / (32 / 520))
+    assert metrics.speedup_mean(prompts).value == pytest.approx((2 + 3) / 2)
+    matched = metrics.speedup_matched(prompts)
+    assert matched.value == pytest.approx(2)
+    assert matched.n == 1
+
+
+def test_only_pairs_count_and_repeats_stay_with_their_prompt() -> None:
+    rows = [(10, 100.0, 10, 50.0), (10, 100.0, 12, 80.0), (10, 110.0, 11, 70.0)]
+    once, twice = prompts_of(rows), pd.concat([prompts_of(rows), prompts_of(rows, repeat=1)])
+    single, double = metrics.speedup(once), metrics.speedup(twice)
+    assert (single.low, single.high, single.n) == (
+        double.low,
+        double.high,
+        double.n,
+    )  # no new prompts, no new certainty
+    alone = prompts_of([*rows, (10, 1.0, 10, 1.0)]).iloc[:-1]
+    assert metrics.speedup(alone) == single
+
+
+@settings(max_examples=20, deadline=None)
+@given(PAIRS)
+def test_an_interval_contains_its_estimate_or_is_absent(rows: list[tuple[int, float, int, float]]) -> None:
+    prompts = prompts_of(rows)
+    for measured in (metrics.speedup(prompts), metrics.speedup_mean(prompts), metrics.tokens_per_s(prompts)):
+        assert measured.value is not None and math.isfinite(measured.value)
+        assert measured.n == len(rows)
+        assert (measured.low is None) == (measured.high is None)
+        if len(rows) < 2:
+            assert measured.low is None
+        if measured.low is not None and measured.high is not None:
+            assert measured.low <= measured.value <= measured.high
+    swapped = prompts.assign(arm=prompts["arm"].map({"ar": "method", "method": "ar"}))
+    assert metrics.speedup(swapped).value == pytest.approx(1 / (metrics.speedup(prompts).value or math.nan))
+
+
+def test_intervals_are_seeded_absent_when_degenerate_and_cover(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(1)
+    rows = [(10, float(rng.uniform(90, 110)), 10, float(rng.uniform(40, 60))) for _ in range(20)]
+    assert metrics.speedup(prompts_of(rows)) == metrics.speedup(prompts_of(rows))
+    same = metrics.speedup(prompts_of([(10, 100, 10, 50)] * 5))
+    assert (same.value, same.low, same.high, same.n) == (2, None, None, 5)
+    assert metrics.speedup(prompts_of(rows)[:0]).value is None
+    monkeypatch.setattr(intervals, "RESAMPLES", 499)
+    covered = 0
+    for _ in range(100):
+        b = rng.uniform(1, 3, 30)
+        found = intervals.ratio(2 * b + rng.normal(0, 0.5, 30), b)
+        covered += found.low is not None and found.high is not None and found.low <= 2 <= found.high
+    assert 85 <= covered <= 100
+
+
+@given(st.floats(0, 1), st.integers(0, 12))
+def test_tpt_is_the_sum_that_eq_4_abbreviates(alpha: float, draft_len: int) -> None:
+    expected = 1000 * sum(alpha**i for i in range(draft_len + 1)) / (draft_len * 3 + 10)
+    assert metrics.tpt(alpha, draft_len, 3, 10) == pytest.approx(expected, rel=1e-9)
+
+
+@given(st.floats(0, 1), st.floats(0, 1), st.floats(0, 20))
+def test_tpt_grows_with_alpha_and_takes_real_lengths(a: float, b: float, draft_len: float) -> None:
+    low, high = (metrics.tpt(alpha, draft_len, 3, 10) for alpha in sorted((a, b)))
+    assert low <= high * (1 + 1e-9)
+    assert metrics.tpt(1, draft_len, 3, 10) == pytest.approx(1000 * (draft_len + 1) / (draft_len * 3 + 10))
+    assert metrics.tpt(1 - 1e-15, draft_len, 3, 10) == pytest.approx(metrics.tpt(1, draft_len, 3, 10))
+    assert metrics.tpt(a, 0, 3, 10) == pytest.approx(100)  # nothing drafted: plain decoding
+
+
+def test_expected_speedup_is_m_over_the_cost_of_a_cycle() -> None:
+    drafts, skip = [(4, 2), (3, 3), (2, 0)], 0.4
+    steps = steps_of(drafts)
+    m, alpha = metrics.tokens_per_pass(steps), metrics.alpha_micro(steps)
+    cycle = 1 + (1 - skip) * 9 / 3  # one verification and three drafted tokens per pass
+    assert m is not None
+    assert metrics.expected_speedup(m, alpha, skip) == pytest.approx(m / cycle)
+    assert metrics.expected_speedup(1.0, 0.0, 0.4) is None
+    assert metrics.expected_speedup(m, None, skip) is None
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return write_run(tmp_path_factory.mktemp("metrics") / "run", [unit(i, r) for r in range(2) for i in range(24)])
+
+
+def test_predicted_tpt_by_brute_force(run: Run) -> None:
+    steps = run.steps[run.steps["arm"] == "method"]
+    t_attn = 0.001 * steps["context_len"].mean() + 0.4
+    costs: list[float] = []
+    for _, step in steps.iterrows():
+        if step["draft_len"]:
+            sets = run.layer_sets.iloc[step["layer_set_id"]]
+            n_attn, n_mlp = N_LAYERS - len(sets["skip_attn"]), N_LAYERS - len(sets["skip_mlp"])
+            costs += [n_attn * t_attn + n_mlp * 0.75] * step["draft_len"]
+    alpha, k = steps["accepted_len"].sum() / steps["draft_len"].sum(), steps["draft_len"].mean()
+    expected = metrics.tpt(alpha, k, float(np.mean(costs)), N_LAYERS * (t_attn + 0.75))
+    assert metrics.predicted_tpt(run) == pytest.approx(expected)
+    ar = run.steps[run.steps["arm"] == "ar"]
+    plain = 1000 / (N_LAYERS * (0.001 * ar["context_len"].mean() + 0.4 + 0.75))
+    assert metrics.predicted_tpt(run, "ar") == pytest.approx(plain)
+    assert metrics.predicted_tpt(replace(run, header={**run.header, "latency": None})) is None
+    assert metrics.skip_ratio(run) == pytest.approx(3 / (2 * N_LAYERS))
+
+
+def test_summary_of_a_run(run: Run) -> None:
+    summary = metrics.summarise(run)
+    method = run.steps[run.steps["arm"] == "method"]
+    assert summary["M"] == pytest.approx(method["emitted"].sum() / len(method))
+    assert summary["M_lo"] < summary["M"] < summary["M_hi"]
+    assert summary["speedup_lo"] < summary["speedup"] < summary["speedup_hi"]
+    assert summary["speedup"] == pytest.approx(summary["method_tokens_per_s"] / summary["ar_tokens_per_s"])
+    assert summary["speedup_matched"] == pytest.approx(summary["speedup"])
+    assert (summary["n_prompts"], summary["n_repeats"], summary["n_pairs"]) == (24, 2, 48)
+    shares = [summary[f"{name}_share"] for name in ("draft", "verify", "policy", "other")]
+    assert sum(shares) == pytest.approx(1)
+    assert shares[3] == pytest.approx(1 - 1 / 1.02)
+    assert summary["overhead"] == summary["policy_share"]
+    assert (summary["lossless_identical"], summary["lossless_bug"], summary["finish_length"]) == (48, 0, 48)
+    assert summary["tpt_estimated"] == 150
+    assert summary["tpt_estimated_n"] == run.steps["est_alpha"].notna().sum()
+    assert summary["method_score"] == 0.5
+    assert summary["device"] == "Imaginary 9000"
+    per_token = 1000 / summary["ar_tokens_per_s"] - 1000 / summary["method_tokens_per_s"]
+    assert summary["break_even_tokens"] == pytest.approx(5000 / per_token)
+    assert summary["warnings"] == []
+    assert not any(isinstance(value, float) and math.isnan(value) for value in summary.values())
+
+
+def test_summary_warns_of_what_cannot_be_or_weakens_a_claim(tmp_path: Path) -> None:
+    bug: dict[str, Any] = {"lossless": "bug", "divergence_index": 7, "divergence_gap": 2.5, "clipped_tokens": 3}
+    fast = write_run(tmp_path / "run", [unit(0, decode_ms=1.0), unit(1, decode_ms=1.2, **bug)])
+    summary = metrics.summarise(fast)
+    text = "\n".join(summary["warnings"])
+    assert "above M" in text
+    assert "not lossless: 1 outputs" in text and "toy-1, token 7" in text
+    assert "n = 2 prompts is few" in text
+    assert "some overlap" in text
+    assert summary["clipped"] == 1
+    assert summary["first_divergence"] == {
+        **{"prompt_id": "toy-1", "repeat": 0, "index": 7, "gap": 2.5, "lossless": "bug"}
+    }
+    longer = unit(1)
+    longer[1].prompt.new_tokens += 1
+    text = "\n".join(metrics.summarise(write_run(tmp_path / "longer", [unit(0), longer]))["warnings"])
+    assert "1 of 2 pairs differ in length" in text
+    assert "do not add up" in text
+    told = write_run(tmp_path / "told", [unit(0)], warnings=["a process was busy"])
+    assert metrics.summarise(told)["warnings"][0] == "a process was busy"
+
+
+def test_summary_without_a_baseline_or_without_layers(tmp_path: Path) -> None:
+    alone = metrics.summarise(write_run(tmp_path / "alone", [unit(0)[1:], unit(1)[1:]]))
+    assert (alone["n_pairs"], alone["speedup"], alone["ar_tokens_per_s"]) == (0, None, None)
+    assert alone["method_tokens_per_s"] > 0
+    assert any("no baseline" in text for text in alone["warnings"])
+    baseline = metrics.summarise(write_run(tmp_path / "baseline", [unit(0)[:1]]))
+    assert (baseline["M"], baseline["alpha"], baseline["skip_ratio"], baseline["tpt_predicted"]) == (None,) * 4
+
+
+def test_runs_compare_only_under_equal_conditions(run: Run, tmp_path: Path) -> None:
+    units = [unit(i) for i in range(24)]
+    metrics.comparable(run, write_run(tmp_path / "same", units, method="swift", seed=1, decode={"reuse_prefix": True}))
+    different: list[tuple[str, list[Any], dict[str, Any]]] = [
+        ("prompts: 24 and 23, 23 in common", units[1:], {}),
+        ("model", units, {"model": {"dtype": "bfloat16"}}),
+        ("hardware", units, {"provenance": {"device": {"cpu": "Other", "cores": 2, "gpus": []}}}),
+        ("decode", units, {"decode": {"temperature": 1.0}}),
+    ]
+    for i, (what, chosen, changes) in enumerate(different):
+        with pytest.raises(ConfigError, match=what):
+            metrics.comparable(run, write_run(tmp_path / str(i), chosen, **changes))

@@ -1,0 +1,213 @@
+"""The decoder against transformers and against itself: prefill, cached decode, trees, branches, skipping, placement."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from ssd_bench.checkpoint import Checkpoint
+from ssd_bench.errors import ConfigError
+from ssd_bench.kernels import native, select
+from ssd_bench.layer_set import LayerSet
+from ssd_bench.model import Architecture, Decoder
+from ssd_bench.tree import TokenTree
+from tests.conftest import CONTEXT, FAMILIES, LAYERS, VOCAB
+
+Load = Callable[..., Decoder]
+KERNELS = ["torch", pytest.param("native", marks=pytest.mark.skipif(native() is None, reason="no compiler"))]
+TOLERANCE = 1e-4  # of a float32 logit
+
+
+def tokens(n: int, seed: int = 0) -> torch.Tensor:
+    return torch.randint(VOCAB, (n,), generator=torch.Generator().manual_seed(seed))
+
+
+def all_logits(decoder: Decoder, ids: torch.Tensor, skip: LayerSet | None = None) -> torch.Tensor:
+    """Logits at every position, from one forward without a cache prefix."""
+    cache = decoder.new_cache(len(ids))
+    sublayers = skip.kept if skip else decoder.all_sublayers
+    hidden, _ = decoder.forward(decoder.embed(ids), decoder.nodes(len(ids), 0), cache, sublayers)
+    return decoder.logits(hidden)
+
+
+@pytest.mark.parametrize("kernels", KERNELS)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_parity_with_transformers(family: str, kernels: str, checkpoints: dict[str, Path], decoders: Load) -> None:
+    """Prefill, cached decode and trees, float32: max |logit difference| <= 1e-4 (HF sees a tree as its own paths)."""
+    model = AutoModelForCausalLM.from_pretrained(checkpoints[family], dtype=torch.float32, attn_implementation="eager")
+    decoder = decoders(family, torch.float32, kernels)
+    ids = tokens(40)
+    with torch.no_grad():
+        expected = model(ids[None]).logits[0]
+    cache = decoder.new_cache(64)
+    last, _ = decoder.prefill(ids[:30], cache)
+    got = [decoder.logits(last)]
+    for token in ids[30:36]:
+        hidden, _ = decoder.forward(decoder.embed(token[None]), decoder.nodes(1, cache.length), cache, decoder.all_sublayers)
+        got.append(decoder.logits(hidden))
+        cache.commit([0])
+    assert (torch.cat(got) - expected[29:36]).abs().max() <= TOLERANCE
+    tree = TokenTree((int(ids[36]), 5, 7, 9, 11, 13), (-1, 0, 0, 1, 3, 2))
+    nodes = decoder.tree_nodes(tree.depths, tree.mask(), cache.length)
+    hidden, _ = decoder.forward(decoder.embed(torch.tensor(tree.tokens)), nodes, cache, decoder.all_sublayers)
+    logits = decoder.logits(hidden)
+    for node in range(len(tree)):
+        path = [i for i in range(len(tree)) if tree.mask()[node, i]]
+        with torch.no_grad():
+            full = torch.cat([ids[:36], torch.tensor([tree.tokens[i] for i in path])])
+            assert (model(full[None]).logits[0, -1] - logits[node]).abs().max() <= TOLERANCE
+
+
+@pytest.mark.parametrize("kernels", KERNELS)
+def test_chunked_prefill_equals_one_forward(kernels: str, decoders: Load, monkeypatch: pytest.MonkeyPatch) -> None:
+    decoder = decoders("qwen3", torch.float32, kernels)
+    ids = tokens(100)
+    whole = all_logits(decoder, ids)[-1]
+    monkeypatch.setattr("ssd_bench.model.PREFILL_CHUNK", 33)
+    last, _ = decoder.prefill(ids, decoder.new_cache(128))
+    assert (decoder.logits(last)[0] - whole).abs().max() <= TOLERANCE
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3"])
+def test_skipped_sublayers_do_not_run(family: str, decoders: Load, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Executed sublayers = 2L - |z| on every architecture, and the logits change."""
+    decoder = decoders(family)
+    skip = LayerSet.skipping(LAYERS, attn=[1, 2], mlp=[0])
+    ran: list[str] = []
+    for name in ("_attention", "_mlp"):
+        original = getattr(decoder, name)
+        monkeypatch.setattr(decoder, name, lambda *a, f=original, n=name: (ran.append(n), f(*a)))
+    ids = tokens(12)
+    partial = all_logits(decoder, ids, skip)
+    assert (ran.count("_attention"), ran.count("_mlp")) == (LAYERS - 2, LAYERS - 1)
+    assert (partial - all_logits(decoder, ids)).abs().max() > 1e-2
+
+
+def test_all_sublayers_skipped_is_the_embedding(decoders: Load) -> None:
+    decoder = decoders()
+    ids = tokens(5)
+    nothing = LayerSet(LAYERS, frozenset(range(2 * LAYERS)))
+    assert torch.equal(all_logits(decoder, ids, nothing), decoder.logits(decoder.embed(ids)))
+
+
+def test_taps_are_the_stream_at_each_boundary(decoders: Load) -> None:
+    decoder = decoders()
+    ids, taps = tokens(9), tuple(range(2 * LAYERS + 1))
+    cache = decoder.new_cache(16)
+    hidden, kept = decoder.forward(decoder.embed(ids), decoder.nodes(9, 0), cache, decoder.all_sublayers, taps)
+    assert kept is not None and torch.equal(kept[0], decoder.embed(ids)) and torch.equal(kept[-1], hidden)
+    for i in range(2 * LAYERS):  # each boundary follows from the one before
+        after, _ = decoder.forward(kept[i].clone(), decoder.nodes(9, 0), cache, [i])
+        assert torch.allclose(after, kept[i + 1])
+
+
+@pytest.mark.parametrize("prefix", [0, 3, 20])
+def test_branches_equal_separate_forwards(prefix: int, decoders: Load) -> None:
+    """Branch isolation: each of B branches gets what it gets alone, and permuting or adding branches changes nothing."""
+    decoder = decoders("qwen3")
+    cache = decoder.new_cache(40)
+    if prefix:
+        decoder.prefill(tokens(prefix), cache)
+    streams = torch.randn(5, 4, 32, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    for i in range(2 * LAYERS):
+        together = decoder.branches(i, streams, cache, prefix)
+        for b in range(5):
+            alone, _ = decoder.forward(streams[b].clone(), decoder.nodes(4, prefix), cache, [i])
+            assert torch.allclose(together[b], alone)
+        order = torch.tensor([3, 0, 4])
+        assert torch.allclose(decoder.branches(i, streams[order], cache, prefix), together[order])
+
+
+def test_branches_leave_cache_and_input_alone(decoders: Load) -> None:
+    decoder = decoders()
+    cache = decoder.new_cache(40)
+    decoder.prefill(tokens(10), cache)
+    before, stream = [k.clone() for k in cache.keys], torch.randn(2, 3, 32, dtype=torch.float64)
+    copy = stream.clone()
+    decoder.branches(2, stream, cache, 8)
+    assert torch.equal(stream, copy) and all(torch.equal(a, b) for a, b in zip(before, cache.keys))
+
+
+def test_scratch_rows_away_from_a_shorter_prefix(decoders: Load) -> None:
+    """Nodes may see a prefix that ends before the committed length (match scores over a past window)."""
+    decoder = decoders()
+    ids = tokens(20)
+    cache = decoder.new_cache(64)
+    decoder.prefill(ids, cache)
+    window = decoder.nodes(5, prefix_len=8, row=cache.length)
+    hidden, _ = decoder.forward(decoder.embed(ids[8:13]), window, cache, decoder.all_sublayers)
+    assert torch.allclose(decoder.logits(hidden), all_logits(decoder, ids)[8:13])
+
+
+def test_blocks_spread_over_devices(checkpoints: dict[str, Path], decoders: Load) -> None:
+    """Placement by layer, on two names of the CPU (the only devices there are everywhere)."""
+    devices = [torch.device("cpu"), torch.device("cpu", 0)]
+    spread = Decoder.load(Checkpoint(checkpoints["qwen3"]), torch.float64, devices, select("cpu", torch.float64, "torch"))
+    assert len(spread.blocks) == LAYERS
+    ids = tokens(12)
+    assert torch.equal(all_logits(spread, ids), all_logits(decoders("qwen3"), ids))
+
+
+@pytest.mark.parametrize("old", [True, False])
+def test_rotary_base_of_old_and_new_checkpoints(old: bool, checkpoints: dict[str, Path], tmp_path: Path) -> None:
+    """rope_theta at the top level (transformers 4) and in rope_parameters (5) give the same frequencies."""
+    source = checkpoints["llama3_rope"]
+    config = json.loads((source / "config.json").read_text())
+    rope = config.pop("rope_parameters")
+    if old:
+        config["rope_theta"] = rope.pop("rope_theta")
+        config["rope_scaling"] = rope
+    else:
+        config["rope_parameters"] = rope
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    from ssd_bench.rope import frequencies
+
+    got, expected = (frequencies(Checkpoint(folder).config)[0] for folder in (tmp_path, source))
+    assert torch.equal(got, expected) and not torch.allclose(got[1:], 1e4 ** (-torch.arange(2, 8, 2) / 8))
+
+
+def test_pytorch_bin_checkpoints_load(checkpoints: dict[str, Path], tmp_path: Path, decoders: Load) -> None:
+    from safetensors.torch import load_file
+
+    torch.save(load_file(checkpoints["qwen2"] / "model.safetensors"), tmp_path / "pytorch_model.bin")
+    (tmp_path / "config.json").write_text((checkpoints["qwen2"] / "config.json").read_text())
+    decoder = Decoder.load(Checkpoint(tmp_path), torch.float64, [torch.device("cpu")], select("cpu", torch.float64, "torch"))
+    assert torch.equal(all_logits(decoder, tokens(8)), all_logits(decoders("qwen2"), tokens(8)))
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"model_type": "gpt2"}, "model_type"),
+        ({"hidden_act": "gelu"}, "hidden_act"),
+        ({"rope_parameters": {"rope_type": "longrope", "rope_theta": 1e4, "factor": 2.0}}, "rope_type"),
+    ],
+)
+def test_unsupported_architectures_are_refused(change: dict, field: str, checkpoints: dict[str, Path]) -> None:
+    config = Checkpoint(checkpoints["llama"]).config
+    with pytest.raises(ConfigError, match=field):
+        Architecture.of(_changed(config, change))
+
+
+def test_sliding_window_is_refused() -> None:
+    config = FAMILIES["qwen2"]()
+    with pytest.raises(ConfigError, match="layer_types"):
+        Architecture.of(_changed(config, {"layer_types": ["full_attention"] * 3 + ["sliding_attention"]}))
+
+
+def _changed(config: object, change: dict) -> object:
+    for key, value in change.items():
+        (config.__dict__ if key == "model_type" else config.__dict__)[key] = value
+    return config
+
+
+def test_weight_bytes_count_tied_weights_once(decoders: Load) -> None:
+    tied, untied = decoders("llama"), decoders("qwen2")
+    assert tied.head_weight is tied.embedding
+    assert untied.weight_bytes - untied.head_weight.nbytes >= sum(b.qkv.nbytes for b in untied.blocks)
+    assert CONTEXT == tied.arch.context

@@ -1,0 +1,152 @@
+"""Prompt encoding: templates, special tokens, and clipping that is exact and maximal."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+from transformers import PreTrainedTokenizerFast
+
+from ssd_bench.errors import ConfigError
+from ssd_bench.prompting import encode
+from ssd_bench.task import Prompt
+
+CORPUS = [
+    "the report of the ferry service",
+    "Summarize the following text:\n\nSummary:",
+    "a naïve café — 日本語 text",
+] * 20
+CHAT = (
+    "{{ bos_token }}{% for m in messages %}<|{{ m['role'] }}|>{{ m['content'] | trim }}\n{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>{% endif %}"
+)
+
+
+def make_tokenizer(chat_template: str | None) -> PreTrainedTokenizerFast:
+    core = Tokenizer(models.BPE())
+    core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    core.decoder = decoders.ByteLevel()
+    special = ["<s>", "<|user|>", "<|assistant|>"]
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(vocab_size=340, special_tokens=special, initial_alphabet=alphabet)
+    core.train_from_iterator(CORPUS, trainer)
+    core.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 0)])
+    return PreTrainedTokenizerFast(tokenizer_object=core, bos_token="<s>", chat_template=chat_template)
+
+
+TOKENIZER = make_tokenizer(CHAT)
+
+
+def make_prompt(body: str, head: str = "Read this:\n\n", tail: str = "\n\nSummary:") -> Prompt:
+    return Prompt(id="toy-1", head=head, body=body, tail=tail, reference="", domain="toy")
+
+
+def expected_text(text: str, template: str) -> str:
+    return f"<s>{text}" if template == "plain" else f"<s><|user|>{text.strip()}\n<|assistant|>"
+
+
+@pytest.mark.parametrize("template", ["chat", "plain"])
+@pytest.mark.parametrize("limit", [None, 10_000])
+def test_a_prompt_that_fits_is_left_alone(template: str, limit: int | None) -> None:
+    prompt = make_prompt("the ferry report")
+    encoded = encode(prompt, TOKENIZER, template, limit)
+    assert TOKENIZER.decode(list(encoded.ids)) == expected_text("Read this:\n\nthe ferry report\n\nSummary:", template)
+    assert encoded.ids.count(TOKENIZER.bos_token_id) == 1
+    assert encoded.clipped == 0
+
+
+def test_the_hash_is_that_of_the_ids() -> None:
+    one, two = (encode(make_prompt(body), TOKENIZER, "plain", None) for body in ("one", "two"))
+    assert len(one.sha256) == 64
+    assert one.sha256 != two.sha256
+    assert one == encode(make_prompt("one"), TOKENIZER, "plain", 500)
+
+
+def test_a_template_that_prints_the_date_gets_a_fixed_one() -> None:
+    dated = make_tokenizer(
+        "{% if not date_string is defined %}{{ raise_exception('today') }}{% endif %}{{ date_string }}"
+    )
+    assert "26 Jul 2024" in dated.decode(list(encode(make_prompt("x"), dated, "chat", None).ids))
+
+
+def fits(prompt: Prompt, body: str, template: str, limit: int) -> bool:
+    whole = make_prompt(body, prompt.head, prompt.tail)
+    return len(encode(whole, TOKENIZER, template, None).ids) <= limit
+
+
+def check_clip(prompt: Prompt, template: str, limit: int) -> None:
+    """At most `limit` ids, head and tail whole, a beginning of the body that one more token would make too long."""
+    full = encode(prompt, TOKENIZER, template, None)
+    clipped = encode(prompt, TOKENIZER, template, limit)
+    assert 1 <= len(clipped.ids) <= limit
+    assert clipped.clipped == len(full.ids) - len(clipped.ids)
+    ends = TOKENIZER(prompt.body, add_special_tokens=False, return_offsets_mapping=True)["offset_mapping"]
+    cuts = sorted({end for _, end in ends} | {len(prompt.body)})
+    bodies = [prompt.body[:cut] for cut in cuts]
+    texts = [expected_text(prompt.head + body + prompt.tail, template) for body in bodies]
+    kept = max(i for i, text in enumerate(texts) if text == TOKENIZER.decode(list(clipped.ids)))
+    assert kept == len(cuts) - 1 or not fits(prompt, bodies[kept + 1], template, limit)
+
+
+@pytest.mark.parametrize("template", ["chat", "plain"])
+@settings(max_examples=60, deadline=None)
+@given(
+    body=st.text(alphabet="the reportéf日🙂 \n.", min_size=1, max_size=120).filter(lambda text: text.strip() != ""),
+    cut=st.integers(1, 80),
+)
+def test_clipping_is_exact_and_maximal(template: str, body: str, cut: int) -> None:
+    prompt = make_prompt("the " + body)
+    limit = len(encode(prompt, TOKENIZER, template, None).ids) - cut
+    if limit >= len(encode(make_prompt("the"), TOKENIZER, template, None).ids):
+        check_clip(prompt, template, limit)
+
+
+def test_clipping_a_long_body_asks_the_tokenizer_a_few_times_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    words = random.Random(0).choices(["the", "ferry", "report", "日本", "café,", "\n\n"], k=6000)
+    prompt, calls = make_prompt(" ".join(words)), 0
+    call: Callable[..., object] = type(TOKENIZER).__call__
+
+    def counted(self: object, *args: object, **kwargs: object) -> object:
+        nonlocal calls
+        calls += 1
+        return call(self, *args, **kwargs)
+
+    monkeypatch.setattr(PreTrainedTokenizerFast, "__call__", counted)
+    assert 990 < len(encode(prompt, TOKENIZER, "plain", 1000).ids) <= 1000
+    assert calls < 30
+
+
+@pytest.mark.parametrize("template", ["chat", "plain"])
+def test_every_limit_from_the_smallest_that_fits(template: str) -> None:
+    prompt = make_prompt("the report of the ferry service, 日本語 text")
+    smallest = len(encode(make_prompt("the"), TOKENIZER, template, None).ids)
+    for limit in range(smallest, len(encode(prompt, TOKENIZER, template, None).ids)):
+        check_clip(prompt, template, limit)
+    with pytest.raises(ConfigError, match=r"prompt='toy-1' .*head and tail alone exceed that.*longer context"):
+        encode(prompt, TOKENIZER, template, smallest - 1)
+
+
+@pytest.mark.parametrize("limit", [3, 0, -5])
+def test_a_prompt_without_a_body_is_never_cut(limit: int) -> None:
+    prompt = make_prompt("", head="Question: how many?\nAnswer:", tail="")
+    length = len(encode(prompt, TOKENIZER, "plain", None).ids)
+    with pytest.raises(ConfigError, match=rf"prompt='toy-1' .*has {length} tokens and at most {limit} fit.*shots"):
+        encode(prompt, TOKENIZER, "plain", limit)
+
+
+def test_templates_that_cannot_work_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"model\.template='chat' .*no chat template: use model\.template=plain"):
+        encode(make_prompt("x"), make_tokenizer(None), "chat", None)
+    with pytest.raises(ConfigError, match=r"model\.template='raw' .*chat, plain"):
+        encode(make_prompt("x"), TOKENIZER, "raw", None)
+
+
+def test_an_empty_prompt_is_refused() -> None:
+    bare = make_tokenizer(None)
+    bare.backend_tokenizer.post_processor = processors.ByteLevel()
+    with pytest.raises(ConfigError, match=r"prompt='toy-1' .*at least one"):
+        encode(make_prompt("", head="", tail=""), bare, "plain", None)

@@ -1,0 +1,287 @@
+"""The record: nothing is lost or torn by a kill, a resumed run is the same run, what is read is what was written."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pyarrow.parquet as pq
+import pytest
+
+from ssd_bench.errors import ConfigError
+from ssd_bench.record import (
+    SCHEMA_VERSION,
+    SCHEMAS,
+    PromptRecord,
+    Run,
+    RunWriter,
+    find_runs,
+    is_complete,
+    load_run,
+    read_header,
+)
+from tests.synthetic import header, unit, write_run
+
+UNITS = [(0, 0), (1, 0), (0, 1)]  # repeats outside, as the runner streams them
+
+
+def stateful_run(run_dir: Path) -> None:
+    """A run whose every unit depends on the method state that the units before it left."""
+    with RunWriter(run_dir, header()) as writer:
+        state = writer.last_state() or b"start"
+        for prompt_index, repeat in UNITS:
+            if (prompt_index, repeat) not in writer.done:
+                state = hashlib.sha256(state + bytes([prompt_index, repeat])).digest()
+                writer.add(prompt_index, repeat, unit(prompt_index, repeat, tokens=12, text=state.hex()), state)
+        writer.finish({"wall_s": 1.0, "finished_at": "then"})
+
+
+def assert_same(run: Run, reference: Run) -> None:
+    for name in SCHEMAS:
+        pd.testing.assert_frame_equal(getattr(run, name), getattr(reference, name))
+    assert {k: v for k, v in run.header.items() if k != "resumed"} == reference.header
+    assert not (run.path / "parts").exists()
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    run_dir = tmp_path_factory.mktemp("reference") / "run"
+    stateful_run(run_dir)
+    return load_run(run_dir)
+
+
+KILL_AT_EVERY_CALL = """
+import os, signal, sys
+from pathlib import Path
+from tests.test_record import stateful_run
+
+def attempt(run_dir, kill_at):
+    calls = 0
+    def deadly(function):
+        def call(*args, **kwargs):
+            nonlocal calls
+            calls += 1
+            if calls == kill_at:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return function(*args, **kwargs)
+        return call
+    os.fsync = lambda descriptor: None  # a kill, unlike a power cut, does not need the disk
+    for name in ("replace", "fsync", "unlink", "rmdir", "mkdir"):
+        setattr(os, name, deadly(getattr(os, name)))
+    stateful_run(run_dir)
+
+kill_at, killed = 1, True
+while killed:
+    pid = os.fork()
+    if pid == 0:
+        attempt(Path(sys.argv[1]) / str(kill_at), kill_at)
+        os._exit(0)
+    killed = os.WIFSIGNALED(os.waitpid(pid, 0)[1])
+    kill_at += 1
+"""
+
+
+def test_a_kill_at_any_write_loses_at_most_the_unit_in_flight(
+    tmp_path: Path, reference: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+    subprocess.run([sys.executable, "-c", KILL_AT_EVERY_CALL, str(tmp_path)], check=True, timeout=60)
+    attempts = sorted(tmp_path.iterdir(), key=lambda path: int(path.name))
+    assert len(attempts) > 3 * (len(UNITS) + 5)
+    kept = []
+    for run_dir in attempts:
+        complete = is_complete(run_dir, "key")
+        assert complete or not find_runs(run_dir)
+        with RunWriter(run_dir, header()) as writer:
+            assert writer.done == set(UNITS[: len(writer.done)])
+            assert complete == writer.complete
+            kept.append(len(writer.done))
+        stateful_run(run_dir)
+        assert_same(load_run(run_dir), reference)
+        assert not list(run_dir.glob("**/*.tmp"))
+    assert kept == sorted(kept)
+    assert set(kept) == set(range(len(UNITS) + 1))
+
+
+def test_kills_at_random_times_then_the_same_record(tmp_path: Path, reference: Run) -> None:
+    run_dir, rng = tmp_path / "run", random.Random(0)
+    script = (
+        "import sys, time; from pathlib import Path; import tests.test_record as t; print('go', flush=True)\n"
+        "add = t.RunWriter.add\n"
+        "t.RunWriter.add = lambda *a: (time.sleep(0.02), add(*a))\n"
+        "t.stateful_run(Path(sys.argv[1]))"
+    )
+    for _ in range(2):
+        process = subprocess.Popen([sys.executable, "-c", script, str(run_dir)], stdout=subprocess.PIPE)
+        assert process.stdout is not None
+        process.stdout.readline()
+        time.sleep(rng.uniform(0, 0.1))
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+    stateful_run(run_dir)
+    assert_same(load_run(run_dir), reference)
+
+
+def test_the_tables_hold_what_was_added(tmp_path: Path) -> None:
+    units = [unit(2), unit(0, divergence_index=3, divergence_gap=0.25, lossless="tie", score=None)]
+    run = write_run(tmp_path / "run", units)
+    assert list(run.prompts[["prompt_index", "arm"]].itertuples(index=False, name=None)) == [
+        *((0, "ar"), (0, "method"), (2, "ar"), (2, "method"))
+    ]
+    row = run.prompts.iloc[1]
+    assert (row["divergence_index"], row["divergence_gap"], row["lossless"]) == (3, 0.25, "tie")
+    assert pd.isna(row["score"])
+    assert row["output_ids"].tolist() == list(units[1][1].prompt.output_ids)
+    assert row["peak_bytes"] == 2**33
+    assert row["text"] == "é"
+    assert pd.isna(run.prompts.iloc[0]["divergence_index"])
+    assert str(run.steps["layer_set_id"].dtype) == "Int32"
+    stored = run.steps[(run.steps["arm"] == "method") & (run.steps["prompt_index"] == 2)]
+    sets = run.layer_sets.set_index("layer_set_id")
+    for (_, step), added in zip(stored.iterrows(), units[0][1].steps, strict=True):
+        assert step["verify_ms"] == added.verify_ms
+        if added.layer_set is None:
+            assert pd.isna(step["layer_set_id"])
+        else:
+            assert tuple(sets.loc[step["layer_set_id"], "skip_attn"]) == added.layer_set.skip_attn
+            assert tuple(sets.loc[step["layer_set_id"], "skip_mlp"]) == added.layer_set.skip_mlp
+
+
+def test_layer_set_ids_go_by_first_appearance_in_stream_order(tmp_path: Path) -> None:
+    units = [unit(1), unit(0)]
+    run = write_run(tmp_path / "run", units)
+    seen = [s.layer_set for records in units for s in records[1].steps if s.layer_set]
+    expected = [s.skip_attn for s in dict.fromkeys(seen)]
+    assert [tuple(skip) for skip in run.layer_sets["skip_attn"]] == expected
+
+
+def test_every_column_is_described_and_typed_on_disk(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", [unit(0)])
+    for name, schema in SCHEMAS.items():
+        stored = pq.read_schema(run.path / f"{name}.parquet")
+        assert stored.names == schema.names
+        for on_disk, column in zip(stored, schema, strict=True):
+            assert column.metadata[b"description"] == on_disk.metadata[b"description"]
+            assert (column.type, column.nullable) == (on_disk.type, on_disk.nullable)
+    assert run.header["status"] == "complete"
+    assert run.header["schema_version"] == SCHEMA_VERSION
+
+
+def test_a_run_without_steps_or_layers_is_readable(tmp_path: Path) -> None:
+    records = [PromptRecord(record.prompt, []) for record in unit(0)]
+    run = write_run(tmp_path / "run", [records])
+    assert len(run.prompts) == 2
+    assert run.steps.empty
+    assert run.layer_sets.empty
+
+
+def test_numpy_scalars_are_written(tmp_path: Path) -> None:
+    records = unit(0)
+    records[1].prompt.decode_ms = np.float32(1.5)  # type: ignore[assignment]
+    records[1].steps[0].accepted_len = np.int64(1)  # type: ignore[assignment]
+    run = write_run(tmp_path / "run", [records])
+    assert run.prompts.iloc[1]["decode_ms"] == 1.5
+
+
+def test_a_value_that_does_not_fit_fails_when_it_is_added(tmp_path: Path) -> None:
+    with RunWriter(tmp_path / "run", header()) as writer:
+        for wrong in (unit(0, new_tokens="many"), unit(0, domain=None)):
+            with pytest.raises((ValueError, TypeError)):
+                writer.add(0, 0, wrong, None)
+        with pytest.raises(ValueError, match="row of"):
+            writer.add(1, 0, unit(0), None)
+        with pytest.raises(ValueError, match="arms"):
+            writer.add(0, 0, [unit(0)[0], unit(0)[0]], None)
+        assert writer.done == set()
+        writer.add(0, 0, unit(0), None)
+        with pytest.raises(ValueError, match="done already"):
+            writer.add(0, 0, unit(0), None)
+
+
+def test_two_writers_of_one_run_are_refused_until_the_first_lets_go(tmp_path: Path) -> None:
+    script = "import sys; from tests.synthetic import *; RunWriter(Path(sys.argv[1]), header())"
+    with RunWriter(tmp_path / "run", header()):
+        with pytest.raises(ConfigError, match="another process is writing"):
+            RunWriter(tmp_path / "run", header())
+        other = subprocess.run([sys.executable, "-c", script, str(tmp_path / "run")], capture_output=True, text=True)
+        assert "another process is writing" in other.stderr
+    RunWriter(tmp_path / "run", header()).close()
+
+
+def test_a_complete_run_is_left_as_it_is_unless_fresh(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", [unit(0), unit(1)])
+    assert is_complete(run.path, "key")
+    assert not is_complete(run.path, "other")
+    assert not is_complete(tmp_path / "none", "key")
+    before = (run.path / "run.json").read_bytes()
+    with RunWriter(run.path, header()) as writer:
+        assert writer.done == {(0, 0), (1, 0)}
+        writer.finish({"wall_s": 99.0})
+    assert (run.path / "run.json").read_bytes() == before
+    with RunWriter(run.path, header(), fresh=True) as writer:
+        assert writer.done == set()
+        assert not is_complete(run.path, "key")
+
+
+def test_fresh_discards_the_units_of_a_killed_run(tmp_path: Path) -> None:
+    with RunWriter(tmp_path / "run", header()) as writer:
+        writer.add(0, 0, unit(0), b"state")
+    with RunWriter(tmp_path / "run", header(), fresh=True) as writer:
+        assert writer.done == set()
+        assert writer.last_state() is None
+
+
+def test_another_key_or_machine_cannot_resume(tmp_path: Path) -> None:
+    with RunWriter(tmp_path / "run", header()) as writer:
+        writer.add(0, 0, unit(0), None)
+    with pytest.raises(ConfigError, match="another configuration"):
+        RunWriter(tmp_path / "run", header(content_key="other"))
+    with pytest.raises(ConfigError, match="Imaginary 9000"):
+        RunWriter(tmp_path / "run", header(provenance={"device": {"cpu": "Other", "cores": 2, "gpus": []}}))
+    with RunWriter(tmp_path / "run", header(command="again")) as writer:
+        assert writer.header["command"] == header()["command"]
+        assert len(writer.header["resumed"]) == 1
+
+
+def test_a_directory_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError) as caught:
+        RunWriter(tmp_path / "file" / "run", header())
+    assert caught.value.field == "runs_dir"
+
+
+def test_damage_newer_schemas_and_unfinished_runs_are_named(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", [unit(0)])
+    content = json.loads((run.path / "run.json").read_text())
+    (run.path / "steps.parquet").write_bytes(b"PAR1 no more")
+    with pytest.raises(ConfigError, match=r"steps\.parquet"):
+        load_run(run.path)
+    (run.path / "run.json").write_text(json.dumps(content | {"schema_version": SCHEMA_VERSION + 1}))
+    with pytest.raises(ConfigError, match="newer ssd-bench"):
+        load_run(run.path)
+    (run.path / "run.json").write_text('{"status": "comp')
+    with pytest.raises(ConfigError, match=r"run\.json.*damaged"):
+        read_header(run.path)
+    assert find_runs(tmp_path) == [run.path]  # listed, so that whoever loads it hears of the damage
+    with RunWriter(tmp_path / "running", header()), pytest.raises(ConfigError, match="not complete"):
+        load_run(tmp_path / "running")
+
+
+def test_find_runs_lists_complete_runs_oldest_first(tmp_path: Path) -> None:
+    for name, finished in (("reference/b", "2026-01-02"), ("c", "2026-01-03"), ("a", "2026-01-01")):
+        with RunWriter(tmp_path / name, header()) as writer:
+            writer.add(0, 0, unit(0), None)
+            writer.finish({"finished_at": finished})
+    RunWriter(tmp_path / "running", header()).close()
+    assert [str(path.relative_to(tmp_path)) for path in find_runs(tmp_path)] == ["a", "reference/b", "c"]
+    assert find_runs(tmp_path / "nowhere") == []
+    assert not os.path.exists(tmp_path / "a" / ".lock")

@@ -1,0 +1,165 @@
+"""The report: what a reader finds for which runs, on the terminal and on disk."""
+
+from __future__ import annotations
+
+import csv
+import subprocess
+import sys
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ssd_bench import metrics
+from ssd_bench.report import figures, tables
+from ssd_bench.report.__main__ import main
+from ssd_bench.report.terminal import run_table
+from tests.synthetic import unit, write_run
+
+COLUMNS = [
+    *("model", "method", "n", "M", "α", "tokens/s AR", "tokens/s method", "speedup", "TPT predicted", "TPT estimated"),
+    *("overhead", "skip ratio", "score AR", "score method", "lossless", "clipped", "dtype", "device", "run"),
+]
+
+
+@pytest.fixture(scope="module")
+def runs_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two comparable runs, one on other prompts, one of another task, one without a baseline, one unfinished."""
+    root = tmp_path_factory.mktemp("report") / "runs"
+    units = [unit(i) for i in range(6)]
+    write_run(root / "a", units, run_id="run-a")
+    tie: dict[str, Any] = {"lossless": "tie", "divergence_index": 4, "divergence_gap": 0.1}
+    write_run(root / "reference" / "b", [*units[:5], unit(5, accept=0.9, **tie)], run_id="run-b", method="swift")
+    write_run(root / "c", units[:3], run_id="run-c", method="clasp")
+    write_run(root / "d", units, run_id="run-d", task={"name": "other/task", "metric": None})
+    write_run(root / "e", [records[1:] for records in units], run_id="run-e", method="del")
+    (root / "f").mkdir()
+    (root / "f" / "run.json").write_text('{"status": "running", "schema_version": 1}')
+    return root
+
+
+@pytest.fixture(scope="module")
+def printed(runs_dir: Path) -> subprocess.CompletedProcess[str]:
+    script = "import sys; from ssd_bench.report.__main__ import main; code = main(sys.argv[1:]); "
+    script += "assert not [m for m in sys.modules if m.split('.')[0] == 'torch']; sys.exit(code)"
+    return subprocess.run([sys.executable, "-c", script, f"runs_dir={runs_dir}"], capture_output=True, text=True)
+
+
+def markdown_rows(text: str) -> list[list[str]]:
+    lines = [line for line in text.splitlines() if line.startswith("|") and not line.startswith("|:")]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+
+
+def test_the_report_writes_and_prints_every_task_without_torch(
+    runs_dir: Path, printed: subprocess.CompletedProcess[str]
+) -> None:
+    assert printed.returncode == 0, printed.stderr
+    names = {f"{task}{suffix}" for task in ("toy", "other_task") for suffix in (".md", ".csv", ".png", ".pdf")}
+    assert {path.name for path in (runs_dir / "report").iterdir()} == names
+    for path in (runs_dir / "report").iterdir():
+        assert str(path) in printed.stdout
+    assert (runs_dir / "report" / "toy.md").read_text() in printed.stdout
+    assert (runs_dir / "report" / "toy.png").read_bytes().startswith(b"\x89PNG")
+    assert (runs_dir / "report" / "toy.pdf").read_bytes().startswith(b"%PDF")
+
+
+def test_comparable_runs_share_a_table_under_one_ar_row(
+    runs_dir: Path, printed: subprocess.CompletedProcess[str]
+) -> None:
+    text = (runs_dir / "report" / "toy.md").read_text()
+    assert text.count("\n## ") == 2
+    first, second = text.split("\n## ")[1:]
+    head, *rows = markdown_rows(first)
+    assert head == COLUMNS
+    table = [dict(zip(COLUMNS, row, strict=True)) for row in rows]
+    assert [row["method"] for row in table] == ["ar", "knapspec", "swift", "del"]
+    ar, knapspec, swift, alone = table
+    assert (ar["M"], ar["speedup"], ar["α"], ar["lossless"], ar["run"]) == (
+        "1.00",
+        "1.00",
+        "–",
+        "by definition",
+        "3 runs",
+    )
+    assert knapspec["speedup"].count(",") == 1 and knapspec["speedup"].endswith("]")
+    assert (knapspec["lossless"], swift["lossless"]) == ("6/6", "5/6 (1 tie)")
+    assert (alone["speedup"], alone["tokens/s AR"]) == ("–", "–")
+    assert [row["n"] for row in table] == ["6"] * 4
+    assert "- run-a: n = 6 prompts is few" in first
+    assert [row[1] for row in markdown_rows(second)[1:]] == ["ar", "clasp"]
+    assert "n = 3 prompts" in second
+
+
+def test_the_csv_holds_the_same_rows_unrounded(runs_dir: Path, printed: subprocess.CompletedProcess[str]) -> None:
+    with open(runs_dir / "report" / "toy.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["method"] for row in rows] == ["ar", "knapspec", "swift", "del", "ar", "clasp"]
+    assert len({row["group"] for row in rows}) == 2
+    knapspec = rows[1]
+    rates = [float(knapspec[f"{arm}_tokens_per_s"]) for arm in ("method", "ar")]
+    assert float(knapspec["speedup"]) == pytest.approx(rates[0] / rates[1])
+    assert float(knapspec["speedup_lo"]) < float(knapspec["speedup"]) < float(knapspec["speedup_hi"])
+
+
+def test_the_figure_stacks_to_the_time_per_token(tmp_path: Path) -> None:
+    runs = [write_run(tmp_path / name, [unit(i) for i in range(3)], method=name) for name in ("swift", "clasp")]
+    groups = tables.by_task(runs)["toy"]
+    speed, time = figures.task_figure("toy", groups).axes
+    assert [label.get_text() for label in speed.get_yticklabels()] == ["ar", "swift", "clasp"]
+    rates = [bar.get_width() for bar in speed.patches]  # type: ignore[attr-defined]
+    assert rates == [pytest.approx(row["method_tokens_per_s"]) for row in groups[0].rows]
+    stacks = [bar.get_width() for bar in time.patches]  # type: ignore[attr-defined]
+    for i, rate in enumerate(rates):
+        assert sum(stacks[4 * i : 4 * i + 4]) == pytest.approx(1000 / rate)
+    first, again = (figures.save(figures.task_figure("toy", groups), tmp_path / name) for name in ("one", "two"))
+    assert [path.read_bytes() for path in first] == [path.read_bytes() for path in again]
+
+
+def test_the_four_accounts_differ_in_grey() -> None:
+    def grey(colour: str) -> float:
+        red, green, blue = (int(colour[i : i + 2], 16) for i in (1, 3, 5))
+        return 0.299 * red + 0.587 * green + 0.114 * blue
+
+    shades = sorted(grey(colour) for colour, _ in figures.ACCOUNTS.values())
+    assert min(b - a for a, b in pairwise(shades)) > 35
+    assert len({hatch for _, hatch in figures.ACCOUNTS.values()}) == 4
+
+
+def test_nothing_to_report_and_bad_options_exit_with_2(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main([]) == 2
+    assert "no complete run there" in capsys.readouterr().err
+    assert main(["run_dir=x"]) == 2
+    assert "runs_dir=DIR" in capsys.readouterr().err
+    assert main(["--help"]) == 0
+    write_run(tmp_path / "runs" / "a", [unit(0)])
+    (tmp_path / "file").write_text("")
+    assert main(["out=file/report"]) == 2
+    assert "out=" in capsys.readouterr().err
+
+
+def test_a_damaged_run_is_named_and_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_run(tmp_path / "good", [unit(0), unit(1)])
+    bad = write_run(tmp_path / "bad", [unit(0)])
+    (bad.path / "prompts.parquet").write_bytes(b"")
+    assert main([f"runs_dir={tmp_path}", f"out={tmp_path / 'out'}"]) == 0
+    captured = capsys.readouterr()
+    assert "left out" in captured.err and str(bad.path / "prompts.parquet") in captured.err
+    assert (tmp_path / "out" / "toy.md").exists()
+
+
+def test_the_terminal_table_shows_the_numbers_the_record_and_every_warning(tmp_path: Path) -> None:
+    bug: dict[str, Any] = {"lossless": "bug", "divergence_index": 2, "divergence_gap": 1.0}
+    summary = metrics.summarise(write_run(tmp_path / "run", [unit(0), unit(1, **bug)]))
+    text = run_table(summary)
+    assert max(len(line) for line in text.splitlines() if str(tmp_path) not in line) <= 100
+    assert f"{summary['speedup']:.2f} [{summary['speedup_lo']:.2f}, {summary['speedup_hi']:.2f}]" in text
+    assert "1/2 (1 BUG)" in text
+    assert str(tmp_path / "run") in text
+    assert "n = 2 prompts" in text and text.count("warning:") == len(summary["warnings"]) >= 2
+    assert "offline preparation" in text
+    alone = run_table(metrics.summarise(write_run(tmp_path / "alone", [unit(0)[1:]])))
+    assert "no pairs" in alone and "nan" not in alone.lower() and "None" not in alone

@@ -1,0 +1,271 @@
+"""Tasks: prompts byte for byte, order, demonstrations, scores, and what is refused."""
+
+from __future__ import annotations
+
+import re
+from fractions import Fraction
+from pathlib import Path
+
+import datasets
+import pytest
+from hydra.utils import instantiate
+from omegaconf import OmegaConf
+
+from ssd_bench.data import SampleSource
+from ssd_bench.errors import ConfigError
+from ssd_bench.task import DataSpec, Task
+from tasks.scoring import exact_match, final_number, rouge_l
+from tasks.selection import shuffled
+
+REPO = Path(__file__).parent.parent
+SAMPLE = SampleSource()
+HUB = {"path": "p", "name": "n", "split": "s", "revision": "r"}
+
+
+def make(name: str, **changes: object) -> Task:
+    config = OmegaConf.merge(OmegaConf.load(REPO / "conf" / "task" / f"{name}.yaml"), changes)
+    task: Task = instantiate(config)
+    return task
+
+
+def sample_rows(name: str, *fields: str) -> list[dict[str, str]]:
+    return SAMPLE.rows(DataSpec(name, fields, HUB))
+
+
+class FakeSource:
+    """Rows from memory; remembers which files were read."""
+
+    def __init__(self, **rows: list[dict[str, str]]) -> None:
+        self.files = {name.replace("_", "."): value for name, value in rows.items()}
+        self.read: list[str] = []
+
+    def rows(self, spec: DataSpec) -> list[dict[str, str]]:
+        self.read.append(spec.name)
+        return self.files[spec.name]
+
+    def fingerprint(self, spec: DataSpec) -> str:
+        return spec.name
+
+
+def problem(identity: str, answer: str = "#### 1") -> dict[str, str]:
+    return {"id": identity, "question": f"question {identity}", "answer": answer}
+
+
+TRAY = (
+    "A bakery bakes 14 trays of rolls each morning with 12 rolls on a tray. It sells three quarters of the rolls "
+    "before noon and gives 9 of the remaining rolls to the staff. How many rolls are left?"
+)
+MARBLES = "Lena has 6 bags with 8 marbles in each. She gives 13 marbles to a friend. How many marbles does she keep?"
+
+
+def only_first_shot() -> FakeSource:
+    fields = ("question", "answer")
+    return FakeSource(gsm8k=sample_rows("gsm8k", *fields)[:1], gsm8k_fewshot=sample_rows("gsm8k.fewshot", *fields)[:1])
+
+
+@pytest.mark.parametrize(
+    ("variant", "template", "text"),
+    [
+        (
+            "knn_ssd",
+            "plain",
+            f"Question: {MARBLES}\nAnswer: Lena has 6*8=<<6*8=48>>48 marbles.She keeps 48-13=<<48-13=35>>35 marbles."
+            f"#### 35\nQuestion: {TRAY}\nAnswer:",
+        ),
+        (
+            "conflayers",
+            "plain",
+            f"Q: {MARBLES}\nA: Lena has 6*8=<<6*8=48>>48 marbles.\nShe keeps 48-13=<<48-13=35>>35 marbles."
+            f"\n#### 35\n\nQ: {TRAY}\nA:",
+        ),
+        ("knn_ssd", "chat", f"Question: {TRAY}\nAnswer:"),
+        ("conflayers", "chat", f"Q: {TRAY}\nA:"),
+    ],
+)
+def test_gsm8k_prompt_is_the_papers_byte_for_byte(variant: str, template: str, text: str) -> None:
+    (prompt,) = make("gsm8k", variant=variant, shots=1).prompts(only_first_shot(), template, None, seed=0)
+    assert prompt.head + prompt.body + prompt.tail == text
+    assert (prompt.id, prompt.body, prompt.reference, prompt.domain) == ("sample-gsm8k-0", "", "33", "gsm8k")
+
+
+def test_govreport_prompt_is_the_papers_byte_for_byte() -> None:
+    row = sample_rows("govreport", "report", "summary")[0]
+    prompt = make("govreport").prompts(SAMPLE, "plain", 1, seed=0)[0]
+    assert prompt.head + prompt.body + prompt.tail == f"Summarize the following text:\n\n{row['report']}\n\nSummary:"
+    assert (prompt.id, prompt.body, prompt.reference) == (row["id"], row["report"], row["summary"])
+    assert make("govreport").prompts(SAMPLE, "chat", 1, seed=5)[0] == prompt
+
+
+def test_gsm8k_order_is_the_shuffle_of_the_released_code() -> None:
+    rows = [problem(str(i)) for i in range(50)]
+    for seed in (0, 42, 2024):
+        theirs = datasets.Dataset.from_list(rows).shuffle(seed=seed)["id"]
+        assert [row["id"] for row in shuffled(rows, seed)] == list(theirs)
+
+
+def test_gsm8k_items_depend_on_the_seed_and_a_limit_takes_the_first() -> None:
+    task = make("gsm8k")
+    ids = [[p.id for p in task.prompts(SAMPLE, "plain", None, seed)] for seed in (0, 0, 1)]
+    assert ids[0] == ids[1] != ids[2]
+    assert sorted(ids[0]) == [f"sample-gsm8k-{i}" for i in range(8)]
+    assert task.prompts(SAMPLE, "plain", 3, 0) == task.prompts(SAMPLE, "plain", None, 0)[:3]
+    assert len(task.prompts(SAMPLE, "plain", 100, 0)) == 8
+
+
+def test_govreport_keeps_the_order_of_the_data() -> None:
+    for seed in (0, 1):
+        ids = [p.id for p in make("govreport").prompts(SAMPLE, "plain", None, seed)]
+        assert ids == [f"sample-govreport-{i}" for i in range(3)]
+
+
+def test_gsm8k_demonstrations_are_five_the_same_for_all_and_drawn_by_seed() -> None:
+    pool = [problem(f"shot{i}") for i in range(16)]
+    source = FakeSource(gsm8k=[problem("a"), problem("b")], gsm8k_fewshot=pool)
+    drawn = []
+    for seed in (0, 0, 1):
+        prompts = make("gsm8k").prompts(source, "plain", None, seed)
+        heads = {prompt.head.rpartition("Question: ")[0] for prompt in prompts}
+        assert len(heads) == 1
+        drawn.append(re.findall(r"question (\w+)\n", heads.pop()))
+    assert drawn[0] == drawn[1] != drawn[2]
+    assert len(set(drawn[0])) == 5
+
+
+def test_gsm8k_demonstrations_are_never_test_items() -> None:
+    pool = [problem("a"), problem("b") | {"question": " question c "}, *(problem(f"shot{i}") for i in range(5))]
+    source = FakeSource(gsm8k=[problem("a"), problem("c")], gsm8k_fewshot=pool)
+    for seed in range(10):
+        for prompt in make("gsm8k").prompts(source, "plain", 1, seed):
+            shown = re.findall(r"question (\w+)", prompt.head)[:-1]
+            assert sorted(shown) == [f"shot{i}" for i in range(5)]
+    with pytest.raises(ConfigError, match=r"task\.shots=6 .*at most 5, the demonstrations of gsm8k\.fewshot"):
+        make("gsm8k", shots=6).prompts(source, "plain", 1, 0)
+
+
+@pytest.mark.parametrize(
+    ("template", "shots", "files"),
+    [("plain", 5, ["gsm8k", "gsm8k.fewshot"]), ("plain", 0, ["gsm8k"]), ("chat", 5, ["gsm8k"])],
+)
+def test_gsm8k_reads_only_the_files_it_needs(template: str, shots: int, files: list[str]) -> None:
+    task = make("gsm8k", shots=shots)
+    source = FakeSource(gsm8k=[problem("a")], gsm8k_fewshot=[problem(f"s{i}") for i in range(5)])
+    task.prompts(source, template, None, 0)
+    assert source.read == files == [spec.name for spec in task.files(template)]
+
+
+def test_the_papers_limits() -> None:
+    assert make("gsm8k").max_new_tokens == 64
+    assert make("gsm8k", variant="conflayers").max_new_tokens == 512
+    gov = make("govreport")
+    assert (gov.max_new_tokens, gov.max_prompt_tokens, gov.clip_reserve) == (1024, 16384, 250)
+    for name in ("gsm8k", "govreport"):
+        task = make(name)
+        assert (task.name, task.version) == (name, 1)
+        assert {spec.hub["revision"] for spec in task.files("plain")} == {"main"}
+
+
+def test_options_that_cannot_work_are_refused() -> None:
+    cases: list[tuple[str, dict[str, object], str]] = [
+        ("gsm8k", {"variant": "swift"}, r"task\.variant='swift' .*knn_ssd, conflayers"),
+        ("gsm8k", {"shots": -1}, r"task\.shots=-1 .*at least 0"),
+        ("govreport", {"max_prompt_tokens": 0}, r"task\.max_prompt_tokens=0 .*at least 1"),
+        ("govreport", {"clip_reserve": -1}, r"task\.clip_reserve=-1 .*at least 0"),
+    ]
+    for name, changes, message in cases:
+        with pytest.raises(Exception, match=message) as caught:  # Hydra wraps what a target raises
+            make(name, **changes)
+        assert isinstance(caught.value.__cause__, ConfigError)
+    with pytest.raises(ConfigError, match=r"limit=0 .*at least 1"):
+        make("govreport").prompts(SAMPLE, "plain", 0, 0)
+    for name in ("gsm8k", "govreport"):
+        with pytest.raises(ConfigError, match=r"model\.template='raw' .*chat, plain"):
+            make(name).prompts(SAMPLE, "raw", 1, 0)
+
+
+@pytest.mark.parametrize("answer", ["forty-two", "42", "#### many"])
+def test_a_gsm8k_row_without_a_final_number_is_refused(answer: str) -> None:
+    source = FakeSource(gsm8k=[problem("a", answer)])
+    with pytest.raises(ConfigError, match=r"gsm8k a answer=.*#### and a number"):
+        make("gsm8k").prompts(source, "chat", None, 0)
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ("48-13=<<48-13=35>>35 marbles.#### 35", 35),
+        ("#### 70,000\n", 70000),
+        ("#### $1,234.50.", "1234.5"),
+        ("####-7", -7),
+        ("#### \u22127", -7),
+        ("#### -$7", -7),
+        ("#### $-7", -7),
+        ("#### 20%", 20),
+        ("5 + 5 = 10\n#### 10\nQuestion: 3 and 4?\nAnswer: 7\n#### 7", 10),
+        ("It is 12.\n\nQ: How many are 9?\nA: 9", 12),
+        ("Question: restated 5?\nAnswer: 6", 6),
+        ("#### 5 apples, not 6", 5),
+        ("#### about five\nor 6", None),
+        (r"so 3 of 4, thus \boxed{18}. Check: 18 > 2", 18),
+        (r"first \boxed{1}, then \boxed{\$1{,}250}", 1250),
+        (r"\boxed{70.00\text{ dollars}}", 70),
+        (r"\boxed{\frac{1}{2}}", None),
+        (r"\boxed{x} and 5", None),
+        ("The answer is 18.", 18),
+        ("The answer is **18**", 18),
+        ("He pays $70.00.", 70),
+        ("1,000,000 people, 50% of 2,000,000", 2000000),
+        ("ids 1234,567", 567),
+        ("10-5", 5),
+        ("10 - 5", 5),
+        ("(4)-5", 5),
+        ("It fell to -5 degrees", -5),
+        ("x = -3.25", "-3.25"),
+        ("half is .5", "1/2"),
+        ("She keeps 3.The answer is:18", 18),
+        ("- 5 apples", 5),
+        ("7 liters of H2O", 7),
+        ("He has 3 apples and 4.", 4),
+        ("none at all", None),
+        ("", None),
+    ],
+)
+def test_final_number(text: str, number: int | str | None) -> None:
+    assert final_number(text) == (None if number is None else Fraction(number))
+
+
+def test_exact_match_compares_values() -> None:
+    assert exact_match("70", "so he paid $70.00.") == 1.0
+    assert exact_match("1000", "#### 1,000") == 1.0
+    assert exact_match("70", "so he paid $71.") == 0.0
+    assert exact_match("70", "") == 0.0
+    assert make("gsm8k").score("33", "42-9=<<42-9=33>>33#### 33") == 1.0
+
+
+def test_rouge_l_is_the_stemmed_f1() -> None:
+    assert rouge_l("the ferries were repaired", "the ferry was repaired") == pytest.approx(3 / 4)
+    assert rouge_l("the office found delays", "the office") == pytest.approx(2 * 1.0 * 0.5 / 1.5)
+    assert rouge_l("anything", "") == 0.0
+    summary = sample_rows("govreport", "summary")[0]["summary"]
+    assert make("govreport").score(summary, summary) == 1.0
+
+
+def test_sample_arithmetic_is_right() -> None:
+    rows = [row for name in ("gsm8k", "gsm8k.fewshot") for row in sample_rows(name, "answer", "final_answer")]
+    assert len(rows) == 8 + 5
+    for row in rows:
+        steps = re.findall(r"<<([\d.+*/-]+)=([\d.]+)>>([\d,.]*\d)", row["answer"])
+        assert len(steps) == row["answer"].count("<<") > 0
+        for expression, value, shown in steps:
+            assert eval(expression) == pytest.approx(float(value))  # digits and operators only, by the pattern above
+            assert float(shown.replace(",", "")) == float(value)
+        assert row["answer"].endswith(f"\n#### {row['final_answer']}")
+        assert steps[-1][1] == row["final_answer"]
+
+
+def test_sample_reports_have_the_lengths_they_are_for() -> None:
+    rows = sample_rows("govreport", "report", "summary")
+    words = [len(row["report"].split()) for row in rows]
+    assert len(rows) == 3
+    assert max(words) >= 2500
+    assert sum(400 <= count <= 900 for count in words) == 2
+    assert all(80 <= len(row["summary"].split()) <= 120 for row in rows)
