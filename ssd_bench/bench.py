@@ -16,14 +16,13 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-import hydra
 import torch
 from omegaconf import DictConfig, OmegaConf
 from tabulate import tabulate
 
 from methods.ar import AR
 from ssd_bench import latency, provenance
-from ssd_bench.__main__ import reported
+from ssd_bench.command import command
 from ssd_bench.engine import SCRATCH, Engine
 from ssd_bench.hardware import Hardware
 from ssd_bench.kernels import select
@@ -252,10 +251,5 @@ def _ratio(value: float | None) -> str:
     return "context too short" if value is None else f"{value:.2f}x"
 
 
-@hydra.main(version_base="1.3", config_path="../conf", config_name="config")
-def _main(cfg: DictConfig) -> None:
-    bench(cfg)
-
-
 if __name__ == "__main__":
-    sys.exit(reported(_main))
+    sys.exit(command(bench))

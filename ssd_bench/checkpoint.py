@@ -16,12 +16,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ssd_bench.errors import ConfigError
+from ssd_bench.prompting import TEMPLATES
 
 if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PretrainedConfig, PreTrainedTokenizerBase
-
-TEMPLATES = ("chat", "plain")
 
 
 def cache_dir() -> Path:

@@ -1,4 +1,4 @@
-"""The one exception for input that cannot work, raised before any weights load."""
+"""The two ways in which a run fails on purpose."""
 
 
 class ConfigError(ValueError):
@@ -7,3 +7,7 @@ class ConfigError(ValueError):
     def __init__(self, field: str, value: object, allowed: str):
         super().__init__(f"{field}={value!r} cannot be used: {allowed}")
         self.field, self.value, self.allowed = field, value, allowed
+
+
+class LosslessError(RuntimeError):
+    """A greedy output differs from AR's where rounding cannot explain it."""

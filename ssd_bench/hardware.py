@@ -109,6 +109,6 @@ def _check_dtype(devices: Sequence[torch.device], dtype: str) -> None:
 
 def _latency(given: Mapping[str, float]) -> Latency:
     fields = ("t_mlp_ms", "t_attn_slope_ms", "t_attn_intercept_ms")
-    if sorted(given) != sorted(fields):
-        raise ConfigError("hardware.latency", dict(given), f"null, or exactly {', '.join(fields)}")
+    if not isinstance(given, Mapping) or sorted(given) != sorted(fields):
+        raise ConfigError("hardware.latency", given, f"null, or exactly {', '.join(fields)}")
     return Latency(**{field: float(given[field]) for field in fields})

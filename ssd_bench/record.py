@@ -207,7 +207,7 @@ class RunWriter:
             another content key, schema or machine, or a damaged file.
     """
 
-    def __init__(self, run_dir: Path | str, header: Mapping[str, Any], fresh: bool = False):
+    def __init__(self, run_dir: Path | str, header: Mapping[str, Any], fresh: bool = False) -> None:
         self.path = Path(run_dir)
         self._parts = self.path / "parts"
         self._seq: dict[Unit, int] = {}

@@ -20,7 +20,7 @@ from methods.ar import AR
 from ssd_bench import audit, latency, provenance
 from ssd_bench.checkpoint import Checkpoint, ModelSource, cache_dir
 from ssd_bench.engine import SCRATCH, Engine, Generation
-from ssd_bench.errors import ConfigError
+from ssd_bench.errors import ConfigError, LosslessError
 from ssd_bench.hardware import Hardware
 from ssd_bench.kernels import select
 from ssd_bench.method import Method, ModelDims, Stateful
@@ -38,10 +38,6 @@ WARMUP_TOKENS = 16
 UNRECORDED = ("runs_dir", "force", "wandb")  # options that change nothing that is measured
 
 
-class LosslessError(RuntimeError):
-    """A greedy output differs from AR's where rounding cannot explain it."""
-
-
 @dataclass(frozen=True)
 class Plan:
     """A run that passed every check; nothing large is loaded yet."""
@@ -56,6 +52,7 @@ class Plan:
     checkpoint: Checkpoint
     dims: ModelDims
     context: int
+    fingerprints: dict[str, str]
     content_key: str
     run_dir: Path
 
@@ -98,8 +95,8 @@ def plan(cfg: DictConfig) -> Plan:
     key = provenance.content_key(identity, code, data, exclude=UNRECORDED)
     name = f"{dims.name}-{method.name}-{task.name}-{key[:10]}"
     return Plan(
-        config, hardware, decoding, method, task, prompts, encoded, checkpoint, dims, min(needed, arch.context), key,
-        Path(config["runs_dir"]) / name,
+        config, hardware, decoding, method, task, prompts, encoded, checkpoint, dims, min(needed, arch.context),
+        {spec.name: source.fingerprint(spec) for spec in task.files(model.template)}, key, Path(config["runs_dir"]) / name,
     )  # fmt: skip
 
 
@@ -128,6 +125,7 @@ def _measure(plan: Plan, writer: RunWriter) -> None:
     engine = load_engine(plan)
     loaded = time.perf_counter()
     engine.probe.latency = _latency(plan, engine)
+    profiled = time.perf_counter()
     plan.method.prepare(engine.probe, [e.ids for e in plan.encoded])
     prepared = time.perf_counter()
     writer.header["latency"] = asdict(engine.probe.latency)
@@ -148,7 +146,8 @@ def _measure(plan: Plan, writer: RunWriter) -> None:
     writer.finish(
         {
             "latency": writer.header["latency"], "model": writer.header["model"],
-            "load_ms": (loaded - begin) * 1e3, "prepare_ms": (prepared - loaded) * 1e3,
+            "load_ms": (loaded - begin) * 1e3, "profile_ms": (profiled - loaded) * 1e3,
+            "prepare_ms": (prepared - profiled) * 1e3,
             "wall_s": time.perf_counter() - begin, "warnings": _warnings(plan, engine),
         }
     )  # fmt: skip
@@ -283,6 +282,7 @@ def _header(plan: Plan) -> dict[str, Any]:
         "run_id": plan.run_dir.name, "content_key": plan.content_key, "command": shlex.join(sys.argv),
         "config": plan.config, "model": model, "method": plan.method.name,
         "task": {"name": plan.task.name, "metric": plan.task.metric, "version": plan.task.version},
+        "data": plan.fingerprints,
         "decode": asdict(plan.decoding), "seed": plan.config["seed"],
         "provenance": provenance.collect(sys.argv, plan.hardware.gpu_names()),
     }  # fmt: skip

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, LlamaConfig, PretrainedConfig, Qwen2Config, Qwen3Config
+from tokenizers import Tokenizer, models, pre_tokenizers, processors, trainers
+from tokenizers import decoders as token_decoders
+from transformers import AutoModelForCausalLM, LlamaConfig, PretrainedConfig, PreTrainedTokenizerFast, Qwen2Config, Qwen3Config
 
 from ssd_bench.checkpoint import Checkpoint
 from ssd_bench.kernels import select
@@ -44,6 +46,30 @@ FAMILIES: dict[str, Callable[[], PretrainedConfig]] = {
 }  # fmt: skip
 
 
+CORPUS = [
+    "the report of the ferry service",
+    "Summarize the following text:\n\nSummary:",
+    "a naïve café — 日本語 text",
+] * 20
+CHAT = (
+    "{{ bos_token }}{% for m in messages %}<|{{ m['role'] }}|>{{ m['content'] | trim }}\n{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>{% endif %}"
+)
+
+
+def make_tokenizer(chat_template: str | None) -> PreTrainedTokenizerFast:
+    """A small byte-level BPE tokenizer that puts `<s>` before a text."""
+    core = Tokenizer(models.BPE())
+    core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    core.decoder = token_decoders.ByteLevel()
+    special = ["<s>", "<|user|>", "<|assistant|>"]
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(vocab_size=340, special_tokens=special, initial_alphabet=alphabet)
+    core.train_from_iterator(CORPUS, trainer)
+    core.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 0)])
+    return PreTrainedTokenizerFast(tokenizer_object=core, bos_token="<s>", chat_template=chat_template)
+
+
 def save_model(config: PretrainedConfig, folder: Path, seed: int = 0) -> Path:
     """A random model of this config as a checkpoint; norms and biases are random too, so that none is ignored."""
     torch.manual_seed(seed)
@@ -75,3 +101,14 @@ def decoders(checkpoints: dict[str, Path]) -> Callable[..., Decoder]:
         return loaded[key]
 
     return load
+
+
+@pytest.fixture(scope="session")
+def small_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny model with a tokenizer and a context that sample prompts fit in, for whole runs."""
+    folder = tmp_path_factory.mktemp("small")
+    tokenizer = make_tokenizer(CHAT)
+    sizes = SIZES | {"vocab_size": len(tokenizer), "max_position_embeddings": 4096}
+    save_model(LlamaConfig(**sizes, rope_parameters={"rope_type": "default", "rope_theta": 1e5}), folder)
+    tokenizer.save_pretrained(folder)
+    return folder

@@ -162,17 +162,29 @@ def test_attend_across_splits(ops: Ops, prefix: int, n: int) -> None:
     close(torch_ops.attend(q, keys, values, prefix, prefix, None), want)
 
 
-def test_native_is_right_beyond_the_node_limit() -> None:
-    """The compiled functions themselves take any n; only speed makes the wrapper delegate."""
-    if native() is None:
-        pytest.skip(f"no native kernels: {native_problem()}")
+def test_native_is_right_beyond_the_node_limit(ops: Ops) -> None:
+    """The compiled functions themselves take any n; only speed makes them delegate."""
     module = build.load_extension()
     n = 150
     x, W = rand(n, 72), rand(33, 72, dtype=torch.bfloat16)
-    close(module.linear(x, W, None), torch_ops.linear(x, W))
     q, keys, values = rand(n, 4, 16), rand(2, 400, 16, seed=1), rand(2, 400, 16, seed=2)
-    for mask in (None, tree_mask(n)):
-        close(module.attend(q, keys, values, 200, 210, mask), torch_ops.attend(q, keys, values, 200, 210, mask))
+    module.delegate(n, torch_ops)
+    try:
+        close(ops.linear(x, W), torch_ops.linear(x, W))
+        for mask in (None, tree_mask(n)):
+            close(ops.attend(q, keys, values, 200, 210, mask), torch_ops.attend(q, keys, values, 200, 210, mask))
+    finally:
+        module.delegate(NODE_LIMIT, torch_ops)
+
+
+def test_many_nodes_are_delegated(ops: Ops) -> None:
+    """Beyond the limit the result has the bits of the PyTorch operations, also with keyword arguments."""
+    x, W = rand(NODE_LIMIT + 1, 72), rand(33, 72, dtype=torch.bfloat16)
+    assert torch.equal(ops.linear(x, W=W, bias=None), torch_ops.linear(x, W))
+    got, want = torch.zeros(NODE_LIMIT + 1, 33), torch.zeros(NODE_LIMIT + 1, 33)
+    ops.linear_add_(got, x, W)
+    torch_ops.linear_add_(want, x, W)
+    assert torch.equal(got, want)
 
 
 def test_results_repeat_for_any_thread_count(ops: Ops) -> None:

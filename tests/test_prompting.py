@@ -8,35 +8,14 @@ from collections.abc import Callable
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerFast
+
+from tokenizers import processors
 
 from ssd_bench.errors import ConfigError
 from ssd_bench.prompting import encode
 from ssd_bench.task import Prompt
-
-CORPUS = [
-    "the report of the ferry service",
-    "Summarize the following text:\n\nSummary:",
-    "a naïve café — 日本語 text",
-] * 20
-CHAT = (
-    "{{ bos_token }}{% for m in messages %}<|{{ m['role'] }}|>{{ m['content'] | trim }}\n{% endfor %}"
-    "{% if add_generation_prompt %}<|assistant|>{% endif %}"
-)
-
-
-def make_tokenizer(chat_template: str | None) -> PreTrainedTokenizerFast:
-    core = Tokenizer(models.BPE())
-    core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    core.decoder = decoders.ByteLevel()
-    special = ["<s>", "<|user|>", "<|assistant|>"]
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    trainer = trainers.BpeTrainer(vocab_size=340, special_tokens=special, initial_alphabet=alphabet)
-    core.train_from_iterator(CORPUS, trainer)
-    core.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 0)])
-    return PreTrainedTokenizerFast(tokenizer_object=core, bos_token="<s>", chat_template=chat_template)
-
+from tests.conftest import CHAT, make_tokenizer
 
 TOKENIZER = make_tokenizer(CHAT)
 

@@ -34,7 +34,7 @@ def shuffled(value: Any, rng: random.Random) -> Any:
     return tuple(shuffled(item, rng) for item in value) if isinstance(value, list) else value
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(CONFIG, st.randoms(use_true_random=False))
 def test_the_key_ignores_key_order_containers_and_excluded_options(config: dict[str, Any], rng: random.Random) -> None:
     key = content_key(config, "code", "data")
@@ -43,7 +43,7 @@ def test_the_key_ignores_key_order_containers_and_excluded_options(config: dict[
     assert len(key) == 64
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(CONFIG, CONFIG)
 def test_the_key_sees_every_value(one: dict[str, Any], two: dict[str, Any]) -> None:
     def text(config: dict[str, Any]) -> str:

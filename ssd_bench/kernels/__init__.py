@@ -1,9 +1,7 @@
 """Fused operations of a decoder layer: compiled CPU kernels where they can be built, PyTorch everywhere else."""
 
-from collections.abc import Callable
 from functools import lru_cache
-from types import ModuleType
-from typing import Any, cast
+from typing import cast
 
 import torch
 
@@ -17,34 +15,17 @@ __all__ = ["CHOICES", "NODE_LIMIT", "Ops", "native", "native_problem", "select"]
 CHOICES = ("auto", "torch", "native")
 NODE_LIMIT = 32  # beyond it a float32 GEMM on upcast weights beats the kernels, which are built for few nodes
 NATIVE_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
-NAMES = ("norm_linear", "linear", "linear_add_", "swiglu_linear_add_", "rope_append", "attend")
-
-
-def _few_or_many(few: Callable[..., Any], many: Callable[..., Any]) -> Callable[..., Any]:
-    """Calls `few` for at most NODE_LIMIT nodes (rows of the first argument), else `many`."""
-
-    def op(first: torch.Tensor, /, *args: Any, **kwargs: Any) -> Any:
-        return (few if first.size(0) <= NODE_LIMIT else many)(first, *args, **kwargs)
-
-    return op
-
-
-class _Native:
-    """The compiled operations, with PyTorch's for many nodes."""
-
-    native = True
-
-    def __init__(self, module: ModuleType):
-        for name in NAMES:
-            setattr(self, name, _few_or_many(getattr(module, name), getattr(torch_ops, name)))
 
 
 @lru_cache(maxsize=1)
 def _native_or_problem() -> tuple[Ops | None, str]:
     try:
-        return cast(Ops, _Native(load_extension())), ""
+        module = load_extension()
     except BuildError as error:
         return None, str(error)
+    module.delegate(NODE_LIMIT, torch_ops)
+    module.native = True
+    return cast(Ops, module), ""
 
 
 def native() -> Ops | None:

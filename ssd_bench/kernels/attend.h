@@ -1,8 +1,5 @@
 // Attention of n nodes over a key/value cache: flash-decoding over (kv head, split of the cache rows).
 #pragma once
-#include <ATen/Parallel.h>
-
-#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -10,12 +7,13 @@
 
 namespace ssd {
 
-constexpr int kBlock = 64;                        // cache rows converted and scored at a time
-constexpr int kQueries = kManyRegisters ? 4 : 2;  // queries of one register tile
-constexpr int kWide = 4;                          // vectors of one register tile
+constexpr int kBlock = 64;                                       // cache rows converted and scored at a time
+constexpr int kQueries = kManyRegisters ? 6 : 2;                 // queries of one register tile
+constexpr int kScored = kBlock / VL < 4 ? kBlock / VL : 4;       // vectors of cache rows in the score tile
+constexpr int kWide = 4;                                         // vectors of columns in the gather tile
 constexpr int64_t kMaxSplits = 16;                // per kv head; fixed, so results do not depend on the thread count
 constexpr float kMinusInf = -std::numeric_limits<float>::infinity();
-static_assert(kBlock % (VL * kWide) == 0, "a block is a whole number of register tiles");
+static_assert(kBlock % (VL * kScored) == 0, "a block is a whole number of register tiles");
 
 // Shapes and pointers of one call; k and v are [Hkv, cap, D] with row stride D.
 template <class T>
@@ -46,11 +44,40 @@ inline vf load_part(const T* p, int64_t count) {
   return load1(tmp);
 }
 
+// kT[d][r] = src[r][d] for VL rows and UNIT columns.
+template <class T>
+inline void transpose_unit(const T* src, int64_t D, float* kT) {
+  for (int half = 0; half < UNIT; half += VL) {
+    vf v[VL];
+#pragma GCC unroll 16
+    for (int i = 0; i < VL; i++) v[i] = load1(src + i * D + half);
+    transpose(v);
+#pragma GCC unroll 16
+    for (int i = 0; i < VL; i++) store(kT + (half + i) * kBlock, v[i]);
+  }
+}
+// bf16 pairs are transposed as 32-bit words and split after it: half the shuffles.
+template <>
+inline void transpose_unit<bf16>(const bf16* src, int64_t D, float* kT) {
+  vu v[VL];
+#pragma GCC unroll 16
+  for (int i = 0; i < VL; i++) v[i] = load_as<vu>(src + i * D);
+  transpose(v);
+#pragma GCC unroll 16
+  for (int i = 0; i < VL; i++) {
+    store(kT + 2 * i * kBlock, (vf)(v[i] << 16));
+    store(kT + (2 * i + 1) * kBlock, (vf)(v[i] & 0xffff0000u));
+  }
+}
+
 // keys: kT[d][r] for r < count, rows up to the next multiple of VL zero.
 template <class T>
 void load_keys(const T* src, int64_t count, int64_t D, float* kT) {
   for (int64_t r = 0; r < count; r += VL) {
-    for (int64_t d = 0; d < D; d += VL) {
+    int64_t d = 0;
+    if (r + VL <= count)
+      for (; d + UNIT <= D; d += UNIT) transpose_unit(src + r * D + d, D, kT + d * kBlock + r);
+    for (; d < D; d += VL) {
       vf v[VL];
       for (int i = 0; i < VL; i++) v[i] = r + i < count ? load_part(src + (r + i) * D + d, D - d) : vf{};
       transpose(v);
@@ -65,71 +92,114 @@ void load_values(const T* src, int64_t count, int64_t D, int64_t padded, float* 
     for (int64_t d = 0; d < D; d += VL) store(v + r * padded + d, load_part(src + r * D + d, D - d));
 }
 
-// s[j][r] = q[j] . k[r] * scale
-template <int Q>
-void score(const float* const* q, const float* kT, int64_t count, int64_t D, float scale, float (*s)[kBlock]) {
-  for (int64_t r = 0; r < count; r += kWide * VL) {
-    vf acc[Q][kWide] = {};
+// Fetches `bytes` at p into the second-level cache: the next block's rows, while this one is computed on.
+inline void fetch_ahead(const char* p, int64_t bytes) {
+  for (int64_t b = 0; b < bytes; b += 64) __builtin_prefetch(p + b, 0, 2);
+}
+
+// s[j][r] = q[j] . k[r] * scale; with `next`, fetches D * kBlock elements of T from there on the way.
+template <class T, int Q>
+void score(const float* const* q, const float* kT, int64_t count, int64_t D, float scale, float (*s)[kBlock],
+           const T* next) {
+  for (int64_t r = 0; r < count; r += kScored * VL) {
+    vf acc[Q][kScored] = {};
     for (int64_t d = 0; d < D; d++) {
+      if (next && r == 0) fetch_ahead(reinterpret_cast<const char*>(next + d * kBlock), kBlock * sizeof(T));
       const float* k = kT + d * kBlock + r;
-      for (int w = 0; w < kWide; w++)
+#pragma GCC unroll 4
+      for (int w = 0; w < kScored; w++)
+#pragma GCC unroll 8
         for (int j = 0; j < Q; j++) acc[j][w] += load(k + w * VL) * q[j][d];
     }
     for (int j = 0; j < Q; j++)
-      for (int w = 0; w < kWide; w++) store(&s[j][r + w * VL], acc[j][w] * scale);
+      for (int w = 0; w < kScored; w++) store(&s[j][r + w * VL], acc[j][w] * scale);
   }
 }
 
-// Turns one query's scores (kBlock of them, masked ones -inf) into weights; returns the factor for the old state.
-inline float soften(float* s, int64_t count, float* state_max) {
-  vf top = splat(kMinusInf);
-  for (int64_t r = 0; r < count; r += VL) top = vmax(load(s + r), top);
-  const float old = state_max[0], now = std::max(old, hmax(top));
-  const float base = now == kMinusInf ? 0.0f : now;  // nothing visible yet: every weight below is exp(-inf) = 0
-  vf sum = {};
-  for (int64_t r = 0; r < count; r += VL) {
-    const vf p = vexp(load(s + r) - base);
-    store(s + r, p);
-    sum += p;
+// Turns the scores of Q queries (masked ones -inf, `count` a multiple of VL) into weights; factor[j] is what the old
+// state j is worth now. Interleaving the queries hides the latency of exp and of the reductions.
+template <int Q>
+inline void soften(float (*s)[kBlock], int64_t count, float* state_max, int64_t stride, float* factor) {
+  constexpr int padded = (Q + VL - 1) / VL * VL;
+  vf top[Q], sum[Q] = {};
+  float base[Q], old[padded] = {}, sums[padded + VL];
+#pragma GCC unroll 8
+  for (int j = 0; j < Q; j++) top[j] = load(s[j]);
+  for (int64_t r = VL; r < count; r += VL)
+#pragma GCC unroll 8
+    for (int j = 0; j < Q; j++) top[j] = vmax(load(s[j] + r), top[j]);
+#pragma GCC unroll 8
+  for (int j = 0; j < Q; j++) {
+    const float before = state_max[j * stride], now = std::max(before, hmax(top[j]));
+    base[j] = now == kMinusInf ? 0.0f : now;  // nothing visible yet: every weight below is exp(-inf) = 0
+    old[j] = before - base[j];
+    state_max[j * stride] = now;
   }
-  const float factor = std::exp(old - base);
-  state_max[0] = now;
-  state_max[1] = state_max[1] * factor + hsum(sum);
-  return factor;
+  for (int j = 0; j < Q; j += VL) store(old + j, vexp(load(old + j)));
+  for (int64_t r = 0; r < count; r += VL)
+#pragma GCC unroll 8
+    for (int j = 0; j < Q; j++) {
+      const vf p = vexp(load(s[j] + r) - base[j]);
+      store(s[j] + r, p);
+      sum[j] += p;
+    }
+  hsum_each<Q>(sum, sums);
+  for (int j = 0; j < Q; j++) {
+    factor[j] = old[j];
+    state_max[j * stride + 1] = state_max[j * stride + 1] * factor[j] + sums[j];
+  }
 }
 
-// state[j][d] = state[j][d] * factor[j] + sum_r s[j][r] v[r][d], for W vectors of d.
-template <int Q, int W>
-inline void gather_part(const float (*s)[kBlock], const float* factor, const float* v, int64_t count, int64_t padded,
-                        float* state, int64_t stride) {
+// state[j][d] = state[j][d] * factor[j] + sum_r s[j][r] v[r][d], for W vectors of d; with `ahead`, fetches the same
+// columns of the next block on the way. V is the cache's type or float.
+template <class V, int Q, int W>
+inline void gather_part(const float (*s)[kBlock], const float* factor, const V* v, int64_t stride_v, int64_t count,
+                        bool ahead, float* state, int64_t stride) {
   vf acc[Q][W];
   for (int j = 0; j < Q; j++)
     for (int w = 0; w < W; w++) acc[j][w] = load(state + j * stride + w * VL) * factor[j];
-  for (int64_t r = 0; r < count; r++)
+  for (int64_t r = 0; r < count; r++) {
+    const V* row = v + r * stride_v;
+    if (ahead) fetch_ahead(reinterpret_cast<const char*>(row + kBlock * stride_v), W * VL * sizeof(V));
+#pragma GCC unroll 4
     for (int w = 0; w < W; w++) {
-      const vf value = load(v + r * padded + w * VL);
+      const vf value = load1(row + w * VL);
+#pragma GCC unroll 8
       for (int j = 0; j < Q; j++) acc[j][w] += value * s[j][r];
     }
+  }
   for (int j = 0; j < Q; j++)
     for (int w = 0; w < W; w++) store(state + j * stride + w * VL, acc[j][w]);
 }
 
+template <class V, int Q>
+inline void gather(const float (*s)[kBlock], const float* factor, const V* v, int64_t stride_v, int64_t count,
+                   bool ahead, float* state, int64_t stride, int64_t padded) {
+  int64_t d = 0;
+  for (; d + kWide * VL <= padded; d += kWide * VL)
+    gather_part<V, Q, kWide>(s, factor, v + d, stride_v, count, ahead, state + d, stride);
+  for (; d < padded; d += VL) gather_part<V, Q, 1>(s, factor, v + d, stride_v, count, ahead, state + d, stride);
+}
+
+// One block of a head's cache rows. Keys are transposed floats; values are read in place (`v`) or, where that would
+// convert them too often or read past a row, from a float copy (`copied`, else null).
+template <class T>
 struct Rows {
-  int64_t first, count, padded_count;  // of this block within its range
+  int64_t first, count;  // within the range of rows that masks count
   bool masked;
+  const T *k, *v;
+  const float *kT, *copied;
 };
 
 template <class T, int Q>
-void query_tile(const Attention<T>& a, int64_t head, int64_t first, const Rows& rows, const float* kT, const float* v,
-                float* state) {
+void query_tile(const Attention<T>& a, const float* const* q, int64_t first, const Rows<T>& rows, float* state) {
   alignas(64) float s[Q][kBlock];
-  const float* q[Q];
   float factor[Q];
-  const int64_t padded = a.padded(), stride = a.state_size();
-  for (int j = 0; j < Q; j++) q[j] = a.query(head, first + j);
-  score<Q>(q, kT, rows.count, a.D, a.scale, s);
+  const int64_t padded = a.padded(), stride = a.state_size(), rounded = ceil_div(rows.count, VL) * VL;
+  const bool ahead = first == 0;
+  score<T, Q>(q, rows.kT, rows.count, a.D, a.scale, s, ahead ? rows.k + kBlock * a.D : nullptr);
   for (int j = 0; j < Q; j++) {
-    for (int64_t r = rows.count; r < rows.padded_count; r++) s[j][r] = kMinusInf;
+    for (int64_t r = rows.count; r < rounded; r++) s[j][r] = kMinusInf;
     if (rows.masked) {
       const int64_t node = (first + j) / a.G;
       for (int64_t r = 0; r < rows.count; r++) {
@@ -137,38 +207,50 @@ void query_tile(const Attention<T>& a, int64_t head, int64_t first, const Rows& 
         if (!(a.mask ? a.mask[node * a.n + other] != 0 : other <= node)) s[j][r] = kMinusInf;
       }
     }
-    factor[j] = soften(s[j], rows.padded_count, state + j * stride + padded);
   }
-  int64_t d = 0;
-  for (; d + kWide * VL <= padded; d += kWide * VL)
-    gather_part<Q, kWide>(s, factor, v + d, rows.count, padded, state + d, stride);
-  for (; d < padded; d += VL) gather_part<Q, 1>(s, factor, v + d, rows.count, padded, state + d, stride);
+  soften<Q>(s, rounded, state + padded, stride, factor);
+  if (rows.copied)
+    gather<float, Q>(s, factor, rows.copied, padded, rows.count, false, state, stride, padded);
+  else
+    gather<T, Q>(s, factor, rows.v, a.D, rows.count, ahead, state, stride, padded);
+}
+
+// query_tile for `size` queries, 1 <= size <= Q.
+template <class T, int Q>
+void sized_tile(const Attention<T>& a, const float* const* q, int64_t first, int64_t size, const Rows<T>& rows,
+                float* state) {
+  if constexpr (Q > 1) {
+    if (size < Q) return sized_tile<T, Q - 1>(a, q, first, size, rows, state);
+  }
+  query_tile<T, Q>(a, q, first, rows, state);
 }
 
 // All of one kv head's queries over cache rows [begin, end); state: [queries, state_size].
 template <class T>
 void attend_range(const Attention<T>& a, int64_t head, int64_t begin, int64_t end, bool masked, float* state) {
   static thread_local Scratch scratch;
+  static thread_local std::vector<const float*> q;
   const int64_t padded = a.padded(), stride = a.state_size(), queries = a.queries();
-  float* kT = scratch.get(2 * padded * kBlock);
-  float* v = kT + padded * kBlock;
+  const int64_t tiles = ceil_div(queries, kQueries);
+  q.resize(queries);
+  const bool copy = padded != a.D || (sizeof(T) < sizeof(float) && queries > 2 * kQueries);
+  float* kT = scratch.get((copy ? 2 : 1) * padded * kBlock);
+  float* copied = copy ? kT + padded * kBlock : nullptr;
   for (int64_t i = 0; i < queries; i++) {
+    q[i] = a.query(head, i);
     std::fill(state + i * stride, state + (i + 1) * stride, 0.0f);
     state[i * stride + padded] = kMinusInf;
   }
   for (int64_t r = begin; r < end; r += kBlock) {
     const int64_t count = std::min<int64_t>(kBlock, end - r);
-    const Rows rows{r - begin, count, ceil_div(count, VL) * VL, masked};
-    load_keys(a.k + head * a.k_head + r * a.D, count, a.D, kT);
-    load_values(a.v + head * a.v_head + r * a.D, count, a.D, padded, v);
-    for (int64_t i = 0; i < queries; i += kQueries) {
-      float* st = state + i * stride;
-      switch (std::min<int64_t>(kQueries, queries - i)) {
-        case 1: query_tile<T, 1>(a, head, i, rows, kT, v, st); break;
-        case 2: query_tile<T, 2>(a, head, i, rows, kT, v, st); break;
-        case 3: query_tile<T, 3>(a, head, i, rows, kT, v, st); break;
-        default: query_tile<T, kQueries>(a, head, i, rows, kT, v, st);
-      }
+    const Rows<T> rows{r - begin, count, masked, a.k + head * a.k_head + r * a.D, a.v + head * a.v_head + r * a.D,
+                       kT, copied};
+    load_keys(rows.k, count, a.D, kT);
+    if (copy) load_values(rows.v, count, a.D, padded, copied);
+    for (int64_t t = 0; t < tiles; t++) {
+      const int64_t first = queries * t / tiles;
+      const int64_t size = queries * (t + 1) / tiles - first;
+      sized_tile<T, kQueries>(a, q.data() + first, first, size, rows, state + first * stride);
     }
   }
 }
@@ -198,18 +280,17 @@ void attend(const Attention<T>& a, float* out) {
   static thread_local Scratch scratch;
   const int64_t splits = a.splits(), size = a.queries() * a.state_size(), chunk = a.chunk();
   float* states = scratch.get(a.Hkv * splits * size);
-  at::parallel_for(0, a.Hkv * splits, 1, [&](int64_t first, int64_t last) {
-    for (int64_t t = first; t < last; t++) {
-      const int64_t head = t / splits, split = t % splits;
-      const bool tail = split == splits - 1;
-      const int64_t begin = tail ? a.row : split * chunk;
-      const int64_t end = tail ? a.row + a.n : std::min(a.prefix, begin + chunk);
-      attend_range(a, head, begin, end, tail, states + t * size);
-    }
+  run_tasks(a.Hkv * splits, true, [&](int64_t t) {
+    const int64_t head = t / splits, split = t % splits;
+    const bool tail = split == splits - 1;
+    const int64_t begin = tail ? a.row : split * chunk;
+    const int64_t end = tail ? a.row + a.n : std::min(a.prefix, begin + chunk);
+    attend_range(a, head, begin, end, tail, states + t * size);
   });
-  const int64_t queries = a.queries(), grain = std::max<int64_t>(1, 16384 / (splits * a.padded()));
-  at::parallel_for(0, a.Hkv * queries, grain, [&](int64_t first, int64_t last) {
-    for (int64_t t = first; t < last; t++) merge(a, t / queries, t % queries, states, out);
+  const int64_t queries = a.queries();
+  run_tasks(a.Hkv * a.n, queries * a.Hkv * splits * a.padded() >= 65536, [&](int64_t t) {
+    const int64_t head = t / a.n, first = t % a.n * a.G;
+    for (int64_t i = first; i < first + a.G; i++) merge(a, head, i, states, out);
   });
 }
 

@@ -1,9 +1,10 @@
 // Python bindings of the fused CPU kernels: checks that keep every read and write in bounds, dispatch on the dtype.
+#include <ATen/EmptyTensor.h>
 #include <ATen/core/Tensor.h>
-#include <ATen/ops/empty.h>
 #include <torch/csrc/utils/pybind.h>
 
 #include <cmath>
+#include <limits>
 #include <optional>
 
 #include "attend.h"
@@ -15,6 +16,11 @@ using at::Tensor;
 using ssd::bf16;
 using ssd::f16;
 using OptTensor = std::optional<Tensor>;
+
+// Uninitialised float32; without the dispatcher it costs a fraction of at::empty.
+Tensor new_floats(at::IntArrayRef sizes) {
+  return at::detail::empty_cpu(sizes, at::kFloat);
+}
 
 void check_float(const Tensor& t, const char* name, int64_t dim) {
   TORCH_CHECK(t.device().is_cpu() && t.scalar_type() == at::kFloat && t.is_contiguous() && t.dim() == dim, name,
@@ -41,7 +47,7 @@ void with_type(const Tensor& t, const char* name, const F& f) {
 
 // Multiplies rows that fill(node, target) writes, K long, by W into out [n, N].
 template <class Fill>
-void product(const Tensor& W, const OptTensor& bias, int64_t n, int64_t K, Tensor& out, bool add, const Fill& fill) {
+void product(const Tensor& W, const OptTensor& bias, int64_t n, int64_t K, const Tensor& out, bool add, const Fill& fill) {
   TORCH_CHECK(W.device().is_cpu() && W.is_contiguous() && W.dim() == 2 && W.size(1) == K,
               "weight must be a contiguous [N, ", K, "] CPU tensor");
   const int64_t N = W.size(0);
@@ -61,7 +67,7 @@ auto copy_rows(const Tensor& x) {
 
 Tensor result(const Tensor& x, const Tensor& W) {
   TORCH_CHECK(W.dim() == 2, "weight must have 2 dimensions");
-  return at::empty({x.size(0), W.size(0)}, x.options());
+  return new_floats({x.size(0), W.size(0)});
 }
 
 Tensor norm_linear(const Tensor& x, const Tensor& norm_w, double eps, const Tensor& W, const OptTensor& bias) {
@@ -83,13 +89,13 @@ Tensor linear(const Tensor& x, const Tensor& W, const OptTensor& bias) {
   return out;
 }
 
-void linear_add_(Tensor residual, const Tensor& x, const Tensor& W, const OptTensor& bias) {
+void linear_add_(const Tensor& residual, const Tensor& x, const Tensor& W, const OptTensor& bias) {
   check_float(residual, "residual", 2);
   check_float(x, "x", 2);
   product(W, bias, x.size(0), x.size(1), residual, true, copy_rows(x));
 }
 
-void swiglu_linear_add_(Tensor residual, const Tensor& gate_up, const Tensor& W) {
+void swiglu_linear_add_(const Tensor& residual, const Tensor& gate_up, const Tensor& W) {
   check_float(residual, "residual", 2);
   check_float(gate_up, "gate_up", 2);
   const int64_t I = gate_up.size(1) / 2;
@@ -125,7 +131,7 @@ void norm_and_rotate(const float* x, const float* norm, float eps, const float* 
 }
 
 Tensor rope_append(const Tensor& qkv, const Tensor& cos, const Tensor& sin, const OptTensor& q_norm,
-                   const OptTensor& k_norm, double eps, Tensor keys, Tensor values, int64_t row) {
+                   const OptTensor& k_norm, double eps, const Tensor& keys, const Tensor& values, int64_t row) {
   check_float(qkv, "qkv", 2);
   check_float(cos, "cos", 2);
   check_float(sin, "sin", 2);
@@ -136,7 +142,7 @@ Tensor rope_append(const Tensor& qkv, const Tensor& cos, const Tensor& sin, cons
   TORCH_CHECK(Hq > 0 && qkv.size(1) == (Hq + 2 * Hkv) * D, "qkv must be [n, (Hq + 2 Hkv) * D]");
   TORCH_CHECK(row >= 0 && row + n <= keys.size(1), "cache rows [row, row + n) must exist");
   const float *qn = vector_or_null(q_norm, "q_norm", D), *kn = vector_or_null(k_norm, "k_norm", D);
-  Tensor q = at::empty({n, Hq, D}, qkv.options());
+  Tensor q = new_floats({n, Hq, D});
   float* q_out = q.mutable_data_ptr<float>();
   static thread_local ssd::Scratch scratch;
   float *tmp = scratch.get(2 * D), *rotated = tmp + D;
@@ -178,7 +184,7 @@ Tensor attend(const Tensor& q, const Tensor& keys, const Tensor& values, int64_t
                 "mask must be a contiguous bool or uint8 [n, n] CPU tensor");
     m = static_cast<const uint8_t*>(mask->const_data_ptr());
   }
-  Tensor out = at::empty({n, Hq * D}, q.options());
+  Tensor out = new_floats({n, Hq * D});
   with_type(keys, "keys", [&](auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;
     const ssd::Attention<T> a{q.const_data_ptr<float>(), keys.const_data_ptr<T>(), values.const_data_ptr<T>(),
@@ -189,18 +195,38 @@ Tensor attend(const Tensor& q, const Tensor& keys, const Tensor& values, int64_t
   return out;
 }
 
+// Calls of more than this many nodes go to the other implementation (set once by the Python side).
+int64_t node_limit = std::numeric_limits<int64_t>::max();
+py::handle many_nodes;
+
+// A binding of native(first, rest...): the number of nodes is first's dimension 0.
+template <class R, class... A>
+auto few_or_many(const char* name, R (*native)(const Tensor&, A...)) {
+  return [name, native](const Tensor& first, A... rest) -> R {
+    if (first.dim() > 0 && first.size(0) > node_limit) return many_nodes.attr(name)(first, rest...).template cast<R>();
+    const py::gil_scoped_release released;
+    return native(first, rest...);
+  };
+}
+
 }  // namespace
 
 PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
-  using release = py::call_guard<py::gil_scoped_release>;
   using py::arg;
   const auto no_bias = arg("bias") = py::none();
-  m.def("norm_linear", &norm_linear, arg("x"), arg("norm_w"), arg("eps"), arg("W"), no_bias, release());
-  m.def("linear", &linear, arg("x"), arg("W"), no_bias, release());
-  m.def("linear_add_", &linear_add_, arg("residual"), arg("x"), arg("W"), no_bias, release());
-  m.def("swiglu_linear_add_", &swiglu_linear_add_, arg("residual"), arg("gate_up"), arg("W"), release());
-  m.def("rope_append", &rope_append, arg("qkv"), arg("cos"), arg("sin"), arg("q_norm"), arg("k_norm"), arg("eps"),
-        arg("keys"), arg("values"), arg("row"), release());
-  m.def("attend", &attend, arg("q"), arg("keys"), arg("values"), arg("prefix_len"), arg("row"),
-        arg("mask") = py::none(), release());
+  const auto def = [&m](const char* name, auto native, auto... args) {
+    m.def(name, few_or_many(name, native), args...);
+  };
+  def("norm_linear", &norm_linear, arg("x"), arg("norm_w"), arg("eps"), arg("W"), no_bias);
+  def("linear", &linear, arg("x"), arg("W"), no_bias);
+  def("linear_add_", &linear_add_, arg("residual"), arg("x"), arg("W"), no_bias);
+  def("swiglu_linear_add_", &swiglu_linear_add_, arg("residual"), arg("gate_up"), arg("W"));
+  def("rope_append", &rope_append, arg("qkv"), arg("cos"), arg("sin"), arg("q_norm"), arg("k_norm"), arg("eps"),
+      arg("keys"), arg("values"), arg("row"));
+  def("attend", &attend, arg("q"), arg("keys"), arg("values"), arg("prefix_len"), arg("row"),
+      arg("mask") = py::none());
+  m.def("delegate", [](int64_t limit, py::object ops) {
+    node_limit = limit;
+    many_nodes = ops.release();  // stays alive until the process ends: no destructor after the interpreter
+  });
 }

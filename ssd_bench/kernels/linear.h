@@ -1,8 +1,6 @@
 // out[n, N] (+)= x[n, K] W[N, K]^T: each W vector is loaded and converted once per block of nodes.
 #pragma once
-#include <ATen/Parallel.h>
-
-#include <algorithm>
+#include <cmath>
 
 #include "simd.h"
 
@@ -11,6 +9,9 @@ namespace ssd {
 constexpr int kNodes = kManyRegisters ? 8 : 4;    // most nodes of one register tile
 constexpr int64_t kPrefetchBytes = 4096;          // ahead in W; tuned on a Skylake server core
 constexpr int64_t kSerialWork = 1 << 15;          // multiply-adds below which a second thread costs more than it saves
+constexpr int64_t kSerialFill = 1 << 14;          // likewise, elements of x to normalise or activate
+constexpr int64_t kPanelBytes = 32 << 10;         // of W: one task, read again from the cache by each block of nodes
+constexpr int64_t kNodeBytes = 64 << 10;          // of x that fit the first-level cache next to W
 
 // Rows of W in a register tile of M nodes; the accumulators must leave registers for W and x.
 constexpr int tile_rows(int m) { return m <= (kManyRegisters ? 4 : 2) ? 4 : 2; }
@@ -31,8 +32,10 @@ struct Output {
 
 template <class T, int R, int M>
 inline void step(const Pair (&w)[R], const float* x, int64_t ldx, vf (&acc)[M][R]) {
+#pragma GCC unroll 8
   for (int m = 0; m < M; m++) {
     const vf a = load(x + m * ldx), b = load(x + m * ldx + VL);
+#pragma GCC unroll 4
     for (int r = 0; r < R; r++) {
       acc[m][r] += w[r].a * a;
       acc[m][r] += w[r].b * b;
@@ -50,6 +53,7 @@ inline void tile(const T* W, int64_t row, int64_t K, const float* x, int64_t ldx
   const int64_t full = K / UNIT * UNIT;
   for (int64_t k = 0; k < full; k += UNIT) {
     Pair p[R];
+#pragma GCC unroll 4
     for (int r = 0; r < R; r++) {
       __builtin_prefetch(reinterpret_cast<const char*>(w + r * K + k) + kPrefetchBytes);
       p[r] = load2<T>(w + r * K + k);
@@ -66,8 +70,10 @@ inline void tile(const T* W, int64_t row, int64_t K, const float* x, int64_t ldx
     }
     step<T, R, M>(p, x + full, ldx, acc);
   }
+  float sums[M * R + VL];
+  hsum_each<M * R>(&acc[0][0], sums);
   for (int m = 0; m < M; m++)
-    for (int r = 0; r < R; r++) out.put(node + m, row + r, hsum(acc[m][r]));
+    for (int r = 0; r < R; r++) out.put(node + m, row + r, sums[m * R + r]);
 }
 
 template <class T, int M>
@@ -101,17 +107,17 @@ void node_block(const T* W, int64_t begin, int64_t end, int64_t K, const float* 
 // x: n prepared rows (padded to UNIT with zeros, in load2 order), ldx floats apart.
 template <class T>
 void multiply(const T* W, int64_t N, int64_t K, const float* x, int64_t ldx, int64_t n, const Output& out) {
-  constexpr int64_t kPanel = 16;  // rows that stay in the cache while the node blocks pass over them
-  const int64_t blocks = ceil_div(n, kNodes);
-  const int64_t panels = ceil_div(N, kPanel);
-  const int64_t grain = std::max<int64_t>(1, kSerialWork / std::max<int64_t>(1, kPanel * K * n));
-  at::parallel_for(0, panels, grain, [&](int64_t first, int64_t last) {
-    for (int64_t p = first; p < last; p++) {
-      const int64_t begin = p * kPanel, end = std::min(N, begin + kPanel);
-      for (int64_t b = 0; b < blocks; b++) {
-        const int64_t node = n * b / blocks, next = n * (b + 1) / blocks;
-        node_block<T>(W, begin, end, K, x, ldx, node, next - node, out);
-      }
+  // A block's nodes should stay in the first-level cache while the panel's rows pass over them.
+  const int64_t most = kNodes > 4 && kNodes * ldx * static_cast<int64_t>(sizeof(float)) > kNodeBytes ? 4 : kNodes;
+  const int64_t blocks = ceil_div(n, most);
+  const int64_t bytes = std::max<int64_t>(1, K * static_cast<int64_t>(sizeof(T)));
+  const int64_t panel = std::clamp<int64_t>(kPanelBytes / bytes / 4 * 4, 4, 1024);
+  const int64_t panels = ceil_div(N, panel);
+  run_tasks(panels, N * K * n >= kSerialWork, [&](int64_t p) {
+    const int64_t begin = p * panel, end = std::min(N, begin + panel);
+    for (int64_t b = 0; b < blocks; b++) {
+      const int64_t node = n * b / blocks, next = n * (b + 1) / blocks;
+      node_block<T>(W, begin, end, K, x, ldx, node, next - node, out);
     }
   });
 }
@@ -120,16 +126,15 @@ void multiply(const T* W, int64_t N, int64_t K, const float* x, int64_t ldx, int
 template <class T, class Fill>
 void prepare_and_multiply(const T* W, int64_t N, int64_t K, int64_t n, const Output& out, const Fill& fill) {
   static thread_local Scratch scratch;
-  const int64_t ldx = ceil_div(K, UNIT) * UNIT;
+  const int64_t padded = ceil_div(K, UNIT) * UNIT;
+  // An odd number of cache lines, so that the nodes of a tile do not compete for the same sets of the cache.
+  const int64_t ldx = padded + (padded / 16 % 2 ? 0 : 16);
   float* x = scratch.get(n * ldx);
-  const int64_t grain = std::max<int64_t>(1, kSerialWork / ldx);
-  at::parallel_for(0, n, grain, [&](int64_t first, int64_t last) {
-    for (int64_t i = first; i < last; i++) {
-      float* row = x + i * ldx;
-      fill(i, row);
-      std::fill(row + K, row + ldx, 0.0f);
-      for (int64_t k = 0; k < ldx; k += UNIT) order_unit<T>(row + k);
-    }
+  run_tasks(n, n * ldx >= kSerialFill, [&](int64_t i) {
+    float* row = x + i * ldx;
+    fill(i, row);
+    std::fill(row + K, row + padded, 0.0f);
+    for (int64_t k = 0; k < padded; k += UNIT) order_unit<T>(row + k);
   });
   multiply<T>(W, N, K, x, ldx, n, out);
 }

@@ -1,11 +1,13 @@
 // Vector types, loads with conversion to float32, exp and reductions, through GCC/Clang vector extensions.
 #pragma once
+#include <ATen/Parallel.h>
 #include <c10/util/BFloat16.h>
 #include <c10/util/Half.h>
 
+#include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <cstring>
-#include <memory>
 #include <vector>
 #if defined(__F16C__) || defined(__AVX512F__)
 #include <immintrin.h>
@@ -74,7 +76,12 @@ inline vf vmax(vf a, vf b) { return a > b ? a : b; }
 // VL consecutive elements as float32.
 inline vf load1(const float* p) { return load(p); }
 inline vf load1(const bf16* p) {
+#if defined(__AVX512F__)
+  // GCC would convert in two halves: it prefers 256-bit code for these cores.
+  return (vf)_mm512_slli_epi32(_mm512_cvtepu16_epi32(load_as<__m256i>(p)), 16);
+#else
   return (vf)(__builtin_convertvector(load_as<vh>(p), vu) << 16);
+#endif
 }
 inline vf load1(const f16* p) {
 #if defined(__AVX512F__)
@@ -120,20 +127,42 @@ inline float hsum(vf v) {
   return v[0];
 }
 inline float hmax(vf v) {
-  float m = v[0];
-  for (int i = 1; i < VL; i++) m = v[i] > m ? v[i] : m;
-  return m;
+  for (int lanes = VL; lanes > 1; lanes /= 2) v = vmax(SSD_SHUFFLE(v, v, SSD_EVEN), SSD_SHUFFLE(v, v, SSD_ODD));
+  return v[0];
+}
+
+// Sums of N vectors, each with the association of hsum; together they cost a quarter of N calls of it.
+template <int N>
+inline void hsum_each(const vf* v, float* sums) {
+  for (int first = 0; first < N; first += VL) {
+    vf t[VL];
+#pragma GCC unroll 16
+    for (int i = 0; i < VL; i++) t[i] = first + i < N ? v[first + i] : vf{};
+    int left = N - first < VL ? N - first : VL;
+#pragma GCC unroll 4
+    for (int lanes = VL; lanes > 1; lanes /= 2) {
+      left = (left + 1) / 2;
+#pragma GCC unroll 8
+      for (int i = 0; i < left; i++)
+        t[i] = SSD_SHUFFLE(t[2 * i], t[2 * i + 1], SSD_EVEN) + SSD_SHUFFLE(t[2 * i], t[2 * i + 1], SSD_ODD);
+      if (left < VL) t[left] = vf{};  // the partner of a last odd one
+    }
+    store(sums + first, t[0]);
+  }
 }
 
 // In-register transpose of a VL x VL block: each round interleaves row i with row i + VL/2.
 template <class V>
 inline void transpose(V (&v)[VL]) {
+#pragma GCC unroll 4
   for (int round = 1; round < VL; round *= 2) {
     V t[VL];
+#pragma GCC unroll 16
     for (int i = 0; i < VL / 2; i++) {
       t[2 * i] = SSD_SHUFFLE(v[i], v[i + VL / 2], SSD_LOW);
       t[2 * i + 1] = SSD_SHUFFLE(v[i], v[i + VL / 2], SSD_HIGH);
     }
+#pragma GCC unroll 16
     for (int i = 0; i < VL; i++) v[i] = t[i];
   }
 }
@@ -172,5 +201,20 @@ class Scratch {
 };
 
 inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+// Runs f(0) .. f(count - 1) on torch's threads. Whichever thread is free takes the next one, so that a core that is
+// slow or busy with other work delays a call by one task and not by its whole share.
+template <class F>
+void run_tasks(int64_t count, bool parallel, const F& f) {
+  const int64_t threads = parallel ? std::min<int64_t>(count, at::get_num_threads()) : 1;
+  if (threads <= 1) {
+    for (int64_t t = 0; t < count; t++) f(t);
+    return;
+  }
+  std::atomic<int64_t> next{0};
+  at::parallel_for(0, threads, 1, [&](int64_t, int64_t) {
+    for (int64_t t; (t = next.fetch_add(1, std::memory_order_relaxed)) < count;) f(t);
+  });
+}
 
 }  // namespace ssd

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -43,7 +44,7 @@ def task_figure(task: str, groups: Sequence[Group]) -> Figure:
         for (left, right), group in zip(axes, groups, strict=True):
             _draw_speed(left, group)
             _draw_time(right, group)
-            left.set_title(group.title, fontsize=8, loc="left")
+            left.set_title(textwrap.fill(group.title, 60), fontsize=8, loc="left")
     return figure
 
 

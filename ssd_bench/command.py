@@ -1,0 +1,49 @@
+"""A command line on Hydra whose errors are one message: exit code 2 for input that cannot work, 1 for a failed run."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import hydra
+from hydra.errors import HydraException
+from omegaconf import DictConfig
+from omegaconf.errors import OmegaConfBaseException
+
+from ssd_bench.errors import ConfigError, LosslessError
+
+CONF = Path(__file__).parents[1] / "conf"
+
+
+def command(work: Callable[[DictConfig], object]) -> int:
+    """Compose the config from the command line and hand it to `work`, once per job of a multirun.
+
+    A job that fails does not stop the others.
+
+    Returns:
+        0 done; 1 an output was not lossless; 2 an option, file or environment that cannot work.
+    """
+    codes, main_process = [0], os.getpid()
+
+    def job(cfg: DictConfig) -> None:
+        try:
+            work(cfg)
+        except (ConfigError, LosslessError, HydraException, OmegaConfBaseException) as error:
+            if os.getpid() != main_process:
+                raise  # a launcher's worker: only an exception reaches the process that reports it
+            codes.append(_report(error))
+
+    # Hydra prints its own errors with exit code 1 unless it is told to let them through
+    os.environ["HYDRA_FULL_ERROR"] = "1"
+    try:
+        hydra.main(version_base="1.3", config_path=str(CONF), config_name="config")(job)()
+    except (ConfigError, LosslessError, HydraException, OmegaConfBaseException) as error:
+        codes.append(_report(error))
+    return max(codes)
+
+
+def _report(error: Exception) -> int:
+    print(f"error: {str(error).strip()}", file=sys.stderr)
+    return 1 if isinstance(error, LosslessError) else 2

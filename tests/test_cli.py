@@ -1,0 +1,262 @@
+"""Whole runs from the command line: the record, resuming after kill -9, bad input, a new method without other change."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from hydra.core.global_hydra import GlobalHydra
+
+from ssd_bench.command import command as command_line
+from ssd_bench.record import Run, find_runs, load_run
+from ssd_bench.run import execute, plan
+
+ROOT = Path(__file__).parents[1]
+GIVEN_LATENCY = "hardware.latency={t_mlp_ms: 0.5, t_attn_slope_ms: 0.001, t_attn_intercept_ms: 0.5}"
+TIMES = ["prefill_ms", "decode_ms", "draft_ms", "verify_ms", "policy_ms", "peak_bytes"]
+
+
+def environment(extra_path: Path | None = None) -> dict[str, str]:
+    path = os.pathsep.join(str(p) for p in (ROOT, extra_path) if p)
+    return os.environ | {"PYTHONPATH": path, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+
+
+def command(model: Path, runs: Path, *options: str) -> list[str]:
+    return [
+        sys.executable, "-m", "ssd_bench", "model=local", f"model.path={model}", "model.template=chat", f"runs_dir={runs}",
+        "hardware=cpu", "hardware.dtype=float32", "hardware.threads=1", "hardware.warmup=1", GIVEN_LATENCY, *options,
+    ]  # fmt: skip
+
+
+def run(model: Path, runs: Path, *options: str, extra_path: Path | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command(model, runs, *options), cwd=ROOT, env=environment(extra_path), capture_output=True, text=True, timeout=300
+    )
+
+
+def only_run(runs: Path) -> Run:
+    found = find_runs(runs)
+    assert len(found) == 1
+    return load_run(found[0])
+
+
+SHORT = ("limit=3", "decode.max_new_tokens=24", "method.interval=3", "method.draft_len=3", "method.min_similarity=-1")
+
+
+@pytest.fixture(scope="module")
+def reference(small_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.CompletedProcess[str]]:
+    runs = tmp_path_factory.mktemp("runs")
+    done = run(small_checkpoint, runs, *SHORT)
+    assert done.returncode == 0, done.stderr
+    return runs, done
+
+
+def test_a_run_ends_with_a_table_and_a_record(reference: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
+    runs, done = reference
+    record = only_run(runs)
+    assert "lossless" in done.stdout and "3/3" in done.stdout and str(record.path) in done.stdout
+    assert len(record.prompts) == 6 and set(record.prompts["arm"]) == {"ar", "method"}
+    method = record.prompts[record.prompts["arm"] == "method"]
+    assert set(method["lossless"]) == {"identical"} and method["new_tokens"].between(1, 24).all()
+    ar = record.steps[record.steps["arm"] == "ar"]
+    assert (ar["emitted"] == 1).all() and ar["layer_set_id"].isna().all()
+    assert record.steps["est_tokens_per_s"].notna().any() and len(record.layer_sets) > 1
+    assert record.header["config"]["method"]["interval"] == 3 and record.header["latency"]["t_mlp_ms"] == 0.5
+
+
+def test_a_finished_run_is_not_repeated(small_checkpoint: Path, reference: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
+    runs, _ = reference
+    before = (only_run(runs).path / "run.json").read_bytes()
+    again = run(small_checkpoint, runs, *SHORT)
+    assert again.returncode == 0 and "already on record" in again.stdout and "lossless" in again.stdout
+    assert (only_run(runs).path / "run.json").read_bytes() == before
+
+
+def test_force_repeats_it(small_checkpoint: Path, reference: tuple[Path, subprocess.CompletedProcess[str]], tmp_path: Path) -> None:
+    first = run(small_checkpoint, tmp_path, *SHORT, "limit=1")
+    before = only_run(tmp_path).header["provenance"]
+    second = run(small_checkpoint, tmp_path, *SHORT, "limit=1", "force=true")
+    assert first.returncode == second.returncode == 0 and "already on record" not in second.stdout
+    assert only_run(tmp_path).header["provenance"] != before
+
+
+def test_kill_and_restart_give_the_same_record(
+    small_checkpoint: Path, reference: tuple[Path, subprocess.CompletedProcess[str]], tmp_path: Path
+) -> None:
+    """kill -9 at five random moments; the record differs from an undisturbed one in nothing but times."""
+    rng = random.Random(5)
+    for attempt in range(5):
+        process = subprocess.Popen(
+            command(small_checkpoint, tmp_path, *SHORT), cwd=ROOT, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+        )  # fmt: skip
+        assert process.stderr is not None
+        stop_after = attempt % 3  # finished prompts to wait for before a random wait and the kill
+        for _ in range(stop_after):
+            if not process.stderr.readline():
+                break
+        time.sleep(rng.random() * (3.0 if stop_after == 0 else 0.05))
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    assert run(small_checkpoint, tmp_path, *SHORT).returncode == 0
+    ours, undisturbed = only_run(tmp_path), only_run(reference[0])
+    pd.testing.assert_frame_equal(ours.prompts.drop(columns=TIMES), undisturbed.prompts.drop(columns=TIMES))
+    steps = ["draft_ms", "verify_ms", "policy_ms"]
+    pd.testing.assert_frame_equal(ours.steps.drop(columns=steps), undisturbed.steps.drop(columns=steps))
+    pd.testing.assert_frame_equal(ours.layer_sets, undisturbed.layer_sets)
+
+
+METHOD = '''
+from methods.ar import AR
+from ssd_bench.layer_set import LayerSet
+from ssd_bench.method import LayerDraft
+
+class EveryOther(AR):
+    def __init__(self, name, draft_len):
+        super().__init__(name)
+        self.draft_len = draft_len
+
+    def check(self, dims):
+        self.draft = LayerDraft(LayerSet.skipping(dims.n_layers, mlp=range(0, dims.n_layers, 2)), self.draft_len)
+
+    def propose(self, context):
+        return self.draft
+'''
+
+
+def test_a_new_method_is_one_file_and_one_yaml(small_checkpoint: Path, tmp_path: Path) -> None:
+    (tmp_path / "my_methods.py").write_text(METHOD)
+    (tmp_path / "conf" / "method").mkdir(parents=True)
+    (tmp_path / "conf" / "method" / "every_other.yaml").write_text("_target_: my_methods.EveryOther\nname: every_other\ndraft_len: 2\n")
+    runs = tmp_path / "runs"
+    options = ("method=every_other", f"hydra.searchpath=[file://{tmp_path / 'conf'}]", "limit=2", "decode.max_new_tokens=12")
+    done = run(small_checkpoint, runs, *options, extra_path=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "every_other" in done.stdout and "2/2" in done.stdout
+    report = subprocess.run(
+        [sys.executable, "-m", "ssd_bench.report", f"runs_dir={runs}"], cwd=ROOT, env=environment(), capture_output=True, text=True
+    )
+    assert report.returncode == 0 and "every_other" in report.stdout
+
+
+def test_multirun_makes_one_run_per_combination(small_checkpoint: Path, tmp_path: Path) -> None:
+    done = run(small_checkpoint, tmp_path, "-m", "method=ar,fixed_layers", "limit=1", "decode.max_new_tokens=6")
+    assert done.returncode == 0, done.stderr
+    assert sorted(load_run(path).header["method"] for path in find_runs(tmp_path)) == ["ar", "fixed_layers"]
+
+
+def test_sampling_and_no_baseline(small_checkpoint: Path, tmp_path: Path) -> None:
+    done = run(small_checkpoint, tmp_path, "decode=sample", "baseline=none", "method=fixed_layers", "limit=2", "decode.max_new_tokens=9")
+    assert done.returncode == 0, done.stderr
+    record = only_run(tmp_path)
+    assert set(record.prompts["arm"]) == {"method"} and record.prompts["lossless"].isna().all()
+
+
+def test_wandb_offline_logs_the_run(small_checkpoint: Path, tmp_path: Path) -> None:
+    done = run(small_checkpoint, tmp_path, "wandb.mode=offline", "method=ar", "limit=1", "decode.max_new_tokens=6")
+    assert done.returncode == 0, done.stderr
+    assert list(tmp_path.glob("wandb/offline-run-*"))
+
+
+def test_help_shows_every_group_and_choice() -> None:
+    shown = subprocess.run([sys.executable, "-m", "ssd_bench", "--help"], cwd=ROOT, env=environment(), capture_output=True, text=True).stdout
+    for group in ("model", "method", "task", "data", "hardware", "decode"):
+        for choice in (ROOT / "conf" / group).glob("*.yaml"):
+            assert choice.stem in shown
+    for option in ("limit", "repeats", "seed", "runs_dir", "force", "baseline", "max_new_tokens", "reuse_prefix", "warmup", "threads"):
+        assert option in shown
+
+
+BAD = [
+    (["method=nothing"], "nothing"),
+    (["task=nothing"], "nothing"),
+    (["model=nothing"], "nothing"),
+    (["nonsense=1"], "nonsense"),
+    (["method=fixed_layers", "method.ratio=null", "method.skip_attn=[99]"], "skip_attn"),
+    (["method=fixed_layers", "method.draft_len=0"], "method.draft_len"),
+    (["method.interval=0"], "method.interval"),
+    (["decode.max_new_tokens=4000"], "at most 96 tokens"),
+    (["decode.max_new_tokens=5000"], "decode.max_new_tokens"),
+    (["data=local"], "data.root"),
+    (["data=local", "data.root=/nowhere"], "/nowhere"),
+    (["hardware.device=tpu"], "hardware.device"),
+    (["hardware.device=cuda:63"], "hardware.device"),
+    (["hardware.dtype=int8"], "hardware.dtype"),
+    (["hardware.threads=4096"], "hardware.threads"),
+    (["hardware.latency=3"], "hardware.latency"),
+    (["hardware.latency={t_mlp_ms: -1, t_attn_slope_ms: 0, t_attn_intercept_ms: 1}"], "t_mlp_ms"),
+    (["baseline=other"], "baseline"),
+    (["repeats=0"], "repeats"),
+    (["limit=0"], "limit"),
+    (["decode.temperature=0.5"], "decode.mode"),
+    (["decode=sample", "decode.top_p=0"], "decode.top_p"),
+    (["runs_dir=/proc/nowhere"], "runs_dir"),
+    (["model.template=xml"], "model.template"),
+    (["model.path=/nowhere"], "/nowhere"),
+]
+
+
+def failed(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, line: list[str]) -> str:
+    """The message of a command line that must end with exit code 2, run in this process."""
+    monkeypatch.setattr(sys, "argv", ["ssd_bench", *line[3:]])
+    GlobalHydra.instance().clear()
+    code = command_line(lambda cfg: execute(plan(cfg)))
+    message = capsys.readouterr().err
+    assert code == 2 and message.count("error:") == 1 and "Traceback" not in message
+    return message
+
+
+@pytest.fixture
+def no_weights(small_checkpoint: Path, tmp_path: Path) -> Path:
+    """The small checkpoint without its tensors: a check that loads weights first fails here."""
+    empty = tmp_path / "no-weights"
+    empty.mkdir()
+    for file in small_checkpoint.iterdir():
+        if file.suffix != ".safetensors":
+            (empty / file.name).write_bytes(file.read_bytes())
+    (empty / "model.safetensors").write_bytes(b"\x02\x00\x00\x00\x00\x00\x00\x00{}")
+    return empty
+
+
+@pytest.mark.parametrize(("options", "named"), BAD, ids=[" ".join(options) for options, _ in BAD])
+def test_bad_input_is_one_message_and_exit_code_2(
+    options: list[str], named: str, no_weights: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    assert named in failed(capsys, monkeypatch, command(no_weights, tmp_path / "runs", *options))
+
+
+def test_bad_input_in_a_process_of_its_own(no_weights: Path, tmp_path: Path) -> None:
+    for options in (["nonsense=1"], ["method=fixed_layers", "method.ratio=null", "method.skip_attn=[99]"]):
+        done = run(no_weights, tmp_path / "runs", *options)
+        assert done.returncode == 2 and done.stderr.count("\n") < 10 and done.stderr.startswith("error:")
+
+
+def test_an_unsupported_architecture_is_refused(
+    no_weights: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = json.loads((no_weights / "config.json").read_text()) | {"model_type": "gpt2"}
+    (no_weights / "config.json").write_text(json.dumps(config))
+    assert "model_type" in failed(capsys, monkeypatch, command(no_weights, tmp_path / "runs"))
+
+
+def test_missing_weights_name_the_command_that_gets_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    line = ["", "", "", "model=smollm2_135m", "model.gguf.package=not_installed_here", f"runs_dir={tmp_path}"]
+    assert "make weights" in failed(capsys, monkeypatch, line)
+
+
+def test_a_bad_data_line_is_named(
+    no_weights: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "gsm8k.jsonl").write_text('{"id": "a", "question": "q?", "answer": "#### 1"}\n{"id": "b", "question": "q?"}\n')
+    message = failed(capsys, monkeypatch, command(no_weights, tmp_path / "runs", "data=local", f"data.root={tmp_path}"))
+    assert "gsm8k.jsonl:2" in message and "answer" in message

@@ -1,0 +1,68 @@
+"""Layer sets: by index, by pattern, by published name; LayerSet's own arithmetic."""
+
+from __future__ import annotations
+
+import pytest
+
+from methods.fixed_layers import FixedLayers, pattern_set, published_set, published_sets
+from ssd_bench.errors import ConfigError
+from ssd_bench.layer_set import LayerSet
+from ssd_bench.method import ModelDims
+
+
+def dims(n_layers: int) -> ModelDims:
+    return ModelDims("model", n_layers, 1, 128, 61)
+
+
+def test_indices_name_attention_and_mlp_apart() -> None:
+    s = LayerSet.skipping(5, attn=[1, 3], mlp=[2])
+    assert s.skipped == {2, 6, 5} and s.kept == (0, 1, 3, 4, 7, 8, 9)
+    assert (s.skip_attn, s.skip_mlp, s.n_attn, s.n_mlp) == ((1, 3), (2,), 3, 4)
+    assert s.first_skipped == 2 and s.skip_ratio == 0.3 and LayerSet.full(5).first_skipped == 10
+
+
+@pytest.mark.parametrize("pattern", ["uniform", "attention", "mlp", "exit"])
+@pytest.mark.parametrize("ratio", [0.0, 0.1, 0.25, 0.4])
+@pytest.mark.parametrize("n_layers", [8, 30, 40])
+def test_patterns_skip_the_ratio(pattern: str, ratio: float, n_layers: int) -> None:
+    s = pattern_set(pattern, ratio, n_layers)
+    assert len(s.skipped) == round(ratio * 2 * n_layers)
+    if pattern == "exit":
+        assert s.kept == tuple(range(2 * n_layers - len(s.skipped)))
+    else:
+        assert not s.skipped & {0, 1, 2 * n_layers - 2, 2 * n_layers - 1}
+    assert not (pattern == "attention" and s.skip_mlp) and not (pattern == "mlp" and s.skip_attn)
+
+
+def test_uniform_pattern_is_even() -> None:
+    gaps = [b - a for a, b in zip(*(lambda s: (s, s[1:]))(sorted(pattern_set("uniform", 0.5, 30).skipped)))]
+    assert set(gaps) <= {1, 2}
+
+
+def test_every_published_set_fits_its_model() -> None:
+    assert len(published_sets()) == 60
+    for name, entry in published_sets().items():
+        s = published_set(name, int(entry["n_layers"]))  # type: ignore[call-overload]
+        assert list(s.skip_attn) == entry["skip_attn"] and list(s.skip_mlp) == entry["skip_mlp"]
+
+
+@pytest.mark.parametrize(
+    ("options", "field"),
+    [
+        ({"skip_attn": [4]}, "skip_attn"),
+        ({"skip_mlp": [-1]}, "skip_mlp"),
+        ({"ratio": 0.9, "pattern": "attention"}, "method.ratio"),
+        ({"published": "swift/none/none"}, "method.published"),
+        ({"published": "swift/llama-2-13b/cnndm"}, "method.published"),
+        ({"ratio": 0.5, "skip_attn": [1]}, "method"),
+        ({}, "method"),
+        ({"ratio": 0.5, "draft_len": 0}, "method.draft_len"),
+        ({"ratio": 0.5, "stop_below": 1.5}, "method.stop_below"),
+        ({"ratio": 2.0}, "method.ratio"),
+        ({"ratio": 0.5, "pattern": "best"}, "method.pattern"),
+    ],
+)
+def test_what_cannot_work_is_refused_by_field(options: dict, field: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        FixedLayers(**options).check(dims(4))
+    assert error.value.field == field
