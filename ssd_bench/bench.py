@@ -61,13 +61,16 @@ def bench(cfg: DictConfig) -> Path:
         "threads": hardware.threads, "kernels": "native" if ops.native else "torch",
         "provenance": provenance.collect(sys.argv, hardware.gpu_names()),
     }  # fmt: skip
+    _say("AR beside Hugging Face generate")
     results |= _against_transformers(planned, engine)
     results |= _bandwidth(engine, results["ar_tokens_per_s"])
+    _say("step times")
     results["step_ms"] = _step_times(engine)
     results |= _contexts(engine)
-    profile = latency.measure(decoder, cache)
-    results["latency"] = asdict(profile)
-    engine.probe.latency = profile
+    _say("latency profile")
+    engine.probe.latency = latency.measure(decoder, cache)
+    results["latency"] = asdict(engine.probe.latency)
+    _say(f"KnapSpec over {POLICY_TOKENS} tokens")
     results |= _policy(planned, engine)
     results["outside_forward_share"] = _outside_share(planned, engine)
     target = Path(planned.config["runs_dir"]) / "bench" / f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}.json"
@@ -75,6 +78,10 @@ def bench(cfg: DictConfig) -> Path:
     target.write_text(json.dumps(results, indent=1))
     print(_table(results), f"\n{target}", sep="\n")
     return target
+
+
+def _say(what: str) -> None:
+    print(f"measuring: {what}", file=sys.stderr, flush=True)
 
 
 def _seconds(run: Callable[[], Any], device: torch.device) -> float:
@@ -151,7 +158,7 @@ def _step_times(engine: Engine) -> dict[str, dict[str, float]]:
     decoder, table = engine.decoder, {}
     for context in _contexts_of(engine):
         runs = {str(n): _forward(engine, n, context) for n in NODES}
-        times = _interleaved(runs, decoder.device, rounds=4 * ROUNDS)
+        times = _interleaved(runs, decoder.device, rounds=2 * ROUNDS)
         table[str(context)] = {n: median(values) * 1e3 for n, values in times.items()}
     return table
 
@@ -172,7 +179,7 @@ def _forward(engine: Engine, n: int, context: int) -> Callable[[], Any]:
 def _contexts(engine: Engine) -> dict[str, Any]:
     """AR milliseconds per token by context, interleaved, and the ratio of 4k to 128 where the model reaches it."""
     runs = {str(context): _forward(engine, 1, context) for context in _contexts_of(engine)}
-    times = _interleaved(runs, engine.decoder.device, rounds=4 * ROUNDS)
+    times = _interleaved(runs, engine.decoder.device, rounds=2 * ROUNDS)
     per_token = {name: median(values) * 1e3 for name, values in times.items()}
     low, high = str(CONTEXTS[0]), str(CONTEXTS[2])
     ratio = per_token[high] / per_token[low] if low in per_token and high in per_token else None

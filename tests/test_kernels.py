@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -33,7 +34,8 @@ def rand(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> Tens
 
 def close(got: Tensor, want: Tensor, tolerance: float = 2e-5) -> None:
     """Asserts equality up to float32 summation order, relative to the largest value."""
-    assert got.shape == want.shape and got.dtype == want.dtype
+    assert got.shape == want.shape
+    assert got.dtype == want.dtype
     assert torch.isfinite(got).all()
     assert (got - want).abs().max() <= tolerance * max(1.0, float(want.abs().max()))
 
@@ -72,7 +74,8 @@ def test_a_nodes_result_does_not_depend_on_the_others(ops: Ops, dtype: torch.dty
         for i in range(n):
             alone, one = ops.norm_linear(x[i : i + 1], norm, EPS, W), torch.zeros(1, N)
             ops.swiglu_linear_add_(one, gate_up[i : i + 1], W)
-            assert torch.equal(together[i], alone[0]) and torch.equal(hidden[i], one[0])
+            assert torch.equal(together[i], alone[0])
+            assert torch.equal(hidden[i], one[0])
 
 
 def test_swiglu_survives_large_gates(ops: Ops) -> None:
@@ -128,7 +131,8 @@ def plain_attention(q: Tensor, keys: Tensor, values: Tensor, prefix: int, row: i
     scores = q.double().transpose(0, 1) @ k.transpose(1, 2) / dim**0.5
     visible = torch.cat((torch.ones(n, prefix, dtype=torch.bool), mask.bool()), 1)
     out = scores.masked_fill(~visible, -torch.inf).softmax(-1) @ v
-    return out.transpose(0, 1).reshape(n, -1).float()
+    flat: Tensor = out.transpose(0, 1).reshape(n, -1)
+    return flat.float()
 
 
 @pytest.mark.parametrize("n", NODES)
@@ -198,7 +202,8 @@ def test_results_repeat_for_any_thread_count(ops: Ops) -> None:
             seen.append((ops.attend(q, keys, values, 690, 695, None), ops.linear(x, W, None)))
     finally:
         torch.set_num_threads(before)
-    assert torch.equal(seen[0][0], seen[1][0]) and torch.equal(seen[0][1], seen[1][1])
+    assert torch.equal(seen[0][0], seen[1][0])
+    assert torch.equal(seen[0][1], seen[1][1])
 
 
 def test_torch_linear_upcasts_large_weights_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -236,7 +241,7 @@ def test_torch_ops_run_in_half_precision() -> None:
 def test_wrong_sizes_are_refused(ops: Ops) -> None:
     """Sizes that would read or write out of bounds raise instead."""
     x, W, cache = rand(2, 16), rand(8, 16), rand(2, 10, 8)
-    bad = [
+    bad: list[Callable[[], object]] = [
         lambda: ops.linear(x, W[:, :8].contiguous()),
         lambda: ops.linear(x, W.t().contiguous().t()),
         lambda: ops.linear(x, W, rand(7)),
@@ -264,7 +269,11 @@ def test_select() -> None:
     assert select(cpu, torch.float64, "auto") is torch_ops
     if native() is not None:
         assert select(cpu, torch.bfloat16, "auto") is select(cpu, torch.float32, "native") is native()
-    for device, dtype, choice in (("cuda", torch.float16, "native"), (cpu, torch.float64, "native"), (cpu, None, "x")):
+    for device, dtype, choice in (
+        ("cuda", torch.float16, "native"),
+        ("cpu", torch.float64, "native"),
+        ("cpu", torch.float32, "x"),
+    ):
         with pytest.raises(ConfigError) as caught:
             select(device, dtype, choice)
         assert caught.value.field == "hardware.kernels"
@@ -277,7 +286,8 @@ def test_no_compiler_is_one_line(tmp_path: Path) -> None:
         done = subprocess.run(
             [sys.executable, "-m", "ssd_bench.kernels"], env=env, capture_output=True, text=True, timeout=60, check=True
         )
-        assert done.stdout.startswith("native kernels: not available") and done.stdout.count("\n") == 1
+        assert done.stdout.startswith("native kernels: not available")
+        assert done.stdout.count("\n") == 1
 
 
 def test_stale_torch_lock_does_not_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,7 @@
 """Fused operations of a decoder layer: compiled CPU kernels where they can be built, PyTorch everywhere else."""
 
 from functools import lru_cache
-from typing import cast
+from typing import Any, cast
 
 import torch
 
@@ -20,7 +20,7 @@ NATIVE_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 @lru_cache(maxsize=1)
 def _native_or_problem() -> tuple[Ops | None, str]:
     try:
-        module = load_extension()
+        module: Any = load_extension()
     except BuildError as error:
         return None, str(error)
     module.delegate(NODE_LIMIT, torch_ops)

