@@ -142,32 +142,22 @@ class KnapSpec:
         return self._best(candidates, states, length, probe) or Choice(self._full, None)
 
     def _best(self, candidates: list[Candidate], states: Tensor, length: int, probe: Probe) -> Choice | None:
-        """The candidate of highest TPT; the first in order of skipped weight, then of γ, among equals.
-
-        α̂ needs the LM head over every branch, so candidates are visited by what they would reach at α = 1, and the
-        visit ends where no further one can win; the maximum is exact.
-        """
-        lengths = range(self._grid[0], self._grid[1] + 1)
+        """The candidate of highest TPT; the first in order of skipped weight, then of γ, among equals."""
+        if not candidates:
+            return None
+        # one pass of the LM head over all branches and the full model's own stream
+        streams = torch.stack([states[-1], *(candidate.hidden for candidate in candidates)])
+        predicted = probe.predict(streams)
+        alphas = (predicted[1:] == predicted[0]).float().mean(-1).tolist()
         target_ms = probe.latency.target_ms(self._full.n_layers, length)
-        target = probe.predict(states[-1])
-
-        def reach(candidate: Candidate, alpha: float) -> list[float]:
+        rows = []
+        for candidate, alpha in zip(candidates, alphas):
             draft_ms = probe.latency.draft_ms(candidate.layer_set, length)
-            return [tpt(alpha, draft_len, draft_ms, target_ms) for draft_len in lengths]
-
-        bounds = [max(reach(candidate, 1.0)) for candidate in candidates]
-        best: tuple[float, int, Choice] | None = None
-        for index in sorted(range(len(candidates)), key=lambda k: -bounds[k]):
-            if best is not None and bounds[index] < best[0]:
-                break
-            candidate = candidates[index]
-            alpha = float((probe.predict(candidate.hidden) == target).float().mean())
-            values = reach(candidate, alpha)
-            value = max(values)
-            if best is None or (value, -index) > best[:2]:
-                estimate = Estimate(alpha, lengths[values.index(value)], value)
-                best = value, -index, Choice(candidate.layer_set, estimate)
-        return best[2] if best else None
+            for draft_len in range(self._grid[0], self._grid[1] + 1):
+                value = tpt(alpha, draft_len, draft_ms, target_ms)
+                rows.append((value, candidate.layer_set, Estimate(alpha, draft_len, value)))
+        _, layer_set, estimate = max(rows, key=lambda row: row[0])
+        return Choice(layer_set, estimate)
 
 
 @dataclass(frozen=True)
@@ -285,4 +275,6 @@ class Knapsack:
 
 def _cosine(branches: Tensor, target: Tensor) -> Tensor:
     """Mean over tokens of the cosine between branches [B, r, d] and the full model's stream [r, d], on the CPU."""
-    return F.cosine_similarity(branches.float(), target[None], dim=-1).mean(-1).cpu()
+    branches = branches.float()
+    products = torch.einsum("brd,rd->br", branches, F.normalize(target, dim=-1))
+    return (products / torch.linalg.vector_norm(branches, dim=-1).clamp_(min=1e-12)).mean(-1).cpu()

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from ssd_bench.kernels import Ops
 
 FAMILIES = ("llama", "qwen2", "qwen3")
+FEW = 32  # nodes whose logits are made at once
+SCORES = 2**22  # attention scores held at a time outside the kernels
+HEAD_ROWS = 4096  # rows of the LM head that a prediction over many nodes upcasts at a time
 PREFILL_CHUNK = 512  # prompt positions per forward pass: bounds activation memory at any prompt length
 
 
@@ -208,6 +211,20 @@ class Decoder:
             hidden = hidden.to(self.head_weight.device)
         return self.ops.norm_linear(hidden, self.norm, self.arch.eps, self.head_weight, None).float()
 
+    def predict(self, hidden: Tensor) -> Tensor:
+        """Argmax token id of each of n streams [n, d], slice by slice of the vocabulary: no [n, V] logits are held."""
+        if len(hidden) <= FEW:
+            return self.logits(hidden).argmax(-1)
+        hidden = hidden.to(self.head_weight.device)
+        best, ids = hidden.new_full((len(hidden),), float("-inf"), dtype=torch.float32), None
+        for start in range(0, len(self.head_weight), HEAD_ROWS):
+            rows = self.head_weight[start : start + HEAD_ROWS]
+            top, at = self.ops.norm_linear(hidden, self.norm, self.arch.eps, rows, None).float().max(-1)
+            ids = at + start if ids is None else torch.where(top > best, at + start, ids)
+            best = torch.maximum(best, top)
+        assert ids is not None
+        return ids
+
     def forward(
         self, hidden: Tensor, nodes: Nodes, cache: KVCache, sublayers: Sequence[int], taps: Sequence[int] = ()
     ) -> tuple[Tensor, Tensor | None]:
@@ -307,8 +324,9 @@ class Decoder:
 def _attend_branches(query: Tensor, prefix_k: Tensor, prefix_v: Tensor, own_k: Tensor, own_v: Tensor, b: int) -> Tensor:
     """Attention of B branches of r nodes each over one shared prefix and, causally, their own rows.
 
-    The prefix is never copied per branch; scores over prefix and own rows share one softmax. One KV head and a
-    bounded number of branches at a time keep the score matrix small.
+    The prefix is never copied per branch: scores over it are one matrix product, those over own rows one per branch,
+    and both share the softmax's maximum and sum. One KV head and a bounded number of branches at a time keep the
+    score matrix small.
 
     Args:
         query: [B*r, Hq, D]; prefix_k, prefix_v: [Hkv, p, D]; own_k, own_v: [Hkv, B*r, D].
@@ -323,18 +341,23 @@ def _attend_branches(query: Tensor, prefix_k: Tensor, prefix_v: Tensor, own_k: T
     q = query.view(b, r, n_kv, group, dim).permute(2, 0, 3, 1, 4).reshape(n_kv, b, group * r, dim) * dim**-0.5
     out = torch.empty_like(q)
     hidden_from = torch.ones(r, r, dtype=torch.bool, device=q.device).triu(1).repeat(group, 1)
-    step = max(1, 2**22 // (group * r * (prefix_len + r)))  # branches per score matrix: at most 4M entries
+    step = max(1, SCORES // (group * r * (prefix_len + r)))  # branches at a time
     for h in range(n_kv):
         pk, pv = prefix_k[h].to(dtype), prefix_v[h].to(dtype)
         for at in range(0, b, step):
             part = q[h, at : at + step]
-            size = len(part)
+            rows = len(part) * group * r
             k, v = (own[h].view(b, r, dim)[at : at + step].to(dtype) for own in (own_k, own_v))
-            far = (part.reshape(-1, dim) @ pk.t()).view(size, group * r, prefix_len)
-            near = torch.bmm(part, k.transpose(1, 2)).masked_fill_(hidden_from, float("-inf"))
-            weights = torch.cat((far, near), dim=-1).softmax(-1)
-            seen = weights[..., :prefix_len].reshape(size * group * r, prefix_len) @ pv
-            out[h, at : at + step] = seen.view(size, group * r, dim) + torch.bmm(weights[..., prefix_len:], v)
+            far = part.reshape(rows, dim) @ pk.t()
+            near = torch.bmm(part, k.transpose(1, 2)).masked_fill_(hidden_from, float("-inf")).view(rows, r)
+            top = near.amax(-1, keepdim=True)
+            if prefix_len:
+                top = torch.maximum(top, far.amax(-1, keepdim=True))
+            far.sub_(top).exp_()
+            near.sub_(top).exp_()
+            total = far.sum(-1, keepdim=True).add_(near.sum(-1, keepdim=True))
+            seen = (far @ pv).view(part.shape).baddbmm_(near.view(-1, group * r, r), v)
+            torch.div(seen, total.view(-1, group * r, 1), out=out[h, at : at + step])
     return out.view(n_kv, b, group, r, dim).permute(1, 3, 0, 2, 4).reshape(n, n_heads * dim)
 
 

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from ssd_bench.latency import Latency
     from ssd_bench.model import Decoder
 
-HEAD_ROWS = 64  # rows of logits held at a time
-
 
 class Probe:
     """Reads the model and the committed prefix; changes nothing that decoding sees.
@@ -51,8 +49,7 @@ class Probe:
     def predict(self, hidden: Tensor) -> Tensor:
         """Argmax token ids [..., ] of final norm and LM head over streams [..., d]."""
         flat = hidden.reshape(-1, hidden.shape[-1])
-        ids = torch.cat([self._decoder.logits(rows).argmax(-1) for rows in flat.split(HEAD_ROWS)])
-        return ids.view(hidden.shape[:-1])
+        return self._decoder.predict(flat).view(hidden.shape[:-1])
 
     def top2_gap(self, tokens: Sequence[int]) -> float:
         """Difference of the two largest next-token logits after `tokens`; uses and empties the cache."""

@@ -299,3 +299,14 @@ def test_stale_torch_lock_does_not_block(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(cpp_extension, "load", lambda *_, **__: locked.append((tmp_path / "lock").exists()))
     build._compile(tmp_path)
     assert locked == [False]
+
+
+def test_many_nodes_on_matrix_units(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With AMX the many-node product runs in bfloat16; within its rounding it is the float32 one."""
+    generator = torch.Generator().manual_seed(3)
+    x, weight = (torch.randn(shape, generator=generator) for shape in ((40, 64), (48, 64)))
+    exact = torch_ops.linear(x, weight.bfloat16())
+    monkeypatch.setattr(torch_ops, "matrix_units", lambda: True)
+    rounded = torch_ops.linear(x, weight.bfloat16())
+    assert rounded.dtype == torch.float32 and not torch.equal(rounded, exact)
+    assert (rounded - exact).abs().max() <= 2**-6 * exact.abs().max()

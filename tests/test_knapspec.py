@@ -132,7 +132,7 @@ def test_protected_blocks_are_never_skipped(decoders: Load) -> None:
 
 
 def test_search_takes_the_highest_tpt(decoders: Load) -> None:
-    """The visit by upper bound gives the maximum over all candidates and γ, the first in order among equals."""
+    """The maximum over all candidates and γ of the TPT that each one's own α̂ gives, the first in order among equals."""
     states, probe = history(decoders("qwen3"))
     probe.latency = Latency(0.7, 1e-3, 0.3)
     method = KnapSpec(strict=False, min_similarity=-1.0)
