@@ -32,8 +32,8 @@ from torch import Tensor
 from ssd_bench.errors import ConfigError
 from ssd_bench.latency import Latency
 from ssd_bench.layer_set import LayerSet
-from ssd_bench.metrics import tpt
 from ssd_bench.method import Context, Estimate, LayerDraft, ModelDims, Prefill, Taps, Verification
+from ssd_bench.metrics import tpt
 from ssd_bench.probe import Probe
 
 
@@ -225,7 +225,9 @@ class Knapsack:
             target = self.states[b + 1]
             executed = self._execute(probe, b, hidden, columns)
             skipping = b < n_sub - protected
-            columns, hidden, skip, scores = self._row(columns, hidden, executed, target, self.weights[b % 2], width, skipping)
+            columns, hidden, skip, scores = self._row(
+                columns, hidden, executed, target, self.weights[b % 2], width, skipping
+            )
             skips.append(skip)
             if not columns:
                 return []
@@ -244,7 +246,14 @@ class Knapsack:
         return torch.cat((known, probe.apply_sublayer(b, hidden[1:], self.prefix_len)))
 
     def _row(
-        self, columns: list[int], hidden: Tensor, executed: Tensor, target: Tensor, weight: int, width: int, skipping: bool
+        self,
+        columns: list[int],
+        hidden: Tensor,
+        executed: Tensor,
+        target: Tensor,
+        weight: int,
+        width: int,
+        skipping: bool,
     ) -> tuple[list[int], Tensor, list[bool], Tensor]:
         """The next row from the executed and the skipped branches: per weight, the one of higher cosine."""
         gone = float("-inf")

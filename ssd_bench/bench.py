@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -24,7 +24,6 @@ from methods.ar import AR
 from ssd_bench import latency, provenance
 from ssd_bench.command import command
 from ssd_bench.engine import SCRATCH, Engine
-from ssd_bench.hardware import Hardware
 from ssd_bench.kernels import select
 from ssd_bench.method import Method
 from ssd_bench.model import Decoder
@@ -35,6 +34,7 @@ ROUNDS = 5  # of every interleaved comparison; medians are reported
 NEW_TOKENS = 64
 NODES = (1, 2, 4, 8, 16, 32)
 CONTEXTS = (128, 1024, 4096, 8192)
+BANDWIDTH_FLOATS = 2**28
 POLICY_TOKENS = 512  # output over which the policy share of KnapSpec is taken
 
 
@@ -92,7 +92,9 @@ def _seconds(run: Callable[[], Any], device: torch.device) -> float:
     return time.perf_counter() - begin
 
 
-def _interleaved(runs: dict[str, Callable[[], Any]], device: torch.device, rounds: int = ROUNDS) -> dict[str, list[float]]:
+def _interleaved(
+    runs: dict[str, Callable[[], Any]], device: torch.device, rounds: int = ROUNDS
+) -> dict[str, list[float]]:
     """Seconds of each run in each round; one uncounted round first, then in turn, so that drift hits all alike."""
     times: dict[str, list[float]] = {name: [] for name in runs}
     for index in range(rounds + 1):
@@ -108,7 +110,8 @@ def _against_transformers(planned: Plan, engine: Engine) -> dict[str, Any]:
     from transformers import AutoModelForCausalLM, GenerationConfig
 
     device = engine.decoder.device
-    model = AutoModelForCausalLM.from_pretrained(planned.checkpoint.folder, dtype=planned.hardware.dtype).to(device)
+    model: Any = AutoModelForCausalLM.from_pretrained(planned.checkpoint.folder, dtype=planned.hardware.dtype)
+    model.to(device)
     prompts = [list(e.ids) for e in planned.encoded]
     config = GenerationConfig(max_new_tokens=NEW_TOKENS, min_new_tokens=NEW_TOKENS, do_sample=False, pad_token_id=0)
     outputs: dict[str, list[list[int]]] = {}
@@ -137,7 +140,7 @@ def _bandwidth(engine: Engine, tokens_per_s: float) -> dict[str, float]:
     """Bytes per second that the machine reads, and the share of that limit at which AR reads its weights."""
     decoder = engine.decoder
     # a tensor far larger than any cache, summed by PyTorch's own reduction
-    data = torch.ones(2**28, dtype=torch.float32, device=decoder.device)
+    data = torch.ones(BANDWIDTH_FLOATS, dtype=torch.float32, device=decoder.device)
     fastest = min(_seconds(lambda: data.sum().item(), decoder.device) for _ in range(ROUNDS))
     limit = data.nbytes / fastest
     embedding = 0 if decoder.arch.tied else decoder.embedding.nbytes  # an untied embedding is looked up, not read
@@ -248,8 +251,12 @@ def _table(results: dict[str, Any]) -> str:
         (f"one KnapSpec search ({results['knapspec_searches']} made), ms", f"{results['knapspec_search_ms'] or 0:.0f}"),
         ("outside model forwards", f"{results['outside_forward_share']:.1%}"),
     ]
-    head = f"{results['model']}, {results['dtype']}, {results['device']}, {results['threads']} threads, {results['kernels']} kernels"
-    steps = [[context, *(f"{times[str(n)]:.1f}" for n in NODES), f"{times['8'] / times['1']:.2f}x"] for context, times in results["step_ms"].items()]
+    machine = f"{results['device']}, {results['threads']} threads, {results['kernels']} kernels"
+    head = f"{results['model']}, {results['dtype']}, {machine}"
+    steps = [
+        [context, *(f"{times[str(n)]:.1f}" for n in NODES), f"{times['8'] / times['1']:.2f}x"]
+        for context, times in results["step_ms"].items()
+    ]
     columns = ["context", *(f"{n} nodes" for n in NODES), "8 over 1"]
     return "\n".join([head, tabulate(rows), "", "ms per forward", tabulate(steps, columns)])
 

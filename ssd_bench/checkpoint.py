@@ -19,6 +19,7 @@ from ssd_bench.errors import ConfigError
 from ssd_bench.prompting import TEMPLATES
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
     from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
@@ -67,7 +68,9 @@ class ModelSource:
         else:
             folder = Path(str(self.path)).expanduser()
             if not (folder / "config.json").is_file():
-                raise ConfigError("model.path", str(folder), "a folder with config.json and weights in Hugging Face format")
+                raise ConfigError(
+                    "model.path", str(folder), "a folder with config.json and weights in Hugging Face format"
+                )
         return Checkpoint(folder)
 
 
@@ -124,8 +127,8 @@ class Checkpoint:
                     return dict.fromkeys(names, single)
         raise ConfigError("model", str(self.folder), "a folder with model.safetensors or pytorch_model.bin (or shards)")
 
-    def read(self, names: list[str]) -> dict[str, Tensor]:
-        """The named tensors, copied out of their files, in the dtype they were saved in.
+    def read(self, names: list[str], dtype: torch.dtype) -> dict[str, Tensor]:
+        """The named tensors, copied out of their files into `dtype`.
 
         A file is opened for this call alone: its pages leave memory with it, so that loading block by block
         never holds the weights twice.
@@ -133,7 +136,7 @@ class Checkpoint:
         tensors = {}
         for shard in sorted({self.shards[name] for name in names}):
             with _opened(shard) as (_, get):
-                tensors.update({name: get(name).clone() for name in names if self.shards[name] == shard})
+                tensors.update({name: get(name).to(dtype, copy=True) for name in names if self.shards[name] == shard})
         return tensors
 
 
@@ -162,8 +165,10 @@ def _downloaded(hub: str, revision: str | None) -> Path:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         pin = f" --revision {revision}" if revision else ""
         raise ConfigError(
-            "model.hub", hub, f"a model that can be reached ({reason}); get it with `hf download {hub}{pin}`, or choose a "
-            "model that works offline: model=smollm2_135m, or model=local model.path=DIR"
+            "model.hub",
+            hub,
+            f"a model that can be reached ({reason}); get it with `hf download {hub}{pin}`, or choose a "
+            "model that works offline: model=smollm2_135m, or model=local model.path=DIR",
         ) from error
 
 
@@ -173,7 +178,9 @@ def _converted(package: str, file: str) -> Path:
     roots = list(spec.submodule_search_locations or []) if spec else []
     source = next((Path(root) / file for root in roots if (Path(root) / file).is_file()), None)
     if source is None:
-        raise ConfigError("model.gguf", f"{package}/{file}", "an installed package; get the weights with `make weights`")
+        raise ConfigError(
+            "model.gguf", f"{package}/{file}", "an installed package; get the weights with `make weights`"
+        )
     stat = source.stat()
     key = hashlib.sha256(f"{file}:{stat.st_size}:v1".encode()).hexdigest()[:12]
     folder = cache_dir() / "models" / f"{source.stem.lower()}-{key}"

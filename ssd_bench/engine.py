@@ -136,9 +136,7 @@ class Engine:
             return "length"
         return "context" if self.cache.length >= self.context else ""
 
-    def _step(
-        self, method: Method, output: list[int], max_new: int, generator: torch.Generator, index: int
-    ) -> Step:
+    def _step(self, method: Method, output: list[int], max_new: int, generator: torch.Generator, index: int) -> Step:
         start, clock = self.cache.length, self.clock
         room = min(max_new - len(output), self.context - start) - 1
         marks = [clock.mark()]
@@ -163,8 +161,9 @@ class Engine:
         seen = Verification(index, tree, path, emitted, self.cache.length, logits, hidden)
         estimate = method.observe(seen, self.probe)
         marks.append(clock.mark())
+        accepted = min(len(path) - 1, len(emitted))
         return Step(
-            index, start, drafted.layer_set, max(tree.depths), len(tree), min(len(path) - 1, len(emitted)), len(emitted),
+            index, start, drafted.layer_set, max(tree.depths), len(tree), accepted, len(emitted),
             drafted.stop_reason, estimate, tuple(marks),
         )  # fmt: skip
 

@@ -21,7 +21,9 @@ class KVCache:
         dtype: element type.
     """
 
-    def __init__(self, devices: Sequence[torch.device], n_kv_heads: int, head_dim: int, capacity: int, dtype: torch.dtype):
+    def __init__(
+        self, devices: Sequence[torch.device], n_kv_heads: int, head_dim: int, capacity: int, dtype: torch.dtype
+    ):
         self.capacity, self.length = capacity, 0
         self._buffers: list[Tensor] = []
         self.keys: list[Tensor] = []  # per block [n_kv_heads, capacity, head_dim], views of the buffers
@@ -54,7 +56,9 @@ class KVCache:
             ValueError: the path leaves the buffer.
         """
         if self.length + len(path) > self.capacity:
-            raise ValueError(f"committing {len(path)} rows at {self.length} exceeds the capacity of {self.capacity} rows")
+            raise ValueError(
+                f"committing {len(path)} rows at {self.length} exceeds the capacity of {self.capacity} rows"
+            )
         start = next((i for i, node in enumerate(path) if node != i), len(path))
         if start < len(path):  # a prefix of the path that is in place already needs no move
             for buffer in self._buffers:

@@ -43,7 +43,9 @@ class LayerSet:
         for name, blocks in (("skip_attn", attn), ("skip_mlp", mlp)):
             outside = sorted(i for i in blocks if not 0 <= i < n_layers)
             if outside:
-                raise ConfigError(name, outside, f"block indices in [0, {n_layers}) for this model of {n_layers} blocks")
+                raise ConfigError(
+                    name, outside, f"block indices in [0, {n_layers}) for this model of {n_layers} blocks"
+                )
         return cls(n_layers, frozenset([2 * i for i in attn] + [2 * i + 1 for i in mlp]))
 
     @cached_property

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ssd_bench.checkpoint import Checkpoint
     from ssd_bench.kernels import Ops
 
+EMBEDDING, NORM, HEAD = "model.embed_tokens.weight", "model.norm.weight", "lm_head.weight"
 FAMILIES = ("llama", "qwen2", "qwen3")
 FEW = 32  # nodes whose logits are made at once
 SCORES = 2**22  # attention scores held at a time outside the kernels
@@ -157,15 +158,12 @@ class Decoder:
         """
         arch = Architecture.of(checkpoint.config)
         placement = [devices[i * len(devices) // arch.n_layers] for i in range(arch.n_layers)]
+        # the largest tensors first, while little else is in memory
+        embedding = _take(checkpoint, [EMBEDDING], dtype)[EMBEDDING].to(placement[0])
+        head = embedding if arch.tied else _take(checkpoint, [HEAD], dtype)[HEAD]
+        head = head.to(placement[-1])
+        norm = _take(checkpoint, [NORM], dtype)[NORM].to(placement[-1], torch.float32 if ops.native else dtype)
         blocks = [_load_block(checkpoint, i, arch, dtype, placement[i], ops) for i in range(arch.n_layers)]
-        small = torch.float32 if ops.native else dtype
-        ends = _take(checkpoint, ["model.embed_tokens.weight", "model.norm.weight"])
-        embedding = ends["model.embed_tokens.weight"].to(placement[0], dtype)
-        norm = ends["model.norm.weight"].to(placement[-1], small)
-        if arch.tied:
-            head = embedding.to(placement[-1])
-        else:
-            head = _take(checkpoint, ["lm_head.weight"])["lm_head.weight"].to(placement[-1], dtype)
         return cls(arch, blocks, embedding, norm, head, frequencies(checkpoint.config), ops)
 
     @property
@@ -324,9 +322,8 @@ class Decoder:
 def _attend_branches(query: Tensor, prefix_k: Tensor, prefix_v: Tensor, own_k: Tensor, own_v: Tensor, b: int) -> Tensor:
     """Attention of B branches of r nodes each over one shared prefix and, causally, their own rows.
 
-    The prefix is never copied per branch: scores over it are one matrix product, those over own rows one per branch,
-    and both share the softmax's maximum and sum. One KV head and a bounded number of branches at a time keep the
-    score matrix small.
+    Scores over the prefix, which is never copied per branch, are one matrix product; those over own rows one per
+    branch. One KV head and a bounded number of branches at a time keep the score matrix small.
 
     Args:
         query: [B*r, Hq, D]; prefix_k, prefix_v: [Hkv, p, D]; own_k, own_v: [Hkv, B*r, D].
@@ -361,11 +358,11 @@ def _attend_branches(query: Tensor, prefix_k: Tensor, prefix_v: Tensor, own_k: T
     return out.view(n_kv, b, group, r, dim).permute(1, 3, 0, 2, 4).reshape(n, n_heads * dim)
 
 
-def _take(checkpoint: Checkpoint, names: list[str]) -> dict[str, Tensor]:
+def _take(checkpoint: Checkpoint, names: list[str], dtype: torch.dtype) -> dict[str, Tensor]:
     missing = [name for name in names if name not in checkpoint.shards]
     if missing:
         raise ConfigError("model", str(checkpoint.folder), f"weights with the tensors {', '.join(missing)}")
-    return checkpoint.read(names)
+    return checkpoint.read(names, dtype)
 
 
 def _load_block(
@@ -377,15 +374,16 @@ def _load_block(
     if arch.family == "qwen3":
         needed += ["self_attn.q_norm.weight", "self_attn.k_norm.weight"]
     biases = [f"{name}.bias" for name in (*attn, *mlp) if f"{prefix}{name}.bias" in checkpoint.shards]
-    tensors = _take(checkpoint, [prefix + name for name in needed + biases])
+    tensors = _take(checkpoint, [prefix + name for name in needed + biases], dtype)
     small = torch.float32 if ops.native else dtype  # vectors: norms and biases
 
     def matrix(*names: str) -> Tensor:
-        return torch.cat([tensors[f"{prefix}{name}.weight"].to(device, dtype) for name in names])
+        parts = [tensors[f"{prefix}{name}.weight"].to(device) for name in names]
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
 
     def vector(name: str) -> Tensor | None:
         tensor = tensors.get(prefix + name)
-        return None if tensor is None else tensor.to(device, dtype).to(small)
+        return None if tensor is None else tensor.to(device, small)
 
     def bias(*names: str) -> Tensor | None:
         parts = [vector(f"{name}.bias") for name in names]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import inspect
 import random
 import shlex
 import sys
@@ -12,6 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
 import torch
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
@@ -91,12 +93,13 @@ def plan(cfg: DictConfig) -> Plan:
     data = hashlib.sha256("".join(e.sha256 + p.reference for e, p in zip(encoded, prompts)).encode()).hexdigest()
     machine = f"{hardware.label}|{hardware.threads}|{hardware.gpu_names()}|{provenance.cpu_model()}"
     identity = config | {"task_version": task.version, "weights": _weights_id(checkpoint), "machine": machine}
-    code = provenance.code_hash([sys.modules[type(part).__module__].__file__ for part in (method, task)])
+    code = provenance.code_hash([inspect.getfile(type(part)) for part in (method, task)])
     key = provenance.content_key(identity, code, data, exclude=UNRECORDED)
     name = f"{dims.name}-{method.name}-{task.name}-{key[:10]}"
+    fingerprints = {spec.name: source.fingerprint(spec) for spec in task.files(model.template)}
     return Plan(
         config, hardware, decoding, method, task, prompts, encoded, checkpoint, dims, min(needed, arch.context),
-        {spec.name: source.fingerprint(spec) for spec in task.files(model.template)}, key, Path(config["runs_dir"]) / name,
+        fingerprints, key, Path(config["runs_dir"]) / name,
     )  # fmt: skip
 
 
@@ -116,12 +119,14 @@ def execute(plan: Plan) -> Path:
     print(run_table(summary))
     bugs = run.prompts.loc[run.prompts["lossless"] == "bug", "prompt_id"].tolist()
     if bugs:
-        raise LosslessError(f"not lossless on {', '.join(map(str, bugs))}: the output differs from AR's beyond rounding")
+        raise LosslessError(
+            f"not lossless on {', '.join(map(str, bugs))}: the output differs from AR's beyond rounding"
+        )
     return plan.run_dir
 
 
 def _measure(plan: Plan, writer: RunWriter) -> None:
-    begin = time.perf_counter()
+    begin, memory = time.perf_counter(), psutil.Process().memory_info().rss
     engine = load_engine(plan)
     loaded = time.perf_counter()
     engine.probe.latency = _latency(plan, engine)
@@ -148,7 +153,7 @@ def _measure(plan: Plan, writer: RunWriter) -> None:
             "latency": writer.header["latency"], "model": writer.header["model"],
             "load_ms": (loaded - begin) * 1e3, "profile_ms": (profiled - loaded) * 1e3,
             "prepare_ms": (prepared - profiled) * 1e3,
-            "wall_s": time.perf_counter() - begin, "warnings": _warnings(plan, engine),
+            "base_bytes": memory, "wall_s": time.perf_counter() - begin, "warnings": _warnings(plan, engine),
         }
     )  # fmt: skip
     tracker.finish(lambda: summarise(load_run(plan.run_dir)))
@@ -190,7 +195,7 @@ def _record(
     plan: Plan, index: int, repeat: int, arm: str, order: int, made: Generation, verdict: audit.Verdict | None
 ) -> PromptRecord:
     prompt, encoded = plan.prompts[index], plan.encoded[index]
-    text = plan.checkpoint.tokenizer.decode(made.output, skip_special_tokens=True)
+    text = str(plan.checkpoint.tokenizer.decode(made.output, skip_special_tokens=True))
     row = PromptRow(
         prompt_index=index, prompt_id=prompt.id, domain=prompt.domain, repeat=repeat, arm=arm, order=order,
         prompt_sha256=encoded.sha256, prompt_len=len(encoded.ids), clipped_tokens=encoded.clipped,
@@ -255,11 +260,15 @@ def _encode(
     """Token ids of all prompts, clipped where the task's paper clips, refused where they cannot fit."""
     room = context - (decoding.max_new_tokens or 0)
     if room < 1:
-        raise ConfigError("decode.max_new_tokens", decoding.max_new_tokens, f"less than the model's context of {context}")
+        raise ConfigError(
+            "decode.max_new_tokens", decoding.max_new_tokens, f"less than the model's context of {context}"
+        )
     if task.max_prompt_tokens is not None:
         limit = min(task.max_prompt_tokens, room - task.clip_reserve)
         if limit < 1:
-            allowed = f"at most {context - task.clip_reserve - 1}: context {context} less a reserve of {task.clip_reserve}"
+            allowed = (
+                f"at most {context - task.clip_reserve - 1}: context {context} less a reserve of {task.clip_reserve}"
+            )
             raise ConfigError("decode.max_new_tokens", decoding.max_new_tokens, allowed)
         return [encode(prompt, checkpoint.tokenizer, model.template, limit) for prompt in prompts]
     encoded = [encode(prompt, checkpoint.tokenizer, model.template, None) for prompt in prompts]
@@ -310,7 +319,9 @@ def _latency(plan: Plan, engine: Engine) -> latency.Latency:
 
 def _warm_up(plan: Plan, engine: Engine) -> None:
     """Short generations that touch every shape; the method warms up as a copy, so that it learns nothing from them."""
-    short = Decoding(**plan.config["decode"] | {"max_new_tokens": min(WARMUP_TOKENS, plan.decoding.max_new_tokens or 1)})
+    short = Decoding(
+        **plan.config["decode"] | {"max_new_tokens": min(WARMUP_TOKENS, plan.decoding.max_new_tokens or 1)}
+    )
     warm = Engine(engine.decoder, engine.cache, short, engine.eos_ids)
     warm.probe.latency = engine.probe.latency
     prompt = min((e.ids for e in plan.encoded), key=len)
@@ -326,7 +337,9 @@ def _warnings(plan: Plan, engine: Engine) -> list[str]:
     if engine.probe.latency.loaded:
         found.append("the latency profile was measured while other processes used the machine")
     if plan.hardware.devices[0].type == "cpu" and not engine.decoder.ops.native and plan.hardware.kernels == "auto":
-        found.append("compiled CPU kernels are not available here; decoding is slower (python -m ssd_bench.kernels says why)")
+        found.append(
+            "compiled CPU kernels are not available here; decoding is slower (python -m ssd_bench.kernels says why)"
+        )
     return found
 
 

@@ -68,7 +68,9 @@ def warp(logits: Tensor, decoding: Decoding) -> Tensor:
     if decoding.top_p < 1:
         ordered, order = probs.sort(dim=-1, descending=True, stable=True)
         before = ordered.cumsum(-1) - ordered  # mass of the tokens ahead of each one
-        probs = probs.masked_fill(torch.empty_like(before, dtype=torch.bool).scatter_(-1, order, before >= decoding.top_p), 0)
+        probs = probs.masked_fill(
+            torch.empty_like(before, dtype=torch.bool).scatter_(-1, order, before >= decoding.top_p), 0
+        )
         probs = probs / probs.sum(-1, keepdim=True)
     return probs
 

@@ -19,7 +19,7 @@ class Tracker:
         config: resolved config.
     """
 
-    def __init__(self, options: Mapping[str, str], run_dir: Path, config: Mapping[str, Any]):
+    def __init__(self, options: Mapping[str, Any], run_dir: Path, config: Mapping[str, Any]):
         self._run = None
         if options["mode"] != "disabled":
             import wandb

@@ -9,7 +9,14 @@ import pytest
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers, processors, trainers
 from tokenizers import decoders as token_decoders
-from transformers import AutoModelForCausalLM, LlamaConfig, PretrainedConfig, PreTrainedTokenizerFast, Qwen2Config, Qwen3Config
+from transformers import (
+    AutoModelForCausalLM,
+    LlamaConfig,
+    PretrainedConfig,
+    PreTrainedTokenizerFast,
+    Qwen2Config,
+    Qwen3Config,
+)
 
 from ssd_bench.checkpoint import Checkpoint
 from ssd_bench.kernels import select
@@ -23,26 +30,26 @@ SIZES = {
     "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": CONTEXT,
     "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 2, "initializer_range": 0.2,
 }  # fmt: skip
+
+
+def rope(base: float, kind: str = "default", **scaling: float) -> dict[str, object]:
+    return {"rope_type": kind, "rope_theta": base, **scaling}
+
+
+LLAMA3 = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 64}
 FAMILIES: dict[str, Callable[[], PretrainedConfig]] = {
-    "llama": lambda: LlamaConfig(**SIZES, tie_word_embeddings=True, rope_parameters={"rope_type": "default", "rope_theta": 5e4}),
+    "llama": lambda: LlamaConfig(**SIZES, tie_word_embeddings=True, rope_parameters=rope(5e4)),
     "llama_bias": lambda: LlamaConfig(
-        **SIZES, attention_bias=True, mlp_bias=True, head_dim=16, rope_parameters={"rope_type": "default", "rope_theta": 1e4}
+        **SIZES, attention_bias=True, mlp_bias=True, head_dim=16, rope_parameters=rope(1e4)
     ),
-    "llama3_rope": lambda: LlamaConfig(
-        **SIZES, rope_parameters={
-            "rope_type": "llama3", "rope_theta": 5e5, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
-            "original_max_position_embeddings": 64,
-        }
-    ),
-    "llama_linear": lambda: LlamaConfig(**SIZES, rope_parameters={"rope_type": "linear", "rope_theta": 1e5, "factor": 4.0}),
-    "llama_dynamic": lambda: LlamaConfig(**SIZES, rope_parameters={"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}),
-    "qwen2": lambda: Qwen2Config(**SIZES, tie_word_embeddings=False, rope_parameters={"rope_type": "default", "rope_theta": 1e6}),
+    "llama3_rope": lambda: LlamaConfig(**SIZES, rope_parameters=rope(5e5, "llama3", **LLAMA3)),
+    "llama_linear": lambda: LlamaConfig(**SIZES, rope_parameters=rope(1e5, "linear", factor=4.0)),
+    "llama_dynamic": lambda: LlamaConfig(**SIZES, rope_parameters=rope(1e4, "dynamic", factor=2.0)),
+    "qwen2": lambda: Qwen2Config(**SIZES, tie_word_embeddings=False, rope_parameters=rope(1e6)),
     "qwen2_yarn": lambda: Qwen2Config(
-        **SIZES, rope_parameters={
-            "rope_type": "yarn", "rope_theta": 1e6, "factor": 4.0, "original_max_position_embeddings": 64,
-        }
+        **SIZES, rope_parameters=rope(1e6, "yarn", factor=4.0, original_max_position_embeddings=64)
     ),
-    "qwen3": lambda: Qwen3Config(**SIZES, head_dim=8, rope_parameters={"rope_type": "default", "rope_theta": 1e6}),
+    "qwen3": lambda: Qwen3Config(**SIZES, head_dim=8, rope_parameters=rope(1e6)),
 }  # fmt: skip
 
 

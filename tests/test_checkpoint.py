@@ -24,7 +24,7 @@ def test_exactly_one_place(places: dict[str, str]) -> None:
 
 def test_an_unreachable_hub_names_what_works_offline(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    with pytest.raises(ConfigError, match="hf download nobody/nothing.*model=smollm2_135m"):
+    with pytest.raises(ConfigError, match=r"hf download nobody/nothing.*model=smollm2_135m"):
         ModelSource("m", "plain", hub="nobody/nothing").open()
 
 
@@ -53,7 +53,7 @@ def test_shards_are_read_from_their_files(checkpoints: dict[str, Path], tmp_path
     for part in set(index.values()):
         save_file({n: t for n, t in tensors.items() if index[n] == part}, tmp_path / part)
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": index}))
-    read = Checkpoint(tmp_path).read(sorted(tensors))
+    read = Checkpoint(tmp_path).read(sorted(tensors), torch.float32)
     assert all(torch.equal(read[name], tensors[name]) for name in tensors)
 
 
@@ -65,7 +65,9 @@ def test_eos_ids_follow_generation_config(checkpoints: dict[str, Path], tmp_path
 
 
 @pytest.mark.smollm2
-@pytest.mark.parametrize("kernels", ["torch", pytest.param("native", marks=pytest.mark.skipif(native() is None, reason="no compiler"))])
+@pytest.mark.parametrize(
+    "kernels", ["torch", pytest.param("native", marks=pytest.mark.skipif(native() is None, reason="no compiler"))]
+)
 def test_smollm2_parity_with_transformers(kernels: str) -> None:
     """The real model, float32: prefill, cached decode and a tree within 1e-4 of transformers' logits."""
     from transformers import AutoModelForCausalLM
@@ -84,7 +86,9 @@ def test_smollm2_parity_with_transformers(kernels: str) -> None:
     last, _ = decoder.prefill(ids[:-4], cache)
     got = [decoder.logits(last)]
     for token in ids[-4:-1]:
-        hidden, _ = decoder.forward(decoder.embed(token[None]), decoder.nodes(1, cache.length), cache, decoder.all_sublayers)
+        hidden, _ = decoder.forward(
+            decoder.embed(token[None]), decoder.nodes(1, cache.length), cache, decoder.all_sublayers
+        )
         got.append(decoder.logits(hidden))
         cache.commit([0])
     assert (torch.cat(got) - expected[-5:-1]).abs().max() <= 1e-4

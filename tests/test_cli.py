@@ -1,4 +1,4 @@
-"""Whole runs from the command line: the record, resuming after kill -9, bad input, a new method without other change."""
+"""Whole runs from the command line: the record, resuming after kill -9, bad input, a new method."""
 
 from __future__ import annotations
 
@@ -31,14 +31,20 @@ def environment(extra_path: Path | None = None) -> dict[str, str]:
 
 def command(model: Path, runs: Path, *options: str) -> list[str]:
     return [
-        sys.executable, "-m", "ssd_bench", "model=local", f"model.path={model}", "model.template=chat", f"runs_dir={runs}",
-        "hardware=cpu", "hardware.dtype=float32", "hardware.threads=1", "hardware.warmup=1", GIVEN_LATENCY, *options,
+        sys.executable, "-m", "ssd_bench", "model=local", f"model.path={model}", "model.template=chat",
+        f"runs_dir={runs}", "hardware=cpu", "hardware.dtype=float32", "hardware.threads=1", "hardware.warmup=1",
+        GIVEN_LATENCY, *options,
     ]  # fmt: skip
 
 
 def run(model: Path, runs: Path, *options: str, extra_path: Path | None = None) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        command(model, runs, *options), cwd=ROOT, env=environment(extra_path), capture_output=True, text=True, timeout=300
+        command(model, runs, *options),
+        cwd=ROOT,
+        env=environment(extra_path),
+        capture_output=True,
+        text=True,
+        timeout=300,
     )
 
 
@@ -52,7 +58,9 @@ SHORT = ("limit=3", "decode.max_new_tokens=24", "method.interval=3", "method.dra
 
 
 @pytest.fixture(scope="module")
-def reference(small_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.CompletedProcess[str]]:
+def reference(
+    small_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, subprocess.CompletedProcess[str]]:
     runs = tmp_path_factory.mktemp("runs")
     done = run(small_checkpoint, runs, *SHORT)
     assert done.returncode == 0, done.stderr
@@ -72,7 +80,9 @@ def test_a_run_ends_with_a_table_and_a_record(reference: tuple[Path, subprocess.
     assert record.header["config"]["method"]["interval"] == 3 and record.header["latency"]["t_mlp_ms"] == 0.5
 
 
-def test_a_finished_run_is_not_repeated(small_checkpoint: Path, reference: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
+def test_a_finished_run_is_not_repeated(
+    small_checkpoint: Path, reference: tuple[Path, subprocess.CompletedProcess[str]]
+) -> None:
     runs, _ = reference
     before = (only_run(runs).path / "run.json").read_bytes()
     again = run(small_checkpoint, runs, *SHORT)
@@ -80,7 +90,9 @@ def test_a_finished_run_is_not_repeated(small_checkpoint: Path, reference: tuple
     assert (only_run(runs).path / "run.json").read_bytes() == before
 
 
-def test_force_repeats_it(small_checkpoint: Path, reference: tuple[Path, subprocess.CompletedProcess[str]], tmp_path: Path) -> None:
+def test_force_repeats_it(
+    small_checkpoint: Path, reference: tuple[Path, subprocess.CompletedProcess[str]], tmp_path: Path
+) -> None:
     first = run(small_checkpoint, tmp_path, *SHORT, "limit=1")
     before = only_run(tmp_path).header["provenance"]
     second = run(small_checkpoint, tmp_path, *SHORT, "limit=1", "force=true")
@@ -95,7 +107,8 @@ def test_kill_and_restart_give_the_same_record(
     rng = random.Random(5)
     for attempt in range(5):
         process = subprocess.Popen(
-            command(small_checkpoint, tmp_path, *SHORT), cwd=ROOT, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+            command(small_checkpoint, tmp_path, *SHORT), cwd=ROOT, env=environment(), stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE, text=True,
         )  # fmt: skip
         assert process.stderr is not None
         stop_after = attempt % 3  # finished prompts to wait for before a random wait and the kill
@@ -113,7 +126,7 @@ def test_kill_and_restart_give_the_same_record(
     pd.testing.assert_frame_equal(ours.layer_sets, undisturbed.layer_sets)
 
 
-METHOD = '''
+METHOD = """
 from methods.ar import AR
 from ssd_bench.layer_set import LayerSet
 from ssd_bench.method import LayerDraft
@@ -128,20 +141,31 @@ class EveryOther(AR):
 
     def propose(self, context):
         return self.draft
-'''
+"""
 
 
 def test_a_new_method_is_one_file_and_one_yaml(small_checkpoint: Path, tmp_path: Path) -> None:
     (tmp_path / "my_methods.py").write_text(METHOD)
     (tmp_path / "conf" / "method").mkdir(parents=True)
-    (tmp_path / "conf" / "method" / "every_other.yaml").write_text("_target_: my_methods.EveryOther\nname: every_other\ndraft_len: 2\n")
+    (tmp_path / "conf" / "method" / "every_other.yaml").write_text(
+        "_target_: my_methods.EveryOther\nname: every_other\ndraft_len: 2\n"
+    )
     runs = tmp_path / "runs"
-    options = ("method=every_other", f"hydra.searchpath=[file://{tmp_path / 'conf'}]", "limit=2", "decode.max_new_tokens=12")
+    options = (
+        "method=every_other",
+        f"hydra.searchpath=[file://{tmp_path / 'conf'}]",
+        "limit=2",
+        "decode.max_new_tokens=12",
+    )
     done = run(small_checkpoint, runs, *options, extra_path=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "every_other" in done.stdout and "2/2" in done.stdout
     report = subprocess.run(
-        [sys.executable, "-m", "ssd_bench.report", f"runs_dir={runs}"], cwd=ROOT, env=environment(), capture_output=True, text=True
+        [sys.executable, "-m", "ssd_bench.report", f"runs_dir={runs}"],
+        cwd=ROOT,
+        env=environment(),
+        capture_output=True,
+        text=True,
     )
     assert report.returncode == 0 and "every_other" in report.stdout
 
@@ -153,7 +177,15 @@ def test_multirun_makes_one_run_per_combination(small_checkpoint: Path, tmp_path
 
 
 def test_sampling_and_no_baseline(small_checkpoint: Path, tmp_path: Path) -> None:
-    done = run(small_checkpoint, tmp_path, "decode=sample", "baseline=none", "method=fixed_layers", "limit=2", "decode.max_new_tokens=9")
+    done = run(
+        small_checkpoint,
+        tmp_path,
+        "decode=sample",
+        "baseline=none",
+        "method=fixed_layers",
+        "limit=2",
+        "decode.max_new_tokens=9",
+    )
     assert done.returncode == 0, done.stderr
     record = only_run(tmp_path)
     assert set(record.prompts["arm"]) == {"method"} and record.prompts["lossless"].isna().all()
@@ -166,11 +198,24 @@ def test_wandb_offline_logs_the_run(small_checkpoint: Path, tmp_path: Path) -> N
 
 
 def test_help_shows_every_group_and_choice() -> None:
-    shown = subprocess.run([sys.executable, "-m", "ssd_bench", "--help"], cwd=ROOT, env=environment(), capture_output=True, text=True).stdout
+    shown = subprocess.run(
+        [sys.executable, "-m", "ssd_bench", "--help"], cwd=ROOT, env=environment(), capture_output=True, text=True
+    ).stdout
     for group in ("model", "method", "task", "data", "hardware", "decode"):
         for choice in (ROOT / "conf" / group).glob("*.yaml"):
             assert choice.stem in shown
-    for option in ("limit", "repeats", "seed", "runs_dir", "force", "baseline", "max_new_tokens", "reuse_prefix", "warmup", "threads"):
+    for option in (
+        "limit",
+        "repeats",
+        "seed",
+        "runs_dir",
+        "force",
+        "baseline",
+        "max_new_tokens",
+        "reuse_prefix",
+        "warmup",
+        "threads",
+    ):
         assert option in shown
 
 
@@ -257,6 +302,8 @@ def test_missing_weights_name_the_command_that_gets_them(
 def test_a_bad_data_line_is_named(
     no_weights: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "gsm8k.jsonl").write_text('{"id": "a", "question": "q?", "answer": "#### 1"}\n{"id": "b", "question": "q?"}\n')
+    (tmp_path / "gsm8k.jsonl").write_text(
+        '{"id": "a", "question": "q?", "answer": "#### 1"}\n{"id": "b", "question": "q?"}\n'
+    )
     message = failed(capsys, monkeypatch, command(no_weights, tmp_path / "runs", "data=local", f"data.root={tmp_path}"))
     assert "gsm8k.jsonl:2" in message and "answer" in message

@@ -159,7 +159,9 @@ def test_eos_ends_output_and_draft(decoders: Load) -> None:
         assert 1 + sum(step.emitted for step in made.steps) == len(made.output)
         assert all(step.accepted_len <= step.emitted for step in made.steps)
         if made.steps and made.steps[-1].stop_reason == "eos":
-            assert made.steps[-1].emitted == made.steps[-1].draft_len  # the drafted EOS is last: no bonus token after it
+            assert (
+                made.steps[-1].emitted == made.steps[-1].draft_len
+            )  # the drafted EOS is last: no bonus token after it
 
 
 def test_first_token_eos_means_no_step(decoders: Load) -> None:
@@ -292,7 +294,7 @@ def test_a_seed_fixes_a_sampled_output(decoders: Load) -> None:
 def test_trees_larger_than_the_scratch_are_cut(decoders: Load) -> None:
     class Wide(AR):
         def propose(self, context: Context) -> TokenTree:
-            return TokenTree((context.output[-1],) + tuple(i % VOCAB for i in range(300)), (-1,) + (0,) * 300)
+            return TokenTree((context.output[-1], *(i % VOCAB for i in range(300))), (-1,) + (0,) * 300)
 
     expected = decode(decoders(), AR(), [4, 5], 6).output
     made = decode(decoders(), Wide(), [4, 5], 6)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from methods.ar import AR
-from methods.knapspec import Candidate, KnapSpec, Knapsack, _cosine, weights
+from methods.knapspec import Candidate, Knapsack, KnapSpec, _cosine, weights
 from ssd_bench.engine import SCRATCH, Engine, Generation
 from ssd_bench.errors import ConfigError
 from ssd_bench.latency import Latency
@@ -44,7 +44,13 @@ def history(decoder: Decoder, r: int = 4, before: int = 11, seed: int = 0) -> tu
 
 
 def solve(states: Tensor, probe: Probe, pair: tuple[int, int] = (1, 1), **options: object) -> list[Candidate]:
-    settings = {"budget": 0.5, "min_similarity": -1.0, "strict": False, "protect": False, "dtype": states.dtype} | options
+    settings = {
+        "budget": 0.5,
+        "min_similarity": -1.0,
+        "strict": False,
+        "protect": False,
+        "dtype": states.dtype,
+    } | options
     return Knapsack(states.float(), 11, pair, **settings).run(probe)  # type: ignore[arg-type]
 
 
@@ -79,7 +85,9 @@ def test_zero_weight_is_the_full_model(decoders: Load) -> None:
     states, probe = history(decoders())
     first = solve(states, probe)[0]
     assert first.weight == 0 and first.layer_set == LayerSet.full(LAYERS)
-    assert torch.allclose(first.hidden, states[-1]) and torch.allclose(rerun(states, probe, first.layer_set), states[-1])
+    assert torch.allclose(first.hidden, states[-1]) and torch.allclose(
+        rerun(states, probe, first.layer_set), states[-1]
+    )
     assert torch.equal(probe.predict(first.hidden), probe.predict(states[-1]))
 
 
@@ -110,7 +118,10 @@ def test_dp_beats_greedy_removal_mostly(decoders: Load) -> None:
         skipped: frozenset[int] = frozenset()
         for j in range(1, LAYERS + 1):
             options = [skipped | {i} for i in range(2 * LAYERS) if i not in skipped]
-            scored = [(_cosine(rerun(states, probe, LayerSet(LAYERS, s))[None], states[-1].float()).item(), s) for s in options]
+            scored = [
+                (_cosine(rerun(states, probe, LayerSet(LAYERS, s))[None], states[-1].float()).item(), s)
+                for s in options
+            ]
             value, skipped = max(scored, key=lambda pair: pair[0])
             wins, total = wins + (found[j] >= value - 1e-6), total + 1
     assert wins >= 0.75 * total
@@ -178,18 +189,25 @@ def test_any_interval_searches_and_is_lossless(family: str, interval: int, decod
     made = generate(decoder, method)
     assert made.output == generate(decoder, AR()).output
     events = [step.index for step in made.steps if step.estimate is not None]
-    assert events == [s for s in range(6, len(made.steps) + 1, interval)] and events
+    assert events == list(range(6, len(made.steps) + 1, interval)) and events
     assert all(step.layer_set == LayerSet.full(LAYERS) for step in made.steps[:6])
 
 
 @pytest.mark.parametrize("preset", ["paper", "code"])
 def test_random_settings_are_lossless(preset: str, decoders: Load) -> None:
-    code = {"strict": False, "weight_cap": 5, "protect_first_last": True, "include_zero_skip": False, "draft_len_grid": (0, 17)}
+    code = {
+        "strict": False,
+        "weight_cap": 5,
+        "protect_first_last": True,
+        "include_zero_skip": False,
+        "draft_len_grid": (0, 17),
+    }
     for seed in range(15):
         rng = random.Random(seed)
         method = KnapSpec(
-            interval=rng.randint(1, 9), capture_steps=rng.randint(1, 6), min_similarity=rng.choice([-1.0, 0.0, 0.5, 0.99]),
-            budget=rng.random(), draft_len=rng.randint(1, 6), stop_below=rng.choice([0.0, 0.3, 1.0]),
+            interval=rng.randint(1, 9), capture_steps=rng.randint(1, 6),
+            min_similarity=rng.choice([-1.0, 0.0, 0.5, 0.99]), budget=rng.random(),
+            draft_len=rng.randint(1, 6), stop_below=rng.choice([0.0, 0.3, 1.0]),
             reuse_prefix=rng.random() < 0.5, **(code if preset == "code" else {}),
         )  # fmt: skip
         decoder = decoders(rng.choice(["llama", "qwen2", "qwen3"]))

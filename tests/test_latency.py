@@ -42,9 +42,11 @@ def test_costs_of_a_set() -> None:
     assert profile.draft_ms(LayerSet.skipping(10, attn=[1, 2], mlp=[3]), 100) == pytest.approx(8 * 2 + 9 * 2)
 
 
-@pytest.mark.parametrize("given", [(-1.0, 0.0, 1.0), (1.0, -0.1, 1.0), (1.0, 0.0, float("nan")), (0.0, 0.0, 1.0), (1.0, 0.0, 0.0)])
+@pytest.mark.parametrize(
+    "given", [(-1.0, 0.0, 1.0), (1.0, -0.1, 1.0), (1.0, 0.0, float("nan")), (0.0, 0.0, 1.0), (1.0, 0.0, 0.0)]
+)
 def test_impossible_numbers_are_refused(given: tuple[float, float, float]) -> None:
-    with pytest.raises(ConfigError, match="hardware.latency"):
+    with pytest.raises(ConfigError, match=r"hardware\.latency"):
         Latency(*given)
 
 

@@ -8,9 +8,8 @@ from collections.abc import Callable
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from transformers import PreTrainedTokenizerFast
-
 from tokenizers import processors
+from transformers import PreTrainedTokenizerFast
 
 from ssd_bench.errors import ConfigError
 from ssd_bench.prompting import encode

@@ -18,7 +18,7 @@ QUERY_CHUNK = 512  # nodes per attention call: bounds the [n, T] mask, which SDP
 @cache
 def matrix_units() -> bool:
     """Whether this CPU multiplies bfloat16 matrices in hardware (AMX), several times as fast as float32."""
-    capabilities = getattr(torch.cpu, "get_capabilities", dict)()
+    capabilities: dict[str, object] = getattr(torch.cpu, "get_capabilities", dict)()
     return bool(capabilities.get("amx_bf16"))
 
 
