@@ -92,9 +92,7 @@ def _seconds(run: Callable[[], Any], device: torch.device) -> float:
     return time.perf_counter() - begin
 
 
-def _interleaved(
-    runs: dict[str, Callable[[], Any]], device: torch.device, rounds: int = ROUNDS
-) -> dict[str, list[float]]:
+def _interleaved(runs: dict[str, Callable[[], Any]], device: torch.device, rounds: int) -> dict[str, list[float]]:
     """Seconds of each run in each round; one uncounted round first, then in turn, so that drift hits all alike."""
     times: dict[str, list[float]] = {name: [] for name in runs}
     for index in range(rounds + 1):
@@ -126,7 +124,7 @@ def _against_transformers(planned: Plan, engine: Engine) -> dict[str, Any]:
     def ours() -> None:
         outputs["ar"] = [engine.generate(AR(), p).output for p in prompts]
 
-    times = _interleaved({"ar": ours, "hf": hugging_face}, device)
+    times = _interleaved({"ar": ours, "hf": hugging_face}, device, ROUNDS)
     tokens = NEW_TOKENS * len(prompts)
     ratios = [hf / ar for ar, hf in zip(times["ar"], times["hf"])]
     same = sum(a == b for a, b in zip(outputs["ar"], outputs["hf"]))

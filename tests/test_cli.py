@@ -171,7 +171,9 @@ def test_a_new_method_is_one_file_and_one_yaml(small_checkpoint: Path, tmp_path:
 
 
 def test_multirun_makes_one_run_per_combination(small_checkpoint: Path, tmp_path: Path) -> None:
-    done = run(small_checkpoint, tmp_path, "-m", "method=ar,fixed_layers", "limit=1", "decode.max_new_tokens=6")
+    line = command(small_checkpoint, tmp_path, "method=ar,fixed_layers", "limit=1", "decode.max_new_tokens=6")
+    line.insert(3, "--multirun")
+    done = subprocess.run(line, cwd=ROOT, env=environment(), capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert sorted(load_run(path).header["method"] for path in find_runs(tmp_path)) == ["ar", "fixed_layers"]
 
