@@ -136,6 +136,7 @@ def _measure(plan: Plan, writer: RunWriter) -> None:
     writer.header["latency"] = asdict(engine.probe.latency)
     writer.header["model"] |= {"weight_bytes": engine.decoder.weight_bytes, "cache_bytes": engine.cache.nbytes}
     _warm_up(plan, engine)
+    warm = time.perf_counter()
     state = writer.last_state()
     if state is not None and isinstance(plan.method, Stateful):
         plan.method.restore(state)
@@ -152,7 +153,7 @@ def _measure(plan: Plan, writer: RunWriter) -> None:
         {
             "latency": writer.header["latency"], "model": writer.header["model"],
             "load_ms": (loaded - begin) * 1e3, "profile_ms": (profiled - loaded) * 1e3,
-            "prepare_ms": (prepared - profiled) * 1e3,
+            "prepare_ms": (prepared - profiled) * 1e3, "warmup_ms": (warm - prepared) * 1e3,
             "base_bytes": memory, "wall_s": time.perf_counter() - begin, "warnings": _warnings(plan, engine),
         }
     )  # fmt: skip

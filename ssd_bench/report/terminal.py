@@ -47,6 +47,7 @@ def _found(s: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("TPT predicted / estimated", f"{number(s['tpt_predicted'], 1)} / {estimated} tokens/s"),
         ("score", score if s["method_score"] is not None else ABSENT),
         ("lossless (outputs equal to AR's)", lossless(s)),
+        ("prompts clipped to fit", f"{s['clipped']} of {s['n_prompts']}"),
     ]
 
 
