@@ -111,4 +111,5 @@ def _latency(given: Mapping[str, float]) -> Latency:
     fields = ("t_mlp_ms", "t_attn_slope_ms", "t_attn_intercept_ms")
     if not isinstance(given, Mapping) or sorted(given) != sorted(fields):
         raise ConfigError("hardware.latency", given, f"null, or exactly {', '.join(fields)}")
-    return Latency(*(float(given[field]) for field in fields))
+    mlp, slope, intercept = (float(given[field]) for field in fields)
+    return Latency(mlp, slope, intercept)
