@@ -7,6 +7,7 @@ task, prints a table and writes `runs_dir/bench/<time>.json`.
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 import time
 from collections.abc import Callable
@@ -59,7 +60,7 @@ def bench(cfg: DictConfig) -> Path:
     results: dict[str, Any] = {
         "model": planned.dims.name, "dtype": hardware.dtype_name, "device": hardware.label,
         "threads": hardware.threads, "kernels": "native" if ops.native else "torch",
-        "provenance": provenance.collect(sys.argv, hardware.gpu_names()),
+        "provenance": provenance.collect("python -m ssd_bench.bench " + shlex.join(sys.argv[1:]), hardware.gpu_names()),
     }  # fmt: skip
     _say("AR beside Hugging Face generate")
     results |= _against_transformers(planned, engine)

@@ -36,6 +36,7 @@ from ssd_bench.sampling import Decoding
 from ssd_bench.task import Prompt, Task
 from ssd_bench.tracking import Tracker
 
+COMMAND = "python -m ssd_bench "
 WARMUP_TOKENS = 16
 UNRECORDED = ("runs_dir", "force", "wandb")  # options that change nothing that is measured
 
@@ -289,12 +290,12 @@ def _header(plan: Plan) -> dict[str, Any]:
         "threads": plan.hardware.threads, "weights": _weights_id(plan.checkpoint),
     }  # fmt: skip
     return {
-        "run_id": plan.run_dir.name, "content_key": plan.content_key, "command": shlex.join(sys.argv),
+        "run_id": plan.run_dir.name, "content_key": plan.content_key, "command": COMMAND + shlex.join(sys.argv[1:]),
         "config": plan.config, "model": model, "method": plan.method.name,
         "task": {"name": plan.task.name, "metric": plan.task.metric, "version": plan.task.version},
         "data": plan.fingerprints,
         "decode": asdict(plan.decoding), "seed": plan.config["seed"],
-        "provenance": provenance.collect(sys.argv, plan.hardware.gpu_names()),
+        "provenance": provenance.collect(COMMAND + shlex.join(sys.argv[1:]), plan.hardware.gpu_names()),
     }  # fmt: skip
 
 
