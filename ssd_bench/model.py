@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ssd_bench.errors import ConfigError
+from ssd_bench.kernels import NODE_LIMIT
 from ssd_bench.kv_cache import KVCache
 from ssd_bench.method import ModelDims
 from ssd_bench.rope import frequencies, tables
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 
 EMBEDDING, NORM, HEAD = "model.embed_tokens.weight", "model.norm.weight", "lm_head.weight"
 FAMILIES = ("llama", "qwen2", "qwen3")
-FEW = 32  # nodes whose logits are made at once
 SCORES = 2**22  # attention scores held at a time outside the kernels
 HEAD_ROWS = 4096  # rows of the LM head that a prediction over many nodes upcasts at a time
 PREFILL_CHUNK = 512  # prompt positions per forward pass: bounds activation memory at any prompt length
@@ -211,7 +211,7 @@ class Decoder:
 
     def predict(self, hidden: Tensor) -> Tensor:
         """Argmax token id of each of n streams [n, d], slice by slice of the vocabulary: no [n, V] logits are held."""
-        if len(hidden) <= FEW:
+        if len(hidden) <= NODE_LIMIT:
             return self.logits(hidden).argmax(-1)
         hidden = hidden.to(self.head_weight.device)
         best, ids = hidden.new_full((len(hidden),), float("-inf"), dtype=torch.float32), None
