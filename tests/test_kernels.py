@@ -62,7 +62,7 @@ def test_linears_match_torch(ops: Ops, n: int, dtype: torch.dtype, shape: tuple[
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("shape", [(131, 200), (64, 576)])
+@pytest.mark.parametrize("shape", [(131, 200), (64, 576), (21, 1537)])
 def test_a_nodes_result_does_not_depend_on_the_others(ops: Ops, dtype: torch.dtype, shape: tuple[int, int]) -> None:
     """Row i of a call with n nodes has the bits of a call with that node alone."""
     N, K = shape

@@ -10,8 +10,10 @@ constexpr int kNodes = kManyRegisters ? 8 : 4;    // most nodes of one register 
 constexpr int64_t kPrefetchBytes = 4096;          // ahead in W; tuned on a Skylake server core
 constexpr int64_t kSerialWork = 1 << 15;          // multiply-adds below which a second thread costs more than it saves
 constexpr int64_t kSerialFill = 1 << 14;          // likewise, elements of x to normalise or activate
-constexpr int64_t kPanelBytes = 32 << 10;         // of W: one task, read again from the cache by each block of nodes
-constexpr int64_t kNodeBytes = 64 << 10;          // of x that fit the first-level cache next to W
+constexpr int64_t kPanelBytes = 160 << 10;        // of W: one task, read again from the cache by each block of nodes
+constexpr int64_t kTasks = 4;                     // at least, per thread, so that a busy core delays a call by little
+constexpr int64_t kNodeBytes = 12 << 10;          // of x that stay in the first-level cache, for each of two threads
+constexpr int64_t kPanelRows = 8;                 // of W that pass over one part of x
 
 // Rows of W in a register tile of M nodes; the accumulators must leave registers for W and x.
 constexpr int tile_rows(int m) { return m <= (kManyRegisters ? 4 : 2) ? 4 : 2; }
@@ -31,7 +33,7 @@ struct Output {
 };
 
 template <class T, int R, int M>
-inline void step(const Pair (&w)[R], const float* x, int64_t ldx, vf (&acc)[M][R]) {
+SSD_INLINE void step(const Pair (&w)[R], const float* x, int64_t ldx, vf (&acc)[M][R]) {
 #pragma GCC unroll 8
   for (int m = 0; m < M; m++) {
     const vf a = load(x + m * ldx), b = load(x + m * ldx + VL);
@@ -43,24 +45,22 @@ inline void step(const Pair (&w)[R], const float* x, int64_t ldx, vf (&acc)[M][R
   }
 }
 
-// R rows of W (from `row` on) times M nodes. One accumulator per dot product, summed in the same order for every
-// R and M, so that a node's result does not depend on how many nodes there are.
+// Accumulates R rows of W times M nodes over k in [begin, end). One accumulator per dot product, summed in the same
+// order for every R, M and split of K, so that a node's result does not depend on how many nodes there are.
 template <class T, int R, int M>
-inline void tile(const T* W, int64_t row, int64_t K, const float* x, int64_t ldx, int64_t node, const Output& out) {
-  const T* w = W + row * K;
-  x += node * ldx;
-  vf acc[M][R] = {};
-  const int64_t full = K / UNIT * UNIT;
-  for (int64_t k = 0; k < full; k += UNIT) {
+SSD_INLINE void accumulate(const T* w, int64_t K, int64_t begin, int64_t end, const float* x, int64_t ldx,
+                           int64_t ahead, vf (&acc)[M][R]) {
+  const int64_t full = std::min(end, K / UNIT * UNIT);
+  for (int64_t k = begin; k < full; k += UNIT) {
     Pair p[R];
 #pragma GCC unroll 4
     for (int r = 0; r < R; r++) {
-      __builtin_prefetch(reinterpret_cast<const char*>(w + r * K + k) + kPrefetchBytes);
+      __builtin_prefetch(reinterpret_cast<const char*>(w + r * K + k) + ahead);
       p[r] = load2<T>(w + r * K + k);
     }
     step<T, R, M>(p, x + k, ldx, acc);
   }
-  if (full < K) {
+  if (full < end) {
     alignas(64) T rest[R][UNIT];
     std::memset(static_cast<void*>(rest), 0, sizeof(rest));
     Pair p[R];
@@ -70,19 +70,63 @@ inline void tile(const T* W, int64_t row, int64_t K, const float* x, int64_t ldx
     }
     step<T, R, M>(p, x + full, ldx, acc);
   }
+}
+
+template <int R, int M>
+SSD_INLINE void finish(const vf (&acc)[M][R], int64_t row, int64_t node, const Output& out) {
   float sums[M * R + VL];
   hsum_each<M * R>(&acc[0][0], sums);
   for (int m = 0; m < M; m++)
     for (int r = 0; r < R; r++) out.put(node + m, row + r, sums[m * R + r]);
 }
 
+template <int R, int M>
+SSD_INLINE void move(const vf (&from)[M][R], vf (&to)[M][R]) {
+#pragma GCC unroll 8
+  for (int m = 0; m < M; m++)
+#pragma GCC unroll 4
+    for (int r = 0; r < R; r++) to[m][r] = from[m][r];
+}
+
+// Rows [begin, end) of W, a multiple of R of them, times M nodes.
+template <class T, int R, int M>
+void tiles(const T* W, int64_t begin, int64_t end, int64_t K, const float* x, int64_t ldx, int64_t node,
+           const Output& out) {
+  x += node * ldx;
+  const int64_t most = std::max<int64_t>(UNIT, kNodeBytes / (M * static_cast<int64_t>(sizeof(float))) / UNIT * UNIT);
+  if (K <= most * 3 / 2) {
+    for (int64_t row = begin; row < end; row += R) {
+      vf acc[M][R] = {};
+      accumulate<T, R, M>(W + row * K, K, 0, K, x, ldx, kPrefetchBytes, acc);
+      finish<R, M>(acc, row, node, out);
+    }
+    return;
+  }
+  // All rows pass over one part of the nodes before the next, so that the part stays in the first-level cache.
+  const int64_t ahead = kPanelRows * K * static_cast<int64_t>(sizeof(T));
+  vf kept[kPanelRows / R][M][R];
+  const vf zero[M][R] = {};
+  for (int64_t first = begin; first < end; first += kPanelRows) {
+    const int64_t last = std::min(end, first + kPanelRows);
+    for (int64_t k = 0; k < K; k += most)
+      for (int64_t row = first; row < last; row += R) {
+        vf(&saved)[M][R] = kept[(row - first) / R];
+        vf acc[M][R];
+        move(k > 0 ? saved : zero, acc);
+        accumulate<T, R, M>(W + row * K, K, k, std::min(K, k + most), x, ldx, ahead, acc);
+        move(acc, saved);
+      }
+    for (int64_t row = first; row < last; row += R) finish<R, M>(kept[(row - first) / R], row, node, out);
+  }
+}
+
 template <class T, int M>
 void rows_by_nodes(const T* W, int64_t begin, int64_t end, int64_t K, const float* x, int64_t ldx, int64_t node,
                    const Output& out) {
   constexpr int R = tile_rows(M);
-  int64_t row = begin;
-  for (; row + R <= end; row += R) tile<T, R, M>(W, row, K, x, ldx, node, out);
-  for (; row < end; row++) tile<T, 1, M>(W, row, K, x, ldx, node, out);
+  const int64_t whole = begin + (end - begin) / R * R;
+  tiles<T, R, M>(W, begin, whole, K, x, ldx, node, out);
+  tiles<T, 1, M>(W, whole, end, K, x, ldx, node, out);
 }
 
 template <class T>
@@ -107,11 +151,10 @@ void node_block(const T* W, int64_t begin, int64_t end, int64_t K, const float* 
 // x: n prepared rows (padded to UNIT with zeros, in load2 order), ldx floats apart.
 template <class T>
 void multiply(const T* W, int64_t N, int64_t K, const float* x, int64_t ldx, int64_t n, const Output& out) {
-  // A block's nodes should stay in the first-level cache while the panel's rows pass over them.
-  const int64_t most = kNodes > 4 && kNodes * ldx * static_cast<int64_t>(sizeof(float)) > kNodeBytes ? 4 : kNodes;
-  const int64_t blocks = ceil_div(n, most);
+  const int64_t blocks = ceil_div(n, kNodes);
   const int64_t bytes = std::max<int64_t>(1, K * static_cast<int64_t>(sizeof(T)));
-  const int64_t panel = std::clamp<int64_t>(kPanelBytes / bytes / 4 * 4, 4, 1024);
+  const int64_t share = ceil_div(N, kTasks * at::get_num_threads());
+  const int64_t panel = std::max<int64_t>(std::min(kPanelBytes / bytes, share) / kPanelRows, 1) * kPanelRows;
   const int64_t panels = ceil_div(N, panel);
   run_tasks(panels, N * K * n >= kSerialWork, [&](int64_t p) {
     const int64_t begin = p * panel, end = std::min(N, begin + panel);

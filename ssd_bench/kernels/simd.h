@@ -39,6 +39,9 @@ typedef uint32_t vu __attribute__((vector_size(VL * 4)));
 typedef int32_t vi __attribute__((vector_size(VL * 4)));
 typedef uint16_t vh __attribute__((vector_size(VL * 2)));
 
+// Register tiles must stay in registers: the compiler must not give up on inlining them.
+#define SSD_INLINE inline __attribute__((always_inline))
+
 // One shuffle spelling for both compilers: GCC before 12 has no __builtin_shufflevector, Clang no __builtin_shuffle.
 #if defined(__clang__)
 #define SSD_SHUFFLE(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
