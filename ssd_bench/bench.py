@@ -25,10 +25,8 @@ from methods.ar import AR
 from ssd_bench import latency, provenance
 from ssd_bench.command import command
 from ssd_bench.engine import SCRATCH, Engine
-from ssd_bench.kernels import select
 from ssd_bench.method import Method
-from ssd_bench.model import Decoder
-from ssd_bench.run import Plan, plan
+from ssd_bench.run import Plan, load_decoder, plan
 from ssd_bench.sampling import Decoding
 
 ROUNDS = 5  # of every interleaved comparison; medians are reported
@@ -51,15 +49,13 @@ def bench(cfg: DictConfig) -> Path:
     cfg.method = {"_target_": "methods.knapspec.KnapSpec"}
     planned = plan(cfg)
     hardware = planned.hardware
-    torch.set_num_threads(hardware.threads)
-    ops = select(hardware.devices[0], hardware.dtype, hardware.kernels)
-    decoder = Decoder.load(planned.checkpoint, hardware.dtype, hardware.devices, ops)
+    decoder = load_decoder(planned)
     cache = decoder.new_cache(decoder.arch.context + SCRATCH)
     decoding = Decoding(max_new_tokens=NEW_TOKENS)
     engine = Engine(decoder, cache, decoding, frozenset())
     results: dict[str, Any] = {
         "model": planned.dims.name, "dtype": hardware.dtype_name, "device": hardware.label,
-        "threads": hardware.threads, "kernels": "native" if ops.native else "torch",
+        "threads": hardware.threads, "kernels": "native" if decoder.ops.native else "torch",
         "provenance": provenance.collect("python -m ssd_bench.bench " + shlex.join(sys.argv[1:]), hardware.gpu_names()),
     }  # fmt: skip
     _say("AR beside Hugging Face generate")

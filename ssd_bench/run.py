@@ -161,12 +161,17 @@ def _measure(plan: Plan, writer: RunWriter) -> None:
     tracker.finish(lambda: summarise(load_run(plan.run_dir)))
 
 
+def load_decoder(plan: Plan) -> Decoder:
+    """Load the weights of a plan, on a process set up for its hardware."""
+    hardware = plan.hardware
+    hardware.apply()
+    ops = select(hardware.devices[0], hardware.dtype, hardware.kernels)
+    return Decoder.load(plan.checkpoint, hardware.dtype, hardware.devices, ops)
+
+
 def load_engine(plan: Plan) -> Engine:
     """Load the weights and allocate the cache of a plan."""
-    hardware = plan.hardware
-    torch.set_num_threads(hardware.threads)
-    ops = select(hardware.devices[0], hardware.dtype, hardware.kernels)
-    decoder = Decoder.load(plan.checkpoint, hardware.dtype, hardware.devices, ops)
+    decoder = load_decoder(plan)
     return Engine(decoder, decoder.new_cache(plan.context + SCRATCH), plan.decoding, plan.checkpoint.eos_ids)
 
 

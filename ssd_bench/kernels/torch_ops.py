@@ -58,7 +58,7 @@ def linear_add_(residual: Tensor, x: Tensor, W: Tensor, bias: Tensor | None = No
 def swiglu_linear_add_(residual: Tensor, gate_up: Tensor, W: Tensor) -> None:
     """Adds the MLP's second half in place: residual [n, N] += W [N, I] (silu(g) * u), gate_up [n, 2I] = g | u."""
     gate, up = gate_up.chunk(2, dim=-1)
-    residual.add_(linear(F.silu(gate) * up, W))
+    residual.add_(linear(F.silu(gate).mul_(up), W))
 
 
 def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
