@@ -145,19 +145,69 @@ class KnapSpec:
         """The candidate of highest TPT; the first in order of skipped weight, then of γ, among equals."""
         if not candidates:
             return None
-        # one pass of the LM head over all branches and the full model's own stream
-        streams = torch.stack([states[-1], *(candidate.hidden for candidate in candidates)])
-        predicted = probe.predict(streams)
-        alphas = (predicted[1:] == predicted[0]).float().mean(-1).tolist()
         target_ms = probe.latency.target_ms(self._full.n_layers, length)
-        rows = []
-        for candidate, alpha in zip(candidates, alphas):
-            draft_ms = probe.latency.draft_ms(candidate.layer_set, length)
-            for draft_len in range(self._grid[0], self._grid[1] + 1):
-                value = tpt(alpha, draft_len, draft_ms, target_ms)
-                rows.append((value, candidate.layer_set, Estimate(alpha, draft_len, value)))
-        _, layer_set, estimate = max(rows, key=lambda row: row[0])
-        return Choice(layer_set, estimate)
+        draft_ms = [probe.latency.draft_ms(candidate.layer_set, length) for candidate in candidates]
+        grid = range(self._grid[0], self._grid[1] + 1)
+
+        def value(index: int, alpha: float) -> tuple[float, int]:
+            """TPT at an acceptance rate, never falling in it, and the γ that reaches it."""
+            return max(((tpt(alpha, g, draft_ms[index], target_ms), -g) for g in grid), key=lambda pair: pair)
+
+        agreement = Agreement(probe, states[-1], torch.stack([candidate.hidden for candidate in candidates]))
+        best: tuple[float, int, float, int] | None = None
+        waiting = set(range(len(candidates)))
+        while waiting:
+            bounds = agreement.bounds()
+            top, index = max((value(i, bounds[i])[0], -i) for i in waiting)
+            if best is not None and (top, index) < best[:2]:
+                break
+            waiting.remove(-index)
+            alpha = agreement.rate(-index)
+            reached, draft_len = value(-index, alpha)
+            best = max(best or (reached, index, alpha, -draft_len), (reached, index, alpha, -draft_len))
+        assert best is not None
+        reached, index, alpha, draft_len = best
+        return Choice(candidates[-index].layer_set, Estimate(alpha, draft_len, reached))
+
+
+class Agreement:
+    """Acceptance rates (Eq. 9) of branches, with as few passes of the LM head as their comparison needs.
+
+    A token of a branch that some other token's logit beats is refuted for good, so the logits of the few tokens
+    predicted so far bound every rate from above; only a branch whose bound is still the best pays for the whole
+    vocabulary, and only at its tokens that are not refuted.
+
+    Args:
+        full: [r, d] the full model's last states.
+        branches: [B, r, d].
+    """
+
+    def __init__(self, probe: Probe, full: Tensor, branches: Tensor):
+        self._probe, self._branches = probe, branches
+        self._target = probe.predict(full)
+        logits = probe.token_logits(branches, self._target)
+        own = logits.diagonal(dim1=1, dim2=2)
+        # products of other shapes round differently: what is within it of the best is left to the whole vocabulary
+        self._limit = own + 8 * torch.finfo(branches.dtype).eps * own.abs()
+        self._alive = torch.ones_like(own, dtype=torch.bool)
+        self._refute(logits)
+
+    def _refute(self, logits: Tensor) -> None:
+        """Rule out the tokens [B, r] that one of these logits [B, r, k] beats."""
+        self._alive &= logits.amax(-1) <= self._limit
+
+    def bounds(self) -> list[float]:
+        """An upper bound of every branch's rate; where `rate` was asked, the rate."""
+        return self._alive.float().mean(-1).tolist()
+
+    def rate(self, index: int) -> float:
+        """The share of the branch's tokens that the full model predicts too."""
+        rows = torch.nonzero(self._alive[index]).flatten()
+        if len(rows):
+            predicted = self._probe.predict(self._branches[index, rows])
+            self._alive[index, rows] = predicted == self._target[rows]
+            self._refute(self._probe.token_logits(self._branches, predicted.unique()))
+        return float(self._alive[index].float().mean())
 
 
 @dataclass(frozen=True)

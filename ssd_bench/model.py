@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ssd_bench.branch_attention import attend_branches
 from ssd_bench.errors import ConfigError
 from ssd_bench.kernels import NODE_LIMIT
 from ssd_bench.kv_cache import KVCache
@@ -24,8 +25,8 @@ if TYPE_CHECKING:
 
 EMBEDDING, NORM, HEAD = "model.embed_tokens.weight", "model.norm.weight", "lm_head.weight"
 FAMILIES = ("llama", "qwen2", "qwen3")
-SCORES = 2**22  # attention scores held at a time outside the kernels
-HEAD_ROWS = 4096  # rows of the LM head that a prediction over many nodes upcasts at a time
+HEAD_ROWS = 2048  # rows of the LM head that a prediction over many nodes upcasts at a time
+BRANCH_ROWS = 1024  # rows of a search per MLP call: bounds activation memory at any number of branches
 PREFILL_CHUNK = 512  # prompt positions per forward pass: bounds activation memory at any prompt length
 
 
@@ -203,11 +204,12 @@ class Decoder:
         """[n] token ids -> [n, d] residual stream."""
         return F.embedding(tokens, self.embedding).to(self.act_dtype)
 
-    def logits(self, hidden: Tensor) -> Tensor:
-        """Final norm and LM head: [n, d] residual stream -> [n, V] float32."""
+    def logits(self, hidden: Tensor, tokens: Tensor | None = None) -> Tensor:
+        """Final norm and LM head: [n, d] residual stream -> [n, V] float32; of the given vocabulary entries only."""
         if self._spread:
             hidden = hidden.to(self.head_weight.device)
-        return self.ops.norm_linear(hidden, self.norm, self.arch.eps, self.head_weight, None).float()
+        head = self.head_weight if tokens is None else self.head_weight.index_select(0, tokens)
+        return self.ops.norm_linear(hidden, self.norm, self.arch.eps, head, None).float()
 
     def predict(self, hidden: Tensor) -> Tensor:
         """Argmax token id of each of n streams [n, d], slice by slice of the vocabulary: no [n, V] logits are held."""
@@ -288,14 +290,15 @@ class Decoder:
         home, device = hidden.device, block.qkv.device
         flat = hidden.to(device).reshape(b * r, d).clone()
         if i % 2:
-            self._mlp(block, flat)
+            for part in flat.split(BRANCH_ROWS):
+                self._mlp(block, part)
         else:
             assert self._tables is not None, "new_cache comes first"
             cos, sin = (t.narrow(0, prefix_len, r).to(device).repeat(b, 1) for t in self._tables)
             rows = cache.keys[i // 2].new_empty(2, self.arch.n_kv_heads, b * r, self.arch.head_dim)
             query = self._project(block, flat, cos, sin, rows[0], rows[1], 0)
             prefix = (cache.keys[i // 2][:, :prefix_len], cache.values[i // 2][:, :prefix_len])
-            attended = _attend_branches(query, *prefix, rows[0], rows[1], b)
+            attended = attend_branches(query, *prefix, rows[0], rows[1], b)
             self.ops.linear_add_(flat, attended, block.out, block.out_bias)
         return flat.view(b, r, d).to(home)
 
@@ -317,45 +320,6 @@ class Decoder:
         self.ops.swiglu_linear_add_(hidden, gate_up, block.down)
         if block.down_bias is not None:
             hidden += block.down_bias
-
-
-def _attend_branches(query: Tensor, prefix_k: Tensor, prefix_v: Tensor, own_k: Tensor, own_v: Tensor, b: int) -> Tensor:
-    """Attention of B branches of r nodes each over one shared prefix and, causally, their own rows.
-
-    Scores over the prefix, which is never copied per branch, are one matrix product; those over own rows one per
-    branch. One KV head and a bounded number of branches at a time keep the score matrix small.
-
-    Args:
-        query: [B*r, Hq, D]; prefix_k, prefix_v: [Hkv, p, D]; own_k, own_v: [Hkv, B*r, D].
-
-    Returns:
-        [B*r, Hq*D].
-    """
-    n, n_heads, dim = query.shape
-    n_kv, prefix_len, _ = prefix_k.shape
-    r, group, dtype = n // b, n_heads // n_kv, query.dtype
-    # [Hkv, B, G*r, D], so that the G query heads of a KV head share one product
-    q = query.view(b, r, n_kv, group, dim).permute(2, 0, 3, 1, 4).reshape(n_kv, b, group * r, dim) * dim**-0.5
-    out = torch.empty_like(q)
-    hidden_from = torch.ones(r, r, dtype=torch.bool, device=q.device).triu(1).repeat(group, 1)
-    step = max(1, SCORES // (group * r * (prefix_len + r)))  # branches at a time
-    for h in range(n_kv):
-        pk, pv = prefix_k[h].to(dtype), prefix_v[h].to(dtype)
-        for at in range(0, b, step):
-            part = q[h, at : at + step]
-            rows = len(part) * group * r
-            k, v = (own[h].view(b, r, dim)[at : at + step].to(dtype) for own in (own_k, own_v))
-            far = part.reshape(rows, dim) @ pk.t()
-            near = torch.bmm(part, k.transpose(1, 2)).masked_fill_(hidden_from, float("-inf")).view(rows, r)
-            top = near.amax(-1, keepdim=True)
-            if prefix_len:
-                top = torch.maximum(top, far.amax(-1, keepdim=True))
-            far.sub_(top).exp_()
-            near.sub_(top).exp_()
-            total = far.sum(-1, keepdim=True).add_(near.sum(-1, keepdim=True))
-            seen = (far @ pv).view(part.shape).baddbmm_(near.view(-1, group * r, r), v)
-            torch.div(seen, total.view(-1, group * r, 1), out=out[h, at : at + step])
-    return out.view(n_kv, b, group, r, dim).permute(1, 3, 0, 2, 4).reshape(n, n_heads * dim)
 
 
 def _take(checkpoint: Checkpoint, names: list[str], dtype: torch.dtype) -> dict[str, Tensor]:

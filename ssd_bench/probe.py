@@ -51,6 +51,11 @@ class Probe:
         flat = hidden.reshape(-1, hidden.shape[-1])
         return self._decoder.predict(flat).view(hidden.shape[:-1])
 
+    def token_logits(self, hidden: Tensor, tokens: Tensor) -> Tensor:
+        """Float32 logits [..., k] of k vocabulary entries, after final norm and LM head, over streams [..., d]."""
+        flat = hidden.reshape(-1, hidden.shape[-1])
+        return self._decoder.logits(flat, tokens).view(*hidden.shape[:-1], len(tokens))
+
     def top2_gap(self, tokens: Sequence[int]) -> float:
         """Difference of the two largest next-token logits after `tokens`; uses and empties the cache."""
         ids = torch.tensor(tokens, device=self._decoder.device)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from methods.ar import AR
-from methods.knapspec import Candidate, Knapsack, KnapSpec, _cosine, weights
+from methods.knapspec import Agreement, Candidate, Knapsack, KnapSpec, _cosine, weights
 from ssd_bench.engine import SCRATCH, Engine, Generation
 from ssd_bench.errors import ConfigError
 from ssd_bench.latency import Latency
@@ -158,6 +158,19 @@ def test_search_takes_the_highest_tpt(decoders: Load) -> None:
     best = max(table, key=lambda row: row[0])
     assert choice is not None and choice.estimate is not None
     assert (choice.estimate.tokens_per_s, choice.layer_set, choice.estimate.draft_len, choice.estimate.alpha) == best
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_agreement_is_that_of_the_whole_vocabulary(seed: int, decoders: Load) -> None:
+    """Bounds never fall below the rate from full predictions, and asking for it gives that rate."""
+    states, probe = history(decoders("llama"), seed=seed)
+    branches = torch.stack([candidate.hidden for candidate in solve(states, probe)])
+    rates = (probe.predict(branches) == probe.predict(states[-1])).float().mean(-1).tolist()
+    agreement = Agreement(probe, states[-1], branches)
+    assert len(set(rates)) > 1
+    for index in reversed(range(len(branches))):
+        assert all(bound >= rate for bound, rate in zip(agreement.bounds(), rates))
+        assert agreement.rate(index) == agreement.bounds()[index] == rates[index]
 
 
 def test_tpt_properties() -> None:
