@@ -319,9 +319,13 @@ class Knapsack:
         best = cells.amax(0)
         survivors = torch.nonzero(best > gone).flatten().tolist()
         at = {j: k for k, j in enumerate(columns)}
-        sources = torch.cat((executed, hidden))
-        rows = [at[j - weight] + len(columns) if skip[j] else at[j] for j in survivors]
-        return survivors, sources[torch.tensor(rows, dtype=torch.long, device=sources.device)], skip, best[survivors]
+        streams = executed.index_select(0, self._at([at.get(j, 0) for j in survivors]))
+        moved = [k for k, j in enumerate(survivors) if skip[j]]
+        streams[self._at(moved)] = hidden.index_select(0, self._at([at[survivors[k] - weight] for k in moved]))
+        return survivors, streams, skip, best[survivors]
+
+    def _at(self, indices: list[int]) -> Tensor:
+        return torch.tensor(indices, dtype=torch.long, device=self.states.device)
 
     def _backtrack(self, skips: list[list[bool]], j: int) -> LayerSet:
         skipped = []

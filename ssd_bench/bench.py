@@ -24,9 +24,9 @@ from tabulate import tabulate
 from methods.ar import AR
 from ssd_bench import latency, provenance
 from ssd_bench.command import command
-from ssd_bench.engine import SCRATCH, Engine
+from ssd_bench.engine import Engine
 from ssd_bench.method import Method
-from ssd_bench.run import Plan, load_decoder, plan
+from ssd_bench.run import Plan, load_engine, plan
 from ssd_bench.sampling import Decoding
 
 ROUNDS = 5  # of every interleaved comparison; medians are reported
@@ -49,10 +49,9 @@ def bench(cfg: DictConfig) -> Path:
     cfg.method = {"_target_": "methods.knapspec.KnapSpec"}
     planned = plan(cfg)
     hardware = planned.hardware
-    decoder = load_decoder(planned)
-    cache = decoder.new_cache(decoder.arch.context + SCRATCH)
-    decoding = Decoding(max_new_tokens=NEW_TOKENS)
-    engine = Engine(decoder, cache, decoding, frozenset())
+    loaded = load_engine(planned, planned.dims.context)
+    decoder, cache = loaded.decoder, loaded.cache
+    engine = Engine(decoder, cache, Decoding(max_new_tokens=NEW_TOKENS), frozenset())
     results: dict[str, Any] = {
         "model": planned.dims.name, "dtype": hardware.dtype_name, "device": hardware.label,
         "threads": hardware.threads, "kernels": "native" if decoder.ops.native else "torch",

@@ -5,7 +5,8 @@ from __future__ import annotations
 import ctypes
 import os
 import resource
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -16,7 +17,6 @@ from ssd_bench.latency import Latency
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "float64": torch.float64}
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # malloc.h
-LARGE_BUFFER = 2**21  # bytes: above what a decode step allocates, below a prompt's activations
 
 
 @dataclass(frozen=True)
@@ -75,18 +75,6 @@ class Hardware:
         """The devices, as records and tables show them."""
         return ",".join(str(device) for device in self.devices)
 
-    def apply(self) -> None:
-        """Set PyTorch's threads and, on Linux, keep large freed buffers from staying in the process.
-
-        glibc learns from the first large buffers to keep later ones on its heap, which then fragments: an 8k prompt
-        on a 135M model held 160 MB more than weights and cache.
-        """
-        torch.set_num_threads(self.threads)
-        mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # glibc only
-        if mallopt is not None:
-            mallopt(M_MMAP_THRESHOLD, LARGE_BUFFER)
-            mallopt(M_TRIM_THRESHOLD, LARGE_BUFFER)
-
     def gpu_names(self) -> list[str]:
         return [torch.cuda.get_device_name(d) for d in self.devices if d.type == "cuda"]
 
@@ -128,3 +116,20 @@ def _latency(given: Mapping[str, float]) -> Latency:
         raise ConfigError("hardware.latency", given, f"null, or exactly {', '.join(fields)}")
     mlp, slope, intercept = (float(given[field]) for field in fields)
     return Latency(mlp, slope, intercept)
+
+
+@contextmanager
+def lasting_buffers() -> Iterator[None]:
+    """Where weights and cache are allocated: keeps them off glibc's heap, and everything after them on it.
+
+    Left to itself glibc learns to put the large ones on the heap too, where what is freed between them is lost (160 MB
+    on a 135M model). Short-lived activations belong on the heap: mapped anew at each use, their page faults nearly
+    double the time of a search.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # glibc only
+    if mallopt is not None:
+        mallopt(M_MMAP_THRESHOLD, 2**17)
+    yield
+    if mallopt is not None:
+        mallopt(M_MMAP_THRESHOLD, 2**25)
+        mallopt(M_TRIM_THRESHOLD, 2**26)

@@ -23,7 +23,7 @@ from ssd_bench import audit, latency, provenance
 from ssd_bench.checkpoint import Checkpoint, ModelSource, cache_dir
 from ssd_bench.engine import SCRATCH, Engine, Generation
 from ssd_bench.errors import ConfigError, LosslessError
-from ssd_bench.hardware import Hardware
+from ssd_bench.hardware import Hardware, lasting_buffers
 from ssd_bench.kernels import select
 from ssd_bench.method import Method, ModelDims, Stateful
 from ssd_bench.metrics import summarise
@@ -161,18 +161,15 @@ def _measure(plan: Plan, writer: RunWriter) -> None:
     tracker.finish(lambda: summarise(load_run(plan.run_dir)))
 
 
-def load_decoder(plan: Plan) -> Decoder:
-    """Load the weights of a plan, on a process set up for its hardware."""
+def load_engine(plan: Plan, capacity: int | None = None) -> Engine:
+    """Load the weights of a plan and allocate its cache, for the plan's longest sequence or `capacity` positions."""
     hardware = plan.hardware
-    hardware.apply()
+    torch.set_num_threads(hardware.threads)
     ops = select(hardware.devices[0], hardware.dtype, hardware.kernels)
-    return Decoder.load(plan.checkpoint, hardware.dtype, hardware.devices, ops)
-
-
-def load_engine(plan: Plan) -> Engine:
-    """Load the weights and allocate the cache of a plan."""
-    decoder = load_decoder(plan)
-    return Engine(decoder, decoder.new_cache(plan.context + SCRATCH), plan.decoding, plan.checkpoint.eos_ids)
+    with lasting_buffers():
+        decoder = Decoder.load(plan.checkpoint, hardware.dtype, hardware.devices, ops)
+        cache = decoder.new_cache((capacity or plan.context) + SCRATCH)
+    return Engine(decoder, cache, plan.decoding, plan.checkpoint.eos_ids)
 
 
 def _unit(plan: Plan, engine: Engine, index: int, repeat: int, progress: Progress) -> list[PromptRecord]:

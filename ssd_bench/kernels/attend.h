@@ -12,6 +12,8 @@ constexpr int kQueries = kManyRegisters ? 6 : 2;                 // queries of o
 constexpr int kScored = kBlock / VL < 4 ? kBlock / VL : 4;       // vectors of cache rows in the score tile
 constexpr int kWide = 4;                                         // vectors of columns in the gather tile
 constexpr int64_t kMaxSplits = 16;                // per kv head; fixed, so results do not depend on the thread count
+constexpr int64_t kManySplits = 4;                // likewise for prompts, whose states are large and work is plenty
+constexpr int64_t kManyNodes = 64;
 constexpr float kMinusInf = -std::numeric_limits<float>::infinity();
 static_assert(kBlock % (VL * kScored) == 0, "a block is a whole number of register tiles");
 
@@ -27,7 +29,9 @@ struct Attention {
 
   int64_t padded() const { return ceil_div(D, VL) * VL; }
   int64_t queries() const { return n * G; }
-  int64_t chunk() const { return ceil_div(std::max<int64_t>(prefix, 1), kBlock * kMaxSplits) * kBlock; }
+  int64_t chunk() const {
+    return ceil_div(std::max<int64_t>(prefix, 1), kBlock * (n > kManyNodes ? kManySplits : kMaxSplits)) * kBlock;
+  }
   int64_t prefix_splits() const { return ceil_div(prefix, chunk()); }
   int64_t splits() const { return prefix_splits() + 1; }  // the last one is the n new rows
   // Running state of one query: accumulated values, then maximum and sum (padded to a whole vector).

@@ -195,7 +195,7 @@ Tensor attend(const Tensor& q, const Tensor& keys, const Tensor& values, int64_t
   return out;
 }
 
-// Calls of more than this many nodes go to the other implementation (set once by the Python side).
+// Products of more than this many nodes go to the other implementation (set once by the Python side).
 int64_t node_limit = std::numeric_limits<int64_t>::max();
 py::handle many_nodes;
 
@@ -214,17 +214,18 @@ auto few_or_many(const char* name, R (*native)(const Tensor&, A...)) {
 PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   using py::arg;
   const auto no_bias = arg("bias") = py::none();
-  const auto def = [&m](const char* name, auto native, auto... args) {
+  const auto product = [&m](const char* name, auto native, auto... args) {
     m.def(name, few_or_many(name, native), args...);
   };
-  def("norm_linear", &norm_linear, arg("x"), arg("norm_w"), arg("eps"), arg("W"), no_bias);
-  def("linear", &linear, arg("x"), arg("W"), no_bias);
-  def("linear_add_", &linear_add_, arg("residual"), arg("x"), arg("W"), no_bias);
-  def("swiglu_linear_add_", &swiglu_linear_add_, arg("residual"), arg("gate_up"), arg("W"));
-  def("rope_append", &rope_append, arg("qkv"), arg("cos"), arg("sin"), arg("q_norm"), arg("k_norm"), arg("eps"),
-      arg("keys"), arg("values"), arg("row"));
-  def("attend", &attend, arg("q"), arg("keys"), arg("values"), arg("prefix_len"), arg("row"),
-      arg("mask") = py::none());
+  product("norm_linear", &norm_linear, arg("x"), arg("norm_w"), arg("eps"), arg("W"), no_bias);
+  product("linear", &linear, arg("x"), arg("W"), no_bias);
+  product("linear_add_", &linear_add_, arg("residual"), arg("x"), arg("W"), no_bias);
+  product("swiglu_linear_add_", &swiglu_linear_add_, arg("residual"), arg("gate_up"), arg("W"));
+  const py::call_guard<py::gil_scoped_release> released;
+  m.def("rope_append", &rope_append, released, arg("qkv"), arg("cos"), arg("sin"), arg("q_norm"), arg("k_norm"),
+        arg("eps"), arg("keys"), arg("values"), arg("row"));
+  m.def("attend", &attend, released, arg("q"), arg("keys"), arg("values"), arg("prefix_len"), arg("row"),
+        arg("mask") = py::none());
   m.def("delegate", [](int64_t limit, py::object ops) {
     node_limit = limit;
     many_nodes = ops.release();  // stays alive until the process ends: no destructor after the interpreter
