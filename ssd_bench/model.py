@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 EMBEDDING, NORM, HEAD = "model.embed_tokens.weight", "model.norm.weight", "lm_head.weight"
 FAMILIES = ("llama", "qwen2", "qwen3")
 HEAD_ROWS = 2048  # rows of the LM head that a prediction over many nodes upcasts at a time
-BRANCH_ROWS = 1024  # rows of a search per MLP call: bounds activation memory at any number of branches
+BRANCH_ROWS = 768  # rows of a search per pass: bounds activation memory at any number of branches
 PREFILL_CHUNK = 512  # prompt positions per forward pass: bounds activation memory at any prompt length
 
 
@@ -285,22 +285,25 @@ class Decoder:
         Returns:
             [B, r, d] streams after the sublayer.
         """
-        b, r, d = hidden.shape
-        block = self.blocks[i // 2]
-        home, device = hidden.device, block.qkv.device
-        flat = hidden.to(device).reshape(b * r, d).clone()
-        if i % 2:
-            for part in flat.split(BRANCH_ROWS):
-                self._mlp(block, part)
-        else:
-            assert self._tables is not None, "new_cache comes first"
-            cos, sin = (t.narrow(0, prefix_len, r).to(device).repeat(b, 1) for t in self._tables)
-            rows = cache.keys[i // 2].new_empty(2, self.arch.n_kv_heads, b * r, self.arch.head_dim)
-            query = self._project(block, flat, cos, sin, rows[0], rows[1], 0)
-            prefix = (cache.keys[i // 2][:, :prefix_len], cache.values[i // 2][:, :prefix_len])
-            attended = attend_branches(query, *prefix, rows[0], rows[1], b)
-            self.ops.linear_add_(flat, attended, block.out, block.out_bias)
-        return flat.view(b, r, d).to(home)
+        device = self.blocks[i // 2].qkv.device
+        streams = hidden.to(device, copy=True)
+        for part in streams.split(max(1, BRANCH_ROWS // hidden.shape[1])):
+            if i % 2:
+                self._mlp(self.blocks[i // 2], part.flatten(0, 1))
+            else:
+                self._attend_branches(i // 2, part, cache, prefix_len)
+        return streams.to(hidden.device)
+
+    def _attend_branches(self, layer: int, streams: Tensor, cache: KVCache, prefix_len: int) -> None:
+        """Attention of a block, in place, over streams [B, r, d] of contiguous branches."""
+        assert self._tables is not None, "new_cache comes first"
+        (b, r, _), block, device = streams.shape, self.blocks[layer], streams.device
+        flat, keys, values = streams.flatten(0, 1), cache.keys[layer], cache.values[layer]
+        cos, sin = (t.narrow(0, prefix_len, r).to(device).repeat(b, 1) for t in self._tables)
+        rows = keys.new_empty(2, self.arch.n_kv_heads, b * r, self.arch.head_dim)
+        query = self._project(block, flat, cos, sin, rows[0], rows[1], 0)
+        attended = attend_branches(query, keys[:, :prefix_len], values[:, :prefix_len], rows[0], rows[1], b)
+        self.ops.linear_add_(flat, attended, block.out, block.out_bias)
 
     def _project(
         self, block: Block, hidden: Tensor, cos: Tensor, sin: Tensor, keys: Tensor, values: Tensor, row: int
