@@ -293,7 +293,9 @@ class Knapsack:
             return known
         if columns[0] != 0:
             return probe.apply_sublayer(b, hidden, self.prefix_len)
-        return torch.cat((known, probe.apply_sublayer(b, hidden[1:], self.prefix_len)))
+        executed = probe.apply_sublayer(b, hidden, self.prefix_len)
+        executed[0] = known[0]
+        return executed
 
     def _row(
         self,

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-SCORES = 2**21  # attention scores held at a time
+SCORES = 2**20  # attention scores held at a time
 
 
 def attend_branches(query: Tensor, prefix_k: Tensor, prefix_v: Tensor, own_k: Tensor, own_v: Tensor, b: int) -> Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -13,6 +13,7 @@ from torch import Tensor
 from ssd_bench.branch_attention import attend_branches
 from ssd_bench.errors import ConfigError
 from ssd_bench.kernels import NODE_LIMIT
+from ssd_bench.kernels.torch_ops import matrix_units
 from ssd_bench.kv_cache import KVCache
 from ssd_bench.method import ModelDims
 from ssd_bench.rope import frequencies, tables
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 EMBEDDING, NORM, HEAD = "model.embed_tokens.weight", "model.norm.weight", "lm_head.weight"
 FAMILIES = ("llama", "qwen2", "qwen3")
 HEAD_ROWS = 2048  # rows of the LM head that a prediction over many nodes upcasts at a time
-BRANCH_ROWS = 768  # rows of a search per pass: bounds activation memory at any number of branches
+BRANCH_ROWS = 640  # rows of a search per pass: bounds activation memory at any number of branches
 PREFILL_CHUNK = 512  # prompt positions per forward pass: bounds activation memory at any prompt length
 
 
@@ -285,21 +286,28 @@ class Decoder:
         Returns:
             [B, r, d] streams after the sublayer.
         """
-        device = self.blocks[i // 2].qkv.device
-        streams = hidden.to(device, copy=True)
+        block = self._widened(self.blocks[i // 2], i)
+        streams = hidden.to(block.qkv.device, copy=True)
         for part in streams.split(max(1, BRANCH_ROWS // hidden.shape[1])):
             if i % 2:
-                self._mlp(self.blocks[i // 2], part.flatten(0, 1))
+                self._mlp(block, part.flatten(0, 1))
             else:
-                self._attend_branches(i // 2, part, cache, prefix_len)
+                self._attend_branches(block, part, cache.keys[i // 2], cache.values[i // 2], prefix_len)
         return streams.to(hidden.device)
 
-    def _attend_branches(self, layer: int, streams: Tensor, cache: KVCache, prefix_len: int) -> None:
-        """Attention of a block, in place, over streams [B, r, d] of contiguous branches."""
+    def _widened(self, block: Block, i: int) -> Block:
+        """The block with sublayer i's matrices in the dtype that products over many nodes use: converted once."""
+        if self.dtype == self.act_dtype or (self.dtype == torch.bfloat16 and matrix_units()):
+            return block
+        names = ("gate_up", "down") if i % 2 else ("qkv", "out")
+        return replace(block, **{name: getattr(block, name).to(self.act_dtype) for name in names})
+
+    def _attend_branches(self, block: Block, streams: Tensor, keys: Tensor, values: Tensor, prefix_len: int) -> None:
+        """Attention of a block, in place, over streams [B, r, d]; keys and values [Hkv, cap, D] are its cache."""
         assert self._tables is not None, "new_cache comes first"
-        (b, r, _), block, device = streams.shape, self.blocks[layer], streams.device
-        flat, keys, values = streams.flatten(0, 1), cache.keys[layer], cache.values[layer]
-        cos, sin = (t.narrow(0, prefix_len, r).to(device).repeat(b, 1) for t in self._tables)
+        b, r, _ = streams.shape
+        flat = streams.flatten(0, 1)
+        cos, sin = (t.narrow(0, prefix_len, r).to(flat.device).repeat(b, 1) for t in self._tables)
         rows = keys.new_empty(2, self.arch.n_kv_heads, b * r, self.arch.head_dim)
         query = self._project(block, flat, cos, sin, rows[0], rows[1], 0)
         attended = attend_branches(query, keys[:, :prefix_len], values[:, :prefix_len], rows[0], rows[1], b)
