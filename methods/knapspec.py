@@ -147,27 +147,22 @@ class KnapSpec:
             return None
         target_ms = probe.latency.target_ms(self._full.n_layers, length)
         draft_ms = [probe.latency.draft_ms(candidate.layer_set, length) for candidate in candidates]
-        grid = range(self._grid[0], self._grid[1] + 1)
 
-        def value(index: int, alpha: float) -> tuple[float, int]:
-            """TPT at an acceptance rate, never falling in it, and the γ that reaches it."""
-            return max(((tpt(alpha, g, draft_ms[index], target_ms), -g) for g in grid), key=lambda pair: pair)
+        def estimate(index: int, alpha: float) -> Estimate:
+            """The highest TPT at an acceptance rate, in which it never falls, and the γ that reaches it."""
+            values = {g: tpt(alpha, g, draft_ms[index], target_ms) for g in range(self._grid[0], self._grid[1] + 1)}
+            draft_len = max(values, key=values.__getitem__)
+            return Estimate(alpha, draft_len, values[draft_len])
 
         agreement = Agreement(probe, states[-1], torch.stack([candidate.hidden for candidate in candidates]))
-        best: tuple[float, int, float, int] | None = None
-        waiting = set(range(len(candidates)))
-        while waiting:
-            bounds = agreement.bounds()
-            top, index = max((value(i, bounds[i])[0], -i) for i in waiting)
-            if best is not None and (top, index) < best[:2]:
-                break
-            waiting.remove(-index)
-            alpha = agreement.rate(-index)
-            reached, draft_len = value(-index, alpha)
-            best = max(best or (reached, index, alpha, -draft_len), (reached, index, alpha, -draft_len))
-        assert best is not None
-        reached, index, alpha, draft_len = best
-        return Choice(candidates[-index].layer_set, Estimate(alpha, draft_len, reached))
+        asked: set[int] = set()
+        while True:  # until the highest upper bound belongs to a candidate whose rate is known
+            estimates = [estimate(i, bound) for i, bound in enumerate(agreement.bounds())]
+            top = max(range(len(candidates)), key=lambda i: estimates[i].tokens_per_s)
+            if top in asked:
+                return Choice(candidates[top].layer_set, estimates[top])
+            agreement.settle(top)
+            asked.add(top)
 
 
 class Agreement:
@@ -197,17 +192,16 @@ class Agreement:
         self._alive &= logits.amax(-1) <= self._limit
 
     def bounds(self) -> list[float]:
-        """An upper bound of every branch's rate; where `rate` was asked, the rate."""
+        """An upper bound of every branch's rate; of a settled one, the rate."""
         return self._alive.float().mean(-1).tolist()
 
-    def rate(self, index: int) -> float:
-        """The share of the branch's tokens that the full model predicts too."""
+    def settle(self, index: int) -> None:
+        """Make a branch's bound its rate: the share of its tokens that the full model predicts too."""
         rows = torch.nonzero(self._alive[index]).flatten()
         if len(rows):
-            predicted = self._probe.predict(self._branches[index, rows])
+            predicted = self._probe.predict(self._branches[index, rows.to(self._branches.device)])
             self._alive[index, rows] = predicted == self._target[rows]
             self._refute(self._probe.token_logits(self._branches, predicted.unique()))
-        return float(self._alive[index].float().mean())
 
 
 @dataclass(frozen=True)

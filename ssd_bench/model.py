@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
@@ -13,7 +13,6 @@ from torch import Tensor
 from ssd_bench.branch_attention import attend_branches
 from ssd_bench.errors import ConfigError
 from ssd_bench.kernels import NODE_LIMIT
-from ssd_bench.kernels.torch_ops import matrix_units
 from ssd_bench.kv_cache import KVCache
 from ssd_bench.method import ModelDims
 from ssd_bench.rope import frequencies, tables
@@ -286,7 +285,7 @@ class Decoder:
         Returns:
             [B, r, d] streams after the sublayer.
         """
-        block = self._widened(self.blocks[i // 2], i)
+        block = self.blocks[i // 2]
         streams = hidden.to(block.qkv.device, copy=True)
         for part in streams.split(max(1, BRANCH_ROWS // hidden.shape[1])):
             if i % 2:
@@ -294,13 +293,6 @@ class Decoder:
             else:
                 self._attend_branches(block, part, cache.keys[i // 2], cache.values[i // 2], prefix_len)
         return streams.to(hidden.device)
-
-    def _widened(self, block: Block, i: int) -> Block:
-        """The block with sublayer i's matrices in the dtype that products over many nodes use: converted once."""
-        if self.dtype == self.act_dtype or (self.dtype == torch.bfloat16 and matrix_units()):
-            return block
-        names = ("gate_up", "down") if i % 2 else ("qkv", "out")
-        return replace(block, **{name: getattr(block, name).to(self.act_dtype) for name in names})
 
     def _attend_branches(self, block: Block, streams: Tensor, keys: Tensor, values: Tensor, prefix_len: int) -> None:
         """Attention of a block, in place, over streams [B, r, d]; keys and values [Hkv, cap, D] are its cache."""
