@@ -22,8 +22,8 @@ OFFLINE = "without the hub use data=sample (a few items shipped here) or data=lo
 class LocalSource:
     """JSONL files of a folder, one object per line, `DIR/NAME.jsonl` for each file that a task reads.
 
-    Every row needs `id` and the fields of the `DataSpec`, all non-empty strings; other fields are ignored, and so
-    are blank lines.
+    Every row needs `id` and the fields of the `DataSpec`, all non-empty strings; optional fields may be missing or
+    empty; other fields are ignored, and so are blank lines.
 
     Args:
         root: the folder; None is accepted so that the config composes, and refused when rows are asked for.
@@ -45,7 +45,7 @@ class LocalSource:
             if not line.strip():
                 continue
             where = f"{path}:{number}"
-            row = checked_row(_json_object(line, where), ("id", *spec.fields), where)
+            row = checked_row(_json_object(line, where), ("id", *spec.fields), where, spec.optional)
             first = lines.setdefault(row["id"], number)
             if first != number:
                 raise ConfigError(f"{where} id", row["id"], f"ids must be unique; line {first} has the same id")
@@ -93,7 +93,8 @@ class HubSource:
         """
         data = self._load(spec)
         column_of = {field: column for column, field in spec.rename.items()}
-        columns = {field: column_of.get(field, field) for field in spec.fields}
+        columns = {field: column_of.get(field, field) for field in (*spec.fields, *spec.optional)}
+        columns = {f: column for f, column in columns.items() if f in spec.fields or column in data.column_names}
         missing = sorted(set(columns.values()) - set(data.column_names))
         if missing:
             exist = ", ".join(data.column_names)
@@ -102,7 +103,7 @@ class HubSource:
         rows = []
         for index, values in enumerate(zip(*(data[column] for column in columns.values()), strict=True)):
             row = dict(zip(columns, values, strict=True)) | {"id": f"{name}-{spec.hub['split']}-{index}"}
-            rows.append(checked_row(row, ("id", *spec.fields), f"{_label(spec)}:{index}"))
+            rows.append(checked_row(row, ("id", *spec.fields), f"{_label(spec)}:{index}", spec.optional))
         if not rows:
             raise ConfigError(_label(spec), 0, "the split must hold at least one row")
         return rows
@@ -137,15 +138,29 @@ class HubSource:
             raise ConfigError("data", f"hub ({_label(spec)})", allowed) from error
 
 
-def checked_row(row: Mapping[str, Any], fields: Iterable[str], where: str) -> dict[str, str]:
-    """The named fields of one row, every one a non-empty string, or a `ConfigError` that says where not."""
+def checked_row(
+    row: Mapping[str, Any], fields: Iterable[str], where: str, optional: Iterable[str] = ()
+) -> dict[str, str]:
+    """The named fields of one row, or a `ConfigError` that says which of them cannot be used.
+
+    Args:
+        fields: must be non-empty strings.
+        optional: must be strings, or null or missing, which both become "".
+    """
+    checked = {}
     for field in fields:
         if field not in row:
             present = ", ".join(row) or "no field"
             raise ConfigError(f"{where} {field}", None, f"the field is missing; the row has: {present}")
         if not isinstance(row[field], str) or not row[field].strip():
             raise ConfigError(f"{where} {field}", row[field], "it must be a non-empty string")
-    return {field: row[field] for field in fields}
+        checked[field] = row[field]
+    for field in optional:
+        value = row.get(field)
+        if value is not None and not isinstance(value, str):
+            raise ConfigError(f"{where} {field}", value, "it must be a string, null or missing")
+        checked[field] = value or ""
+    return checked
 
 
 def _label(spec: DataSpec) -> str:

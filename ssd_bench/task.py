@@ -16,12 +16,14 @@ class DataSpec:
         fields: the fields every row must have, all non-empty strings, under their local names.
         hub: arguments of `datasets.load_dataset` (path, name, split, revision) for `data=hub`.
         rename: hub column -> local field, where they differ.
+        optional: fields that a row may lack or leave empty; such a row has "" there.
     """
 
     name: str
     fields: tuple[str, ...]
     hub: Mapping[str, str]
     rename: Mapping[str, str] = field(default_factory=dict)
+    optional: tuple[str, ...] = ()
 
 
 class DataSource(Protocol):

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from ssd_bench.errors import ConfigError
 from ssd_bench.task import DataSource, DataSpec, Prompt
 from tasks.scoring import rouge_l
-from tasks.selection import checked_template, first
+from tasks.selection import checked_count, checked_template, first
 
 
 class GovReport:
@@ -36,9 +36,9 @@ class GovReport:
     ) -> None:
         if max_prompt_tokens is not None and max_prompt_tokens < 1:
             raise ConfigError("task.max_prompt_tokens", max_prompt_tokens, "null or an integer of at least 1")
-        if clip_reserve < 0:
-            raise ConfigError("task.clip_reserve", clip_reserve, "an integer of at least 0")
-        self.max_new_tokens, self.max_prompt_tokens, self.clip_reserve = max_new_tokens, max_prompt_tokens, clip_reserve
+        self.max_prompt_tokens = max_prompt_tokens
+        self.max_new_tokens = checked_count("max_new_tokens", max_new_tokens, 1)
+        self.clip_reserve = checked_count("clip_reserve", clip_reserve, 0)
         self._items = DataSpec(name="govreport", fields=("report", "summary"), hub=dict(hub))
 
     def files(self, template: str) -> tuple[DataSpec, ...]:

@@ -18,7 +18,8 @@ from collections.abc import Mapping, Sequence
 from ssd_bench.errors import ConfigError
 from ssd_bench.task import DataSource, DataSpec, Prompt
 from tasks.scoring import exact_match, final_number
-from tasks.selection import checked_template, first, shuffled
+from tasks.selection import checked_count, checked_variant, of_variant
+from tasks.shots import FewShot, in_one_line
 
 VARIANTS = ("knn_ssd", "conflayers")
 
@@ -51,48 +52,28 @@ class GSM8K:
         hub: Mapping[str, str],
         fewshot_hub: Mapping[str, str],
     ) -> None:
-        if variant not in VARIANTS:
-            raise ConfigError("task.variant", variant, f"one of {', '.join(VARIANTS)}")
-        if shots < 0:
-            raise ConfigError("task.shots", shots, "an integer of at least 0")
-        if variant not in max_new_tokens:
-            raise ConfigError("task.max_new_tokens", dict(max_new_tokens), f"it must have a value for {variant}")
-        self.variant, self.shots = variant, shots
-        self.max_new_tokens = max_new_tokens[variant]
+        self.variant = checked_variant(variant, VARIANTS)
+        self.max_new_tokens = checked_count("max_new_tokens", of_variant("max_new_tokens", max_new_tokens, variant), 1)
         fields = ("question", "answer")
-        self._items = DataSpec(name="gsm8k", fields=fields, hub=dict(hub))
-        self._fewshot = DataSpec(name="gsm8k.fewshot", fields=fields, hub=dict(fewshot_hub))
+        items = DataSpec(name="gsm8k", fields=fields, hub=dict(hub))
+        fewshot = DataSpec(name="gsm8k.fewshot", fields=fields, hub=dict(fewshot_hub))
+        self._few = FewShot(items, fewshot, shots, key="question")
 
     def files(self, template: str) -> tuple[DataSpec, ...]:
         """The test items, and the demonstrations where the template has any."""
-        few = checked_template(template) == "plain" and self.shots > 0
-        return (self._items, self._fewshot) if few else (self._items,)
+        return self._few.files(template)
 
     def prompts(self, source: DataSource, template: str, limit: int | None, seed: int) -> Sequence[Prompt]:
         """The first `limit` items of a shuffle with the run's seed (KNN-SSD and ConfLayers code)."""
-        items = source.rows(self._items)
-        few = self._fewshot in self.files(template)
-        shots = "".join(self._demonstration(row) for row in self._draw_shots(source, items, seed)) if few else ""
-        return [self._prompt(row, shots) for row in first(shuffled(items, seed), limit)]
+        return self._few.prompts(source, template, limit, seed, self._demonstration, self._prompt)
 
     def score(self, reference: str, text: str) -> float:
         """1.0 if the answer's final number is the reference's."""
         return exact_match(reference, text)
 
-    def _draw_shots(self, source: DataSource, items: list[dict[str, str]], seed: int) -> list[dict[str, str]]:
-        # Checked against every item, not only the first `limit`, so that the demonstrations do not depend on it.
-        asked = {row["question"].strip() for row in items} | {row["id"] for row in items}
-        rows = shuffled(source.rows(self._fewshot), seed)
-        pool = [row for row in rows if row["question"].strip() not in asked and row["id"] not in asked]
-        if len(pool) < self.shots:
-            allowed = f"at most {len(pool)}, the demonstrations of {self._fewshot.name} that are not test items"
-            raise ConfigError("task.shots", self.shots, allowed)
-        return pool[: self.shots]
-
     def _demonstration(self, row: dict[str, str]) -> str:
         if self.variant == "knn_ssd":
-            answer = row["answer"].replace("\n", "")
-            return f"Question: {row['question']}\nAnswer: {answer}\n"
+            return f"Question: {row['question']}\nAnswer: {in_one_line(row['answer'])}\n"
         return f"Q: {row['question'].strip()}\nA: {row['answer'].strip()}\n\n"
 
     def _prompt(self, row: dict[str, str], shots: str) -> Prompt:

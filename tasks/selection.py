@@ -1,8 +1,8 @@
-"""Which rows a task uses and in which order; shared by the task files."""
+"""Which rows a task uses and in which order, and the checks of options; shared by the task files."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeVar
 
 import numpy
@@ -11,6 +11,9 @@ from ssd_bench.errors import ConfigError
 from ssd_bench.prompting import TEMPLATES
 
 T = TypeVar("T")
+
+# `Task.max_prompt_tokens` of a paper that clips to the model's context and has no limit of its own.
+CONTEXT = 2**31 - 1
 
 
 def shuffled(rows: Sequence[T], seed: int) -> list[T]:
@@ -34,3 +37,24 @@ def checked_template(template: str) -> str:
     if template not in TEMPLATES:
         raise ConfigError("model.template", template, f"one of {', '.join(TEMPLATES)}")
     return template
+
+
+def checked_count(option: str, value: int, least: int) -> int:
+    """`value` itself if it is an integer of at least `least`; `option` is the name that an error states."""
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        raise ConfigError(f"task.{option}", value, f"an integer of at least {least}")
+    return value
+
+
+def checked_variant(variant: str, allowed: Iterable[str]) -> str:
+    """`variant` itself if it is allowed."""
+    if variant not in allowed:
+        raise ConfigError("task.variant", variant, f"one of {', '.join(allowed)}")
+    return variant
+
+
+def of_variant(option: str, values: Mapping[str, T], variant: str) -> T:
+    """The value of an option that the YAML gives per variant."""
+    if variant not in values:
+        raise ConfigError(f"task.{option}", dict(values), f"it must have a value for {variant}")
+    return values[variant]

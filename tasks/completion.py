@@ -1,0 +1,53 @@
+"""From an answer to the program that tests it: where the function ends, and tabs as spaces."""
+
+from __future__ import annotations
+
+import re
+
+_BLOCK = re.compile(r"^```[^\n]*\n(.*?)(?:^```|\Z)", re.DOTALL | re.MULTILINE)
+# A line that begins at the margin ends a function, unless it closes a bracket that the function opened.
+_TOP_LEVEL = re.compile(r"^[^\s)\]}]", re.MULTILINE)
+_INDENT = re.compile(r"^[ \t]+", re.MULTILINE)
+# The first line of an answer, where one space is missing of its indentation by fours.
+_SHORT = re.compile(r"\A(\n*)((?: {4})* {3})(?=\S)")
+
+
+def program(prompt: str, answer: str, entry_point: str, test: str) -> str:
+    """The function that `answer` completes, its tests, and the call that runs them.
+
+    Base models answer with what follows the prompt. Chat models also write the whole function into a fenced block; it
+    then stands after the prompt, whose imports and helpers it may use, and takes the place of the prompt's function.
+    Indentation by tabs becomes indentation by four spaces, in the prompt as in the answer.
+    """
+    prompt = _spaces(prompt)
+    return f"{prompt}{_completed(prompt, _spaces(answer), entry_point)}\n\n{test}\n\ncheck({entry_point})\n"
+
+
+def until_top_level(text: str) -> str:
+    """The text up to the first line that begins a new statement at the margin (def, class, if, print, #, ...)."""
+    found = _TOP_LEVEL.search(text)
+    return text[: found.start()] if found else text
+
+
+def _completed(prompt: str, answer: str, entry_point: str) -> str:
+    """What follows the prompt in the program."""
+    if not _is_indented(answer):
+        for block in _BLOCK.findall(answer):
+            if re.search(rf"^def {entry_point}\(", block, re.MULTILINE):
+                return f"\n\n{block}"
+            if _is_indented(block):
+                return until_top_level(block)
+    if not prompt.endswith("\n"):  # the answer's first line goes on with the prompt's last one
+        line, end, rest = answer.partition("\n")
+        return line + end + until_top_level(rest)
+    # Decoding with a SentencePiece tokenizer drops the first space of a text.
+    return until_top_level(_SHORT.sub(r"\1\2 ", answer))
+
+
+def _is_indented(text: str) -> bool:
+    return text.lstrip("\n").startswith(" ")
+
+
+def _spaces(code: str) -> str:
+    """The code with every tab of an indentation as four spaces."""
+    return _INDENT.sub(lambda found: found[0].replace("\t", "    "), code)

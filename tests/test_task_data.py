@@ -1,0 +1,47 @@
+"""Optional fields of a data file, from a folder and from the hub."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import datasets
+import pytest
+
+from ssd_bench.data import HubSource, LocalSource
+from ssd_bench.errors import ConfigError
+from ssd_bench.task import DataSpec
+
+HUB = {"path": "toy/toy", "name": "default", "split": "test", "revision": "main"}
+SPEC = DataSpec(name="toy", fields=("question",), hub=HUB, optional=("note",))
+
+
+@pytest.mark.parametrize(
+    ("row", "note"),
+    [({}, ""), ({"note": ""}, ""), ({"note": None}, ""), ({"note": "  "}, "  "), ({"note": "as given"}, "as given")],
+)
+def test_an_optional_field_may_be_missing_or_empty(row: dict[str, object], note: str, tmp_path: Path) -> None:
+    (tmp_path / "toy.jsonl").write_text(json.dumps({"id": "a", "question": "1+1?", "more": 1} | row) + "\n")
+    assert LocalSource(tmp_path).rows(SPEC) == [{"id": "a", "question": "1+1?", "note": note}]
+
+
+@pytest.mark.parametrize("note", [0, False, [], {"text": "n"}])
+def test_an_optional_field_that_is_no_text_is_refused(note: object, tmp_path: Path) -> None:
+    (tmp_path / "toy.jsonl").write_text(json.dumps({"id": "a", "question": "1+1?", "note": note}) + "\n")
+    with pytest.raises(ConfigError, match=r"toy\.jsonl:1 note=.*string, null or missing"):
+        LocalSource(tmp_path).rows(SPEC)
+
+
+def test_other_fields_stay_required(tmp_path: Path) -> None:
+    (tmp_path / "toy.jsonl").write_text(json.dumps({"id": "a", "question": "", "note": "n"}) + "\n")
+    with pytest.raises(ConfigError, match=r"toy\.jsonl:1 question='' .*non-empty string"):
+        LocalSource(tmp_path).rows(SPEC)
+
+
+def test_the_hub_reads_an_optional_column_where_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    columns: dict[str, list[str | None]] = {"question": ["q0", "q1"], "remark": ["r0", None]}
+    monkeypatch.setattr(datasets, "load_dataset", lambda **_: datasets.Dataset.from_dict(columns))
+    renamed = DataSpec("toy", ("question",), HUB, rename={"remark": "note"}, optional=("note",))
+    notes = {spec.rename.get("remark"): [row["note"] for row in HubSource().rows(spec)] for spec in (SPEC, renamed)}
+    assert notes == {None: ["", ""], "note": ["r0", ""]}
+    assert HubSource().fingerprint(SPEC) != HubSource().fingerprint(renamed)

@@ -1,0 +1,356 @@
+"""Prompts of all tasks byte for byte, from files on disk: order, demonstrations, limits, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import datasets
+import pytest
+
+from ssd_bench.data import HubSource, LocalSource
+from ssd_bench.errors import ConfigError
+from ssd_bench.task import Prompt, Task
+from tasks.selection import CONTEXT
+from tests.test_tasks import REPO, make
+
+Rows = list[dict[str, str]]
+
+ARTICLE = {"id": "c0", "article": "Rain fell.\nRoads shut.", "highlights": "Rain shut roads .\nNone hurt ."}
+NEWS_SHOT = {"id": "c9", "article": "A fair\nopened.", "highlights": "Fair opens .\nCrowds come ."}
+DOCUMENT = {"id": "x0", "document": "A club won.", "summary": "Club wins."}
+DOCUMENT_SHOT = {"id": "x9", "document": "A ship sank.", "summary": "Ship\nsinks."}
+SENTENCE = {"id": "w0", "source_de": "Es regnet.", "target_en": "It rains."}
+SENTENCE_SHOT = {"id": "w9", "source_de": "Guten Tag.", "target_en": "Good\nday."}
+QUERY = {"id": "s0", "instruction": "Count users.", "query": "SELECT COUNT(*) FROM users"}
+QUERY_SHOT = {"id": "s9", "instruction": "List names.", "query": "SELECT name\nFROM users"}
+STORY = {"id": "t0", "text": "Tim ran.\n\nTim slept."}
+PLAIN_TASK = {"id": "a0", "instruction": "Name a color.", "input": "", "output": "Red."}
+TASK_WITH_INPUT = {"id": "a1", "instruction": "Translate.", "input": "Hund", "output": "Dog."}
+ALPACA_SHOT = {"id": "a9", "instruction": "Say hello.", "input": "politely", "output": "Good\nday."}
+PROBLEM = {"id": "p0", "problem": "Find $1+1$.", "answer": "002"}
+FUNCTION = {
+    "id": "h0",
+    "prompt": 'def add(a, b):\n    """ Add.\n        >>> add(1, 2)\n    """\n',
+    "canonical_solution": "    return a + b\n",
+    "test": "def check(candidate):\n    assert candidate(1, 2) == 3\n",
+    "entry_point": "add",
+}
+AIME_TEXT = (
+    "Solve the following math problem. Make sure to put the answer (and only the answer) inside \\boxed{}.\n\n"
+    "Find $1+1$.\n <think> Let's think step by step. </think>\n"
+)
+SHORT_ALPACA = "### Instruction: Name a color. ### Input:  ### Response: "
+
+
+def folder(root: Path, files: Mapping[str, Rows]) -> LocalSource:
+    for name, rows in files.items():
+        (root / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return LocalSource(root)
+
+
+def text(prompt: Prompt) -> str:
+    return prompt.head + prompt.body + prompt.tail
+
+
+@pytest.mark.parametrize(
+    ("task", "template", "files", "expected", "reference"),
+    [
+        (
+            make("cnn_dm"),
+            "plain",
+            {"cnndm": [ARTICLE], "cnndm.fewshot": [NEWS_SHOT]},
+            "Article: A fair\nopened.\nSummary: Fair opens .Crowds come .\nArticle: Rain fell.\nRoads shut.\nSummary:",
+            ARTICLE["highlights"],
+        ),
+        (
+            make("cnn_dm", variant="conflayers"),
+            "plain",
+            {"cnndm": [ARTICLE], "cnndm.fewshot": [NEWS_SHOT]},
+            "Article: A fair\nopened.\nSummary: Fair opens .Crowds come .\nArticle: Rain fell.\nRoads shut.\nSummary:",
+            ARTICLE["highlights"],
+        ),
+        (
+            make("cnn_dm"),
+            "chat",
+            {"cnndm": [ARTICLE]},
+            "Article: Rain fell.\nRoads shut.\nSummary:",
+            ARTICLE["highlights"],
+        ),
+        (make("xsum"), "plain", {"xsum": [DOCUMENT]}, "Article: A club won.\nSummary:", DOCUMENT["summary"]),
+        (
+            make("xsum", shots=1),
+            "plain",
+            {"xsum": [DOCUMENT], "xsum.fewshot": [DOCUMENT_SHOT]},
+            "Article: A ship sank.\nSummary: Shipsinks.\nArticle: A club won.\nSummary:",
+            DOCUMENT["summary"],
+        ),
+        (
+            make("tinystories"),
+            "plain",
+            {"tinystories": [STORY]},
+            "Write a tiny story: Tim ran.\n\nTim slept.\nWrite a tiny story:",
+            STORY["text"],
+        ),
+        (
+            make("tinystories"),
+            "chat",
+            {"tinystories": [STORY]},
+            "Write a tiny story: Tim ran.\n\nTim slept.\nWrite a tiny story:",
+            STORY["text"],
+        ),
+        (
+            make("wmt16", shots=1),
+            "plain",
+            {"wmt16_deen": [SENTENCE], "wmt16_deen.fewshot": [SENTENCE_SHOT]},
+            "Translate German to English: Guten Tag.\nAnswer: Goodday.\n"
+            "Translate German to English: Es regnet.\nAnswer:",
+            "It rains.",
+        ),
+        (
+            make("wmt16"),
+            "chat",
+            {"wmt16_deen": [SENTENCE]},
+            "Translate German to English: Es regnet.\nAnswer:",
+            "It rains.",
+        ),
+        (
+            make("wmt14"),
+            "plain",
+            {"wmt14_deen": [SENTENCE]},
+            "Translate German to English:\nGerman: Es regnet.\nEnglish:",
+            "It rains.",
+        ),
+        (
+            make("wmt14"),
+            "chat",
+            {"wmt14_deen": [SENTENCE]},
+            "Translate German to English:\nGerman: Es regnet.\nEnglish:",
+            "It rains.",
+        ),
+        (
+            make("spider2", shots=1),
+            "plain",
+            {"spider2": [QUERY], "spider2.fewshot": [QUERY_SHOT]},
+            "Instruction: List names.SQL Query: SELECT nameFROM users\nInstruction: Count users.\nSQL Query:",
+            QUERY["query"],
+        ),
+        (make("spider2"), "chat", {"spider2": [QUERY]}, "Instruction: Count users.\nSQL Query:", QUERY["query"]),
+        (make("alpaca"), "plain", {"alpaca": [PLAIN_TASK]}, "Instruction: Name a color.\n\nAnswer:", "Red."),
+        (make("alpaca"), "chat", {"alpaca": [TASK_WITH_INPUT]}, "Instruction: Translate.\nHund\nAnswer:", "Dog."),
+        (
+            make("alpaca", shots=1),
+            "plain",
+            {"alpaca": [TASK_WITH_INPUT], "alpaca.fewshot": [ALPACA_SHOT]},
+            "Instruction: Say hello.\nAnswer: Goodday.\nInstruction: Translate.\nHund\nAnswer:",
+            "Dog.",
+        ),
+        (make("alpaca", variant="conflayers"), "plain", {"alpaca": [PLAIN_TASK]}, SHORT_ALPACA, "Red."),
+        (
+            make("alpaca", variant="conflayers"),
+            "chat",
+            {"alpaca": [TASK_WITH_INPUT]},
+            "### Instruction: Translate. ### Input: Hund ### Response: ",
+            "Dog.",
+        ),
+        (make("aime24"), "plain", {"aime24": [PROBLEM]}, AIME_TEXT, "2"),
+        (make("aime25"), "chat", {"aime25": [PROBLEM]}, AIME_TEXT, "2"),
+    ],
+)
+def test_prompt_is_the_papers_byte_for_byte(
+    task: Task, template: str, files: dict[str, Rows], expected: str, reference: str, tmp_path: Path
+) -> None:
+    (prompt,) = task.prompts(folder(tmp_path, files), template, None, seed=0)
+    assert text(prompt) == expected
+    assert (prompt.reference, prompt.domain) == (reference, task.name)
+    assert [spec.name for spec in task.files(template)] == list(files)
+    assert prompt.id == next(iter(files.values()))[0]["id"]
+
+
+@pytest.mark.parametrize("template", ["plain", "chat"])
+def test_humaneval_prompt_is_the_papers_byte_for_byte(template: str, tmp_path: Path) -> None:
+    (prompt,) = make("humaneval").prompts(folder(tmp_path, {"humaneval": [FUNCTION]}), template, None, seed=0)
+    assert text(prompt) == 'def add(a, b):\n\t""" Add.\n\t\t>>> add(1, 2)\n\t"""\n'
+    assert json.loads(prompt.reference) == {key: FUNCTION[key] for key in ("prompt", "test", "entry_point")}
+
+
+def test_only_the_text_of_articles_and_stories_may_be_clipped(tmp_path: Path) -> None:
+    source = folder(
+        tmp_path,
+        {"cnndm": [ARTICLE], "cnndm.fewshot": [NEWS_SHOT], "xsum": [DOCUMENT], "tinystories": [STORY]}
+        | {"wmt16_deen": [SENTENCE], "wmt14_deen": [SENTENCE], "spider2": [QUERY], "alpaca": [PLAIN_TASK]}
+        | {"aime24": [PROBLEM], "humaneval": [FUNCTION]},
+    )
+    bodies = {"cnn_dm": ARTICLE["article"], "xsum": DOCUMENT["document"], "tinystories": STORY["text"]}
+    for name, body in bodies.items():
+        task = make(name)
+        assert [prompt.body for prompt in task.prompts(source, "plain", None, 0)] == [body]
+        assert (task.max_prompt_tokens, task.clip_reserve) == (CONTEXT, 250)
+    for name in ("wmt16", "wmt14", "spider2", "alpaca", "aime24", "humaneval"):
+        task = make(name)
+        assert [prompt.body for prompt in task.prompts(source, "chat", None, 0)] == [""]
+        assert (task.max_prompt_tokens, task.clip_reserve) == (None, 0)
+
+
+def numbered(row: dict[str, str], count: int, *fields: str, prefix: str = "i") -> Rows:
+    return [
+        row | {"id": f"{prefix}{n}"} | {field: f"{row[field]} {prefix}{n}" for field in fields} for n in range(count)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "file", "row", "field"),
+    [
+        ("cnn_dm", "cnndm", ARTICLE, "article"),
+        ("xsum", "xsum", DOCUMENT, "document"),
+        ("tinystories", "tinystories", STORY, "text"),
+        ("wmt16", "wmt16_deen", SENTENCE, "source_de"),
+        ("wmt14", "wmt14_deen", SENTENCE, "source_de"),
+        ("spider2", "spider2", QUERY, "instruction"),
+        ("alpaca", "alpaca", PLAIN_TASK, "instruction"),
+    ],
+)
+def test_order_is_the_seeded_shuffle_of_the_released_code(
+    name: str, file: str, row: dict[str, str], field: str, tmp_path: Path
+) -> None:
+    rows = numbered(row, 20, field)
+    source = folder(tmp_path, {file: rows})
+    for seed in (0, 2024):
+        theirs = list(datasets.Dataset.from_list(rows).shuffle(seed=seed)["id"])
+        assert [prompt.id for prompt in make(name).prompts(source, "chat", None, seed)] == theirs
+        assert [prompt.id for prompt in make(name).prompts(source, "chat", 3, seed)] == theirs[:3]
+
+
+@pytest.mark.parametrize(("name", "row"), [("aime24", PROBLEM), ("aime25", PROBLEM), ("humaneval", FUNCTION)])
+def test_order_is_that_of_the_data(name: str, row: dict[str, str], tmp_path: Path) -> None:
+    source = folder(tmp_path, {name: numbered(row, 5)})
+    for seed in (0, 1):
+        assert [prompt.id for prompt in make(name).prompts(source, "plain", 4, seed)] == ["i0", "i1", "i2", "i3"]
+
+
+@pytest.mark.parametrize(
+    ("name", "file", "row", "field", "shots"),
+    [
+        ("cnn_dm", "cnndm", ARTICLE, "article", 1),
+        ("wmt16", "wmt16_deen", SENTENCE, "source_de", 5),
+        ("spider2", "spider2", QUERY, "instruction", 3),
+    ],
+)
+def test_demonstrations_are_as_many_as_the_paper_has_and_no_items(
+    name: str, file: str, row: dict[str, str], field: str, shots: int, tmp_path: Path
+) -> None:
+    items, pool = numbered(row, 3, field), numbered(row, 12, field, prefix="shot")
+    source = folder(tmp_path, {file: items, f"{file}.fewshot": [*items, *pool]})
+    order = list(datasets.Dataset.from_list([*items, *pool]).shuffle(seed=7)["id"])
+    shown = [identity for identity in order if identity.startswith("shot")][:shots]
+    for prompt in make(name).prompts(source, "plain", None, 7):
+        found = [prompt.head.find(f"{row[field]} {identity}") for identity in shown]
+        assert -1 not in found
+        assert found == sorted(found)
+        assert prompt.head.count(f"{row[field]} shot") == shots
+    with pytest.raises(ConfigError, match=rf"task\.shots=13 .*at most 12, the demonstrations of {file}\.fewshot"):
+        make(name, shots=13).prompts(source, "plain", None, 7)
+
+
+def test_the_papers_limits_and_metrics() -> None:
+    expected = {
+        "cnn_dm": (64, "rougeL"),
+        "xsum": (64, "rougeL"),
+        "tinystories": (128, "rougeL"),
+        "wmt16": (64, "rougeL"),
+        "wmt14": (512, "rougeL"),
+        "spider2": (64, "exact_match"),
+        "humaneval": (512, "pass@1"),
+        "alpaca": (64, "rougeL"),
+        "aime24": (32768, "exact_match"),
+        "aime25": (32768, "exact_match"),
+    }
+    for name, (tokens, metric) in expected.items():
+        task = make(name)
+        assert (task.name, task.max_new_tokens, task.metric, task.version) == (name, tokens, metric, 1)
+    for name in ("cnn_dm", "alpaca"):
+        assert make(name, variant="conflayers").max_new_tokens == 512
+
+
+def test_every_task_has_its_own_config() -> None:
+    names = [path.stem for path in sorted((REPO / "conf" / "task").glob("*.yaml"))]
+    assert [make(name).name for name in names] == names
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "message"),
+    [
+        ("cnn_dm", {"variant": "swift"}, r"task\.variant='swift' .*knn_ssd, conflayers"),
+        ("cnn_dm", {"shots": -1}, r"task\.shots=-1 .*at least 0"),
+        ("cnn_dm", {"clip_reserve": -1}, r"task\.clip_reserve=-1 .*at least 0"),
+        ("cnn_dm", {"max_new_tokens": {"knn_ssd": 0}}, r"task\.max_new_tokens=0 .*at least 1"),
+        ("xsum", {"shots": "five"}, r"task\.shots='five' .*an integer"),
+        ("xsum", {"max_new_tokens": 0}, r"task\.max_new_tokens=0 .*at least 1"),
+        ("tinystories", {"clip_reserve": 0.5}, r"task\.clip_reserve=0\.5 .*an integer"),
+        ("tinystories", {"max_new_tokens": True}, r"task\.max_new_tokens=True .*an integer"),
+        ("wmt16", {"shots": None}, r"task\.shots=None .*an integer"),
+        ("wmt14", {"max_new_tokens": -5}, r"task\.max_new_tokens=-5 .*at least 1"),
+        ("spider2", {"shots": -3}, r"task\.shots=-3 .*at least 0"),
+        ("humaneval", {"cpu_seconds": 0}, r"task\.cpu_seconds=0 .*at least 1"),
+        ("humaneval", {"wall_seconds": 0}, r"task\.wall_seconds=0 .*at least 1"),
+        ("humaneval", {"memory_mib": 0}, r"task\.memory_mib=0 .*at least 1"),
+        ("alpaca", {"variant": "swift"}, r"task\.variant='swift' .*knn_ssd, conflayers"),
+        ("alpaca", {"variant": "conflayers", "shots": 2}, r"task\.shots=2 .*0 for the variant conflayers"),
+        ("aime24", {"year": 2026}, r"task\.year=2026 .*2024, 2025"),
+        ("govreport", {"max_new_tokens": 0}, r"task\.max_new_tokens=0 .*at least 1"),
+        ("gsm8k", {"max_new_tokens": {"knn_ssd": 0}}, r"task\.max_new_tokens=0 .*at least 1"),
+    ],
+)
+def test_options_that_cannot_work_are_refused(name: str, changes: dict[str, object], message: str) -> None:
+    with pytest.raises(Exception, match=message) as caught:  # Hydra wraps what a target raises
+        make(name, **changes)
+    assert isinstance(caught.value.__cause__, ConfigError)
+
+
+@pytest.mark.parametrize(
+    "name", ["cnn_dm", "xsum", "tinystories", "wmt16", "wmt14", "spider2", "humaneval", "alpaca", "aime24", "aime25"]
+)
+def test_an_unknown_template_is_refused_before_anything_is_read(name: str, tmp_path: Path) -> None:
+    task = make(name)
+    with pytest.raises(ConfigError, match=r"model\.template='raw' .*chat, plain"):
+        task.files("raw")
+    with pytest.raises(ConfigError, match=r"model\.template='raw' .*chat, plain"):
+        task.prompts(LocalSource(tmp_path), "raw", 1, 0)
+
+
+@pytest.mark.parametrize(
+    ("name", "row", "message"),
+    [
+        ("aime24", PROBLEM | {"answer": "1000"}, r"aime24 p0 answer='1000' .*integer from 0 to 999"),
+        ("aime25", PROBLEM | {"answer": "336^\\circ"}, r"aime25 p0 answer=.*integer from 0 to 999"),
+        ("humaneval", FUNCTION | {"entry_point": "sub"}, r"humaneval h0 entry_point='sub' .*that prompt defines"),
+        ("humaneval", FUNCTION | {"entry_point": "add("}, r"humaneval h0 entry_point='add\(' .*that prompt defines"),
+        ("humaneval", FUNCTION | {"test": "assert add(1, 2) == 3"}, r"humaneval h0 test=.*the function check"),
+    ],
+)
+def test_rows_that_cannot_be_used_are_refused(name: str, row: dict[str, str], message: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=message):
+        make(name).prompts(folder(tmp_path, {name: [row]}), "chat", None, 0)
+
+
+def test_the_hub_says_what_it_cannot_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    nested = datasets.Dataset.from_dict({"translation": [{"de": "Es regnet.", "en": "It rains."}]})
+    monkeypatch.setattr(datasets, "load_dataset", lambda **_: nested)
+    for name in ("wmt16", "wmt14"):
+        with pytest.raises(ConfigError, match=r"column='translation\.de, .*the columns that exist are: translation"):
+            make(name).prompts(HubSource(), "chat", None, 0)
+    with pytest.raises(ConfigError, match=r"task\.hub of spider2=\{\} .*must also name: name, path, revision, split"):
+        make("spider2").prompts(HubSource(), "chat", None, 0)
+
+
+def test_each_variant_of_alpaca_reads_the_rows_of_its_paper(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = datasets.Dataset.from_list([{key: PLAIN_TASK[key] for key in ("instruction", "input", "output")}])
+    read: list[str] = []
+    monkeypatch.setattr(datasets, "load_dataset", lambda split, **_: read.append(split) or rows)
+    ids = [
+        make("alpaca", variant=variant).prompts(HubSource(), "chat", None, 0)[0].id
+        for variant in ("knn_ssd", "conflayers")
+    ]
+    assert read == ["train[10%:]", "train"]
+    assert ids == ["alpaca-train[10%:]-0", "alpaca-train-0"]
