@@ -1,0 +1,47 @@
+"""`python -m ssd_bench.miniature`: train the embedded models, evaluate them, write the sample data."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from ssd_bench.miniature import WEIGHTS
+from ssd_bench.miniature.recipe import RECIPES
+
+COMMANDS = ("train", "evaluate", "samples")
+
+
+def main(arguments: list[str]) -> None:
+    """Run the asked commands in order."""
+    import torch
+
+    from ssd_bench.checkpoint import cache_dir
+
+    parser = argparse.ArgumentParser(prog="python -m ssd_bench.miniature", description=__doc__)
+    parser.add_argument("commands", nargs="+", choices=COMMANDS, help="in this order")
+    parser.add_argument("--model", choices=RECIPES, nargs="+", default=list(RECIPES), help="default: all")
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu", help="of the training")
+    parser.add_argument("--weights", type=Path, default=WEIGHTS, help="folder of the checkpoints")
+    parser.add_argument("--work", type=Path, default=cache_dir() / "miniature", help="folder of what a resume needs")
+    asked = parser.parse_args(arguments)
+    if "train" in asked.commands:
+        from ssd_bench.miniature import train, vocabulary
+
+        for recipe in (RECIPES[name] for name in asked.model):
+            tokenizer = vocabulary.train(recipe.size.vocab_size, recipe.seed)
+            train.train(
+                recipe, tokenizer, torch.device(asked.device), asked.work / recipe.name, asked.weights / recipe.name
+            )
+    if "evaluate" in asked.commands:
+        from ssd_bench.miniature import evaluate
+
+        evaluate.evaluate([RECIPES[name] for name in asked.model], asked.weights)
+    if "samples" in asked.commands:
+        from ssd_bench.miniature import samples
+
+        samples.write()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,203 @@
+"""The generated corpus: domains, the split into training and held-out items, documents and batches of token ids."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from ssd_bench.miniature.domains import (
+    arithmetic,
+    articles,
+    functions,
+    instructions,
+    reports,
+    sql,
+    stories,
+    translation,
+)  # fmt: skip
+from ssd_bench.miniature.domains.item import Item
+from ssd_bench.prompting import encode
+from ssd_bench.task import DataSpec, Prompt, Task
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+HELD_OUT = 16  # of 256 values of a hash's first byte: 1 item in 16 is never trained on
+TEMPLATE = "chat"
+
+
+@dataclass(frozen=True)
+class Domain:
+    """A generator of items and the task whose format they have."""
+
+    task: str
+    make: Callable[[random.Random], Item]
+
+
+DOMAINS: Mapping[str, Domain] = {
+    "arithmetic": Domain(arithmetic.TASK, arithmetic.make),
+    "boxed": Domain(arithmetic.BOXED_TASK, arithmetic.boxed),
+    "articles": Domain(articles.TASK, articles.make),
+    "briefs": Domain(articles.BRIEF_TASK, articles.brief),
+    "reports": Domain(reports.TASK, reports.make),
+    "stories": Domain(stories.TASK, stories.make),
+    "translation": Domain(translation.TASK, translation.make),
+    "sql": Domain(sql.TASK, sql.make),
+    "functions": Domain(functions.TASK, functions.make),
+    "instructions": Domain(instructions.TASK, instructions.make),
+}
+
+
+def held_out(item: Item) -> bool:
+    """Whether an item belongs to the held-out split: decided by its content alone, so no item is in both."""
+    content = json.dumps([dict(item.row), item.answer], sort_keys=True)
+    return hashlib.sha256(content.encode()).digest()[0] < HELD_OUT
+
+
+def items(domain: str, rng: random.Random, evaluation: bool = False) -> Iterator[Item]:
+    """Endless items of one split of a domain."""
+    while True:
+        item = DOMAINS[domain].make(rng)
+        if held_out(item) == evaluation:
+            yield item
+
+
+def distinct(domain: str, n: int, seed: int, evaluation: bool = True) -> list[Item]:
+    """The first n different items of a split."""
+    rng = random.Random(f"{seed}/{domain}/{'held out' if evaluation else 'train'}")
+    found: dict[str, Item] = {}
+    for item in items(domain, rng, evaluation):
+        found.setdefault(json.dumps(dict(item.row), sort_keys=True), item)
+        if len(found) == n:
+            break
+    return list(found.values())
+
+
+class Rows:
+    """A data source over items, numbered."""
+
+    def __init__(self, made: Sequence[Item]):
+        self._items = made
+
+    def rows(self, spec: DataSpec) -> list[dict[str, str]]:
+        """The items' fields, with their number as `id`."""
+        return [dict(item.row) | {"id": str(i)} for i, item in enumerate(self._items)]
+
+    def fingerprint(self, spec: DataSpec) -> str:
+        """Hash of the rows."""
+        return hashlib.sha256(json.dumps(self.rows(spec)).encode()).hexdigest()
+
+
+@cache
+def task_named(name: str) -> Task:
+    """A task with its default settings."""
+    from hydra import compose, initialize_config_dir
+    from hydra.core.global_hydra import GlobalHydra
+    from hydra.utils import instantiate
+
+    from ssd_bench.command import CONF
+
+    GlobalHydra.instance().clear()
+    with initialize_config_dir(version_base="1.3", config_dir=str(CONF)):
+        return instantiate(compose("config", overrides=[f"task={name}"]).task)
+
+
+def prompts(domain: str, made: Sequence[Item]) -> list[Prompt]:
+    """The items' prompts as the task's own code builds them, in the items' order."""
+    built = task_named(DOMAINS[domain].task).prompts(Rows(made), TEMPLATE, None, 0)
+    return sorted(built, key=lambda prompt: int(prompt.id))
+
+
+@dataclass(frozen=True)
+class Document:
+    """Token ids of a prompt and its answer, end marker included."""
+
+    prompt: tuple[int, ...]
+    answer: tuple[int, ...]
+
+    def __len__(self) -> int:
+        return len(self.prompt) + len(self.answer)
+
+
+def documents(domain: str, made: Sequence[Item], tokenizer: PreTrainedTokenizerBase, context: int) -> list[Document]:
+    """Each item as a model reads and answers it; a prompt that leaves no room for its answer is clipped."""
+    found = []
+    for prompt, item in zip(prompts(domain, made), made, strict=True):
+        answer = (*tokenizer(item.answer, add_special_tokens=False)["input_ids"], tokenizer.eos_token_id)
+        found.append(Document(encode(prompt, tokenizer, TEMPLATE, context - len(answer)).ids, answer))
+    return found
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Documents of one domain, padded at the end.
+
+    Attributes:
+        tokens: [B, T] ids.
+        weights: [B, T - 1], weight in the loss of predicting `tokens[:, 1:]`; 0 for padding.
+    """
+
+    domain: str
+    tokens: Tensor
+    weights: Tensor
+
+
+class Batches:
+    """Training batches; each is a function of the seed, the step and its number alone, so that a run can resume.
+
+    Args:
+        mix: domain -> share of the tokens.
+        budget: tokens of a batch, padding included; at least one document.
+        prompt_weight: weight of a prompt's tokens in the loss.
+    """
+
+    def __init__(
+        self, tokenizer: PreTrainedTokenizerBase, context: int, mix: Mapping[str, float], budget: int,
+        prompt_weight: float, seed: int,
+    ):  # fmt: skip
+        self._tokenizer, self._context, self._seed = tokenizer, context, seed
+        self._mix, self._budget, self._prompt_weight = dict(mix), budget, prompt_weight
+        # Domains are drawn by batches, so their shares of the tokens are kept by what a batch of theirs holds.
+        self._size = {name: self._typical(name) for name in self._mix}
+
+    def _typical(self, domain: str) -> int:
+        made = distinct(domain, 32, seed=self._seed, evaluation=False)
+        return round(sum(map(len, documents(domain, made, self._tokenizer, self._context))) / len(made))
+
+    def at(self, step: int, number: int) -> tuple[Batch, random.Random]:
+        """A batch, and the generator for whatever else is random about it."""
+        rng = random.Random(f"{self._seed}/{step}/{number}")
+        names = list(self._mix)
+        shares = [self._mix[name] / max(self._budget, self._size[name]) for name in names]
+        domain = rng.choices(names, shares)[0]
+        # Twice the documents that fit, of which neighbours in length are taken: little padding, no bias.
+        wanted = max(1, self._budget // self._size[domain])
+        source = items(domain, rng)
+        found = documents(domain, [next(source) for _ in range(2 * wanted)], self._tokenizer, self._context)
+        found.sort(key=len)
+        start = rng.randrange(len(found))
+        taken: list[Document] = []
+        for document in found[start:] + found[:start][::-1]:
+            longest = max(map(len, [*taken, document]))
+            if taken and longest * (len(taken) + 1) > self._budget:
+                break
+            taken.append(document)
+        return self._padded(domain, taken), rng
+
+    def _padded(self, domain: str, taken: Sequence[Document]) -> Batch:
+        longest = max(map(len, taken))
+        tokens = torch.full((len(taken), longest), self._tokenizer.eos_token_id)
+        weights = torch.zeros(len(taken), longest - 1)
+        for row, document in enumerate(taken):
+            tokens[row, : len(document)] = torch.tensor(document.prompt + document.answer)
+            weights[row, : len(document.prompt) - 1] = self._prompt_weight
+            weights[row, len(document.prompt) - 1 : len(document) - 1] = 1.0
+        return Batch(domain, tokens, weights)

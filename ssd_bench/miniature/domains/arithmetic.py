@@ -1,0 +1,206 @@
+"""Arithmetic word problems in the form of GSM8K, and the same sums as abstract mathematics in the form of AIME.
+
+The operations follow the order of the text and no number leaves 0..99, so that a tiny model that reads and writes
+digit by digit can learn them.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ssd_bench.miniature.domains.item import Item
+
+TASK = "gsm8k"
+BOXED_TASK = "aime24"
+
+_PEOPLE = tuple(
+    (name, pronoun)
+    for pronoun, names in (
+        ("She", "Lena Priya Nora Zoe Mina Ruth Tess Aisha Wanda Ivy"),
+        ("He", "Omar Felix Hugo Ravi Boris Kurt Nils Pablo Sven Emil"),
+    )
+    for name in names.split()
+)
+_THINGS = (
+    *("marbles", "stickers", "stamps", "pencils", "buttons", "coins", "beads", "crayons", "balloons", "ribbons"),
+    *("cookies", "candles", "puzzles", "whistles", "magnets", "badges", "erasers", "kites", "dominoes", "postcards"),
+)
+_HOLDERS = ("bag", "box", "jar", "drawer", "tin", "basket")
+_PLURALS = {"box": "boxes"}
+_PLACES = ("at the fair", "at school", "at a party", "in the park", "in the attic", "at the market")
+
+
+@dataclass(frozen=True)
+class _Skeleton:
+    """A kind of word problem.
+
+    Attributes:
+        steps: the first calculation with both operands ("a*b"), then an operator and an operand for each further one,
+            whose left operand is the result before; a letter that was used before is the same number again.
+        question: the problem, with `{a}` to `{d}` as the operands.
+        lines: the sentence of every step, with `{step}` in place of the calculation.
+    """
+
+    steps: tuple[str, ...]
+    question: str
+    lines: tuple[str, ...]
+
+
+_SKELETONS = (
+    _Skeleton(
+        ("a*b", "-c"),
+        "{name} buys {a} {holders} {place}. There are {b} {things} in each {holder}. {She} gives {c} {things} to "
+        "{friend}. How many {things} does {name} keep?",
+        ("{name} buys {step} {things}.", "{She} keeps {step} {things}."),
+    ),
+    _Skeleton(
+        ("a*b", "+c"),
+        "{name} owns {a} {holders} with {b} {things} in each {holder}. {She} finds {c} more {things} {place}. "
+        "How many {things} does {name} have now?",
+        ("{name} owns {step} {things}.", "{She} now has {step} {things}."),
+    ),
+    _Skeleton(
+        ("a+b", "-c"),
+        "{name} has {a} {things} in a {holder} and gets {b} more from {friend}. Then {name} loses {c} {things} "
+        "{place}. How many {things} does {name} have left?",
+        ("{name} gets up to {step} {things}.", "{She} has {step} {things} left."),
+    ),
+    _Skeleton(
+        ("a/b", "+c"),
+        "{name} shares {a} {things} equally among {b} friends {place}. {friend} is one of them and already had {c} "
+        "{things} at home. How many {things} does {friend} have now?",
+        ("{friend} gets {step} {things}.", "Now {friend} has {step} {things}."),
+    ),
+    _Skeleton(
+        ("a*b", "-c", "+d"),
+        "{name} fills {a} {holders} with {b} {things} each. {She} drops {c} {things} {place} and then gets {d} new "
+        "{things} from {friend}. How many {things} does {name} have in the end?",
+        (
+            "{name} fills in {step} {things}.",
+            "After the drop there are {step} {things}.",
+            "The end is {step} {things}.",
+        ),
+    ),
+    _Skeleton(
+        ("a*b", "+c", "-d"),
+        "{name} sells {a} {things} {place} for {b} dollars each. {She} already had {c} dollars and pays {d} dollars "
+        "to {friend} for a {holder}. How many dollars does {name} have left?",
+        ("{name} earns {step} dollars.", "With the old money it is {step} dollars.", "{She} has {step} dollars left."),
+    ),
+    _Skeleton(
+        ("a*b", "+a"),
+        "{friend} has a {holder} with {a} {things}. {name} looks {place} and finds {b} times as many {things} as "
+        "{friend} has. How many {things} do {friend} and {name} have together?",
+        ("{name} finds {step} {things}.", "Together they have {step} {things}."),
+    ),
+    _Skeleton(
+        ("a-b", "*c"),
+        "{name} takes {a} {things} out of a {holder}. {She} keeps {b} {things} and sells all the others {place} for "
+        "{c} dollars each. How many dollars does {name} earn?",
+        ("{name} sells {step} {things}.", "{She} earns {step} dollars."),
+    ),
+    _Skeleton(
+        ("a+b", "-c", "-d"),
+        "{name} paints {a} {things} on Monday and {b} {things} on Tuesday. {friend} takes {c} of them, and {d} more "
+        "break {place}. How many painted {things} are left?",
+        ("{name} paints {step} {things}.", "Without those of {friend} there are {step} {things}.", "{step} are left."),
+    ),
+)
+
+_FIRST = {
+    "*": ("the product of {} and {}", "{} times {}"),
+    "+": ("the sum of {} and {}", "{} plus {}"),
+    "-": ("the difference of {} and {}", "{} minus {}"),
+    "/": ("the quotient of {} and {}", "{} divided by {}"),
+}
+_DEFINE = ("Let {} be {}.", "The number {} is {}.", "Suppose that {} equals {}.")
+_FIND = ("Find {}.", "What is {}?", "Compute {}.", "Determine the value of {}.")
+
+
+@dataclass(frozen=True)
+class _Calculation:
+    left: int
+    operator: str
+    right: int
+    result: int
+
+    def __str__(self) -> str:
+        return f"{self.left}{self.operator}{self.right}"
+
+
+def make(rng: random.Random) -> Item:
+    """A word problem with GSM8K's worked solution: calculator annotations, and the result after `####`."""
+    skeleton = rng.choice(_SKELETONS)
+    numbers, calculations = _draw(rng, skeleton.steps)
+    (name, pronoun), (friend, _) = rng.sample(_PEOPLE, 2)
+    holder = rng.choice(_HOLDERS)
+    words = {
+        "name": name,
+        "She": pronoun,
+        "friend": friend,
+        "things": rng.choice(_THINGS),
+        "holder": holder,
+        "holders": _PLURALS.get(holder, f"{holder}s"),
+        "place": rng.choice(_PLACES),
+    }
+    solution = [
+        line.format(step=f"{step}=<<{step}={step.result}>>{step.result}", **words)
+        for line, step in zip(skeleton.lines, calculations)
+    ]
+    answer = "\n".join([*solution, f"#### {calculations[-1].result}"])
+    return Item({"question": skeleton.question.format(**numbers, **words), "answer": answer}, answer)
+
+
+def boxed(rng: random.Random) -> Item:
+    r"""The same kind of calculation on bare numbers; the solution ends in `\boxed{}`."""
+    count = rng.choice((2, 3, 3))
+    operators = [rng.choice("*+-/"), *(rng.choice("+-") for _ in range(count - 1))]
+    _, calculations = _draw(rng, [f"a{operators[0]}b", *map("".join, zip(operators[1:], "cd"))])
+    letters = rng.sample("abknmrtxyz", count - 1)
+    define, find = rng.choice(_DEFINE), rng.choice(_FIND)
+    opening = calculations[0]
+    terms = [rng.choice(_FIRST[opening.operator]).format(opening.left, opening.right)]
+    solution = [f"Let {letters[0]} = {opening} = {opening.result}."]
+    for i, step in enumerate(calculations[1:]):
+        word = {"+": "plus", "-": "minus"}[step.operator]
+        terms.append(f"{letters[i]} {word} {step.right}")
+        name = f"{letters[i + 1]} = " if i + 1 < len(letters) else ""
+        solution.append(f"Then {name}{letters[i]}{step.operator}{step.right} = {step} = {step.result}.")
+    defined = [define.format(letter, term) for letter, term in zip(letters, terms)]
+    result = str(calculations[-1].result)
+    solution.append(rf"The answer is \boxed{{{result}}}.")
+    return Item({"problem": " ".join([*defined, find.format(terms[-1])]), "answer": result}, " ".join(solution))
+
+
+def _draw(rng: random.Random, steps: Sequence[str]) -> tuple[dict[str, int], list[_Calculation]]:
+    """The operands by letter, and the calculations; drawn again until every step is one that a child can do."""
+    while True:
+        numbers: dict[str, int] = {}
+        calculations: list[_Calculation] = []
+        for step in steps:
+            operator = step[-2]
+            if operator == "/":  # only ever the first step; drawn from its quotient, to be exact
+                numbers["b"] = rng.randint(2, 9)
+                numbers["a"] = numbers["b"] * rng.randint(2, 9)
+            for letter in step.replace(operator, ""):
+                if letter not in numbers:
+                    numbers[letter] = rng.randint(2, 9 if operator == "*" else 81)
+            left = calculations[-1].result if calculations else numbers[step[0]]
+            result = _result(left, operator, numbers[step[-1]])
+            if result is None:
+                break
+            calculations.append(_Calculation(left, operator, numbers[step[-1]], result))
+        else:
+            return numbers, calculations
+
+
+def _result(left: int, operator: str, right: int) -> int | None:
+    """The result, or None outside 0..99 and outside the times table of 2 to 9; a quotient is exact as drawn."""
+    if operator == "*":
+        return left * right if 2 <= left <= 9 else None
+    if operator == "/":
+        return left // right
+    total = left + right if operator == "+" else left - right
+    return total if 0 <= total <= 99 else None

@@ -1,0 +1,112 @@
+"""What the embedded models can do and how sparse they are, on held-out items; written beside the weights."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+import torch
+from tabulate import tabulate
+from tqdm import tqdm
+
+from methods.ar import AR
+from methods.fixed_layers import pattern_set
+from ssd_bench.checkpoint import Checkpoint
+from ssd_bench.engine import SCRATCH, Engine
+from ssd_bench.kernels import select
+from ssd_bench.layer_set import LayerSet
+from ssd_bench.miniature import corpus
+from ssd_bench.miniature.network import Network
+from ssd_bench.miniature.recipe import Recipe
+from ssd_bench.miniature.sparsity import Agreement, Output, search
+from ssd_bench.model import Decoder
+from ssd_bench.sampling import Decoding
+
+RESULTS = "evaluation.json"
+SEED = 2  # other items than the samples'
+ITEMS = 50  # held-out items a domain, for scores; the first AGREE of them for agreement
+AGREE = 24
+CALIBRATION = 16  # training items a domain that the search sees
+ROUNDS = 150  # swaps that a search tries
+RATIO = 0.47  # of the 2L sublayers, skipped in every set that is compared
+MAX_NEW = 220
+
+
+def evaluate(recipes: Sequence[Recipe], weights: Path) -> dict[str, Any]:
+    """Scores, agreement and transfer of every model; prints tables and writes `evaluation.json` per model.
+
+    Returns:
+        Model name -> what was written.
+    """
+    results = {recipe.name: _model(recipe, weights / recipe.name) for recipe in recipes}
+    for recipe in recipes:
+        (weights / recipe.name / RESULTS).write_text(json.dumps(results[recipe.name], indent=1) + "\n")
+    print(table(results))
+    return results
+
+
+def table(results: Mapping[str, Mapping[str, Any]]) -> str:
+    """The figures of all models, one line a domain, and their means."""
+    parts = []
+    for name, found in results.items():
+        columns = ("score", "best", "uniform", "exit", "transferred")
+        rows = [[domain, entry["metric"], *(entry[c] for c in columns)] for domain, entry in found["domains"].items()]
+        rows.append(["mean", "", *(mean(entry[c] for entry in found["domains"].values()) for c in columns)])
+        parts.append(f"{name}\n" + tabulate(rows, ["domain", "metric", *columns], floatfmt=".3f"))
+    return "\n\n".join(parts)
+
+
+def _model(recipe: Recipe, folder: Path) -> dict[str, Any]:
+    network, n_layers = Network.load(folder, recipe.size).eval(), recipe.size.n_layers
+    writer = Writer(folder)
+    uniform = pattern_set("uniform", RATIO, n_layers).skipped
+    exit_half = LayerSet.full(n_layers).skipped | set(range(n_layers, 2 * n_layers))
+    domains: dict[str, dict[str, Any]] = {}
+    tests: dict[str, Agreement] = {}
+    for domain in tqdm(recipe.mix, desc=f"evaluate {recipe.name}", unit="domain"):
+        metric, score, outputs = writer.answers(domain, ITEMS, evaluation=True)
+        _, _, seen = writer.answers(domain, CALIBRATION, evaluation=False)
+        calibration, tests[domain] = Agreement(network, seen), Agreement(network, outputs[:AGREE])
+        starts = [uniform] + ([recipe.spared(domain)] if recipe.spare else [])
+        found = [search(calibration, start, n_layers, ROUNDS, recipe.seed) for start in starts]
+        best = max(found, key=calibration.of)
+        domains[domain] = {
+            "task": corpus.DOMAINS[domain].task, "metric": metric, "score": score, "skipped": list(best),
+            "best": tests[domain].of(best), "uniform": tests[domain].of(uniform), "exit": tests[domain].of(exit_half),
+            "from_uniform": tests[domain].of(found[0]),
+        }  # fmt: skip
+    for domain, entry in domains.items():
+        others = {d: tests[domain].of(other["skipped"]) for d, other in domains.items() if d != domain}
+        entry |= {"transferred": mean(others.values()), "transfer": others}
+    return {"ratio": len(uniform) / (2 * n_layers), "items": ITEMS, "domains": domains}
+
+
+class Writer:
+    """Greedy outputs of a checkpoint on the corpus, by the project's own engine.
+
+    Args:
+        folder: the checkpoint.
+    """
+
+    def __init__(self, folder: Path):
+        checkpoint = Checkpoint(folder)
+        self._tokenizer, self._context = checkpoint.tokenizer, checkpoint.config.max_position_embeddings
+        decoder = Decoder.load(checkpoint, torch.bfloat16, [torch.device("cpu")], select("cpu", torch.bfloat16, "auto"))
+        cache = decoder.new_cache(self._context + SCRATCH)
+        self._engine = Engine(decoder, cache, Decoding(max_new_tokens=MAX_NEW), checkpoint.eos_ids)
+
+    def answers(self, domain: str, n: int, evaluation: bool) -> tuple[str, float, list[Output]]:
+        """The task's metric, its mean over n items of one split, and the outputs."""
+        made = corpus.distinct(domain, n, SEED, evaluation)
+        task = corpus.task_named(corpus.DOMAINS[domain].task)
+        documents = corpus.documents(domain, made, self._tokenizer, self._context)
+        scores, outputs = [], []
+        for document, prompt in zip(documents, corpus.prompts(domain, made), strict=True):
+            output = self._engine.generate(AR(), document.prompt).output
+            text = str(self._tokenizer.decode(output, skip_special_tokens=True))
+            scores.append(task.score(prompt.reference, text))
+            outputs.append(Output(document.prompt, output))
+        return task.metric, mean(scores), outputs

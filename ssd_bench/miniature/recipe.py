@@ -1,0 +1,114 @@
+"""What the embedded models are made of: sizes, corpus mix, layer dropout, early-exit loss, schedule."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+# Share of the training tokens that each domain of `corpus.DOMAINS` gets.
+MIX = {
+    "arithmetic": 0.24, "boxed": 0.05, "articles": 0.12, "briefs": 0.05, "reports": 0.17, "stories": 0.06,
+    "translation": 0.10, "sql": 0.08, "functions": 0.08, "instructions": 0.05,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Size:
+    """A Llama decoder with tied embeddings and as many key-value heads as query heads."""
+
+    n_layers: int = 16
+    width: int = 128
+    n_heads: int = 2
+    intermediate: int = 256
+    vocab_size: int = 2048
+    context: int = 2048
+    rope_base: float = 10_000.0
+    eps: float = 1e-5
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """One training run, a function of these values alone.
+
+    LayerSkip (Elhoushi et al. 2024, arXiv:2404.16710, §4.1) drops whole blocks at rates that grow with depth, at the
+    same rates for all data, and adds the loss of early exits through the shared head. Here the unit is the sublayer,
+    and the rates differ by domain: large models need different layers for different tasks (SWIFT Figure 2b, KNN-SSD
+    Figure 2), and a small one trained at uniform rates can spare any half of its layers on any task.
+
+    Attributes:
+        name: also the name of the folder in `weights/`.
+        size: the decoder's.
+        mix: domain -> share of the tokens.
+        seed: of weights, corpus order, dropout and exits.
+        steps: optimiser steps.
+        batches: micro-batches a step, each of one domain.
+        batch_tokens: tokens of a micro-batch, padding included (a longer document is one by itself).
+        prompt_weight: weight of a prompt's tokens in the loss; an answer's tokens weigh 1.
+        spare: share of the sublayers that a domain learns to do without; 0: no layer dropout.
+        spare_rate: highest rate at which those are dropped. A draw in [0, 1] for each micro-batch scales all rates,
+            so that sublayers are dropped together, as drafting drops them.
+        other_rate: highest rate of the other sublayers, reached at the last block but one.
+        exit_weight: weight of the loss at a random block's exit; 0: none.
+        matrix_lr, vector_lr: peak learning rates of Muon (matrices of the blocks) and Adam (embedding, norms).
+        warmup, decay: shares of the steps over which the rate rises from, and falls to, nearly nothing.
+    """
+
+    name: str
+    size: Size = Size()
+    mix: Mapping[str, float] = field(default_factory=lambda: dict(MIX))
+    seed: int = 0
+    steps: int = 2000
+    batches: int = 4
+    batch_tokens: int = 1024
+    prompt_weight: float = 0.2
+    spare: float = 0.47
+    spare_rate: float = 1.0
+    other_rate: float = 0.12
+    exit_weight: float = 0.2
+    matrix_lr: float = 0.01
+    vector_lr: float = 0.01
+    warmup: float = 0.02
+    decay: float = 0.6
+
+    def drop_rates(self, domain: str) -> list[float]:
+        """Highest rate at which each of the 2L sublayers is dropped on a domain; those of the end blocks never are.
+
+        Which sublayers a domain spares is drawn with weights that grow with depth, so that the first half of the
+        blocks keeps enough to exit from.
+        """
+        last = 2 * self.size.n_layers - 2
+        rates = [0.0] * (2 * self.size.n_layers)
+        for i in range(2, last):
+            rates[i] = self.other_rate * (i // 2) / (self.size.n_layers - 2)
+        for i in self.spared(domain):
+            rates[i] = self.spare_rate
+        return rates
+
+    def spared(self, domain: str) -> list[int]:
+        """The sublayers that this domain learns to do without, ascending."""
+        inner = range(2, 2 * self.size.n_layers - 2)
+        rng = random.Random(f"{self.seed}/spared/{domain}")
+        # weighted draw without replacement: the largest u ** (1 / weight) (Efraimidis & Spirakis 2006)
+        keys = {i: rng.random() ** (1 / (1 + i / len(inner))) for i in inner}
+        spared = sorted(inner, key=keys.__getitem__, reverse=True)[: round(self.spare * 2 * self.size.n_layers)]
+        return sorted(spared)
+
+    def learning_rate(self, step: int) -> float:
+        """Share of the peak learning rate at a step: linear up, constant, linear down."""
+        up = (step + 1) / max(1, round(self.warmup * self.steps))
+        down = (self.steps - step) / max(1, round(self.decay * self.steps))
+        return min(1.0, up, down)
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+RECIPES = {
+    recipe.name: recipe
+    for recipe in (
+        Recipe("miniature"),
+        replace(Recipe("miniature_plain"), spare=0.0, other_rate=0.0, exit_weight=0.0),
+    )
+}

@@ -1,0 +1,159 @@
+"""Training of the embedded models: a loop that can be killed at any step and goes on where it was."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import json
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from tqdm import tqdm
+
+from ssd_bench.miniature.corpus import Batch, Batches
+from ssd_bench.miniature.network import Network
+from ssd_bench.miniature.optimiser import Muon
+from ssd_bench.miniature.recipe import Recipe
+
+if TYPE_CHECKING:
+    import random
+
+    from transformers import PreTrainedTokenizerBase
+
+CHECKPOINT_EVERY = 100  # steps
+LOG, STATE, SUMMARY = "training_log.csv", "state.pt", "training.json"
+
+
+class Training:
+    """One recipe's run in a folder.
+
+    Args:
+        recipe: everything that decides the weights.
+        tokenizer: its corpus's.
+        device: where the network is; batches are made on the CPU.
+    """
+
+    def __init__(self, recipe: Recipe, tokenizer: PreTrainedTokenizerBase, device: torch.device):
+        self.recipe, self.device, self.step = recipe, device, 0
+        self.network = Network(recipe.size, recipe.seed).to(device)
+        self.batches = Batches(
+            tokenizer, recipe.size.context, recipe.mix, recipe.batch_tokens, recipe.prompt_weight, recipe.seed
+        )
+        self.rates = {domain: torch.tensor(recipe.drop_rates(domain)) for domain in recipe.mix}
+        parts = (3, 1, 2, 1)  # q, k, v and gate, up are matrices of their own
+        self.optimisers: list[torch.optim.Optimizer] = [
+            Muon(self.network.matrices(), parts, recipe.matrix_lr, momentum=0.95, decay=0.01),
+            torch.optim.Adam(self.network.vectors(), recipe.vector_lr, betas=(0.9, 0.95), fused=True),
+        ]
+        self.log: list[dict[str, Any]] = []
+        self.seconds = 0.0
+
+    def run(self, until: int) -> Iterator[dict[str, Any]]:
+        """Train up to step `until`, yielding each step's log entry: step, loss, tokens so far."""
+        while self.step < until:
+            begin = time.perf_counter()
+            losses, tokens = [], 0
+            for number in range(self.recipe.batches):
+                batch, rng = self.batches.at(self.step, number)
+                loss, own = self._loss(batch, rng)
+                (loss / self.recipe.batches).backward()
+                losses.append(own)
+                tokens += batch.tokens.numel()
+            self._update()
+            self.seconds += time.perf_counter() - begin
+            before = self.log[-1]["tokens"] if self.log else 0
+            self.log.append({"step": self.step, "loss": float(torch.stack(losses).mean()), "tokens": before + tokens})
+            self.step += 1
+            yield self.log[-1]
+
+    def _update(self) -> None:
+        scale = self.recipe.learning_rate(self.step)
+        for optimiser, peak in zip(self.optimisers, (self.recipe.matrix_lr, self.recipe.vector_lr)):
+            for group in optimiser.param_groups:
+                group["lr"] = peak * scale
+            optimiser.step()
+            optimiser.zero_grad()
+
+    def _loss(self, batch: Batch, rng: random.Random) -> tuple[Tensor, Tensor]:
+        """The loss to descend, and its part at the last block."""
+        recipe, n_layers = self.recipe, self.recipe.size.n_layers
+        dropped = self._dropped(batch.domain, rng)
+        exit_after = rng.randrange(1, n_layers) if recipe.exit_weight else None
+        tokens, weights = batch.tokens.to(self.device), batch.weights.to(self.device)
+        streams = self.network(tokens[:, :-1], dropped, exit_after)
+        losses = [self._weighted(stream, tokens[:, 1:], weights) for stream in streams]
+        total = losses[0] if exit_after is None else losses[0] + recipe.exit_weight * losses[1]
+        return total, losses[0].detach()
+
+    def _dropped(self, domain: str, rng: random.Random) -> set[int]:
+        # One severity for all sublayers of a batch: at its upper end all that the domain spares are gone together.
+        severity = rng.random()
+        return {i for i, rate in enumerate(self.rates[domain].tolist()) if rng.random() < severity * rate}
+
+    def _weighted(self, stream: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
+        # Only what counts passes the head: padding and, with prompt_weight 0, prompts do not.
+        counts = weights > 0
+        losses = F.cross_entropy(self.network.logits(stream[counts]), targets[counts], reduction="none")
+        return (losses * weights[counts]).sum() / weights.sum()
+
+    def state(self) -> dict[str, Any]:
+        """Everything that `restore` needs; batches and dropout are functions of the step."""
+        optimisers = [optimiser.state_dict() for optimiser in self.optimisers]
+        return {
+            "recipe": self.recipe.as_dict(), "step": self.step, "seconds": self.seconds, "log": self.log,
+            "network": self.network.state_dict(), "optimisers": optimisers,
+        }  # fmt: skip
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on where `state` was taken."""
+        self.step, self.seconds, self.log = state["step"], state["seconds"], state["log"]
+        self.network.load_state_dict(state["network"])
+        for optimiser, saved in zip(self.optimisers, state["optimisers"]):
+            optimiser.load_state_dict(saved)
+
+
+def train(recipe: Recipe, tokenizer: PreTrainedTokenizerBase, device: torch.device, work: Path, target: Path) -> None:
+    """Train a recipe to its end and write the checkpoint, its log and its summary into `target`.
+
+    Args:
+        work: folder of the resumable state; removed by the caller when nothing is left to do.
+        target: folder of the Hugging Face checkpoint.
+    """
+    work.mkdir(parents=True, exist_ok=True)
+    training, saved = Training(recipe, tokenizer, device), work / STATE
+    if saved.is_file():
+        state = torch.load(saved, map_location=device, weights_only=True)
+        if state["recipe"] == recipe.as_dict():
+            training.restore(state)
+    with tqdm(total=recipe.steps, initial=training.step, desc=recipe.name, unit="step", mininterval=1.0) as bar:
+        for entry in training.run(recipe.steps):
+            bar.set_postfix_str(f"loss {entry['loss']:.3f}, {entry['tokens'] / training.seconds:.0f} tokens/s", False)
+            bar.update()
+            if training.step % CHECKPOINT_EVERY == 0 or training.step == recipe.steps:
+                torch.save(training.state(), saved.with_suffix(".new"))
+                os.replace(saved.with_suffix(".new"), saved)
+    _write(training, tokenizer, target)
+
+
+def _write(training: Training, tokenizer: PreTrainedTokenizerBase, target: Path) -> None:
+    target.mkdir(parents=True, exist_ok=True)
+    training.network.save(target, tokenizer.bos_token_id, tokenizer.eos_token_id)
+    tokenizer.save_pretrained(target)
+    with (target / LOG).open("w", newline="") as file:
+        writer = csv.DictWriter(file, ["step", "loss", "tokens"], lineterminator="\n")
+        writer.writeheader()
+        writer.writerows({**entry, "loss": f"{entry['loss']:.5f}"} for entry in training.log)
+    weights = (target / "model.safetensors").read_bytes()
+    summary = {
+        "recipe": training.recipe.as_dict(), "weights_sha256": hashlib.sha256(weights).hexdigest(),
+        "parameters": sum(p.numel() for p in training.network.parameters()), "tokens": training.log[-1]["tokens"],
+        "minutes": round(training.seconds / 60, 1), "device": str(training.device), "threads": torch.get_num_threads(),
+        "torch": torch.__version__,
+    }  # fmt: skip
+    (target / SUMMARY).write_text(json.dumps(summary, indent=2) + "\n")
