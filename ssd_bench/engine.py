@@ -19,7 +19,7 @@ from ssd_bench.model import Decoder, Nodes
 from ssd_bench.probe import Probe
 from ssd_bench.sampling import Decoding, draw, verify_greedy, verify_sampled, warp
 from ssd_bench.timing import Clock, Mark
-from ssd_bench.tree import TokenTree
+from ssd_bench.tree import TokenTree, comb
 
 SCRATCH = 160  # cache rows beyond the longest sequence, so that a tree's siblings find room at its end as well
 
@@ -170,36 +170,65 @@ class Engine:
     def _draft(
         self, draft: LayerDraft, root: int, room: int, reuse: bool, taps: Sequence[int], generator: torch.Generator
     ) -> _Drafted:
-        """Draft a chain token by token; draft keys and values go to scratch rows, in kept attentions only."""
+        """Draft token by token; draft keys and values go to scratch rows, in kept attentions only."""
         decoder, start = self.decoder, self.cache.length
         fork = draft.layer_set.first_skipped
-        # nothing to reuse when the first sublayer is skipped, nothing left to verify when none is, and states that
-        # the method wants from before the fork are only made by a whole pass
-        reuse = reuse and 0 < fork < 2 * decoder.arch.n_layers and all(tap >= fork for tap in taps)
-        tokens, states, probs, reason = [root], [], [], "length" if draft.max_len <= room else "budget"
+        # nothing to reuse when the first sublayer is skipped, nothing left to verify when none is, siblings have no
+        # states, and states that the method wants from before the fork are only made by a whole pass
+        reuse = reuse and 0 < fork < 2 * decoder.arch.n_layers and not draft.widths and all(t >= fork for t in taps)
+        levels: list[list[int]] = [[root]]
+        states, probs, reason = [], [], "length" if draft.max_len <= room else "budget"
         for depth in range(min(draft.max_len, room)):
-            hidden = decoder.embed(torch.tensor([tokens[-1]], device=decoder.device))
+            hidden = decoder.embed(torch.tensor([levels[-1][0]], device=decoder.device))
             nodes = decoder.nodes(1, start + depth)
             hidden, tapped = decoder.forward(hidden, nodes, self.cache, draft.layer_set.kept, (fork,) if reuse else ())
             if tapped is not None:
                 states.append(tapped[0])
             logits = decoder.logits(hidden)
-            if self.decoding.greedy:
-                top, token = (x.item() for x in logits[0].max(-1))
-            else:
-                probs.append(warp(logits, self.decoding))
-                token = draw(probs[-1][0], generator)
-                top = logits[0, token].item()
-            tokens.append(int(token))
-            if token in self.eos_ids:
+            if not self.decoding.greedy:
+                probs.append(warp(logits, self.decoding)[0])
+            level, confidence = self._candidates(draft, logits, probs[-1] if probs else None, generator)
+            levels.append(level)
+            if level[0] in self.eos_ids:
                 reason = "eos"
                 break
-            # raw softmax probability of the token just appended, which stays in the draft (card: stop after it)
-            if draft.stop_below > 0 and (top - logits[0].logsumexp(-1)).exp().item() < draft.stop_below:
+            if confidence < draft.stop_below:
                 reason = "confidence"
                 break
-        tree = TokenTree.chain(tokens, torch.cat(probs) if probs else None)
-        return _Drafted(tree, reason, draft.layer_set, states if reuse and len(tokens) > 1 else None)
+        tree = comb(levels, probs or None).trimmed(room, self.cache.capacity - start)
+        return _Drafted(tree, reason, draft.layer_set, states if reuse and len(levels) > 1 else None)
+
+    def _candidates(
+        self, draft: LayerDraft, logits: Tensor, probs: Tensor | None, generator: torch.Generator
+    ) -> tuple[list[int], float]:
+        """The candidates after one drafted position, the one to go on from first, and its raw softmax probability.
+
+        Args:
+            logits: [1, V].
+            probs: [V] warped distribution to draw from; None takes the most likely tokens.
+        """
+        if probs is None:
+            top, token = (x.item() for x in logits[0].max(-1))
+        else:
+            token = draw(probs, generator)
+            top = logits[0, int(token)].item()
+        if draft.stop_below <= 0 and not draft.widths:
+            return [int(token)], 1.0
+        # raw softmax probability of the token just appended, which stays in the draft (card: stop after it)
+        confidence = (top - logits[0].logsumexp(-1)).exp().item()
+        width = next((k for bound, k in draft.widths if confidence > bound), 1)
+        level = [int(token)]
+        if width == 1:
+            return level, confidence
+        if probs is None:
+            likely = logits[0].topk(min(width, logits.shape[1])).indices.tolist()
+            level = (level + [other for other in likely if other != token])[:width]
+        else:
+            left = probs.clone()
+            left[level] = 0
+            drawable = min(width - 1, int((left > 0).sum()))
+            level += torch.multinomial(left, drawable, generator=generator).tolist() if drawable else []
+        return level, confidence
 
     def _verify(self, drafted: _Drafted, taps: Sequence[int]) -> tuple[Tensor, Tensor | None]:
         """Target logits [n, V] at every node, and the tapped states."""

@@ -64,11 +64,16 @@ class LayerDraft:
         layer_set: the sublayers that run while drafting.
         max_len: γ, draft at most this many tokens (the engine also stops at EOS and at the length limits).
         stop_below: stop after a token whose top-1 probability (raw softmax) is below this; the token is kept.
+        widths: (probability, k), highest first: at each depth the first pair whose probability the drafted token's
+            (raw softmax) exceeds says how many candidates are verified there, k - 1 of them siblings that nothing
+            follows: the next likely ones (greedy), or drawn without replacement. Where no pair applies, and with
+            none given, there are no siblings. Siblings are verified without `reuse_prefix`.
     """
 
     layer_set: LayerSet
     max_len: int
     stop_below: float = 0.0
+    widths: tuple[tuple[float, int], ...] = ()
 
 
 @dataclass(frozen=True)

@@ -77,3 +77,26 @@ class TokenTree:
         if self.draft_probs is not None:
             probs = self.draft_probs[[i for i in keep if i < len(self.draft_probs)]]
         return TokenTree(tuple(self.tokens[i] for i in keep), tuple(new[self.parents[i]] for i in keep), probs)
+
+
+def comb(levels: Sequence[Sequence[int]], probs: Sequence[Tensor] | None = None) -> TokenTree:
+    """A chain of the first candidate of every level, the others its leaves: levels[0] is the root alone.
+
+    Args:
+        levels: token ids by depth.
+        probs: [V] each, the distribution that the candidates of level j + 1 were drawn from.
+    """
+    tokens: list[int] = []
+    parents: list[int] = []
+    firsts = [-1]
+    for level in levels:
+        parent = firsts[-1]
+        firsts.append(len(tokens))
+        tokens += level
+        parents += [parent] * len(level)
+    if probs is None:
+        return TokenTree(tuple(tokens), tuple(parents))
+    rows = probs[0].new_zeros(firsts[len(probs)] + 1, len(probs[0]))
+    for node, row in zip(firsts[1:], probs):
+        rows[node] = row
+    return TokenTree(tuple(tokens), tuple(parents), rows)

@@ -16,8 +16,9 @@ from ssd_bench.layer_set import LayerSet
 from ssd_bench.method import Context, LayerDraft, Method, Taps
 from ssd_bench.model import Decoder
 from ssd_bench.sampling import Decoding, verify_greedy, verify_sampled, warp
-from ssd_bench.tree import TokenTree
+from ssd_bench.tree import TokenTree, comb
 from tests.conftest import LAYERS, VOCAB
+from tests.lossless import check_greedy, check_sampled
 
 Load = Callable[..., Decoder]
 NO_EOS: frozenset[int] = frozenset()
@@ -26,9 +27,12 @@ NO_EOS: frozenset[int] = frozenset()
 class Drafts(AR):
     """Drafts with a given set; a method made of nothing but its proposal."""
 
-    def __init__(self, layer_set: LayerSet, max_len: int = 5, stop_below: float = 0.0, taps: Taps | None = None):
+    def __init__(
+        self, layer_set: LayerSet, max_len: int = 5, stop_below: float = 0.0, taps: Taps | None = None,
+        widths: tuple[tuple[float, int], ...] = (),
+    ):  # fmt: skip
         super().__init__("drafts")
-        self.draft, self.taps = LayerDraft(layer_set, max_len, stop_below), taps or Taps()
+        self.draft, self.taps = LayerDraft(layer_set, max_len, stop_below, widths), taps or Taps()
 
     def propose(self, context: Context) -> LayerDraft:  # type: ignore[override]
         return self.draft
@@ -265,23 +269,37 @@ def _drafted(kind: str, q: torch.Tensor, generator: torch.Generator) -> TokenTre
     return TokenTree(tuple(tokens), tuple(parents), q[tokens])
 
 
-def test_sampled_decoding_keeps_the_models_distribution(decoders: Load) -> None:
-    """End to end: third token of drafted sampling against AR sampling over the same model, by chi-square."""
-    decoder = decoders("llama", torch.float32)
-    options = {"mode": "sample", "temperature": 0.6, "top_p": 0.95}
-    skip = LayerSet.skipping(LAYERS, attn=[1], mlp=[2])
-    engine = Engine(decoder, decoder.new_cache(16 + SCRATCH), Decoding(max_new_tokens=3, **options), NO_EOS)  # type: ignore[arg-type]
-    n = 500
-    seen = torch.zeros(2, VOCAB)
-    for arm, method in enumerate((AR(), Drafts(skip, 2))):
-        for seed in range(n):
-            seen[arm, engine.generate(method, [4, 5], seed * 2 + arm).output[2]] += 1
-    common = seen.sum(0) >= 20
-    rest = seen[:, ~common].sum(1, keepdim=True)
-    table = torch.cat([seen[:, common], rest], dim=1).numpy()
-    from scipy.stats import chi2_contingency
+WIDE = ((0.5, 2), (0.2, 3), (0.0, 5))
 
-    assert chi2_contingency(table[:, table.sum(0) > 0]).pvalue > 1e-3
+
+@pytest.mark.parametrize("widths", [(), WIDE])
+@pytest.mark.parametrize("position", [0, 2])
+def test_sampled_decoding_keeps_the_models_distribution(position: int, widths: tuple, decoders: Load) -> None:
+    """End to end, with and without siblings: drafted sampling against AR sampling over the same model."""
+    skip = LayerSet.skipping(LAYERS, attn=[1], mlp=[2])
+    check_sampled(lambda: Drafts(skip, 2, widths=widths), decoders, position=position)
+
+
+def test_siblings_keep_greedy_output_and_are_accepted(decoders: Load) -> None:
+    def make(rng: random.Random) -> Drafts:
+        skipped = frozenset(i for i in range(2 * LAYERS) if rng.random() < 0.5)
+        bounds = sorted((rng.random() for _ in range(3)), reverse=True)
+        widths = tuple((bound, rng.randint(1, 12)) for bound in bounds)
+        return Drafts(LayerSet(LAYERS, skipped), rng.randint(1, 9), rng.choice([0.0, 0.05]), widths=widths)
+
+    with_siblings = check_greedy(make, decoders, cases=60)
+    decoder = decoders()
+    skip = LayerSet(LAYERS, frozenset(range(2, 7)))
+    wide = decode(decoder, Drafts(skip, 4, widths=((0.0, 8),)), [4, 5], 30)
+    assert with_siblings > 20 and max(step.tree_nodes for step in wide.steps) == 1 + 4 * 8
+    narrow = decode(decoder, Drafts(skip, 4), [4, 5], 30)
+    assert wide.output == narrow.output and len(wide.steps) <= len(narrow.steps)
+
+
+def test_a_comb_by_hand() -> None:
+    tree = comb([[7], [1, 2], [3]], [torch.tensor([1.0]), torch.tensor([2.0])])
+    assert tree.tokens == (7, 1, 2, 3) and tree.parents == (-1, 0, 0, 1)
+    assert tree.draft_probs is not None and tree.draft_probs[:, 0].tolist() == [1.0, 2.0]
 
 
 def test_a_seed_fixes_a_sampled_output(decoders: Load) -> None:

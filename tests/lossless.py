@@ -1,0 +1,98 @@
+"""What every method must pass: greedy output equal to AR's on adversarial cases, and AR's sampled distribution."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+
+import torch
+from scipy.stats import chi2_contingency
+
+from methods.ar import AR
+from ssd_bench.engine import SCRATCH, Engine, Generation
+from ssd_bench.latency import Latency
+from ssd_bench.method import Method, ModelDims
+from ssd_bench.model import Decoder
+from ssd_bench.sampling import Decoding
+from tests.conftest import CONTEXT, LAYERS, VOCAB
+
+Load = Callable[..., Decoder]
+DIMS = ModelDims("tiny", LAYERS, 100_000, CONTEXT, VOCAB)
+FAMILIES = ("llama", "qwen2", "qwen3")
+CASES = 200
+
+
+def engine_for(decoder: Decoder, positions: int, new: int, eos: frozenset[int], **options: object) -> Engine:
+    """An engine with a made-up latency profile."""
+    decoding = Decoding(max_new_tokens=new, **options)  # type: ignore[arg-type]
+    engine = Engine(decoder, decoder.new_cache(positions + SCRATCH), decoding, eos)
+    engine.probe.latency = Latency(0.5, 1e-3, 0.5)
+    return engine
+
+
+def decode(
+    decoder: Decoder, method: Method, prompt: Sequence[int], new: int, eos: frozenset[int] = frozenset(),
+    spare: int | None = None, seed: int = 0, **options: object,
+) -> Generation:  # fmt: skip
+    """One prompt as a run decodes it: checked, prepared, generated.
+
+    Args:
+        spare: positions that the context holds beyond the prompt; None: as many as `new`.
+    """
+    engine = engine_for(decoder, len(prompt) + (new if spare is None else spare), new, eos, **options)
+    method.check(DIMS)
+    with torch.inference_mode():
+        method.prepare(engine.probe, [prompt])
+    return engine.generate(method, prompt, seed)
+
+
+def likes_zero(decoder: Decoder) -> Decoder:
+    """The same model with token id 0 a likely prediction: a padding id that is not kept apart shows."""
+    head = decoder.head_weight.clone()
+    head[0] *= 6
+    parts = decoder.arch, decoder.blocks, decoder.embedding, decoder.norm, head, decoder._rope, decoder.ops
+    return Decoder(*parts)
+
+
+def check_greedy(make: Callable[[random.Random], Method], decoders: Load, cases: int = CASES) -> int:
+    """Greedy output and finish reason equal AR's in float64 over `cases` random cases.
+
+    Every case draws family, prompt (of one token, too), EOS id, length limit, room in the context and, by `make`, the
+    method's settings.
+
+    Returns:
+        Accepted draft tokens over all cases, so that a test can say that its cases do exercise acceptance.
+    """
+    accepted = 0
+    for seed in range(cases):
+        rng = random.Random(seed)
+        decoder = decoders(rng.choice(FAMILIES))
+        if rng.random() < 0.2:
+            decoder = likes_zero(decoder)
+        prompt = [rng.randrange(VOCAB) for _ in range(rng.choice([1, 2, 7, 30]))]
+        new, spare = rng.choice([1, 2, 9, 30]), rng.choice([None, None, 5])
+        eos = frozenset([rng.randrange(VOCAB)]) if rng.random() < 0.5 else frozenset[int]()
+        expected = decode(decoder, AR(), prompt, new, eos, spare)
+        made = decode(decoder, make(rng), prompt, new, eos, spare)
+        assert made.output == expected.output, f"case {seed}"
+        assert made.finish_reason == expected.finish_reason, f"case {seed}"
+        accepted += sum(step.accepted_len for step in made.steps)
+    return accepted
+
+
+def check_sampled(make: Callable[[], Method], decoders: Load, draws: int = 400, position: int = 2) -> None:
+    """Tokens at `position` of sampled outputs are distributed as AR's (T = 0.6, top-p = 0.95), by chi-square."""
+    decoder = decoders("llama", torch.float32)
+    options = {"mode": "sample", "temperature": 0.6, "top_p": 0.95}
+    engine = engine_for(decoder, 2 + position + 1, position + 1, frozenset(), **options)
+    seen = torch.zeros(2, VOCAB)
+    for arm, method in enumerate((AR(), make())):
+        method.check(DIMS)
+        with torch.inference_mode():
+            method.prepare(engine.probe, [[4, 5]])
+        for seed in range(draws):
+            seen[arm, engine.generate(method, [4, 5], seed * 2 + arm).output[position]] += 1
+    common = seen.sum(0) >= 20
+    rest = seen[:, ~common].sum(1, keepdim=True)
+    table = torch.cat([seen[:, common], rest], dim=1).numpy()
+    assert chi2_contingency(table[:, table.sum(0) > 0]).pvalue > 1e-3
