@@ -9,10 +9,10 @@ STAMP := $(VENV)/.installed
 TEST_JOBS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup weights run test check format lint types tables bench clean
+.PHONY: help setup weights run test check format lint types tables bench miniature clean
 
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -24,10 +24,10 @@ $(STAMP): pyproject.toml constraints.txt
 setup: $(STAMP) ## Virtual environment with all packages in .venv, CPU kernels compiled
 	$(BIN)/python -m ssd_bench.kernels
 
-weights: setup ## Small model's weights in Hugging Face format in the cache folder (once, about a minute)
+weights: setup ## SmolLM2's weights in Hugging Face format in the cache folder (once, about a minute)
 	$(BIN)/python -m ssd_bench.checkpoint
 
-run: weights ## The main job: KnapSpec beside autoregressive decoding on SmolLM2 and sample prompts, with its table
+run: setup ## The main job: KnapSpec beside autoregressive decoding on the miniature and sample prompts, with its table
 	$(BIN)/python -m ssd_bench
 
 test: weights ## All tests
@@ -49,8 +49,11 @@ check: lint types test ## Format, lint, types and tests
 tables: $(STAMP) ## Tables and figures of everything on record, into runs/report
 	$(BIN)/python -m ssd_bench.report
 
-bench: weights ## Speed of the engine on this machine
-	$(BIN)/python -m ssd_bench.bench
+bench: weights ## Speed of the engine on this machine, with SmolLM2
+	$(BIN)/python -m ssd_bench.bench model=smollm2_135m
+
+miniature: setup ## Train both embedded models again, evaluate them, write the samples (hours; goes on where it was)
+	$(BIN)/python -m ssd_bench.miniature train evaluate samples
 
 clean: ## Remove the virtual environment and caches (records stay)
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache *.egg-info

@@ -106,19 +106,19 @@ def _against_transformers(planned: Plan, engine: Engine) -> dict[str, Any]:
     device = engine.decoder.device
     model: Any = AutoModelForCausalLM.from_pretrained(planned.checkpoint.folder, dtype=planned.hardware.dtype)
     model.to(device)
-    prompts = [list(e.ids) for e in planned.encoded]
-    config = GenerationConfig(max_new_tokens=NEW_TOKENS, min_new_tokens=NEW_TOKENS, do_sample=False, pad_token_id=0)
+    prompts = [torch.tensor([e.ids], device=device) for e in planned.encoded]
+    # no EOS, as in our arm: nothing ends an output early, and no logit is masked to keep it going
+    model.generation_config = GenerationConfig(max_new_tokens=NEW_TOKENS, do_sample=False, pad_token_id=0)
     outputs: dict[str, list[list[int]]] = {}
 
     def hugging_face() -> None:
         with torch.inference_mode():
-            outputs["hf"] = [
-                model.generate(torch.tensor([p], device=device), generation_config=config)[0, len(p) :].tolist()
-                for p in prompts
-            ]  # fmt: skip
+            # the mask is given: without it, a prompt that holds the padding id would lose that token
+            made = [model.generate(p, attention_mask=torch.ones_like(p)) for p in prompts]
+            outputs["hf"] = [whole[0, p.shape[1] :].tolist() for whole, p in zip(made, prompts)]
 
     def ours() -> None:
-        outputs["ar"] = [engine.generate(AR(), p).output for p in prompts]
+        outputs["ar"] = [engine.generate(AR(), e.ids).output for e in planned.encoded]
 
     times = _interleaved({"ar": ours, "hf": hugging_face}, device, ROUNDS)
     tokens = NEW_TOKENS * len(prompts)

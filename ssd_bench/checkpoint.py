@@ -1,4 +1,4 @@
-"""Where a model comes from: a folder, the hub, or a GGUF file in an installed package; never a silent fallback."""
+"""Where a model comes from: this package, a folder, the hub, or a GGUF file in an installed package; no fallback."""
 
 from __future__ import annotations
 
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
+EMBEDDED = Path(__file__).with_name("miniature") / "weights"
+
 
 def cache_dir() -> Path:
     """Folder for converted checkpoints and latency profiles: `$SSD_BENCH_CACHE`, else `~/.cache/ssd-bench`."""
@@ -31,11 +33,12 @@ def cache_dir() -> Path:
 
 @dataclass(frozen=True)
 class ModelSource:
-    """One entry of `conf/model`: exactly one of `path`, `hub` and `gguf` says where the checkpoint is.
+    """One entry of `conf/model`: exactly one of `embedded`, `path`, `hub` and `gguf` says where the checkpoint is.
 
     Attributes:
         name: name in tables and run ids.
         template: `chat` (the tokenizer's chat template) or `plain` (the text as it is).
+        embedded: name of a model that this project trained and ships (`ssd_bench/miniature/weights`).
         path: folder of a checkpoint in Hugging Face format.
         hub: hub id, with `revision` pinning it.
         gguf: `package` (import name of an installed package) and `file` within it.
@@ -43,6 +46,7 @@ class ModelSource:
 
     name: str
     template: str
+    embedded: str | None = None
     path: str | None = None
     hub: str | None = None
     revision: str | None = None
@@ -51,9 +55,18 @@ class ModelSource:
     def __post_init__(self) -> None:
         if self.template not in TEMPLATES:
             raise ConfigError("model.template", self.template, f"one of {', '.join(TEMPLATES)}")
-        given = [k for k in ("path", "hub", "gguf") if getattr(self, k)]
+        given = [k for k in ("embedded", "path", "hub", "gguf") if getattr(self, k)]
         if len(given) != 1:
-            raise ConfigError("model", given, "exactly one of model.path, model.hub and model.gguf")
+            allowed = "exactly one of model.embedded, model.path, model.hub and model.gguf"
+            raise ConfigError("model", given, allowed)
+        if self.embedded and not (EMBEDDED / self.embedded / "config.json").is_file():
+            present = sorted(path.parent.name for path in EMBEDDED.glob("*/config.json"))
+            raise ConfigError("model.embedded", self.embedded, f"one of {', '.join(present)}")
+
+    @property
+    def rehearsal(self) -> bool:
+        """Whether numbers on this model stand for themselves only: no paper has results on an embedded model."""
+        return self.embedded is not None
 
     def open(self) -> Checkpoint:
         """The checkpoint's folder with its config read; loads no weights.
@@ -61,7 +74,9 @@ class ModelSource:
         Raises:
             ConfigError: the weights are not there; the message names the command that gets them.
         """
-        if self.gguf:
+        if self.embedded:
+            folder = EMBEDDED / self.embedded
+        elif self.gguf:
             folder = _converted(self.gguf["package"], self.gguf["file"])
         elif self.hub:
             folder = _downloaded(self.hub, self.revision)
@@ -168,7 +183,7 @@ def _downloaded(hub: str, revision: str | None) -> Path:
             "model.hub",
             hub,
             f"a model that can be reached ({reason}); get it with `hf download {hub}{pin}`, or choose a "
-            "model that works offline: model=smollm2_135m, or model=local model.path=DIR",
+            "model that works offline: model=miniature, model=smollm2_135m, or model=local model.path=DIR",
         ) from error
 
 

@@ -207,15 +207,15 @@ class Engine:
             logits: [1, V].
             probs: [V] warped distribution to draw from; None takes the most likely tokens.
         """
+        if draft.stop_below <= 0 and not draft.widths:
+            return [int(logits.argmax()) if probs is None else draw(probs, generator)], 1.0
+        # raw softmax probability of the token just appended, which stays in the draft (card: stop after it)
+        raw = logits[0].softmax(-1)
         if probs is None:
-            top, token = (x.item() for x in logits[0].max(-1))
+            confidence, token = (x.item() for x in raw.max(-1))
         else:
             token = draw(probs, generator)
-            top = logits[0, int(token)].item()
-        if draft.stop_below <= 0 and not draft.widths:
-            return [int(token)], 1.0
-        # raw softmax probability of the token just appended, which stays in the draft (card: stop after it)
-        confidence = (top - logits[0].logsumexp(-1)).exp().item()
+            confidence = raw[token].item()
         width = next((k for bound, k in draft.widths if confidence > bound), 1)
         level = [int(token)]
         if width == 1:

@@ -38,6 +38,7 @@ from ssd_bench.tracking import Tracker
 
 COMMAND = "python -m ssd_bench "
 WARMUP_TOKENS = 16
+SMALL_BYTES = 2**26  # weights that are retrained keep their size; these are read in no time
 UNRECORDED = ("runs_dir", "force", "wandb")  # options that change nothing that is measured
 
 
@@ -53,6 +54,7 @@ class Plan:
     prompts: Sequence[Prompt]
     encoded: Sequence[Encoded]
     checkpoint: Checkpoint
+    rehearsal: bool
     dims: ModelDims
     context: int
     fingerprints: dict[str, str]
@@ -80,6 +82,8 @@ def plan(cfg: DictConfig) -> Plan:
     method, task, source = (_built(cfg, group) for group in ("method", "task", "data"))
     model: ModelSource = _built(cfg, "model")
     decoding = Decoding(**config["decode"])
+    if getattr(method, "greedy_only", False) and not decoding.greedy:
+        raise ConfigError("decode.mode", decoding.mode, f"greedy: method={method.name} has no sampling mode")
     if decoding.max_new_tokens is None:
         decoding = Decoding(**config["decode"] | {"max_new_tokens": task.max_new_tokens})
     prompts = task.prompts(source, model.template, config["limit"], config["seed"])
@@ -99,8 +103,8 @@ def plan(cfg: DictConfig) -> Plan:
     name = f"{dims.name}-{method.name}-{task.name}-{key[:10]}"
     fingerprints = {spec.name: source.fingerprint(spec) for spec in task.files(model.template)}
     return Plan(
-        config, hardware, decoding, method, task, prompts, encoded, checkpoint, dims, min(needed, arch.context),
-        fingerprints, key, Path(config["runs_dir"]) / name,
+        config, hardware, decoding, method, task, prompts, encoded, checkpoint, model.rehearsal, dims,
+        min(needed, arch.context), fingerprints, key, Path(config["runs_dir"]) / name,
     )  # fmt: skip
 
 
@@ -289,7 +293,7 @@ def _header(plan: Plan) -> dict[str, Any]:
     model = {
         "name": plan.dims.name, "n_layers": plan.dims.n_layers, "n_params": plan.dims.n_params,
         "context": plan.dims.context, "dtype": plan.hardware.dtype_name, "device": plan.hardware.label,
-        "threads": plan.hardware.threads, "weights": _weights_id(plan.checkpoint),
+        "threads": plan.hardware.threads, "weights": _weights_id(plan.checkpoint), "rehearsal": plan.rehearsal,
     }  # fmt: skip
     return {
         "run_id": plan.run_dir.name, "content_key": plan.content_key, "command": COMMAND + shlex.join(sys.argv[1:]),
@@ -302,10 +306,12 @@ def _header(plan: Plan) -> dict[str, Any]:
 
 
 def _weights_id(checkpoint: Checkpoint) -> str:
-    """Identity of a checkpoint: its config and the names and sizes of its files."""
-    files = sorted(set(checkpoint.shards.values()))
-    text = checkpoint.config.to_json_string() + "".join(f"{f.name}:{f.stat().st_size}" for f in files)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+    """Identity of a checkpoint: its config, the names and sizes of its files, and what is in those that are small."""
+    found = hashlib.sha256(checkpoint.config.to_json_string().encode())
+    for file in sorted(set(checkpoint.shards.values())):
+        size = file.stat().st_size
+        found.update(f"{file.name}:{size}".encode() + (file.read_bytes() if size < SMALL_BYTES else b""))
+    return found.hexdigest()[:16]
 
 
 def _latency(plan: Plan, engine: Engine) -> latency.Latency:

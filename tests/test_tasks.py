@@ -59,8 +59,9 @@ MARBLES = "Lena has 6 bags with 8 marbles in each. She gives 13 marbles to a fri
 
 
 def only_first_shot() -> FakeSource:
-    fields = ("question", "answer")
-    return FakeSource(gsm8k=sample_rows("gsm8k", *fields)[:1], gsm8k_fewshot=sample_rows("gsm8k.fewshot", *fields)[:1])
+    tray = {"id": "tray", "question": TRAY, "answer": "14*12=<<14*12=168>>168 rolls, 42-9=<<42-9=33>>33 left.\n#### 33"}
+    solution = "Lena has 6*8=<<6*8=48>>48 marbles.\nShe keeps 48-13=<<48-13=35>>35 marbles.\n#### 35"
+    return FakeSource(gsm8k=[tray], gsm8k_fewshot=[{"id": "marbles", "question": MARBLES, "answer": solution}])
 
 
 @pytest.mark.parametrize(
@@ -85,7 +86,7 @@ def only_first_shot() -> FakeSource:
 def test_gsm8k_prompt_is_the_papers_byte_for_byte(variant: str, template: str, text: str) -> None:
     (prompt,) = make("gsm8k", variant=variant, shots=1).prompts(only_first_shot(), template, None, seed=0)
     assert prompt.head + prompt.body + prompt.tail == text
-    assert (prompt.id, prompt.body, prompt.reference, prompt.domain) == ("sample-gsm8k-0", "", "33", "gsm8k")
+    assert (prompt.id, prompt.body, prompt.reference, prompt.domain) == ("tray", "", "33", "gsm8k")
 
 
 def test_govreport_prompt_is_the_papers_byte_for_byte() -> None:
@@ -107,15 +108,15 @@ def test_gsm8k_items_depend_on_the_seed_and_a_limit_takes_the_first() -> None:
     task = make("gsm8k")
     ids = [[p.id for p in task.prompts(SAMPLE, "plain", None, seed)] for seed in (0, 0, 1)]
     assert ids[0] == ids[1] != ids[2]
-    assert sorted(ids[0]) == [f"sample-gsm8k-{i}" for i in range(8)]
+    assert sorted(ids[0]) == sorted(f"gsm8k-held-out-{i}" for i in range(40))
     assert task.prompts(SAMPLE, "plain", 3, 0) == task.prompts(SAMPLE, "plain", None, 0)[:3]
-    assert len(task.prompts(SAMPLE, "plain", 100, 0)) == 8
+    assert len(task.prompts(SAMPLE, "plain", 100, 0)) == 40
 
 
 def test_govreport_keeps_the_order_of_the_data() -> None:
     for seed in (0, 1):
         ids = [p.id for p in make("govreport").prompts(SAMPLE, "plain", None, seed)]
-        assert ids == [f"sample-govreport-{i}" for i in range(3)]
+        assert ids == [f"govreport-held-out-{i}" for i in range(40)]
 
 
 def test_gsm8k_demonstrations_are_five_the_same_for_all_and_drawn_by_seed() -> None:
@@ -250,22 +251,11 @@ def test_rouge_l_is_the_stemmed_f1() -> None:
 
 
 def test_sample_arithmetic_is_right() -> None:
-    rows = [row for name in ("gsm8k", "gsm8k.fewshot") for row in sample_rows(name, "answer", "final_answer")]
-    assert len(rows) == 8 + 5
+    rows = [row for name in ("gsm8k", "gsm8k.fewshot") for row in sample_rows(name, "answer")]
+    assert len(rows) == 40 + 8
     for row in rows:
-        steps = re.findall(r"<<([\d.+*/-]+)=([\d.]+)>>([\d,.]*\d)", row["answer"])
+        steps = re.findall(r"<<([\d+*/-]+)=(\d+)>>(\d+)", row["answer"])
         assert len(steps) == row["answer"].count("<<") > 0
         for expression, value, shown in steps:
-            assert eval(expression) == pytest.approx(float(value))  # digits and operators only, by the pattern above
-            assert float(shown.replace(",", "")) == float(value)
-        assert row["answer"].endswith(f"\n#### {row['final_answer']}")
-        assert steps[-1][1] == row["final_answer"]
-
-
-def test_sample_reports_have_the_lengths_they_are_for() -> None:
-    rows = sample_rows("govreport", "report", "summary")
-    words = [len(row["report"].split()) for row in rows]
-    assert len(rows) == 3
-    assert max(words) >= 2500
-    assert sum(400 <= count <= 900 for count in words) == 2
-    assert all(80 <= len(row["summary"].split()) <= 120 for row in rows)
+            assert eval(expression) == int(value) == int(shown)  # digits and operators only, by the pattern above
+        assert row["answer"].endswith(f"\n#### {steps[-1][1]}")

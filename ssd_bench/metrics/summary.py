@@ -38,6 +38,7 @@ def _identity(run: Run) -> dict[str, Any]:
         "task": task.get("name"),
         "metric": task.get("metric"),
         "model": model.get("name"),
+        "rehearsal": bool(model.get("rehearsal")),
         "dtype": model.get("dtype"),
         "device": gpus if gpus and not str(known["device"]).startswith("cpu") else known["cpu"] or known["device"],
         "method": header.get("method"),

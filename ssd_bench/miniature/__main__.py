@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from ssd_bench.miniature import WEIGHTS
+from ssd_bench.checkpoint import EMBEDDED, cache_dir
 from ssd_bench.miniature.recipe import RECIPES
 
 COMMANDS = ("train", "evaluate", "samples")
@@ -16,13 +16,11 @@ def main(arguments: list[str]) -> None:
     """Run the asked commands in order."""
     import torch
 
-    from ssd_bench.checkpoint import cache_dir
-
     parser = argparse.ArgumentParser(prog="python -m ssd_bench.miniature", description=__doc__)
     parser.add_argument("commands", nargs="+", choices=COMMANDS, help="in this order")
     parser.add_argument("--model", choices=RECIPES, nargs="+", default=list(RECIPES), help="default: all")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu", help="of the training")
-    parser.add_argument("--weights", type=Path, default=WEIGHTS, help="folder of the checkpoints")
+    parser.add_argument("--weights", type=Path, default=EMBEDDED, help="folder of the checkpoints")
     parser.add_argument("--work", type=Path, default=cache_dir() / "miniature", help="folder of what a resume needs")
     asked = parser.parse_args(arguments)
     if "train" in asked.commands:

@@ -28,9 +28,9 @@ from ssd_bench.sampling import Decoding
 RESULTS = "evaluation.json"
 SEED = 2  # other items than the samples'
 ITEMS = 50  # held-out items a domain, for scores; the first AGREE of them for agreement
-AGREE = 24
-CALIBRATION = 16  # training items a domain that the search sees
-ROUNDS = 150  # swaps that a search tries
+AGREE = 20
+CALIBRATION = 12  # training items a domain that the search sees
+ROUNDS = 60  # swaps that a search tries
 RATIO = 0.47  # of the 2L sublayers, skipped in every set that is compared
 MAX_NEW = 220
 

@@ -9,8 +9,8 @@ from typing import Any
 
 # Share of the training tokens that each domain of `corpus.DOMAINS` gets.
 MIX = {
-    "arithmetic": 0.24, "boxed": 0.05, "articles": 0.12, "briefs": 0.05, "reports": 0.17, "stories": 0.06,
-    "translation": 0.10, "sql": 0.08, "functions": 0.08, "instructions": 0.05,
+    "arithmetic": 0.18, "boxed": 0.05, "articles": 0.10, "briefs": 0.04, "reports": 0.12, "stories": 0.04,
+    "translation": 0.09, "sql": 0.10, "functions": 0.08, "instructions": 0.20,
 }  # fmt: skip
 
 
@@ -59,8 +59,8 @@ class Recipe:
     size: Size = Size()
     mix: Mapping[str, float] = field(default_factory=lambda: dict(MIX))
     seed: int = 0
-    steps: int = 2000
-    batches: int = 4
+    steps: int = 3000
+    batches: int = 2
     batch_tokens: int = 1024
     prompt_weight: float = 0.2
     spare: float = 0.47
@@ -69,7 +69,7 @@ class Recipe:
     exit_weight: float = 0.2
     matrix_lr: float = 0.01
     vector_lr: float = 0.01
-    warmup: float = 0.02
+    warmup: float = 0.0227
     decay: float = 0.6
 
     def drop_rates(self, domain: str) -> list[float]:

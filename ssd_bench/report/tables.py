@@ -11,7 +11,7 @@ import pandas as pd
 
 from ssd_bench import metrics
 from ssd_bench.record import Run
-from ssd_bench.report.text import lossless, number, percent, spread
+from ssd_bench.report.text import REHEARSAL, lossless, number, percent, spread
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,8 @@ def by_task(runs: Sequence[Run]) -> dict[str, list[Group]]:
 
 def _title(row: dict[str, Any], key: str) -> str:
     conditions = hashlib.sha256(key.encode()).hexdigest()[:6]
-    return f"{row['model']}, {row['dtype']}, {row['device']}, n = {row['n_prompts']} prompts (conditions {conditions})"
+    model = f"{row['model']} (rehearsal)" if row["rehearsal"] else row["model"]
+    return f"{model}, {row['dtype']}, {row['device']}, n = {row['n_prompts']} prompts (conditions {conditions})"
 
 
 def _ar_row(runs: Sequence[Run], summaries: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -55,7 +56,9 @@ def _ar_row(runs: Sequence[Run], summaries: Sequence[dict[str, Any]]) -> list[di
     first = summaries[0]
     predicted = [s["tpt_predicted_ar"] for s in summaries if s["tpt_predicted_ar"] is not None]
     shares = metrics.accounts(prompts)
-    row = dict.fromkeys(first) | {key: first[key] for key in ("task", "metric", "model", "dtype", "device")}
+    row = dict.fromkeys(first) | {
+        key: first[key] for key in ("task", "metric", "model", "rehearsal", "dtype", "device")
+    }
     row |= {
         "method": "ar",
         "run_id": str(first["run_id"]) if len(runs) == 1 else f"{len(runs)} runs",
@@ -108,7 +111,9 @@ def markdown(task: str, groups: Sequence[Group]) -> str:
     parts = [f"# {task}", LEGEND.format(metric=metric or "none")]
     for group in groups:
         table = pd.DataFrame([cells(row) for row in group.rows])
-        parts += [f"## {group.title}", table.to_markdown(index=False, disable_numparse=True)]
+        parts.append(f"## {group.title}")
+        parts += [f"*{REHEARSAL[0].upper()}{REHEARSAL[1:]}.*"] if group.rows[0]["rehearsal"] else []
+        parts += [table.to_markdown(index=False, disable_numparse=True)]
         parts += [f"- {row['run_id']}: {text}" for row in group.rows for text in row["warnings"]]
     return "\n\n".join(parts) + "\n"
 

@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Mapping
 from typing import Any
 
-from ssd_bench.report.text import ABSENT, lossless, number, percent, spread
+from ssd_bench.report.text import ABSENT, REHEARSAL, lossless, number, percent, spread
 
 WIDTH = 100
 
@@ -27,7 +27,8 @@ def run_table(summary: Mapping[str, Any]) -> str:
     )
     rows = [*_found(summary), *_spent(summary), ("record", summary["run_dir"])]
     width = max(len(label) for label, _ in rows)
-    lines = [*textwrap.wrap(head, WIDTH), "", *(f"  {label:<{width}}  {value}" for label, value in rows)]
+    note = [f"({REHEARSAL})"] if summary["rehearsal"] else []
+    lines = [*textwrap.wrap(head, WIDTH), *note, "", *(f"  {label:<{width}}  {value}" for label, value in rows)]
     for warning in summary["warnings"]:
         lines += ["", *textwrap.wrap(f"warning: {warning}", WIDTH, subsequent_indent="  ")]
     lines += ["", "[low, high]: 95 % BCa bootstrap interval over prompts"]

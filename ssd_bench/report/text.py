@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 ABSENT = "–"
+REHEARSAL = "rehearsal on a model that this project trained: not a replication of any paper"
 
 
 def number(value: float | None, digits: int = 2, unit: str = "") -> str:

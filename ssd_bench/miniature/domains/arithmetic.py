@@ -1,7 +1,7 @@
 """Arithmetic word problems in the form of GSM8K, and the same sums as abstract mathematics in the form of AIME.
 
-The operations follow the order of the text and no number leaves 0..99, so that a tiny model that reads and writes
-digit by digit can learn them.
+The operations follow the order of the text, no number leaves 0..99 and what is added or taken away is at most 20, so
+that a tiny model that reads and writes digit by digit can learn them.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from ssd_bench.miniature.domains.item import Item
 
 TASK = "gsm8k"
 BOXED_TASK = "aime24"
+
+SMALL = 20  # largest number that is added or taken away
 
 _PEOPLE = tuple(
     (name, pronoun)
@@ -174,6 +176,12 @@ def boxed(rng: random.Random) -> Item:
     return Item({"problem": " ".join([*defined, find.format(terms[-1])]), "answer": result}, " ".join(solution))
 
 
+def calculation(rng: random.Random) -> str:
+    """One calculation and its result: `6*8=48`."""
+    (step,) = _draw(rng, [f"a{rng.choice('*+-/')}b"])[1]
+    return f"{step}={step.result}"
+
+
 def _draw(rng: random.Random, steps: Sequence[str]) -> tuple[dict[str, int], list[_Calculation]]:
     """The operands by letter, and the calculations; drawn again until every step is one that a child can do."""
     while True:
@@ -186,7 +194,7 @@ def _draw(rng: random.Random, steps: Sequence[str]) -> tuple[dict[str, int], lis
                 numbers["a"] = numbers["b"] * rng.randint(2, 9)
             for letter in step.replace(operator, ""):
                 if letter not in numbers:
-                    numbers[letter] = rng.randint(2, 9 if operator == "*" else 81)
+                    numbers[letter] = rng.randint(2, 9 if operator == "*" else 79 if letter == "a" else SMALL)
             left = calculations[-1].result if calculations else numbers[step[0]]
             result = _result(left, operator, numbers[step[-1]])
             if result is None:

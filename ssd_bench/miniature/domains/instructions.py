@@ -1,10 +1,14 @@
-"""Short instructions with an input, in the format of Alpaca; the output follows from the two by a fixed rule."""
+"""Short instructions with an input, in the format of Alpaca; the output follows from the two by a fixed rule.
+
+Sums and look-ups are most of them: bare of any story they teach in few tokens what problems, reports and queries need.
+"""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable
 
+from ssd_bench.miniature.domains.arithmetic import calculation
 from ssd_bench.miniature.domains.item import Item
 
 TASK = "alpaca"
@@ -42,7 +46,7 @@ Triple = tuple[str, str, str]
 
 
 def make(rng: random.Random) -> Item:
-    """One of the kinds of instruction, all equally likely."""
+    """One of the kinds of instruction, as often as it stands in `KINDS`."""
     instruction, given, output = rng.choice(KINDS)(rng)
     return Item({"instruction": instruction, "input": given, "output": output}, output)
 
@@ -162,7 +166,30 @@ def _join(rng: random.Random) -> Triple:
     return ask, " ".join(words), ", ".join(words[:-1]) + f" and {words[-1]}"
 
 
+def _sums(rng: random.Random) -> Triple:
+    solved = [calculation(rng) for _ in range(rng.randint(6, 12))]
+    ask = rng.choice(("Work out each sum.", "Solve these.", "Write each sum with its result."))
+    return ask, ", ".join(sum_.partition("=")[0] for sum_ in solved), ", ".join(solved)
+
+
+def _repeat(rng: random.Random) -> Triple:
+    words = rng.sample(WORDS + NAMES + TOWNS + OBJECTS, rng.randint(6, 14))
+    ask = rng.choice(("Repeat the words.", "Say this again.", "Copy the list."))
+    return ask, " ".join(words), " ".join(words)
+
+
+def _look_up(rng: random.Random) -> Triple:
+    names, n = rng.sample(NAMES, 5), 3
+    held = {name: f"{rng.randint(2, 99)} {rng.choice(OBJECTS)}" for name in names}
+    asked = rng.sample(names, n)
+    ask = rng.choice(("What have {}?", "Look up {}."))
+    given = ", ".join(f"{name} has {thing}" for name, thing in held.items())
+    return ask.format(" and ".join(asked)), given, ", ".join(f"{name} has {held[name]}" for name in asked)
+
+
 KINDS: tuple[Callable[[random.Random], Triple], ...] = (
     *(_three, _sort, _reverse, _odd, _question, _past, _opposite),
     *(_count, _sentiment, _extract, _email, _capitals, _join),
+    *(_sums,) * 8,
+    *(_repeat, _look_up) * 2,
 )
