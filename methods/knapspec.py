@@ -26,9 +26,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
+from methods.similarity import mean_cosine as _cosine
 from ssd_bench.errors import ConfigError
 from ssd_bench.latency import Latency
 from ssd_bench.layer_set import LayerSet
@@ -304,11 +304,11 @@ class Knapsack:
         """The next row from the executed and the skipped branches: per weight, the one of higher cosine."""
         gone = float("-inf")
         cells = torch.full((2, width), gone)  # mean cosine of executing into / skipping into each weight
-        cells[0, columns] = _cosine(executed, target)
+        cells[0, columns] = _cosine(executed, target).cpu()
         if skipping:
             reached = [j for j in columns if j + weight < width]
             if reached:
-                cells[1, [j + weight for j in reached]] = _cosine(hidden[: len(reached)], target)
+                cells[1, [j + weight for j in reached]] = _cosine(hidden[: len(reached)], target).cpu()
         kept = cells > self.min_similarity if self.strict else cells >= self.min_similarity
         cells = cells.masked_fill(~kept, gone)
         skip = (cells[1] > cells[0]).tolist()  # ties execute
@@ -330,10 +330,3 @@ class Knapsack:
                 skipped.append(b)
                 j -= self.weights[b % 2]
         return LayerSet(len(skips) // 2, frozenset(skipped))
-
-
-def _cosine(branches: Tensor, target: Tensor) -> Tensor:
-    """Mean over tokens of the cosine between branches [B, r, d] and the full model's stream [r, d], on the CPU."""
-    branches = branches.float()
-    products = torch.einsum("brd,rd->br", branches, F.normalize(target, dim=-1))
-    return (products / torch.linalg.vector_norm(branches, dim=-1).clamp_(min=1e-12)).mean(-1).cpu()

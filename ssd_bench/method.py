@@ -151,6 +151,8 @@ class Method(Protocol):
         name: name in tables; the preset's name.
         taps: states to keep; read before every forward pass, so it may change from step to step.
         reuse_prefix: whether its paper verifies from the first skipped sublayer on saved draft states.
+
+    A method without a sampling mode also has `greedy_only = True`; a run with decode.mode=sample then refuses it.
     """
 
     name: str

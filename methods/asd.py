@@ -1,0 +1,151 @@
+"""ASD-style drafting: skip the attentions that change the prompt's states least (after Metel et al., EMNLP 2024).
+
+Known of "Draft on the Fly" (in its Findings; ADMG or ASD elsewhere) from its abstract and others' accounts: only
+attentions are skipped; one goes when the cosine similarity of its input and output, taken while the full model reads
+the prompt, exceeds a threshold; drafting ends by Draft & Verify's adaptive exit. The body of the paper was not read:
+its threshold and its two further rules of removal are not here, hence the name. Decided here:
+
+* the output includes the residual; the similarity of attention l, s_l, is the mean over the last q prompt positions;
+* attention l is skipped for s_l >= τ, that of the first and of the last block never;
+* on request, the set is chosen anew every T steps, from the tokens accepted since the last choice.
+
+Draft & Verify (Zhang et al., ACL 2024; decoding.py) moves its exit threshold γ after every step by a moving average ρ
+of the acceptance rate. Its notebooks carry γ from prompt to prompt; here every prompt starts anew.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ssd_bench.errors import ConfigError
+from ssd_bench.layer_set import LayerSet
+from ssd_bench.method import Context, Estimate, LayerDraft, ModelDims, Prefill, Taps, Verification
+from ssd_bench.probe import Probe
+
+
+class ASD:
+    """Skips attentions by the similarity of their input and output on the prompt.
+
+    Args:
+        name: name in tables.
+        min_similarity: τ, an attention at least this similar is skipped; above 1 none is, at -1 all that may be.
+        positions: q, last positions of the prompt (with `refresh`: of the accepted tokens) that count; None: all.
+        refresh: T, steps after which the set is chosen anew; None: never.
+        rules_extra: the paper's two further rules; not known, so only False is possible.
+        draft_len: K, tokens drafted at most.
+        stop_below: γ at the start of a prompt: drafting stops after a token less likely than γ.
+        target_rate: α*, acceptance rate below which γ rises; None keeps γ fixed.
+        rate_decay, stop_step, stop_decay: β1, ε and β2 of the update of γ.
+        reuse_prefix: verify from the first skipped sublayer on saved states (ignored with `refresh`).
+
+    Raises:
+        ConfigError: a value out of range, or `rules_extra`.
+    """
+
+    def __init__(
+        self,
+        name: str = "asd_style",
+        min_similarity: float = 0.95,
+        positions: int | None = None,
+        refresh: int | None = None,
+        rules_extra: bool = False,
+        draft_len: int = 12,
+        stop_below: float = 0.6,
+        target_rate: float | None = 0.9,
+        rate_decay: float = 0.5,
+        stop_step: float = 0.01,
+        stop_decay: float = 0.9,
+        reuse_prefix: bool = False,
+    ):
+        checks = (
+            ("min_similarity", math.isfinite(min_similarity), min_similarity, "a number; above 1 nothing is skipped"),
+            ("positions", positions is None or positions >= 1, positions, "at least 1, or null for all"),
+            ("refresh", refresh is None or refresh >= 1, refresh, "at least 1, or null for never"),
+            ("rules_extra", not rules_extra, rules_extra, "false: the paper's two further rules are not known"),
+            ("draft_len", draft_len >= 1, draft_len, "at least 1 (method=ar drafts nothing)"),
+            ("stop_below", 0 <= stop_below <= 1, stop_below, "a probability in [0, 1]"),
+            ("target_rate", target_rate is None or 0 <= target_rate <= 1, target_rate, "a rate in [0, 1], or null"),
+            ("rate_decay", 0 <= rate_decay <= 1, rate_decay, "a share in [0, 1]"),
+            ("stop_step", stop_step >= 0, stop_step, "0 or more"),
+            ("stop_decay", 0 <= stop_decay <= 1, stop_decay, "a share in [0, 1]"),
+        )
+        for field, fine, value, allowed in checks:
+            if not fine:
+                raise ConfigError(f"method.{field}", value, allowed)
+        self.name, self.reuse_prefix = name, reuse_prefix
+        self.taps = Taps()
+        self._min_similarity, self._positions, self._refresh = min_similarity, positions, refresh
+        self._draft_len, self._stop_below = draft_len, stop_below
+        self._target, self._rate_decay = target_rate, rate_decay
+        self._stop_step, self._stop_decay = stop_step, stop_decay
+
+    def check(self, dims: ModelDims) -> None:
+        """Ask for the states around every attention that may be skipped.
+
+        Raises:
+            ConfigError: a model without a block between the first and the last.
+        """
+        if dims.n_layers < 3:
+            raise ConfigError("model", dims.name, f"at least 3 blocks with method={self.name}; it has {dims.n_layers}")
+        self._n_layers = dims.n_layers
+        around = tuple(range(2, 2 * dims.n_layers - 2))
+        self.taps = Taps(prefill=around, verify=around if self._refresh else ())
+
+    def prepare(self, probe: Probe, prompts: Sequence[Sequence[int]]) -> None:
+        """Nothing to prepare."""
+
+    def start(self, prefill: Prefill) -> None:
+        """Choose the set by the prompt; γ and ρ as at the start."""
+        assert prefill.hidden is not None, "the taps ask for it"
+        self._layer_set = self._chosen(similarities(self._last(prefill.hidden)))
+        self._recent: list[Tensor] = []
+        self._stop, self._rate = self._stop_below, 0.0
+
+    def propose(self, context: Context) -> LayerDraft:
+        """Draft with the chosen set."""
+        return LayerDraft(self._layer_set, self._draft_len, self._stop)
+
+    def observe(self, verification: Verification, probe: Probe) -> Estimate | None:
+        """Move γ; with `refresh`, collect similarities and choose again when it is time."""
+        self._adapt(len(verification.tree) - 1, len(verification.path) - 1)
+        if self._refresh:
+            assert verification.hidden is not None, "the taps ask for it"
+            rows = torch.tensor(verification.path, device=verification.hidden.device)
+            self._recent.append(similarities(verification.hidden.index_select(1, rows)))
+            if verification.step % self._refresh == 0:
+                self._layer_set = self._chosen(self._last(torch.cat(self._recent, dim=1)))
+                self._recent = []
+        return None
+
+    def _last(self, by_position: Tensor) -> Tensor:
+        """The last q positions of a tensor [_, n, ...]."""
+        return by_position if self._positions is None else by_position[:, -self._positions :]
+
+    def _chosen(self, cosines: Tensor) -> LayerSet:
+        """The set that skips the attentions of high mean similarity, from [L - 2, n] cosines of blocks 1 .. L - 2."""
+        means = cosines.mean(-1).tolist()
+        attn = [block for block, mean in enumerate(means, start=1) if mean >= self._min_similarity]
+        return LayerSet.skipping(self._n_layers, attn=attn)
+
+    def _adapt(self, drafted: int, accepted: int) -> None:
+        """Draft & Verify's update of γ after a step that drafted k tokens, of which m were accepted."""
+        if self._target is None or not drafted:
+            return
+        self._rate = self._rate_decay * self._rate + (1 - self._rate_decay) * accepted / drafted
+        moved = self._stop
+        if self._rate < self._target:
+            moved += self._stop_step
+        elif drafted < self._draft_len:
+            moved -= self._stop_step
+        self._stop = self._stop_decay * self._stop + (1 - self._stop_decay) * moved
+
+
+def similarities(states: Tensor) -> Tensor:
+    """Cosines [k, n], in float32, of the input and output of k attentions, from states [2k, n, d] in that order."""
+    pairs = zip(states[0::2], states[1::2])
+    return torch.stack([F.cosine_similarity(before.float(), after.float(), dim=-1) for before, after in pairs])

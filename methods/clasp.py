@@ -1,0 +1,200 @@
+"""CLaSp: choose the blocks to skip by dynamic programming on the last accepted token (Chen et al., ACL 2025).
+
+After a verification the token that the target accepted last is run again through subsets of the blocks, by dynamic
+programming over (block, blocks skipped so far), keeping for each cell the stream that stays closest (cosine) to the
+full model's at that depth (Eq. 2, Alg. 1). The set of exactly M blocks that the last cell skips drafts from then on.
+Neighbouring tokens want nearly the same set ("sparse persistence", §3.7), so this is done every T verifications only.
+
+The authors released no code. The presets are `clasp` (paper, arXiv 2505.24196) and `clasp_knapspec`, the
+re-implementation that KnapSpec was compared with (kaist-flexml-lab/knapspec @ 8eef1a2), which skips 22 to 31 % of the
+blocks where the paper skips 50 to 60 %. Where the paper leaves something open:
+
+* Eq. 1 is printed as a minimum of the cosine; text, Eq. 2 and Alg. 1 maximise it, and so does this file;
+* T counts verifications (§3.7), and the first of them is followed by a search, as in the port; until then the full
+  model drafts (Fig. 1 also names an update after the prefill, which neither Alg. 1 nor the port has);
+* the backtracking of Alg. 1 compares streams by value; here every cell keeps a bit that says which one it took.
+
+The result is not exact: a cell keeps one branch, and what follows depends on which (§3.5).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from methods.similarity import mean_cosine
+from ssd_bench.errors import ConfigError
+from ssd_bench.layer_set import LayerSet
+from ssd_bench.method import Context, Estimate, LayerDraft, ModelDims, Prefill, Taps, Verification
+from ssd_bench.probe import Probe
+
+
+class CLaSp:
+    """CLaSp with the settings on which paper and port differ.
+
+    M, the number of skipped blocks, is the first of `skip_blocks`, `skip_by_layers` and `skip_ratio` that says
+    anything about the model.
+
+    Args:
+        name: name in tables.
+        skip_blocks: M for every model; None leaves it to the other two.
+        skip_by_layers: M by number of blocks L, for the models that it names.
+        skip_ratio: M = round(skip_ratio * L), halves to the even number.
+        interval: T, verification steps between searches; the first search follows the first step.
+        protect_first_last: never skip the first and the last block.
+        draft_len: K, cap of the drafting.
+        stop_below: DET, confidence exit of the drafting.
+        reuse_prefix: verify from the first skipped sublayer on saved states.
+
+    Raises:
+        ConfigError: a setting that works with no model.
+    """
+
+    def __init__(
+        self,
+        name: str = "clasp",
+        skip_blocks: int | None = None,
+        skip_by_layers: Mapping[int, int] | None = None,
+        skip_ratio: float = 0.5,
+        interval: int = 128,
+        protect_first_last: bool = False,
+        draft_len: int = 10,
+        stop_below: float = 0.7,
+        reuse_prefix: bool = False,
+    ):
+        table = dict(skip_by_layers or {})
+        whole = skip_blocks is None or isinstance(skip_blocks, int)
+        checks = (
+            ("skip_blocks", whole and (skip_blocks or 0) >= 0, skip_blocks,
+             "a whole number of blocks, 0 or more, or null (a share is method.skip_ratio)"),
+            ("skip_by_layers", all(0 <= m < n for n, m in table.items()), table, "fewer blocks skipped than there are"),
+            ("skip_ratio", 0 <= skip_ratio < 1, skip_ratio, "a share of the blocks in [0, 1)"),
+            ("interval", interval >= 1, interval, "at least 1"),
+            ("draft_len", draft_len >= 1, draft_len, "at least 1 (method=ar drafts nothing)"),
+            ("stop_below", 0 <= stop_below <= 1, stop_below, "a probability in [0, 1]"),
+        )  # fmt: skip
+        for field, fine, value, allowed in checks:
+            if not fine:
+                raise ConfigError(f"method.{field}", value, allowed)
+        self.name, self.reuse_prefix = name, reuse_prefix
+        self.taps = Taps()
+        self._skip_blocks, self._table, self._ratio = skip_blocks, table, skip_ratio
+        self._interval, self._protect = interval, protect_first_last
+        self._draft_len, self._stop_below = draft_len, stop_below
+
+    def check(self, dims: ModelDims) -> None:
+        """Fix what depends on the model: M, and the full set to start from.
+
+        Raises:
+            ConfigError: M blocks cannot be skipped; one at least runs, and the protected ones do.
+        """
+        n_layers = dims.n_layers
+        field, value, count = "skip_ratio", self._ratio, round(self._ratio * n_layers)
+        if self._skip_blocks is not None:
+            field, value, count = "skip_blocks", self._skip_blocks, self._skip_blocks
+        elif n_layers in self._table:
+            field, value, count = "skip_by_layers", self._table[n_layers], self._table[n_layers]
+        most = max(0, n_layers - (2 if self._protect else 1))
+        if count > most:
+            among = " with method.protect_first_last" if self._protect else ""
+            allowed = f"at most {most} skipped blocks (this makes it {count}) of this model's {n_layers}{among}"
+            raise ConfigError(f"method.{field}", value, allowed)
+        self._count, self._full = count, LayerSet.full(n_layers)
+
+    def prepare(self, probe: Probe, prompts: Sequence[Sequence[int]]) -> None:
+        """Nothing to prepare."""
+
+    def start(self, prefill: Prefill) -> None:
+        """Every prompt starts with the full model as its own draft."""
+        self._layer_set = self._full
+
+    def propose(self, context: Context) -> LayerDraft:
+        """Draft with the last chosen set; ask for the states between blocks if a search follows."""
+        boundaries = range(0, 2 * self._full.n_layers + 1, 2)
+        self.taps = Taps(verify=tuple(boundaries)) if self._is_event(context.step) else Taps()
+        return LayerDraft(self._layer_set, self._draft_len, self._stop_below)
+
+    def observe(self, verification: Verification, probe: Probe) -> Estimate | None:
+        """Search when it is time.
+
+        Returns:
+            None: all that the method learns of a set is a cosine at one token, which is no acceptance rate.
+        """
+        if self._is_event(verification.step):
+            assert verification.hidden is not None, "propose asks for states before a search"
+            states = verification.hidden[:, verification.path[-1]]
+            choice = choose(states, self._count, verification.length - 1, probe, self._protect)
+            self._layer_set = choice.layer_set
+        return None
+
+    def _is_event(self, step: int) -> bool:
+        return (step - 1) % self._interval == 0
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The set that skips M blocks, and g[L, M]: the token's stream [d] after it."""
+
+    layer_set: LayerSet
+    hidden: Tensor
+
+
+def choose(states: Tensor, count: int, prefix_len: int, probe: Probe, protect: bool = False) -> Choice:
+    """The `count` blocks to skip, by the recurrence of Eq. 2, all candidates of a row at once (§3.6).
+
+    g[i, j] is the stream after the first i blocks of the candidate that skipped j of them: of executing block i on
+    g[i-1, j] and of skipping it from g[i-1, j-1] the one with the higher cosine to x_i; a tie skips. g[i, 0] = x_i is
+    known. Cells from which (L, M) is out of reach are left out, which changes no choice.
+
+    Args:
+        states: [L+1, d], x_0 .. x_L: the full model's stream of one token between its blocks.
+        count: M, at most L-1, with `protect` L-2.
+        prefix_len: position n-1 of that token; every candidate sees the committed rows before it, and itself.
+        protect: never skip the first and the last block.
+    """
+    n_layers = len(states) - 1
+    free = [not protect or 0 < b < n_layers - 1 for b in range(n_layers)]
+    hidden = states[:1].repeat(count + 1, 1)  # row i of g; columns that no candidate reached hold anything
+    skips = torch.zeros(n_layers, count + 1, dtype=torch.bool, device=states.device)
+    for b, target in enumerate(states[1:]):
+        low = max(1, count - sum(free[b + 1 :]))  # below it, too few blocks are left to skip
+        high = min(count, sum(free[:b]))  # above it, no candidate enters
+        executed = hidden.clone()
+        executed[0] = target
+        if low <= high:
+            run = hidden[low : high + 1, None]
+            for i in (2 * b, 2 * b + 1):
+                run = probe.apply_sublayer(i, run, prefix_len)
+            executed[low : high + 1] = run[:, 0]
+        if free[b]:
+            skips[b] = _skips(executed, hidden, target, low, high)
+        hidden = torch.where(skips[b, :, None], hidden.roll(1, 0), executed)
+    return Choice(_backtrack(skips.tolist(), count), hidden[count])
+
+
+def _skips(executed: Tensor, entering: Tensor, target: Tensor, low: int, high: int) -> Tensor:
+    """Per column, whether skipping the block is at least as close to the target [d] as executing it.
+
+    Args:
+        executed: [M+1, d] streams after the block, by blocks skipped; candidates in column 0 and low..high.
+        entering: [M+1, d] streams before it; skipping moves them one column on.
+    """
+    top = min(len(executed) - 1, high + 1)
+    cosines = torch.full((2, len(executed)), float("-inf"), device=executed.device)
+    cosines[0, 0] = float("inf")  # column 0 skips nothing
+    cosines[0, low : high + 1] = mean_cosine(executed[low : high + 1, None], target[None])
+    cosines[1, low : top + 1] = mean_cosine(entering[low - 1 : top, None], target[None])
+    return ~(cosines[0] > cosines[1])
+
+
+def _backtrack(skips: list[list[bool]], j: int) -> LayerSet:
+    """The set of the last row's cell j, from the bits of every cell."""
+    blocks = []
+    for b in reversed(range(len(skips))):
+        if skips[b][j]:
+            blocks.append(b)
+            j -= 1
+    return LayerSet.skipping(len(skips), attn=blocks, mlp=blocks)

@@ -1,0 +1,239 @@
+"""DEL: choose exit and draft length before every step, by tokens per loaded block (Entezari Zarch et al., COLM 2025).
+
+After a verification every exit is asked what it would have drafted: its shadow tokens are the predictions of final
+norm and LM head on the stream that leaves its block. How often they match the target's gives the exit's acceptance
+rate, how sure they are when they match and when they do not gives its threshold for ending a draft. The next step
+drafts with the exit E and the length γ* of highest TPL (KnapSpec, Eq. 2), the blocks' time taken as equal:
+
+    TPL(l, γ) = (1 + a_l + ... + a_l^γ) / (L + γ l)
+
+The presets are `del` (DEL_fly_speculation_generator.py in a public fork of the authors' hoenza/DEL) and `del_knapspec`
+(the port in kaist-flexml-lab/knapspec @ 8eef1a2). What the codes do and a reader of Eq. 2 would not expect:
+
+* γ* is found and then not used as a length: drafting runs to the cap and ends early by confidence. `gamma_mode`
+  drafts γ* tokens instead (the authors' README lists such a variant, DELE; that it does this is an assumption);
+* γ* = 0 still drafts (`allow_zero_draft` stops that), and with γ* = 0 the positions after a rejected draft count too;
+* an exit without a match, or without a mismatch, has no mean there. In the code the threshold is then NaN and drafting
+  runs to the cap; here it is the mean of the other kind, 0.5 without either.
+
+What differs from both: the prompt is processed by all blocks before the first step, so that the first output token is
+never drafted, and the window of prompt positions ends with the prompt's last one. The shadow tokens of exits before E
+need states that a verification on saved states (`reuse_prefix`) does not compute, so the engine makes a whole pass
+unless E is 1; either reads every block once, which is what TPL charges for it.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from ssd_bench.errors import ConfigError
+from ssd_bench.layer_set import LayerSet
+from ssd_bench.method import Context, Estimate, LayerDraft, ModelDims, Prefill, Taps, Verification
+from ssd_bench.metrics import tpt
+from ssd_bench.probe import Probe
+
+GAMMA_MODES = ("dynamic", "tpl_star")
+HEAD_ROWS = 4096  # vocabulary entries per pass of the LM head over the shadow streams: bounds the logits in memory
+
+log = logging.getLogger(__name__)
+
+
+class DEL:
+    """DEL with every switch on which its codes differ.
+
+    Args:
+        name: name in tables.
+        gamma_mode: `dynamic` drafts up to `draft_cap` tokens and ends by confidence, `tpl_star` drafts γ* tokens.
+        draft_cap: most tokens drafted in one step.
+        allow_zero_draft: draft nothing where γ* is 0.
+        decay: ω, weight that a step's counts keep in the next step.
+        window: most prompt positions whose shadow tokens count.
+        draft_len_grid: smallest and largest γ of the TPL table.
+        reuse_prefix: verify on saved states where that is possible (E = 1).
+    """
+
+    def __init__(
+        self,
+        name: str = "del",
+        gamma_mode: str = "dynamic",
+        draft_cap: int = 18,
+        allow_zero_draft: bool = False,
+        decay: float = 0.95,
+        window: int = 32,
+        draft_len_grid: Sequence[int] = (0, 17),
+        reuse_prefix: bool = True,
+    ):
+        low, high = draft_len_grid
+        checks = (
+            ("gamma_mode", gamma_mode in GAMMA_MODES, gamma_mode, f"one of {', '.join(GAMMA_MODES)}"),
+            ("draft_cap", draft_cap >= 1, draft_cap, "at least 1 (method=ar drafts nothing)"),
+            ("decay", 0 <= decay <= 1, decay, "a weight in [0, 1]"),
+            ("window", window >= 0, window, "at least 0"),
+            ("draft_len_grid", 0 <= low <= high, list(draft_len_grid), "two lengths, 0 <= first <= second"),
+        )
+        for field, fine, value, allowed in checks:
+            if not fine:
+                raise ConfigError(f"method.{field}", value, allowed)
+        self.name, self.reuse_prefix = name, reuse_prefix
+        self.taps = Taps()
+        self._dynamic, self._cap, self._allow_zero = gamma_mode == "dynamic", draft_cap, allow_zero_draft
+        self._decay, self._window, self._grid = decay, window, (low, high)
+
+    def check(self, dims: ModelDims) -> None:
+        """Fix what depends on the model: the exits 1..L-1 and the states behind their blocks.
+
+        Raises:
+            ConfigError: a model of one block, which has no exit.
+        """
+        if dims.n_layers < 2:
+            raise ConfigError("model.n_layers", dims.n_layers, "at least 2 blocks: an exit comes before the last one")
+        self._n_layers = dims.n_layers
+        self._sets = [exit_set(dims.n_layers, exit_layer) for exit_layer in range(1, dims.n_layers)]
+        blocks = tuple(range(2, 2 * dims.n_layers, 2))
+        self.taps = Taps(prefill=(*blocks, 2 * dims.n_layers) if self._window else (), verify=blocks)
+
+    def prepare(self, probe: Probe, prompts: Sequence[Sequence[int]]) -> None:
+        """Nothing to prepare."""
+
+    def start(self, prefill: Prefill) -> None:
+        """Every prompt starts at E = 1, γ* = 1, with no counts; its last positions wait for the first step."""
+        self._exit, self._gamma = 1, 1
+        self._statistics = ShadowStatistics(self._n_layers - 1, self._decay)
+        length = len(prefill.prompt)
+        kept = min(self._window, length - 1)
+        self._prompt_states = None
+        if prefill.hidden is not None and kept:
+            self._prompt_states = prefill.hidden[:, length - kept :].clone()
+
+    def propose(self, context: Context) -> LayerDraft:
+        """Draft with the blocks before the exit: one token in the first step, then up to the cap or γ*."""
+        threshold = 0.0
+        if self._gamma == 0 and self._allow_zero:
+            length = 0
+        elif context.step == 1 or not self._dynamic:
+            length = min(max(self._gamma, 1), self._cap)
+        else:
+            length, threshold = self._cap, self._statistics.threshold(self._exit)
+        return LayerDraft(self._sets[self._exit - 1], length, threshold)
+
+    def observe(self, verification: Verification, probe: Probe) -> Estimate | None:
+        """Count the shadow tokens of this step, then choose E and γ* for the next one."""
+        assert verification.hidden is not None
+        states, target, prompt = verification.hidden, verification.logits.argmax(-1), 0
+        if self._prompt_states is not None:
+            prompt = self._prompt_states.shape[1]
+            states = torch.cat([self._prompt_states[:-1], states], dim=1)
+            target = torch.cat([probe.predict(self._prompt_states[-1]), target])
+            self._prompt_states = None
+        tokens, confidence = shadow_tokens(probe, states, verification.logits.shape[-1], target.device)
+        match = (tokens == target).cpu()
+        counted = self._counted(match, prompt)
+        self._statistics.update(match[:, :counted], confidence[:, :counted].cpu())
+        alphas = self._statistics.acceptance()
+        self._exit, self._gamma = best_exit(alphas, self._n_layers, self._grid)
+        latency, length = probe.latency, verification.length
+        draft_ms = latency.draft_ms(self._sets[self._exit - 1], length)
+        alpha = alphas[self._exit - 1].item()
+        speed = tpt(alpha, self._gamma, draft_ms, latency.target_ms(self._n_layers, length))  # TPL over a block's time
+        return Estimate(alpha, self._gamma, speed)
+
+    def _counted(self, match: Tensor, prompt: int) -> int:
+        """Columns of `match` [L-1, T] that count: none after the first verified one in which the exit in use erred.
+
+        Args:
+            prompt: leading columns that are prompt positions; these always count.
+        """
+        errors = (~match[self._exit - 1, prompt:]).nonzero().flatten()
+        if self._gamma == 0 or not len(errors):
+            return match.shape[1]
+        return prompt + int(errors[0]) + 1
+
+
+class ShadowStatistics:
+    """Decayed counts of the shadow tokens of every exit that matched the target's, and that did not.
+
+    Args:
+        n_exits: L - 1; row E - 1 belongs to the exit after E blocks.
+        decay: ω, applied once an update.
+
+    Attributes:
+        counts: [n_exits, 2] float64, matches and mismatches.
+        sums: [n_exits, 2] float64, the confidences of either.
+    """
+
+    def __init__(self, n_exits: int, decay: float):
+        self._decay = decay
+        self.counts, self.sums = torch.zeros(2, n_exits, 2, dtype=torch.float64)
+
+    def update(self, match: Tensor, confidence: Tensor) -> None:
+        """Add T >= 1 columns: `match` [n_exits, T] bool and `confidence` [n_exits, T], the tokens' probabilities."""
+        kinds = torch.stack([match, ~match], dim=-1).double()
+        self.counts = self._decay * self.counts + kinds.sum(1)
+        self.sums = self._decay * self.sums + (confidence[..., None] * kinds).sum(1)
+
+    def acceptance(self) -> Tensor:
+        """Acceptance rate a_l of every exit, [n_exits] float64 in [0, 1]; after an update."""
+        total = self.counts.sum(1)
+        assert bool((total > 0).all()), "no shadow token was counted"
+        return self.counts[:, 0] / total
+
+    def threshold(self, exit_layer: int) -> float:
+        """τ_E in [0, 1]: midway between the mean confidences of matches and mismatches.
+
+        An empty kind takes the other's mean; both empty give 0.5.
+        """
+        counts, sums = self.counts[exit_layer - 1].tolist(), self.sums[exit_layer - 1].tolist()
+        # below the smallest normal number a decayed count has lost its digits, and with them the mean
+        means = [s / c for s, c in zip(sums, counts) if c >= sys.float_info.min]
+        if len(means) < 2:
+            log.debug("exit %d: threshold from %d of 2 kinds, counts %s", exit_layer, len(means), counts)
+        return sum(means) / len(means) if means else 0.5
+
+
+def exit_set(n_layers: int, exit_layer: int) -> LayerSet:
+    """The layer set of the first `exit_layer` of L blocks."""
+    return LayerSet(n_layers, frozenset(range(2 * exit_layer, 2 * n_layers)))
+
+
+def shadow_tokens(probe: Probe, states: Tensor, vocab_size: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """What streams [..., d] predict: argmax token ids, the lowest among equals, and their raw softmax probabilities.
+
+    Args:
+        vocab_size: V; no more than `HEAD_ROWS` logits of a stream are held at a time.
+        device: of the LM head, and of the results [...].
+    """
+    shape = states.shape[:-1]
+    best = torch.full(shape, float("-inf"), device=device)
+    mass, ids = best.clone(), torch.zeros(shape, dtype=torch.long, device=device)
+    for entries in torch.arange(vocab_size, device=device).split(HEAD_ROWS):
+        logits = probe.token_logits(states, entries)
+        top, at = logits.max(-1)
+        ids = torch.where(top > best, entries[at], ids)
+        best = torch.maximum(best, top)
+        mass = torch.logaddexp(mass, logits.logsumexp(-1))
+    return ids, (best - mass).exp()
+
+
+def tpl_table(alphas: Tensor, n_layers: int, grid: tuple[int, int]) -> Tensor:
+    """TPL(l, γ) in tokens per block (KnapSpec, Eq. 2): [exits l = 1.., lengths γ of the grid], float64.
+
+    Args:
+        alphas: [exits] acceptance rates in [0, 1].
+        grid: smallest and largest γ.
+    """
+    lengths = torch.arange(grid[1] + 1)
+    exits = torch.arange(1, len(alphas) + 1)
+    tokens = (alphas[:, None] ** lengths).cumsum(1)  # 0^0 = 1: the target's own token
+    return (tokens / (n_layers + exits[:, None] * lengths))[:, grid[0] :]
+
+
+def best_exit(alphas: Tensor, n_layers: int, grid: tuple[int, int]) -> tuple[int, int]:
+    """(E, γ*) of highest TPL; among equals the first exit, then the first length."""
+    table = tpl_table(alphas, n_layers, grid)
+    row, column = divmod(int(table.argmax()), table.shape[1])
+    return row + 1, grid[0] + column

@@ -1,0 +1,67 @@
+"""LayerSkip: draft with the first E blocks, verify with the rest (Elhoushi et al., ACL 2024, arXiv 2404.16710).
+
+Exit E and draft length d are fixed for a run; the authors find them by a sweep (facebookresearch/LayerSkip, sweep.py).
+Verification takes over what drafting computed in the first E blocks, states and keys and values alike, and runs these
+blocks only for the last drafted token. There is no confidence rule. Pays with weights trained for early exits; on
+others an exit this early predicts little.
+
+One thing differs from the released code: the prompt is processed by all blocks before the first step, where the code
+has no such pass and drafts the first output token too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ssd_bench.errors import ConfigError
+from ssd_bench.layer_set import LayerSet
+from ssd_bench.method import Context, Estimate, LayerDraft, ModelDims, Prefill, Taps, Verification
+from ssd_bench.probe import Probe
+
+
+class LayerSkip:
+    """Draft every step with the same leading blocks.
+
+    Args:
+        name: name in tables.
+        exit_layer: E, blocks that draft, in [1, L]; L is the full model.
+        draft_len: d, tokens drafted per step, at least 1.
+        reuse_prefix: verify on the states that drafting left; false runs all blocks again, as for any layer set.
+    """
+
+    taps = Taps()
+
+    def __init__(
+        self, name: str = "layerskip", exit_layer: int = 8, draft_len: int = 6, reuse_prefix: bool = True
+    ):  # fmt: skip
+        if exit_layer < 1:
+            raise ConfigError("method.exit_layer", exit_layer, "at least 1 block")
+        if draft_len < 1:
+            raise ConfigError("method.draft_len", draft_len, "at least 1 (method=ar drafts nothing)")
+        self.name, self.reuse_prefix = name, reuse_prefix
+        self._exit, self._draft_len = exit_layer, draft_len
+
+    def check(self, dims: ModelDims) -> None:
+        """Fix the layer set for this model.
+
+        Raises:
+            ConfigError: the model has fewer blocks than the exit.
+        """
+        if self._exit > dims.n_layers:
+            raise ConfigError("method.exit_layer", self._exit, f"at most {dims.n_layers}, the blocks of {dims.name}")
+        skipped = range(2 * self._exit, 2 * dims.n_layers)
+        self._draft = LayerDraft(LayerSet(dims.n_layers, frozenset(skipped)), self._draft_len)
+
+    def prepare(self, probe: Probe, prompts: Sequence[Sequence[int]]) -> None:
+        """Nothing to prepare: exit and length are given."""
+
+    def start(self, prefill: Prefill) -> None:
+        """No state."""
+
+    def propose(self, context: Context) -> LayerDraft:
+        """The same draft every step."""
+        return self._draft
+
+    def observe(self, verification: Verification, probe: Probe) -> Estimate | None:
+        """Nothing to learn."""
+        return None

@@ -1,0 +1,214 @@
+"""ASD-style drafting: the rule against states taken by hand, its limits, refresh and exit, losslessness."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hydra import compose, initialize_config_dir
+from hydra.utils import instantiate
+from torch import Tensor
+
+from methods.asd import ASD, similarities
+from ssd_bench.errors import ConfigError
+from ssd_bench.layer_set import LayerSet
+from ssd_bench.method import Context, LayerDraft, ModelDims, Prefill, Taps, Verification
+from ssd_bench.model import Decoder
+from ssd_bench.tree import TokenTree
+from tests.conftest import CONTEXT, LAYERS, VOCAB
+from tests.lossless import DIMS, check_greedy, check_sampled, decode
+
+Load = Callable[..., Decoder]
+CONF = str(Path(__file__).parents[1] / "conf")
+PROMPT = [5, 6, 7, 8, 9, 10]
+FULL = LayerSet.full(LAYERS)
+INNER = LayerSet.skipping(LAYERS, attn=range(1, LAYERS - 1))
+
+
+def states_of(decoder: Decoder, tokens: list[int]) -> Tensor:
+    """[2L+1, n, d] streams at every boundary of a full pass."""
+    with torch.inference_mode():
+        _, states = decoder.prefill(torch.tensor(tokens), decoder.new_cache(256), tuple(range(2 * LAYERS + 1)))
+    assert states is not None
+    return states
+
+
+def by_hand(states: Tensor) -> dict[int, float]:
+    """Mean cosine of every attention that may go, by block."""
+    return {
+        b: sum(float(F.cosine_similarity(x, y, dim=0)) for x, y in zip(states[2 * b], states[2 * b + 1]))
+        / len(states[0])
+        for b in range(1, LAYERS - 1)
+    }
+
+
+def between(scores: dict[int, float]) -> tuple[float, list[int]]:
+    """A threshold that splits the blocks, and those at or above it."""
+    low, high = min(scores.values()), max(scores.values())
+    return (low + high) / 2, [b for b, score in scores.items() if score >= (low + high) / 2]
+
+
+class Watched(ASD):
+    """Keeps the set and γ of every step."""
+
+    def start(self, prefill: Prefill) -> None:
+        super().start(prefill)
+        self.stops: list[float] = []
+
+    def propose(self, context: Context) -> LayerDraft:
+        draft = super().propose(context)
+        self.stops.append(draft.stop_below)
+        return draft
+
+
+def test_preset_is_lossless(decoders: Load) -> None:
+    """200 random cases of the preset at thresholds that matter to these models."""
+    with initialize_config_dir(CONF, version_base=None):
+        preset = compose("config", overrides=["method=asd"]).method
+    assert instantiate(preset).name == "asd_style"
+    assert check_greedy(lambda rng: instantiate(preset, min_similarity=rng.choice([-1, 0.5, 0.9, 2])), decoders) > 50
+
+
+def test_any_settings_are_lossless(decoders: Load) -> None:
+    def make(rng: random.Random) -> ASD:
+        return ASD(
+            min_similarity=rng.choice([-1.0, 0.5, 0.8, 0.9, 2.0]), positions=rng.choice([None, 1, 4]),
+            refresh=rng.choice([None, 1, 3]), draft_len=rng.randint(1, 8), stop_below=rng.choice([0.0, 0.3, 1.0]),
+            target_rate=rng.choice([None, 0.5, 0.9]), stop_step=rng.choice([0.01, 0.5]),
+            reuse_prefix=rng.random() < 0.5,
+        )  # fmt: skip
+
+    assert check_greedy(make, decoders) > 50
+
+
+@pytest.mark.parametrize("refresh", [None, 1])
+def test_sampled_distribution_is_ars(refresh: int | None, decoders: Load) -> None:
+    check_sampled(lambda: ASD(min_similarity=-1.0, refresh=refresh, draft_len=2, stop_below=0.2), decoders)
+
+
+def test_threshold_above_one_skips_nothing(decoders: Load) -> None:
+    """The draft is the full model, so all that it drafts is accepted (α = 1)."""
+    made = decode(decoders(), ASD(min_similarity=1.01, draft_len=4, stop_below=0.0), PROMPT, 30)
+    assert all(step.layer_set == FULL for step in made.steps)
+    assert all(step.accepted_len == step.draft_len for step in made.steps)
+    assert sum(step.draft_len for step in made.steps) > 20
+
+
+def test_threshold_of_minus_one_keeps_the_protected(decoders: Load) -> None:
+    made = decode(decoders(), ASD(min_similarity=-1.0), PROMPT, 10)
+    assert all(step.layer_set == INNER for step in made.steps)
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3"])
+def test_skips_fall_with_the_threshold(family: str, decoders: Load) -> None:
+    """|S(τ)| never rises with τ; MLPs and the attentions of the first and last block are never skipped."""
+    sizes = []
+    for tenth in range(-10, 12):
+        made = decode(decoders(family), ASD(min_similarity=tenth / 10, draft_len=1), PROMPT, 2)
+        layer_set = made.steps[0].layer_set
+        assert layer_set is not None and not layer_set.skip_mlp and not {0, LAYERS - 1} & set(layer_set.skip_attn)
+        sizes.append(len(layer_set.skipped))
+    assert sizes == sorted(sizes, reverse=True) and (sizes[0], sizes[-1]) == (LAYERS - 2, 0)
+
+
+@pytest.mark.parametrize("positions", [None, 1, 3])
+@pytest.mark.parametrize("family", ["llama", "qwen3"])
+def test_set_is_the_cosines_by_hand(family: str, positions: int | None, decoders: Load) -> None:
+    """Input and output of each attention, residual included, over the last q prompt positions."""
+    last = PROMPT if positions is None else PROMPT[-positions:]
+    scores = by_hand(states_of(decoders(family), PROMPT)[:, -len(last) :])
+    threshold, expected = between(scores)
+    assert 0 < len(expected) < LAYERS - 2
+    made = decode(decoders(family), ASD(min_similarity=threshold, positions=positions), PROMPT, 2)
+    assert made.steps[0].layer_set == LayerSet.skipping(LAYERS, attn=expected)
+
+
+def test_threshold_itself_is_skipped() -> None:
+    method = ASD(min_similarity=0.5)
+    method.check(DIMS)
+    assert method._chosen(torch.tensor([[0.5, 0.5], [0.25, 0.5]])) == LayerSet.skipping(LAYERS, attn=[1])
+    same = torch.ones(2, 3, 4)
+    assert torch.allclose(similarities(same), torch.ones(1, 3))
+
+
+@pytest.mark.parametrize("positions", [None, 2])
+def test_refresh_uses_the_tokens_accepted_since(positions: int | None, decoders: Load) -> None:
+    """Every T steps the cosines of the committed positions of those T steps, or of the last q among them, decide."""
+    decoder, every = decoders("qwen2"), 3
+    for threshold in (0.6, 0.7, 0.8, 0.9):
+        method = ASD(min_similarity=threshold, positions=positions, refresh=every, draft_len=3, stop_below=0.0)
+        made = decode(decoder, method, PROMPT, 40)
+        states = states_of(decoder, PROMPT + made.output)
+        begin = len(PROMPT)
+        for first in range(0, len(made.steps) - every, every):
+            end = begin + sum(step.emitted for step in made.steps[first : first + every])
+            start = begin if positions is None else max(begin, end - positions)
+            scores = by_hand(states[:, start:end])
+            if min(abs(score - threshold) for score in scores.values()) > 1e-5:
+                expected = LayerSet.skipping(LAYERS, attn=[b for b, score in scores.items() if score >= threshold])
+                assert {step.layer_set for step in made.steps[first + every : first + 2 * every]} == {expected}
+            begin = end
+
+
+def test_states_are_tapped_only_where_needed() -> None:
+    """Around the attentions that may go, at verification only for a refresh."""
+    around = tuple(range(2, 2 * LAYERS - 2))
+    for refresh, verify in ((None, ()), (4, around)):
+        method = ASD(refresh=refresh)
+        method.check(DIMS)
+        assert method.taps == Taps(around, verify)
+
+
+def observed(method: ASD, drafted: int, accepted: int) -> float:
+    """γ after a step that drafted and accepted so many."""
+    tree = TokenTree.chain(range(drafted + 1))
+    method.observe(Verification(1, tree, range(accepted + 1), [], 0, torch.empty(0), None), None)  # type: ignore[arg-type]
+    return method._stop
+
+
+def started(**settings: float | None) -> ASD:
+    method = ASD(draft_len=4, **settings)  # type: ignore[arg-type]
+    method.check(DIMS)
+    method.start(Prefill([1], torch.ones(2 * LAYERS - 4, 1, 8)))
+    return method
+
+
+def test_exit_threshold_follows_the_rule() -> None:
+    """ρ ← β1ρ + (1-β1) m/k; γ' = γ + ε below α*, γ at k = K, else γ - ε; γ ← β2γ + (1-β2)γ'."""
+    method = started(stop_below=0.6, target_rate=0.7, rate_decay=0.5, stop_step=0.1, stop_decay=0.9)
+    assert observed(method, 3, 3) == pytest.approx(0.61)  # ρ = 0.5
+    assert observed(method, 3, 3) == pytest.approx(0.60)  # ρ = 0.75
+    assert observed(method, 4, 4) == pytest.approx(0.60)  # ρ = 0.875, k = K
+    assert observed(method, 0, 0) == pytest.approx(0.60)  # nothing drafted, nothing learnt
+    assert observed(method, 4, 0) == pytest.approx(0.61)  # ρ = 0.4375
+    fixed = started(stop_below=0.6, target_rate=None)
+    assert observed(fixed, 3, 0) == 0.6
+
+
+def test_prompts_share_no_state(decoders: Load) -> None:
+    """The set and γ begin anew with every prompt."""
+    method = Watched(min_similarity=-1.0, refresh=2, stop_step=0.5)
+    runs = []
+    for prompt in (PROMPT, [1, 2], PROMPT):
+        made = decode(decoders("qwen3"), method, prompt, 20)
+        runs.append(([step.layer_set for step in made.steps], [step.draft_len for step in made.steps], method.stops))
+    assert runs[0] == runs[2] and len(set(runs[0][2])) > 1
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [{"min_similarity": float("nan")}, {"positions": 0}, {"refresh": 0}, {"rules_extra": True}, {"draft_len": 0},
+     {"stop_below": 1.5}, {"target_rate": 2}, {"rate_decay": -1}, {"stop_step": -0.1}, {"stop_decay": 1.1}],
+)  # fmt: skip
+def test_bad_settings_are_refused(bad: dict) -> None:
+    with pytest.raises(ConfigError, match=f"method.{next(iter(bad))}"):
+        ASD(**bad)
+
+
+def test_models_without_an_inner_block_are_refused() -> None:
+    with pytest.raises(ConfigError, match="at least 3 blocks"):
+        ASD().check(ModelDims("two", 2, 1, CONTEXT, VOCAB))

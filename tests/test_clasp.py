@@ -1,0 +1,330 @@
+"""CLaSp: the dynamic programme against its recurrence and brute force, its schedule, presets and losslessness."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from functools import cache
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hydra import compose, initialize_config_dir
+from hydra.utils import instantiate
+from omegaconf import DictConfig
+from torch import Tensor
+from transformers import LlamaConfig
+
+from methods.ar import AR
+from methods.clasp import CLaSp, choose
+from methods.similarity import mean_cosine
+from ssd_bench.checkpoint import Checkpoint
+from ssd_bench.errors import ConfigError
+from ssd_bench.kernels import select
+from ssd_bench.layer_set import LayerSet
+from ssd_bench.method import Context, Estimate, ModelDims, Prefill, Verification
+from ssd_bench.model import Decoder
+from ssd_bench.probe import Probe
+from tests.conftest import LAYERS, SIZES, VOCAB, rope, save_model
+from tests.lossless import DIMS, FAMILIES, check_greedy, check_sampled, decode
+
+Load = Callable[..., Decoder]
+CONF = Path(__file__).parents[1] / "conf"
+DEEP, LENGTH = 6, 13
+PREFIX = LENGTH - 1
+
+
+@cache
+def config(preset: str) -> DictConfig:
+    """The settings of `conf/method/<preset>.yaml`."""
+    with initialize_config_dir(str(CONF), version_base=None):
+        return compose("config", overrides=[f"method={preset}"]).method
+
+
+def made(preset: str, **options: Any) -> CLaSp:
+    return instantiate(config(preset), **options)
+
+
+def skipped(method: CLaSp, n_layers: int) -> int:
+    """M for a model of this many blocks."""
+    method.check(ModelDims("model", n_layers, 1, 128, VOCAB))
+    return method._count
+
+
+@pytest.fixture(scope="module")
+def deep(tmp_path_factory: pytest.TempPathFactory) -> Decoder:
+    """A random model of six blocks: deep enough for the search to have to choose."""
+    sizes = SIZES | {"num_hidden_layers": DEEP}
+    folder = save_model(LlamaConfig(**sizes, rope_parameters=rope(5e4)), tmp_path_factory.mktemp("deep"))
+    ops = select("cpu", torch.float64, "torch")
+    return Decoder.load(Checkpoint(folder), torch.float64, [torch.device("cpu")], ops)
+
+
+def last_token(decoder: Decoder, seed: int = 0) -> tuple[Tensor, Probe]:
+    """States [L+1, d] between the blocks of the last of LENGTH committed tokens, and a probe on that cache."""
+    ids = torch.randint(VOCAB, (LENGTH,), generator=torch.Generator().manual_seed(seed))
+    rows = decoder.new_cache(64)
+    _, states = decoder.prefill(ids, rows, range(0, 2 * decoder.arch.n_layers + 1, 2))
+    assert states is not None
+    return states[:, -1], Probe(decoder, rows)
+
+
+def block(probe: Probe, b: int, stream: Tensor) -> Tensor:
+    """Block b over one stream [d], alone."""
+    stream = stream[None, None]
+    for i in (2 * b, 2 * b + 1):
+        stream = probe.apply_sublayer(i, stream, PREFIX)
+    return stream[0, 0]
+
+
+def alone(states: Tensor, probe: Probe, layer_set: LayerSet) -> Tensor:
+    """Final stream [d] of one set, run by itself on the same token and prefix."""
+    stream = states[0]
+    for b in range(probe.n_layers):
+        if b not in layer_set.skip_attn:
+            stream = block(probe, b, stream)
+    return stream
+
+
+def cosine(stream: Tensor, target: Tensor) -> float:
+    return mean_cosine(stream[None, None], target[None]).item()
+
+
+def by_the_recurrence(states: Tensor, probe: Probe, count: int) -> tuple[LayerSet, Tensor]:
+    """Eq. 2 as it is printed: every cell of the table, one candidate at a time."""
+    table: dict[tuple[int, int], tuple[Tensor, tuple[int, ...]]] = {(0, 0): (states[0], ())}
+    for i in range(1, probe.n_layers + 1):
+        table[i, 0] = states[i], ()
+        for j in range(1, min(i, count) + 1):
+            stream, blocks = table[i - 1, j - 1]
+            table[i, j] = stream, (*blocks, i - 1)
+            if (i - 1, j) in table:
+                executed = block(probe, i - 1, table[i - 1, j][0])
+                if cosine(executed, states[i]) > cosine(stream, states[i]):
+                    table[i, j] = executed, table[i - 1, j][1]
+    stream, blocks = table[probe.n_layers, count]
+    return LayerSet.skipping(probe.n_layers, attn=blocks, mlp=blocks), stream
+
+
+# ---- the dynamic programme
+
+
+@pytest.mark.parametrize("protect", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_exactly_m_whole_blocks_are_skipped(
+    family: str, dtype: torch.dtype, protect: bool, decoders: Load, deep: Decoder
+) -> None:
+    for decoder in [decoders(family, dtype), deep]:
+        states, probe = last_token(decoder)
+        for count in range(probe.n_layers - int(protect)):
+            chosen = choose(states, count, PREFIX, probe, protect).layer_set
+            assert chosen.skip_attn == chosen.skip_mlp and len(chosen.skip_attn) == count
+            assert not protect or not set(chosen.skip_attn) & {0, probe.n_layers - 1}
+
+
+@pytest.mark.parametrize("protect", [False, True])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_rerunning_the_set_gives_the_last_cell(family: str, protect: bool, decoders: Load, deep: Decoder) -> None:
+    """The backtracked set, run alone on that token and prefix, leaves g[L, M]."""
+    for decoder in [decoders(family), deep]:
+        states, probe = last_token(decoder)
+        for count in range(probe.n_layers - int(protect)):
+            chosen = choose(states, count, PREFIX, probe, protect)
+            assert torch.allclose(alone(states, probe, chosen.layer_set), chosen.hidden, atol=1e-9)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_table_is_that_of_the_recurrence(seed: int, deep: Decoder) -> None:
+    """Leaving out the cells that cannot reach (L, M), and taking g[i, 0] from the states, changes nothing."""
+    states, probe = last_token(deep, seed)
+    for count in range(DEEP):
+        layer_set, stream = by_the_recurrence(states, probe, count)
+        chosen = choose(states, count, PREFIX, probe)
+        assert chosen.layer_set == layer_set and torch.allclose(chosen.hidden, stream, atol=1e-9)
+
+
+def test_batched_branches_equal_single_ones(deep: Decoder) -> None:
+    widths = []
+
+    class OneByOne(Probe):
+        def apply_sublayer(self, i: int, hidden: Tensor, prefix_len: int) -> Tensor:
+            widths.append(len(hidden))
+            assert hidden.shape[1] == 1 and prefix_len == PREFIX
+            return torch.cat([super(OneByOne, self).apply_sublayer(i, h[None], prefix_len) for h in hidden])
+
+    states, probe = last_token(deep)
+    for count in range(DEEP):
+        batched = choose(states, count, PREFIX, probe)
+        single = choose(states, count, PREFIX, OneByOne(probe._decoder, probe._cache))
+        assert batched.layer_set == single.layer_set
+        assert torch.allclose(batched.hidden, single.hidden, atol=1e-9)
+    assert max(widths) == 3  # M = 3 of 6: columns 1 to 3 of row 3
+
+
+def test_no_block_runs_where_the_streams_are_known(deep: Decoder) -> None:
+    """M = 0 needs no pass; nor does column 0 ever."""
+
+    class Refusing(Probe):
+        def apply_sublayer(self, i: int, hidden: Tensor, prefix_len: int) -> Tensor:
+            raise AssertionError("not needed")
+
+    states, probe = last_token(deep)
+    chosen = choose(states, 0, PREFIX, Refusing(probe._decoder, probe._cache))
+    assert chosen.layer_set == LayerSet.full(DEEP) and torch.equal(chosen.hidden, states[-1])
+
+
+def test_dp_is_at_most_brute_force_and_mostly_near_it(deep: Decoder) -> None:
+    """Over C(6, M) subsets; the paper reports a close agreement (§3.5), so that is asked of the aggregate only."""
+    shares = []
+    for seed in range(4):
+        states, probe = last_token(deep, seed)
+        for count in range(1, DEEP):
+            sets = [LayerSet.skipping(DEEP, s, s) for s in combinations(range(DEEP), count)]
+            values = sorted(cosine(alone(states, probe, s), states[-1]) for s in sets)
+            found = cosine(choose(states, count, PREFIX, probe).hidden, states[-1])
+            assert found <= values[-1] + 1e-6
+            shares.append(sum(value <= found + 1e-6 for value in values) / len(values))
+    assert sum(shares) / len(shares) > 0.75
+
+
+def test_ties_skip() -> None:
+    """Execute only if strictly better: where no block changes anything, backtracking skips the last M."""
+
+    class Still:
+        def apply_sublayer(self, i: int, hidden: Tensor, prefix_len: int) -> Tensor:
+            return hidden.clone()
+
+    states = torch.eye(8)[:1].repeat(DEEP + 1, 1)
+    for count in range(DEEP):
+        chosen = choose(states, count, 0, Still()).layer_set  # type: ignore[arg-type]
+        assert chosen.skip_attn == chosen.skip_mlp == tuple(range(DEEP - count, DEEP))
+
+
+# ---- the method
+
+
+def test_m_of_zero_is_the_full_model(decoders: Load) -> None:
+    """M = 0: nothing is skipped, every draft is accepted, the output is AR's."""
+    for family in FAMILIES:
+        run = decode(decoders(family), made("clasp", skip_blocks=0, interval=2), [5, 6, 7], 30)
+        assert run.output == decode(decoders(family), AR(), [5, 6, 7], 30).output
+        assert all(step.layer_set == LayerSet.full(LAYERS) for step in run.steps)
+        assert all(step.accepted_len == step.draft_len for step in run.steps)
+        assert sum(step.draft_len for step in run.steps) > 10
+
+
+def test_the_search_sees_the_last_accepted_token(decoders: Load) -> None:
+    """Its states are those that a fresh pass over the committed tokens leaves, its prefix all tokens before it."""
+    decoder, prompt, seen = decoders("qwen3"), [5, 6, 7], []
+
+    class Watched(CLaSp):
+        def observe(self, verification: Verification, probe: Probe) -> Estimate | None:
+            estimate = super().observe(verification, probe)
+            seen.append((verification.length, self._layer_set))
+            return estimate
+
+    run = decode(decoder, Watched(skip_blocks=1, interval=1, draft_len=3, stop_below=0.0), prompt, 40)
+    assert len({layer_set for _, layer_set in seen}) > 1  # the choice depends on the token
+    assert {step.accepted_len for step in run.steps[1:]} > {0, 1}
+    for length, layer_set in seen:
+        rows = decoder.new_cache(64)
+        tokens = torch.tensor((prompt + run.output)[:length])
+        _, states = decoder.prefill(tokens, rows, range(0, 2 * LAYERS + 1, 2))
+        assert states is not None
+        assert choose(states[:, -1], 1, length - 1, Probe(decoder, rows)).layer_set == layer_set
+
+
+@pytest.mark.parametrize("interval", [1, 3, 128])
+def test_a_search_follows_step_one_and_every_t_steps(interval: int, decoders: Load) -> None:
+    """States are tapped in those steps only, between blocks only; the set changes after them, not in them."""
+    method, tapped = made("clasp", interval=interval, draft_len=2), []
+    method.check(DIMS)
+    method.start(Prefill([1], None))
+    for step in range(1, 260):
+        method.propose(Context(step, step, [1], 9))
+        tapped += [step] * bool(method.taps.verify)
+        assert method.taps.verify in ((), (0, 2, 4, 6, 8)) and not method.taps.prefill
+    assert tapped == list(range(1, 260, interval))
+    run = decode(decoders(), made("clasp", interval=interval, draft_len=2), [5, 6, 7], 40)
+    sets = [step.layer_set for step in run.steps]
+    assert sets[0] == LayerSet.full(LAYERS) and all(s is not None and s.skip_ratio == 0.5 for s in sets[1:])
+    changed = [i + 1 for i in range(1, len(sets)) if sets[i] != sets[i - 1]]
+    assert all((i - 2) % interval == 0 for i in changed) and changed[0] == 2
+    assert all(step.estimate is None for step in run.steps)
+
+
+def test_prompts_do_not_share_state(decoders: Load) -> None:
+    method = made("clasp", interval=3, draft_len=2)
+    first, second = (decode(decoders(), method, [5, 6, 7], 30) for _ in range(2))
+    assert [s.layer_set for s in first.steps] == [s.layer_set for s in second.steps]
+    assert first.steps[0].layer_set == LayerSet.full(LAYERS)
+
+
+@pytest.mark.parametrize("preset", ["clasp", "clasp_knapspec"])
+def test_presets_with_random_settings_are_lossless(preset: str, decoders: Load) -> None:
+    def make(rng: random.Random) -> CLaSp:
+        protect = rng.random() < 0.5
+        blocks = rng.choice([None, *range(LAYERS - int(protect))])
+        return made(
+            preset, skip_blocks=blocks, interval=rng.randint(1, 9), protect_first_last=protect,
+            draft_len=rng.randint(1, 6), stop_below=rng.choice([0.0, 0.1, 0.7]), reuse_prefix=rng.random() < 0.5,
+        )  # fmt: skip
+
+    assert check_greedy(make, decoders) > 100
+
+
+def test_the_sampled_distribution_is_kept(decoders: Load) -> None:
+    check_sampled(lambda: made("clasp", interval=1, draft_len=2), decoders)
+
+
+# ---- settings
+
+
+def test_presets_hold_the_published_settings() -> None:
+    paper, port = made("clasp"), made("clasp_knapspec")
+    assert [skipped(paper, n) for n in (16, 28, 32, 36, 40, 64, 80)] == [8, 14, 16, 18, 20, 32, 40]
+    assert [skipped(port, n) for n in (16, 28, 32, 36, 40, 64, 80)] == [4, 8, 8, 8, 10, 20, 20]
+    assert skipped(port, 30) == 8 and skipped(port, 4) == 1  # not in the port's table: a quarter
+    for method, name, interval in ((paper, "clasp", 128), (port, "clasp_knapspec", 64)):
+        assert (method.name, method._interval, method._draft_len, method._stop_below) == (name, interval, 10, 0.7)
+        assert not method._protect and not method.reuse_prefix
+
+
+def test_m_comes_from_number_then_table_then_share() -> None:
+    assert skipped(CLaSp(skip_blocks=3, skip_by_layers={8: 2}), 8) == 3
+    assert skipped(CLaSp(skip_by_layers={8: 2}, skip_ratio=0.75), 8) == 2
+    assert skipped(CLaSp(skip_by_layers={8: 2}, skip_ratio=0.75), 12) == 9
+    assert skipped(CLaSp(skip_blocks=0), 8) == 0 and skipped(CLaSp(skip_ratio=0.0), 8) == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "field"),
+    [
+        ({"skip_blocks": LAYERS}, "skip_blocks"),
+        ({"skip_blocks": LAYERS + 3}, "skip_blocks"),
+        ({"skip_blocks": LAYERS - 1, "protect_first_last": True}, "skip_blocks"),
+        ({"skip_by_layers": {LAYERS: LAYERS - 1}, "protect_first_last": True}, "skip_by_layers"),
+        ({"skip_ratio": 0.9}, "skip_ratio"),
+    ],
+)
+def test_more_blocks_than_can_be_skipped_are_refused(options: dict, field: str) -> None:
+    """M >= L leaves g[L, M] undefined; the last block that may be skipped is still fine."""
+    with pytest.raises(ConfigError) as error:
+        CLaSp(**options).check(DIMS)
+    assert error.value.field == f"method.{field}" and f"this model's {LAYERS}" in error.value.allowed
+    assert skipped(CLaSp(skip_blocks=LAYERS - 1), LAYERS) == LAYERS - 1
+    assert skipped(CLaSp(skip_blocks=LAYERS - 2, protect_first_last=True), LAYERS) == LAYERS - 2
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [{"skip_blocks": -1}, {"skip_blocks": 0.5}, {"skip_by_layers": {8: 8}}, {"skip_by_layers": {8: -1}},
+     {"skip_ratio": -0.1}, {"skip_ratio": 1.0}, {"interval": 0}, {"draft_len": 0}, {"stop_below": 1.5}],
+)  # fmt: skip
+def test_bad_settings_are_refused(bad: dict) -> None:
+    with pytest.raises(ConfigError) as error:
+        CLaSp(**bad)
+    assert error.value.field == f"method.{next(iter(bad))}"

@@ -1,0 +1,361 @@
+"""DEL: its statistics by hand and against a plain pass, its choice, drafting modes, presets and losslessness."""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+from hydra import compose, initialize_config_dir
+from hydra.utils import instantiate
+from torch import Tensor
+
+from methods import dynamic_exit
+from methods.ar import AR
+from methods.dynamic_exit import DEL, ShadowStatistics, best_exit, exit_set, shadow_tokens, tpl_table
+from ssd_bench.command import CONF
+from ssd_bench.engine import Engine
+from ssd_bench.errors import ConfigError
+from ssd_bench.latency import Latency
+from ssd_bench.method import Context, Estimate, LayerDraft, ModelDims, Prefill, Verification
+from ssd_bench.model import Decoder
+from ssd_bench.probe import Probe
+from ssd_bench.tree import TokenTree
+from tests.conftest import CONTEXT, LAYERS, VOCAB
+from tests.lossless import DIMS, check_greedy, check_sampled, decode
+
+Load = Callable[..., Decoder]
+GRID = (0, 17)
+PRESETS = ("del", "del_knapspec")
+PROMPTS = ([5, 6, 7], list(range(3, 50)), [9])
+
+
+def preset(name: str) -> DEL:
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        return instantiate(compose("config", overrides=[f"method={name}"]).method)
+
+
+class Watched(DEL):
+    """DEL that keeps, of every step, the exit in use, γ*, the verification and the counts afterwards."""
+
+    def start(self, prefill: Prefill) -> None:
+        super().start(prefill)
+        self.seen: list[tuple[int, int, Verification, Tensor]] = []
+
+    def observe(self, verification: Verification, probe: Probe) -> Estimate | None:
+        used = self._exit, self._gamma
+        estimate = super().observe(verification, probe)
+        self.seen.append((*used, verification, self._statistics.counts.clone()))
+        return estimate
+
+
+class HeadlessProbe:
+    """A probe of a model whose streams are logits."""
+
+    latency = Latency(1.0, 0.0, 1.0)
+
+    def token_logits(self, hidden: Tensor, tokens: Tensor) -> Tensor:
+        return hidden[..., tokens].float()
+
+    def predict(self, hidden: Tensor) -> Tensor:
+        return hidden.argmax(-1)
+
+
+HEADLESS: Any = HeadlessProbe()
+
+
+def streams(*rows: Sequence[tuple[int, float]]) -> Tensor:
+    """[rows, columns, 3] streams that predict a token of three with a probability."""
+    probs = torch.tensor([[[(1 - p) / 2] * 3 for _, p in row] for row in rows])
+    for row, values in enumerate(rows):
+        for column, (token, p) in enumerate(values):
+            probs[row, column, token] = p
+    return probs.log()
+
+
+def seen(step: int, length: int, *rows: Sequence[tuple[int, float]]) -> Verification:
+    """A step's verification by its exits' predictions and, as the last row, the target's."""
+    states = streams(*rows)
+    tree = TokenTree.chain([0] * states.shape[1])
+    return Verification(step, tree, [0], [0], length, states[-1], states[:-1])
+
+
+def of_three_blocks(**options: object) -> DEL:
+    method = DEL(**options)  # type: ignore[arg-type]
+    method.check(ModelDims("three", 3, 1000, CONTEXT, 3))
+    return method
+
+
+def choose(alphas: Sequence[float], n_layers: int, grid: tuple[int, int] = GRID) -> tuple[int, int]:
+    return best_exit(torch.tensor(alphas, dtype=torch.float64), n_layers, grid)
+
+
+def test_statistics_by_hand() -> None:
+    """Two exits, ω = 1/2: decayed once an update whatever its number of columns; an empty kind has no mean."""
+    statistics = ShadowStatistics(2, 0.5)
+    statistics.update(torch.tensor([[True, False], [True, True]]), torch.tensor([[0.8, 0.4], [0.6, 0.2]]))
+    statistics.update(torch.tensor([[False], [True]]), torch.tensor([[0.2], [1.0]]))
+    assert torch.allclose(statistics.counts, torch.tensor([[0.5, 1.5], [2.0, 0.0]]).double())
+    assert torch.allclose(statistics.sums, torch.tensor([[0.4, 0.4], [1.4, 0.0]]).double())
+    assert statistics.acceptance().tolist() == pytest.approx([0.25, 1.0])
+    assert statistics.threshold(1) == pytest.approx((0.8 + 0.4 / 1.5) / 2)
+    assert statistics.threshold(2) == pytest.approx(0.7)
+
+
+def test_thresholds_are_never_nan(caplog: pytest.LogCaptureFixture) -> None:
+    """Without matches the mismatches' mean, without either 0.5; both are logged, and so is a count decayed to dust."""
+    statistics = ShadowStatistics(1, 0.5)
+    with caplog.at_level(logging.DEBUG, logger=dynamic_exit.__name__):
+        assert statistics.threshold(1) == 0.5
+        statistics.update(torch.tensor([[False]]), torch.tensor([[0.3]]))
+        assert statistics.threshold(1) == pytest.approx(0.3)
+    assert [record.args[1] for record in caplog.records if record.args] == [0, 1]
+    for _ in range(1200):
+        statistics.update(torch.tensor([[True]]), torch.tensor([[0.9]]))
+    assert statistics.threshold(1) == pytest.approx(0.9)
+    with pytest.raises(AssertionError, match="no shadow token"):
+        ShadowStatistics(1, 0.5).acceptance()
+
+
+def test_two_steps_by_hand() -> None:
+    """Prompt columns always count, verified ones up to the first at which the exit in use erred; then E, γ* and τ."""
+    method, probe = of_three_blocks(decay=0.5), HEADLESS
+    prompt = streams(
+        [(1, 0.9), (0, 0.8), (2, 0.5)], [(1, 0.9), (0, 0.9), (1, 0.6)], [(2, 0.9), (0, 0.9), (1, 0.9)]
+    )  # fmt: skip
+    method.start(Prefill([0, 1, 2], prompt))  # its first position is not in the window of min(32, P - 1)
+    first = method.propose(Context(1, 3, [0], 20))
+    assert (first.layer_set, first.max_len, first.stop_below) == (exit_set(3, 1), 1, 0.0)
+    step = seen(1, 4, [(1, 0.4), (0, 0.7)], [(2, 0.5), (1, 0.6)], [(2, 0.9), (0, 0.9)])
+    estimate = method.observe(step, probe)
+    assert torch.allclose(method._statistics.counts, torch.tensor([[1.0, 2.0], [3.0, 0.0]]).double())
+    assert torch.allclose(method._statistics.sums, torch.tensor([[0.8, 0.9], [2.0, 0.0]]).double())
+    assert estimate is not None and (estimate.alpha, estimate.draft_len) == (1.0, 17)
+    assert estimate.tokens_per_s == pytest.approx(1000 * 18 / (3 + 17 * 2) / 2)  # TPL over a block's 2 ms
+    second = method.propose(Context(2, 4, [0, 0], 20))
+    assert (second.layer_set, second.max_len) == (exit_set(3, 2), 18)
+    assert second.stop_below == pytest.approx(2 / 3)
+    step = seen(
+        2, 6, [(1, 0.6), (1, 0.5), (2, 0.5)], [(0, 0.9), (0, 0.4), (2, 0.8)], [(0, 0.9), (1, 0.9), (2, 0.9)]
+    )  # fmt: skip
+    estimate = method.observe(step, probe)
+    assert torch.allclose(method._statistics.counts, torch.tensor([[1.5, 2.0], [2.5, 1.0]]).double())
+    assert torch.allclose(method._statistics.sums, torch.tensor([[0.9, 1.05], [1.9, 0.4]]).double())
+    assert estimate is not None and estimate.draft_len == 1 and estimate.alpha == pytest.approx(3 / 7)
+    assert estimate.tokens_per_s == pytest.approx(1000 * (10 / 7) / 4 / 2)
+    third = method.propose(Context(3, 6, [0] * 4, 20))
+    assert third.layer_set == exit_set(3, 1) and third.stop_below == pytest.approx((0.6 + 0.525) / 2)
+
+
+WRONG = ([(0, 0.6)] * 3, [(0, 0.6)] * 3, [(1, 0.9)] * 3)  # both exits err at every position
+
+
+@pytest.mark.parametrize(
+    ("options", "length"),
+    [({}, 18), ({"draft_cap": 10}, 10), ({"gamma_mode": "tpl_star"}, 1), ({"allow_zero_draft": True}, 0),
+     ({"allow_zero_draft": True, "gamma_mode": "tpl_star"}, 0)],
+)  # fmt: skip
+def test_no_agreement_at_all(options: dict, length: int) -> None:
+    """All-zero rates: E = 1, γ* = 0. Still drafted unless switched off, and then columns after a rejection count."""
+    method, probe = of_three_blocks(window=0, decay=1.0, **options), HEADLESS
+    assert method.taps.prefill == ()
+    method.start(Prefill([0, 1], None))
+    for step, count in ((1, 1), (2, 4), (3, 7)):  # the first step counts one column of three, up to the error
+        estimate = method.observe(seen(step, 9, *WRONG), probe)
+        assert estimate is not None and (estimate.alpha, estimate.draft_len) == (0.0, 0)
+        assert estimate.tokens_per_s == pytest.approx(1000 / 6)  # that of decoding without drafts
+        assert method._statistics.counts.tolist() == [[0, count]] * 2
+        draft = method.propose(Context(step + 1, 9, [0], 20))
+        assert (draft.layer_set, draft.max_len) == (exit_set(3, 1), length)
+
+
+@pytest.mark.parametrize(("cap", "length"), [(18, 17), (4, 4)])
+def test_tpl_star_drafts_gamma_up_to_the_cap_without_a_threshold(cap: int, length: int) -> None:
+    method = of_three_blocks(gamma_mode="tpl_star", draft_cap=cap, window=0)
+    method.start(Prefill([0, 1], None))
+    assert method.propose(Context(1, 2, [0], 20)).max_len == 1
+    method.observe(seen(1, 3, *[[(1, 0.9)] * 2] * 3), HEADLESS)
+    assert method.propose(Context(2, 3, [0], 20)) == LayerDraft(exit_set(3, 1), length, 0.0)
+
+
+@pytest.mark.parametrize("n_layers", [2, 4, 32, 80])
+def test_tpl_extremes(n_layers: int) -> None:
+    """TPL(l, 0) = 1/L for every exit; all rates 0: E = 1, γ* = 0; all rates 1: E = 1, γ* = 17."""
+    alphas = torch.rand(n_layers - 1, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    assert tpl_table(alphas, n_layers, GRID).shape == (n_layers - 1, 18)
+    assert torch.equal(tpl_table(alphas, n_layers, GRID)[:, 0], torch.full_like(alphas, 1 / n_layers))
+    assert choose([0.0] * (n_layers - 1), n_layers) == (1, 0)
+    assert choose([1.0] * (n_layers - 1), n_layers) == (1, 17)
+
+
+def test_tpl_is_its_formula_and_its_maximum_the_first() -> None:
+    alphas = torch.tensor([0.5, 0.8, 0.97], dtype=torch.float64)
+    table = tpl_table(alphas, 4, (0, 5))
+    for row, alpha in enumerate(alphas.tolist()):
+        for gamma in range(6):
+            expected = sum(alpha**i for i in range(gamma + 1)) / (4 + gamma * (row + 1))
+            assert table[row, gamma].item() == pytest.approx(expected, rel=1e-12)
+    assert choose([0.5, 0.6], 4) == (1, 1)  # 1.5 / 5 = 0.3 is above 1.6 / 6 and 1/4
+    assert choose([0.0, 0.9, 0.9], 4) == (2, 3)  # 3.439 / 10 is above 2.71 / 8, 4.0951 / 12 and all that exit 3 has
+    assert choose([0.0, 0.0], 4, (1, 3)) == (1, 1)
+
+
+@pytest.mark.parametrize("k", [1, 18])
+@pytest.mark.parametrize("rows", [7, 4096])
+def test_shadow_tokens_are_those_of_the_whole_vocabulary(
+    k: int, rows: int, decoders: Load, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """L - 1 rows over k + 1 nodes, for the shortest and the longest draft and any slices of the LM head."""
+    monkeypatch.setattr(dynamic_exit, "HEAD_ROWS", rows)
+    decoder = decoders("qwen2", torch.float32)
+    probe = Probe(decoder, decoder.new_cache(8))
+    states = torch.randn(LAYERS - 1, k + 1, decoder.arch.width, generator=torch.Generator().manual_seed(k))
+    tokens, confidence = shadow_tokens(probe, states, VOCAB, states.device)
+    whole = torch.stack([decoder.logits(states[row]) for row in range(LAYERS - 1)])
+    assert tokens.shape == confidence.shape == (LAYERS - 1, k + 1)
+    assert torch.equal(tokens, whole.argmax(-1)) and torch.equal(tokens, probe.predict(states))
+    torch.testing.assert_close(confidence, whole.softmax(-1).amax(-1))
+
+
+def test_equal_logits_give_the_lowest_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dynamic_exit, "HEAD_ROWS", 2)
+    states = torch.tensor([[1.0, 3.0, 0.0, 3.0, 3.0]])
+    assert shadow_tokens(HEADLESS, states, 5, states.device)[0].tolist() == [1]
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3"])
+@pytest.mark.parametrize("prompt", PROMPTS, ids=len)
+def test_statistics_are_those_of_a_plain_pass(family: str, prompt: list[int], decoders: Load) -> None:
+    """Rates and thresholds follow from one pass over prompt and output: only accepted positions were counted."""
+    decoder, decay = decoders(family), 0.9
+    method = Watched(decay=decay, draft_len_grid=(1, 17), draft_cap=5)
+    made = decode(decoder, method, prompt, 30)
+    tokens = torch.tensor(prompt + made.output)
+    blocks = tuple(range(2, 2 * LAYERS + 1, 2))
+    _, states = decoder.prefill(tokens, decoder.new_cache(len(tokens) + 1), blocks)
+    assert states is not None
+    logits = torch.stack([decoder.logits(state) for state in states])
+    match = logits[:-1].argmax(-1) == logits[-1].argmax(-1)
+    confidence = logits[:-1].softmax(-1).amax(-1)
+    expected = ShadowStatistics(LAYERS - 1, decay)
+    begin = len(prompt) - min(32, len(prompt) - 1)
+    for _, _, verification, counts in method.seen:
+        rows = counts.sum(1)
+        assert torch.allclose(rows, rows[:1])  # every exit has as many tokens
+        expected.update(match[:, begin : verification.length], confidence[:, begin : verification.length])
+        begin = verification.length
+        assert torch.allclose(counts, expected.counts)
+    assert torch.allclose(method._statistics.sums, expected.sums, atol=1e-6)
+    assert len(method.seen) == len(made.steps) > 3
+    assert [step.estimate.draft_len >= 1 for step in made.steps if step.estimate] == [True] * len(made.steps)
+
+
+def test_saved_states_verify_as_a_whole_pass_does(decoders: Load, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Same tokens and logits (float32) with reuse on and off; it is used where E = 1, and only there."""
+    verify_rest, forks = Engine._verify_rest, []
+
+    def counted(self: Engine, *arguments: object) -> object:
+        forks.append(arguments[2])
+        return verify_rest(self, *arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Engine, "_verify_rest", counted)
+    exits = set()
+    for family in ("llama", "qwen3"):
+        for prompt in PROMPTS:
+            runs = []
+            for reuse in (True, False):
+                forks.clear()
+                method = Watched(reuse_prefix=reuse, draft_cap=4)
+                output = decode(decoders(family, torch.float32), method, prompt, 30).output
+                steps = sum(used == 1 and len(v.tree) > 1 for used, _, v, _ in method.seen)
+                assert forks == [2] * (steps if reuse else 0)
+                exits |= {used for used, _, _, _ in method.seen}
+                runs.append((output, [v.logits for _, _, v, _ in method.seen]))
+            assert runs[0][0] == runs[1][0]
+            for saved, whole in zip(runs[0][1], runs[1][1]):
+                torch.testing.assert_close(saved, whole, atol=1e-4, rtol=1e-4)
+    assert 1 in exits and len(exits) > 1
+
+
+def test_first_step_drafts_one_token_then_up_to_the_cap(decoders: Load) -> None:
+    made = decode(decoders(), DEL(draft_cap=5), PROMPTS[1], 40)
+    lengths = [step.draft_len for step in made.steps]
+    assert lengths[0] == 1 and 1 <= max(lengths[1:]) <= 5
+    assert made.steps[0].layer_set == exit_set(LAYERS, 1)
+    assert all(step.layer_set in [exit_set(LAYERS, e) for e in range(1, LAYERS)] for step in made.steps)
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_greedy_equals_ar_with_any_settings(name: str, decoders: Load) -> None:
+    cap = preset(name)._cap
+
+    def make(rng: random.Random) -> DEL:
+        low = rng.choice([0, 0, 1])
+        return DEL(
+            gamma_mode=rng.choice(["dynamic", "tpl_star"]), draft_cap=rng.choice([1, 3, cap]),
+            allow_zero_draft=rng.random() < 0.5, decay=rng.choice([0.0, 0.5, 0.95, 1.0]),
+            window=rng.choice([0, 1, 4, 32]), draft_len_grid=(low, rng.choice([low, 3, 17])),
+            reuse_prefix=rng.random() < 0.5,
+        ) if rng.random() < 0.8 else preset(name)  # fmt: skip
+
+    assert check_greedy(make, decoders) > 100
+
+
+def test_samples_are_distributed_as_ar_s(decoders: Load) -> None:
+    check_sampled(lambda: DEL(draft_cap=3), decoders, position=3)
+
+
+def test_prompts_do_not_share_state(decoders: Load) -> None:
+    method = DEL()
+    first = decode(decoders(), method, PROMPTS[0], 24)
+    decode(decoders(), method, PROMPTS[1], 24)
+    again = decode(decoders(), method, PROMPTS[0], 24)
+    trace = [(step.layer_set, step.draft_len, step.estimate) for step in first.steps]
+    assert trace == [(step.layer_set, step.draft_len, step.estimate) for step in again.steps]
+
+
+def test_zero_drafts_are_plain_steps_that_still_learn(decoders: Load) -> None:
+    """A step without a draft emits one token, counts its one position, and may lead out of γ* = 0 again."""
+    method = Watched(allow_zero_draft=True, decay=0.5)
+    plain = 0
+    for prompt in PROMPTS:
+        made = decode(decoders(), method, prompt, 40)
+        assert made.output == decode(decoders(), AR(), prompt, 40).output
+        before = torch.zeros(LAYERS - 1, 2).double()
+        for step, (_, gamma, _, counts) in zip(made.steps, method.seen):
+            if gamma == 0:
+                assert (step.draft_len, step.tree_nodes, step.emitted) == (0, 1, 1)
+                assert torch.allclose(counts.sum(1), 0.5 * before.sum(1) + 1)
+                plain += 1
+            before = counts
+    assert plain
+
+
+def test_presets() -> None:
+    made = {name: preset(name) for name in PRESETS}
+    assert {name: method.name for name, method in made.items()} == {name: name for name in PRESETS}
+    caps = {"del": 18, "del_knapspec": 10}
+    for name, method in made.items():
+        method.check(DIMS)
+        assert (method._cap, method._grid, method._decay, method._window) == (caps[name], GRID, 0.95, 32)
+        assert method._dynamic and not method._allow_zero and method.reuse_prefix
+        assert method.taps.verify == (2, 4, 6) and method.taps.prefill == (2, 4, 6, 8)
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [{"gamma_mode": "best"}, {"draft_cap": 0}, {"decay": 1.1}, {"decay": -0.1}, {"decay": float("nan")}, {"window": -1},
+     {"draft_len_grid": [5, 1]}, {"draft_len_grid": [-1, 1]}],
+)  # fmt: skip
+def test_bad_settings_are_refused(bad: dict) -> None:
+    with pytest.raises(ConfigError, match=f"method.{next(iter(bad))}"):
+        DEL(**bad)
+
+
+def test_a_model_of_one_block_has_no_exit() -> None:
+    with pytest.raises(ConfigError, match=r"model\.n_layers"):
+        DEL().check(ModelDims("one", 1, 1000, CONTEXT, VOCAB))
+    DEL().check(DIMS)

@@ -1,0 +1,209 @@
+"""Jacobi decoding: AR's text in at most as many passes, in every mode, whatever the filler; refusals."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hydra import compose, initialize_config_dir
+from hydra.utils import instantiate
+
+from methods.ar import AR
+from methods.jacobi import FILLERS, MODES, Jacobi
+from ssd_bench.errors import ConfigError
+from ssd_bench.method import Context, Prefill
+from ssd_bench.model import Decoder
+from ssd_bench.run import plan
+from tests.conftest import VOCAB
+from tests.lossless import DIMS, check_greedy, decode, likes_zero
+
+Load = Callable[..., Decoder]
+CONF = str(Path(__file__).parents[1] / "conf")
+PROMPT = [5, 6, 7]
+SETTINGS: list[dict] = [
+    {"mode": "PJ"}, {"mode": "PGJ"}, {"mode": "HGJ", "assumed_len": 20}, {"mode": "sliding"},
+    {"mode": "PGJ", "block": 16, "filler": "last"}, {"mode": "sliding", "block": 3, "filler": "last"},
+]  # fmt: skip
+
+
+def settings_of(rng: random.Random) -> dict:
+    mode = rng.choice(MODES)
+    return {
+        "mode": mode, "block": rng.choice([1, 2, 3, 5, 8, 16]), "filler": rng.choice(FILLERS),
+        "pad_id": rng.randrange(VOCAB), "assumed_len": rng.randint(1, 25) if mode == "HGJ" else None,
+    }  # fmt: skip
+
+
+def test_preset_is_lossless(decoders: Load) -> None:
+    """200 random cases of the preset with any filler: its pad id may be likely, and may end outputs."""
+    with initialize_config_dir(CONF, version_base=None):
+        preset = compose("config", overrides=["method=jacobi"]).method
+
+    def make(rng: random.Random) -> Jacobi:
+        return instantiate(preset, filler=rng.choice(FILLERS), pad_id=rng.choice([0, rng.randrange(VOCAB)]))
+
+    assert check_greedy(make, decoders) > 100
+
+
+def test_any_settings_are_lossless(decoders: Load) -> None:
+    assert check_greedy(lambda rng: Jacobi(**settings_of(rng)), decoders) > 100
+
+
+@pytest.mark.parametrize("settings", SETTINGS)
+def test_iterations_are_at_most_tokens(settings: dict, decoders: Load) -> None:
+    """Every pass emits at least one token and no more than it was fed, deterministically."""
+    decoder = likes_zero(decoders("qwen3"))
+    made = decode(decoder, Jacobi(**settings), PROMPT, 40)
+    assert all(1 <= step.emitted <= step.tree_nodes for step in made.steps)
+    assert len(made.steps) <= len(made.output) - 1  # the first token is the prefill's
+    again = decode(decoder, Jacobi(**settings), PROMPT, 40)
+    assert [step.emitted for step in again.steps] == [step.emitted for step in made.steps]
+
+
+@pytest.mark.parametrize("mode", ["PGJ", "sliding"])
+def test_block_of_one_is_ar(mode: str, decoders: Load) -> None:
+    made, ar = (decode(decoders(), m, PROMPT, 20) for m in (Jacobi(mode=mode, block=1), AR()))
+    assert made.output == ar.output
+    assert [(s.tree_nodes, s.emitted) for s in made.steps] == [(s.tree_nodes, s.emitted) for s in ar.steps]
+
+
+def blocks(decoder: Decoder, method: Jacobi, new: int = 30) -> list[tuple[int, int]]:
+    """(nodes fed, tokens emitted) of every step."""
+    return [(step.tree_nodes, step.emitted) for step in decode(decoder, method, PROMPT, new).steps]
+
+
+def test_pgj_empties_a_block_before_the_next(decoders: Load) -> None:
+    left = 0
+    for nodes, emitted in blocks(decoders("qwen2"), Jacobi(block=4)):
+        left = left or 4
+        assert nodes == left or nodes < left == 4  # only the last block may be cut by the length limit
+        left = nodes - emitted
+    assert left == 0
+
+
+def test_pj_has_one_block_of_all_that_is_left(decoders: Load) -> None:
+    left = 29
+    for nodes, emitted in blocks(decoders("qwen2"), Jacobi(mode="PJ")):
+        assert nodes == left
+        left -= emitted
+
+
+def test_pj_outgrows_no_cache(decoders: Load) -> None:
+    """A block longer than the cache's scratch rows."""
+    expected = decode(decoders(), AR(), PROMPT, 220)
+    made = decode(decoders(), Jacobi(mode="PJ"), PROMPT, 220)
+    assert made.output == expected.output and made.steps[0].tree_nodes == 219
+
+
+def test_sliding_fills_up_at_every_step(decoders: Load) -> None:
+    done = 1
+    for nodes, emitted in blocks(decoders("qwen2"), Jacobi(mode="sliding", block=6)):
+        assert nodes == min(6, 30 - done)
+        done += emitted
+
+
+def test_hgj_is_ar_after_the_assumed_length(decoders: Load) -> None:
+    """Blocks end at the assumed length exactly; before it, the steps are PGJ's."""
+    hybrid = blocks(decoders("qwen2"), Jacobi(mode="HGJ", block=4, assumed_len=13))
+    done = 1
+    for nodes, emitted in hybrid:
+        assert nodes <= max(1, min(4, 13 - done)) and (done < 13 or nodes == 1)
+        done += emitted
+    assert max(nodes for nodes, _ in hybrid) == 4 and done == 30
+
+
+class Scripted:
+    """A made-up target: the next token is a function of the last two, so guesses come true some steps ahead."""
+
+    def __init__(self, seed: int):
+        rng = random.Random(seed)
+        self.table = {(a, b): rng.randrange(5) for a in range(5) for b in range(5)}
+
+    def predictions(self, text: list[int]) -> list[int]:
+        """The token after every position but the first."""
+        return [self.table[pair] for pair in zip(text, text[1:])]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_never_more_passes_than_the_released_loop(seed: int) -> None:
+    """Against the loop whose frontier moves by one and whose block ends early after a pass that changes nothing."""
+    target, total, b = Scripted(seed), 40, 5
+
+    def released() -> tuple[list[int], int]:
+        text, passes = [0, 0], 0
+        for start in range(2, 2 + total, b):
+            block = [0] * b
+            for _ in range(b):
+                passes += 1
+                new = target.predictions(text + block[:-1])[start - 2 :]
+                changed, block = new != block, new
+                if not changed:
+                    break
+            text += block
+        return text, passes
+
+    def ours() -> tuple[list[int], int]:
+        method, text, passes = Jacobi(block=b), [0, 0], 0
+        method.start(Prefill([0], None))
+        while len(text) < 2 + total:
+            passes += 1
+            tree = method.propose(Context(passes, len(text) - 1, text[1:], 1 + total - len(text)))
+            predicted = target.predictions([*text, *tree.tokens[1:]])[len(text) - 2 :]
+            m = next((i for i, y in enumerate(tree.tokens[1:]) if y != predicted[i]), len(tree) - 1)
+            text += predicted[: m + 1]
+            method._guesses = predicted[m + 1 :]
+        return text, passes
+
+    (theirs, their_passes), (mine, my_passes) = released(), ours()
+    assert mine == theirs and my_passes <= their_passes
+
+
+def test_filler_equal_to_eos_does_not_stop(decoders: Load) -> None:
+    """A filler that was not verified ends nothing; EOS ends the output where AR emits it."""
+    ar = decode(decoders(), AR(), PROMPT, 30)
+    absent = next(token for token in range(VOCAB) if token not in ar.output)
+    for eos in (absent, ar.output[9]):
+        expected = decode(decoders(), AR(), PROMPT, 30, frozenset([eos]))
+        for mode in ("PJ", "PGJ", "sliding"):
+            made = decode(decoders(), Jacobi(mode=mode, pad_id=eos), PROMPT, 30, frozenset([eos]))
+            assert (made.output, made.finish_reason) == (expected.output, expected.finish_reason)
+
+
+def test_fillers(decoders: Load) -> None:
+    context = Context(1, 3, [9, 8], 10)
+    for method, filler in ((Jacobi(pad_id=3), 3), (Jacobi(filler="last"), 8)):
+        method.start(Prefill(PROMPT, None))
+        assert method.propose(context).tokens == (8, filler, filler, filler, filler)
+
+
+def test_prompts_share_no_state(decoders: Load) -> None:
+    method = Jacobi(block=8)
+    first, _, third = (decode(decoders(), method, prompt, 20) for prompt in (PROMPT, [1, 2], PROMPT))
+    assert [s.emitted for s in first.steps] == [s.emitted for s in third.steps]
+
+
+@pytest.mark.parametrize(
+    ("bad", "field"),
+    [({"mode": "pgj"}, "mode"), ({"block": 0}, "block"), ({"filler": "eos"}, "filler"), ({"pad_id": -1}, "pad_id"),
+     ({"pad_id": VOCAB}, "pad_id"), ({"mode": "HGJ"}, "assumed_len"), ({"assumed_len": 9}, "assumed_len"),
+     ({"mode": "HGJ", "assumed_len": 0}, "assumed_len")],
+)  # fmt: skip
+def test_bad_settings_are_refused(bad: dict, field: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        Jacobi(**bad).check(DIMS)
+    assert error.value.field == f"method.{field}"
+
+
+def test_sampling_is_refused_before_the_model_is_opened(tmp_path: Path) -> None:
+    """The folder of the model does not even exist; greedy decoding gets as far as missing it."""
+    options = ["model=local", f"model.path={tmp_path / 'none'}", "model.template=chat", "method=jacobi", "hardware=cpu"]
+    with initialize_config_dir(CONF, version_base=None):
+        sampled, greedy = (compose("config", overrides=[*options, f"decode={mode}"]) for mode in ("sample", "greedy"))
+    with pytest.raises(ConfigError, match="jacobi has no sampling mode") as error:
+        plan(sampled)
+    assert error.value.field == "decode.mode"
+    with pytest.raises(ConfigError) as other:
+        plan(greedy)
+    assert other.value.field != "decode.mode"

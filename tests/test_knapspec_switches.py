@@ -1,0 +1,145 @@
+"""KnapSpec's switches: each preset holds its source's values, each switch has its effect, and all are lossless."""
+
+from __future__ import annotations
+
+import inspect
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hydra import compose, initialize_config_dir
+from hydra.utils import instantiate
+from omegaconf import OmegaConf
+
+from methods.knapspec import Candidate, Choice, Knapsack, KnapSpec
+from ssd_bench.latency import Latency
+from ssd_bench.layer_set import LayerSet
+from ssd_bench.model import Decoder
+from ssd_bench.probe import Probe
+from tests.conftest import LAYERS
+from tests.lossless import DIMS, check_greedy, check_sampled
+from tests.test_knapspec import history
+
+Load = Callable[..., Decoder]
+LENGTH = 15  # committed tokens of `history`
+FULL = LayerSet.full(LAYERS)
+PAPER = {
+    "interval": None, "capture_steps": 5, "min_similarity": 0.5, "strict": True, "budget": 0.5, "weight_cap": None,
+    "protect_first_last": False, "include_zero_skip": True, "draft_len_grid": [1, 10], "draft_len": 10,
+    "stop_below": 0.7, "reuse_prefix": False,
+}  # fmt: skip
+CODE = PAPER | {
+    "interval": 64, "strict": False, "weight_cap": 5, "protect_first_last": True, "include_zero_skip": False,
+    "draft_len_grid": [0, 17],
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def presets() -> Iterator[dict[str, Any]]:
+    folder = Path(__file__).parents[1] / "conf"
+    with initialize_config_dir(str(folder), version_base=None):
+        yield {name: compose("config", [f"method={name}"]).method for name in ("knapspec", "knapspec_code")}
+
+
+def search(probe: Probe, states: torch.Tensor, **options: Any) -> Choice:
+    """One search event with these settings; without pruning unless they say so."""
+    method = KnapSpec(**{"min_similarity": -1.0} | options)
+    method.check(DIMS)
+    return method._search(states, LENGTH, probe)
+
+
+def test_presets_hold_the_published_settings(presets: dict[str, Any]) -> None:
+    """Every switch is in the presets, with the paper's and the released code's value."""
+    named = set(inspect.signature(KnapSpec).parameters) - {"name"}
+    for preset, values in (("knapspec", PAPER), ("knapspec_code", CODE)):
+        settings = OmegaConf.to_container(presets[preset])
+        assert isinstance(settings, dict)
+        assert (settings.pop("name"), settings.pop("_target_")) == (preset, "methods.knapspec.KnapSpec")
+        assert settings == values and set(settings) == named
+
+
+@pytest.mark.parametrize(
+    ("preset", "weights", "protect"), [("knapspec", (12, 1), False), ("knapspec_code", (5, 1), True)]
+)
+def test_presets_reach_the_knapsack(
+    preset: str, weights: tuple, protect: bool, presets: dict[str, Any], decoders: Load, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An attention twelve times as dear as an MLP weighs 12, capped 5; protection and budget go along."""
+    states, probe = history(decoders())
+    probe.latency = Latency(1.0, 0.0, 12.0)
+    method = instantiate(presets[preset])
+    method.check(DIMS)
+    seen: list[Knapsack] = []
+    monkeypatch.setattr(Knapsack, "run", lambda self, probe: seen.append(self) or [])
+    assert method._search(states, LENGTH, probe) == Choice(FULL, None)  # no survivor: the full set
+    assert (seen[0].weights, seen[0].protect, seen[0].strict) == (weights, protect, preset == "knapspec")
+    assert (seen[0].budget, seen[0].min_similarity, seen[0].prefix_len) == (0.5, 0.5, LENGTH - 4)
+
+
+@pytest.mark.parametrize("budget", [0.0, 0.25, 0.5, 1.0])
+def test_the_budget_bounds_the_skipped_weight(budget: float, decoders: Load) -> None:
+    """Up to ⌊budget K⌋, K = 4 (2 + 1): reached, and not exceeded."""
+    states, probe = history(decoders())
+    found = knapsack(states, budget=budget).run(probe)
+    assert [c.weight for c in found][-1] == int(budget * 12)
+
+
+def knapsack(states: torch.Tensor, **options: Any) -> Knapsack:
+    settings = {"budget": 0.5, "min_similarity": -1.0, "strict": False, "protect": False} | options
+    return Knapsack(states.float(), LENGTH - 4, (2, 1), dtype=states.dtype, **settings)
+
+
+def test_strict_drops_a_cosine_equal_to_the_threshold(decoders: Load) -> None:
+    states, probe = history(decoders())
+    everything = knapsack(states).run(probe)
+
+    def at(candidate: Candidate, strict: bool) -> list[LayerSet]:
+        floor = torch.tensor(candidate.similarity).item()
+        return [c.layer_set for c in knapsack(states, min_similarity=floor, strict=strict).run(probe)]
+
+    kept = [c for c in everything if c.layer_set in at(c, strict=False)]
+    assert kept and all(c.layer_set not in at(c, strict=True) for c in kept)
+
+
+def test_the_candidate_of_least_weight_can_be_left_out(decoders: Load) -> None:
+    """With nothing else to choose the full set drafts either way, but only the paper has an estimate for it."""
+    states, probe = history(decoders())
+    with_it, without = (search(probe, states, budget=0.0, include_zero_skip=keep) for keep in (True, False))
+    assert without == Choice(FULL, None)
+    assert with_it.layer_set == FULL and with_it.estimate is not None and with_it.estimate.alpha == 1
+    probe.latency = Latency(1.0, 0.0, 1.0)
+    assert search(probe, states, include_zero_skip=False).layer_set != FULL
+
+
+@pytest.mark.parametrize("grid", [(0, 0), (3, 3), (1, 10), (0, 17)])
+def test_the_estimate_stays_within_the_grid(grid: tuple[int, int], decoders: Load) -> None:
+    """γ = 0 everywhere is AR's own speed; a wider grid never estimates less."""
+    states, probe = history(decoders("qwen3"))
+    estimate = search(probe, states, draft_len_grid=grid).estimate
+    widest = search(probe, states, draft_len_grid=(0, 17)).estimate
+    assert estimate is not None and widest is not None and grid[0] <= estimate.draft_len <= grid[1]
+    assert estimate.tokens_per_s <= widest.tokens_per_s
+    if grid == (0, 0):
+        assert estimate.tokens_per_s == pytest.approx(1000 / probe.latency.target_ms(LAYERS, LENGTH))
+
+
+def test_presets_with_random_settings_are_lossless(presets: dict[str, Any], decoders: Load) -> None:
+    def make(rng: random.Random) -> KnapSpec:
+        return instantiate(
+            presets[rng.choice(["knapspec", "knapspec_code"])], interval=rng.randint(1, 9),
+            capture_steps=rng.randint(1, 6), min_similarity=rng.choice([-1.0, 0.0, 0.5]), budget=rng.random(),
+            weight_cap=rng.choice([None, 1, 5]), strict=rng.random() < 0.5, protect_first_last=rng.random() < 0.5,
+            include_zero_skip=rng.random() < 0.5, draft_len=rng.randint(1, 6), stop_below=rng.choice([0.0, 0.1, 0.7]),
+            reuse_prefix=rng.random() < 0.5,
+        )  # fmt: skip
+
+    assert check_greedy(make, decoders) > 100
+
+
+def test_the_sampled_distribution_is_kept(decoders: Load) -> None:
+    """One search, after step 2: the two tokens of steps 1 and 2 each are drafted by the full set, the next is not."""
+    options = {"capture_steps": 1, "protect_first_last": True, "include_zero_skip": False, "draft_len": 1}
+    check_sampled(lambda: KnapSpec(min_similarity=-1.0, **options), decoders, draws=300, position=5)  # type: ignore[arg-type]

@@ -1,0 +1,136 @@
+"""LayerSkip: a fixed exit and length, verification on the drafts' states, the ends of outputs, losslessness."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import pytest
+import torch
+from hydra import compose, initialize_config_dir
+from hydra.utils import instantiate
+
+from methods.ar import AR
+from methods.layerskip import LayerSkip
+from ssd_bench.command import CONF
+from ssd_bench.engine import Engine
+from ssd_bench.errors import ConfigError
+from ssd_bench.method import Estimate, ModelDims, Verification
+from ssd_bench.model import Decoder
+from ssd_bench.probe import Probe
+from tests.conftest import LAYERS
+from tests.lossless import DIMS, check_greedy, check_sampled, decode
+
+Load = Callable[..., Decoder]
+PROMPT = [5, 6, 7]
+
+
+class Watched(LayerSkip):
+    """LayerSkip that keeps every step's verification."""
+
+    def observe(self, verification: Verification, probe: Probe) -> Estimate | None:
+        self.seen = [*getattr(self, "seen", []), verification]
+        return super().observe(verification, probe)
+
+
+@pytest.fixture
+def rests(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The exits of the verifications that ran on saved states, as they happen."""
+    verify_rest, seen = Engine._verify_rest, []
+
+    def counted(self: Engine, *arguments: object) -> object:
+        seen.append(arguments[2])
+        return verify_rest(self, *arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Engine, "_verify_rest", counted)
+    return seen  # type: ignore[return-value]
+
+
+def test_preset_is_the_readme_example() -> None:
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        method = instantiate(compose("config", overrides=["method=layerskip"]).method)
+    method.check(ModelDims("7b", 32, 7 * 10**9, 4096, 32000))
+    draft = method.propose(None)
+    assert (method.name, method.reuse_prefix) == ("layerskip", True)
+    assert draft.layer_set.kept == tuple(range(16)) and (draft.max_len, draft.stop_below) == (6, 0.0)
+
+
+def test_greedy_equals_ar_with_any_settings(decoders: Load) -> None:
+    def make(rng: random.Random) -> LayerSkip:
+        return LayerSkip(
+            exit_layer=rng.randint(1, LAYERS), draft_len=rng.randint(1, 8), reuse_prefix=rng.random() < 0.7
+        )
+
+    assert check_greedy(make, decoders) > 200
+
+
+def test_samples_are_distributed_as_ar_s(decoders: Load) -> None:
+    check_sampled(lambda: LayerSkip(exit_layer=2, draft_len=2), decoders)
+
+
+def test_the_last_exit_is_the_model_itself(decoders: Load, rests: list[int]) -> None:
+    """E = L: every draft is accepted (α = 1); all blocks draft, so there is no rest to verify on saved states."""
+    made = decode(decoders(), LayerSkip(exit_layer=LAYERS, draft_len=3), PROMPT, 24)
+    assert made.output == decode(decoders(), AR(), PROMPT, 24).output
+    assert all(step.accepted_len == step.draft_len for step in made.steps)
+    assert [step.draft_len for step in made.steps[:-1]] == [3] * (len(made.steps) - 1) and not rests
+
+
+@pytest.mark.parametrize("exit_layer", range(1, LAYERS))
+def test_saved_states_verify_as_a_whole_pass_does(exit_layer: int, decoders: Load, rests: list[int]) -> None:
+    """Reuse on or off: the same tokens, and the same logits at every node (float32)."""
+    decoder = decoders("qwen3", torch.float32)
+    outputs, logits = [], []
+    for reuse in (True, False):
+        method = Watched(exit_layer=exit_layer, draft_len=4, reuse_prefix=reuse)
+        outputs.append(decode(decoder, method, PROMPT, 30).output)
+        logits.append([seen.logits for seen in method.seen])
+        steps = sum(len(seen.tree) > 1 for seen in method.seen)
+        assert rests == [2 * exit_layer] * steps  # each step with a draft, and none of the run without reuse
+    assert outputs[0] == outputs[1]
+    for saved, whole in zip(*logits):
+        torch.testing.assert_close(saved, whole, atol=1e-4, rtol=1e-4)
+
+
+def test_no_room_for_a_draft(decoders: Load) -> None:
+    """d' = 0 where one token is left: a plain pass of the root, which α does not count; nothing left: no step."""
+    only = decode(decoders(), LayerSkip(exit_layer=2), PROMPT, 2)
+    assert [(s.draft_len, s.tree_nodes, s.emitted, s.stop_reason) for s in only.steps] == [(0, 1, 1, "budget")]
+    assert only.output == decode(decoders(), AR(), PROMPT, 2).output
+    assert decode(decoders(), LayerSkip(exit_layer=2), PROMPT, 1).steps == []
+
+
+def test_cache_holds_all_tokens_but_the_root_after_every_step(decoders: Load) -> None:
+    method = Watched(exit_layer=2, draft_len=4)
+    made = decode(decoders(), method, PROMPT, 30)
+    emitted = 1
+    for seen in method.seen:
+        emitted += len(seen.emitted)
+        assert seen.length == len(PROMPT) + emitted - 1 or seen is method.seen[-1]
+    assert emitted == len(made.output)
+
+
+@pytest.mark.parametrize("exit_layer", range(1, LAYERS + 1))
+def test_eos_drafted_first_ends_the_draft(exit_layer: int, decoders: Load) -> None:
+    """Nothing is drafted after it; accepted it ends the output, rejected it leaves no trace."""
+    method = Watched(exit_layer=exit_layer, draft_len=4)
+    decode(decoders(), method, PROMPT, 12)
+    drafted = method.seen[0].tree.tokens[1]
+    eos = frozenset([drafted])
+    made = decode(decoders(), LayerSkip(exit_layer=exit_layer, draft_len=4), PROMPT, 12, eos)
+    expected = decode(decoders(), AR(), PROMPT, 12, eos)
+    assert (made.output, made.finish_reason) == (expected.output, expected.finish_reason)
+    if made.steps:  # none where the prompt's own token is EOS
+        assert (made.steps[0].draft_len, made.steps[0].stop_reason) == (1, "eos")
+    if exit_layer == LAYERS:
+        assert made.steps[0].accepted_len == 1 and made.output[1:] == [drafted] and made.finish_reason == "eos"
+
+
+@pytest.mark.parametrize(
+    ("options", "field"),
+    [({"exit_layer": 0}, "exit_layer"), ({"exit_layer": LAYERS + 1}, "exit_layer"), ({"draft_len": 0}, "draft_len")],
+)
+def test_what_cannot_work_is_refused_by_field(options: dict, field: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        LayerSkip(**options).check(DIMS)
+    assert error.value.field == f"method.{field}"
