@@ -28,7 +28,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from methods.similarity import mean_cosine as _cosine
+from methods.similarity import mean_cosine
 from ssd_bench.errors import ConfigError
 from ssd_bench.latency import Latency
 from ssd_bench.layer_set import LayerSet
@@ -304,11 +304,11 @@ class Knapsack:
         """The next row from the executed and the skipped branches: per weight, the one of higher cosine."""
         gone = float("-inf")
         cells = torch.full((2, width), gone)  # mean cosine of executing into / skipping into each weight
-        cells[0, columns] = _cosine(executed, target).cpu()
+        cells[0, columns] = mean_cosine(executed, target).cpu()
         if skipping:
             reached = [j for j in columns if j + weight < width]
             if reached:
-                cells[1, [j + weight for j in reached]] = _cosine(hidden[: len(reached)], target).cpu()
+                cells[1, [j + weight for j in reached]] = mean_cosine(hidden[: len(reached)], target).cpu()
         kept = cells > self.min_similarity if self.strict else cells >= self.min_similarity
         cells = cells.masked_fill(~kept, gone)
         skip = (cells[1] > cells[0]).tolist()  # ties execute

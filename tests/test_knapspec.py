@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from methods.ar import AR
-from methods.knapspec import Agreement, Candidate, Knapsack, KnapSpec, _cosine, weights
+from methods.knapspec import Agreement, Candidate, Knapsack, KnapSpec, weights
+from methods.similarity import mean_cosine
 from ssd_bench.engine import SCRATCH, Engine, Generation
 from ssd_bench.errors import ConfigError
 from ssd_bench.latency import Latency
@@ -77,7 +78,7 @@ def test_candidates_are_what_their_sets_compute(family: str, pair: tuple[int, in
         assert weight(candidate.layer_set, pair) == candidate.weight <= sum(pair) * LAYERS // 2
         alone = rerun(states, probe, candidate.layer_set)
         assert torch.allclose(alone, candidate.hidden, atol=1e-5)
-        assert _cosine(alone[None], states[-1].float()).item() == pytest.approx(candidate.similarity, abs=1e-5)
+        assert mean_cosine(alone[None], states[-1].float()).item() == pytest.approx(candidate.similarity, abs=1e-5)
 
 
 def test_zero_weight_is_the_full_model(decoders: Load) -> None:
@@ -101,7 +102,7 @@ def test_dp_is_at_most_brute_force(seed: int, decoders: Load) -> None:
         for skipped in combinations(range(2 * LAYERS), size):
             layer_set = LayerSet(LAYERS, frozenset(skipped))
             if weight(layer_set, pair) <= 6:
-                value = _cosine(rerun(states, probe, layer_set)[None], states[-1].float()).item()
+                value = mean_cosine(rerun(states, probe, layer_set)[None], states[-1].float()).item()
                 best[weight(layer_set, pair)] = max(value, best.get(weight(layer_set, pair), -1.0))
     found = {c.weight: c.similarity for c in solve(states, probe, pair)}
     assert found.keys() == best.keys()
@@ -119,7 +120,7 @@ def test_dp_beats_greedy_removal_mostly(decoders: Load) -> None:
         for j in range(1, LAYERS + 1):
             options = [skipped | {i} for i in range(2 * LAYERS) if i not in skipped]
             scored = [
-                (_cosine(rerun(states, probe, LayerSet(LAYERS, s))[None], states[-1].float()).item(), s)
+                (mean_cosine(rerun(states, probe, LayerSet(LAYERS, s))[None], states[-1].float()).item(), s)
                 for s in options
             ]
             value, skipped = max(scored, key=lambda pair: pair[0])
