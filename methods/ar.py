@@ -18,6 +18,7 @@ class AR:
 
     taps = Taps()
     reuse_prefix = False
+    greedy_only = False
 
     def __init__(self, name: str = "ar"):
         self.name = name

@@ -47,6 +47,8 @@ class ASD:
         ConfigError: a value out of range, or `rules_extra`.
     """
 
+    greedy_only = False
+
     def __init__(
         self,
         name: str = "asd_style",

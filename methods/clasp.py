@@ -53,6 +53,8 @@ class CLaSp:
         ConfigError: a setting that works with no model.
     """
 
+    greedy_only = False
+
     def __init__(
         self,
         name: str = "clasp",

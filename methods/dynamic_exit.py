@@ -38,7 +38,6 @@ from ssd_bench.metrics import tpt
 from ssd_bench.probe import Probe
 
 GAMMA_MODES = ("dynamic", "tpl_star")
-HEAD_ROWS = 4096  # vocabulary entries per pass of the LM head over the shadow streams: bounds the logits in memory
 
 log = logging.getLogger(__name__)
 
@@ -56,6 +55,8 @@ class DEL:
         draft_len_grid: smallest and largest γ of the TPL table.
         reuse_prefix: verify on saved states where that is possible (E = 1).
     """
+
+    greedy_only = False
 
     def __init__(
         self,
@@ -93,7 +94,7 @@ class DEL:
         if dims.n_layers < 2:
             raise ConfigError("model.n_layers", dims.n_layers, "at least 2 blocks: an exit comes before the last one")
         self._n_layers = dims.n_layers
-        self._sets = [exit_set(dims.n_layers, exit_layer) for exit_layer in range(1, dims.n_layers)]
+        self._sets = [LayerSet.exit(dims.n_layers, blocks) for blocks in range(1, dims.n_layers)]
         blocks = tuple(range(2, 2 * dims.n_layers, 2))
         self.taps = Taps(prefill=(*blocks, 2 * dims.n_layers) if self._window else (), verify=blocks)
 
@@ -130,7 +131,7 @@ class DEL:
             states = torch.cat([self._prompt_states[:-1], states], dim=1)
             target = torch.cat([probe.predict(self._prompt_states[-1]), target])
             self._prompt_states = None
-        tokens, confidence = shadow_tokens(probe, states, verification.logits.shape[-1], target.device)
+        tokens, confidence = probe.predict_confident(states)
         match = (tokens == target).cpu()
         counted = self._counted(match, prompt)
         self._statistics.update(match[:, :counted], confidence[:, :counted].cpu())
@@ -193,30 +194,6 @@ class ShadowStatistics:
         if len(means) < 2:
             log.debug("exit %d: threshold from %d of 2 kinds, counts %s", exit_layer, len(means), counts)
         return sum(means) / len(means) if means else 0.5
-
-
-def exit_set(n_layers: int, exit_layer: int) -> LayerSet:
-    """The layer set of the first `exit_layer` of L blocks."""
-    return LayerSet(n_layers, frozenset(range(2 * exit_layer, 2 * n_layers)))
-
-
-def shadow_tokens(probe: Probe, states: Tensor, vocab_size: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """What streams [..., d] predict: argmax token ids, the lowest among equals, and their raw softmax probabilities.
-
-    Args:
-        vocab_size: V; no more than `HEAD_ROWS` logits of a stream are held at a time.
-        device: of the LM head, and of the results [...].
-    """
-    shape = states.shape[:-1]
-    best = torch.full(shape, float("-inf"), device=device)
-    mass, ids = best.clone(), torch.zeros(shape, dtype=torch.long, device=device)
-    for entries in torch.arange(vocab_size, device=device).split(HEAD_ROWS):
-        logits = probe.token_logits(states, entries)
-        top, at = logits.max(-1)
-        ids = torch.where(top > best, entries[at], ids)
-        best = torch.maximum(best, top)
-        mass = torch.logaddexp(mass, logits.logsumexp(-1))
-    return ids, (best - mass).exp()
 
 
 def tpl_table(alphas: Tensor, n_layers: int, grid: tuple[int, int]) -> Tensor:

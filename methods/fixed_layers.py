@@ -34,6 +34,7 @@ class FixedLayers:
     """
 
     taps = Taps()
+    greedy_only = False
 
     def __init__(
         self,

@@ -56,6 +56,8 @@ class KnapSpec:
         reuse_prefix: verify from the first skipped sublayer on saved states.
     """
 
+    greedy_only = False
+
     def __init__(
         self,
         name: str = "knapspec",

@@ -30,6 +30,7 @@ class LayerSkip:
     """
 
     taps = Taps()
+    greedy_only = False
 
     def __init__(
         self, name: str = "layerskip", exit_layer: int = 8, draft_len: int = 6, reuse_prefix: bool = True
@@ -49,8 +50,7 @@ class LayerSkip:
         """
         if self._exit > dims.n_layers:
             raise ConfigError("method.exit_layer", self._exit, f"at most {dims.n_layers}, the blocks of {dims.name}")
-        skipped = range(2 * self._exit, 2 * dims.n_layers)
-        self._draft = LayerDraft(LayerSet(dims.n_layers, frozenset(skipped)), self._draft_len)
+        self._draft = LayerDraft(LayerSet.exit(dims.n_layers, self._exit), self._draft_len)
 
     def prepare(self, probe: Probe, prompts: Sequence[Sequence[int]]) -> None:
         """Nothing to prepare: exit and length are given."""

@@ -8,8 +8,8 @@ the n-grams are chains after the root, merged where they begin alike. Depths are
 and ancestors are what its mask shows; window and n-grams never see each other.
 
 Only n-grams are candidates. A window node that happens to hold the target's token could be accepted without any loss,
-but that is another algorithm, with Jacobi's gains on top (G = 0 would no longer be AR), so `WindowTree` leaves the
-window out of the children that verification walks. Merged n-grams make the walk find the longest one.
+but that is another algorithm, with Jacobi's gains on top (G = 0 would no longer be AR), so the
+window is no candidate. Merged n-grams make the walk find the longest one.
 
 Where paper and released codes differ, a switch says which is followed:
 
@@ -28,8 +28,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cached_property
 
 from ssd_bench.engine import SCRATCH
 from ssd_bench.errors import ConfigError
@@ -59,6 +57,7 @@ class Lookahead:
 
     taps = Taps()
     reuse_prefix = False
+    greedy_only = False
 
     def __init__(
         self,
@@ -104,14 +103,14 @@ class Lookahead:
         if self._from_prompt:
             self._read(prefill.prompt)
 
-    def propose(self, context: Context) -> WindowTree:
+    def propose(self, context: Context) -> TokenTree:
         """The window and, once it is full, the pool's n-grams for the root, both within the length limit."""
         if self._from_prompt:
             self._read(context.output[len(self._text) - len(self._prompt) :])
         root, room = context.output[-1], context.max_draft
         self._rows = within(self._rows, room)
         grams = self._pool.after(root) if self._full else ()
-        return WindowTree.of(root, [gram[: min(self._guess_len, room)] for gram in grams], self._rows)
+        return window_tree(root, [gram[: min(self._guess_len, room)] for gram in grams], self._rows)
 
     def observe(self, verification: Verification, probe: Probe) -> Estimate | None:
         """Extend the window by the argmax at its newest row, the pool by its columns."""
@@ -144,50 +143,33 @@ class Lookahead:
                 self._pool.enter(key, tuple(gram))
 
 
-@dataclass(frozen=True)
-class WindowTree(TokenTree):
-    """A tree of candidates and of window nodes, which are computed but never accepted.
+def window_tree(root: int, grams: Sequence[Sequence[int]], rows: Sequence[Sequence[int]]) -> TokenTree:
+    """The root and the n-grams merged to a prefix tree, the candidates; then R_0, R_1, .. row by row.
 
-    Attributes:
-        candidates: the first nodes, root included, that verification may accept; the others are the window.
+    Args:
+        root: newest output token.
+        grams: in the pool's order.
+        rows: R_0 one shorter than every other row (which are equally long), or R_0 alone.
     """
-
-    candidates: int = 1
-
-    @cached_property
-    def children(self) -> tuple[tuple[int, ...], ...]:
-        """Children of every node that are candidates, in node order."""
-        parts = self.tokens[: self.candidates], self.parents[: self.candidates]
-        return TokenTree(*parts).children + ((),) * (len(self) - self.candidates)
-
-    @classmethod
-    def of(cls, root: int, grams: Sequence[Sequence[int]], rows: Sequence[Sequence[int]]) -> WindowTree:
-        """The root, the n-grams merged to a prefix tree, then R_0, R_1, .. row by row.
-
-        Args:
-            root: newest output token.
-            grams: candidates, in the pool's order.
-            rows: R_0 one shorter than every other row (which are equally long), or R_0 alone.
-        """
-        tokens, parents = [root], [-1]
-        known: dict[tuple[int, int], int] = {}
-        for gram in grams:
-            node = 0
-            for token in gram:
-                if (node, token) not in known:
-                    known[node, token] = len(tokens)
-                    tokens.append(token)
-                    parents.append(node)
-                node = known[node, token]
-        candidates = len(tokens)
-        above = [0, *range(candidates, candidates + len(rows[0]))]  # C_0, C_1, ..
-        tokens += rows[0]
-        parents += above[:-1]
-        for row in rows[1:]:
-            parents += above[: len(row)]
-            above = list(range(len(tokens), len(tokens) + len(row)))
-            tokens += row
-        return cls(tuple(tokens), tuple(parents), candidates=candidates)
+    tokens, parents = [root], [-1]
+    known: dict[tuple[int, int], int] = {}
+    for gram in grams:
+        node = 0
+        for token in gram:
+            if (node, token) not in known:
+                known[node, token] = len(tokens)
+                tokens.append(token)
+                parents.append(node)
+            node = known[node, token]
+    candidates = len(tokens)
+    above = [0, *range(candidates, candidates + len(rows[0]))]  # C_0, C_1, ..
+    tokens += rows[0]
+    parents += above[:-1]
+    for row in rows[1:]:
+        parents += above[: len(row)]
+        above = list(range(len(tokens), len(tokens) + len(row)))
+        tokens += row
+    return TokenTree(tuple(tokens), tuple(parents), n_candidates=candidates)
 
 
 class Pool:

@@ -33,6 +33,11 @@ class LayerSet:
         return cls(n_layers)
 
     @classmethod
+    def exit(cls, n_layers: int, blocks: int) -> LayerSet:
+        """The first `blocks` of L blocks: an early exit."""
+        return cls(n_layers, frozenset(range(2 * blocks, 2 * n_layers)))
+
+    @classmethod
     def skipping(cls, n_layers: int, attn: Iterable[int] = (), mlp: Iterable[int] = ()) -> LayerSet:
         """The set that skips the attention of blocks `attn` and the MLP of blocks `mlp` (block indices).
 

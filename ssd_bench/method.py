@@ -151,13 +151,13 @@ class Method(Protocol):
         name: name in tables; the preset's name.
         taps: states to keep; read before every forward pass, so it may change from step to step.
         reuse_prefix: whether its paper verifies from the first skipped sublayer on saved draft states.
-
-    A method without a sampling mode also has `greedy_only = True`; a run with decode.mode=sample then refuses it.
+        greedy_only: whether it has no sampling mode; a run with decode.mode=sample then refuses it.
     """
 
     name: str
     taps: Taps
     reuse_prefix: bool
+    greedy_only: bool
 
     def check(self, dims: ModelDims) -> None:
         """Raise ConfigError for settings that this model rules out; called before the weights load."""

@@ -212,18 +212,32 @@ class Decoder:
         return self.ops.norm_linear(hidden, self.norm, self.arch.eps, head, None).float()
 
     def predict(self, hidden: Tensor) -> Tensor:
-        """Argmax token id of each of n streams [n, d], slice by slice of the vocabulary: no [n, V] logits are held."""
-        if len(hidden) <= NODE_LIMIT:
-            return self.logits(hidden).argmax(-1)
+        """Argmax token id of each of n streams [n, d], the lowest among equals."""
+        return self._top(hidden, confidence=False)[0]
+
+    def predict_confident(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
+        """`predict`, and the raw softmax probabilities of those tokens, [n] float32."""
+        ids, best, mass = self._top(hidden, confidence=True)
+        return ids, (best - mass).exp()
+
+    def _top(self, hidden: Tensor, confidence: bool) -> tuple[Tensor, Tensor, Tensor]:
+        """Ids, their logits and, if asked for, the log of the exponentials' sum, slice by slice of the vocabulary.
+
+        No [n, V] logits of many streams are held.
+        """
         hidden = hidden.to(self.head_weight.device)
-        best, ids = hidden.new_full((len(hidden),), float("-inf"), dtype=torch.float32), None
-        for start in range(0, len(self.head_weight), HEAD_ROWS):
-            rows = self.head_weight[start : start + HEAD_ROWS]
-            top, at = self.ops.norm_linear(hidden, self.norm, self.arch.eps, rows, None).float().max(-1)
-            ids = at + start if ids is None else torch.where(top > best, at + start, ids)
+        step = len(self.head_weight) if len(hidden) <= NODE_LIMIT else HEAD_ROWS
+        best = hidden.new_full((len(hidden),), float("-inf"), dtype=torch.float32)
+        ids, mass = torch.zeros_like(best, dtype=torch.long), best
+        for start in range(0, len(self.head_weight), step):
+            rows = self.head_weight[start : start + step]
+            logits = self.ops.norm_linear(hidden, self.norm, self.arch.eps, rows, None).float()
+            top, at = logits.max(-1)
+            ids = torch.where(top > best, at + start, ids)
             best = torch.maximum(best, top)
-        assert ids is not None
-        return ids
+            if confidence:
+                mass = torch.logaddexp(mass, logits.logsumexp(-1))
+        return ids, best, mass
 
     def forward(
         self, hidden: Tensor, nodes: Nodes, cache: KVCache, sublayers: Sequence[int], taps: Sequence[int] = ()

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 if TYPE_CHECKING:
+    from ssd_bench.engine import Generation
     from ssd_bench.kv_cache import KVCache
     from ssd_bench.latency import Latency
+    from ssd_bench.method import Method
     from ssd_bench.model import Decoder
 
 
 class Probe:
     """Reads the model and the committed prefix; changes nothing that decoding sees.
+
+    Args:
+        decoder: the model.
+        cache: the engine's.
+        generate: the engine's `generate`, where the probe belongs to one.
 
     Attributes:
         n_layers: L.
@@ -24,8 +31,8 @@ class Probe:
 
     latency: Latency
 
-    def __init__(self, decoder: Decoder, cache: KVCache):
-        self._decoder, self._cache = decoder, cache
+    def __init__(self, decoder: Decoder, cache: KVCache, generate: Callable[..., Generation] | None = None):
+        self._decoder, self._cache, self._generate = decoder, cache, generate
         self.n_layers = decoder.arch.n_layers
 
     def apply_sublayer(self, i: int, hidden: Tensor, prefix_len: int) -> Tensor:
@@ -51,10 +58,23 @@ class Probe:
         flat = hidden.reshape(-1, hidden.shape[-1])
         return self._decoder.predict(flat).view(hidden.shape[:-1])
 
+    def predict_confident(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
+        """`predict`, and the raw softmax probabilities [..., ] of those tokens, float32."""
+        ids, probability = self._decoder.predict_confident(hidden.reshape(-1, hidden.shape[-1]))
+        return ids.view(hidden.shape[:-1]), probability.view(hidden.shape[:-1])
+
     def token_logits(self, hidden: Tensor, tokens: Tensor) -> Tensor:
         """Float32 logits [..., k] of k vocabulary entries, after final norm and LM head, over streams [..., d]."""
         flat = hidden.reshape(-1, hidden.shape[-1])
         return self._decoder.logits(flat, tokens).view(*hidden.shape[:-1], len(tokens))
+
+    def generate(self, method: Method, prompt: Sequence[int], max_new_tokens: int) -> Generation:
+        """Decode a prompt with another method, as a run does; for `prepare` only, since it takes the cache.
+
+        A caller that compares methods by time gives each the same prompts and starts with one that does not count.
+        """
+        assert self._generate is not None, "this probe has no engine"
+        return self._generate(method, prompt, max_new_tokens=max_new_tokens)
 
     def top2_gap(self, tokens: Sequence[int]) -> float:
         """Difference of the two largest next-token logits after `tokens`; uses and empties the cache."""

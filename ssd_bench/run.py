@@ -82,7 +82,7 @@ def plan(cfg: DictConfig) -> Plan:
     method, task, source = (_built(cfg, group) for group in ("method", "task", "data"))
     model: ModelSource = _built(cfg, "model")
     decoding = Decoding(**config["decode"])
-    if getattr(method, "greedy_only", False) and not decoding.greedy:
+    if method.greedy_only and not decoding.greedy:
         raise ConfigError("decode.mode", decoding.mode, f"greedy: method={method.name} has no sampling mode")
     if decoding.max_new_tokens is None:
         decoding = Decoding(**config["decode"] | {"max_new_tokens": task.max_new_tokens})

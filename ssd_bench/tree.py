@@ -20,11 +20,14 @@ class TokenTree:
         draft_probs: [m, V], row i the distribution that the children of node i were drawn from, without
             replacement and in node order (every node with children needs a row); None when candidates were not
             drawn at random.
+        n_candidates: the leading nodes, root included, that verification may accept; None: all. The others are only
+            computed, for what the method reads from them. No candidate has a parent among them.
     """
 
     tokens: tuple[int, ...]
     parents: tuple[int, ...]
     draft_probs: Tensor | None = None
+    n_candidates: int | None = None
 
     def __post_init__(self) -> None:
         if len(self.tokens) != len(self.parents) or not self.tokens:
@@ -53,10 +56,15 @@ class TokenTree:
         return tuple(depths)
 
     @cached_property
+    def draft_len(self) -> int:
+        """k, candidates on the longest path."""
+        return max(self.depths[: self.n_candidates])
+
+    @cached_property
     def children(self) -> tuple[tuple[int, ...], ...]:
-        """Children of every node, in node order."""
+        """Those children of every node that are candidates, in node order."""
         lists: list[list[int]] = [[] for _ in self.tokens]
-        for node, parent in enumerate(self.parents[1:], start=1):
+        for node, parent in enumerate(self.parents[1 : self.n_candidates], start=1):
             lists[parent].append(node)
         return tuple(tuple(nodes) for nodes in lists)
 
@@ -76,7 +84,10 @@ class TokenTree:
         probs = None
         if self.draft_probs is not None:
             probs = self.draft_probs[[i for i in keep if i < len(self.draft_probs)]]
-        return TokenTree(tuple(self.tokens[i] for i in keep), tuple(new[self.parents[i]] for i in keep), probs)
+        candidates = None if self.n_candidates is None else sum(i < self.n_candidates for i in keep)
+        return TokenTree(
+            tuple(self.tokens[i] for i in keep), tuple(new[self.parents[i]] for i in keep), probs, candidates
+        )
 
 
 def comb(levels: Sequence[Sequence[int]], probs: Sequence[Tensor] | None = None) -> TokenTree:

@@ -15,11 +15,12 @@ from torch import Tensor
 
 from methods import dynamic_exit
 from methods.ar import AR
-from methods.dynamic_exit import DEL, ShadowStatistics, best_exit, exit_set, shadow_tokens, tpl_table
+from methods.dynamic_exit import DEL, ShadowStatistics, best_exit, tpl_table
 from ssd_bench.command import CONF
 from ssd_bench.engine import Engine
 from ssd_bench.errors import ConfigError
 from ssd_bench.latency import Latency
+from ssd_bench.layer_set import LayerSet
 from ssd_bench.method import Context, Estimate, LayerDraft, ModelDims, Prefill, Verification
 from ssd_bench.model import Decoder
 from ssd_bench.probe import Probe
@@ -57,11 +58,11 @@ class HeadlessProbe:
 
     latency = Latency(1.0, 0.0, 1.0)
 
-    def token_logits(self, hidden: Tensor, tokens: Tensor) -> Tensor:
-        return hidden[..., tokens].float()
-
     def predict(self, hidden: Tensor) -> Tensor:
         return hidden.argmax(-1)
+
+    def predict_confident(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
+        return hidden.argmax(-1), hidden.float().softmax(-1).amax(-1)
 
 
 HEADLESS: Any = HeadlessProbe()
@@ -128,7 +129,7 @@ def test_two_steps_by_hand() -> None:
     )  # fmt: skip
     method.start(Prefill([0, 1, 2], prompt))  # its first position is not in the window of min(32, P - 1)
     first = method.propose(Context(1, 3, [0], 20))
-    assert (first.layer_set, first.max_len, first.stop_below) == (exit_set(3, 1), 1, 0.0)
+    assert (first.layer_set, first.max_len, first.stop_below) == (LayerSet.exit(3, 1), 1, 0.0)
     step = seen(1, 4, [(1, 0.4), (0, 0.7)], [(2, 0.5), (1, 0.6)], [(2, 0.9), (0, 0.9)])
     estimate = method.observe(step, probe)
     assert torch.allclose(method._statistics.counts, torch.tensor([[1.0, 2.0], [3.0, 0.0]]).double())
@@ -136,7 +137,7 @@ def test_two_steps_by_hand() -> None:
     assert estimate is not None and (estimate.alpha, estimate.draft_len) == (1.0, 17)
     assert estimate.tokens_per_s == pytest.approx(1000 * 18 / (3 + 17 * 2) / 2)  # TPL over a block's 2 ms
     second = method.propose(Context(2, 4, [0, 0], 20))
-    assert (second.layer_set, second.max_len) == (exit_set(3, 2), 18)
+    assert (second.layer_set, second.max_len) == (LayerSet.exit(3, 2), 18)
     assert second.stop_below == pytest.approx(2 / 3)
     step = seen(
         2, 6, [(1, 0.6), (1, 0.5), (2, 0.5)], [(0, 0.9), (0, 0.4), (2, 0.8)], [(0, 0.9), (1, 0.9), (2, 0.9)]
@@ -147,7 +148,7 @@ def test_two_steps_by_hand() -> None:
     assert estimate is not None and estimate.draft_len == 1 and estimate.alpha == pytest.approx(3 / 7)
     assert estimate.tokens_per_s == pytest.approx(1000 * (10 / 7) / 4 / 2)
     third = method.propose(Context(3, 6, [0] * 4, 20))
-    assert third.layer_set == exit_set(3, 1) and third.stop_below == pytest.approx((0.6 + 0.525) / 2)
+    assert third.layer_set == LayerSet.exit(3, 1) and third.stop_below == pytest.approx((0.6 + 0.525) / 2)
 
 
 WRONG = ([(0, 0.6)] * 3, [(0, 0.6)] * 3, [(1, 0.9)] * 3)  # both exits err at every position
@@ -169,7 +170,7 @@ def test_no_agreement_at_all(options: dict, length: int) -> None:
         assert estimate.tokens_per_s == pytest.approx(1000 / 6)  # that of decoding without drafts
         assert method._statistics.counts.tolist() == [[0, count]] * 2
         draft = method.propose(Context(step + 1, 9, [0], 20))
-        assert (draft.layer_set, draft.max_len) == (exit_set(3, 1), length)
+        assert (draft.layer_set, draft.max_len) == (LayerSet.exit(3, 1), length)
 
 
 @pytest.mark.parametrize(("cap", "length"), [(18, 17), (4, 4)])
@@ -178,7 +179,7 @@ def test_tpl_star_drafts_gamma_up_to_the_cap_without_a_threshold(cap: int, lengt
     method.start(Prefill([0, 1], None))
     assert method.propose(Context(1, 2, [0], 20)).max_len == 1
     method.observe(seen(1, 3, *[[(1, 0.9)] * 2] * 3), HEADLESS)
-    assert method.propose(Context(2, 3, [0], 20)) == LayerDraft(exit_set(3, 1), length, 0.0)
+    assert method.propose(Context(2, 3, [0], 20)) == LayerDraft(LayerSet.exit(3, 1), length, 0.0)
 
 
 @pytest.mark.parametrize("n_layers", [2, 4, 32, 80])
@@ -201,29 +202,6 @@ def test_tpl_is_its_formula_and_its_maximum_the_first() -> None:
     assert choose([0.5, 0.6], 4) == (1, 1)  # 1.5 / 5 = 0.3 is above 1.6 / 6 and 1/4
     assert choose([0.0, 0.9, 0.9], 4) == (2, 3)  # 3.439 / 10 is above 2.71 / 8, 4.0951 / 12 and all that exit 3 has
     assert choose([0.0, 0.0], 4, (1, 3)) == (1, 1)
-
-
-@pytest.mark.parametrize("k", [1, 18])
-@pytest.mark.parametrize("rows", [7, 4096])
-def test_shadow_tokens_are_those_of_the_whole_vocabulary(
-    k: int, rows: int, decoders: Load, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """L - 1 rows over k + 1 nodes, for the shortest and the longest draft and any slices of the LM head."""
-    monkeypatch.setattr(dynamic_exit, "HEAD_ROWS", rows)
-    decoder = decoders("qwen2", torch.float32)
-    probe = Probe(decoder, decoder.new_cache(8))
-    states = torch.randn(LAYERS - 1, k + 1, decoder.arch.width, generator=torch.Generator().manual_seed(k))
-    tokens, confidence = shadow_tokens(probe, states, VOCAB, states.device)
-    whole = torch.stack([decoder.logits(states[row]) for row in range(LAYERS - 1)])
-    assert tokens.shape == confidence.shape == (LAYERS - 1, k + 1)
-    assert torch.equal(tokens, whole.argmax(-1)) and torch.equal(tokens, probe.predict(states))
-    torch.testing.assert_close(confidence, whole.softmax(-1).amax(-1))
-
-
-def test_equal_logits_give_the_lowest_token(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dynamic_exit, "HEAD_ROWS", 2)
-    states = torch.tensor([[1.0, 3.0, 0.0, 3.0, 3.0]])
-    assert shadow_tokens(HEADLESS, states, 5, states.device)[0].tolist() == [1]
 
 
 @pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3"])
@@ -284,8 +262,8 @@ def test_first_step_drafts_one_token_then_up_to_the_cap(decoders: Load) -> None:
     made = decode(decoders(), DEL(draft_cap=5), PROMPTS[1], 40)
     lengths = [step.draft_len for step in made.steps]
     assert lengths[0] == 1 and 1 <= max(lengths[1:]) <= 5
-    assert made.steps[0].layer_set == exit_set(LAYERS, 1)
-    assert all(step.layer_set in [exit_set(LAYERS, e) for e in range(1, LAYERS)] for step in made.steps)
+    assert made.steps[0].layer_set == LayerSet.exit(LAYERS, 1)
+    assert all(step.layer_set in [LayerSet.exit(LAYERS, e) for e in range(1, LAYERS)] for step in made.steps)
 
 
 @pytest.mark.parametrize("name", PRESETS)

@@ -15,7 +15,7 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig
 
 from methods.ar import AR
-from methods.lookahead import Lookahead, Pool, WindowTree, within
+from methods.lookahead import Lookahead, Pool, window_tree, within
 from ssd_bench.engine import SCRATCH, Generation
 from ssd_bench.errors import ConfigError
 from ssd_bench.method import Context, Estimate, Prefill, Verification
@@ -41,13 +41,13 @@ class Watched(Lookahead):
         self.pools: list[dict[int, list[tuple[int, ...]]]] = []
         self.emitted: list[list[int]] = []
 
-    def propose(self, context: Context) -> WindowTree:
+    def propose(self, context: Context) -> TokenTree:
         self.proposed = super().propose(context)
         return self.proposed
 
     def observe(self, verification: Verification, probe: Probe) -> Estimate | None:
         assert verification.tree is self.proposed  # the engine had nothing to trim
-        assert verification.path[-1] < self.proposed.candidates
+        assert verification.path[-1] < self.proposed.n_candidates
         self.fed |= set(self.proposed.tokens)
         super().observe(verification, probe)
         self.pools.append({key: list(grams) for key, grams in self._pool._grams.items()})
@@ -71,7 +71,7 @@ def test_mask_and_positions() -> None:
     """W = 5, N = 4, G = 2, against the rules: what each node sees, and where it stands after the root."""
     W, N, G = 5, 4, 2
     rows = [[100 * row + j for j in range(W - (row == 0))] for row in range(N - 1)]
-    tree = WindowTree.of(7, [(41, 42, 43), (51, 52, 53)], rows)
+    tree = window_tree(7, [(41, 42, 43), (51, 52, 53)], rows)
     names: list[tuple] = [("root",), *(("g", k, i) for k in range(G) for i in range(N - 1))]
     names += [("R", row, j) for row in range(N - 1) for j in range(len(rows[row]))]
     assert len(tree) == len(names) == W * (N - 1) + G * (N - 1)
@@ -96,9 +96,9 @@ def test_mask_and_positions() -> None:
 
 def test_window_nodes_are_no_candidates() -> None:
     """The window begins as one guess does and goes on as AR would; the walk keeps to the n-grams."""
-    tree = WindowTree.of(1, [(2, 3), (2, 4, 5)], [[2, 9], [2, 9, 9], [9, 9, 9]])
-    assert tree.tokens[: tree.candidates] == (1, 2, 3, 4, 5) and tree.parents[: tree.candidates] == (-1, 0, 1, 1, 3)
-    assert all(child < tree.candidates for nodes in tree.children for child in nodes)
+    tree = window_tree(1, [(2, 3), (2, 4, 5)], [[2, 9], [2, 9, 9], [9, 9, 9]])
+    assert tree.tokens[: tree.n_candidates] == (1, 2, 3, 4, 5) and tree.parents[: tree.n_candidates] == (-1, 0, 1, 1, 3)
+    assert all(child < tree.n_candidates for nodes in tree.children for child in nodes)
     assert all(len({tree.tokens[c] for c in nodes}) == len(nodes) for nodes in tree.children)
     predicted = dict(enumerate([2, 4, 9, 5, 6]))
     assert verify_greedy(tree, [predicted.get(node, 9) for node in range(len(tree))]) == ([0, 1, 3, 4], 6)
@@ -312,7 +312,7 @@ def test_columns_beyond_the_length_limit_are_dropped() -> None:
     assert within(rows, 2) == [[], [4], [8]] and within(rows, 1) == within(rows, 0) == [[], [], []]
     assert within([[1, 2, 3]], 2) == [[1, 2]] and within([[1, 2, 3]], 0) == [[]]
     for room in range(7):
-        assert max(WindowTree.of(0, [], within(rows, room)).depths) <= room
+        assert max(window_tree(0, [], within(rows, room)).depths) <= room
 
 
 def test_largest_settings_fit_the_cache(decoders: Load) -> None:
@@ -335,8 +335,8 @@ def test_bad_settings_are_refused(bad: dict) -> None:
 
 
 def test_a_plain_tree_has_the_same_nodes() -> None:
-    """`WindowTree` differs from a tree in what may be accepted, in nothing that the forward pass sees."""
-    tree = WindowTree.of(1, [(2, 3)], [[4], [5, 6]])
+    """It differs from a tree in what may be accepted, in nothing that the forward pass sees."""
+    tree = window_tree(1, [(2, 3)], [[4], [5, 6]])
     plain = TokenTree(tree.tokens, tree.parents)
     assert tree.depths == plain.depths and torch.equal(tree.mask(), plain.mask()) and tree.is_chain == plain.is_chain
     assert tree.trimmed(9, 99) is tree

@@ -63,7 +63,7 @@ def _model(recipe: Recipe, folder: Path) -> dict[str, Any]:
     network, n_layers = Network.load(folder, recipe.size).eval(), recipe.size.n_layers
     writer = Writer(folder)
     uniform = pattern_set("uniform", RATIO, n_layers).skipped
-    exit_half = LayerSet.full(n_layers).skipped | set(range(n_layers, 2 * n_layers))
+    exit_half = LayerSet.exit(n_layers, n_layers // 2).skipped
     domains: dict[str, dict[str, Any]] = {}
     tests: dict[str, Agreement] = {}
     for domain in tqdm(recipe.mix, desc=f"evaluate {recipe.name}", unit="domain"):

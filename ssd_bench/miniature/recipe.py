@@ -9,8 +9,8 @@ from typing import Any
 
 # Share of the training tokens that each domain of `corpus.DOMAINS` gets.
 MIX = {
-    "arithmetic": 0.18, "boxed": 0.05, "articles": 0.10, "briefs": 0.04, "reports": 0.12, "stories": 0.04,
-    "translation": 0.09, "sql": 0.10, "functions": 0.08, "instructions": 0.20,
+    "arithmetic": 0.22, "boxed": 0.06, "articles": 0.09, "briefs": 0.03, "reports": 0.11, "stories": 0.03,
+    "translation": 0.06, "sql": 0.11, "functions": 0.07, "instructions": 0.22,
 }  # fmt: skip
 
 
@@ -59,14 +59,14 @@ class Recipe:
     size: Size = Size()
     mix: Mapping[str, float] = field(default_factory=lambda: dict(MIX))
     seed: int = 0
-    steps: int = 3000
+    steps: int = 4400
     batches: int = 2
     batch_tokens: int = 1024
     prompt_weight: float = 0.2
     spare: float = 0.47
     spare_rate: float = 1.0
-    other_rate: float = 0.12
-    exit_weight: float = 0.2
+    other_rate: float = 0.04
+    exit_weight: float = 0.1
     matrix_lr: float = 0.01
     vector_lr: float = 0.01
     warmup: float = 0.0227

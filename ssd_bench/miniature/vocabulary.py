@@ -1,4 +1,4 @@
-"""The miniature's tokenizer: byte-level BPE over the corpus, one token a digit, and a chat template."""
+"""The miniature's tokenizer: byte-level BPE over the corpus, a token for every number to 99, and a chat template."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
 BOS, EOS, USER, ASSISTANT = "<s>", "</s>", "<|user|>", "<|assistant|>"
 DOCUMENTS = 2000  # of each domain, to learn the merges from
+NUMBERS = 1000  # times that each pair of digits is seen besides, so that all of them are merged
 CHAT = (
     "{{ bos_token }}{% for m in messages %}<|{{ m['role'] }}|>{{ m['content'] }}"
     "{% if m['role'] == 'assistant' %}{{ eos_token }}{% endif %}{% endfor %}"
@@ -20,13 +21,13 @@ CHAT = (
 
 def train(size: int, seed: int) -> PreTrainedTokenizerFast:
     """A tokenizer of `size` entries, learnt from training items alone."""
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
 
     core = Tokenizer(models.BPE())
-    # Digits apart: sums are learnt digit by digit, and no number is out of vocabulary.
+    # Two digits at a time: its numbers are below 100, and a sum is then one prediction from two tokens, without a carry.
     core.pre_tokenizer = pre_tokenizers.Sequence(
-        [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
+        [pre_tokenizers.Split(Regex(r"\d{1,2}"), "isolated"), pre_tokenizers.ByteLevel(add_prefix_space=False)]
     )
     core.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
@@ -40,7 +41,7 @@ def train(size: int, seed: int) -> PreTrainedTokenizerFast:
 
 
 def _texts(seed: int) -> list[str]:
-    texts = []
+    texts = [" ".join(f"{number:02d}" for number in range(100))] * NUMBERS
     for domain in corpus.DOMAINS:
         # long documents repeat the same sentences: a tenth of them is enough
         n = DOCUMENTS // 10 if domain == "reports" else DOCUMENTS

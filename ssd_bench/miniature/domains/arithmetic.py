@@ -1,7 +1,7 @@
 """Arithmetic word problems in the form of GSM8K, and the same sums as abstract mathematics in the form of AIME.
 
-The operations follow the order of the text, no number leaves 0..99 and what is added or taken away is at most 20, so
-that a tiny model that reads and writes digit by digit can learn them.
+The operations follow the order of the text, no number leaves 0..50 and what is added or taken away is at most 6, so
+that a tiny model sees every sum often enough to learn it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from ssd_bench.miniature.domains.item import Item
 TASK = "gsm8k"
 BOXED_TASK = "aime24"
 
-SMALL = 20  # largest number that is added or taken away
+LARGEST = 50
+SMALL = 6  # largest number that is added or taken away
 
 _PEOPLE = tuple(
     (name, pronoun)
@@ -191,10 +192,10 @@ def _draw(rng: random.Random, steps: Sequence[str]) -> tuple[dict[str, int], lis
             operator = step[-2]
             if operator == "/":  # only ever the first step; drawn from its quotient, to be exact
                 numbers["b"] = rng.randint(2, 9)
-                numbers["a"] = numbers["b"] * rng.randint(2, 9)
+                numbers["a"] = numbers["b"] * rng.randint(2, min(9, LARGEST // numbers["b"]))
             for letter in step.replace(operator, ""):
                 if letter not in numbers:
-                    numbers[letter] = rng.randint(2, 9 if operator == "*" else 79 if letter == "a" else SMALL)
+                    numbers[letter] = rng.randint(2, 9 if operator == "*" else LARGEST - SMALL if letter == "a" else SMALL)
             left = calculations[-1].result if calculations else numbers[step[0]]
             result = _result(left, operator, numbers[step[-1]])
             if result is None:
@@ -205,10 +206,10 @@ def _draw(rng: random.Random, steps: Sequence[str]) -> tuple[dict[str, int], lis
 
 
 def _result(left: int, operator: str, right: int) -> int | None:
-    """The result, or None outside 0..99 and outside the times table of 2 to 9; a quotient is exact as drawn."""
-    if operator == "*":
-        return left * right if 2 <= left <= 9 else None
+    """The result, or None outside 0..50 and outside the times table of 2 to 9; a quotient is exact as drawn."""
     if operator == "/":
         return left // right
-    total = left + right if operator == "+" else left - right
-    return total if 0 <= total <= 99 else None
+    if operator == "*" and not 2 <= left <= 9:
+        return None
+    result = {"*": left * right, "+": left + right, "-": left - right}[operator]
+    return result if 0 <= result <= LARGEST else None

@@ -8,7 +8,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
-from ssd_bench.miniature.domains.arithmetic import calculation
+from ssd_bench.miniature.domains.arithmetic import LARGEST, SMALL, calculation
 from ssd_bench.miniature.domains.item import Item
 
 TASK = "alpaca"
@@ -172,6 +172,19 @@ def _sums(rng: random.Random) -> Triple:
     return ask, ", ".join(sum_.partition("=")[0] for sum_ in solved), ", ".join(solved)
 
 
+def _count_on(rng: random.Random) -> Triple:
+    pace = rng.randint(2, SMALL)
+    numbers = list(range(rng.randint(0, pace), LARGEST + 1, pace))
+    first = rng.randrange(max(1, len(numbers) - 7))
+    numbers = numbers[first : first + 14]
+    way = rng.choice(("up", "down"))
+    if way == "down":
+        numbers.reverse()
+    ask = rng.choice(("Count {}.", "Go {} in steps."))
+    given = f"{len(numbers)} numbers from {numbers[0]} by {pace}"
+    return ask.format(way), given, " ".join(map(str, numbers))
+
+
 def _repeat(rng: random.Random) -> Triple:
     words = rng.sample(WORDS + NAMES + TOWNS + OBJECTS, rng.randint(6, 14))
     ask = rng.choice(("Repeat the words.", "Say this again.", "Copy the list."))
@@ -190,6 +203,6 @@ def _look_up(rng: random.Random) -> Triple:
 KINDS: tuple[Callable[[random.Random], Triple], ...] = (
     *(_three, _sort, _reverse, _odd, _question, _past, _opposite),
     *(_count, _sentiment, _extract, _email, _capitals, _join),
-    *(_sums,) * 8,
+    *(_sums, _count_on) * 6,
     *(_repeat, _look_up) * 2,
 )

@@ -1,0 +1,53 @@
+"""What methods may ask of the model outside the decode loop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from methods.ar import AR
+from methods.fixed_layers import FixedLayers
+from ssd_bench import model
+from ssd_bench.engine import Engine
+from ssd_bench.model import Decoder
+from ssd_bench.probe import Probe
+from ssd_bench.sampling import Decoding
+from tests.conftest import CONTEXT
+
+Load = Callable[..., Decoder]
+
+
+@pytest.mark.parametrize("n", [2, 60])
+@pytest.mark.parametrize("rows", [7, 4096])
+def test_predictions_are_those_of_the_whole_vocabulary(
+    n: int, rows: int, decoders: Load, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For few streams and for more than are predicted in one piece, with any slices of the LM head."""
+    monkeypatch.setattr(model, "HEAD_ROWS", rows)
+    decoder = decoders("qwen2", torch.float32)
+    states = torch.randn(3, n, decoder.arch.width, generator=torch.Generator().manual_seed(n))
+    tokens, confidence = Probe(decoder, decoder.new_cache(8)).predict_confident(states)
+    whole = torch.stack([decoder.logits(some) for some in states])
+    assert tokens.shape == confidence.shape == (3, n)
+    assert torch.equal(tokens, whole.argmax(-1))
+    assert torch.equal(tokens, Probe(decoder, decoder.new_cache(8)).predict(states))
+    torch.testing.assert_close(confidence, whole.softmax(-1).amax(-1))
+
+
+def test_equal_logits_give_the_lowest_token(decoders: Load, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(model, "HEAD_ROWS", 7)
+    decoder = decoders("llama", torch.float32)
+    states = torch.zeros(60, decoder.arch.width)
+    assert decoder.predict(states).tolist() == [0] * 60
+
+
+def test_generate_decodes_as_the_engine_does(decoders: Load) -> None:
+    decoder = decoders("llama")
+    engine = Engine(decoder, decoder.new_cache(CONTEXT), Decoding(max_new_tokens=20), frozenset(), CONTEXT - 20)
+    method = FixedLayers(skip_attn=[1])
+    made = engine.probe.generate(AR(), [5, 6, 7], max_new_tokens=9)
+    assert made.output == engine.generate(AR(), [5, 6, 7]).output[:9] and made.finish_reason == "length"
+    method.check(decoder.arch.dims("tiny"))
+    assert engine.probe.generate(method, [5, 6, 7], max_new_tokens=9).output == made.output
