@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ssd_bench.method import Context, Estimate, ModelDims, Prefill, Taps, Verification
+from ssd_bench.method import Context, Estimate, ModelDims, Prefill, Sample, Taps, Verification
 from ssd_bench.probe import Probe
 from ssd_bench.tree import TokenTree
 
@@ -26,7 +26,7 @@ class AR:
     def check(self, dims: ModelDims) -> None:
         """Works with every model."""
 
-    def prepare(self, probe: Probe, prompts: Sequence[Sequence[int]]) -> None:
+    def prepare(self, probe: Probe, samples: Sequence[Sample]) -> None:
         """Nothing to prepare."""
 
     def start(self, prefill: Prefill) -> None:

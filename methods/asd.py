@@ -24,7 +24,7 @@ from torch import Tensor
 
 from ssd_bench.errors import ConfigError
 from ssd_bench.layer_set import LayerSet
-from ssd_bench.method import Context, Estimate, LayerDraft, ModelDims, Prefill, Taps, Verification
+from ssd_bench.method import Context, Estimate, LayerDraft, ModelDims, Prefill, Sample, Taps, Verification
 from ssd_bench.probe import Probe
 
 
@@ -98,7 +98,7 @@ class ASD:
         around = tuple(range(2, 2 * dims.n_layers - 2))
         self.taps = Taps(prefill=around, verify=around if self._refresh else ())
 
-    def prepare(self, probe: Probe, prompts: Sequence[Sequence[int]]) -> None:
+    def prepare(self, probe: Probe, samples: Sequence[Sample]) -> None:
         """Nothing to prepare."""
 
     def start(self, prefill: Prefill) -> None:

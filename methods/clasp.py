@@ -28,7 +28,7 @@ from torch import Tensor
 from methods.similarity import mean_cosine
 from ssd_bench.errors import ConfigError
 from ssd_bench.layer_set import LayerSet
-from ssd_bench.method import Context, Estimate, LayerDraft, ModelDims, Prefill, Taps, Verification
+from ssd_bench.method import Context, Estimate, LayerDraft, ModelDims, Prefill, Sample, Taps, Verification
 from ssd_bench.probe import Probe
 
 
@@ -106,7 +106,7 @@ class CLaSp:
             raise ConfigError(f"method.{field}", value, allowed)
         self._count, self._full = count, LayerSet.full(n_layers)
 
-    def prepare(self, probe: Probe, prompts: Sequence[Sequence[int]]) -> None:
+    def prepare(self, probe: Probe, samples: Sequence[Sample]) -> None:
         """Nothing to prepare."""
 
     def start(self, prefill: Prefill) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ssd_bench.errors import ConfigError
 from ssd_bench.layer_set import LayerSet
-from ssd_bench.method import Context, Estimate, LayerDraft, ModelDims, Prefill, Taps, Verification
+from ssd_bench.method import Context, Estimate, LayerDraft, ModelDims, Prefill, Sample, Taps, Verification
 from ssd_bench.probe import Probe
 
 PUBLISHED = Path(__file__).with_name("published_layer_sets.json")
@@ -80,7 +80,7 @@ class FixedLayers:
             layer_set = LayerSet.skipping(dims.n_layers, *self._indices)
         self._draft = LayerDraft(layer_set, self._draft_len, self._stop_below)
 
-    def prepare(self, probe: Probe, prompts: Sequence[Sequence[int]]) -> None:
+    def prepare(self, probe: Probe, samples: Sequence[Sample]) -> None:
         """Nothing to prepare."""
 
     def start(self, prefill: Prefill) -> None:

@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ssd_bench.errors import ConfigError
-from ssd_bench.method import Context, Estimate, ModelDims, Prefill, Taps, Verification
+from ssd_bench.method import Context, Estimate, ModelDims, Prefill, Sample, Taps, Verification
 from ssd_bench.probe import Probe
 from ssd_bench.tree import TokenTree
 
@@ -84,7 +84,7 @@ class Jacobi:
         if self._filler == "pad" and self._pad_id >= dims.vocab_size:
             raise ConfigError("method.pad_id", self._pad_id, f"an id below {dims.vocab_size}, the vocabulary's size")
 
-    def prepare(self, probe: Probe, prompts: Sequence[Sequence[int]]) -> None:
+    def prepare(self, probe: Probe, samples: Sequence[Sample]) -> None:
         """Nothing to prepare."""
 
     def start(self, prefill: Prefill) -> None:

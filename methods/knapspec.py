@@ -32,7 +32,7 @@ from methods.similarity import mean_cosine
 from ssd_bench.errors import ConfigError
 from ssd_bench.latency import Latency
 from ssd_bench.layer_set import LayerSet
-from ssd_bench.method import Context, Estimate, LayerDraft, ModelDims, Prefill, Taps, Verification
+from ssd_bench.method import Context, Estimate, LayerDraft, ModelDims, Prefill, Sample, Taps, Verification
 from ssd_bench.metrics import tpt
 from ssd_bench.probe import Probe
 
@@ -102,7 +102,7 @@ class KnapSpec:
         self._steps = self._interval or (64 if dims.n_params < 10e9 else 128)
         self._full = LayerSet.full(dims.n_layers)
 
-    def prepare(self, probe: Probe, prompts: Sequence[Sequence[int]]) -> None:
+    def prepare(self, probe: Probe, samples: Sequence[Sample]) -> None:
         """Nothing beyond the latency profile, which the runner provides."""
 
     def start(self, prefill: Prefill) -> None:

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 from ssd_bench.errors import ConfigError
 from ssd_bench.layer_set import LayerSet
-from ssd_bench.method import Context, Estimate, LayerDraft, ModelDims, Prefill, Taps, Verification
+from ssd_bench.method import Context, Estimate, LayerDraft, ModelDims, Prefill, Sample, Taps, Verification
 from ssd_bench.probe import Probe
 
 
@@ -52,7 +52,7 @@ class LayerSkip:
             raise ConfigError("method.exit_layer", self._exit, f"at most {dims.n_layers}, the blocks of {dims.name}")
         self._draft = LayerDraft(LayerSet.exit(dims.n_layers, self._exit), self._draft_len)
 
-    def prepare(self, probe: Probe, prompts: Sequence[Sequence[int]]) -> None:
+    def prepare(self, probe: Probe, samples: Sequence[Sample]) -> None:
         """Nothing to prepare: exit and length are given."""
 
     def start(self, prefill: Prefill) -> None:

@@ -31,7 +31,7 @@ from collections.abc import Sequence
 
 from ssd_bench.engine import SCRATCH
 from ssd_bench.errors import ConfigError
-from ssd_bench.method import Context, Estimate, ModelDims, Prefill, Taps, Verification
+from ssd_bench.method import Context, Estimate, ModelDims, Prefill, Sample, Taps, Verification
 from ssd_bench.probe import Probe
 from ssd_bench.tree import TokenTree
 
@@ -91,7 +91,7 @@ class Lookahead:
     def check(self, dims: ModelDims) -> None:
         """Works with every model."""
 
-    def prepare(self, probe: Probe, prompts: Sequence[Sequence[int]]) -> None:
+    def prepare(self, probe: Probe, samples: Sequence[Sample]) -> None:
         """Nothing to prepare."""
 
     def start(self, prefill: Prefill) -> None:

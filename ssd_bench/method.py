@@ -4,7 +4,7 @@ The engine owns cache, clock, sampling, verification and trace. A method propose
 from their verification:
 
     check(dims)                 before the weights load: refuse settings that cannot work with this model
-    prepare(probe, prompts)     once per run; offline search or profiling, its cost is recorded apart
+    prepare(probe, samples)     once per run; offline search or profiling, its cost is recorded apart
     start(prefill)              once per prompt; decides which state is reset
     propose(context)            once per step, timed as policy: draft with a layer set, or verify this tree
     observe(verification, probe)  once per step, timed as policy: learn
@@ -94,6 +94,19 @@ class Context:
 
 
 @dataclass(frozen=True)
+class Sample:
+    """A prompt that the run does not evaluate, to search or calibrate on.
+
+    Attributes:
+        prompt: token ids, in the format of the evaluated prompts.
+        domain: as in `task.Prompt`.
+    """
+
+    prompt: Sequence[int]
+    domain: str
+
+
+@dataclass(frozen=True)
 class Prefill:
     """The prompt and what its forward pass left.
 
@@ -163,8 +176,13 @@ class Method(Protocol):
         """Raise ConfigError for settings that this model rules out; called before the weights load."""
         ...
 
-    def prepare(self, probe: Probe, prompts: Sequence[Sequence[int]]) -> None:
-        """Whatever is done once per run before the first prompt is decoded."""
+    def prepare(self, probe: Probe, samples: Sequence[Sample]) -> None:
+        """Whatever is done once per run before the first prompt is decoded.
+
+        Args:
+            probe: the same as in `observe`; may be kept.
+            samples: none, unless the method is `Calibrated`.
+        """
         ...
 
     def start(self, prefill: Prefill) -> None:
@@ -178,6 +196,18 @@ class Method(Protocol):
     def observe(self, verification: Verification, probe: Probe) -> Estimate | None:
         """Learn from a verified step; the Estimate of a search event, if there was one."""
         ...
+
+
+@runtime_checkable
+class Calibrated(Protocol):
+    """A method that searches or calibrates before the run, on prompts that the run does not evaluate.
+
+    Attributes:
+        calibration: how many prompts of each domain `prepare` gets: the items of the task that follow the evaluated
+            ones, with the domains in the order in which the run meets them. A run with fewer is refused.
+    """
+
+    calibration: int
 
 
 @runtime_checkable

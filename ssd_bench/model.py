@@ -211,6 +211,11 @@ class Decoder:
         head = self.head_weight if tokens is None else self.head_weight.index_select(0, tokens)
         return self.ops.norm_linear(hidden, self.norm, self.arch.eps, head, None).float()
 
+    def final_norm(self, hidden: Tensor) -> Tensor:
+        """Streams [..., d] as the LM head reads them, float32."""
+        hidden = hidden.to(self.norm.device).float()
+        return F.rms_norm(hidden, self.norm.shape, self.norm.float(), self.arch.eps)
+
     def predict(self, hidden: Tensor) -> Tensor:
         """Argmax token id of each of n streams [n, d], the lowest among equals."""
         return self._top(hidden, confidence=False)[0]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
@@ -16,6 +18,29 @@ if TYPE_CHECKING:
     from ssd_bench.model import Decoder
 
 
+@dataclass(frozen=True)
+class Origin:
+    """Where a search takes place: its provenance, and what its result depends on beside its own settings.
+
+    Attributes:
+        folder: where the results of searches are kept.
+        model: name in `conf/model`.
+        weights: identity of the weights.
+        task: name in `conf/task`.
+        dtype: of the weights.
+        machine: device, threads and processor.
+        seed: the run's.
+    """
+
+    folder: Path
+    model: str
+    weights: str
+    task: str
+    dtype: str
+    machine: str
+    seed: int
+
+
 class Probe:
     """Reads the model and the committed prefix; changes nothing that decoding sees.
 
@@ -27,9 +52,11 @@ class Probe:
     Attributes:
         n_layers: L.
         latency: times of the sublayers on this machine; set by the runner before `prepare`.
+        origin: of the run; set by the runner before `prepare`.
     """
 
     latency: Latency
+    origin: Origin
 
     def __init__(self, decoder: Decoder, cache: KVCache, generate: Callable[..., Generation] | None = None):
         self._decoder, self._cache, self._generate = decoder, cache, generate
@@ -62,6 +89,10 @@ class Probe:
         """`predict`, and the raw softmax probabilities [..., ] of those tokens, float32."""
         ids, probability = self._decoder.predict_confident(hidden.reshape(-1, hidden.shape[-1]))
         return ids.view(hidden.shape[:-1]), probability.view(hidden.shape[:-1])
+
+    def final_norm(self, hidden: Tensor) -> Tensor:
+        """Streams [..., d] as the LM head reads them."""
+        return self._decoder.final_norm(hidden)
 
     def token_logits(self, hidden: Tensor, tokens: Tensor) -> Tensor:
         """Float32 logits [..., k] of k vocabulary entries, after final norm and LM head, over streams [..., d]."""

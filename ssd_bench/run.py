@@ -25,9 +25,10 @@ from ssd_bench.engine import SCRATCH, Engine, Generation
 from ssd_bench.errors import ConfigError, LosslessError
 from ssd_bench.hardware import Hardware, lasting_buffers
 from ssd_bench.kernels import select
-from ssd_bench.method import Method, ModelDims, Stateful
+from ssd_bench.method import Calibrated, Method, ModelDims, Sample, Stateful
 from ssd_bench.metrics import summarise
 from ssd_bench.model import Architecture, Decoder
+from ssd_bench.probe import Origin
 from ssd_bench.progress import Progress
 from ssd_bench.prompting import Encoded, encode
 from ssd_bench.record import PromptRecord, PromptRow, RunWriter, StepRow, is_complete, load_run
@@ -39,6 +40,7 @@ from ssd_bench.tracking import Tracker
 COMMAND = "python -m ssd_bench "
 WARMUP_TOKENS = 16
 SMALL_BYTES = 2**26  # weights that are retrained keep their size; these are read in no time
+SEARCHES = "searches"  # folder in runs_dir of what offline searches found
 UNRECORDED = ("runs_dir", "force", "wandb")  # options that change nothing that is measured
 
 
@@ -53,9 +55,11 @@ class Plan:
     task: Task
     prompts: Sequence[Prompt]
     encoded: Sequence[Encoded]
+    samples: Sequence[Sample]
     checkpoint: Checkpoint
     rehearsal: bool
     dims: ModelDims
+    origin: Origin
     context: int
     fingerprints: dict[str, str]
     content_key: str
@@ -94,16 +98,26 @@ def plan(cfg: DictConfig) -> Plan:
     dims = arch.dims(model.name)
     method.check(dims)
     encoded = _encode(prompts, task, model, checkpoint, arch.context, decoding)
-    needed = max(len(e.ids) for e in encoded) + (decoding.max_new_tokens or 0)
-    data = hashlib.sha256("".join(e.sha256 + p.reference for e, p in zip(encoded, prompts)).encode()).hexdigest()
+    apart: list[Prompt] = []
+    if isinstance(method, Calibrated):
+        apart = _apart(prompts, task.prompts(source, model.template, None, config["seed"]), method)
+    calibrating = _encode(apart, task, model, checkpoint, arch.context, decoding)
+    samples = [Sample(e.ids, p.domain) for e, p in zip(calibrating, apart)]
+    needed = max(len(e.ids) for e in [*encoded, *calibrating]) + (decoding.max_new_tokens or 0)
+    read = zip([*encoded, *calibrating], [*prompts, *apart])
+    data = hashlib.sha256("".join(e.sha256 + p.reference for e, p in read).encode()).hexdigest()
     machine = f"{hardware.label}|{hardware.threads}|{hardware.gpu_names()}|{provenance.cpu_model()}"
     identity = config | {"task_version": task.version, "weights": _weights_id(checkpoint), "machine": machine}
+    origin = Origin(
+        Path(config["runs_dir"]) / SEARCHES, dims.name, identity["weights"], task.name, hardware.dtype_name, machine,
+        config["seed"],
+    )  # fmt: skip
     code = provenance.code_hash([inspect.getfile(type(part)) for part in (method, task)])
     key = provenance.content_key(identity, code, data, exclude=UNRECORDED)
     name = f"{dims.name}-{method.name}-{task.name}-{key[:10]}"
     fingerprints = {spec.name: source.fingerprint(spec) for spec in task.files(model.template)}
     return Plan(
-        config, hardware, decoding, method, task, prompts, encoded, checkpoint, model.rehearsal, dims,
+        config, hardware, decoding, method, task, prompts, encoded, samples, checkpoint, model.rehearsal, dims, origin,
         min(needed, arch.context), fingerprints, key, Path(config["runs_dir"]) / name,
     )  # fmt: skip
 
@@ -136,7 +150,8 @@ def _measure(plan: Plan, writer: RunWriter) -> None:
     loaded = time.perf_counter()
     engine.probe.latency = _latency(plan, engine)
     profiled = time.perf_counter()
-    plan.method.prepare(engine.probe, [e.ids for e in plan.encoded])
+    engine.probe.origin = plan.origin
+    plan.method.prepare(engine.probe, plan.samples)
     prepared = time.perf_counter()
     writer.header["latency"] = asdict(engine.probe.latency)
     writer.header["model"] |= {"weight_bytes": engine.decoder.weight_bytes, "cache_bytes": engine.cache.nbytes}
@@ -260,6 +275,18 @@ def _built(cfg: DictConfig, group: str) -> Any:
         if isinstance(cause, ConfigError):
             raise cause from None
         raise ConfigError(group, cfg[group].get("_target_"), str(cause or error).splitlines()[0]) from error
+
+
+def _apart(evaluated: Sequence[Prompt], every: Sequence[Prompt], method: Calibrated) -> list[Prompt]:
+    """The prompts that a method calibrates on: of each evaluated domain the next ones that are not evaluated."""
+    ids, found = {prompt.id for prompt in evaluated}, []
+    for domain in dict.fromkeys(prompt.domain for prompt in evaluated):
+        free = [prompt for prompt in every if prompt.domain == domain and prompt.id not in ids]
+        if len(free) < method.calibration:
+            most = f"fewer: the method calibrates on {method.calibration} prompts of {domain} that are not evaluated"
+            raise ConfigError("limit", f"{len(evaluated)} prompts, {len(free)} of {domain} left", most)
+        found += free[: method.calibration]
+    return found
 
 
 def _encode(

@@ -42,7 +42,7 @@ def decode(
     engine = engine_for(decoder, len(prompt) + (new if spare is None else spare), new, eos, **options)
     method.check(DIMS)
     with torch.inference_mode():
-        method.prepare(engine.probe, [prompt])
+        method.prepare(engine.probe, [])
     return engine.generate(method, prompt, seed)
 
 
@@ -89,7 +89,7 @@ def check_sampled(make: Callable[[], Method], decoders: Load, draws: int = 400, 
     for arm, method in enumerate((AR(), make())):
         method.check(DIMS)
         with torch.inference_mode():
-            method.prepare(engine.probe, [[4, 5]])
+            method.prepare(engine.probe, [])
         for seed in range(draws):
             seen[arm, engine.generate(method, [4, 5], seed * 2 + arm).output[position]] += 1
     common = seen.sum(0) >= 20

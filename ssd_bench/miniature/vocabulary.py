@@ -25,7 +25,7 @@ def train(size: int, seed: int) -> PreTrainedTokenizerFast:
     from transformers import PreTrainedTokenizerFast
 
     core = Tokenizer(models.BPE())
-    # Two digits at a time: its numbers are below 100, and a sum is then one prediction from two tokens, without a carry.
+    # Two digits at a time: numbers are below 100, and a sum is then one prediction from two tokens, without a carry.
     core.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.Split(Regex(r"\d{1,2}"), "isolated"), pre_tokenizers.ByteLevel(add_prefix_space=False)]
     )

@@ -195,7 +195,8 @@ def _draw(rng: random.Random, steps: Sequence[str]) -> tuple[dict[str, int], lis
                 numbers["a"] = numbers["b"] * rng.randint(2, min(9, LARGEST // numbers["b"]))
             for letter in step.replace(operator, ""):
                 if letter not in numbers:
-                    numbers[letter] = rng.randint(2, 9 if operator == "*" else LARGEST - SMALL if letter == "a" else SMALL)
+                    largest = LARGEST - SMALL if letter == "a" else SMALL
+                    numbers[letter] = rng.randint(2, 9 if operator == "*" else largest)
             left = calculations[-1].result if calculations else numbers[step[0]]
             result = _result(left, operator, numbers[step[-1]])
             if result is None:
