@@ -207,6 +207,7 @@ def test_predicted_tpt_by_brute_force(run: Run) -> None:
     assert metrics.predicted_tpt(run, "ar") == pytest.approx(plain)
     assert metrics.predicted_tpt(replace(run, header={**run.header, "latency": None})) is None
     assert metrics.skip_ratio(run) == pytest.approx(3 / (2 * N_LAYERS))
+    assert metrics.skipped_sublayers(run) == pytest.approx((2, 1))
 
 
 def test_summary_of_a_run(run: Run) -> None:

@@ -85,6 +85,15 @@ def skip_ratio(run: Run) -> float | None:
     return divide((skipped * steps["draft_len"]).sum(), steps["draft_len"].sum())
 
 
+def skipped_sublayers(run: Run) -> tuple[float | None, float | None]:
+    """Attention and MLP sublayers that drafting skips, each of L, means over drafted tokens."""
+    steps = _with_sets(run)
+    drafted = steps["draft_len"].sum()
+    kinds = (steps["n_layers"] - steps[column] for column in ("n_attn", "n_mlp"))
+    attn, mlp = (divide((skipped * steps["draft_len"]).sum(), drafted) for skipped in kinds)
+    return attn, mlp
+
+
 def _with_sets(run: Run) -> pd.DataFrame:
     """The method's steps that drafted by layers, with n_layers, n_attn and n_mlp (sublayers that run)."""
     sets = run.layer_sets.assign(

@@ -54,6 +54,7 @@ def _acceptance(run: Run) -> dict[str, Any]:
     m, acceptance, skip = d.per_pass(steps), d.alpha(steps), d.skip_ratio(run)
     estimate, events = d.estimated_tpt(steps)
     conditional = d.alpha_conditional(steps)
+    attn, mlp = d.skipped_sublayers(run)
     return {
         **_spread("M", m),
         "M_call": d.tokens_per_call(prompts, steps),
@@ -62,6 +63,8 @@ def _acceptance(run: Run) -> dict[str, Any]:
         "alpha_conditional": conditional,
         "mean_draft_len": d.mean_draft_len(steps),
         "skip_ratio": skip,
+        "skipped_attn": attn,
+        "skipped_mlp": mlp,
         "expected_speedup": d.expected_speedup(m.value, acceptance.value, skip),
         "tpt_predicted": d.predicted_tpt(run),
         "tpt_predicted_conditional": d.predicted_tpt(run, acceptance=conditional),

@@ -11,7 +11,7 @@ import pandas as pd
 
 from ssd_bench import metrics
 from ssd_bench.record import Run
-from ssd_bench.report.text import REHEARSAL, lossless, number, percent, spread
+from ssd_bench.report.text import ABSENT, REHEARSAL, lossless, number, percent, spread
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ def cells(row: dict[str, Any]) -> dict[str, str]:
         "TPT predicted": number(row["tpt_predicted"], 1),
         "TPT estimated": number(row["tpt_estimated"], 1),
         "overhead": percent(row["overhead"]),
-        "skip ratio": number(row["skip_ratio"]),
+        "skipped attn + MLP": ABSENT if row["skipped_attn"] is None else _skipped(row),
         "score AR": number(row["ar_score"], 3),
         "score method": number(row["method_score"], 3),
         "lossless": "by definition" if ar else lossless(row),
@@ -103,6 +103,10 @@ def cells(row: dict[str, Any]) -> dict[str, str]:
         "device": str(row["device"]),
         "run": str(row["run_id"]),
     }
+
+
+def _skipped(row: dict[str, Any]) -> str:
+    return f"{number(row['skipped_attn'], 1)} + {number(row['skipped_mlp'], 1)} ({percent(row['skip_ratio'])})"
 
 
 def markdown(task: str, groups: Sequence[Group]) -> str:
@@ -130,6 +134,7 @@ LEGEND = """Numbers in brackets: 95 % BCa bootstrap interval over n prompts. M: 
 α: accepted per drafted tokens. tokens/s: decode only, total tokens over total time. speedup: of these totals, paired
 with AR prompt by prompt in the same run, the method's own online work included. TPT: tokens/s by Eq. 4 of KnapSpec,
 predicted from the latency profile and the realised α and draft length, and as the method itself estimated it.
-overhead: share of the decode time in the method's own work. skip ratio: share of the sublayers skipped, over drafted
-tokens. score: {metric}. lossless: outputs equal to AR's over outputs checked. clipped: prompts shortened to fit.
+overhead: share of the decode time in the method's own work. skipped attn + MLP: sublayers skipped while drafting, mean
+over drafted tokens, and their share of all. score: {metric}. lossless: outputs equal to AR's over outputs checked.
+clipped: prompts shortened to fit.
 Runs stand in one table only if task, prompts, model, hardware and choice of tokens agree."""

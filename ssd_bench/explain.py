@@ -1,0 +1,160 @@
+"""`python -m ssd_bench.explain run=RUN_DIR`: why a run is as fast as it is, and what cost it most.
+
+Sets the measured speedup beside what the cost model promises from the same acceptance, splits the time of an emitted
+token, and works out the speedup that would be left without each loss, everything else as measured.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tabulate import tabulate
+
+from ssd_bench import metrics
+from ssd_bench.errors import ConfigError
+from ssd_bench.metrics.intervals import divide
+from ssd_bench.record import Run, load_run
+from ssd_bench.report.text import ABSENT, number, percent
+
+
+@dataclass(frozen=True)
+class Loss:
+    """One way in which a run falls short of free, perfect drafting.
+
+    Attributes:
+        name: what costs. What the layers of a draft must cost is none: the cost model charges it.
+        ms: milliseconds per emitted token that it costs; negative where it saves.
+        speedup: the speedup without it, all else as measured; None where nothing would be left to pay.
+    """
+
+    name: str
+    ms: float
+    speedup: float | None
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """Where the time of a run's method goes, against AR on the same prompts.
+
+    Attributes:
+        speedup: measured: tokens/s over AR's, decode-only, ratio of totals over the paired prompts.
+        ceiling: M, the speedup if drafting, policy and loop took no time and a verification took an AR step's.
+        modelled: E(speedup) = M α / ((M - 1) c + α) with c = 1 - r (SWIFT §4.1); None if no layers drafted.
+        measured_cost: the same with the measured c; None if nothing was drafted.
+        c, c_measured: a drafted token's cost as a share of an AR step: 1 - r, and as measured; None likewise.
+        verify_cost: a verification's time over an AR step's.
+        ms: milliseconds per emitted token: ar, and the method's draft, verify, policy, other.
+        losses: the largest first.
+    """
+
+    speedup: float
+    ceiling: float
+    modelled: float | None
+    measured_cost: float | None
+    c: float | None
+    c_measured: float | None
+    verify_cost: float
+    ms: dict[str, float]
+    losses: tuple[Loss, ...]
+
+
+def explain(run: Run) -> Explanation:
+    """Split the measured speedup of a run.
+
+    Raises:
+        ConfigError: no prompt was decoded by both arms, or no output is longer than the prefill's token.
+    """
+    prompts, steps = metrics.paired(run.prompts), run.steps.merge(
+        metrics.paired(run.prompts)[["prompt_index", "repeat", "arm"]], on=["prompt_index", "repeat", "arm"]
+    )  # fmt: skip
+    ours, mine = metrics.of_arm(prompts, "method"), metrics.of_arm(steps, "method")
+    plain, theirs = metrics.of_arm(prompts, "ar"), metrics.of_arm(steps, "ar")
+    if not len(mine) or not len(theirs):
+        raise ConfigError("run", str(run.path), "a run with baseline=paired and outputs of two tokens or more")
+    emitted, drafted, passes = float(mine["emitted"].sum()), float(mine["draft_len"].sum()), len(mine)
+    ar_ms = float(plain["decode_ms"].sum() / theirs["emitted"].sum())
+    shares = {name: float(ours[f"{name}_ms"].sum()) / emitted for name in ("draft", "verify", "policy")}
+    total = float(ours["decode_ms"].sum()) / emitted
+    ms = {"ar": ar_ms, **shares, "other": total - sum(shares.values())}
+    m, alpha, skipped = emitted / passes, metrics.alpha_micro(mine), metrics.skip_ratio(run)
+    per_draft = divide(ms["draft"] * emitted, drafted)
+    c = None if skipped is None else 1 - skipped
+    c_measured = None if per_draft is None else per_draft / ar_ms
+    return Explanation(
+        ar_ms / total, m, metrics.expected_speedup(m, alpha, skipped),
+        None if c_measured is None else metrics.expected_speedup(m, alpha, 1 - c_measured),
+        c, c_measured, ms["verify"] * m / ar_ms, ms, _losses(ms, m, drafted / passes, c, c_measured),
+    )  # fmt: skip
+
+
+def _losses(ms: dict[str, float], m: float, k: float, c: float | None, c_measured: float | None) -> tuple[Loss, ...]:
+    """Each loss alone, largest first: the milliseconds per token that would go with it."""
+    ar = ms["ar"]
+    total = sum(ms.values()) - ar
+    found = {
+        "policy (search, statistics, lookups)": ms["policy"],
+        "loop, sampling, trace": ms["other"],
+        "verification beyond an AR step": ms["verify"] - ar / m,
+        # all k drafted tokens accepted: k + 1 tokens for the time of M
+        "rejected drafts": total * (1 - m / (k + 1)) if k else 0.0,
+    }
+    if c is not None and c_measured is not None:
+        found["drafting beyond its share of the layers"] = (c_measured - c) * ar * k / m
+    else:
+        found["drafting"] = ms["draft"]
+    losses = [Loss(name, cost, ar / (total - cost) if total > cost else None) for name, cost in found.items()]
+    return tuple(sorted(losses, key=lambda loss: -loss.ms))
+
+
+def text(run: Run, found: Explanation) -> str:
+    """The explanation for a terminal; the first line under `largest loss` is the answer."""
+    header: dict[str, Any] = run.header
+    model, task = header.get("model") or {}, header.get("task") or {}
+    ar_ms, largest = found.ms["ar"], found.losses[0]
+    chain = [
+        ("M: drafting free, a verification costs an AR step", number(found.ceiling)),
+        (f"cost model, c = 1 - r = {number(found.c, 3)}", number(found.modelled)),
+        (f"cost model, c as measured = {number(found.c_measured, 3)}", number(found.measured_cost)),
+        (f"measured, with a verification of {found.verify_cost:.2f} AR steps", number(found.speedup)),
+    ]
+    times = [(name, f"{value:.3f}", percent(value / found.ms["ar"])) for name, value in found.ms.items()]
+    losses = [
+        (loss.name, f"{loss.ms:.3f}", ABSENT if loss.speedup is None else number(loss.speedup)) for loss in found.losses
+    ]
+    return "\n".join(
+        [
+            f"{header.get('method')} on {task.get('name')}, {model.get('name')}: measured speedup {found.speedup:.2f}",
+            "",
+            tabulate(chain, ["speedup from the same acceptance", ""], disable_numparse=True),
+            "",
+            tabulate(times, ["per emitted token", "ms", "of AR"], disable_numparse=True),
+            "",
+            tabulate(losses, ["loss, each alone", "ms", "speedup without it"], disable_numparse=True),
+            "",
+            f"largest loss: {largest.name}, {largest.ms:.3f} ms per token, {percent(largest.ms / ar_ms)} of AR's",
+        ]
+    )
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Returns the exit code: 0, or 2 if an option or the run cannot be used."""
+    if {"-h", "--help"} & set(arguments):
+        print(__doc__)
+        return 0
+    try:
+        if len(arguments) != 1 or not arguments[0].startswith("run=") or arguments[0] == "run=":
+            raise ConfigError("option", " ".join(arguments), "exactly run=RUN_DIR, the folder of a run's record")
+        run = load_run(Path(arguments[0].removeprefix("run=")))
+        print(text(run, explain(run)))
+    except ConfigError as error:
+        print(error, file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,104 @@
+"""Why a run is as fast as it is: the split adds up, and each loss is what its absence would save."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ssd_bench import explain, metrics
+from ssd_bench.record import Run
+from tests.synthetic import T_DRAFT_MS, T_TARGET_MS, unit, write_run
+
+POLICY, OTHER, VERIFY, DRAFT, REJECTED = (
+    "policy (search, statistics, lookups)", "loop, sampling, trace", "verification beyond an AR step",
+    "drafting beyond its share of the layers", "rejected drafts",
+)  # fmt: skip
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    return write_run(tmp_path / "run", [unit(i) for i in range(6)])
+
+
+def without(run: Run, column: str, factor: float) -> Run:
+    """The run with a column of the method's times scaled, and the decode time with it."""
+    prompts, steps = run.prompts.copy(), run.steps.copy()
+    method = prompts["arm"] == "method"
+    prompts.loc[method, "decode_ms"] += (factor - 1) * prompts.loc[method, column]
+    prompts.loc[method, column] *= factor
+    steps.loc[steps["arm"] == "method", column] *= factor
+    return replace(run, prompts=prompts, steps=steps)
+
+
+def loss(found: explain.Explanation, name: str) -> explain.Loss:
+    return next(loss for loss in found.losses if loss.name == name)
+
+
+def test_the_split_adds_up_to_the_measured_speedup(run: Run) -> None:
+    found = explain.explain(run)
+    assert found.speedup == pytest.approx(metrics.speedup(run.prompts).value)
+    assert found.ms["ar"] / (sum(found.ms.values()) - found.ms["ar"]) == pytest.approx(found.speedup)
+    steps = metrics.of_arm(run.steps, "method")
+    assert found.ceiling == metrics.tokens_per_pass(steps)
+    assert found.modelled == metrics.expected_speedup(
+        found.ceiling, metrics.alpha_micro(steps), metrics.skip_ratio(run)
+    )
+    assert [x.ms for x in found.losses] == sorted((x.ms for x in found.losses), reverse=True)
+
+
+def test_each_speedup_without_a_loss_is_that_of_a_run_without_it(run: Run) -> None:
+    found = explain.explain(run)
+    for name, column, factor in (
+        (POLICY, "policy_ms", 0.0),
+        (VERIFY, "verify_ms", 1 / found.verify_cost),
+        (DRAFT, "draft_ms", (found.c or 0) / (found.c_measured or 1)),
+    ):
+        other = explain.explain(without(run, column, factor))
+        assert loss(found, name).speedup == pytest.approx(other.speedup), name
+        assert loss(other, name).ms == pytest.approx(0, abs=1e-9)
+    # accepting all k drafted tokens in the same time multiplies the tokens by (k + 1) / M
+    steps = metrics.of_arm(run.steps, "method")
+    factor = (steps["draft_len"] + 1).sum() / steps["emitted"].sum()
+    assert loss(found, REJECTED).speedup == pytest.approx(found.speedup * factor)
+
+
+def test_costs_are_those_of_the_record(run: Run) -> None:
+    """The synthetic record drafts a token in 3 of 10 ms while it runs 13 of 16 sublayers, and AR loses 2 % outside."""
+    found = explain.explain(run)
+    assert found.c == pytest.approx(13 / 16)
+    assert found.c_measured == pytest.approx(T_DRAFT_MS / T_TARGET_MS / 1.02, rel=0.1)
+    assert found.verify_cost == pytest.approx(1 / 1.02, rel=0.1)
+    assert loss(found, DRAFT).ms < 0  # dearer layers than the drafts took: no loss
+    assert found.losses[0].name == REJECTED
+
+
+def test_a_method_without_layer_drafts(tmp_path: Path) -> None:
+    """No skip ratio, no cost model: drafting is one loss as a whole."""
+    units = [unit(i) for i in range(3)]
+    for records in units:
+        for step in records[1].steps:
+            step.layer_set = None
+    found = explain.explain(write_run(tmp_path / "run", units))
+    assert found.modelled is found.c is None
+    assert loss(found, "drafting").ms == pytest.approx(found.ms["draft"])
+
+
+def test_the_largest_loss_is_named(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    slow = without(run, "policy_ms", 40.0)
+    assert explain.text(slow, explain.explain(slow)).splitlines()[-1].startswith(f"largest loss: {POLICY}")
+    assert explain.main([f"run={run.path}"]) == 0
+    assert f"largest loss: {REJECTED}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("arguments", [[], ["run="], ["runs=x"], ["run=nowhere"]])
+def test_bad_options_exit_with_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert explain.main(arguments) == 2
+    assert "run" in capsys.readouterr().err
+
+
+def test_a_run_without_a_baseline_is_refused(tmp_path: Path) -> None:
+    alone = write_run(tmp_path / "run", [[unit(i)[1]] for i in range(3)])
+    with pytest.raises(explain.ConfigError, match="paired"):
+        explain.explain(alone)
