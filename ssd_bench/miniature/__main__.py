@@ -34,7 +34,9 @@ def main(arguments: list[str]) -> None:
     if "evaluate" in asked.commands:
         from ssd_bench.miniature import evaluate
 
-        evaluate.evaluate([RECIPES[name] for name in asked.model], asked.weights)
+        results = evaluate.evaluate([RECIPES[name] for name in asked.model], asked.weights)
+        if asked.weights == EMBEDDED:
+            evaluate.publish({name: found for name, found in results.items() if RECIPES[name].spare})
     if "samples" in asked.commands:
         from ssd_bench.miniature import samples
 
