@@ -45,7 +45,7 @@ def test_an_item_is_in_one_split_and_its_answer_is_right(domain: str) -> None:
         assert all(corpus.held_out(item) == split for item in items)
     task = corpus.task_named(corpus.DOMAINS[domain].task)
     scores = [
-        task.score(prompt.reference, item.answer)
+        task.score(prompt, item.answer)
         for prompt, item in zip(corpus.prompts(domain, made[True][:10]), made[True][:10], strict=True)
     ]
     # a story's answer is another story; every other answer is the reference itself
@@ -230,7 +230,12 @@ def test_drop_rates() -> None:
         assert all(rates[i] <= recipe.other_rate for i in range(sublayers) if i not in spared)
         assert plain.drop_rates(domain) == [0.0] * sublayers
     assert len({tuple(recipe.spared(domain)) for domain in corpus.DOMAINS}) == len(corpus.DOMAINS)
-    assert replace(plain, name="miniature", spare=recipe.spare, other_rate=recipe.other_rate, exit_weight=0.2) == recipe
+    assert (
+        replace(
+            plain, name="miniature", spare=recipe.spare, other_rate=recipe.other_rate, exit_weight=recipe.exit_weight
+        )
+        == recipe
+    )
     assert sum(recipe.mix.values()) == pytest.approx(1) and set(recipe.mix) == set(corpus.DOMAINS)
 
 
