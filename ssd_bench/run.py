@@ -97,11 +97,11 @@ def plan(cfg: DictConfig) -> Plan:
     arch = Architecture.of(checkpoint.config)
     dims = arch.dims(model.name)
     method.check(dims)
-    encoded = _encode(prompts, task, model, checkpoint, arch.context, decoding)
+    encoded = _encode(prompts, model, checkpoint, arch.context, decoding)
     apart: list[Prompt] = []
     if isinstance(method, Calibrated):
-        apart = _apart(prompts, task.prompts(source, model.template, None, config["seed"]), method)
-    calibrating = _encode(apart, task, model, checkpoint, arch.context, decoding)
+        apart = _apart(prompts, task.pool(source, model.template, config["seed"]), method)
+    calibrating = _encode(apart, model, checkpoint, arch.context, decoding)
     samples = [Sample(e.ids, p.domain) for e, p in zip(calibrating, apart)]
     needed = max(len(e.ids) for e in [*encoded, *calibrating]) + (decoding.max_new_tokens or 0)
     read = zip([*encoded, *calibrating], [*prompts, *apart])
@@ -226,7 +226,7 @@ def _record(
         draft_ms=sum(s.draft_ms for s in made.steps), verify_ms=sum(s.verify_ms for s in made.steps),
         policy_ms=sum(s.policy_ms for s in made.steps), peak_bytes=plan.hardware.peak_bytes(),
         finish_reason=made.finish_reason, output_ids=made.output, text=text,
-        score=plan.task.score(prompt.reference, text),
+        score=plan.task.score(prompt, text),
         divergence_index=verdict.index if verdict else None, divergence_gap=verdict.gap if verdict else None,
         lossless=verdict.verdict if verdict else None,
     )  # fmt: skip
@@ -277,11 +277,11 @@ def _built(cfg: DictConfig, group: str) -> Any:
         raise ConfigError(group, cfg[group].get("_target_"), str(cause or error).splitlines()[0]) from error
 
 
-def _apart(evaluated: Sequence[Prompt], every: Sequence[Prompt], method: Calibrated) -> list[Prompt]:
+def _apart(evaluated: Sequence[Prompt], pool: Sequence[Prompt], method: Calibrated) -> list[Prompt]:
     """The prompts that a method calibrates on: of each evaluated domain the next ones that are not evaluated."""
     ids, found = {prompt.id for prompt in evaluated}, []
     for domain in dict.fromkeys(prompt.domain for prompt in evaluated):
-        free = [prompt for prompt in every if prompt.domain == domain and prompt.id not in ids]
+        free = [prompt for prompt in pool if prompt.domain == domain and prompt.id not in ids]
         if len(free) < method.calibration:
             most = f"fewer: the method calibrates on {method.calibration} prompts of {domain} that are not evaluated"
             raise ConfigError("limit", f"{len(evaluated)} prompts, {len(free)} of {domain} left", most)
@@ -290,28 +290,24 @@ def _apart(evaluated: Sequence[Prompt], every: Sequence[Prompt], method: Calibra
 
 
 def _encode(
-    prompts: Sequence[Prompt], task: Task, model: ModelSource, checkpoint: Checkpoint, context: int, decoding: Decoding
+    prompts: Sequence[Prompt], model: ModelSource, checkpoint: Checkpoint, context: int, decoding: Decoding
 ) -> list[Encoded]:
-    """Token ids of all prompts, clipped where the task's paper clips, refused where they cannot fit."""
-    room = context - (decoding.max_new_tokens or 0)
+    """Token ids of all prompts, clipped where the paper of their task clips, refused where they cannot fit."""
+    asked, encoded = decoding.max_new_tokens or 0, []
+    room = context - asked
     if room < 1:
-        raise ConfigError(
-            "decode.max_new_tokens", decoding.max_new_tokens, f"less than the model's context of {context}"
-        )
-    if task.max_prompt_tokens is not None:
-        limit = min(task.max_prompt_tokens, room - task.clip_reserve)
-        if limit < 1:
-            allowed = (
-                f"at most {context - task.clip_reserve - 1}: context {context} less a reserve of {task.clip_reserve}"
-            )
-            raise ConfigError("decode.max_new_tokens", decoding.max_new_tokens, allowed)
-        return [encode(prompt, checkpoint.tokenizer, model.template, limit) for prompt in prompts]
-    encoded = [encode(prompt, checkpoint.tokenizer, model.template, None) for prompt in prompts]
-    for prompt, tokens in zip(prompts, encoded):
-        if len(tokens.ids) > room:
+        raise ConfigError("decode.max_new_tokens", asked, f"less than the model's context of {context}")
+    for prompt in prompts:
+        limit, reserve = prompt.max_tokens, prompt.clip_reserve
+        if limit is not None and room - reserve < 1:
+            allowed = f"at most {context - reserve - 1}: context {context} less a reserve of {reserve}"
+            raise ConfigError("decode.max_new_tokens", asked, allowed)
+        fitting = None if limit is None else min(limit, room - reserve)
+        encoded.append(encode(prompt, checkpoint.tokenizer, model.template, fitting))
+        if len(encoded[-1].ids) > room:
             raise ConfigError(
-                "prompt", prompt.id, f"at most {room} tokens (context {context} less decode.max_new_tokens="
-                f"{decoding.max_new_tokens}); it has {len(tokens.ids)}, and {task.name} does not clip"
+                "prompt", prompt.id, f"at most {room} tokens (context {context} less decode.max_new_tokens={asked}); "
+                f"it has {len(encoded[-1].ids)}, and {prompt.domain} does not clip"
             )  # fmt: skip
     return encoded
 

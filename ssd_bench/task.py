@@ -48,10 +48,12 @@ class Prompt:
 
     Attributes:
         id: unique within the task, stable over runs.
-        head, body, tail: only `body` may be shortened (from its end) when the prompt exceeds the context; an
-            empty body means that this prompt cannot be clipped.
+        head, body, tail: only `body` may be shortened (from its end) when the prompt is clipped.
         reference: what `Task.score` compares with.
         domain: label for per-domain methods and tables.
+        max_tokens: a longer prompt is clipped to this, or to the context where that is less, as the paper of its task
+            does; None: never clipped, refused where it does not fit.
+        clip_reserve: tokens kept free of the context besides the new tokens when a prompt is clipped to fit it.
     """
 
     id: str
@@ -60,6 +62,8 @@ class Prompt:
     tail: str
     reference: str
     domain: str
+    max_tokens: int | None = None
+    clip_reserve: int = 0
 
 
 class Task(Protocol):
@@ -70,25 +74,28 @@ class Task(Protocol):
         metric: name of what `score` returns ("exact_match", "rougeL").
         version: raised when prompts or scores change; part of a run's content key.
         max_new_tokens: the paper's limit, used when `decode.max_new_tokens` is null.
-        max_prompt_tokens: longer prompts are clipped to this, as the paper does; None: never clip.
-        clip_reserve: tokens kept free of the context besides the new tokens when a prompt is clipped to fit it.
     """
 
     name: str
     metric: str
     version: int
     max_new_tokens: int
-    max_prompt_tokens: int | None
-    clip_reserve: int
 
     def files(self, template: str) -> tuple[DataSpec, ...]:
         """The files that `prompts` reads for this template; their fingerprints go into a run's content key."""
         ...
 
     def prompts(self, source: DataSource, template: str, limit: int | None, seed: int) -> Sequence[Prompt]:
-        """The first `limit` items (None: all) for a `chat` or `plain` template, in the paper's order."""
+        """What a run evaluates: the first `limit` items (None: all) for a `chat` or `plain` template, in its order."""
         ...
 
-    def score(self, reference: str, text: str) -> float:
-        """Score in [0, 1] of one answer against `Prompt.reference`."""
+    def pool(self, source: DataSource, template: str, seed: int) -> Sequence[Prompt]:
+        """All there is to draw from, also what no run of this task evaluates; each domain in the order of `prompts`.
+
+        A `Calibrated` method gets prompts of it that the run does not evaluate.
+        """
+        ...
+
+    def score(self, prompt: Prompt, text: str) -> float:
+        """Score in [0, 1] of one answer to a prompt of this task."""
         ...

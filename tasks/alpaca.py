@@ -12,16 +12,17 @@ Where we differ: the papers' code would cut the end of an instruction that excee
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from ssd_bench.errors import ConfigError
-from ssd_bench.task import DataSource, DataSpec, Prompt
+from ssd_bench.task import DataSpec, Prompt
+from tasks.rows import RowTask
 from tasks.scoring import rouge_l
-from tasks.selection import checked_count, checked_variant, of_variant
-from tasks.shots import FewShot, in_one_line
+from tasks.selection import Row, checked_variant, of_variant
+from tasks.shots import Shots, in_one_line
 
 
-class Alpaca:
+class Alpaca(RowTask):
     """An instruction, with its input where it has one. A chat model gets it as one user turn without demonstrations.
 
     Args:
@@ -35,8 +36,6 @@ class Alpaca:
     name: str = "alpaca"
     metric: str = "rougeL"
     version: int = 1
-    max_prompt_tokens: int | None = None
-    clip_reserve: int = 0
 
     def __init__(
         self,
@@ -49,32 +48,23 @@ class Alpaca:
         self.variant = checked_variant(variant, ("knn_ssd", "conflayers"))
         if variant == "conflayers" and shots != 0:
             raise ConfigError("task.shots", shots, "0 for the variant conflayers, which is zero-shot")
-        self.max_new_tokens = checked_count("max_new_tokens", of_variant("max_new_tokens", max_new_tokens, variant), 1)
         # 28 rows of the data set have no output (tatsu-lab/stanford_alpaca issue 265); the papers' code keeps them.
-        fields, optional = ("instruction",), ("input", "output")
-        items = DataSpec("alpaca", fields, hub=dict(of_variant("hub", hub, variant)), optional=optional)
-        fewshot = DataSpec("alpaca.fewshot", fields, hub=dict(fewshot_hub), optional=("output",))
-        self._few = FewShot(items, fewshot, shots, key="instruction")
+        optional = ("input", "output")
+        items = DataSpec("alpaca", ("instruction",), of_variant("hub", hub, variant), optional=optional)
+        limit = of_variant("max_new_tokens", max_new_tokens, variant)
+        super().__init__(items, limit, Shots(items, fewshot_hub, shots, self._demonstration))
 
-    def files(self, template: str) -> tuple[DataSpec, ...]:
-        """The items, and the demonstrations where the template has any."""
-        return self._few.files(template)
-
-    def prompts(self, source: DataSource, template: str, limit: int | None, seed: int) -> Sequence[Prompt]:
-        """The first `limit` items of a shuffle with the run's seed."""
-        return self._few.prompts(source, template, limit, seed, self._demonstration, self._prompt)
-
-    def score(self, reference: str, text: str) -> float:
+    def score(self, prompt: Prompt, text: str) -> float:
         """ROUGE-L F1 with stemming; 0 where the item has no output."""
-        return rouge_l(reference, text)
+        return rouge_l(prompt.reference, text)
 
-    def _demonstration(self, row: dict[str, str]) -> str:
+    def _demonstration(self, row: Row) -> str:
         return f"Instruction: {row['instruction']}\nAnswer: {in_one_line(row['output'])}\n"
 
-    def _prompt(self, row: dict[str, str], shots: str) -> Prompt:
+    def _prompt(self, row: Row) -> Prompt:
         asked, given = row["instruction"], row["input"]
         if self.variant == "knn_ssd":
-            text = f"{shots}Instruction: {asked}\n{given}\nAnswer:"
+            text = f"Instruction: {asked}\n{given}\nAnswer:"
         else:
             text = f"### Instruction: {asked} ### Input: {given} ### Response: "
-        return Prompt(row["id"], head=text, body="", tail="", reference=row["output"], domain=self.name)
+        return self._made(row, text, reference=row["output"])

@@ -7,15 +7,16 @@ most `max_prompt_tokens`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from ssd_bench.errors import ConfigError
-from ssd_bench.task import DataSource, DataSpec, Prompt
+from ssd_bench.task import DataSpec, Prompt
+from tasks.rows import RowTask
 from tasks.scoring import rouge_l
-from tasks.selection import checked_count, checked_template, first
+from tasks.selection import Row, checked_count
 
 
-class GovReport:
+class GovReport(RowTask):
     """One report to summarise, zero-shot, in the data set's order (KnapSpec Table 2).
 
     The seed has no effect. A chat model gets the same text as one user turn.
@@ -30,37 +31,21 @@ class GovReport:
     name: str = "govreport"
     metric: str = "rougeL"
     version: int = 1
+    in_order: bool = True
 
     def __init__(
         self, max_new_tokens: int, max_prompt_tokens: int | None, clip_reserve: int, hub: Mapping[str, str]
     ) -> None:
         if max_prompt_tokens is not None and max_prompt_tokens < 1:
             raise ConfigError("task.max_prompt_tokens", max_prompt_tokens, "null or an integer of at least 1")
+        super().__init__(DataSpec("govreport", ("report", "summary"), hub), max_new_tokens)
         self.max_prompt_tokens = max_prompt_tokens
-        self.max_new_tokens = checked_count("max_new_tokens", max_new_tokens, 1)
         self.clip_reserve = checked_count("clip_reserve", clip_reserve, 0)
-        self._items = DataSpec(name="govreport", fields=("report", "summary"), hub=dict(hub))
 
-    def files(self, template: str) -> tuple[DataSpec, ...]:
-        """The reports."""
-        checked_template(template)
-        return (self._items,)
-
-    def prompts(self, source: DataSource, template: str, limit: int | None, seed: int) -> Sequence[Prompt]:
-        """The first `limit` reports in the data set's order."""
-        checked_template(template)
-        return [self._prompt(row) for row in first(source.rows(self._items), limit)]
-
-    def score(self, reference: str, text: str) -> float:
+    def score(self, prompt: Prompt, text: str) -> float:
         """ROUGE-L F1 with stemming."""
-        return rouge_l(reference, text)
+        return rouge_l(prompt.reference, text)
 
-    def _prompt(self, row: dict[str, str]) -> Prompt:
-        return Prompt(
-            id=row["id"],
-            head="Summarize the following text:\n\n",
-            body=row["report"],
-            tail="\n\nSummary:",
-            reference=row["summary"],
-            domain=self.name,
-        )
+    def _prompt(self, row: Row) -> Prompt:
+        lead = "Summarize the following text:\n\n"
+        return self._made(row, lead, row["report"], "\n\nSummary:", reference=row["summary"])

@@ -13,18 +13,19 @@ Where we differ: the papers' code would cut the end of a question that exceeds t
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from ssd_bench.errors import ConfigError
-from ssd_bench.task import DataSource, DataSpec, Prompt
+from ssd_bench.task import DataSpec, Prompt
+from tasks.rows import RowTask
 from tasks.scoring import exact_match, final_number
-from tasks.selection import checked_count, checked_variant, of_variant
-from tasks.shots import FewShot, in_one_line
+from tasks.selection import Row, checked_variant, of_variant
+from tasks.shots import Shots, in_one_line
 
 VARIANTS = ("knn_ssd", "conflayers")
 
 
-class GSM8K:
+class GSM8K(RowTask):
     """Five worked examples and a question for base models, the question alone for chat models.
 
     Base models (`plain`) get `shots` demonstrations from the train split, shuffled with the run's seed, the same for
@@ -41,8 +42,6 @@ class GSM8K:
     name: str = "gsm8k"
     metric: str = "exact_match"
     version: int = 1
-    max_prompt_tokens: int | None = None
-    clip_reserve: int = 0
 
     def __init__(
         self,
@@ -53,30 +52,20 @@ class GSM8K:
         fewshot_hub: Mapping[str, str],
     ) -> None:
         self.variant = checked_variant(variant, VARIANTS)
-        self.max_new_tokens = checked_count("max_new_tokens", of_variant("max_new_tokens", max_new_tokens, variant), 1)
-        fields = ("question", "answer")
-        items = DataSpec(name="gsm8k", fields=fields, hub=dict(hub))
-        fewshot = DataSpec(name="gsm8k.fewshot", fields=fields, hub=dict(fewshot_hub))
-        self._few = FewShot(items, fewshot, shots, key="question")
+        items = DataSpec("gsm8k", ("question", "answer"), hub)
+        limit = of_variant("max_new_tokens", max_new_tokens, variant)
+        super().__init__(items, limit, Shots(items, fewshot_hub, shots, self._demonstration))
 
-    def files(self, template: str) -> tuple[DataSpec, ...]:
-        """The test items, and the demonstrations where the template has any."""
-        return self._few.files(template)
-
-    def prompts(self, source: DataSource, template: str, limit: int | None, seed: int) -> Sequence[Prompt]:
-        """The first `limit` items of a shuffle with the run's seed (KNN-SSD and ConfLayers code)."""
-        return self._few.prompts(source, template, limit, seed, self._demonstration, self._prompt)
-
-    def score(self, reference: str, text: str) -> float:
+    def score(self, prompt: Prompt, text: str) -> float:
         """1.0 if the answer's final number is the reference's."""
-        return exact_match(reference, text)
+        return exact_match(prompt.reference, text)
 
-    def _demonstration(self, row: dict[str, str]) -> str:
+    def _demonstration(self, row: Row) -> str:
         if self.variant == "knn_ssd":
             return f"Question: {row['question']}\nAnswer: {in_one_line(row['answer'])}\n"
         return f"Q: {row['question'].strip()}\nA: {row['answer'].strip()}\n\n"
 
-    def _prompt(self, row: dict[str, str], shots: str) -> Prompt:
+    def _prompt(self, row: Row) -> Prompt:
         reference = row["answer"].rpartition("####")[2].strip()
         if "####" not in row["answer"] or final_number(reference) is None:
             raise ConfigError(f"gsm8k {row['id']} answer", row["answer"][-40:], "it must end in #### and a number")
@@ -84,4 +73,4 @@ class GSM8K:
             question = f"Question: {row['question']}\nAnswer:"
         else:
             question = f"Q: {row['question'].strip()}\nA:"
-        return Prompt(row["id"], head=shots + question, body="", tail="", reference=reference, domain=self.name)
+        return self._made(row, question, reference=reference)

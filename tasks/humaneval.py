@@ -16,11 +16,12 @@ from dataclasses import asdict
 from ssd_bench.errors import ConfigError
 from ssd_bench.task import DataSource, DataSpec, Prompt
 from tasks.completion import program
+from tasks.rows import RowTask
 from tasks.sandbox import Limits, runs_to_the_end
-from tasks.selection import checked_count, checked_template, first
+from tasks.selection import Row, checked_count, checked_template
 
 
-class HumanEval:
+class HumanEval(RowTask):
     """One function to complete, zero-shot. An answer is run against the item's tests: pass@1.
 
     The seed has no effect.
@@ -35,28 +36,20 @@ class HumanEval:
     name: str = "humaneval"
     metric: str = "pass@1"
     version: int = 1
-    max_prompt_tokens: int | None = None
-    clip_reserve: int = 0
+    in_order: bool = True
 
     def __init__(
         self, max_new_tokens: int, cpu_seconds: int, wall_seconds: int, memory_mib: int, hub: Mapping[str, str]
     ) -> None:
-        self.max_new_tokens = checked_count("max_new_tokens", max_new_tokens, 1)
+        super().__init__(DataSpec("humaneval", ("prompt", "test", "entry_point"), hub), max_new_tokens)
         self._limits = Limits(
             cpu_seconds=checked_count("cpu_seconds", cpu_seconds, 1),
             wall_seconds=checked_count("wall_seconds", wall_seconds, 1),
             memory_mib=checked_count("memory_mib", memory_mib, 1),
         )
-        fields = ("prompt", "test", "entry_point")
-        self._items = DataSpec(name="humaneval", fields=fields, hub=dict(hub))
-
-    def files(self, template: str) -> tuple[DataSpec, ...]:
-        """The problems."""
-        checked_template(template)
-        return (self._items,)
 
     def prompts(self, source: DataSource, template: str, limit: int | None, seed: int) -> Sequence[Prompt]:
-        """The first `limit` problems in the data set's order.
+        """The first `limit` problems.
 
         Raises:
             ConfigError: a row cannot be used, or the limits leave no room even for an empty program.
@@ -65,19 +58,18 @@ class HumanEval:
         if not runs_to_the_end("", self._limits):
             allowed = "limits of time and memory (task.memory_mib) within which Python starts; it did not"
             raise ConfigError("task", asdict(self._limits), allowed)
-        return [self._prompt(row) for row in first(source.rows(self._items), limit)]
+        return super().prompts(source, template, limit, seed)
 
-    def score(self, reference: str, text: str) -> float:
+    def score(self, prompt: Prompt, text: str) -> float:
         """1.0 if the function that the answer completes passes the item's tests, run in a process of its own."""
-        item = json.loads(reference)
+        item = json.loads(prompt.reference)
         return float(runs_to_the_end(program(item["prompt"], text, item["entry_point"], item["test"]), self._limits))
 
-    def _prompt(self, row: dict[str, str]) -> Prompt:
+    def _prompt(self, row: Row) -> Prompt:
         where = f"humaneval {row['id']}"
         if not row["entry_point"].isidentifier() or f"def {row['entry_point']}(" not in row["prompt"]:
             raise ConfigError(f"{where} entry_point", row["entry_point"], "the name of a function that prompt defines")
         if "def check(" not in row["test"]:
             raise ConfigError(f"{where} test", row["test"][:40], "it must define the function check")
         reference = json.dumps({key: row[key] for key in ("prompt", "test", "entry_point")}, ensure_ascii=False)
-        asked = row["prompt"].replace("    ", "\t")
-        return Prompt(row["id"], head=asked, body="", tail="", reference=reference, domain=self.name)
+        return self._made(row, row["prompt"].replace("    ", "\t"), reference=reference)

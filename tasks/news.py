@@ -10,67 +10,56 @@ Where prompt and new tokens exceed the context, the article loses its end, as in
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
-from ssd_bench.task import DataSource, DataSpec, Prompt
+from ssd_bench.task import DataSpec, Prompt
+from tasks.rows import RowTask
 from tasks.scoring import rouge_l
-from tasks.selection import CONTEXT, checked_count, checked_variant, of_variant
-from tasks.shots import FewShot, in_one_line
+from tasks.selection import CONTEXT, Row, checked_count, checked_variant, of_variant
+from tasks.shots import Shots, in_one_line
 
 MARK = "\nSummary:"
 
 
-class News:
+class News(RowTask):
     """What CNN/DailyMail and XSum share: an article and its summary, in the seeded shuffle of the papers' code.
 
     Args:
-        file: the name of the file of the test articles; with `.fewshot` that of the demonstrations.
-        fields: that of the article and that of its summary.
         shots: demonstrations in a `plain` prompt; a `chat` prompt is one user turn without any (KNN-SSD App. B).
         max_new_tokens: most tokens of a summary.
         clip_reserve: tokens kept free besides prompt and summary where an article is clipped.
-        hub, fewshot_hub: `datasets.load_dataset` arguments of both.
+        hub: `datasets.load_dataset` arguments of the test split.
+        fewshot_hub: the same for the split of the demonstrations.
+
+    Attributes:
+        file: name of the file of the test articles.
+        fields: that of the article and that of its summary.
     """
 
-    name: str
     metric: str = "rougeL"
     version: int = 1
     max_prompt_tokens: int | None = CONTEXT
+    file: str
+    fields: tuple[str, str]
 
     def __init__(
-        self,
-        file: str,
-        fields: tuple[str, str],
-        shots: int,
-        max_new_tokens: int,
-        clip_reserve: int,
-        hub: Mapping[str, str],
-        fewshot_hub: Mapping[str, str],
+        self, shots: int, max_new_tokens: int, clip_reserve: int, hub: Mapping[str, str], fewshot_hub: Mapping[str, str]
     ) -> None:
-        self._text, self._summary = fields
-        fewshot = DataSpec(f"{file}.fewshot", fields, hub=dict(fewshot_hub))
-        self._few = FewShot(DataSpec(file, fields, hub=dict(hub)), fewshot, shots, key=self._text)
-        self.max_new_tokens = checked_count("max_new_tokens", max_new_tokens, 1)
+        items = DataSpec(self.file, self.fields, hub)
+        super().__init__(items, max_new_tokens, Shots(items, fewshot_hub, shots, self._demonstration))
         self.clip_reserve = checked_count("clip_reserve", clip_reserve, 0)
 
-    def files(self, template: str) -> tuple[DataSpec, ...]:
-        """The test articles, and the demonstrations where the template has any."""
-        return self._few.files(template)
-
-    def prompts(self, source: DataSource, template: str, limit: int | None, seed: int) -> Sequence[Prompt]:
-        """The first `limit` articles of a shuffle with the run's seed."""
-        return self._few.prompts(source, template, limit, seed, self._demonstration, self._prompt)
-
-    def score(self, reference: str, text: str) -> float:
+    def score(self, prompt: Prompt, text: str) -> float:
         """ROUGE-L F1 with stemming."""
-        return rouge_l(reference, text)
+        return rouge_l(prompt.reference, text)
 
-    def _demonstration(self, row: dict[str, str]) -> str:
-        return f"Article: {row[self._text]}{MARK} {in_one_line(row[self._summary])}\n"
+    def _demonstration(self, row: Row) -> str:
+        article, summary = (row[field] for field in self.fields)
+        return f"Article: {article}{MARK} {in_one_line(summary)}\n"
 
-    def _prompt(self, row: dict[str, str], shots: str) -> Prompt:
-        head, reference = f"{shots}Article: ", row[self._summary]
-        return Prompt(row["id"], head, body=row[self._text], tail=MARK, reference=reference, domain=self.name)
+    def _prompt(self, row: Row) -> Prompt:
+        article, summary = (row[field] for field in self.fields)
+        return self._made(row, "Article: ", article, MARK, reference=summary)
 
 
 class CnnDm(News):
@@ -78,14 +67,13 @@ class CnnDm(News):
 
     Args:
         variant: the paper whose limit of new tokens applies, `knn_ssd` or `conflayers`; their prompts are the same.
-        shots: demonstrations in a `plain` prompt.
         max_new_tokens: the limit of each variant's paper.
-        clip_reserve: tokens kept free besides prompt and summary where an article is clipped.
-        hub: `datasets.load_dataset` arguments of the test split.
-        fewshot_hub: the same for the split of the demonstrations.
+        shots, clip_reserve, hub, fewshot_hub: as in `News`.
     """
 
     name = "cnn_dm"
+    file = "cnndm"
+    fields = ("article", "highlights")
 
     def __init__(
         self,
@@ -98,23 +86,12 @@ class CnnDm(News):
     ) -> None:
         self.variant = checked_variant(variant, ("knn_ssd", "conflayers"))
         limit = of_variant("max_new_tokens", max_new_tokens, variant)
-        super().__init__("cnndm", ("article", "highlights"), shots, limit, clip_reserve, hub, fewshot_hub)
+        super().__init__(shots, limit, clip_reserve, hub, fewshot_hub)
 
 
 class XSum(News):
-    """XSum, summaries of one sentence (KNN-SSD Table 4).
-
-    Args:
-        shots: demonstrations in a `plain` prompt.
-        max_new_tokens: most tokens of a summary.
-        clip_reserve: tokens kept free besides prompt and summary where an article is clipped.
-        hub: `datasets.load_dataset` arguments of the test split.
-        fewshot_hub: the same for the split of the demonstrations.
-    """
+    """XSum, summaries of one sentence (KNN-SSD Table 4)."""
 
     name = "xsum"
-
-    def __init__(
-        self, shots: int, max_new_tokens: int, clip_reserve: int, hub: Mapping[str, str], fewshot_hub: Mapping[str, str]
-    ) -> None:
-        super().__init__("xsum", ("document", "summary"), shots, max_new_tokens, clip_reserve, hub, fewshot_hub)
+    file = "xsum"
+    fields = ("document", "summary")

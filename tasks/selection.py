@@ -11,8 +11,9 @@ from ssd_bench.errors import ConfigError
 from ssd_bench.prompting import TEMPLATES
 
 T = TypeVar("T")
+Row = dict[str, str]
 
-# `Task.max_prompt_tokens` of a paper that clips to the model's context and has no limit of its own.
+# `Prompt.max_tokens` of a paper that clips to the model's context and has no limit of its own.
 CONTEXT = 2**31 - 1
 
 

@@ -1,73 +1,56 @@
-"""Items with demonstrations ahead of them, shared by the task files."""
+"""Demonstrations ahead of an item, shared by the task files."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from ssd_bench.errors import ConfigError
-from ssd_bench.task import DataSource, DataSpec, Prompt
-from tasks.selection import checked_count, checked_template, first, shuffled
-
-Row = dict[str, str]
+from ssd_bench.task import DataSource, DataSpec
+from tasks.selection import Row, checked_count, shuffled
 
 
 @dataclass(frozen=True)
-class FewShot:
-    """Items in a seeded shuffle; ahead of each a `plain` prompt (base models) has the same demonstrations, `chat` none.
+class Shots:
+    """The demonstrations of a `plain` prompt (base models), the same for all items.
 
-    The demonstrations are the first rows of their file after a shuffle with the run's seed, as in the released code of
-    KNN-SSD and ConfLayers, less any that are items.
+    They are the first rows of their file after a shuffle with the run's seed, as in the released code of KNN-SSD and
+    ConfLayers, less any that are items: whose first field or id an item has.
 
     Attributes:
-        items: the file of the items.
-        demonstrations: the file that the demonstrations are drawn from.
-        shots: how many of them.
-        key: the field that tells whether a demonstration is also an item.
+        items: the file of the items; that of the demonstrations has the same fields, and `.fewshot` after its name.
+        hub: `datasets.load_dataset` arguments of the demonstrations.
+        count: how many of them.
+        text: a row as a demonstration.
     """
 
     items: DataSpec
-    demonstrations: DataSpec
-    shots: int
-    key: str
+    hub: Mapping[str, str]
+    count: int
+    text: Callable[[Row], str]
 
     def __post_init__(self) -> None:
-        checked_count("shots", self.shots, 0)
+        checked_count("shots", self.count, 0)
 
-    def files(self, template: str) -> tuple[DataSpec, ...]:
-        """The file of the items, and that of the demonstrations where the template has any."""
-        few = checked_template(template) == "plain" and self.shots > 0
-        return (self.items, self.demonstrations) if few else (self.items,)
+    @property
+    def file(self) -> DataSpec:
+        """What the demonstrations are drawn from."""
+        return replace(self.items, name=f"{self.items.name}.fewshot", hub=self.hub)
 
-    def prompts(
-        self,
-        source: DataSource,
-        template: str,
-        limit: int | None,
-        seed: int,
-        demonstration: Callable[[Row], str],
-        prompt: Callable[[Row, str], Prompt],
-    ) -> list[Prompt]:
-        """The first `limit` items of a shuffle with the run's seed (KNN-SSD and ConfLayers code).
+    def draw(self, source: DataSource, items: Sequence[Row], seed: int) -> str:
+        """The text of all demonstrations.
 
         Args:
-            demonstration: a row as a demonstration.
-            prompt: a row as a prompt, given the text of all demonstrations.
+            items: all rows of the task, not only the evaluated ones: the demonstrations do not depend on the limit.
         """
-        few = self.demonstrations in self.files(template)
-        items = source.rows(self.items)
-        shots = "".join(map(demonstration, self._draw(source, items, seed))) if few else ""
-        return [prompt(row, shots) for row in first(shuffled(items, seed), limit)]
-
-    def _draw(self, source: DataSource, items: list[Row], seed: int) -> list[Row]:
-        # Checked against every item, not only the first `limit`, so that the demonstrations do not depend on it.
-        asked = {row[self.key].strip() for row in items} | {row["id"] for row in items}
-        rows = shuffled(source.rows(self.demonstrations), seed)
-        pool = [row for row in rows if row[self.key].strip() not in asked and row["id"] not in asked]
-        if len(pool) < self.shots:
-            allowed = f"at most {len(pool)}, the demonstrations of {self.demonstrations.name} that are not test items"
-            raise ConfigError("task.shots", self.shots, allowed)
-        return pool[: self.shots]
+        key = self.items.fields[0]
+        asked = {row[key].strip() for row in items} | {row["id"] for row in items}
+        rows = shuffled(source.rows(self.file), seed)
+        pool = [row for row in rows if row[key].strip() not in asked and row["id"] not in asked]
+        if len(pool) < self.count:
+            allowed = f"at most {len(pool)}, the demonstrations of {self.file.name} that are not test items"
+            raise ConfigError("task.shots", self.count, allowed)
+        return "".join(map(self.text, pool[: self.count]))
 
 
 def in_one_line(text: str) -> str:

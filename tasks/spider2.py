@@ -11,15 +11,16 @@ instruction that exceeds the context; here such a prompt is refused.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
-from ssd_bench.task import DataSource, DataSpec, Prompt
-from tasks.selection import checked_count
-from tasks.shots import FewShot, in_one_line
+from ssd_bench.task import DataSpec, Prompt
+from tasks.rows import RowTask
+from tasks.selection import Row
+from tasks.shots import Shots, in_one_line
 from tasks.sql import sql_match
 
 
-class Spider2:
+class Spider2(RowTask):
     """Demonstrations and an instruction for base models, the instruction alone for chat models.
 
     Args:
@@ -32,31 +33,17 @@ class Spider2:
     name: str = "spider2"
     metric: str = "exact_match"
     version: int = 1
-    max_prompt_tokens: int | None = None
-    clip_reserve: int = 0
 
     def __init__(self, shots: int, max_new_tokens: int, hub: Mapping[str, str], fewshot_hub: Mapping[str, str]) -> None:
-        self.max_new_tokens = checked_count("max_new_tokens", max_new_tokens, 1)
-        fields = ("instruction", "query")
-        items = DataSpec(name="spider2", fields=fields, hub=dict(hub))
-        fewshot = DataSpec(name="spider2.fewshot", fields=fields, hub=dict(fewshot_hub))
-        self._few = FewShot(items, fewshot, shots, key="instruction")
+        items = DataSpec("spider2", ("instruction", "query"), hub)
+        super().__init__(items, max_new_tokens, Shots(items, fewshot_hub, shots, self._demonstration))
 
-    def files(self, template: str) -> tuple[DataSpec, ...]:
-        """The items, and the demonstrations where the template has any."""
-        return self._few.files(template)
-
-    def prompts(self, source: DataSource, template: str, limit: int | None, seed: int) -> Sequence[Prompt]:
-        """The first `limit` items of a shuffle with the run's seed."""
-        return self._few.prompts(source, template, limit, seed, self._demonstration, self._prompt)
-
-    def score(self, reference: str, text: str) -> float:
+    def score(self, prompt: Prompt, text: str) -> float:
         """1.0 if the answer is the reference query, white space and case outside quotes aside."""
-        return sql_match(reference, text)
+        return sql_match(prompt.reference, text)
 
-    def _demonstration(self, row: dict[str, str]) -> str:
+    def _demonstration(self, row: Row) -> str:
         return f"Instruction: {row['instruction']}SQL Query: {in_one_line(row['query'])}\n"
 
-    def _prompt(self, row: dict[str, str], shots: str) -> Prompt:
-        asked = f"{shots}Instruction: {row['instruction']}\nSQL Query:"
-        return Prompt(row["id"], head=asked, body="", tail="", reference=row["query"], domain=self.name)
+    def _prompt(self, row: Row) -> Prompt:
+        return self._made(row, f"Instruction: {row['instruction']}\nSQL Query:", reference=row["query"])

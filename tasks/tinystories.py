@@ -6,14 +6,15 @@ story is the demonstration of its prompt, for base and chat models alike, and no
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
-from ssd_bench.task import DataSource, DataSpec, Prompt
+from ssd_bench.task import DataSpec, Prompt
+from tasks.rows import RowTask
 from tasks.scoring import rouge_l
-from tasks.selection import CONTEXT, checked_count, checked_template, first, shuffled
+from tasks.selection import CONTEXT, Row, checked_count
 
 
-class TinyStories:
+class TinyStories(RowTask):
     """A story, and the request for one. The score tells how much of the shown story the answer repeats.
 
     Args:
@@ -28,24 +29,13 @@ class TinyStories:
     max_prompt_tokens: int | None = CONTEXT
 
     def __init__(self, max_new_tokens: int, clip_reserve: int, hub: Mapping[str, str]) -> None:
-        self.max_new_tokens = checked_count("max_new_tokens", max_new_tokens, 1)
+        super().__init__(DataSpec("tinystories", ("text",), hub), max_new_tokens)
         self.clip_reserve = checked_count("clip_reserve", clip_reserve, 0)
-        self._items = DataSpec(name="tinystories", fields=("text",), hub=dict(hub))
 
-    def files(self, template: str) -> tuple[DataSpec, ...]:
-        """The stories."""
-        checked_template(template)
-        return (self._items,)
-
-    def prompts(self, source: DataSource, template: str, limit: int | None, seed: int) -> Sequence[Prompt]:
-        """The first `limit` stories of a shuffle with the run's seed (KNN-SSD code)."""
-        checked_template(template)
-        return [self._prompt(row) for row in first(shuffled(source.rows(self._items), seed), limit)]
-
-    def score(self, reference: str, text: str) -> float:
+    def score(self, prompt: Prompt, text: str) -> float:
         """ROUGE-L F1 with stemming, against the story that the prompt shows."""
-        return rouge_l(reference, text)
+        return rouge_l(prompt.reference, text)
 
-    def _prompt(self, row: dict[str, str]) -> Prompt:
+    def _prompt(self, row: Row) -> Prompt:
         lead, story = "Write a tiny story:", row["text"]
-        return Prompt(row["id"], f"{lead} ", body=story, tail=f"\n{lead}", reference=story, domain=self.name)
+        return self._made(row, f"{lead} ", story, f"\n{lead}", reference=story)

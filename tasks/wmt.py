@@ -12,18 +12,19 @@ Where we differ: the papers' code would cut the end of a sentence that exceeds t
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
-from ssd_bench.task import DataSource, DataSpec, Prompt
+from ssd_bench.task import DataSpec, Prompt
+from tasks.rows import RowTask
 from tasks.scoring import rouge_l
-from tasks.selection import checked_count, checked_template, first, shuffled
-from tasks.shots import FewShot, in_one_line
+from tasks.selection import Row
+from tasks.shots import Shots, in_one_line
 
 FIELDS = ("source_de", "target_en")
 COLUMNS = {"translation.de": "source_de", "translation.en": "target_en"}
 
 
-class WMT16:
+class WMT16(RowTask):
     """WMT16, German to English (KNN-SSD). A chat model gets the sentence alone in the same format, zero-shot.
 
     Args:
@@ -36,36 +37,23 @@ class WMT16:
     name: str = "wmt16"
     metric: str = "rougeL"
     version: int = 1
-    max_prompt_tokens: int | None = None
-    clip_reserve: int = 0
 
     def __init__(self, shots: int, max_new_tokens: int, hub: Mapping[str, str], fewshot_hub: Mapping[str, str]) -> None:
-        self.max_new_tokens = checked_count("max_new_tokens", max_new_tokens, 1)
-        items = DataSpec(name="wmt16_deen", fields=FIELDS, hub=dict(hub), rename=COLUMNS)
-        fewshot = DataSpec(name="wmt16_deen.fewshot", fields=FIELDS, hub=dict(fewshot_hub), rename=COLUMNS)
-        self._few = FewShot(items, fewshot, shots, key="source_de")
+        items = DataSpec("wmt16_deen", FIELDS, hub, COLUMNS)
+        super().__init__(items, max_new_tokens, Shots(items, fewshot_hub, shots, self._demonstration))
 
-    def files(self, template: str) -> tuple[DataSpec, ...]:
-        """The test sentences, and the demonstrations where the template has any."""
-        return self._few.files(template)
-
-    def prompts(self, source: DataSource, template: str, limit: int | None, seed: int) -> Sequence[Prompt]:
-        """The first `limit` sentences of a shuffle with the run's seed."""
-        return self._few.prompts(source, template, limit, seed, self._demonstration, self._prompt)
-
-    def score(self, reference: str, text: str) -> float:
+    def score(self, prompt: Prompt, text: str) -> float:
         """ROUGE-L F1 with stemming."""
-        return rouge_l(reference, text)
+        return rouge_l(prompt.reference, text)
 
-    def _demonstration(self, row: dict[str, str]) -> str:
+    def _demonstration(self, row: Row) -> str:
         return f"Translate German to English: {row['source_de']}\nAnswer: {in_one_line(row['target_en'])}\n"
 
-    def _prompt(self, row: dict[str, str], shots: str) -> Prompt:
-        asked = f"{shots}Translate German to English: {row['source_de']}\nAnswer:"
-        return Prompt(row["id"], head=asked, body="", tail="", reference=row["target_en"], domain=self.name)
+    def _prompt(self, row: Row) -> Prompt:
+        return self._made(row, f"Translate German to English: {row['source_de']}\nAnswer:", reference=row["target_en"])
 
 
-class WMT14:
+class WMT14(RowTask):
     """WMT14, German to English (ConfLayers), zero-shot. A chat model gets the same text as one user turn.
 
     Args:
@@ -76,27 +64,14 @@ class WMT14:
     name: str = "wmt14"
     metric: str = "rougeL"
     version: int = 1
-    max_prompt_tokens: int | None = None
-    clip_reserve: int = 0
 
     def __init__(self, max_new_tokens: int, hub: Mapping[str, str]) -> None:
-        self.max_new_tokens = checked_count("max_new_tokens", max_new_tokens, 1)
-        self._items = DataSpec(name="wmt14_deen", fields=FIELDS, hub=dict(hub), rename=COLUMNS)
+        super().__init__(DataSpec("wmt14_deen", FIELDS, hub, COLUMNS), max_new_tokens)
 
-    def files(self, template: str) -> tuple[DataSpec, ...]:
-        """The test sentences."""
-        checked_template(template)
-        return (self._items,)
-
-    def prompts(self, source: DataSource, template: str, limit: int | None, seed: int) -> Sequence[Prompt]:
-        """The first `limit` sentences of a shuffle with the run's seed."""
-        checked_template(template)
-        return [self._prompt(row) for row in first(shuffled(source.rows(self._items), seed), limit)]
-
-    def score(self, reference: str, text: str) -> float:
+    def score(self, prompt: Prompt, text: str) -> float:
         """ROUGE-L F1 with stemming."""
-        return rouge_l(reference, text)
+        return rouge_l(prompt.reference, text)
 
-    def _prompt(self, row: dict[str, str]) -> Prompt:
+    def _prompt(self, row: Row) -> Prompt:
         asked = f"Translate German to English:\nGerman: {row['source_de']}\nEnglish:"
-        return Prompt(row["id"], head=asked, body="", tail="", reference=row["target_en"], domain=self.name)
+        return self._made(row, asked, reference=row["target_en"])

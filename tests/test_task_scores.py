@@ -15,7 +15,7 @@ from ssd_bench.errors import ConfigError
 from tasks.completion import program, until_top_level
 from tasks.sandbox import Limits, runs_to_the_end
 from tasks.sql import sql_match
-from tests.test_tasks import make
+from tests.test_tasks import make, score
 
 LIMITS = Limits(cpu_seconds=2, wall_seconds=10, memory_mib=512)
 QUERY = "SELECT name, COUNT(*) FROM users WHERE city = 'Bern' GROUP BY name;"
@@ -56,7 +56,7 @@ TEST = "def check(candidate):\n    assert candidate(1, 2) == 3\n    assert candi
 )
 def test_sql_is_compared_without_white_space_and_case(text: str, equal: bool) -> None:
     assert sql_match(QUERY, text) == float(equal)
-    assert make("spider2").score(QUERY, text) == float(equal)
+    assert score(make("spider2"), QUERY, text) == float(equal)
 
 
 def test_sql_quotes_hold_what_is_quoted() -> None:
@@ -69,8 +69,8 @@ def test_sql_quotes_hold_what_is_quoted() -> None:
 
 def test_aime_reads_the_last_box() -> None:
     task = make("aime24")
-    assert task.score("25", r"First \boxed{7}, so the answer is \boxed{025}.") == 1.0
-    assert task.score("25", r"\boxed{7}, not 25") == 0.0
+    assert score(task, "25", r"First \boxed{7}, so the answer is \boxed{025}.") == 1.0
+    assert score(task, "25", r"\boxed{7}, not 25") == 0.0
 
 
 @pytest.mark.parametrize(
@@ -111,7 +111,7 @@ def test_a_completion_ends_at_the_first_line_at_the_margin(text: str, kept: str)
 )
 def test_humaneval_runs_what_an_answer_completes(answer: str, passes: bool) -> None:
     reference = json.dumps({"prompt": PROMPT, "test": TEST, "entry_point": "add"})
-    assert make("humaneval").score(reference, answer) == float(passes)
+    assert score(make("humaneval"), reference, answer) == float(passes)
 
 
 def test_tabs_and_a_prompt_that_ends_within_a_line() -> None:

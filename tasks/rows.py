@@ -1,0 +1,63 @@
+"""What the tasks share that make one prompt of each row: a task file holds only what differs."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import replace
+
+from ssd_bench.task import DataSource, DataSpec, Prompt
+from tasks.selection import Row, checked_count, checked_template, first, shuffled
+from tasks.shots import Shots
+
+
+class RowTask(ABC):
+    """Files and prompts of a task that says how a row becomes a prompt; it adds its metric, version and score.
+
+    Args:
+        items: the file of the items.
+        max_new_tokens: most tokens of an answer.
+        shots: demonstrations ahead of each item where the template is `plain` (base models); `chat` has none.
+
+    Attributes:
+        name: as in `task=NAME`, and the domain of all prompts.
+        max_prompt_tokens, clip_reserve: `max_tokens` and `clip_reserve` of all prompts.
+        in_order: whether items come in the data's order; else in a shuffle with the run's seed.
+    """
+
+    name: str
+    max_prompt_tokens: int | None = None
+    clip_reserve: int = 0
+    in_order: bool = False
+
+    def __init__(self, items: DataSpec, max_new_tokens: int, shots: Shots | None = None) -> None:
+        self.max_new_tokens = checked_count("max_new_tokens", max_new_tokens, 1)
+        self._items, self._shots = items, shots if shots is not None and shots.count > 0 else None
+
+    def files(self, template: str) -> tuple[DataSpec, ...]:
+        """The file of the items, and that of the demonstrations where the template has any."""
+        shots = self._shots_of(template)
+        return (self._items, shots.file) if shots else (self._items,)
+
+    def prompts(self, source: DataSource, template: str, limit: int | None, seed: int) -> Sequence[Prompt]:
+        """The first `limit` items; shuffled, unless `in_order`, as KNN-SSD's and ConfLayers' code does."""
+        shots = self._shots_of(template)
+        rows = source.rows(self._items)
+        shown = shots.draw(source, rows, seed) if shots else ""
+        chosen = first(rows if self.in_order else shuffled(rows, seed), limit)
+        return [replace(prompt, head=shown + prompt.head) for prompt in map(self._prompt, chosen)]
+
+    def pool(self, source: DataSource, template: str, seed: int) -> Sequence[Prompt]:
+        """All items."""
+        return self.prompts(source, template, None, seed)
+
+    @abstractmethod
+    def _prompt(self, row: Row) -> Prompt:
+        """A row as a prompt without demonstrations; `_made` builds it."""
+
+    def _made(self, row: Row, head: str, body: str = "", tail: str = "", *, reference: str) -> Prompt:
+        clip = (self.max_prompt_tokens, self.clip_reserve)
+        return Prompt(row["id"], head, body, tail, reference, self.name, *clip)
+
+    def _shots_of(self, template: str) -> Shots | None:
+        return self._shots if checked_template(template) == "plain" else None

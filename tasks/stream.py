@@ -1,0 +1,159 @@
+"""A stream of prompts whose task changes: the mixed-task stream of KNN-SSD (§4.2, Eq. 8).
+
+With mixing ratio R the next prompt is from another task with probability R, each of the others being equally likely,
+and from the same task with probability 1 - R. Two orders:
+
+- `code`: KNN-SSD's released code (`load_multiple_tasks` in `evaluation_llama/utils.py` at mbsong/KNN-SSD cfa8532).
+  Every task gives the same number of prompts; one that has none left is left and not drawn again. So the tail is mixed
+  less than R says, and with R = 0 there is one block per task, in random order.
+- `markov`: Eq. 8 as it stands. A task gives as many prompts as the chain asks of it, all different.
+
+Where we differ from that code: the order has a random generator of its own. There it depends on Python's global one,
+which the loaders of SQL and MATH seed again, and so on the order in which the tasks are listed.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from ssd_bench.errors import ConfigError
+from ssd_bench.task import DataSource, DataSpec, Prompt, Task
+from tasks.selection import checked_count
+from tasks.selection import first as first_of
+
+VERSION = 1
+
+
+class Stream:
+    """Prompts of several tasks in one stream; each is built, clipped and scored as by its own task.
+
+    A prompt's domain is the name of its part, which also stands before its id.
+
+    Args:
+        parts: name -> task, at least two; a name is a domain.
+        items: prompts of each part (`code`), or their mean (`markov`); the stream has as many prompts for each part.
+        mix_ratio: R.
+        order: one of `ORDERS`.
+        order_seed: of the order alone; which items a part gives depends on the run's seed.
+        first: the part that the first prompt is from; None: drawn.
+        max_new_tokens: most tokens of an answer, of whichever part.
+    """
+
+    name: str = "stream"
+
+    def __init__(
+        self,
+        parts: Mapping[str, Task],
+        items: int,
+        mix_ratio: float,
+        order: str,
+        order_seed: int,
+        first: str | None,
+        max_new_tokens: int,
+    ) -> None:
+        if len(parts) < 2:
+            raise ConfigError("task.parts", list(parts), "at least two tasks")
+        for name, part in parts.items():
+            if isinstance(part, Stream) or not hasattr(part, "score"):
+                allowed = f"the settings of a task other than stream; +task@task.parts.{name}=TASK adds one"
+                raise ConfigError(f"task.parts.{name}", part, allowed)
+        if isinstance(mix_ratio, bool) or not isinstance(mix_ratio, int | float) or not 0 <= mix_ratio <= 1:
+            raise ConfigError("task.mix_ratio", mix_ratio, "a probability, from 0 to 1")
+        if order not in ORDERS:
+            raise ConfigError("task.order", order, f"one of {', '.join(ORDERS)}")
+        if first is not None and first not in parts:
+            raise ConfigError("task.first", first, f"null or one of {', '.join(parts)}")
+        self.parts, self.mix_ratio, self.order, self.first = dict(parts), mix_ratio, order, first
+        self.items = checked_count("items", items, 1)
+        self.order_seed = checked_count("order_seed", order_seed, 0)
+        self.max_new_tokens = checked_count("max_new_tokens", max_new_tokens, 1)
+        self.metric = _metrics(parts)
+        # Versions only rise, so the sum rises with that of any part.
+        self.version = VERSION + sum(part.version for part in parts.values())
+
+    def files(self, template: str) -> tuple[DataSpec, ...]:
+        """The files of all parts."""
+        return tuple(spec for part in self.parts.values() for spec in part.files(template))
+
+    def domains(self) -> list[str]:
+        """The part that each prompt of the whole stream is from, in order."""
+        rng = random.Random(self.order_seed)
+        return ORDERS[self.order](list(self.parts), self.items, self.mix_ratio, self.first, rng)
+
+    def prompts(self, source: DataSource, template: str, limit: int | None, seed: int) -> Sequence[Prompt]:
+        """The first `limit` prompts of the stream; within a part the order is that of its task.
+
+        Raises:
+            ConfigError: a part has fewer items than the stream takes.
+        """
+        domains = first_of(self.domains(), limit)
+        waiting = {}
+        for name in dict.fromkeys(domains):
+            taken = domains.count(name)
+            found = self.parts[name].prompts(source, template, taken, seed)
+            if len(found) < taken:
+                allowed = f"fewer: the stream takes {taken} prompts of {name}, which has {len(found)}"
+                raise ConfigError("task.items", self.items, allowed)
+            waiting[name] = iter(found)
+        return [_labelled(name, next(waiting[name])) for name in domains]
+
+    def pool(self, source: DataSource, template: str, seed: int) -> Sequence[Prompt]:
+        """All items of all parts, part by part: also those that are not in the stream."""
+        parts = self.parts.items()
+        return [_labelled(name, prompt) for name, part in parts for prompt in part.pool(source, template, seed)]
+
+    def score(self, prompt: Prompt, text: str) -> float:
+        """The score by the prompt's own task."""
+        return self.parts[prompt.domain].score(prompt, text)
+
+
+def _metrics(parts: Mapping[str, Task]) -> str:
+    """The metrics of the parts, each with the parts that it scores."""
+    scored: dict[str, list[str]] = {}
+    for name, part in parts.items():
+        scored.setdefault(part.metric, []).append(name)
+    return "; ".join(f"{metric} of {', '.join(names)}" for metric, names in scored.items())
+
+
+def _labelled(name: str, prompt: Prompt) -> Prompt:
+    return replace(prompt, id=f"{name}/{prompt.id}", domain=name)
+
+
+def code_order(names: Sequence[str], items: int, mix_ratio: float, first: str | None, rng: random.Random) -> list[str]:
+    """`items` of each name, as KNN-SSD's released code mixes them.
+
+    Until none is left: choose a name other than the last among those that have any left (the last where it alone has),
+    and take from it until it has none left or, after each, with probability `mix_ratio`.
+    """
+    left, order = dict.fromkeys(names, items), list[str]()
+    while any(left.values()):
+        others = [name for name in names if left[name] and order[-1:] != [name]]
+        name = first if first and not order else rng.choice(others or order[-1:])
+        while left[name]:
+            order.append(name)
+            left[name] -= 1
+            if rng.random() < mix_ratio:
+                break
+    return order
+
+
+def markov_order(
+    names: Sequence[str], items: int, mix_ratio: float, first: str | None, rng: random.Random
+) -> list[str]:
+    """KNN-SSD Eq. 8: a Markov chain over the names that leaves each with probability `mix_ratio`, for any other alike.
+
+    Its length is `items` times the number of names; where it starts is drawn, all names alike, unless `first` says.
+    """
+    order = [first or rng.choice(names)]
+    while len(order) < items * len(names):
+        others = [name for name in names if name != order[-1]]
+        order.append(rng.choice(others) if rng.random() < mix_ratio else order[-1])
+    return order
+
+
+ORDERS: Mapping[str, Callable[[Sequence[str], int, float, str | None, random.Random], list[str]]] = {
+    "code": code_order,
+    "markov": markov_order,
+}
