@@ -91,13 +91,12 @@ class Engine:
         self.decoder, self.cache, self.decoding, self.eos_ids = decoder, cache, decoding, eos_ids
         self.context = context or cache.capacity - SCRATCH
         self.clock = Clock(decoder.device)
-        self.probe = Probe(decoder, cache, self.generate)
+        self.probe = Probe(decoder, cache)
 
     @torch.inference_mode()
     def generate(
-        self, method: Method, prompt: Sequence[int], seed: int = 0, on_token: Callable[[int], None] | None = None,
-        max_new_tokens: int | None = None,
-    ) -> Generation:  # fmt: skip
+        self, method: Method, prompt: Sequence[int], seed: int = 0, on_token: Callable[[int], None] | None = None
+    ) -> Generation:
         """Decode one prompt until EOS (kept), `max_new_tokens` or the end of the context.
 
         Args:
@@ -105,9 +104,8 @@ class Engine:
             prompt: token ids, at least one, at most `context`.
             seed: of this prompt's generator; the output is a function of it and the prompt.
             on_token: called after every step with the number of tokens so far (progress bars).
-            max_new_tokens: most tokens of the output; None: the run's.
         """
-        max_new = max_new_tokens or self.decoding.max_new_tokens
+        max_new = self.decoding.max_new_tokens
         assert max_new is not None, "the caller resolves decode.max_new_tokens"
         generator = torch.Generator(self.decoder.head_weight.device).manual_seed(seed)
         begin = self.clock.mark()

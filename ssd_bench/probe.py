@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -47,7 +47,6 @@ class Probe:
     Args:
         decoder: the model.
         cache: the engine's.
-        generate: the engine's `generate`, where the probe belongs to one.
 
     Attributes:
         n_layers: L.
@@ -58,9 +57,13 @@ class Probe:
     latency: Latency
     origin: Origin
 
-    def __init__(self, decoder: Decoder, cache: KVCache, generate: Callable[..., Generation] | None = None):
-        self._decoder, self._cache, self._generate = decoder, cache, generate
+    def __init__(self, decoder: Decoder, cache: KVCache):
+        self._decoder, self._cache = decoder, cache
         self.n_layers = decoder.arch.n_layers
+
+    def embed(self, tokens: Sequence[int]) -> Tensor:
+        """Streams [n, d] that n tokens enter sublayer 0 with."""
+        return self._decoder.embed(torch.tensor(tokens, device=self._decoder.device))
 
     def apply_sublayer(self, i: int, hidden: Tensor, prefix_len: int) -> Tensor:
         """Sublayer i over B independent continuations of the committed prefix.
@@ -94,18 +97,43 @@ class Probe:
         """Streams [..., d] as the LM head reads them."""
         return self._decoder.final_norm(hidden)
 
+    def logits(self, hidden: Tensor, norm: bool = True) -> Tensor:
+        """Float32 logits [..., V] of the LM head over streams [..., d], with or without the final norm before it.
+
+        All of them at once: a caller with many streams passes a few at a time.
+        """
+        decoder, flat = self._decoder, hidden.reshape(-1, hidden.shape[-1])
+        if norm:
+            made = decoder.logits(flat.to(decoder.act_dtype))
+        else:
+            flat = flat.to(decoder.head_weight.device, decoder.act_dtype)
+            made = decoder.ops.linear(flat, decoder.head_weight).float()
+        return made.view(*hidden.shape[:-1], -1)
+
     def token_logits(self, hidden: Tensor, tokens: Tensor) -> Tensor:
         """Float32 logits [..., k] of k vocabulary entries, after final norm and LM head, over streams [..., d]."""
         flat = hidden.reshape(-1, hidden.shape[-1])
         return self._decoder.logits(flat, tokens).view(*hidden.shape[:-1], len(tokens))
 
-    def generate(self, method: Method, prompt: Sequence[int], max_new_tokens: int) -> Generation:
-        """Decode a prompt with another method, as a run does; for `prepare` only, since it takes the cache.
+    def trial(self, method: Method, prompt: Sequence[int], new_tokens: int) -> Generation:
+        """Decode greedily and past any EOS, whatever the run's own decoding: what offline searches compare sets by.
 
-        A caller that compares methods by time gives each the same prompts and starts with one that does not count.
+        For `prepare` only, since it takes the cache. Source: Self-SD, searching.py:55-70.
         """
-        assert self._generate is not None, "this probe has no engine"
-        return self._generate(method, prompt, max_new_tokens=max_new_tokens)
+        from ssd_bench.engine import Engine  # which imports this module
+        from ssd_bench.sampling import Decoding
+
+        engine = Engine(self._decoder, self._cache, Decoding(max_new_tokens=new_tokens), frozenset())
+        return engine.generate(method, prompt)
+
+    def prompt_states(self, prompt: Sequence[int], taps: Sequence[int]) -> Tensor:
+        """States [len(taps), P, d] of a prompt at the given boundaries, as `Prefill.hidden`; empties the cache."""
+        ids = torch.tensor(prompt, device=self._decoder.device)
+        with torch.inference_mode():
+            _, states = self._decoder.prefill(ids, self._cache, taps)
+        self._cache.reset()
+        assert states is not None, "at least one boundary"
+        return states
 
     def top2_gap(self, tokens: Sequence[int]) -> float:
         """Difference of the two largest next-token logits after `tokens`; uses and empties the cache."""

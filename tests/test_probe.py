@@ -43,11 +43,12 @@ def test_equal_logits_give_the_lowest_token(decoders: Load, monkeypatch: pytest.
     assert decoder.predict(states).tolist() == [0] * 60
 
 
-def test_generate_decodes_as_the_engine_does(decoders: Load) -> None:
+def test_a_trial_is_a_greedy_run_past_eos(decoders: Load) -> None:
     decoder = decoders("llama")
     engine = Engine(decoder, decoder.new_cache(CONTEXT), Decoding(max_new_tokens=20), frozenset(), CONTEXT - 20)
+    expected = engine.generate(AR(), [5, 6, 7]).output[:9]
     method = FixedLayers(skip_attn=[1])
-    made = engine.probe.generate(AR(), [5, 6, 7], max_new_tokens=9)
-    assert made.output == engine.generate(AR(), [5, 6, 7]).output[:9] and made.finish_reason == "length"
     method.check(decoder.arch.dims("tiny"))
-    assert engine.probe.generate(method, [5, 6, 7], max_new_tokens=9).output == made.output
+    ending = Engine(decoder, engine.cache, Decoding(max_new_tokens=20), frozenset(expected), CONTEXT - 20)
+    for each in (AR(), method):
+        assert ending.probe.trial(each, [5, 6, 7], new_tokens=9).output == expected

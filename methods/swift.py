@@ -1,0 +1,348 @@
+"""SWIFT: search the sublayers to skip while decoding, by matchness on the output's own tokens (Xia et al., ICLR 2025).
+
+Every cycle, until the search ends, one candidate set is scored: run on the output tokens of a context window, all in
+one pass, how often does it predict the next one? Candidates skip the same number of sublayers, drawn at random or,
+every β-th time, suggested by Bayesian optimisation. The best so far drafts; drafting ends early by confidence, and
+the doubtful positions are verified with more candidates. What was found is kept from prompt to prompt.
+
+Where the paper and its code (hemingkx/SWIFT @ 88caed7) differ or leave something open, a switch says what is done:
+
+* greedy decoding verifies 3, 5, 8 or 10 candidates in the code, 1, 3, 5 or 10 in the paper, in both when sampling:
+  `k_set`;
+* the initial set, which skips every other block whatever r is, never gets a score, so the first candidate that
+  matches anything replaces it: `score_initial` makes it the first candidate;
+* the code scores the first γ+1 tokens of an output, the paper says nothing of which: `window`;
+* the paper can be read as beginning anew with every prompt, the code never does, and compares matchness across
+  prompts: `reset`. `on_shift` is this file's: it begins anew when the acceptance rate of a prompt falls by more than
+  `shift_drop` below its mean over the prompts since the last beginning;
+* the paper's r of a model was lowered from 0.5 to 0.4 for α < 0.7 (footnote 3), of which the code has nothing:
+  `reduce_below` lowers r by 0.1 and begins anew after a prompt with a lower α whose search is over.
+
+Ablations of Table 8: `stop_below=0` (no early stopping), `k_set=chain` (no dynamic verification), `max_steps=0` (no
+optimisation). As in the code, the search ends after more than S candidates or more than `patience` without progress.
+"""
+
+from __future__ import annotations
+
+import importlib
+import io
+import json
+import warnings
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ssd_bench.errors import ConfigError
+from ssd_bench.layer_set import LayerSet
+from ssd_bench.method import Context, Estimate, LayerDraft, ModelDims, Prefill, Sample, Taps, Verification
+from ssd_bench.metrics import tpt
+from ssd_bench.probe import Probe
+
+BOUNDS = (0.95, 0.8, 0.5, 0.0)  # of the drafted token's probability (§4.2)
+K_SETS = {"paper": (1, 3, 5, 10), "code_greedy": (3, 5, 8, 10), "code_sample": (1, 3, 5, 10), "chain": (1, 1, 1, 1)}
+WINDOWS = ("first", "last")
+RESETS = ("never", "on_instance", "on_shift")
+KAPPA, ALPHA = 2.5, 1e-2  # of the upper confidence bound and of the Gaussian process (inference_swift.py:293-295)
+REDUCTION = 0.1  # of r at a time: 0.5 to 0.4 (§C.2)
+
+
+@dataclass
+class Search:
+    """What survives from prompt to prompt.
+
+    Attributes:
+        layer_set: z_best, which drafts.
+        best: its matchness; 0 before any was found.
+        steps: o, candidates scored.
+        stale: candidates scored since the last better one.
+        active: whether candidates are still scored.
+        alpha_sum, prompts: acceptance rates of the prompts since the beginning, and their number.
+        points, scores: candidates as points of the unit cube, and their matchness, for the Gaussian process.
+    """
+
+    layer_set: LayerSet
+    best: float = 0.0
+    steps: int = 0
+    stale: int = 0
+    active: bool = True
+    alpha_sum: float = 0.0
+    prompts: int = 0
+    points: list[NDArray[np.float64]] = field(default_factory=list)
+    scores: list[float] = field(default_factory=list)
+
+
+class SWIFT:
+    """SWIFT with every switch on which paper and code differ.
+
+    Args:
+        name: name in tables.
+        skip_ratio: r, share of the 2(L-2) sublayers outside the first and the last block that a candidate skips; None
+            takes the paper's rule (0.45 below 30B parameters, else 0.5).
+        context_window: γ, output tokens that a candidate predicts.
+        window: score the `first` or the `last` tokens of the output.
+        opt_interval: cycles between candidates.
+        bayes_interval: β, every β-th candidate is suggested by Bayesian optimisation; None: none is.
+        max_steps: S, candidates after which the search ends; 0 keeps the initial set.
+        patience: candidates without progress after which it ends.
+        max_score: matchness above which it ends.
+        score_initial: score the initial set as the first candidate.
+        reset: begin the search anew `never`, `on_instance` (every prompt) or `on_shift`.
+        shift_drop: fall of the acceptance rate that is a shift.
+        reduce_below: acceptance rate below which r is lowered when a search has ended; None: never.
+        draft_len: N_D, most drafted tokens.
+        stop_below: ε, drafting stops after a token less likely than this.
+        k_set: candidates verified where the drafted token's probability is above 0.95, 0.8, 0.5 and else: `paper`,
+            `code_greedy`, `code_sample`, `chain` (one) or four numbers.
+        seed: of the random candidates and of the Bayesian optimisation.
+
+    Raises:
+        ConfigError: a setting that works with no model.
+    """
+
+    taps = Taps()
+    reuse_prefix = False
+    greedy_only = False
+
+    def __init__(
+        self,
+        name: str = "swift",
+        skip_ratio: float | None = None,
+        context_window: int = 32,
+        window: str = "first",
+        opt_interval: int = 1,
+        bayes_interval: int | None = 25,
+        max_steps: int = 1000,
+        patience: int = 300,
+        max_score: float = 0.95,
+        score_initial: bool = False,
+        reset: str = "never",
+        shift_drop: float = 0.1,
+        reduce_below: float | None = None,
+        draft_len: int = 25,
+        stop_below: float = 0.8,
+        k_set: str | Sequence[int] = "paper",
+        seed: int = 0,
+    ):
+        widths = K_SETS.get(k_set, ()) if isinstance(k_set, str) else tuple(k_set)
+        sets = f"one of {', '.join(K_SETS)}, or four numbers of at least 1"
+        checks = (
+            ("skip_ratio", skip_ratio is None or 0 <= skip_ratio <= 1, skip_ratio, "a share in [0, 1], or null"),
+            ("context_window", context_window >= 1, context_window, "at least 1"),
+            ("window", window in WINDOWS, window, f"one of {', '.join(WINDOWS)}"),
+            ("opt_interval", opt_interval >= 1, opt_interval, "at least 1"),
+            ("bayes_interval", bayes_interval is None or bayes_interval >= 1, bayes_interval, "at least 1, or null"),
+            ("max_steps", max_steps >= 0, max_steps, "at least 0 (no search)"),
+            ("patience", patience >= 0, patience, "at least 0"),
+            ("max_score", 0 <= max_score <= 1, max_score, "a share in [0, 1]"),
+            ("reset", reset in RESETS, reset, f"one of {', '.join(RESETS)}"),
+            ("shift_drop", 0 <= shift_drop <= 1, shift_drop, "a difference of rates in [0, 1]"),
+            ("reduce_below", reduce_below is None or 0 <= reduce_below <= 1, reduce_below, "a rate in [0, 1], or null"),
+            ("reduce_below", reduce_below is None or max_steps > 0, reduce_below, "null where method.max_steps is 0"),
+            ("draft_len", draft_len >= 1, draft_len, "at least 1 (method=ar drafts nothing)"),
+            ("stop_below", 0 <= stop_below <= 1, stop_below, "a probability in [0, 1]"),
+            ("k_set", len(widths) == len(BOUNDS) and min(widths) >= 1, k_set, sets),
+            ("seed", seed >= 0, seed, "a whole number, 0 or more"),
+        )
+        for field_name, fine, value, allowed in checks:
+            if not fine:
+                raise ConfigError(f"method.{field_name}", value, allowed)
+        self.name, self._seed = name, seed
+        self._given_ratio, self._window, self._first = skip_ratio, context_window, window == "first"
+        self._interval, self._bayes, self._max_steps = opt_interval, bayes_interval, max_steps
+        self._patience, self._max_score, self._score_initial = patience, max_score, score_initial
+        self._reset, self._drop, self._reduce_below = reset, shift_drop, reduce_below
+        self._draft_len, self._stop_below = draft_len, stop_below
+        self._widths = tuple(zip(BOUNDS, widths)) if max(widths) > 1 else ()
+
+    def check(self, dims: ModelDims) -> None:
+        """Fix what depends on the model, and begin the search.
+
+        Raises:
+            ConfigError: a model without a block between the first and the last.
+        """
+        n_layers = dims.n_layers
+        if n_layers < 3:
+            raise ConfigError("model", dims.name, f"at least 3 blocks with method={self.name}; it has {n_layers}")
+        by_size = 0.45 if dims.n_params < 30e9 else 0.5
+        self._ratio = by_size if self._given_ratio is None else self._given_ratio
+        inner = range(1, n_layers - 1)
+        # the code's order, which decides between equal coordinates of a suggestion
+        self._sublayers = [2 * block for block in inner] + [2 * block + 1 for block in inner]
+        uniform = inner[::2]
+        self._initial = LayerSet.skipping(n_layers, attn=uniform, mlp=uniform)
+        self._bits = np.random.PCG64(self._seed)
+        self._random = np.random.RandomState(self._bits)
+        self._begin()
+        self._accepted = self._drafted = 0
+
+    def prepare(self, probe: Probe, samples: Sequence[Sample]) -> None:
+        """Import what the first suggestion needs, so that no prompt is charged with it."""
+        if self._bayes and self._max_steps:
+            importlib.import_module("bayes_opt")
+
+    def start(self, prefill: Prefill) -> None:
+        """Decide by the last prompt's acceptance rate whether the search begins anew."""
+        anew = self._reset == "on_instance"
+        if self._drafted:
+            search, alpha = self._search, self._accepted / self._drafted
+            if self._reduce_below is not None and not search.active and alpha < self._reduce_below:
+                anew = self._reduce() or anew
+            if self._reset == "on_shift" and search.prompts:
+                anew = anew or alpha < search.alpha_sum / search.prompts - self._drop
+            search.alpha_sum += alpha
+            search.prompts += 1
+        if anew:
+            self._begin()
+        self._committed: list[int] = []
+        self._accepted = self._drafted = 0
+
+    def propose(self, context: Context) -> LayerDraft:
+        """Draft with the best set so far."""
+        return LayerDraft(self._search.layer_set, self._draft_len, self._stop_below, self._widths)
+
+    def observe(self, verification: Verification, probe: Probe) -> Estimate | None:
+        """Score one candidate, if the search goes on and the output is long enough.
+
+        Returns:
+            What is believed of the best set after a candidate: its matchness as α, at the mean draft length of this
+            prompt so far; None while no set has a score.
+        """
+        tree, search = verification.tree, self._search
+        self._committed += [tree.tokens[node] for node in verification.path]
+        self._accepted += len(verification.path) - 1
+        self._drafted += tree.draft_len
+        scored = len(self._committed) > self._window + 1 and (verification.step - 1) % self._interval == 0
+        if not (search.active and scored):
+            return None
+        self._score_one(verification.length, probe)
+        if not search.best:
+            return None
+        latency, length = probe.latency, verification.length
+        draft_len = round(self._drafted / verification.step)
+        draft_ms, target_ms = latency.draft_ms(search.layer_set, length), latency.target_ms(probe.n_layers, length)
+        return Estimate(search.best, draft_len, tpt(search.best, draft_len, draft_ms, target_ms))
+
+    def state(self) -> bytes:
+        """The search, r, the generator, and the counts that the next prompt begins with."""
+        kept = asdict(self._search) | {
+            "layer_set": sorted(self._search.layer_set.skipped), "ratio": self._ratio, "bits": self._bits.state,
+            "accepted": self._accepted, "drafted": self._drafted,
+        }  # fmt: skip
+        points, scores = (np.array(kept.pop(name)) for name in ("points", "scores"))
+        file = io.BytesIO()
+        np.savez_compressed(file, points=points, scores=scores, rest=np.array(json.dumps(kept)))
+        return file.getvalue()
+
+    def restore(self, state: bytes) -> None:
+        """Continue from what `state` returned."""
+        with np.load(io.BytesIO(state)) as file:
+            points, scores, kept = list(file["points"]), file["scores"].tolist(), json.loads(file["rest"].item())
+        self._ratio, self._bits.state = kept.pop("ratio"), kept.pop("bits")
+        self._accepted, self._drafted = kept.pop("accepted"), kept.pop("drafted")
+        layer_set = LayerSet(self._initial.n_layers, frozenset(kept.pop("layer_set")))
+        self._search = Search(layer_set, points=points, scores=scores, **kept)
+
+    def _begin(self) -> None:
+        self._search = Search(self._initial, active=self._max_steps > 0)
+
+    def _count(self, ratio: float) -> int:
+        """Sublayers that a candidate skips."""
+        return int(len(self._sublayers) * ratio)
+
+    def _reduce(self) -> bool:
+        """Lower r if that leaves something to skip; whether it did."""
+        lower = round(self._ratio - REDUCTION, 6)
+        if self._count(lower) < 1:
+            return False
+        self._ratio = lower
+        return True
+
+    def _score_one(self, length: int, probe: Probe) -> None:
+        """Score the next candidate on the context window, and keep it if it is better.
+
+        Args:
+            length: committed positions, the output's among them.
+        """
+        search = self._search
+        at = 0 if self._first else len(self._committed) - self._window - 1
+        tokens = self._committed[at : at + self._window + 1]
+        point, layer_set = self._candidate()
+        score = matchness(layer_set, tokens, length - len(self._committed) + at, probe)
+        search.steps += 1
+        if score > search.best:
+            search.layer_set, search.best, search.stale = layer_set, score, 0
+        else:
+            search.stale += 1
+        over = search.best > self._max_score or search.stale > self._patience or search.steps > self._max_steps
+        if over:
+            search.active = False
+            search.points, search.scores = [], []
+        else:
+            search.points.append(point)
+            search.scores.append(score)
+
+    def _candidate(self) -> tuple[NDArray[np.float64], LayerSet]:
+        """The next set to score, and its point: 1 for what is skipped, or the suggestion as it is."""
+        search, n = self._search, len(self._sublayers)
+        if self._score_initial and not search.steps:
+            skipped = self._initial.skipped
+            return np.array([float(i in skipped) for i in self._sublayers]), self._initial
+        count = self._count(self._ratio)
+        if self._bayes and (search.steps + 1) % self._bayes == 0:
+            point = suggest(search.points, search.scores, self._random) if search.points else self._random.rand(n)
+            chosen = np.argsort(-point, kind="stable")[:count]
+        else:
+            chosen = self._random.choice(n, count, replace=False)
+            point = np.zeros(n)
+            point[chosen] = 1
+        return point, LayerSet(self._initial.n_layers, frozenset(self._sublayers[i] for i in chosen))
+
+
+def matchness(layer_set: LayerSet, tokens: Sequence[int], prefix_len: int, probe: Probe) -> float:
+    """Share of the tokens but the first that a set predicts from those before them (Eq. 3).
+
+    Args:
+        layer_set: the sublayers that run, over the window; the prefix is the full model's.
+        tokens: γ+1 committed tokens.
+        prefix_len: position of the first of them.
+    """
+    hidden = probe.embed(tokens[:-1])[None]
+    for i in layer_set.kept:
+        hidden = probe.apply_sublayer(i, hidden, prefix_len)
+    drafted = probe.predict(hidden)[0].tolist()
+    return sum(ours == right for ours, right in zip(drafted, tokens[1:])) / len(drafted)
+
+
+def suggest(
+    points: Sequence[NDArray[np.float64]], scores: Sequence[float], random: np.random.RandomState
+) -> NDArray[np.float64]:
+    """The point of highest upper confidence bound, as bayes_opt finds it.
+
+    Its optimiser object is not used: that copies all points whenever one is added, and prints every repeated one.
+
+    Args:
+        points: [dims] each, in the unit cube; at least one.
+        scores: their values.
+        random: advances.
+
+    Returns:
+        [dims] in the unit cube.
+    """
+    from bayes_opt import TargetSpace
+    from bayes_opt.acquisition import UpperConfidenceBound
+    from sklearn.gaussian_process import GaussianProcessRegressor
+    from sklearn.gaussian_process.kernels import Matern
+
+    # the process of bayes_opt.BayesianOptimization
+    process = GaussianProcessRegressor(
+        Matern(nu=2.5), alpha=ALPHA, normalize_y=True, n_restarts_optimizer=5, random_state=random
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # length scales at their bounds
+        process.fit(np.stack(points), np.array(scores))
+    space = TargetSpace(None, {f"x{i}": (0.0, 1.0) for i in range(len(points[0]))})
+    space.register(points[-1], scores[-1])  # an empty space is refused; its points are not read
+    proposed = UpperConfidenceBound(KAPPA).suggest(process, space, fit_gp=False, random_state=random)
+    return np.asarray(proposed, dtype=np.float64)
