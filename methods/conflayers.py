@@ -1,0 +1,365 @@
+"""ConfLayers: skip the blocks whose outputs are less confident than their neighbours' (Amer et al., arXiv 2604.14612).
+
+Every so often the full model reads its last generated tokens again. A module's confidence is one minus the mean
+normalised entropy of its output, a block's the sum of its attention's and its MLP's (Eqs. 1-4). A block is skipped
+where it lies below the mean of its neighbours by more than λ of their standard deviations, in a window that the second
+difference of the confidences widens (Eqs. 5-10). The set then drafts for some 30 rounds, and by the tokens accepted in
+them it is frozen for the rest of the run, noted as the best so far, or given up for a new one. Search and set survive
+from prompt to prompt.
+
+Switches say what is followed where the paper and the released code (WA225/ConfLayers @ d9f157e) differ; presets are
+`conflayers`, `conflayers_paper`, `conflayers_logs` and `conflayers_release`:
+
+* the paper puts a module's output through the LM head and takes the entropy over the vocabulary, the code takes it over
+  the channels of the output itself and never calls the head: `signal`;
+* λ is fixed by hand (paper, logs) or moves with the size of the set (code): `lambda_mode`;
+* the search ends at four accepted tokens (paper), or at more than that with an acceptance rate above 0.95 (code);
+* the code reads the tokens right after the prompt, as if nothing stood between: `estimate_context`;
+* the code's statistics are half precision, in which the gradients that widen the windows can be equal: `stats_dtype`.
+
+From the code, and in no paper: the map that gives the rescaled gradient the mean 0.5, without which the logged sets do
+not come out; the largest window of Qwen models; the early end of a trial with less than one accepted token a round.
+
+Three things follow neither. The output of a module is the difference of the streams after and before it, so in half
+precision it carries their rounding. Where all confidences are equal, nothing is skipped (the code divides by zero).
+Under sampling as many siblings are verified as in greedy decoding (the code: 1, 3, 5 or 10 candidates).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ssd_bench.errors import ConfigError
+from ssd_bench.layer_set import LayerSet
+from ssd_bench.method import Context, Estimate, LayerDraft, ModelDims, Prefill, Sample, Taps, Verification
+from ssd_bench.metrics import tpt
+from ssd_bench.probe import Probe
+
+Array = NDArray[np.floating[Any]]
+
+SIGNALS = ("raw", "lm_head")
+DTYPES: dict[str, type[np.floating[Any]]] = {"fp32": np.float32, "fp16_compat": np.float16}
+LAMBDA_MODES = ("fixed", "adaptive")
+STOP_RULES = ("acc_only", "acc_and_rate")
+CONTEXTS = ("prompt_gap", "true_prefix")
+VERIFY = ("tree", "chain")
+WIDTHS = ((0.95, 3), (0.8, 5), (0.5, 8), (0.0, 10))  # candidates per depth by the drafted token's probability
+LAMBDA_STEP, LAMBDA_BAND = 0.05, 0.25
+CLAMP = math.log(torch.finfo(torch.float32).tiny), 88.7  # where exp stays within float32
+LOGITS = 2**22  # logits held at a time
+
+
+@dataclass
+class Search:
+    """What survives from prompt to prompt.
+
+    Attributes:
+        blocks: the set that drafts.
+        lam: λ.
+        iteration: estimates made so far.
+        best_acc: mean accepted tokens of the best set so far; it starts at 0, and only a better set is noted.
+        best_blocks: that set, empty before there is one.
+        rounds: (accepted, drafted) of the rounds that the set is tried on.
+        active: the search goes on.
+    """
+
+    blocks: list[int]
+    lam: float
+    iteration: int = 0
+    best_acc: float = 0.0
+    best_blocks: list[int] = field(default_factory=list)
+    rounds: list[tuple[int, int]] = field(default_factory=list)
+    active: bool = True
+
+
+class ConfLayers:
+    """ConfLayers with every switch on which paper, logs and released code differ.
+
+    Args:
+        name: name in tables.
+        signal: `raw`, entropy over the channels of a module's output, or `lm_head`, over the vocabulary.
+        head_norm: the final norm comes before the LM head (`lm_head` only).
+        stats_dtype: of confidences, gradients and window statistics, `fp32` or `fp16_compat`.
+        lambda_mode: `fixed`, or `adaptive`: after an estimate 0.05 up or down for a set too large or too small.
+        lam: λ, at the start; None: as in the authors' logs, 0.45 for models of 80 blocks, 0.40 for others.
+        base_window, window_scale: w0, and V per leading equal gradient; a scale of 0 makes all windows w0 wide.
+        cap_window: V is at most L/3; None: for models that are called Qwen.
+        min_skip_ratio: ρ, sets with a smaller share of the L - 2 inner blocks are not tried.
+        context_window: tokens that an estimate reads; a prompt has to produce more than one beyond them.
+        interval: a set is tried for one round more; after half as many it may already be given up.
+        max_iterations: estimates after which the best set is taken, whatever it is.
+        stop_rule: `acc_only`, or `acc_and_rate`, which asks for `stop_rate` as well.
+        stop_accepted: a set that has more accepted tokens per round than this ends the search.
+        stop_rate: smallest mean share of accepted tokens that `acc_and_rate` asks for, itself not enough.
+        estimate_context: tokens read right after the prompt (`prompt_gap`) or where they are (`true_prefix`).
+        verify: `tree` verifies siblings of the drafted tokens, `chain` none.
+        draft_len: cap of the drafting.
+        stop_below: confidence exit of the drafting.
+        reuse_prefix: verify from the first skipped sublayer on saved states (`chain` only).
+
+    Raises:
+        ConfigError: a value out of range.
+    """
+
+    taps = Taps()
+    greedy_only = False
+
+    def __init__(
+        self, name: str = "conflayers", signal: str = "raw", head_norm: bool = True, stats_dtype: str = "fp16_compat",
+        lambda_mode: str = "fixed", lam: float | None = None, base_window: int = 2, window_scale: int = 5,
+        cap_window: bool | None = None, min_skip_ratio: float = 0.4, context_window: int = 100, interval: int = 30,
+        max_iterations: int = 100, stop_rule: str = "acc_only", stop_accepted: float = 4.0, stop_rate: float = 0.95,
+        estimate_context: str = "prompt_gap", verify: str = "tree", draft_len: int = 25, stop_below: float = 0.8,
+        reuse_prefix: bool = False,
+    ):  # fmt: skip
+        checks = (
+            ("signal", signal in SIGNALS, signal, f"one of {', '.join(SIGNALS)}"),
+            ("stats_dtype", stats_dtype in DTYPES, stats_dtype, f"one of {', '.join(DTYPES)}"),
+            ("lambda_mode", lambda_mode in LAMBDA_MODES, lambda_mode, f"one of {', '.join(LAMBDA_MODES)}"),
+            ("lam", lam is None or math.isfinite(lam), lam, "a number, or null for that of the authors' logs"),
+            ("base_window", base_window >= 2, base_window, "at least 2, one neighbour on either side"),
+            ("window_scale", window_scale >= 0, window_scale, "at least 0"),
+            ("min_skip_ratio", 0 <= min_skip_ratio < 1, min_skip_ratio, "a share of the inner blocks in [0, 1)"),
+            ("context_window", context_window >= 1, context_window, "at least 1 token"),
+            ("interval", interval >= 2 and interval % 2 == 0, interval, "an even number, 2 or more"),
+            ("max_iterations", max_iterations >= 1, max_iterations, "at least 1"),
+            ("stop_rule", stop_rule in STOP_RULES, stop_rule, f"one of {', '.join(STOP_RULES)}"),
+            ("stop_accepted", stop_accepted >= 0, stop_accepted, "a number of tokens, 0 or more"),
+            ("stop_rate", 0 <= stop_rate <= 1, stop_rate, "a rate in [0, 1]"),
+            ("estimate_context", estimate_context in CONTEXTS, estimate_context, f"one of {', '.join(CONTEXTS)}"),
+            ("verify", verify in VERIFY, verify, f"one of {', '.join(VERIFY)}"),
+            ("draft_len", draft_len >= 1, draft_len, "at least 1 (method=ar drafts nothing)"),
+            ("stop_below", 0 <= stop_below <= 1, stop_below, "a probability in [0, 1]"),
+        )
+        for setting, fine, value, allowed in checks:
+            if not fine:
+                raise ConfigError(f"method.{setting}", value, allowed)
+        self.name, self.reuse_prefix = name, reuse_prefix
+        self._through_head, self._head_norm, self._dtype = signal == "lm_head", head_norm, DTYPES[stats_dtype]
+        self._adaptive, self._lam, self._ratio = lambda_mode == "adaptive", lam, min_skip_ratio
+        self._windows = base_window, window_scale, cap_window
+        self._context, self._interval, self._most = context_window, interval, max_iterations
+        self._stop_accepted, self._stop_rate = stop_accepted, stop_rate if stop_rule == "acc_and_rate" else None
+        self._gap, self._widths = estimate_context == "prompt_gap", WIDTHS if verify == "tree" else ()
+        self._draft_len, self._stop_below = draft_len, stop_below
+
+    def check(self, dims: ModelDims) -> None:
+        """Fix what depends on the model, and begin the search with blocks 1, 3, 5, ...
+
+        Raises:
+            ConfigError: fewer than two blocks between the first and the last, which have no second difference.
+        """
+        n_layers, self._vocab_size = dims.n_layers, dims.vocab_size
+        if n_layers < 4:
+            raise ConfigError("model", dims.name, f"at least 4 blocks with method={self.name}; it has {n_layers}")
+        base, scale, cap = self._windows
+        capped = "qwen" in dims.name.lower() if cap is None else cap
+        self._rule = Rule(n_layers, self._dtype, base, scale, n_layers // 3 if capped else None)
+        self._least = int((n_layers - 2) * self._ratio) + 1
+        lam = self._lam if self._lam is not None else 0.45 if n_layers == 80 else 0.40
+        self._resume(Search(list(range(1, n_layers - 1, 2)), lam))
+
+    def prepare(self, probe: Probe, samples: Sequence[Sample]) -> None:
+        """Nothing to prepare: the search takes place while the first prompts are decoded."""
+
+    def start(self, prefill: Prefill) -> None:
+        """The set stays; where the search goes on, a set that is still on trial will be given up (as in the code)."""
+        self._prompt_len = len(prefill.prompt)
+        self._written: list[int] = []  # tokens of the output that the cache holds
+        self._redo = True
+
+    def propose(self, context: Context) -> LayerDraft:
+        """Draft with the current set."""
+        return self._draft
+
+    def observe(self, verification: Verification, probe: Probe) -> Estimate | None:
+        """Count the round; judge the set and look for another one when it is time.
+
+        Returns:
+            After the last round of a trial, for a set that is frozen or noted as the best: the mean acceptance rate
+            and draft length of that trial, and the tokens per second that the latency profile makes of them.
+        """
+        search, tree = self._search, verification.tree
+        if not search.active:
+            return None
+        self._written += [tree.tokens[node] for node in verification.path]
+        if len(self._written) <= self._context + 1:
+            return None
+        if tree.draft_len:  # the last step of a prompt may have no room to draft
+            search.rounds.append((len(verification.path) - 1, tree.draft_len))
+        kept = self._judge()
+        estimate = self._belief(kept, verification.length, probe) if kept else None
+        if search.active and (self._redo or len(search.blocks) < self._least):
+            self._renew(verification.length, probe)
+        return estimate
+
+    def state(self) -> bytes:
+        """The search, as JSON."""
+        return json.dumps(asdict(self._search)).encode()
+
+    def restore(self, state: bytes) -> None:
+        """Continue a search."""
+        self._resume(Search(**json.loads(state)))
+
+    def _resume(self, search: Search) -> None:
+        self._search = search
+        self._install(search.blocks)
+
+    def _install(self, blocks: list[int]) -> None:
+        self._search.blocks = blocks
+        layer_set = LayerSet.skipping(self._rule.n_layers, attn=blocks, mlp=blocks)
+        self._draft = LayerDraft(layer_set, self._draft_len, self._stop_below, self._widths)
+
+    def _judge(self) -> list[tuple[int, int]]:
+        """What the trial says of the set, once it is over; the rounds of a set that is to be kept, else nothing."""
+        search = self._search
+        rounds, enough = search.rounds, len(search.blocks) >= self._least
+        if not search.iteration or not rounds:
+            return []
+        accepted = fmean(m for m, _ in rounds)
+        if enough and len(rounds) == self._interval // 2 and accepted < 1:
+            search.rounds, self._redo = [], True
+        if len(rounds) <= self._interval:
+            return []
+        search.rounds, self._redo = [], True
+        if not enough:
+            return []
+        rate = fmean(m / k for m, k in rounds)
+        if accepted > self._stop_accepted and (self._stop_rate is None or rate > self._stop_rate):
+            search.active = self._redo = False
+        elif accepted > search.best_acc:
+            search.best_acc, search.best_blocks = accepted, search.blocks
+        else:
+            return []
+        return rounds
+
+    def _belief(self, rounds: list[tuple[int, int]], length: int, probe: Probe) -> Estimate:
+        alpha, draft_len = fmean(m / k for m, k in rounds), max(1, round(fmean(k for _, k in rounds)))
+        draft_ms = probe.latency.draft_ms(self._draft.layer_set, length)
+        target_ms = probe.latency.target_ms(self._rule.n_layers, length)
+        return Estimate(alpha, draft_len, tpt(alpha, draft_len, draft_ms, target_ms))
+
+    def _renew(self, length: int, probe: Probe) -> None:
+        """Choose a set by the confidences of the last tokens; at the last iteration, take the best set instead."""
+        search, inner = self._search, self._rule.n_layers - 2
+        blocks = self._rule.choose(self._confidences(length, probe), search.lam)
+        share = len(blocks) / inner
+        if self._adaptive and share > self._ratio + LAMBDA_BAND:
+            search.lam += LAMBDA_STEP
+        elif self._adaptive and share < self._ratio:
+            search.lam -= LAMBDA_STEP
+        search.iteration += 1
+        search.rounds, self._redo = [], False
+        if search.iteration >= self._most:
+            search.active, blocks = False, search.best_blocks
+        self._install(blocks)
+
+    def _confidences(self, length: int, probe: Probe) -> Tensor:
+        """Confidences [2 (L - 2)] of the modules of blocks 1 .. L-2 over the last tokens that the cache holds."""
+        tokens = self._written[-self._context :]
+        prefix = self._prompt_len if self._gap else length - len(tokens)
+        stream = probe.embed(tokens)[None]
+        found = []
+        for i in range(2 * (self._rule.n_layers - 1)):
+            after = probe.apply_sublayer(i, stream, prefix)
+            if i >= 2:
+                found.append(self._confidence(after[0].float() - stream[0].float(), probe))
+            stream = after
+        return torch.stack(found)
+
+    def _confidence(self, output: Tensor, probe: Probe) -> Tensor:
+        """Confidence of a module by its output [n, d]."""
+        if not self._through_head:
+            return confidence(entropies(output), output.shape[-1])
+        # a few positions at a time: the logits of all of them need not exist at once
+        parts = output.split(max(1, LOGITS // self._vocab_size))
+        found = torch.cat([entropies(probe.logits(part, self._head_norm)) for part in parts])
+        return confidence(found, self._vocab_size)
+
+
+def entropies(scores: Tensor) -> Tensor:
+    """Entropy in nats of the softmax of every row of scores [n, V] (Eqs. 1-2), [n] float32."""
+    probabilities = scores.float().clamp(*CLAMP).softmax(-1)
+    return -(probabilities * (probabilities + 1e-12).log()).sum(-1)
+
+
+def confidence(entropy: Tensor, size: int) -> Tensor:
+    """c = 1 - mean entropy / ln size (Eqs. 3-4), of entropies [n] over `size` outcomes, a scalar in [0, 1]."""
+    return 1 - entropy.mean() / math.log(size)
+
+
+@dataclass(frozen=True)
+class Rule:
+    """From confidences to a set of blocks; every array is over blocks 1 .. L-2.
+
+    With `dtype` float16 arrays and reductions round as in the released code on NumPy 1.26; scalars are double.
+
+    Args:
+        n_layers: L.
+        dtype: of the arrays.
+        base_window: w0.
+        window_scale: V for one leading gradient.
+        max_scale: largest V; None: no limit.
+    """
+
+    n_layers: int
+    dtype: type[np.floating[Any]]
+    base_window: int
+    window_scale: int
+    max_scale: int | None
+
+    def choose(self, confidences: Tensor, lam: float) -> list[int]:
+        """The blocks to skip, ascending, by the confidences [2 (L - 2)] of attentions and MLPs in turn."""
+        modules = confidences.cpu().numpy().astype(self.dtype)
+        return self.skipped(self.normalised(modules[0::2] + modules[1::2]), lam)
+
+    def normalised(self, scores: Array) -> Array:
+        """ĉ = (c - mean) / (std + 1e-6) (Eq. 5), exactly 0 where all c are equal."""
+        if scores.min() == scores.max():
+            return np.zeros_like(scores)
+        return (scores - scores.mean()) / self.dtype(float(scores.std()) + 1e-6)
+
+    def windows(self, scores: Array) -> list[int]:
+        """W = w0 + floor(V g l / L) (Eqs. 6-7) for the normalised confidences; V grows with the equal gradients."""
+        gradient = np.gradient(np.gradient(scores))
+        count = int((gradient != gradient[0]).argmax()) or len(gradient)
+        scale = self.window_scale * count
+        if self.max_scale is not None:
+            scale = min(scale, self.max_scale)
+        shares = enumerate(self.centred(gradient).tolist(), start=1)
+        return [self.base_window + int(scale * share * (block / self.n_layers)) for block, share in shares]
+
+    def centred(self, gradient: Array) -> Array:
+        """The gradient mapped to [0, 1], then so that its mean is 0.5 (code only); 0.5 everywhere if it is constant."""
+        low, spread = gradient.min(), float(gradient.max() - gradient.min())
+        if spread == 0:
+            return np.full_like(gradient, 0.5)
+        scaled = (gradient - low) / self.dtype(spread + 1e-8)
+        mean = scaled.mean()
+        slope = min(0.5 / float(scaled.max() - mean), 0.5 / float(mean - scaled.min()))
+        return np.clip(scaled * self.dtype(slope) + self.dtype(0.5 - slope * float(mean)), 0, 1)
+
+    def neighbours(self, scores: Array) -> tuple[Array, Array]:
+        """Mean and population standard deviation of the scores in the window around each block, itself left out."""
+        stats = []
+        for i, width in enumerate(self.windows(scores)):
+            near = np.concatenate([scores[max(0, i - width // 2) : i], scores[i + 1 : i + width // 2 + 1]])
+            stats.append((near.mean(), near.std()))
+        means, deviations = zip(*stats)
+        return np.array(means, self.dtype), np.array(deviations, self.dtype)
+
+    def skipped(self, scores: Array, lam: float) -> list[int]:
+        """The blocks with ĉ < mean - λ std (Eqs. 8-10), compared in double precision."""
+        means, deviations = self.neighbours(scores)
+        below = scores.astype(np.float64) < means.astype(np.float64) - lam * deviations.astype(np.float64)
+        return (np.flatnonzero(below) + 1).tolist()

@@ -1,0 +1,364 @@
+"""ConfLayers: confidences, the rule against its formulas and a logged set, what survives prompts, losslessness."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from hydra import compose, initialize_config_dir
+from hydra.utils import instantiate
+from omegaconf import DictConfig
+from torch import Tensor
+from transformers import LlamaConfig
+
+from methods import conflayers
+from methods.ar import AR
+from methods.conflayers import ConfLayers, Rule, confidence, entropies
+from ssd_bench.checkpoint import Checkpoint
+from ssd_bench.errors import ConfigError
+from ssd_bench.kernels import select
+from ssd_bench.layer_set import LayerSet
+from ssd_bench.method import Context, ModelDims, Stateful
+from ssd_bench.model import Decoder
+from ssd_bench.probe import Probe
+from tests.conftest import LAYERS, SIZES, VOCAB, rope, save_model
+from tests.lossless import check_greedy, check_sampled, decode, engine_for
+
+Load = Callable[..., Decoder]
+CONF = str(Path(__file__).parents[1] / "conf")
+PRESETS = ["conflayers", "conflayers_paper", "conflayers_logs", "conflayers_release"]
+DEEP = 8
+DEEP_DIMS = ModelDims("deep", DEEP, 100_000, 256, VOCAB)
+PROMPT = [5, 6, 7]
+QUICK: dict[str, Any] = {"context_window": 3, "interval": 2, "stop_below": 0.1}
+
+# LLaMA-2-13B, GSM8K: the normalised confidences of a search round of the authors' logs, and the set that they logged
+LOGGED = [
+    -0.279541015625, -0.279541015625, -0.279052734375, -0.27880859375, -0.278076171875, -0.277099609375,
+    -0.276123046875, -0.275390625, -0.2734375, -0.2705078125, -0.271728515625, -0.270751953125, -0.267578125,
+    -0.26806640625, -0.26708984375, -0.26416015625, -0.264404296875, -0.266357421875, -0.264892578125,
+    -0.263671875, -0.224853515625, -0.26220703125, -0.26025390625, -0.260986328125, -0.2578125, -0.175537109375,
+    -0.26171875, 0.95458984375, -0.2666015625, -0.2493896484375, -0.257568359375, -0.2509765625, -0.2413330078125,
+    -0.243408203125, -0.2454833984375, -0.0999755859375, 2.90625, 5.12890625,
+]  # fmt: skip
+LOGGED_SET = [2, 4, 11, 12, 14, 15, 18, 20, 22, 24, 25, 27, 29, 30, 31, 34, 35, 36]
+LLAMA_13B = Rule(40, np.float16, 2, 5, None)
+
+
+@cache
+def config(preset: str) -> DictConfig:
+    """The settings of `conf/method/<preset>.yaml`."""
+    with initialize_config_dir(CONF, version_base=None):
+        return compose("config", overrides=[f"method={preset}"]).method
+
+
+def made(preset: str = "conflayers", **options: Any) -> ConfLayers:
+    return instantiate(config(preset), **options)
+
+
+@pytest.fixture(scope="module")
+def deep(tmp_path_factory: pytest.TempPathFactory) -> Callable[[torch.dtype], Decoder]:
+    """A random model of eight blocks: enough for windows and sets to differ."""
+    sizes = SIZES | {"num_hidden_layers": DEEP}
+    folder = save_model(LlamaConfig(**sizes, rope_parameters=rope(5e4)), tmp_path_factory.mktemp("deep"))
+
+    @cache
+    def load(dtype: torch.dtype = torch.float64) -> Decoder:
+        return Decoder.load(Checkpoint(folder), dtype, [torch.device("cpu")], select("cpu", dtype, "torch"))
+
+    return load
+
+
+def run(decoder: Decoder, method: ConfLayers, prompts: Sequence[list[int]] = (PROMPT,), new: int = 40) -> list[Any]:
+    """Some prompts in order, as a run decodes them."""
+    engine = engine_for(decoder, max(map(len, prompts)) + new, new, frozenset())
+    return [engine.generate(method, prompt) for prompt in prompts]
+
+
+def ready(method: ConfLayers, dims: ModelDims = DEEP_DIMS) -> ConfLayers:
+    method.check(dims)
+    return method
+
+
+# ---- confidence
+
+
+def test_confidence_is_one_for_one_hot_and_zero_for_constant_outputs() -> None:
+    one_hot = 1e4 * torch.eye(50)[:7]
+    assert confidence(entropies(one_hot), 50).item() == pytest.approx(1, abs=1e-6)
+    assert confidence(entropies(torch.full((7, 50), -3.0)), 50).item() == pytest.approx(0, abs=1e-6)
+    spread = torch.randn(7, 50, generator=torch.Generator().manual_seed(0))
+    expected = torch.distributions.Categorical(logits=spread).entropy()
+    assert torch.allclose(entropies(spread), expected, atol=1e-5)
+    assert confidence(expected, 50).item() == pytest.approx(1 - expected.mean().item() / math.log(50))
+
+
+def test_infinite_outputs_have_a_confidence() -> None:
+    """Half precision overflows; the clamp keeps the entropy finite."""
+    wild = torch.tensor([[math.inf, -math.inf, 0.0], [6e4, 6e4, -6e4]], dtype=torch.float16)
+    assert torch.allclose(entropies(wild), torch.tensor([0.0, math.log(2)]), atol=1e-6)
+
+
+@pytest.mark.parametrize("norm", [True, False])
+def test_probe_logits_are_the_heads(norm: bool, decoders: Load) -> None:
+    for dtype in (torch.float64, torch.bfloat16):
+        decoder = decoders("qwen2", dtype)
+        streams = torch.randn(2, 3, decoder.arch.width, generator=torch.Generator().manual_seed(1), dtype=torch.float32)
+        logits = Probe(decoder, decoder.new_cache(8)).logits(streams, norm)
+        read = streams.to(dtype)
+        if norm:
+            read = F.rms_norm(read, decoder.norm.shape, decoder.norm, decoder.arch.eps)
+        expected = F.linear(read, decoder.head_weight).float()
+        assert logits.dtype == torch.float32
+        torch.testing.assert_close(logits, expected, atol=0.05 if dtype == torch.bfloat16 else 1e-5, rtol=1e-2)
+
+
+@pytest.mark.parametrize("signal", ["raw", "lm_head"])
+@pytest.mark.parametrize("place", ["prompt_gap", "true_prefix"])
+def test_confidences_are_those_of_the_full_model(
+    signal: str, place: str, decoders: Load, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the last tokens in the cache, read after the prompt alone, or where they stand."""
+    monkeypatch.setattr(conflayers, "LOGITS", 2 * VOCAB)  # two positions at a time
+    decoder, window, seen = decoders("qwen3"), 4, []
+
+    class Watched(ConfLayers):
+        def _confidences(self, length: int, probe: Probe) -> Tensor:
+            found = super()._confidences(length, probe)
+            seen.append((length, found))
+            return found
+
+    method = Watched(
+        signal=signal, estimate_context=place, context_window=window, interval=2, head_norm=False, stop_accepted=99
+    )
+    output = decode(decoder, method, PROMPT, 40).output
+    assert len(seen) > 2
+    for length, found in seen:
+        committed = (PROMPT + output)[:length]
+        assert length > len(PROMPT) + window + 1
+        tokens = committed if place == "true_prefix" else PROMPT + committed[-window:]
+        with torch.inference_mode():
+            rows = decoder.new_cache(64)
+            _, states = decoder.prefill(torch.tensor(tokens), rows, range(2 * LAYERS + 1))
+        outputs = states.diff(dim=0)[2:-2, -window:]  # type: ignore[union-attr]
+        scores = outputs if signal == "raw" else outputs @ decoder.head_weight.T
+        expected = torch.stack([confidence(entropies(s), s.shape[-1]) for s in scores])
+        assert torch.allclose(found, expected, atol=1e-5)
+
+
+# ---- the rule
+
+
+def test_golden_vector() -> None:
+    """The set that the authors' log shows for these confidences."""
+    scores = np.array(LOGGED, np.float16)
+    assert LLAMA_13B.skipped(scores, 0.4) == LOGGED_SET
+    assert set(LLAMA_13B.windows(scores)) == {2, 3, 4, 5, 6}
+
+
+def test_golden_vector_with_a_half_precision_threshold_loses_block_4() -> None:
+    """What the released code would choose on NumPy 2: the subtraction rounds, too."""
+    scores = np.array(LOGGED, np.float16)
+    means, deviations = LLAMA_13B.neighbours(scores)
+    below = np.flatnonzero(scores < means - np.float16(0.4) * deviations) + 1
+    assert below.tolist() == [block for block in LOGGED_SET if block != 4]
+
+
+def by_hand(scores: list[float], n_layers: int, lam: float, scale: int = 5) -> tuple[list[int], list[int]]:
+    """Windows and skipped blocks by the formulas, in Python numbers."""
+
+    def difference(x: list[float]) -> list[float]:
+        inner = [(x[i + 1] - x[i - 1]) / 2 for i in range(1, len(x) - 1)]
+        return [x[1] - x[0], *inner, x[-1] - x[-2]]
+
+    gradient = difference(difference(scores))
+    count = next((i for i, g in enumerate(gradient) if g != gradient[0]), len(gradient))
+    low, high = min(gradient), max(gradient)
+    shares = [(g - low) / (high - low + 1e-8) for g in gradient]
+    mean = sum(shares) / len(shares)
+    slope = min(0.5 / (max(shares) - mean), 0.5 / (mean - min(shares)))
+    shares = [min(1.0, max(0.0, 0.5 + slope * (share - mean))) for share in shares]
+    widths, blocks = [], []
+    for i, score in enumerate(scores):
+        widths.append(2 + math.floor(scale * count * shares[i] * (i + 1) / n_layers))
+        near = [s for j, s in enumerate(scores) if j != i and abs(j - i) <= widths[-1] // 2]
+        middle = sum(near) / len(near)
+        deviation = math.sqrt(sum((s - middle) ** 2 for s in near) / len(near))
+        if score < middle - lam * deviation:
+            blocks.append(i + 1)
+    return widths, blocks
+
+
+def test_the_rule_is_that_of_the_formulas() -> None:
+    """In double precision, over random confidences."""
+    for seed in range(60):
+        rng = np.random.default_rng(seed)
+        n_layers, lam = int(rng.integers(6, 50)), float(rng.uniform(-1, 1))
+        rule = Rule(n_layers, np.float64, 2, 5, None)
+        scores = rule.normalised(rng.random(n_layers - 2))
+        assert scores.mean() == pytest.approx(0, abs=1e-9) and scores.std() == pytest.approx(1, abs=1e-4)
+        assert (rule.windows(scores), rule.skipped(scores, lam)) == by_hand(scores.tolist(), n_layers, lam)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+def test_larger_lambdas_skip_less(dtype: type) -> None:
+    """|S(λ)| never rises: every set holds the next one."""
+    for seed in range(8):
+        rule = Rule(32, dtype, 2, 5, None)
+        scores = rule.normalised(np.random.default_rng(seed).random(30).astype(dtype))
+        sets = [set(rule.skipped(scores, lam / 10)) for lam in range(-20, 40, 3)]
+        assert all(smaller <= larger for larger, smaller in zip(sets, sets[1:]))
+        assert len(sets[0]) > len(sets[-1])
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+def test_windows_are_at_least_two_wide(dtype: type) -> None:
+    """And at most w0 + V; a run of equal gradients makes them wider."""
+    for seed in range(30):
+        rng = np.random.default_rng(seed)
+        scores = Rule(32, dtype, 2, 5, None).normalised(rng.random(30).astype(dtype))
+        assert all(2 <= w <= 7 for w in Rule(32, dtype, 2, 5, None).windows(scores))
+        assert Rule(32, dtype, 12, 0, None).windows(scores) == [12] * 30
+    line = np.array([0.0, 0, 0, 0, 0, 1, 3, 2, 5, 1], dtype)  # three leading gradients are equal
+    assert max(Rule(12, dtype, 2, 5, None).windows(line)) == 7 and max(Rule(12, dtype, 2, 5, 5).windows(line)) == 3
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+def test_equal_confidences_do_not_crash(dtype: type) -> None:
+    """The gradient is 0.5 everywhere, and no block lies below its neighbours."""
+    for n_layers in (4, 5, 33):
+        rule = Rule(n_layers, dtype, 2, 5, None)
+        for value in (0.0, 0.1, 1.0):
+            assert rule.choose(torch.full((2 * (n_layers - 2),), value), -0.4) == []
+        zeros = np.zeros(n_layers - 2, dtype)
+        assert rule.centred(zeros).tolist() == [0.5] * (n_layers - 2)
+        assert rule.windows(zeros)[-1] == 2 + int(5 * (n_layers - 2) * 0.5 * (n_layers - 2) / n_layers)
+
+
+# ---- decoding
+
+
+@pytest.mark.parametrize("preset", ["conflayers", "conflayers_release"])
+def test_a_restored_search_continues_identically(preset: str, deep: Callable[..., Decoder]) -> None:
+    options = QUICK | {"interval": 6, "min_skip_ratio": 0.2, "lam": 0.1}
+    prompts = [PROMPT, [9, 8, 7, 6], [1], [30, 31]]
+    whole = ready(made(preset, **options))
+    assert isinstance(whole, Stateful)
+    run(deep(), whole, prompts[:2])
+    restored = ready(made(preset, **options))
+    restored.restore(whole.state())
+    assert restored.state() == whole.state() and whole._search.iteration > 1
+    for first, second in zip(run(deep(), whole, prompts[2:]), run(deep(), restored, prompts[2:])):
+        assert first.output == second.output
+        assert [(s.layer_set, s.draft_len, s.estimate) for s in first.steps] == [
+            (s.layer_set, s.draft_len, s.estimate) for s in second.steps
+        ]
+    assert restored.state() == whole.state()
+
+
+def test_the_first_and_the_last_block_are_never_skipped(deep: Callable[..., Decoder]) -> None:
+    sets = set()
+    for signal, lam in (("raw", -3.0), ("raw", -0.3), ("lm_head", -0.3)):
+        method = ready(made(signal=signal, lam=lam, **QUICK))
+        for generation in run(deep(), method, [PROMPT, [1, 2]]):
+            sets |= {step.layer_set for step in generation.steps}
+    assert len(sets) > 2
+    for layer_set in sets:
+        assert layer_set.skip_attn == layer_set.skip_mlp
+        assert not set(layer_set.skip_attn) & {0, DEEP - 1}
+
+
+def test_an_empty_set_accepts_all(deep: Callable[..., Decoder]) -> None:
+    """A search that ends without a best set skips nothing: the draft is the target, in float32 as well."""
+    steps = run(deep(torch.float32), ready(made(max_iterations=1, **QUICK)), new=60)[0].steps
+    full = [step for step in steps if step.layer_set == LayerSet.full(DEEP)]
+    assert sum(step.draft_len for step in full) > 30
+    assert all(step.accepted_len == step.draft_len for step in full)
+
+
+def test_tree_and_chain_give_the_same_text(deep: Callable[..., Decoder]) -> None:
+    prompts = [PROMPT, [9, 8, 7, 6]]
+    nodes, outputs = [], []
+    for verify in ("tree", "chain"):
+        generations = run(deep(), ready(made(verify=verify, **QUICK)), prompts)
+        outputs.append([generation.output for generation in generations])
+        nodes.append(max(step.tree_nodes - step.draft_len for g in generations for step in g.steps))
+    assert outputs[0] == outputs[1] == [decode(deep(), AR(), prompt, 40).output for prompt in prompts]
+    assert nodes[0] > 1 and nodes[1] == 1
+
+
+# ---- losslessness
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_presets_with_random_settings_are_lossless(preset: str, decoders: Load) -> None:
+    def make(rng: random.Random) -> ConfLayers:
+        return made(
+            preset, context_window=rng.choice([1, 3, 8]), interval=rng.choice([2, 4]), verify=rng.choice(
+            ["tree", "chain"]), lam=rng.choice([-1.0, 0.0, 0.4]), draft_len=rng.choice([1, 4, 25]),
+            stop_below=rng.choice([0.0, 0.1, 0.8]), max_iterations=rng.choice([2, 100]),
+            stop_accepted=rng.choice([0.0, 4.0]), head_norm=rng.random() < 0.5, reuse_prefix=rng.random() < 0.5,
+        )  # fmt: skip
+
+    assert check_greedy(make, decoders) > 100
+
+
+@pytest.mark.parametrize("verify", ["tree", "chain"])
+def test_the_sampled_distribution_is_kept(verify: str, decoders: Load) -> None:
+    check_sampled(lambda: made(verify=verify, context_window=1, interval=2, draft_len=2, stop_below=0.1), decoders)
+
+
+# ---- settings
+
+
+def test_presets_hold_the_published_settings() -> None:
+    for preset in PRESETS:
+        method = ready(made(preset), ModelDims("llama-2-13b", 40, 1, 4096, VOCAB))
+        assert method.name == preset and not method.reuse_prefix
+        assert (method._context, method._interval, method._most, method._ratio) == (100, 30, 100, 0.4)
+        assert (method._rule.base_window, method._rule.window_scale, method._least) == (2, 5, 16)
+        assert method._rule.dtype is np.float16
+        draft = method.propose(Context(1, 9, [1], 9))
+        assert draft.layer_set.skip_attn == draft.layer_set.skip_mlp == tuple(range(1, 39, 2))
+        assert (draft.max_len, draft.stop_below) == (25, 0.8)
+        assert draft.widths == ((0.95, 3), (0.8, 5), (0.5, 8), (0.0, 10))
+        assert method._through_head == (preset == "conflayers_paper") != method._gap
+        assert method._adaptive == (preset == "conflayers_release")
+        assert method._search.lam == (0.0 if preset == "conflayers_release" else 0.4)
+        assert method._stop_rate == (0.95 if preset in ("conflayers_logs", "conflayers_release") else None)
+
+
+def test_model_dependent_settings() -> None:
+    """λ of the logs by the number of blocks; Qwen's largest window by the name."""
+    large = ModelDims("Qwen2.5-Math-72B", 80, 1, 4096, VOCAB)
+    assert ready(made("conflayers_logs"), large)._search.lam == 0.45
+    assert ready(made("conflayers_logs", lam=0.2), large)._search.lam == 0.2
+    assert ready(made(), large)._rule.max_scale == 26
+    assert ready(made(cap_window=False), large)._rule.max_scale is None
+    assert ready(made())._rule.max_scale is None and ready(made(cap_window=True))._rule.max_scale == 2
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [{"signal": "stream"}, {"stats_dtype": "fp64"}, {"lambda_mode": "free"}, {"lam": float("nan")},
+     {"base_window": 1}, {"window_scale": -1}, {"min_skip_ratio": 1.0}, {"context_window": 0}, {"interval": 25},
+     {"interval": 0}, {"max_iterations": 0}, {"stop_rule": "never"}, {"stop_accepted": -1}, {"stop_rate": 2},
+     {"estimate_context": "prompt"}, {"verify": "both"}, {"draft_len": 0}, {"stop_below": -0.1}],
+)  # fmt: skip
+def test_bad_settings_are_refused(bad: dict) -> None:
+    with pytest.raises(ConfigError) as error:
+        ConfLayers(**bad)
+    assert error.value.field == f"method.{next(iter(bad))}" and error.value.allowed
+
+
+def test_models_without_two_inner_blocks_are_refused() -> None:
+    with pytest.raises(ConfigError, match="at least 4 blocks"):
+        ConfLayers().check(ModelDims("three", 3, 1, 256, VOCAB))

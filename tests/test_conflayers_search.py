@@ -1,0 +1,207 @@
+"""The search of ConfLayers, on rounds and confidences that a script gives it."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from methods.conflayers import ConfLayers, Rule
+from ssd_bench.latency import Latency
+from ssd_bench.layer_set import LayerSet
+from ssd_bench.method import Estimate, ModelDims, Prefill, Verification
+from ssd_bench.metrics import tpt
+from ssd_bench.probe import Probe
+from ssd_bench.tree import TokenTree
+
+BLOCKS = 8
+DIMS = ModelDims("eight", BLOCKS, 100_000, 256, 61)
+A, B, C = [1, 3, 5], [2, 4, 6], [1, 4, 6]
+
+
+class Scripted(ConfLayers):
+    """Takes its confidences from a list of sets: a block in the set is less sure than all others."""
+
+    def __init__(self, sets: Sequence[Sequence[int]], **options: Any):
+        super().__init__(**{"context_window": 1, "interval": 4} | options)
+        self.sets = list(sets)
+
+    def _confidences(self, length: int, probe: Probe) -> Tensor:
+        chosen = self.sets.pop(0) if self.sets else []
+        scores = torch.tensor([0.1 if block in chosen else 0.5 for block in range(1, self._rule.n_layers - 1)])
+        return scores.repeat_interleave(2)
+
+    def skipped(self) -> tuple[int, ...]:
+        layer_set = self._draft.layer_set
+        assert layer_set.skip_attn == layer_set.skip_mlp
+        return layer_set.skip_attn
+
+
+def scripted(sets: Sequence[Sequence[int]], **options: Any) -> Scripted:
+    """The search, begun, with these sets to come."""
+    method = Scripted(sets, **options)
+    method.check(DIMS)
+    return method
+
+
+class Timed:
+    """A probe that only knows times."""
+
+    latency = Latency(0.5, 1e-3, 0.5)
+
+
+def rounds(method: ConfLayers, *accepted: int, drafted: int = 5) -> list[Estimate | None]:
+    """Verifications that accept so many of `drafted` tokens."""
+    tree = TokenTree.chain(range(drafted + 1))
+    return [
+        method.observe(Verification(1, tree, range(m + 1), [], 9, torch.empty(0), None), Timed())  # type: ignore[arg-type]
+        for m in accepted
+    ]
+
+
+def begin(method: ConfLayers) -> None:
+    """A new prompt, up to the round before the first that the search counts."""
+    method.start(Prefill([1], None))
+    rounds(method, 1)
+
+
+def test_the_search_waits_for_enough_tokens() -> None:
+    """The initial set, blocks 1, 3, 5, .., drafts until the prompt has more than context_window + 1 tokens."""
+    method = scripted([B], context_window=7)
+    assert method.skipped() == (1, 3, 5) and method._least == 3
+    method.start(Prefill([1], None))
+    rounds(method, 3, 3)  # eight tokens
+    assert method.skipped() == (1, 3, 5) and not method._search.iteration and not method._search.rounds
+    rounds(method, 0)
+    assert method.skipped() == (2, 4, 6) and method._search.iteration == 1
+
+
+def test_a_set_is_tried_for_one_round_more_than_the_interval() -> None:
+    method = scripted([A, B, C])
+    begin(method)
+    rounds(method, 2)
+    assert method.skipped() == tuple(A)
+    rounds(method, 2, 2, 2, 2)
+    assert method.skipped() == tuple(A)
+    assert not method._search.best_acc
+    rounds(method, 3)
+    assert method.skipped() == tuple(B)
+    assert (method._search.best_acc, method._search.best_blocks) == (pytest.approx(2.2), A)
+    assert method._search.rounds == []
+
+
+def test_a_set_that_accepts_little_is_given_up_at_half_time() -> None:
+    method = scripted([A, B])
+    begin(method)
+    rounds(method, 0, 1, 0)  # the first round chooses, two are half an interval
+    assert method.skipped() == tuple(B) and method._search.iteration == 2 and not method._search.best_acc
+    assert method._search.rounds == []
+    rounds(method, 1, 1)
+    assert method._search.iteration == 2 and len(method._search.rounds) == 2  # one a round is enough
+
+
+def test_sets_that_skip_too_little_are_not_tried() -> None:
+    """Another one is looked for in every round."""
+    method = scripted([[1, 3], [], B])
+    begin(method)
+    rounds(method, 5)
+    assert method.skipped() == (1, 3)
+    rounds(method, 5)
+    assert method.skipped() == ()
+    rounds(method, 5)
+    assert method.skipped() == tuple(B) and method._search.iteration == 3 and not method._search.best_acc
+
+
+@pytest.mark.parametrize(
+    ("rule", "accepted", "stops"),
+    [("acc_only", 4, False), ("acc_only", 5, True), ("acc_and_rate", 5, False), ("acc_and_rate", 6, True)],
+)
+def test_the_search_ends_with_the_score(rule: str, accepted: int, stops: bool) -> None:
+    """More than four accepted tokens; with `acc_and_rate` more than 95 % of the drafted ones as well."""
+    method = scripted([A, B], stop_rule=rule)
+    begin(method)
+    seen = rounds(method, *[accepted] * 6, drafted=6)
+    assert method.skipped() == tuple(A if stops else B) and method._search.active != stops
+    alpha = accepted / 6
+    draft_ms = Timed.latency.draft_ms(LayerSet.skipping(BLOCKS, A, A), 9)
+    expected = Estimate(alpha, 6, tpt(alpha, 6, draft_ms, Timed.latency.target_ms(BLOCKS, 9)))
+    assert seen[:5] == [None] * 5 and seen[5] is not None
+    assert (seen[5].draft_len, seen[5].alpha) == (6, pytest.approx(alpha))
+    assert seen[5].tokens_per_s == pytest.approx(expected.tokens_per_s)
+
+
+def test_the_set_is_frozen_after_the_search() -> None:
+    method = scripted([A, B, C])
+    begin(method)
+    rounds(method, *[5] * 6)
+    state = method.state()
+    for _ in range(2):
+        begin(method)
+        assert rounds(method, *[0] * 20) == [None] * 20
+        assert method.skipped() == tuple(A) and method.state() == state
+
+
+def test_the_best_score_never_falls() -> None:
+    rng, method, best = random.Random(0), scripted([A, B, C] * 40, stop_accepted=9.0), [0.0]
+    for _ in range(8):
+        begin(method)
+        for _ in range(25):
+            estimate = rounds(method, rng.choice([0, 1, 2, 4]))[0]
+            best.append(method._search.best_acc)
+            assert (best[-1] > best[-2]) == (estimate is not None)
+            assert best[-1] >= best[-2]
+    assert len(set(best)) > 2
+
+
+def test_the_last_iteration_takes_the_best_set() -> None:
+    """An empty one where no set was ever tried to its end."""
+    method = scripted([A, B, C], max_iterations=3)
+    begin(method)
+    rounds(method, *[3] * 6, *[2] * 4)
+    assert method.skipped() == tuple(B)
+    rounds(method, 2)
+    assert method.skipped() == tuple(A) and not method._search.active and method._search.iteration == 3
+    method = scripted([A], max_iterations=1)
+    begin(method)
+    rounds(method, 3)
+    assert method.skipped() == () and not method._search.active
+
+
+def test_a_new_prompt_looks_for_a_new_set() -> None:
+    """The set drafts on until then; the trial of the prompt before is lost."""
+    method = scripted([A, B])
+    begin(method)
+    rounds(method, 2, 2)
+    method.start(Prefill([1], None))
+    rounds(method, 1)
+    assert method.skipped() == tuple(A) and len(method._search.rounds) == 1
+    rounds(method, 2)
+    assert method.skipped() == tuple(B) and method._search.rounds == []
+
+
+def test_adaptive_lambda_follows_the_size_of_the_set() -> None:
+    """+0.05 above ρ + 0.25, -0.05 below ρ, else as it is; a fixed one never moves."""
+    scripts = [[1, 2, 3, 5, 6], A, [1, 4], []]
+    for mode, moved in (("adaptive", [0.05, 0.05, 0.0, -0.05]), ("fixed", [0.0] * 4)):
+        method = scripted([], lambda_mode=mode, lam=0.0, min_skip_ratio=0.5)
+        for blocks, expected in zip(scripts, moved):
+            method._rule = Fixed(blocks)  # type: ignore[assignment]
+            method.start(Prefill([1], None))
+            rounds(method, 2)
+            assert method._search.lam == pytest.approx(expected)
+
+
+class Fixed(Rule):
+    """Always chooses the same blocks of eight."""
+
+    def __init__(self, blocks: list[int]):
+        super().__init__(BLOCKS, np.float32, 2, 5, None)
+        object.__setattr__(self, "blocks", blocks)
+
+    def choose(self, confidences: Tensor, lam: float) -> list[int]:
+        return self.blocks  # type: ignore[attr-defined,no-any-return]
