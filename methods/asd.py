@@ -22,6 +22,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from methods.draft_stop import DraftStop
 from ssd_bench.errors import ConfigError
 from ssd_bench.layer_set import LayerSet
 from ssd_bench.method import Context, Estimate, LayerDraft, ModelDims, Prefill, Sample, Taps, Verification
@@ -69,12 +70,6 @@ class ASD:
             ("positions", positions is None or positions >= 1, positions, "at least 1, or null for all"),
             ("refresh", refresh is None or refresh >= 1, refresh, "at least 1, or null for never"),
             ("rules_extra", not rules_extra, rules_extra, "false: the paper's two further rules are not known"),
-            ("draft_len", draft_len >= 1, draft_len, "at least 1 (method=ar drafts nothing)"),
-            ("stop_below", 0 <= stop_below <= 1, stop_below, "a probability in [0, 1]"),
-            ("target_rate", target_rate is None or 0 <= target_rate <= 1, target_rate, "a rate in [0, 1], or null"),
-            ("rate_decay", 0 <= rate_decay <= 1, rate_decay, "a share in [0, 1]"),
-            ("stop_step", stop_step >= 0, stop_step, "0 or more"),
-            ("stop_decay", 0 <= stop_decay <= 1, stop_decay, "a share in [0, 1]"),
         )
         for field, fine, value, allowed in checks:
             if not fine:
@@ -82,9 +77,7 @@ class ASD:
         self.name, self.reuse_prefix = name, reuse_prefix
         self.taps = Taps()
         self._min_similarity, self._positions, self._refresh = min_similarity, positions, refresh
-        self._draft_len, self._stop_below = draft_len, stop_below
-        self._target, self._rate_decay = target_rate, rate_decay
-        self._stop_step, self._stop_decay = stop_step, stop_decay
+        self._stop = DraftStop(draft_len, stop_below, target_rate, rate_decay, stop_step, stop_decay)
 
     def check(self, dims: ModelDims) -> None:
         """Ask for the states around every attention that may be skipped.
@@ -106,15 +99,15 @@ class ASD:
         assert prefill.hidden is not None, "the taps ask for it"
         self._layer_set = self._chosen(similarities(self._last(prefill.hidden)))
         self._recent: list[Tensor] = []
-        self._stop, self._rate = self._stop_below, 0.0
+        self._stop.start()
 
     def propose(self, context: Context) -> LayerDraft:
         """Draft with the chosen set."""
-        return LayerDraft(self._layer_set, self._draft_len, self._stop)
+        return self._stop.draft(self._layer_set)
 
     def observe(self, verification: Verification, probe: Probe) -> Estimate | None:
         """Move γ; with `refresh`, collect similarities and choose again when it is time."""
-        self._adapt(len(verification.tree) - 1, len(verification.path) - 1)
+        self._stop.observe(verification)
         if self._refresh:
             assert verification.hidden is not None, "the taps ask for it"
             rows = torch.tensor(verification.path, device=verification.hidden.device)
@@ -133,18 +126,6 @@ class ASD:
         means = cosines.mean(-1).tolist()
         attn = [block for block, mean in enumerate(means, start=1) if mean >= self._min_similarity]
         return LayerSet.skipping(self._n_layers, attn=attn)
-
-    def _adapt(self, drafted: int, accepted: int) -> None:
-        """Draft & Verify's update of γ after a step that drafted k tokens, of which m were accepted."""
-        if self._target is None or not drafted:
-            return
-        self._rate = self._rate_decay * self._rate + (1 - self._rate_decay) * accepted / drafted
-        moved = self._stop
-        if self._rate < self._target:
-            moved += self._stop_step
-        elif drafted < self._draft_len:
-            moved -= self._stop_step
-        self._stop = self._stop_decay * self._stop + (1 - self._stop_decay) * moved
 
 
 def similarities(states: Tensor) -> Tensor:

@@ -167,7 +167,7 @@ def observed(method: ASD, drafted: int, accepted: int) -> float:
     """γ after a step that drafted and accepted so many."""
     tree = TokenTree.chain(range(drafted + 1))
     method.observe(Verification(1, tree, range(accepted + 1), [], 0, torch.empty(0), None), None)  # type: ignore[arg-type]
-    return method._stop
+    return method._stop.value
 
 
 def started(**settings: float | None) -> ASD:

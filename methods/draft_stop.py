@@ -1,0 +1,79 @@
+"""When drafting ends: a cap and Draft & Verify's confidence threshold, fixed or moved by the acceptance rate."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ssd_bench.errors import ConfigError
+from ssd_bench.layer_set import LayerSet
+from ssd_bench.method import LayerDraft, Verification
+
+
+class DraftStop:
+    """Draft at most K tokens and stop after one less likely than γ, which follows the acceptance rate ρ.
+
+    After a step that drafted k > 0 tokens, of which m were accepted (Zhang et al., ACL 2024; decoding.py:62-183):
+
+        ρ ← β1 ρ + (1 - β1) m/k;  γ' = γ + ε if ρ < α*, γ if k = K, else γ - ε;  γ ← β2 γ + (1 - β2) γ'
+
+    Args:
+        draft_len: K, tokens drafted at most.
+        stop_below: γ at the start: drafting stops after a token less likely than γ, which stays in the draft.
+        target_rate: α*, acceptance rate below which γ rises; None keeps γ fixed.
+        rate_decay, stop_step, stop_decay: β1, ε and β2.
+        section: where the settings stand in the config, for errors.
+
+    Attributes:
+        value: γ.
+
+    Raises:
+        ConfigError: a value out of range.
+    """
+
+    def __init__(
+        self,
+        draft_len: int,
+        stop_below: float,
+        target_rate: float | None = None,
+        rate_decay: float = 0.5,
+        stop_step: float = 0.01,
+        stop_decay: float = 0.9,
+        section: str = "method",
+    ):
+        checks = (
+            ("draft_len", draft_len >= 1, draft_len, "at least 1 (method=ar drafts nothing)"),
+            ("stop_below", 0 <= stop_below <= 1, stop_below, "a probability in [0, 1]"),
+            ("target_rate", target_rate is None or 0 <= target_rate <= 1, target_rate, "a rate in [0, 1], or null"),
+            ("rate_decay", 0 <= rate_decay <= 1, rate_decay, "a share in [0, 1]"),
+            ("stop_step", stop_step >= 0, stop_step, "0 or more"),
+            ("stop_decay", 0 <= stop_decay <= 1, stop_decay, "a share in [0, 1]"),
+        )
+        for field, fine, value, allowed in checks:
+            if not fine:
+                raise ConfigError(f"{section}.{field}", value, allowed)
+        self._draft_len, self._stop_below, self._target = draft_len, stop_below, target_rate
+        self._rate_decay, self._step, self._decay = rate_decay, stop_step, stop_decay
+        self.value, self._rate = stop_below, 0.0
+
+    def start(self, carry: bool = False) -> None:
+        """A new prompt: ρ = 0, and γ as at the start unless it is carried over."""
+        self._rate = 0.0
+        if not carry:
+            self.value = self._stop_below
+
+    def draft(self, layer_set: LayerSet, widths: Sequence[Sequence[float]] = ()) -> LayerDraft:
+        """The draft of the next step; `widths` as in `LayerDraft`."""
+        return LayerDraft(layer_set, self._draft_len, self.value, tuple((bound, int(k)) for bound, k in widths))
+
+    def observe(self, verification: Verification) -> None:
+        """Move γ after a step; one that drafted nothing teaches nothing."""
+        drafted, accepted = verification.tree.draft_len, len(verification.path) - 1
+        if self._target is None or not drafted:
+            return
+        self._rate = self._rate_decay * self._rate + (1 - self._rate_decay) * accepted / drafted
+        moved = self.value
+        if self._rate < self._target:
+            moved += self._step
+        elif drafted < self._draft_len:
+            moved -= self._step
+        self.value = self._decay * self.value + (1 - self._decay) * moved

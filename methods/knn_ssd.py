@@ -1,0 +1,234 @@
+"""KNN-SSD: a layer set per domain, and for each prompt the domain whose anchors it is nearest to (Song et al., 2025).
+
+Before the run every domain gets anchors, made by K-means from the features of its prompts, and a layer set of its own,
+by Self-SD's search (`methods.layer_search`). The feature of a prompt is read off its prefill: the hidden states after
+the final norm, pooled over the prompt. The nearest anchor by cosine, the first among equals, names the domain, and
+that domain's set drafts: up to 12 tokens, ending after one less likely than 0.8 (§4; mbsong/KNN-SSD).
+
+Paper and code differ on anchors, pooling and the prompts that are searched on; `knn_ssd` has the code's, which the
+released sets and vectors come from, `knn_ssd_paper` the paper's words. Ours:
+
+* a domain without a set is an error; the code takes every other layer there;
+* sampling works as in every method here; the code ignores its sampling options.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from methods.draft_stop import DraftStop
+from methods.layer_search import SearchSettings, named_set, search
+from ssd_bench.errors import ConfigError
+from ssd_bench.layer_set import LayerSet
+from ssd_bench.method import Context, Estimate, LayerDraft, ModelDims, Prefill, Sample, Taps, Verification
+from ssd_bench.probe import Probe
+
+ANCHORS = ("centroids_per_task", "nearest_samples", "global_kmeans")
+POOLING = ("mean", "last_token")
+SEARCH_ON = ("first", "representative")
+KMEANS_SEED, KMEANS_RUNS = 42, 10  # knn_utils.py:51-58
+
+
+@dataclass(frozen=True)
+class Anchors:
+    """What prompts are compared with.
+
+    Attributes:
+        vectors: [n, d] float32.
+        domains: of each.
+    """
+
+    vectors: Tensor
+    domains: Sequence[str]
+
+    def nearest(self, feature: Tensor) -> str:
+        """The domain of the anchor of highest cosine to a feature [d], the first among equals."""
+        return self.domains[int(F.cosine_similarity(self.vectors, feature[None], dim=-1).argmax())]
+
+
+class KNNSSD:
+    """Drafts with the layer set of the domain that the prompt's states are nearest to.
+
+    Args:
+        search: how to search each domain's set, or `reuse`: the name of a set for every domain.
+        name: name in tables.
+        calibration: m, prompts of each domain for anchors and search.
+        anchors: `centroids_per_task`, the centroids of K-means within each domain; `nearest_samples`, the prompts
+            nearest to them; `global_kmeans`, domains themselves are found by K-means over all prompts (`cluster-0`,
+            ...), anchors are their prompts nearest to the centroid.
+        anchors_per_domain: k; a domain with fewer prompts gets as many anchors as it has.
+        groups: n, clusters of `global_kmeans`; None: as many as the prompts have domains.
+        pooling: `mean` over the prompt's positions, or `last_token`.
+        search_prompts: most prompts of a domain that its search uses.
+        search_on: the `first` ones, or `representative` ones: nearest to the centroids of as many clusters.
+        draft_len: K, tokens drafted at most.
+        stop_below: γ: drafting stops after a token less likely than γ.
+        reuse_prefix: verify from the first skipped sublayer on saved states.
+
+    Raises:
+        ConfigError: a value out of range.
+    """
+
+    greedy_only = False
+
+    def __init__(
+        self,
+        search: SearchSettings,
+        name: str = "knn_ssd",
+        calibration: int = 16,
+        anchors: str = "centroids_per_task",
+        anchors_per_domain: int = 10,
+        groups: int | None = None,
+        pooling: str = "mean",
+        search_prompts: int = 8,
+        search_on: str = "first",
+        draft_len: int = 12,
+        stop_below: float = 0.8,
+        reuse_prefix: bool = False,
+    ):
+        whole = groups is None or (groups >= 1 and anchors == "global_kmeans")
+        by_domain = search.reuse is None or isinstance(search.reuse, Mapping)
+        checks = (
+            ("calibration", calibration >= 1, calibration, "at least 1 prompt"),
+            ("anchors", anchors in ANCHORS, anchors, f"one of {', '.join(ANCHORS)}"),
+            ("anchors_per_domain", anchors_per_domain >= 1, anchors_per_domain, "at least 1"),
+            ("groups", whole, groups, "null, or at least 1 with method.anchors=global_kmeans"),
+            ("pooling", pooling in POOLING, pooling, f"one of {', '.join(POOLING)}"),
+            ("search_prompts", search_prompts >= 1, search_prompts, "at least 1"),
+            ("search_on", search_on in SEARCH_ON, search_on, f"one of {', '.join(SEARCH_ON)}"),
+            ("search.reuse", by_domain, search.reuse, "null, or a name for every domain: {gsm8k: NAME, ...}"),
+        )
+        for field, fine, value, allowed in checks:
+            if not fine:
+                raise ConfigError(f"method.{field}", value, allowed)
+        self.name, self.reuse_prefix, self.calibration = name, reuse_prefix, calibration
+        self._search, self._search_prompts, self._search_on = search, search_prompts, search_on
+        self._kind, self._k, self._groups, self._pooling = anchors, anchors_per_domain, groups, pooling
+        self._stop = DraftStop(draft_len, stop_below)
+
+    def check(self, dims: ModelDims) -> None:
+        """Ask for the states before the final norm; draft with the full model until `prepare`.
+
+        Raises:
+            ConfigError: a published set that is unknown or of another model.
+        """
+        self._search.check(dims.n_layers)
+        self.taps = Taps(prefill=(2 * dims.n_layers,))
+        self._layer_set = LayerSet.full(dims.n_layers)
+        self._sets: dict[str, LayerSet] = {}
+
+    def prepare(self, probe: Probe, samples: Sequence[Sample]) -> None:
+        """Anchors and a set for every domain.
+
+        Raises:
+            ConfigError: a domain without a set to reuse, or an unknown one.
+        """
+        self._probe = probe
+        states = (probe.prompt_states(sample.prompt, self.taps.prefill)[0] for sample in samples)
+        features = torch.stack([self._feature(state) for state in states])
+        domains, grouping = [sample.domain for sample in samples], None
+        if self._kind == "global_kmeans":
+            grouping = Clusters.of(features, self._groups or len(set(domains)))
+            domains = [f"cluster-{label}" for label in grouping.labels]
+        members = {domain: [i for i, d in enumerate(domains) if d == domain] for domain in dict.fromkeys(domains)}
+        self._check_names(members)
+        vectors, owners = [], []
+        for domain, rows in members.items():
+            found = self._anchors(features, rows, grouping)
+            vectors.append(found)
+            owners += [domain] * len(found)
+            self._sets[domain] = self._set(domain, [samples[i] for i in rows], features[rows], probe)
+        self._anchor = Anchors(torch.cat(vectors), owners)
+
+    def start(self, prefill: Prefill) -> None:
+        """Route the prompt to a domain; nothing else is kept between prompts."""
+        if self._sets:  # a method that warms the engine up is not prepared
+            assert prefill.hidden is not None, "the taps ask for it"
+            self._layer_set = self._sets[self._anchor.nearest(self._feature(prefill.hidden[0]))]
+
+    def propose(self, context: Context) -> LayerDraft:
+        """Draft with the domain's set."""
+        return self._stop.draft(self._layer_set)
+
+    def observe(self, verification: Verification, probe: Probe) -> Estimate | None:
+        """Nothing to learn."""
+        return None
+
+    def _feature(self, states: Tensor) -> Tensor:
+        """[d] float32 of a prompt's states [P, d] before the final norm."""
+        if self._pooling == "last_token":
+            states = states[-1:]
+        return self._probe.final_norm(states).mean(0)
+
+    def _check_names(self, domains: Mapping[str, Any]) -> None:
+        """Refuse a reuse that leaves a domain without a set."""
+        if isinstance(self._search.reuse, Mapping):
+            missing = [domain for domain in domains if domain not in self._search.reuse]
+            if missing:
+                allowed = f"a set for every domain of the run; there is none for {', '.join(missing)}"
+                raise ConfigError("method.search.reuse", dict(self._search.reuse), allowed)
+
+    def _anchors(self, features: Tensor, rows: list[int], grouping: Clusters | None) -> Tensor:
+        """Anchors [k, d] of the domain with these rows of features [n, d]."""
+        own = features[rows]
+        if grouping is not None:
+            centre = grouping.centres[grouping.labels[rows[0]]]
+            return own[_order(own, centre)[: self._k]]
+        clusters = Clusters.of(own, self._k)
+        return own[clusters.representatives(own)] if self._kind == "nearest_samples" else clusters.centres
+
+    def _set(self, domain: str, samples: Sequence[Sample], features: Tensor, probe: Probe) -> LayerSet:
+        """The set of a domain, from its samples and their features [n, d]."""
+        if isinstance(self._search.reuse, Mapping):
+            return named_set(self._search.reuse[domain], probe)
+        chosen = list(range(min(self._search_prompts, len(samples))))
+        if self._search_on == "representative":
+            chosen = Clusters.of(features, self._search_prompts).representatives(features)
+        return search(self._search, probe, [samples[i] for i in chosen], domain).best.layer_set
+
+
+@dataclass(frozen=True)
+class Clusters:
+    """K-means over features.
+
+    Attributes:
+        centres: [k, d], as the features.
+        labels: cluster of each feature.
+    """
+
+    centres: Tensor
+    labels: list[int]
+
+    @classmethod
+    def of(cls, features: Tensor, k: int) -> Clusters:
+        """min(k, n) clusters of features [n, d], with the seed of the released code."""
+        from sklearn.cluster import KMeans
+        from sklearn.exceptions import ConvergenceWarning
+
+        means = KMeans(min(k, len(features)), random_state=KMEANS_SEED, n_init=KMEANS_RUNS)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)  # equal prompts: fewer clusters, some anchors twice
+            means.fit(features.cpu().numpy().astype(np.float64))
+        return cls(torch.from_numpy(means.cluster_centers_).to(features), means.labels_.tolist())
+
+    def representatives(self, features: Tensor) -> list[int]:
+        """Of every cluster that has one, the member nearest to its centre, as indices of features [n, d]."""
+        found = []
+        for label, centre in enumerate(self.centres):
+            rows = [i for i, own in enumerate(self.labels) if own == label]
+            if rows:
+                found.append(rows[_order(features[rows], centre)[0]])
+        return found
+
+
+def _order(features: Tensor, centre: Tensor) -> list[int]:
+    """Indices of features [n, d] by Euclidean distance from a centre [d], the first among equals first."""
+    return torch.linalg.vector_norm(features - centre, dim=-1).sort(stable=True).indices.tolist()

@@ -1,0 +1,350 @@
+"""Layer search: its objective by formula, exhaustive search, exact continuation, budgets, artifacts and their names."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+from statistics import mean
+
+import numpy as np
+import pytest
+
+from methods import fixed_layers, layer_search
+from methods.layer_search import Objective, Proposer, SearchSettings, layer_set_of, named_set, point_of, search
+from ssd_bench import search_store
+from ssd_bench.engine import Engine
+from ssd_bench.errors import ConfigError
+from ssd_bench.latency import Latency
+from ssd_bench.layer_set import LayerSet
+from ssd_bench.method import Sample
+from ssd_bench.metrics import expected_speedup
+from ssd_bench.model import Decoder
+from ssd_bench.probe import Origin, Probe
+from ssd_bench.search_store import Artifact, Evaluation
+from tests.conftest import LAYERS
+from tests.lossless import engine_for
+
+Load = Callable[..., Decoder]
+FULL = LayerSet.full(LAYERS)
+PROMPTS = [[5, 6, 7], [40, 41]]
+SAMPLES = [Sample(prompt, "a") for prompt in PROMPTS]
+SMALL = SearchSettings(iterations=3, new_tokens=8, draft_len=3, stop_below=0.0, target_rate=None)
+
+
+@pytest.fixture
+def probe(decoders: Load, tmp_path: Path) -> Probe:
+    return engine(decoders, tmp_path).probe
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Random points instead of the optimiser's, where it does not matter which."""
+
+    def propose(self: Proposer) -> tuple[float, ...]:
+        return tuple(np.random.RandomState([self._seed, self._known]).random(self._dims))
+
+    monkeypatch.setattr(Proposer, "propose", propose)
+
+
+def engine(decoders: Load, folder: Path, **options: object) -> Engine:
+    made = engine_for(decoders(), 40, 30, frozenset(range(20)), **options)
+    made.probe.origin = Origin(folder, "tiny", "w", "none", "float64", "cpu", 0)
+    return made
+
+
+def counted(monkeypatch: pytest.MonkeyPatch, stop_at: int | None = None) -> list[LayerSet]:
+    """The sets that are evaluated from now on; the process is killed at the given one."""
+    seen: list[LayerSet] = []
+    original = Objective.__call__
+
+    def call(self: Objective, layer_set: LayerSet) -> float:
+        if len(seen) == stop_at:
+            raise KeyboardInterrupt
+        seen.append(layer_set)
+        return original(self, layer_set)
+
+    monkeypatch.setattr(Objective, "__call__", call)
+    return seen
+
+
+def content(artifact: Artifact) -> list[tuple[Sequence[float], LayerSet, float]]:
+    return [(e.point, e.layer_set, e.score) for e in artifact.evaluations]
+
+
+def test_full_model_scores_one(probe: Probe) -> None:
+    """Everything is accepted and nothing is saved: K + 1 tokens for K + 1 passes."""
+    assert Objective(SMALL, probe, PROMPTS)(FULL) == pytest.approx(1.0, abs=1e-12)
+
+
+def test_score_is_the_expected_speedup(probe: Probe) -> None:
+    """M, α and a measured c in E(speedup), where no context makes c differ."""
+    layer_set, flat = LayerSet.skipping(LAYERS, [1, 2], [2]), Latency(3.0, 0.0, 2.0)
+    trial = layer_search._Trial(layer_set, SMALL.stop())
+    steps = [step for prompt in PROMPTS for step in probe.trial(trial, prompt, SMALL.new_tokens).steps]
+    m = sum(step.emitted for step in steps) / len(steps)
+    alpha = sum(step.accepted_len for step in steps) / sum(step.draft_len for step in steps)
+    c = (2 * 2.0 + 3 * 3.0) / (4 * 2.0 + 4 * 3.0)
+    assert 0 < alpha < 1
+    expected = expected_speedup(m, alpha, 1 - c)
+    assert Objective(SMALL, probe, PROMPTS, flat)(layer_set) == pytest.approx(expected)
+    other = Objective(SMALL, probe, PROMPTS, Latency(3.0, 1.0, 2.0))(layer_set)
+    assert other != pytest.approx(expected)
+
+
+def test_sets_are_scored_greedily_and_past_eos(decoders: Load, tmp_path: Path) -> None:
+    """A run that samples, or whose model says EOS at once, searches on the same decoding."""
+    layer_set = LayerSet.skipping(LAYERS, [1], [2])
+    scores = set()
+    for options in ({}, {"mode": "sample", "temperature": 2.0}):
+        probe = engine(decoders, tmp_path, **options).probe
+        assert len(probe.trial(layer_search._Trial(layer_set, SMALL.stop()), PROMPTS[0], 8).output) == 8
+        scores.add(Objective(SMALL, probe, PROMPTS)(layer_set))
+    assert len(scores) == 1
+
+
+def test_wallclock_is_tokens_per_second(probe: Probe, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All prompts after one decoding that does not count."""
+    made = []
+    original = Probe.trial
+    monkeypatch.setattr(Probe, "trial", lambda *a: made.append(original(*a)) or made[-1])
+    objective = Objective(replace(SMALL, objective="wallclock"), probe, PROMPTS)
+    score = objective(FULL)
+    assert len(made) == 1 + len(PROMPTS)
+    tokens = sum(len(each.output) for each in made[1:])
+    assert score == pytest.approx(1e3 * tokens / sum(each.prefill_ms + each.decode_ms for each in made[1:]))
+    objective(FULL)
+    assert len(made) == 1 + 2 * len(PROMPTS)
+
+
+def test_search_stays_below_exhaustive_search(decoders: Load, tmp_path: Path) -> None:
+    """Every score is that of the table of all 2^2L sets, the best at most the table's, and above the sets' mean."""
+    probe = engine(decoders, tmp_path).probe
+    settings = replace(SMALL, new_tokens=5, iterations=8)
+    objective = Objective(settings, probe, PROMPTS[:1])
+    table = {s: objective(s) for s in map(layer_set_of, product((0.0, 1.0), repeat=2 * LAYERS))}
+    assert len(table) == 4**LAYERS
+    found = search(settings, probe, SAMPLES[:1], "a")
+    assert len(found.evaluations) == 9
+    assert all(e.score == table[e.layer_set] for e in found.evaluations)
+    assert mean(table.values()) < found.best.score <= max(table.values())
+    assert found.best.score == max(e.score for e in found.evaluations) == found.trace[-1]
+    assert found.trace == sorted(found.trace)
+
+
+def test_killed_search_goes_on_as_if_it_had_not_been(
+    decoders: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed in an evaluation and again in a write; points, scores and sets are those of an uninterrupted search."""
+    whole = search(SMALL, engine(decoders, tmp_path / "whole").probe, SAMPLES, "a")
+    probe = engine(decoders, tmp_path / "killed").probe
+    with monkeypatch.context() as patch:
+        counted(patch, stop_at=2)
+        with pytest.raises(KeyboardInterrupt):
+            search(SMALL, probe, SAMPLES, "a")
+    [folder] = (tmp_path / "killed").iterdir()
+    assert len(search_store.load(folder).evaluations) == 2
+    with open(folder / search_store.EVALUATIONS, "ab") as file:
+        file.write(b'{"score": 0.7, "seco')
+    assert len(search_store.load(folder).evaluations) == 2
+    resumed = search(SMALL, probe, SAMPLES, "a")
+    assert content(resumed) == content(whole) == content(search_store.load(folder))
+    assert resumed.name == whole.name and resumed.seconds > 0
+
+
+def test_budget_reads_a_beginning_or_continues(
+    probe: Probe, quick: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    seen = counted(monkeypatch)
+    long = search(replace(SMALL, iterations=5), probe, SAMPLES, "a")
+    assert len(seen) == 6
+    short = search(replace(SMALL, iterations=1), probe, SAMPLES, "a")
+    assert content(short) == content(long)[:2] and len(seen) == 6
+    assert "of which 0 were made now" in capsys.readouterr().err
+    longer = search(replace(SMALL, iterations=6), probe, SAMPLES, "a")
+    assert content(longer)[:6] == content(long) and len(seen) == 7
+    in_time = search(replace(SMALL, iterations=5, max_seconds=1e-9), probe, SAMPLES, "a")
+    assert content(in_time) == content(long)[:1]  # what is begun in time is finished
+
+
+def test_seconds_end_a_search(probe: Probe, quick: None) -> None:
+    assert len(search(replace(SMALL, iterations=50, max_seconds=1e-9), probe, SAMPLES, "a").evaluations) == 1
+
+
+def test_set_that_came_up_before_is_not_decoded_again(probe: Probe, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Unless its time counts."""
+    monkeypatch.setattr(Proposer, "propose", lambda self: (0.2 + 0.01 * self._known,) * 2 * LAYERS)
+    seen = counted(monkeypatch)
+    assert len(search(SMALL, probe, SAMPLES, "a").evaluations) == 4 and len(seen) == 1
+    search(replace(SMALL, objective="wallclock"), probe, SAMPLES, "a")
+    assert len(seen) == 5
+
+
+def test_same_seed_same_points_and_a_random_first_one() -> None:
+    """Proposals are a function of seed and scores; about half of the first point is skipped."""
+    runs = []
+    for seed in (1, 1, 2):
+        proposer = Proposer(3, seed)
+        first = proposer.propose()
+        proposer.register(first, 1.0)
+        proposer.register(first, 0.5)  # twice is allowed, and not printed
+        runs.append((first, proposer.propose()))
+    assert runs[0] == runs[1] != runs[2]
+    many = [sum(x > 0.5 for x in Proposer(40, seed).propose()) for seed in range(20)]
+    assert 35 < mean(many) < 45
+
+
+@pytest.mark.parametrize(
+    ("change", "same"),
+    [({}, True), ({"iterations": 1}, True), ({"max_seconds": 60.0}, True), ({"new_tokens": 5}, False),
+     ({"random_state": 2}, False), ({"objective": "wallclock"}, False), ({"draft_len": 2}, False)],
+)  # fmt: skip
+def test_found_again_by_settings(change: dict, same: bool, probe: Probe, quick: None) -> None:
+    """Budgets do not matter, whatever a score depends on does."""
+    first = search(replace(SMALL, iterations=0), probe, SAMPLES, "a")
+    assert (search(replace(SMALL, iterations=0, **{k: v for k, v in change.items() if k != "iterations"}), probe,
+                   SAMPLES, "a").name == first.name) is same  # fmt: skip
+
+
+def test_found_again_by_origin_and_prompts(probe: Probe, quick: None) -> None:
+    """Weights, dtype, machine, task and tokens matter; the run's seed, the domain's name and a new profile do not."""
+    settings = replace(SMALL, iterations=0)
+    known = search(settings, probe, SAMPLES, "a").name
+    origin, latency = probe.origin, probe.latency
+    for field, same in (("weights", False), ("dtype", False), ("machine", False), ("task", False), ("model", False)):
+        probe.origin = replace(origin, **{field: "other"})
+        assert (search(settings, probe, SAMPLES, "a").name == known) is same
+    probe.origin = replace(origin, seed=7)
+    assert search(settings, probe, SAMPLES, "b").name == known
+    assert search(settings, probe, SAMPLES[:1], "a").name != known
+    probe.latency = replace(latency, t_mlp_ms=9.0)
+    assert search(settings, probe, SAMPLES, "a").name != known
+    probe.latency = replace(latency, source="measured")
+    measured = search(settings, probe, SAMPLES, "a")
+    probe.latency = replace(probe.latency, t_mlp_ms=9.0)
+    assert content(search(settings, probe, SAMPLES, "a")) == content(measured)
+
+
+def test_artifact_says_where_it_comes_from(probe: Probe, quick: None) -> None:
+    found = search(SMALL, probe, SAMPLES, "a b/c")
+    header = json.loads((found.path / search_store.HEADER).read_text())
+    assert found.name.startswith("tiny-a-b-c-") and found.name.endswith(header["content_key"][:10])
+    assert {"model", "weights", "task", "domain", "dtype", "machine", "seed", "settings", "latency"} <= set(header)
+    assert header["provenance"]["code"]["sha256"] and header["prompts"] == 2
+    assert found.seconds == pytest.approx(sum(e.seconds for e in found.evaluations))
+
+
+@pytest.fixture
+def published(monkeypatch: pytest.MonkeyPatch) -> str:
+    entry = {"n_layers": LAYERS, "skip_attn": [1], "skip_mlp": [0, 2]}
+    monkeypatch.setattr(fixed_layers, "published_sets", lambda: {"x/tiny/all": entry, "x/big/all": {"n_layers": 9}})
+    return "x/tiny/all"
+
+
+def test_initial_sets_come_first(probe: Probe, quick: None, published: str) -> None:
+    """Named sets take the place of the random point."""
+    found = search(replace(SMALL, init_sets=[published], iterations=2), probe, SAMPLES, "a")
+    assert len(found.evaluations) == 3
+    assert found.evaluations[0].layer_set == LayerSet.skipping(LAYERS, [1], [0, 2])
+    cold = search(replace(SMALL, iterations=2), probe, SAMPLES, "a")
+    assert len(cold.evaluations) == 3 and cold.name != found.name
+
+
+def test_sets_by_name(probe: Probe, quick: None, published: str) -> None:
+    """A search's or a published one; what is unknown is refused with what is known."""
+    found = search(SMALL, probe, SAMPLES, "a")
+    assert named_set(found.name, probe) == found.best.layer_set
+    assert named_set(published, probe) == LayerSet.skipping(LAYERS, [1], [0, 2])
+    with pytest.raises(ConfigError, match=rf"method\.search\.reuse='nothing'.*{found.name}"):
+        named_set("nothing", probe)
+    probe.n_layers = 9
+    with pytest.raises(ConfigError, match="a search on 9 blocks; this one is on 4"):
+        named_set(found.name, probe)
+    for bad in (replace(SMALL, reuse="x/none/all"), replace(SMALL, reuse={"a": "x/big/all"})):
+        with pytest.raises(ConfigError, match=r"method\.search\.reuse"):
+            bad.check(LAYERS)
+    with pytest.raises(ConfigError, match=r"method\.search\.init_sets='x/big/all'"):
+        replace(SMALL, init_sets=["x/big/all"]).check(LAYERS)
+
+
+def test_points_and_sets() -> None:
+    """The first L variables are attentions, the others MLPs; 0.5 itself is kept."""
+    assert layer_set_of([0.6, 0.5, 0.0, 0.51]) == LayerSet.skipping(2, [0], [1])
+    for skipped in ((), (0, 3, 5), range(8)):
+        layer_set = LayerSet(LAYERS, frozenset(skipped))
+        assert layer_set_of(point_of(layer_set)) == layer_set
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [{"objective": "speed"}, {"iterations": -1}, {"max_seconds": 0}, {"new_tokens": 1}, {"draft_len": 0},
+     {"stop_below": 2}, {"target_rate": 2}, {"random_state": -1}, {"init_sets": "x/y/z"}],
+)  # fmt: skip
+def test_bad_settings_are_refused(bad: dict) -> None:
+    with pytest.raises(ConfigError, match=f"method.search.{next(iter(bad))}"):
+        SearchSettings(**bad)
+
+
+HEADER = {
+    "content_key": "0123456789abcdef", "n_layers": LAYERS, "model": "tiny", "task": "t", "domain": "d",
+    "settings": {"objective": "expected"},
+}  # fmt: skip
+
+
+def evaluation(score: float, seconds: float = 1.0) -> Evaluation:
+    return Evaluation((0.1,) * 8, LayerSet.skipping(LAYERS, [0], [1, 2]), score, seconds)
+
+
+def test_store_lists_and_finds(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    """`python -m ssd_bench.search_store` prints a line for each, or says what is missing."""
+    assert search_store.main([str(tmp_path)]) == 2 and "a folder with searches" in capsys.readouterr().err
+    with search_store.opened(tmp_path, "tiny-d", HEADER) as artifact:
+        assert search_store.main([str(tmp_path)]) == 0  # nothing evaluated yet
+        artifact.add(evaluation(1.0, 2.0))
+        artifact.add(evaluation(1.5, 0.5))
+    capsys.readouterr()
+    assert search_store.main([str(tmp_path)]) == 0
+    line = capsys.readouterr().out.splitlines()[-1].split()
+    assert line == ["tiny-d-0123456789", "tiny", "t/d", "expected", "2", "1.5000", "2.5", "1+2", "of", "8"]
+    assert search_store.find(tmp_path, "tiny-d-0123456789", "f") == artifact
+    assert search_store.main(["a", "b"]) == 2 and search_store.main(["--help"]) == 0
+
+
+def test_trace_best_and_budget_of_an_artifact(tmp_path: Path) -> None:
+    artifact = Artifact(tmp_path, HEADER, [evaluation(score) for score in (0.5, 2.0, 1.0, 2.0)])
+    assert artifact.trace == [0.5, 2.0, 2.0, 2.0] and artifact.best is artifact.evaluations[1]
+    assert [len(artifact.within(9, seconds).evaluations) for seconds in (0.5, 1.0, 1.5, 99.0)] == [1, 1, 2, 4]
+    assert len(artifact.within(3, 99.0).evaluations) == 3
+    with pytest.raises(ConfigError, match="at least one layer set"):
+        _ = Artifact(tmp_path, HEADER, []).best
+
+
+def test_damage_is_named(tmp_path: Path) -> None:
+    with search_store.opened(tmp_path, "x", HEADER) as artifact:
+        artifact.add(evaluation(1.0))
+    other = search_store.opened(tmp_path, "x", HEADER | {"content_key": "0123456789other"})
+    with pytest.raises(ConfigError, match="move the other one away"), other:
+        pass
+    (artifact.path / search_store.EVALUATIONS).write_bytes(b"{}\n")
+    with pytest.raises(ConfigError, match="x-0123456789"):
+        search_store.load(artifact.path)
+
+
+def test_second_process_waits_and_finds_the_first_ones_work(tmp_path: Path) -> None:
+    found: list[int] = []
+
+    def other() -> None:
+        with search_store.opened(tmp_path, "x", HEADER) as artifact:
+            found.append(len(artifact.evaluations))
+
+    thread = threading.Thread(target=other)
+    with search_store.opened(tmp_path, "x", HEADER) as artifact:
+        thread.start()
+        thread.join(0.2)
+        assert thread.is_alive()
+        artifact.add(evaluation(1.0))
+    thread.join(10)
+    assert found == [1]
