@@ -28,9 +28,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from methods.similarity import mean_cosine
+from methods.knapsack import Agreement, Candidate, Knapsack, weights
 from ssd_bench.errors import ConfigError
-from ssd_bench.latency import Latency
 from ssd_bench.layer_set import LayerSet
 from ssd_bench.method import Context, Estimate, LayerDraft, ModelDims, Prefill, Sample, Taps, Verification
 from ssd_bench.metrics import tpt
@@ -123,7 +122,7 @@ class KnapSpec:
             self._captured.append(verification.hidden.index_select(1, rows))
         if not self._is_event(verification.step):
             return None
-        choice = self._search(torch.cat(list(self._captured), dim=1), verification.length, probe)
+        choice = self.search(torch.cat(list(self._captured), dim=1), verification.length, probe)
         self._layer_set = choice.layer_set
         return choice.estimate
 
@@ -131,8 +130,13 @@ class KnapSpec:
         first = self._capture + 1  # the first step is not captured, as in the released code
         return step >= first and (step - first) % self._steps == 0
 
-    def _search(self, states: Tensor, length: int, probe: Probe) -> Choice:
-        """The layer set of highest TPT for the last r = states.shape[1] committed tokens."""
+    def search(self, states: Tensor, length: int, probe: Probe) -> Choice:
+        """The layer set of highest TPT for the last r committed tokens; needs `check`.
+
+        Args:
+            states: [2L+1, r, d], as `Knapsack` takes them, in the model's dtype.
+            length: committed positions, those tokens included.
+        """
         w_attn, w_mlp = weights(probe.latency, length, self._weight_cap)
         knapsack = Knapsack(
             states.float(), length - states.shape[1], (w_attn, w_mlp), self._budget, self._min_similarity, self._strict,
@@ -157,53 +161,8 @@ class KnapSpec:
             return Estimate(alpha, draft_len, values[draft_len])
 
         agreement = Agreement(probe, states[-1], torch.stack([candidate.hidden for candidate in candidates]))
-        asked: set[int] = set()
-        while True:  # until the highest upper bound belongs to a candidate whose rate is known
-            estimates = [estimate(i, bound) for i, bound in enumerate(agreement.bounds())]
-            top = max(range(len(candidates)), key=lambda i: estimates[i].tokens_per_s)
-            if top in asked:
-                return Choice(candidates[top].layer_set, estimates[top])
-            agreement.settle(top)
-            asked.add(top)
-
-
-class Agreement:
-    """Acceptance rates (Eq. 9) of branches, with as few passes of the LM head as their comparison needs.
-
-    A token of a branch that some other token's logit beats is refuted for good, so the logits of the few tokens
-    predicted so far bound every rate from above; only a branch whose bound is still the best pays for the whole
-    vocabulary, and only at its tokens that are not refuted.
-
-    Args:
-        full: [r, d] the full model's last states.
-        branches: [B, r, d].
-    """
-
-    def __init__(self, probe: Probe, full: Tensor, branches: Tensor):
-        self._probe, self._branches = probe, branches
-        self._target = probe.predict(full)
-        logits = probe.token_logits(branches, self._target)
-        own = logits.diagonal(dim1=1, dim2=2)
-        # products of other shapes round differently: what is within it of the best is left to the whole vocabulary
-        self._limit = own + 8 * torch.finfo(branches.dtype).eps * own.abs()
-        self._alive = torch.ones_like(own, dtype=torch.bool)
-        self._refute(logits)
-
-    def _refute(self, logits: Tensor) -> None:
-        """Rule out the tokens [B, r] that one of these logits [B, r, k] beats."""
-        self._alive &= logits.amax(-1) <= self._limit
-
-    def bounds(self) -> list[float]:
-        """An upper bound of every branch's rate; of a settled one, the rate."""
-        return self._alive.float().mean(-1).tolist()
-
-    def settle(self, index: int) -> None:
-        """Make a branch's bound its rate: the share of its tokens that the full model predicts too."""
-        rows = torch.nonzero(self._alive[index]).flatten()
-        if len(rows):
-            predicted = self._probe.predict(self._branches[index, rows.to(self._branches.device)])
-            self._alive[index, rows] = predicted == self._target[rows]
-            self._refute(self._probe.token_logits(self._branches, predicted.unique()))
+        top = agreement.leaders(lambda i, rate: estimate(i, rate).tokens_per_s, 1)[0]
+        return Choice(candidates[top].layer_set, estimate(top, agreement.bounds()[top]))
 
 
 @dataclass(frozen=True)
@@ -212,123 +171,3 @@ class Choice:
 
     layer_set: LayerSet
     estimate: Estimate | None
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """A survivor of the knapsack: its set, skipped weight, mean cosine and final states [r, d]."""
-
-    layer_set: LayerSet
-    weight: int
-    similarity: float
-    hidden: Tensor
-
-
-def weights(latency: Latency, context: float, cap: int | None) -> tuple[int, int]:
-    """Integer weights (w_attn, w_mlp) of a sublayer: the cheaper kind weighs 1, the other its rounded ratio (§3.4)."""
-    attn, mlp = latency.attn_ms(context), latency.t_mlp_ms
-    ratio = max(1, round(max(attn, mlp) / min(attn, mlp)))
-    heavy = ratio if cap is None else min(ratio, cap)
-    return (heavy, 1) if attn > mlp else (1, heavy)
-
-
-@dataclass
-class Knapsack:
-    """The dynamic programme over (sublayer, skipped weight), all weights of a row at once.
-
-    Row b holds, for every skipped weight j with a surviving branch, the stream of r tokens after sublayers 0..b-1;
-    column 0 is the full model, so its stream is taken from the captured states. A branch attends to the committed
-    prefix and to its own r tokens. Cosines are taken in float32.
-
-    Args:
-        states: [2L+1, r, d] float32, the full model's stream entering each sublayer, and the last one leaving.
-        prefix_len: committed rows before the r tokens.
-        weights: (w_attn, w_mlp).
-        budget: skipped weight allowed, as a share of the total.
-        min_similarity, strict, protect: as in `KnapSpec`.
-        dtype: of the streams that the model runs on.
-    """
-
-    states: Tensor
-    prefix_len: int
-    weights: tuple[int, int]
-    budget: float
-    min_similarity: float
-    strict: bool
-    protect: bool
-    dtype: torch.dtype
-
-    def run(self, probe: Probe) -> list[Candidate]:
-        """Survivors of the last row, by ascending skipped weight."""
-        n_sub = self.states.shape[0] - 1
-        width = int(self.budget * sum(self.weights) * n_sub / 2) + 1
-        protected = 2 if self.protect else 0
-        columns = [0]
-        hidden = self.states[protected].to(self.dtype)[None]
-        skips: list[list[bool]] = [[False] * width for _ in range(protected)]
-        scores = torch.ones(1)
-        for b in range(protected, n_sub):
-            target = self.states[b + 1]
-            executed = self._execute(probe, b, hidden, columns)
-            skipping = b < n_sub - protected
-            columns, hidden, skip, scores = self._row(
-                columns, hidden, executed, target, self.weights[b % 2], width, skipping
-            )
-            skips.append(skip)
-            if not columns:
-                return []
-        return [
-            Candidate(self._backtrack(skips, j), j, float(score), stream)
-            for j, score, stream in zip(columns, scores.tolist(), hidden)
-        ]
-
-    def _execute(self, probe: Probe, b: int, hidden: Tensor, columns: list[int]) -> Tensor:
-        """Sublayer b over every branch; column 0 is the full model, whose stream is known (paper, App. C)."""
-        known = self.states[b + 1].to(self.dtype)[None]
-        if columns == [0]:
-            return known
-        if columns[0] != 0:
-            return probe.apply_sublayer(b, hidden, self.prefix_len)
-        executed = probe.apply_sublayer(b, hidden, self.prefix_len)
-        executed[0] = known[0]
-        return executed
-
-    def _row(
-        self,
-        columns: list[int],
-        hidden: Tensor,
-        executed: Tensor,
-        target: Tensor,
-        weight: int,
-        width: int,
-        skipping: bool,
-    ) -> tuple[list[int], Tensor, list[bool], Tensor]:
-        """The next row from the executed and the skipped branches: per weight, the one of higher cosine."""
-        gone = float("-inf")
-        cells = torch.full((2, width), gone)  # mean cosine of executing into / skipping into each weight
-        cells[0, columns] = mean_cosine(executed, target).cpu()
-        if skipping:
-            reached = [j for j in columns if j + weight < width]
-            if reached:
-                cells[1, [j + weight for j in reached]] = mean_cosine(hidden[: len(reached)], target).cpu()
-        kept = cells > self.min_similarity if self.strict else cells >= self.min_similarity
-        cells = cells.masked_fill(~kept, gone)
-        skip = (cells[1] > cells[0]).tolist()  # ties execute
-        best = cells.amax(0)
-        survivors = torch.nonzero(best > gone).flatten().tolist()
-        at = {j: k for k, j in enumerate(columns)}
-        streams = executed.index_select(0, self._at([at.get(j, 0) for j in survivors]))
-        moved = [k for k, j in enumerate(survivors) if skip[j]]
-        streams[self._at(moved)] = hidden.index_select(0, self._at([at[survivors[k] - weight] for k in moved]))
-        return survivors, streams, skip, best[survivors]
-
-    def _at(self, indices: list[int]) -> Tensor:
-        return torch.tensor(indices, dtype=torch.long, device=self.states.device)
-
-    def _backtrack(self, skips: list[list[bool]], j: int) -> LayerSet:
-        skipped = []
-        for b in range(len(skips) - 1, -1, -1):
-            if skips[b][j]:
-                skipped.append(b)
-                j -= self.weights[b % 2]
-        return LayerSet(len(skips) // 2, frozenset(skipped))

@@ -1,4 +1,4 @@
-"""Times of one attention and one MLP sublayer: t_attn(n) over context length n, and t_mlp."""
+"""Times of one attention and one MLP sublayer, t_attn(n) over context length n and t_mlp, and of passes over nodes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import json
 import os
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
+from functools import partial
 from pathlib import Path
 from statistics import median
 
@@ -20,15 +21,36 @@ from ssd_bench.model import Decoder
 from ssd_bench.timing import Clock
 
 WARMUP, REPEATS = 3, 9
+NODES = (1, 2, 4, 8, 16, 32, 128)  # nodes of a pass: verifications, then the rows of a search
+NODE_REPEATS = 5
+NEAR, FAR = 64, 2048  # contexts between which a pass over several nodes is taken as linear
 QUIET = 0.1  # share of the machine that other processes may use during a measurement
 ATTEMPTS = 3
+
+
+@dataclass(frozen=True)
+class NodeTimes:
+    """Times in milliseconds of one pass over `nodes` nodes at once.
+
+    Attributes:
+        nodes: as many see a context of n.
+        attn_slope_ms, attn_intercept_ms: one attention sublayer over all of them, slope * n + intercept.
+        mlp_ms: one MLP sublayer over all of them.
+        rest_ms: what a pass does beside its sublayers: embedding, final norm, LM head, softmax and choice of tokens.
+    """
+
+    nodes: int
+    attn_slope_ms: float
+    attn_intercept_ms: float
+    mlp_ms: float
+    rest_ms: float
 
 
 @dataclass(frozen=True)
 class Latency:
     """Latency model of KnapSpec (§3.2): t_attn(n) = slope * n + intercept, t_mlp constant, all in milliseconds.
 
-    LM head, embedding and per-step overhead are outside the model, as in the paper.
+    LM head, embedding and passes over several nodes are outside that model, as in the paper; `pass_ms` has them.
 
     Attributes:
         t_mlp_ms: one MLP sublayer over one token, norm and residual included.
@@ -37,6 +59,7 @@ class Latency:
         r2: share of the variance of the measured t_attn(n) that the line explains; None when given.
         loaded: other processes used more than 10 % of the machine in every attempt, so the times may be too long.
         points: measured (n, t_attn in ms).
+        passes: measured times by number of nodes, ascending from 1; empty when given.
     """
 
     t_mlp_ms: float
@@ -46,6 +69,7 @@ class Latency:
     r2: float | None = None
     loaded: bool = False
     points: tuple[tuple[int, float], ...] = ()
+    passes: tuple[NodeTimes, ...] = ()
 
     def __post_init__(self) -> None:
         for field in ("t_mlp_ms", "t_attn_slope_ms", "t_attn_intercept_ms"):
@@ -66,9 +90,35 @@ class Latency:
         """t_target: all 2L sublayers over one token."""
         return n_layers * (self.attn_ms(context) + self.t_mlp_ms)
 
+    def pass_ms(self, nodes: float, context: float) -> tuple[float, float, float]:
+        """One attention, one MLP, and all that is not a sublayer, of a pass over some nodes at context n.
 
-def fit(points: Sequence[tuple[int, float]], t_mlp_ms: float, loaded: bool = False) -> Latency:
-    """Least squares over measured (n, t_attn) with slope and intercept held at or above zero.
+        Linear between the measured numbers of nodes and beyond the largest. Without measured passes the paper's model:
+        a pass takes as long as one over one node, and nothing beside its sublayers.
+        """
+        if not self.passes:
+            return self.attn_ms(context), self.t_mlp_ms, 0.0
+        at = next((i for i, times in enumerate(self.passes) if times.nodes >= nodes), len(self.passes) - 1)
+        high, low = self.passes[at], self.passes[max(0, at - 1)]
+        share = (nodes - low.nodes) / (high.nodes - low.nodes) if at else 0.0
+
+        def between(a: float, b: float) -> float:
+            return max(0.0, a + share * (b - a))
+
+        attn = (times.attn_slope_ms * context + times.attn_intercept_ms for times in (low, high))
+        return between(*attn), between(low.mlp_ms, high.mlp_ms), between(low.rest_ms, high.rest_ms)
+
+
+def fit(
+    points: Sequence[tuple[int, float]], t_mlp_ms: float, loaded: bool = False, passes: Sequence[NodeTimes] = ()
+) -> Latency:
+    """The latency model of measured (n, t_attn), by `line`."""
+    slope, intercept, r2 = line(points)
+    return Latency(t_mlp_ms, slope, intercept, "measured", r2, loaded, tuple(points), tuple(passes))
+
+
+def line(points: Sequence[tuple[int, float]]) -> tuple[float, float, float]:
+    """Slope, intercept and r2 of least squares over (n, t), slope and intercept held at or above zero.
 
     A free fit can turn negative at short contexts (the intercept of a steep, slightly convex curve), and a negative
     time would make the knapsack prefer attention for nothing.
@@ -83,13 +133,14 @@ def fit(points: Sequence[tuple[int, float]], t_mlp_ms: float, loaded: bool = Fal
     residual = t - slope * n / scale - intercept
     spread = float(((t - t.mean()) ** 2).sum())
     r2 = 1 - float((residual**2).sum()) / spread if spread > 0 else 1.0
-    return Latency(t_mlp_ms, slope / scale, intercept, "measured", r2, loaded, tuple(points))
+    return float(slope / scale), float(intercept), r2
 
 
 @torch.inference_mode()
 def measure(decoder: Decoder, cache: KVCache) -> Latency:
-    """Time one-token sublayers at contexts from 64 to the cache's capacity: medians of repeats over all blocks.
+    """Time one-token sublayers at contexts from 64 to the cache's capacity, and passes over up to 128 nodes.
 
+    Medians of repeats over all blocks.
     All L blocks run in turn, so that weights come from memory as in decoding. A measurement during which other
     processes use more than 10 % of the machine is repeated, up to three times; the quietest one counts.
     """
@@ -98,9 +149,10 @@ def measure(decoder: Decoder, cache: KVCache) -> Latency:
         watch = _LoadWatch()
         points = [(n, _attention_ms(decoder, cache, n)) for n in contexts(cache.capacity)]
         t_mlp = _median_ms(decoder, lambda: _sweep(decoder, cache, 1, cache.capacity - 1))
+        passes = [_node_times(decoder, cache, n) for n in NODES if n < cache.capacity]
         others = watch.others()
         if best is None or others < best[0]:
-            best = others, fit(points, t_mlp, loaded=others > QUIET)
+            best = others, fit(points, t_mlp, others > QUIET, passes)
         if others <= QUIET:
             break
     assert best is not None
@@ -115,9 +167,11 @@ def contexts(capacity: int) -> list[int]:
 
 def cached(decoder: Decoder, cache: KVCache, path: Path) -> Latency:
     """The profile in `path` if it is there, else a measured one, kept there unless the machine was busy."""
-    if path.is_file():
-        stored = json.loads(path.read_text())
-        return Latency(**stored | {"points": tuple((int(n), t) for n, t in stored["points"])})
+    stored = json.loads(path.read_text()) if path.is_file() else {}
+    if set(stored) == {field.name for field in fields(Latency)}:  # else from before a part of it was measured
+        points = tuple((int(n), t) for n, t in stored["points"])
+        passes = tuple(NodeTimes(**times) for times in stored["passes"])
+        return Latency(**stored | {"points": points, "passes": passes})
     latency = measure(decoder, cache)
     if not latency.loaded:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -127,24 +181,44 @@ def cached(decoder: Decoder, cache: KVCache, path: Path) -> Latency:
     return latency
 
 
-def _sweep(decoder: Decoder, cache: KVCache, parity: int, context: int) -> None:
-    """All attentions (parity 0) or all MLPs (parity 1), one token at `context`."""
-    token = torch.zeros(1, dtype=torch.long, device=decoder.device)
+def _sweep(decoder: Decoder, cache: KVCache, parity: int, context: int, n: int = 1) -> None:
+    """All attentions (parity 0) or all MLPs (parity 1), n tokens at `context`."""
+    tokens = torch.zeros(n, dtype=torch.long, device=decoder.device)
     sublayers = range(parity, 2 * decoder.arch.n_layers, 2)
-    decoder.forward(decoder.embed(token), decoder.nodes(1, context), cache, sublayers)
+    decoder.forward(decoder.embed(tokens), decoder.nodes(n, context), cache, sublayers)
+
+
+def _rest(decoder: Decoder, cache: KVCache, n: int) -> None:
+    """A pass without sublayers, down to the chosen tokens and their probabilities on the host."""
+    hidden = decoder.embed(torch.tensor([0] * n, device=decoder.device))
+    hidden, _ = decoder.forward(hidden, decoder.nodes(n, 0), cache, ())
+    for values in decoder.logits(hidden).softmax(-1).max(-1):
+        values.tolist()
 
 
 def _attention_ms(decoder: Decoder, cache: KVCache, context: int) -> float:
     return _median_ms(decoder, lambda: _sweep(decoder, cache, 0, context))
 
 
-def _median_ms(decoder: Decoder, run: Callable[[], None]) -> float:
+def _node_times(decoder: Decoder, cache: KVCache, n: int) -> NodeTimes:
+    """A pass over n nodes: attentions at a near and a far context, MLPs, and the rest."""
+    points = []
+    for context in sorted({min(context, cache.capacity - n) for context in (NEAR, FAR)}):
+        attentions = partial(_sweep, decoder, cache, 0, context, n)
+        points.append((max(1, context), _median_ms(decoder, attentions, NODE_REPEATS)))
+    slope, intercept, _ = line(points)
+    mlp = _median_ms(decoder, partial(_sweep, decoder, cache, 1, 0, n), NODE_REPEATS)
+    rest = _median_ms(decoder, partial(_rest, decoder, cache, n), NODE_REPEATS) * decoder.arch.n_layers
+    return NodeTimes(n, slope, intercept, mlp, rest)
+
+
+def _median_ms(decoder: Decoder, run: Callable[[], None], repeats: int = REPEATS) -> float:
     """Median milliseconds of `run`, per block."""
     clock = Clock(decoder.device)
     for _ in range(WARMUP):
         run()
     marks = [clock.mark()]
-    for _ in range(REPEATS):
+    for _ in range(repeats):
         run()
         marks.append(clock.mark())
     clock.settle()

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from methods.ar import AR
-from methods.knapspec import Agreement, Candidate, Knapsack, KnapSpec, weights
+from methods.knapsack import Agreement, Candidate, Knapsack, weights
+from methods.knapspec import KnapSpec
 from methods.similarity import mean_cosine
 from ssd_bench.engine import SCRATCH, Engine, Generation
 from ssd_bench.errors import ConfigError
@@ -241,7 +242,7 @@ def test_search_on_steps_that_accepted_nothing(decoders: Load) -> None:
     states, probe = history(decoders(), r=5, before=11)
     method = KnapSpec(min_similarity=-1.0)
     method.check(DIMS)
-    assert method._search(states, 16, probe).estimate is not None
+    assert method.search(states, 16, probe).estimate is not None
 
 
 def test_prompts_do_not_share_state(decoders: Load) -> None:

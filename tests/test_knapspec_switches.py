@@ -14,7 +14,8 @@ from hydra import compose, initialize_config_dir
 from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
-from methods.knapspec import Candidate, Choice, Knapsack, KnapSpec
+from methods.knapsack import Candidate, Knapsack
+from methods.knapspec import Choice, KnapSpec
 from ssd_bench.latency import Latency
 from ssd_bench.layer_set import LayerSet
 from ssd_bench.model import Decoder
@@ -48,7 +49,7 @@ def search(probe: Probe, states: torch.Tensor, **options: Any) -> Choice:
     """One search event with these settings; without pruning unless they say so."""
     method = KnapSpec(**{"min_similarity": -1.0} | options)
     method.check(DIMS)
-    return method._search(states, LENGTH, probe)
+    return method.search(states, LENGTH, probe)
 
 
 def test_presets_hold_the_published_settings(presets: dict[str, Any]) -> None:
@@ -74,7 +75,7 @@ def test_presets_reach_the_knapsack(
     method.check(DIMS)
     seen: list[Knapsack] = []
     monkeypatch.setattr(Knapsack, "run", lambda self, probe: seen.append(self) or [])
-    assert method._search(states, LENGTH, probe) == Choice(FULL, None)  # no survivor: the full set
+    assert method.search(states, LENGTH, probe) == Choice(FULL, None)  # no survivor: the full set
     assert (seen[0].weights, seen[0].protect, seen[0].strict) == (weights, protect, preset == "knapspec")
     assert (seen[0].budget, seen[0].min_similarity, seen[0].prefix_len) == (0.5, 0.5, LENGTH - 4)
 

@@ -10,7 +10,7 @@ import pytest
 from ssd_bench import latency
 from ssd_bench.engine import SCRATCH
 from ssd_bench.errors import ConfigError
-from ssd_bench.latency import Latency, fit
+from ssd_bench.latency import Latency, NodeTimes, fit
 from ssd_bench.layer_set import LayerSet
 from ssd_bench.model import Decoder
 
@@ -42,6 +42,16 @@ def test_costs_of_a_set() -> None:
     assert profile.draft_ms(LayerSet.skipping(10, attn=[1, 2], mlp=[3]), 100) == pytest.approx(8 * 2 + 9 * 2)
 
 
+def test_a_pass_grows_with_its_nodes() -> None:
+    """Linear between and beyond the measured numbers of nodes; a given profile has the paper's passes."""
+    passes = NodeTimes(1, 0.01, 1.0, 2.0, 3.0), NodeTimes(4, 0.04, 4.0, 2.6, 3.0), NodeTimes(8, 0.08, 8.0, 4.6, 7.0)
+    profile = Latency(2.0, 0.01, 1.0, passes=passes)
+    expected = {1: (2, 2, 3), 2: (4, 2.2, 3), 4: (8, 2.6, 3), 6: (12, 3.6, 5), 16: (32, 8.6, 15)}
+    for nodes, times in expected.items():
+        assert profile.pass_ms(nodes, 100) == pytest.approx(times)
+    assert Latency(2.0, 0.01, 1.0).pass_ms(6, 100) == pytest.approx((2, 2, 0))
+
+
 @pytest.mark.parametrize(
     "given", [(-1.0, 0.0, 1.0), (1.0, -0.1, 1.0), (1.0, 0.0, float("nan")), (0.0, 0.0, 1.0), (1.0, 0.0, 0.0)]
 )
@@ -61,6 +71,13 @@ def test_measured_once_and_kept_unless_the_machine_was_busy(
     monkeypatch.setattr(latency._LoadWatch, "others", lambda self: 0.0)
     first = latency.cached(decoder, cache, path)
     assert not first.loaded and first.t_mlp_ms > 0 and first.points[-1][0] == cache.capacity - 1
+    assert [times.nodes for times in first.passes] == list(latency.NODES)
+    assert all(
+        min(times.attn_intercept_ms + times.attn_slope_ms, times.mlp_ms, times.rest_ms) > 0 for times in first.passes
+    )
+    path.write_text('{"t_mlp_ms": 1.0, "t_attn_slope_ms": 0.0, "t_attn_intercept_ms": 1.0, "points": []}')
+    first = latency.cached(decoder, cache, path)  # a file from before passes were measured does not count
+    assert first.passes
     monkeypatch.setattr(latency, "measure", lambda *a: pytest.fail("measured again"))
     assert latency.cached(decoder, cache, path) == first
 

@@ -1,0 +1,391 @@
+"""Adaptive: KnapSpec's search with every cost measured, a shrunk acceptance rate, and AR among the candidates.
+
+The project's own method. The released codes lose on small models because their cost models leave out head, embedding
+and the growth of verification with its nodes; their acceptance rate is the largest of dozens, on a few tokens; the
+draft length that they find is not used; nothing can decide not to draft; and every prompt starts from nothing. Here:
+
+* arms are layer sets: early exits, uniform sets, and what searches found. Each has a posterior of its acceptance by
+  draft confidence (`methods/arms.py`), which every verified draft updates and which lasts from prompt to prompt;
+* every few steps the arm, draft length γ and stop threshold of most expected tokens per millisecond are chosen, with
+  AR as one candidate: an arm must beat it by a margin;
+* an arm never drafts to be explored. It is rehearsed: one pass of its sublayers over the last r output tokens, whose
+  full-model states and predictions are at hand, gives r outcomes for about the price of one or two AR steps;
+* KnapSpec's knapsack proposes new arms. It chose them by the tokens it saw, so that those count little, and an arm
+  drafts only after a rehearsal on others;
+* a ledger counts, in AR steps, what drafting gained and what rehearsals and searches cost. Both may lose `stake` steps
+  and a share `regret` of the tokens so far, exploration half of it and a share of the gain beside. So a search waits
+  until what it may bring pays it if as many tokens follow as there were, and after every one that brought nothing the
+  next must be affordable twice over.
+
+All times are the latency profile's; the method reads no clock.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from methods.arms import Arm, Array, Costs, Prior, optimistic, rehearse, throughput
+from methods.fixed_layers import pattern_set
+from methods.knapsack import Agreement, Knapsack, weights
+from ssd_bench.errors import ConfigError
+from ssd_bench.latency import Latency
+from ssd_bench.layer_set import LayerSet
+from ssd_bench.method import Context, Estimate, LayerDraft, ModelDims, Prefill, Sample, Taps, Verification
+from ssd_bench.probe import Probe
+from ssd_bench.tree import TokenTree
+
+TAPPED = 0.05  # AR steps that keeping all states of one token costs: 2L + 1 copies of a row
+LONGEST_WAIT = 256  # steps after which AR looks again whether exploring has become affordable
+NEAR = 0.1  # share by which the context may have grown before the costs are computed anew
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What drafts until the next plan: an arm, its stop threshold (index, 0: none), and what the plan expects of it."""
+
+    arm: Arm
+    threshold: int
+    draft: LayerDraft
+    draft_ms: float
+    verify_ms: Array
+    rate: float
+
+
+class Adaptive:
+    """Chooses layer set, draft length and stop threshold by expected tokens per millisecond, or AR.
+
+    Args:
+        name: name in tables.
+        draft_len: longest γ.
+        thresholds: ascending stop thresholds to choose from, beside none.
+        exits: early exits among the first arms, as shares of the blocks.
+        uniform: uniform sets among the first arms, as shares of the sublayers that they skip; where that is too many
+            for the inner blocks, the set is left out.
+        interval: steps from plan to plan while drafting.
+        rows: r, tokens of a rehearsal or search.
+        budget: skipped weight that a search allows, as a share of all.
+        min_similarity: τ of the search.
+        weight_cap: largest integer weight of a sublayer in the search; None for no cap.
+        hoped: acceptance rate at which a set that skips the whole budget must be worth it, for a search to be.
+        shortlist: arms that a search adds.
+        pool: most arms; beyond it the least hopeful ones that searches found are dropped.
+        prior: tokens that the prior weighs.
+        selected: weight of a token that chose the arm, against one that did not.
+        memory: most tokens that a posterior weighs.
+        forget: share by which every posterior moves back to the prior with each prompt.
+        optimism: posterior standard deviations that an arm is given when asked whether a rehearsal may pay.
+        margin: share by which drafting must beat AR, and an arm's hopes what is in use.
+        stake: AR steps that may be lost in all.
+        regret: share of the tokens by which that grows.
+        profit: share of drafting's gain that may be spent on exploration.
+        overhead: measured over predicted time of a rehearsal or search, whose cosines and copies are not profiled.
+        reuse_prefix: verify from the first skipped sublayer on saved states.
+
+    Raises:
+        ConfigError: a value out of range.
+    """
+
+    greedy_only = False
+
+    def __init__(
+        self, name: str = "adaptive", draft_len: int = 10, thresholds: Sequence[float] = (0.3, 0.5, 0.7, 0.85),
+        exits: Sequence[float] = (0.125, 0.25, 0.375, 0.5, 0.625), uniform: Sequence[float] = (0.25, 0.45),
+        interval: int = 16, rows: int = 12, budget: float = 0.6, min_similarity: float = 0.5,
+        weight_cap: int | None = 1, hoped: float = 0.95, shortlist: int = 2, pool: int = 13, prior: float = 2.5,
+        selected: float = 0.25, memory: float = 256, forget: float = 0.02, optimism: float = 1.0,
+        margin: float = 0.03, stake: float = 6, regret: float = 0.02, profit: float = 0.03, overhead: float = 1.5,
+        reuse_prefix: bool = True,
+    ):  # fmt: skip
+        rising = all(0 < a < b < 1 for a, b in zip([1e-9, *thresholds], thresholds))
+        checks = (
+            ("draft_len", draft_len >= 1, draft_len, "at least 1"),
+            ("thresholds", rising, list(thresholds), "ascending probabilities in (0, 1)"),
+            ("exits", exits and all(0 < e < 1 for e in exits), list(exits), "at least one share in (0, 1)"),
+            ("uniform", all(0 < u < 1 for u in uniform), list(uniform), "shares in (0, 1)"),
+            ("interval", interval >= 1, interval, "at least 1"),
+            ("rows", rows >= 1, rows, "at least 1"),
+            ("budget", 0 < budget <= 1, budget, "a share in (0, 1]"),
+            ("min_similarity", -1 <= min_similarity <= 1, min_similarity, "a cosine in [-1, 1]"),
+            ("weight_cap", weight_cap is None or weight_cap >= 1, weight_cap, "at least 1, or null"),
+            ("hoped", 0 < hoped < 1, hoped, "a rate in (0, 1)"),
+            ("shortlist", shortlist >= 1, shortlist, "at least 1"),
+            ("pool", pool >= len(exits) + len(uniform) + 1, pool, "more than exits and uniform sets"),
+            ("prior", prior > 0, prior, "more than 0 tokens"),
+            ("selected", 0 <= selected <= 1, selected, "a weight in [0, 1]"),
+            ("memory", memory > prior, memory, "more than the prior"),
+            ("forget", 0 <= forget <= 1, forget, "a share in [0, 1]"),
+            ("optimism", optimism >= 0, optimism, "0 or more"),
+            ("margin", margin >= 0, margin, "0 or more"),
+            ("stake", stake >= 0, stake, "0 or more AR steps"),
+            ("regret", 0 < regret < 1, regret, "a share in (0, 1)"),
+            ("profit", 0 <= profit < 1, profit, "a share in [0, 1)"),
+            ("overhead", overhead > 0, overhead, "more than 0"),
+        )
+        for field, fine, value, allowed in checks:
+            if not fine:
+                raise ConfigError(f"method.{field}", value, allowed)
+        self.name, self.reuse_prefix = name, reuse_prefix
+        self.taps = Taps()
+        self._longest, self._exits, self._uniform = draft_len, exits, uniform
+        self._interval, self._rows, self._budget = interval, rows, budget
+        self._min_similarity, self._weight_cap = min_similarity, weight_cap
+        self._hoped, self._shortlist, self._pool, self._selected = hoped, shortlist, pool, selected
+        self._memory, self._forget, self._optimism = memory, forget, optimism
+        self._margin, self._stake, self._regret, self._profit = margin, stake, regret, profit
+        self._overhead, self._prior = overhead, Prior(thresholds, prior)
+        self._latency: Latency | None = None
+
+    def check(self, dims: ModelDims) -> None:
+        """Make the first arms for this model.
+
+        Raises:
+            ConfigError: a model of one block, which has no exit.
+        """
+        n_layers = dims.n_layers
+        if n_layers < 2:
+            raise ConfigError("model.n_layers", n_layers, "at least 2 blocks: an exit comes before the last one")
+        sets = [LayerSet.exit(n_layers, min(max(1, round(e * n_layers)), n_layers - 1)) for e in self._exits]
+        fitting = [u for u in self._uniform if 1 <= round(u * 2 * n_layers) <= 2 * n_layers - 4]
+        sets += [pattern_set("uniform", u, n_layers) for u in fitting]
+        self._n_layers, self._everything = n_layers, Taps(verify=tuple(range(2 * n_layers + 1)))
+        self._arms = [Arm(layer_set, self._prior.counts.copy()) for layer_set in dict.fromkeys(sets)]
+        self._tokens, self._gain, self._explored = 0, 0.0, 0.0  # the ledger; the last two in AR steps
+        self._searches = self._failures = 0
+
+    def prepare(self, probe: Probe, samples: Sequence[Sample]) -> None:
+        """Take the latency profile."""
+        self._latency = probe.latency
+
+    def start(self, prefill: Prefill) -> None:
+        """Arms and ledger last; the states that a rehearsal would run on do not."""
+        for arm in self._arms:
+            arm.forget(self._prior, self._forget)
+        self._choice: Choice | None = None
+        self._drafted: Choice | None = None
+        self._costs: Costs | None = None
+        self._tables: tuple[Array, Array] | None = None
+        self._goal, self._left = "", 0
+        self._drop_states()
+        if self._latency is not None:
+            self._plan(len(prefill.prompt), self._latency)
+
+    def propose(self, context: Context) -> LayerDraft | TokenTree:
+        """The draft of the last plan, or the root alone: AR."""
+        self._drafted = self._choice if context.max_draft else None
+        if self._drafted is None:
+            return TokenTree((context.output[-1],), (-1,))
+        self._cap = min(self._drafted.draft.max_len, context.max_draft)
+        return self._drafted.draft
+
+    def observe(self, verification: Verification, probe: Probe) -> Estimate | None:
+        """Count the step; rehearse or search if its states are there; plan anew when it is time.
+
+        Returns:
+            After a rehearsal or search, what is believed of the choice that followed; AR is the full model at γ = 0.
+        """
+        self._tokens += len(verification.emitted)
+        if self._drafted is not None:
+            self._learn(self._drafted, verification)
+        if verification.hidden is not None:
+            self._keep_states(verification.hidden, verification)
+        self._left -= 1
+        explored = bool(self._goal) and self._kept >= self._rows
+        if explored:
+            self._explore(verification.length, probe)
+        if explored or self._left <= 0:
+            self._latency = probe.latency
+            self._plan(verification.length, probe.latency)
+        return self._estimate() if explored else None
+
+    def state(self) -> bytes:
+        """Arms and ledger, as JSON."""
+        arms = [(sorted(a.layer_set.skipped), a.counts.tolist(), a.tried, a.born) for a in self._arms]
+        ledger = self._tokens, self._gain, self._explored, self._searches, self._failures
+        return json.dumps({"arms": arms, "ledger": ledger}).encode()
+
+    def restore(self, state: bytes) -> None:
+        """Continue with those arms and that ledger."""
+        kept = json.loads(state)
+        self._arms = [
+            Arm(LayerSet(self._n_layers, frozenset(skipped)), np.array(counts), tried, born)
+            for skipped, counts, tried, born in kept["arms"]
+        ]
+        self._tokens, self._gain, self._explored, self._searches, self._failures = kept["ledger"]
+
+    def _learn(self, choice: Choice, verification: Verification) -> None:
+        """Update the arm that drafted, and the ledger; stop drafting once all that may be lost is lost."""
+        assert self._costs is not None
+        drafted, accepted = verification.tree.draft_len, len(verification.path) - 1
+        spent = drafted * choice.draft_ms + float(choice.verify_ms[drafted])
+        self._gain += len(verification.emitted) - spent / self._costs.ar_ms
+        choice.arm.learn(drafted, accepted, choice.threshold, drafted >= self._cap)
+        choice.arm.limit(self._memory)
+        if self._ruined():
+            self._choice = None
+
+    def _allowance(self) -> float:
+        """AR steps that may have been lost by now."""
+        return self._stake + self._regret * self._tokens
+
+    def _ruined(self) -> bool:
+        return self._gain - self._explored < -self._allowance()
+
+    def _credit(self) -> float:
+        """AR steps that exploration may cost now."""
+        share = self._allowance() / 2 + self._profit * max(0.0, self._gain)
+        return min(share, self._allowance() + self._gain) - self._explored
+
+    def _plan(self, length: int, latency: Latency) -> None:
+        """Choose what drafts at this context length, and what is explored next."""
+        costs = self._costs_at(length, latency)
+        draft_ms, verify_ms = self._tables_of(costs)
+        counts = np.stack([arm.counts for arm in self._arms])
+        rates = throughput(counts, draft_ms, verify_ms)
+        hopes = throughput(optimistic(counts, self._optimism), draft_ms, verify_ms).max((1, 2))
+        best, in_use = np.where([arm.tried for arm in self._arms], rates.max((1, 2)), 0.0), 1 / costs.ar_ms
+        self._choice = None
+        if best.max() > in_use * (1 + self._margin) and not self._ruined():
+            # of arms as good as the best, the most promising one: drafting with it is what tells them apart
+            equal = (best > in_use * (1 + self._margin)) & (best >= best.max() / (1 + self._margin))
+            index = int(np.where(equal, hopes, 0.0).argmax())
+            threshold, shorter = divmod(int(rates[index].argmax()), self._longest)
+            stop_below = float(self._prior.thresholds[threshold - 1]) if threshold else 0.0
+            draft = LayerDraft(self._arms[index].layer_set, shorter + 1, stop_below)
+            in_use = float(best.max())
+            self._choice = Choice(
+                self._arms[index], threshold, draft, float(draft_ms[index]), verify_ms[index], float(best[index])
+            )
+            if self._choice.arm.born and self._choice.arm.born == self._searches:
+                self._failures = 0
+        used = None if self._choice is None else self._choice.arm
+        ranked = [(hopes[i], self._arms[i]) for i in np.argsort(-hopes, kind="stable") if self._arms[i] is not used]
+        worth = in_use * (1 + self._margin)
+        surplus = len(self._arms) - self._pool
+        if surplus > 0:
+            dropped = {id(arm) for arm in [arm for _, arm in ranked if arm.born][-surplus:]}
+            self._arms = [arm for arm in self._arms if id(arm) not in dropped]
+            self._tables = None
+        self._aim(costs, [arm for hope, arm in ranked if hope > worth and arm in self._arms], worth)
+
+    def _aim(self, costs: Costs, hopeful: Sequence[Arm], worth: float) -> None:
+        """Decide what to explore, if it is affordable: arms that may be worth it, else a search; and when to plan.
+
+        Args:
+            hopeful: arms that a rehearsal may bring into use, the best first.
+            worth: tokens per millisecond that make a difference.
+        """
+        credit, kept_states = self._credit(), TAPPED * self._rows
+        self._queue = [arm for arm in hopeful if kept_states + self._price(arm) <= credit]
+        self._goal, needed = "", float("inf")
+        if hopeful:
+            self._goal = "rehearse" if self._queue else ""
+            needed = kept_states + min(self._price(arm) for arm in hopeful)
+        elif costs.best_rate(self._budget, self._hoped) > worth:
+            needed = (kept_states + self._search_price(costs)) * 2**self._failures
+            self._goal = "search" if needed <= credit else ""
+        self.taps = self._everything if self._goal else Taps()
+        self._left = self._interval
+        if not self._goal:
+            self._drop_states()
+            if self._choice is None:  # nothing changes before the allowance has grown
+                wait = (needed - credit) / (self._regret / 2)
+                self._left = int(min(max(wait, self._interval), LONGEST_WAIT))
+
+    def _price(self, arm: Arm) -> float:
+        """AR steps that a rehearsal costs."""
+        assert self._costs is not None
+        return self._overhead * self._costs.rehearsal_ms(arm.layer_set, self._rows) / self._costs.ar_ms
+
+    def _search_price(self, costs: Costs) -> float:
+        """AR steps that a search costs, the rehearsals of what it finds included."""
+        pair = weights(costs.latency, costs.context, self._weight_cap)
+        found = costs.search_ms(self._rows, self._budget, pair)
+        whole = LayerSet(self._n_layers, frozenset([0]))  # as much as a set that skips early may run
+        rehearsals = self._shortlist * costs.rehearsal_ms(whole, self._rows)
+        return self._overhead * (found + rehearsals) / costs.ar_ms
+
+    def _costs_at(self, length: int, latency: Latency) -> Costs:
+        if self._costs is None or abs(length - self._costs.context) > NEAR * self._costs.context:
+            self._costs = Costs(latency, self._n_layers, length, self._longest, self.reuse_prefix)
+            self._tables = None
+        return self._costs
+
+    def _tables_of(self, costs: Costs) -> tuple[Array, Array]:
+        """Milliseconds of a drafted token, [arms], and of verifying 0, 1, .. of them, [arms, draft_len + 1]."""
+        if self._tables is None:
+            sets = [arm.layer_set for arm in self._arms]
+            self._tables = np.array([costs.draft_ms(s) for s in sets]), np.stack([costs.verify_ms(s) for s in sets])
+        return self._tables
+
+    def _drop_states(self) -> None:
+        self._states: list[Tensor] = []
+        self._targets: list[Tensor] = []
+        self._kept = 0
+
+    def _keep_states(self, hidden: Tensor, verification: Verification) -> None:
+        """Keep the states and predictions of the tokens that this step committed: the last ones of the cache."""
+        rows = torch.tensor(verification.path, device=hidden.device)
+        self._states.append(hidden.index_select(1, rows))
+        logits = verification.logits
+        self._targets.append(logits.index_select(0, rows.to(logits.device)).argmax(-1))
+        self._kept += len(verification.path)
+
+    def _explore(self, length: int, probe: Probe) -> None:
+        """Rehearse arms or search, on the last r tokens, and charge it."""
+        states = torch.cat(self._states, dim=1)[:, -self._rows :]
+        target = torch.cat(self._targets)[-self._rows :]
+        self._drop_states()
+        self._explored += TAPPED * self._rows
+        if self._goal == "search":
+            self._search(states, length, probe)
+            return
+        for arm in self._queue:
+            if (price := self._price(arm)) <= self._credit():
+                self._explored += price
+                arm.counts += rehearse(probe, self._prior, arm.layer_set, states, target, length)
+                arm.limit(self._memory)
+                arm.tried = True
+
+    def _search(self, states: Tensor, length: int, probe: Probe) -> None:
+        """KnapSpec's knapsack; the candidates of highest throughput, their rates shrunk, become arms."""
+        costs, rows, prior = self._costs_at(length, probe.latency), states.shape[1], self._prior
+        pair = weights(probe.latency, length, self._weight_cap)
+        self._explored += self._overhead * costs.search_ms(rows, self._budget, pair) / costs.ar_ms
+        self._searches, self._failures = self._searches + 1, self._failures + 1
+        knapsack = Knapsack(
+            states.float(), length - rows, pair, self._budget, self._min_similarity, True, False, states.dtype
+        )
+        known = {arm.layer_set for arm in self._arms} | {LayerSet.full(self._n_layers)}
+        candidates = [candidate for candidate in knapsack.run(probe) if candidate.layer_set not in known]
+        if not candidates:
+            return
+        # the value of every candidate at every rate that r tokens can have
+        matches = np.arange(rows + 1.0)
+        shrunk = prior.counts.sum(1)[None] + self._selected * np.stack([rows - matches, matches], axis=1)
+        values = np.stack([
+            throughput(
+                shrunk[:, :, None], np.full(rows + 1, costs.draft_ms(candidate.layer_set)),
+                np.tile(costs.verify_ms(candidate.layer_set), (rows + 1, 1)),
+            ).max((1, 2))
+            for candidate in candidates
+        ])  # fmt: skip
+        agreement = Agreement(probe, states[-1], torch.stack([candidate.hidden for candidate in candidates]))
+        for i in agreement.leaders(lambda i, rate: float(values[i, round(rate * rows)]), self._shortlist):
+            predicted, confidence = probe.predict_confident(candidates[i].hidden)
+            seen = prior.tally(predicted == agreement.target, confidence)
+            arm = Arm(candidates[i].layer_set, prior.counts + self._selected * seen, False, self._searches)
+            self._arms.append(arm)
+        self._tables = None
+
+    def _estimate(self) -> Estimate:
+        if self._choice is not None:
+            choice = self._choice
+            return Estimate(choice.arm.acceptance, choice.draft.max_len, 1000 * choice.rate)
+        assert self._costs is not None
+        return Estimate(1.0, 0, 1000 / self._costs.ar_ms)

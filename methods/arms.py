@@ -1,0 +1,208 @@
+"""What drafting with a layer set is believed to bring: a posterior of its acceptance, the cost of all parts of a step.
+
+An arm is a layer set with a Dirichlet posterior over the outcome of a drafted token: accepted or rejected, by the
+confidence bin that the draft's own probability fell into. With the costs of a pass over 1, 2, .. nodes it gives the
+expected tokens per millisecond of every draft length and stop threshold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from methods.knapsack import n_columns
+from ssd_bench.latency import Latency
+from ssd_bench.layer_set import LayerSet
+from ssd_bench.probe import Probe
+
+Array = NDArray[np.float64]
+
+
+class Prior:
+    """The posterior before anything is seen: a calibrated draft, so that a token is accepted as often as it says.
+
+    Args:
+        thresholds: ascending probabilities in (0, 1), the borders of the confidence bins.
+        strength: tokens that the prior weighs, spread evenly over the bins.
+    """
+
+    def __init__(self, thresholds: Sequence[float], strength: float):
+        self.thresholds = np.array(thresholds)
+        borders = np.array([0.0, *thresholds, 1.0])
+        accepted = (borders[:-1] + borders[1:]) / 2
+        self.counts = strength / len(accepted) * np.stack([1 - accepted, accepted])
+
+    def tally(self, match: Tensor, confidence: Tensor) -> Array:
+        """Counts [2, bins] of tokens: rejected and accepted (match, [r] bool), by confidence [r]."""
+        counts = np.zeros_like(self.counts)
+        bins = np.digitize(confidence.double().cpu().numpy(), self.thresholds)
+        np.add.at(counts, (match.cpu().numpy().astype(int), bins), 1)
+        return counts
+
+
+@dataclass(eq=False)
+class Arm:
+    """A layer set and its posterior.
+
+    Attributes:
+        layer_set: what drafts.
+        counts: [2, bins] parameters of the Dirichlet: rejected and accepted tokens by confidence bin, prior included.
+        tried: it was judged by tokens that did not choose it; before that its counts favour it.
+        born: the search that found it, 0 for a given one.
+    """
+
+    layer_set: LayerSet
+    counts: Array
+    tried: bool = False
+    born: int = 0
+
+    @property
+    def acceptance(self) -> float:
+        """Posterior mean of the probability that a drafted token is accepted, given that those before it were."""
+        return float(self.counts[1].sum() / self.counts.sum())
+
+    def learn(self, drafted: int, accepted: int, threshold: int, capped: bool) -> None:
+        """Count a verified draft: its tokens up to the first rejected one.
+
+        Of a token it is known on which side of the threshold it was: it counts in the bins of that side, in
+        proportion to their counts. (A draft that ended at a rejected EOS passes for one that ended by confidence.)
+
+        Args:
+            drafted, accepted: k >= 1 and m.
+            threshold: index of the stop threshold, 0 for none: bins below it end a draft.
+            capped: the draft reached its cap, which says nothing about its last token.
+        """
+        sure, last = slice(threshold, None), slice(None)
+        if threshold and not capped:
+            last = slice(None, threshold)
+        self._add(1, sure, min(accepted, drafted - 1))
+        if accepted < drafted - 1:
+            self._add(0, sure, 1)
+        else:
+            self._add(int(accepted == drafted), last, 1)
+
+    def _add(self, outcome: int, bins: slice, tokens: int) -> None:
+        counts = self.counts[outcome, bins]
+        counts *= 1 + tokens / counts.sum()
+
+    def limit(self, memory: float) -> None:
+        """Weigh no more than `memory` tokens, so that the posterior follows the text."""
+        self.counts *= min(1.0, memory / float(self.counts.sum()))
+
+    def forget(self, prior: Prior, share: float) -> None:
+        """Move a share of the way back to the prior."""
+        self.counts += share * (prior.counts - self.counts)
+
+
+def optimistic(counts: Array, deviations: float) -> Array:
+    """Counts [arms, 2, bins] moved to an acceptance some posterior standard deviations above the mean, at most 1."""
+    total, accepted = counts.sum((1, 2)), counts[:, 1].sum(1)
+    mean = accepted / total
+    raised = np.minimum(1.0, mean + deviations * np.sqrt(mean * (1 - mean) / (total + 1)))
+    scales = np.stack([(1 - raised) / (1 - mean), raised / mean], axis=1)
+    return counts * scales[:, :, None]
+
+
+def throughput(counts: Array, draft_ms: Array, verify_ms: Array) -> Array:
+    """Expected tokens per millisecond of a step, [arms, thresholds, lengths]: index t, γ - 1.
+
+    Drafting goes on after a token with probability s (its bin is not below the threshold), each token by itself, and
+    ends after γ tokens at the latest. With a the probability of acceptance and b of acceptance and going on,
+
+        E[tokens] = 1 + a (1 + b + ... + b^(γ-1)),  E[ms] = v_0 + sum_(j = 1..γ) s^(j-1) (t_draft + v_j - v_(j-1)),
+
+    v_j the verification of j drafted tokens. Without threshold and growth of v, s = 1 and b = a: KnapSpec's Eq. 4.
+
+    Args:
+        counts: [arms, 2, bins].
+        draft_ms: [arms] one drafted token.
+        verify_ms: [arms, lengths + 1], v_0, v_1, ...
+    """
+    mass = counts / counts.sum((1, 2), keepdims=True)
+    above = mass[:, :, ::-1].cumsum(2)[:, :, ::-1]  # [arms, 2, t]: outcomes in bin t or a higher one
+    exponents = np.arange(verify_ms.shape[1] - 1)
+    reached = above.sum(1)[..., None] ** exponents
+    accepted = above[:, 1, :, None] ** exponents
+    growth = draft_ms[:, None] + np.diff(verify_ms, axis=1)
+    tokens = 1 + above[:, 1, :1, None] * accepted.cumsum(2)
+    return tokens / (verify_ms[:, :1, None] + (reached * growth[:, None, :]).cumsum(2))
+
+
+class Costs:
+    """Milliseconds of every part of a step at one context length.
+
+    Args:
+        latency: the profile; with its passes measured, everything counts: head, embedding, growth with the nodes.
+        n_layers: L.
+        context: n.
+        longest: most drafted tokens.
+        reuse: drafting leaves the states before the first skipped sublayer to verification.
+
+    Attributes:
+        ar_ms: one step of AR.
+    """
+
+    def __init__(self, latency: Latency, n_layers: int, context: int, longest: int, reuse: bool):
+        self.latency, self.n_layers, self.context, self._reuse = latency, n_layers, context, reuse
+        table = np.array([latency.pass_ms(n, context) for n in range(1, longest + 2)])
+        self._attn, self._mlp, self._rest = table.T
+        self.ar_ms = float(n_layers * (self._attn[0] + self._mlp[0]) + self._rest[0])
+
+    def draft_ms(self, layer_set: LayerSet) -> float:
+        """One drafted token."""
+        return float(layer_set.n_attn * self._attn[0] + layer_set.n_mlp * self._mlp[0] + self._rest[0])
+
+    def verify_ms(self, layer_set: LayerSet) -> Array:
+        """[longest + 1] verification of 0, 1, .. drafted tokens.
+
+        Before the first skipped sublayer only the last node is left to compute, where states are reused.
+        """
+        shared = layer_set.first_skipped if self._reuse else 0
+        attn, mlp = (shared + 1) // 2, shared // 2
+        once = attn * self._attn[0] + mlp * self._mlp[0]
+        return once + (self.n_layers - attn) * self._attn + (self.n_layers - mlp) * self._mlp + self._rest
+
+    def rehearsal_ms(self, layer_set: LayerSet, rows: int) -> float:
+        """`rehearse` over r = `rows` tokens."""
+        attn, mlp, rest = self.latency.pass_ms(rows, self.context)
+        run = [i for i in layer_set.kept if i > layer_set.first_skipped]
+        return sum(mlp if i % 2 else attn for i in run) + rest
+
+    def search_ms(self, rows: int, budget: float, weights: tuple[int, int]) -> float:
+        """The sublayers of a knapsack over r = `rows` tokens, with as many branches as may survive, and its heads."""
+        n_sub, reached, total = 2 * self.n_layers, 1, 0.0
+        width = n_columns(budget, weights, n_sub)
+        for b in range(n_sub):
+            total += self.latency.pass_ms(rows * min(reached, width), self.context)[b % 2]
+            reached += weights[b % 2]
+        return total + 3 * self.latency.pass_ms(rows, self.context)[2]  # full model, first guesses, settling
+
+    def best_rate(self, budget: float, acceptance: float) -> float:
+        """Tokens per millisecond of a set that skips all that the budget allows, at this acceptance below 1."""
+        sublayers = self.ar_ms - self._rest[0]
+        draft = (1 - budget) * sublayers + self._rest[0]
+        nodes = np.arange(len(self._rest))
+        verify = self.n_layers * (self._attn + self._mlp) + self._rest
+        tokens = (1 - acceptance ** (nodes + 1)) / (1 - acceptance)
+        return float((tokens / (nodes * draft + verify)).max())
+
+
+def rehearse(probe: Probe, prior: Prior, layer_set: LayerSet, states: Tensor, target: Tensor, length: int) -> Array:
+    """Counts [2, bins] of what a set would have drafted for the last r committed tokens: one pass, without decoding.
+
+    Args:
+        states: [2L+1, r, d] the full model's.
+        target: [r] its predictions.
+        length: committed positions, the r tokens included.
+    """
+    first, rows = layer_set.first_skipped, states.shape[1]
+    hidden = states[first][None]
+    for i in layer_set.kept:
+        if i > first:
+            hidden = probe.apply_sublayer(i, hidden, length - rows)
+    predicted, confidence = probe.predict_confident(hidden[0])
+    return prior.tally(predicted == target, confidence)
