@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -20,12 +21,17 @@ from typing import Any
 import torch
 from omegaconf import DictConfig, OmegaConf
 from tabulate import tabulate
+from torch import Tensor
 
+from methods import clasp
 from methods.ar import AR
+from methods.knapspec import KnapSpec
 from ssd_bench import latency, provenance
 from ssd_bench.command import command
 from ssd_bench.engine import Engine
 from ssd_bench.method import Method
+from ssd_bench.model import PREFILL_CHUNK
+from ssd_bench.probe import Probe
 from ssd_bench.run import Plan, load_engine, plan
 from ssd_bench.sampling import Decoding
 
@@ -34,6 +40,7 @@ NEW_TOKENS = 64
 NODES = (1, 2, 4, 8, 16, 32)
 CONTEXTS = (128, 1024, 4096, 8192)
 BANDWIDTH_FLOATS = 2**28
+SEARCH_CONTEXT, SEARCH_TOKENS = 1024, 20  # of the searches that are timed beside a plain forward
 POLICY_TOKENS = 512  # output over which the policy share of KnapSpec is taken
 
 
@@ -68,6 +75,8 @@ def bench(cfg: DictConfig) -> Path:
     results["latency"] = asdict(engine.probe.latency)
     _say(f"KnapSpec over {POLICY_TOKENS} tokens")
     results |= _policy(planned, engine)
+    _say("one search beside a plain forward")
+    results["search"] = _searches(planned, engine)
     results["outside_forward_share"] = _outside_share(planned, engine)
     target = Path(planned.config["runs_dir"]) / "bench" / f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}.json"
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -197,6 +206,61 @@ def _policy(planned: Plan, engine: Engine) -> dict[str, Any]:
     }  # fmt: skip
 
 
+class _Counting(Probe):
+    """A probe that counts the tokens, over all branches, that pass through a sublayer."""
+
+    rows = 0
+
+    def apply_sublayer(self, i: int, hidden: Tensor, prefix_len: int) -> Tensor:
+        self.rows += hidden.shape[0] * hidden.shape[1]
+        return super().apply_sublayer(i, hidden, prefix_len)
+
+
+@torch.inference_mode()
+def _searches(planned: Plan, engine: Engine) -> dict[str, dict[str, float]]:
+    """One KnapSpec and one CLaSp search after 1k tokens beside a full forward over as many tokens as pass through them.
+
+    A search that puts n tokens through each of 2L sublayers on average holds n tokens. Both sides read the same
+    weights; what a search does besides (cosines, choices, LM head) is what its ratio is above 1.
+    """
+    decoder, cache, n_sub = engine.decoder, engine.cache, 2 * planned.dims.n_layers
+    length = min(SEARCH_CONTEXT, engine.context // 2)
+    prompt = torch.arange(length, device=decoder.device) % planned.dims.vocab_size
+    _, states = decoder.prefill(prompt, cache, range(n_sub + 1))
+    assert states is not None
+    states = states[:, -SEARCH_TOKENS:].clone()
+    knapspec, blocks = KnapSpec(), planned.dims.n_layers // 2
+    knapspec.check(planned.dims)
+    searches: dict[str, Callable[[Probe], Any]] = {
+        "knapspec": lambda probe: knapspec.search(states, length, probe),
+        "clasp": lambda probe: clasp.choose(states[::2, -1], blocks, length - 1, probe),
+    }
+    found = {}
+    for name, search in searches.items():
+        counting = _Counting(decoder, cache)
+        counting.latency = engine.probe.latency
+        search(counting)
+        tokens = max(1, round(counting.rows / n_sub))
+        runs = {"search": partial(search, engine.probe), "plain": partial(_plain, engine, tokens, length)}
+        times = _interleaved(runs, decoder.device, ROUNDS)
+        ratios = [ours / theirs for ours, theirs in zip(times["search"], times["plain"])]
+        found[name] = {
+            "tokens": tokens, "search_ms": median(times["search"]) * 1e3, "plain_ms": median(times["plain"]) * 1e3,
+            "ratio": median(ratios),
+        }  # fmt: skip
+    cache.reset()
+    return found
+
+
+def _plain(engine: Engine, n: int, context: int) -> None:
+    """All sublayers over n tokens after `context` others, in chunks as in a prefill, without the LM head."""
+    decoder = engine.decoder
+    for chunk in torch.arange(context, context + n).split(PREFILL_CHUNK):
+        tokens = torch.zeros(len(chunk), dtype=torch.long, device=decoder.device)
+        nodes = decoder.nodes(len(chunk), int(chunk[0]))
+        decoder.forward(decoder.embed(tokens), nodes, engine.cache, decoder.all_sublayers)
+
+
 def _outside_share(planned: Plan, engine: Engine) -> float:
     """Share of AR's decode time spent outside model forwards: loop, sampling, verification, trace."""
     decoder, inside = engine.decoder, 0.0
@@ -231,6 +295,10 @@ def _outside_share(planned: Plan, engine: Engine) -> float:
 
 def _table(results: dict[str, Any]) -> str:
     """The results as text."""
+    searches = [
+        (f"one {name} search over a plain forward of {found['tokens']} tokens", f"{found['ratio']:.2f}x")
+        for name, found in results["search"].items()
+    ]
     rows = [
         ("AR, tokens/s", f"{results['ar_tokens_per_s']:.1f}"),
         ("Hugging Face generate, tokens/s", f"{results['hf_generate_tokens_per_s']:.1f}"),
@@ -243,6 +311,7 @@ def _table(results: dict[str, Any]) -> str:
         ("t_attn(n), ms", "{t_attn_slope_ms:.3g} n + {t_attn_intercept_ms:.3g}".format(**results["latency"])),
         (f"KnapSpec policy over {results['knapspec_new_tokens']} tokens", f"{results['knapspec_policy_share']:.1%}"),
         (f"one KnapSpec search ({results['knapspec_searches']} made), ms", f"{results['knapspec_search_ms'] or 0:.0f}"),
+        *searches,
         ("outside model forwards", f"{results['outside_forward_share']:.1%}"),
     ]
     machine = f"{results['device']}, {results['threads']} threads, {results['kernels']} kernels"

@@ -37,4 +37,7 @@ def test_bench_writes_its_figures(
     assert written["ar_4k_over_128"] == written["ar_ms_by_context"]["64"] / written["ar_ms_by_context"]["16"]
     assert 0 < written["outside_forward_share"] < 1 and 0 <= written["knapspec_policy_share"] < 1
     assert written["bandwidth_share"] == pytest.approx(written["ar_tokens_per_s"] / written["bandwidth_tokens_per_s"])
+    for found in written["search"].values():
+        assert found["tokens"] >= 1 and found["ratio"] == pytest.approx(found["search_ms"] / found["plain_ms"])
+    assert written["search"].keys() == {"knapspec", "clasp"}
     assert "AR over Hugging Face" in capsys.readouterr().out

@@ -1,0 +1,57 @@
+"""methods/README.md: its example works as printed, and its table names every preset."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hydra.utils import instantiate
+from omegaconf import OmegaConf
+
+from ssd_bench.command import CONF
+from ssd_bench.model import Decoder
+from tests.lossless import check_greedy
+
+README = (Path(__file__).parents[1] / "methods" / "README.md").read_text()
+
+
+def block(language: str) -> str:
+    (found,) = re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
+    return found
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "prompt_lookup.py").write_text(block("python"))
+    (tmp_path / "method").mkdir()
+    (tmp_path / "method" / "prompt_lookup.yaml").write_text(block("yaml"))
+    monkeypatch.syspath_prepend(tmp_path)
+    return tmp_path
+
+
+def test_the_example_is_lossless(folder: Path, decoders: Callable[..., Decoder]) -> None:
+    settings = OmegaConf.load(folder / "method" / "prompt_lookup.yaml")
+    assert check_greedy(lambda rng: instantiate(settings, ngram=rng.choice([1, 2])), decoders) > 0
+
+
+def test_the_example_runs_by_its_command(folder: Path) -> None:
+    (command,) = re.findall(r"```\n(python -m ssd_bench .*?)\n```", README)
+    name, *arguments = command.replace("YOUR_FOLDER", str(folder)).split()
+    assert name == "python"
+    made = subprocess.run(
+        [sys.executable, *arguments, "decode.max_new_tokens=24", f"runs_dir={folder / 'runs'}", "hardware=cpu"],
+        capture_output=True, text=True, env=os.environ | {"PYTHONPATH": str(folder)}, cwd=CONF.parent,
+    )  # fmt: skip
+    assert made.returncode == 0, made.stderr
+    assert "prompt_lookup on gsm8k" in made.stdout and re.search(r"lossless.*4/4", made.stdout)
+
+
+def test_the_table_names_every_preset() -> None:
+    rows = re.findall(r"^\| (`.*?) \|", README, re.MULTILINE)
+    named = {name for row in rows for name in re.findall(r"`(\w+)`", row)}
+    assert named == {path.stem for path in (CONF / "method").glob("*.yaml")}

@@ -1,0 +1,79 @@
+"""The exhaustive search: every set once, nothing better than its answer, and no model that is too large for it."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from methods.layer_search import Objective, SearchSettings, search
+from methods.oracle import Oracle, best_set, every_set
+from ssd_bench.errors import ConfigError
+from ssd_bench.layer_set import LayerSet
+from ssd_bench.method import ModelDims, Sample
+from ssd_bench.model import Decoder
+from ssd_bench.probe import Origin, Probe
+from tests.conftest import LAYERS
+from tests.lossless import check_greedy, engine_for
+
+Load = Callable[..., Decoder]
+SAMPLES = [Sample([5, 6, 7], "a"), Sample([40, 41], "a")]
+SCORING = SearchSettings(iterations=4, new_tokens=6, draft_len=3, stop_below=0.0, target_rate=None)
+
+
+@pytest.fixture
+def probe(decoders: Load, tmp_path: Path) -> Probe:
+    made = engine_for(decoders(), 40, 30, frozenset()).probe
+    made.origin = Origin(tmp_path, "tiny", "w", "none", "float64", "cpu", 0)
+    return made
+
+
+def test_every_set_comes_once() -> None:
+    assert len(set(every_set(3))) == len(list(every_set(3))) == 2**6
+    some = list(every_set(3, skipped=2))
+    assert len(set(some)) == len(some) == math.comb(6, 2) and all(len(s.skipped) == 2 for s in some)
+
+
+def test_the_first_of_equal_sets_wins() -> None:
+    scores = {LayerSet(1, frozenset()): 1.0, LayerSet(1, frozenset([0])): 2.0, LayerSet(1, frozenset([1])): 2.0}
+    assert best_set(scores.__getitem__, scores) == (LayerSet(1, frozenset([0])), 2.0)
+
+
+def test_no_set_and_no_search_is_better(probe: Probe) -> None:
+    """On sets of two sublayers: the answer's score is the largest; a search over all sets cannot beat all of them."""
+    with torch.inference_mode():
+        method = Oracle(calibration=2, skipped=1, new_tokens=6, draft_len=3, stop_below=0.0)
+        method.check(ModelDims("tiny", LAYERS, 1, 64, 64))
+        method.prepare(probe, SAMPLES)
+        objective = Objective(SCORING, probe, [sample.prompt for sample in SAMPLES])
+        scores = {layer_set: objective(layer_set) for layer_set in every_set(LAYERS, 1)}
+        assert scores[method._layer_set] == max(scores.values())
+        _, score = best_set(objective, every_set(LAYERS))
+        assert search(SCORING, probe, SAMPLES, "a").best.score <= score
+
+
+def test_too_many_sets_are_refused() -> None:
+    with pytest.raises(ConfigError, match="at most 4096 sets"):
+        Oracle().check(ModelDims("large", 16, 1, 64, 64))
+    Oracle(skipped=2).check(ModelDims("large", 16, 1, 64, 64))
+    with pytest.raises(ConfigError, match=r"method\.skipped"):
+        Oracle(skipped=9).check(ModelDims("tiny", 4, 1, 64, 64))
+
+
+@pytest.mark.parametrize(
+    "bad", [{"calibration": 0}, {"skipped": -1}, {"new_tokens": 1}, {"most_sets": 0}, {"draft_len": 0}]
+)
+def test_bad_settings_are_refused(bad: dict[str, int]) -> None:
+    with pytest.raises(ConfigError, match=f"method.{next(iter(bad))}"):
+        Oracle(**bad)  # type: ignore[arg-type]
+
+
+def test_lossless(decoders: Load) -> None:
+    def make(rng: random.Random) -> Oracle:
+        return Oracle(calibration=1, skipped=1, new_tokens=2, draft_len=rng.randint(1, 6), stop_below=rng.random())
+
+    assert check_greedy(make, decoders) > 0
