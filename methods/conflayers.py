@@ -17,8 +17,9 @@ Switches say what is followed where the paper and the released code (WA225/ConfL
 * the code reads the tokens right after the prompt, as if nothing stood between: `estimate_context`;
 * the code's statistics are half precision, in which the gradients that widen the windows can be equal: `stats_dtype`.
 
-From the code, and in no paper: the map that gives the rescaled gradient the mean 0.5, without which the logged sets do
-not come out; the largest window of Qwen models; the early end of a trial with less than one accepted token a round.
+From the code alone, as far as is known: the map that gives the rescaled gradient the mean 0.5, without which the
+logged sets do not come out; the largest window of Qwen models; the early end of a trial with less than one accepted
+token a round.
 
 Three things follow neither. The output of a module is the difference of the streams after and before it, so in half
 precision it carries their rounding. Where all confidences are equal, nothing is skipped (the code divides by zero).

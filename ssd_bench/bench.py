@@ -226,9 +226,9 @@ def _searches(planned: Plan, engine: Engine) -> dict[str, dict[str, float]]:
     decoder, cache, n_sub = engine.decoder, engine.cache, 2 * planned.dims.n_layers
     length = min(SEARCH_CONTEXT, engine.context // 2)
     prompt = torch.arange(length, device=decoder.device) % planned.dims.vocab_size
-    _, states = decoder.prefill(prompt, cache, range(n_sub + 1))
-    assert states is not None
-    states = states[:, -SEARCH_TOKENS:].clone()
+    _, tapped = decoder.prefill(prompt, cache, range(n_sub + 1))
+    assert tapped is not None
+    states = tapped[:, -SEARCH_TOKENS:].clone()
     knapspec, blocks = KnapSpec(), planned.dims.n_layers // 2
     knapspec.check(planned.dims)
     searches: dict[str, Callable[[Probe], Any]] = {

@@ -40,7 +40,7 @@ DEEP_DIMS = ModelDims("deep", DEEP, 100_000, 256, VOCAB)
 PROMPT = [5, 6, 7]
 QUICK: dict[str, Any] = {"context_window": 3, "interval": 2, "stop_below": 0.1}
 
-# LLaMA-2-13B, GSM8K: the normalised confidences of a search round of the authors' logs, and the set that they logged
+# L = 40, λ = 0.4: the normalised confidences of a search round of the authors' logs, and the set that they logged
 LOGGED = [
     -0.279541015625, -0.279541015625, -0.279052734375, -0.27880859375, -0.278076171875, -0.277099609375,
     -0.276123046875, -0.275390625, -0.2734375, -0.2705078125, -0.271728515625, -0.270751953125, -0.267578125,
