@@ -241,7 +241,9 @@ def _searches(planned: Plan, engine: Engine) -> dict[str, dict[str, float]]:
         counting.latency = engine.probe.latency
         search(counting)
         tokens = max(1, round(counting.rows / n_sub))
-        runs = {"search": partial(search, engine.probe), "plain": partial(_plain, engine, tokens, length)}
+        runs: dict[str, Callable[[], Any]] = {
+            "search": partial(search, engine.probe), "plain": partial(_plain, engine, tokens, length),
+        }  # fmt: skip
         times = _interleaved(runs, decoder.device, ROUNDS)
         ratios = [ours / theirs for ours, theirs in zip(times["search"], times["plain"])]
         found[name] = {

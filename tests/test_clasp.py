@@ -31,6 +31,7 @@ from tests.conftest import LAYERS, SIZES, VOCAB, rope, save_model
 from tests.lossless import DIMS, FAMILIES, check_greedy, check_sampled, decode
 
 Load = Callable[..., Decoder]
+PRESETS = ("clasp", "clasp_knapspec")
 CONF = Path(__file__).parents[1] / "conf"
 DEEP, LENGTH = 6, 13
 PREFIX = LENGTH - 1
@@ -263,7 +264,7 @@ def test_prompts_do_not_share_state(decoders: Load) -> None:
     assert first.steps[0].layer_set == LayerSet.full(LAYERS)
 
 
-@pytest.mark.parametrize("preset", ["clasp", "clasp_knapspec"])
+@pytest.mark.parametrize("preset", PRESETS)
 def test_presets_with_random_settings_are_lossless(preset: str, decoders: Load) -> None:
     def make(rng: random.Random) -> CLaSp:
         protect = rng.random() < 0.5
@@ -273,7 +274,7 @@ def test_presets_with_random_settings_are_lossless(preset: str, decoders: Load) 
             draft_len=rng.randint(1, 6), stop_below=rng.choice([0.0, 0.1, 0.7]), reuse_prefix=rng.random() < 0.5,
         )  # fmt: skip
 
-    assert check_greedy(make, decoders) > 100
+    assert check_greedy(make, decoders, part=(PRESETS.index(preset), len(PRESETS))) > 50
 
 
 def test_the_sampled_distribution_is_kept(decoders: Load) -> None:

@@ -308,7 +308,7 @@ def test_presets_with_random_settings_are_lossless(preset: str, decoders: Load) 
             stop_accepted=rng.choice([0.0, 4.0]), head_norm=rng.random() < 0.5, reuse_prefix=rng.random() < 0.5,
         )  # fmt: skip
 
-    assert check_greedy(make, decoders) > 100
+    assert check_greedy(make, decoders, part=(PRESETS.index(preset), len(PRESETS))) > 25
 
 
 @pytest.mark.parametrize("verify", ["tree", "chain"])

@@ -279,7 +279,7 @@ def test_greedy_equals_ar_with_any_settings(name: str, decoders: Load) -> None:
             reuse_prefix=rng.random() < 0.5,
         ) if rng.random() < 0.8 else preset(name)  # fmt: skip
 
-    assert check_greedy(make, decoders) > 100
+    assert check_greedy(make, decoders, part=(PRESETS.index(name), len(PRESETS))) > 50
 
 
 def test_samples_are_distributed_as_ar_s(decoders: Load) -> None:

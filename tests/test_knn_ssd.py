@@ -92,7 +92,7 @@ def test_presets_are_lossless(preset: str, decoders: Load) -> None:
         search = {"iterations": 0, "new_tokens": 2, "random_state": rng.randrange(1000)}
         return instantiate(settings, calibration=2, stop_below=rng.choice([0.0, 0.2, 0.8]), search=search)
 
-    assert check_greedy(make, decoders) > 50
+    assert check_greedy(make, decoders, part=(PRESETS.index(preset), len(PRESETS))) > 25
 
 
 def test_sampled_distribution_is_ars(decoders: Load) -> None:

@@ -20,6 +20,7 @@ from tests.lossless import DIMS, check_greedy, check_sampled, decode, engine_for
 from tests.test_swift import PROMPT, cheap, checked, for_layers, made, stream
 
 Load = Callable[..., Decoder]
+PRESETS = ("swift", "swift_code")
 
 
 @pytest.fixture(autouse=True)
@@ -99,7 +100,7 @@ def test_widths_follow_the_confidence() -> None:
 # ---- lossless
 
 
-@pytest.mark.parametrize("preset", ["swift", "swift_code"])
+@pytest.mark.parametrize("preset", PRESETS)
 def test_presets_with_random_settings_are_lossless(preset: str, decoders: Load) -> None:
     def make(rng: random.Random) -> SWIFT:
         return made(
@@ -109,7 +110,7 @@ def test_presets_with_random_settings_are_lossless(preset: str, decoders: Load) 
             draft_len=rng.choice([1, 2, 4, 4, 25]), stop_below=rng.choice([0.0, 0.1, 0.8]), seed=rng.randrange(99),
         )  # fmt: skip
 
-    assert check_greedy(make, decoders) > 100
+    assert check_greedy(make, decoders, part=(PRESETS.index(preset), len(PRESETS))) > 50
 
 
 def test_a_search_with_real_suggestions_is_lossless(decoders: Load, monkeypatch: pytest.MonkeyPatch) -> None:
