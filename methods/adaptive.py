@@ -33,7 +33,7 @@ from torch import Tensor
 from methods.arms import Arm, Array, Costs, Prior, optimistic, rehearse, throughput
 from methods.fixed_layers import pattern_set
 from methods.knapsack import Agreement, Knapsack, weights
-from ssd_bench.errors import ConfigError
+from ssd_bench.errors import ConfigError, refuse
 from ssd_bench.latency import Latency
 from ssd_bench.layer_set import LayerSet
 from ssd_bench.method import Context, Estimate, LayerDraft, ModelDims, Prefill, Sample, Taps, Verification
@@ -127,9 +127,7 @@ class Adaptive:
             ("profit", 0 <= profit < 1, profit, "a share in [0, 1)"),
             ("overhead", overhead > 0, overhead, "more than 0"),
         )
-        for field, fine, value, allowed in checks:
-            if not fine:
-                raise ConfigError(f"method.{field}", value, allowed)
+        refuse("method", checks)
         self.name, self.reuse_prefix = name, reuse_prefix
         self.taps = Taps()
         self._longest, self._exits, self._uniform = draft_len, exits, uniform

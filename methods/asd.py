@@ -23,7 +23,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from methods.draft_stop import DraftStop
-from ssd_bench.errors import ConfigError
+from ssd_bench.errors import ConfigError, refuse
 from ssd_bench.layer_set import LayerSet
 from ssd_bench.method import Context, Estimate, LayerDraft, ModelDims, Prefill, Sample, Taps, Verification
 from ssd_bench.probe import Probe
@@ -71,9 +71,7 @@ class ASD:
             ("refresh", refresh is None or refresh >= 1, refresh, "at least 1, or null for never"),
             ("rules_extra", not rules_extra, rules_extra, "false: the paper's two further rules are not known"),
         )
-        for field, fine, value, allowed in checks:
-            if not fine:
-                raise ConfigError(f"method.{field}", value, allowed)
+        refuse("method", checks)
         self.name, self.reuse_prefix = name, reuse_prefix
         self.taps = Taps()
         self._min_similarity, self._positions, self._refresh = min_similarity, positions, refresh

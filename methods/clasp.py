@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 from methods.similarity import mean_cosine
-from ssd_bench.errors import ConfigError
+from ssd_bench.errors import ConfigError, refuse
 from ssd_bench.layer_set import LayerSet
 from ssd_bench.method import Context, Estimate, LayerDraft, ModelDims, Prefill, Sample, Taps, Verification
 from ssd_bench.probe import Probe
@@ -78,9 +78,7 @@ class CLaSp:
             ("draft_len", draft_len >= 1, draft_len, "at least 1 (method=ar drafts nothing)"),
             ("stop_below", 0 <= stop_below <= 1, stop_below, "a probability in [0, 1]"),
         )  # fmt: skip
-        for field, fine, value, allowed in checks:
-            if not fine:
-                raise ConfigError(f"method.{field}", value, allowed)
+        refuse("method", checks)
         self.name, self.reuse_prefix = name, reuse_prefix
         self.taps = Taps()
         self._skip_blocks, self._table, self._ratio = skip_blocks, table, skip_ratio

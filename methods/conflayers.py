@@ -40,7 +40,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ssd_bench.errors import ConfigError
+from methods.swift import BOUNDS, K_SETS
+from ssd_bench.errors import ConfigError, refuse
 from ssd_bench.layer_set import LayerSet
 from ssd_bench.method import Context, Estimate, LayerDraft, ModelDims, Prefill, Sample, Taps, Verification
 from ssd_bench.metrics import tpt
@@ -54,7 +55,7 @@ LAMBDA_MODES = ("fixed", "adaptive")
 STOP_RULES = ("acc_only", "acc_and_rate")
 CONTEXTS = ("prompt_gap", "true_prefix")
 VERIFY = ("tree", "chain")
-WIDTHS = ((0.95, 3), (0.8, 5), (0.5, 8), (0.0, 10))  # candidates per depth by the drafted token's probability
+WIDTHS = tuple(zip(BOUNDS, K_SETS["code_greedy"]))  # the tree is SWIFT's
 LAMBDA_STEP, LAMBDA_BAND = 0.05, 0.25
 CLAMP = math.log(torch.finfo(torch.float32).tiny), 88.7  # where exp stays within float32
 LOGITS = 2**22  # logits held at a time
@@ -142,9 +143,7 @@ class ConfLayers:
             ("draft_len", draft_len >= 1, draft_len, "at least 1 (method=ar drafts nothing)"),
             ("stop_below", 0 <= stop_below <= 1, stop_below, "a probability in [0, 1]"),
         )
-        for setting, fine, value, allowed in checks:
-            if not fine:
-                raise ConfigError(f"method.{setting}", value, allowed)
+        refuse("method", checks)
         self.name, self.reuse_prefix = name, reuse_prefix
         self._through_head, self._head_norm, self._dtype = signal == "lm_head", head_norm, DTYPES[stats_dtype]
         self._adaptive, self._lam, self._ratio = lambda_mode == "adaptive", lam, min_skip_ratio

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ssd_bench.errors import ConfigError
+from ssd_bench.errors import refuse
 from ssd_bench.layer_set import LayerSet
 from ssd_bench.method import LayerDraft, Verification
 
@@ -48,9 +48,7 @@ class DraftStop:
             ("stop_step", stop_step >= 0, stop_step, "0 or more"),
             ("stop_decay", 0 <= stop_decay <= 1, stop_decay, "a share in [0, 1]"),
         )
-        for field, fine, value, allowed in checks:
-            if not fine:
-                raise ConfigError(f"{section}.{field}", value, allowed)
+        refuse(section, checks)
         self._draft_len, self._stop_below, self._target = draft_len, stop_below, target_rate
         self._rate_decay, self._step, self._decay = rate_decay, stop_step, stop_decay
         self.value, self._rate = stop_below, 0.0

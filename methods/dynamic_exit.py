@@ -31,7 +31,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ssd_bench.errors import ConfigError
+from ssd_bench.errors import ConfigError, refuse
 from ssd_bench.layer_set import LayerSet
 from ssd_bench.method import Context, Estimate, LayerDraft, ModelDims, Prefill, Sample, Taps, Verification
 from ssd_bench.metrics import tpt
@@ -77,9 +77,7 @@ class DEL:
             ("window", window >= 0, window, "at least 0"),
             ("draft_len_grid", 0 <= low <= high, list(draft_len_grid), "two lengths, 0 <= first <= second"),
         )
-        for field, fine, value, allowed in checks:
-            if not fine:
-                raise ConfigError(f"method.{field}", value, allowed)
+        refuse("method", checks)
         self.name, self.reuse_prefix = name, reuse_prefix
         self.taps = Taps()
         self._dynamic, self._cap, self._allow_zero = gamma_mode == "dynamic", draft_cap, allow_zero_draft

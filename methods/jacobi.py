@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ssd_bench.errors import ConfigError
+from ssd_bench.errors import ConfigError, refuse
 from ssd_bench.method import Context, Estimate, ModelDims, Prefill, Sample, Taps, Verification
 from ssd_bench.probe import Probe
 from ssd_bench.tree import TokenTree
@@ -68,9 +68,7 @@ class Jacobi:
             ("pad_id", pad_id >= 0, pad_id, "a token id"),
             ("assumed_len", fits, assumed_len, assumed),
         )
-        for field, fine, value, allowed in checks:
-            if not fine:
-                raise ConfigError(f"method.{field}", value, allowed)
+        refuse("method", checks)
         self.name = name
         self._mode, self._block, self._assumed_len = mode, block, assumed_len
         self._filler, self._pad_id = filler, pad_id

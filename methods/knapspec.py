@@ -29,7 +29,7 @@ import torch
 from torch import Tensor
 
 from methods.knapsack import Agreement, Candidate, Knapsack, weights
-from ssd_bench.errors import ConfigError
+from ssd_bench.errors import ConfigError, refuse
 from ssd_bench.layer_set import LayerSet
 from ssd_bench.method import Context, Estimate, LayerDraft, ModelDims, Prefill, Sample, Taps, Verification
 from ssd_bench.metrics import tpt
@@ -84,9 +84,7 @@ class KnapSpec:
             ("draft_len", draft_len >= 1, draft_len, "at least 1 (method=ar drafts nothing)"),
             ("stop_below", 0 <= stop_below <= 1, stop_below, "a probability in [0, 1]"),
         )
-        for field, fine, value, allowed in checks:
-            if not fine:
-                raise ConfigError(f"method.{field}", value, allowed)
+        refuse("method", checks)
         self.name, self.reuse_prefix = name, reuse_prefix
         self.taps = Taps()
         self._interval, self._capture = interval, capture_steps

@@ -26,7 +26,7 @@ from torch import Tensor
 
 from methods.draft_stop import DraftStop
 from methods.layer_search import SearchSettings, named_set, search
-from ssd_bench.errors import ConfigError
+from ssd_bench.errors import ConfigError, refuse
 from ssd_bench.layer_set import LayerSet
 from ssd_bench.method import Context, Estimate, LayerDraft, ModelDims, Prefill, Sample, Taps, Verification
 from ssd_bench.probe import Probe
@@ -106,9 +106,7 @@ class KNNSSD:
             ("search_on", search_on in SEARCH_ON, search_on, f"one of {', '.join(SEARCH_ON)}"),
             ("search.reuse", by_domain, search.reuse, "null, or a name for every domain: {gsm8k: NAME, ...}"),
         )
-        for field, fine, value, allowed in checks:
-            if not fine:
-                raise ConfigError(f"method.{field}", value, allowed)
+        refuse("method", checks)
         self.name, self.reuse_prefix, self.calibration = name, reuse_prefix, calibration
         self._search, self._search_prompts, self._search_on = search, search_prompts, search_on
         self._kind, self._k, self._groups, self._pooling = anchors, anchors_per_domain, groups, pooling

@@ -38,7 +38,7 @@ from tqdm import tqdm
 from methods.draft_stop import DraftStop
 from methods.fixed_layers import published_set
 from ssd_bench import provenance, search_store
-from ssd_bench.errors import ConfigError
+from ssd_bench.errors import ConfigError, refuse
 from ssd_bench.latency import Latency
 from ssd_bench.layer_set import LayerSet
 from ssd_bench.method import Context, Estimate, LayerDraft, ModelDims, Prefill, Sample, Taps, Verification
@@ -85,16 +85,14 @@ class SearchSettings:
     def __post_init__(self) -> None:
         seconds = self.max_seconds
         checks = (
-            ("objective", self.objective in OBJECTIVES, f"one of {', '.join(OBJECTIVES)}"),
-            ("iterations", self.iterations >= 0, "0 or more"),
-            ("max_seconds", seconds is None or seconds > 0, "more than 0, or null for no limit"),
-            ("new_tokens", self.new_tokens >= 2, "at least 2: the first comes from the prefill"),
-            ("random_state", self.random_state >= 0, "a whole number, 0 or more"),
-            ("init_sets", not isinstance(self.init_sets, str), "a list of published sets"),
+            ("objective", self.objective in OBJECTIVES, self.objective, f"one of {', '.join(OBJECTIVES)}"),
+            ("iterations", self.iterations >= 0, self.iterations, "0 or more"),
+            ("max_seconds", seconds is None or seconds > 0, seconds, "more than 0, or null for no limit"),
+            ("new_tokens", self.new_tokens >= 2, self.new_tokens, "at least 2: the first comes from the prefill"),
+            ("random_state", self.random_state >= 0, self.random_state, "a whole number, 0 or more"),
+            ("init_sets", not isinstance(self.init_sets, str), self.init_sets, "a list of published sets"),
         )
-        for name, fine, allowed in checks:
-            if not fine:
-                raise ConfigError(f"method.search.{name}", getattr(self, name), allowed)
+        refuse("method.search", checks)
         self.stop()
 
     def stop(self) -> DraftStop:
@@ -295,7 +293,7 @@ def _published(name: str, n_layers: int, option: str) -> LayerSet:
 def _header(settings: SearchSettings, probe: Probe, prompts: list[list[int]], domain: str) -> dict[str, Any]:
     """What the artifact keeps, and the content key of what its scores depend on."""
     origin = probe.origin
-    latency = {name: value for name, value in asdict(probe.latency).items() if name != "points"}
+    latency = {name: value for name, value in asdict(probe.latency).items() if name not in ("points", "passes")}
     where = {name: getattr(origin, name) for name in ("model", "weights", "task", "dtype", "machine")}
     # a profile that was measured belongs to the machine, and differs a little every time
     given = latency if probe.latency.source == "given" else None

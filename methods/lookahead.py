@@ -30,7 +30,7 @@ import random
 from collections.abc import Sequence
 
 from ssd_bench.engine import SCRATCH
-from ssd_bench.errors import ConfigError
+from ssd_bench.errors import ConfigError, refuse
 from ssd_bench.method import Context, Estimate, ModelDims, Prefill, Sample, Taps, Verification
 from ssd_bench.probe import Probe
 from ssd_bench.tree import TokenTree
@@ -77,9 +77,7 @@ class Lookahead:
             ("cap", cap in CAPS, cap, f"one of {', '.join(CAPS)}"),
             ("keep_out", all(token >= 0 for token in keep_out), list(keep_out), "token ids"),
         )
-        for field, fine, value, allowed in checks:
-            if not fine:
-                raise ConfigError(f"method.{field}", value, allowed)
+        refuse("method", checks)
         self.name = name
         self._window, self._ngram, self._guesses = window, ngram, guesses
         self._guess_len = ngram - 1 if cap == "full" else ngram - 2

@@ -16,7 +16,7 @@ from tqdm import tqdm
 
 from methods.draft_stop import DraftStop
 from methods.layer_search import Objective, SearchSettings
-from ssd_bench.errors import ConfigError
+from ssd_bench.errors import ConfigError, refuse
 from ssd_bench.layer_set import LayerSet
 from ssd_bench.method import Context, Estimate, LayerDraft, ModelDims, Prefill, Sample, Taps, Verification
 from ssd_bench.probe import Probe
@@ -51,9 +51,7 @@ class Oracle:
             ("new_tokens", new_tokens >= 2, new_tokens, "at least 2: the first comes from the prefill"),
             ("most_sets", most_sets >= 1, most_sets, "at least 1"),
         )
-        for field, fine, value, allowed in checks:
-            if not fine:
-                raise ConfigError(f"method.{field}", value, allowed)
+        refuse("method", checks)
         self.name, self.calibration, self.reuse_prefix = name, calibration, reuse_prefix
         self._skipped, self._most, self._stop = skipped, most_sets, DraftStop(draft_len, stop_below)
         self._scoring = SearchSettings(

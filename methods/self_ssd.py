@@ -21,7 +21,7 @@ from collections.abc import Mapping, Sequence
 
 from methods.draft_stop import DraftStop
 from methods.layer_search import SearchSettings, named_set, search
-from ssd_bench.errors import ConfigError
+from ssd_bench.errors import refuse
 from ssd_bench.layer_set import LayerSet
 from ssd_bench.method import Context, Estimate, LayerDraft, ModelDims, Prefill, Sample, Taps, Verification
 from ssd_bench.probe import Probe
@@ -78,9 +78,7 @@ class SelfSSD:
             ("widths", falling, widths, "pairs of a probability and at least 1 candidate, the highest first"),
             ("search.reuse", single, search.reuse, "one name: this method has one set"),
         )
-        for field, fine, value, allowed in checks:
-            if not fine:
-                raise ConfigError(f"method.{field}", value, allowed)
+        refuse("method", checks)
         self.name, self.reuse_prefix = name, reuse_prefix
         self.calibration = 0 if search.reuse else calibration
         self._search, self._search_on, self._carry, self._widths = search, search_on, carry_stop, widths

@@ -34,7 +34,7 @@ from dataclasses import asdict, dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from ssd_bench.errors import ConfigError
+from ssd_bench.errors import ConfigError, refuse
 from ssd_bench.layer_set import LayerSet
 from ssd_bench.method import Context, Estimate, LayerDraft, ModelDims, Prefill, Sample, Taps, Verification
 from ssd_bench.metrics import tpt
@@ -145,9 +145,7 @@ class SWIFT:
             ("k_set", len(widths) == len(BOUNDS) and min(widths) >= 1, k_set, sets),
             ("seed", seed >= 0, seed, "a whole number, 0 or more"),
         )
-        for field_name, fine, value, allowed in checks:
-            if not fine:
-                raise ConfigError(f"method.{field_name}", value, allowed)
+        refuse("method", checks)
         self.name, self._seed = name, seed
         self._given_ratio, self._window, self._first = skip_ratio, context_window, window == "first"
         self._interval, self._bayes, self._max_steps = opt_interval, bayes_interval, max_steps

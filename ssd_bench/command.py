@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import hydra
@@ -42,6 +42,22 @@ def command(work: Callable[[DictConfig], object]) -> int:
     except (ConfigError, LosslessError, HydraException, OmegaConfBaseException) as error:
         codes.append(_report(error))
     return max(codes)
+
+
+def tool(work: Callable[[Sequence[str]], object], usage: str | None, arguments: Sequence[str]) -> int:
+    """A command line without Hydra: hand the arguments to `work`, or print `usage` for -h and --help.
+
+    Returns:
+        As `command`.
+    """
+    if {"-h", "--help"} & set(arguments):
+        print(usage)
+        return 0
+    try:
+        work(arguments)
+    except ConfigError as error:
+        return _report(error)
+    return 0
 
 
 def _report(error: Exception) -> int:

@@ -15,6 +15,7 @@ from typing import Any
 from tabulate import tabulate
 
 from ssd_bench import metrics
+from ssd_bench.command import tool
 from ssd_bench.errors import ConfigError
 from ssd_bench.metrics.intervals import divide
 from ssd_bench.record import Run, load_run
@@ -142,18 +143,14 @@ def text(run: Run, found: Explanation) -> str:
 
 def main(arguments: Sequence[str]) -> int:
     """Returns the exit code: 0, or 2 if an option or the run cannot be used."""
-    if {"-h", "--help"} & set(arguments):
-        print(__doc__)
-        return 0
-    try:
-        if len(arguments) != 1 or not arguments[0].startswith("run=") or arguments[0] == "run=":
-            raise ConfigError("option", " ".join(arguments), "exactly run=RUN_DIR, the folder of a run's record")
-        run = load_run(Path(arguments[0].removeprefix("run=")))
-        print(text(run, explain(run)))
-    except ConfigError as error:
-        print(error, file=sys.stderr)
-        return 2
-    return 0
+    return tool(_print, __doc__, arguments)
+
+
+def _print(arguments: Sequence[str]) -> None:
+    if len(arguments) != 1 or not arguments[0].startswith("run=") or arguments[0] == "run=":
+        raise ConfigError("option", " ".join(arguments), "exactly run=RUN_DIR, the folder of a run's record")
+    run = load_run(Path(arguments[0].removeprefix("run=")))
+    print(text(run, explain(run)))
 
 
 if __name__ == "__main__":

@@ -23,6 +23,7 @@ from typing import Any
 from tabulate import tabulate
 
 from ssd_bench import provenance
+from ssd_bench.command import tool
 from ssd_bench.errors import ConfigError
 from ssd_bench.layer_set import LayerSet
 from ssd_bench.record import write_atomic
@@ -79,11 +80,6 @@ class Artifact:
         if not self.evaluations:
             raise ConfigError("search", self.name, "a search that has evaluated at least one layer set")
         return max(self.evaluations, key=lambda evaluation: evaluation.score)
-
-    @property
-    def trace(self) -> list[float]:
-        """Best score so far, after every evaluation."""
-        return list(accumulate((evaluation.score for evaluation in self.evaluations), max))
 
     @property
     def seconds(self) -> float:
@@ -222,20 +218,16 @@ def table(folder: Path) -> str:
 
 def main(arguments: Sequence[str]) -> int:
     """Returns the exit code: 0, or 2 if there is nothing to list or an option cannot work."""
-    if {"-h", "--help"} & set(arguments):
-        print(__doc__)
-        return 0
+    return tool(_print, __doc__, arguments)
+
+
+def _print(arguments: Sequence[str]) -> None:
+    if len(arguments) > 1:
+        raise ConfigError("arguments", list(arguments), "one folder of searches")
     folder = Path(arguments[0]) if arguments else DEFAULT
-    try:
-        if len(arguments) > 1:
-            raise ConfigError("arguments", list(arguments), "one folder of searches")
-        if not names(folder):
-            raise ConfigError("folder", str(folder), "a folder with searches (method=self_ssd makes one)")
-        print(table(folder))
-    except ConfigError as error:
-        print(error, file=sys.stderr)
-        return 2
-    return 0
+    if not names(folder):
+        raise ConfigError("folder", str(folder), "a folder with searches (method=self_ssd makes one)")
+    print(table(folder))
 
 
 if __name__ == "__main__":

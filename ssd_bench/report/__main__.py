@@ -10,6 +10,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from ssd_bench.command import tool
 from ssd_bench.errors import ConfigError
 from ssd_bench.record import Run, find_runs, load_run, write_atomic
 from ssd_bench.report import figures, tables
@@ -19,19 +20,15 @@ OPTIONS = ("runs_dir", "out")
 
 def main(arguments: Sequence[str]) -> int:
     """Returns the exit code: 0, or 2 if there is nothing to report or an option cannot work."""
-    if {"-h", "--help"} & set(arguments):
-        print(__doc__)
-        return 0
-    try:
-        options = _parse(arguments)
-        runs_dir = Path(options.get("runs_dir", "runs"))
-        runs = _load(runs_dir)
-        for path in write(runs, Path(options.get("out", runs_dir / "report"))):
-            print(path)
-    except ConfigError as error:
-        print(error, file=sys.stderr)
-        return 2
-    return 0
+    return tool(_report, __doc__, arguments)
+
+
+def _report(arguments: Sequence[str]) -> None:
+    options = _parse(arguments)
+    runs_dir = Path(options.get("runs_dir", "runs"))
+    runs = _load(runs_dir)
+    for path in write(runs, Path(options.get("out", runs_dir / "report"))):
+        print(path)
 
 
 def write(runs: Sequence[Run], out: Path) -> list[Path]:
