@@ -22,19 +22,19 @@ Decided here:
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import redirect_stdout
 from dataclasses import asdict, dataclass, field
 from math import inf
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from tqdm import tqdm
 
+from methods.bayesian import suggest
 from methods.draft_stop import DraftStop
 from methods.fixed_layers import published_set
 from ssd_bench import provenance, search_store
@@ -47,8 +47,7 @@ from ssd_bench.search_store import Artifact, Evaluation
 
 OBJECTIVES = ("expected", "wallclock")
 KAPPA = 2.576  # UCB: the library's default (searching.py:84-85 gives none)
-GP_NOISE = 1e-2  # alpha of the Gaussian process (searching.py:29-33)
-VERSION = "layer_search-1"  # raised when the same settings score sets differently
+VERSION = "layer_search-2"  # raised when the same settings score sets differently
 LOG_SECONDS = 30  # between lines of a log
 
 
@@ -196,29 +195,21 @@ class Proposer:
     """
 
     def __init__(self, n_layers: int, random_state: int):
-        from bayes_opt import BayesianOptimization
-        from bayes_opt.acquisition import UpperConfidenceBound
-
-        self._dims, self._seed, self._known = 2 * n_layers, random_state, 0
-        self._generator = np.random.RandomState()
-        keys = sorted(f"x{i}" for i in range(self._dims))  # x0, x1, x10, ...: the order of the library's version 1
-        self._optimiser = BayesianOptimization(
-            None, dict.fromkeys(keys, (0.0, 1.0)), UpperConfidenceBound(kappa=KAPPA), random_state=self._generator,
-            verbose=0, allow_duplicate_points=True,
-        )  # fmt: skip
-        self._optimiser.set_gp_params(alpha=GP_NOISE)
+        self._dims, self._seed = 2 * n_layers, random_state
+        self._points: list[NDArray[np.float64]] = []
+        self._scores: list[float] = []
 
     def register(self, point: Sequence[float], score: float) -> None:
         """Learn the score of a point."""
-        with redirect_stdout(io.StringIO()):  # it prints every point that is not new
-            self._optimiser.register({f"x{i}": value for i, value in enumerate(point)}, score)
-        self._known += 1
+        self._points.append(np.array(point))
+        self._scores.append(score)
 
     def propose(self) -> tuple[float, ...]:
         """The next point: at random without any score, else of the highest upper confidence bound."""
-        self._generator.seed([self._seed, self._known])
-        proposed = self._optimiser.suggest()
-        return tuple(float(proposed[f"x{i}"]) for i in range(self._dims))
+        random = np.random.RandomState([self._seed, len(self._points)])
+        if not self._points:
+            return tuple(random.rand(self._dims).tolist())
+        return tuple(suggest(self._points, self._scores, random, KAPPA).tolist())
 
 
 def layer_set_of(point: Sequence[float]) -> LayerSet:

@@ -27,13 +27,13 @@ from __future__ import annotations
 import importlib
 import io
 import json
-import warnings
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
+from methods.bayesian import suggest
 from ssd_bench.errors import ConfigError, refuse
 from ssd_bench.layer_set import LayerSet
 from ssd_bench.method import Context, Estimate, LayerDraft, ModelDims, Prefill, Sample, Taps, Verification
@@ -44,7 +44,7 @@ BOUNDS = (0.95, 0.8, 0.5, 0.0)  # of the drafted token's probability (§4.2)
 K_SETS = {"paper": (1, 3, 5, 10), "code_greedy": (3, 5, 8, 10), "code_sample": (1, 3, 5, 10), "chain": (1, 1, 1, 1)}
 WINDOWS = ("first", "last")
 RESETS = ("never", "on_instance", "on_shift")
-KAPPA, ALPHA = 2.5, 1e-2  # of the upper confidence bound and of the Gaussian process (inference_swift.py:293-295)
+KAPPA = 2.5  # of the upper confidence bound (inference_swift.py:293-295)
 REDUCTION = 0.1  # of r at a time: 0.5 to 0.4 (§C.2)
 
 
@@ -289,7 +289,8 @@ class SWIFT:
             return np.array([float(i in skipped) for i in self._sublayers]), self._initial
         count = self._count(self._ratio)
         if self._bayes and (search.steps + 1) % self._bayes == 0:
-            point = suggest(search.points, search.scores, self._random) if search.points else self._random.rand(n)
+            known = search.points, search.scores
+            point = suggest(*known, self._random, KAPPA) if search.points else self._random.rand(n)
             chosen = np.argsort(-point, kind="stable")[:count]
         else:
             chosen = self._random.choice(n, count, replace=False)
@@ -311,36 +312,3 @@ def matchness(layer_set: LayerSet, tokens: Sequence[int], prefix_len: int, probe
         hidden = probe.apply_sublayer(i, hidden, prefix_len)
     drafted = probe.predict(hidden)[0].tolist()
     return sum(ours == right for ours, right in zip(drafted, tokens[1:])) / len(drafted)
-
-
-def suggest(
-    points: Sequence[NDArray[np.float64]], scores: Sequence[float], random: np.random.RandomState
-) -> NDArray[np.float64]:
-    """The point of highest upper confidence bound, as bayes_opt finds it.
-
-    Its optimiser object is not used: that copies all points whenever one is added, and prints every repeated one.
-
-    Args:
-        points: [dims] each, in the unit cube; at least one.
-        scores: their values.
-        random: advances.
-
-    Returns:
-        [dims] in the unit cube.
-    """
-    from bayes_opt import TargetSpace
-    from bayes_opt.acquisition import UpperConfidenceBound
-    from sklearn.gaussian_process import GaussianProcessRegressor
-    from sklearn.gaussian_process.kernels import Matern
-
-    # the process of bayes_opt.BayesianOptimization
-    process = GaussianProcessRegressor(
-        Matern(nu=2.5), alpha=ALPHA, normalize_y=True, n_restarts_optimizer=5, random_state=random
-    )
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # length scales at their bounds
-        process.fit(np.stack(points), np.array(scores))
-    space = TargetSpace(None, {f"x{i}": (0.0, 1.0) for i in range(len(points[0]))})
-    space.register(points[-1], scores[-1])  # an empty space is refused; its points are not read
-    proposed = UpperConfidenceBound(KAPPA).suggest(process, space, fit_gp=False, random_state=random)
-    return np.asarray(proposed, dtype=np.float64)

@@ -45,7 +45,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Random points instead of the optimiser's, where it does not matter which."""
 
     def propose(self: Proposer) -> tuple[float, ...]:
-        return tuple(np.random.RandomState([self._seed, self._known]).random(self._dims))
+        return tuple(np.random.RandomState([self._seed, len(self._points)]).random(self._dims))
 
     monkeypatch.setattr(Proposer, "propose", propose)
 
@@ -175,7 +175,7 @@ def test_seconds_end_a_search(probe: Probe, quick: None) -> None:
 
 def test_set_that_came_up_before_is_not_decoded_again(probe: Probe, monkeypatch: pytest.MonkeyPatch) -> None:
     """Unless its time counts."""
-    monkeypatch.setattr(Proposer, "propose", lambda self: (0.2 + 0.01 * self._known,) * 2 * LAYERS)
+    monkeypatch.setattr(Proposer, "propose", lambda self: (0.2 + 0.01 * len(self._points),) * 2 * LAYERS)
     seen = counted(monkeypatch)
     assert len(search(SMALL, probe, SAMPLES, "a").evaluations) == 4 and len(seen) == 1
     search(replace(SMALL, objective="wallclock"), probe, SAMPLES, "a")
@@ -189,7 +189,7 @@ def test_same_seed_same_points_and_a_random_first_one() -> None:
         proposer = Proposer(3, seed)
         first = proposer.propose()
         proposer.register(first, 1.0)
-        proposer.register(first, 0.5)  # twice is allowed, and not printed
+        proposer.register(first, 0.5)  # twice is allowed
         runs.append((first, proposer.propose()))
     assert runs[0] == runs[1] != runs[2]
     many = [sum(x > 0.5 for x in Proposer(40, seed).propose()) for seed in range(20)]

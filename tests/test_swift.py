@@ -17,7 +17,8 @@ from torch import Tensor
 
 from methods import swift
 from methods.ar import AR
-from methods.swift import SWIFT, suggest
+from methods.bayesian import suggest
+from methods.swift import KAPPA, SWIFT
 from ssd_bench.layer_set import LayerSet
 from ssd_bench.method import Context, Estimate, ModelDims, Prefill, Stateful, Verification
 from ssd_bench.metrics import tpt
@@ -49,7 +50,7 @@ def for_layers(n_layers: int, n_params: float = 13e9, **options: Any) -> SWIFT:
     return method
 
 
-def cheap(points: Sequence[np.ndarray], scores: Sequence[float], rng: np.random.RandomState) -> np.ndarray:
+def cheap(points: Sequence[np.ndarray], scores: Sequence[float], rng: np.random.RandomState, _: float) -> np.ndarray:
     """A quick suggestion that depends on everything that the real one depends on."""
     return (rng.rand(len(points[0])) + 0.37 * np.sum(points, 0) + sum(scores)) % 1
 
@@ -118,7 +119,7 @@ def test_every_beta_th_candidate_is_suggested(monkeypatch: pytest.MonkeyPatch) -
     """Random candidates are registered as 0/1 vectors, suggestions as they are; their largest coordinates count."""
     suggestion, asked = np.array([0.1, 0.9, 0.9, 0.3]), []
 
-    def fixed(points: Sequence[np.ndarray], scores: Sequence[float], rng: np.random.RandomState) -> np.ndarray:
+    def fixed(points: Sequence[np.ndarray], scores: Sequence[float], *_: object) -> np.ndarray:
         asked.append((len(points), np.stack(points), list(scores)))
         return suggestion
 
@@ -146,7 +147,7 @@ def test_suggestions_seek_what_scored_well() -> None:
     rng = np.random.RandomState(0)
     points = [(rng.rand(4) < 0.5).astype(float) for _ in range(24)]
     scores = [float(point[2]) for point in points]
-    first, again, other = (suggest(points, scores, np.random.RandomState(s)) for s in (1, 1, 2))
+    first, again, other = (suggest(points, scores, np.random.RandomState(s), KAPPA) for s in (1, 1, 2))
     assert first.shape == (4,) and (first >= 0).all() and (first <= 1).all()
     assert np.array_equal(first, again) and first[2] > 0.5 and other[2] > 0.5
 

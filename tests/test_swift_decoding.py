@@ -10,8 +10,9 @@ import torch
 
 from methods import swift
 from methods.ar import AR
+from methods.bayesian import suggest
 from methods.fixed_layers import FixedLayers
-from methods.swift import SWIFT, suggest
+from methods.swift import SWIFT
 from ssd_bench.errors import ConfigError
 from ssd_bench.method import Context, Estimate, Verification
 from ssd_bench.model import Decoder
