@@ -10,7 +10,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ssd_bench.branch_attention import attend_branches
 from ssd_bench.errors import ConfigError
 from ssd_bench.kernels import NODE_LIMIT
 from ssd_bench.kv_cache import KVCache
@@ -27,6 +26,7 @@ EMBEDDING, NORM, HEAD = "model.embed_tokens.weight", "model.norm.weight", "lm_he
 FAMILIES = ("llama", "qwen2", "qwen3")
 HEAD_ROWS = 2048  # rows of the LM head that a prediction over many nodes upcasts at a time
 BRANCH_ROWS = 640  # rows of a search per pass: bounds activation memory at any number of branches
+NO_TAP: tuple[float, Tensor | None] = (float("inf"), None)  # beyond the last boundary
 PREFILL_CHUNK = 512  # prompt positions per forward pass: bounds activation memory at any prompt length
 
 
@@ -261,18 +261,21 @@ class Decoder:
             states [len(taps), n, d] on the first device, None without taps.
         """
         kept = hidden.new_empty(len(taps), *hidden.shape) if taps else None
-        waiting = list(enumerate(taps))
+        waiting = iter(()) if kept is None else zip(taps, kept.unbind())
+        tap, slot = next(waiting, NO_TAP)
         for i in sublayers:
-            while waiting and waiting[0][1] <= i:
-                kept[waiting.pop(0)[0]].copy_(hidden)  # type: ignore[index]
+            while tap <= i:
+                slot.copy_(hidden)  # type: ignore[union-attr]
+                tap, slot = next(waiting, NO_TAP)
             if self._spread and hidden.device != self.devices[i // 2]:
                 hidden, nodes = hidden.to(self.devices[i // 2]), nodes.to(self.devices[i // 2])
             if i % 2:
                 self._mlp(self.blocks[i // 2], hidden)
             else:
                 self._attention(i // 2, hidden, nodes, cache)
-        for slot, _ in waiting:
-            kept[slot].copy_(hidden)  # type: ignore[index]
+        while slot is not None:
+            slot.copy_(hidden)
+            tap, slot = next(waiting, NO_TAP)
         return hidden, kept
 
     def prefill(self, tokens: Tensor, cache: KVCache, taps: Sequence[int] = ()) -> tuple[Tensor, Tensor | None]:
@@ -318,10 +321,11 @@ class Decoder:
         assert self._tables is not None, "new_cache comes first"
         b, r, _ = streams.shape
         flat = streams.flatten(0, 1)
-        cos, sin = (t.narrow(0, prefix_len, r).to(flat.device).repeat(b, 1) for t in self._tables)
+        positions = (t.narrow(0, prefix_len, r).to(flat.device) for t in self._tables)
+        cos, sin = (t.expand(b, r, -1).reshape(b * r, -1).contiguous() for t in positions)
         rows = keys.new_empty(2, self.arch.n_kv_heads, b * r, self.arch.head_dim)
         query = self._project(block, flat, cos, sin, rows[0], rows[1], 0)
-        attended = attend_branches(query, keys[:, :prefix_len], values[:, :prefix_len], rows[0], rows[1], b)
+        attended = self.ops.attend_branches(query, keys, values, prefix_len, rows[0], rows[1], b)
         self.ops.linear_add_(flat, attended, block.out, block.out_bias)
 
     def _project(

@@ -166,6 +166,29 @@ def test_attend_across_splits(ops: Ops, prefix: int, n: int) -> None:
     close(torch_ops.attend(q, keys, values, prefix, prefix, None), want)
 
 
+@pytest.mark.parametrize(("branches", "r"), [(1, 1), (1, 12), (5, 3), (40, 7), (3, 70)])
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("heads", [(9, 3, 64), (4, 4, 8), (6, 2, 40)])
+@pytest.mark.parametrize("prefix", [0, 1, 64, 300])
+def test_attend_branches(
+    ops: Ops, branches: int, r: int, dtype: torch.dtype, heads: tuple[int, int, int], prefix: int
+) -> None:
+    """Every branch gets what it gets alone, by the definition; rows beyond the prefix are never read."""
+    query_heads, kv_heads, dim = heads
+    n = branches * r
+    q, own = 2 * rand(n, query_heads, dim), rand(2, kv_heads, n, dim, seed=4, dtype=dtype)
+    store = rand(kv_heads, 2, prefix + 3, dim, seed=9, dtype=dtype)
+    store[:, :, prefix:] = torch.nan
+    keys, values = store[:, 0], store[:, 1]
+    parts = []
+    for b in range(branches):
+        rows = slice(b * r, (b + 1) * r)
+        k, v = (torch.cat((c[:, :prefix], o[:, rows]), 1) for c, o in zip((keys, values), own))
+        parts.append(plain_attention(q[rows], k, v, prefix, prefix, torch.ones(r, r).tril()))
+    close(ops.attend_branches(q, keys, values, prefix, own[0], own[1], branches), torch.cat(parts))
+    close(torch_ops.attend_branches(q, keys, values, prefix, own[0], own[1], branches), torch.cat(parts))
+
+
 def test_native_is_right_beyond_the_node_limit(ops: Ops) -> None:
     """The compiled functions themselves take any n; only speed makes them delegate."""
     module = build.load_extension()
@@ -253,6 +276,10 @@ def test_wrong_sizes_are_refused(ops: Ops) -> None:
         lambda: ops.attend(rand(2, 4, 8), cache, cache, 5, 4, None),
         lambda: ops.attend(rand(2, 3, 8), cache, cache, 3, 3, None),
         lambda: ops.attend(rand(2, 4, 8), cache, cache, 3, 3, torch.ones(3, 3, dtype=torch.bool)),
+        lambda: ops.attend_branches(rand(2, 4, 8), cache, cache, 11, rand(2, 2, 8), rand(2, 2, 8), 1),
+        lambda: ops.attend_branches(rand(2, 4, 8), cache, cache, 3, rand(2, 3, 8), rand(2, 3, 8), 1),
+        lambda: ops.attend_branches(rand(3, 4, 8), cache, cache, 3, rand(2, 3, 8), rand(2, 3, 8), 2),
+        lambda: ops.attend_branches(rand(2, 4, 8), cache, cache, 3, *rand(2, 2, 2, 8).bfloat16(), 1),
         lambda: ops.rope_append(rand(2, 64), rand(2, 8), rand(2, 8), None, None, EPS, cache, cache, 9),
         lambda: ops.rope_append(rand(2, 64), rand(1, 8), rand(1, 8), None, None, EPS, cache, cache, 0),
     ]

@@ -14,6 +14,7 @@ constexpr int kWide = 4;                                         // vectors of c
 constexpr int64_t kMaxSplits = 16;                // per kv head; fixed, so results do not depend on the thread count
 constexpr int64_t kManySplits = 4;                // likewise for prompts, whose states are large and work is plenty
 constexpr int64_t kManyNodes = 64;
+constexpr int64_t kGroup = 192;                   // queries of branches that read one conversion of the prefix
 constexpr float kMinusInf = -std::numeric_limits<float>::infinity();
 static_assert(kBlock % (VL * kScored) == 0, "a block is a whole number of register tiles");
 
@@ -229,7 +230,17 @@ void sized_tile(const Attention<T>& a, const float* const* q, int64_t first, int
   query_tile<T, Q>(a, q, first, rows, state);
 }
 
-// All of one kv head's queries over cache rows [begin, end); state: [queries, state_size].
+// States that have seen nothing.
+template <class T>
+void clear(const Attention<T>& a, float* state) {
+  const int64_t padded = a.padded(), stride = a.state_size();
+  for (int64_t i = 0; i < a.queries(); i++) {
+    std::fill(state + i * stride, state + (i + 1) * stride, 0.0f);
+    state[i * stride + padded] = kMinusInf;
+  }
+}
+
+// Adds cache rows [begin, end) to the states [queries, state_size] of all of one kv head's queries.
 template <class T>
 void attend_range(const Attention<T>& a, int64_t head, int64_t begin, int64_t end, bool masked, float* state) {
   static thread_local Scratch scratch;
@@ -240,11 +251,7 @@ void attend_range(const Attention<T>& a, int64_t head, int64_t begin, int64_t en
   const bool copy = padded != a.D || (sizeof(T) < sizeof(float) && queries > 2 * kQueries);
   float* kT = scratch.get((copy ? 2 : 1) * padded * kBlock);
   float* copied = copy ? kT + padded * kBlock : nullptr;
-  for (int64_t i = 0; i < queries; i++) {
-    q[i] = a.query(head, i);
-    std::fill(state + i * stride, state + (i + 1) * stride, 0.0f);
-    state[i * stride + padded] = kMinusInf;
-  }
+  for (int64_t i = 0; i < queries; i++) q[i] = a.query(head, i);
   for (int64_t r = begin; r < end; r += kBlock) {
     const int64_t count = std::min<int64_t>(kBlock, end - r);
     const Rows<T> rows{r - begin, count, masked, a.k + head * a.k_head + r * a.D, a.v + head * a.v_head + r * a.D,
@@ -289,12 +296,48 @@ void attend(const Attention<T>& a, float* out) {
     const bool tail = split == splits - 1;
     const int64_t begin = tail ? a.row : split * chunk;
     const int64_t end = tail ? a.row + a.n : std::min(a.prefix, begin + chunk);
+    clear(a, states + t * size);
     attend_range(a, head, begin, end, tail, states + t * size);
   });
   const int64_t queries = a.queries();
   run_tasks(a.Hkv * a.n, queries * a.Hkv * splits * a.padded() >= 65536, [&](int64_t t) {
     const int64_t head = t / a.n, first = t % a.n * a.G;
     for (int64_t i = first; i < first + a.G; i++) merge(a, head, i, states, out);
+  });
+}
+
+// B = n / r branches of r nodes each: all see the prefix, none sees another. Their own rows, [Hkv, n, D], are apart
+// from the cache. A task is one kv head's queries of some branches, so that the prefix is converted once for them.
+template <class T>
+void attend_branches(const Attention<T>& a, const T* own_k, const T* own_v, int64_t r, float* out) {
+  const int64_t branches = a.n / r, size = std::max<int64_t>(1, kGroup / (r * a.G));
+  const int64_t groups = ceil_div(branches, size), node = a.Hkv * a.G * a.D, stride = a.state_size();
+  run_tasks(a.Hkv * groups, true, [&](int64_t t) {
+    static thread_local Scratch scratch;
+    const int64_t head = t / groups, first = t % groups * size, count = std::min(size, branches - first);
+    Attention<T> group = a, own = a;
+    group.q = a.q + first * r * node;
+    group.n = count * r;
+    own.k = own_k;
+    own.v = own_v;
+    own.k_head = own.v_head = a.n * a.D;
+    own.n = r;
+    float* states = scratch.get(group.queries() * stride);
+    clear(group, states);
+    attend_range(group, head, 0, a.prefix, false, states);
+    for (int64_t b = 0; b < count; b++) {
+      const int64_t begin = (first + b) * r;
+      own.q = a.q + begin * node;
+      attend_range(own, head, begin, begin + r, true, states + b * own.queries() * stride);
+    }
+    for (int64_t i = 0; i < group.queries(); i++) {
+      const float* state = states + i * stride;
+      float* o = out + (group.query(head, i) - a.q);
+      for (int64_t d = 0; d < a.D; d += VL) {
+        const vf value = load(state + d) / state[a.padded() + 1];
+        std::memcpy(o + d, &value, std::min<int64_t>(VL, a.D - d) * sizeof(float));
+      }
+    }
   });
 }
 

@@ -195,6 +195,31 @@ Tensor attend(const Tensor& q, const Tensor& keys, const Tensor& values, int64_t
   return out;
 }
 
+Tensor attend_branches(const Tensor& q, const Tensor& keys, const Tensor& values, int64_t prefix_len,
+                       const Tensor& own_keys, const Tensor& own_values, int64_t branches) {
+  check_float(q, "q", 3);
+  const int64_t n = q.size(0), Hq = q.size(1), D = q.size(2), Hkv = keys.size(0);
+  check_cache(keys, values, D);
+  check_cache(own_keys, own_values, D);
+  TORCH_CHECK(Hkv > 0 && Hq % Hkv == 0, "the query heads must be a multiple of the kv heads");
+  TORCH_CHECK(branches > 0 && n % branches == 0, "the nodes must be a multiple of the branches");
+  TORCH_CHECK(0 <= prefix_len && prefix_len <= keys.size(1), "0 <= prefix_len <= cache rows must hold");
+  TORCH_CHECK(own_keys.is_contiguous() && own_values.is_contiguous() && own_keys.size(0) == Hkv &&
+                  own_keys.size(1) == n && own_keys.scalar_type() == keys.scalar_type(),
+              "own keys and values must be contiguous [Hkv, n, D], of the cache's dtype");
+  Tensor out = new_floats({n, Hq * D});
+  if (n == 0) return out;
+  with_type(keys, "keys", [&](auto* type) {
+    using T = std::remove_pointer_t<decltype(type)>;
+    const ssd::Attention<T> a{q.const_data_ptr<float>(), keys.const_data_ptr<T>(), values.const_data_ptr<T>(),
+                              keys.stride(0), values.stride(0), nullptr, n, Hq / Hkv, Hkv, D, prefix_len, 0,
+                              1.0f / std::sqrt(static_cast<float>(D))};
+    ssd::attend_branches<T>(a, own_keys.const_data_ptr<T>(), own_values.const_data_ptr<T>(), n / branches,
+                            out.mutable_data_ptr<float>());
+  });
+  return out;
+}
+
 // Products of more than this many nodes go to the other implementation (set once by the Python side).
 int64_t node_limit = std::numeric_limits<int64_t>::max();
 py::handle many_nodes;
@@ -226,6 +251,8 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
         arg("eps"), arg("keys"), arg("values"), arg("row"));
   m.def("attend", &attend, released, arg("q"), arg("keys"), arg("values"), arg("prefix_len"), arg("row"),
         arg("mask") = py::none());
+  m.def("attend_branches", &attend_branches, released, arg("q"), arg("keys"), arg("values"), arg("prefix_len"),
+        arg("own_keys"), arg("own_values"), arg("branches"));
   m.def("delegate", [](int64_t limit, py::object ops) {
     node_limit = limit;
     many_nodes = ops.release();  // stays alive until the process ends: no destructor after the interpreter

@@ -59,3 +59,21 @@ class Ops(Protocol):
         included); without a mask j <= i. row >= prefix_len; rows between are invisible.
         """
         ...
+
+    def attend_branches(
+        self,
+        q: Tensor,
+        /,
+        keys: Tensor,
+        values: Tensor,
+        prefix_len: int,
+        own_keys: Tensor,
+        own_values: Tensor,
+        branches: int,
+    ) -> Tensor:
+        """`attend` for B branches of r nodes over one prefix: q [B * r, Hq, D] -> [B * r, Hq * D].
+
+        A node sees cache rows [0, prefix_len) and, causally, the rows of its own branch in own_keys and own_values
+        [Hkv, B * r, D], which have the cache's dtype.
+        """
+        ...

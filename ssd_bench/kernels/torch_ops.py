@@ -12,6 +12,7 @@ from torch import Tensor
 native = False  # the activations of these operations have the weights' dtype, not always float32
 
 UPCAST_ELEMENTS = 1 << 24  # most weight elements held in float32 at a time
+BRANCH_SCORES = 2**20  # scores of branches held at a time
 QUERY_CHUNK = 512  # nodes per attention call: bounds the [n, T] mask, which SDPA expands to floats
 
 
@@ -146,3 +147,39 @@ def _many_nodes(q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None) -> Tens
         grouped, k[:, None].expand(shape), v[:, None].expand(shape), attn_mask=visible, is_causal=visible is None
     )
     return out.permute(2, 0, 1, 3).reshape(n, heads * dim)
+
+
+def attend_branches(
+    q: Tensor, keys: Tensor, values: Tensor, prefix_len: int, own_keys: Tensor, own_values: Tensor, branches: int
+) -> Tensor:
+    """`attend` for B branches of r nodes over one prefix: q [B * r, Hq, D] -> [B * r, Hq * D].
+
+    A node sees cache rows [0, prefix_len) and, causally, the rows of its own branch in own_keys and own_values
+    [Hkv, B * r, D]. Scores over the prefix, which is never copied per branch, are one matrix product; those over own
+    rows one per branch. One kv head and a bounded number of branches at a time keep the score matrix small.
+    """
+    n, n_heads, dim = q.shape
+    n_kv = len(keys)
+    b, r, group, dtype = branches, n // branches, n_heads // n_kv, q.dtype
+    # [Hkv, B, G*r, D], so that the G query heads of a KV head share one product
+    q = q.view(b, r, n_kv, group, dim).permute(2, 0, 3, 1, 4).reshape(n_kv, b, group * r, dim) * dim**-0.5
+    out = torch.empty_like(q)
+    hidden_from = torch.ones(r, r, dtype=torch.bool, device=q.device).triu(1).repeat(group, 1)
+    step = max(1, BRANCH_SCORES // (group * r * (prefix_len + r)))  # branches at a time
+    for h in range(n_kv):
+        pk, pv = (cache[h, :prefix_len].to(dtype) for cache in (keys, values))
+        for at in range(0, b, step):
+            part = q[h, at : at + step]
+            rows = len(part) * group * r
+            k, v = (own[h].view(b, r, dim)[at : at + step].to(dtype) for own in (own_keys, own_values))
+            far = part.reshape(rows, dim) @ pk.t()
+            near = torch.bmm(part, k.transpose(1, 2)).masked_fill_(hidden_from, float("-inf")).view(rows, r)
+            top = near.amax(-1, keepdim=True)
+            if prefix_len:
+                top = torch.maximum(top, far.amax(-1, keepdim=True))
+            far.sub_(top).exp_()
+            near.sub_(top).exp_()
+            total = far.sum(-1, keepdim=True).add_(near.sum(-1, keepdim=True))
+            seen = (far @ pv).view(part.shape).baddbmm_(near.view(-1, group * r, r), v)
+            torch.div(seen, total.view(-1, group * r, 1), out=out[h, at : at + step])
+    return out.view(n_kv, b, group, r, dim).permute(1, 3, 0, 2, 4).reshape(n, n_heads * dim)
