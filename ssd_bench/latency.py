@@ -6,10 +6,11 @@ import json
 import os
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
 from pathlib import Path
-from statistics import median
+from statistics import mean, median
+from typing import TYPE_CHECKING
 
 import psutil
 import torch
@@ -17,12 +18,20 @@ import torch
 from ssd_bench.errors import ConfigError
 from ssd_bench.kv_cache import KVCache
 from ssd_bench.layer_set import LayerSet
+from ssd_bench.method import Context, LayerDraft, ModelDims, Prefill, Sample, Taps, Verification
 from ssd_bench.model import Decoder
+from ssd_bench.probe import Probe
 from ssd_bench.timing import Clock
+from ssd_bench.tree import TokenTree
 
+if TYPE_CHECKING:
+    from ssd_bench.engine import Step
+
+VERSION = 2  # raised when times are measured in another way
 WARMUP, REPEATS = 3, 9
 NODES = (1, 2, 4, 8, 16, 32, 128)  # nodes of a pass: verifications, then the rows of a search
 NODE_REPEATS = 5
+STEPS, DRAFT_LEN, ROUNDS = 20, 8, 2  # engine steps that correct the profile
 NEAR, FAR = 64, 2048  # contexts between which a pass over several nodes is taken as linear
 QUIET = 0.1  # share of the machine that other processes may use during a measurement
 ATTEMPTS = 3
@@ -36,7 +45,8 @@ class NodeTimes:
         nodes: as many see a context of n.
         attn_slope_ms, attn_intercept_ms: one attention sublayer over all of them, slope * n + intercept.
         mlp_ms: one MLP sublayer over all of them.
-        rest_ms: what a pass does beside its sublayers: embedding, final norm, LM head, softmax and choice of tokens.
+        rest_ms: what a verification does beside its sublayers: embedding, final norm, LM head, softmax, choice of
+            tokens, and the decode loop's own work.
     """
 
     nodes: int
@@ -60,6 +70,7 @@ class Latency:
         loaded: other processes used more than 10 % of the machine in every attempt, so the times may be too long.
         points: measured (n, t_attn in ms).
         passes: measured times by number of nodes, ascending from 1; empty when given.
+        draft_rest_ms: what a drafted token takes beside its sublayers; 0 when given.
     """
 
     t_mlp_ms: float
@@ -70,6 +81,7 @@ class Latency:
     loaded: bool = False
     points: tuple[tuple[int, float], ...] = ()
     passes: tuple[NodeTimes, ...] = ()
+    draft_rest_ms: float = 0.0
 
     def __post_init__(self) -> None:
         for field in ("t_mlp_ms", "t_attn_slope_ms", "t_attn_intercept_ms"):
@@ -91,7 +103,7 @@ class Latency:
         return n_layers * (self.attn_ms(context) + self.t_mlp_ms)
 
     def pass_ms(self, nodes: float, context: float) -> tuple[float, float, float]:
-        """One attention, one MLP, and all that is not a sublayer, of a pass over some nodes at context n.
+        """One attention, one MLP, and all that is not a sublayer, of a verification of some nodes at context n.
 
         Linear between the measured numbers of nodes and beyond the largest. Without measured passes the paper's model:
         a pass takes as long as one over one node, and nothing beside its sublayers.
@@ -150,9 +162,10 @@ def measure(decoder: Decoder, cache: KVCache) -> Latency:
         points = [(n, _attention_ms(decoder, cache, n)) for n in contexts(cache.capacity)]
         t_mlp = _median_ms(decoder, lambda: _sweep(decoder, cache, 1, cache.capacity - 1))
         passes = [_node_times(decoder, cache, n) for n in NODES if n < cache.capacity]
+        latency = _as_decoded(fit(points, t_mlp, passes=passes), decoder, cache)
         others = watch.others()
         if best is None or others < best[0]:
-            best = others, fit(points, t_mlp, others > QUIET, passes)
+            best = others, replace(latency, loaded=others > QUIET)
         if others <= QUIET:
             break
     assert best is not None
@@ -210,6 +223,71 @@ def _node_times(decoder: Decoder, cache: KVCache, n: int) -> NodeTimes:
     mlp = _median_ms(decoder, partial(_sweep, decoder, cache, 1, 0, n), NODE_REPEATS)
     rest = _median_ms(decoder, partial(_rest, decoder, cache, n), NODE_REPEATS) * decoder.arch.n_layers
     return NodeTimes(n, slope, intercept, mlp, rest)
+
+
+class _Timed:
+    """Plain decoding, or drafts without any sublayer: what is left of their times is not the model's blocks."""
+
+    name, taps, reuse_prefix, greedy_only = "timed", Taps(), False, True
+
+    def __init__(self, draft: LayerDraft | None):
+        self._draft = draft
+
+    def check(self, dims: ModelDims) -> None: ...
+
+    def prepare(self, probe: Probe, samples: Sequence[Sample]) -> None: ...
+
+    def start(self, prefill: Prefill) -> None: ...
+
+    def propose(self, context: Context) -> LayerDraft | TokenTree:
+        return self._draft or TokenTree((context.output[-1],), (-1,))
+
+    def observe(self, verification: Verification, probe: Probe) -> None: ...
+
+
+def _as_decoded(latency: Latency, decoder: Decoder, cache: KVCache) -> Latency:
+    """The profile corrected by real steps of the engine, in which everything takes longer than by itself.
+
+    Three measurements: plain steps, tokens drafted without any sublayer, tokens drafted with all of them. They give
+    the time of a drafted token beside its sublayers, one factor for sublayers over one node, one for how a
+    verification grows with its nodes, and what is left of a plain step.
+    """
+    probe, n_layers = Probe(decoder, cache), decoder.arch.n_layers
+    full = LayerSet.full(n_layers)
+    nothing = LayerSet(n_layers, frozenset(range(2 * n_layers)))
+
+    def steps(layer_set: LayerSet | None) -> list[Step]:
+        """Prompts of one token; a threshold above 0 makes the engine work out the probabilities of drafted tokens."""
+        draft = None if layer_set is None else LayerDraft(layer_set, DRAFT_LEN, stop_below=1e-9)
+        length = STEPS * (DRAFT_LEN + 1) // 2 if layer_set is full else STEPS
+        runs = [probe.trial(_Timed(draft), [0], length + 1).steps for _ in range(ROUNDS)]
+        return [step for run in runs for step in run if step.draft_len in (0 if draft is None else DRAFT_LEN,)]
+
+    plain, bare, whole = steps(None), steps(nothing), steps(full)
+    if not plain or not bare or not whole:  # a context of a few tokens
+        return latency
+    draft_rest, drafted = (median(step.draft_ms / step.draft_len for step in some) for some in (bare, whole))
+    step_ms, verified = median(s.draft_ms + s.verify_ms for s in plain), median(s.verify_ms for s in whole)
+    context = mean(step.context_len for step in whole)
+
+    def total(nodes: int, at: float) -> float:
+        return n_layers * sum(latency.pass_ms(nodes, at)[:2])
+
+    single = max(0.0, drafted - draft_rest) / total(1, context)
+    rest = max(0.0, step_ms - single * total(1, mean(step.context_len for step in plain)))
+    grown = verified - rest - single * total(1, context)
+    believed = total(DRAFT_LEN + 1, context) - total(1, context)
+    believed += latency.pass_ms(DRAFT_LEN + 1, context)[2] - latency.pass_ms(1, context)[2]
+    growth = max(0.0, grown / believed) if believed > 0 else 1.0
+    first = latency.passes[0]
+
+    def corrected(times: NodeTimes) -> NodeTimes:
+        fields = ("attn_slope_ms", "attn_intercept_ms", "mlp_ms", "rest_ms")
+        lone = {name: getattr(first, name) for name in fields}
+        at_one = {name: single * value for name, value in lone.items()} | {"rest_ms": rest}
+        return replace(times, **{n: at_one[n] + growth * (getattr(times, n) - lone[n]) for n in fields})
+
+    return replace(latency, passes=tuple(corrected(times) for times in latency.passes), draft_rest_ms=draft_rest)
 
 
 def _median_ms(decoder: Decoder, run: Callable[[], None], repeats: int = REPEATS) -> float:

@@ -338,13 +338,17 @@ def _weights_id(checkpoint: Checkpoint) -> str:
 
 
 def _latency(plan: Plan, engine: Engine) -> latency.Latency:
-    """The given profile, or the machine's own, measured once per model x hardware and kept in the cache folder."""
+    """The given profile, or the machine's own, measured once per model x hardware x context (within a factor of two).
+
+    It is kept in the cache folder.
+    """
     if plan.hardware.latency is not None:
         return plan.hardware.latency
-    reach = plan.dims.context
+    reach = (engine.cache.capacity - 1).bit_length()  # a profile of short contexts says little about long ones
     parts = (
         _weights_id(plan.checkpoint), plan.hardware.label, plan.hardware.dtype_name, plan.hardware.threads,
         type(engine.decoder.ops).__name__, plan.hardware.gpu_names(), provenance.cpu_model(), torch.__version__, reach,
+        latency.VERSION,
     )  # fmt: skip
     key = hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
     return latency.cached(engine.decoder, engine.cache, cache_dir() / "latency" / f"{plan.dims.name}-{key}.json")

@@ -72,6 +72,7 @@ def test_measured_once_and_kept_unless_the_machine_was_busy(
     first = latency.cached(decoder, cache, path)
     assert not first.loaded and first.t_mlp_ms > 0 and first.points[-1][0] == cache.capacity - 1
     assert [times.nodes for times in first.passes] == list(latency.NODES)
+    assert first.draft_rest_ms > 0
     assert all(
         min(times.attn_intercept_ms + times.attn_slope_ms, times.mlp_ms, times.rest_ms) > 0 for times in first.passes
     )
