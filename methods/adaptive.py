@@ -13,9 +13,8 @@ draft length that they find is not used; nothing can decide not to draft; and ev
 * KnapSpec's knapsack proposes new arms. It chose them by the tokens it saw, so that those count little, and an arm
   drafts only after a rehearsal on others;
 * a ledger counts, in AR steps, what drafting gained and what rehearsals and searches cost. Both may lose `stake` steps
-  and a share `regret` of the tokens so far, exploration half of it and a share of the gain beside. So a search waits
-  until what it may bring pays it if as many tokens follow as there were, and after every one that brought nothing the
-  next must be affordable twice over.
+  and a share `regret` of the tokens so far, exploration half of that share and one of the gain. So a search waits until
+  it is affordable, and after every one that brought nothing the next must be affordable twice over.
 
 All times are the latency profile's; the method reads no clock.
 """
@@ -23,14 +22,14 @@ All times are the latency profile's; the method reads no clock.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from methods.arms import Arm, Array, Costs, Prior, optimistic, rehearse, throughput
+from methods.arms import Arm, Array, Choice, Costs, Prior, optimistic, rehearse, throughput
 from methods.fixed_layers import pattern_set
 from methods.knapsack import Agreement, Knapsack, weights
 from ssd_bench.errors import ConfigError, refuse
@@ -40,21 +39,10 @@ from ssd_bench.method import Context, Estimate, LayerDraft, ModelDims, Prefill, 
 from ssd_bench.probe import Probe
 from ssd_bench.tree import TokenTree
 
-TAPPED = 0.05  # AR steps that keeping all states of one token costs: 2L + 1 copies of a row
+# AR steps, as on the miniature (less on larger models): keeping one state of one token, collecting what was kept
+TAPPED, COLLECTED = 0.005, 0.7
 LONGEST_WAIT = 256  # steps after which AR looks again whether exploring has become affordable
-NEAR = 0.1  # share by which the context may have grown before the costs are computed anew
-
-
-@dataclass(frozen=True)
-class Choice:
-    """What drafts until the next plan: an arm, its stop threshold (index, 0: none), and what the plan expects of it."""
-
-    arm: Arm
-    threshold: int
-    draft: LayerDraft
-    draft_ms: float
-    verify_ms: Array
-    rate: float
+NEAR = 0.1  # costs are those of contexts that grow by this share
 
 
 class Adaptive:
@@ -99,7 +87,7 @@ class Adaptive:
         interval: int = 16, rows: int = 12, budget: float = 0.6, min_similarity: float = 0.5,
         weight_cap: int | None = 1, hoped: float = 0.95, shortlist: int = 2, pool: int = 13, prior: float = 2.5,
         selected: float = 0.25, memory: float = 256, forget: float = 0.02, optimism: float = 1.0,
-        margin: float = 0.03, stake: float = 6, regret: float = 0.02, profit: float = 0.03, overhead: float = 1.5,
+        margin: float = 0.05, stake: float = 6, regret: float = 0.01, profit: float = 0.03, overhead: float = 1.5,
         reuse_prefix: bool = True,
     ):  # fmt: skip
         rising = all(0 < a < b < 1 for a, b in zip([1e-9, *thresholds], thresholds))
@@ -137,7 +125,6 @@ class Adaptive:
         self._memory, self._forget, self._optimism = memory, forget, optimism
         self._margin, self._stake, self._regret, self._profit = margin, stake, regret, profit
         self._overhead, self._prior = overhead, Prior(thresholds, prior)
-        self._latency: Latency | None = None
 
     def check(self, dims: ModelDims) -> None:
         """Make the first arms for this model.
@@ -151,27 +138,30 @@ class Adaptive:
         sets = [LayerSet.exit(n_layers, min(max(1, round(e * n_layers)), n_layers - 1)) for e in self._exits]
         fitting = [u for u in self._uniform if 1 <= round(u * 2 * n_layers) <= 2 * n_layers - 4]
         sets += [pattern_set("uniform", u, n_layers) for u in fitting]
-        self._n_layers, self._everything = n_layers, Taps(verify=tuple(range(2 * n_layers + 1)))
+        self._n_layers = n_layers
         self._arms = [Arm(layer_set, self._prior.counts.copy()) for layer_set in dict.fromkeys(sets)]
+        self._latency: Latency | None = None
+        self._costs: dict[int, Costs] = {}
+        self._tables: dict[int, tuple[Array, Array]] = {}
         self._tokens, self._gain, self._explored = 0, 0.0, 0.0  # the ledger; the last two in AR steps
         self._searches = self._failures = 0
+        self._outcomes: list[tuple[Arm, int, int, int, bool]] = []
 
     def prepare(self, probe: Probe, samples: Sequence[Sample]) -> None:
         """Take the latency profile."""
-        self._latency = probe.latency
+        self._use(probe.latency)
 
     def start(self, prefill: Prefill) -> None:
         """Arms and ledger last; the states that a rehearsal would run on do not."""
+        self._settle()
         for arm in self._arms:
             arm.forget(self._prior, self._forget)
         self._choice: Choice | None = None
         self._drafted: Choice | None = None
-        self._costs: Costs | None = None
-        self._tables: tuple[Array, Array] | None = None
         self._goal, self._left = "", 0
         self._drop_states()
         if self._latency is not None:
-            self._plan(len(prefill.prompt), self._latency)
+            self._plan(len(prefill.prompt))
 
     def propose(self, context: Context) -> LayerDraft | TokenTree:
         """The draft of the last plan, or the root alone: AR."""
@@ -191,18 +181,20 @@ class Adaptive:
         if self._drafted is not None:
             self._learn(self._drafted, verification)
         if verification.hidden is not None:
-            self._keep_states(verification.hidden, verification)
+            self._seen.append(verification)
+            self._kept += len(verification.path)
         self._left -= 1
         explored = bool(self._goal) and self._kept >= self._rows
         if explored:
             self._explore(verification.length, probe)
         if explored or self._left <= 0:
-            self._latency = probe.latency
-            self._plan(verification.length, probe.latency)
-        return self._estimate() if explored else None
+            self._use(probe.latency)
+            self._plan(verification.length)
+        return self._estimate(verification.length) if explored else None
 
     def state(self) -> bytes:
         """Arms and ledger, as JSON."""
+        self._settle()
         arms = [(sorted(a.layer_set.skipped), a.counts.tolist(), a.tried, a.born) for a in self._arms]
         ledger = self._tokens, self._gain, self._explored, self._searches, self._failures
         return json.dumps({"arms": arms, "ledger": ledger}).encode()
@@ -214,18 +206,29 @@ class Adaptive:
             Arm(LayerSet(self._n_layers, frozenset(skipped)), np.array(counts), tried, born)
             for skipped, counts, tried, born in kept["arms"]
         ]
+        self._tables.clear()
         self._tokens, self._gain, self._explored, self._searches, self._failures = kept["ledger"]
 
+    def _use(self, latency: Latency) -> None:
+        """Take a profile; what was worked out from another one is forgotten."""
+        if latency is not self._latency:
+            self._latency, self._costs, self._tables = latency, {}, {}
+
     def _learn(self, choice: Choice, verification: Verification) -> None:
-        """Update the arm that drafted, and the ledger; stop drafting once all that may be lost is lost."""
-        assert self._costs is not None
+        """Note what was drafted, and update the ledger; stop drafting once all that may be lost is lost."""
         drafted, accepted = verification.tree.draft_len, len(verification.path) - 1
-        spent = drafted * choice.draft_ms + float(choice.verify_ms[drafted])
-        self._gain += len(verification.emitted) - spent / self._costs.ar_ms
-        choice.arm.learn(drafted, accepted, choice.threshold, drafted >= self._cap)
-        choice.arm.limit(self._memory)
+        spent = drafted * choice.draft_ms + choice.verify_ms[drafted]
+        self._gain += len(verification.emitted) - spent / choice.ar_ms
+        self._outcomes.append((choice.arm, drafted, accepted, choice.threshold, drafted >= self._cap))
         if self._ruined():
             self._choice = None
+
+    def _settle(self) -> None:
+        """Let the arms learn what they drafted since the last time: for a small model that is too long for a step."""
+        for arm, drafted, accepted, threshold, capped in self._outcomes:
+            arm.learn(drafted, accepted, threshold, capped)
+            arm.limit(self._memory)
+        self._outcomes.clear()
 
     def _allowance(self) -> float:
         """AR steps that may have been lost by now."""
@@ -236,16 +239,18 @@ class Adaptive:
 
     def _credit(self) -> float:
         """AR steps that exploration may cost now."""
-        share = self._allowance() / 2 + self._profit * max(0.0, self._gain)
+        share = self._stake + self._regret / 2 * self._tokens + self._profit * max(0.0, self._gain)
         return min(share, self._allowance() + self._gain) - self._explored
 
-    def _plan(self, length: int, latency: Latency) -> None:
+    def _plan(self, length: int) -> None:
         """Choose what drafts at this context length, and what is explored next."""
-        costs = self._costs_at(length, latency)
+        self._settle()
+        costs = self._costs_at(length)
         draft_ms, verify_ms = self._tables_of(costs)
-        counts = np.stack([arm.counts for arm in self._arms])
-        rates = throughput(counts, draft_ms, verify_ms)
-        hopes = throughput(optimistic(counts, self._optimism), draft_ms, verify_ms).max((1, 2))
+        counts = np.array([arm.counts for arm in self._arms])
+        believed = np.concatenate([counts, optimistic(counts, self._optimism)])
+        values = throughput(believed, draft_ms, verify_ms)
+        rates, hopes = values[: len(counts)], values[len(counts) :].max((1, 2))
         best, in_use = np.where([arm.tried for arm in self._arms], rates.max((1, 2)), 0.0), 1 / costs.ar_ms
         self._choice = None
         if best.max() > in_use * (1 + self._margin) and not self._ruined():
@@ -256,9 +261,8 @@ class Adaptive:
             stop_below = float(self._prior.thresholds[threshold - 1]) if threshold else 0.0
             draft = LayerDraft(self._arms[index].layer_set, shorter + 1, stop_below)
             in_use = float(best.max())
-            self._choice = Choice(
-                self._arms[index], threshold, draft, float(draft_ms[index]), verify_ms[index], float(best[index])
-            )
+            times = float(draft_ms[index]), verify_ms[index].tolist(), costs.ar_ms
+            self._choice = Choice(self._arms[index], threshold, draft, *times, in_use)
             if self._choice.arm.born and self._choice.arm.born == self._searches:
                 self._failures = 0
         used = None if self._choice is None else self._choice.arm
@@ -268,7 +272,7 @@ class Adaptive:
         if surplus > 0:
             dropped = {id(arm) for arm in [arm for _, arm in ranked if arm.born][-surplus:]}
             self._arms = [arm for arm in self._arms if id(arm) not in dropped]
-            self._tables = None
+            self._tables.clear()
         self._aim(costs, [arm for hope, arm in ranked if hope > worth and arm in self._arms], worth)
 
     def _aim(self, costs: Costs, hopeful: Sequence[Arm], worth: float) -> None:
@@ -278,83 +282,91 @@ class Adaptive:
             hopeful: arms that a rehearsal may bring into use, the best first.
             worth: tokens per millisecond that make a difference.
         """
-        credit, kept_states = self._credit(), TAPPED * self._rows
-        self._queue = [arm for arm in hopeful if kept_states + self._price(arm) <= credit]
-        self._goal, needed = "", float("inf")
+        credit, prices = self._credit() - COLLECTED, [self._price(arm, costs) for arm in hopeful]
+        self._queue = [arm for arm, price in zip(hopeful, prices) if price <= credit]
+        self._goal, needed, wanted = "", float("inf"), set[int]()
         if hopeful:
-            self._goal = "rehearse" if self._queue else ""
-            needed = kept_states + min(self._price(arm) for arm in hopeful)
+            self._goal, needed = "rehearse" if self._queue else "", min(prices)
+            wanted = {arm.layer_set.first_skipped for arm in self._queue}
         elif costs.best_rate(self._budget, self._hoped) > worth:
-            needed = (kept_states + self._search_price(costs)) * 2**self._failures
-            self._goal = "search" if needed <= credit else ""
-        self.taps = self._everything if self._goal else Taps()
-        self._left = self._interval
-        if not self._goal:
+            needed = self._search_price(costs) * 2**self._failures
+            if needed <= credit:
+                self._goal, wanted = "search", set(range(2 * self._n_layers + 1))
+        self._left, before = self._interval, self.taps
+        self.taps = Taps(verify=tuple(sorted(wanted)))
+        if self.taps != before:
             self._drop_states()
-            if self._choice is None:  # nothing changes before the allowance has grown
-                wait = (needed - credit) / (self._regret / 2)
-                self._left = int(min(max(wait, self._interval), LONGEST_WAIT))
+        if not self._goal and self._choice is None:  # nothing changes before the allowance has grown
+            wait = (needed - credit) / (self._regret / 2)
+            self._left = int(min(max(wait, self._interval), LONGEST_WAIT))
 
-    def _price(self, arm: Arm) -> float:
-        """AR steps that a rehearsal costs."""
-        assert self._costs is not None
-        return self._overhead * self._costs.rehearsal_ms(arm.layer_set, self._rows) / self._costs.ar_ms
+    def _price(self, arm: Arm, costs: Costs) -> float:
+        """AR steps that a rehearsal costs, the states that it needs included."""
+        return TAPPED * self._rows + self._overhead * costs.rehearsal_ms(arm.layer_set) / costs.ar_ms
 
     def _search_price(self, costs: Costs) -> float:
         """AR steps that a search costs, the rehearsals of what it finds included."""
         pair = weights(costs.latency, costs.context, self._weight_cap)
-        found = costs.search_ms(self._rows, self._budget, pair)
-        whole = LayerSet(self._n_layers, frozenset([0]))  # as much as a set that skips early may run
-        rehearsals = self._shortlist * costs.rehearsal_ms(whole, self._rows)
-        return self._overhead * (found + rehearsals) / costs.ar_ms
+        found = self._overhead * costs.search_ms(self._budget, pair) / costs.ar_ms
+        whole = Arm(LayerSet(self._n_layers, frozenset([0])), self._prior.counts)  # as much as a set may run
+        return TAPPED * self._rows * (2 * self._n_layers + 1) + found + self._shortlist * self._price(whole, costs)
 
-    def _costs_at(self, length: int, latency: Latency) -> Costs:
-        if self._costs is None or abs(length - self._costs.context) > NEAR * self._costs.context:
-            self._costs = Costs(latency, self._n_layers, length, self._longest, self.reuse_prefix)
-            self._tables = None
-        return self._costs
+    def _costs_at(self, length: int) -> Costs:
+        """Of a context near this one: a function of the length, so that a resumed run has the same."""
+        assert self._latency is not None
+        near = round(math.log(max(length, 1)) / math.log1p(NEAR))
+        if near not in self._costs:
+            context = round((1 + NEAR) ** near)
+            longest, reuse = self._longest, self.reuse_prefix
+            self._costs[near] = Costs(self._latency, self._n_layers, context, longest, reuse, self._rows)
+        return self._costs[near]
 
     def _tables_of(self, costs: Costs) -> tuple[Array, Array]:
-        """Milliseconds of a drafted token, [arms], and of verifying 0, 1, .. of them, [arms, draft_len + 1]."""
-        if self._tables is None:
+        """Milliseconds of a drafted token, [arms], and of verifying 0, 1, .. of them, [arms, draft_len + 1]; twice."""
+        if costs.context not in self._tables:
             sets = [arm.layer_set for arm in self._arms]
-            self._tables = np.array([costs.draft_ms(s) for s in sets]), np.stack([costs.verify_ms(s) for s in sets])
-        return self._tables
+            made = np.array([costs.draft_ms(s) for s in sets * 2]), np.array([costs.verify_ms(s) for s in sets * 2])
+            self._tables[costs.context] = made
+        return self._tables[costs.context]
 
     def _drop_states(self) -> None:
-        self._states: list[Tensor] = []
-        self._targets: list[Tensor] = []
+        self._seen: list[Verification] = []
         self._kept = 0
-
-    def _keep_states(self, hidden: Tensor, verification: Verification) -> None:
-        """Keep the states and predictions of the tokens that this step committed: the last ones of the cache."""
-        rows = torch.tensor(verification.path, device=hidden.device)
-        self._states.append(hidden.index_select(1, rows))
-        logits = verification.logits
-        self._targets.append(logits.index_select(0, rows.to(logits.device)).argmax(-1))
-        self._kept += len(verification.path)
 
     def _explore(self, length: int, probe: Probe) -> None:
         """Rehearse arms or search, on the last r tokens, and charge it."""
-        states = torch.cat(self._states, dim=1)[:, -self._rows :]
-        target = torch.cat(self._targets)[-self._rows :]
+        self._settle()
+        states, target = self._last_states()
+        tapped, costs = self.taps.verify, self._costs_at(length)
         self._drop_states()
-        self._explored += TAPPED * self._rows
+        self._explored += COLLECTED
         if self._goal == "search":
+            self._explored += TAPPED * self._rows * len(tapped)
             self._search(states, length, probe)
             return
         for arm in self._queue:
-            if (price := self._price(arm)) <= self._credit():
+            if (price := self._price(arm, costs)) <= self._credit():
                 self._explored += price
-                arm.counts += rehearse(probe, self._prior, arm.layer_set, states, target, length)
+                before = states[tapped.index(arm.layer_set.first_skipped)]
+                arm.counts += rehearse(probe, self._prior, arm.layer_set, before, target, length)
                 arm.limit(self._memory)
                 arm.tried = True
 
+    def _last_states(self) -> tuple[Tensor, Tensor]:
+        """States [taps, r, d] and the full model's predictions [r] of the last r committed tokens."""
+        states, targets = [], []
+        for seen in self._seen:
+            assert seen.hidden is not None
+            rows = torch.tensor(seen.path, device=seen.hidden.device)
+            states.append(seen.hidden.index_select(1, rows))
+            targets.append(seen.logits.index_select(0, rows.to(seen.logits.device)))
+        return torch.cat(states, dim=1)[:, -self._rows :], torch.cat(targets).argmax(-1)[-self._rows :]
+
     def _search(self, states: Tensor, length: int, probe: Probe) -> None:
         """KnapSpec's knapsack; the candidates of highest throughput, their rates shrunk, become arms."""
-        costs, rows, prior = self._costs_at(length, probe.latency), states.shape[1], self._prior
+        costs, rows, prior = self._costs_at(length), states.shape[1], self._prior
         pair = weights(probe.latency, length, self._weight_cap)
-        self._explored += self._overhead * costs.search_ms(rows, self._budget, pair) / costs.ar_ms
+        self._explored += self._overhead * costs.search_ms(self._budget, pair) / costs.ar_ms
         self._searches, self._failures = self._searches + 1, self._failures + 1
         knapsack = Knapsack(
             states.float(), length - rows, pair, self._budget, self._min_similarity, True, False, states.dtype
@@ -379,11 +391,10 @@ class Adaptive:
             seen = prior.tally(predicted == agreement.target, confidence)
             arm = Arm(candidates[i].layer_set, prior.counts + self._selected * seen, False, self._searches)
             self._arms.append(arm)
-        self._tables = None
+        self._tables.clear()
 
-    def _estimate(self) -> Estimate:
+    def _estimate(self, length: int) -> Estimate:
         if self._choice is not None:
             choice = self._choice
             return Estimate(choice.arm.acceptance, choice.draft.max_len, 1000 * choice.rate)
-        assert self._costs is not None
-        return Estimate(1.0, 0, 1000 / self._costs.ar_ms)
+        return Estimate(1.0, 0, 1000 / self._costs_at(length).ar_ms)

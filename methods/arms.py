@@ -17,6 +17,7 @@ from torch import Tensor
 from methods.knapsack import n_columns
 from ssd_bench.latency import Latency
 from ssd_bench.layer_set import LayerSet
+from ssd_bench.method import LayerDraft
 from ssd_bench.probe import Probe
 
 Array = NDArray[np.float64]
@@ -76,18 +77,22 @@ class Arm:
             threshold: index of the stop threshold, 0 for none: bins below it end a draft.
             capped: the draft reached its cap, which says nothing about its last token.
         """
-        sure, last = slice(threshold, None), slice(None)
-        if threshold and not capped:
-            last = slice(None, threshold)
-        self._add(1, sure, min(accepted, drafted - 1))
-        if accepted < drafted - 1:
-            self._add(0, sure, 1)
-        else:
-            self._add(int(accepted == drafted), last, 1)
+        counts = self.counts.tolist()  # a step of a small model is short: a few floats are faster without numpy
 
-    def _add(self, outcome: int, bins: slice, tokens: int) -> None:
-        counts = self.counts[outcome, bins]
-        counts *= 1 + tokens / counts.sum()
+        def add(outcome: int, tokens: int, first: int, end: int) -> None:
+            row = counts[outcome]
+            factor = 1 + tokens / sum(row[first:end])
+            row[first:end] = [factor * value for value in row[first:end]]
+
+        n_bins = len(counts[0])
+        add(1, min(accepted, drafted - 1), threshold, n_bins)
+        if accepted < drafted - 1:
+            add(0, 1, threshold, n_bins)
+        elif threshold and not capped:
+            add(int(accepted == drafted), 1, 0, threshold)
+        else:
+            add(int(accepted == drafted), 1, 0, n_bins)
+        self.counts = np.array(counts)
 
     def limit(self, memory: float) -> None:
         """Weigh no more than `memory` tokens, so that the posterior follows the text."""
@@ -96,6 +101,19 @@ class Arm:
     def forget(self, prior: Prior, share: float) -> None:
         """Move a share of the way back to the prior."""
         self.counts += share * (prior.counts - self.counts)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What drafts until the next plan: an arm, its stop threshold (index, 0: none), and what the plan expects of it."""
+
+    arm: Arm
+    threshold: int
+    draft: LayerDraft
+    draft_ms: float
+    verify_ms: list[float]
+    ar_ms: float
+    rate: float
 
 
 def optimistic(counts: Array, deviations: float) -> Array:
@@ -142,19 +160,23 @@ class Costs:
         longest: most drafted tokens.
         reuse: drafting leaves the states before the first skipped sublayer to verification.
 
+        rows: tokens of a rehearsal or search.
+
     Attributes:
         ar_ms: one step of AR.
     """
 
-    def __init__(self, latency: Latency, n_layers: int, context: int, longest: int, reuse: bool):
-        self.latency, self.n_layers, self.context, self._reuse = latency, n_layers, context, reuse
+    def __init__(self, latency: Latency, n_layers: int, context: int, longest: int, reuse: bool, rows: int):
+        self.latency, self.n_layers, self.context, self._reuse, self._rows = latency, n_layers, context, reuse, rows
         table = np.array([latency.pass_ms(n, context) for n in range(1, longest + 2)])
         self._attn, self._mlp, self._rest = table.T
         self.ar_ms = float(n_layers * (self._attn[0] + self._mlp[0]) + self._rest[0])
+        self._over_rows = latency.pass_ms(rows, context)
+        self._draft_rest = latency.draft_rest_ms
 
     def draft_ms(self, layer_set: LayerSet) -> float:
         """One drafted token."""
-        return float(layer_set.n_attn * self._attn[0] + layer_set.n_mlp * self._mlp[0] + self._rest[0])
+        return float(layer_set.n_attn * self._attn[0] + layer_set.n_mlp * self._mlp[0] + self._draft_rest)
 
     def verify_ms(self, layer_set: LayerSet) -> Array:
         """[longest + 1] verification of 0, 1, .. drafted tokens.
@@ -166,25 +188,26 @@ class Costs:
         once = attn * self._attn[0] + mlp * self._mlp[0]
         return once + (self.n_layers - attn) * self._attn + (self.n_layers - mlp) * self._mlp + self._rest
 
-    def rehearsal_ms(self, layer_set: LayerSet, rows: int) -> float:
-        """`rehearse` over r = `rows` tokens."""
-        attn, mlp, rest = self.latency.pass_ms(rows, self.context)
-        run = [i for i in layer_set.kept if i > layer_set.first_skipped]
-        return sum(mlp if i % 2 else attn for i in run) + rest
+    def rehearsal_ms(self, layer_set: LayerSet) -> float:
+        """`rehearse` over r tokens."""
+        attn, mlp, rest = self._over_rows
+        reused = layer_set.first_skipped
+        n_attn, n_mlp = layer_set.n_attn - (reused + 1) // 2, layer_set.n_mlp - reused // 2
+        return n_attn * attn + n_mlp * mlp + rest
 
-    def search_ms(self, rows: int, budget: float, weights: tuple[int, int]) -> float:
-        """The sublayers of a knapsack over r = `rows` tokens, with as many branches as may survive, and its heads."""
+    def search_ms(self, budget: float, weights: tuple[int, int]) -> float:
+        """The sublayers of a knapsack over r tokens, with as many branches as may survive, and its heads."""
         n_sub, reached, total = 2 * self.n_layers, 1, 0.0
         width = n_columns(budget, weights, n_sub)
         for b in range(n_sub):
-            total += self.latency.pass_ms(rows * min(reached, width), self.context)[b % 2]
+            total += self.latency.pass_ms(self._rows * min(reached, width), self.context)[b % 2]
             reached += weights[b % 2]
-        return total + 3 * self.latency.pass_ms(rows, self.context)[2]  # full model, first guesses, settling
+        return total + 3 * self._over_rows[2]  # full model, first guesses, settling
 
     def best_rate(self, budget: float, acceptance: float) -> float:
         """Tokens per millisecond of a set that skips all that the budget allows, at this acceptance below 1."""
         sublayers = self.ar_ms - self._rest[0]
-        draft = (1 - budget) * sublayers + self._rest[0]
+        draft = (1 - budget) * sublayers + self._draft_rest
         nodes = np.arange(len(self._rest))
         verify = self.n_layers * (self._attn + self._mlp) + self._rest
         tokens = (1 - acceptance ** (nodes + 1)) / (1 - acceptance)
@@ -195,12 +218,11 @@ def rehearse(probe: Probe, prior: Prior, layer_set: LayerSet, states: Tensor, ta
     """Counts [2, bins] of what a set would have drafted for the last r committed tokens: one pass, without decoding.
 
     Args:
-        states: [2L+1, r, d] the full model's.
+        states: [r, d] the full model's, entering the first skipped sublayer.
         target: [r] its predictions.
         length: committed positions, the r tokens included.
     """
-    first, rows = layer_set.first_skipped, states.shape[1]
-    hidden = states[first][None]
+    first, rows, hidden = layer_set.first_skipped, len(states), states[None]
     for i in layer_set.kept:
         if i > first:
             hidden = probe.apply_sublayer(i, hidden, length - rows)

@@ -36,7 +36,7 @@ FULL, ROOM, SUBLAYERS = LayerSet.full(LAYERS), 100, 2 * LAYERS
 def latency(rest: float, growth: float = 0.1) -> Latency:
     """Sublayers of 1 ms over one node, `growth` more for each further one; `rest` ms beside them."""
     times = [NodeTimes(n, 0.0, 1 + growth * (n - 1), 1 + growth * (n - 1), rest) for n in (1, 64)]
-    return Latency(1.0, 0.0, 1.0, passes=tuple(times))
+    return Latency(1.0, 0.0, 1.0, passes=tuple(times), draft_rest_ms=rest)
 
 
 CHEAP, DEAR = latency(0.05), latency(500.0)  # a drafted token costs a fraction of an AR step; nearly all of it
@@ -80,7 +80,7 @@ class Play:
         method.start(Prefill([1] * self.length, None))
 
     def step(self) -> object:
-        method, costs = self.method, Costs(self.probe.latency, LAYERS, self.length, 20, True)
+        method, costs = self.method, Costs(self.probe.latency, LAYERS, self.length, 20, True, 3)
         proposal = method.propose(Context(1, self.length, [0], ROOM))
         drafted, accepted, spent = 0, 0, costs.ar_ms
         if isinstance(proposal, LayerDraft):
@@ -92,7 +92,7 @@ class Play:
         self.worst = max(self.worst, spent / costs.ar_ms)
         self.length += accepted + 1
         tree = TokenTree.chain([0] * (drafted + 1))
-        hidden = torch.ones(SUBLAYERS + 1, len(tree), 4) if method.taps.verify else None
+        hidden = torch.ones(len(method.taps.verify), len(tree), 4) if method.taps.verify else None
         logits = torch.eye(1, VOCAB).repeat(len(tree), 1)
         path = range(accepted + 1)
         seen = Verification(1, tree, path, [0] * len(path), self.length, logits, hidden)
@@ -181,14 +181,14 @@ def test_optimism_raises_the_acceptance_by_deviations_of_a_beta() -> None:
 
 def test_costs_are_those_of_all_parts() -> None:
     """AR is verification of nothing; an exit leaves the blocks before it to one node; a rehearsal runs the rest."""
-    costs, exit_set = Costs(latency(2.0), LAYERS, 10, 4, True), LayerSet.exit(LAYERS, 1)
+    costs, exit_set = Costs(latency(2.0), LAYERS, 10, 4, True, 5), LayerSet.exit(LAYERS, 1)
     assert costs.ar_ms == pytest.approx(SUBLAYERS + 2)
     assert costs.draft_ms(exit_set) == pytest.approx(2 + 2) and costs.draft_ms(FULL) == pytest.approx(costs.ar_ms)
     assert costs.verify_ms(exit_set) == pytest.approx([costs.ar_ms + 6 * 0.1 * k for k in range(5)])
-    whole = Costs(latency(2.0), LAYERS, 10, 4, False).verify_ms(exit_set)
+    whole = Costs(latency(2.0), LAYERS, 10, 4, False, 5).verify_ms(exit_set)
     assert whole == pytest.approx([costs.ar_ms + 8 * 0.1 * k for k in range(5)])
-    assert costs.rehearsal_ms(exit_set, 5) == pytest.approx(2)
-    assert costs.rehearsal_ms(LayerSet(LAYERS, frozenset([1, 3])), 5) == pytest.approx(5 * 1.4 + 2)
+    assert costs.rehearsal_ms(exit_set) == pytest.approx(2)
+    assert costs.rehearsal_ms(LayerSet(LAYERS, frozenset([1, 3]))) == pytest.approx(5 * 1.4 + 2)
 
 
 @pytest.mark.parametrize("seed", range(30))
@@ -201,8 +201,9 @@ def test_the_choice_is_the_grids_best_and_never_below_ar(seed: int) -> None:
         arm.counts = np.array([[rng.random() for _ in range(5)], [5 * rng.random() for _ in range(5)]])
         arm.tried = rng.random() < 0.8
     method.start(Prefill([1] * 30, None))
-    method._plan(30, profile)
-    costs = Costs(profile, LAYERS, 30, 5, method.reuse_prefix)
+    method._use(profile)
+    method._plan(30)
+    costs = Costs(profile, LAYERS, 30, 5, method.reuse_prefix, 3)
     best = {}
     for arm in method._arms:
         sets = np.array([costs.draft_ms(arm.layer_set)]), costs.verify_ms(arm.layer_set)[None]
@@ -222,7 +223,7 @@ def test_it_drafts_where_drafts_are_cheap_and_right() -> None:
     play = Play(ready(), FakeProbe(CHEAP, agrees=True), rate=0.95)
     for _ in range(100):
         play.step()
-    assert play.sets and play.ms < 0.8 * play.tokens * Costs(CHEAP, LAYERS, 20, 1, True).ar_ms
+    assert play.sets and play.ms < 0.8 * play.tokens * Costs(CHEAP, LAYERS, 20, 1, True, 3).ar_ms
 
 
 def test_it_is_ar_where_a_draft_costs_a_target_step() -> None:
@@ -238,13 +239,13 @@ def test_it_is_ar_where_a_draft_costs_a_target_step() -> None:
 def test_losses_stay_within_the_allowance(agrees: bool, rate: float) -> None:
     """Rehearsals that promise everything and drafts that keep nothing: bounded by stake, regret and one step more."""
     method = ready(stake=4, regret=0.02)
-    play, costs = Play(method, FakeProbe(CHEAP, agrees), rate), Costs(CHEAP, LAYERS, 20, 10, True)
+    play, costs = Play(method, FakeProbe(CHEAP, agrees), rate), Costs(CHEAP, LAYERS, 20, 10, True, 3)
     for _ in range(600):
         play.step()
         lost = play.ms / costs.ar_ms - play.tokens + method._explored
         assert lost <= 4 + 0.02 * play.tokens + play.worst
     assert method._gain == pytest.approx(play.tokens - play.ms / costs.ar_ms, abs=1e-6)
-    assert method._explored <= (4 + 0.02 * play.tokens) / 2 + method._profit * max(0.0, method._gain) + play.worst
+    assert method._explored <= 4 + 0.02 * play.tokens / 2 + method._profit * max(0.0, method._gain) + play.worst
     if not agrees:
         assert not play.sets
 
@@ -258,7 +259,7 @@ def test_searches_that_bring_nothing_become_rare() -> None:
         event = play.step()
         if method._searches > before:
             at.append(play.tokens)
-            assert event is not None and method._estimate().draft_len == 0
+            assert event is not None and method._estimate(play.length).draft_len == 0
     assert len(at) >= 4 and not play.sets and method._failures == method._searches == len(at) - 1
     assert at[-1] - at[-2] > 1.5 * (at[-2] - at[-3]) and len(method._arms) <= method._pool
 
@@ -278,6 +279,7 @@ def test_a_search_adds_candidates_of_the_knapsack(decoders: Load) -> None:
     probe.latency = latency(0.5)
     method = ready(rows=4, min_similarity=-1.0, shortlist=2, selected=0.5)
     method.start(Prefill([1], None))
+    method._use(probe.latency)
     given = len(method._arms)
     method._search(states, 15, probe)
     found = method._arms[given:]
@@ -299,7 +301,7 @@ def test_a_rehearsal_is_what_the_set_would_have_drafted(skipped: tuple[int, ...]
     """The same predictions as running the whole subset alone; the full model agrees with itself."""
     states, probe = history(decoders("llama"))
     layer_set, target = LayerSet(LAYERS, frozenset(skipped)), probe.predict(states[-1])
-    counts = rehearse(probe, Prior([0.3, 0.6], 1.0), layer_set, states, target, 15)
+    counts = rehearse(probe, Prior([0.3, 0.6], 1.0), layer_set, states[layer_set.first_skipped], target, 15)
     ids, confidence = probe.predict_confident(rerun(states, probe, layer_set))
     assert np.array_equal(counts, Prior([0.3, 0.6], 1.0).tally(ids == target, confidence))
     assert counts.sum() == 4 and (skipped or counts[0].sum() == 0)
