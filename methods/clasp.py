@@ -22,10 +22,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from methods.similarity import mean_cosine
+from methods.similarity import directions, mean_cosine
 from ssd_bench.errors import ConfigError, refuse
 from ssd_bench.layer_set import LayerSet
 from ssd_bench.method import Context, Estimate, LayerDraft, ModelDims, Prefill, Sample, Taps, Verification
@@ -158,7 +160,7 @@ def choose(states: Tensor, count: int, prefix_len: int, probe: Probe, protect: b
     n_layers = len(states) - 1
     free = [not protect or 0 < b < n_layers - 1 for b in range(n_layers)]
     hidden = states[:1].repeat(count + 1, 1)  # row i of g; columns that no candidate reached hold anything
-    skips = torch.zeros(n_layers, count + 1, dtype=torch.bool, device=states.device)
+    skips, toward = np.zeros((n_layers, count + 1), dtype=bool), directions(states)
     for b, target in enumerate(states[1:]):
         low = max(1, count - sum(free[b + 1 :]))  # below it, too few blocks are left to skip
         high = min(count, sum(free[:b]))  # above it, no candidate enters
@@ -170,23 +172,24 @@ def choose(states: Tensor, count: int, prefix_len: int, probe: Probe, protect: b
                 run = probe.apply_sublayer(i, run, prefix_len)
             executed[low : high + 1] = run[:, 0]
         if free[b]:
-            skips[b] = _skips(executed, hidden, target, low, high)
-        hidden = torch.where(skips[b, :, None], hidden.roll(1, 0), executed)
+            skips[b] = _skips(executed, hidden, toward[b + 1], low, high)
+        moved = torch.from_numpy(skips[b]).to(states.device)
+        hidden = torch.where(moved[:, None], hidden.roll(1, 0), executed)
     return Choice(_backtrack(skips.tolist(), count), hidden[count])
 
 
-def _skips(executed: Tensor, entering: Tensor, target: Tensor, low: int, high: int) -> Tensor:
-    """Per column, whether skipping the block is at least as close to the target [d] as executing it.
+def _skips(executed: Tensor, entering: Tensor, direction: Tensor, low: int, high: int) -> NDArray[np.bool_]:
+    """Per column, whether skipping the block is at least as close to the target's `directions` [d] as executing it.
 
     Args:
         executed: [M+1, d] streams after the block, by blocks skipped; candidates in column 0 and low..high.
         entering: [M+1, d] streams before it; skipping moves them one column on.
     """
     top = min(len(executed) - 1, high + 1)
-    cosines = torch.full((2, len(executed)), float("-inf"), device=executed.device)
-    cosines[0, 0] = float("inf")  # column 0 skips nothing
-    cosines[0, low : high + 1] = mean_cosine(executed[low : high + 1, None], target[None])
-    cosines[1, low : top + 1] = mean_cosine(entering[low - 1 : top, None], target[None])
+    cosines = np.full((2, len(executed)), -np.inf, dtype=np.float32)
+    cosines[0, 0] = np.inf  # column 0 skips nothing
+    cosines[0, low : high + 1] = mean_cosine(executed[low : high + 1, None], direction[None]).cpu().numpy()
+    cosines[1, low : top + 1] = mean_cosine(entering[low - 1 : top, None], direction[None]).cpu().numpy()
     return ~(cosines[0] > cosines[1])
 
 

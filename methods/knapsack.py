@@ -8,13 +8,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from methods.similarity import mean_cosine
+from methods.similarity import directions, mean_cosine
 from ssd_bench.latency import Latency
 from ssd_bench.layer_set import LayerSet
 from ssd_bench.probe import Probe
+
+Columns = NDArray[np.int64]
 
 
 class Agreement:
@@ -131,72 +135,62 @@ class Knapsack:
         n_sub = self.states.shape[0] - 1
         width = n_columns(self.budget, self.weights, n_sub)
         protected = 2 if self.protect else 0
-        columns = [0]
+        columns, toward = np.zeros(1, dtype=np.int64), directions(self.states)
         hidden = self.states[protected].to(self.dtype)[None]
-        skips: list[list[bool]] = [[False] * width for _ in range(protected)]
-        scores = torch.ones(1)
+        skips = np.zeros((n_sub, width), dtype=bool)
+        scores = np.ones(1, dtype=np.float32)
         for b in range(protected, n_sub):
-            target = self.states[b + 1]
             executed = self._execute(probe, b, hidden, columns)
-            skipping = b < n_sub - protected
-            columns, hidden, skip, scores = self._row(
-                columns, hidden, executed, target, self.weights[b % 2], width, skipping
-            )
-            skips.append(skip)
-            if not columns:
+            weight = self.weights[b % 2] if b < n_sub - protected else width  # a weight that no column has room for
+            columns, hidden, skips[b], scores = self._row(columns, hidden, executed, toward[b + 1], weight, width)
+            if not len(columns):
                 return []
         return [
-            Candidate(self._backtrack(skips, j), j, float(score), stream)
-            for j, score, stream in zip(columns, scores.tolist(), hidden)
+            Candidate(self._backtrack(skips, j), j, score, stream)
+            for j, score, stream in zip(columns.tolist(), scores.tolist(), hidden)
         ]
 
-    def _execute(self, probe: Probe, b: int, hidden: Tensor, columns: list[int]) -> Tensor:
+    def _execute(self, probe: Probe, b: int, hidden: Tensor, columns: Columns) -> Tensor:
         """Sublayer b over every branch; column 0 is the full model, whose stream is known (paper, App. C)."""
         known = self.states[b + 1].to(self.dtype)[None]
-        if columns == [0]:
+        if columns[-1] == 0:
             return known
-        if columns[0] != 0:
-            return probe.apply_sublayer(b, hidden, self.prefix_len)
         executed = probe.apply_sublayer(b, hidden, self.prefix_len)
-        executed[0] = known[0]
+        if columns[0] == 0:
+            executed[:1] = known
         return executed
 
     def _row(
-        self,
-        columns: list[int],
-        hidden: Tensor,
-        executed: Tensor,
-        target: Tensor,
-        weight: int,
-        width: int,
-        skipping: bool,
-    ) -> tuple[list[int], Tensor, list[bool], Tensor]:
+        self, columns: Columns, hidden: Tensor, executed: Tensor, direction: Tensor, weight: int, width: int
+    ) -> tuple[Columns, Tensor, NDArray[np.bool_], NDArray[np.float32]]:
         """The next row from the executed and the skipped branches: per weight, the one of higher cosine."""
-        gone = float("-inf")
-        cells = torch.full((2, width), gone)  # mean cosine of executing into / skipping into each weight
-        cells[0, columns] = mean_cosine(executed, target).cpu()
-        if skipping:
-            reached = [j for j in columns if j + weight < width]
-            if reached:
-                cells[1, [j + weight for j in reached]] = mean_cosine(hidden[: len(reached)], target).cpu()
-        kept = cells > self.min_similarity if self.strict else cells >= self.min_similarity
-        cells = cells.masked_fill(~kept, gone)
-        skip = (cells[1] > cells[0]).tolist()  # ties execute
-        best = cells.amax(0)
-        survivors = torch.nonzero(best > gone).flatten().tolist()
-        at = {j: k for k, j in enumerate(columns)}
-        streams = executed.index_select(0, self._at([at.get(j, 0) for j in survivors]))
-        moved = [k for k, j in enumerate(survivors) if skip[j]]
-        streams[self._at(moved)] = hidden.index_select(0, self._at([at[survivors[k] - weight] for k in moved]))
+        gone = -np.inf
+        cells = np.full((2, width), gone, dtype=np.float32)  # mean cosine of executing into / skipping into each weight
+        cells[0, columns] = mean_cosine(executed, direction).cpu().numpy()
+        reached = columns[columns + weight < width]  # the first ones: columns ascend
+        if len(reached):
+            cells[1, reached + weight] = mean_cosine(hidden[: len(reached)], direction).cpu().numpy()
+        too_far = cells <= self.min_similarity if self.strict else cells < self.min_similarity
+        cells[too_far] = gone
+        skip = cells[1] > cells[0]  # ties execute
+        best = cells.max(0)
+        survivors = np.flatnonzero(best > gone)
+        at = np.zeros(width, dtype=np.int64)
+        at[columns] = np.arange(len(columns))
+        streams = executed.index_select(0, self._on_device(at[survivors]))
+        moved = np.flatnonzero(skip[survivors])
+        if len(moved):
+            origins = hidden.index_select(0, self._on_device(at[survivors[moved] - weight]))
+            streams.index_copy_(0, self._on_device(moved), origins)
         return survivors, streams, skip, best[survivors]
 
-    def _at(self, indices: list[int]) -> Tensor:
-        return torch.tensor(indices, dtype=torch.long, device=self.states.device)
+    def _on_device(self, indices: Columns) -> Tensor:
+        return torch.from_numpy(indices).to(self.states.device)
 
-    def _backtrack(self, skips: list[list[bool]], j: int) -> LayerSet:
+    def _backtrack(self, skips: NDArray[np.bool_], j: int) -> LayerSet:
         skipped = []
         for b in range(len(skips) - 1, -1, -1):
-            if skips[b][j]:
+            if skips[b, j]:
                 skipped.append(b)
                 j -= self.weights[b % 2]
         return LayerSet(len(skips) // 2, frozenset(skipped))

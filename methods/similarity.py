@@ -7,12 +7,17 @@ import torch.nn.functional as F
 from torch import Tensor
 
 
-def mean_cosine(branches: Tensor, target: Tensor) -> Tensor:
-    """Mean over tokens of the cosine between branches [B, r, d] and the full model's stream [r, d].
+def directions(states: Tensor) -> Tensor:
+    """Float32 unit vectors of the full model's streams [..., d], to compare branches with."""
+    return F.normalize(states.float(), dim=-1)
+
+
+def mean_cosine(branches: Tensor, direction: Tensor) -> Tensor:
+    """Mean over tokens of the cosine between branches [B, r, d] and the full model's `directions` [r, d].
 
     Returns:
         [B] float32, whatever the streams' dtype: half precision would make ties of near-equal branches.
     """
     branches = branches.float()
-    products = torch.einsum("brd,rd->br", branches, F.normalize(target.float(), dim=-1))
+    products = torch.bmm(branches.transpose(0, 1), direction.unsqueeze(-1)).squeeze(-1).t()
     return (products / torch.linalg.vector_norm(branches, dim=-1).clamp_(min=1e-12)).mean(-1)

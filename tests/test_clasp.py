@@ -19,7 +19,7 @@ from transformers import LlamaConfig
 
 from methods.ar import AR
 from methods.clasp import CLaSp, choose
-from methods.similarity import mean_cosine
+from methods.similarity import directions, mean_cosine
 from ssd_bench.checkpoint import Checkpoint
 from ssd_bench.errors import ConfigError
 from ssd_bench.kernels import select
@@ -90,7 +90,7 @@ def alone(states: Tensor, probe: Probe, layer_set: LayerSet) -> Tensor:
 
 
 def cosine(stream: Tensor, target: Tensor) -> float:
-    return mean_cosine(stream[None, None], target[None]).item()
+    return mean_cosine(stream[None, None], directions(target[None])).item()
 
 
 def by_the_recurrence(states: Tensor, probe: Probe, count: int) -> tuple[LayerSet, Tensor]:

@@ -13,7 +13,7 @@ from torch import Tensor
 from methods.ar import AR
 from methods.knapsack import Agreement, Candidate, Knapsack, weights
 from methods.knapspec import KnapSpec
-from methods.similarity import mean_cosine
+from methods.similarity import directions, mean_cosine
 from ssd_bench.engine import SCRATCH, Engine, Generation
 from ssd_bench.errors import ConfigError
 from ssd_bench.latency import Latency
@@ -79,7 +79,7 @@ def test_candidates_are_what_their_sets_compute(family: str, pair: tuple[int, in
         assert weight(candidate.layer_set, pair) == candidate.weight <= sum(pair) * LAYERS // 2
         alone = rerun(states, probe, candidate.layer_set)
         assert torch.allclose(alone, candidate.hidden, atol=1e-5)
-        assert mean_cosine(alone[None], states[-1].float()).item() == pytest.approx(candidate.similarity, abs=1e-5)
+        assert mean_cosine(alone[None], directions(states[-1])).item() == pytest.approx(candidate.similarity, abs=1e-5)
 
 
 def test_zero_weight_is_the_full_model(decoders: Load) -> None:
@@ -103,7 +103,7 @@ def test_dp_is_at_most_brute_force(seed: int, decoders: Load) -> None:
         for skipped in combinations(range(2 * LAYERS), size):
             layer_set = LayerSet(LAYERS, frozenset(skipped))
             if weight(layer_set, pair) <= 6:
-                value = mean_cosine(rerun(states, probe, layer_set)[None], states[-1].float()).item()
+                value = mean_cosine(rerun(states, probe, layer_set)[None], directions(states[-1])).item()
                 best[weight(layer_set, pair)] = max(value, best.get(weight(layer_set, pair), -1.0))
     found = {c.weight: c.similarity for c in solve(states, probe, pair)}
     assert found.keys() == best.keys()
@@ -121,7 +121,7 @@ def test_dp_beats_greedy_removal_mostly(decoders: Load) -> None:
         for j in range(1, LAYERS + 1):
             options = [skipped | {i} for i in range(2 * LAYERS) if i not in skipped]
             scored = [
-                (mean_cosine(rerun(states, probe, LayerSet(LAYERS, s))[None], states[-1].float()).item(), s)
+                (mean_cosine(rerun(states, probe, LayerSet(LAYERS, s))[None], directions(states[-1])).item(), s)
                 for s in options
             ]
             value, skipped = max(scored, key=lambda pair: pair[0])
