@@ -161,43 +161,35 @@ def choose(states: Tensor, count: int, prefix_len: int, probe: Probe, protect: b
     free = [not protect or 0 < b < n_layers - 1 for b in range(n_layers)]
     hidden = states[:1].repeat(count + 1, 1)  # row i of g; columns that no candidate reached hold anything
     skips, toward = np.zeros((n_layers, count + 1), dtype=bool), directions(states)
-    for b, target in enumerate(states[1:]):
+    for b in range(n_layers):
         low = max(1, count - sum(free[b + 1 :]))  # below it, too few blocks are left to skip
         high = min(count, sum(free[:b]))  # above it, no candidate enters
-        executed = hidden.clone()
-        executed[0] = target
-        if low <= high:
+        executed = max(0, high + 1 - low)
+        pool = [states[b + 1 : b + 2], hidden]  # what a column of the next row may be: x_i, executed, or skipped into
+        if executed:
             run = hidden[low : high + 1, None]
             for i in (2 * b, 2 * b + 1):
                 run = probe.apply_sublayer(i, run, prefix_len)
-            executed[low : high + 1] = run[:, 0]
+            pool.insert(1, run[:, 0])
+        streams = torch.cat(pool)
+        at = np.zeros(count + 1, dtype=np.int64)
+        at[low : high + 1] = np.arange(1, executed + 1)
         if free[b]:
-            skips[b] = _skips(executed, hidden, toward[b + 1], low, high)
-        moved = torch.from_numpy(skips[b]).to(states.device)
-        hidden = torch.where(moved[:, None], hidden.roll(1, 0), executed)
-    return Choice(_backtrack(skips.tolist(), count), hidden[count])
+            cosines = mean_cosine(streams[:, None], toward[b + 1 : b + 2]).cpu().numpy()
+            columns = np.arange(low, min(count, high + 1) + 1)
+            skipping = executed + columns  # g[i-1, j-1]
+            executing = np.where(columns <= high, cosines[at[columns]], -np.inf)
+            skips[b, columns] = cosines[skipping] >= executing
+            at[columns] = np.where(skips[b, columns], skipping, at[columns])
+        hidden = streams.index_select(0, torch.from_numpy(at).to(states.device))
+    return Choice(_backtrack(skips, count), hidden[count])
 
 
-def _skips(executed: Tensor, entering: Tensor, direction: Tensor, low: int, high: int) -> NDArray[np.bool_]:
-    """Per column, whether skipping the block is at least as close to the target's `directions` [d] as executing it.
-
-    Args:
-        executed: [M+1, d] streams after the block, by blocks skipped; candidates in column 0 and low..high.
-        entering: [M+1, d] streams before it; skipping moves them one column on.
-    """
-    top = min(len(executed) - 1, high + 1)
-    cosines = np.full((2, len(executed)), -np.inf, dtype=np.float32)
-    cosines[0, 0] = np.inf  # column 0 skips nothing
-    cosines[0, low : high + 1] = mean_cosine(executed[low : high + 1, None], direction[None]).cpu().numpy()
-    cosines[1, low : top + 1] = mean_cosine(entering[low - 1 : top, None], direction[None]).cpu().numpy()
-    return ~(cosines[0] > cosines[1])
-
-
-def _backtrack(skips: list[list[bool]], j: int) -> LayerSet:
+def _backtrack(skips: NDArray[np.bool_], j: int) -> LayerSet:
     """The set of the last row's cell j, from the bits of every cell."""
     blocks = []
     for b in reversed(range(len(skips))):
-        if skips[b][j]:
+        if skips[b, j]:
             blocks.append(b)
             j -= 1
     return LayerSet.skipping(len(skips), attn=blocks, mlp=blocks)

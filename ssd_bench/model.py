@@ -149,6 +149,7 @@ class Decoder:
         self.all_sublayers = tuple(range(2 * arch.n_layers))
         self._spread = len(set(self.devices)) > 1
         self._tables: tuple[Tensor, Tensor] | None = None
+        self._branch_tables: tuple[tuple[object, ...], Tensor, Tensor] | None = None
 
     @classmethod
     def load(cls, checkpoint: Checkpoint, dtype: torch.dtype, devices: Sequence[torch.device], ops: Ops) -> Decoder:
@@ -176,6 +177,7 @@ class Decoder:
 
     def new_cache(self, capacity: int) -> KVCache:
         """An empty cache of `capacity` rows, with rotary tables that reach as far."""
+        self._branch_tables = None
         self._tables = tuple(t.to(self.device) for t in tables(*self._rope, capacity))  # type: ignore[assignment]
         return KVCache(self.devices, self.arch.n_kv_heads, self.arch.head_dim, capacity, self.dtype)
 
@@ -316,13 +318,21 @@ class Decoder:
                 self._attend_branches(block, part, cache.keys[i // 2], cache.values[i // 2], prefix_len)
         return streams.to(hidden.device)
 
+    def _branch_positions(self, b: int, r: int, prefix_len: int, device: torch.device) -> tuple[Tensor, Tensor]:
+        """Rotary tables [B * r, D] of r positions from `prefix_len` on, B times; kept, since a search asks 2L times."""
+        assert self._tables is not None, "new_cache comes first"
+        key, kept = (r, prefix_len, device), self._branch_tables
+        if kept is None or kept[0] != key or len(kept[1]) < b * r:
+            positions = (t.narrow(0, prefix_len, r).to(device) for t in self._tables)
+            cos, sin = (t.expand(b, r, -1).reshape(b * r, -1).contiguous() for t in positions)
+            kept = self._branch_tables = key, cos, sin
+        return kept[1].narrow(0, 0, b * r), kept[2].narrow(0, 0, b * r)
+
     def _attend_branches(self, block: Block, streams: Tensor, keys: Tensor, values: Tensor, prefix_len: int) -> None:
         """Attention of a block, in place, over streams [B, r, d]; keys and values [Hkv, cap, D] are its cache."""
-        assert self._tables is not None, "new_cache comes first"
         b, r, _ = streams.shape
         flat = streams.flatten(0, 1)
-        positions = (t.narrow(0, prefix_len, r).to(flat.device) for t in self._tables)
-        cos, sin = (t.expand(b, r, -1).reshape(b * r, -1).contiguous() for t in positions)
+        cos, sin = self._branch_positions(b, r, prefix_len, flat.device)
         rows = keys.new_empty(2, self.arch.n_kv_heads, b * r, self.arch.head_dim)
         query = self._project(block, flat, cos, sin, rows[0], rows[1], 0)
         attended = self.ops.attend_branches(query, keys, values, prefix_len, rows[0], rows[1], b)
