@@ -10,7 +10,7 @@ import json
 import shlex
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from functools import partial
@@ -29,8 +29,9 @@ from methods.knapspec import KnapSpec
 from ssd_bench import latency, provenance
 from ssd_bench.command import command
 from ssd_bench.engine import Engine
+from ssd_bench.kv_cache import KVCache
 from ssd_bench.method import Method
-from ssd_bench.model import PREFILL_CHUNK
+from ssd_bench.model import PREFILL_CHUNK, Decoder
 from ssd_bench.probe import Probe
 from ssd_bench.run import Plan, load_engine, plan
 from ssd_bench.sampling import Decoding
@@ -207,21 +208,23 @@ def _policy(planned: Plan, engine: Engine) -> dict[str, Any]:
 
 
 class _Counting(Probe):
-    """A probe that counts the tokens, over all branches, that pass through a sublayer."""
+    """A probe that notes every sublayer that it applies, and to how many tokens over all branches."""
 
-    rows = 0
+    def __init__(self, decoder: Decoder, cache: KVCache):
+        super().__init__(decoder, cache)
+        self.passes: list[tuple[int, int]] = []
 
     def apply_sublayer(self, i: int, hidden: Tensor, prefix_len: int) -> Tensor:
-        self.rows += hidden.shape[0] * hidden.shape[1]
+        self.passes.append((i, hidden.shape[0] * hidden.shape[1]))
         return super().apply_sublayer(i, hidden, prefix_len)
 
 
 @torch.inference_mode()
 def _searches(planned: Plan, engine: Engine) -> dict[str, dict[str, float]]:
-    """One KnapSpec and one CLaSp search after 1k tokens beside a full forward over as many tokens as pass through them.
+    """One KnapSpec and one CLaSp search after 1k tokens beside a plain forward over as many tokens.
 
-    A search that puts n tokens through each of 2L sublayers on average holds n tokens. Both sides read the same
-    weights; what a search does besides (cosines, choices, LM head) is what its ratio is above 1.
+    Each sublayer of that forward gets as many tokens as the search put through it, over all branches. So both sides
+    multiply the same matrices; what a search does besides (cosines, choices, LM head) is what its ratio is above 1.
     """
     decoder, cache, n_sub = engine.decoder, engine.cache, 2 * planned.dims.n_layers
     length = min(SEARCH_CONTEXT, engine.context // 2)
@@ -240,9 +243,9 @@ def _searches(planned: Plan, engine: Engine) -> dict[str, dict[str, float]]:
         counting = _Counting(decoder, cache)
         counting.latency = engine.probe.latency
         search(counting)
-        tokens = max(1, round(counting.rows / n_sub))
+        tokens = max(1, round(sum(n for _, n in counting.passes) / n_sub))
         runs: dict[str, Callable[[], Any]] = {
-            "search": partial(search, engine.probe), "plain": partial(_plain, engine, tokens, length),
+            "search": partial(search, engine.probe), "plain": partial(_plain, engine, counting.passes, length),
         }  # fmt: skip
         times = _interleaved(runs, decoder.device, ROUNDS)
         ratios = [ours / theirs for ours, theirs in zip(times["search"], times["plain"])]
@@ -254,13 +257,14 @@ def _searches(planned: Plan, engine: Engine) -> dict[str, dict[str, float]]:
     return found
 
 
-def _plain(engine: Engine, n: int, context: int) -> None:
-    """All sublayers over n tokens after `context` others, in chunks as in a prefill, without the LM head."""
+def _plain(engine: Engine, passes: Sequence[tuple[int, int]], context: int) -> None:
+    """Sublayers, each over a number of tokens after `context` others, in chunks as in a prefill."""
     decoder = engine.decoder
-    for chunk in torch.arange(context, context + n).split(PREFILL_CHUNK):
-        tokens = torch.zeros(len(chunk), dtype=torch.long, device=decoder.device)
-        nodes = decoder.nodes(len(chunk), int(chunk[0]))
-        decoder.forward(decoder.embed(tokens), nodes, engine.cache, decoder.all_sublayers)
+    streams = decoder.embed(torch.zeros(PREFILL_CHUNK, dtype=torch.long, device=decoder.device))
+    for sublayer, n in passes:
+        for chunk in range(0, n, PREFILL_CHUNK):
+            length = min(PREFILL_CHUNK, n - chunk)
+            decoder.forward(streams[:length], decoder.nodes(length, context), engine.cache, (sublayer,))
 
 
 def _outside_share(planned: Plan, engine: Engine) -> float:

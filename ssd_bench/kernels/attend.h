@@ -15,6 +15,7 @@ constexpr int64_t kMaxSplits = 16;                // per kv head; fixed, so resu
 constexpr int64_t kManySplits = 4;                // likewise for prompts, whose states are large and work is plenty
 constexpr int64_t kManyNodes = 64;
 constexpr int64_t kGroup = 192;                   // queries of branches that read one conversion of the prefix
+constexpr int64_t kFewTasks = 6;
 constexpr float kMinusInf = -std::numeric_limits<float>::infinity();
 static_assert(kBlock % (VL * kScored) == 0, "a block is a whole number of register tiles");
 
@@ -310,7 +311,8 @@ void attend(const Attention<T>& a, float* out) {
 // from the cache. A task is one kv head's queries of some branches, so that the prefix is converted once for them.
 template <class T>
 void attend_branches(const Attention<T>& a, const T* own_k, const T* own_v, int64_t r, float* out) {
-  const int64_t branches = a.n / r, size = std::max<int64_t>(1, kGroup / (r * a.G));
+  const int64_t branches = a.n / r, parts = ceil_div(kFewTasks, a.Hkv);  // per kv head, at least, to share them out
+  const int64_t size = std::max<int64_t>(1, std::min(kGroup / (r * a.G), ceil_div(branches, parts)));
   const int64_t groups = ceil_div(branches, size), node = a.Hkv * a.G * a.D, stride = a.state_size();
   run_tasks(a.Hkv * groups, true, [&](int64_t t) {
     static thread_local Scratch scratch;
