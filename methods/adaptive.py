@@ -29,7 +29,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from methods.arms import Arm, Array, Choice, Costs, Prior, optimistic, rehearse, throughput
+from methods.arms import Arm, Array, Choice, Costs, Prior, optimistic, promises, rehearse, throughput
 from methods.fixed_layers import pattern_set
 from methods.knapsack import Agreement, Knapsack, weights
 from ssd_bench.errors import ConfigError, refuse
@@ -145,6 +145,9 @@ class Adaptive:
         self._tables: dict[int, tuple[Array, Array]] = {}
         self._tokens, self._gain, self._explored = 0, 0.0, 0.0  # the ledger; the last two in AR steps
         self._searches = self._failures = 0
+        self._choice: Choice | None = None
+        self._drafted: Choice | None = None
+        self._goal, self._left = "", 0
         self._outcomes: list[tuple[Arm, int, int, int, bool]] = []
 
     def prepare(self, probe: Probe, samples: Sequence[Sample]) -> None:
@@ -152,14 +155,14 @@ class Adaptive:
         self._use(probe.latency)
 
     def start(self, prefill: Prefill) -> None:
-        """Arms and ledger last; the states that a rehearsal would run on do not."""
+        """Arms and ledger last, and a wait for the allowance; the states that a rehearsal would run on do not."""
         self._settle()
         for arm in self._arms:
             arm.forget(self._prior, self._forget)
-        self._choice: Choice | None = None
-        self._drafted: Choice | None = None
-        self._goal, self._left = "", 0
         self._drop_states()
+        if self._waiting():
+            return
+        self._choice, self._goal, self._left = None, "", 0
         if self._latency is not None:
             self._plan(len(prefill.prompt))
 
@@ -197,7 +200,8 @@ class Adaptive:
         self._settle()
         arms = [(sorted(a.layer_set.skipped), a.counts.tolist(), a.tried, a.born) for a in self._arms]
         ledger = self._tokens, self._gain, self._explored, self._searches, self._failures
-        return json.dumps({"arms": arms, "ledger": ledger}).encode()
+        left = self._left if self._waiting() else 0
+        return json.dumps({"arms": arms, "ledger": ledger, "left": left}).encode()
 
     def restore(self, state: bytes) -> None:
         """Continue with those arms and that ledger."""
@@ -208,6 +212,11 @@ class Adaptive:
         ]
         self._tables.clear()
         self._tokens, self._gain, self._explored, self._searches, self._failures = kept["ledger"]
+        self._left = kept["left"]
+
+    def _waiting(self) -> bool:
+        """AR, until more may be lost: nothing else could change that, so that no plan is due."""
+        return self._choice is None and not self._goal and self._left > 0
 
     def _use(self, latency: Latency) -> None:
         """Take a profile; what was worked out from another one is forgotten."""
@@ -375,18 +384,9 @@ class Adaptive:
         candidates = [candidate for candidate in knapsack.run(probe) if candidate.layer_set not in known]
         if not candidates:
             return
-        # the value of every candidate at every rate that r tokens can have
-        matches = np.arange(rows + 1.0)
-        shrunk = prior.counts.sum(1)[None] + self._selected * np.stack([rows - matches, matches], axis=1)
-        values = np.stack([
-            throughput(
-                shrunk[:, :, None], np.full(rows + 1, costs.draft_ms(candidate.layer_set)),
-                np.tile(costs.verify_ms(candidate.layer_set), (rows + 1, 1)),
-            ).max((1, 2))
-            for candidate in candidates
-        ])  # fmt: skip
+        values = [promises(prior, self._selected, costs, candidate.layer_set, rows) for candidate in candidates]
         agreement = Agreement(probe, states[-1], torch.stack([candidate.hidden for candidate in candidates]))
-        for i in agreement.leaders(lambda i, rate: float(values[i, round(rate * rows)]), self._shortlist):
+        for i in agreement.leaders(lambda i, rate: float(values[i][round(rate * rows)]), self._shortlist):
             predicted, confidence = probe.predict_confident(candidates[i].hidden)
             seen = prior.tally(predicted == agreement.target, confidence)
             arm = Arm(candidates[i].layer_set, prior.counts + self._selected * seen, False, self._searches)

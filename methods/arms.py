@@ -228,3 +228,12 @@ def rehearse(probe: Probe, prior: Prior, layer_set: LayerSet, states: Tensor, ta
             hidden = probe.apply_sublayer(i, hidden, length - rows)
     predicted, confidence = probe.predict_confident(hidden[0])
     return prior.tally(predicted == target, confidence)
+
+
+def promises(prior: Prior, weight: float, costs: Costs, layer_set: LayerSet, rows: int) -> Array:
+    """Tokens per millisecond [r + 1] of a set that agreed on 0, 1, .. r tokens, each of which weighs `weight`."""
+    matches = np.arange(rows + 1.0)
+    shrunk = prior.counts.sum(1) + weight * np.stack([rows - matches, matches], axis=1)
+    draft_ms = np.full(rows + 1, costs.draft_ms(layer_set))
+    verify_ms = np.tile(costs.verify_ms(layer_set), (rows + 1, 1))
+    return throughput(shrunk[:, :, None], draft_ms, verify_ms).max((1, 2))

@@ -65,6 +65,7 @@ def markdown_rows(text: str) -> list[list[str]]:
 
 def test_the_report_writes_and_prints_every_task(runs_dir: Path, printed: str) -> None:
     names = {f"{task}{suffix}" for task in ("toy", "other_task") for suffix in (".md", ".csv", ".png", ".pdf")}
+    names.add("README.md")
     assert {path.name for path in (runs_dir / "report").iterdir()} == names
     for path in (runs_dir / "report").iterdir():
         assert str(path) in printed
@@ -108,6 +109,27 @@ def test_the_csv_holds_the_same_rows_unrounded(runs_dir: Path, printed: str) -> 
     rates = [float(knapspec[f"{arm}_tokens_per_s"]) for arm in ("method", "ar")]
     assert float(knapspec["speedup"]) == pytest.approx(rates[0] / rates[1])
     assert float(knapspec["speedup_lo"]) < float(knapspec["speedup"]) < float(knapspec["speedup_hi"])
+
+
+def test_the_overview_has_every_method_and_task(runs_dir: Path, printed: str) -> None:
+    """The speedups of the tasks' own tables; runs without AR, and methods that did not run, have a dash."""
+    text = (runs_dir / "report" / "README.md").read_text()
+    assert text in printed
+    head, *rows = markdown_rows(text)
+    assert head == ["method", "other/task", "toy"]
+    cells = {row[0]: row[1:] for row in rows}
+    assert set(cells) == {"knapspec", "swift", "clasp", "del"} and cells["del"] == ["–", "–"]
+    for _, *row in markdown_rows((runs_dir / "report" / "toy.md").read_text()):
+        if row[0] in cells and row[0] != "del":
+            assert cells[row[0]][1] == row[6]
+
+
+def test_a_method_that_ran_twice_names_its_runs(tmp_path: Path) -> None:
+    for name in "ab":
+        write_run(tmp_path / name, [unit(i) for i in range(3)], run_id=f"run-{name}")
+    assert main([f"runs_dir={tmp_path}"]) == 0
+    cell = markdown_rows((tmp_path / "report" / "README.md").read_text())[1][1]
+    assert "(run-a); " in cell and cell.endswith("(run-b)")
 
 
 def test_the_figure_stacks_to_the_time_per_token(tmp_path: Path) -> None:

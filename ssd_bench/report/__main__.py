@@ -1,6 +1,7 @@
 """`python -m ssd_bench.report [runs_dir=runs] [out=RUNS_DIR/report]`: tables and figures of every complete run.
 
-Writes one Markdown, one CSV and one figure (PNG and PDF) per task, and prints the tables and where they are.
+Writes one Markdown, one CSV and one figure (PNG and PDF) per task, and an overview of all speedups (`README.md`), and
+prints the tables and where they are.
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ def write(runs: Sequence[Run], out: Path) -> list[Path]:
     written = []
     try:
         out.mkdir(parents=True, exist_ok=True)
-        for task, groups in tables.by_task(runs).items():
+        tasks = tables.by_task(runs)
+        for task, groups in tasks.items():
             stem = out / re.sub(r"[^\w.-]+", "_", task)
             text = tables.markdown(task, groups)
             print(text)
@@ -49,6 +51,9 @@ def write(runs: Sequence[Run], out: Path) -> list[Path]:
                 write_atomic(path, content.encode())
                 written.append(path)
             written += figures.save(figures.task_figure(task, groups), stem)
+        written.append(out / "README.md")
+        print(text := tables.overview(tasks))
+        write_atomic(written[-1], text.encode())
     except OSError as error:
         raise ConfigError("out", str(out), f"a directory that can be written ({error})") from error
     return written

@@ -122,6 +122,35 @@ def markdown(task: str, groups: Sequence[Group]) -> str:
     return "\n\n".join(parts) + "\n"
 
 
+def overview(tasks: dict[str, list[Group]]) -> str:
+    """Speedups of all methods over all tasks, one table per model, dtype and device.
+
+    A cell is what the task's own table says: runs of one column may differ in prompts from those of another. Where a
+    method ran more than once under the same conditions, the cell names the runs.
+    """
+    tables: dict[tuple[str, str, str], dict[str, dict[str, list[dict[str, Any]]]]] = {}
+    for task, groups in tasks.items():
+        for row in (row for group in groups for row in group.rows if row["run_dir"] is not None):
+            rehearsal = " (rehearsal)" if row["rehearsal"] else ""
+            machine = f"{row['model']}{rehearsal}", str(row["dtype"]), str(row["device"])
+            cells = tables.setdefault(machine, {}).setdefault(str(row["method"]), {})
+            cells.setdefault(task, []).append(row)
+    parts = ["# Speedup over AR, decode only", OVERVIEW]
+    for machine, methods in tables.items():
+        frame = pd.DataFrame(
+            {task: {name: _speedups(cells.get(task, [])) for name, cells in methods.items()} for task in tasks}
+        )
+        frame = frame.loc[:, (frame != ABSENT).any()].rename_axis("method")
+        parts += [f"## {', '.join(machine)}", frame.to_markdown(disable_numparse=True)]
+    return "\n\n".join(parts) + "\n"
+
+
+def _speedups(rows: Sequence[dict[str, Any]]) -> str:
+    if len(rows) == 1:
+        return spread(rows[0], "speedup")
+    return "; ".join(f"{spread(row, 'speedup')} ({row['run_id']})" for row in rows) or ABSENT
+
+
 def frame(groups: Sequence[Group]) -> pd.DataFrame:
     """The same rows unrounded, one column per key of `metrics.summarise`, for the CSV."""
     rows = [
@@ -129,6 +158,9 @@ def frame(groups: Sequence[Group]) -> pd.DataFrame:
     ]
     return pd.DataFrame(rows)
 
+
+OVERVIEW = """Totals of the same prompts, paired with AR in the same run; in brackets the 95 % interval over prompts.
+The table of each task has everything else."""
 
 LEGEND = """Numbers in brackets: 95 % BCa bootstrap interval over n prompts. M: emitted tokens per verification pass.
 α: accepted per drafted tokens. tokens/s: decode only, total tokens over total time. speedup: of these totals, paired
