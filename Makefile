@@ -53,8 +53,8 @@ tables: $(STAMP) ## Tables and figures of everything on record, into runs/report
 	$(BIN)/python -m ssd_bench.report
 
 replicate-mini: setup ## The runs behind every exhibit of the papers on the miniature (goes on where it was), then the report
-	$(BIN)/python -m ssd_bench -m 'experiment=glob(*)' scale=mini runs_dir=runs/mini hydra.sweep.dir=runs/.multirun || true
-	$(BIN)/python -m ssd_bench.report runs_dir=runs/mini
+	$(BIN)/python -m ssd_bench -m 'experiment=glob(*)' scale=mini runs_dir=runs/mini; swept=$$?; \
+	$(BIN)/python -m ssd_bench.report runs_dir=runs/mini && exit $$swept
 
 audit-papers: $(STAMP) ## What the papers' own numbers imply, and where they disagree
 	$(BIN)/python -m ssd_bench.paper

@@ -15,6 +15,7 @@ from ssd_bench.kernels import NODE_LIMIT
 from ssd_bench.kv_cache import BUCKET, KVCache
 from ssd_bench.method import ModelDims
 from ssd_bench.rope import frequencies, tables
+from ssd_bench.shape import Shape
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
@@ -30,21 +31,13 @@ NO_TAP: tuple[float, Tensor | None] = (float("inf"), None)  # beyond the last bo
 PREFILL_CHUNK = 512  # prompt positions per forward pass: bounds activation memory at any prompt length
 
 
-@dataclass(frozen=True)
-class Architecture:
-    """The sizes and constants of a decoder, read from a Hugging Face config."""
+@dataclass(frozen=True, kw_only=True)
+class Architecture(Shape):
+    """What the decoder needs to know of a checkpoint's config."""
 
     family: str
-    n_layers: int
-    width: int
-    n_heads: int
-    n_kv_heads: int
-    head_dim: int
-    intermediate: int
-    vocab_size: int
     context: int
     eps: float
-    tied: bool
 
     @classmethod
     def of(cls, config: PretrainedConfig) -> Architecture:
@@ -77,10 +70,7 @@ class Architecture:
 
     def dims(self, name: str) -> ModelDims:
         """The sizes that methods check their settings against."""
-        heads = (self.n_heads + 2 * self.n_kv_heads + self.n_heads) * self.head_dim
-        block = self.width * heads + 3 * self.width * self.intermediate
-        embeddings = (1 if self.tied else 2) * self.vocab_size * self.width
-        return ModelDims(name, self.n_layers, self.n_layers * block + embeddings, self.context, self.vocab_size)
+        return ModelDims(name, self.n_layers, self.n_params, self.context, self.vocab_size)
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from typing import Any
 
 CODE_PACKAGES = ("ssd_bench", "methods", "tasks")
 
-READERS = ("ssd_bench/report", "ssd_bench/paper", "ssd_bench/metrics")
+READERS = tuple(f"ssd_bench/{part}" for part in ("report", "paper", "metrics", "replicate", "replay"))
 """Code that only reads records: changing it makes no finished run stale, so it is left out of the code hash."""
 
 SOURCE_SUFFIXES = (".py", ".pyi", ".c", ".cc", ".cpp", ".cu", ".cuh", ".h", ".hpp", ".metal")

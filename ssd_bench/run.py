@@ -156,7 +156,7 @@ def execute(plan: Plan) -> Path:
 
 
 def _measure(plan: Plan, writer: RunWriter) -> None:
-    begin, memory = time.perf_counter(), psutil.Process().memory_info().rss
+    begin, base_bytes = time.perf_counter(), psutil.Process().memory_info().rss
     engine = load_engine(plan)
     loaded = time.perf_counter()
     engine.probe.latency = _latency(plan, engine)
@@ -165,7 +165,6 @@ def _measure(plan: Plan, writer: RunWriter) -> None:
     plan.method.prepare(engine.probe, plan.samples)
     prepared = time.perf_counter()
     writer.header["latency"] = asdict(engine.probe.latency)
-    writer.header["model"] |= {"weight_bytes": engine.decoder.weight_bytes, "cache_bytes": engine.cache.nbytes}
     _warm_up(plan, engine)
     warm = time.perf_counter()
     state = writer.last_state()
@@ -183,14 +182,15 @@ def _measure(plan: Plan, writer: RunWriter) -> None:
     if isinstance(plan.method, Illustrated):
         for name, arrays in plan.method.arrays().items():
             save_arrays(plan.run_dir / f"{name}.npz", arrays)
-    memory_now = {"cache_bytes": engine.cache.nbytes, "cache_rows": engine.cache.rows}
+    cache = engine.cache  # as it has grown
+    memory = {"weight_bytes": engine.decoder.weight_bytes, "cache_bytes": cache.nbytes, "cache_rows": cache.rows}
     writer.finish(
         {
-            "latency": writer.header["latency"], "model": writer.header["model"] | memory_now,
+            "latency": writer.header["latency"], "model": writer.header["model"] | memory,
             "scores": _scores(plan, writer),
             "load_ms": (loaded - begin) * 1e3, "profile_ms": (profiled - loaded) * 1e3,
             "prepare_ms": (prepared - profiled) * 1e3, "warmup_ms": (warm - prepared) * 1e3,
-            "base_bytes": memory, "wall_s": time.perf_counter() - begin, "warnings": _warnings(plan, engine),
+            "base_bytes": base_bytes, "wall_s": time.perf_counter() - begin, "warnings": _warnings(plan, engine),
         }
     )  # fmt: skip
     tracker.finish(lambda: summarise(load_run(plan.run_dir)))

@@ -108,7 +108,7 @@ class Task(Protocol):
         ...
 
     def scores(self, prompts: Sequence[Prompt], texts: Sequence[str]) -> dict[str, float]:
-        """Scores of many answers by name, in [0, 1], among them measures that are no means of `score` (BLEU).
+        """What else there is to say of many answers, by name, in [0, 1], beside the mean of `score` (ROUGE-2, BLEU).
 
         Args:
             prompts: as often as answered.

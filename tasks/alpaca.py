@@ -15,11 +15,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ssd_bench.errors import ConfigError
 from ssd_bench.task import DataSpec, Prompt
 from tasks.rows import RowTask
 from tasks.scoring.rouge import Rouge
-from tasks.selection import Row, checked_variant, of_variant
+from tasks.selection import Row, checked_shots, checked_variant, of_variant
 from tasks.shots import Shots, in_one_line
 
 VARIANTS = ("knn_ssd", "conflayers")
@@ -49,13 +48,12 @@ class Alpaca(RowTask):
         fewshot_hub: Mapping[str, Any],
     ) -> None:
         self.variant = checked_variant(variant, VARIANTS)
-        if self.variant == "conflayers" and shots != 0:
-            raise ConfigError("task.shots", shots, "0 for the variant conflayers, which is zero-shot")
         # 28 rows of the data set have no output (tatsu-lab/stanford_alpaca issue 265); the papers' code keeps them.
         optional = ("input", "output")
         items = DataSpec("alpaca", ("instruction",), of_variant("hub", hub, self.variant), optional=optional)
+        count = checked_shots(shots, self.variant, without="conflayers")
         limit = of_variant("max_new_tokens", max_new_tokens, self.variant)
-        super().__init__(items, limit, Shots(items, fewshot_hub, shots, self._demonstration))
+        super().__init__(items, limit, Shots(items, fewshot_hub, count, self._demonstration))
 
     def _demonstration(self, row: Row) -> str:
         return f"Instruction: {row['instruction']}\nAnswer: {in_one_line(row['output'])}\n"

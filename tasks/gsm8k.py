@@ -23,7 +23,7 @@ from ssd_bench.task import DataSpec, Prompt
 from tasks.aime import boxed_prompt
 from tasks.rows import RowTask
 from tasks.scoring.numbers import FinalNumber, final_number
-from tasks.selection import Row, checked_variant, of_variant
+from tasks.selection import Row, checked_shots, checked_variant, of_variant
 from tasks.shots import Shots, in_one_line
 
 VARIANTS = ("knn_ssd", "conflayers", "knapspec")
@@ -58,12 +58,8 @@ class GSM8K(RowTask):
         self.variant = checked_variant(variant, VARIANTS)
         self.in_order = self.variant == "knapspec"
         items = DataSpec("gsm8k", ("question", "answer"), hub)
-        limit, count = (
-            of_variant(name, values, self.variant)
-            for name, values in (("max_new_tokens", max_new_tokens), ("shots", shots))
-        )
-        if self.variant == "knapspec" and count != 0:
-            raise ConfigError("task.shots", count, "0 for the variant knapspec, which is zero-shot")
+        limit = of_variant("max_new_tokens", max_new_tokens, self.variant)
+        count = checked_shots(of_variant("shots", shots, self.variant), self.variant, without="knapspec")
         super().__init__(items, limit, Shots(items, fewshot_hub, count, self._demonstration))
 
     def _demonstration(self, row: Row) -> str:

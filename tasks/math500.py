@@ -24,7 +24,7 @@ from ssd_bench.task import DataSpec, Prompt
 from tasks.aime import boxed_prompt
 from tasks.rows import RowTask
 from tasks.scoring.math_answer import MathAnswer
-from tasks.selection import Row, checked_variant, of_variant
+from tasks.selection import Row, checked_shots, checked_variant, of_variant
 from tasks.shots import Shots, in_one_line
 
 VARIANTS = ("knn_ssd", "knapspec")
@@ -64,9 +64,7 @@ class Math(RowTask):
         if subjects is not None and (isinstance(subjects, str) or not subjects or set(subjects) - set(SUBJECTS)):
             raise ConfigError("task.subjects", subjects, f"null or a list of {', '.join(SUBJECTS)}")
         self.subjects = SUBJECTS if subjects is None else tuple(subjects)
-        count = of_variant("shots", shots, self.variant)
-        if self.variant == "knapspec" and count != 0:
-            raise ConfigError("task.shots", count, "0 for the variant knapspec, which is zero-shot")
+        count = checked_shots(of_variant("shots", shots, self.variant), self.variant, without="knapspec")
         items = DataSpec("math500", ("problem", "answer", "subject"), hub)
         # The hub's copy of the train split has no column of answers, and another name for the subject.
         solved = {"fields": ("problem", "solution", "subject"), "rename": {"type": "subject"}}

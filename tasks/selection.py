@@ -56,6 +56,13 @@ def checked_variant(variant: str | None, allowed: Sequence[str]) -> str:
     return variant
 
 
+def checked_shots(shots: int, variant: str, without: str) -> int:
+    """`shots` itself, unless the variant is the one without demonstrations and they are not 0."""
+    if variant == without and shots != 0:
+        raise ConfigError("task.shots", shots, f"0 for the variant {variant}, which is zero-shot")
+    return shots
+
+
 def of_variant(option: str, values: T | Mapping[str, T], variant: str) -> T:
     """The value of an option that the YAML gives per variant; a value that is no mapping is that of any variant."""
     if not isinstance(values, Mapping):

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
-from ssd_bench.data import HubSource
 from ssd_bench.errors import ConfigError
 from ssd_bench.task import DataSource, DataSpec
 from tasks.selection import Row, checked_count, shuffled
@@ -50,9 +49,6 @@ class Shots:
         Args:
             items: all rows of the task, not only the evaluated ones: the demonstrations do not depend on the limit.
         """
-        if not self.hub and isinstance(source, HubSource):
-            allowed = f"0 with data=hub, which has no demonstrations for {self.items.name}; data=local may"
-            raise ConfigError("task.shots", self.count, allowed)
         key = self.items.fields[0]
         asked = {row[key].strip() for row in items} | {row["id"] for row in items}
         rows = shuffled(source.rows(self.file), seed)

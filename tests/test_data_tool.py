@@ -156,7 +156,7 @@ def test_fetch_goes_on_after_an_error_and_ends_with_it(
     assert code == 2 and "TASK='wrong, short, absent'" in error
     assert "toy: FAILED" in shown and "has 2 rows; task.hub.rows=null accepts" in shown
     assert "toy.fewshot: " in shown and "3 rows (as expected)" in shown
-    assert "must also name" in shown and "2 rows (as expected)" in shown
+    assert "it has none" in shown and "2 rows (as expected)" in shown
 
 
 def test_fetch_all_takes_every_task_and_leaves_out_what_the_hub_does_not_have(

@@ -27,9 +27,10 @@ from ssd_bench.replay.__main__ import main
 from ssd_bench.replay.machine import Profile, own_profile
 from ssd_bench.replay.predict import TREE_NODE_MS, verification
 from ssd_bench.replay.roofline import Gpu, Simulated
-from ssd_bench.replay.shapes import SHAPES, Shape, shape_named
+from ssd_bench.replay.shapes import SHAPES, shape_named
 from ssd_bench.replay.workload import mapped, workload
 from ssd_bench.run import plan
+from ssd_bench.shape import Shape
 from tests.synthetic import N_LAYERS, unit, write_run
 
 PASSES = tuple(NodeTimes(n, 1e-4 * n, 0.1 + 0.01 * n, 0.2 + 0.02 * n, 0.5 + 0.1 * n) for n in (1, 2, 4, 8, 16, 32, 128))

@@ -188,8 +188,8 @@ def test_a_box_ends_at_its_own_brace(text: str, inside: str | None) -> None:
     assert last_boxed(text) == inside
 
 
-def test_corpus_is_the_mean_over_items_with_a_reference(scorer: MathAnswer) -> None:
-    assert scorer.corpus([r"\boxed{1}", r"\boxed{2}", "x"], ["1", "3", ""]) == {"exact_match": 0.5}
+def test_an_item_without_a_reference_has_no_score(scorer: MathAnswer) -> None:
+    assert [scorer.item(*pair) for pair in ((r"\boxed{1}", "1"), (r"\boxed{2}", "3"), ("x", ""))] == [1.0, 0.0, None]
 
 
 # --- the process ------------------------------------------------------------------------------------------------------

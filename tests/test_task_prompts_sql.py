@@ -101,7 +101,9 @@ def test_spider2_of_the_hub_has_no_queries(monkeypatch: pytest.MonkeyPatch) -> N
     row = {"instance_id": "bq1", "db": "shop", "question": "Count users.", "external_knowledge": None}
     monkeypatch.setattr(datasets, "load_dataset", lambda **_: datasets.Dataset.from_list([row]))
     task = make("spider2", hub={"rows": 1})
-    with pytest.raises(ConfigError, match=r"task\.shots=3 .*0 with data=hub, which has no demonstrations for spider2"):
+    with pytest.raises(
+        ConfigError, match=r"task\.fewshot_hub of spider2_lite\.fewshot=\{\} .*task\.shots=0 needs none"
+    ):
         task.prompts(HubSource(), "plain", None, 0)
     for prompts in (
         task.prompts(HubSource(), "chat", None, 0),

@@ -13,6 +13,13 @@ from tests.runs import executed
 TASKS = sorted(path.stem for path in (CONF / "task").glob("*.yaml"))
 WITHOUT_REFERENCE = {"pg19"}
 NEW_TOKENS = 24
+PARTS = {  # measures beside the mean score
+    "cnn_dm": ["rouge1", "rouge2"],
+    "gsm8k": [],
+    "wmt16": ["corpus chrF", "BLEU"],
+    "spider2": ["exact_match", "executable"],
+    "tinystories": ["rouge1", "rouge2"],
+}
 
 
 @pytest.mark.parametrize("task", TASKS)
@@ -30,7 +37,7 @@ def test_a_task_runs_scored_and_lossless(task: str, tmp_path: Path) -> None:
     if task in WITHOUT_REFERENCE:
         assert prompts["score"].isna().all() and not scores["ar"]
     else:
-        assert prompts["score"].between(0, 1).all() and scores["ar"]
+        assert prompts["score"].between(0, 1).all()
         assert all(0 <= value <= 1 for value in scores["ar"].values())
     summary = summarise(run)
     assert summary["ar_score"] == summary["method_score"]
@@ -43,5 +50,8 @@ def test_a_streams_record_holds_its_order_and_scores_by_part(tmp_path: Path) -> 
     orders = [run.prompts.drop_duplicates("prompt_index")[["prompt_id", "domain", "prompt_sha256"]] for run in runs]
     assert orders[0].equals(orders[1])  # the same for every method
     assert runs[0].header["domains"] == orders[0]["domain"].tolist()
-    parts = {name.partition("/")[0] for name in runs[0].header["scores"]["ar"]}
-    assert parts == set(orders[0]["domain"]) == {"cnn_dm", "gsm8k", "wmt16", "spider2", "tinystories"}
+    assert set(orders[0]["domain"]) == {"cnn_dm", "gsm8k", "wmt16", "spider2", "tinystories"}
+    names = {
+        part: [n.partition("/")[2] for n in runs[0].header["scores"]["ar"] if n.startswith(part)] for part in PARTS
+    }
+    assert names == PARTS

@@ -81,6 +81,9 @@ class HubSource:
 def _load(spec: DataSpec) -> list[Dataset]:
     """The split of each configuration that the task names."""
     option = _option(spec)
+    if not spec.hub:
+        instead = "data=local reads a file of yours" + ("; task.shots=0 needs none" if "." in spec.name else "")
+        raise ConfigError(f"{option} of {spec.name}", {}, f"what the hub has; it has none: {instead}")
     absent = [key for key in NEEDED if key not in spec.hub]
     if absent:
         raise ConfigError(f"{option} of {spec.name}", dict(spec.hub), f"it must also name: {', '.join(absent)}")

@@ -8,8 +8,9 @@ its data sheet (`hardware=sim_<gpu>`), also for a model of another size. No torc
 from ssd_bench.replay.machine import Machine, own_profile
 from ssd_bench.replay.predict import predict, step_times
 from ssd_bench.replay.roofline import Simulated, simulated, simulated_names
-from ssd_bench.replay.shapes import SHAPES, Shape, shape_named
+from ssd_bench.replay.shapes import SHAPES, shape_named
 from ssd_bench.replay.validation import validate
+from ssd_bench.shape import Shape
 
 __all__ = [
     "SHAPES",

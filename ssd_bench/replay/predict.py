@@ -28,8 +28,9 @@ from ssd_bench.errors import ConfigError
 from ssd_bench.record import ARMS, Run
 from ssd_bench.replay.machine import Array, Machine, Profile, own_profile
 from ssd_bench.replay.roofline import Simulated, gpu_named, simulated
-from ssd_bench.replay.shapes import SHAPES, Shape, shape_named
+from ssd_bench.replay.shapes import SHAPES, shape_named
 from ssd_bench.replay.workload import Workload, workload
+from ssd_bench.shape import Shape
 
 TREE_NODE_MS = 0.02
 """Milliseconds of `TokenTree` work per node on a core of 2.5 GHz: mask, depths, trimming; 0.022 at 21 nodes, 0.021 at

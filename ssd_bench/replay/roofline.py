@@ -23,7 +23,7 @@ from omegaconf.errors import OmegaConfBaseException
 from ssd_bench.command import CONF
 from ssd_bench.errors import ConfigError
 from ssd_bench.replay.machine import Array
-from ssd_bench.replay.shapes import Shape
+from ssd_bench.shape import Shape
 
 PREFIX = "sim_"
 VALUE_BYTES = 2  # bfloat16 or float16, as in every speed table of the papers

@@ -3,66 +3,11 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ssd_bench.errors import ConfigError
-
-
-@dataclass(frozen=True)
-class Shape:
-    """Sizes of a decoder of the llama, qwen2 or qwen3 family; biases and norms are too small to count."""
-
-    n_layers: int
-    width: int
-    n_heads: int
-    n_kv_heads: int
-    head_dim: int
-    intermediate: int
-    vocab_size: int
-    tied: bool = False
-
-    @property
-    def attn_params(self) -> int:
-        """Weights of one attention sublayer: query, key, value and output projections."""
-        return self.width * self.head_dim * 2 * (self.n_heads + self.n_kv_heads)
-
-    @property
-    def mlp_params(self) -> int:
-        """Weights of one MLP sublayer: gate, up and down projections."""
-        return 3 * self.width * self.intermediate
-
-    @property
-    def head_params(self) -> int:
-        """Weights of the LM head."""
-        return self.vocab_size * self.width
-
-    @property
-    def n_params(self) -> int:
-        """All weights, embedding included, as `Architecture.dims` counts them."""
-        embeddings = (1 if self.tied else 2) * self.head_params
-        return self.n_layers * (self.attn_params + self.mlp_params) + embeddings
-
-    @classmethod
-    def of_config(cls, path: Path) -> Shape:
-        """The sizes in a Hugging Face `config.json`.
-
-        Raises:
-            ConfigError: no such file, or it lacks a size.
-        """
-        try:
-            config: dict[str, Any] = json.loads(path.read_text())
-            width, heads = int(config["hidden_size"]), int(config["num_attention_heads"])
-            return cls(
-                int(config["num_hidden_layers"]), width, heads, int(config.get("num_key_value_heads") or heads),
-                int(config.get("head_dim") or width // heads), int(config["intermediate_size"]),
-                int(config["vocab_size"]), bool(config.get("tie_word_embeddings", False)),
-            )  # fmt: skip
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            reason = f"{type(error).__name__}: {error}"
-            raise ConfigError("model", str(path), f"a config.json with the sizes of a decoder ({reason})") from error
-
+from ssd_bench.shape import Shape
 
 # From the config.json of the named repositories:
 #   layers, width, heads, KV heads, head size, intermediate, vocabulary, tied
@@ -117,5 +62,24 @@ def shape_named(name: str) -> Shape:
     if name in SHAPES:
         return SHAPES[name]
     if name.endswith(".json"):
-        return Shape.of_config(Path(name))
+        return shape_of(Path(name))
     raise ConfigError("model", name, f"one of {', '.join(sorted(SHAPES))}, or a path to a model's config.json")
+
+
+def shape_of(path: Path) -> Shape:
+    """The sizes in a Hugging Face `config.json`.
+
+    Raises:
+        ConfigError: no such file, or it lacks a size.
+    """
+    try:
+        config: dict[str, Any] = json.loads(path.read_text())
+        width, heads = int(config["hidden_size"]), int(config["num_attention_heads"])
+        return Shape(
+            int(config["num_hidden_layers"]), width, heads, int(config.get("num_key_value_heads") or heads),
+            int(config.get("head_dim") or width // heads), int(config["intermediate_size"]),
+            int(config["vocab_size"]), bool(config.get("tie_word_embeddings", False)),
+        )  # fmt: skip
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        reason = f"{type(error).__name__}: {error}"
+        raise ConfigError("model", str(path), f"a config.json with the sizes of a decoder ({reason})") from error

@@ -13,8 +13,9 @@ from tabulate import tabulate
 
 from ssd_bench.compose import built
 from ssd_bench.replay.roofline import VALUE_BYTES, simulated
-from ssd_bench.replay.shapes import SHAPES, Shape
+from ssd_bench.replay.shapes import SHAPES
 from ssd_bench.replicate.grid import Job
+from ssd_bench.shape import Shape
 
 asked = False
 """Whether experiments are described instead of run (`--dry`)."""

@@ -129,7 +129,7 @@ def markdown(task: str, groups: Sequence[Group]) -> str:
 def _scores(group: Group) -> list[str]:
     """All scores of the whole runs, where the task has more than its headline; AR's and the method's."""
     rows = []
-    for row in (row for row in group.rows if row["run_dir"] is not None and len(row["scores"] or ()) > 1):
+    for row in (row for row in group.rows if row["run_dir"] is not None and row["scores"]):
         pairs = {name: (row.get(f"ar_{name}"), row.get(f"method_{name}")) for name in row["scores"]}
         shown = {name: f"{number(ar, 3)} / {number(method, 3)}" for name, (ar, method) in pairs.items()}
         rows.append({"method": row["method"], **shown, "run": row["run_id"]})

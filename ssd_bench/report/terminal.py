@@ -68,7 +68,7 @@ def _found(s: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 def _scores(s: Mapping[str, Any]) -> list[tuple[str, str]]:
     """The scores of the whole run but for the headline, which has a line of its own."""
-    names = [name for name in s["scores"] if name != s["metric"] and name.count("/") == 0]
+    names = [name for name in s["scores"] if "/" not in name]
     return [(f"score, {name}", f"{number(s.get(f'ar_{name}'), 3)} AR, {number(s.get(f'method_{name}'), 3)} method")
             for name in names]  # fmt: skip
 

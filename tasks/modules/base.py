@@ -8,14 +8,15 @@ from typing import Any
 import datasets
 import evaluate
 
-from tasks.scoring.scorer import Scorer
+from tasks.scoring.scorer import Scorer, mean
 
 
 class ScorerModule(evaluate.Metric, ABC):
     """A scorer as a metric of `evaluate`; abstract, since `evaluate` takes the first class of a file that is not.
 
-    `compute(predictions=TEXTS, references=TEXTS)` returns the scorer's `corpus`; with `items=True` also the list
-    `items` with the score of each answer, None where its reference is empty.
+    `compute(predictions=TEXTS, references=TEXTS)` returns the mean of the scorer's `item`, by the name of its metric,
+    and its `corpus`; with `items=True` also the list `items` with the score of each answer, None where its reference
+    is empty.
     """
 
     @abstractmethod
@@ -28,10 +29,10 @@ class ScorerModule(evaluate.Metric, ABC):
 
     def _compute(self, predictions: list[str], references: list[str], items: bool = False) -> dict[str, Any]:
         scorer = self.scorer()
-        found: dict[str, Any] = scorer.corpus(predictions, references)
-        if items:
-            found["items"] = [scorer.item(p, r) for p, r in zip(predictions, references, strict=True)]
-        return found
+        each = [scorer.item(p, r) for p, r in zip(predictions, references, strict=True)]
+        found: dict[str, Any] = mean({scorer.metric: score} for score in each if score is not None)
+        found |= scorer.corpus(predictions, references)
+        return found | ({"items": each} if items else {})
 
 
 def info(description: str | None, features: dict[str, Any]) -> evaluate.MetricInfo:

@@ -28,8 +28,9 @@ class ShortAnswer(Scorer):
         return _scores(prediction, reference).get(self.metric)
 
     def corpus(self, predictions: Sequence[str], references: Sequence[str]) -> dict[str, float]:
-        """Means of both."""
-        return mean(_scores(p, r) for p, r in zip(predictions, references, strict=True))
+        """Mean of `contains`."""
+        found = mean(_scores(p, r) for p, r in zip(predictions, references, strict=True))
+        return {name: value for name, value in found.items() if name != self.metric}
 
 
 def normalised(text: str) -> str:

@@ -18,5 +18,6 @@ class Rouge(Scorer):
         return rouge(prediction, reference).get("rougeL")
 
     def corpus(self, predictions: Sequence[str], references: Sequence[str]) -> dict[str, float]:
-        """Means of ROUGE-L, ROUGE-1 and ROUGE-2."""
-        return mean(rouge(p, r) for p, r in zip(predictions, references, strict=True))
+        """Means of ROUGE-1 and ROUGE-2."""
+        found = mean(rouge(p, r) for p, r in zip(predictions, references, strict=True))
+        return {name: value for name, value in found.items() if name != self.metric}

@@ -20,18 +20,17 @@ class Scorer(ABC):
         """Score in [0, 1] of one answer; None where the reference is empty: the item cannot be scored."""
 
     def corpus(self, predictions: Sequence[str], references: Sequence[str]) -> dict[str, float]:
-        """Scores of many answers by name, in [0, 1], the headline first; items without a reference are left out.
+        """What else there is to say of many answers, by name, in [0, 1], beside the mean of `item`.
 
-        Here the mean of `item`; measures that are not means of items, such as BLEU, say how they are made.
+        Items without a reference are left out.
         """
-        return mean({self.metric: self.item(p, r)} for p, r in zip(predictions, references, strict=True))
+        return {}
 
 
-def mean(rows: Iterable[Mapping[str, float | None]]) -> dict[str, float]:
-    """Mean of every name over the rows that have a value for it; a name that none has a value for is missing."""
+def mean(rows: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    """Mean of every name over the rows that have it."""
     found: dict[str, list[float]] = {}
     for row in rows:
         for name, value in row.items():
-            if value is not None:
-                found.setdefault(name, []).append(value)
+            found.setdefault(name, []).append(value)
     return {name: sum(values) / len(values) for name, values in found.items()}

@@ -50,16 +50,12 @@ class SqlExecution(Scorer):
         return float(self.worker.ask([known["query"], known["schema"], answer]) is True)
 
     def corpus(self, predictions: Sequence[str], references: Sequence[str]) -> dict[str, float]:
-        """Means of `item`, of `sql_match`, and of whether execution was possible (`executable`)."""
-        rows = []
-        for prediction, reference in zip(predictions, references, strict=True):
-            if known := _known(reference):
-                rows.append({
-                    self.metric: self.item(prediction, reference),
-                    "exact_match": sql_match(known["query"], prediction),
-                    "executable": float(self._can_execute(known)),
-                })  # fmt: skip
-        return mean(rows)
+        """Means of `sql_match`, and of whether execution was possible (`executable`)."""
+        pairs = [(p, known) for p, r in zip(predictions, references, strict=True) if (known := _known(r))]
+        return mean(
+            {"exact_match": sql_match(known["query"], p), "executable": float(self._can_execute(known))}
+            for p, known in pairs
+        )
 
     def _can_execute(self, known: dict[str, str]) -> bool:
         """Whether the reference query runs on SQLite and finds something in databases made for it."""
@@ -69,16 +65,6 @@ class SqlExecution(Scorer):
         if asked not in self._executable:
             self._executable[asked] = self.worker.ask(asked) is True
         return self._executable[asked]
-
-
-class SqlMatch(Scorer):
-    """1.0 where an answer is the reference query, apart from what SQL does not read, else 0.0."""
-
-    metric = "exact_match"
-
-    def item(self, prediction: str, reference: str) -> float | None:
-        """By `sql_match`."""
-        return sql_match(reference, prediction) if reference.strip() else None
 
 
 def sql_match(reference: str, text: str) -> float:

@@ -32,7 +32,7 @@ class Translation(Scorer):
             return {}
         found, expected = map(list, zip(*pairs))
         return {
-            self.metric: CHRF().corpus_score(found, [expected]).score / 100,
+            "corpus chrF": CHRF().corpus_score(found, [expected]).score / 100,
             "BLEU": BLEU().corpus_score(found, [expected]).score / 100,
         }
 

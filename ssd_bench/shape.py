@@ -1,0 +1,40 @@
+"""The sizes of a decoder that decide its speed and memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Sizes of a decoder of the llama, qwen2 or qwen3 family; biases and norms are not counted."""
+
+    n_layers: int
+    width: int
+    n_heads: int
+    n_kv_heads: int
+    head_dim: int
+    intermediate: int
+    vocab_size: int
+    tied: bool = False
+
+    @property
+    def attn_params(self) -> int:
+        """Weights of one attention sublayer: query, key, value and output projections."""
+        return self.width * self.head_dim * 2 * (self.n_heads + self.n_kv_heads)
+
+    @property
+    def mlp_params(self) -> int:
+        """Weights of one MLP sublayer: gate, up and down projections."""
+        return 3 * self.width * self.intermediate
+
+    @property
+    def head_params(self) -> int:
+        """Weights of the LM head."""
+        return self.vocab_size * self.width
+
+    @property
+    def n_params(self) -> int:
+        """All weights, embedding included, tied ones once."""
+        embeddings = (1 if self.tied else 2) * self.head_params
+        return self.n_layers * (self.attn_params + self.mlp_params) + embeddings
