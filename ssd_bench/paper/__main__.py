@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from ssd_bench.command import tool
+from ssd_bench.command import options, tool
 from ssd_bench.errors import ConfigError
 from ssd_bench.paper import audit
 from ssd_bench.record import write_atomic
@@ -21,7 +21,8 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _audit(arguments: Sequence[str]) -> None:
-    out = _parse(arguments)
+    given = options(arguments, ("out",)).get("out")
+    out = Path(given) if given else None
     try:
         if out is not None:
             out.mkdir(parents=True, exist_ok=True)
@@ -34,16 +35,6 @@ def _audit(arguments: Sequence[str]) -> None:
             print(out / name)
     except OSError as error:
         raise ConfigError("out", str(out), f"a directory that can be written ({error})") from error
-
-
-def _parse(arguments: Sequence[str]) -> Path | None:
-    out = None
-    for argument in arguments:
-        name, _, value = argument.partition("=")
-        if name != "out" or not value:
-            raise ConfigError("option", argument, "give out=DIR or nothing")
-        out = Path(value)
-    return out
 
 
 if __name__ == "__main__":

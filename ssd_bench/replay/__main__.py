@@ -18,7 +18,7 @@ from typing import Any
 
 from tabulate import tabulate
 
-from ssd_bench.command import tool
+from ssd_bench.command import options, tool
 from ssd_bench.errors import ConfigError
 from ssd_bench.record import find_runs, load_run
 from ssd_bench.replay import validation
@@ -36,18 +36,18 @@ def main(arguments: Sequence[str]) -> int:
 
 def _replay(arguments: Sequence[str]) -> None:
     if arguments[:1] == ["validate"]:
-        _validate(Path(_parse(arguments[1:], VALIDATE_OPTIONS).get("runs_dir", "runs")))
+        _validate(Path(options(arguments[1:], VALIDATE_OPTIONS).get("runs_dir", "runs")))
         return
-    options = _parse(arguments, OPTIONS)
+    given = options(arguments, OPTIONS)
     for name in ("run", "hardware"):
-        if name not in options:
+        if name not in given:
             raise ConfigError(name, None, "give run=RUN_DIR and hardware=sim_<gpu>, or `validate`")
-    devices = options.get("devices")
+    devices = given.get("devices")
     if devices is not None and not (devices.isdecimal() and int(devices)):
         raise ConfigError("devices", devices, "a whole number, 1 or more")
-    run = load_run(Path(options["run"]))
-    machines = simulated_names() if options["hardware"] == "all" else options["hardware"].split(",")
-    model, count = options.get("model"), None if devices is None else int(devices)
+    run = load_run(Path(given["run"]))
+    machines = simulated_names() if given["hardware"] == "all" else given["hardware"].split(",")
+    model, count = given.get("model"), None if devices is None else int(devices)
     print(text([predict(run, machine, model, count) for machine in machines]))
     if run.header["model"].get("rehearsal"):
         print(f"\n{REHEARSAL}")
@@ -100,16 +100,6 @@ def _validate(runs_dir: Path) -> None:
     print(validation.text(validation.validate(runs)))
     if left_out:
         print(f"\nleft out: {left_out} runs without a baseline or without a profile of passes over several nodes")
-
-
-def _parse(arguments: Sequence[str], known: Sequence[str]) -> dict[str, str]:
-    options: dict[str, str] = {}
-    for argument in arguments:
-        name, equals, value = argument.partition("=")
-        if name not in known or not equals or not value or name in options:
-            raise ConfigError("option", argument, f"give each of {', '.join(f'{o}=' for o in known)} at most once")
-        options[name] = value
-    return options
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from typing import Any
 
 from ssd_bench import metrics
 from ssd_bench.errors import ConfigError
-from ssd_bench.record import Run, find_runs, load_run
+from ssd_bench.record import Run, find_runs, load_run, read_header
 from ssd_bench.replicate import grid, index
 
 
@@ -70,6 +70,12 @@ class Replication:
         """What makes its runs."""
         return f"python -m ssd_bench -m experiment={self.experiment.name} scale={self.scale}"
 
+    @property
+    def finished(self) -> str:
+        """When the last of its runs ended (UTC, ISO 8601); "" without one."""
+        paths = {result.made.path for result in self.results if result.made is not None}
+        return max((str(read_header(path).get("finished_at") or "") for path in paths), default="")
+
     def where(self, **labels: str) -> Iterator[Result]:
         """The results with these labels that have a record."""
         for result in self.results:
@@ -80,11 +86,13 @@ class Replication:
 def replications(runs_dir: Path) -> list[Replication]:
     """Every experiment that has an index under `runs_dir`; records are looked up by the names of their folders.
 
+    Where there are several of one experiment and scale, as of committed records beside one's own, the latest counts.
+
     Raises:
         ConfigError: an index is damaged.
     """
     made = {path.name: Made(path) for path in find_runs(runs_dir)}
-    found = []
+    found: dict[tuple[str, str], Replication] = {}
     for path in index.find(runs_dir):
         name, scale, cells = index.read(path)
         try:
@@ -92,5 +100,8 @@ def replications(runs_dir: Path) -> list[Replication]:
         except ConfigError:  # an experiment that was renamed since
             continue
         results = [Result(c.labels, tuple(c.overrides), made.get(c.run or ""), c.error) for c in cells]
-        found.append(Replication(experiment, scale, tuple(results), path.parents[1]))
-    return found
+        one = Replication(experiment, scale, tuple(results), path.parents[1])
+        other = found.get((name, scale))
+        if other is None or one.finished > other.finished:
+            found[name, scale] = one
+    return list(found.values())

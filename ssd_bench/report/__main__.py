@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from ssd_bench.command import tool
+from ssd_bench.command import options, tool
 from ssd_bench.errors import ConfigError
 from ssd_bench.record import Run, find_runs, load_run, write_atomic
 from ssd_bench.replicate.cells import replications
@@ -30,10 +30,10 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _report(arguments: Sequence[str]) -> None:
-    options = _parse(arguments)
-    runs_dir = Path(options.get("runs_dir", "runs"))
+    given = options(arguments, OPTIONS)
+    runs_dir = Path(given.get("runs_dir", "runs"))
     runs = _load(runs_dir)
-    out = Path(options.get("out", runs_dir / "report"))
+    out = Path(given.get("out", runs_dir / "report"))
     for path in write(runs, out):
         print(path)
     if made := replications(runs_dir):
@@ -68,16 +68,6 @@ def write(runs: Sequence[Run], out: Path) -> list[Path]:
     except OSError as error:
         raise ConfigError("out", str(out), f"a directory that can be written ({error})") from error
     return written
-
-
-def _parse(arguments: Sequence[str]) -> dict[str, str]:
-    options = {}
-    for argument in arguments:
-        name, equals, value = argument.partition("=")
-        if name not in OPTIONS or not equals or not value:
-            raise ConfigError("option", argument, f"give any of {', '.join(f'{o}=DIR' for o in OPTIONS)}")
-        options[name] = value
-    return options
 
 
 def _load(runs_dir: Path) -> list[Run]:

@@ -11,6 +11,7 @@ from ssd_bench.replicate.cells import Replication
 from ssd_bench.report import style
 from ssd_bench.report.exhibits import figures_cases as cases
 from ssd_bench.report.exhibits import figures_common as common
+from ssd_bench.report.exhibits import figures_compare as compare
 from ssd_bench.report.exhibits import figures_conflayers as conflayers
 from ssd_bench.report.exhibits import figures_knapspec as knapspec
 from ssd_bench.report.exhibits import figures_knn_ssd as knn_ssd
@@ -51,6 +52,7 @@ FIGURES: dict[str, Callable[[Replication], Figure | Cannot]] = {
     "conflayers_figure7": conflayers.figure7,
     "conflayers_figure8": conflayers.figure8,
     "conflayers_figure9": conflayers.figure9,
+    "ssd_bench_comparison": compare.plane,
 }
 """Experiment -> what draws it."""
 

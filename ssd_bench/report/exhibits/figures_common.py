@@ -15,13 +15,18 @@ from matplotlib.figure import Figure, SubFigure
 from matplotlib.ticker import MaxNLocator
 
 from ssd_bench import metrics
-from ssd_bench.layer_set import LayerSet
 from ssd_bench.metrics import Measured, intervals
 from ssd_bench.record import Run
 from ssd_bench.replicate.cells import Made, Replication
 from ssd_bench.report import style
 
-PAPERS = {"knapspec": "KnapSpec", "knn-ssd": "KNN-SSD", "swift": "SWIFT", "conflayers": "ConfLayers"}
+PAPERS = {
+    "knapspec": "KnapSpec",
+    "knn-ssd": "KNN-SSD",
+    "swift": "SWIFT",
+    "conflayers": "ConfLayers",
+    "ssd-bench": "ssd-bench",
+}
 DOMAINS = {
     "cnn_dm": "CNN/DM", "cnndm": "CNN/DM", "gsm8k": "GSM8K", "tinystories": "TinyStories", "wmt16": "WMT16 DE-EN",
     "wmt14": "WMT14 DE-EN", "spider2": "Spider2", "sql": "Spider2", "alpaca": "Alpaca", "xsum": "XSum", "math": "MATH",
@@ -190,13 +195,6 @@ def cumulative(rows: pd.DataFrame, quantity: str = "speedup") -> pd.Series[float
     """A quantity over all prompts of a stream so far."""
     sums = rows[list(QUANTITIES[quantity][1])].cumsum()
     return pd.Series([of_rows(sums.loc[[i]], quantity) for i in sums.index], sums.index, dtype=float)
-
-
-def layer_set(run: Run, set_id: int) -> LayerSet:
-    """A layer set of a record."""
-    rows = run.layer_sets[run.layer_sets["layer_set_id"] == set_id]
-    n_layers, attn, mlp = (rows[name].tolist()[0] for name in ("n_layers", "skip_attn", "skip_mlp"))
-    return LayerSet.skipping(n_layers, map(int, attn), map(int, mlp))
 
 
 # --- drawing ----------------------------------------------------------------------------------------------------------

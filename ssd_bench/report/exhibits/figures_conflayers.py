@@ -170,7 +170,7 @@ def figure9(replication: Replication) -> Figure | Cannot:
     panels = []
     for i in sorted({i for i in ROUNDS if i <= last} | {last}):
         ids, steps, accepted = (rounds[name].tolist()[i] for name in ("layer_set_id", "steps", "accepted"))
-        found = common.layer_set(cell.run, ids)
+        found = cell.run.layer_set(ids)
         title = f"round {i}: {layers.counts(found)}, mean {accepted:.2f} accepted, {steps} steps"
         panels.append(layers.Panel(title, found))
     figure, body = common.page(layers.width(panels), layers.height(len(panels)))

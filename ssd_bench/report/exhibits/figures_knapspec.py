@@ -202,7 +202,7 @@ def _frequency(run: Run) -> tuple[Any, int]:
     chosen = following[steps["est_alpha"].notna()].dropna().astype(int)
     masks = np.zeros(2 * int(run.header["model"]["n_layers"]))
     for set_id, times in chosen.value_counts().items():
-        masks[sorted(common.layer_set(run, int(str(set_id))).skipped)] += times
+        masks[sorted(run.layer_set(int(str(set_id))).skipped)] += times
     return masks / max(len(chosen), 1), len(chosen)
 
 

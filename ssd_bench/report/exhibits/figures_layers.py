@@ -18,7 +18,6 @@ from ssd_bench import metrics
 from ssd_bench.layer_set import LayerSet
 from ssd_bench.record import Run
 from ssd_bench.report import style
-from ssd_bench.report.exhibits import figures_common as common
 
 FEW = 20
 """Blocks that fit a column of a paper."""
@@ -113,7 +112,7 @@ def main_set(run: Run, domain: str | None = None) -> LayerSet | None:
     if steps.empty:
         return None
     drafted = steps.groupby("layer_set_id")["draft_len"].sum()
-    return common.layer_set(run, int(str(drafted.idxmax())))
+    return run.layer_set(int(str(drafted.idxmax())))
 
 
 def sequence(run: Run) -> pd.DataFrame:

@@ -268,7 +268,7 @@ def figure12(replication: Replication) -> Figure | Cannot:
     last = int(ids.index[-1])
     panels = []
     for step in sorted({step for step in STEPS if step <= last} | {last}):
-        found = common.layer_set(cell.run, int(ids[step]))
+        found = cell.run.layer_set(int(ids[step]))
         panels.append(layers.Panel(f"search step {step}: {layers.counts(found)}", found))
     figure, body = common.page(layers.width(panels), layers.height(len(panels)))
     layers.maps(body, [panels])

@@ -1,0 +1,241 @@
+"""`python -m ssd_bench.frontier model=miniature task=gsm8k [runs_dir=runs] [beam=4]`: chosen sets, and the best.
+
+Takes the runs of a model on a task that are on record, and scores every layer set that drafted in them by draft cost
+and teacher-forced acceptance rate (`replicate.plane`), on the prompts and AR outputs of those runs. Beside them it
+seeks the best sets there are: all of them where that is possible, else by a beam search that skips one sublayer more
+at a time. Writes `runs_dir/frontier/MODEL.TASK.json`, which `notebooks/compare.ipynb` draws.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+import torch
+from omegaconf import OmegaConf
+from tqdm import tqdm
+
+from methods.oracle import every_set
+from methods.swift import matchness
+from ssd_bench import metrics
+from ssd_bench.command import options, tool
+from ssd_bench.engine import Engine
+from ssd_bench.errors import ConfigError
+from ssd_bench.latency import Latency, NodeTimes
+from ssd_bench.layer_set import LayerSet
+from ssd_bench.record import Run, find_runs, load_run, read_header
+from ssd_bench.replicate.plane import DRAFT_LEN, LONGEST, Plane, Point, Use, pareto, write
+from ssd_bench.run import Plan, load_engine, plan
+
+OPTIONS = ("model", "task", "runs_dir", "beam")
+EXHAUSTIVE = 4096  # sets; of more, a beam search
+LEAST = 0.1  # α below which skipping more is not tried
+
+
+class Scores:
+    """Teacher-forced α of layer sets, each scored once.
+
+    Args:
+        engine: with the model; its cache is used and left empty.
+        prompts, outputs: token ids of each prompt, and of AR's output to it.
+    """
+
+    def __init__(self, engine: Engine, prompts: Sequence[Sequence[int]], outputs: Sequence[Sequence[int]]):
+        self._engine = engine
+        self._texts = [(p, o) for p, o in zip(prompts, outputs, strict=True) if len(o) > 1]
+        self.tokens = sum(len(output) - 1 for _, output in self._texts)
+        self.known: dict[LayerSet, float] = {}
+
+    def __call__(self, sets: Iterable[LayerSet]) -> list[float]:
+        """α of each set."""
+        asked = list(sets)
+        new = [one for one in dict.fromkeys(asked) if one not in self.known]
+        right = dict.fromkeys(new, 0.0)
+        with torch.inference_mode():
+            for prompt, output in self._texts if new else ():
+                self._prefill([*prompt, *output[:-1]])
+                for layer_set in new:
+                    right[layer_set] += self._right(layer_set, len(prompt), output)
+        self._engine.cache.reset()
+        self.known |= {layer_set: count / self.tokens for layer_set, count in right.items()}
+        return [self.known[layer_set] for layer_set in asked]
+
+    def _prefill(self, tokens: Sequence[int]) -> None:
+        decoder, cache = self._engine.decoder, self._engine.cache
+        cache.reset()
+        decoder.prefill(torch.tensor(tokens, device=decoder.device), cache)
+
+    def _right(self, layer_set: LayerSet, prompt_len: int, output: Sequence[int]) -> float:
+        """Output tokens that the set predicts, drafting `DRAFT_LEN` of them after every `DRAFT_LEN`."""
+        found = 0.0
+        for at in range(0, len(output) - 1, DRAFT_LEN):
+            window = output[at : at + DRAFT_LEN + 1]
+            found += (len(window) - 1) * matchness(layer_set, window, prompt_len + at, self._engine.probe)
+        return found
+
+
+def beam(n_layers: int, score: Callable[[Iterable[LayerSet]], list[float]], width: int) -> None:
+    """Score sets that skip 1, 2, ... sublayers: each of the `width` best so far with one more sublayer skipped.
+
+    Ends where no set of a size has an α of `LEAST`.
+    """
+    level = [LayerSet.full(n_layers)]
+    with tqdm(total=2 * n_layers, desc="frontier", unit="sublayer", disable=not sys.stderr.isatty()) as bar:
+        for _ in range(2 * n_layers):
+            wider = {one.skipped | {i} for one in level for i in one.kept}
+            sets = [LayerSet(n_layers, skipped) for skipped in sorted(wider, key=sorted)]
+            ranked = sorted(zip(score(sets), sets), key=lambda pair: -pair[0])[:width]
+            level = [layer_set for _, layer_set in ranked]
+            bar.update()
+            if ranked[0][0] < LEAST:
+                break
+
+
+def frontier(runs: Sequence[Run], width: int) -> Plane:
+    """Score the sets of runs with the same model, prompts and outputs, and find the best there are.
+
+    Raises:
+        ConfigError: what the runs were made of is not there any more, or was not the same.
+    """
+    header = runs[0].header
+    planned = _plan(header["config"])
+    plain = runs[0].prompts.query("arm == 'ar' and repeat == 0").sort_values("prompt_index")
+    if plain["prompt_sha256"].tolist() != [encoded.sha256 for encoded in planned.encoded]:
+        raise ConfigError("task", header["task"]["name"], f"the prompts of {header['run_id']}; they have changed since")
+    outputs = [[int(token) for token in ids] for ids in plain["output_ids"]]
+    prompts = [encoded.ids for encoded in planned.encoded]
+    longest = max(len(prompt) + len(output) for prompt, output in zip(prompts, outputs))
+    engine = load_engine(planned, longest)
+    n_layers = planned.dims.n_layers
+    score = Scores(engine, prompts, outputs)
+    score([LayerSet.full(n_layers)])
+    if exhaustive := 2 ** (2 * n_layers) <= EXHAUSTIVE:
+        score(every_set(n_layers))
+    else:
+        beam(n_layers, score, width)
+    uses = _uses(runs)
+    score(uses)
+    context = mean(len(prompt) + len(output) / 2 for prompt, output in zip(prompts, outputs))
+    points = _points(score.known, uses, _latency(header), context)
+    return Plane(
+        header["model"]["name"], header["task"]["name"], n_layers,
+        "exhaustive" if exhaustive else f"beam of {width}", len(points), score.tokens, context,
+        verify_costs(_latency(header), n_layers, context), tuple(pareto(points)),
+        tuple(point for point in points if point.uses),
+    )  # fmt: skip
+
+
+def _plan(config: Mapping[str, Any]) -> Plan:
+    """Of the same prompts on the same model, without the run's method."""
+    kept = {key: value for key, value in config.items() if key != "calibrate"}
+    return plan(OmegaConf.create(kept | {"method": {"_target_": "methods.ar.AR"}}))
+
+
+def _latency(header: Mapping[str, Any]) -> Latency:
+    """The profile of a record."""
+    stored = dict(header["latency"])
+    passes = tuple(NodeTimes(**each) for each in stored.pop("passes"))
+    return Latency(**stored | {"points": tuple(map(tuple, stored["points"])), "passes": passes})
+
+
+def _plain_ms(latency: Latency, n_layers: int, nodes: int, context: float) -> float:
+    attn, mlp, rest = latency.pass_ms(nodes, context)
+    return n_layers * (attn + mlp) + rest
+
+
+def verify_costs(latency: Latency, n_layers: int, context: float) -> tuple[float, ...]:
+    """Time of verifying 0, 1, ... `LONGEST` drafted tokens over that of a plain step."""
+    plain = _plain_ms(latency, n_layers, 1, context)
+    return tuple(_plain_ms(latency, n_layers, drafted + 1, context) / plain for drafted in range(LONGEST + 1))
+
+
+def _uses(runs: Iterable[Run]) -> dict[LayerSet, list[Use]]:
+    """Every set that drafted, with the runs and its share of their drafted tokens."""
+    found: dict[LayerSet, list[Use]] = {}
+    for run in runs:
+        steps = metrics.of_arm(run.steps, "method").dropna(subset=["layer_set_id"])
+        drafted = steps.groupby("layer_set_id")["draft_len"].sum()
+        for set_id, count in drafted[drafted > 0].items():
+            use = Use(run.path.name, str(run.header["method"]), float(count / drafted.sum()))
+            found.setdefault(run.layer_set(int(str(set_id))), []).append(use)
+    return found
+
+
+def _points(
+    known: Mapping[LayerSet, float], uses: Mapping[LayerSet, Sequence[Use]], latency: Latency, context: float
+) -> list[Point]:
+    points = []
+    for layer_set, alpha in known.items():
+        plain = _plain_ms(latency, layer_set.n_layers, 1, context)
+        cost = (latency.draft_ms(layer_set, context) + latency.draft_rest_ms) / plain
+        points.append(Point(tuple(sorted(layer_set.skipped)), cost, alpha, tuple(uses.get(layer_set, ()))))
+    return points
+
+
+def matching(runs_dir: Path, model: str, task: str) -> list[Run]:
+    """The complete paired runs of a model on a task; of several prompt lists, types or machines the one with most runs.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    groups: dict[tuple[Any, ...], list[Run]] = {}
+    for path in find_runs(runs_dir):
+        header = read_header(path)
+        own, sampled = header["model"], header["config"]["decode"]["mode"] != "greedy"
+        named = own["name"] == model and header["task"]["name"] == task
+        if not named or sampled or header.get("status") != "complete" or not header.get("latency"):
+            continue
+        run = load_run(path)
+        plain = run.prompts.query("arm == 'ar' and repeat == 0").sort_values("prompt_index")
+        outputs = tuple(tuple(map(int, ids)) for ids in plain["output_ids"])
+        key = (own["weights"], own["dtype"], own["device"], own["threads"], tuple(plain["prompt_sha256"]), outputs)
+        if outputs:
+            groups.setdefault(key, []).append(run)
+    if not groups:
+        allowed = f"a folder with finished greedy runs of model={model} task={task} that have a latency profile"
+        raise ConfigError("runs_dir", str(runs_dir), allowed)
+    return max(groups.values(), key=len)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Returns the exit code: 0, or 2 if an option or the runs cannot be used."""
+    return tool(_main, __doc__, arguments)
+
+
+def _main(arguments: Sequence[str]) -> None:
+    given = options(arguments, OPTIONS)
+    for name in ("model", "task"):
+        if name not in given:
+            raise ConfigError(name, None, f"{name}=NAME, as in the records")
+    width = given.get("beam", "4")
+    if not (width.isdecimal() and int(width)):
+        raise ConfigError("beam", width, "a whole number, 1 or more")
+    runs_dir = Path(given.get("runs_dir", "runs"))
+    found = frontier(matching(runs_dir, given["model"], given["task"]), int(width))
+    print(text(found))
+    print(write(runs_dir, found))
+
+
+def text(plane: Plane) -> str:
+    """The best sets and the best of each method, for a terminal."""
+    best = max(plane.frontier, key=lambda point: plane.speedup(point.cost, point.alpha))
+    lines = [
+        f"{plane.model} on {plane.task}: {plane.tried} sets tried ({plane.search}), α over {plane.tokens} tokens",
+        _line("best", plane, best),
+    ]
+    for method in dict.fromkeys(use.method for point in plane.chosen for use in point.uses):
+        own = [point for point in plane.chosen if any(use.method == method for use in point.uses)]
+        lines.append(_line(method, plane, max(own, key=lambda point: plane.speedup(point.cost, point.alpha))))
+    return "\n".join(lines)
+
+
+def _line(name: str, plane: Plane, point: Point) -> str:
+    speed = plane.speedup(point.cost, point.alpha)
+    return f"  {name:16} c {point.cost:.3f}  α {point.alpha:.3f}  skips {len(point.skipped):2}  predicted {speed:.2f}x"
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,144 @@
+"""What the notebooks call: a paper's tables and figures from the records at hand, ready to be shown."""
+
+from __future__ import annotations
+
+import base64
+import io
+import os
+from functools import cached_property
+from pathlib import Path
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from ssd_bench.errors import ConfigError
+from ssd_bench.paper import audit, reported
+from ssd_bench.replicate.cells import Replication, replications
+from ssd_bench.report.exhibits import figures, figures_compare, tables, write
+from ssd_bench.report.exhibits.figures_common import Cannot
+from ssd_bench.report.exhibits.match import ordered
+
+COMPARISON = "ssd_bench_comparison"
+VARIABLE = "SSD_BENCH_RUNS"
+DPI = 120
+
+
+def runs_folder() -> Path:
+    """Where records are looked for: the folder that the environment variable SSD_BENCH_RUNS names, else `runs`."""
+    return Path(os.environ.get(VARIABLE) or Path(__file__).parents[2] / "runs")
+
+
+class Shown:
+    """What the last line of a notebook's cell shows: sentences, then a table or a figure where there is one.
+
+    Attributes:
+        text: Markdown.
+        frame: the table, for further work.
+        figure: the figure, likewise.
+    """
+
+    def __init__(self, text: str, frame: pd.DataFrame | None = None, figure: Figure | None = None):
+        self.text, self.frame, self.figure = text, frame, figure
+
+    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, str]:
+        if self.figure is not None:
+            buffer = io.BytesIO()
+            self.figure.savefig(buffer, format="png", dpi=DPI, metadata={"Software": None})
+            return {"image/png": base64.b64encode(buffer.getvalue()).decode(), "text/plain": self.text}
+        body = "" if self.frame is None else self.frame.map(_cell).to_markdown(index=False, disable_numparse=True)
+        return {"text/markdown": f"{self.text}\n\n{body}".strip()}
+
+
+def _cell(value: object) -> str:
+    return str(value).replace("|", "\\|")
+
+
+class Paper:
+    """A paper's exhibits, from the runs under a folder.
+
+    Args:
+        name: `knapspec`, `swift`, `conflayers` or `knn-ssd`.
+        runs_dir: None: `runs_folder()`.
+
+    Raises:
+        ConfigError: no such paper.
+    """
+
+    def __init__(self, name: str, runs_dir: Path | str | None = None):
+        if name not in reported.PAPERS:
+            raise ConfigError("paper", name, f"one of {', '.join(reported.PAPERS)}")
+        self.name, self._runs_dir = name, Path(runs_dir or runs_folder())
+
+    @cached_property
+    def _replications(self) -> list[Replication]:
+        return replications(self._runs_dir)
+
+    def table(self, exhibit: str) -> Shown:
+        """The numbers of a table, figure or passage ("Table 2", "Figure 4", "text §5.2"), ours beside the paper's."""
+        known = {number.exhibit for number in reported.numbers() if number.paper == self.name}
+        if exhibit not in known:
+            raise ConfigError("exhibit", exhibit, f"one of {', '.join(sorted(known))}")
+        frame = tables.table(self._replications, exhibit, self.name)
+        commands = [f"`{command}`" for command in write.commands(self.name, exhibit, frame)]
+        sentences = [f"**{write.title(self.name, exhibit)}.** {write.standing(frame)}", *write.verdicts(frame)]
+        missing = frame.loc[frame["reason"] != "", "reason"].value_counts(sort=False)
+        sentences += [f"{count} without ours: {reason}" for reason, count in missing.items()]
+        text = "\n\n".join([*sentences, ", ".join(commands), write.LEGEND])
+        return Shown(text.replace("\n\n\n", "\n\n"), tables.wide(frame))
+
+    def figure(self, exhibit: str) -> Shown:
+        """A figure or case study ("Figure 6", "Figure 2a", "Table 13") from our runs, or why there is none."""
+        name = write.stem(self.name, exhibit)
+        drawable = [one for one in figures.FIGURES if one.startswith(write.stem(self.name, ""))]
+        if name not in drawable:
+            raise ConfigError("exhibit", exhibit, f"one that is drawn: {', '.join(drawable)}")
+        return _drawn(name, self._replications)
+
+    def counts(self) -> Shown:
+        """How many of the paper's numbers have which verdict."""
+        frames = [frame for (paper, _), frame in tables.everything(self._replications).items() if paper == self.name]
+        counted = tables.counts(frames).drop(columns="paper")
+        return Shown("", counted.loc[:, (counted != 0).any()])
+
+    def findings(self) -> Shown:
+        """Where the paper's own numbers disagree."""
+        told = audit.told(audit.audit())
+        own = told[told["paper"] == self.name].rename(columns={"count": "numbers", "verdict": "finding"})
+        return Shown("", own[["finding", "numbers", "what", "source"]])
+
+
+class Comparison:
+    """All methods on one model, from the runs of the experiment `ssd_bench_comparison` under a folder.
+
+    Args:
+        runs_dir: None: `runs_folder()`.
+    """
+
+    def __init__(self, runs_dir: Path | str | None = None):
+        self._replications = replications(Path(runs_dir or runs_folder()))
+
+    def figure(self) -> Shown:
+        """Layer sets by draft cost and α, with lines of equal TPT and the best sets found."""
+        return _drawn(COMPARISON, self._replications)
+
+    def table(self) -> Shown:
+        """Speed, M, α, losslessness; and what the sets would give."""
+        return Shown("", figures_compare.table(_of(COMPARISON, self._replications)))
+
+
+def _of(name: str, made: list[Replication]) -> Replication:
+    """The replication of an experiment, at the scale nearest to the paper's."""
+    by_scale = {one.scale: one for one in made if one.experiment.name == name}
+    if not by_scale:
+        raise ConfigError("experiment", name, "one that has runs here")
+    return by_scale[ordered(by_scale)[0]]
+
+
+def _drawn(name: str, made: list[Replication]) -> Shown:
+    try:
+        drawn = figures.figure(_of(name, made))
+    except ConfigError as error:
+        drawn = Cannot(str(error))
+    if isinstance(drawn, Figure):
+        return Shown(f"{name}: a figure", figure=drawn)
+    return Shown(f"*Not drawn.* {drawn.reason if drawn else ''}")

@@ -1,0 +1,166 @@
+"""Layer sets as points of draft cost and α: scored on AR's own tokens, beside the best sets that there are."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from methods.ar import AR
+from methods.oracle import every_set
+from ssd_bench import frontier, metrics
+from ssd_bench.engine import Engine
+from ssd_bench.errors import ConfigError
+from ssd_bench.frontier import Scores, beam, main, verify_costs
+from ssd_bench.latency import Latency
+from ssd_bench.layer_set import LayerSet
+from ssd_bench.model import Decoder
+from ssd_bench.record import Run
+from ssd_bench.replicate import plane
+from ssd_bench.replicate.plane import DRAFT_LEN, Plane, Point, Use, pareto
+from tests.conftest import LAYERS
+from tests.lossless import engine_for
+from tests.runs import executed, local_model
+
+PROMPTS = [[5, 6, 7], [40, 41], [9]]
+NEW = 2 * DRAFT_LEN + 3
+LATENCY = Latency(t_mlp_ms=0.4, t_attn_slope_ms=0.01, t_attn_intercept_ms=0.2)
+
+
+@pytest.fixture
+def engine(decoders: Callable[..., Decoder]) -> Engine:
+    return engine_for(decoders(), 40, NEW, frozenset())
+
+
+@pytest.fixture
+def scores(engine: Engine) -> Scores:
+    with torch.inference_mode():
+        outputs = [engine.generate(AR(), prompt).output for prompt in PROMPTS]
+    return Scores(engine, PROMPTS, outputs)
+
+
+def test_the_full_model_predicts_all_of_its_own_tokens(scores: Scores) -> None:
+    assert scores([LayerSet.full(LAYERS)]) == [1.0]
+    assert scores.tokens == len(PROMPTS) * (NEW - 1)
+
+
+def test_alpha_is_what_full_passes_with_right_tokens_say(engine: Engine, scores: Scores) -> None:
+    """By hand: the full model up to where a draft begins, then the set over the drafted tokens, each a pass of its own.
+
+    A position's keys and values depend on which layers ran there, so every prediction is made again from the prompt.
+    """
+    layer_set, decoder = LayerSet(LAYERS, frozenset([2, 5])), engine.decoder
+    right = 0
+    with torch.inference_mode():
+        for prompt, output in scores._texts:
+            for at in range(len(output) - 1):
+                begin = at - at % DRAFT_LEN
+                cache = decoder.new_cache(80)
+                decoder.prefill(torch.tensor([*prompt, *output[:begin]]), cache)
+                probe = Engine(decoder, cache, engine.decoding, frozenset()).probe
+                hidden = probe.embed(output[begin : at + 1])[None]
+                for i in layer_set.kept:
+                    hidden = probe.apply_sublayer(i, hidden, len(prompt) + begin)
+                right += int(probe.predict(hidden)[0, -1]) == output[at + 1]
+    assert scores([layer_set]) == [right / scores.tokens]
+    assert 0 < right < scores.tokens
+
+
+def test_a_wide_beam_finds_what_trying_all_sets_finds(scores: Scores) -> None:
+    everything = dict(zip(every_set(LAYERS), scores(every_set(LAYERS)), strict=True))
+    known, scores.known = scores.known, {}
+    beam(LAYERS, scores, width=10**6)
+    assert all(known[layer_set] == alpha for layer_set, alpha in scores.known.items())
+    missed = set(everything) - set(scores.known) - {LayerSet.full(LAYERS)}
+    assert not missed or min(len(s.skipped) for s in missed) > max(
+        len(s.skipped) for s, alpha in scores.known.items() if alpha >= frontier.LEAST
+    )
+
+
+def test_a_narrow_beam_is_never_above_all_sets(scores: Scores) -> None:
+    best = {}
+    for layer_set, alpha in zip(every_set(LAYERS), scores(every_set(LAYERS))):
+        best[len(layer_set.skipped)] = max(alpha, best.get(len(layer_set.skipped), 0.0))
+    scores.known = {}
+    beam(LAYERS, scores, width=1)
+    assert all(alpha <= best[len(layer_set.skipped)] for layer_set, alpha in scores.known.items())
+    assert len(scores.known) <= sum(2 * LAYERS - i for i in range(2 * LAYERS))
+
+
+def test_verifying_costs_what_the_profile_says() -> None:
+    """Without measured passes a verification is one plain step (KnapSpec), so the best speedup is Eq. 4's."""
+    found = Plane("m", "t", LAYERS, "exhaustive", 1, 1, 100.0, verify_costs(LATENCY, LAYERS, 100.0), (), ())
+    assert set(found.verify) == {1.0}
+    for cost, alpha in ((0.3, 0.9), (0.5, 0.5), (0.9, 0.2)):
+        expected = max(metrics.tpt(alpha, drafted, cost, 1.0) / 1000 for drafted in range(len(found.verify)))
+        assert found.speedup(cost, alpha) == pytest.approx(expected)
+
+
+def test_the_frontier_has_no_point_that_another_beats() -> None:
+    places = [(0.5, 0.5), (0.5, 0.6), (0.4, 0.6), (0.9, 0.7), (1.0, 0.7)]
+    points = [Point((i,), cost, alpha) for i, (cost, alpha) in enumerate(places)]
+    assert [point.skipped for point in pareto(points)] == [(2,), (3,)]
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory, checkpoints: dict[str, Path]) -> tuple[Path, list[Run]]:
+    folder = tmp_path_factory.mktemp("runs")
+    options = (*local_model(checkpoints["llama"]), "limit=2", "decode.max_new_tokens=20", "task=gsm8k")
+    methods = (("method=fixed_layers",), ("method=layerskip", "method.exit_layer=1"))
+    return folder, [executed(folder, *options, *method) for method in methods]
+
+
+def test_sets_of_records_lie_under_the_frontier(
+    recorded: tuple[Path, list[Run]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, runs = recorded
+    model = runs[0].header["model"]["name"]
+    assert main([f"model={model}", "task=gsm8k", f"runs_dir={folder}"]) == 0
+    shown = capsys.readouterr().out
+    found = plane.read(plane.path_of(folder, model, "gsm8k"))
+    used = {use.run: point for point in found.chosen for use in point.uses}
+    assert set(used) == {run.path.name for run in runs} and all(name in shown for name in ("fixed_layers", "layerskip"))
+    n_layers = runs[0].header["model"]["n_layers"]
+    assert used[runs[1].path.name].skipped == tuple(range(2, 2 * n_layers))
+    for point in found.chosen:
+        assert math.isclose(sum(use.share for use in point.uses), len(point.uses))  # each of these has one set
+        assert any(best.cost <= point.cost and best.alpha >= point.alpha for best in found.frontier)
+
+
+def test_a_plane_is_read_as_written(tmp_path: Path) -> None:
+    points = (Point((1, 4), 0.5, 0.75, (Use("run", "method", 1.0),)), Point((), 1.0, 1.0))
+    made = Plane("m", "t", 4, "beam of 2", 9, 70, 12.5, (1.0, 1.1), points[1:], points)
+    path = plane.write(tmp_path, made)
+    assert plane.read(path) == made
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"chosen": 1}))
+    with pytest.raises(ConfigError, match=r"frontier=.*m\.t\.json"):
+        plane.read(path)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["task=gsm8k"], "model"),
+        (["model=other", "task=gsm8k"], "runs_dir"),
+        (["model=other", "task=gsm8k", "beam=0"], "beam"),
+        (["width=3"], "option"),
+    ],
+)
+def test_bad_options_are_named(
+    arguments: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = arguments if message == "option" else [*arguments, f"runs_dir={tmp_path}"]
+    assert main(given) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_prompts_that_have_changed_are_refused(recorded: tuple[Path, list[Run]]) -> None:
+    run = recorded[1][0]
+    prompts = run.prompts.assign(prompt_sha256="other")
+    with pytest.raises(ConfigError, match=r"task='gsm8k'.*changed since"):
+        frontier.frontier([replace(run, prompts=prompts)], 2)
