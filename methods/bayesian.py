@@ -31,15 +31,17 @@ def suggest(
     from bayes_opt.acquisition import UpperConfidenceBound
     from sklearn.gaussian_process import GaussianProcessRegressor
     from sklearn.gaussian_process.kernels import Matern
+    from threadpoolctl import threadpool_limits
 
     # the process of bayes_opt.BayesianOptimization
     process = GaussianProcessRegressor(
         Matern(nu=2.5), alpha=NOISE, normalize_y=True, n_restarts_optimizer=5, random_state=random
     )
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # length scales at their bounds
-        process.fit(np.stack(points), np.array(scores))
     space = TargetSpace(None, {f"x{i}": (0.0, 1.0) for i in range(len(points[0]))})
     space.register(points[-1], scores[-1])  # an empty space is refused; its points are not read
-    proposed = UpperConfidenceBound(kappa).suggest(process, space, fit_gp=False, random_state=random)
+    # one thread: matrices this small gain nothing from a second, which spins beside the first
+    with warnings.catch_warnings(), threadpool_limits(1, user_api="blas"):
+        warnings.simplefilter("ignore")  # length scales at their bounds
+        process.fit(np.stack(points), np.array(scores))
+        proposed = UpperConfidenceBound(kappa).suggest(process, space, fit_gp=False, random_state=random)
     return np.asarray(proposed, dtype=np.float64)

@@ -12,6 +12,7 @@ from ssd_bench import metrics
 from ssd_bench.errors import ConfigError
 from ssd_bench.record import Run, find_runs, load_run, read_header
 from ssd_bench.replicate import grid, index
+from ssd_bench.replicate.scale import load as load_scale
 
 
 class Made:
@@ -69,6 +70,29 @@ class Replication:
     def command(self) -> str:
         """What makes its runs."""
         return f"python -m ssd_bench -m experiment={self.experiment.name} scale={self.scale}"
+
+    @property
+    def notes(self) -> list[str]:
+        """What the scale takes from the experiment: its own note, and the settings that one run stands for."""
+        found = [self._scale_note] if self._scale_note else []
+        shared: dict[str, list[str]] = {}
+        for result in self.results:
+            if result.made is not None and result.labels["setting"]:
+                shared.setdefault(result.made.path.name, []).append(result.labels["setting"])
+        alike = dict.fromkeys(tuple(dict.fromkeys(settings)) for settings in shared.values())
+        found += [
+            f"At scale {self.scale} one run stands for several settings: {', '.join(settings)}."
+            for settings in alike
+            if len(settings) > 1
+        ]
+        return found
+
+    @property
+    def _scale_note(self) -> str:
+        try:
+            return load_scale(self.scale).notes.get(self.experiment.name, "")
+        except ConfigError:  # a scale that was removed since
+            return ""
 
     @property
     def finished(self) -> str:

@@ -28,6 +28,7 @@ class Scale:
         limit: most prompts of a job, None for no cap; of a stream most prompts of each part are `items`.
         new_tokens: most new tokens; a smaller limit of the task stays.
         caps: option -> its largest value, where a job's method or task has the option.
+        notes: experiment -> a sentence on what this scale takes from it, for the report.
     """
 
     name: str
@@ -38,6 +39,7 @@ class Scale:
     items: int | None = None
     new_tokens: int | None = None
     caps: Mapping[str, float] = field(default_factory=dict)
+    notes: Mapping[str, str] = field(default_factory=dict)
 
     def mapped(self, job: Job) -> tuple[str, ...]:
         """The job's overrides with model and replacements; the caps need the composed config (`capped`)."""

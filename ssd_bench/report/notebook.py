@@ -81,10 +81,8 @@ class Paper:
         frame = tables.table(self._replications, exhibit, self.name)
         commands = [f"`{command}`" for command in write.commands(self.name, exhibit, frame)]
         sentences = [f"**{write.title(self.name, exhibit)}.** {write.standing(frame)}", *write.verdicts(frame)]
-        missing = frame.loc[frame["reason"] != "", "reason"].value_counts(sort=False)
-        sentences += [f"{count} without ours: {reason}" for reason, count in missing.items()]
-        text = "\n\n".join([*sentences, ", ".join(commands), write.LEGEND])
-        return Shown(text.replace("\n\n\n", "\n\n"), tables.wide(frame))
+        sentences += write.notes(self.name, exhibit, self._replications) + write.missing(frame)
+        return Shown("\n\n".join(filter(None, [*sentences, ", ".join(commands), write.LEGEND])), tables.wide(frame))
 
     def figure(self, exhibit: str) -> Shown:
         """A figure or case study ("Figure 6", "Figure 2a", "Table 13") from our runs, or why there is none."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import pandas as pd
@@ -59,7 +59,7 @@ def write_tables(
         out.mkdir(parents=True, exist_ok=True)
         for (paper, exhibit), frame in (everything(replications) if frames is None else frames).items():
             texts = {
-                ".md": markdown(paper, exhibit, frame),
+                ".md": markdown(paper, exhibit, frame, notes(paper, exhibit, replications)),
                 ".tex": latex(paper, exhibit, frame),
                 ".csv": frame.to_csv(index=False, lineterminator="\n"),
             }
@@ -128,17 +128,28 @@ def verdicts(frame: pd.DataFrame) -> list[str]:
     return lines
 
 
-def markdown(paper: str, exhibit: str, frame: pd.DataFrame) -> str:
-    """Title, commands, scale, verdicts, the table, why numbers are missing, and the runs."""
+def notes(paper: str, exhibit: str, replications: Iterable[Replication]) -> list[str]:
+    """What the scales of the runs that are there take from an exhibit."""
+    names = {one.name for one in select.experiments().get((paper, exhibit), ())}
+    return [note for one in replications if one.experiment.name in names for note in one.notes]
+
+
+def markdown(paper: str, exhibit: str, frame: pd.DataFrame, remarks: Sequence[str] = ()) -> str:
+    """Title, commands, scale, verdicts, the table, remarks, why numbers are missing, and the runs."""
     parts = [f"# {title(paper, exhibit)}", f"**{standing(frame)}**", *verdicts(frame)]
     parts += ["\n".join(f"    {command}" for command in commands(paper, exhibit, frame))]
     body = wide(frame).map(lambda text: text.replace("|", "\\|"))
     parts += [str(body.to_markdown(index=False, disable_numparse=True)), LEGEND]
-    missing = frame[frame["reason"] != ""]["reason"].value_counts(sort=False)
-    parts += ["\n".join(f"- {count} without ours: {reason}" for reason, count in missing.items())]
+    parts += ["\n".join(f"- {line}" for line in [*remarks, *missing(frame)])]
     runs = run_ids(frame)
     parts += [f"Runs: {', '.join(runs)}"] if runs else []
     return "\n\n".join(filter(None, parts)) + "\n"
+
+
+def missing(frame: pd.DataFrame) -> list[str]:
+    """Why numbers have none of ours beside them."""
+    found = frame.loc[frame["reason"] != "", "reason"].value_counts(sort=False)
+    return [f"{count} without ours: {reason}" for reason, count in found.items()]
 
 
 def run_ids(frame: pd.DataFrame) -> list[str]:

@@ -173,10 +173,9 @@ class Exhibit:
 
     def _missing(self) -> str:
         """Why numbers, figures and parts are not there."""
-        lines = []
+        lines = write.notes(self.paper, self.exhibit, self.replications)
         if self.frame is not None:
-            reasons = self.frame.loc[self.frame["reason"] != "", "reason"].value_counts(sort=False)
-            lines += [f"{count} without ours: {reason}" for reason, count in reasons.items()]
+            lines += write.missing(self.frame)
         for one in self.experiments:
             if one.paper != self.paper:
                 continue

@@ -1,0 +1,64 @@
+"""The notebooks run from top to bottom on the committed records, and show what was committed with them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+
+from ssd_bench.errors import ConfigError
+from ssd_bench.report.notebook import VARIABLE, Paper
+
+FOLDER = Path(__file__).parents[1] / "notebooks"
+RECORDS = Path(__file__).parents[1] / "runs" / "reference" / "mini"
+NAMES = sorted(path.name for path in FOLDER.glob("*.ipynb"))
+
+
+def shown(notebook: Any) -> list[tuple[str, str]]:
+    """(source, what it shows) of every cell with code; of an image only that there is one."""
+    found = []
+    for cell in notebook.cells:
+        if cell.cell_type == "code":
+            data = [output.get("data", {"text/plain": output.get("text", "")}) for output in cell.outputs]
+            texts = ["an image" if "image/png" in each else each.get("text/markdown", "") for each in data]
+            found.append((cell.source, "\n".join(texts)))
+    return found
+
+
+def test_there_is_one_for_each_paper_and_one_for_all_methods() -> None:
+    assert NAMES == ["compare.ipynb", "conflayers.ipynb", "knapspec.ipynb", "knn_ssd.ipynb", "swift.ipynb"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_notebook_shows_what_was_committed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its tables word for word, so that numbers and records cannot part; of figures, that they are drawn."""
+    committed = nbformat.read(FOLDER / name, as_version=4)
+    fresh = nbformat.read(FOLDER / name, as_version=4)
+    monkeypatch.setenv(VARIABLE, str(RECORDS))
+    NotebookClient(fresh, timeout=300, kernel_name="python3", resources={"metadata": {"path": str(FOLDER)}}).execute()
+    assert shown(fresh) == shown(committed)
+    assert any(text == "an image" for _, text in shown(fresh))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_notebook_has_prose_before_every_call_and_no_logic(name: str) -> None:
+    cells = nbformat.read(FOLDER / name, as_version=4).cells
+    assert cells[0].cell_type == "markdown"
+    for cell in cells:
+        if cell.cell_type == "code":
+            lines = [line for line in cell.source.splitlines() if line]
+            assert all(line.startswith(("from ssd_bench", "paper", "comparison", "Paper")) for line in lines), (
+                cell.source
+            )
+
+
+def test_what_a_paper_does_not_have_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"paper='medusa' .*knapspec"):
+        Paper("medusa")
+    with pytest.raises(ConfigError, match=r"exhibit='Table 99' .*Table 2"):
+        Paper("swift", RECORDS).table("Table 99")
+    with pytest.raises(ConfigError, match=r"exhibit='Table 2' .*swift_figure6"):
+        Paper("swift", RECORDS).figure("Table 2")
