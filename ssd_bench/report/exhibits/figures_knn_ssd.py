@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
@@ -102,9 +103,10 @@ def scatter(found: Vectors) -> tuple[Figure, str]:
 
 
 def released(folder: Path, model: str) -> Figure:
-    """Figure 5 from the anchors that the authors released for a model."""
-    figure, caption = scatter(load(folder))
-    style.describe(figure, f"KNN-SSD Figure 5 – the authors' anchors of {model}", caption)
+    """Figure 5 from the anchors that the authors released for a model: the folder of its two .npy files."""
+    with matplotlib.rc_context(style.STYLE):
+        figure, caption = scatter(load(folder))
+        style.describe(figure, f"KNN-SSD Figure 5 – the authors' anchors of {model}", caption)
     return figure
 
 
