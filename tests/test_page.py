@@ -14,18 +14,20 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 
 from ssd_bench.errors import ConfigError
 from ssd_bench.paper import audit, reported
+from ssd_bench.replay.predict import predict
 from ssd_bench.replicate.cells import replications
 from ssd_bench.report.__main__ import main
-from ssd_bench.report.exhibits import select, tables, write
+from ssd_bench.report.exhibits import predictions, select, tables, write
 from ssd_bench.report.exhibits.figures import figure
 from ssd_bench.report.exhibits.figures_common import Cannot
-from ssd_bench.report.page import drawn, markup, page
+from ssd_bench.report.page import drawn, markup, ours, page
 from ssd_bench.report.page import write as page_write
-from tests.exhibit_runs import indexed, make, make_all
+from tests.exhibit_runs import indexed, make, make_all, number
 
 pytestmark = [pytest.mark.usefixtures("fewer_resamples"), pytest.mark.xdist_group("page")]
 
@@ -148,11 +150,13 @@ def test_every_exhibit_is_on_the_page_once_and_linked(parsed: Page) -> None:
     ids = [attributes["id"] for _, attributes in parsed.found if "id" in attributes]
     assert len(ids) == len(set(ids))
     listed = reported.exhibits()[["paper", "exhibit"]].itertuples(index=False)
-    wanted = {write.stem(*key) for key in (*listed, *select.experiments())}
+    wanted = {write.stem(*key) for key in (*listed, *select.experiments()) if key[0] in reported.PAPERS}
     articles = {a["id"] for a in parsed.all("article")}
     assert wanted <= articles
     links = [a["href"] for a in parsed.all("a")]
-    assert {f"#{name}" for name in articles if not name.startswith("audit_")} == set(links) - {"#exhibits"}
+    sections = {"exhibits", "comparison", "predictions", "audit"}
+    beside = ("audit_", "predictions_", "ssd_bench_")
+    assert {f"#{name}" for name in {*articles, *sections} if not name.startswith(beside)} == set(links)
     assert all(link[1:] in ids for link in links)
 
 
@@ -209,9 +213,35 @@ def test_the_audit_is_a_part_of_the_page(text: str, out: Path) -> None:
         assert all(what in body for what in told.loc[told["paper"] == paper, "what"])
 
 
+def test_predictions_are_a_part_of_the_page_and_called_so(text: str, out: Path) -> None:
+    frame = predictions.predictions(replications(out.parent / "runs"))
+    assert len(frame) and set(frame["paper"]) == {"swift", "knn-ssd", "conflayers"}
+    assert pd.read_csv(out / "predictions.csv")["predicted"].tolist() == pytest.approx(frame["predicted"].tolist())
+    for paper, rows in frame.groupby("paper"):
+        body = article(text, f"predictions_{write.stem(str(paper), '')}")
+        assert "PREDICTED" in body and all(f">{value:.2f}<" in body for value in rows["predicted"])
+    assert html.escape(predictions.INTRO) in text and predictions.INTRO.startswith("Predictions, never measurements")
+
+
+def test_a_prediction_is_that_of_its_runs_steps_for_the_papers_model(out: Path) -> None:
+    found = replications(out.parent / "runs")
+    frame = predictions.predictions(found).set_index(["exhibit", "model", "task", "method"])
+    row = frame.loc[("Table 2", "LLaMA-2-70B", "GSM8K", "SWIFT")]
+    (made,) = {
+        result.made for one in found for result in one.results if result.made and result.made.path.name == row["run"]
+    }
+    assert (row["machine"], row["printed"]) == (
+        "sim_a6000",
+        number("swift/Table 2/LLaMA-2-70B/SWIFT/GSM8K/speedup").printed,
+    )
+    assert row["predicted"] == predict(made.run, "sim_a6000", "llama2_70b")["speedup"]
+    assert row["measured"] == made.summary["speedup"]
+
+
 def test_a_page_without_runs_says_so_of_every_exhibit() -> None:
     frames = tables.everything([])
-    text = page.render(page.exhibits([], frames, {}), frames, audit.audit())
+    own = ours.comparison([], {}), ours.predicted(predictions.predictions([]))
+    text = page.render(page.exhibits([], frames, {}), frames, *own, audit.audit())
     Page(text)
     assert "There is no number of ours yet." in text and ">filled<" not in text and "<img" not in text
     assert "No figure yet: experiment=swift_figure6 was not run at any scale." in text
@@ -225,7 +255,8 @@ def test_the_same_records_give_the_same_bytes(tmp_path: Path, monkeypatch: pytes
         indexed(tmp_path / "runs", name, "mini", lambda job: "plain")
     one, two = (page_write.write_replication(replications(tmp_path / "runs"), tmp_path / name) for name in "ab")
     assert [path.read_bytes() for path in one] == [path.read_bytes() for path in two]
-    assert {path.name for path in one} == {"swift_figure6_mini.png", "swift_figure6_mini.pdf", "audit.md", "index.html"}
+    drawings = {"swift_figure6_mini.png", "swift_figure6_mini.pdf"}
+    assert {path.name for path in one} == {"predictions.md", "predictions.csv", "audit.md", "index.html"} | drawings
 
 
 def test_a_large_figure_is_a_png(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

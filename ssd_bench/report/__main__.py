@@ -2,8 +2,8 @@
 
 Writes one Markdown, one CSV and one figure (PNG and PDF) per task, and an overview of all speedups (`README.md`), and
 prints the tables and where they are. Where runs were made for the papers' exhibits (`-m experiment=...`), also every
-table and figure of the papers with ours beside (`tables/`, `figures/`), what the papers' own numbers imply
-(`audit.md`), and all of that as one page (`index.html`).
+table and figure of the papers with ours beside (`tables/`, `figures/`), what replay predicts for the papers' hardware
+(`predictions.md`), what the papers' own numbers imply (`audit.md`), and all of that as one page (`index.html`).
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ def _report(arguments: Sequence[str]) -> None:
         print(path)
     if made := replications(runs_dir):
         written = write_replication(made, out)
-        for folder, count in Counter(path.parent for path in written[:-2]).items():
+        for folder, count in Counter(path.parent for path in written[:-4]).items():
             print(f"{folder}: {count} files")
-        print(*written[-2:], sep="\n")
+        print(*written[-4:], sep="\n")
 
 
 def write(runs: Sequence[Run], out: Path) -> list[Path]:

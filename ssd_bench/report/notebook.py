@@ -18,7 +18,6 @@ from ssd_bench.report.exhibits import figures, figures_compare, tables, write
 from ssd_bench.report.exhibits.figures_common import Cannot
 from ssd_bench.report.exhibits.match import ordered
 
-COMPARISON = "ssd_bench_comparison"
 VARIABLE = "SSD_BENCH_RUNS"
 DPI = 120
 
@@ -117,11 +116,11 @@ class Comparison:
 
     def figure(self) -> Shown:
         """Layer sets by draft cost and α, with lines of equal TPT and the best sets found."""
-        return _drawn(COMPARISON, self._replications)
+        return _drawn(figures_compare.COMPARISON, self._replications)
 
     def table(self) -> Shown:
         """Speed, M, α, losslessness; and what the sets would give."""
-        return Shown("", figures_compare.table(_of(COMPARISON, self._replications)))
+        return Shown("", figures_compare.table(_of(figures_compare.COMPARISON, self._replications)))
 
 
 def _of(name: str, made: list[Replication]) -> Replication:

@@ -52,7 +52,7 @@ FIGURES: dict[str, Callable[[Replication], Figure | Cannot]] = {
     "conflayers_figure7": conflayers.figure7,
     "conflayers_figure8": conflayers.figure8,
     "conflayers_figure9": conflayers.figure9,
-    "ssd_bench_comparison": compare.plane,
+    compare.COMPARISON: compare.plane,
 }
 """Experiment -> what draws it."""
 

@@ -18,6 +18,8 @@ from ssd_bench.report.exhibits import figures_common as common
 from ssd_bench.report.exhibits.figures_common import Cannot, Cell
 from ssd_bench.report.text import ABSENT, lossless, percent, spread
 
+COMPARISON = "ssd_bench_comparison"
+"""Its experiment."""
 LEVELS = (1.1, 1.25, 1.5, 2.0, 3.0, 4.0)  # predicted speedups whose lines are drawn
 GRID = 120
 LEAST, MOST = 3.0, 8.0  # points: markers of sets that drafted next to nothing, and of those that drafted everything

@@ -37,13 +37,18 @@ def exhibits(
 
 
 def render(
-    shown: Sequence[Exhibit], frames: Mapping[tuple[str, str], pd.DataFrame], checks: pd.DataFrame
-) -> str:  # fmt: skip
+    shown: Sequence[Exhibit],
+    frames: Mapping[tuple[str, str], pd.DataFrame],
+    comparison: str,
+    predicted: str,
+    checks: pd.DataFrame,
+) -> str:
     """The whole page; the same text for the same records.
 
     Args:
         shown: as `exhibits` makes them.
         frames: as `tables.everything` makes them.
+        comparison, predicted: as `ours` makes them.
         checks: as `audit.audit` makes it.
     """
     folder = files(__package__ or "ssd_bench.report.page")
@@ -59,6 +64,8 @@ def render(
         filters=_filters(shown),
         contents=_contents(shown),
         papers="".join(_papers(shown)),
+        comparison=comparison,
+        predictions=predicted,
         audit_summary=escape(audit.summary(checks)),
         audit="".join(_audit(checks)),
     )

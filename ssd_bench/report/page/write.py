@@ -9,8 +9,10 @@ from ssd_bench.errors import ConfigError
 from ssd_bench.paper import audit
 from ssd_bench.record import write_atomic
 from ssd_bench.replicate.cells import Replication
+from ssd_bench.report.exhibits.predictions import markdown, predictions
 from ssd_bench.report.exhibits.tables import everything
 from ssd_bench.report.exhibits.write import write_tables
+from ssd_bench.report.page import ours
 from ssd_bench.report.page.drawn import draw
 from ssd_bench.report.page.page import exhibits, render
 
@@ -18,7 +20,7 @@ PAGE = "index.html"
 
 
 def write_replication(replications: Sequence[Replication], out: Path) -> list[Path]:
-    """Write `out/tables`, `out/figures`, `out/audit.md` and `out/index.html`; returns the paths, the page last.
+    """Write `out/tables`, `out/figures`, predictions, audit and `out/index.html`; returns the paths, the page last.
 
     Raises:
         ConfigError: `out` cannot be written.
@@ -29,8 +31,16 @@ def write_replication(replications: Sequence[Replication], out: Path) -> list[Pa
         drawn = draw(replications, out / "figures")
         written += [path for found in drawn.values() for one in found for path in one.paths]
         checks = audit.audit()
-        page = render(exhibits(replications, frames, drawn), frames, checks)
-        for name, text in (("audit.md", audit.markdown(checks)), (PAGE, page)):
+        predicted = predictions(replications)
+        shown = exhibits(replications, frames, drawn)
+        page = render(shown, frames, ours.comparison(replications, drawn), ours.predicted(predicted), checks)
+        texts = {
+            "predictions.md": markdown(predicted),
+            "predictions.csv": predicted.to_csv(index=False, lineterminator="\n"),
+            "audit.md": audit.markdown(checks),
+            PAGE: page,
+        }
+        for name, text in texts.items():
             written.append(out / name)
             write_atomic(written[-1], text.encode())
     except OSError as error:

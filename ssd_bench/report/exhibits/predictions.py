@@ -1,0 +1,91 @@
+"""What replay predicts for the papers' models on the papers' hardware from our runs' steps: never a measurement."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import cache
+
+import pandas as pd
+
+from ssd_bench.errors import ConfigError
+from ssd_bench.paper.reported import Number, numbers
+from ssd_bench.replay.predict import predict
+from ssd_bench.replicate.cells import Made, Replication, Result
+from ssd_bench.report.exhibits import select
+from ssd_bench.report.text import ABSENT
+
+MACHINES = {  # one GPU of each paper that names any (SWIFT §B.2, KNN-SSD App. C.1, ConfLayers §4.1.1)
+    "swift": "sim_a6000",
+    "knn-ssd": "sim_a6000",
+    "conflayers": "sim_mi300x",
+}
+LABELS = ("paper", "exhibit", "model", "task", "method", "setting", "printed")  # of the reported number
+COLUMNS = (*LABELS, "measured", "predicted", "machine", "scale", "run", "reason")
+INTRO = (
+    "Predictions, never measurements. Of each run only the steps are taken (drafted, accepted, layer set, context) and "
+    "timed for the paper's model on the paper's GPU, from its data sheet; the acceptance stays that of the model that "
+    "ran. Measured: ours, on our machine. The paper's speedup stands beside for orientation: on another model than the "
+    "paper's the three are not comparable."
+)
+
+
+def predictions(replications: Sequence[Replication]) -> pd.DataFrame:
+    """Every speedup of the papers that one run of ours is about, with what that run's steps would give there.
+
+    Returns:
+        `COLUMNS`: `printed` of the paper, as text; `measured` and `predicted` speedups over AR, decode only, NaN where
+        there is none and `reason` says why; `machine` as in `conf/hardware`. KnapSpec names no device and has no rows.
+    """
+    rows: list[dict[str, object]] = []
+    for number in numbers():
+        if number.metric == "speedup" and not number.bound and number.paper in MACHINES:
+            sources = {one.name for one in select.experiments().get((number.paper, number.exhibit), ())}
+            for replication in (one for one in replications if one.experiment.name in sources):
+                rows += _rows(number, replication)
+    return pd.DataFrame(rows, columns=list(COLUMNS))
+
+
+def _rows(number: Number, replication: Replication) -> Iterable[dict[str, object]]:
+    found = select.about(number, replication.results)
+    made = {result.made.path: result for result in found if result.made is not None}
+    if len(made) != 1 or select.domains(number, found[0]) != [None]:
+        return  # a mean over runs, or over a part of a stream
+    result = next(iter(made.values()))
+    assert result.made is not None, "the others were left out"
+    predicted, reason = _predicted(result.made, MACHINES[number.paper], _model_of(replication, result))
+    yield {name: getattr(number, name) for name in LABELS} | {
+        "measured": result.made.summary["speedup"], "predicted": predicted, "machine": MACHINES[number.paper],
+        "scale": replication.scale, "run": result.made.path.name, "reason": reason,
+    }  # fmt: skip
+
+
+def _model_of(replication: Replication, result: Result) -> str:
+    """The paper's model of a cell, before its scale replaced it, as a choice of `model=`."""
+    labels = dict(result.labels)
+    jobs = (job for job in replication.experiment.jobs if dict(job.labels) == labels)
+    return next((select.choice(job.overrides, "model") for job in jobs), "")
+
+
+@cache
+def _predicted(made: Made, machine: str, model: str) -> tuple[float, str]:
+    try:
+        return predict(made.run, machine, model or None)["speedup"], ""
+    except ConfigError as error:
+        return float("nan"), str(error)
+
+
+def texts(frame: pd.DataFrame) -> pd.DataFrame:
+    """The same for a reader: two decimals, and the word that says what a number is."""
+    shown = frame.drop(columns=["reason", "paper"])
+    for name in ("measured", "predicted"):
+        shown[name] = [ABSENT if pd.isna(value) else f"{value:.2f}" for value in frame[name]]
+    renamed = {"printed": "paper's speedup", "measured": "measured, ours", "predicted": "PREDICTED"}
+    return shown.rename(columns=renamed)
+
+
+def markdown(frame: pd.DataFrame) -> str:
+    """The whole as a page."""
+    body = texts(frame).map(lambda text: str(text).replace("|", "\\|"))
+    return (
+        f"# Predictions for the papers' hardware\n\n{INTRO}\n\n{body.to_markdown(index=False, disable_numparse=True)}\n"
+    )
