@@ -16,6 +16,7 @@ import pytest
 
 from ssd_bench import metrics
 from ssd_bench.metrics import intervals
+from ssd_bench.replicate.cells import Made
 from ssd_bench.report import figures, tables
 from ssd_bench.report.__main__ import main
 from ssd_bench.report.terminal import run_table
@@ -145,7 +146,7 @@ def test_a_method_that_ran_twice_names_its_runs(tmp_path: Path) -> None:
 
 def test_the_figure_stacks_to_the_time_per_token(tmp_path: Path) -> None:
     runs = [write_run(tmp_path / name, [unit(i) for i in range(3)], method=name) for name in ("swift", "clasp")]
-    groups = tables.by_task(runs)["toy"]
+    groups = tables.by_task([Made(run.path) for run in runs])["toy"]
     speed, time = figures.task_figure("toy", groups).axes
     assert [label.get_text() for label in speed.get_yticklabels()] == ["ar", "swift", "clasp"]
     rates = [bar.get_width() for bar in speed.patches]  # type: ignore[attr-defined]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -25,6 +25,15 @@ class Made:
     def run(self) -> Run:
         """The record."""
         return load_run(self.path)
+
+    @cached_property
+    def error(self) -> ConfigError | None:
+        """Why it cannot be read; None: it can."""
+        try:
+            self.run  # noqa: B018
+        except ConfigError as error:
+            return error
+        return None
 
     @cached_property
     def summary(self) -> dict[str, Any]:
@@ -107,15 +116,23 @@ class Replication:
                 yield result
 
 
-def replications(runs_dir: Path) -> list[Replication]:
+def records(runs_dir: Path) -> list[Made]:
+    """Every complete run under a folder; none is read yet."""
+    return [Made(path) for path in find_runs(runs_dir)]
+
+
+def replications(runs_dir: Path, known: Sequence[Made] | None = None) -> list[Replication]:
     """Every experiment that has an index under `runs_dir`; records are looked up by the names of their folders.
 
     Where there are several of one experiment and scale, as of committed records beside one's own, the latest counts.
 
+    Args:
+        known: `records` of the folder, where they are at hand.
+
     Raises:
         ConfigError: an index is damaged.
     """
-    made = {path.name: Made(path) for path in find_runs(runs_dir)}
+    made = {one.path.name: one for one in (records(runs_dir) if known is None else known)}
     found: dict[tuple[str, str], Replication] = {}
     for path in index.find(runs_dir):
         name, scale, cells = index.read(path)

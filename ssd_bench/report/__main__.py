@@ -16,8 +16,8 @@ from pathlib import Path
 
 from ssd_bench.command import options, tool
 from ssd_bench.errors import ConfigError
-from ssd_bench.record import Run, find_runs, load_run, write_atomic
-from ssd_bench.replicate.cells import replications
+from ssd_bench.record import write_atomic
+from ssd_bench.replicate.cells import Made, records, replications
 from ssd_bench.report import figures, tables
 from ssd_bench.report.page.write import write_replication
 
@@ -32,19 +32,20 @@ def main(arguments: Sequence[str]) -> int:
 def _report(arguments: Sequence[str]) -> None:
     given = options(arguments, OPTIONS)
     runs_dir = Path(given.get("runs_dir", "runs"))
-    runs = _load(runs_dir)
+    found = records(runs_dir)
+    runs = _readable(found, runs_dir)
     out = Path(given.get("out", runs_dir / "report"))
     for path in write(runs, out):
         print(path)
-    if made := replications(runs_dir):
+    if made := replications(runs_dir, found):
         written = write_replication(made, out)
         for folder, count in Counter(path.parent for path in written[:-4]).items():
             print(f"{folder}: {count} files")
         print(*written[-4:], sep="\n")
 
 
-def write(runs: Sequence[Run], out: Path) -> list[Path]:
-    """Write the tables and figures of `runs` under `out`, print the tables, return the paths.
+def write(runs: Sequence[Made], out: Path) -> list[Path]:
+    """Write the tables and figures of runs under `out`, print the tables, return the paths.
 
     Raises:
         ConfigError: `out` cannot be written.
@@ -70,14 +71,12 @@ def write(runs: Sequence[Run], out: Path) -> list[Path]:
     return written
 
 
-def _load(runs_dir: Path) -> list[Run]:
-    """Every complete run under `runs_dir`; those that cannot be read are named on stderr and left out."""
-    runs = []
-    for path in find_runs(runs_dir):
-        try:
-            runs.append(load_run(path))
-        except ConfigError as error:
-            print(f"left out: {error}", file=sys.stderr)
+def _readable(found: Sequence[Made], runs_dir: Path) -> list[Made]:
+    """Those that can be read; the others are named on stderr."""
+    for made in found:
+        if made.error:
+            print(f"left out: {made.error}", file=sys.stderr)
+    runs = [made for made in found if made.error is None]
     if not runs:
         hint = "no complete run there; make one with `python -m ssd_bench method=knapspec task=gsm8k`"
         raise ConfigError("runs_dir", str(runs_dir), hint)

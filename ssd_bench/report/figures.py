@@ -74,5 +74,6 @@ def save(figure: Figure, stem: Path) -> list[Path]:
     paths = [stem.with_name(f"{stem.name}.{kind}") for kind in ("png", "pdf")]
     with matplotlib.rc_context(STYLE):
         figure.savefig(paths[0], dpi=200)
+        figure.set_layout_engine("none")  # it is laid out now: once is enough for all formats
         figure.savefig(paths[1], metadata={"CreationDate": None})
     return paths

@@ -11,6 +11,7 @@ import pandas as pd
 
 from ssd_bench import metrics
 from ssd_bench.record import Run
+from ssd_bench.replicate.cells import Made
 from ssd_bench.report.text import ABSENT, REHEARSAL, lossless, number, percent, spread
 
 
@@ -29,17 +30,20 @@ class Group:
     domains: dict[str, list[dict[str, Any]]]
 
 
-def by_task(runs: Sequence[Run]) -> dict[str, list[Group]]:
+def by_task(records: Sequence[Made]) -> dict[str, list[Group]]:
     """Group the runs: task name -> its groups of comparable runs, in the order in which they came."""
-    groups: dict[str, list[Run]] = {}
-    for run in runs:
-        groups.setdefault(repr(metrics.conditions(run)), []).append(run)
+    groups: dict[str, list[Made]] = {}
+    for made in records:
+        groups.setdefault(repr(metrics.conditions(made.run)), []).append(made)
     tasks: dict[str, list[Group]] = {}
     for key, members in groups.items():
-        summaries = [metrics.summarise(run) for run in members]
-        rows = [*_ar_row(members, summaries), *(row for row in summaries if row["M"] is not None)]
+        summaries = [made.summary for made in members]
+        rows = [
+            *_ar_row([made.run for made in members], summaries),
+            *(row for row in summaries if row["M"] is not None),
+        ]
         if rows:
-            domains = {str(run.header.get("run_id")): metrics.by_domain(run) for run in members}
+            domains = {str(made.run.header.get("run_id")): made.domains for made in members}
             tasks.setdefault(str(rows[0]["task"]), []).append(Group(_title(rows[0], key), rows, domains))
     return dict(sorted(tasks.items()))
 

@@ -83,7 +83,7 @@ def _panels(replication: Replication, drawn: list[Cell], axis: str, names: list[
         streams.so_far(axes, lines, {label: streams.last_change(cell) for label, cell in lines.items()})
         axes.set_title(name, loc="left")
     panels[0].set_ylabel("speedup so far (×)")
-    common.legend(body, panels[0], 3)
+    common.legend(body, panels[0], 2 if len(names) == 1 else 3)
     note = (
         "A ratio of totals over the prompts so far. Star: the last prompt in which the layer set changed or a search "
         "result was recorded; from there on the set was kept."
@@ -135,8 +135,8 @@ def figure8(replication: Replication) -> Figure | Cannot:
     cell = next((cell for cell in drawn if (cell.run.path / SIGNALS).is_file()), None)
     if cell is None:
         return Cannot(
-            "Its run holds the layer sets that the confidences led to, but not the confidences, gradients, windows and "
-            "thresholds themselves."
+            "Its run kept no confidences: none were computed, as where no output is as long as the context window, or "
+            "it is older than their file."
         )
     with np.load(cell.run.path / SIGNALS) as file:
         arrays = {name: file[name] for name in ("block", "confidence", "gradient", "window", "threshold")}

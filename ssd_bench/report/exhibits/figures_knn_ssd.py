@@ -87,8 +87,8 @@ def scatter(found: Vectors) -> tuple[Figure, str]:
         axes.plot(*points[: len(labels)][of].T, linestyle="", marker=own.marker, color=own.colour, markersize=3.5,
                   label=common.domain(label))  # fmt: skip
     if len(found.anchors):
-        axes.plot(*points[len(labels) :].T, linestyle="", marker="*", markersize=8, color="white",
-                  markeredgecolor="black", markeredgewidth=0.7, label="anchor")  # fmt: skip
+        axes.plot(*points[len(labels) :].T, linestyle="", marker="o", markersize=7, color="none", zorder=1,
+                  markeredgecolor="black", markeredgewidth=0.6, label="anchor")  # fmt: skip
     axes.set_xlabel("t-SNE, first dimension (no unit)")
     axes.set_ylabel("t-SNE, second dimension (no unit)")
     axes.set_xticks([])

@@ -72,7 +72,7 @@ def _draw(replication: Replication, out: Path) -> Drawn:
     if not isinstance(made, Figure):
         return Drawn(name, scale, "", made.reason if made else "")
     svg = _svg(made, name)
-    made.set_layout_engine("none")  # it is laid out now: once is enough for all formats
+    made.set_layout_engine("none")
     paths = figures.save(made, out / f"{name}_{scale}")
     kind, content = ("svg+xml", svg) if len(svg) <= SVG_LIMIT else ("png", paths[0].read_bytes())
     image = f"data:image/{kind};base64,{base64.b64encode(content).decode()}"
