@@ -8,7 +8,8 @@ STAMP := $(VENV)/.installed
 # Small tensors: more than one OpenMP thread per test process only costs time
 TEST_JOBS ?= 2
 RUNS ?= runs
-EXECUTE := $(BIN)/jupyter nbconvert --log-level=ERROR --to=notebook --execute --ExecutePreprocessor.record_timing=False
+# $(call execute,DIR) executes the notebooks on the records of a folder; options of nbconvert follow
+execute = printf '%s\n' notebooks/*.ipynb | SSD_BENCH_RUNS=$(abspath $(1)) xargs -P $(TEST_JOBS) -n 1 $(BIN)/jupyter nbconvert --log-level=ERROR --to=notebook --execute --ExecutePreprocessor.record_timing=False
 
 .DEFAULT_GOAL := help
 .PHONY: help browser setup weights run test check format lint types tables notebooks replicate-mini audit-papers bench miniature clean
@@ -53,10 +54,10 @@ check: lint types test ## Format, lint, types and tests
 
 tables: $(STAMP) ## Tables, figures, page and notebooks of everything on record, into runs/report (RUNS=DIR: of that folder)
 	$(BIN)/python -m ssd_bench.report runs_dir=$(RUNS)
-	SSD_BENCH_RUNS=$(abspath $(RUNS)) $(EXECUTE) --output-dir=$(RUNS)/report/notebooks notebooks/*.ipynb
+	$(call execute,$(RUNS)) --output-dir=$(abspath $(RUNS))/report/notebooks
 
 notebooks: $(STAMP) ## Execute the notebooks in place, on the committed records
-	SSD_BENCH_RUNS=$(abspath runs/reference/mini) $(EXECUTE) --inplace notebooks/*.ipynb
+	$(call execute,runs/reference/mini) --inplace
 
 replicate-mini: setup ## The runs behind every exhibit of the papers on the miniature (goes on where it was), then the report
 	$(BIN)/python -m ssd_bench -m 'experiment=glob(*)' scale=mini runs_dir=runs/mini; swept=$$?; \

@@ -62,7 +62,7 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # tables have no truth value to compare: a run is equal to itself
 class Run:
     """A complete run, as read back.
 

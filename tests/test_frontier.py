@@ -108,9 +108,9 @@ def test_the_frontier_has_no_point_that_another_beats() -> None:
 
 
 @pytest.fixture(scope="module")
-def recorded(tmp_path_factory: pytest.TempPathFactory, checkpoints: dict[str, Path]) -> tuple[Path, list[Run]]:
+def recorded(tmp_path_factory: pytest.TempPathFactory, small_checkpoint: Path) -> tuple[Path, list[Run]]:
     folder = tmp_path_factory.mktemp("runs")
-    options = (*local_model(checkpoints["llama"]), "limit=2", "decode.max_new_tokens=20", "task=gsm8k")
+    options = (*local_model(small_checkpoint), "limit=2", "decode.max_new_tokens=20", "task=gsm8k")
     methods = (("method=fixed_layers",), ("method=layerskip", "method.exit_layer=1"))
     return folder, [executed(folder, *options, *method) for method in methods]
 

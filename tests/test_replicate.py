@@ -52,8 +52,10 @@ def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         (folder / f"{name}.yaml").write_text(text)
         monkeypatch.setattr(module, "FOLDER", folder)
     grid.load.cache_clear()
+    scale.load.cache_clear()
     yield tmp_path
     grid.load.cache_clear()
+    scale.load.cache_clear()
 
 
 def test_a_grid_is_a_product_in_the_papers_names(folders: Path) -> None:

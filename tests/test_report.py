@@ -175,7 +175,7 @@ def test_nothing_to_report_and_bad_options_exit_with_2(
     assert main([]) == 2
     assert "no complete run there" in capsys.readouterr().err
     assert main(["run_dir=x"]) == 2
-    assert "runs_dir=DIR" in capsys.readouterr().err
+    assert "runs_dir=, out=" in capsys.readouterr().err
     assert main(["--help"]) == 0
     write_run(tmp_path / "runs" / "a", [unit(0)])
     (tmp_path / "file").write_text("")

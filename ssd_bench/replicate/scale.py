@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
@@ -71,6 +72,7 @@ class Scale:
         return merged([*overrides, *more])
 
 
+@cache
 def load(name: str) -> Scale:
     """Read a scale.
 

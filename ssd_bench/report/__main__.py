@@ -1,9 +1,10 @@
 """`python -m ssd_bench.report [runs_dir=runs] [out=RUNS_DIR/report]`: tables and figures of every complete run.
 
 Writes one Markdown, one CSV and one figure (PNG and PDF) per task, and an overview of all speedups (`README.md`), and
-prints the tables and where they are. Where runs were made for the papers' exhibits (`-m experiment=...`), also every
-table and figure of the papers with ours beside (`tables/`, `figures/`), what replay predicts for the papers' hardware
-(`predictions.md`), what the papers' own numbers imply (`audit.md`), and all of that as one page (`index.html`).
+prints the tables and where they are. Runs that were made for the papers' exhibits (`-m experiment=...`) stand there
+instead: every table and figure of the papers with ours beside (`tables/`, `figures/`), what replay predicts for the
+papers' hardware (`predictions.md`), what the papers' own numbers imply (`audit.md`), and all of that as one page
+(`index.html`).
 """
 
 from __future__ import annotations
@@ -35,9 +36,11 @@ def _report(arguments: Sequence[str]) -> None:
     found = records(runs_dir)
     runs = _readable(found, runs_dir)
     out = Path(given.get("out", runs_dir / "report"))
-    for path in write(runs, out):
+    made = replications(runs_dir, found)
+    shown = {result.made.path for one in made for result in one.results if result.made is not None}
+    for path in write([run for run in runs if run.path not in shown], out):
         print(path)
-    if made := replications(runs_dir, found):
+    if made:
         written = write_replication(made, out)
         for folder, count in Counter(path.parent for path in written[:-4]).items():
             print(f"{folder}: {count} files")
@@ -63,9 +66,10 @@ def write(runs: Sequence[Made], out: Path) -> list[Path]:
                 write_atomic(path, content.encode())
                 written.append(path)
             written += figures.save(figures.task_figure(task, groups), stem)
-        written.append(out / "README.md")
-        print(text := tables.overview(tasks))
-        write_atomic(written[-1], text.encode())
+        if tasks:
+            written.append(out / "README.md")
+            print(text := tables.overview(tasks))
+            write_atomic(written[-1], text.encode())
     except OSError as error:
         raise ConfigError("out", str(out), f"a directory that can be written ({error})") from error
     return written

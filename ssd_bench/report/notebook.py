@@ -93,7 +93,7 @@ class Paper:
 
     def counts(self) -> Shown:
         """How many of the paper's numbers have which verdict."""
-        frames = [frame for (paper, _), frame in tables.everything(self._replications).items() if paper == self.name]
+        frames = tables.everything(self._replications, self.name).values()
         counted = tables.counts(frames).drop(columns="paper")
         return Shown("", counted.loc[:, (counted != 0).any()])
 

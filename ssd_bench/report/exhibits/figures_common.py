@@ -99,7 +99,7 @@ def unique(values: Iterable[str]) -> list[str]:
 def finish(figure: Figure, replication: Replication, drawn: Sequence[Cell], note: str) -> Figure:
     """Title (paper, exhibit, rehearsal) and caption (what is drawn, n, runs that are missing)."""
     experiment = replication.experiment
-    panel = experiment.name[-1] if experiment.name[-1].isalpha() else ""  # the exhibit is a part of a figure
+    panel = experiment.name[-1] if experiment.name[-2].isdigit() and experiment.name[-1].isalpha() else ""
     title = f"{PAPERS[experiment.paper]} {experiment.exhibit}{panel}"
     models = unique(str(cell.run.header["model"]["name"]) for cell in drawn)
     if any(cell.run.header["model"].get("rehearsal") for cell in drawn):

@@ -22,6 +22,7 @@ COMPARISON = "ssd_bench_comparison"
 """Its experiment."""
 LEVELS = (1.1, 1.25, 1.5, 2.0, 3.0, 4.0)  # predicted speedups whose lines are drawn
 GRID = 120
+WIDEST = 1.08  # draft cost: with all layers it may be a little more than a plain step
 LEAST, MOST = 3.0, 8.0  # points: markers of sets that drafted next to nothing, and of those that drafted everything
 
 
@@ -48,15 +49,17 @@ def plane(replication: Replication) -> Figure | Cannot:
     marks = {label: i for i, label in enumerate(label for label in common.unique(labels.values()) if label in used)}
     figure, body = common.page(style.PAGE, 4.1)
     panels = body.subplots(1, len(there), squeeze=False, sharey=True)[0]
+    lowest = min((point.alpha for found in there.values() for point in found.chosen), default=0.1)
+    floor = max(0.0, lowest - 0.1)
     for axes, (task, found) in zip(panels, there.items()):
-        _lines(axes, found)
+        _lines(axes, found, floor)
         _points(axes, found, labels, marks)
-        best = [point for point in found.frontier if point.cost <= 1]
+        best = found.frontier
         axes.plot([p.cost for p in best], [p.alpha for p in best], color="black", linewidth=1, drawstyle="steps-post")
         axes.set_title(f"{task}: {found.tried} sets tried ({found.search})", loc="left")
         axes.set_xlabel("draft cost c (plain steps)")
-        axes.set_xlim(0, 1)
-        axes.set_ylim(0, 1.02)
+        axes.set_xlim(0, WIDEST)
+    panels[0].set_ylim(floor, 1.01)
     panels[0].set_ylabel("acceptance rate α, teacher-forced")
     handles = [Line2D([], [], linestyle="", label=label, **_look(i), markersize=5) for label, i in marks.items()]
     handles += [Line2D([], [], color="black", linewidth=1, label="best sets found")]
@@ -77,8 +80,8 @@ def _look(position: int) -> dict[str, Any]:
     return {"marker": mark.marker, "color": mark.colour, "markerfacecolor": face}
 
 
-def _lines(axes: Axes, found: Plane) -> None:
-    costs, alphas = np.linspace(0.01, 1, GRID), np.linspace(0, 1, GRID)
+def _lines(axes: Axes, found: Plane, floor: float) -> None:
+    costs, alphas = np.linspace(0.01, WIDEST, GRID), np.linspace(floor, 1, GRID)
     speeds = np.array([[found.speedup(float(c), float(a)) for c in costs] for a in alphas])
     lines = axes.contour(costs, alphas, speeds, LEVELS, colors="#888888", linewidths=0.6)
     axes.clabel(lines, fmt=lambda level: f"{level:g}×", fontsize=style.SMALL)
@@ -101,7 +104,7 @@ def table(replication: Replication) -> pd.DataFrame:
         predicted speedup of the set that drafted most, and of the best set found.
     """
     found = planes(replication)
-    return pd.DataFrame([_row(cell, found[cell["task"]]) for cell in common.cells(replication)])
+    return pd.DataFrame([_row(cell, found[cell["task"]]) for cell in common.cells(replication)]).fillna(ABSENT)
 
 
 def _row(cell: Cell, found: Plane | Cannot) -> dict[str, str]:

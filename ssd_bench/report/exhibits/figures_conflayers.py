@@ -177,5 +177,5 @@ def figure9(replication: Replication) -> Figure | Cannot:
     layers.maps(body, [panels])
     note = f"A round is a set until another one drafts; this run has {last + 1}."
     if last < ROUNDS[-1]:
-        note += f" The paper's rounds {', '.join(str(i) for i in ROUNDS if i > last)} were not reached."
+        note += f" Not reached of the paper's: {', '.join(str(i) for i in ROUNDS if i > last)}."
     return common.finish(figure, replication, [cell], note + " Paper: from 1.42 to 9.13 accepted tokens.")

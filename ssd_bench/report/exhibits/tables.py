@@ -71,13 +71,16 @@ def table(
     return _table(Matcher(given), papers.pop(), exhibits.pop())
 
 
-def everything(replications: Sequence[Replication]) -> dict[tuple[str, str], pd.DataFrame]:
+def everything(replications: Sequence[Replication], only: str | None = None) -> dict[tuple[str, str], pd.DataFrame]:
     """The tables of all that the papers report, by (paper, exhibit) in their order: each number is in exactly one.
 
     Numbers that figures, abstracts and the text state have tables of their own ("Figure 4", "text §5.2").
+
+    Args:
+        only: one paper.
     """
     matcher = Matcher(replications)
-    exhibits = dict.fromkeys((number.paper, number.exhibit) for number in numbers())
+    exhibits = dict.fromkeys((one.paper, one.exhibit) for one in numbers() if only in (None, one.paper))
     return {(paper, exhibit): _table(matcher, paper, exhibit) for paper, exhibit in exhibits}
 
 

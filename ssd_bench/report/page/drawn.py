@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import base64
 import io
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
 
 import matplotlib
@@ -19,6 +22,7 @@ from ssd_bench.report.exhibits.figures_common import Cannot
 from ssd_bench.report.exhibits.match import ordered
 from ssd_bench.report.style import STYLE
 
+_waiting: list[Replication] = []  # what forked processes draw
 SVG_LIMIT = 150_000  # bytes; a larger figure is shown as PNG
 
 
@@ -49,9 +53,27 @@ def draw(replications: Sequence[Replication], out: Path) -> dict[str, list[Drawn
     """
     out.mkdir(parents=True, exist_ok=True)
     found: dict[str, list[Drawn]] = {}
-    for one in _ordered(replications):
-        found.setdefault(one.experiment.name, []).append(_draw(one, out))
+    shown = list(_ordered(replications))
+    for one, drawn in zip(shown, _all(shown, out)):
+        found.setdefault(one.experiment.name, []).append(drawn)
     return found
+
+
+def _all(shown: Sequence[Replication], out: Path) -> list[Drawn]:
+    """The drawings, made by one process a core; forked ones have the records that are in memory already."""
+    workers = min(len(shown), len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1)
+    if workers < 2:
+        return [_draw(one, out) for one in shown]
+    _waiting[:] = shown
+    try:
+        with get_context("fork").Pool(workers) as pool:
+            return pool.map(partial(_nth, out), range(len(shown)), chunksize=1)
+    finally:
+        _waiting.clear()
+
+
+def _nth(out: Path, i: int) -> Drawn:
+    return _draw(_waiting[i], out)
 
 
 def _ordered(replications: Iterable[Replication]) -> Iterator[Replication]:
