@@ -176,7 +176,7 @@ def _points(
 
 
 def matching(runs_dir: Path, model: str, task: str) -> list[Run]:
-    """The complete paired runs of a model on a task; of several prompt lists, types or machines the one with most runs.
+    """The complete paired runs of a model on a task; of several prompt lists, types or machines the one with most methods.
 
     Raises:
         ConfigError: there is none.
@@ -197,7 +197,7 @@ def matching(runs_dir: Path, model: str, task: str) -> list[Run]:
     if not groups:
         allowed = f"a folder with finished greedy runs of model={model} task={task} that have a latency profile"
         raise ConfigError("runs_dir", str(runs_dir), allowed)
-    return max(groups.values(), key=len)
+    return max(groups.values(), key=lambda runs: (len({run.header["method"] for run in runs}), len(runs)))
 
 
 def main(arguments: Sequence[str]) -> int:
