@@ -176,7 +176,7 @@ def _points(
 
 
 def matching(runs_dir: Path, model: str, task: str) -> list[Run]:
-    """The complete paired runs of a model on a task; of several prompt lists, types or machines the one with most methods.
+    """The complete paired runs of a model on a task; of several prompt lists or machines that of most methods.
 
     Raises:
         ConfigError: there is none.
