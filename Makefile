@@ -12,7 +12,7 @@ RUNS ?= runs
 execute = printf '%s\n' notebooks/*.ipynb | SSD_BENCH_RUNS=$(abspath $(1)) xargs -P $(TEST_JOBS) -n 1 $(BIN)/jupyter nbconvert --log-level=ERROR --to=notebook --execute --ExecutePreprocessor.record_timing=False
 
 .DEFAULT_GOAL := help
-.PHONY: help browser setup weights run test check format lint types tables notebooks replicate-mini audit-papers bench miniature clean
+.PHONY: help browser setup weights run test check format lint types tables report executed notebooks replicate-mini audit-papers bench miniature clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -53,7 +53,12 @@ types: $(STAMP) ## Static types
 check: lint types test ## Format, lint, types and tests
 
 tables: $(STAMP) ## Tables, figures, page and notebooks of everything on record, into runs/report (RUNS=DIR: of that folder)
+	$(MAKE) --no-print-directory -j2 report executed RUNS=$(RUNS)
+
+report: $(STAMP)
 	$(BIN)/python -m ssd_bench.report runs_dir=$(RUNS)
+
+executed: $(STAMP)
 	$(call execute,$(RUNS)) --output-dir=$(abspath $(RUNS))/report/notebooks
 
 notebooks: $(STAMP) ## Execute the notebooks in place, on the committed records

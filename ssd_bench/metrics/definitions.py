@@ -132,8 +132,7 @@ def tokens_per_s(prompts: pd.DataFrame, end_to_end: bool = False) -> Measured:
 
 def paired(prompts: pd.DataFrame) -> pd.DataFrame:
     """The rows of those (prompt_index, repeat) that both arms decoded."""
-    arms = prompts.groupby(["prompt_index", "repeat"])["arm"].transform("nunique")
-    return prompts[arms == 2]
+    return prompts[prompts.duplicated(["prompt_index", "repeat"], keep=False)]  # an arm has one row of each
 
 
 def speedup(prompts: pd.DataFrame, end_to_end: bool = False) -> Measured:
