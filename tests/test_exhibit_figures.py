@@ -24,8 +24,9 @@ from matplotlib.transforms import Bbox
 from ssd_bench import search_store
 from ssd_bench.layer_set import LayerSet
 from ssd_bench.record import PromptRecord
-from ssd_bench.replicate import grid
+from ssd_bench.replicate import grid, plane
 from ssd_bench.replicate.cells import Made, Replication, Result
+from ssd_bench.replicate.plane import Point, Use
 from ssd_bench.report import figures as saving
 from ssd_bench.report import style
 from ssd_bench.report.exhibits import figures, figures_cases, figures_common, figures_knn_ssd, figures_layers
@@ -41,7 +42,7 @@ STREAMS = {
     "4-task stream": ("cnn_dm", "gsm8k", "wmt14", "alpaca"),
     "MATH": ("algebra", "counting_and_probability", "geometry", "number_theory"),
 }
-NEED_FILES = {"knn_ssd_figure5", "knn_ssd_figure6", "conflayers_figure8"}
+NEED_FILES = {"knn_ssd_figure5", "knn_ssd_figure6", "conflayers_figure8", "ssd_bench_comparison"}
 SEARCH: dict[str, Any] = {"init_sets": [], "iterations": 7, "new_tokens": 32}
 
 
@@ -306,3 +307,17 @@ def test_marks_differ_without_colour() -> None:
 def test_figures_need_no_torch() -> None:
     script = "import sys; import ssd_bench.report.exhibits.figures; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", script], check=True)
+
+
+def test_the_comparison_draws_sets_of_its_own_runs_and_the_best(root: Path, tmp_path: Path) -> None:
+    one = replace(replication(root, "ssd_bench_comparison"), runs_dir=tmp_path)
+    cell = figures_common.cells(one)[0]
+    assert "ssd_bench.frontier" in figure(one).reason  # type: ignore[union-attr]
+    uses = (Use(cell.run.path.name, "method", 1.0), Use("a run of something else", "other", 1.0))
+    points = (Point((1,), 0.7, 0.8, uses[:1]), Point((1, 2), 0.5, 0.9, uses[1:]))
+    names = (str(cell.run.header["model"]["name"]), str(cell.run.header["task"]["name"]))
+    plane.write(tmp_path, plane.Plane(*names, 8, "exhaustive", 9, 70, 12.5, (1.0, 1.1, 1.2), points[1:], points))
+    found = drawn(figure(one))
+    check(found)
+    labels = [text.get_text() for legend in found.subfigs[0].legends for text in legend.get_texts()]
+    assert labels == [cell["method"], "best sets found", "equal TPT, over AR's"]

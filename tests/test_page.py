@@ -135,7 +135,7 @@ def parsed(text: str) -> Page:
 
 def test_the_command_writes_everything(out: Path) -> None:
     names = {path.relative_to(out).as_posix() for path in out.rglob("*") if path.is_file()}
-    assert {"index.html", "audit.md", "README.md", "tables/swift_table2.md", "tables/swift_table2.tex"} <= names
+    assert {"index.html", "audit.md", "predictions.md", "tables/swift_table2.md", "tables/swift_table2.tex"} <= names
     assert {f"figures/{name}_mini.{kind}" for name in DRAWN for kind in ("png", "pdf")} <= names
     assert (out / "index.html").stat().st_size < 15e6
 
@@ -232,7 +232,7 @@ def test_a_prediction_is_that_of_its_runs_steps_for_the_papers_model(out: Path) 
     }
     assert (row["machine"], row["printed"]) == (
         "sim_a6000",
-        number("swift/Table 2/LLaMA-2-70B/SWIFT/GSM8K/speedup").printed,
+        number("swift/table2/llama-2-70b/swift/gsm8k/speedup").printed,
     )
     assert row["predicted"] == predict(made.run, "sim_a6000", "llama2_70b")["speedup"]
     assert row["measured"] == made.summary["speedup"]
