@@ -33,6 +33,7 @@ from ssd_bench.report.exhibits import figures, figures_cases, figures_common, fi
 from ssd_bench.report.exhibits import figures_swift as swift
 from ssd_bench.report.exhibits.figures import FIGURES, figure
 from ssd_bench.report.exhibits.figures_common import Cannot
+from ssd_bench.report.text import NAMES
 from tests.synthetic import N_LAYERS, unit, write_run
 
 pytestmark = [pytest.mark.usefixtures("fewer_resamples"), pytest.mark.xdist_group("figures")]
@@ -157,7 +158,7 @@ def test_every_figure_draws_with_labels_that_keep_apart(root: Path, name: str) -
     check(found)
     assert found.get_figwidth() in (style.COLUMN, style.PAGE)
     title, caption = found.get_suptitle(), found.get_supxlabel()
-    assert title.startswith(tuple(figures_common.PAPERS.values()))
+    assert title.startswith(tuple(NAMES.values()))
     assert "rehearsal" not in title
     assert "n =" in caption.replace("\n", " ")
 

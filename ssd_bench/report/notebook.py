@@ -17,6 +17,7 @@ from ssd_bench.replicate.cells import Replication, replications
 from ssd_bench.report.exhibits import figures, figures_compare, tables, write
 from ssd_bench.report.exhibits.figures_common import Cannot
 from ssd_bench.report.exhibits.match import ordered
+from ssd_bench.report.text import markdown_table
 
 VARIABLE = "SSD_BENCH_RUNS"
 DPI = 120
@@ -44,12 +45,8 @@ class Shown:
             buffer = io.BytesIO()
             self.figure.savefig(buffer, format="png", dpi=DPI, metadata={"Software": None})
             return {"image/png": base64.b64encode(buffer.getvalue()).decode(), "text/plain": self.text}
-        body = "" if self.frame is None else self.frame.map(_cell).to_markdown(index=False, disable_numparse=True)
+        body = "" if self.frame is None else markdown_table(self.frame)
         return {"text/markdown": f"{self.text}\n\n{body}".strip()}
-
-
-def _cell(value: object) -> str:
-    return str(value).replace("|", "\\|")
 
 
 class Paper:

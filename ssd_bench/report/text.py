@@ -5,8 +5,24 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import pandas as pd
+
 ABSENT = "–"
+NAMES = {
+    "knapspec": "KnapSpec",
+    "knn-ssd": "KNN-SSD",
+    "swift": "SWIFT",
+    "swift-v1": "SWIFT, first version",
+    "conflayers": "ConfLayers",
+    "ssd-bench": "ssd-bench",
+}
+"""Papers, and this project, as a reader calls them."""
 REHEARSAL = "rehearsal on a model that this project trained: not a replication of any paper"
+
+
+def markdown_table(frame: pd.DataFrame) -> str:
+    """A frame as a Markdown table without its index; bars in cells are escaped."""
+    return str(frame.map(lambda cell: str(cell).replace("|", "\\|")).to_markdown(index=False, disable_numparse=True))
 
 
 def number(value: float | None, digits: int = 2, unit: str = "") -> str:

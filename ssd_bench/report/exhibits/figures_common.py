@@ -19,14 +19,8 @@ from ssd_bench.metrics import Measured, intervals
 from ssd_bench.record import Run
 from ssd_bench.replicate.cells import Made, Replication
 from ssd_bench.report import style
+from ssd_bench.report.text import NAMES
 
-PAPERS = {
-    "knapspec": "KnapSpec",
-    "knn-ssd": "KNN-SSD",
-    "swift": "SWIFT",
-    "conflayers": "ConfLayers",
-    "ssd-bench": "ssd-bench",
-}
 DOMAINS = {
     "cnn_dm": "CNN/DM", "cnndm": "CNN/DM", "gsm8k": "GSM8K", "tinystories": "TinyStories", "wmt16": "WMT16 DE-EN",
     "wmt14": "WMT14 DE-EN", "spider2": "Spider2", "sql": "Spider2", "alpaca": "Alpaca", "xsum": "XSum", "math": "MATH",
@@ -100,7 +94,7 @@ def finish(figure: Figure, replication: Replication, drawn: Sequence[Cell], note
     """Title (paper, exhibit, rehearsal) and caption (what is drawn, n, runs that are missing)."""
     experiment = replication.experiment
     panel = experiment.name[-1] if experiment.name[-2].isdigit() and experiment.name[-1].isalpha() else ""
-    title = f"{PAPERS[experiment.paper]} {experiment.exhibit}{panel}"
+    title = f"{NAMES[experiment.paper]} {experiment.exhibit}{panel}"
     models = unique(str(cell.run.header["model"]["name"]) for cell in drawn)
     if any(cell.run.header["model"].get("rehearsal") for cell in drawn):
         title += f" – rehearsal on the {', '.join(models)}"

@@ -182,18 +182,20 @@ def _relative(own: pd.DataFrame, reference: pd.DataFrame) -> Measured:
 
 def figure5(replication: Replication) -> Figure | Cannot:
     """How often each sublayer is skipped in the sets that the search chose."""
-    drawn = common.cells(replication)
-    figure, body = common.page(style.PAGE, 0.9 + 1.35 * len(drawn))
-    panels = body.subplots(len(drawn), 1, squeeze=False)[:, 0]
-    for i, (axes, cell) in enumerate(zip(panels, drawn, strict=True)):
-        frequency, events = _frequency(cell.run)
-        if not events:
-            return Cannot(f"The run on {cell['task']} has no search event after which layers drafted.")
+    found = [(cell, *_frequency(cell.run)) for cell in common.cells(replication)]
+    never = [f"The run on {cell['task']} has no search after which layers drafted." for cell, _, n in found if not n]
+    found = [one for one in found if one[2]]
+    if not found:
+        return Cannot(" ".join(never))
+    figure, body = common.page(style.PAGE, 0.9 + 1.35 * len(found))
+    panels = body.subplots(len(found), 1, squeeze=False)[:, 0]
+    for i, (axes, (cell, frequency, events)) in enumerate(zip(panels, found, strict=True)):
         _draw_frequency(axes, frequency)
         axes.set_title(f"({chr(97 + i)}) {cell['model']}, {cell['task']}: {events} searches", loc="left")
     panels[-1].set_xlabel("sublayer (odd: attention, even: MLP)")
     common.legend(body, panels[0], 2)
-    return common.finish(figure, replication, drawn, "Share of search events whose chosen set skips the sublayer.")
+    note = " ".join(["Share of search events whose chosen set skips the sublayer.", *never])
+    return common.finish(figure, replication, [cell for cell, _, _ in found], note)
 
 
 def _frequency(run: Run) -> tuple[Any, int]:

@@ -12,13 +12,11 @@ from ssd_bench.paper.reported import Number, numbers
 from ssd_bench.replay.predict import predict
 from ssd_bench.replicate.cells import Made, Replication, Result
 from ssd_bench.report.exhibits import select
-from ssd_bench.report.text import ABSENT
+from ssd_bench.report.exhibits.match import HARDWARE
+from ssd_bench.report.text import ABSENT, markdown_table
 
-MACHINES = {  # one GPU of each paper that names any (SWIFT §B.2, KNN-SSD App. C.1, ConfLayers §4.1.1)
-    "swift": "sim_a6000",
-    "knn-ssd": "sim_a6000",
-    "conflayers": "sim_mi300x",
-}
+MACHINES = {paper: f"sim_{gpus[0].lower()}" for paper, gpus in HARDWARE.items() if gpus}
+"""The first GPU that each paper names; KnapSpec names none."""
 LABELS = ("paper", "exhibit", "model", "task", "method", "setting", "printed")  # of the reported number
 COLUMNS = (*LABELS, "measured", "predicted", "machine", "scale", "run", "reason")
 INTRO = (
@@ -85,7 +83,4 @@ def texts(frame: pd.DataFrame) -> pd.DataFrame:
 
 def markdown(frame: pd.DataFrame) -> str:
     """The whole as a page."""
-    body = texts(frame).map(lambda text: str(text).replace("|", "\\|"))
-    return (
-        f"# Predictions for the papers' hardware\n\n{INTRO}\n\n{body.to_markdown(index=False, disable_numparse=True)}\n"
-    )
+    return f"# Predictions for the papers' hardware\n\n{INTRO}\n\n{markdown_table(texts(frame))}\n"

@@ -14,12 +14,9 @@ from ssd_bench.record import write_atomic
 from ssd_bench.replicate.cells import Replication
 from ssd_bench.report.exhibits import prose, select, verdict
 from ssd_bench.report.exhibits.tables import everything, wide
-from ssd_bench.report.text import REHEARSAL
+from ssd_bench.report.text import NAMES, REHEARSAL, markdown_table
 
 LEGEND = "Cells: ours [95 % interval over prompts] / the paper's. –: there is none of ours yet, or none can be."
-NAMES = {"knapspec": "KnapSpec", "knn-ssd": "KNN-SSD", "swift": "SWIFT", "swift-v1": "SWIFT, first version"} | {
-    "conflayers": "ConfLayers"
-}
 SPECIAL = {character: rf"\{character}" for character in "&%$#_{}"} | {
     "\\": r"\textbackslash{}",
     "~": r"\textasciitilde{}",
@@ -138,8 +135,7 @@ def markdown(paper: str, exhibit: str, frame: pd.DataFrame, remarks: Sequence[st
     """Title, commands, scale, verdicts, the table, remarks, why numbers are missing, and the runs."""
     parts = [f"# {title(paper, exhibit)}", f"**{standing(frame)}**", *verdicts(frame)]
     parts += ["\n".join(f"    {command}" for command in commands(paper, exhibit, frame))]
-    body = wide(frame).map(lambda text: text.replace("|", "\\|"))
-    parts += [str(body.to_markdown(index=False, disable_numparse=True)), LEGEND]
+    parts += [markdown_table(wide(frame)), LEGEND]
     parts += ["\n".join(f"- {line}" for line in [*remarks, *missing(frame)])]
     runs = run_ids(frame)
     parts += [f"Runs: {', '.join(runs)}"] if runs else []

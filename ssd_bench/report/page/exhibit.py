@@ -18,6 +18,7 @@ from ssd_bench.report.exhibits.match import ordered
 from ssd_bench.report.page.drawn import Drawn
 from ssd_bench.report.page.layout import table
 from ssd_bench.report.page.markup import bullets, disclosure, grid, joined, paragraphs, tag
+from ssd_bench.report.text import NAMES
 
 KINDS = {"sets": "layer sets", "cases": "case study", "vectors": "hidden vectors"}
 AXES = ("model", "task", "method")
@@ -143,7 +144,7 @@ class Exhibit:
             )
         for one in self.experiments:
             if one.paper != self.paper:
-                yield f"It has the runs of {write.NAMES[one.paper]}, {one.exhibit}" + (
+                yield f"It has the runs of {NAMES[one.paper]}, {one.exhibit}" + (
                     ", whose figure is there." if one.name in FIGURES else "."
                 )
 

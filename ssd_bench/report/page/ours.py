@@ -13,6 +13,7 @@ from ssd_bench.report.exhibits.figures_compare import COMPARISON, table
 from ssd_bench.report.page.drawn import Drawn
 from ssd_bench.report.page.exhibit import AXES
 from ssd_bench.report.page.markup import bullets, grid, joined, paragraphs, tag
+from ssd_bench.report.text import NAMES
 
 
 def comparison(replications: Sequence[Replication], drawn: Mapping[str, Sequence[Drawn]]) -> str:
@@ -40,7 +41,7 @@ def predicted(frame: pd.DataFrame) -> str:
     parts = [paragraphs([predictions.INTRO], class_="intro")]
     for paper, rows in frame.groupby("paper", sort=False):
         failed = [f"Not predicted: {reason}" for reason in dict.fromkeys(rows["reason"]) if reason]
-        title = f"Predictions for {write.NAMES[str(paper)]}"
+        title = f"Predictions for {NAMES[str(paper)]}"
         labels = {axis: joined(rows[axis]) for axis in AXES}
         name = f"predictions_{write.stem(str(paper), '')}"
         parts.append(_article(name, title, str(paper), predictions.texts(rows), labels, bullets(failed)))

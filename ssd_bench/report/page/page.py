@@ -16,6 +16,7 @@ from ssd_bench.report.page.drawn import Drawn
 from ssd_bench.report.page.exhibit import AXES, Exhibit
 from ssd_bench.report.page.layout import legend
 from ssd_bench.report.page.markup import grid, paragraphs, tag
+from ssd_bench.report.text import NAMES
 
 FILTERS = {"paper": "Paper", "model": "Model", "task": "Task", "method": "Method"}
 STATES = {"filled": "●", "partly filled": "◐", "empty": "○", "elsewhere": "→", "no results": "–"}
@@ -81,7 +82,7 @@ def _counts(everything: pd.DataFrame) -> str:
     for paper in (*reported.PAPERS, ""):
         rows = everything[everything["paper"] == paper] if paper else everything
         kinds = [kind for kind in PART if kind in set(rows["kind"])]
-        name = tag("th", escape(write.NAMES[paper] if paper else "All"), scope="rowgroup", rowspan=str(len(kinds)))
+        name = tag("th", escape(NAMES[paper] if paper else "All"), scope="rowgroup", rowspan=str(len(kinds)))
         lines: list[str] = []
         for kind in kinds:
             found = rows.loc[rows["kind"] == kind, "verdict"].value_counts()
@@ -95,7 +96,7 @@ def _counts(everything: pd.DataFrame) -> str:
 
 def _filters(shown: Sequence[Exhibit]) -> str:
     """One select an axis, of all names that occur."""
-    options = {"paper": [(paper, write.NAMES[paper]) for paper in reported.PAPERS]}
+    options = {"paper": [(paper, NAMES[paper]) for paper in reported.PAPERS]}
     for axis in AXES:
         names = {part for one in shown for value in one.values(axis) for part in value.split(", ") if part}
         options[axis] = [(name, name) for name in sorted(names, key=lambda name: (name.lower(), name))]
@@ -119,7 +120,7 @@ def _contents(shown: Sequence[Exhibit]) -> str:
             )
             for one in shown if one.paper == paper
         ]  # fmt: skip
-        parts.append(tag("div", tag("h3", escape(write.NAMES[paper])), tag("ul", *links), data_paper=paper))
+        parts.append(tag("div", tag("h3", escape(NAMES[paper])), tag("ul", *links), data_paper=paper))
     signs = ", ".join(f"{sign} {state}" for state, sign in STATES.items())
     return tag("div", *parts, class_="contents") + tag("p", escape(signs), class_="signs")
 
@@ -131,7 +132,7 @@ def _short(exhibit: str) -> str:
 def _papers(shown: Sequence[Exhibit]) -> Iterator[str]:
     for paper in reported.PAPERS:
         own = [one for one in shown if one.paper == paper]
-        head = tag("h2", escape(write.NAMES[paper]), id=f"paper-{paper}")
+        head = tag("h2", escape(NAMES[paper]), id=f"paper-{paper}")
         yield tag("section", head, *(one.article() for one in own), aria_labelledby=f"paper-{paper}", class_="paper")
 
 
@@ -139,7 +140,7 @@ def _audit(checks: pd.DataFrame) -> Iterator[str]:
     """One article a paper: how many comparisons came out how, and every finding."""
     entries = audit.told(checks)
     for paper in reported.PAPERS:
-        name = write.NAMES[paper]
+        name = NAMES[paper]
         found = checks.loc[checks["paper"] == paper, "verdict"].value_counts()
         parts = ", ".join(f"{found[word]} {word}" for word in audit.VERDICTS if word in found)
         head = tag("tr", *(tag("th", text, scope="col") for text in ("finding", "numbers", "what", "from")))
