@@ -173,20 +173,22 @@ class Costs:
         self.ar_ms = float(n_layers * (self._attn[0] + self._mlp[0]) + self._rest[0])
         self._over_rows = latency.pass_ms(rows, context)
         self._draft_rest = latency.draft_rest_ms
+        self._start = np.where(np.arange(longest + 1) > 0, latency.draft_start_ms, 0.0)
 
     def draft_ms(self, layer_set: LayerSet) -> float:
         """One drafted token."""
         return float(layer_set.n_attn * self._attn[0] + layer_set.n_mlp * self._mlp[0] + self._draft_rest)
 
     def verify_ms(self, layer_set: LayerSet) -> Array:
-        """[longest + 1] verification of 0, 1, .. drafted tokens.
+        """[longest + 1] verification of 0, 1, .. drafted tokens, with what a draft takes beside its tokens.
 
         Before the first skipped sublayer only the last node is left to compute, where states are reused.
         """
         shared = layer_set.first_skipped if self._reuse else 0
         attn, mlp = (shared + 1) // 2, shared // 2
         once = attn * self._attn[0] + mlp * self._mlp[0]
-        return once + (self.n_layers - attn) * self._attn + (self.n_layers - mlp) * self._mlp + self._rest
+        rest = self._rest + self._start
+        return once + (self.n_layers - attn) * self._attn + (self.n_layers - mlp) * self._mlp + rest
 
     def rehearsal_ms(self, layer_set: LayerSet) -> float:
         """`rehearse` over r tokens."""
@@ -209,7 +211,7 @@ class Costs:
         sublayers = self.ar_ms - self._rest[0]
         draft = (1 - budget) * sublayers + self._draft_rest
         nodes = np.arange(len(self._rest))
-        verify = self.n_layers * (self._attn + self._mlp) + self._rest
+        verify = self.n_layers * (self._attn + self._mlp) + self._rest + self._start
         tokens = (1 - acceptance ** (nodes + 1)) / (1 - acceptance)
         return float((tokens / (nodes * draft + verify)).max())
 

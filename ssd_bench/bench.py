@@ -26,7 +26,7 @@ from torch import Tensor
 from methods import clasp
 from methods.ar import AR
 from methods.knapspec import KnapSpec
-from ssd_bench import latency, provenance
+from ssd_bench import profiling, provenance
 from ssd_bench.command import command
 from ssd_bench.engine import Engine
 from ssd_bench.kv_cache import KVCache
@@ -72,7 +72,7 @@ def bench(cfg: DictConfig) -> Path:
     results["step_ms"] = _step_times(engine)
     results |= _contexts(engine)
     _say("latency profile")
-    engine.probe.latency = latency.measure(decoder, cache)
+    engine.probe.latency = profiling.measure(decoder, cache)
     results["latency"] = asdict(engine.probe.latency)
     _say(f"KnapSpec over {POLICY_TOKENS} tokens")
     results |= _policy(planned, engine)

@@ -57,7 +57,7 @@ class Step:
 
 @dataclass
 class Generation:
-    """The output of one prompt and its trace; `finish_reason` is eos, length or context."""
+    """The output of one prompt and its trace; `finish_reason` is eos, length, context or steps."""
 
     output: list[int]
     finish_reason: str
@@ -96,7 +96,7 @@ class Engine:
     @torch.inference_mode()
     def generate(
         self, method: Method, prompt: Sequence[int], seed: int = 0, on_token: Callable[[int], None] | None = None,
-        max_new: int | None = None,
+        max_new: int | None = None, max_steps: int | None = None,
     ) -> Generation:  # fmt: skip
         """Decode one prompt until EOS (kept), the longest output allowed or the end of the context.
 
@@ -106,6 +106,7 @@ class Engine:
             seed: of this prompt's generator; the output is a function of it and the prompt.
             on_token: called after every step with the number of tokens so far (progress bars).
             max_new: longest output; None for the decoding's.
+            max_steps: end after so many steps; None for as many as it takes.
         """
         max_new = max_new or self.decoding.max_new_tokens
         assert max_new is not None, "the caller resolves decode.max_new_tokens"
@@ -118,7 +119,7 @@ class Engine:
         method.start(Prefill(prompt, tapped))
         started = self.clock.mark()
         steps: list[Step] = []
-        while not (reason := self._finished(output, max_new)):
+        while not (reason := "steps" if len(steps) == max_steps else self._finished(output, max_new)):
             steps.append(self._step(method, output, max_new, generator, len(steps) + 1))
             if on_token is not None:
                 on_token(len(output))

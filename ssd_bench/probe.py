@@ -115,7 +115,7 @@ class Probe:
         flat = hidden.reshape(-1, hidden.shape[-1])
         return self._decoder.logits(flat, tokens).view(*hidden.shape[:-1], len(tokens))
 
-    def trial(self, method: Method, prompt: Sequence[int], new_tokens: int) -> Generation:
+    def trial(self, method: Method, prompt: Sequence[int], new_tokens: int, max_steps: int | None = None) -> Generation:
         """Decode greedily and past any EOS, whatever the run's own decoding: what offline searches compare sets by.
 
         For `prepare` only, since it takes the cache. Source: Self-SD, searching.py:55-70.
@@ -124,7 +124,7 @@ class Probe:
         from ssd_bench.sampling import Decoding
 
         engine = Engine(self._decoder, self._cache, Decoding(max_new_tokens=new_tokens), frozenset())
-        return engine.generate(method, prompt)
+        return engine.generate(method, prompt, max_steps=max_steps)
 
     def prompt_states(self, prompt: Sequence[int], taps: Sequence[int]) -> Tensor:
         """States [len(taps), P, d] of a prompt at the given boundaries, as `Prefill.hidden`; empties the cache."""

@@ -18,7 +18,7 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 
 from methods.ar import AR
-from ssd_bench import audit, latency, provenance
+from ssd_bench import audit, profiling, provenance
 from ssd_bench.checkpoint import Checkpoint, ModelSource, cache_dir
 from ssd_bench.compose import built
 from ssd_bench.engine import SCRATCH, Engine, Generation
@@ -26,6 +26,7 @@ from ssd_bench.errors import ConfigError, LosslessError
 from ssd_bench.hardware import Hardware, lasting_buffers
 from ssd_bench.kernels import select
 from ssd_bench.kv_cache import BUCKET
+from ssd_bench.latency import Latency
 from ssd_bench.method import Calibrated, Illustrated, Method, ModelDims, Sample, Stateful
 from ssd_bench.metrics import by_domain, summarise
 from ssd_bench.model import Architecture, Decoder
@@ -322,7 +323,7 @@ def _weights_id(checkpoint: Checkpoint) -> str:
     return found.hexdigest()[:16]
 
 
-def _latency(plan: Plan, engine: Engine) -> latency.Latency:
+def _latency(plan: Plan, engine: Engine) -> Latency:
     """The given profile, or the machine's own, measured once per model x hardware x context (within a factor of two).
 
     It is kept in the cache folder.
@@ -333,10 +334,10 @@ def _latency(plan: Plan, engine: Engine) -> latency.Latency:
     parts = (
         _weights_id(plan.checkpoint), plan.hardware.label, plan.hardware.dtype_name, plan.hardware.threads,
         type(engine.decoder.ops).__name__, plan.hardware.gpu_names(), provenance.cpu_model(), torch.__version__, reach,
-        latency.VERSION,
+        profiling.VERSION,
     )  # fmt: skip
     key = hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
-    return latency.cached(engine.decoder, engine.cache, cache_dir() / "latency" / f"{plan.dims.name}-{key}.json")
+    return profiling.cached(engine.decoder, engine.cache, cache_dir() / "latency" / f"{plan.dims.name}-{key}.json")
 
 
 def _warm_up(plan: Plan, engine: Engine) -> None:

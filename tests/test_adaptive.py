@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -189,6 +190,8 @@ def test_costs_are_those_of_all_parts() -> None:
     assert whole == pytest.approx([costs.ar_ms + 8 * 0.1 * k for k in range(5)])
     assert costs.rehearsal_ms(exit_set) == pytest.approx(2)
     assert costs.rehearsal_ms(LayerSet(LAYERS, frozenset([1, 3]))) == pytest.approx(5 * 1.4 + 2)
+    started = Costs(replace(latency(2.0), draft_start_ms=0.7), LAYERS, 10, 4, True, 5).verify_ms(exit_set)
+    assert started - costs.verify_ms(exit_set) == pytest.approx([0, 0.7, 0.7, 0.7, 0.7])
 
 
 @pytest.mark.parametrize("seed", range(30))

@@ -1,18 +1,20 @@
-"""The latency profile: a fit that is never negative, given numbers, caching, outside load."""
+"""The latency profile: a fit that is never negative, given numbers, real steps, caching, outside load."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from ssd_bench import latency
+from ssd_bench import profiling
 from ssd_bench.engine import SCRATCH
 from ssd_bench.errors import ConfigError
 from ssd_bench.latency import Latency, NodeTimes, fit
 from ssd_bench.layer_set import LayerSet
 from ssd_bench.model import Decoder
+from ssd_bench.probe import Probe
 
 Load = Callable[..., Decoder]
 
@@ -52,6 +54,35 @@ def test_a_pass_grows_with_its_nodes() -> None:
     assert Latency(2.0, 0.01, 1.0).pass_ms(6, 100) == pytest.approx((2, 2, 0))
 
 
+def test_corrected_passes_take_as_long_as_real_verifications() -> None:
+    """At the context where they were seen; between two numbers of nodes the growth of the smaller one holds."""
+    passes = tuple(NodeTimes(n, 1e-3 * n, 0.1 * n, 0.3 + 0.1 * n, 0.5 + 0.01 * n) for n in (1, 2, 4, 8))
+    believed = Latency(0.4, 1e-3, 0.1, passes=passes)
+    verified = {1: (20.0, 9.0), 2: (25.0, 9.5), 8: (40.0, 31.0), 5: (30.0, 99.0)}
+    corrected = replace(believed, passes=profiling._grown(believed, 6, 1.5, verified))
+    for nodes in (1, 2, 8):
+        context, real = verified[nodes]
+        attn, mlp, rest = corrected.pass_ms(nodes, context)
+        assert 6 * (attn + mlp) + rest == pytest.approx(real)
+    one, two, four = ((n.mlp_ms, n.attn_intercept_ms) for n in corrected.passes[:3])
+    assert one == pytest.approx((1.5 * 0.4, 1.5 * 0.1))
+    assert [b - a for a, b in zip(one, four)] == pytest.approx([3 * (b - a) for a, b in zip(one, two)])
+
+
+def test_steps_that_profile_are_those_with_room_for_the_whole_proposal(
+    decoders: Load, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(profiling, "ROUNDS", 2)
+    decoder = decoders()
+    found = profiling._steps(
+        Probe(decoder, decoder.new_cache(60 + SCRATCH)), profiling._proposals(decoder.arch.n_layers, [1, 4, 64])
+    )
+    sizes = {name: {(step.draft_len, step.tree_nodes) for step in steps} for name, steps in found.items()}
+    length = profiling.DRAFT_LEN
+    assert sizes["whole"] == {(length, length + 1)} and sizes["siblings"] == {(length, profiling.TREE_NODES)}
+    assert sizes[1] == {(0, 1)} and sizes[4] == {(3, 4)} and 64 not in sizes
+
+
 @pytest.mark.parametrize(
     "given", [(-1.0, 0.0, 1.0), (1.0, -0.1, 1.0), (1.0, 0.0, float("nan")), (0.0, 0.0, 1.0), (1.0, 0.0, 0.0)]
 )
@@ -63,26 +94,28 @@ def test_impossible_numbers_are_refused(given: tuple[float, float, float]) -> No
 def test_measured_once_and_kept_unless_the_machine_was_busy(
     decoders: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(profiling, "ROUNDS", 2)
     decoder = decoders()
-    cache = decoder.new_cache(100 + SCRATCH)
-    monkeypatch.setattr(latency._LoadWatch, "others", lambda self: 0.5)
+    cache = decoder.new_cache(200 + SCRATCH)
+    monkeypatch.setattr(profiling._LoadWatch, "others", lambda self: 0.5)
     path = tmp_path / "profile.json"
-    assert latency.cached(decoder, cache, path).loaded and not path.exists()
-    monkeypatch.setattr(latency._LoadWatch, "others", lambda self: 0.0)
-    first = latency.cached(decoder, cache, path)
+    assert profiling.cached(decoder, cache, path).loaded and not path.exists()
+    monkeypatch.setattr(profiling._LoadWatch, "others", lambda self: 0.0)
+    first = profiling.cached(decoder, cache, path)
     assert not first.loaded and first.t_mlp_ms > 0 and first.points[-1][0] == cache.capacity - 1
-    assert [times.nodes for times in first.passes] == list(latency.NODES)
-    assert first.draft_rest_ms > 0
+    assert [times.nodes for times in first.passes] == list(profiling.NODES)
+    assert first.draft_rest_ms > 0 and first.draft_start_ms >= 0
+    assert min(first.tree_token_ms, first.tree_node_ms) >= 0
     assert all(
         min(times.attn_intercept_ms + times.attn_slope_ms, times.mlp_ms, times.rest_ms) > 0 for times in first.passes
     )
     path.write_text('{"t_mlp_ms": 1.0, "t_attn_slope_ms": 0.0, "t_attn_intercept_ms": 1.0, "points": []}')
-    first = latency.cached(decoder, cache, path)  # a file from before passes were measured does not count
+    first = profiling.cached(decoder, cache, path)  # a file from before passes were measured does not count
     assert first.passes
-    monkeypatch.setattr(latency, "measure", lambda *a: pytest.fail("measured again"))
-    assert latency.cached(decoder, cache, path) == first
+    monkeypatch.setattr(profiling, "measure", lambda *a: pytest.fail("measured again"))
+    assert profiling.cached(decoder, cache, path) == first
 
 
 def test_contexts_reach_the_end_of_the_cache() -> None:
-    assert latency.contexts(300) == [64, 128, 256, 299]
-    assert latency.contexts(50) == [49]
+    assert profiling.contexts(300) == [64, 128, 256, 299]
+    assert profiling.contexts(50) == [49]
