@@ -14,6 +14,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
+import numpy as np
 import torch
 from omegaconf import OmegaConf
 from tqdm import tqdm
@@ -24,9 +25,9 @@ from ssd_bench import metrics
 from ssd_bench.command import options, tool
 from ssd_bench.engine import Engine
 from ssd_bench.errors import ConfigError
-from ssd_bench.latency import Latency, NodeTimes
 from ssd_bench.layer_set import LayerSet
 from ssd_bench.record import Run, find_runs, load_run, read_header
+from ssd_bench.replay.machine import Machine, own_profile
 from ssd_bench.replicate.plane import DRAFT_LEN, LONGEST, Plane, Point, Use, pareto, write
 from ssd_bench.run import Plan, load_engine, plan
 
@@ -119,12 +120,15 @@ def frontier(runs: Sequence[Run], width: int) -> Plane:
     uses = _uses(runs)
     score(uses)
     context = mean(len(prompt) + len(output) / 2 for prompt, output in zip(prompts, outputs))
-    points = _points(score.known, uses, _latency(header), context)
+    attn, mlp, rest, verify = costs(own_profile(runs[0]), n_layers, context)
+    points = [
+        Point(tuple(sorted(one.skipped)), one.n_attn * attn + one.n_mlp * mlp + rest, alpha, tuple(uses.get(one, ())))
+        for one, alpha in score.known.items()
+    ]
     return Plane(
         header["model"]["name"], header["task"]["name"], n_layers,
         "exhaustive" if exhaustive else f"beam of {width}", len(points), score.tokens, context,
-        verify_costs(_latency(header), n_layers, context), tuple(pareto(points)),
-        tuple(point for point in points if point.uses),
+        verify, tuple(pareto(points)), tuple(point for point in points if point.uses),
     )  # fmt: skip
 
 
@@ -134,22 +138,19 @@ def _plan(config: Mapping[str, Any]) -> Plan:
     return plan(OmegaConf.create(kept | {"method": {"_target_": "methods.ar.AR"}}))
 
 
-def _latency(header: Mapping[str, Any]) -> Latency:
-    """The profile of a record."""
-    stored = dict(header["latency"])
-    passes = tuple(NodeTimes(**each) for each in stored.pop("passes"))
-    return Latency(**stored | {"points": tuple(map(tuple, stored["points"])), "passes": passes})
+def costs(machine: Machine, n_layers: int, context: float) -> tuple[float, float, float, tuple[float, ...]]:
+    """What parts of a cycle cost in plain steps, at a context length.
 
-
-def _plain_ms(latency: Latency, n_layers: int, nodes: int, context: float) -> float:
-    attn, mlp, rest = latency.pass_ms(nodes, context)
-    return n_layers * (attn + mlp) + rest
-
-
-def verify_costs(latency: Latency, n_layers: int, context: float) -> tuple[float, ...]:
-    """Time of verifying 0, 1, ... `LONGEST` drafted tokens over that of a plain step."""
-    plain = _plain_ms(latency, n_layers, 1, context)
-    return tuple(_plain_ms(latency, n_layers, drafted + 1, context) / plain for drafted in range(LONGEST + 1))
+    Returns:
+        One attention and one MLP over a drafted token, the rest of that token, and the verification of 0, 1, ...
+        `LONGEST` drafted tokens, with what a draft takes beside its tokens.
+    """
+    nodes = np.arange(1.0, LONGEST + 2)
+    attn, mlp, rest = machine.pass_ms(nodes, np.full_like(nodes, context))
+    passes = n_layers * (attn + mlp) + rest
+    verify = passes + np.where(nodes > 1, machine.draft_start_ms, 0.0)
+    parts = (float(ms / passes[0]) for ms in (attn[0], mlp[0], machine.draft_rest_ms))
+    return (*parts, tuple((verify / passes[0]).tolist()))  # type: ignore[return-value]
 
 
 def _uses(runs: Iterable[Run]) -> dict[LayerSet, list[Use]]:
@@ -162,17 +163,6 @@ def _uses(runs: Iterable[Run]) -> dict[LayerSet, list[Use]]:
             use = Use(run.path.name, str(run.header["method"]), float(count / drafted.sum()))
             found.setdefault(run.layer_set(int(str(set_id))), []).append(use)
     return found
-
-
-def _points(
-    known: Mapping[LayerSet, float], uses: Mapping[LayerSet, Sequence[Use]], latency: Latency, context: float
-) -> list[Point]:
-    points = []
-    for layer_set, alpha in known.items():
-        plain = _plain_ms(latency, layer_set.n_layers, 1, context)
-        cost = (latency.draft_ms(layer_set, context) + latency.draft_rest_ms) / plain
-        points.append(Point(tuple(sorted(layer_set.skipped)), cost, alpha, tuple(uses.get(layer_set, ()))))
-    return points
 
 
 def matching(runs_dir: Path, model: str, task: str) -> list[Run]:

@@ -13,14 +13,14 @@ import torch
 
 from methods.ar import AR
 from methods.oracle import every_set
-from ssd_bench import frontier, metrics
+from ssd_bench import frontier
 from ssd_bench.engine import Engine
 from ssd_bench.errors import ConfigError
-from ssd_bench.frontier import Scores, beam, main, verify_costs
-from ssd_bench.latency import Latency
+from ssd_bench.frontier import Scores, beam, costs, main
 from ssd_bench.layer_set import LayerSet
 from ssd_bench.model import Decoder
 from ssd_bench.record import Run
+from ssd_bench.replay.machine import Profile
 from ssd_bench.replicate import plane
 from ssd_bench.replicate.plane import DRAFT_LEN, Plane, Point, Use, pareto
 from tests.conftest import LAYERS
@@ -29,7 +29,9 @@ from tests.runs import executed, local_model
 
 PROMPTS = [[5, 6, 7], [40, 41], [9]]
 NEW = 2 * DRAFT_LEN + 3
-LATENCY = Latency(t_mlp_ms=0.4, t_attn_slope_ms=0.01, t_attn_intercept_ms=0.2)
+MACHINE = Profile(
+    {"t_mlp_ms": 0.4, "t_attn_slope_ms": 0.01, "t_attn_intercept_ms": 0.2, "draft_rest_ms": 0.3, "draft_start_ms": 0.8}
+)
 
 
 @pytest.fixture
@@ -92,13 +94,18 @@ def test_a_narrow_beam_is_never_above_all_sets(scores: Scores) -> None:
     assert len(scores.known) <= sum(2 * LAYERS - i for i in range(2 * LAYERS))
 
 
-def test_verifying_costs_what_the_profile_says() -> None:
-    """Without measured passes a verification is one plain step (KnapSpec), so the best speedup is Eq. 4's."""
-    found = Plane("m", "t", LAYERS, "exhaustive", 1, 1, 100.0, verify_costs(LATENCY, LAYERS, 100.0), (), ())
-    assert set(found.verify) == {1.0}
-    for cost, alpha in ((0.3, 0.9), (0.5, 0.5), (0.9, 0.2)):
-        expected = max(metrics.tpt(alpha, drafted, cost, 1.0) / 1000 for drafted in range(len(found.verify)))
-        assert found.speedup(cost, alpha) == pytest.approx(expected)
+def test_costs_are_those_of_the_profile_in_plain_steps() -> None:
+    """Without measured passes a verification is one plain step (KnapSpec): 2 blocks of 1.2 and 0.4 ms. A draft: 0.8."""
+    attn, mlp, rest, verify = costs(MACHINE, 2, 100.0)
+    assert (attn, mlp, rest) == pytest.approx((1.2 / 3.2, 0.4 / 3.2, 0.3 / 3.2))
+    assert verify[0] == 1.0 and set(verify[1:]) == {1.25}
+
+
+def test_the_speedup_is_the_best_of_all_draft_lengths() -> None:
+    found = Plane("m", "t", 2, "exhaustive", 1, 1, 1.0, (1.0, 1.1, 1.4), (), ())
+    by_hand = [1.0, (1 + 0.8) / (0.25 + 1.1), (1 + 0.8 + 0.64) / (0.5 + 1.4)]
+    assert found.speedup(0.25, 0.8) == pytest.approx(max(by_hand)) and max(by_hand) == by_hand[1]
+    assert found.speedup(0.9, 0.1) == pytest.approx(1.0)  # drafting nothing is one of them
 
 
 def test_the_frontier_has_no_point_that_another_beats() -> None:

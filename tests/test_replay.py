@@ -15,7 +15,7 @@ import yaml
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 
-from ssd_bench import kernels, metrics
+from ssd_bench import metrics
 from ssd_bench.command import CONF
 from ssd_bench.errors import ConfigError
 from ssd_bench.latency import Latency, NodeTimes
@@ -25,7 +25,7 @@ from ssd_bench.replay import machine as machines
 from ssd_bench.replay import predict, roofline, simulated, simulated_names, step_times, validation
 from ssd_bench.replay.__main__ import main
 from ssd_bench.replay.machine import Profile, own_profile
-from ssd_bench.replay.predict import TREE_NODE_MS, verification
+from ssd_bench.replay.predict import verification
 from ssd_bench.replay.roofline import Gpu, Simulated
 from ssd_bench.replay.shapes import SHAPES, shape_named
 from ssd_bench.replay.workload import mapped, workload
@@ -34,7 +34,8 @@ from ssd_bench.shape import Shape
 from tests.synthetic import N_LAYERS, unit, write_run
 
 PASSES = tuple(NodeTimes(n, 1e-4 * n, 0.1 + 0.01 * n, 0.2 + 0.02 * n, 0.5 + 0.1 * n) for n in (1, 2, 4, 8, 16, 32, 128))
-LATENCY = Latency(0.22, 1e-4, 0.11, "measured", passes=PASSES, draft_rest_ms=0.4)
+LATENCY = Latency(0.22, 1e-4, 0.11, "measured", passes=PASSES, draft_rest_ms=0.4, draft_start_ms=0.2,
+                  tree_token_ms=0.1, tree_node_ms=0.01)  # fmt: skip
 LOOP_MS, POLICY_MS = 0.05, 0.7
 IDEAL = Gpu("ideal", 1e6, 1000, 1e9, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0)
 BIG = SHAPES["llama2_13b"]
@@ -52,6 +53,7 @@ def timed(records: list[PromptRecord], reuse: bool = False) -> list[PromptRecord
                     s.layer_set.n_attn * attn + s.layer_set.n_mlp * mlp + LATENCY.draft_rest_ms
                     for attn, mlp, _ in tokens
                 )
+                s.draft_ms += LATENCY.draft_start_ms * (s.draft_len > 0)
             attn, mlp, rest = LATENCY.pass_ms(s.tree_nodes, s.context_len)
             s.verify_ms = N_LAYERS * (attn + mlp) + rest
             if reuse and s.layer_set is not None:
@@ -105,23 +107,6 @@ def test_the_profile_is_the_latency_model_without_torch() -> None:
         np.testing.assert_allclose(found.T, [latency.pass_ms(n, c) for n, c in zip(nodes, context)])
 
 
-def test_beyond_the_compiled_kernels_times_jump() -> None:
-    assert machines.NODE_LIMIT == kernels.NODE_LIMIT
-    nodes = np.array([32.0, 33, 128])
-    free, jumping = (np.array(Profile(asdict(LATENCY), limit).pass_ms(nodes, 0 * nodes)) for limit in (None, 32))
-    np.testing.assert_allclose(free[:, [0, 2]], jumping[:, [0, 2]])
-    assert (jumping[:, 1] > machines.GAP * jumping[:, 2]).all() and (jumping[:, 1] < jumping[:, 2]).all()
-
-
-def test_half_precision_on_the_compiled_kernels_has_the_limit(run: Run) -> None:
-    header = run.header
-    assert own_profile(run).limit is None  # float32
-    half = {**header, "model": header["model"] | {"dtype": "bfloat16"}}
-    assert own_profile(replace(run, header=half)).limit == 32
-    torch_only = half | {"config": {"hardware": {"kernels": "torch"}}}
-    assert own_profile(replace(run, header=torch_only)).limit is None
-
-
 def test_whole_verifications_are_told_from_those_on_saved_states(tmp_path: Path) -> None:
     """Asked for, but slower than saved states allow: the method's taps must have ruled them out."""
     run = made(tmp_path / "run")
@@ -134,12 +119,31 @@ def test_whole_verifications_are_told_from_those_on_saved_states(tmp_path: Path)
     assert verification(replace(asked, header=refused)) == "whole"
 
 
-def test_a_tree_costs_host_work_by_node(run: Run) -> None:
+def test_a_tree_takes_longer_by_drafted_token_and_by_node(run: Run) -> None:
     steps = run.steps.copy()
     steps["tree_nodes"] += 5
-    times, nodes = step_times(replace(run, steps=steps), own_profile(run)), steps["tree_nodes"].to_numpy(dtype=float)
-    attn, mlp, rest = own_profile(run).pass_ms(nodes, steps["context_len"].to_numpy(dtype=float))
-    np.testing.assert_allclose(times["verify_ms"], N_LAYERS * (attn + mlp) + rest + TREE_NODE_MS * nodes)
+    trees = replace(run, steps=steps)
+    flat = own_profile(
+        replace(run, header=run.header | {"latency": asdict(replace(LATENCY, tree_token_ms=0.0, tree_node_ms=0.0))})
+    )
+    found, without = step_times(trees, own_profile(run)), step_times(trees, flat)
+    work = workload(trees)
+    assert work.tree.all() and work.drafted.max() > 0
+    np.testing.assert_allclose(
+        found["draft_ms"] - without["draft_ms"], LATENCY.tree_token_ms * work.drafted, atol=1e-12
+    )
+    np.testing.assert_allclose(found["verify_ms"] - without["verify_ms"], LATENCY.tree_node_ms * work.nodes)
+
+
+def test_a_profile_from_before_trees_were_timed_is_read(run: Run) -> None:
+    old = {
+        name: value
+        for name, value in asdict(LATENCY).items()
+        if name not in ("draft_start_ms", "tree_token_ms", "tree_node_ms")
+    }
+    machine = own_profile(replace(run, header=run.header | {"latency": old}))
+    assert machine.draft_rest_ms == LATENCY.draft_rest_ms
+    assert machine.draft_start_ms == machine.tree_token_ms == machine.tree_node_ms == 0
 
 
 def test_without_a_baseline_ar_is_made_up_from_the_output(run: Run) -> None:

@@ -14,17 +14,6 @@ from ssd_bench.record import Run
 
 Array = NDArray[np.float64]
 
-NODE_LIMIT = 32
-"""Nodes up to which the compiled CPU kernels work (`ssd_bench.kernels.NODE_LIMIT`, which imports torch)."""
-
-GAP = 0.75
-"""Time of a pass just beyond NODE_LIMIT as a share of that over the next measured number of nodes, 128.
-
-There half-precision weights are upcast for a float32 product, and the upcast takes as long over 33 nodes as over 128.
-No profile has measured it: a single thread took 13.3 and 24.0 ms on the miniature, 0.55, and recorded runs of two
-threads had between 0.7 and 0.9 of their profile's 128. A profile with 33 nodes would need no such share.
-"""
-
 COPY_MS = 0.02
 """Milliseconds to keep a tapped state of a few nodes on a CPU of 2.5 GHz; 0.013 to 0.022 on the miniature."""
 
@@ -37,6 +26,9 @@ class Machine(Protocol):
     Attributes:
         name: as tables show it.
         draft_rest_ms: a drafted token beside its sublayers.
+        draft_start_ms: a draft beside its tokens.
+        tree_token_ms: a drafted token with siblings, beyond one without.
+        tree_node_ms: a verified node of a tree, beyond one of a chain.
         loop_ms: the decode loop's own work in a step; None: as in the record, at the speed of its forward passes.
         copy_ms: one state of the residual stream kept.
     """
@@ -46,6 +38,15 @@ class Machine(Protocol):
 
     @property
     def draft_rest_ms(self) -> float: ...
+
+    @property
+    def draft_start_ms(self) -> float: ...
+
+    @property
+    def tree_token_ms(self) -> float: ...
+
+    @property
+    def tree_node_ms(self) -> float: ...
 
     @property
     def loop_ms(self) -> float | None: ...
@@ -64,18 +65,31 @@ class Profile:
 
     Args:
         latency: `latency` of the record's header.
-        limit: nodes beyond which another kernel works, so that times jump there (GAP); None: nowhere.
     """
 
     latency: Mapping[str, Any]
-    limit: int | None = None
     name: str = "its own machine"
     loop_ms: float | None = None
     copy_ms: float = COPY_MS
 
     @property
     def draft_rest_ms(self) -> float:
-        return float(self.latency.get("draft_rest_ms") or 0.0)
+        return self._ms("draft_rest_ms")
+
+    @property
+    def draft_start_ms(self) -> float:
+        return self._ms("draft_start_ms")
+
+    @property
+    def tree_token_ms(self) -> float:
+        return self._ms("tree_token_ms")
+
+    @property
+    def tree_node_ms(self) -> float:
+        return self._ms("tree_node_ms")
+
+    def _ms(self, name: str) -> float:
+        return float(self.latency.get(name) or 0.0)  # records from before it was measured do not have it
 
     def pass_ms(self, nodes: Array, context: Array) -> tuple[Array, Array, Array]:
         """As measured at 1, 2, 4, .. nodes, linear in between and beyond; without passes the paper's model."""
@@ -88,12 +102,9 @@ class Profile:
         high = np.clip(np.searchsorted(known, nodes), 0, len(known) - 1)
         low = np.maximum(high - 1, 0)
         share = np.where(high > 0, (nodes - known[low]) / np.where(high > 0, known[high] - known[low], 1.0), 0.0)
-        jump = np.zeros_like(nodes, dtype=bool)
-        if self.limit is not None:
-            jump = (known[low] <= self.limit) & (nodes > self.limit)
 
         def between(a: Array, b: Array) -> Array:
-            return np.maximum(0.0, np.where(jump, b * (GAP + share * (1 - GAP)), a + share * (b - a)))
+            return np.maximum(0.0, a + share * (b - a))
 
         attn = between(slope[low] * context + intercept[low], slope[high] * context + intercept[high])
         return attn, between(mlp[low], mlp[high]), between(rest[low], rest[high])
@@ -105,9 +116,7 @@ def own_profile(run: Run) -> Profile:
     Raises:
         ConfigError: the record has no latency profile.
     """
-    latency, model = run.header.get("latency") or {}, run.header.get("model") or {}
+    latency = run.header.get("latency") or {}
     if any(latency.get(key) is None for key in ("t_attn_slope_ms", "t_attn_intercept_ms", "t_mlp_ms")):
         raise ConfigError("run", str(run.path), "a record with a latency profile")
-    hardware = (run.header.get("config") or {}).get("hardware") or {}
-    compiled = model.get("device") == "cpu" and hardware.get("kernels") != "torch"
-    return Profile(latency, NODE_LIMIT if compiled and model.get("dtype") in ("bfloat16", "float16") else None)
+    return Profile(latency)

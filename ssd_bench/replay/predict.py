@@ -12,7 +12,9 @@ verification over all nodes, the method's own work and the loop's. Drafts, accep
   milliseconds as recorded (all of it host work), and none.
 * The loop: what AR spends outside its verification is the loop's own work in every step, of the method too. On its
   own machine it is the record's, scaled like the policy; of a simulated one, a constant of its description.
-* A tree costs host work by node (mask, depths, paths), which no profile of chains has: TREE_NODE_MS.
+* A draft takes time beside its tokens, and a tree more than a chain of as many nodes, in drafting (the choice of
+  siblings) and in verification (mask, depths, paths). Which drafted tokens had siblings the record does not say: all of
+  a tree's count.
 """
 
 from __future__ import annotations
@@ -31,10 +33,6 @@ from ssd_bench.replay.roofline import Simulated, gpu_named, simulated
 from ssd_bench.replay.shapes import SHAPES, shape_named
 from ssd_bench.replay.workload import Workload, workload
 from ssd_bench.shape import Shape
-
-TREE_NODE_MS = 0.02
-"""Milliseconds of `TokenTree` work per node on a core of 2.5 GHz: mask, depths, trimming; 0.022 at 21 nodes, 0.021 at
-61, medians of 60 trees of width 4."""
 
 MODES = ("whole", "saved", "tapped")
 """How a run verifies: every sublayer over all nodes; on saved states where it can; or whole, keeping tapped states."""
@@ -100,7 +98,9 @@ def _times(run: Run, work: Workload, machine: Machine, mode: str) -> pd.DataFram
     ones = np.ones_like(work.context)
     # of the tokens of a draft the middle one stands for all: the time of an attention is linear in its context
     attn, mlp, _ = machine.pass_ms(ones, work.context + np.maximum(work.drafted - 1, 0) / 2)
-    draft = work.drafted * (work.n_attn * attn + work.n_mlp * mlp + machine.draft_rest_ms)
+    beside = machine.draft_rest_ms + np.where(work.tree, machine.tree_token_ms, 0.0)
+    draft = work.drafted * (work.n_attn * attn + work.n_mlp * mlp + beside)
+    draft += np.where(work.drafted > 0, machine.draft_start_ms, 0.0)
     if mode == "saved":
         draft += np.where(work.exact_attn > 0, work.drafted * machine.copy_ms, 0.0)
     verify = _verify(work, machine, mode)
@@ -129,7 +129,7 @@ def _verify(work: Workload, machine: Machine, mode: str) -> Array:
     passed += (work.n_layers - skip_attn) * attn + (work.n_layers - skip_mlp) * mlp + rest
     if mode == "tapped":
         passed += np.where(work.of_arm("method"), (work.n_layers - 1) * machine.copy_ms, 0.0)
-    return passed + np.where(work.tree, TREE_NODE_MS * work.nodes, 0.0)
+    return passed + np.where(work.tree, machine.tree_node_ms * work.nodes, 0.0)
 
 
 def _overhead(run: Run, work: Workload, spent: Array) -> dict[str, float]:

@@ -10,12 +10,12 @@ is right: the same tokens for every set, so that sets are compared, not the prom
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from ssd_bench import metrics
 from ssd_bench.errors import ConfigError
 from ssd_bench.record import write_atomic
 
@@ -78,12 +78,7 @@ class Plane:
 
     def speedup(self, cost: float, alpha: float) -> float:
         """TPT (KnapSpec Eq. 4, a verification taking as long as measured) over AR's, at the best draft length."""
-        return max(_tokens(alpha, n) / (n * cost + self.verify[n]) for n in range(len(self.verify)))
-
-
-def _tokens(alpha: float, drafted: int) -> float:
-    """Tokens of a cycle: 1 + α + ... + α^γ."""
-    return math.fsum(alpha**i for i in range(drafted + 1))
+        return max(metrics.tpt(alpha, n, cost, verify) for n, verify in enumerate(self.verify)) / 1000
 
 
 def pareto(points: Iterable[Point]) -> list[Point]:
