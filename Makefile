@@ -66,7 +66,7 @@ notebooks: $(STAMP) ## Execute the notebooks in place, on the committed records
 
 replicate-mini: setup ## The runs behind every exhibit of the papers on the miniature (goes on where it was), then the report
 	$(BIN)/python -m ssd_bench -m 'experiment=glob(*)' scale=mini runs_dir=runs/mini; swept=$$?; \
-	$(BIN)/python -m ssd_bench.frontier model=miniature task=gsm8k runs_dir=runs/mini || swept=$$?; \
+	for task in gsm8k cnn_dm; do $(BIN)/python -m ssd_bench.frontier model=miniature task=$$task runs_dir=runs/mini || swept=$$?; done; \
 	$(MAKE) tables RUNS=runs/mini && exit $$swept
 
 audit-papers: $(STAMP) ## What the papers' own numbers imply, and where they disagree
