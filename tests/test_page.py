@@ -225,8 +225,8 @@ def test_predictions_are_a_part_of_the_page_and_called_so(text: str, out: Path) 
 
 def test_a_prediction_is_that_of_its_runs_steps_for_the_papers_model(out: Path) -> None:
     found = replications(out.parent / "runs")
-    frame = predictions.predictions(found).set_index(["exhibit", "model", "task", "method"])
-    row = frame.loc[("Table 2", "LLaMA-2-70B", "GSM8K", "SWIFT")]
+    frame = predictions.predictions(found).set_index(["paper", "exhibit", "model", "task", "method"])
+    row = frame.loc[("swift", "Table 2", "LLaMA-2-70B", "GSM8K", "SWIFT")]
     (made,) = {
         result.made for one in found for result in one.results if result.made and result.made.path.name == row["run"]
     }

@@ -10,7 +10,7 @@ import torch
 from methods.ar import AR
 from methods.fixed_layers import FixedLayers
 from ssd_bench import model
-from ssd_bench.engine import Engine
+from ssd_bench.engine import SCRATCH, Engine
 from ssd_bench.model import Decoder
 from ssd_bench.probe import Probe
 from ssd_bench.sampling import Decoding
@@ -52,3 +52,11 @@ def test_a_trial_is_a_greedy_run_past_eos(decoders: Load) -> None:
     ending = Engine(decoder, engine.cache, Decoding(max_new_tokens=20), frozenset(expected), CONTEXT - 20)
     for each in (AR(), method):
         assert ending.probe.trial(each, [5, 6, 7], new_tokens=9).output == expected
+
+
+def test_a_trial_ends_after_the_steps_asked_for(decoders: Load) -> None:
+    decoder = decoders()
+    probe = Probe(decoder, decoder.new_cache(CONTEXT + SCRATCH))
+    whole, part = (probe.trial(AR(), [5, 6, 7], 9, max_steps) for max_steps in (None, 4))
+    assert (whole.finish_reason, len(whole.steps)) == ("length", 8)
+    assert (part.finish_reason, len(part.steps)) == ("steps", 4) and part.output == whole.output[:5]

@@ -16,6 +16,7 @@ from ssd_bench.command import CONF
 from ssd_bench.errors import ConfigError
 from ssd_bench.record import load_run
 from ssd_bench.replicate import cells, dry, grid, index, scale
+from tests.runs import GIVEN_LATENCY
 
 NAME = "swift_table2"  # Hydra knows the experiments in conf/ only; ours stands in for this one
 TINY = """
@@ -126,7 +127,7 @@ def test_a_sweep_runs_distinct_jobs_once_and_says_which_run_is_which_cells(
     # a value that cannot work is one failed cell, not the end
     (grid.FOLDER / f"{NAME}.yaml").write_text(TINY.replace("method.context_window=16", "method.context_window=0"))
     grid.load.cache_clear()
-    quick = ("hardware.warmup=0", "hardware.threads=1", "task.shots=0")
+    quick = ("hardware.warmup=0", "hardware.threads=1", GIVEN_LATENCY, "task.shots=0")
     assert run(monkeypatch, *options, *quick) == 2
     (path,) = index.find(runs)
     name, size, found = index.read(path)
