@@ -54,7 +54,7 @@ def measure(decoder: Decoder, cache: KVCache) -> Latency:
         points = [(n, _attention_ms(decoder, cache, n)) for n in contexts(cache.rows)]
         t_mlp = _median_ms(decoder, lambda: _sweep(decoder, cache, 1, cache.rows - 1))
         passes = [_node_times(decoder, cache, n) for n in NODES if n < cache.rows]
-        latency = _as_decoded(fit(points, t_mlp, passes=passes), decoder, cache)
+        latency = _as_decoded(fit(points, t_mlp, passes=passes), decoder, cache, watch)
         others = watch.others()
         if best is None or others < best[0]:
             best = others, replace(latency, loaded=others > QUIET)
@@ -137,7 +137,7 @@ class _Timed:
     def observe(self, verification: Verification, probe: Probe) -> None: ...
 
 
-def _as_decoded(latency: Latency, decoder: Decoder, cache: KVCache) -> Latency:
+def _as_decoded(latency: Latency, decoder: Decoder, cache: KVCache, watch: _LoadWatch) -> Latency:
     """The profile corrected by real steps of the engine, in which everything takes longer than by itself.
 
     Drafts with all sublayers and with none give one factor for sublayers over one node. Drafts with none, short and
@@ -146,7 +146,7 @@ def _as_decoded(latency: Latency, decoder: Decoder, cache: KVCache) -> Latency:
     """
     n_layers = decoder.arch.n_layers
     sizes = {times.nodes for times in latency.passes} | {2, DRAFT_LEN + 1, TREE_NODES}
-    steps = _steps(Probe(decoder, cache), _proposals(n_layers, sizes))
+    steps = _steps(Probe(decoder, cache), _proposals(n_layers, sizes), watch)
     if not {"whole", "siblings", 1, 2, DRAFT_LEN + 1, TREE_NODES} <= set(steps):  # a context of a few tokens
         return latency
     drafted = {name: _usual(step.draft_ms for step in found) for name, found in steps.items()}
@@ -215,15 +215,18 @@ def _grown(
     return tuple(passes)
 
 
-def _steps(probe: Probe, proposals: Mapping[str | int, LayerDraft | TokenTree]) -> dict[str | int, list[Step]]:
+def _steps(
+    probe: Probe, proposals: Mapping[str | int, LayerDraft | TokenTree], watch: _LoadWatch
+) -> dict[str | int, list[Step]]:
     """Engine steps that had room for all of a proposal, by name, without the first after a prompt, which is slower.
 
-    All proposals take turns, so that a machine which slows down for a while does so for all of them.
+    All proposals take turns, so that a machine which slows down for a while does so for all of them. While other
+    processes use it, no more rounds are made than must be.
     """
     steps: dict[str | int, list[Step]] = {}
     begin = time.perf_counter()
     for i in range(ROUNDS):
-        if i >= LEAST and time.perf_counter() - begin > SECONDS:
+        if i >= LEAST and (time.perf_counter() - begin > SECONDS or watch.others() > QUIET):
             break
         for name, proposal in proposals.items():
             depth = proposal.max_len if isinstance(proposal, LayerDraft) else 0

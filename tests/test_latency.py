@@ -74,9 +74,9 @@ def test_steps_that_profile_are_those_with_room_for_the_whole_proposal(
 ) -> None:
     monkeypatch.setattr(profiling, "ROUNDS", 2)
     decoder = decoders()
-    found = profiling._steps(
-        Probe(decoder, decoder.new_cache(60 + SCRATCH)), profiling._proposals(decoder.arch.n_layers, [1, 4, 64])
-    )
+    probe = Probe(decoder, decoder.new_cache(60 + SCRATCH))
+    proposals = profiling._proposals(decoder.arch.n_layers, [1, 4, 64])
+    found = profiling._steps(probe, proposals, profiling._LoadWatch())
     sizes = {name: {(step.draft_len, step.tree_nodes) for step in steps} for name, steps in found.items()}
     length = profiling.DRAFT_LEN
     assert sizes["whole"] == {(length, length + 1)} and sizes["siblings"] == {(length, profiling.TREE_NODES)}
