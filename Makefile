@@ -5,7 +5,8 @@ TORCH ?= torch==2.13.0
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-# Bytecode of what is imported is made then; of all packages at once it takes two minutes
+# Bytecode of what is imported is made then, and kept; of all packages at once it takes two minutes
+unexport PYTHONDONTWRITEBYTECODE
 INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --no-compile
 # Small tensors: more than one OpenMP thread per test process only costs time
 TEST_JOBS ?= 2
