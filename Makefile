@@ -30,7 +30,7 @@ $(STAMP): pyproject.toml constraints.txt
 setup: $(STAMP) ## Virtual environment with all packages in .venv, CPU kernels compiled
 	$(BIN)/python -m ssd_bench.kernels
 
-weights: setup ## SmolLM2's weights in Hugging Face format in the cache folder (once, about a minute)
+weights: $(STAMP) ## SmolLM2's weights in Hugging Face format in the cache folder (once, about a minute)
 	$(BIN)/python -m ssd_bench.checkpoint
 
 run: setup ## The main job: KnapSpec beside autoregressive decoding on the miniature and sample prompts, with its table
@@ -39,7 +39,7 @@ run: setup ## The main job: KnapSpec beside autoregressive decoding on the minia
 browser: # of the page's tests, which are skipped without one
 	@command -v chromium >/dev/null || apt-get install -y --no-install-recommends chromium || echo "no chromium here: the browser tests of the report's page are skipped"
 
-test: weights browser ## All tests
+test: setup weights browser ## All tests
 	$(BIN)/python -m pytest -q -n $(TEST_JOBS) --dist loadgroup # groups: fixtures that take long are made once
 
 format: $(STAMP) ## Rewrite the code in the project's format
@@ -75,7 +75,7 @@ replicate-mini: setup ## The runs behind every exhibit of the papers on the mini
 audit-papers: $(STAMP) ## What the papers' own numbers imply, and where they disagree
 	$(BIN)/python -m ssd_bench.paper
 
-bench: weights ## Speed of the engine on this machine, with SmolLM2
+bench: setup weights ## Speed of the engine on this machine, with SmolLM2
 	$(BIN)/python -m ssd_bench.bench model=smollm2_135m
 
 miniature: setup ## Train both embedded models again, evaluate them, write the samples (hours; goes on where it was)
