@@ -8,7 +8,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -22,6 +22,12 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
     from transformers import PretrainedConfig, PreTrainedTokenizerBase
+
+KINDS = ("F64", "F32", "F16", "BF16")
+"""Dtypes of weights that can be read, as safetensors names them."""
+
+NOT_WEIGHTS = ("rotary_emb.inv_freq",)
+"""Ends of names of tensors in old checkpoints that are derived from the config."""
 
 EMBEDDED = Path(__file__).with_name("miniature") / "weights"
 
@@ -138,9 +144,55 @@ class Checkpoint:
                 return {k: self.folder / v for k, v in json.loads(index.read_text())["weight_map"].items()}
             single = self.folder / f"{stem}.{suffix}"
             if single.is_file():
-                with _opened(single) as (names, _):
-                    return dict.fromkeys(names, single)
+                with _opened(single) as file:
+                    return dict.fromkeys(file.names, single)
         raise ConfigError("model", str(self.folder), "a folder with model.safetensors or pytorch_model.bin (or shards)")
+
+    def check_all_read(self, read: Collection[str]) -> None:
+        """Refuse weights that this project would read only a part of, from the files' headers alone.
+
+        Args:
+            read: names of all tensors that the model reads.
+
+        Raises:
+            ConfigError: quantised weights, an adapter beside them, or tensors that nothing reads.
+        """
+        for key in ("quantization_config", "compression_config"):
+            if (found := getattr(self.config, key, None)) is not None:
+                kind = found.get("quant_method", "unnamed") if isinstance(found, dict) else type(found).__name__
+                allowed = f"weights that are not quantised: config.json has {key} ({kind})"
+                raise ConfigError("model", str(self.folder), allowed)
+        if adapters := sorted(path.name for path in self.folder.glob("adapter_*")):
+            raise ConfigError(
+                "model", str(self.folder), f"a model without an adapter: merge {', '.join(adapters)} into it"
+            )
+        kinds = self._kinds()
+        unread = sorted(name for name in kinds if name not in read and not name.endswith(NOT_WEIGHTS))
+        if unread:
+            some = ", ".join(unread[:3]) + (f" and {len(unread) - 3} more" if len(unread) > 3 else "")
+            allowed = (
+                f"weights of which every tensor is read: nothing reads {some} (scales and adapters must be merged)"
+            )
+            raise ConfigError("model", str(self.folder), allowed)
+        for name, kind in kinds.items():
+            if kind not in KINDS:
+                raise ConfigError("model", str(self.folder), f"weights of {', '.join(KINDS)}: {name} is {kind}")
+
+    def _kinds(self) -> dict[str, str]:
+        """Names and dtypes of all tensors in the files that hold the weights.
+
+        Raises:
+            ConfigError: a file that cannot be read.
+        """
+        found = {}
+        for shard in sorted(set(self.shards.values())):
+            try:
+                with _opened(shard) as file:
+                    found.update({name: file.kind(name) for name in file.names})
+            except Exception as error:  # safetensors' and pickle's errors have no common type
+                reason = " ".join(str(error).split())[:200]
+                raise ConfigError("model", str(shard), f"a weights file that can be read ({reason})") from error
+        return found
 
     def read(self, names: list[str], dtype: torch.dtype) -> dict[str, Tensor]:
         """The named tensors, copied out of their files into `dtype`.
@@ -150,24 +202,36 @@ class Checkpoint:
         """
         tensors = {}
         for shard in sorted({self.shards[name] for name in names}):
-            with _opened(shard) as (_, get):
-                tensors.update({name: get(name).to(dtype, copy=True) for name in names if self.shards[name] == shard})
+            with _opened(shard) as file:
+                here = [name for name in names if self.shards[name] == shard]
+                tensors.update({name: file.get(name).to(dtype, copy=True) for name in here})
         return tensors
 
 
+@dataclass(frozen=True)
+class _Weights:
+    """An open weights file: the names in it, and what reads a tensor, and its dtype (as safetensors writes it)."""
+
+    names: list[str]
+    get: Callable[[str], Tensor]
+    kind: Callable[[str], str]
+
+
 @contextmanager
-def _opened(path: Path) -> Iterator[tuple[list[str], Callable[[str], Tensor]]]:
-    """Names in a weights file, and a function that reads one."""
+def _opened(path: Path) -> Iterator[_Weights]:
     if path.suffix == ".safetensors":
         from safetensors import safe_open
 
         with safe_open(path, framework="pt") as file:
-            yield list(file.keys()), file.get_tensor
+            yield _Weights(list(file.keys()), file.get_tensor, lambda name: str(file.get_slice(name).get_dtype()))
     else:
         import torch
 
         state = torch.load(path, map_location="cpu", mmap=True, weights_only=True)
-        yield list(state), state.__getitem__
+        names = {torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}
+        yield _Weights(
+            list(state), state.__getitem__, lambda name: names.get(state[name].dtype, str(state[name].dtype))
+        )
 
 
 def _downloaded(hub: str, revision: str | None) -> Path:

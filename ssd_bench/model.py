@@ -24,6 +24,10 @@ if TYPE_CHECKING:
     from ssd_bench.kernels import Ops
 
 EMBEDDING, NORM, HEAD = "model.embed_tokens.weight", "model.norm.weight", "lm_head.weight"
+ATTENTION, MLP = (
+    [f"self_attn.{x}_proj" for x in "qkvo"],
+    [f"mlp.{x}_proj" for x in ("gate", "up", "down")],
+)  # of a block
 FAMILIES = ("llama", "qwen2", "qwen3")
 HEAD_ROWS = 2048  # rows of the LM head that a prediction over many nodes upcasts at a time
 BRANCH_ROWS = 640  # rows of a search per pass: bounds activation memory at any number of branches
@@ -146,9 +150,9 @@ class Decoder:
         """Read a checkpoint block by block, blocks spread evenly over `devices` in order.
 
         Raises:
-            ConfigError: unsupported architecture, or weights that are missing.
+            ConfigError: unsupported architecture, or weights that are missing or not all read.
         """
-        arch = Architecture.of(checkpoint.config)
+        arch = architecture(checkpoint)
         placement = [devices[i * len(devices) // arch.n_layers] for i in range(arch.n_layers)]
         # the largest tensors first, while little else is in memory
         embedding = _take(checkpoint, [EMBEDDING], dtype)[EMBEDDING].to(placement[0])
@@ -346,6 +350,28 @@ class Decoder:
             hidden += block.down_bias
 
 
+def architecture(checkpoint: Checkpoint) -> Architecture:
+    """The architecture of a checkpoint whose tensors are all read by it; loads no weights.
+
+    Raises:
+        ConfigError: an unsupported architecture; quantised weights; tensors that nothing would read.
+    """
+    arch = Architecture.of(checkpoint.config)
+    blocks = (name for i in range(arch.n_layers) for name in _block_tensors(checkpoint, i, arch.family))
+    checkpoint.check_all_read({EMBEDDING, NORM, HEAD, *blocks})
+    return arch
+
+
+def _block_tensors(checkpoint: Checkpoint, index: int, family: str) -> list[str]:
+    """Names of a block's tensors: all that it needs, and the biases that there are."""
+    needed = [f"{name}.weight" for name in (*ATTENTION, *MLP, "input_layernorm", "post_attention_layernorm")]
+    if family == "qwen3":
+        needed += ["self_attn.q_norm.weight", "self_attn.k_norm.weight"]
+    prefix = f"model.layers.{index}."
+    biases = [f"{name}.bias" for name in (*ATTENTION, *MLP) if f"{prefix}{name}.bias" in checkpoint.shards]
+    return [prefix + name for name in needed + biases]
+
+
 def _take(checkpoint: Checkpoint, names: list[str], dtype: torch.dtype) -> dict[str, Tensor]:
     missing = [name for name in names if name not in checkpoint.shards]
     if missing:
@@ -357,12 +383,7 @@ def _load_block(
     checkpoint: Checkpoint, index: int, arch: Architecture, dtype: torch.dtype, device: torch.device, ops: Ops
 ) -> Block:
     prefix = f"model.layers.{index}."
-    attn, mlp = [f"self_attn.{x}_proj" for x in "qkvo"], [f"mlp.{x}_proj" for x in ("gate", "up", "down")]
-    needed = [f"{name}.weight" for name in (*attn, *mlp, "input_layernorm", "post_attention_layernorm")]
-    if arch.family == "qwen3":
-        needed += ["self_attn.q_norm.weight", "self_attn.k_norm.weight"]
-    biases = [f"{name}.bias" for name in (*attn, *mlp) if f"{prefix}{name}.bias" in checkpoint.shards]
-    tensors = _take(checkpoint, [prefix + name for name in needed + biases], dtype)
+    tensors = _take(checkpoint, _block_tensors(checkpoint, index, arch.family), dtype)
     small = torch.float32 if ops.native else dtype  # vectors: norms and biases
 
     def matrix(*names: str) -> Tensor:
@@ -380,9 +401,9 @@ def _load_block(
 
     norms = {n: vector(f"{n}_layernorm.weight") for n in ("input", "post_attention")}
     return Block(
-        attn_norm=norms["input"], qkv=matrix(*attn[:3]), qkv_bias=bias(*attn[:3]),  # type: ignore[arg-type]
+        attn_norm=norms["input"], qkv=matrix(*ATTENTION[:3]), qkv_bias=bias(*ATTENTION[:3]),  # type: ignore[arg-type]
         q_norm=vector("self_attn.q_norm.weight"), k_norm=vector("self_attn.k_norm.weight"),
-        out=matrix(attn[3]), out_bias=bias(attn[3]),
-        mlp_norm=norms["post_attention"], gate_up=matrix(*mlp[:2]), gate_up_bias=bias(*mlp[:2]),  # type: ignore[arg-type]
-        down=matrix(mlp[2]), down_bias=bias(mlp[2]),
+        out=matrix(ATTENTION[3]), out_bias=bias(ATTENTION[3]),
+        mlp_norm=norms["post_attention"], gate_up=matrix(*MLP[:2]), gate_up_bias=bias(*MLP[:2]),  # type: ignore[arg-type]
+        down=matrix(MLP[2]), down_bias=bias(MLP[2]),
     )  # fmt: skip

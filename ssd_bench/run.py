@@ -29,7 +29,7 @@ from ssd_bench.kv_cache import BUCKET
 from ssd_bench.latency import Latency
 from ssd_bench.method import Calibrated, Illustrated, Method, ModelDims, Sample, Stateful
 from ssd_bench.metrics import by_domain, summarise
-from ssd_bench.model import Architecture, Decoder
+from ssd_bench.model import Decoder, architecture
 from ssd_bench.probe import Origin
 from ssd_bench.progress import Progress
 from ssd_bench.prompting import Encoded
@@ -96,7 +96,7 @@ def plan(cfg: DictConfig) -> Plan:
     if not prompts:
         raise ConfigError("task", task.name, "a data source with at least one item")
     checkpoint = model.open()
-    arch = Architecture.of(checkpoint.config)
+    arch = architecture(checkpoint)
     dims = arch.dims(model.name)
     method.check(dims)
     others: list[Prompt] = []

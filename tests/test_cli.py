@@ -5,23 +5,30 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from hydra.core.global_hydra import GlobalHydra
+from safetensors.torch import load_file, save_file
 
+from ssd_bench.checkpoint import EMBEDDED, Checkpoint
 from ssd_bench.command import command as command_line
 from ssd_bench.errors import ConfigError
 from ssd_bench.record import Run, find_runs, load_run
 from ssd_bench.run import execute, plan
 from tests.runs import GIVEN_LATENCY, executed, local_model, planned
 
+Tensors = dict[str, torch.Tensor]
 ROOT = Path(__file__).parents[1]
 TIMES = ["prefill_ms", "decode_ms", "draft_ms", "verify_ms", "policy_ms", "peak_bytes"]
 
@@ -299,6 +306,72 @@ def test_an_unsupported_architecture_is_refused(
     config = json.loads((no_weights / "config.json").read_text()) | {"model_type": "gpt2"}
     (no_weights / "config.json").write_text(json.dumps(config))
     assert "model_type" in failed(capsys, monkeypatch, command(no_weights, tmp_path / "runs"))
+
+
+def fp8(tensors: Tensors, config: dict[str, Any]) -> None:
+    """As compressed checkpoints are: eight bits a weight, one scale a matrix, and a config that says so."""
+    config["quantization_config"] = {"quant_method": "fp8", "activation_scheme": "dynamic"}
+    fp8_undeclared(tensors, config)
+
+
+def fp8_undeclared(tensors: Tensors, config: dict[str, Any]) -> None:
+    for name in [name for name in tensors if name.endswith("proj.weight")]:
+        scale = tensors[name].float().abs().max() / 448
+        tensors |= {name: (tensors[name].float() / scale).to(torch.float8_e4m3fn), f"{name}_scale_inv": scale[None]}
+
+
+def fp8_without_scales(tensors: Tensors, config: dict[str, Any]) -> None:
+    tensors |= {n: t.to(torch.float8_e4m3fn) for n, t in tensors.items() if n.endswith("proj.weight")}
+
+
+def gptq(tensors: Tensors, config: dict[str, Any]) -> None:
+    config["quantization_config"] = {"quant_method": "gptq", "bits": 4, "group_size": 128}
+    for name in [name for name in tensors if name.endswith("proj.weight")]:
+        out, width = tensors.pop(name).shape
+        stem = name.removesuffix("weight")
+        tensors[stem + "qweight"] = torch.zeros(width // 8, out, dtype=torch.int32)
+        tensors[stem + "scales"] = torch.ones(1, out, dtype=torch.float16)
+
+
+def lora(tensors: Tensors, config: dict[str, Any]) -> None:
+    """As an adapter's parts are when they were saved beside what they adapt."""
+    for name in [name for name in tensors if name.endswith("q_proj.weight")]:
+        stem = name.removesuffix("weight")
+        tensors[stem + "lora_A.weight"] = torch.zeros(4, tensors[name].shape[1])
+        tensors[stem + "lora_B.weight"] = torch.zeros(tensors[name].shape[0], 4)
+
+
+@pytest.mark.parametrize(
+    ("shape", "named"),
+    [
+        (fp8, "quantization_config (fp8)"),
+        (fp8_undeclared, "nothing reads model.layers.0.mlp.down_proj.weight_scale_inv"),
+        (fp8_without_scales, "is F8_E4M3"),
+        (gptq, "quantization_config (gptq)"),
+        (lora, "q_proj.lora_A.weight"),
+    ],
+)
+def test_weights_that_would_be_read_in_part_are_refused(
+    shape: Callable[[Tensors, dict[str, Any]], None], named: str, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """Of copies of the miniature; before any tensor is read."""
+    folder = tmp_path / "model"
+    shutil.copytree(EMBEDDED / "miniature", folder)
+    tensors, config = load_file(folder / "model.safetensors"), json.loads((folder / "config.json").read_text())
+    shape(tensors, config)
+    save_file(tensors, folder / "model.safetensors")
+    (folder / "config.json").write_text(json.dumps(config))
+    monkeypatch.setattr(Checkpoint, "read", lambda *_: pytest.fail("weights were read"))
+    assert named in failed(capsys, monkeypatch, command(folder, tmp_path / "runs"))
+    assert not (tmp_path / "runs").exists()
+
+
+def test_an_adapter_beside_a_model_is_refused(
+    no_weights: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (no_weights / "adapter_config.json").write_text("{}")
+    assert "adapter_config.json" in failed(capsys, monkeypatch, command(no_weights, tmp_path / "runs"))
 
 
 def test_missing_weights_name_the_command_that_gets_them(
