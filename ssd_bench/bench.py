@@ -62,7 +62,7 @@ def bench(cfg: DictConfig) -> Path:
     engine = Engine(decoder, cache, Decoding(max_new_tokens=NEW_TOKENS), frozenset())
     results: dict[str, Any] = {
         "model": planned.dims.name, "dtype": hardware.dtype_name, "device": hardware.label,
-        "threads": hardware.threads, "kernels": "native" if decoder.ops.native else "torch",
+        "threads": hardware.threads, **decoder.ops.arithmetic.named(),
         "provenance": provenance.collect("python -m ssd_bench.bench " + shlex.join(sys.argv[1:]), hardware.gpu_names()),
     }  # fmt: skip
     _say("AR beside Hugging Face generate")
@@ -320,7 +320,7 @@ def _table(results: dict[str, Any]) -> str:
         *searches,
         ("outside model forwards", f"{results['outside_forward_share']:.1%}"),
     ]
-    machine = f"{results['device']}, {results['threads']} threads, {results['kernels']} kernels"
+    machine = f"{results['device']}, {results['threads']} threads, {results['kernels']} kernels ({results['isa']})"
     head = f"{results['model']}, {results['dtype']}, {machine}"
     steps = [
         [context, *(f"{times[str(n)]:.1f}" for n in NODES), f"{times['8'] / times['1']:.2f}x"]

@@ -13,6 +13,7 @@ import torch
 
 from ssd_bench.errors import ConfigError
 from ssd_bench.kernels import CHOICES
+from ssd_bench.kernels.arithmetic import resolve
 from ssd_bench.latency import Latency
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "float64": torch.float64}
@@ -29,6 +30,7 @@ class Hardware:
         threads: CPU threads of PyTorch.
         warmup: short generations per arm before the first measurement.
         kernels: `native`, `torch` or `auto`.
+        isa: level of instructions of the CPU's arithmetic, or `auto`; see `ssd_bench.kernels.arithmetic`.
         latency: given instead of measured.
     """
 
@@ -37,17 +39,19 @@ class Hardware:
     threads: int
     warmup: int
     kernels: str
+    isa: str
     latency: Latency | None
 
     @classmethod
     def of(
         cls, device: str | Sequence[str], dtype: str, threads: int | None, warmup: int, kernels: str,
-        latency: Mapping[str, float] | None,
+        isa: str, latency: Mapping[str, float] | None,
     ) -> Hardware:  # fmt: skip
         """Resolve and check the options of `conf/hardware`.
 
         Raises:
-            ConfigError: a device that is not there, a dtype that it does not support, a count out of range.
+            ConfigError: a device that is not there, a dtype or instructions that it does not support, a count out of
+                range.
         """
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         if dtype not in DTYPES:
@@ -63,8 +67,12 @@ class Hardware:
         if not devices:
             raise ConfigError("hardware.device", names, "at least one device")
         _check_dtype(devices, dtype)
+        if devices[0].type == "cpu":
+            resolve(isa)
+        elif isa != "auto":
+            raise ConfigError("hardware.isa", isa, f"auto: levels are a CPU's, and this runs on {devices[0]}")
         given = None if latency is None else _latency(latency)
-        return cls(devices, DTYPES[dtype], threads or cores, warmup, kernels, given)
+        return cls(devices, DTYPES[dtype], threads or cores, warmup, kernels, isa, given)
 
     @property
     def dtype_name(self) -> str:

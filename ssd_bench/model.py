@@ -120,8 +120,8 @@ class Nodes:
 class Decoder:
     """The model: embedding, 2L sublayers (2i attention of block i, 2i+1 its MLP, norm and residual included), head.
 
-    Activations and residual stream have `act_dtype`: float32 with the compiled CPU kernels, which read 16-bit
-    weights and caches directly, else the weights' dtype.
+    Activations and residual stream have `act_dtype`, which the arithmetic of the operators says: float32 on a CPU,
+    where 16-bit weights and caches are read as they are, else the weights' dtype.
 
     Args:
         arch: sizes.
@@ -137,7 +137,7 @@ class Decoder:
         self.arch, self.blocks, self.ops = arch, blocks, ops
         self.embedding, self.norm, self.head_weight, self._rope = embedding, norm, head, rope
         self.dtype = embedding.dtype
-        self.act_dtype = torch.float32 if ops.native else self.dtype
+        self.act_dtype = ops.arithmetic.activations
         self.devices = [block.qkv.device for block in blocks]
         self.device = self.devices[0]
         self.all_sublayers = tuple(range(2 * arch.n_layers))
@@ -158,7 +158,7 @@ class Decoder:
         embedding = _take(checkpoint, [EMBEDDING], dtype)[EMBEDDING].to(placement[0])
         head = embedding if arch.tied else _take(checkpoint, [HEAD], dtype)[HEAD]
         head = head.to(placement[-1])
-        norm = _take(checkpoint, [NORM], dtype)[NORM].to(placement[-1], torch.float32 if ops.native else dtype)
+        norm = _take(checkpoint, [NORM], dtype)[NORM].to(placement[-1], ops.arithmetic.activations)
         blocks = [_load_block(checkpoint, i, arch, dtype, placement[i], ops) for i in range(arch.n_layers)]
         return cls(arch, blocks, embedding, norm, head, frequencies(checkpoint.config), ops)
 
@@ -384,7 +384,7 @@ def _load_block(
 ) -> Block:
     prefix = f"model.layers.{index}."
     tensors = _take(checkpoint, _block_tensors(checkpoint, index, arch.family), dtype)
-    small = torch.float32 if ops.native else dtype  # vectors: norms and biases
+    small = ops.arithmetic.activations  # vectors: norms and biases
 
     def matrix(*names: str) -> Tensor:
         parts = [tensors[f"{prefix}{name}.weight"].to(device) for name in names]

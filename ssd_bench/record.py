@@ -86,10 +86,12 @@ class Run:
 
 
 def hardware(header: Mapping[str, Any]) -> dict[str, Any]:
-    """What must agree for two timings to be comparable: device, threads, CPU model, cores and GPU names."""
+    """What must agree for two timings to be comparable: device, threads, arithmetic, CPU model, cores, GPU names."""
     model = header.get("model") or {}
     device = (header.get("provenance") or {}).get("device") or {}
-    return {key: model.get(key) for key in ("device", "threads")} | {k: device.get(k) for k in ("cpu", "cores", "gpus")}
+    return {key: model.get(key) for key in ("device", "threads", "arithmetic")} | {
+        k: device.get(k) for k in ("cpu", "cores", "gpus")
+    }
 
 
 def write_atomic(path: Path, data: bytes) -> None:

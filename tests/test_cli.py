@@ -24,6 +24,7 @@ from safetensors.torch import load_file, save_file
 from ssd_bench.checkpoint import EMBEDDED, Checkpoint
 from ssd_bench.command import command as command_line
 from ssd_bench.errors import ConfigError
+from ssd_bench.kernels.arithmetic import CHOICES
 from ssd_bench.record import Run, find_runs, load_run
 from ssd_bench.run import execute, plan
 from tests.runs import GIVEN_LATENCY, executed, local_model, planned
@@ -230,6 +231,7 @@ def test_help_shows_every_group_and_choice() -> None:
         "reuse_prefix",
         "warmup",
         "threads",
+        "hardware.isa=" + "|".join(CHOICES),
     ):
         assert option in shown
 
@@ -251,6 +253,7 @@ BAD = [
     (["hardware.device=cuda:63"], "hardware.device"),
     (["hardware.dtype=int8"], "hardware.dtype"),
     (["hardware.threads=4096"], "hardware.threads"),
+    (["hardware.isa=sse9"], "hardware.isa"),
     (["hardware.latency=3"], "hardware.latency"),
     (["hardware.latency={t_mlp_ms: -1, t_attn_slope_ms: 0, t_attn_intercept_ms: 1}"], "t_mlp_ms"),
     (["baseline=other"], "baseline"),

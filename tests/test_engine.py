@@ -11,7 +11,7 @@ from scipy.stats import chisquare
 
 from methods.ar import AR
 from ssd_bench.engine import SCRATCH, Engine, Generation
-from ssd_bench.kernels import native
+from ssd_bench.kernels import native_problem
 from ssd_bench.layer_set import LayerSet
 from ssd_bench.method import Context, LayerDraft, Method, Taps
 from ssd_bench.model import Decoder
@@ -96,7 +96,7 @@ def test_greedy_output_equals_ar(family: str, reuse: bool, decoders: Load) -> No
     assert accepted > 20  # the cases do exercise acceptance
 
 
-@pytest.mark.skipif(native() is None, reason="no compiler")
+@pytest.mark.skipif(bool(native_problem()), reason=native_problem())
 def test_greedy_output_equals_ar_with_compiled_kernels(decoders: Load) -> None:
     decoder = decoders("qwen3", torch.float32, "native")
     for seed in range(40):

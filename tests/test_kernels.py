@@ -3,28 +3,46 @@
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from ssd_bench.errors import ConfigError
-from ssd_bench.kernels import NODE_LIMIT, Ops, build, native, native_problem, select, torch_ops
+from ssd_bench.kernels import (
+    NODE_LIMIT,
+    Arithmetic,
+    Ops,
+    TorchOps,
+    arithmetic,
+    build,
+    native_problem,
+    select,
+    torch_ops,
+)
+from ssd_bench.kernels.arithmetic import LEVELS, decide, resolve, with_code
 
+CPU = torch.device("cpu")
+CODED = [level.name for level in LEVELS if level.flags is not None]
 NODES = [1, 2, 3, 5, 8, 17, 32, 33]
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 EPS = 1e-5
 
 
-@pytest.fixture(scope="module")
-def ops() -> Ops:
-    """The compiled operations."""
-    found = native()
-    if found is None:
-        pytest.skip(f"no native kernels: {native_problem()}")
-    return found
+@pytest.fixture(scope="module", params=CODED)
+def ops(request: pytest.FixtureRequest) -> Ops:
+    """The compiled operations of every level with code that this CPU has."""
+    if request.param not in [level.name for level in arithmetic.available()]:
+        pytest.skip(f"level {request.param} is not tested: this CPU lacks it")
+    if problem := native_problem(request.param):
+        pytest.skip(f"level {request.param} is not tested: {problem}")
+    return select(CPU, torch.float32, "native", request.param)
+
+
+exact = TorchOps(decide(CPU, torch.float32, "torch", "generic"))
 
 
 def rand(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -49,15 +67,15 @@ def test_linears_match_torch(ops: Ops, n: int, dtype: torch.dtype, shape: tuple[
     W, x, bias, norm = rand(N, K, dtype=dtype), rand(n, K), rand(N, seed=1), rand(K, seed=2)
     gate_up = 4 * rand(n, 2 * K, seed=3)
     for b in (None, bias):
-        close(ops.linear(x, W, b), torch_ops.linear(x, W, b))
-        close(ops.norm_linear(x, norm, EPS, W, b), torch_ops.norm_linear(x, norm, EPS, W, b))
+        close(ops.linear(x, W, b), exact.linear(x, W, b))
+        close(ops.norm_linear(x, norm, EPS, W, b), exact.norm_linear(x, norm, EPS, W, b))
         got, want = rand(n, N, seed=4), rand(n, N, seed=4)
         ops.linear_add_(got, x, W, b)
-        torch_ops.linear_add_(want, x, W, b)
+        exact.linear_add_(want, x, W, b)
         close(got, want)
     got, want = rand(n, N, seed=5), rand(n, N, seed=5)
     ops.swiglu_linear_add_(got, gate_up, W)
-    torch_ops.swiglu_linear_add_(want, gate_up, W)
+    exact.swiglu_linear_add_(want, gate_up, W)
     close(got, want)
 
 
@@ -84,7 +102,7 @@ def test_swiglu_survives_large_gates(ops: Ops) -> None:
     up, W = torch.ones(1, 8), torch.eye(8)
     got, want = torch.zeros(1, 8), torch.zeros(1, 8)
     ops.swiglu_linear_add_(got, torch.cat((gate, up), 1), W)
-    torch_ops.swiglu_linear_add_(want, torch.cat((gate, up), 1), W)
+    exact.swiglu_linear_add_(want, torch.cat((gate, up), 1), W)
     assert torch.allclose(got, want, rtol=1e-6, atol=1e-30)
 
 
@@ -98,7 +116,7 @@ def test_rope_append(ops: Ops, n: int, dtype: torch.dtype, heads: tuple[int, int
     qkv, angle = rand(n, (query_heads + 2 * kv_heads) * dim), rand(n, dim // 2).repeat(1, 2)
     q_norm, k_norm = (rand(dim, seed=6), rand(dim, seed=7)) if normed else (None, None)
     caches = []
-    for one in (ops, torch_ops):
+    for one in (ops, exact):
         store = rand(kv_heads, 2, 50, dim, seed=8, dtype=dtype)
         keys, values = store[:, 0], store[:, 1]
         q = one.rope_append(qkv, angle.cos(), angle.sin(), q_norm, k_norm, EPS, keys, values, 11)
@@ -152,7 +170,7 @@ def test_attend(ops: Ops, n: int, dtype: torch.dtype, heads: tuple[int, int, int
     for mask, seen in ((None, chain), (tree, tree), (tree.to(torch.uint8), tree)):
         want = plain_attention(q, keys, values, prefix, row, seen)
         close(ops.attend(q, keys, values, prefix, row, mask), want)
-        close(torch_ops.attend(q, keys, values, prefix, row, mask), want)
+        close(exact.attend(q, keys, values, prefix, row, mask), want)
 
 
 @pytest.mark.parametrize("prefix", [1023, 1024, 1025, 5000])
@@ -163,7 +181,7 @@ def test_attend_across_splits(ops: Ops, prefix: int, n: int) -> None:
     keys[:, prefix - 1] = 30 * q[0, 0]
     want = plain_attention(q, keys, values, prefix, prefix, torch.ones(n, n).tril())
     close(ops.attend(q, keys, values, prefix, prefix, None), want)
-    close(torch_ops.attend(q, keys, values, prefix, prefix, None), want)
+    close(exact.attend(q, keys, values, prefix, prefix, None), want)
 
 
 @pytest.mark.parametrize(("branches", "r"), [(1, 1), (1, 12), (5, 3), (40, 7), (3, 70)])
@@ -186,31 +204,31 @@ def test_attend_branches(
         k, v = (torch.cat((c[:, :prefix], o[:, rows]), 1) for c, o in zip((keys, values), own))
         parts.append(plain_attention(q[rows], k, v, prefix, prefix, torch.ones(r, r).tril()))
     close(ops.attend_branches(q, keys, values, prefix, own[0], own[1], branches), torch.cat(parts))
-    close(torch_ops.attend_branches(q, keys, values, prefix, own[0], own[1], branches), torch.cat(parts))
+    close(exact.attend_branches(q, keys, values, prefix, own[0], own[1], branches), torch.cat(parts))
 
 
 def test_native_is_right_beyond_the_node_limit(ops: Ops) -> None:
     """The compiled functions themselves take any n; only speed makes them delegate."""
-    module = build.load_extension()
+    module = build.load_extension(resolve(str(ops.arithmetic.isa)))
     n = 150
     x, W = rand(n, 72), rand(33, 72, dtype=torch.bfloat16)
     q, keys, values = rand(n, 4, 16), rand(2, 400, 16, seed=1), rand(2, 400, 16, seed=2)
-    module.delegate(n, torch_ops)
+    module.delegate(n, exact)
     try:
-        close(ops.linear(x, W), torch_ops.linear(x, W))
+        close(ops.linear(x, W), exact.linear(x, W))
         for mask in (None, tree_mask(n)):
-            close(ops.attend(q, keys, values, 200, 210, mask), torch_ops.attend(q, keys, values, 200, 210, mask))
+            close(ops.attend(q, keys, values, 200, 210, mask), exact.attend(q, keys, values, 200, 210, mask))
     finally:
-        module.delegate(NODE_LIMIT, torch_ops)
+        module.delegate(NODE_LIMIT, exact)
 
 
 def test_many_nodes_are_delegated(ops: Ops) -> None:
     """Beyond the limit the result has the bits of the PyTorch operations, also with keyword arguments."""
     x, W = rand(NODE_LIMIT + 1, 72), rand(33, 72, dtype=torch.bfloat16)
-    assert torch.equal(ops.linear(x, W=W, bias=None), torch_ops.linear(x, W))
+    assert torch.equal(ops.linear(x, W=W, bias=None), exact.linear(x, W))
     got, want = torch.zeros(NODE_LIMIT + 1, 33), torch.zeros(NODE_LIMIT + 1, 33)
     ops.linear_add_(got, x, W)
-    torch_ops.linear_add_(want, x, W)
+    exact.linear_add_(want, x, W)
     assert torch.equal(got, want)
 
 
@@ -234,7 +252,7 @@ def test_torch_linear_upcasts_large_weights_in_parts(monkeypatch: pytest.MonkeyP
     x, W, bias = rand(5, 40), rand(101, 40, dtype=torch.bfloat16), rand(101)
     want = torch.nn.functional.linear(x, W.float(), bias)
     monkeypatch.setattr(torch_ops, "UPCAST_ELEMENTS", 40 * 30)
-    close(torch_ops.linear(x, W, bias), want)
+    close(exact.linear(x, W, bias), want)
 
 
 def test_torch_attend_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -244,21 +262,22 @@ def test_torch_attend_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch_ops, "QUERY_CHUNK", 5)
     for mask, seen in ((None, torch.ones(n, n).tril()), (tree_mask(n), tree_mask(n))):
         want = plain_attention(q, keys, values, prefix, prefix, seen)
-        close(torch_ops.attend(q, keys, values, prefix, prefix, mask), want)
+        close(exact.attend(q, keys, values, prefix, prefix, mask), want)
 
 
 def test_torch_ops_run_in_half_precision() -> None:
     """Everything in bfloat16, as on an accelerator, stays bfloat16 and near the float32 result."""
     x, W, norm = rand(4, 32), rand(64, 32), rand(32, seed=2)
-    half = torch_ops.norm_linear(x.bfloat16(), norm.bfloat16(), EPS, W.bfloat16(), rand(64))
+    low = TorchOps(Arithmetic("torch", None, torch.bfloat16, torch.bfloat16))
+    half = low.norm_linear(x.bfloat16(), norm.bfloat16(), EPS, W.bfloat16(), rand(64))
     assert half.dtype == torch.bfloat16
-    close(half.float(), torch_ops.norm_linear(x, norm, EPS, W, rand(64)), 3e-2)
+    close(half.float(), exact.norm_linear(x, norm, EPS, W, rand(64)), 3e-2)
     keys, values = torch.zeros(2, 9, 8, dtype=torch.bfloat16), torch.zeros(2, 9, 8, dtype=torch.bfloat16)
     angle = rand(4, 4).repeat(1, 2)
     qkv = rand(4, 64).bfloat16()
-    q = torch_ops.rope_append(qkv, angle.cos(), angle.sin(), rand(8).bfloat16(), rand(8), EPS, keys, values, 3)
+    q = low.rope_append(qkv, angle.cos(), angle.sin(), rand(8).bfloat16(), rand(8), EPS, keys, values, 3)
     assert q.dtype == torch.bfloat16
-    assert torch_ops.attend(q, keys, values, 2, 3, tree_mask(4)).dtype == torch.bfloat16
+    assert low.attend(q, keys, values, 2, 3, tree_mask(4)).dtype == torch.bfloat16
 
 
 def test_wrong_sizes_are_refused(ops: Ops) -> None:
@@ -290,12 +309,12 @@ def test_wrong_sizes_are_refused(ops: Ops) -> None:
 
 def test_select() -> None:
     """auto falls back, native does not."""
-    cpu = torch.device("cpu")
-    assert select(cpu, torch.float32, "torch") is torch_ops
-    assert select("cuda", torch.float16, "auto") is torch_ops
-    assert select(cpu, torch.float64, "auto") is torch_ops
-    if native() is not None:
-        assert select(cpu, torch.bfloat16, "auto") is select(cpu, torch.float32, "native") is native()
+    assert select(CPU, torch.float32, "torch").arithmetic.kernels == "torch"
+    assert select("cuda", torch.float16, "auto").arithmetic == Arithmetic("torch", None, torch.float16, torch.float16)
+    assert select(CPU, torch.float64, "auto").arithmetic.activations == torch.float64
+    if not native_problem():
+        chosen = select(CPU, torch.bfloat16, "auto")
+        assert chosen is select(CPU, torch.float32, "native") and chosen.arithmetic.kernels == "native"
     for device, dtype, choice in (
         ("cuda", torch.float16, "native"),
         ("cpu", torch.float64, "native"),
@@ -304,6 +323,56 @@ def test_select() -> None:
         with pytest.raises(ConfigError) as caught:
             select(device, dtype, choice)
         assert caught.value.field == "hardware.kernels"
+
+
+@pytest.mark.parametrize("name", [level.name for level in LEVELS if level.flags is None])
+def test_a_level_without_code_runs_the_next_lower_one(name: str) -> None:
+    level = next(level for level in LEVELS if level.name == name)
+    lower = with_code(level)
+    assert lower.flags is not None and LEVELS.index(lower) < LEVELS.index(level)
+    pytest.skip(f"level {name} is not tested: it has no code of its own yet, {lower.name}'s runs")
+
+
+@pytest.fixture
+def every_level(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A CPU that has all there is, matrix units included."""
+    monkeypatch.setattr(arithmetic, "_flags", lambda: {need for level in LEVELS for need in level.needs})
+    monkeypatch.delenv(arithmetic.FORCED, raising=False)
+    arithmetic.available.cache_clear()
+    yield
+    arithmetic.available.cache_clear()
+
+
+def test_a_cpu_with_matrix_units_rounds_nothing_more(every_level: None) -> None:
+    """`auto` is the highest level; until it has kernels, nothing that it could do besides changes a result."""
+    assert resolve("auto").name == "amx" and resolve("avx2").name == "avx2"
+    decided = decide(CPU, torch.bfloat16, "torch", "auto")
+    assert decided == Arithmetic("torch", "avx512", torch.float32, torch.float32)
+    check_rounds_alike(TorchOps(decided))
+
+
+def test_levels_are_refused_by_name(monkeypatch: pytest.MonkeyPatch, every_level: None) -> None:
+    for isa in ("sse9", ""):
+        with pytest.raises(ConfigError, match="generic, avx2, avx512, avx512_bf16, amx") as caught:
+            resolve(isa)
+        assert caught.value.field == "hardware.isa"
+    monkeypatch.setenv(arithmetic.FORCED, "avx2")
+    assert resolve("auto").name == "avx2" and resolve("avx512").name == "avx512"
+    monkeypatch.setenv(arithmetic.FORCED, "nonsense")
+    with pytest.raises(ConfigError, match=arithmetic.FORCED):
+        resolve("auto")
+
+
+def test_a_level_that_the_cpu_lacks_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(arithmetic, "_flags", set)
+    arithmetic.available.cache_clear()
+    try:
+        assert [level.name for level in arithmetic.available()] == ["generic"]
+        with pytest.raises(ConfigError, match="'avx2' cannot be used: auto or one of generic, which this CPU has"):
+            resolve("avx2")
+    finally:
+        monkeypatch.undo()
+        arithmetic.available.cache_clear()
 
 
 def test_no_compiler_is_one_line(tmp_path: Path) -> None:
@@ -324,16 +393,47 @@ def test_stale_torch_lock_does_not_block(tmp_path: Path, monkeypatch: pytest.Mon
     (tmp_path / "lock").touch()
     locked = []
     monkeypatch.setattr(cpp_extension, "load", lambda *_, **__: locked.append((tmp_path / "lock").exists()))
-    build._compile(tmp_path)
+    build._compile(LEVELS[0], tmp_path)
     assert locked == [False]
 
 
-def test_many_nodes_on_matrix_units(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With AMX the many-node product runs in bfloat16; within its rounding it is the float32 one."""
-    generator = torch.Generator().manual_seed(3)
-    x, weight = (torch.randn(shape, generator=generator) for shape in ((40, 64), (48, 64)))
-    exact = torch_ops.linear(x, weight.bfloat16())
-    monkeypatch.setattr(torch_ops, "matrix_units", lambda: True)
-    rounded = torch_ops.linear(x, weight.bfloat16())
-    assert rounded.dtype == torch.float32 and not torch.equal(rounded, exact)
-    assert (rounded - exact).abs().max() <= 2**-6 * exact.abs().max()
+def check_rounds_alike(ops: Ops, rounded: torch.dtype | None = None) -> None:
+    """Passes of 1 to 300 nodes over bfloat16 weights and cache have float32's error against float64.
+
+    Args:
+        rounded: what both sides of products with weights are rounded to, if anything.
+    """
+    most, K = 300, 200
+    x, W, norm = rand(most, K), rand(48, K, dtype=torch.bfloat16), rand(K, seed=2)
+    gate_up, wide = rand(most, 2 * K, seed=3), W.double().t()
+
+    def product(side: Tensor) -> Tensor:
+        made: Tensor = ((side if rounded is None else side.to(rounded)).double() @ wide).float()
+        return made
+
+    root = torch.rsqrt(x.double().square().mean(-1, keepdim=True) + EPS)
+    normed, gated = (x * root * norm).float(), F.silu(gate_up[:, :K]) * gate_up[:, K:]
+    q, store = rand(most, 4, 16), rand(2, 2, 2 * most, 16, seed=9, dtype=torch.bfloat16)
+    for n in (1, 2, 32, 33, 64, most):
+        close(ops.linear(x[:n], W), product(x[:n]))
+        close(ops.norm_linear(x[:n], norm, EPS, W), product(normed[:n]), 2e-5 if rounded is None else 2e-3)
+        summed, down = torch.zeros(n, 48), torch.zeros(n, 48)
+        ops.linear_add_(summed, x[:n], W)
+        ops.swiglu_linear_add_(down, gate_up[:n], W)
+        close(summed, product(x[:n]))
+        close(down, product(gated[:n]), 2e-5 if rounded is None else 2e-3)
+        seen = plain_attention(q[:n], store[0], store[1], most, most, torch.ones(n, n).tril())
+        close(ops.attend(q[:n], store[0], store[1], most, most, None), seen)
+
+
+def test_compiled_passes_of_any_size_round_alike(ops: Ops) -> None:
+    check_rounds_alike(ops)
+
+
+def test_pytorch_rounds_in_passes_of_any_size_what_it_is_told_to() -> None:
+    """Nothing, or both sides of a product to bfloat16; sums stay float32's."""
+    check_rounds_alike(exact)
+    told = TorchOps(Arithmetic("torch", "amx", torch.float32, torch.bfloat16))
+    check_rounds_alike(told, torch.bfloat16)
+    with pytest.raises(AssertionError):
+        check_rounds_alike(told)

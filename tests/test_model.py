@@ -12,14 +12,14 @@ from transformers import AutoModelForCausalLM
 
 from ssd_bench.checkpoint import Checkpoint
 from ssd_bench.errors import ConfigError
-from ssd_bench.kernels import native, select
+from ssd_bench.kernels import native_problem, select
 from ssd_bench.layer_set import LayerSet
 from ssd_bench.model import Architecture, Decoder
 from ssd_bench.tree import TokenTree
 from tests.conftest import CONTEXT, FAMILIES, LAYERS, VOCAB
 
 Load = Callable[..., Decoder]
-KERNELS = ["torch", pytest.param("native", marks=pytest.mark.skipif(native() is None, reason="no compiler"))]
+KERNELS = ["torch", pytest.param("native", marks=pytest.mark.skipif(bool(native_problem()), reason=native_problem()))]
 TOLERANCE = 1e-4  # of a float32 logit
 
 

@@ -1,11 +1,18 @@
-"""`python -m ssd_bench.kernels`: builds the native kernels and prints ok, or why they cannot be built."""
+"""`python -m ssd_bench.kernels [all]`: builds the native kernels and prints ok, or why they cannot be built.
 
+For the level of this CPU that is used by default, or for all that it has.
+"""
+
+import sys
 import time
 
-from ssd_bench.kernels import native, native_problem
+from ssd_bench.kernels import native_problem
+from ssd_bench.kernels.arithmetic import available, resolve, with_code
 
-start = time.perf_counter()
-if native() is not None:
-    print(f"native kernels: ok ({time.perf_counter() - start:.1f} s)")
-else:
-    print(f"native kernels: not available, PyTorch is used instead: {native_problem()}")
+for level in dict.fromkeys(map(with_code, available() if sys.argv[1:] == ["all"] else [resolve("auto")])):
+    start = time.perf_counter()
+    problem = native_problem(level.name)
+    if problem:
+        print(f"native kernels: not available, PyTorch is used instead: {problem}")
+    else:
+        print(f"native kernels, {level.name}: ok ({time.perf_counter() - start:.1f} s)")

@@ -1,4 +1,4 @@
-"""Builds the C++ extension once per machine, torch version and source text, and loads it."""
+"""Builds the C++ extension once per level of instructions, torch version and source text, and loads it."""
 
 import fcntl
 import hashlib
@@ -15,44 +15,48 @@ from types import ModuleType
 
 import torch
 
-NAME = "ssd_bench_cpu"
+from ssd_bench.kernels.arithmetic import Level
+
 HERE = Path(__file__).parent
 SOURCES = [HERE / "cpu.cpp"]
 HEADERS = [HERE / "simd.h", HERE / "linear.h", HERE / "attend.h"]
 # OpenMP is for at::parallel_for; without the linker flag its symbols come from the runtime torch has already loaded,
 # never from a second one. -ffast-math is left out: it would flush denormals in the whole process.
-CFLAGS = ["-O3", "-march=native", "-fopenmp", "-ffp-contract=fast", "-Wno-psabi"]
+CFLAGS = ["-O3", "-fopenmp", "-ffp-contract=fast", "-fvisibility=hidden", "-Wno-psabi"]
 
 
 class BuildError(Exception):
     """The extension cannot be built here; the message is one line."""
 
 
-def _cpu_identity() -> str:
-    """What -march=native depends on, so that a cache shared by machines holds one build for each kind."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        lines = []
-    wanted = ("flags", "Features", "model name", "CPU part")
-    found = sorted({line for line in lines if line.startswith(wanted)})
-    return "\n".join([platform.machine(), platform.processor(), *found])
-
-
-def build_directory() -> Path:
-    """The folder of this machine's build, under $SSD_BENCH_CACHE or torch's extension cache."""
-    text = "".join(path.read_text() for path in SOURCES + HEADERS)
-    key = "\n".join(
-        [text, " ".join(CFLAGS), torch.__version__, str(sysconfig.get_config_var("SOABI")), _cpu_identity()]
-    )
-    digest = hashlib.sha256(key.encode()).hexdigest()[:16]
+def build_directory(level: Level) -> Path:
+    """The folder of a level's build, under $SSD_BENCH_CACHE or torch's extension cache."""
+    text = "".join(path.read_text(encoding="utf-8") for path in SOURCES + HEADERS)
+    parts = [
+        text,
+        *CFLAGS,
+        *_own_flags(level),
+        torch.__version__,
+        sysconfig.get_config_var("SOABI"),
+        platform.machine(),
+    ]
+    digest = hashlib.sha256("\n".join(map(str, parts)).encode()).hexdigest()[:16]
     root = os.environ.get("SSD_BENCH_CACHE")
     if root:
-        return Path(root) / "kernels" / digest
+        return Path(root) / "kernels" / f"{level.name}_{digest}"
     from torch.utils.cpp_extension import get_default_build_root
 
     base = os.environ.get("TORCH_EXTENSIONS_DIR") or get_default_build_root()
-    return Path(base) / f"{NAME}_{digest}"
+    return Path(base) / f"{_module_name(level)}_{digest}"
+
+
+def _own_flags(level: Level) -> tuple[str, ...]:
+    assert level.flags is not None, f"{level.name} has no code of its own"
+    return level.flags
+
+
+def _module_name(level: Level) -> str:
+    return f"ssd_bench_cpu_{level.name}"
 
 
 @contextmanager
@@ -74,10 +78,10 @@ def _tools_on_path() -> Iterator[None]:
         os.environ["PATH"] = before
 
 
-def _import(library: Path) -> ModuleType:
+def _import(name: str, library: Path) -> ModuleType:
     """Loads a finished build without asking ninja again (which costs about a second)."""
-    loader = importlib.machinery.ExtensionFileLoader(NAME, str(library))
-    spec = importlib.util.spec_from_loader(NAME, loader)
+    loader = importlib.machinery.ExtensionFileLoader(name, str(library))
+    spec = importlib.util.spec_from_loader(name, loader)
     if spec is None:
         raise BuildError(f"{library} cannot be loaded")
     module = importlib.util.module_from_spec(spec)
@@ -93,31 +97,32 @@ def _reason(error: BaseException) -> str:
     return text[:300]
 
 
-def _compile(directory: Path) -> None:
+def _compile(level: Level, directory: Path) -> None:
     """Runs torch's builder; the caller holds the lock."""
     from torch.utils import cpp_extension
 
     # Only a builder that was killed leaves torch's own lock behind while we hold ours, and torch would wait for it.
     (directory / "lock").unlink(missing_ok=True)
     cpp_extension.load(
-        NAME, [str(path) for path in SOURCES], extra_cflags=CFLAGS, build_directory=str(directory), verbose=False
-    )
+        _module_name(level), [str(path) for path in SOURCES], extra_cflags=[*CFLAGS, *_own_flags(level)],
+        build_directory=str(directory), verbose=False,
+    )  # fmt: skip
 
 
-def load_extension() -> ModuleType:
-    """The compiled module, built now if this machine has no finished build.
+def load_extension(level: Level) -> ModuleType:
+    """The compiled module of a level that has code, built now if there is no finished build.
 
     Raises BuildError, with one line, when there is no compiler or ninja or the build fails.
     """
     try:
-        directory = build_directory()
-        library, finished = directory / f"{NAME}.so", directory / "finished"
+        name, directory = _module_name(level), build_directory(level)
+        library, finished = directory / f"{name}.so", directory / "finished"
         if not (finished.exists() and library.exists()):
             directory.mkdir(parents=True, exist_ok=True)
             with _exclusive(directory / "build.lock"), _tools_on_path():
                 if not (finished.exists() and library.exists()):
-                    _compile(directory)
+                    _compile(level, directory)
                     finished.touch()
-        return _import(library)
+        return _import(name, library)
     except Exception as error:  # a compiler, linker or file system can fail in any way: all mean "no native kernels"
         raise BuildError(_reason(error)) from error

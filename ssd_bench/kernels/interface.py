@@ -4,15 +4,17 @@ from typing import Protocol
 
 from torch import Tensor
 
+from ssd_bench.kernels.arithmetic import Arithmetic
+
 
 class Ops(Protocol):
     """Fused operations of one decoder layer; the first argument is positional.
 
     Attributes:
-        native: compiled for the CPU: activations are float32 whatever the weights' dtype.
+        arithmetic: how they compute, whatever the number of nodes.
     """
 
-    native: bool
+    arithmetic: Arithmetic
 
     def norm_linear(self, x: Tensor, /, norm_w: Tensor, eps: float, W: Tensor, bias: Tensor | None = None) -> Tensor:
         """Linear layer of the RMS norm of x: x [n, K], norm_w [K], W [N, K], bias [N] -> [n, N]."""

@@ -3,24 +3,15 @@
 x may be in the weight's dtype (accelerators) or float32 with a half-precision weight and cache (CPU).
 """
 
-from functools import cache
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-native = False  # the activations of these operations have the weights' dtype, not always float32
+from ssd_bench.kernels.arithmetic import Arithmetic
 
 UPCAST_ELEMENTS = 1 << 24  # most weight elements held in float32 at a time
 BRANCH_SCORES = 2**20  # scores of branches held at a time
 QUERY_CHUNK = 512  # nodes per attention call: bounds the [n, T] mask, which SDPA expands to floats
-
-
-@cache
-def matrix_units() -> bool:
-    """Whether this CPU multiplies bfloat16 matrices in hardware (AMX), several times as fast as float32."""
-    capabilities: dict[str, object] = getattr(torch.cpu, "get_capabilities", dict)()
-    return bool(capabilities.get("amx_bf16"))
 
 
 def _rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -28,38 +19,6 @@ def _rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     wide = x.float()
     wide = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)
     return (weight * wide.to(x.dtype)).to(x.dtype)
-
-
-def linear(x: Tensor, W: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Linear layer: x [n, K], W [N, K], bias [N] -> [n, N] in the dtype of x."""
-    if bias is not None:
-        bias = bias.to(x.dtype)
-    if W.dtype == x.dtype:
-        return F.linear(x, W, bias)
-    if W.dtype == torch.bfloat16 and matrix_units():
-        return F.linear(x.to(W.dtype), W, None if bias is None else bias.to(W.dtype)).to(x.dtype)
-    # Upcasting W keeps float32 accuracy and, on CPUs without AMX, beats the half-precision GEMM several times.
-    step = max(1, UPCAST_ELEMENTS // max(1, W.shape[1]))
-    if W.shape[0] <= step:
-        return F.linear(x, W.to(x.dtype), bias)
-    out = torch.cat([F.linear(x, part.to(x.dtype)) for part in torch.split(W, step)], dim=1)
-    return out if bias is None else out.add_(bias)
-
-
-def norm_linear(x: Tensor, norm_w: Tensor, eps: float, W: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Linear layer of the RMS norm of x: x [n, K], norm_w [K], W [N, K], bias [N] -> [n, N]."""
-    return linear(_rms_norm(x, norm_w, eps), W, bias)
-
-
-def linear_add_(residual: Tensor, x: Tensor, W: Tensor, bias: Tensor | None = None) -> None:
-    """Adds a linear layer in place: residual [n, N] += x [n, K] W [N, K] + bias [N]."""
-    residual.add_(linear(x, W, bias))
-
-
-def swiglu_linear_add_(residual: Tensor, gate_up: Tensor, W: Tensor) -> None:
-    """Adds the MLP's second half in place: residual [n, N] += W [N, I] (silu(g) * u), gate_up [n, 2I] = g | u."""
-    gate, up = gate_up.chunk(2, dim=-1)
-    residual.add_(linear(F.silu(gate).mul_(up), W))
 
 
 def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
@@ -183,3 +142,49 @@ def attend_branches(
             seen = (far @ pv).view(part.shape).baddbmm_(near.view(-1, group * r, r), v)
             torch.div(seen, total.view(-1, group * r, 1), out=out[h, at : at + step])
     return out.view(n_kv, b, group, r, dim).permute(1, 3, 0, 2, 4).reshape(n, n_heads * dim)
+
+
+class TorchOps:
+    """`ssd_bench.kernels.interface.Ops`: exact in the dtype of the activations unless the arithmetic rounds inputs.
+
+    Args:
+        arithmetic: what `ssd_bench.kernels.arithmetic` decided.
+    """
+
+    def __init__(self, arithmetic: Arithmetic):
+        self.arithmetic = arithmetic
+
+    def linear(self, x: Tensor, W: Tensor, bias: Tensor | None = None) -> Tensor:
+        """Linear layer: x [n, K], W [N, K], bias [N] -> [n, N] in the dtype of x."""
+        x, bias = self._rounded(x), None if bias is None else bias.to(x.dtype)
+        if W.dtype == x.dtype:
+            return F.linear(x, self._rounded(W), bias)
+        # upcasting W keeps float32's accuracy and beats the half-precision product of a CPU several times
+        step = max(1, UPCAST_ELEMENTS // max(1, W.shape[1]))
+        if W.shape[0] <= step:
+            return F.linear(x, self._rounded(W.to(x.dtype)), bias)
+        parts = [F.linear(x, self._rounded(part.to(x.dtype))) for part in torch.split(W, step)]
+        out = torch.cat(parts, dim=1)
+        return out if bias is None else out.add_(bias)
+
+    def _rounded(self, side: Tensor) -> Tensor:
+        """One side of a product, rounded as the arithmetic says, in its own dtype: sums are not rounded."""
+        arithmetic = self.arithmetic
+        return side if arithmetic.inputs == arithmetic.activations else side.to(arithmetic.inputs).to(side.dtype)
+
+    def norm_linear(self, x: Tensor, norm_w: Tensor, eps: float, W: Tensor, bias: Tensor | None = None) -> Tensor:
+        """Linear layer of the RMS norm of x: x [n, K], norm_w [K], W [N, K], bias [N] -> [n, N]."""
+        return self.linear(_rms_norm(x, norm_w, eps), W, bias)
+
+    def linear_add_(self, residual: Tensor, x: Tensor, W: Tensor, bias: Tensor | None = None) -> None:
+        """Adds a linear layer in place: residual [n, N] += x [n, K] W [N, K] + bias [N]."""
+        residual.add_(self.linear(x, W, bias))
+
+    def swiglu_linear_add_(self, residual: Tensor, gate_up: Tensor, W: Tensor) -> None:
+        """Adds the MLP's second half in place: residual [n, N] += W [N, I] (silu(g) * u), gate_up [n, 2I] = g | u."""
+        gate, up = gate_up.chunk(2, dim=-1)
+        residual.add_(self.linear(F.silu(gate).mul_(up), W))
+
+    rope_append = staticmethod(rope_append)
+    attend = staticmethod(attend)
+    attend_branches = staticmethod(attend_branches)
