@@ -10,12 +10,17 @@ unexport PYTHONDONTWRITEBYTECODE
 INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --no-compile
 # Small tensors: more than one OpenMP thread per test process only costs time
 TEST_JOBS ?= 2
+# Tests run in a shuffled order; another seed is another one
+SEED ?= 0
+# make test ISA=avx2: every test on that level of instructions
+ISA ?= $(SSD_BENCH_ISA)
+export SSD_BENCH_ISA := $(ISA)
 RUNS ?= runs
 # $(call execute,DIR) executes the notebooks on the records of a folder; options of nbconvert follow
 execute = printf '%s\n' notebooks/*.ipynb | SSD_BENCH_RUNS=$(abspath $(1)) xargs -P $(TEST_JOBS) -n 1 $(BIN)/jupyter nbconvert --log-level=ERROR --to=notebook --execute --ExecutePreprocessor.record_timing=False
 
 .DEFAULT_GOAL := help
-.PHONY: help browser setup weights run test check format lint types tables report executed notebooks replicate-mini audit-papers bench miniature clean
+.PHONY: help browser setup kernels weights run test check format lint types tables report executed notebooks replicate-mini audit-papers bench miniature clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -30,6 +35,9 @@ $(STAMP): pyproject.toml constraints.txt
 setup: $(STAMP) ## Virtual environment with all packages in .venv, CPU kernels compiled
 	$(BIN)/python -m ssd_bench.kernels
 
+kernels: $(STAMP) ## CPU kernels compiled for every level of instructions that this CPU has
+	$(BIN)/python -m ssd_bench.kernels all
+
 weights: $(STAMP) ## SmolLM2's weights in Hugging Face format in the cache folder (once, about a minute)
 	$(BIN)/python -m ssd_bench.checkpoint
 
@@ -39,8 +47,8 @@ run: setup ## The main job: KnapSpec beside autoregressive decoding on the minia
 browser: # of the page's tests, which are skipped without one
 	@command -v chromium >/dev/null || apt-get install -y --no-install-recommends chromium || echo "no chromium here: the browser tests of the report's page are skipped"
 
-test: setup weights browser ## All tests
-	$(BIN)/python -m pytest -q -n $(TEST_JOBS) --dist loadgroup # groups: fixtures that take long are made once
+test: kernels weights browser ## All tests; ISA=avx2: on that level of instructions; SEED=7: in another order
+	$(BIN)/python -m pytest -q -rs -n $(TEST_JOBS) --dist loadgroup --randomly-seed=$(SEED) # groups: what takes long is made once
 
 format: $(STAMP) ## Rewrite the code in the project's format
 	$(BIN)/ruff format .
