@@ -121,7 +121,7 @@ def pattern_set(pattern: str, ratio: float, n_layers: int) -> LayerSet:
 @cache
 def published_sets() -> dict[str, dict[str, list[int] | int | str]]:
     """Released layer sets by `paper/model/task`, with their L, indices and source file."""
-    return json.loads(PUBLISHED.read_text())
+    return json.loads(PUBLISHED.read_text(encoding="utf-8"))
 
 
 def published_set(name: str, n_layers: int) -> LayerSet:

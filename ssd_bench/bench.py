@@ -81,7 +81,7 @@ def bench(cfg: DictConfig) -> Path:
     results["outside_forward_share"] = _outside_share(planned, engine)
     target = Path(planned.config["runs_dir"]) / "bench" / f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}.json"
     target.parent.mkdir(parents=True, exist_ok=True)
-    target.write_text(json.dumps(results, indent=1))
+    target.write_text(json.dumps(results, indent=1), encoding="utf-8")
     print(_table(results), f"\n{target}", sep="\n")
     return target
 

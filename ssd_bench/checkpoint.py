@@ -126,7 +126,7 @@ class Checkpoint:
     def eos_ids(self) -> frozenset[int]:
         """Every id that ends an output: generation_config.json's if present, as Hugging Face `generate` stops."""
         path = self.folder / "generation_config.json"
-        ids = json.loads(path.read_text()).get("eos_token_id") if path.is_file() else None
+        ids = json.loads(path.read_text(encoding="utf-8")).get("eos_token_id") if path.is_file() else None
         ids = self.config.eos_token_id if ids is None else ids
         return frozenset([ids] if isinstance(ids, int) else ids or [])
 
@@ -141,7 +141,9 @@ class Checkpoint:
             stem = "model" if suffix == "safetensors" else "pytorch_model"
             index = self.folder / f"{stem}.{suffix}.index.json"
             if index.is_file():
-                return {k: self.folder / v for k, v in json.loads(index.read_text())["weight_map"].items()}
+                return {
+                    k: self.folder / v for k, v in json.loads(index.read_text(encoding="utf-8"))["weight_map"].items()
+                }
             single = self.folder / f"{stem}.{suffix}"
             if single.is_file():
                 with _opened(single) as file:
@@ -264,7 +266,11 @@ def _converted(package: str, file: str) -> Path:
     key = hashlib.sha256(f"{file}:{stat.st_size}:v1".encode()).hexdigest()[:12]
     folder = cache_dir() / "models" / f"{source.stem.lower()}-{key}"
     if not (folder / "config.json").is_file():
-        folder.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            folder.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            allowed = f"a folder that can be written, for converted weights ({error})"
+            raise ConfigError("SSD_BENCH_CACHE", str(cache_dir()), allowed) from error
         scratch = Path(tempfile.mkdtemp(prefix=".convert-", dir=folder.parent))
         try:
             _dequantise(source, scratch)
@@ -294,7 +300,7 @@ def _dequantise(source: Path, target: Path) -> None:
     config.pop("quantization_config", None)
     config["architectures"] = [type(model).__name__]
     config["dtype"] = "float32"
-    (target / "config.json").write_text(json.dumps(config, indent=2, default=str))
+    (target / "config.json").write_text(json.dumps(config, indent=2, default=str), encoding="utf-8")
 
 
 def main() -> None:

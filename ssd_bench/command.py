@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -38,6 +39,7 @@ def command(work: Callable[[DictConfig], object]) -> int:
             return {"error": str(error).strip()}
         return {"run": made.name} if isinstance(made, Path) else {}
 
+    _print_anything()
     # Hydra prints its own errors with exit code 1 unless it is told to let them through
     os.environ["HYDRA_FULL_ERROR"] = "1"
     try:
@@ -53,6 +55,7 @@ def tool(work: Callable[[Sequence[str]], object], usage: str | None, arguments: 
     Returns:
         As `command`.
     """
+    _print_anything()
     if {"-h", "--help"} & set(arguments):
         print(usage)
         return 0
@@ -76,6 +79,13 @@ def options(arguments: Sequence[str], known: Sequence[str]) -> dict[str, str]:
             raise ConfigError("option", argument, f"each of {', '.join(f'{o}=' for o in known)} at most once")
         found[name] = value
     return found
+
+
+def _print_anything() -> None:
+    """A terminal or log whose locale lacks the letters of the tables gets their codes, not an exception."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def _report(error: Exception) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, fields, replace
@@ -72,17 +73,21 @@ def contexts(rows: int) -> list[int]:
 
 def cached(decoder: Decoder, cache: KVCache, path: Path) -> Latency:
     """The profile in `path` if it is there, else a measured one, kept there unless the machine was busy."""
-    stored = json.loads(path.read_text()) if path.is_file() else {}
+    stored = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
     if set(stored) == {field.name for field in fields(Latency)}:  # else from before a part of it was measured
         points = tuple((int(n), t) for n, t in stored["points"])
         passes = tuple(NodeTimes(**times) for times in stored["passes"])
         return Latency(**stored | {"points": points, "passes": passes})
     latency = measure(decoder, cache)
-    if not latency.loaded:
+    if latency.loaded:
+        return latency
+    try:
         path.parent.mkdir(parents=True, exist_ok=True)
         scratch = path.with_suffix(f".{os.getpid()}.tmp")
-        scratch.write_text(json.dumps(asdict(latency), indent=1))
+        scratch.write_text(json.dumps(asdict(latency), indent=1), encoding="utf-8")
         os.replace(scratch, path)
+    except OSError as error:  # a home that cannot be written: the profile is measured in every run
+        print(f"the latency profile is not kept, SSD_BENCH_CACHE names a folder for it ({error})", file=sys.stderr)
     return latency
 
 

@@ -128,7 +128,7 @@ def _sources() -> Iterator[tuple[str, Path]]:
 def _git(root: Path, *arguments: str) -> str | None:
     try:
         done = subprocess.run(
-            ["git", "-C", str(root), *arguments], capture_output=True, text=True, timeout=10, check=True
+            ["git", "-C", str(root), *arguments], capture_output=True, encoding="utf-8", timeout=10, check=True
         )
     except (OSError, subprocess.SubprocessError):
         return None
@@ -161,7 +161,7 @@ def _versions(packages: Iterable[str]) -> dict[str, str]:
 def cpu_model() -> str:
     """Name of the CPU, as the system gives it."""
     try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
             if line.startswith(("model name", "Model")):
                 return line.split(":", 1)[1].strip()
     except OSError:

@@ -125,7 +125,7 @@ def opened(folder: Path, label: str, header: Mapping[str, Any]) -> Iterator[Arti
     path = kept[0] if kept else folder / f"{re.sub(r'[^A-Za-z0-9._-]+', '-', label)}-{key[:KEY_DIGITS]}"
     try:
         path.mkdir(parents=True, exist_ok=True)
-        lock = open(path / LOCK, "w")  # noqa: SIM115 - held until the end of this block
+        lock = open(path / LOCK, "wb")  # noqa: SIM115 - held until the end of this block
     except OSError as error:
         raise ConfigError("runs_dir", str(path), f"a directory that can be written ({error})") from error
     with lock:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from hydra import compose, initialize_config_dir
@@ -13,6 +14,13 @@ from ssd_bench.run import Plan, execute, plan
 
 GIVEN_LATENCY = "hardware.latency={t_mlp_ms: 0.5, t_attn_slope_ms: 0.001, t_attn_intercept_ms: 0.5}"
 CPU = ("hardware=cpu", "hardware.dtype=float32", "hardware.threads=1", "hardware.warmup=0", GIVEN_LATENCY)
+ROOT = Path(__file__).parents[1]
+
+
+def environment(extra_path: Path | None = None) -> dict[str, str]:
+    """Of a process that runs the project as it stands here."""
+    path = os.pathsep.join(str(p) for p in (ROOT, extra_path) if p)
+    return os.environ | {"PYTHONPATH": path, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
 
 
 def planned(runs_dir: Path, *options: str) -> Plan:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 import shutil
 import signal
@@ -27,16 +26,10 @@ from ssd_bench.errors import ConfigError
 from ssd_bench.kernels.arithmetic import CHOICES
 from ssd_bench.record import Run, find_runs, load_run
 from ssd_bench.run import execute, plan
-from tests.runs import GIVEN_LATENCY, executed, local_model, planned
+from tests.runs import GIVEN_LATENCY, ROOT, environment, executed, local_model, planned
 
 Tensors = dict[str, torch.Tensor]
-ROOT = Path(__file__).parents[1]
 TIMES = ["prefill_ms", "decode_ms", "draft_ms", "verify_ms", "policy_ms", "peak_bytes"]
-
-
-def environment(extra_path: Path | None = None) -> dict[str, str]:
-    path = os.pathsep.join(str(p) for p in (ROOT, extra_path) if p)
-    return os.environ | {"PYTHONPATH": path, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
 
 
 def command(model: Path, runs: Path, *options: str) -> list[str]:

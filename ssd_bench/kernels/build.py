@@ -62,7 +62,7 @@ def _module_name(level: Level) -> str:
 @contextmanager
 def _exclusive(path: Path) -> Iterator[None]:
     """Holds a lock that the system releases when the process dies."""
-    with path.open("w") as handle:
+    with path.open("wb") as handle:
         fcntl.flock(handle, fcntl.LOCK_EX)
         yield
 

@@ -45,7 +45,9 @@ def evaluate(recipes: Sequence[Recipe], weights: Path) -> dict[str, Any]:
     """
     results = {recipe.name: _model(recipe, weights / recipe.name) for recipe in recipes}
     for recipe in recipes:
-        (weights / recipe.name / RESULTS).write_text(json.dumps(results[recipe.name], indent=1) + "\n")
+        (weights / recipe.name / RESULTS).write_text(
+            json.dumps(results[recipe.name], indent=1) + "\n", encoding="utf-8"
+        )
     print(table(results))
     return results
 
@@ -72,7 +74,7 @@ def publish(results: Mapping[str, Mapping[str, Any]]) -> None:
                 "source": f"ssd_bench/miniature/weights/{name}/{RESULTS}",
             }  # fmt: skip
     lines = ",\n".join(f" {json.dumps(name)}: {json.dumps(sets[name])}" for name in sorted(sets))
-    PUBLISHED.write_text(f"{{\n{lines}\n}}\n")
+    PUBLISHED.write_text(f"{{\n{lines}\n}}\n", encoding="utf-8")
 
 
 def _model(recipe: Recipe, folder: Path) -> dict[str, Any]:

@@ -145,7 +145,7 @@ def _write(training: Training, tokenizer: PreTrainedTokenizerBase, target: Path)
     target.mkdir(parents=True, exist_ok=True)
     training.network.save(target, tokenizer.bos_token_id, tokenizer.eos_token_id)
     tokenizer.save_pretrained(target)
-    with (target / LOG).open("w", newline="") as file:
+    with (target / LOG).open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, ["step", "loss", "tokens"], lineterminator="\n")
         writer.writeheader()
         writer.writerows({**entry, "loss": f"{entry['loss']:.5f}"} for entry in training.log)
@@ -156,4 +156,4 @@ def _write(training: Training, tokenizer: PreTrainedTokenizerBase, target: Path)
         "minutes": round(training.seconds / 60, 1), "device": str(training.device), "threads": torch.get_num_threads(),
         "torch": torch.__version__,
     }  # fmt: skip
-    (target / SUMMARY).write_text(json.dumps(summary, indent=2) + "\n")
+    (target / SUMMARY).write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")

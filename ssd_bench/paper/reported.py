@@ -163,7 +163,7 @@ def numbers(path: Path = DATA / "results.csv") -> tuple[Number, ...]:
 @cache
 def layer_sets() -> Mapping[str, Mapping[str, Any]]:
     """The layer sets that authors released, by `paper/model/task`: n_layers, skip_attn, skip_mlp, source."""
-    known = json.loads((files("methods") / "published_layer_sets.json").read_text())
+    known = json.loads((files("methods") / "published_layer_sets.json").read_text(encoding="utf-8"))
     return {name: entry for name, entry in known.items() if not name.startswith("ssd-bench/")}
 
 

@@ -73,7 +73,7 @@ def shape_of(path: Path) -> Shape:
         ConfigError: no such file, or it lacks a size.
     """
     try:
-        config: dict[str, Any] = json.loads(path.read_text())
+        config: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         width, heads = int(config["hidden_size"]), int(config["num_attention_heads"])
         return Shape(
             int(config["num_hidden_layers"]), width, heads, int(config.get("num_key_value_heads") or heads),

@@ -73,7 +73,7 @@ def load(name: str) -> Experiment:
     if not path.is_file():
         raise ConfigError("experiment", name, f"one of {', '.join(names())}")
     # the C parser: a report reads all experiments
-    content: Any = yaml.load(path.read_text(), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    content: Any = yaml.load(path.read_text(encoding="utf-8"), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     if not isinstance(content, dict) or not {"paper", "exhibit", "kind", "grids"} <= set(content) <= KEYS:
         raise ConfigError(
             f"experiment {name}", sorted(content or ()), f"paper, exhibit, kind, grids; of {sorted(KEYS)}"

@@ -40,7 +40,7 @@ class Panel:
 @cache
 def published() -> dict[str, LayerSet]:
     """The sets that the papers' authors released: `paper/model/task` -> set."""
-    content = json.loads(PUBLISHED.read_text())
+    content = json.loads(PUBLISHED.read_text(encoding="utf-8"))
     return {
         name: LayerSet.skipping(row["n_layers"], row["skip_attn"], row["skip_mlp"]) for name, row in content.items()
     }

@@ -1,0 +1,114 @@
+"""The same command gives the same answers wherever it runs: cores, locale, time zone, home, compiler.
+
+What is not here: the CPU's model (every level of instructions is tested in test_kernels, and the whole suite runs on
+any with `make test ISA=LEVEL`), its load (no test asserts a time), the order of tests (pytest-randomly shuffles it in
+every run), and a missing browser (only tests of the report's page use one, and say that they are skipped).
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from ssd_bench import profiling
+from ssd_bench.checkpoint import ModelSource
+from ssd_bench.errors import ConfigError
+from ssd_bench.latency import Latency
+from ssd_bench.record import Run, find_runs, load_run
+from tests.runs import GIVEN_LATENCY, ROOT, environment, executed
+from tests.test_checkpoint import SMOLLM2
+
+OPTIONS = ("limit=1", "decode.max_new_tokens=12", "hardware=cpu", "hardware.dtype=float32", "hardware.warmup=0")
+NOWHERE = "/proc/nowhere"  # cannot be made, not even by root
+SURROUNDINGS = {
+    "ascii": {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"},
+    "far east": {"TZ": "Pacific/Kiritimati"},
+    "no home": dict.fromkeys(("HOME", "XDG_CACHE_HOME", "SSD_BENCH_CACHE", "TORCH_EXTENSIONS_DIR"), NOWHERE),
+    "no compiler": {"CC": "false", "CXX": "false"},
+}
+
+
+def answers(run: Run) -> list[list[int]]:
+    return [list(ids) for ids in run.prompts.sort_values(["prompt_index", "arm"])["output_ids"]]
+
+
+@pytest.fixture(scope="module")
+def here(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return executed(tmp_path_factory.mktemp("here"), *OPTIONS)
+
+
+@pytest.mark.parametrize("name", SURROUNDINGS)
+def test_the_main_job_runs_anywhere(name: str, here: Run, tmp_path: Path) -> None:
+    """Without compiled kernels where none can be made or kept."""
+    changed = SURROUNDINGS[name]
+    if name == "no compiler":
+        changed = changed | {"SSD_BENCH_CACHE": str(tmp_path)}  # where nothing is built yet
+    command = [sys.executable, "-m", "ssd_bench", f"runs_dir={tmp_path / 'runs'}", *OPTIONS, GIVEN_LATENCY]
+    done = subprocess.run(command, cwd=ROOT, env=environment() | changed, capture_output=True, timeout=300)
+    assert done.returncode == 0, done.stderr.decode()
+    there = load_run(find_runs(tmp_path / "runs")[0])
+    compiled = here.header["model"]["arithmetic"]["kernels"]
+    assert there.header["model"]["arithmetic"]["kernels"] == ("torch" if name.startswith("no ") else compiled)
+    assert answers(there) == answers(here)
+
+
+@pytest.fixture
+def threads_back() -> Iterator[None]:
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("cores", [1, 2, 8])
+def test_answers_do_not_depend_on_the_cores(
+    cores: int, here: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, threads_back: None
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(cores)))
+    run = executed(tmp_path, *OPTIONS, "hardware.threads=null")
+    assert run.header["model"]["threads"] == cores and answers(run) == answers(here)
+
+
+def test_a_profile_that_cannot_be_kept_is_used_all_the_same(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = Latency(0.5, 1e-3, 0.5)
+    monkeypatch.setattr(profiling, "measure", lambda *_: made)
+    assert profiling.cached(None, None, Path(NOWHERE, "profile.json")) is made  # type: ignore[arg-type]
+    assert "SSD_BENCH_CACHE" in capsys.readouterr().err
+
+
+def test_weights_that_cannot_be_converted_name_the_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SSD_BENCH_CACHE", NOWHERE)
+    with pytest.raises(ConfigError, match=f"SSD_BENCH_CACHE='{NOWHERE}'"):
+        ModelSource("m", "plain", gguf=SMOLLM2).open()
+
+
+def test_text_files_name_their_encoding() -> None:
+    """Left to the locale, a file written on one machine cannot be read on another."""
+    silent = []
+    for package in ("ssd_bench", "methods", "tasks", "hydra_plugins"):
+        for file in (ROOT / package).rglob("*.py"):
+            calls = [n for n in ast.walk(ast.parse(file.read_text(encoding="utf-8"))) if isinstance(n, ast.Call)]
+            silent += [f"{file}:{call.lineno}" for call in calls if by_locale(call)]
+    assert not silent
+
+
+def by_locale(call: ast.Call) -> bool:
+    """Whether a call reads or writes text as the locale says."""
+    name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+    keywords = {keyword.arg for keyword in call.keywords}
+    if "encoding" in keywords:
+        return False
+    if name == "open":
+        built_in = isinstance(call.func, ast.Name)  # else a path's, or os.open, which has flags
+        given = [arg.value for arg in call.args[built_in:] if isinstance(arg, ast.Constant)]
+        modes = [mode for mode in given if isinstance(mode, str)]
+        return (built_in or bool(modes)) and not any("b" in mode for mode in modes)
+    return name in ("read_text", "write_text") or ("text" in keywords and name in ("run", "Popen"))
