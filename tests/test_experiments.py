@@ -15,6 +15,7 @@ from ssd_bench.command import CONF
 from ssd_bench.compose import built
 from ssd_bench.method import ModelDims
 from ssd_bench.paper import reported
+from ssd_bench.replicate import dry
 from ssd_bench.replicate.grid import Experiment, Job, load, names
 
 # diagrams, and tables of features with numbers of other exhibits
@@ -216,6 +217,13 @@ def test_tasks_and_the_rest_compose() -> None:
         cfg = composed(overrides)
         assert OmegaConf.to_container(cfg, resolve=True, throw_on_missing=True)
         assert built(cfg, "task").max_new_tokens >= 64
+
+
+def test_streams_are_estimated() -> None:
+    """A dry run counts the prompts of all parts."""
+    for stream in parts_of_streams():
+        cfg = composed(("model=llama2_13b", f"task={stream}"))
+        assert dry.estimate(cfg, "sim_h100").prompts == len(cfg.task.parts) * cfg.task["items"]
 
 
 def test_no_run_is_asked_for_twice_in_one_grid() -> None:

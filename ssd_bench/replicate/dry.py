@@ -72,7 +72,7 @@ def estimate(cfg: DictConfig, hardware: str) -> Estimate:
     task = built(cfg, "task")
     parts = OmegaConf.select(cfg, "task.parts")
     rows = OmegaConf.select(cfg, "task.hub.rows") or 0
-    there = len(parts) * cfg.task.items if parts is not None else rows
+    there = len(parts) * cfg.task["items"] if parts is not None else rows
     prompts = cfg.repeats * (min(cfg.limit, there) if cfg.limit and there else cfg.limit or there)
     new = cfg.decode.max_new_tokens or task.max_new_tokens
     shape = SHAPES.get(str(cfg.model.name))
