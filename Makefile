@@ -33,13 +33,13 @@ $(STAMP): pyproject.toml constraints.txt
 	touch $@
 
 setup: $(STAMP) ## Virtual environment with all packages in .venv, CPU kernels compiled
-	$(BIN)/python -m ssd_bench.kernels
+	$(BIN)/python -m ssd_bench.model.backends
 
 kernels: $(STAMP) ## CPU kernels compiled for every level of instructions that this CPU has
-	$(BIN)/python -m ssd_bench.kernels all
+	$(BIN)/python -m ssd_bench.model.backends all
 
 weights: $(STAMP) ## SmolLM2's weights in Hugging Face format in the cache folder (once, about a minute)
-	$(BIN)/python -m ssd_bench.checkpoint
+	$(BIN)/python -m ssd_bench.model.checkpoint
 
 run: setup ## The main job: KnapSpec beside autoregressive decoding on the miniature and sample prompts, with its table
 	$(BIN)/python -m ssd_bench

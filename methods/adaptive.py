@@ -32,12 +32,12 @@ from torch import Tensor
 from methods.arms import Arm, Array, Choice, Costs, Prior, optimistic, promises, rehearse, throughput
 from methods.fixed_layers import pattern_set
 from methods.knapsack import Agreement, Knapsack, weights
+from ssd_bench.core.layer_set import LayerSet
+from ssd_bench.core.method import Context, Estimate, LayerDraft, ModelDims, Prefill, Sample, Taps, Verification
+from ssd_bench.core.probe import Probe
+from ssd_bench.core.tree import TokenTree
+from ssd_bench.cost.latency import Latency
 from ssd_bench.errors import ConfigError, refuse
-from ssd_bench.latency import Latency
-from ssd_bench.layer_set import LayerSet
-from ssd_bench.method import Context, Estimate, LayerDraft, ModelDims, Prefill, Sample, Taps, Verification
-from ssd_bench.probe import Probe
-from ssd_bench.tree import TokenTree
 
 # AR steps, as on the miniature (less on larger models): keeping one state of one token, collecting what was kept
 TAPPED, COLLECTED = 0.005, 0.7

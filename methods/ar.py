@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ssd_bench.method import Context, Estimate, ModelDims, Prefill, Sample, Taps, Verification
-from ssd_bench.probe import Probe
-from ssd_bench.tree import TokenTree
+from ssd_bench.core.method import Context, Estimate, ModelDims, Prefill, Sample, Taps, Verification
+from ssd_bench.core.probe import Probe
+from ssd_bench.core.tree import TokenTree
 
 
 class AR:

@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from methods.knapsack import n_columns
-from ssd_bench.latency import Latency
-from ssd_bench.layer_set import LayerSet
-from ssd_bench.method import LayerDraft
-from ssd_bench.probe import Probe
+from ssd_bench.core.layer_set import LayerSet
+from ssd_bench.core.method import LayerDraft
+from ssd_bench.core.probe import Probe
+from ssd_bench.cost.latency import Latency
 
 Array = NDArray[np.float64]
 

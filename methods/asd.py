@@ -23,10 +23,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from methods.draft_stop import DraftStop
+from ssd_bench.core.layer_set import LayerSet
+from ssd_bench.core.method import Context, Estimate, LayerDraft, ModelDims, Prefill, Sample, Taps, Verification
+from ssd_bench.core.probe import Probe
 from ssd_bench.errors import ConfigError, refuse
-from ssd_bench.layer_set import LayerSet
-from ssd_bench.method import Context, Estimate, LayerDraft, ModelDims, Prefill, Sample, Taps, Verification
-from ssd_bench.probe import Probe
 
 
 class ASD:

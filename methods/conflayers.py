@@ -41,11 +41,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from methods.swift import BOUNDS, K_SETS
+from ssd_bench.core.layer_set import LayerSet
+from ssd_bench.core.method import Context, Estimate, LayerDraft, ModelDims, Prefill, Sample, Taps, Verification
+from ssd_bench.core.probe import Probe
 from ssd_bench.errors import ConfigError, refuse
-from ssd_bench.layer_set import LayerSet
-from ssd_bench.method import Context, Estimate, LayerDraft, ModelDims, Prefill, Sample, Taps, Verification
 from ssd_bench.metrics import tpt
-from ssd_bench.probe import Probe
 
 Array = NDArray[np.floating[Any]]
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ssd_bench.core.layer_set import LayerSet
+from ssd_bench.core.method import LayerDraft, Verification
 from ssd_bench.errors import refuse
-from ssd_bench.layer_set import LayerSet
-from ssd_bench.method import LayerDraft, Verification
 
 
 class DraftStop:

@@ -31,11 +31,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from ssd_bench.core.layer_set import LayerSet
+from ssd_bench.core.method import Context, Estimate, LayerDraft, ModelDims, Prefill, Sample, Taps, Verification
+from ssd_bench.core.probe import Probe
 from ssd_bench.errors import ConfigError, refuse
-from ssd_bench.layer_set import LayerSet
-from ssd_bench.method import Context, Estimate, LayerDraft, ModelDims, Prefill, Sample, Taps, Verification
 from ssd_bench.metrics import tpt
-from ssd_bench.probe import Probe
 
 GAMMA_MODES = ("dynamic", "tpl_star")
 

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
+from ssd_bench.core.layer_set import LayerSet
+from ssd_bench.core.method import Context, Estimate, LayerDraft, ModelDims, Prefill, Sample, Taps, Verification
+from ssd_bench.core.probe import Probe
 from ssd_bench.errors import ConfigError
-from ssd_bench.layer_set import LayerSet
-from ssd_bench.method import Context, Estimate, LayerDraft, ModelDims, Prefill, Sample, Taps, Verification
-from ssd_bench.probe import Probe
 
 PUBLISHED = Path(__file__).with_name("published_layer_sets.json")
 PATTERNS = ("uniform", "attention", "mlp", "exit")

@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from methods.similarity import directions, mean_cosine
-from ssd_bench.latency import Latency
-from ssd_bench.layer_set import LayerSet
-from ssd_bench.probe import Probe
+from ssd_bench.core.layer_set import LayerSet
+from ssd_bench.core.probe import Probe
+from ssd_bench.cost.latency import Latency
 
 Columns = NDArray[np.int64]
 

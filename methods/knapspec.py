@@ -29,11 +29,11 @@ import torch
 from torch import Tensor
 
 from methods.knapsack import Agreement, Candidate, Knapsack, weights
+from ssd_bench.core.layer_set import LayerSet
+from ssd_bench.core.method import Context, Estimate, LayerDraft, ModelDims, Prefill, Sample, Taps, Verification
+from ssd_bench.core.probe import Probe
 from ssd_bench.errors import ConfigError, refuse
-from ssd_bench.layer_set import LayerSet
-from ssd_bench.method import Context, Estimate, LayerDraft, ModelDims, Prefill, Sample, Taps, Verification
 from ssd_bench.metrics import tpt
-from ssd_bench.probe import Probe
 
 
 class KnapSpec:

@@ -27,10 +27,10 @@ from torch import Tensor
 
 from methods.draft_stop import DraftStop
 from methods.layer_search import SearchSettings, named_set, search
+from ssd_bench.core.layer_set import LayerSet
+from ssd_bench.core.method import Context, Estimate, LayerDraft, ModelDims, Prefill, Sample, Taps, Verification
+from ssd_bench.core.probe import Probe
 from ssd_bench.errors import ConfigError, refuse
-from ssd_bench.layer_set import LayerSet
-from ssd_bench.method import Context, Estimate, LayerDraft, ModelDims, Prefill, Sample, Taps, Verification
-from ssd_bench.probe import Probe
 
 ANCHORS = ("centroids_per_task", "nearest_samples", "global_kmeans")
 POOLING = ("mean", "last_token")

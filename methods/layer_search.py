@@ -14,9 +14,9 @@ Decided here:
 * the generator is seeded before every proposal with `random_state` and the number of points so far, so that a search
   that was killed goes on exactly as if it had not been; points proposed twice count twice (the library's version 1
   ignores them), and with `expected` a set that came up before is not decoded again;
-* every evaluation is on disk at once (`ssd_bench.search_store`), found again by what determines its score: model,
-  weights, dtype, machine, task, settings and prompts, not the run's seed, and not the budget: a smaller budget reads
-  the beginning of a search, a larger one continues it. `expected` keeps the latency profile that it began with.
+* every evaluation is on disk at once (`ssd_bench.records.search_store`), found again by what determines its score:
+  model, weights, dtype, machine, task, settings and prompts, not the run's seed, and not the budget: a smaller budget
+  reads the beginning of a search, a larger one continues it. `expected` keeps the latency profile that it began with.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ from tqdm import tqdm
 from methods.bayesian import suggest
 from methods.draft_stop import DraftStop
 from methods.fixed_layers import published_set
-from ssd_bench import provenance, search_store
+from ssd_bench.core.layer_set import LayerSet
+from ssd_bench.core.method import Context, Estimate, LayerDraft, ModelDims, Prefill, Sample, Taps, Verification
+from ssd_bench.core.probe import Probe
+from ssd_bench.cost.latency import Latency
 from ssd_bench.errors import ConfigError, refuse
-from ssd_bench.latency import Latency
-from ssd_bench.layer_set import LayerSet
-from ssd_bench.method import Context, Estimate, LayerDraft, ModelDims, Prefill, Sample, Taps, Verification
-from ssd_bench.probe import Probe
-from ssd_bench.search_store import Artifact, Evaluation
+from ssd_bench.records import provenance, search_store
+from ssd_bench.records.search_store import Artifact, Evaluation
 
 OBJECTIVES = ("expected", "wallclock")
 KAPPA = 2.576  # UCB: the library's default (searching.py:84-85 gives none)

@@ -16,10 +16,10 @@ from tqdm import tqdm
 
 from methods.draft_stop import DraftStop
 from methods.layer_search import Objective, SearchSettings
+from ssd_bench.core.layer_set import LayerSet
+from ssd_bench.core.method import Context, Estimate, LayerDraft, ModelDims, Prefill, Sample, Taps, Verification
+from ssd_bench.core.probe import Probe
 from ssd_bench.errors import ConfigError, refuse
-from ssd_bench.layer_set import LayerSet
-from ssd_bench.method import Context, Estimate, LayerDraft, ModelDims, Prefill, Sample, Taps, Verification
-from ssd_bench.probe import Probe
 
 
 class Oracle:

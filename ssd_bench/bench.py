@@ -26,15 +26,16 @@ from torch import Tensor
 from methods import clasp
 from methods.ar import AR
 from methods.knapspec import KnapSpec
-from ssd_bench import profiling, provenance
 from ssd_bench.command import command
-from ssd_bench.engine import Engine
-from ssd_bench.kv_cache import KVCache
-from ssd_bench.method import Method
-from ssd_bench.model import PREFILL_CHUNK, Decoder
-from ssd_bench.probe import Probe
+from ssd_bench.core.engine import Engine
+from ssd_bench.core.method import Method
+from ssd_bench.core.probe import Probe
+from ssd_bench.core.sampling import Decoding
+from ssd_bench.cost import profiling
+from ssd_bench.model.decoder import PREFILL_CHUNK, Decoder
+from ssd_bench.model.kv_cache import KVCache
+from ssd_bench.records import provenance
 from ssd_bench.run import Plan, load_engine, plan
-from ssd_bench.sampling import Decoding
 
 ROUNDS = 5  # of every interleaved comparison; medians are reported
 NEW_TOKENS = 64

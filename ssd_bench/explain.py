@@ -18,7 +18,7 @@ from ssd_bench import metrics
 from ssd_bench.command import tool
 from ssd_bench.errors import ConfigError
 from ssd_bench.metrics.intervals import divide
-from ssd_bench.record import Run, load_run
+from ssd_bench.records.record import Run, load_run
 from ssd_bench.report.text import ABSENT, number, percent
 
 

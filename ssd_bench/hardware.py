@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 import torch
 
+from ssd_bench.cost.latency import Latency
 from ssd_bench.errors import ConfigError
-from ssd_bench.kernels import CHOICES
-from ssd_bench.kernels.arithmetic import resolve
-from ssd_bench.latency import Latency
+from ssd_bench.model.backends.arithmetic import resolve
+from ssd_bench.model.backends.select import CHOICES
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "float64": torch.float64}
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # malloc.h
@@ -30,7 +30,7 @@ class Hardware:
         threads: CPU threads of PyTorch.
         warmup: short generations per arm before the first measurement.
         kernels: `native`, `torch` or `auto`.
-        isa: level of instructions of the CPU's arithmetic, or `auto`; see `ssd_bench.kernels.arithmetic`.
+        isa: level of instructions of the CPU's arithmetic, or `auto`; see `ssd_bench.model.backends.arithmetic`.
         latency: given instead of measured.
     """
 

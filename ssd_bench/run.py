@@ -18,25 +18,28 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 
 from methods.ar import AR
-from ssd_bench import audit, profiling, provenance
-from ssd_bench.checkpoint import Checkpoint, ModelSource, cache_dir
 from ssd_bench.compose import built
-from ssd_bench.engine import SCRATCH, Engine, Generation
+from ssd_bench.core import lossless
+from ssd_bench.core.engine import SCRATCH, Engine, Generation
+from ssd_bench.core.method import Calibrated, Illustrated, Method, ModelDims, Sample, Stateful
+from ssd_bench.core.probe import Origin
+from ssd_bench.core.sampling import Decoding
+from ssd_bench.cost import profiling
+from ssd_bench.cost.latency import Latency
+from ssd_bench.data.prompting import Encoded
+from ssd_bench.data.prompts import apart, encode_all, limits
 from ssd_bench.errors import ConfigError, LosslessError
 from ssd_bench.hardware import Hardware, lasting_buffers
-from ssd_bench.kernels import Ops, select
-from ssd_bench.kv_cache import BUCKET
-from ssd_bench.latency import Latency
-from ssd_bench.method import Calibrated, Illustrated, Method, ModelDims, Sample, Stateful
 from ssd_bench.metrics import by_domain, summarise
-from ssd_bench.model import Decoder, architecture
-from ssd_bench.probe import Origin
+from ssd_bench.model.backends.interface import Ops
+from ssd_bench.model.backends.select import select
+from ssd_bench.model.checkpoint import Checkpoint, ModelSource, cache_dir
+from ssd_bench.model.decoder import Decoder, architecture
+from ssd_bench.model.kv_cache import BUCKET
 from ssd_bench.progress import Progress
-from ssd_bench.prompting import Encoded
-from ssd_bench.prompts import apart, encode_all, limits
-from ssd_bench.record import PromptRecord, PromptRow, RunWriter, StepRow, is_complete, load_run, save_arrays
+from ssd_bench.records import provenance
+from ssd_bench.records.record import PromptRecord, PromptRow, RunWriter, StepRow, is_complete, load_run, save_arrays
 from ssd_bench.report.terminal import run_table
-from ssd_bench.sampling import Decoding
 from ssd_bench.task import Prompt, Task
 from ssd_bench.tracking import Tracker
 
@@ -74,7 +77,7 @@ class Plan:
     def tie_tolerance(self) -> float:
         """The top-2 logit gap up to which a different token counts as rounding."""
         kinds = self.ops.arithmetic.named()
-        return audit.tolerance(str(kinds["activations"]), str(kinds["inputs"]), self.hardware.dtype_name)
+        return lossless.tolerance(str(kinds["activations"]), str(kinds["inputs"]), self.hardware.dtype_name)
 
     @property
     def paired(self) -> bool:
@@ -242,7 +245,7 @@ def _unit(plan: Plan, engine: Engine, index: int, repeat: int, progress: Progres
         def gap_at(position: int) -> float:
             return engine.probe.top2_gap([*ids, *reference[:position]])
 
-        verdict = audit.classify(made["method"].output, reference, gap_at, plan.tie_tolerance)
+        verdict = lossless.classify(made["method"].output, reference, gap_at, plan.tie_tolerance)
     return [
         _record(plan, index, repeat, name, names.index(name), made[name], verdict if name == "method" else None)
         for name in names
@@ -250,7 +253,7 @@ def _unit(plan: Plan, engine: Engine, index: int, repeat: int, progress: Progres
 
 
 def _record(
-    plan: Plan, index: int, repeat: int, arm: str, order: int, made: Generation, verdict: audit.Verdict | None
+    plan: Plan, index: int, repeat: int, arm: str, order: int, made: Generation, verdict: lossless.Verdict | None
 ) -> PromptRecord:
     prompt, encoded = plan.prompts[index], plan.encoded[index]
     text = str(plan.checkpoint.tokenizer.decode(made.output, skip_special_tokens=True))
@@ -376,7 +379,8 @@ def _warnings(plan: Plan, engine: Engine) -> list[str]:
         and plan.hardware.kernels == "auto"
     ):
         found.append(
-            "compiled CPU kernels are not available here; decoding is slower (python -m ssd_bench.kernels says why)"
+            "compiled CPU kernels are not available here; decoding is slower "
+            "(python -m ssd_bench.model.backends says why)"
         )
     return found
 

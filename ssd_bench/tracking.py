@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ssd_bench.record import PromptRecord
+    from ssd_bench.records.record import PromptRecord
 
 
 class Tracker:

@@ -18,10 +18,10 @@ from transformers import (
     Qwen3Config,
 )
 
-from ssd_bench.checkpoint import Checkpoint
-from ssd_bench.kernels import select
 from ssd_bench.metrics import intervals
-from ssd_bench.model import Decoder
+from ssd_bench.model.backends.select import select
+from ssd_bench.model.checkpoint import Checkpoint
+from ssd_bench.model.decoder import Decoder
 
 torch.set_num_threads(1)  # for matrices this small, waking a second thread costs more than it saves
 

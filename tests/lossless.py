@@ -11,12 +11,12 @@ import torch
 from scipy.stats import chi2_contingency
 
 from methods.ar import AR
-from ssd_bench.engine import SCRATCH, Engine, Generation
-from ssd_bench.latency import Latency
-from ssd_bench.method import Calibrated, Method, ModelDims, Sample
-from ssd_bench.model import Decoder
-from ssd_bench.probe import Origin
-from ssd_bench.sampling import Decoding
+from ssd_bench.core.engine import SCRATCH, Engine, Generation
+from ssd_bench.core.method import Calibrated, Method, ModelDims, Sample
+from ssd_bench.core.probe import Origin
+from ssd_bench.core.sampling import Decoding
+from ssd_bench.cost.latency import Latency
+from ssd_bench.model.decoder import Decoder
 from tests.conftest import CONTEXT, LAYERS, VOCAB
 
 Load = Callable[..., Decoder]

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from ssd_bench.audit import tolerance
-from ssd_bench.kernels import native_problem
-from ssd_bench.kernels.arithmetic import FORCED, available, with_code
+from ssd_bench.core.lossless import tolerance
+from ssd_bench.model.backends.arithmetic import FORCED, available, with_code
+from ssd_bench.model.backends.select import native_problem
 from ssd_bench.run import Plan, _profile_path
 from tests.runs import executed, planned
 

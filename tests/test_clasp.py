@@ -20,13 +20,13 @@ from transformers import LlamaConfig
 from methods.ar import AR
 from methods.clasp import CLaSp, choose
 from methods.similarity import directions, mean_cosine
-from ssd_bench.checkpoint import Checkpoint
+from ssd_bench.core.layer_set import LayerSet
+from ssd_bench.core.method import Context, Estimate, ModelDims, Prefill, Verification
+from ssd_bench.core.probe import Probe
 from ssd_bench.errors import ConfigError
-from ssd_bench.kernels import select
-from ssd_bench.layer_set import LayerSet
-from ssd_bench.method import Context, Estimate, ModelDims, Prefill, Verification
-from ssd_bench.model import Decoder
-from ssd_bench.probe import Probe
+from ssd_bench.model.backends.select import select
+from ssd_bench.model.checkpoint import Checkpoint
+from ssd_bench.model.decoder import Decoder
 from tests.conftest import LAYERS, SIZES, VOCAB, rope, save_model
 from tests.lossless import DIMS, FAMILIES, check_greedy, check_sampled, decode
 

@@ -20,11 +20,11 @@ import torch
 from hydra.core.global_hydra import GlobalHydra
 from safetensors.torch import load_file, save_file
 
-from ssd_bench.checkpoint import EMBEDDED, Checkpoint
 from ssd_bench.command import command as command_line
 from ssd_bench.errors import ConfigError
-from ssd_bench.kernels.arithmetic import CHOICES
-from ssd_bench.record import Run, find_runs, load_run
+from ssd_bench.model.backends.arithmetic import CHOICES
+from ssd_bench.model.checkpoint import EMBEDDED, Checkpoint
+from ssd_bench.records.record import Run, find_runs, load_run
 from ssd_bench.run import execute, plan
 from tests.runs import GIVEN_LATENCY, ROOT, environment, executed, local_model, planned
 
@@ -135,8 +135,8 @@ def test_kill_and_restart_give_the_same_record(
 
 METHOD = """
 from methods.ar import AR
-from ssd_bench.layer_set import LayerSet
-from ssd_bench.method import LayerDraft
+from ssd_bench.core.layer_set import LayerSet
+from ssd_bench.core.method import LayerDraft
 
 class EveryOther(AR):
     def __init__(self, name, draft_len):

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from ssd_bench.engine import SCRATCH
+from ssd_bench.core.engine import SCRATCH
 from ssd_bench.errors import ConfigError
-from ssd_bench.kv_cache import BUCKET
 from ssd_bench.metrics import summarise
+from ssd_bench.model.kv_cache import BUCKET
 from tests.conftest import LAYERS, SIZES
 from tests.runs import executed, local_model, planned
 

@@ -17,14 +17,14 @@ from methods import dynamic_exit
 from methods.ar import AR
 from methods.dynamic_exit import DEL, ShadowStatistics, best_exit, tpl_table
 from ssd_bench.command import CONF
-from ssd_bench.engine import Engine
+from ssd_bench.core.engine import Engine
+from ssd_bench.core.layer_set import LayerSet
+from ssd_bench.core.method import Context, Estimate, LayerDraft, ModelDims, Prefill, Verification
+from ssd_bench.core.probe import Probe
+from ssd_bench.core.tree import TokenTree
+from ssd_bench.cost.latency import Latency
 from ssd_bench.errors import ConfigError
-from ssd_bench.latency import Latency
-from ssd_bench.layer_set import LayerSet
-from ssd_bench.method import Context, Estimate, LayerDraft, ModelDims, Prefill, Verification
-from ssd_bench.model import Decoder
-from ssd_bench.probe import Probe
-from ssd_bench.tree import TokenTree
+from ssd_bench.model.decoder import Decoder
 from tests.conftest import CONTEXT, LAYERS, VOCAB
 from tests.lossless import DIMS, check_greedy, check_sampled, decode
 

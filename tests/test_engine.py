@@ -10,13 +10,13 @@ import torch
 from scipy.stats import chisquare
 
 from methods.ar import AR
-from ssd_bench.engine import SCRATCH, Engine, Generation
-from ssd_bench.kernels import native_problem
-from ssd_bench.layer_set import LayerSet
-from ssd_bench.method import Context, LayerDraft, Method, Taps
-from ssd_bench.model import Decoder
-from ssd_bench.sampling import Decoding, verify_greedy, verify_sampled, warp
-from ssd_bench.tree import TokenTree, comb
+from ssd_bench.core.engine import SCRATCH, Engine, Generation
+from ssd_bench.core.layer_set import LayerSet
+from ssd_bench.core.method import Context, LayerDraft, Method, Taps
+from ssd_bench.core.sampling import Decoding, verify_greedy, verify_sampled, warp
+from ssd_bench.core.tree import TokenTree, comb
+from ssd_bench.model.backends.select import native_problem
+from ssd_bench.model.decoder import Decoder
 from tests.conftest import LAYERS, VOCAB
 from tests.lossless import check_greedy, check_sampled
 

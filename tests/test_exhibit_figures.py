@@ -21,12 +21,13 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 from matplotlib.transforms import Bbox
 
-from ssd_bench import search_store
-from ssd_bench.layer_set import LayerSet
-from ssd_bench.record import PromptRecord
-from ssd_bench.replicate import grid, plane
+from ssd_bench.core.layer_set import LayerSet
+from ssd_bench.cost import plane
+from ssd_bench.cost.plane import Point, Use
+from ssd_bench.records import search_store
+from ssd_bench.records.record import PromptRecord
+from ssd_bench.replicate import grid
 from ssd_bench.replicate.cells import Made, Replication, Result
-from ssd_bench.replicate.plane import Point, Use
 from ssd_bench.report import figures as saving
 from ssd_bench.report import style
 from ssd_bench.report.exhibits import figures, figures_cases, figures_common, figures_knn_ssd, figures_layers

@@ -14,15 +14,15 @@ import torch
 from methods.ar import AR
 from methods.oracle import every_set
 from ssd_bench import frontier
-from ssd_bench.engine import Engine
+from ssd_bench.core.engine import Engine
+from ssd_bench.core.layer_set import LayerSet
+from ssd_bench.cost import plane
+from ssd_bench.cost.machine import Profile
+from ssd_bench.cost.plane import DRAFT_LEN, Plane, Point, Use, pareto
 from ssd_bench.errors import ConfigError
 from ssd_bench.frontier import Scores, beam, costs, main
-from ssd_bench.layer_set import LayerSet
-from ssd_bench.model import Decoder
-from ssd_bench.record import Run
-from ssd_bench.replay.machine import Profile
-from ssd_bench.replicate import plane
-from ssd_bench.replicate.plane import DRAFT_LEN, Plane, Point, Use, pareto
+from ssd_bench.model.decoder import Decoder
+from ssd_bench.records.record import Run
 from tests.conftest import LAYERS
 from tests.lossless import engine_for
 from tests.runs import executed, local_model

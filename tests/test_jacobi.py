@@ -12,9 +12,9 @@ from hydra.utils import instantiate
 
 from methods.ar import AR
 from methods.jacobi import FILLERS, MODES, Jacobi
+from ssd_bench.core.method import Context, Prefill
 from ssd_bench.errors import ConfigError
-from ssd_bench.method import Context, Prefill
-from ssd_bench.model import Decoder
+from ssd_bench.model.decoder import Decoder
 from ssd_bench.run import plan
 from tests.conftest import VOCAB
 from tests.lossless import DIMS, check_greedy, decode, likes_zero

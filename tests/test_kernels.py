@@ -12,18 +12,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ssd_bench.errors import ConfigError
-from ssd_bench.kernels import (
-    NODE_LIMIT,
-    Arithmetic,
-    Ops,
-    TorchOps,
-    arithmetic,
-    build,
-    native_problem,
-    select,
-    torch_ops,
-)
-from ssd_bench.kernels.arithmetic import LEVELS, decide, resolve, with_code
+from ssd_bench.model.backends import arithmetic
+from ssd_bench.model.backends import torch as torch_ops
+from ssd_bench.model.backends.arithmetic import LEVELS, Arithmetic, decide, resolve, with_code
+from ssd_bench.model.backends.cpu import build
+from ssd_bench.model.backends.interface import Ops
+from ssd_bench.model.backends.select import NODE_LIMIT, native_problem, select
+from ssd_bench.model.backends.torch import TorchOps
 
 CPU = torch.device("cpu")
 CODED = [level.name for level in LEVELS if level.flags is not None]
@@ -380,7 +375,12 @@ def test_no_compiler_is_one_line(tmp_path: Path) -> None:
     env = os.environ | {"CXX": "/nonexistent/c++", "SSD_BENCH_CACHE": str(tmp_path)}
     for _ in range(2):
         done = subprocess.run(
-            [sys.executable, "-m", "ssd_bench.kernels"], env=env, capture_output=True, text=True, timeout=60, check=True
+            [sys.executable, "-m", "ssd_bench.model.backends"],
+            env=env,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=True,
         )
         assert done.stdout.startswith("native kernels: not available")
         assert done.stdout.count("\n") == 1

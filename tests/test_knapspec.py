@@ -14,15 +14,15 @@ from methods.ar import AR
 from methods.knapsack import Agreement, Candidate, Knapsack, weights
 from methods.knapspec import KnapSpec
 from methods.similarity import directions, mean_cosine
-from ssd_bench.engine import SCRATCH, Engine, Generation
+from ssd_bench.core.engine import SCRATCH, Engine, Generation
+from ssd_bench.core.layer_set import LayerSet
+from ssd_bench.core.method import LayerDraft, ModelDims
+from ssd_bench.core.probe import Probe
+from ssd_bench.core.sampling import Decoding
+from ssd_bench.cost.latency import Latency
 from ssd_bench.errors import ConfigError
-from ssd_bench.latency import Latency
-from ssd_bench.layer_set import LayerSet
-from ssd_bench.method import LayerDraft, ModelDims
 from ssd_bench.metrics import tpt
-from ssd_bench.model import Decoder
-from ssd_bench.probe import Probe
-from ssd_bench.sampling import Decoding
+from ssd_bench.model.decoder import Decoder
 from tests.conftest import CONTEXT, LAYERS, VOCAB
 
 Load = Callable[..., Decoder]
@@ -262,7 +262,7 @@ def test_states_are_tapped_only_before_a_search() -> None:
     method = KnapSpec(interval=64)
     method.check(DIMS)
     tapped = []
-    from ssd_bench.method import Context, Prefill
+    from ssd_bench.core.method import Context, Prefill
 
     method.start(Prefill([1], None))
     for step in range(1, 80):

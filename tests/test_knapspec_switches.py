@@ -16,10 +16,10 @@ from omegaconf import OmegaConf
 
 from methods.knapsack import Candidate, Knapsack
 from methods.knapspec import Choice, KnapSpec
-from ssd_bench.latency import Latency
-from ssd_bench.layer_set import LayerSet
-from ssd_bench.model import Decoder
-from ssd_bench.probe import Probe
+from ssd_bench.core.layer_set import LayerSet
+from ssd_bench.core.probe import Probe
+from ssd_bench.cost.latency import Latency
+from ssd_bench.model.decoder import Decoder
 from tests.conftest import LAYERS
 from tests.lossless import DIMS, check_greedy, check_sampled
 from tests.test_knapspec import history

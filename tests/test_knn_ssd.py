@@ -20,12 +20,12 @@ from methods import knn_ssd
 from methods.ar import AR
 from methods.knn_ssd import KNNSSD, Anchors, Clusters
 from methods.layer_search import SearchSettings
-from ssd_bench.engine import Engine
+from ssd_bench.core.engine import Engine
+from ssd_bench.core.layer_set import LayerSet
+from ssd_bench.core.method import Calibrated, Prefill, Sample
+from ssd_bench.core.probe import Origin
 from ssd_bench.errors import ConfigError
-from ssd_bench.layer_set import LayerSet
-from ssd_bench.method import Calibrated, Prefill, Sample
-from ssd_bench.model import Decoder
-from ssd_bench.probe import Origin
+from ssd_bench.model.decoder import Decoder
 from tests.conftest import LAYERS
 from tests.lossless import DIMS, check_greedy, check_sampled, decode, engine_for
 

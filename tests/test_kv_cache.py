@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from methods.knapspec import KnapSpec
-from ssd_bench.engine import SCRATCH, Engine
-from ssd_bench.kv_cache import KVCache
-from ssd_bench.latency import Latency
-from ssd_bench.model import Decoder
-from ssd_bench.sampling import Decoding
+from ssd_bench.core.engine import SCRATCH, Engine
+from ssd_bench.core.sampling import Decoding
+from ssd_bench.cost.latency import Latency
+from ssd_bench.model.decoder import Decoder
+from ssd_bench.model.kv_cache import KVCache
 
 
 def filled(capacity: int = 20) -> KVCache:

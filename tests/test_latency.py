@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from ssd_bench import profiling
-from ssd_bench.engine import SCRATCH
+from ssd_bench.core.engine import SCRATCH
+from ssd_bench.core.layer_set import LayerSet
+from ssd_bench.core.probe import Probe
+from ssd_bench.cost import profiling
+from ssd_bench.cost.latency import Latency, NodeTimes, fit
 from ssd_bench.errors import ConfigError
-from ssd_bench.latency import Latency, NodeTimes, fit
-from ssd_bench.layer_set import LayerSet
-from ssd_bench.model import Decoder
-from ssd_bench.probe import Probe
+from ssd_bench.model.decoder import Decoder
 
 Load = Callable[..., Decoder]
 

@@ -15,16 +15,16 @@ import pytest
 
 from methods import fixed_layers, layer_search
 from methods.layer_search import Objective, Proposer, SearchSettings, layer_set_of, named_set, point_of, search
-from ssd_bench import search_store
-from ssd_bench.engine import Engine
+from ssd_bench.core.engine import Engine
+from ssd_bench.core.layer_set import LayerSet
+from ssd_bench.core.method import Sample
+from ssd_bench.core.probe import Origin, Probe
+from ssd_bench.cost.latency import Latency
 from ssd_bench.errors import ConfigError
-from ssd_bench.latency import Latency
-from ssd_bench.layer_set import LayerSet
-from ssd_bench.method import Sample
 from ssd_bench.metrics import expected_speedup
-from ssd_bench.model import Decoder
-from ssd_bench.probe import Origin, Probe
-from ssd_bench.search_store import Artifact, Evaluation
+from ssd_bench.model.decoder import Decoder
+from ssd_bench.records import search_store
+from ssd_bench.records.search_store import Artifact, Evaluation
 from tests.conftest import LAYERS
 from tests.lossless import engine_for
 
@@ -298,7 +298,7 @@ def evaluation(score: float, seconds: float = 1.0) -> Evaluation:
 
 
 def test_store_lists_and_finds(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
-    """`python -m ssd_bench.search_store` prints a line for each, or says what is missing."""
+    """`python -m ssd_bench.records.search_store` prints a line for each, or says what is missing."""
     assert search_store.main([str(tmp_path)]) == 2 and "a folder with searches" in capsys.readouterr().err
     with search_store.opened(tmp_path, "tiny-d", HEADER) as artifact:
         assert search_store.main([str(tmp_path)]) == 0  # nothing evaluated yet

@@ -13,11 +13,11 @@ from hydra.utils import instantiate
 from methods.ar import AR
 from methods.layerskip import LayerSkip
 from ssd_bench.command import CONF
-from ssd_bench.engine import Engine
+from ssd_bench.core.engine import Engine
+from ssd_bench.core.method import Estimate, ModelDims, Verification
+from ssd_bench.core.probe import Probe
 from ssd_bench.errors import ConfigError
-from ssd_bench.method import Estimate, ModelDims, Verification
-from ssd_bench.model import Decoder
-from ssd_bench.probe import Probe
+from ssd_bench.model.decoder import Decoder
 from tests.conftest import LAYERS
 from tests.lossless import DIMS, check_greedy, check_sampled, decode
 

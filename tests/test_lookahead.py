@@ -16,13 +16,13 @@ from omegaconf import DictConfig
 
 from methods.ar import AR
 from methods.lookahead import Lookahead, Pool, window_tree, within
-from ssd_bench.engine import SCRATCH, Generation
+from ssd_bench.core.engine import SCRATCH, Generation
+from ssd_bench.core.method import Context, Estimate, Prefill, Verification
+from ssd_bench.core.probe import Probe
+from ssd_bench.core.sampling import verify_greedy
+from ssd_bench.core.tree import TokenTree
 from ssd_bench.errors import ConfigError
-from ssd_bench.method import Context, Estimate, Prefill, Verification
-from ssd_bench.model import Decoder
-from ssd_bench.probe import Probe
-from ssd_bench.sampling import verify_greedy
-from ssd_bench.tree import TokenTree
+from ssd_bench.model.decoder import Decoder
 from tests.conftest import VOCAB
 from tests.lossless import check_greedy, check_sampled, decode, likes_zero
 

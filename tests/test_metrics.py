@@ -19,7 +19,7 @@ from rouge_score.rouge_scorer import RougeScorer
 from ssd_bench import metrics
 from ssd_bench.errors import ConfigError
 from ssd_bench.metrics import intervals
-from ssd_bench.record import Run
+from ssd_bench.records.record import Run
 from tests.synthetic import N_LAYERS, unit, write_run
 
 

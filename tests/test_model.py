@@ -10,12 +10,12 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from ssd_bench.checkpoint import Checkpoint
+from ssd_bench.core.layer_set import LayerSet
+from ssd_bench.core.tree import TokenTree
 from ssd_bench.errors import ConfigError
-from ssd_bench.kernels import native_problem, select
-from ssd_bench.layer_set import LayerSet
-from ssd_bench.model import Architecture, Decoder
-from ssd_bench.tree import TokenTree
+from ssd_bench.model.backends.select import native_problem, select
+from ssd_bench.model.checkpoint import Checkpoint
+from ssd_bench.model.decoder import Architecture, Decoder
 from tests.conftest import CONTEXT, FAMILIES, LAYERS, VOCAB
 
 Load = Callable[..., Decoder]
@@ -70,7 +70,7 @@ def test_chunked_prefill_equals_one_forward(kernels: str, decoders: Load, monkey
     decoder = decoders("qwen3", torch.float32, kernels)
     ids = tokens(100)
     whole = all_logits(decoder, ids)[-1]
-    monkeypatch.setattr("ssd_bench.model.PREFILL_CHUNK", 33)
+    monkeypatch.setattr("ssd_bench.model.decoder.PREFILL_CHUNK", 33)
     last, _ = decoder.prefill(ids, decoder.new_cache(128))
     assert (decoder.logits(last)[0] - whole).abs().max() <= TOLERANCE
 
@@ -169,7 +169,7 @@ def test_rotary_base_of_old_and_new_checkpoints(old: bool, checkpoints: dict[str
     else:
         config["rope_parameters"] = rope
     (tmp_path / "config.json").write_text(json.dumps(config))
-    from ssd_bench.rope import frequencies
+    from ssd_bench.model.rope import frequencies
 
     got, expected = (frequencies(Checkpoint(folder).config)[0] for folder in (tmp_path, source))
     assert torch.equal(got, expected) and not torch.allclose(got[1:], 1e4 ** (-torch.arange(2, 8, 2) / 8))

@@ -9,11 +9,11 @@ import torch
 
 from methods.ar import AR
 from methods.fixed_layers import FixedLayers
-from ssd_bench import model
-from ssd_bench.engine import SCRATCH, Engine
-from ssd_bench.model import Decoder
-from ssd_bench.probe import Probe
-from ssd_bench.sampling import Decoding
+from ssd_bench.core.engine import SCRATCH, Engine
+from ssd_bench.core.probe import Probe
+from ssd_bench.core.sampling import Decoding
+from ssd_bench.model import decoder as decoder_module
+from ssd_bench.model.decoder import Decoder
 from tests.conftest import CONTEXT
 
 Load = Callable[..., Decoder]
@@ -25,7 +25,7 @@ def test_predictions_are_those_of_the_whole_vocabulary(
     n: int, rows: int, decoders: Load, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """For few streams and for more than are predicted in one piece, with any slices of the LM head."""
-    monkeypatch.setattr(model, "HEAD_ROWS", rows)
+    monkeypatch.setattr(decoder_module, "HEAD_ROWS", rows)
     decoder = decoders("qwen2", torch.float32)
     states = torch.randn(3, n, decoder.arch.width, generator=torch.Generator().manual_seed(n))
     tokens, confidence = Probe(decoder, decoder.new_cache(8)).predict_confident(states)
@@ -37,7 +37,7 @@ def test_predictions_are_those_of_the_whole_vocabulary(
 
 
 def test_equal_logits_give_the_lowest_token(decoders: Load, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(model, "HEAD_ROWS", 7)
+    monkeypatch.setattr(decoder_module, "HEAD_ROWS", 7)
     decoder = decoders("llama", torch.float32)
     states = torch.zeros(60, decoder.arch.width)
     assert decoder.predict(states).tolist() == [0] * 60

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from tokenizers import processors
 from transformers import PreTrainedTokenizerFast
 
+from ssd_bench.data.prompting import encode
 from ssd_bench.errors import ConfigError
-from ssd_bench.prompting import encode
 from ssd_bench.task import Prompt
 from tests.conftest import CHAT, make_tokenizer
 

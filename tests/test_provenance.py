@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ssd_bench import provenance
-from ssd_bench.provenance import code_hash, collect, content_key
+from ssd_bench.records import provenance
+from ssd_bench.records.provenance import code_hash, collect, content_key
 
 TEXT = st.text("ab1é", max_size=4)
 LEAF = st.none() | st.booleans() | st.integers(-5, 5) | st.floats(-9, 9) | TEXT

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from ssd_bench.errors import ConfigError
-from ssd_bench.record import (
+from ssd_bench.records.record import (
     SCHEMA_VERSION,
     SCHEMAS,
     PromptRecord,

@@ -14,7 +14,7 @@ from hydra.core.global_hydra import GlobalHydra
 from ssd_bench import __main__ as program
 from ssd_bench.command import CONF
 from ssd_bench.errors import ConfigError
-from ssd_bench.record import load_run
+from ssd_bench.records.record import load_run
 from ssd_bench.replicate import cells, dry, grid, index, scale
 from tests.runs import GIVEN_LATENCY
 

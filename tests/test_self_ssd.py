@@ -18,12 +18,12 @@ from methods.ar import AR
 from methods.draft_stop import DraftStop
 from methods.layer_search import SearchSettings
 from methods.self_ssd import SelfSSD
-from ssd_bench.engine import Generation
+from ssd_bench.core.engine import Generation
+from ssd_bench.core.layer_set import LayerSet
+from ssd_bench.core.method import Calibrated, Sample, Stateful, Verification
+from ssd_bench.core.tree import TokenTree, comb
 from ssd_bench.errors import ConfigError
-from ssd_bench.layer_set import LayerSet
-from ssd_bench.method import Calibrated, Sample, Stateful, Verification
-from ssd_bench.model import Decoder
-from ssd_bench.tree import TokenTree, comb
+from ssd_bench.model.decoder import Decoder
 from tests.conftest import LAYERS, VOCAB
 from tests.lossless import DIMS, check_greedy, check_sampled, decode, engine_for
 

@@ -19,11 +19,11 @@ from methods import swift
 from methods.ar import AR
 from methods.bayesian import suggest
 from methods.swift import KAPPA, SWIFT
-from ssd_bench.layer_set import LayerSet
-from ssd_bench.method import Context, Estimate, ModelDims, Prefill, Stateful, Verification
+from ssd_bench.core.layer_set import LayerSet
+from ssd_bench.core.method import Context, Estimate, ModelDims, Prefill, Stateful, Verification
+from ssd_bench.core.probe import Probe
 from ssd_bench.metrics import tpt
-from ssd_bench.model import Decoder
-from ssd_bench.probe import Probe
+from ssd_bench.model.decoder import Decoder
 from tests.conftest import LAYERS, VOCAB
 from tests.lossless import DIMS, decode, engine_for
 

@@ -13,9 +13,9 @@ from statistics import mean
 import pytest
 from scipy import stats
 
-from ssd_bench.checkpoint import ModelSource
+from ssd_bench.data.prompts import apart, encode_all, limits
 from ssd_bench.errors import ConfigError
-from ssd_bench.prompts import apart, encode_all, limits
+from ssd_bench.model.checkpoint import ModelSource
 from ssd_bench.task import Prompt, Task
 from tasks.selection import CONTEXT
 from tasks.stream import code_order, markov_order

@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 
 from ssd_bench.metrics.intervals import Array, Measured, divide, mean_of_ratios, measure, ratio, ratio_of_ratios
-from ssd_bench.record import Run
+from ssd_bench.records.record import Run
 
 
 def of_arm(frame: pd.DataFrame, arm: str) -> pd.DataFrame:

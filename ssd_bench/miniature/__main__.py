@@ -6,8 +6,8 @@ import argparse
 import sys
 from pathlib import Path
 
-from ssd_bench.checkpoint import EMBEDDED, cache_dir
 from ssd_bench.miniature.recipe import RECIPES
+from ssd_bench.model.checkpoint import EMBEDDED, cache_dir
 
 COMMANDS = ("train", "evaluate", "samples")
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from ssd_bench.compose import task_named
+from ssd_bench.data.prompting import encode
 from ssd_bench.miniature.domains import (
     arithmetic,
     articles,
@@ -27,7 +28,6 @@ from ssd_bench.miniature.domains import (
     translation,
 )  # fmt: skip
 from ssd_bench.miniature.domains.item import Item
-from ssd_bench.prompting import encode
 from ssd_bench.task import DataSpec, Prompt
 
 if TYPE_CHECKING:

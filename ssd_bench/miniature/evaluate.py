@@ -14,17 +14,17 @@ from tqdm import tqdm
 
 from methods.ar import AR
 from methods.fixed_layers import PUBLISHED, pattern_set, published_sets
-from ssd_bench.checkpoint import Checkpoint
 from ssd_bench.compose import task_named
-from ssd_bench.engine import SCRATCH, Engine
-from ssd_bench.kernels import select
-from ssd_bench.layer_set import LayerSet
+from ssd_bench.core.engine import SCRATCH, Engine
+from ssd_bench.core.layer_set import LayerSet
+from ssd_bench.core.sampling import Decoding
 from ssd_bench.miniature import corpus
 from ssd_bench.miniature.network import Network
 from ssd_bench.miniature.recipe import RECIPES, Recipe
 from ssd_bench.miniature.sparsity import Agreement, Output, search
-from ssd_bench.model import Decoder
-from ssd_bench.sampling import Decoding
+from ssd_bench.model.backends.select import select
+from ssd_bench.model.checkpoint import Checkpoint
+from ssd_bench.model.decoder import Decoder
 
 RESULTS = "evaluation.json"
 SEED = 2  # other items than the samples'

@@ -26,13 +26,13 @@ import numpy as np
 import pandas as pd
 
 from ssd_bench import metrics
+from ssd_bench.cost.machine import Array, Machine, Profile, own_profile
+from ssd_bench.cost.roofline import Simulated, gpu_named, simulated
+from ssd_bench.cost.shapes import SHAPES, shape_named
 from ssd_bench.errors import ConfigError
-from ssd_bench.record import ARMS, Run
-from ssd_bench.replay.machine import Array, Machine, Profile, own_profile
-from ssd_bench.replay.roofline import Simulated, gpu_named, simulated
-from ssd_bench.replay.shapes import SHAPES, shape_named
+from ssd_bench.model.shape import Shape
+from ssd_bench.records.record import ARMS, Run
 from ssd_bench.replay.workload import Workload, workload
-from ssd_bench.shape import Shape
 
 MODES = ("whole", "saved", "tapped")
 """How a run verifies: every sublayer over all nodes; on saved states where it can; or whole, keeping tapped states."""

@@ -8,7 +8,7 @@ import pandas as pd
 from tabulate import tabulate
 
 from ssd_bench import metrics
-from ssd_bench.record import Run
+from ssd_bench.records.record import Run
 from ssd_bench.replay.predict import predict
 from ssd_bench.report.text import percent
 

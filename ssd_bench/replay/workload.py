@@ -8,10 +8,10 @@ import numpy as np
 import pandas as pd
 
 from ssd_bench import metrics
+from ssd_bench.core.layer_set import LayerSet
+from ssd_bench.cost.machine import Array
 from ssd_bench.errors import ConfigError
-from ssd_bench.layer_set import LayerSet
-from ssd_bench.record import Run
-from ssd_bench.replay.machine import Array
+from ssd_bench.records.record import Run
 
 COLUMNS = ("draft_ms", "verify_ms", "policy_ms")
 

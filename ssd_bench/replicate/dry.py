@@ -12,10 +12,10 @@ from omegaconf import DictConfig, OmegaConf
 from tabulate import tabulate
 
 from ssd_bench.compose import built
-from ssd_bench.replay.roofline import VALUE_BYTES, simulated
-from ssd_bench.replay.shapes import SHAPES
+from ssd_bench.cost.roofline import VALUE_BYTES, simulated
+from ssd_bench.cost.shapes import SHAPES
+from ssd_bench.model.shape import Shape
 from ssd_bench.replicate.grid import Job
-from ssd_bench.shape import Shape
 
 asked = False
 """Whether experiments are described instead of run (`--dry`)."""

@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 
 from ssd_bench import metrics
-from ssd_bench.record import Run
+from ssd_bench.records.record import Run
 from ssd_bench.replicate.cells import Made
 from ssd_bench.report.text import ABSENT, REHEARSAL, lossless, number, percent, spread
 

@@ -15,8 +15,8 @@ from matplotlib.figure import Figure, SubFigure
 from tokenizers import Tokenizer
 
 from ssd_bench import metrics
-from ssd_bench.checkpoint import EMBEDDED, cache_dir
-from ssd_bench.record import Run
+from ssd_bench.model.checkpoint import EMBEDDED, cache_dir
+from ssd_bench.records.record import Run
 from ssd_bench.replicate.cells import Replication
 from ssd_bench.report import style
 from ssd_bench.report.exhibits import figures_common as common

@@ -16,7 +16,7 @@ from matplotlib.ticker import MaxNLocator
 
 from ssd_bench import metrics
 from ssd_bench.metrics import Measured, intervals
-from ssd_bench.record import Run
+from ssd_bench.records.record import Run
 from ssd_bench.replicate.cells import Made, Replication
 from ssd_bench.report import style
 from ssd_bench.report.text import NAMES

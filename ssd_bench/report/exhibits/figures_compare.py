@@ -11,8 +11,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from ssd_bench.cost.plane import Plane, path_of, read
 from ssd_bench.replicate.cells import Replication
-from ssd_bench.replicate.plane import Plane, path_of, read
 from ssd_bench.report import style
 from ssd_bench.report.exhibits import figures_common as common
 from ssd_bench.report.exhibits.figures_common import Cannot, Cell

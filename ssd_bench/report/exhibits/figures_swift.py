@@ -9,9 +9,10 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from ssd_bench import metrics, search_store
+from ssd_bench import metrics
 from ssd_bench.metrics import Measured
-from ssd_bench.record import Run
+from ssd_bench.records import search_store
+from ssd_bench.records.record import Run
 from ssd_bench.replicate.cells import Replication
 from ssd_bench.report import style
 from ssd_bench.report.exhibits import figures_common as common

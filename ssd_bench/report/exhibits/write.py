@@ -10,7 +10,7 @@ import pandas as pd
 
 from ssd_bench.errors import ConfigError
 from ssd_bench.paper.reported import exhibits
-from ssd_bench.record import write_atomic
+from ssd_bench.records.record import write_atomic
 from ssd_bench.replicate.cells import Replication
 from ssd_bench.report.exhibits import prose, select, verdict
 from ssd_bench.report.exhibits.tables import everything, wide

@@ -4,7 +4,7 @@ from typing import Protocol
 
 from torch import Tensor
 
-from ssd_bench.kernels.arithmetic import Arithmetic
+from ssd_bench.model.backends.arithmetic import Arithmetic
 
 
 class Ops(Protocol):

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ssd_bench.core.layer_set import LayerSet
 from ssd_bench.errors import ConfigError
-from ssd_bench.layer_set import LayerSet
 
 
 @dataclass(frozen=True)

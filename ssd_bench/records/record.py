@@ -2,7 +2,7 @@
 
     runs/<run id>/run.json            header: resolved config, provenance, status; written first and last
     runs/<run id>/parts/00012-000.json   one finished unit (prompt x repeat, both arms), until the run is complete
-    runs/<run id>/{prompts,steps,layer_sets}.parquet   the tables; columns: `ssd_bench.record_schema`
+    runs/<run id>/{prompts,steps,layer_sets}.parquet   the tables; columns: `ssd_bench.records.schema`
 
 Raw values only: every derived number (M, alpha, speedup, TPT) is computed by `ssd_bench.metrics` when it is read.
 """
@@ -28,9 +28,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from ssd_bench.core.layer_set import LayerSet
 from ssd_bench.errors import ConfigError
-from ssd_bench.layer_set import LayerSet
-from ssd_bench.record_schema import (
+from ssd_bench.records.schema import (
     ARMS,
     SCHEMA_VERSION,
     SCHEMAS,

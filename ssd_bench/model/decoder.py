@@ -10,18 +10,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ssd_bench.core.method import ModelDims
 from ssd_bench.errors import ConfigError
-from ssd_bench.kernels import NODE_LIMIT
-from ssd_bench.kv_cache import BUCKET, KVCache
-from ssd_bench.method import ModelDims
-from ssd_bench.rope import frequencies, tables
-from ssd_bench.shape import Shape
+from ssd_bench.model.backends.select import NODE_LIMIT
+from ssd_bench.model.kv_cache import BUCKET, KVCache
+from ssd_bench.model.rope import frequencies, tables
+from ssd_bench.model.shape import Shape
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
-    from ssd_bench.checkpoint import Checkpoint
-    from ssd_bench.kernels import Ops
+    from ssd_bench.model.backends.interface import Ops
+    from ssd_bench.model.checkpoint import Checkpoint
 
 EMBEDDING, NORM, HEAD = "model.embed_tokens.weight", "model.norm.weight", "lm_head.weight"
 ATTENTION, MLP = (
@@ -127,7 +127,7 @@ class Decoder:
         arch: sizes.
         blocks, embedding, norm, head: weights, already on their devices.
         rope: inverse frequencies and attention scaling.
-        ops: the operators of `ssd_bench.kernels`.
+        ops: the operators of `ssd_bench.model.backends`.
     """
 
     def __init__(

@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 if TYPE_CHECKING:
-    from ssd_bench.engine import Generation
-    from ssd_bench.kv_cache import KVCache
-    from ssd_bench.latency import Latency
-    from ssd_bench.method import Method
-    from ssd_bench.model import Decoder
+    from ssd_bench.core.engine import Generation
+    from ssd_bench.core.method import Method
+    from ssd_bench.cost.latency import Latency
+    from ssd_bench.model.decoder import Decoder
+    from ssd_bench.model.kv_cache import KVCache
 
 
 @dataclass(frozen=True)
@@ -120,8 +120,8 @@ class Probe:
 
         For `prepare` only, since it takes the cache. Source: Self-SD, searching.py:55-70.
         """
-        from ssd_bench.engine import Engine  # which imports this module
-        from ssd_bench.sampling import Decoding
+        from ssd_bench.core.engine import Engine  # which imports this module
+        from ssd_bench.core.sampling import Decoding
 
         engine = Engine(self._decoder, self._cache, Decoding(max_new_tokens=new_tokens), frozenset())
         return engine.generate(method, prompt, max_steps=max_steps)

@@ -7,12 +7,10 @@ from typing import cast
 import torch
 
 from ssd_bench.errors import ConfigError
-from ssd_bench.kernels.arithmetic import Arithmetic, Level, decide, resolve, with_code
-from ssd_bench.kernels.build import BuildError, load_extension
-from ssd_bench.kernels.interface import Ops
-from ssd_bench.kernels.torch_ops import TorchOps
-
-__all__ = ["CHOICES", "NODE_LIMIT", "Arithmetic", "NativeOps", "Ops", "TorchOps", "native_problem", "select"]
+from ssd_bench.model.backends.arithmetic import Arithmetic, Level, decide, resolve, with_code
+from ssd_bench.model.backends.cpu.build import BuildError, load_extension
+from ssd_bench.model.backends.interface import Ops
+from ssd_bench.model.backends.torch import TorchOps
 
 CHOICES = ("auto", "torch", "native")
 NODE_LIMIT = 32  # beyond it a float32 GEMM on upcast weights beats the kernels, which are built for few nodes
@@ -20,10 +18,10 @@ NATIVE_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
 class NativeOps:
-    """`ssd_bench.kernels.interface.Ops` as compiled functions, of passes over few nodes; PyTorch's beyond.
+    """`interface.Ops` as compiled functions, of passes over few nodes; PyTorch's beyond.
 
     Args:
-        arithmetic: what `ssd_bench.kernels.arithmetic` decided.
+        arithmetic: what `arithmetic.decide` said.
         module: the extension of its level.
     """
 

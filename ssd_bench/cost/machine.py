@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ssd_bench.errors import ConfigError
-from ssd_bench.record import Run
+from ssd_bench.records.record import Run
 
 Array = NDArray[np.float64]
 

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ssd_bench.kernels.arithmetic import Arithmetic
+from ssd_bench.model.backends.arithmetic import Arithmetic
 
 UPCAST_ELEMENTS = 1 << 24  # most weight elements held in float32 at a time
 BRANCH_SCORES = 2**20  # scores of branches held at a time
@@ -145,10 +145,10 @@ def attend_branches(
 
 
 class TorchOps:
-    """`ssd_bench.kernels.interface.Ops`: exact in the dtype of the activations unless the arithmetic rounds inputs.
+    """`interface.Ops`: exact in the dtype of the activations unless the arithmetic rounds inputs.
 
     Args:
-        arithmetic: what `ssd_bench.kernels.arithmetic` decided.
+        arithmetic: what `arithmetic.decide` said.
     """
 
     def __init__(self, arithmetic: Arithmetic):

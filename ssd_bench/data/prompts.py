@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ssd_bench.checkpoint import Checkpoint, ModelSource
+from ssd_bench.core.method import Calibrated
+from ssd_bench.data.prompting import Encoded, encode
 from ssd_bench.errors import ConfigError
-from ssd_bench.method import Calibrated
-from ssd_bench.prompting import Encoded, encode
+from ssd_bench.model.checkpoint import Checkpoint, ModelSource
 from ssd_bench.task import Prompt
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ssd_bench.errors import ConfigError
-from ssd_bench.shape import Shape
+from ssd_bench.model.shape import Shape
 
 # From the config.json of the named repositories:
 #   layers, width, heads, KV heads, head size, intermediate, vocabulary, tied

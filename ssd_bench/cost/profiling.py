@@ -16,17 +16,17 @@ from typing import TYPE_CHECKING
 import psutil
 import torch
 
-from ssd_bench.kv_cache import KVCache
-from ssd_bench.latency import Latency, NodeTimes, fit, line
-from ssd_bench.layer_set import LayerSet
-from ssd_bench.method import Context, LayerDraft, ModelDims, Prefill, Sample, Taps, Verification
-from ssd_bench.model import Decoder
-from ssd_bench.probe import Probe
-from ssd_bench.timing import Clock
-from ssd_bench.tree import TokenTree
+from ssd_bench.core.layer_set import LayerSet
+from ssd_bench.core.method import Context, LayerDraft, ModelDims, Prefill, Sample, Taps, Verification
+from ssd_bench.core.probe import Probe
+from ssd_bench.core.timing import Clock
+from ssd_bench.core.tree import TokenTree
+from ssd_bench.cost.latency import Latency, NodeTimes, fit, line
+from ssd_bench.model.decoder import Decoder
+from ssd_bench.model.kv_cache import KVCache
 
 if TYPE_CHECKING:
-    from ssd_bench.engine import Step
+    from ssd_bench.core.engine import Step
 
 VERSION = 3  # raised when times are measured in another way
 WARMUP, REPEATS = 3, 9

@@ -1,4 +1,4 @@
-"""`python -m ssd_bench.search_store [FOLDER=runs/searches]`: the layer searches on disk, one a line.
+"""`python -m ssd_bench.records.search_store [FOLDER=runs/searches]`: the layer searches on disk, one a line.
 
 A search is a folder: `search.json` says what was searched and where (its provenance), and `evaluations.jsonl` grows by
 one line per evaluated layer set, so that a search that was killed goes on and one with a larger budget continues.
@@ -22,11 +22,11 @@ from typing import Any
 
 from tabulate import tabulate
 
-from ssd_bench import provenance
 from ssd_bench.command import tool
+from ssd_bench.core.layer_set import LayerSet
 from ssd_bench.errors import ConfigError
-from ssd_bench.layer_set import LayerSet
-from ssd_bench.record import write_atomic
+from ssd_bench.records import provenance
+from ssd_bench.records.record import write_atomic
 
 HEADER, EVALUATIONS, LOCK = "search.json", "evaluations.jsonl", ".lock"
 DEFAULT = Path("runs", "searches")

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ssd_bench.core.tree import TokenTree
 from ssd_bench.errors import ConfigError
-from ssd_bench.tree import TokenTree
 
 
 @dataclass(frozen=True)

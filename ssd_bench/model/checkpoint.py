@@ -15,8 +15,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ssd_bench.data.prompting import TEMPLATES
 from ssd_bench.errors import ConfigError
-from ssd_bench.prompting import TEMPLATES
 
 if TYPE_CHECKING:
     import torch
@@ -29,7 +29,7 @@ KINDS = ("F64", "F32", "F16", "BF16")
 NOT_WEIGHTS = ("rotary_emb.inv_freq",)
 """Ends of names of tensors in old checkpoints that are derived from the config."""
 
-EMBEDDED = Path(__file__).with_name("miniature") / "weights"
+EMBEDDED = Path(__file__).parents[1] / "miniature" / "weights"
 
 
 def cache_dir() -> Path:
@@ -304,7 +304,7 @@ def _dequantise(source: Path, target: Path) -> None:
 
 
 def main() -> None:
-    """`python -m ssd_bench.checkpoint`: convert the small model's weights, so that runs start at once."""
+    """`python -m ssd_bench.model.checkpoint`: convert the small model's weights, so that runs start at once."""
     from hydra import compose, initialize
     from hydra.utils import instantiate
 

@@ -21,7 +21,10 @@ from typing import Any
 
 CODE_PACKAGES = ("ssd_bench", "methods", "tasks")
 
-READERS = tuple(f"ssd_bench/{part}" for part in ("report", "paper", "metrics", "replicate", "replay"))
+READERS = (
+    *(f"ssd_bench/{room}" for room in ("report", "paper", "metrics", "replicate", "replay")),
+    *(f"ssd_bench/cost/{file}.py" for file in ("machine", "plane", "roofline", "shapes")),
+)
 """Code that only reads records: changing it makes no finished run stale, so it is left out of the code hash."""
 
 SOURCE_SUFFIXES = (".py", ".pyi", ".c", ".cc", ".cpp", ".cu", ".cuh", ".h", ".hpp", ".metal")

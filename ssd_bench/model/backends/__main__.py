@@ -1,4 +1,4 @@
-"""`python -m ssd_bench.kernels [all]`: builds the native kernels and prints ok, or why they cannot be built.
+"""`python -m ssd_bench.model.backends [all]`: builds the native kernels and prints ok, or why they cannot be built.
 
 For the level of this CPU that is used by default, or for all that it has.
 """
@@ -6,8 +6,8 @@ For the level of this CPU that is used by default, or for all that it has.
 import sys
 import time
 
-from ssd_bench.kernels import native_problem
-from ssd_bench.kernels.arithmetic import available, resolve, with_code
+from ssd_bench.model.backends.arithmetic import available, resolve, with_code
+from ssd_bench.model.backends.select import native_problem
 
 for level in dict.fromkeys(map(with_code, available() if sys.argv[1:] == ["all"] else [resolve("auto")])):
     start = time.perf_counter()

@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from ssd_bench.layer_set import LayerSet
+from ssd_bench.core.layer_set import LayerSet
 
 SCHEMA_VERSION = 1
 """Raised whenever a column or a key of run.json changes its meaning."""

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
-    from ssd_bench.layer_set import LayerSet
-    from ssd_bench.probe import Probe
-    from ssd_bench.tree import TokenTree
+    from ssd_bench.core.layer_set import LayerSet
+    from ssd_bench.core.probe import Probe
+    from ssd_bench.core.tree import TokenTree
 
 
 @dataclass(frozen=True)

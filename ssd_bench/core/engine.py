@@ -12,14 +12,14 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from ssd_bench.kv_cache import KVCache
-from ssd_bench.layer_set import LayerSet
-from ssd_bench.method import Context, Estimate, LayerDraft, Method, Prefill, Verification
-from ssd_bench.model import Decoder, Nodes
-from ssd_bench.probe import Probe
-from ssd_bench.sampling import Decoding, draw, verify_greedy, verify_sampled, warp
-from ssd_bench.timing import Clock, Mark
-from ssd_bench.tree import TokenTree, comb
+from ssd_bench.core.layer_set import LayerSet
+from ssd_bench.core.method import Context, Estimate, LayerDraft, Method, Prefill, Verification
+from ssd_bench.core.probe import Probe
+from ssd_bench.core.sampling import Decoding, draw, verify_greedy, verify_sampled, warp
+from ssd_bench.core.timing import Clock, Mark
+from ssd_bench.core.tree import TokenTree, comb
+from ssd_bench.model.decoder import Decoder, Nodes
+from ssd_bench.model.kv_cache import KVCache
 
 SCRATCH = 160  # cache rows beyond the longest sequence, so that a tree's siblings find room at its end as well
 

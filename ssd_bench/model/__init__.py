@@ -1,0 +1,1 @@
+"""One decoder and one cache, and what runs their passes."""

@@ -1,0 +1,1 @@
+"""Who runs a pass: compiled kernels for CPUs, or PyTorch anywhere."""

@@ -1,0 +1,1 @@
+"""Compiled operations for CPUs."""
