@@ -38,8 +38,8 @@ def make_code(folder: Path, repeats: int = 10) -> str:
     units = [synthetic.unit(i, repeat) for i in range(4) for repeat in range(repeats)]
     synthetic.write_run(folder / "code", units, run_id="code", model=MINIATURE, task={"metric": "pass@1"})
     path = folder / "code" / "run.json"
-    header = json.loads(path.read_text()) | {"scores": {"ar": {}, "method": {}}}
-    path.write_text(json.dumps(header))
+    header = json.loads(path.read_text(encoding="utf-8")) | {"scores": {"ar": {}, "method": {}}}
+    path.write_text(json.dumps(header), encoding="utf-8")
     return "code"
 
 

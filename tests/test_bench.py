@@ -30,7 +30,7 @@ def test_bench_writes_its_figures(
         "hardware.dtype=float32", "hardware.threads=1",
     ]  # fmt: skip
     with initialize_config_dir(str(CONF), version_base="1.3"):
-        written = json.loads(module.bench(compose("config", overrides=options)).read_text())
+        written = json.loads(module.bench(compose("config", overrides=options)).read_text(encoding="utf-8"))
     assert written["ar_over_hf"] == pytest.approx(written["ar_tokens_per_s"] / written["hf_generate_tokens_per_s"])
     assert written["same_output"] == written["prompts"] == 2
     assert written["step_ms"].keys() == {"16", "32", "64"} and written["step_ms"]["16"].keys() == {"1", "8"}

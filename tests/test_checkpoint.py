@@ -29,7 +29,9 @@ def test_an_unreachable_hub_names_what_works_offline(monkeypatch: pytest.MonkeyP
 
 
 def test_a_folder_without_weights_is_refused(checkpoints: dict[str, Path], tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text((checkpoints["llama"] / "config.json").read_text())
+    (tmp_path / "config.json").write_text(
+        (checkpoints["llama"] / "config.json").read_text(encoding="utf-8"), encoding="utf-8"
+    )
     with pytest.raises(ConfigError, match="safetensors"):
         _ = Checkpoint(tmp_path).shards
 
@@ -40,7 +42,9 @@ def test_missing_tensors_are_named(checkpoints: dict[str, Path], tmp_path: Path)
     tensors = load_file(checkpoints["llama"] / "model.safetensors")
     del tensors["model.layers.2.mlp.up_proj.weight"]
     save_file(tensors, tmp_path / "model.safetensors")
-    (tmp_path / "config.json").write_text((checkpoints["llama"] / "config.json").read_text())
+    (tmp_path / "config.json").write_text(
+        (checkpoints["llama"] / "config.json").read_text(encoding="utf-8"), encoding="utf-8"
+    )
     with pytest.raises(ConfigError, match=r"layers\.2\.mlp\.up_proj"):
         Decoder.load(Checkpoint(tmp_path), torch.float32, [torch.device("cpu")], select("cpu", torch.float32, "torch"))
 
@@ -52,15 +56,17 @@ def test_shards_are_read_from_their_files(checkpoints: dict[str, Path], tmp_path
     index = {name: f"part-{i % 3}.safetensors" for i, name in enumerate(sorted(tensors))}
     for part in set(index.values()):
         save_file({n: t for n, t in tensors.items() if index[n] == part}, tmp_path / part)
-    (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": index}))
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": index}), encoding="utf-8")
     read = Checkpoint(tmp_path).read(sorted(tensors), torch.float32)
     assert all(torch.equal(read[name], tensors[name]) for name in tensors)
 
 
 def test_eos_ids_follow_generation_config(checkpoints: dict[str, Path], tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text((checkpoints["llama"] / "config.json").read_text())
+    (tmp_path / "config.json").write_text(
+        (checkpoints["llama"] / "config.json").read_text(encoding="utf-8"), encoding="utf-8"
+    )
     assert Checkpoint(tmp_path).eos_ids == {2}
-    (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": [7, 9]}))
+    (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": [7, 9]}), encoding="utf-8")
     assert Checkpoint(tmp_path).eos_ids == {7, 9}
 
 

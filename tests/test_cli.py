@@ -46,7 +46,7 @@ def run(model: Path, runs: Path, *options: str, extra_path: Path | None = None) 
         cwd=ROOT,
         env=environment(extra_path),
         capture_output=True,
-        text=True,
+        encoding="utf-8",
         timeout=300,
     )
 
@@ -115,7 +115,7 @@ def test_kill_and_restart_give_the_same_record(
     for attempt in range(5):
         process = subprocess.Popen(
             command(small_checkpoint, tmp_path, *SHORT), cwd=ROOT, env=environment(), stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE, text=True,
+            stderr=subprocess.PIPE, encoding="utf-8",
         )  # fmt: skip
         assert process.stderr is not None
         stop_after = attempt % 3  # finished prompts to wait for before a random wait and the kill
@@ -152,10 +152,10 @@ class EveryOther(AR):
 
 
 def test_a_new_method_is_one_file_and_one_yaml(small_checkpoint: Path, tmp_path: Path) -> None:
-    (tmp_path / "my_methods.py").write_text(METHOD)
+    (tmp_path / "my_methods.py").write_text(METHOD, encoding="utf-8")
     (tmp_path / "conf" / "method").mkdir(parents=True)
     (tmp_path / "conf" / "method" / "every_other.yaml").write_text(
-        "_target_: my_methods.EveryOther\nname: every_other\ndraft_len: 2\n"
+        "_target_: my_methods.EveryOther\nname: every_other\ndraft_len: 2\n", encoding="utf-8"
     )
     runs = tmp_path / "runs"
     options = (
@@ -172,7 +172,7 @@ def test_a_new_method_is_one_file_and_one_yaml(small_checkpoint: Path, tmp_path:
         cwd=ROOT,
         env=environment(),
         capture_output=True,
-        text=True,
+        encoding="utf-8",
     )
     assert report.returncode == 0 and "every_other" in report.stdout
 
@@ -180,7 +180,7 @@ def test_a_new_method_is_one_file_and_one_yaml(small_checkpoint: Path, tmp_path:
 def test_multirun_makes_one_run_per_combination(small_checkpoint: Path, tmp_path: Path) -> None:
     line = command(small_checkpoint, tmp_path, "method=ar,fixed_layers", "limit=1", "decode.max_new_tokens=6")
     line.insert(3, "--multirun")
-    done = subprocess.run(line, cwd=ROOT, env=environment(), capture_output=True, text=True)
+    done = subprocess.run(line, cwd=ROOT, env=environment(), capture_output=True, encoding="utf-8")
     assert done.returncode == 0, done.stderr
     assert sorted(load_run(path).header["method"] for path in find_runs(tmp_path)) == ["ar", "fixed_layers"]
 
@@ -208,7 +208,11 @@ def test_wandb_offline_logs_the_run(small_checkpoint: Path, tmp_path: Path) -> N
 
 def test_help_shows_every_group_and_choice() -> None:
     shown = subprocess.run(
-        [sys.executable, "-m", "ssd_bench", "--help"], cwd=ROOT, env=environment(), capture_output=True, text=True
+        [sys.executable, "-m", "ssd_bench", "--help"],
+        cwd=ROOT,
+        env=environment(),
+        capture_output=True,
+        encoding="utf-8",
     ).stdout
     for group in ("model", "method", "task", "data", "hardware", "decode"):
         for choice in (ROOT / "conf" / group).glob("*.yaml"):
@@ -299,8 +303,8 @@ def test_bad_input_in_a_process_of_its_own(no_weights: Path, tmp_path: Path) -> 
 def test_an_unsupported_architecture_is_refused(
     no_weights: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config = json.loads((no_weights / "config.json").read_text()) | {"model_type": "gpt2"}
-    (no_weights / "config.json").write_text(json.dumps(config))
+    config = json.loads((no_weights / "config.json").read_text(encoding="utf-8")) | {"model_type": "gpt2"}
+    (no_weights / "config.json").write_text(json.dumps(config), encoding="utf-8")
     assert "model_type" in failed(capsys, monkeypatch, command(no_weights, tmp_path / "runs"))
 
 
@@ -354,10 +358,13 @@ def test_weights_that_would_be_read_in_part_are_refused(
     """Of copies of the miniature; before any tensor is read."""
     folder = tmp_path / "model"
     shutil.copytree(EMBEDDED / "miniature", folder)
-    tensors, config = load_file(folder / "model.safetensors"), json.loads((folder / "config.json").read_text())
+    tensors, config = (
+        load_file(folder / "model.safetensors"),
+        json.loads((folder / "config.json").read_text(encoding="utf-8")),
+    )
     shape(tensors, config)
     save_file(tensors, folder / "model.safetensors")
-    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
     monkeypatch.setattr(Checkpoint, "read", lambda *_: pytest.fail("weights were read"))
     assert named in failed(capsys, monkeypatch, command(folder, tmp_path / "runs"))
     assert not (tmp_path / "runs").exists()
@@ -366,7 +373,7 @@ def test_weights_that_would_be_read_in_part_are_refused(
 def test_an_adapter_beside_a_model_is_refused(
     no_weights: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (no_weights / "adapter_config.json").write_text("{}")
+    (no_weights / "adapter_config.json").write_text("{}", encoding="utf-8")
     assert "adapter_config.json" in failed(capsys, monkeypatch, command(no_weights, tmp_path / "runs"))
 
 
@@ -381,7 +388,7 @@ def test_a_bad_data_line_is_named(
     no_weights: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "gsm8k.jsonl").write_text(
-        '{"id": "a", "question": "q?", "answer": "#### 1"}\n{"id": "b", "question": "q?"}\n'
+        '{"id": "a", "question": "q?", "answer": "#### 1"}\n{"id": "b", "question": "q?"}\n', encoding="utf-8"
     )
     message = failed(capsys, monkeypatch, command(no_weights, tmp_path / "runs", "data=local", f"data.root={tmp_path}"))
     assert "gsm8k.jsonl:2" in message and "answer" in message

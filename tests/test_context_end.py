@@ -24,9 +24,9 @@ def short_context(small_checkpoint: Path, tmp_path_factory: pytest.TempPathFacto
     folder = tmp_path_factory.mktemp("short") / "model"
     shutil.copytree(small_checkpoint, folder)
     for name in ("config.json", "generation_config.json"):
-        content = json.loads((folder / name).read_text())
+        content = json.loads((folder / name).read_text(encoding="utf-8"))
         content.pop("eos_token_id")
-        (folder / name).write_text(json.dumps(content | {"max_position_embeddings": CONTEXT}))
+        (folder / name).write_text(json.dumps(content | {"max_position_embeddings": CONTEXT}), encoding="utf-8")
     return folder
 
 
@@ -52,7 +52,7 @@ def test_aime_with_32k_new_tokens_ends_at_the_context(method: str, short_context
 
 def test_a_prompt_as_long_as_the_context_is_refused_before_anything_loads(short_context: Path, tmp_path: Path) -> None:
     text = json.dumps({"id": "long", "problem": "what is 1 + 1 " * 200, "answer": "2"})
-    (tmp_path / "aime24.jsonl").write_text(text + "\n")
+    (tmp_path / "aime24.jsonl").write_text(text + "\n", encoding="utf-8")
     options = ("task=aime24", "data=local", f"data.root={tmp_path}", *local_model(short_context))
     with pytest.raises(ConfigError, match=r"prompt='long' .*at most 899 tokens \(context 900\).*aime24 does not clip"):
         planned(tmp_path, *options)

@@ -29,7 +29,9 @@ GOOD = {"id": "a", "question": "1+1?", "answer": "#### 2"}
 
 def write(folder: Path, *lines: str | Mapping[str, object]) -> Path:
     path = folder / "toy.jsonl"
-    path.write_text("".join((line if isinstance(line, str) else json.dumps(line)) + "\n" for line in lines))
+    path.write_text(
+        "".join((line if isinstance(line, str) else json.dumps(line)) + "\n" for line in lines), encoding="utf-8"
+    )
     return path
 
 
@@ -144,7 +146,7 @@ def hub_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     table = {"question": ["q0", "q1"], "answer": ["#### 1", "#### 2"], "extra": ["x", "y"]}
     pyarrow.parquet.write_table(pyarrow.table(table), folder / "main" / "test-00000-of-00001.parquet")
     card = {"configs": [{"config_name": "main", "data_files": [{"split": "test", "path": "main/test-*"}]}]}
-    (folder / "README.md").write_text(f"---\n{json.dumps(card)}\n---\n# Toy\n")
+    (folder / "README.md").write_text(f"---\n{json.dumps(card)}\n---\n# Toy\n", encoding="utf-8")
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
     return folder
 
@@ -211,7 +213,7 @@ def test_hub_in_offline_mode_is_refused_at_once(tmp_path: Path) -> None:
         f"HubSource().rows(DataSpec('toy', ('question',), {HUB}))"
     )
     offline = os.environ | {"HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path)}
-    done = subprocess.run([sys.executable, "-c", code], cwd=REPO, env=offline, capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-c", code], cwd=REPO, env=offline, capture_output=True, encoding="utf-8")
     assert done.returncode == 1
     assert "ConfigError: data='hub (openai/gsm8k main test)' cannot be used" in done.stderr
     assert "data=local data.root=DIR" in done.stderr

@@ -37,14 +37,14 @@ def repository(folder: Path, files: Mapping[str, Rows], card: Mapping[str, Any] 
         if path.suffix == ".parquet":
             pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), path)
         elif path.suffix == ".csv":
-            with path.open("w", newline="") as file:
+            with path.open("w", newline="", encoding="utf-8") as file:
                 writer = csv.DictWriter(file, list(rows[0]))
                 writer.writeheader()
                 writer.writerows(rows)
         else:
-            path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+            path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     if card is not None:
-        (folder / "README.md").write_text(f"---\n{json.dumps(card)}\n---\n# A data set\n")
+        (folder / "README.md").write_text(f"---\n{json.dumps(card)}\n---\n# A data set\n", encoding="utf-8")
     return folder
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -27,7 +28,9 @@ SAMPLE = SampleSource().root
 
 def rows(path: Path, *content: object) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join((row if isinstance(row, str) else json.dumps(row)) + "\n" for row in content))
+    path.write_text(
+        "".join((row if isinstance(row, str) else json.dumps(row)) + "\n" for row in content), encoding="utf-8"
+    )
     return path
 
 
@@ -52,7 +55,7 @@ def test_arguments_that_cannot_work(arguments: Sequence[str], capsys: pytest.Cap
 
 def test_help_in_a_process_of_its_own() -> None:
     line = [sys.executable, "-m", "ssd_bench.data", "--help"]
-    done = subprocess.run(line, cwd=ROOT, capture_output=True, text=True)
+    done = subprocess.run(line, cwd=ROOT, env=os.environ | {"PYTHONUTF8": "1"}, capture_output=True, encoding="utf-8")
     assert done.returncode == 0 and "list | fetch TASK… | check DIR [TASK…]" in done.stdout and not done.stderr
 
 

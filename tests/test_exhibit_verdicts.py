@@ -152,7 +152,7 @@ def test_names_of_files_are_those_of_the_experiments(filled: dict[tuple[str, str
 
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
+    (tmp_path / "file").write_text("", encoding="utf-8")
     with pytest.raises(ConfigError, match="a directory that can be written"):
         write.write_tables([], tmp_path / "file", {})
 

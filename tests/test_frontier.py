@@ -144,7 +144,7 @@ def test_a_plane_is_read_as_written(tmp_path: Path) -> None:
     made = Plane("m", "t", 4, "beam of 2", 9, 70, 12.5, (1.0, 1.1), points[1:], points)
     path = plane.write(tmp_path, made)
     assert plane.read(path) == made
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"chosen": 1}))
+    path.write_text(json.dumps(json.loads(path.read_text(encoding="utf-8")) | {"chosen": 1}), encoding="utf-8")
     with pytest.raises(ConfigError, match=r"frontier=.*m\.t\.json"):
         plane.read(path)
 

@@ -40,7 +40,7 @@ def task() -> Task:
 def prompts(task: Task, tmp_path_factory: pytest.TempPathFactory) -> list[Prompt]:
     folder: Path = tmp_path_factory.mktemp("humaneval")
     rows = [{"id": row["task_id"]} | {key: row[key] for key in ("prompt", "test", "entry_point")} for row in problems()]
-    (folder / "humaneval.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (folder / "humaneval.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     return list(task.prompts(LocalSource(folder), "plain", None, 0))
 
 

@@ -378,7 +378,7 @@ def test_no_compiler_is_one_line(tmp_path: Path) -> None:
             [sys.executable, "-m", "ssd_bench.model.backends"],
             env=env,
             capture_output=True,
-            text=True,
+            encoding="utf-8",
             timeout=60,
             check=True,
         )

@@ -109,7 +109,9 @@ def test_measured_once_and_kept_unless_the_machine_was_busy(
     assert all(
         min(times.attn_intercept_ms + times.attn_slope_ms, times.mlp_ms, times.rest_ms) > 0 for times in first.passes
     )
-    path.write_text('{"t_mlp_ms": 1.0, "t_attn_slope_ms": 0.0, "t_attn_intercept_ms": 1.0, "points": []}')
+    path.write_text(
+        '{"t_mlp_ms": 1.0, "t_attn_slope_ms": 0.0, "t_attn_intercept_ms": 1.0, "points": []}', encoding="utf-8"
+    )
     first = profiling.cached(decoder, cache, path)  # a file from before passes were measured does not count
     assert first.passes
     monkeypatch.setattr(profiling, "measure", lambda *a: pytest.fail("measured again"))

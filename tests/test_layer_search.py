@@ -229,7 +229,7 @@ def test_found_again_by_origin_and_prompts(probe: Probe, quick: None) -> None:
 
 def test_artifact_says_where_it_comes_from(probe: Probe, quick: None) -> None:
     found = search(SMALL, probe, SAMPLES, "a b/c")
-    header = json.loads((found.path / search_store.HEADER).read_text())
+    header = json.loads((found.path / search_store.HEADER).read_text(encoding="utf-8"))
     assert found.name.startswith("tiny-a-b-c-") and found.name.endswith(header["content_key"][:10])
     assert {"model", "weights", "task", "domain", "dtype", "machine", "seed", "settings", "latency"} <= set(header)
     assert header["provenance"]["code"]["sha256"] and header["prompts"] == 2

@@ -18,7 +18,7 @@ from ssd_bench.model.decoder import Decoder
 from tests.lossless import check_greedy
 from tests.runs import CPU
 
-README = (Path(__file__).parents[1] / "methods" / "README.md").read_text()
+README = (Path(__file__).parents[1] / "methods" / "README.md").read_text(encoding="utf-8")
 
 
 def block(language: str) -> str:
@@ -28,9 +28,9 @@ def block(language: str) -> str:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    (tmp_path / "prompt_lookup.py").write_text(block("python"))
+    (tmp_path / "prompt_lookup.py").write_text(block("python"), encoding="utf-8")
     (tmp_path / "method").mkdir()
-    (tmp_path / "method" / "prompt_lookup.yaml").write_text(block("yaml"))
+    (tmp_path / "method" / "prompt_lookup.yaml").write_text(block("yaml"), encoding="utf-8")
     monkeypatch.syspath_prepend(tmp_path)
     return tmp_path
 
@@ -46,7 +46,7 @@ def test_the_example_runs_by_its_command(folder: Path) -> None:
     assert name == "python"
     made = subprocess.run(
         [sys.executable, *arguments, "decode.max_new_tokens=24", f"runs_dir={folder / 'runs'}", *CPU],
-        capture_output=True, text=True, env=os.environ | {"PYTHONPATH": str(folder)}, cwd=CONF.parent,
+        capture_output=True, encoding="utf-8", env=os.environ | {"PYTHONPATH": str(folder)}, cwd=CONF.parent,
     )  # fmt: skip
     assert made.returncode == 0, made.stderr
     assert "prompt_lookup on gsm8k" in made.stdout and re.search(r"lossless.*4/4", made.stdout)

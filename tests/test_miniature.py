@@ -102,7 +102,7 @@ def test_long_samples_are_long_and_every_subject_of_math_occurs() -> None:
 
 
 def _rows(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text().splitlines()]
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
 def test_a_split_depends_on_the_content_alone() -> None:
@@ -277,14 +277,14 @@ def test_a_killed_training_goes_on_where_it_was(
     assert logged == [f"{loss:.5f}" for loss in losses]
     again = Network.load(tmp_path / "out", SIZE)
     torch.testing.assert_close(again.qkv, whole.network.qkv.bfloat16().float())
-    summary = json.loads((tmp_path / "out" / SUMMARY).read_text())
+    summary = json.loads((tmp_path / "out" / SUMMARY).read_text(encoding="utf-8"))
     assert summary["recipe"]["name"] == "small" and summary["tokens"] == whole.log[-1]["tokens"]
 
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_the_weights_are_those_of_the_log(name: str) -> None:
     folder = EMBEDDED / name
-    summary = json.loads((folder / SUMMARY).read_text())
+    summary = json.loads((folder / SUMMARY).read_text(encoding="utf-8"))
     weights = (folder / "model.safetensors").read_bytes()
     assert hashlib.sha256(weights).hexdigest() == summary["weights_sha256"] and len(weights) <= 12e6
     assert summary["recipe"] == json.loads(json.dumps(RECIPES[name].as_dict())) and summary["parameters"] <= 6e6
@@ -301,7 +301,7 @@ def test_a_retraining_reproduces_the_logged_losses(tokenizer: PreTrainedTokenize
 
 
 def test_the_sets_found_are_published_by_task() -> None:
-    found = json.loads((EMBEDDED / "miniature" / RESULTS).read_text())["domains"]
+    found = json.loads((EMBEDDED / "miniature" / RESULTS).read_text(encoding="utf-8"))["domains"]
     n_layers = RECIPES["miniature"].size.n_layers
     for entry in found.values():
         assert published_set(f"ssd-bench/miniature/{entry['task']}", n_layers).skipped == set(entry["skipped"])
@@ -311,7 +311,7 @@ def test_the_sets_found_are_published_by_task() -> None:
 def test_the_miniature_answers_a_sample_as_its_evaluation_says(tokenizer: PreTrainedTokenizerBase) -> None:
     """The committed weights, by the project's engine, on the first held-out queries."""
     folder = EMBEDDED / "miniature"
-    stated = json.loads((folder / RESULTS).read_text())["domains"]["sql"]["score"]
+    stated = json.loads((folder / RESULTS).read_text(encoding="utf-8"))["domains"]["sql"]["score"]
     _, score, outputs = Writer(folder).answers("sql", 20, evaluation=True)
     assert score == pytest.approx(stated, abs=0.25)
     agreement = Agreement(Network.load(folder, RECIPES["miniature"].size), outputs)

@@ -161,14 +161,14 @@ def test_blocks_spread_over_devices(checkpoints: dict[str, Path], decoders: Load
 def test_rotary_base_of_old_and_new_checkpoints(old: bool, checkpoints: dict[str, Path], tmp_path: Path) -> None:
     """rope_theta at the top level (transformers 4) and in rope_parameters (5) give the same frequencies."""
     source = checkpoints["llama3_rope"]
-    config = json.loads((source / "config.json").read_text())
+    config = json.loads((source / "config.json").read_text(encoding="utf-8"))
     rope = config.pop("rope_parameters")
     if old:
         config["rope_theta"] = rope.pop("rope_theta")
         config["rope_scaling"] = rope
     else:
         config["rope_parameters"] = rope
-    (tmp_path / "config.json").write_text(json.dumps(config))
+    (tmp_path / "config.json").write_text(json.dumps(config), encoding="utf-8")
     from ssd_bench.model.rope import frequencies
 
     got, expected = (frequencies(Checkpoint(folder).config)[0] for folder in (tmp_path, source))
@@ -179,7 +179,9 @@ def test_pytorch_bin_checkpoints_load(checkpoints: dict[str, Path], tmp_path: Pa
     from safetensors.torch import load_file
 
     torch.save(load_file(checkpoints["qwen2"] / "model.safetensors"), tmp_path / "pytorch_model.bin")
-    (tmp_path / "config.json").write_text((checkpoints["qwen2"] / "config.json").read_text())
+    (tmp_path / "config.json").write_text(
+        (checkpoints["qwen2"] / "config.json").read_text(encoding="utf-8"), encoding="utf-8"
+    )
     decoder = Decoder.load(
         Checkpoint(tmp_path), torch.float64, [torch.device("cpu")], select("cpu", torch.float64, "torch")
     )

@@ -206,7 +206,7 @@ def test_an_exhibit_says_what_it_is(text: str) -> None:
 def test_the_audit_is_a_part_of_the_page(text: str, out: Path) -> None:
     checks = audit.audit()
     assert html.escape(audit.summary(checks)) in text
-    assert (out / "audit.md").read_text() == audit.markdown(checks)
+    assert (out / "audit.md").read_text(encoding="utf-8") == audit.markdown(checks)
     for paper in reported.PAPERS:
         told = audit.told(checks)
         body = article(text, f"audit_{write.stem(paper, '')}")
@@ -277,7 +277,7 @@ def test_a_damaged_record_costs_its_own_figure_only(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
+    (tmp_path / "file").write_text("", encoding="utf-8")
     with pytest.raises(ConfigError, match="a directory that can be written"):
         page_write.write_replication([], tmp_path / "file")
 
@@ -301,7 +301,7 @@ def browsed(address: str, width: int) -> dict[str, Any]:
     assert CHROMIUM is not None
     command = [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", f"--window-size={width},800"]
     command += ["--virtual-time-budget=10000", "--dump-dom", address]
-    dumped = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
+    dumped = subprocess.run(command, capture_output=True, encoding="utf-8", timeout=120, check=True).stdout
     found = re.search(r'data-found="([^"]*)"', dumped)
     assert found is not None, dumped[:500]
     return dict(json.loads(html.unescape(found[1])))
@@ -312,7 +312,7 @@ def browsed(address: str, width: int) -> dict[str, Any]:
 def test_the_page_in_a_browser(text: str, tmp_path: Path, width: int) -> None:
     """A window has at least 500 pixels, so a phone's is a frame."""
     (tmp_path / "probed.html").write_text(text.replace("<style>", f"{PROBE}<style>", 1), encoding="utf-8")
-    (tmp_path / "frame.html").write_text(FRAME.replace("WIDTH", str(width)))
+    (tmp_path / "frame.html").write_text(FRAME.replace("WIDTH", str(width)), encoding="utf-8")
     name = "probed" if width > 500 else "frame"
     found = browsed((tmp_path / f"{name}.html").as_uri(), max(width, 500))
     assert found.pop("errors") == [] and found.pop("small") == 0

@@ -120,14 +120,14 @@ def test_parse_setting() -> None:
 )
 def test_numbers_refuses_a_row_by_file_and_line(row: str, message: str, tmp_path: Path) -> None:
     path = tmp_path / "numbers.csv"
-    path.write_text("\n".join([HEADER, ROW, row, ""]))
+    path.write_text("\n".join([HEADER, ROW, row, ""]), encoding="utf-8")
     with pytest.raises(ConfigError, match=message):
         reported.numbers(path)
 
 
 def test_numbers_refuses_another_header(tmp_path: Path) -> None:
     path = tmp_path / "numbers.csv"
-    path.write_text("paper,value\n")
+    path.write_text("paper,value\n", encoding="utf-8")
     with pytest.raises(ConfigError, match=r"numbers\.csv:1 header"):
         reported.numbers(path)
 
@@ -136,5 +136,5 @@ def test_loading_needs_no_torch() -> None:
     code = (
         "import sys, ssd_bench.paper.reported as r; r.results(); print(sorted({'torch', 'scipy'} & set(sys.modules)))"
     )
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, encoding="utf-8", check=True)
     assert run.stdout.strip() == "[]"

@@ -268,7 +268,7 @@ def test_command_prints_and_writes_the_audit(tmp_path: Path, capsys: pytest.Capt
     printed = capsys.readouterr().out
     assert "1180 comparisons: 1042 consistent" in printed
     assert max(map(len, printed.split("1180")[0].splitlines())) <= module.WIDTH
-    page = (out / "audit.md").read_text()
+    page = (out / "audit.md").read_text(encoding="utf-8")
     for paper in ("knapspec", "knn-ssd", "swift", "swift-v1", "conflayers"):
         assert f"\n## {paper}\n" in page
     assert len(pd.read_csv(out / "audit.csv")) == 1180
@@ -277,6 +277,6 @@ def test_command_prints_and_writes_the_audit(tmp_path: Path, capsys: pytest.Capt
 def test_command_refuses_what_it_cannot_use(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["table=2"]) == 2
     assert "each of out=" in capsys.readouterr().err
-    (tmp_path / "file").write_text("")
+    (tmp_path / "file").write_text("", encoding="utf-8")
     assert main([f"out={tmp_path / 'file'}"]) == 2
     assert main(["--help"]) == 0

@@ -76,11 +76,11 @@ def test_the_code_hash_sees_sources_and_extra_files_but_not_readers(
     monkeypatch.setattr(provenance, "_package_dir", lambda name: tmp_path / name)
     seen: set[str] = set()
     for name in ("methods/a.py", "ssd_bench/a.py", "ssd_bench/a.cpp", "ssd_bench/a.py"):
-        (tmp_path / name).write_text(f"x = {len(seen)}")
+        (tmp_path / name).write_text(f"x = {len(seen)}", encoding="utf-8")
         seen.add(code_hash())
     assert len(seen) == 4
     for name in ("ssd_bench/report/tables.py", "ssd_bench/notes.txt"):
-        (tmp_path / name).write_text("x = 1")
+        (tmp_path / name).write_text("x = 1", encoding="utf-8")
         assert code_hash() in seen
     assert code_hash([tmp_path / "ssd_bench/notes.txt"]) not in seen
 
@@ -103,7 +103,7 @@ def test_git_state_tells_commit_and_changes(tmp_path: Path) -> None:
     package = tmp_path / "ssd_bench"
     package.mkdir()
     assert provenance._git_state(package) == {"git_sha": None, "git_dirty": None}
-    (package / "__init__.py").write_text("")
+    (package / "__init__.py").write_text("", encoding="utf-8")
 
     def git(*arguments: str) -> None:
         who = ["-c", "user.name=t", "-c", "user.email=t@t", "-c", "commit.gpgsign=false"]
@@ -116,5 +116,5 @@ def test_git_state_tells_commit_and_changes(tmp_path: Path) -> None:
     clean = provenance._git_state(package)
     assert len(clean["git_sha"]) == 40
     assert clean["git_dirty"] is False
-    (package / "new.py").write_text("")
+    (package / "new.py").write_text("", encoding="utf-8")
     assert provenance._git_state(package) == {"git_sha": clean["git_sha"], "git_dirty": True}

@@ -212,7 +212,9 @@ def test_two_writers_of_one_run_are_refused_until_the_first_lets_go(tmp_path: Pa
     with RunWriter(tmp_path / "run", header()):
         with pytest.raises(ConfigError, match="another process is writing"):
             RunWriter(tmp_path / "run", header())
-        other = subprocess.run([sys.executable, "-c", script, str(tmp_path / "run")], capture_output=True, text=True)
+        other = subprocess.run(
+            [sys.executable, "-c", script, str(tmp_path / "run")], capture_output=True, encoding="utf-8"
+        )
         assert "another process is writing" in other.stderr
     RunWriter(tmp_path / "run", header()).close()
 
@@ -253,7 +255,7 @@ def test_another_key_or_machine_cannot_resume(tmp_path: Path) -> None:
 
 
 def test_a_directory_that_cannot_be_written_is_named(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
+    (tmp_path / "file").write_text("", encoding="utf-8")
     with pytest.raises(ConfigError) as caught:
         RunWriter(tmp_path / "file" / "run", header())
     assert caught.value.field == "runs_dir"
@@ -261,14 +263,14 @@ def test_a_directory_that_cannot_be_written_is_named(tmp_path: Path) -> None:
 
 def test_damage_newer_schemas_and_unfinished_runs_are_named(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", [unit(0)])
-    content = json.loads((run.path / "run.json").read_text())
+    content = json.loads((run.path / "run.json").read_text(encoding="utf-8"))
     (run.path / "steps.parquet").write_bytes(b"PAR1 no more")
     with pytest.raises(ConfigError, match=r"steps\.parquet"):
         load_run(run.path)
-    (run.path / "run.json").write_text(json.dumps(content | {"schema_version": SCHEMA_VERSION + 1}))
+    (run.path / "run.json").write_text(json.dumps(content | {"schema_version": SCHEMA_VERSION + 1}), encoding="utf-8")
     with pytest.raises(ConfigError, match="newer ssd-bench"):
         load_run(run.path)
-    (run.path / "run.json").write_text('{"status": "comp')
+    (run.path / "run.json").write_text('{"status": "comp', encoding="utf-8")
     with pytest.raises(ConfigError, match=r"run\.json.*damaged"):
         read_header(run.path)
     assert find_runs(tmp_path) == [run.path]  # listed, so that whoever loads it hears of the damage

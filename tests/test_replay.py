@@ -250,8 +250,8 @@ def test_every_gpu_of_the_papers_loads_with_its_source() -> None:
     assert simulated_names() == names
     for name in names:
         path = CONF / "hardware" / f"{name}.yaml"
-        assert asdict(roofline.gpu_named(name)) == yaml.safe_load(path.read_text())["latency"]
-        assert "data sheet" in path.read_text() or "whitepaper" in path.read_text()
+        assert asdict(roofline.gpu_named(name)) == yaml.safe_load(path.read_text(encoding="utf-8"))["latency"]
+        assert "data sheet" in path.read_text(encoding="utf-8") or "whitepaper" in path.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(
@@ -294,10 +294,10 @@ def test_shapes(tmp_path: Path) -> None:
         "intermediate_size": 96,
         "vocab_size": 9,
     }
-    config.write_text(json.dumps(sizes))
+    config.write_text(json.dumps(sizes), encoding="utf-8")
     assert shape_named(str(config)) == Shape(2, 64, 4, 4, 16, 96, 9)
     for text in ("{}", "[]", "no JSON"):
-        config.write_text(text)
+        config.write_text(text, encoding="utf-8")
         with pytest.raises(ConfigError, match="model"):
             shape_named(str(config))
 

@@ -50,7 +50,7 @@ def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     for module, name, text in ((grid, NAME, TINY), (scale, "mini", MINI)):
         folder = tmp_path / module.__name__
         folder.mkdir()
-        (folder / f"{name}.yaml").write_text(text)
+        (folder / f"{name}.yaml").write_text(text, encoding="utf-8")
         monkeypatch.setattr(module, "FOLDER", folder)
     grid.load.cache_clear()
     scale.load.cache_clear()
@@ -81,7 +81,7 @@ def test_a_grid_is_a_product_in_the_papers_names(folders: Path) -> None:
     ],
 )
 def test_a_file_that_is_no_experiment_is_refused(old: str, new: str, message: str, folders: Path) -> None:
-    (grid.FOLDER / f"{NAME}.yaml").write_text(TINY.replace(old, new))
+    (grid.FOLDER / f"{NAME}.yaml").write_text(TINY.replace(old, new), encoding="utf-8")
     with pytest.raises(ConfigError, match=message):
         grid.load(NAME)
     with pytest.raises(ConfigError, match=r"experiment='none' .*one of swift_table2"):
@@ -125,7 +125,9 @@ def test_a_sweep_runs_distinct_jobs_once_and_says_which_run_is_which_cells(
     assert run(monkeypatch, *options, "--dry") == 0
     assert "6 cells, 4 distinct runs" in capsys.readouterr().out and not runs.exists()
     # a value that cannot work is one failed cell, not the end
-    (grid.FOLDER / f"{NAME}.yaml").write_text(TINY.replace("method.context_window=16", "method.context_window=0"))
+    (grid.FOLDER / f"{NAME}.yaml").write_text(
+        TINY.replace("method.context_window=16", "method.context_window=0"), encoding="utf-8"
+    )
     grid.load.cache_clear()
     quick = ("hardware.warmup=0", "hardware.threads=1", GIVEN_LATENCY, "task.shots=0")
     assert run(monkeypatch, *options, *quick) == 2
@@ -173,6 +175,6 @@ def test_an_experiment_without_a_sweep_says_how(
 def test_a_damaged_index_is_named(tmp_path: Path) -> None:
     path = index.write(tmp_path, NAME, "mini", [index.Cell({"model": "m"}, ["a=1"], "run", None)])
     assert index.read(path)[2] == [index.Cell({"model": "m"}, ["a=1"], "run", None)]
-    path.write_text(json.dumps({"experiment": NAME}))
+    path.write_text(json.dumps({"experiment": NAME}), encoding="utf-8")
     with pytest.raises(ConfigError, match=r"swift_table2\.mini\.json.*damaged"):
         cells.replications(tmp_path)

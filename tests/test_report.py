@@ -51,7 +51,7 @@ def runs_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_run(root / "d", units, run_id="run-d", task={"name": "other/task", "metric": None})
     write_run(root / "e", [records[1:] for records in units], run_id="run-e", method="del")
     (root / "f").mkdir()
-    (root / "f" / "run.json").write_text('{"status": "running", "schema_version": 1}')
+    (root / "f" / "run.json").write_text('{"status": "running", "schema_version": 1}', encoding="utf-8")
     return root
 
 
@@ -81,13 +81,13 @@ def test_the_report_writes_and_prints_every_task(runs_dir: Path, printed: str) -
     assert {path.name for path in (runs_dir / "report").iterdir()} == names
     for path in (runs_dir / "report").iterdir():
         assert str(path) in printed
-    assert (runs_dir / "report" / "toy.md").read_text() in printed
+    assert (runs_dir / "report" / "toy.md").read_text(encoding="utf-8") in printed
     assert (runs_dir / "report" / "toy.png").read_bytes().startswith(b"\x89PNG")
     assert (runs_dir / "report" / "toy.pdf").read_bytes().startswith(b"%PDF")
 
 
 def test_comparable_runs_share_a_table_under_one_ar_row(runs_dir: Path, printed: str) -> None:
-    text = (runs_dir / "report" / "toy.md").read_text()
+    text = (runs_dir / "report" / "toy.md").read_text(encoding="utf-8")
     assert text.count("\n## ") == 2
     first, second = text.split("\n## ")[1:]
     head, *rows = markdown_rows(first)
@@ -113,7 +113,7 @@ def test_comparable_runs_share_a_table_under_one_ar_row(runs_dir: Path, printed:
 
 
 def test_the_csv_holds_the_same_rows_unrounded(runs_dir: Path, printed: str) -> None:
-    with open(runs_dir / "report" / "toy.csv", newline="") as file:
+    with open(runs_dir / "report" / "toy.csv", newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     assert [row["method"] for row in rows] == ["ar", "knapspec", "swift", "del", "ar", "clasp"]
     assert len({row["group"] for row in rows}) == 2
@@ -125,13 +125,13 @@ def test_the_csv_holds_the_same_rows_unrounded(runs_dir: Path, printed: str) -> 
 
 def test_the_overview_has_every_method_and_task(runs_dir: Path, printed: str) -> None:
     """The speedups of the tasks' own tables; runs without AR, and methods that did not run, have a dash."""
-    text = (runs_dir / "report" / "README.md").read_text()
+    text = (runs_dir / "report" / "README.md").read_text(encoding="utf-8")
     assert text in printed
     head, *rows = markdown_rows(text)
     assert head == ["method", "other/task", "toy"]
     cells = {row[0]: row[1:] for row in rows}
     assert set(cells) == {"knapspec", "swift", "clasp", "del"} and cells["del"] == ["–", "–"]
-    for _, *row in markdown_rows((runs_dir / "report" / "toy.md").read_text()):
+    for _, *row in markdown_rows((runs_dir / "report" / "toy.md").read_text(encoding="utf-8")):
         if row[0] in cells and row[0] != "del":
             assert cells[row[0]][1] == row[6]
 
@@ -140,7 +140,7 @@ def test_a_method_that_ran_twice_names_its_runs(tmp_path: Path) -> None:
     for name in "ab":
         write_run(tmp_path / name, [unit(i) for i in range(3)], run_id=f"run-{name}")
     assert main([f"runs_dir={tmp_path}"]) == 0
-    cell = markdown_rows((tmp_path / "report" / "README.md").read_text())[1][1]
+    cell = markdown_rows((tmp_path / "report" / "README.md").read_text(encoding="utf-8"))[1][1]
     assert "(run-a); " in cell and cell.endswith("(run-b)")
 
 
@@ -178,7 +178,7 @@ def test_nothing_to_report_and_bad_options_exit_with_2(
     assert "runs_dir=, out=" in capsys.readouterr().err
     assert main(["--help"]) == 0
     write_run(tmp_path / "runs" / "a", [unit(0)])
-    (tmp_path / "file").write_text("")
+    (tmp_path / "file").write_text("", encoding="utf-8")
     assert main(["out=file/report"]) == 2
     assert "out=" in capsys.readouterr().err
 

@@ -128,13 +128,13 @@ def test_a_program_that_reaches_its_end_passes(source: str) -> None:
 )
 def test_files_elsewhere_are_out_of_reach(attack: str, tmp_path: Path) -> None:
     secret = tmp_path / "secret"
-    secret.write_text("secret")
+    secret.write_text("secret", encoding="utf-8")
     before = secret.stat()
     places = {"folder": str(tmp_path), "secret": str(secret), "new": str(tmp_path / "new")}
     attack = "import os\n" + attack.format(**places)
     assert not passes(attack)
     assert passes(_swallowed(attack))
-    assert list(tmp_path.iterdir()) == [secret] and secret.read_text() == "secret"
+    assert list(tmp_path.iterdir()) == [secret] and secret.read_text(encoding="utf-8") == "secret"
     after = secret.stat()
     assert (after.st_mode, after.st_mtime_ns, after.st_nlink) == (before.st_mode, before.st_mtime_ns, before.st_nlink)
 
@@ -237,7 +237,9 @@ def _children() -> set[int]:
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
-                parents[int(entry.name)] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+                parents[int(entry.name)] = int(
+                    (entry / "stat").read_text(encoding="utf-8").rpartition(")")[2].split()[1]
+                )
                 if os.readlink(entry / "cwd").endswith("(deleted)"):
                     found.add(int(entry.name))
             except OSError:
@@ -279,7 +281,7 @@ def test_the_parent_keeps_its_environment_and_folder() -> None:
 
 @pytest.fixture
 def problem(tmp_path: Path) -> LocalSource:
-    (tmp_path / "humaneval.jsonl").write_text(json.dumps(FUNCTION) + "\n")
+    (tmp_path / "humaneval.jsonl").write_text(json.dumps(FUNCTION) + "\n", encoding="utf-8")
     return LocalSource(tmp_path)
 
 

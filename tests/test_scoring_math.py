@@ -314,7 +314,7 @@ def test_a_program_that_does_not_start_is_an_error() -> None:
 def run(program: str) -> list[int]:
     """The numbers that a program prints, which begins with a scorer that has answered once."""
     program = f"import os\nfrom tests.test_scoring_math import fake\nscorer = fake()\nscorer.item('2', '1')\n{program}"
-    made = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=REPO, check=False)
+    made = subprocess.run([sys.executable, "-c", program], capture_output=True, encoding="utf-8", cwd=REPO, check=False)
     assert made.stdout, made.stderr
     return [int(word) for word in made.stdout.split()]
 

@@ -76,7 +76,7 @@ def computed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, An
     environment = os.environ | {"HF_HOME": str(folder / "cache"), "HF_HUB_OFFLINE": "1", "HF_EVALUATE_OFFLINE": "1"}
     made = subprocess.run(
         [sys.executable, "-c", PROGRAM], input=json.dumps([str(MODULES), calls]), cwd=folder, env=environment,
-        capture_output=True, text=True, check=False,
+        capture_output=True, encoding="utf-8", check=False,
     )  # fmt: skip
     assert made.returncode == 0, made.stderr
     found: dict[str, dict[str, Any]] = json.loads(made.stdout.splitlines()[-1])

@@ -93,7 +93,7 @@ def test_weights_that_cannot_be_converted_name_the_folder(monkeypatch: pytest.Mo
 def test_text_files_name_their_encoding() -> None:
     """Left to the locale, a file written on one machine cannot be read on another."""
     silent = []
-    for package in ("ssd_bench", "methods", "tasks", "hydra_plugins"):
+    for package in ("ssd_bench", "methods", "tasks", "hydra_plugins", "tests"):
         for file in (ROOT / package).rglob("*.py"):
             calls = [n for n in ast.walk(ast.parse(file.read_text(encoding="utf-8"))) if isinstance(n, ast.Call)]
             silent += [f"{file}:{call.lineno}" for call in calls if by_locale(call)]

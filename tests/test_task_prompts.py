@@ -48,7 +48,7 @@ SUMMARIZE = "Summarize the following text:\n\nOne.\n\nTwo.\n\nSummary:"
 
 def folder(root: Path, files: Mapping[str, Rows]) -> LocalSource:
     for name, rows in files.items():
-        (root / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        (root / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     return LocalSource(root)
 
 
