@@ -10,7 +10,7 @@ import pytest
 
 from ssd_bench.core.engine import SCRATCH
 from ssd_bench.core.layer_set import LayerSet
-from ssd_bench.core.probe import Probe
+from ssd_bench.core.probe import ModelProbe
 from ssd_bench.cost import profiling
 from ssd_bench.cost.latency import Latency, NodeTimes, fit
 from ssd_bench.errors import ConfigError
@@ -74,7 +74,7 @@ def test_steps_that_profile_are_those_with_room_for_the_whole_proposal(
 ) -> None:
     monkeypatch.setattr(profiling, "ROUNDS", 2)
     decoder = decoders()
-    probe = Probe(decoder, decoder.new_cache(60 + SCRATCH))
+    probe = ModelProbe(decoder, decoder.new_cache(60 + SCRATCH))
     proposals = profiling._proposals(decoder.arch.n_layers, [1, 4, 64])
     found = profiling._steps(probe, proposals, profiling._LoadWatch())
     sizes = {name: {(step.draft_len, step.tree_nodes) for step in steps} for name, steps in found.items()}
@@ -104,11 +104,11 @@ def test_measured_once_and_kept_unless_the_machine_was_busy(
     first = profiling.cached(decoder, cache, path)
     assert not first.loaded and first.t_mlp_ms > 0 and first.points[-1][0] == cache.capacity - 1
     assert [times.nodes for times in first.passes] == list(profiling.NODES)
-    assert first.draft_rest_ms > 0 and first.draft_start_ms >= 0
-    assert min(first.tree_token_ms, first.tree_node_ms) >= 0
-    assert all(
-        min(times.attn_intercept_ms + times.attn_slope_ms, times.mlp_ms, times.rest_ms) > 0 for times in first.passes
-    )
+    # a busy machine may make a difference of two times nothing, but none negative
+    assert min(first.draft_rest_ms, first.draft_start_ms, first.tree_token_ms, first.tree_node_ms) >= 0
+    for times in first.passes:
+        parts = (times.attn_slope_ms, times.attn_intercept_ms, times.mlp_ms, times.rest_ms)
+        assert min(parts) >= 0 and sum(parts) > 0
     path.write_text(
         '{"t_mlp_ms": 1.0, "t_attn_slope_ms": 0.0, "t_attn_intercept_ms": 1.0, "points": []}', encoding="utf-8"
     )
