@@ -33,11 +33,11 @@ from methods.arms import Arm, Array, Choice, Costs, Prior, optimistic, promises,
 from methods.fixed_layers import pattern_set
 from methods.knapsack import Agreement, Knapsack, weights
 from ssd_bench.core.layer_set import LayerSet
-from ssd_bench.core.method import Context, Estimate, LayerDraft, ModelDims, Prefill, Sample, Taps, Verification
-from ssd_bench.core.probe import Probe
+from ssd_bench.core.method import Context, Estimate, LayerDraft, Prefill, Probe, Sample, Taps, Verification
 from ssd_bench.core.tree import TokenTree
 from ssd_bench.cost.latency import Latency
 from ssd_bench.errors import ConfigError, refuse
+from ssd_bench.model.shape import ModelDims
 
 # AR steps, as on the miniature (less on larger models): keeping one state of one token, collecting what was kept
 TAPPED, COLLECTED = 0.005, 0.7

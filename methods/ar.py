@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ssd_bench.core.method import Context, Estimate, ModelDims, Prefill, Sample, Taps, Verification
-from ssd_bench.core.probe import Probe
+from ssd_bench.core.method import Context, Estimate, Prefill, Probe, Sample, Taps, Verification
 from ssd_bench.core.tree import TokenTree
+from ssd_bench.model.shape import ModelDims
 
 
 class AR:

@@ -42,10 +42,10 @@ from torch import Tensor
 
 from methods.swift import BOUNDS, K_SETS
 from ssd_bench.core.layer_set import LayerSet
-from ssd_bench.core.method import Context, Estimate, LayerDraft, ModelDims, Prefill, Sample, Taps, Verification
-from ssd_bench.core.probe import Probe
+from ssd_bench.core.method import Context, Estimate, LayerDraft, Prefill, Probe, Sample, Taps, Verification
 from ssd_bench.errors import ConfigError, refuse
 from ssd_bench.metrics import tpt
+from ssd_bench.model.shape import ModelDims
 
 Array = NDArray[np.floating[Any]]
 

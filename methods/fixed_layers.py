@@ -8,9 +8,9 @@ from functools import cache
 from pathlib import Path
 
 from ssd_bench.core.layer_set import LayerSet
-from ssd_bench.core.method import Context, Estimate, LayerDraft, ModelDims, Prefill, Sample, Taps, Verification
-from ssd_bench.core.probe import Probe
+from ssd_bench.core.method import Context, Estimate, LayerDraft, Prefill, Probe, Sample, Taps, Verification
 from ssd_bench.errors import ConfigError
+from ssd_bench.model.shape import ModelDims
 
 PUBLISHED = Path(__file__).with_name("published_layer_sets.json")
 PATTERNS = ("uniform", "attention", "mlp", "exit")

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from methods.similarity import directions, mean_cosine
 from ssd_bench.core.layer_set import LayerSet
-from ssd_bench.core.probe import Probe
+from ssd_bench.core.method import Probe
 from ssd_bench.cost.latency import Latency
 
 Columns = NDArray[np.int64]

@@ -28,9 +28,9 @@ from torch import Tensor
 from methods.draft_stop import DraftStop
 from methods.layer_search import SearchSettings, named_set, search
 from ssd_bench.core.layer_set import LayerSet
-from ssd_bench.core.method import Context, Estimate, LayerDraft, ModelDims, Prefill, Sample, Taps, Verification
-from ssd_bench.core.probe import Probe
+from ssd_bench.core.method import Context, Estimate, LayerDraft, Prefill, Probe, Sample, Taps, Verification
 from ssd_bench.errors import ConfigError, refuse
+from ssd_bench.model.shape import ModelDims
 
 ANCHORS = ("centroids_per_task", "nearest_samples", "global_kmeans")
 POOLING = ("mean", "last_token")

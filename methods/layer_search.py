@@ -38,10 +38,10 @@ from methods.bayesian import suggest
 from methods.draft_stop import DraftStop
 from methods.fixed_layers import published_set
 from ssd_bench.core.layer_set import LayerSet
-from ssd_bench.core.method import Context, Estimate, LayerDraft, ModelDims, Prefill, Sample, Taps, Verification
-from ssd_bench.core.probe import Probe
+from ssd_bench.core.method import Context, Estimate, LayerDraft, Prefill, Probe, Sample, Taps, Verification
 from ssd_bench.cost.latency import Latency
 from ssd_bench.errors import ConfigError, refuse
+from ssd_bench.model.shape import ModelDims
 from ssd_bench.records import provenance, search_store
 from ssd_bench.records.search_store import Artifact, Evaluation
 

@@ -14,9 +14,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ssd_bench.core.layer_set import LayerSet
-from ssd_bench.core.method import Context, Estimate, LayerDraft, ModelDims, Prefill, Sample, Taps, Verification
-from ssd_bench.core.probe import Probe
+from ssd_bench.core.method import Context, Estimate, LayerDraft, Prefill, Probe, Sample, Taps, Verification
 from ssd_bench.errors import ConfigError
+from ssd_bench.model.shape import ModelDims
 
 
 class LayerSkip:

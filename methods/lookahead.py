@@ -30,10 +30,10 @@ import random
 from collections.abc import Sequence
 
 from ssd_bench.core.engine import SCRATCH
-from ssd_bench.core.method import Context, Estimate, ModelDims, Prefill, Sample, Taps, Verification
-from ssd_bench.core.probe import Probe
+from ssd_bench.core.method import Context, Estimate, Prefill, Probe, Sample, Taps, Verification
 from ssd_bench.core.tree import TokenTree
 from ssd_bench.errors import ConfigError, refuse
+from ssd_bench.model.shape import ModelDims
 
 CAPS = ("code", "full")
 

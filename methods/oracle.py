@@ -17,9 +17,9 @@ from tqdm import tqdm
 from methods.draft_stop import DraftStop
 from methods.layer_search import Objective, SearchSettings
 from ssd_bench.core.layer_set import LayerSet
-from ssd_bench.core.method import Context, Estimate, LayerDraft, ModelDims, Prefill, Sample, Taps, Verification
-from ssd_bench.core.probe import Probe
+from ssd_bench.core.method import Context, Estimate, LayerDraft, Prefill, Probe, Sample, Taps, Verification
 from ssd_bench.errors import ConfigError, refuse
+from ssd_bench.model.shape import ModelDims
 
 
 class Oracle:

@@ -22,9 +22,9 @@ from collections.abc import Mapping, Sequence
 from methods.draft_stop import DraftStop
 from methods.layer_search import SearchSettings, named_set, search
 from ssd_bench.core.layer_set import LayerSet
-from ssd_bench.core.method import Context, Estimate, LayerDraft, ModelDims, Prefill, Sample, Taps, Verification
-from ssd_bench.core.probe import Probe
+from ssd_bench.core.method import Context, Estimate, LayerDraft, Prefill, Probe, Sample, Taps, Verification
 from ssd_bench.errors import refuse
+from ssd_bench.model.shape import ModelDims
 
 SEARCH_ON = ("all", "first")
 

@@ -35,10 +35,10 @@ from numpy.typing import NDArray
 
 from methods.bayesian import suggest
 from ssd_bench.core.layer_set import LayerSet
-from ssd_bench.core.method import Context, Estimate, LayerDraft, ModelDims, Prefill, Sample, Taps, Verification
-from ssd_bench.core.probe import Probe
+from ssd_bench.core.method import Context, Estimate, LayerDraft, Prefill, Probe, Sample, Taps, Verification
 from ssd_bench.errors import ConfigError, refuse
 from ssd_bench.metrics import tpt
+from ssd_bench.model.shape import ModelDims
 
 BOUNDS = (0.95, 0.8, 0.5, 0.0)  # of the drafted token's probability (§4.2)
 K_SETS = {"paper": (1, 3, 5, 10), "code_greedy": (3, 5, 8, 10), "code_sample": (1, 3, 5, 10), "chain": (1, 1, 1, 1)}

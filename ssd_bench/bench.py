@@ -28,8 +28,8 @@ from methods.ar import AR
 from methods.knapspec import KnapSpec
 from ssd_bench.command import command
 from ssd_bench.core.engine import Engine
-from ssd_bench.core.method import Method
-from ssd_bench.core.probe import Probe
+from ssd_bench.core.method import Method, Probe
+from ssd_bench.core.probe import ModelProbe
 from ssd_bench.core.sampling import Decoding
 from ssd_bench.cost import profiling
 from ssd_bench.model.decoder import PREFILL_CHUNK, Decoder
@@ -60,7 +60,7 @@ def bench(cfg: DictConfig) -> Path:
     hardware = planned.hardware
     loaded = load_engine(planned, planned.dims.context)
     decoder, cache = loaded.decoder, loaded.cache
-    engine = Engine(decoder, cache, Decoding(max_new_tokens=NEW_TOKENS), frozenset())
+    engine = Engine(decoder, cache, Decoding(max_new_tokens=NEW_TOKENS), frozenset(), loaded.probe)
     results: dict[str, Any] = {
         "model": planned.dims.name, "dtype": hardware.dtype_name, "device": hardware.label,
         "threads": hardware.threads, **decoder.ops.arithmetic.named(),
@@ -197,8 +197,7 @@ def _contexts(engine: Engine) -> dict[str, Any]:
 def _policy(planned: Plan, engine: Engine) -> dict[str, Any]:
     """KnapSpec at its paper's interval over a long output: share of its policy, and the time of one search."""
     method = planned.method
-    long = Engine(engine.decoder, engine.cache, Decoding(max_new_tokens=POLICY_TOKENS), frozenset())
-    long.probe.latency = engine.probe.latency
+    long = Engine(engine.decoder, engine.cache, Decoding(max_new_tokens=POLICY_TOKENS), frozenset(), engine.probe)
     made = long.generate(method, planned.encoded[0].ids)
     policy = [step.policy_ms for step in made.steps]
     events = [step.policy_ms for step in made.steps if step.estimate is not None]
@@ -208,7 +207,7 @@ def _policy(planned: Plan, engine: Engine) -> dict[str, Any]:
     }  # fmt: skip
 
 
-class _Counting(Probe):
+class _Counting(ModelProbe):
     """A probe that notes every sublayer that it applies, and to how many tokens over all branches."""
 
     def __init__(self, decoder: Decoder, cache: KVCache):

@@ -21,8 +21,8 @@ from methods.ar import AR
 from ssd_bench.compose import built
 from ssd_bench.core import lossless
 from ssd_bench.core.engine import SCRATCH, Engine, Generation
-from ssd_bench.core.method import Calibrated, Illustrated, Method, ModelDims, Sample, Stateful
-from ssd_bench.core.probe import Origin
+from ssd_bench.core.method import Calibrated, Illustrated, Method, Origin, Sample, Stateful
+from ssd_bench.core.probe import ModelProbe
 from ssd_bench.core.sampling import Decoding
 from ssd_bench.cost import profiling
 from ssd_bench.cost.latency import Latency
@@ -36,6 +36,7 @@ from ssd_bench.model.backends.select import select
 from ssd_bench.model.checkpoint import Checkpoint, ModelSource, cache_dir
 from ssd_bench.model.decoder import Decoder, architecture
 from ssd_bench.model.kv_cache import BUCKET
+from ssd_bench.model.shape import ModelDims
 from ssd_bench.progress import Progress
 from ssd_bench.records import provenance
 from ssd_bench.records.record import PromptRecord, PromptRow, RunWriter, StepRow, is_complete, load_run, save_arrays
@@ -219,7 +220,7 @@ def load_engine(plan: Plan, capacity: int | None = None) -> Engine:
         # what the prompts need is there before the first is timed; answers longer than a bucket make it grow
         longest = max(len(encoded.ids) for encoded in plan.encoded)
         cache.reserve(cache.capacity if capacity else min(longest + BUCKET, cache.capacity))
-    return Engine(decoder, cache, plan.decoding, plan.checkpoint.eos_ids)
+    return Engine(decoder, cache, plan.decoding, plan.checkpoint.eos_ids, ModelProbe(decoder, cache))
 
 
 def _scores(plan: Plan, writer: RunWriter) -> dict[str, dict[str, float]]:
@@ -359,8 +360,7 @@ def _profile_path(plan: Plan, rows: int) -> Path:
 def _warm_up(plan: Plan, engine: Engine) -> None:
     """Short generations that touch every shape; the method warms up as a copy, so that it learns nothing from them."""
     short = Decoding(**plan.config["decode"] | {"max_new_tokens": min(WARMUP_TOKENS, max(plan.new_tokens))})
-    warm = Engine(engine.decoder, engine.cache, short, engine.eos_ids)
-    warm.probe.latency = engine.probe.latency
+    warm = Engine(engine.decoder, engine.cache, short, engine.eos_ids, engine.probe)
     prompt = min((e.ids for e in plan.encoded), key=len)
     method: Method = built(OmegaConf.create(plan.config), "method")
     method.check(plan.dims)

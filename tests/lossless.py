@@ -12,11 +12,12 @@ from scipy.stats import chi2_contingency
 
 from methods.ar import AR
 from ssd_bench.core.engine import SCRATCH, Engine, Generation
-from ssd_bench.core.method import Calibrated, Method, ModelDims, Sample
-from ssd_bench.core.probe import Origin
+from ssd_bench.core.method import Calibrated, Method, Origin, Sample
+from ssd_bench.core.probe import ModelProbe
 from ssd_bench.core.sampling import Decoding
 from ssd_bench.cost.latency import Latency
 from ssd_bench.model.decoder import Decoder
+from ssd_bench.model.shape import ModelDims
 from tests.conftest import CONTEXT, LAYERS, VOCAB
 
 Load = Callable[..., Decoder]
@@ -31,7 +32,8 @@ _sampled: dict[tuple[int, int], torch.Tensor] = {}
 def engine_for(decoder: Decoder, positions: int, new: int, eos: frozenset[int], **options: object) -> Engine:
     """An engine with a made-up latency profile."""
     decoding = Decoding(max_new_tokens=new, **options)  # type: ignore[arg-type]
-    engine = Engine(decoder, decoder.new_cache(positions + SCRATCH), decoding, eos)
+    cache = decoder.new_cache(positions + SCRATCH)
+    engine = Engine(decoder, cache, decoding, eos, ModelProbe(decoder, cache))
     engine.probe.latency = Latency(0.5, 1e-3, 0.5)
     return engine
 

@@ -20,12 +20,13 @@ from methods.adaptive import Adaptive
 from methods.arms import Arm, Costs, Prior, optimistic, rehearse, throughput
 from methods.knapsack import Knapsack
 from ssd_bench.core.layer_set import LayerSet
-from ssd_bench.core.method import Context, LayerDraft, ModelDims, Prefill, Verification
+from ssd_bench.core.method import Context, LayerDraft, Prefill, Verification
 from ssd_bench.core.tree import TokenTree
 from ssd_bench.cost.latency import Latency, NodeTimes
 from ssd_bench.errors import ConfigError
 from ssd_bench.metrics import tpt
 from ssd_bench.model.decoder import Decoder
+from ssd_bench.model.shape import ModelDims
 from tests.conftest import LAYERS, VOCAB
 from tests.lossless import DIMS, check_greedy, check_sampled, engine_for
 from tests.test_knapspec import history, rerun

@@ -15,10 +15,11 @@ from torch import Tensor
 
 from methods.asd import ASD, similarities
 from ssd_bench.core.layer_set import LayerSet
-from ssd_bench.core.method import Context, LayerDraft, ModelDims, Prefill, Taps, Verification
+from ssd_bench.core.method import Context, LayerDraft, Prefill, Taps, Verification
 from ssd_bench.core.tree import TokenTree
 from ssd_bench.errors import ConfigError
 from ssd_bench.model.decoder import Decoder
+from ssd_bench.model.shape import ModelDims
 from tests.conftest import CONTEXT, LAYERS, VOCAB
 from tests.lossless import DIMS, check_greedy, check_sampled, decode
 

@@ -21,12 +21,13 @@ from methods.ar import AR
 from methods.clasp import CLaSp, choose
 from methods.similarity import directions, mean_cosine
 from ssd_bench.core.layer_set import LayerSet
-from ssd_bench.core.method import Context, Estimate, ModelDims, Prefill, Verification
-from ssd_bench.core.probe import Probe
+from ssd_bench.core.method import Context, Estimate, Prefill, Probe, Verification
+from ssd_bench.core.probe import ModelProbe
 from ssd_bench.errors import ConfigError
 from ssd_bench.model.backends.select import select
 from ssd_bench.model.checkpoint import Checkpoint
 from ssd_bench.model.decoder import Decoder
+from ssd_bench.model.shape import ModelDims
 from tests.conftest import LAYERS, SIZES, VOCAB, rope, save_model
 from tests.lossless import DIMS, FAMILIES, check_greedy, check_sampled, decode
 
@@ -69,7 +70,7 @@ def last_token(decoder: Decoder, seed: int = 0) -> tuple[Tensor, Probe]:
     rows = decoder.new_cache(64)
     _, states = decoder.prefill(ids, rows, range(0, 2 * decoder.arch.n_layers + 1, 2))
     assert states is not None
-    return states[:, -1], Probe(decoder, rows)
+    return states[:, -1], ModelProbe(decoder, rows)
 
 
 def block(probe: Probe, b: int, stream: Tensor) -> Tensor:
@@ -235,7 +236,7 @@ def test_the_search_sees_the_last_accepted_token(decoders: Load) -> None:
         tokens = torch.tensor((prompt + run.output)[:length])
         _, states = decoder.prefill(tokens, rows, range(0, 2 * LAYERS + 1, 2))
         assert states is not None
-        assert choose(states[:, -1], 1, length - 1, Probe(decoder, rows)).layer_set == layer_set
+        assert choose(states[:, -1], 1, length - 1, ModelProbe(decoder, rows)).layer_set == layer_set
 
 
 @pytest.mark.parametrize("interval", [1, 3, 128])

@@ -23,12 +23,13 @@ from methods import conflayers
 from methods.ar import AR
 from methods.conflayers import ConfLayers, Rule, confidence, entropies
 from ssd_bench.core.layer_set import LayerSet
-from ssd_bench.core.method import Context, ModelDims, Stateful
-from ssd_bench.core.probe import Probe
+from ssd_bench.core.method import Context, Probe, Stateful
+from ssd_bench.core.probe import ModelProbe
 from ssd_bench.errors import ConfigError
 from ssd_bench.model.backends.select import select
 from ssd_bench.model.checkpoint import Checkpoint
 from ssd_bench.model.decoder import Decoder
+from ssd_bench.model.shape import ModelDims
 from tests.conftest import LAYERS, SIZES, VOCAB, rope, save_model
 from tests.lossless import check_greedy, check_sampled, decode, engine_for
 
@@ -112,7 +113,7 @@ def test_probe_logits_are_the_heads(norm: bool, decoders: Load) -> None:
     for dtype in (torch.float64, torch.bfloat16):
         decoder = decoders("qwen2", dtype)
         streams = torch.randn(2, 3, decoder.arch.width, generator=torch.Generator().manual_seed(1), dtype=torch.float32)
-        logits = Probe(decoder, decoder.new_cache(8)).logits(streams, norm)
+        logits = ModelProbe(decoder, decoder.new_cache(8)).logits(streams, norm)
         read = streams.to(decoder.act_dtype)
         if norm:
             read = F.rms_norm(read, decoder.norm.shape, decoder.norm, decoder.arch.eps)

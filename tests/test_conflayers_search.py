@@ -13,12 +13,12 @@ from torch import Tensor
 
 from methods.conflayers import ConfLayers, Rule
 from ssd_bench.core.layer_set import LayerSet
-from ssd_bench.core.method import Estimate, ModelDims, Prefill, Verification
-from ssd_bench.core.probe import Probe
+from ssd_bench.core.method import Estimate, Prefill, Probe, Verification
 from ssd_bench.core.tree import TokenTree
 from ssd_bench.cost.latency import Latency
 from ssd_bench.errors import ConfigError
 from ssd_bench.metrics import tpt
+from ssd_bench.model.shape import ModelDims
 
 BLOCKS = 8
 DIMS = ModelDims("eight", BLOCKS, 100_000, 256, 61)

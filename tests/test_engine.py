@@ -13,6 +13,7 @@ from methods.ar import AR
 from ssd_bench.core.engine import SCRATCH, Engine, Generation
 from ssd_bench.core.layer_set import LayerSet
 from ssd_bench.core.method import Context, LayerDraft, Method, Taps
+from ssd_bench.core.probe import ModelProbe
 from ssd_bench.core.sampling import Decoding, verify_greedy, verify_sampled, warp
 from ssd_bench.core.tree import TokenTree, comb
 from ssd_bench.model.backends.select import native_problem
@@ -66,7 +67,7 @@ def decode(
 ) -> Generation:  # fmt: skip
     cache = decoder.new_cache((context or len(prompt) + new) + SCRATCH)
     decoding = Decoding(max_new_tokens=new, **options)  # type: ignore[arg-type]
-    engine = Engine(decoder, cache, decoding, eos, context)
+    engine = Engine(decoder, cache, decoding, eos, ModelProbe(decoder, cache), context)
     return engine.generate(method, prompt, seed)
 
 
@@ -122,7 +123,8 @@ def test_committed_cache_equals_recomputed_cache(decoders: Load) -> None:
     """Compaction after tree steps leaves the rows that a fresh prefill of the same tokens writes."""
     decoder, prompt = decoders(), [3, 1, 4, 1, 5]
     expected = decode(decoder, AR(), prompt, 40).output
-    engine = Engine(decoder, decoder.new_cache(45 + SCRATCH), Decoding(max_new_tokens=40), NO_EOS)
+    cache = decoder.new_cache(45 + SCRATCH)
+    engine = Engine(decoder, cache, Decoding(max_new_tokens=40), NO_EOS, ModelProbe(decoder, cache))
     output = engine.generate(RandomTrees(expected, 1), prompt).output
     fresh = decoder.new_cache(45 + SCRATCH)
     decoder.prefill(torch.tensor(prompt + output[:-1]), fresh)

@@ -13,7 +13,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from ssd_bench.command import CONF
 from ssd_bench.compose import built
-from ssd_bench.core.method import ModelDims
+from ssd_bench.model.shape import ModelDims
 from ssd_bench.paper import reported
 from ssd_bench.replicate import dry
 from ssd_bench.replicate.grid import Experiment, Job, load, names

@@ -6,8 +6,8 @@ import pytest
 
 from methods.fixed_layers import FixedLayers, pattern_set, published_set, published_sets
 from ssd_bench.core.layer_set import LayerSet
-from ssd_bench.core.method import ModelDims
 from ssd_bench.errors import ConfigError
+from ssd_bench.model.shape import ModelDims
 
 
 def dims(n_layers: int) -> ModelDims:

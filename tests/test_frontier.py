@@ -16,6 +16,7 @@ from methods.oracle import every_set
 from ssd_bench import frontier
 from ssd_bench.core.engine import Engine
 from ssd_bench.core.layer_set import LayerSet
+from ssd_bench.core.probe import ModelProbe
 from ssd_bench.cost import plane
 from ssd_bench.cost.machine import Profile
 from ssd_bench.cost.plane import DRAFT_LEN, Plane, Point, Use, pareto
@@ -64,7 +65,7 @@ def test_alpha_is_what_full_passes_with_right_tokens_say(engine: Engine, scores:
                 begin = at - at % DRAFT_LEN
                 cache = decoder.new_cache(80)
                 decoder.prefill(torch.tensor([*prompt, *output[:begin]]), cache)
-                probe = Engine(decoder, cache, engine.decoding, frozenset()).probe
+                probe = ModelProbe(decoder, cache)
                 hidden = probe.embed(output[begin : at + 1])[None]
                 for i in layer_set.kept:
                     hidden = probe.apply_sublayer(i, hidden, len(prompt) + begin)

@@ -16,13 +16,14 @@ from methods.knapspec import KnapSpec
 from methods.similarity import directions, mean_cosine
 from ssd_bench.core.engine import SCRATCH, Engine, Generation
 from ssd_bench.core.layer_set import LayerSet
-from ssd_bench.core.method import LayerDraft, ModelDims
-from ssd_bench.core.probe import Probe
+from ssd_bench.core.method import LayerDraft, Probe
+from ssd_bench.core.probe import ModelProbe
 from ssd_bench.core.sampling import Decoding
 from ssd_bench.cost.latency import Latency
 from ssd_bench.errors import ConfigError
 from ssd_bench.metrics import tpt
 from ssd_bench.model.decoder import Decoder
+from ssd_bench.model.shape import ModelDims
 from tests.conftest import CONTEXT, LAYERS, VOCAB
 
 Load = Callable[..., Decoder]
@@ -39,7 +40,7 @@ def history(decoder: Decoder, r: int = 4, before: int = 11, seed: int = 0) -> tu
     nodes = decoder.nodes(r, before)
     _, states = decoder.forward(decoder.embed(ids[before:]), nodes, cache, decoder.all_sublayers, taps)
     cache.commit(range(r))
-    probe = Probe(decoder, cache)
+    probe = ModelProbe(decoder, cache)
     probe.latency = EQUAL
     assert states is not None
     return states, probe
@@ -191,7 +192,8 @@ def test_integer_weights() -> None:
 
 
 def generate(decoder: Decoder, method: KnapSpec | AR, new: int = 40, eos: frozenset[int] = frozenset()) -> Generation:
-    engine = Engine(decoder, decoder.new_cache(3 + new + SCRATCH), Decoding(max_new_tokens=new), eos)
+    cache = decoder.new_cache(3 + new + SCRATCH)
+    engine = Engine(decoder, cache, Decoding(max_new_tokens=new), eos, ModelProbe(decoder, cache))
     engine.probe.latency = Latency(0.5, 1e-3, 0.5)
     method.check(DIMS)
     return engine.generate(method, [5, 6, 7])

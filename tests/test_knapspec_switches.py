@@ -17,7 +17,7 @@ from omegaconf import OmegaConf
 from methods.knapsack import Candidate, Knapsack
 from methods.knapspec import Choice, KnapSpec
 from ssd_bench.core.layer_set import LayerSet
-from ssd_bench.core.probe import Probe
+from ssd_bench.core.method import Probe
 from ssd_bench.cost.latency import Latency
 from ssd_bench.model.decoder import Decoder
 from tests.conftest import LAYERS

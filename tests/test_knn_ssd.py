@@ -22,8 +22,7 @@ from methods.knn_ssd import KNNSSD, Anchors, Clusters
 from methods.layer_search import SearchSettings
 from ssd_bench.core.engine import Engine
 from ssd_bench.core.layer_set import LayerSet
-from ssd_bench.core.method import Calibrated, Prefill, Sample
-from ssd_bench.core.probe import Origin
+from ssd_bench.core.method import Calibrated, Origin, Prefill, Sample
 from ssd_bench.errors import ConfigError
 from ssd_bench.model.decoder import Decoder
 from tests.conftest import LAYERS

@@ -10,6 +10,7 @@ import torch
 
 from methods.knapspec import KnapSpec
 from ssd_bench.core.engine import SCRATCH, Engine
+from ssd_bench.core.probe import ModelProbe
 from ssd_bench.core.sampling import Decoding
 from ssd_bench.cost.latency import Latency
 from ssd_bench.model.decoder import Decoder
@@ -85,7 +86,7 @@ def test_a_cache_that_grows_while_decoding_changes_no_output(decoders: Callable[
     decoder, found = decoders("llama"), []
     for bucket in (16, 1000):
         cache = decoder.new_cache(120 + SCRATCH, bucket)
-        engine = Engine(decoder, cache, Decoding(max_new_tokens=100), frozenset())
+        engine = Engine(decoder, cache, Decoding(max_new_tokens=100), frozenset(), ModelProbe(decoder, cache))
         method = KnapSpec(interval=8)
         method.check(decoder.arch.dims("tiny"))
         engine.probe.latency = Latency(0.5, 1e-3, 0.5)

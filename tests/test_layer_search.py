@@ -17,8 +17,7 @@ from methods import fixed_layers, layer_search
 from methods.layer_search import Objective, Proposer, SearchSettings, layer_set_of, named_set, point_of, search
 from ssd_bench.core.engine import Engine
 from ssd_bench.core.layer_set import LayerSet
-from ssd_bench.core.method import Sample
-from ssd_bench.core.probe import Origin, Probe
+from ssd_bench.core.method import Origin, Probe, Sample
 from ssd_bench.cost.latency import Latency
 from ssd_bench.errors import ConfigError
 from ssd_bench.metrics import expected_speedup

@@ -14,10 +14,10 @@ from methods.ar import AR
 from methods.layerskip import LayerSkip
 from ssd_bench.command import CONF
 from ssd_bench.core.engine import Engine
-from ssd_bench.core.method import Estimate, ModelDims, Verification
-from ssd_bench.core.probe import Probe
+from ssd_bench.core.method import Estimate, Probe, Verification
 from ssd_bench.errors import ConfigError
 from ssd_bench.model.decoder import Decoder
+from ssd_bench.model.shape import ModelDims
 from tests.conftest import LAYERS
 from tests.lossless import DIMS, check_greedy, check_sampled, decode
 

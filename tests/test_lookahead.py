@@ -17,8 +17,7 @@ from omegaconf import DictConfig
 from methods.ar import AR
 from methods.lookahead import Lookahead, Pool, window_tree, within
 from ssd_bench.core.engine import SCRATCH, Generation
-from ssd_bench.core.method import Context, Estimate, Prefill, Verification
-from ssd_bench.core.probe import Probe
+from ssd_bench.core.method import Context, Estimate, Prefill, Probe, Verification
 from ssd_bench.core.sampling import verify_greedy
 from ssd_bench.core.tree import TokenTree
 from ssd_bench.errors import ConfigError

@@ -13,10 +13,10 @@ import torch
 from methods.layer_search import Objective, SearchSettings, search
 from methods.oracle import Oracle, best_set, every_set
 from ssd_bench.core.layer_set import LayerSet
-from ssd_bench.core.method import ModelDims, Sample
-from ssd_bench.core.probe import Origin, Probe
+from ssd_bench.core.method import Origin, Probe, Sample
 from ssd_bench.errors import ConfigError
 from ssd_bench.model.decoder import Decoder
+from ssd_bench.model.shape import ModelDims
 from tests.conftest import LAYERS
 from tests.lossless import check_greedy, engine_for
 

@@ -10,7 +10,7 @@ import torch
 from methods.ar import AR
 from methods.fixed_layers import FixedLayers
 from ssd_bench.core.engine import SCRATCH, Engine
-from ssd_bench.core.probe import Probe
+from ssd_bench.core.probe import ModelProbe
 from ssd_bench.core.sampling import Decoding
 from ssd_bench.model import decoder as decoder_module
 from ssd_bench.model.decoder import Decoder
@@ -28,11 +28,11 @@ def test_predictions_are_those_of_the_whole_vocabulary(
     monkeypatch.setattr(decoder_module, "HEAD_ROWS", rows)
     decoder = decoders("qwen2", torch.float32)
     states = torch.randn(3, n, decoder.arch.width, generator=torch.Generator().manual_seed(n))
-    tokens, confidence = Probe(decoder, decoder.new_cache(8)).predict_confident(states)
+    tokens, confidence = ModelProbe(decoder, decoder.new_cache(8)).predict_confident(states)
     whole = torch.stack([decoder.logits(some) for some in states])
     assert tokens.shape == confidence.shape == (3, n)
     assert torch.equal(tokens, whole.argmax(-1))
-    assert torch.equal(tokens, Probe(decoder, decoder.new_cache(8)).predict(states))
+    assert torch.equal(tokens, ModelProbe(decoder, decoder.new_cache(8)).predict(states))
     torch.testing.assert_close(confidence, whole.softmax(-1).amax(-1))
 
 
@@ -45,18 +45,20 @@ def test_equal_logits_give_the_lowest_token(decoders: Load, monkeypatch: pytest.
 
 def test_a_trial_is_a_greedy_run_past_eos(decoders: Load) -> None:
     decoder = decoders("llama")
-    engine = Engine(decoder, decoder.new_cache(CONTEXT), Decoding(max_new_tokens=20), frozenset(), CONTEXT - 20)
+    cache = decoder.new_cache(CONTEXT)
+    probe = ModelProbe(decoder, cache)
+    engine = Engine(decoder, cache, Decoding(max_new_tokens=20), frozenset(), probe, CONTEXT - 20)
     expected = engine.generate(AR(), [5, 6, 7]).output[:9]
     method = FixedLayers(skip_attn=[1])
     method.check(decoder.arch.dims("tiny"))
-    ending = Engine(decoder, engine.cache, Decoding(max_new_tokens=20), frozenset(expected), CONTEXT - 20)
+    ending = Engine(decoder, cache, Decoding(max_new_tokens=20), frozenset(expected), probe, CONTEXT - 20)
     for each in (AR(), method):
         assert ending.probe.trial(each, [5, 6, 7], new_tokens=9).output == expected
 
 
 def test_a_trial_ends_after_the_steps_asked_for(decoders: Load) -> None:
     decoder = decoders()
-    probe = Probe(decoder, decoder.new_cache(CONTEXT + SCRATCH))
+    probe = ModelProbe(decoder, decoder.new_cache(CONTEXT + SCRATCH))
     whole, part = (probe.trial(AR(), [5, 6, 7], 9, max_steps) for max_steps in (None, 4))
     assert (whole.finish_reason, len(whole.steps)) == ("length", 8)
     assert (part.finish_reason, len(part.steps)) == ("steps", 4) and part.output == whole.output[:5]

@@ -20,10 +20,10 @@ from methods.ar import AR
 from methods.bayesian import suggest
 from methods.swift import KAPPA, SWIFT
 from ssd_bench.core.layer_set import LayerSet
-from ssd_bench.core.method import Context, Estimate, ModelDims, Prefill, Stateful, Verification
-from ssd_bench.core.probe import Probe
+from ssd_bench.core.method import Context, Estimate, Prefill, Probe, Stateful, Verification
 from ssd_bench.metrics import tpt
 from ssd_bench.model.decoder import Decoder
+from ssd_bench.model.shape import ModelDims
 from tests.conftest import LAYERS, VOCAB
 from tests.lossless import DIMS, decode, engine_for
 

@@ -13,8 +13,7 @@ from methods.ar import AR
 from methods.bayesian import suggest
 from methods.fixed_layers import FixedLayers
 from methods.swift import SWIFT
-from ssd_bench.core.method import Context, Estimate, Verification
-from ssd_bench.core.probe import Probe
+from ssd_bench.core.method import Context, Estimate, Probe, Verification
 from ssd_bench.errors import ConfigError
 from ssd_bench.model.decoder import Decoder
 from tests.lossless import DIMS, check_greedy, check_sampled, decode, engine_for

@@ -13,8 +13,7 @@ import torch
 from torch import Tensor
 
 from ssd_bench.core.layer_set import LayerSet
-from ssd_bench.core.method import Context, Estimate, LayerDraft, Method, Prefill, Verification
-from ssd_bench.core.probe import Probe
+from ssd_bench.core.method import Context, Estimate, LayerDraft, Method, Prefill, Probe, Verification
 from ssd_bench.core.sampling import Decoding, draw, verify_greedy, verify_sampled, warp
 from ssd_bench.core.timing import Clock, Mark
 from ssd_bench.core.tree import TokenTree, comb
@@ -82,16 +81,18 @@ class Engine:
         cache: `SCRATCH` rows longer than the longest prompt with its output.
         decoding: mode, warpers and limits; `max_new_tokens` must be set.
         eos_ids: ids that end an output.
+        probe: what methods may ask of the same model and cache.
         context: positions that a sequence may fill; None for all that the cache holds beside its scratch rows.
     """
 
     def __init__(
-        self, decoder: Decoder, cache: KVCache, decoding: Decoding, eos_ids: frozenset[int], context: int | None = None
-    ):
+        self, decoder: Decoder, cache: KVCache, decoding: Decoding, eos_ids: frozenset[int], probe: Probe,
+        context: int | None = None,
+    ):  # fmt: skip
         self.decoder, self.cache, self.decoding, self.eos_ids = decoder, cache, decoding, eos_ids
         self.context = context or cache.capacity - SCRATCH
         self.clock = Clock(decoder.device)
-        self.probe = Probe(decoder, cache)
+        self.probe = probe
 
     @torch.inference_mode()
     def generate(

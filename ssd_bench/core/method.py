@@ -16,34 +16,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
+    from ssd_bench.core.engine import Generation
     from ssd_bench.core.layer_set import LayerSet
-    from ssd_bench.core.probe import Probe
     from ssd_bench.core.tree import TokenTree
-
-
-@dataclass(frozen=True)
-class ModelDims:
-    """The sizes of a model that settings are checked against.
-
-    Attributes:
-        name: the model's name in `conf/model`.
-        n_layers: L, number of blocks (2L sublayers).
-        n_params: number of parameters.
-        context: longest sequence, prompt and output together, in tokens.
-        vocab_size: number of token ids.
-    """
-
-    name: str
-    n_layers: int
-    n_params: int
-    context: int
-    vocab_size: int
+    from ssd_bench.cost.latency import Latency
+    from ssd_bench.model.shape import ModelDims
 
 
 @dataclass(frozen=True)
@@ -156,6 +140,101 @@ class Estimate:
     alpha: float
     draft_len: int
     tokens_per_s: float
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where a search takes place: its provenance, and what its result depends on beside its own settings.
+
+    Attributes:
+        folder: where the results of searches are kept.
+        model: name in `conf/model`.
+        weights: identity of the weights.
+        task: name in `conf/task`.
+        dtype: of the weights.
+        machine: device, threads and processor.
+        seed: the run's.
+    """
+
+    folder: Path
+    model: str
+    weights: str
+    task: str
+    dtype: str
+    machine: str
+    seed: int
+
+
+class Probe(Protocol):
+    """What a method may ask of the model outside the decode loop; it changes nothing that decoding sees.
+
+    Attributes:
+        n_layers: L.
+        latency: times of the sublayers on this machine; set by the runner before `prepare`.
+        origin: of the run; set by the runner before `prepare`.
+    """
+
+    n_layers: int
+    latency: Latency
+    origin: Origin
+
+    def embed(self, tokens: Sequence[int]) -> Tensor:
+        """Streams [n, d] that n tokens enter sublayer 0 with."""
+        ...
+
+    def apply_sublayer(self, i: int, hidden: Tensor, prefix_len: int) -> Tensor:
+        """Sublayer i over B independent continuations of the committed prefix.
+
+        Args:
+            i: index in [0, 2L).
+            hidden: [B, r, d] streams at positions prefix_len .. prefix_len + r - 1; not modified.
+            prefix_len: committed rows that every branch sees; beyond them it sees its own r rows, causally.
+
+        Returns:
+            [B, r, d] streams after the sublayer.
+
+        Raises:
+            ValueError: the prefix is not committed.
+        """
+        ...
+
+    def predict(self, hidden: Tensor) -> Tensor:
+        """Argmax token ids [..., ] of final norm and LM head over streams [..., d]."""
+        ...
+
+    def predict_confident(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
+        """`predict`, and the raw softmax probabilities [..., ] of those tokens, float32."""
+        ...
+
+    def final_norm(self, hidden: Tensor) -> Tensor:
+        """Streams [..., d] as the LM head reads them."""
+        ...
+
+    def logits(self, hidden: Tensor, norm: bool = True) -> Tensor:
+        """Float32 logits [..., V] of the LM head over streams [..., d], with or without the final norm before it.
+
+        All of them at once: a caller with many streams passes a few at a time.
+        """
+        ...
+
+    def token_logits(self, hidden: Tensor, tokens: Tensor) -> Tensor:
+        """Float32 logits [..., k] of k vocabulary entries, after final norm and LM head, over streams [..., d]."""
+        ...
+
+    def trial(self, method: Method, prompt: Sequence[int], new_tokens: int, max_steps: int | None = None) -> Generation:
+        """Decode greedily and past any EOS, whatever the run's own decoding: what offline searches compare sets by.
+
+        For `prepare` only, since it takes the cache. Source: Self-SD, searching.py:55-70.
+        """
+        ...
+
+    def prompt_states(self, prompt: Sequence[int], taps: Sequence[int]) -> Tensor:
+        """States [len(taps), P, d] of a prompt at the given boundaries, as `Prefill.hidden`; empties the cache."""
+        ...
+
+    def top2_gap(self, tokens: Sequence[int]) -> float:
+        """Difference of the two largest next-token logits after `tokens`; uses and empties the cache."""
+        ...
 
 
 class Method(Protocol):

@@ -17,13 +17,14 @@ import psutil
 import torch
 
 from ssd_bench.core.layer_set import LayerSet
-from ssd_bench.core.method import Context, LayerDraft, ModelDims, Prefill, Sample, Taps, Verification
-from ssd_bench.core.probe import Probe
+from ssd_bench.core.method import Context, LayerDraft, Prefill, Probe, Sample, Taps, Verification
+from ssd_bench.core.probe import ModelProbe
 from ssd_bench.core.timing import Clock
 from ssd_bench.core.tree import TokenTree
 from ssd_bench.cost.latency import Latency, NodeTimes, fit, line
 from ssd_bench.model.decoder import Decoder
 from ssd_bench.model.kv_cache import KVCache
+from ssd_bench.model.shape import ModelDims
 
 if TYPE_CHECKING:
     from ssd_bench.core.engine import Step
@@ -151,7 +152,7 @@ def _as_decoded(latency: Latency, decoder: Decoder, cache: KVCache, watch: _Load
     """
     n_layers = decoder.arch.n_layers
     sizes = {times.nodes for times in latency.passes} | {2, DRAFT_LEN + 1, TREE_NODES}
-    steps = _steps(Probe(decoder, cache), _proposals(n_layers, sizes), watch)
+    steps = _steps(ModelProbe(decoder, cache), _proposals(n_layers, sizes), watch)
     if not {"whole", "siblings", 1, 2, DRAFT_LEN + 1, TREE_NODES} <= set(steps):  # a context of a few tokens
         return latency
     drafted = {name: _usual(step.draft_ms for step in found) for name, found in steps.items()}

@@ -17,6 +17,7 @@ from methods.fixed_layers import PUBLISHED, pattern_set, published_sets
 from ssd_bench.compose import task_named
 from ssd_bench.core.engine import SCRATCH, Engine
 from ssd_bench.core.layer_set import LayerSet
+from ssd_bench.core.probe import ModelProbe
 from ssd_bench.core.sampling import Decoding
 from ssd_bench.miniature import corpus
 from ssd_bench.miniature.network import Network
@@ -116,7 +117,8 @@ class Writer:
         self._tokenizer, self._context = checkpoint.tokenizer, checkpoint.config.max_position_embeddings
         decoder = Decoder.load(checkpoint, torch.bfloat16, [torch.device("cpu")], select("cpu", torch.bfloat16, "auto"))
         cache = decoder.new_cache(self._context + SCRATCH)
-        self._engine = Engine(decoder, cache, Decoding(max_new_tokens=MAX_NEW), checkpoint.eos_ids)
+        decoding = Decoding(max_new_tokens=MAX_NEW)
+        self._engine = Engine(decoder, cache, decoding, checkpoint.eos_ids, ModelProbe(decoder, cache))
 
     def answers(self, domain: str, n: int, evaluation: bool) -> tuple[str, float, list[Output]]:
         """The task's metric, its mean over n items of one split, and the outputs."""

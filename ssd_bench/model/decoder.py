@@ -10,12 +10,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ssd_bench.core.method import ModelDims
 from ssd_bench.errors import ConfigError
 from ssd_bench.model.backends.select import NODE_LIMIT
 from ssd_bench.model.kv_cache import BUCKET, KVCache
 from ssd_bench.model.rope import frequencies, tables
-from ssd_bench.model.shape import Shape
+from ssd_bench.model.shape import ModelDims, Shape
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig

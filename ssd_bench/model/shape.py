@@ -38,3 +38,22 @@ class Shape:
         """All weights, embedding included, tied ones once."""
         embeddings = (1 if self.tied else 2) * self.head_params
         return self.n_layers * (self.attn_params + self.mlp_params) + embeddings
+
+
+@dataclass(frozen=True)
+class ModelDims:
+    """The sizes of a model that settings are checked against.
+
+    Attributes:
+        name: the model's name in `conf/model`.
+        n_layers: L, number of blocks (2L sublayers).
+        n_params: number of parameters.
+        context: longest sequence, prompt and output together, in tokens.
+        vocab_size: number of token ids.
+    """
+
+    name: str
+    n_layers: int
+    n_params: int
+    context: int
+    vocab_size: int
