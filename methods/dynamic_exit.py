@@ -33,8 +33,8 @@ from torch import Tensor
 
 from ssd_bench.core.layer_set import LayerSet
 from ssd_bench.core.method import Context, Estimate, LayerDraft, Prefill, Probe, Sample, Taps, Verification
+from ssd_bench.cost.tpt import tpt
 from ssd_bench.errors import ConfigError, refuse
-from ssd_bench.metrics import tpt
 from ssd_bench.model.shape import ModelDims
 
 GAMMA_MODES = ("dynamic", "tpl_star")

@@ -36,8 +36,9 @@ from numpy.typing import NDArray
 from methods.bayesian import suggest
 from ssd_bench.core.layer_set import LayerSet
 from ssd_bench.core.method import Context, Estimate, LayerDraft, Prefill, Probe, Sample, Taps, Verification
+from ssd_bench.cost.matchness import matchness
+from ssd_bench.cost.tpt import tpt
 from ssd_bench.errors import ConfigError, refuse
-from ssd_bench.metrics import tpt
 from ssd_bench.model.shape import ModelDims
 
 BOUNDS = (0.95, 0.8, 0.5, 0.0)  # of the drafted token's probability (§4.2)
@@ -304,18 +305,3 @@ class SWIFT:
             point = np.zeros(n)
             point[chosen] = 1
         return point, LayerSet(self._initial.n_layers, frozenset(self._sublayers[i] for i in chosen))
-
-
-def matchness(layer_set: LayerSet, tokens: Sequence[int], prefix_len: int, probe: Probe) -> float:
-    """Share of the tokens but the first that a set predicts from those before them (Eq. 3).
-
-    Args:
-        layer_set: the sublayers that run, over the window; the prefix is the full model's.
-        tokens: γ+1 committed tokens.
-        prefix_len: position of the first of them.
-    """
-    hidden = probe.embed(tokens[:-1])[None]
-    for i in layer_set.kept:
-        hidden = probe.apply_sublayer(i, hidden, prefix_len)
-    drafted = probe.predict(hidden)[0].tolist()
-    return sum(ours == right for ours, right in zip(drafted, tokens[1:])) / len(drafted)

@@ -20,12 +20,12 @@ from omegaconf import OmegaConf
 from tqdm import tqdm
 
 from methods.oracle import every_set
-from methods.swift import matchness
 from ssd_bench import metrics
 from ssd_bench.command import options, tool
 from ssd_bench.core.engine import Engine
 from ssd_bench.core.layer_set import LayerSet
 from ssd_bench.cost.machine import Machine, own_profile
+from ssd_bench.cost.matchness import matchness
 from ssd_bench.cost.plane import DRAFT_LEN, LONGEST, Plane, Point, Use, pareto, write
 from ssd_bench.errors import ConfigError
 from ssd_bench.records.record import Run, find_runs, load_run, read_header

@@ -151,7 +151,7 @@ def test_the_table_is_that_of_the_recurrence(seed: int, deep: Decoder) -> None:
 def test_batched_branches_equal_single_ones(deep: Decoder) -> None:
     widths = []
 
-    class OneByOne(Probe):
+    class OneByOne(ModelProbe):
         def apply_sublayer(self, i: int, hidden: Tensor, prefix_len: int) -> Tensor:
             widths.append(len(hidden))
             assert hidden.shape[1] == 1 and prefix_len == PREFIX
@@ -169,7 +169,7 @@ def test_batched_branches_equal_single_ones(deep: Decoder) -> None:
 def test_no_block_runs_where_the_streams_are_known(deep: Decoder) -> None:
     """M = 0 needs no pass; nor does column 0 ever."""
 
-    class Refusing(Probe):
+    class Refusing(ModelProbe):
         def apply_sublayer(self, i: int, hidden: Tensor, prefix_len: int) -> Tensor:
             raise AssertionError("not needed")
 

@@ -16,8 +16,8 @@ from ssd_bench.core.layer_set import LayerSet
 from ssd_bench.core.method import Estimate, Prefill, Probe, Verification
 from ssd_bench.core.tree import TokenTree
 from ssd_bench.cost.latency import Latency
+from ssd_bench.cost.tpt import tpt
 from ssd_bench.errors import ConfigError
-from ssd_bench.metrics import tpt
 from ssd_bench.model.shape import ModelDims
 
 BLOCKS = 8

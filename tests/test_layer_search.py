@@ -18,6 +18,7 @@ from methods.layer_search import Objective, Proposer, SearchSettings, layer_set_
 from ssd_bench.core.engine import Engine
 from ssd_bench.core.layer_set import LayerSet
 from ssd_bench.core.method import Origin, Probe, Sample
+from ssd_bench.core.probe import ModelProbe
 from ssd_bench.cost.latency import Latency
 from ssd_bench.errors import ConfigError
 from ssd_bench.metrics import expected_speedup
@@ -108,8 +109,8 @@ def test_sets_are_scored_greedily_and_past_eos(decoders: Load, tmp_path: Path) -
 def test_wallclock_is_tokens_per_second(probe: Probe, monkeypatch: pytest.MonkeyPatch) -> None:
     """All prompts after one decoding that does not count."""
     made = []
-    original = Probe.trial
-    monkeypatch.setattr(Probe, "trial", lambda *a: made.append(original(*a)) or made[-1])
+    original = ModelProbe.trial
+    monkeypatch.setattr(ModelProbe, "trial", lambda *a: made.append(original(*a)) or made[-1])
     objective = Objective(replace(SMALL, objective="wallclock"), probe, PROMPTS)
     score = objective(FULL)
     assert len(made) == 1 + len(PROMPTS)

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from rouge_score.rouge_scorer import RougeScorer
 
 from ssd_bench import metrics
+from ssd_bench.cost.tpt import tpt
 from ssd_bench.errors import ConfigError
 from ssd_bench.metrics import intervals
 from ssd_bench.records.record import Run
@@ -164,16 +165,16 @@ def test_intervals_are_seeded_absent_when_degenerate_and_cover(monkeypatch: pyte
 @given(st.floats(0, 1), st.integers(0, 12))
 def test_tpt_is_the_sum_that_eq_4_abbreviates(alpha: float, draft_len: int) -> None:
     expected = 1000 * sum(alpha**i for i in range(draft_len + 1)) / (draft_len * 3 + 10)
-    assert metrics.tpt(alpha, draft_len, 3, 10) == pytest.approx(expected, rel=1e-9)
+    assert tpt(alpha, draft_len, 3, 10) == pytest.approx(expected, rel=1e-9)
 
 
 @given(st.floats(0, 1), st.floats(0, 1), st.floats(0, 20))
 def test_tpt_grows_with_alpha_and_takes_real_lengths(a: float, b: float, draft_len: float) -> None:
-    low, high = (metrics.tpt(alpha, draft_len, 3, 10) for alpha in sorted((a, b)))
+    low, high = (tpt(alpha, draft_len, 3, 10) for alpha in sorted((a, b)))
     assert low <= high * (1 + 1e-9)
-    assert metrics.tpt(1, draft_len, 3, 10) == pytest.approx(1000 * (draft_len + 1) / (draft_len * 3 + 10))
-    assert metrics.tpt(1 - 1e-15, draft_len, 3, 10) == pytest.approx(metrics.tpt(1, draft_len, 3, 10))
-    assert metrics.tpt(a, 0, 3, 10) == pytest.approx(100)  # nothing drafted: plain decoding
+    assert tpt(1, draft_len, 3, 10) == pytest.approx(1000 * (draft_len + 1) / (draft_len * 3 + 10))
+    assert tpt(1 - 1e-15, draft_len, 3, 10) == pytest.approx(tpt(1, draft_len, 3, 10))
+    assert tpt(a, 0, 3, 10) == pytest.approx(100)  # nothing drafted: plain decoding
 
 
 def test_expected_speedup_is_m_over_the_cost_of_a_cycle() -> None:
@@ -202,7 +203,7 @@ def test_predicted_tpt_by_brute_force(run: Run) -> None:
             n_attn, n_mlp = N_LAYERS - len(sets["skip_attn"]), N_LAYERS - len(sets["skip_mlp"])
             costs += [n_attn * t_attn + n_mlp * 0.75] * step["draft_len"]
     alpha, k = steps["accepted_len"].sum() / steps["draft_len"].sum(), steps["draft_len"].mean()
-    expected = metrics.tpt(alpha, k, float(np.mean(costs)), N_LAYERS * (t_attn + 0.75))
+    expected = tpt(alpha, k, float(np.mean(costs)), N_LAYERS * (t_attn + 0.75))
     assert metrics.predicted_tpt(run) == pytest.approx(expected)
     ar = run.steps[run.steps["arm"] == "ar"]
     plain = 1000 / (N_LAYERS * (0.001 * ar["context_len"].mean() + 0.4 + 0.75))

@@ -21,7 +21,8 @@ from methods.bayesian import suggest
 from methods.swift import KAPPA, SWIFT
 from ssd_bench.core.layer_set import LayerSet
 from ssd_bench.core.method import Context, Estimate, Prefill, Probe, Stateful, Verification
-from ssd_bench.metrics import tpt
+from ssd_bench.core.probe import ModelProbe
+from ssd_bench.cost.tpt import tpt
 from ssd_bench.model.decoder import Decoder
 from ssd_bench.model.shape import ModelDims
 from tests.conftest import LAYERS, VOCAB
@@ -179,7 +180,7 @@ def test_a_candidate_costs_one_pass_a_cycle_and_leaves_the_cache(decoders: Load)
     """At most one pass of the kept sublayers over γ tokens in each cycle; committed rows stay as they are."""
     decoder, passes = decoders(), []
 
-    class Counting(Probe):
+    class Counting(ModelProbe):
         def apply_sublayer(self, i: int, hidden: Tensor, prefix_len: int) -> Tensor:
             passes[-1].append(i)
             assert hidden.shape[:2] == (1, 2)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from ssd_bench.core.layer_set import LayerSet
 from ssd_bench.errors import ConfigError
@@ -91,12 +92,24 @@ class Latency:
         at = next((i for i, times in enumerate(self.passes) if times.nodes >= nodes), len(self.passes) - 1)
         high, low = self.passes[at], self.passes[max(0, at - 1)]
         share = (nodes - low.nodes) / (high.nodes - low.nodes) if at else 0.0
+        return between(low, high, share, context, max)
 
-        def between(a: float, b: float) -> float:
-            return max(0.0, a + share * (b - a))
 
-        attn = (times.attn_slope_ms * context + times.attn_intercept_ms for times in (low, high))
-        return between(*attn), between(low.mlp_ms, high.mlp_ms), between(low.rest_ms, high.rest_ms)
+def between(low: NodeTimes, high: NodeTimes, share: Any, context: Any, larger: Callable[[float, Any], Any]) -> Any:
+    """One attention, one MLP, and the rest of a pass over so many nodes, in milliseconds: numbers or arrays alike.
+
+    Args:
+        low, high: measured passes of fewer and of more nodes.
+        share: of the way from `low` to `high`; beyond 1 for more nodes than were measured.
+        context: n.
+        larger: the larger of two numbers, `max` or NumPy's.
+    """
+
+    def at(a: Any, b: Any) -> Any:
+        return larger(0.0, a + share * (b - a))
+
+    attn = (times.attn_slope_ms * context + times.attn_intercept_ms for times in (low, high))
+    return at(*attn), at(low.mlp_ms, high.mlp_ms), at(low.rest_ms, high.rest_ms)
 
 
 def fit(

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ssd_bench.cost.latency import NodeTimes, between
 from ssd_bench.errors import ConfigError
 from ssd_bench.records.record import Run
 
@@ -17,7 +18,7 @@ Array = NDArray[np.float64]
 COPY_MS = 0.02
 """Milliseconds to keep a tapped state of a few nodes on a CPU of 2.5 GHz; 0.013 to 0.022 on the miniature."""
 
-_COLUMNS = ("attn_slope_ms", "attn_intercept_ms", "mlp_ms", "rest_ms")
+_COLUMNS = tuple(field.name for field in fields(NodeTimes))
 
 
 class Machine(Protocol):
@@ -97,17 +98,14 @@ class Profile:
         if not passes:
             attn = self.latency["t_attn_slope_ms"] * context + self.latency["t_attn_intercept_ms"]
             return attn, np.full_like(context, self.latency["t_mlp_ms"]), np.zeros_like(context)
-        known = np.array([times["nodes"] for times in passes], dtype=float)
-        slope, intercept, mlp, rest = (np.array([times[c] for times in passes], dtype=float) for c in _COLUMNS)
+        columns: dict[str, Any] = {name: np.array([times[name] for times in passes], dtype=float) for name in _COLUMNS}
+        known = columns["nodes"]
         high = np.clip(np.searchsorted(known, nodes), 0, len(known) - 1)
         low = np.maximum(high - 1, 0)
         share = np.where(high > 0, (nodes - known[low]) / np.where(high > 0, known[high] - known[low], 1.0), 0.0)
-
-        def between(a: Array, b: Array) -> Array:
-            return np.maximum(0.0, a + share * (b - a))
-
-        attn = between(slope[low] * context + intercept[low], slope[high] * context + intercept[high])
-        return attn, between(mlp[low], mlp[high]), between(rest[low], rest[high])
+        fewer, more = (NodeTimes(**{name: column[at] for name, column in columns.items()}) for at in (low, high))
+        times: tuple[Array, Array, Array] = between(fewer, more, share, context, np.maximum)
+        return times
 
 
 def own_profile(run: Run) -> Profile:

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from ssd_bench import metrics
+from ssd_bench.cost.tpt import tpt
 from ssd_bench.errors import ConfigError
 from ssd_bench.records.record import write_atomic
 
@@ -78,7 +78,7 @@ class Plane:
 
     def speedup(self, cost: float, alpha: float) -> float:
         """TPT (KnapSpec Eq. 4, a verification taking as long as measured) over AR's, at the best draft length."""
-        return max(metrics.tpt(alpha, n, cost, verify) for n, verify in enumerate(self.verify)) / 1000
+        return max(tpt(alpha, n, cost, verify) for n, verify in enumerate(self.verify)) / 1000
 
 
 def pareto(points: Iterable[Point]) -> list[Point]:

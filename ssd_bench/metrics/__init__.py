@@ -24,7 +24,6 @@ from ssd_bench.metrics.definitions import (
     tokens_per_call,
     tokens_per_pass,
     tokens_per_s,
-    tpt,
 )
 from ssd_bench.metrics.intervals import Measured
 from ssd_bench.metrics.quality import agreement, lossless, mean_score, pass_at
@@ -63,5 +62,4 @@ __all__ = [
     "tokens_per_call",
     "tokens_per_pass",
     "tokens_per_s",
-    "tpt",
 ]

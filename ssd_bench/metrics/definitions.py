@@ -7,13 +7,13 @@ return `Measured` give a 95 % BCa bootstrap interval over prompts.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from functools import lru_cache
 
 import numpy as np
 import pandas as pd
 
+from ssd_bench.cost.tpt import tpt
 from ssd_bench.metrics.intervals import Array, Measured, divide, mean_of_ratios, measure, ratio, ratio_of_ratios
 from ssd_bench.records.record import Run
 
@@ -181,24 +181,6 @@ def expected_speedup(m: float | None, acceptance: float | None, skip: float | No
     if m is None or acceptance is None or skip is None:
         return None
     return divide(m * acceptance, (m - 1) * (1 - skip) + acceptance)
-
-
-def tpt(acceptance: float, draft_len: float, t_draft_ms: float, t_target_ms: float) -> float:
-    """TPT of KnapSpec's Eq. 4, in tokens per second: [(1 - a^(g+1)) / (1 - a)] / (g t_draft + t_target), g real.
-
-    Args:
-        acceptance: a in [0, 1]; at 1 the numerator is g + 1.
-        draft_len: g >= 0, tokens drafted per verification.
-        t_draft_ms: milliseconds to draft one token.
-        t_target_ms: milliseconds of one verification.
-    """
-    if acceptance >= 1:
-        tokens = draft_len + 1
-    elif acceptance <= 0:
-        tokens = 1.0
-    else:  # expm1 keeps the digits where a is close to 1
-        tokens = -math.expm1((draft_len + 1) * math.log(acceptance)) / (1 - acceptance)
-    return 1000 * tokens / (draft_len * t_draft_ms + t_target_ms)
 
 
 def predicted_tpt(run: Run, arm: str = "method", acceptance: float | None = None) -> float | None:
