@@ -15,9 +15,13 @@ from ssd_bench.replicate import dry
 
 
 def _run(cfg: DictConfig) -> Path:
-    from ssd_bench.run import execute, plan  # torch and transformers only once the config is composed
+    from ssd_bench.plan import plan  # torch and transformers only once the config is composed
+    from ssd_bench.report.terminal import close
+    from ssd_bench.run import execute
 
-    return execute(plan(cfg))
+    made = execute(plan(cfg))
+    close(made)
+    return made
 
 
 def main() -> int:

@@ -34,8 +34,9 @@ from ssd_bench.core.sampling import Decoding
 from ssd_bench.cost import profiling
 from ssd_bench.model.decoder import PREFILL_CHUNK, Decoder
 from ssd_bench.model.kv_cache import KVCache
+from ssd_bench.plan import Plan, plan
 from ssd_bench.records import provenance
-from ssd_bench.run import Plan, load_engine, plan
+from ssd_bench.run import load_engine
 
 ROUNDS = 5  # of every interleaved comparison; medians are reported
 NEW_TOKENS = 64

@@ -28,8 +28,9 @@ from ssd_bench.cost.machine import Machine, own_profile
 from ssd_bench.cost.matchness import matchness
 from ssd_bench.cost.plane import DRAFT_LEN, LONGEST, Plane, Point, Use, pareto, write
 from ssd_bench.errors import ConfigError
+from ssd_bench.plan import Plan, plan
 from ssd_bench.records.record import Run, find_runs, load_run, read_header
-from ssd_bench.run import Plan, load_engine, plan
+from ssd_bench.run import load_engine
 
 OPTIONS = ("model", "task", "runs_dir", "beam")
 EXHAUSTIVE = 4096  # sets; of more, a beam search

@@ -9,7 +9,8 @@ import pytest
 from ssd_bench.core.lossless import tolerance
 from ssd_bench.model.backends.arithmetic import FORCED, available, with_code
 from ssd_bench.model.backends.select import native_problem
-from ssd_bench.run import Plan, _profile_path
+from ssd_bench.plan import Plan
+from ssd_bench.run import _profile_path
 from tests.runs import executed, planned
 
 CODED = list(dict.fromkeys(with_code(level).name for level in available()))

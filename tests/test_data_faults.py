@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from ssd_bench.command import command
 from ssd_bench.data import LocalSource, local
 from ssd_bench.errors import ConfigError
-from ssd_bench.run import plan
+from ssd_bench.plan import plan
 from ssd_bench.task import DataSpec
 
 SPEC = DataSpec("toy", ("question", "answer"), {}, lists=("answer",))

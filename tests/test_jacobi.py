@@ -15,7 +15,7 @@ from methods.jacobi import FILLERS, MODES, Jacobi
 from ssd_bench.core.method import Context, Prefill
 from ssd_bench.errors import ConfigError
 from ssd_bench.model.decoder import Decoder
-from ssd_bench.run import plan
+from ssd_bench.plan import plan
 from tests.conftest import VOCAB
 from tests.lossless import DIMS, check_greedy, decode, likes_zero
 

@@ -26,12 +26,12 @@ from ssd_bench.cost.roofline import Gpu, Simulated, simulated, simulated_names
 from ssd_bench.cost.shapes import SHAPES, shape_named
 from ssd_bench.errors import ConfigError
 from ssd_bench.model.shape import Shape
+from ssd_bench.plan import plan
 from ssd_bench.records.record import PromptRecord, Run
 from ssd_bench.replay import validation
 from ssd_bench.replay.__main__ import main
 from ssd_bench.replay.predict import predict, step_times, verification
 from ssd_bench.replay.workload import mapped, workload
-from ssd_bench.run import plan
 from tests.synthetic import N_LAYERS, unit, write_run
 
 PASSES = tuple(NodeTimes(n, 1e-4 * n, 0.1 + 0.01 * n, 0.2 + 0.02 * n, 0.5 + 0.1 * n) for n in (1, 2, 4, 8, 16, 32, 128))

@@ -4,14 +4,33 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+from ssd_bench.errors import LosslessError
+from ssd_bench.metrics import by_domain, summarise
+from ssd_bench.records.record import load_run
 from ssd_bench.report.text import ABSENT, REHEARSAL, lossless, number, percent, spread
 
 WIDTH = 100
 
 NOTABLE_MS = 1000
 """A shorter preparation (a cached profile, reading a set) is not worth a line."""
+
+
+def close(path: Path) -> None:
+    """Print the table of a record.
+
+    Raises:
+        LosslessError: an output differs from AR's beyond rounding.
+    """
+    run = load_run(path)
+    print(run_table(summarise(run), by_domain(run)))
+    bugs = run.prompts.loc[run.prompts["lossless"] == "bug", "prompt_id"].tolist()
+    if bugs:
+        raise LosslessError(
+            f"not lossless on {', '.join(map(str, bugs))}: the output differs from AR's beyond rounding"
+        )
 
 
 def run_table(summary: Mapping[str, Any], domains: Sequence[Mapping[str, Any]] = ()) -> str:

@@ -1,0 +1,163 @@
+"""A plan: everything about a run that can be known and refused before anything large is loaded."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from ssd_bench.compose import built
+from ssd_bench.core import lossless
+from ssd_bench.core.method import Calibrated, Method, Origin, Sample
+from ssd_bench.core.sampling import Decoding
+from ssd_bench.data.prompting import Encoded
+from ssd_bench.data.prompts import apart, encode_all, limits
+from ssd_bench.errors import ConfigError
+from ssd_bench.hardware import Hardware
+from ssd_bench.model.backends.interface import Ops
+from ssd_bench.model.backends.select import select
+from ssd_bench.model.checkpoint import Checkpoint, ModelSource
+from ssd_bench.model.decoder import architecture
+from ssd_bench.model.shape import ModelDims
+from ssd_bench.records import provenance
+from ssd_bench.task import Prompt, Task
+
+SMALL_BYTES = 2**26  # weights that are retrained keep their size; these are read in no time
+SEARCHES = "searches"  # folder in runs_dir of what offline searches found
+UNRECORDED = ("runs_dir", "force", "wandb")  # options that change nothing that is measured
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A run that passed every check; nothing large is loaded yet."""
+
+    config: dict[str, Any]
+    hardware: Hardware
+    ops: Ops
+    decoding: Decoding
+    method: Method
+    task: Task
+    prompts: Sequence[Prompt]
+    encoded: Sequence[Encoded]
+    new_tokens: Sequence[int]
+    samples: Sequence[Sample]
+    checkpoint: Checkpoint
+    rehearsal: bool
+    dims: ModelDims
+    origin: Origin
+    context: int
+    fingerprints: dict[str, str]
+    content_key: str
+    run_dir: Path
+
+    @property
+    def tie_tolerance(self) -> float:
+        """The top-2 logit gap up to which a different token counts as rounding."""
+        kinds = self.ops.arithmetic.named()
+        return lossless.tolerance(str(kinds["activations"]), str(kinds["inputs"]), self.hardware.dtype_name)
+
+    @property
+    def paired(self) -> bool:
+        return self.config["baseline"] == "paired"
+
+    def units(self) -> Iterator[tuple[int, int]]:
+        """(prompt index, repeat) in stream order."""
+        return ((i, repeat) for repeat in range(self.config["repeats"]) for i in range(len(self.prompts)))
+
+
+def plan(cfg: DictConfig) -> Plan:
+    """Compose, check and tokenise, without loading weights.
+
+    Raises:
+        ConfigError: anything that cannot work, with the field, its value and what is allowed.
+    """
+    config: dict[str, Any] = OmegaConf.to_container(cfg, resolve=True, throw_on_missing=True)  # type: ignore[assignment]
+    _check_options(config)
+    hardware = Hardware.of(**config["hardware"])
+    method, task, source = (built(cfg, group) for group in ("method", "task", "data"))
+    model: ModelSource = built(cfg, "model")
+    decoding = Decoding(**config["decode"])
+    if method.greedy_only and not decoding.greedy:
+        raise ConfigError("decode.mode", decoding.mode, f"greedy: method={method.name} has no sampling mode")
+    prompts = task.prompts(source, model.template, config["limit"], config["seed"])
+    if not prompts:
+        raise ConfigError("task", task.name, "a data source with at least one item")
+    checkpoint = model.open()
+    arch = architecture(checkpoint)
+    dims = arch.dims(model.name)
+    method.check(dims)
+    others: list[Prompt] = []
+    school: Task = built(cfg, "calibrate") if "calibrate" in config else task
+    if isinstance(method, Calibrated):
+        pool = school.pool(source, model.template, config["seed"])
+        others = apart(prompts, pool, method, others=school is not task)
+    elif school is not task:
+        raise ConfigError("task@calibrate", school.name, f"no task: method={method.name} does not calibrate")
+    asked = limits([*prompts, *others], decoding.max_new_tokens, task.max_new_tokens)
+    decoding = Decoding(**config["decode"] | {"max_new_tokens": max(asked)})
+    every = encode_all([*prompts, *others], asked, model, checkpoint, arch.context)
+    encoded = every[: len(prompts)]
+    samples = [Sample(e.ids, p.domain) for e, p in zip(every[len(prompts) :], others)]
+    needed = max(len(e.ids) + new for e, new in zip(every, asked))
+    read = zip(every, [*prompts, *others])
+    data = hashlib.sha256("".join(e.sha256 + p.reference for e, p in read).encode()).hexdigest()
+    ops = select(hardware.devices[0], hardware.dtype, hardware.kernels, hardware.isa)
+    parts = (hardware.label, hardware.threads, hardware.gpu_names(), provenance.cpu_model(), ops.arithmetic)
+    machine = "|".join(map(str, parts))
+    identity = config | {"task_version": task.version, "weights": _weights_id(checkpoint), "machine": machine}
+    origin = Origin(
+        Path(config["runs_dir"]) / SEARCHES, dims.name, identity["weights"], school.name, hardware.dtype_name, machine,
+        config["seed"],
+    )  # fmt: skip
+    code = provenance.code_hash([inspect.getfile(type(part)) for part in (method, task)])
+    key = provenance.content_key(identity, code, data, exclude=UNRECORDED)
+    name = f"{dims.name}-{method.name}-{task.name}-{key[:10]}"
+    fingerprints = {
+        spec.name: source.fingerprint(spec)
+        for part in dict.fromkeys((task, school))
+        for spec in part.files(model.template)
+    }
+    return Plan(
+        config, hardware, ops, decoding, method, task, prompts, encoded, asked, samples, checkpoint, model.rehearsal,
+        dims, origin, min(needed, arch.context), fingerprints, key, Path(config["runs_dir"]) / name,
+    )  # fmt: skip
+
+
+def _check_options(config: dict[str, Any]) -> None:
+    checks = (
+        ("limit", config["limit"] is None or _whole(config["limit"], 1), "at least 1, or null for all"),
+        ("repeats", _whole(config["repeats"], 1), "at least 1"),
+        ("seed", _whole(config["seed"], 0), "a whole number, 0 or more"),
+        ("baseline", config["baseline"] in ("paired", "none"), "paired or none"),
+        ("force", isinstance(config["force"], bool), "true or false"),
+        ("wandb.mode", config["wandb"]["mode"] in ("disabled", "offline", "online"), "disabled, offline or online"),
+        ("variant", _has_variant(config), "null: no prompt format of this task goes by a name"),
+        ("runs_dir", isinstance(config["runs_dir"], str) and config["runs_dir"], "a folder"),
+    )
+    for field, fine, allowed in checks:
+        if not fine:
+            value = config["wandb"]["mode"] if field == "wandb.mode" else config[field]
+            raise ConfigError(field, value, allowed)
+
+
+def _has_variant(config: dict[str, Any]) -> bool:
+    task = config["task"]
+    return config["variant"] is None or any("variant" in part for part in (task, *task.get("parts", {}).values()))
+
+
+def _whole(value: object, least: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+
+
+def _weights_id(checkpoint: Checkpoint) -> str:
+    """Identity of a checkpoint: its config, the names and sizes of its files, and what is in those that are small."""
+    found = hashlib.sha256(checkpoint.config.to_json_string().encode())
+    for file in sorted(set(checkpoint.shards.values())):
+        size = file.stat().st_size
+        found.update(f"{file.name}:{size}".encode() + (file.read_bytes() if size < SMALL_BYTES else b""))
+    return found.hexdigest()[:16]
