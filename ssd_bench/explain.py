@@ -18,8 +18,8 @@ from ssd_bench import metrics
 from ssd_bench.command import tool
 from ssd_bench.errors import ConfigError
 from ssd_bench.metrics.intervals import divide
+from ssd_bench.metrics.text import ABSENT, number, percent
 from ssd_bench.records.record import Run, load_run
-from ssd_bench.report.text import ABSENT, number, percent
 
 
 @dataclass(frozen=True)

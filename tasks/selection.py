@@ -7,8 +7,8 @@ from typing import Any, TypeVar
 
 import numpy
 
-from ssd_bench.data.prompting import TEMPLATES
 from ssd_bench.errors import ConfigError
+from ssd_bench.model.checkpoint import TEMPLATES
 
 T = TypeVar("T")
 Row = dict[str, Any]

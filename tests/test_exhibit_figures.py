@@ -24,6 +24,7 @@ from matplotlib.transforms import Bbox
 from ssd_bench.core.layer_set import LayerSet
 from ssd_bench.cost import plane
 from ssd_bench.cost.plane import Point, Use
+from ssd_bench.metrics.text import NAMES
 from ssd_bench.records import search_store
 from ssd_bench.records.record import PromptRecord
 from ssd_bench.replicate import grid
@@ -34,7 +35,6 @@ from ssd_bench.report.exhibits import figures, figures_cases, figures_common, fi
 from ssd_bench.report.exhibits import figures_swift as swift
 from ssd_bench.report.exhibits.figures import FIGURES, figure
 from ssd_bench.report.exhibits.figures_common import Cannot
-from ssd_bench.report.text import NAMES
 from tests.synthetic import N_LAYERS, unit, write_run
 
 pytestmark = [pytest.mark.usefixtures("fewer_resamples"), pytest.mark.xdist_group("figures")]

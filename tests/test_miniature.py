@@ -17,7 +17,6 @@ from transformers import AutoModelForCausalLM, PreTrainedTokenizerBase
 from methods.fixed_layers import published_set
 from ssd_bench.compose import task_named, task_names
 from ssd_bench.data import SampleSource
-from ssd_bench.data.prompting import TEMPLATES
 from ssd_bench.miniature import corpus, samples
 from ssd_bench.miniature.domains import problems
 from ssd_bench.miniature.domains.item import Item
@@ -28,7 +27,7 @@ from ssd_bench.miniature.recipe import RECIPES, Recipe, Size
 from ssd_bench.miniature.sparsity import Agreement, Output, search
 from ssd_bench.miniature.train import LOG, STATE, SUMMARY, Training, train
 from ssd_bench.model.backends.select import select
-from ssd_bench.model.checkpoint import EMBEDDED, Checkpoint
+from ssd_bench.model.checkpoint import EMBEDDED, TEMPLATES, Checkpoint
 from ssd_bench.model.decoder import Decoder
 from tasks.stream import Stream
 

@@ -8,8 +8,8 @@ import math
 import pytest
 from sacrebleu.metrics import BLEU, CHRF
 
-from ssd_bench.metrics.passk import pass_at_k
 from tasks.scoring.choice import Choice, chosen_option
+from tasks.scoring.passk import pass_at_k
 from tasks.scoring.qa import ShortAnswer, normalised
 from tasks.scoring.translation import Translation, translation
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from ssd_bench.compose import task_names
 from ssd_bench.data.choice import Choice
 from ssd_bench.data.local import LocalSource
-from ssd_bench.data.prompting import TEMPLATES
 from ssd_bench.errors import ConfigError
+from ssd_bench.model.checkpoint import TEMPLATES
 from ssd_bench.task import DataSpec, Task
 
 MOST = 20  # faults of a file that are printed

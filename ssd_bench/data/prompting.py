@@ -10,12 +10,12 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from ssd_bench.errors import ConfigError
+from ssd_bench.model.checkpoint import TEMPLATES
 from ssd_bench.task import Prompt
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-TEMPLATES = ("chat", "plain")
 # Some chat templates (Llama 3.2) print today's date unless they are given one. Prompts must not change with the day,
 # so they get the date that Llama 3's own template falls back on; templates without a date ignore it.
 CHAT_DATE = "26 Jul 2024"

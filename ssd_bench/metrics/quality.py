@@ -7,8 +7,8 @@ from typing import Any
 import pandas as pd
 
 from ssd_bench.metrics.definitions import of_arm, paired
-from ssd_bench.metrics.passk import pass_at_k
 from ssd_bench.rouge import rouge
+from tasks.scoring.passk import pass_at_k
 
 UNIT = ["prompt_index", "repeat"]
 

@@ -15,7 +15,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ssd_bench.data.prompting import TEMPLATES
 from ssd_bench.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
+TEMPLATES = ("chat", "plain")
 KINDS = ("F64", "F32", "F16", "BF16")
 """Dtypes of weights that can be read, as safetensors names them."""
 

@@ -21,10 +21,10 @@ from tabulate import tabulate
 from ssd_bench.command import options, tool
 from ssd_bench.cost.roofline import simulated_names
 from ssd_bench.errors import ConfigError
+from ssd_bench.metrics.text import REHEARSAL, number, percent
 from ssd_bench.records.record import find_runs, load_run
 from ssd_bench.replay import validation
 from ssd_bench.replay.predict import predict
-from ssd_bench.report.text import REHEARSAL, number, percent
 
 OPTIONS, VALIDATE_OPTIONS = ("run", "hardware", "model", "devices"), ("runs_dir",)
 

@@ -8,9 +8,9 @@ import pandas as pd
 from tabulate import tabulate
 
 from ssd_bench import metrics
+from ssd_bench.metrics.text import percent
 from ssd_bench.records.record import Run
 from ssd_bench.replay.predict import predict
-from ssd_bench.report.text import percent
 
 BOUND = 0.10  # median absolute error of the speedup that a method is allowed
 

@@ -12,12 +12,12 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from ssd_bench.errors import ConfigError
+from ssd_bench.metrics.text import markdown_table
 from ssd_bench.paper import audit, reported
 from ssd_bench.replicate.cells import Replication, replications
 from ssd_bench.report.exhibits import figures, figures_compare, tables, write
 from ssd_bench.report.exhibits.figures_common import Cannot
 from ssd_bench.report.exhibits.match import ordered
-from ssd_bench.report.text import markdown_table
 
 VARIABLE = "SSD_BENCH_RUNS"
 DPI = 120

@@ -10,9 +10,9 @@ from typing import Any
 import pandas as pd
 
 from ssd_bench import metrics
+from ssd_bench.metrics.text import ABSENT, REHEARSAL, lossless, number, percent, spread
 from ssd_bench.records.record import Run
 from ssd_bench.replicate.cells import Made
-from ssd_bench.report.text import ABSENT, REHEARSAL, lossless, number, percent, spread
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ from typing import Any
 
 from ssd_bench.errors import LosslessError
 from ssd_bench.metrics import by_domain, summarise
+from ssd_bench.metrics.text import ABSENT, REHEARSAL, lossless, number, percent, spread
 from ssd_bench.records.record import load_run
-from ssd_bench.report.text import ABSENT, REHEARSAL, lossless, number, percent, spread
 
 WIDTH = 100
 

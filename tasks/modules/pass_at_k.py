@@ -8,9 +8,9 @@ from statistics import fmean
 import datasets
 import evaluate
 
-from ssd_bench.metrics.passk import pass_at_k
 from tasks.modules.base import info
 from tasks.scoring.code import PassesTests
+from tasks.scoring.passk import pass_at_k
 from tasks.scoring.sandbox import Limits
 
 

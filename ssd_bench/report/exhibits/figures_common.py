@@ -16,10 +16,10 @@ from matplotlib.ticker import MaxNLocator
 
 from ssd_bench import metrics
 from ssd_bench.metrics import Measured, intervals
+from ssd_bench.metrics.text import NAMES
 from ssd_bench.records.record import Run
 from ssd_bench.replicate.cells import Made, Replication
 from ssd_bench.report import style
-from ssd_bench.report.text import NAMES
 
 DOMAINS = {
     "cnn_dm": "CNN/DM", "cnndm": "CNN/DM", "gsm8k": "GSM8K", "tinystories": "TinyStories", "wmt16": "WMT16 DE-EN",

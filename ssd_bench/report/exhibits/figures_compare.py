@@ -12,11 +12,11 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from ssd_bench.cost.plane import Plane, path_of, read
+from ssd_bench.metrics.text import ABSENT, lossless, percent, spread
 from ssd_bench.replicate.cells import Replication
 from ssd_bench.report import style
 from ssd_bench.report.exhibits import figures_common as common
 from ssd_bench.report.exhibits.figures_common import Cannot, Cell
-from ssd_bench.report.text import ABSENT, lossless, percent, spread
 
 COMPARISON = "ssd_bench_comparison"
 """Its experiment."""

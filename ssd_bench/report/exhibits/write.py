@@ -9,12 +9,12 @@ from pathlib import Path
 import pandas as pd
 
 from ssd_bench.errors import ConfigError
+from ssd_bench.metrics.text import NAMES, REHEARSAL, markdown_table
 from ssd_bench.paper.reported import exhibits
 from ssd_bench.records.record import write_atomic
 from ssd_bench.replicate.cells import Replication
 from ssd_bench.report.exhibits import prose, select, verdict
 from ssd_bench.report.exhibits.tables import everything, wide
-from ssd_bench.report.text import NAMES, REHEARSAL, markdown_table
 
 LEGEND = "Cells: ours [95 % interval over prompts] / the paper's. –: there is none of ours yet, or none can be."
 SPECIAL = {character: rf"\{character}" for character in "&%$#_{}"} | {

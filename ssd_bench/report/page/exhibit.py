@@ -9,6 +9,7 @@ from html import escape
 
 import pandas as pd
 
+from ssd_bench.metrics.text import NAMES
 from ssd_bench.paper import reported
 from ssd_bench.replicate.cells import Replication
 from ssd_bench.replicate.grid import Experiment
@@ -18,7 +19,6 @@ from ssd_bench.report.exhibits.match import ordered
 from ssd_bench.report.page.drawn import Drawn
 from ssd_bench.report.page.layout import table
 from ssd_bench.report.page.markup import bullets, disclosure, grid, joined, paragraphs, tag
-from ssd_bench.report.text import NAMES
 
 KINDS = {"sets": "layer sets", "cases": "case study", "vectors": "hidden vectors"}
 AXES = ("model", "task", "method")

@@ -9,6 +9,7 @@ from string import Template
 
 import pandas as pd
 
+from ssd_bench.metrics.text import NAMES
 from ssd_bench.paper import audit, reported
 from ssd_bench.replicate.cells import Replication
 from ssd_bench.report.exhibits import select, verdict, write
@@ -16,7 +17,6 @@ from ssd_bench.report.page.drawn import Drawn
 from ssd_bench.report.page.exhibit import AXES, Exhibit
 from ssd_bench.report.page.layout import legend
 from ssd_bench.report.page.markup import grid, paragraphs, tag
-from ssd_bench.report.text import NAMES
 
 FILTERS = {"paper": "Paper", "model": "Model", "task": "Task", "method": "Method"}
 STATES = {"filled": "●", "partly filled": "◐", "empty": "○", "elsewhere": "→", "no results": "–"}

@@ -1,0 +1,135 @@
+"""The house's rules: imports go down, in no circle; functions are short; a figure's code makes no run stale."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+from ssd_bench.records import provenance
+from tests.runs import ROOT
+
+# From the ground up, as ssd_bench/README.md has it; a longer name stands on its own floor.
+FLOORS = (
+    ("errors", "rouge", "model.shape", "core.tree", "core.layer_set", "core.timing"),
+    ("model",),
+    ("core",),
+    ("records", "cost", "data", "task", "command", "compose", "hardware", "progress", "tracking"),
+    ("methods", "tasks"),
+    ("metrics",),
+    ("plan", "run", "sweep", "replicate", "miniature"),
+    ("paper",),
+    ("replay",),
+    ("report",),
+    ("explain", "bench", "frontier"),
+    ("cli", "__main__", "hydra_plugins"),
+)
+PACKAGES = ("ssd_bench", "methods", "tasks", "hydra_plugins")
+LONGEST = 60  # lines of a function
+
+
+def modules() -> dict[str, ast.Module]:
+    found = {}
+    for package in PACKAGES:
+        for file in (ROOT / package).rglob("*.py"):
+            name = ".".join(file.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+            found[name] = ast.parse(file.read_text(encoding="utf-8"))
+    return found
+
+
+def executed(node: ast.AST) -> Iterator[ast.AST]:
+    """A tree's nodes without what stands under `if TYPE_CHECKING`."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.If) and isinstance(child.test, ast.Name) and child.test.id == "TYPE_CHECKING":
+            children: list[ast.stmt] = child.orelse
+        else:
+            yield child
+            yield from executed(child)
+            continue
+        for other in children:
+            yield other
+            yield from executed(other)
+
+
+def imports() -> dict[str, set[str]]:
+    """Module -> the modules of this project that it imports, at any place and time."""
+    trees, found = modules(), {}
+    for name, tree in trees.items():
+        asked = set()
+        for node in executed(tree):
+            if isinstance(node, ast.Import):
+                asked |= {alias.name for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.module:
+                asked |= {f"{node.module}.{alias.name}" for alias in node.names} | {node.module}
+        whole = {f"{part}" for part in asked if part in trees}
+        # of a package whose module is taken only the module counts
+        found[name] = {m for m in whole if not any(o.startswith(m + ".") for o in whole)} - {name}
+    return found
+
+
+def floor(module: str) -> int:
+    """The floor of a module: of the longest name that it, or what it stands in, has."""
+    own = module.removeprefix("ssd_bench.")
+    names = {name: number for number, row in enumerate(FLOORS) for name in row}
+    best = max((name for name in names if own == name or own.startswith(name + ".")), key=len, default=None)
+    assert best is not None, f"{module} has no floor"
+    return names[best]
+
+
+def test_imports_go_down_only() -> None:
+    up = [
+        f"{module} takes from {other}"
+        for module, taken in imports().items()
+        for other in taken
+        if module != "ssd_bench" and floor(other) > floor(module)
+    ]
+    assert not up
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    try:
+        TopologicalSorter(imports()).prepare()
+    except CycleError as error:
+        pytest.fail(" takes from ".join(reversed(error.args[1])))
+
+
+def test_no_method_takes_a_siblings_private_parts() -> None:
+    for name, tree in modules().items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] in PACKAGES:
+                assert not [a.name for a in node.names if a.name.startswith("_")], name
+
+
+def test_functions_are_short() -> None:
+    for name, tree in modules().items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.FunctionDef):
+                assert (node.end_lineno or 0) - node.lineno < LONGEST, f"{name}.{node.name}"
+
+
+@pytest.mark.parametrize(
+    ("file", "stale"),
+    [
+        ("report/exhibits/figures_swift.py", False),
+        ("metrics/definitions.py", False),
+        ("cost/roofline.py", False),
+        ("cost/latency.py", True),
+        ("core/engine.py", True),
+        ("model/backends/cpu/linear.h", True),
+    ],
+)
+def test_a_run_is_stale_where_its_code_has_changed(
+    file: str, stale: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not where only what reads its record has."""
+    changed = tmp_path / "changed"
+    changed.write_text("// another line", encoding="utf-8")
+    sources = list(provenance._sources())
+    before, path = provenance.code_hash(), ROOT / "ssd_bench" / file
+    assert path.is_file() and (path in [source for _, source in sources]) == stale
+    edited = [(name, changed if source == path else source) for name, source in sources]
+    monkeypatch.setattr(provenance, "_sources", lambda: iter(edited))
+    assert (provenance.code_hash() != before) == stale
