@@ -32,6 +32,7 @@ from ssd_bench.core.method import Method, Probe
 from ssd_bench.core.probe import ModelProbe
 from ssd_bench.core.sampling import Decoding
 from ssd_bench.cost import profiling
+from ssd_bench.errors import ConfigError
 from ssd_bench.model.decoder import PREFILL_CHUNK, Decoder
 from ssd_bench.model.kv_cache import KVCache
 from ssd_bench.plan import Plan, plan
@@ -53,6 +54,8 @@ def bench(cfg: DictConfig) -> Path:
     Raises:
         ConfigError: as in a run.
     """
+    if cfg.dry:
+        raise ConfigError("dry", cfg.dry, "false: only of runs is it known what they take")
     OmegaConf.set_struct(cfg, False)
     cfg.limit = cfg.limit or 2
     cfg.decode.max_new_tokens = NEW_TOKENS

@@ -9,44 +9,49 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import hydra
+from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
+from hydra.types import RunMode
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
-from ssd_bench.errors import ConfigError, LosslessError
+from ssd_bench.errors import ConfigError, JobsFailed, LosslessError
 
 CONF = Path(__file__).parents[1] / "conf"
+EXPECTED = (ConfigError, LosslessError, JobsFailed, HydraException, OmegaConfBaseException)
+"""Errors whose message says enough."""
 
 
 def command(work: Callable[[DictConfig], object]) -> int:
-    """Compose the config from the command line and hand it to `work`, once per job of a multirun.
+    """Compose the config from the command line and hand it to `work`, once per job of a sweep.
 
-    A job that fails does not stop the others. `work` may return the folder of a record.
+    A job that fails does not stop the others (`ssd_bench.sweep`). `work` may return the folder of a record.
 
     Returns:
-        0 done; 1 an output was not lossless; 2 an option, file or environment that cannot work.
+        0 done; 1 an output was not lossless, or a job of a sweep failed unexpectedly; 2 an option, file or environment
+        that cannot work.
     """
-    codes, main_process = [0], os.getpid()
 
-    def job(cfg: DictConfig) -> dict[str, str]:
-        """What a sweep notes of the job: the name of its record, or why there is none."""
+    ended: list[Exception] = []
+
+    def job(cfg: DictConfig) -> object:
+        _print_anything()  # a launcher's worker has streams of its own
         try:
-            made = work(cfg)
-        except (ConfigError, LosslessError, HydraException, OmegaConfBaseException) as error:
-            if os.getpid() != main_process:
-                raise  # a launcher's worker: only an exception reaches the process that reports it
-            codes.append(_report(error))
-            return {"error": str(error).strip()}
-        return {"run": made.name} if isinstance(made, Path) else {}
+            return work(cfg)
+        except EXPECTED as error:
+            if HydraConfig.get().mode is RunMode.MULTIRUN:
+                raise
+            ended.append(error)  # of an error that is raised Hydra prints more than its message
+            return None
 
     _print_anything()
     # Hydra prints its own errors with exit code 1 unless it is told to let them through
     os.environ["HYDRA_FULL_ERROR"] = "1"
     try:
         hydra.main(version_base="1.3", config_path=str(CONF), config_name="config")(job)()
-    except (ConfigError, LosslessError, HydraException, OmegaConfBaseException) as error:
-        codes.append(_report(error))
-    return max(codes)
+    except EXPECTED as error:
+        ended.append(error)
+    return report(ended[0]) if ended else 0
 
 
 def tool(work: Callable[[Sequence[str]], object], usage: str | None, arguments: Sequence[str]) -> int:
@@ -62,7 +67,7 @@ def tool(work: Callable[[Sequence[str]], object], usage: str | None, arguments: 
     try:
         work(arguments)
     except ConfigError as error:
-        return _report(error)
+        return report(error)
     return 0
 
 
@@ -88,6 +93,9 @@ def _print_anything() -> None:
             stream.reconfigure(errors="backslashreplace")
 
 
-def _report(error: Exception) -> int:
+def report(error: Exception) -> int:
+    """Print one of the `EXPECTED` errors; returns the exit code."""
     print(f"error: {str(error).strip()}", file=sys.stderr)
+    if isinstance(error, JobsFailed):
+        return error.code
     return 1 if isinstance(error, LosslessError) else 2

@@ -1,4 +1,6 @@
-"""The two ways in which a run fails on purpose."""
+"""The ways in which a run, or a sweep of runs, fails on purpose."""
+
+from __future__ import annotations
 
 from collections.abc import Iterable
 
@@ -9,6 +11,9 @@ class ConfigError(ValueError):
     def __init__(self, field: str, value: object, allowed: str):
         super().__init__(f"{field}={value!r} cannot be used: {allowed}")
         self.field, self.value, self.allowed = field, value, allowed
+
+    def __reduce__(self) -> tuple[type[ConfigError], tuple[str, object, str]]:
+        return type(self), (self.field, self.value, self.allowed)
 
 
 def refuse(section: str, checks: Iterable[tuple[str, object, object, str]]) -> None:
@@ -28,3 +33,18 @@ def refuse(section: str, checks: Iterable[tuple[str, object, object, str]]) -> N
 
 class LosslessError(RuntimeError):
     """A greedy output differs from AR's where rounding cannot explain it."""
+
+
+class JobsFailed(RuntimeError):
+    """Jobs of a sweep failed; what came of each has been said.
+
+    Args:
+        code: exit code of the program.
+    """
+
+    def __init__(self, message: str, code: int):
+        super().__init__(message, code)
+        self.message, self.code = message, code
+
+    def __str__(self) -> str:
+        return self.message

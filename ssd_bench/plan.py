@@ -29,7 +29,7 @@ from ssd_bench.task import Prompt, Task
 
 SMALL_BYTES = 2**26  # weights that are retrained keep their size; these are read in no time
 SEARCHES = "searches"  # folder in runs_dir of what offline searches found
-UNRECORDED = ("runs_dir", "force", "wandb")  # options that change nothing that is measured
+UNRECORDED = ("runs_dir", "force", "wandb", "dry")  # options that change nothing that is measured
 
 
 @dataclass(frozen=True)

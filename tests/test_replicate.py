@@ -15,7 +15,7 @@ from ssd_bench import __main__ as program
 from ssd_bench.command import CONF
 from ssd_bench.errors import ConfigError
 from ssd_bench.records.record import load_run
-from ssd_bench.replicate import cells, dry, grid, index, scale
+from ssd_bench.replicate import cells, grid, index, scale
 from tests.runs import GIVEN_LATENCY
 
 NAME = "swift_table2"  # Hydra knows the experiments in conf/ only; ours stands in for this one
@@ -52,11 +52,12 @@ def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         folder.mkdir()
         (folder / f"{name}.yaml").write_text(text, encoding="utf-8")
         monkeypatch.setattr(module, "FOLDER", folder)
-    grid.load.cache_clear()
-    scale.load.cache_clear()
+    cached = (grid.load, scale.load, scale.checked)
+    for read in cached:
+        read.cache_clear()
     yield tmp_path
-    grid.load.cache_clear()
-    scale.load.cache_clear()
+    for read in cached:
+        read.cache_clear()
 
 
 def test_a_grid_is_a_product_in_the_papers_names(folders: Path) -> None:
@@ -107,7 +108,6 @@ def test_a_scale_maps_models_and_caps_what_is_larger(folders: Path) -> None:
 
 def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
     monkeypatch.setattr("sys.argv", ["ssd_bench", "-m", *arguments])
-    monkeypatch.setattr(dry, "asked", False)
     GlobalHydra.instance().clear()
     environment = dict(os.environ)
     try:
@@ -122,8 +122,8 @@ def test_a_sweep_runs_distinct_jobs_once_and_says_which_run_is_which_cells(
 ) -> None:
     runs = folders / "runs"
     options = (f"experiment={NAME}", "scale=mini", f"runs_dir={runs}", f"hydra.sweep.dir={folders}/sweep")
-    assert run(monkeypatch, *options, "--dry") == 0
-    assert "6 cells, 4 distinct runs" in capsys.readouterr().out and not runs.exists()
+    assert run(monkeypatch, *options, "dry=true") == 0
+    assert "1 experiments at scale mini: 6 cells, 4 distinct runs" in capsys.readouterr().out and not runs.exists()
     # a value that cannot work is one failed cell, not the end
     (grid.FOLDER / f"{NAME}.yaml").write_text(
         TINY.replace("method.context_window=16", "method.context_window=0"), encoding="utf-8"
@@ -153,7 +153,8 @@ def test_a_sweep_runs_distinct_jobs_once_and_says_which_run_is_which_cells(
     ("arguments", "message"),
     [
         (("method=ar", "scale=mini"), "scale='method=ar, scale=mini' cannot be used: experiment=NAME beside it"),
-        (("method=ar", "--dry"), "--dry='method=ar' cannot be used"),
+        (("method=ar", "dry=maybe"), "dry='maybe' cannot be used: true or false"),
+        (("seed=interval(0,1)",), "seed='seed=interval(0,1)' cannot be used: values that can be listed"),
         ((f"experiment={NAME}", "scale=mini", "seed=1,2"), "seed='seed=1,2' cannot be used: one value"),
     ],
 )
@@ -170,6 +171,38 @@ def test_an_experiment_without_a_sweep_says_how(
 ) -> None:
     monkeypatch.setattr("sys.argv", ["ssd_bench", f"experiment={NAME}"])
     assert program.main() == 2 and f"python -m ssd_bench -m experiment={NAME}" in capsys.readouterr().err
+
+
+def test_an_index_of_an_unknown_experiment_is_named(tmp_path: Path) -> None:
+    index.write(tmp_path, "swift_table99", "mini", [])
+    with pytest.raises(ConfigError, match=r"swift_table99\.mini\.json.* swift_table99 is none"):
+        cells.replications(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["mini", "paper", "small"])
+def test_every_key_of_the_scales_matches_something(name: str) -> None:
+    assert scale.checked(name).name == name
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ("replace: {method=jacobi: [], method=jacoby: []}", r"scale mini replace='method=jacoby'"),
+        ("replace: {model=qwen3_14b: []}", r"scale mini replace='model=qwen3_14b'"),  # its model is the miniature
+        ("notes: {swift_table2: a, swift_table99: b}", r"scale mini notes='swift_table99'"),
+        ("caps: {repeats: 1, method.draft_length: 3}", r"scale mini caps='method.draft_length'"),
+        ("caps: {method.search.iterations: 1, repeat: 1}", r"scale mini caps='repeat'"),
+    ],
+)
+def test_a_key_of_a_scale_that_matches_nothing_is_refused(
+    more: str, message: str, folders: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (scale.FOLDER / "mini.yaml").write_text(MINI.replace("caps:", "items: 2 #") + more, encoding="utf-8")
+    with pytest.raises(ConfigError, match=message):
+        scale.checked("mini")
+    arguments = (f"experiment={NAME}", "scale=mini", f"hydra.sweep.dir={folders}/sweep", f"runs_dir={folders}/runs")
+    assert run(monkeypatch, *arguments) == 2 and "scale mini" in capsys.readouterr().err
+    assert not (folders / "runs").exists()
 
 
 def test_a_damaged_index_is_named(tmp_path: Path) -> None:

@@ -24,8 +24,9 @@ CODE_PACKAGES = ("ssd_bench", "methods", "tasks")
 READERS = (
     *(f"ssd_bench/{room}" for room in ("report", "paper", "metrics", "replicate", "replay")),
     *(f"ssd_bench/cost/{file}.py" for file in ("machine", "plane", "roofline", "shapes")),
+    "ssd_bench/sweep.py",
 )
-"""Code that only reads records: changing it makes no finished run stale, so it is left out of the code hash."""
+"""Code that only reads records or starts runs: changing it makes no run stale, so the code hash is without it."""
 
 SOURCE_SUFFIXES = (".py", ".pyi", ".c", ".cc", ".cpp", ".cu", ".cuh", ".h", ".hpp", ".metal")
 
@@ -34,7 +35,7 @@ VERSIONS_OF = (
     *("omegaconf", "numpy", "scipy", "pandas", "pyarrow", "scikit-learn", "wandb", "triton", "ssd-bench"),
 )
 
-DEFAULT_EXCLUDE = ("runs_dir", "force", "wandb", "hydra", "progress", "run_id")
+DEFAULT_EXCLUDE = ("runs_dir", "force", "wandb", "dry", "hydra", "progress", "run_id")
 """Dotted config keys that change where or how a run is shown, not what it measures."""
 
 _SECRET = re.compile(r"((?:^|[._\-+])(?:api_?key|token|secret|password|passwd)=).*", re.IGNORECASE | re.DOTALL)

@@ -96,7 +96,7 @@ def hardware(header: Mapping[str, Any]) -> dict[str, Any]:
 
 def write_atomic(path: Path, data: bytes) -> None:
     """Replace `path` by `data` so that a kill or power cut leaves either the old file or the new one, whole."""
-    tmp = path.with_name(path.name + ".tmp")
+    tmp = path.with_name(f"{path.name}.{os.getpid()}.tmp")  # several processes may replace it at once
     with open(tmp, "wb") as file:
         file.write(data)
         file.flush()

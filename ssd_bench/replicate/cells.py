@@ -130,18 +130,16 @@ def replications(runs_dir: Path, known: Sequence[Made] | None = None) -> list[Re
         known: `records` of the folder, where they are at hand.
 
     Raises:
-        ConfigError: an index is damaged.
+        ConfigError: an index is damaged, or its experiment unknown.
     """
     made = {one.path.name: one for one in (records(runs_dir) if known is None else known)}
     found: dict[tuple[str, str], Replication] = {}
     for path in index.find(runs_dir):
         name, scale, cells = index.read(path)
-        try:
-            experiment = grid.load(name)
-        except ConfigError:  # an experiment that was renamed since
-            continue
+        if name not in grid.names():
+            raise ConfigError("runs_dir", str(path), f"an index of an experiment that there is; {name} is none")
         results = [Result(c.labels, tuple(c.overrides), made.get(c.run or ""), c.error) for c in cells]
-        one = Replication(experiment, scale, tuple(results), path.parents[1])
+        one = Replication(grid.load(name), scale, tuple(results), path.parents[1])
         other = found.get((name, scale))
         if other is None or one.finished > other.finished:
             found[name, scale] = one

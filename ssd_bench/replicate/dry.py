@@ -1,4 +1,4 @@
-"""What experiments would run, how many tokens, and about how long: without running it."""
+"""What a command line would run, how many tokens, and about how long: without running it (`dry=true`)."""
 
 from __future__ import annotations
 
@@ -14,15 +14,13 @@ from tabulate import tabulate
 from ssd_bench.compose import built
 from ssd_bench.cost.roofline import VALUE_BYTES, simulated
 from ssd_bench.cost.shapes import SHAPES
+from ssd_bench.errors import ConfigError
 from ssd_bench.model.shape import Shape
-from ssd_bench.replicate.grid import Job
-
-asked = False
-"""Whether experiments are described instead of run (`--dry`)."""
 
 PROMPT_TOKENS = 1000  # where the task sets no limit: one prompt with its demonstrations, for the time of attention
 SHARE_OF_BANDWIDTH = 0.6  # that plain decoding reaches on a CPU (README: 63 %)
 COPIED_BYTES = 1 << 28
+SHOWN = ("model", "method", "task", "data", "runs_dir", "dry")  # overrides that have a column, or need none
 
 
 @dataclass(frozen=True)
@@ -40,25 +38,44 @@ class Estimate:
     gigabytes: float | None
 
 
-def describe(
-    experiments: Sequence[str],
-    scale: str,
-    cells: Sequence[tuple[Job, tuple[str, ...]]],
-    configs: Mapping[tuple[str, ...], DictConfig],
-) -> str:
-    """A table of the distinct runs with prompts, tokens, hours and memory, and the totals."""
+@dataclass(frozen=True)
+class Planned:
+    """A run that is described.
+
+    Attributes:
+        overrides: that ask for it.
+        choices: group -> what was chosen of it.
+        cfg: what they compose.
+    """
+
+    overrides: Sequence[str]
+    choices: Mapping[str, str]
+    cfg: DictConfig
+
+
+def asked(value: object) -> bool:
+    """Whether `dry` asks for a description instead of a run.
+
+    Raises:
+        ConfigError: it is neither true nor false.
+    """
+    if not isinstance(value, bool):
+        raise ConfigError("dry", str(value), "true or false")
+    return value
+
+
+def describe(head: str, runs: Sequence[Planned]) -> str:
+    """A table of runs with prompts, tokens, hours and memory, and the totals, under a line that says what they are."""
     rows, tokens, hours = [], 0, 0.0
-    for overrides, cfg in configs.items():
-        found = estimate(cfg, _hardware(overrides))
+    for run in runs:
+        found = estimate(run.cfg, run.choices["hardware"])
         tokens += 2 * found.prompts * found.new_tokens
         hours += found.hours or 0.0
-        chosen = {key: value for key, _, value in (o.partition("=") for o in overrides)}
-        rest = [o for o in overrides if o.partition("=")[0] not in ("model", "method", "task", "data", "runs_dir")]
-        names = [chosen.get(axis, "") for axis in ("model", "method", "task")]
+        rest = [o for o in run.overrides if o.partition("=")[0] not in SHOWN]
+        names = [run.choices[axis] for axis in ("model", "method", "task")]
         shown = ["?" if value is None else f"{value:.2g}" for value in (found.hours, found.gigabytes)]
         rows.append([*names, " ".join(rest), found.prompts, found.new_tokens, *shown])
     header = ["model", "method", "task", "options", "prompts", "new tokens", "hours", "GB"]
-    head = f"{len(experiments)} experiments at scale {scale}: {len(cells)} cells, {len(configs)} distinct runs"
     total = f"at most {tokens:,} new tokens in both arms, about {hours:.1f} hours if every method were as fast as AR"
     return "\n".join([head, total, "", tabulate(rows, header, maxcolwidths=[None, None, None, 60])])
 
@@ -88,10 +105,6 @@ def estimate(cfg: DictConfig, hardware: str) -> Estimate:
     row_bytes = 2 * shape.n_layers * shape.n_kv_heads * shape.head_dim * VALUE_BYTES
     gigabytes = (shape.n_params * VALUE_BYTES + row_bytes * (length + new)) / 1e9
     return Estimate(prompts, new, (2 * prompts * new + searched) * per_token / 3.6e6, gigabytes)
-
-
-def _hardware(overrides: Sequence[str]) -> str:
-    return next((o.partition("=")[2] for o in overrides if o.startswith("hardware=")), "auto")
 
 
 @cache

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from ssd_bench.errors import ConfigError
 from ssd_bench.records.record import write_atomic
+from ssd_bench.replicate import outcomes
 
 FOLDER = "replication"
 
@@ -28,6 +31,39 @@ class Cell:
     overrides: list[str]
     run: str | None = None
     error: str | None = None
+
+
+def refresh(
+    runs_dir: Path, experiment: str, scale: str, jobs: Sequence[tuple[Mapping[str, str], Sequence[str]]]
+) -> Path:
+    """Write the index of an experiment at a scale from what came of its jobs, whoever ran them.
+
+    Args:
+        jobs: labels and overrides of every cell.
+
+    Raises:
+        ConfigError: the folder cannot be written.
+    """
+    try:
+        with _locked(runs_dir / FOLDER):
+            ends = [outcomes.read(runs_dir, overrides) for _, overrides in jobs]
+            cells = [
+                Cell(dict(labels), list(overrides), end.run, end.error)
+                for (labels, overrides), end in zip(jobs, ends, strict=True)
+            ]
+            return write(runs_dir, experiment, scale, cells)
+    except OSError as error:
+        raise ConfigError("runs_dir", str(runs_dir), f"a directory that can be written ({error})") from error
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """So that no older reading of the outcomes is written over a newer one."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with open(folder / ".lock", "wb") as lock:
+        with suppress(OSError):  # a file system without locks
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def write(runs_dir: Path, experiment: str, scale: str, cells: Sequence[Cell]) -> Path:

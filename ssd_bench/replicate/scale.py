@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from pathlib import Path
 from typing import Any
 
+import yaml
 from omegaconf import DictConfig, OmegaConf
 
 from ssd_bench.command import CONF
 from ssd_bench.compose import built
 from ssd_bench.errors import ConfigError
+from ssd_bench.replicate import grid
 from ssd_bench.replicate.grid import Job, key_of, merged
 
 FOLDER = CONF / "scale"
@@ -44,11 +47,15 @@ class Scale:
 
     def mapped(self, job: Job) -> tuple[str, ...]:
         """The job's overrides with model and replacements; the caps need the composed config (`capped`)."""
-        own = [f"model={self.model}" if self.model and key_of(o) == "model" else o for o in job.overrides]
-        if self.model:  # options of a model that is not there any more
-            own = [o for o in own if not key_of(o).startswith("model.")]
-        replaced = [new for o in own for new in self.replace.get(o, [o])]
+        replaced = [new for o in self.remodelled(job) for new in self.replace.get(o, [o])]
         return merged([*self.overrides, *replaced])
+
+    def remodelled(self, job: Job) -> list[str]:
+        """The job's overrides with the scale's model."""
+        if not self.model:
+            return list(job.overrides)
+        own = [f"model={self.model}" if key_of(o) == "model" else o for o in job.overrides]
+        return [o for o in own if not key_of(o).startswith("model.")]  # options of a model that is not there any more
 
     def capped(self, overrides: Sequence[str], cfg: DictConfig) -> tuple[str, ...]:
         """The overrides with what the caps add to them.
@@ -87,3 +94,41 @@ def load(name: str) -> Scale:
         return Scale(name, **content | {"overrides": tuple(content.get("overrides") or ())})
     except TypeError as error:
         raise ConfigError(f"scale {name}", sorted(content), str(error)) from error
+
+
+@cache
+def checked(name: str) -> Scale:
+    """Read a scale of which every key matches something, in any experiment.
+
+    Raises:
+        ConfigError: as `load`, or a key matches nothing: most likely it is misspelt, or what it was for is gone.
+    """
+    scale = load(name)
+    jobs = [job for experiment in grid.names() for job in grid.load(experiment).jobs]
+    there = {override for job in jobs for override in scale.remodelled(job)}
+    for key, known, allowed in (
+        ("replace", there, "overrides that a job of an experiment has"),
+        ("notes", set(grid.names()), "names of experiments"),
+        ("caps", {option for option in scale.caps if _is_option(option)}, "options of a config in conf/"),
+    ):
+        unmatched = sorted(set(getattr(scale, key)) - known)
+        if unmatched:
+            raise ConfigError(f"scale {name} {key}", ", ".join(unmatched), allowed)
+    return scale
+
+
+def _is_option(option: str) -> bool:
+    """Whether any choice of the option's group has it, or the config itself."""
+    group, _, path = option.partition(".")
+    files = (CONF / group).glob("*.yaml") if path else [CONF / "config.yaml"]
+    return any(_has(file, (path or group).split(".")) for file in files)
+
+
+def _has(file: Path, keys: Sequence[str]) -> bool:
+    """Whether a YAML file holds a key within a key, whatever its value."""
+    content: Any = yaml.load(file.read_text(encoding="utf-8"), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    for key in keys:
+        if not isinstance(content, Mapping) or key not in content:
+            return False
+        content = content[key]
+    return True

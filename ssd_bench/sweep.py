@@ -1,0 +1,223 @@
+"""The sweep of `python -m ssd_bench -m`: products of choices, and experiments with their grids and scales.
+
+Jobs -> distinct jobs -> one batch to Hydra's launcher, which may run them at once -> a summary, and the indices of
+experiments from what is on disk.
+"""
+
+from __future__ import annotations
+
+import itertools
+import traceback
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from hydra.core.hydra_config import HydraConfig
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+from hydra.core.plugins import Plugins
+from hydra.types import HydraContext, TaskFunction
+from omegaconf import DictConfig, OmegaConf
+from tabulate import tabulate
+
+from ssd_bench.command import EXPECTED, report
+from ssd_bench.errors import ConfigError, JobsFailed
+from ssd_bench.replicate import dry, grid, index, outcomes
+from ssd_bench.replicate import scale as scales
+from ssd_bench.replicate.outcomes import Outcome
+
+Overrides = tuple[str, ...]
+
+
+@dataclass
+class Attempt:
+    """A job that never raises, for the launcher: in whatever process it runs, its outcome reaches the sweep.
+
+    The outcome is also on disk when the job ends, so what is done of a sweep that was interrupted can be reported.
+
+    Attributes:
+        work: the job itself; it may return the folder of a record.
+        total: number of jobs in the sweep.
+    """
+
+    work: TaskFunction
+    total: int = 0
+
+    def __call__(self, cfg: DictConfig) -> Outcome:
+        """Only what is no Exception, as an interrupt from the keyboard, ends the sweep."""
+        job = HydraConfig.get()
+        overrides = list(job.overrides.task)
+        print(f"\n[run {job.job.num + 1} of {self.total}] {' '.join(overrides)}", flush=True)
+        outcome = self._outcome(cfg)
+        try:
+            outcomes.write(Path(str(cfg.runs_dir)), overrides, outcome)
+        except OSError as error:
+            return Outcome(error=f"runs_dir={str(cfg.runs_dir)!r} cannot be written: {error}", code=2)
+        return outcome
+
+    def _outcome(self, cfg: DictConfig) -> Outcome:
+        try:
+            made = self.work(cfg)
+        except EXPECTED as error:
+            return Outcome(error=str(error).strip(), code=report(error))
+        except (Exception, SystemExit) as error:
+            traceback.print_exc()
+            first = next(iter(str(error).strip().splitlines()), "")
+            return Outcome(error=f"{type(error).__name__}: {first}", code=1)
+        return Outcome(made.name if isinstance(made, Path) else None)
+
+
+@dataclass(frozen=True)
+class Part:
+    """Experiments at one scale.
+
+    Attributes:
+        experiments: names.
+        scale: name.
+        cells: every job, with its overrides at this scale.
+    """
+
+    experiments: Sequence[str]
+    scale: str
+    cells: Sequence[tuple[grid.Job, Overrides]]
+
+    @property
+    def distinct(self) -> list[Overrides]:
+        """The runs behind the cells."""
+        return list(dict.fromkeys(overrides for _, overrides in self.cells))
+
+    @property
+    def head(self) -> str:
+        """What it is, in numbers."""
+        counts = f"{len(self.cells)} cells, {len(self.distinct)} distinct runs"
+        return f"{len(self.experiments)} experiments at scale {self.scale}: {counts}"
+
+    def write_indices(self, runs_dir: Path) -> None:
+        """Write which cell has which run, from what is on disk."""
+        for name in self.experiments:
+            jobs = [(job.labels, overrides) for job, overrides in self.cells if job.experiment == name]
+            index.refresh(runs_dir, name, self.scale, jobs)
+
+
+class Sweep:
+    """All jobs of one command line.
+
+    Args:
+        task_function: one job.
+        config: what Hydra composed of the options that are its own.
+    """
+
+    def __init__(self, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
+        self._loader, self._config = hydra_context.config_loader, config
+        self._attempt = Attempt(task_function)
+        self._launcher = Plugins.instance().instantiate_launcher(
+            hydra_context=hydra_context, task_function=self._attempt, config=config
+        )
+
+    def __call__(self, arguments: Sequence[str]) -> None:
+        """Run all jobs of the given experiments, or the product of the choices where there is none.
+
+        Raises:
+            ConfigError: a scale without an experiment, several values of an option beside one, or an option that no
+                job can have.
+            JobsFailed: at least one job failed; the others are done.
+        """
+        parser = OverridesParser.create(config_loader=self._loader)
+        asked = {o.get_key_element(): o for o in parser.parse_overrides(list(arguments))}
+        described = dry.asked(asked.pop("dry").value()) if "dry" in asked else False
+        chosen = {key: _values(asked.pop(key)) for key in ("experiment", "scale") if key in asked}
+        if "experiment" in chosen:
+            own = [_single(override) for override in asked.values()]
+            every = chosen["experiment"]
+            parts = [self._part(every, scales.checked(name), own) for name in chosen.get("scale", ["paper"])]
+            jobs = list(dict.fromkeys(overrides for part in parts for overrides in part.distinct))
+        elif "scale" in chosen:
+            raise ConfigError("scale", ", ".join(arguments), "experiment=NAME beside it")
+        else:
+            parts, jobs = [], product(asked.values())
+        if described:
+            heads = [(part.head, part.distinct) for part in parts] or [(f"{len(jobs)} runs", jobs)]
+            print(*(dry.describe(head, [self._planned(one) for one in runs]) for head, runs in heads), sep="\n\n")
+        else:
+            self._run(jobs, parts)
+
+    def _part(self, experiments: Sequence[str], scale: scales.Scale, own: Sequence[str]) -> Part:
+        """`own` overrides of the command line stand above everything."""
+        jobs = [job for name in experiments for job in grid.load(name).jobs]
+        mapped = [grid.merged([*scale.mapped(job), *own]) for job in jobs]
+        final = {each: grid.merged([*scale.capped(each, self._composed(each)), *own]) for each in dict.fromkeys(mapped)}
+        return Part(experiments, scale.name, [(job, final[each]) for job, each in zip(jobs, mapped, strict=True)])
+
+    def _run(self, jobs: Sequence[Overrides], parts: Sequence[Part]) -> None:
+        """One batch, so that the launcher may run jobs at once."""
+        if not parts:  # those of experiments were composed for their caps
+            for overrides in jobs:
+                self._composed(overrides)
+        folder = Path(str(self._config.hydra.sweep.dir))
+        folder.mkdir(parents=True, exist_ok=True)
+        OmegaConf.save(self._config, folder / "multirun.yaml")
+        runs_dir = Path(str(self._composed(jobs[0]).runs_dir))
+        for part in parts:  # a sweep that is killed leaves what was there before it as well
+            part.write_indices(runs_dir)
+        self._attempt.total = len(jobs)
+        try:
+            returned = self._launcher.launch([list(overrides) for overrides in jobs], initial_job_idx=0)
+        finally:
+            for part in parts:
+                part.write_indices(runs_dir)
+        _conclude(jobs, [job.return_value for job in returned])
+
+    def _planned(self, overrides: Overrides) -> dry.Planned:
+        cfg = self._composed(overrides)
+        return dry.Planned(overrides, cfg.hydra.runtime.choices, cfg)
+
+    def _composed(self, overrides: Sequence[str]) -> DictConfig:
+        return self._loader.load_sweep_config(self._config, list(overrides))
+
+
+def product(overrides: Iterable[Override]) -> list[Overrides]:
+    """Every combination of the overrides' values, each once.
+
+    Raises:
+        ConfigError: the values of an override cannot be listed.
+    """
+    return list(dict.fromkeys(itertools.product(*map(_choices, overrides))))
+
+
+def _choices(override: Override) -> list[str]:
+    if not override.is_sweep_override():
+        return [str(override.input_line)]
+    if not override.is_discrete_sweep():
+        raise ConfigError(override.get_key_element(), override.input_line, "values that can be listed, as a,b")
+    return [f"{override.get_key_element()}={value}" for value in override.sweep_string_iterator()]
+
+
+def _values(override: Override) -> list[str]:
+    return [choice.partition("=")[2] for choice in _choices(override)]
+
+
+def _single(override: Override) -> str:
+    if override.is_sweep_override():
+        raise ConfigError(override.get_key_element(), override.input_line, "one value: the grid is the experiment's")
+    return str(override.input_line)
+
+
+def _conclude(jobs: Sequence[Overrides], ends: Sequence[Outcome]) -> None:
+    """Say what came of every job."""
+    print(f"\n{summary(jobs, ends)}", flush=True)
+    failed = [end for end in ends if end.error is not None]
+    if failed:
+        # an unexpected end weighs more than input that cannot work
+        raise JobsFailed(f"{len(failed)} of {len(ends)} runs failed", min(end.code for end in failed))
+
+
+def summary(jobs: Sequence[Overrides], ends: Sequence[Outcome]) -> str:
+    """A table of the jobs, by the options in which they differ, and their ends."""
+    shared = set(jobs[0]).intersection(*jobs) if len(jobs) > 1 else set()
+    rows = [
+        (number, " ".join(o for o in overrides if o not in shared), "failed" if end.error else "done",
+         end.error or end.run or "")
+        for number, (overrides, end) in enumerate(zip(jobs, ends, strict=True), start=1)
+    ]  # fmt: skip
+    header = ["run", "options", "", "record or error"]
+    return tabulate(rows, header, disable_numparse=True, maxcolwidths=[None, 60, None, None])

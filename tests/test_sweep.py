@@ -1,0 +1,249 @@
+"""Sweeps: one batch to the launcher, every job with its own end, and the index of what is there."""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import torch
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.hydra_config import HydraConfig
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from omegaconf import OmegaConf
+
+import ssd_bench.plan
+import ssd_bench.report.terminal
+import ssd_bench.run
+from ssd_bench import __main__ as program
+from ssd_bench.errors import ConfigError, JobsFailed, LosslessError
+from ssd_bench.records.record import Run, find_runs, load_run
+from ssd_bench.replicate import index, outcomes
+from ssd_bench.replicate.outcomes import Outcome
+from ssd_bench.sweep import Attempt, product, summary
+from tests.runs import GIVEN_LATENCY, ROOT, environment, local_model
+
+METHODS = """
+import os, time
+from pathlib import Path
+from methods.ar import AR
+from methods.knapspec import KnapSpec
+from ssd_bench.core.layer_set import LayerSet
+from ssd_bench.core.method import LayerDraft
+from ssd_bench.errors import ConfigError
+
+def meet():
+    \"\"\"Wait for another process that is here too.\"\"\"
+    if "MEET" in os.environ:
+        Path(os.environ["MEET"], str(os.getpid())).touch()
+        deadline = time.monotonic() + 60
+        while len(os.listdir(os.environ["MEET"])) < 2:
+            assert time.monotonic() < deadline, "nobody came"
+            time.sleep(0.05)
+
+class EveryOther(AR):
+    def check(self, dims):
+        self.draft = LayerDraft(LayerSet.skipping(dims.n_layers, mlp=range(0, dims.n_layers, 2)), 2)
+
+    def prepare(self, probe, samples):
+        meet()
+
+    def propose(self, context):
+        return self.draft
+
+class Searching(KnapSpec):
+    def prepare(self, probe, samples):
+        meet()
+        super().prepare(probe, samples)
+
+class Broken(AR):
+    def prepare(self, probe, samples):
+        raise RuntimeError("it fell over\\nin two lines")
+
+class Refused(AR):
+    def prepare(self, probe, samples):
+        raise ConfigError("method.size", 3, "less")
+"""
+CONFIGS = {
+    "every_other": "_target_: my_methods.EveryOther\nname: every_other\n",
+    "searching": "defaults: [knapspec, _self_]\n_target_: my_methods.Searching\nname: searching\ninterval: 3\n"
+    "draft_len: 3\nmin_similarity: -1\ninclude_zero_skip: false\n",
+    "broken": "_target_: my_methods.Broken\nname: broken\n",
+    "refused": "_target_: my_methods.Refused\nname: refused\n",
+}
+Swept = tuple[subprocess.CompletedProcess[str], dict[str, Run]]
+
+
+@pytest.fixture(scope="module")
+def sweep(small_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Swept]:
+    """Runs the four methods, with further options and environment."""
+    own = tmp_path_factory.mktemp("own")
+    (own / "my_methods.py").write_text(METHODS, encoding="utf-8")
+    (own / "conf" / "method").mkdir(parents=True)
+    for name, text in CONFIGS.items():
+        (own / "conf" / "method" / f"{name}.yaml").write_text(text, encoding="utf-8")
+
+    def swept(*options: str, **variables: str) -> Swept:
+        runs = tmp_path_factory.mktemp("runs")
+        line = [
+            sys.executable, "-m", "ssd_bench", "-m", "method=searching,broken,every_other,refused",
+            *local_model(small_checkpoint), f"runs_dir={runs}", "hardware=cpu", "hardware.dtype=float32",
+            "hardware.threads=1", "hardware.warmup=0", GIVEN_LATENCY, "limit=2", "decode.max_new_tokens=12",
+            f"hydra.searchpath=[file://{own}/conf]", f"hydra.sweep.dir={runs}/sweep", *options,
+        ]  # fmt: skip
+        env = environment(own) | variables
+        done = subprocess.run(line, cwd=ROOT, env=env, capture_output=True, encoding="utf-8", timeout=300)
+        records = [load_run(path) for path in find_runs(runs)]
+        return done, {record.header["method"]: record for record in records}
+
+    return swept
+
+
+@pytest.fixture(scope="module")
+def serial(sweep: Callable[..., Swept]) -> Swept:
+    return sweep()
+
+
+@pytest.fixture(scope="module")
+def parallel(sweep: Callable[..., Swept], tmp_path_factory: pytest.TempPathFactory) -> Swept:
+    """`meet` in it ends only if two processes run at once."""
+    meeting = str(tmp_path_factory.mktemp("meeting"))
+    return sweep("hydra/launcher=joblib", "hydra.launcher.n_jobs=2", MEET=meeting)
+
+
+@pytest.mark.parametrize("how", ["serial", "parallel"])
+def test_a_jobs_end_is_its_own(how: str, request: pytest.FixtureRequest) -> None:
+    done, records = request.getfixturevalue(how)
+    assert set(records) == {"searching", "every_other"}, done.stderr
+    table = done.stdout[done.stdout.rindex("record or error") :].splitlines()[2:]
+    ends = {line.split()[1].removeprefix("method="): line.split(maxsplit=3)[2:] for line in table}
+    assert ends == {
+        "searching": ["done", records["searching"].path.name],
+        "every_other": ["done", records["every_other"].path.name],
+        "broken": ["failed", "RuntimeError: it fell over"],
+        "refused": ["failed", "method.size=3 cannot be used: less"],
+    }
+    assert done.returncode == 1 and "error: 2 of 4 runs failed" in done.stderr
+    assert done.stderr.count("Traceback") == 1 and "in two lines" in done.stderr
+
+
+def test_two_workers_make_the_records_of_one(serial: Swept, parallel: Swept) -> None:
+    times = ["prefill_ms", "decode_ms", "draft_ms", "verify_ms", "policy_ms", "peak_bytes"]
+    for method, one in serial[1].items():
+        two = parallel[1][method]
+        assert one.header["content_key"] == two.header["content_key"] and len(one.prompts) == 4
+        for name in ("prompts", "steps", "layer_sets"):
+            pd.testing.assert_frame_equal(*(getattr(r, name).drop(columns=times, errors="ignore") for r in (one, two)))
+
+
+@pytest.mark.parametrize("error", [ConfigError("field", 3, "less"), LosslessError("a tie"), JobsFailed("1 of 2", 2)])
+def test_errors_survive_pickling(error: Exception) -> None:
+    again = pickle.loads(pickle.dumps(error))
+    assert type(again) is type(error) and str(again) == str(error) and vars(again) == vars(error)
+
+
+@pytest.fixture
+def in_a_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The config of a job of a sweep, as the launcher hands it over."""
+    job = OmegaConf.create({"overrides": {"task": ["a=1"]}, "job": {"num": 0}})
+    monkeypatch.setattr(HydraConfig, "get", staticmethod(lambda: job))
+    return OmegaConf.create({"runs_dir": str(tmp_path)})
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "message"),
+    [
+        (ConfigError("field", 3, "less"), 2, "field=3 cannot be used: less"),
+        (LosslessError("not lossless on a"), 1, "not lossless on a"),
+        (MemoryError(), 1, "MemoryError: "),
+        (torch.OutOfMemoryError("CUDA out of memory.\nTried to"), 1, "OutOfMemoryError: CUDA out of memory."),
+        (SystemExit(3), 1, "SystemExit: 3"),
+    ],
+)
+def test_an_attempt_returns_whatever_was_raised(
+    error: BaseException, code: int, message: str, in_a_job: Any, tmp_path: Path
+) -> None:
+    def work(_: object) -> None:
+        raise error
+
+    found = Attempt(work, 1)(in_a_job)
+    assert found == Outcome(None, message, code) == outcomes.read(tmp_path, ["a=1"])
+    assert pickle.loads(pickle.dumps(found)) == found
+
+
+def test_only_an_interrupt_ends_a_sweep(in_a_job: Any) -> None:
+    def work(_: object) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        Attempt(work, 1)(in_a_job)
+
+
+def test_an_index_is_of_the_records_that_are_there(tmp_path: Path) -> None:
+    """Two sweeps that share a job; a record that was deleted; the same job with the folder under another name."""
+    cells = [({"task": name}, [f"task={name}", "runs_dir=x"]) for name in "abc"]
+    for name in "ab":
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "run.json").touch()
+        outcomes.write(tmp_path, [f"task={name}", "runs_dir=y", "force=true"], Outcome(run=name))
+    outcomes.write(tmp_path, ["task=c"], Outcome(error="no memory", code=1))
+    first = index.read(index.refresh(tmp_path, "one", "mini", cells[:2]))[2]
+    second = index.read(index.refresh(tmp_path, "two", "mini", cells[1:]))[2]
+    assert [cell.run for cell in first] == ["a", "b"] and [c.run for c in second] == ["b", None]
+    assert second[1].error == "no memory"
+    (tmp_path / "b" / "run.json").unlink()
+    assert [c.run for c in index.read(index.refresh(tmp_path, "one", "mini", cells[:2]))[2]] == ["a", None]
+
+
+def test_an_interrupted_sweep_can_be_reported_and_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    done, states = [], []
+
+    def execute(_: object) -> Path:
+        """In place of a run: what the index says when it begins; the second is interrupted, once."""
+        ((_, _, cells),) = map(index.read, index.find(tmp_path / "runs"))
+        states.append([cell.run for cell in cells])
+        if len(states) == 2:
+            raise KeyboardInterrupt
+        folder = tmp_path / "runs" / f"record{len(states)}"
+        folder.mkdir()
+        (folder / "run.json").write_text("{}", encoding="utf-8")
+        done.append(folder.name)
+        return folder
+
+    monkeypatch.setattr(ssd_bench.run, "execute", execute)
+    monkeypatch.setattr(ssd_bench.plan, "plan", lambda cfg: cfg)
+    monkeypatch.setattr(ssd_bench.report.terminal, "close", lambda _: None)
+    options = ("experiment=knn_ssd_figure1", "scale=mini", f"runs_dir={tmp_path}/runs", f"hydra.sweep.dir={tmp_path}")
+    monkeypatch.setattr(sys, "argv", ["ssd_bench", "-m", *options])
+    monkeypatch.setenv("HYDRA_FULL_ERROR", "1")  # as the program sets it, and undone after the test
+    GlobalHydra.instance().clear()
+    with pytest.raises(KeyboardInterrupt):
+        program.main()
+    (path,) = index.find(tmp_path / "runs")
+    first = [cell.run for cell in index.read(path)[2]]
+    assert set(first) == {"record1", None} and not any(states[0])
+    GlobalHydra.instance().clear()
+    assert program.main() == 0
+    assert states[2] == first and {cell.run for cell in index.read(path)[2]} == set(done[1:])
+
+
+def test_a_product_has_every_kind_of_choice_once() -> None:
+    parsed = OverridesParser.create().parse_overrides(
+        ["a=1,2", "b=choice(x,x,y)", "c=range(0,4,2)", "d=[1,2]", "~e", "+f.g='p,q'"]
+    )
+    found = product(parsed)
+    assert found[0] == ("a=1", "b=x", "c=0", "d=[1,2]", "~e", "+f.g='p,q'") and len(found) == len(set(found)) == 8
+
+
+def test_a_summary_shows_what_differs() -> None:
+    jobs = [("model=m", "task=a"), ("model=m", "task=b")]
+    text = summary(jobs, [Outcome(run="r1"), Outcome(error="no", code=2)])
+    assert "model=m" not in text and [line.split() for line in text.splitlines()[2:]] == [
+        ["1", "task=a", "done", "r1"], ["2", "task=b", "failed", "no"],
+    ]  # fmt: skip
+    assert "model=m task=a" in summary(jobs[:1], [Outcome()])
