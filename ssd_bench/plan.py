@@ -23,7 +23,7 @@ from ssd_bench.model.backends.interface import Ops
 from ssd_bench.model.backends.select import select
 from ssd_bench.model.checkpoint import Checkpoint, ModelSource
 from ssd_bench.model.decoder import architecture
-from ssd_bench.model.shape import ModelDims
+from ssd_bench.model.shape import ModelDims, Shape
 from ssd_bench.records import provenance
 from ssd_bench.task import Prompt, Task
 
@@ -89,6 +89,7 @@ def plan(cfg: DictConfig) -> Plan:
         raise ConfigError("task", task.name, "a data source with at least one item")
     checkpoint = model.open()
     arch = architecture(checkpoint)
+    _check_shape(model, arch)
     dims = arch.dims(model.name)
     method.check(dims)
     others: list[Prompt] = []
@@ -143,6 +144,14 @@ def _check_options(config: dict[str, Any]) -> None:
         if not fine:
             value = config["wandb"]["mode"] if field == "wandb.mode" else config[field]
             raise ConfigError(field, value, allowed)
+
+
+def _check_shape(model: ModelSource, arch: Shape) -> None:
+    """What is said of a model without its weights (`dry=true`, replay) is said of this one."""
+    differing = [name for name, size in (model.shape or {}).items() if getattr(arch, name, None) != size]
+    if differing:
+        there = ", ".join(f"{name} {getattr(arch, name, 'unknown')}" for name in differing)
+        raise ConfigError("model.shape", model.shape, f"the sizes of its checkpoint: {there}")
 
 
 def _has_variant(config: dict[str, Any]) -> bool:

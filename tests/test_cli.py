@@ -262,6 +262,7 @@ BAD = [
     (["runs_dir=/proc/nowhere"], "runs_dir"),
     (["model.template=xml"], "model.template"),
     (["model.path=/nowhere"], "/nowhere"),
+    (["+model.shape={n_layers: 99}"], "n_layers 4"),
 ]
 
 

@@ -23,7 +23,7 @@ from ssd_bench.cost import roofline
 from ssd_bench.cost.latency import Latency, NodeTimes
 from ssd_bench.cost.machine import Profile, own_profile
 from ssd_bench.cost.roofline import Gpu, Simulated, simulated, simulated_names
-from ssd_bench.cost.shapes import SHAPES, shape_named
+from ssd_bench.cost.shapes import shape_named
 from ssd_bench.errors import ConfigError
 from ssd_bench.model.shape import Shape
 from ssd_bench.plan import plan
@@ -39,7 +39,7 @@ LATENCY = Latency(0.22, 1e-4, 0.11, "measured", passes=PASSES, draft_rest_ms=0.4
                   tree_token_ms=0.1, tree_node_ms=0.01)  # fmt: skip
 LOOP_MS, POLICY_MS = 0.05, 0.7
 IDEAL = Gpu("ideal", 1e6, 1000, 1e9, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0)
-BIG = SHAPES["llama2_13b"]
+BIG = shape_named("llama2_13b")
 
 
 def timed(records: list[PromptRecord], reuse: bool = False) -> list[PromptRecord]:
@@ -220,7 +220,7 @@ def test_no_speedup_beyond_m(run: Run, name: str) -> None:
 def test_the_baselines_that_a_paper_printed_are_near() -> None:
     """SWIFT Table 2, AR on RTX A6000s: 20.10 tokens/s with LLaMA-2-13B, 4.32 with 70B, which needs four of them."""
     for model, devices, printed in (("llama2_13b", 1, 20.10), ("llama2_70b", 4, 4.32)):
-        shape = SHAPES[model]
+        shape = shape_named(model)
         machine = simulated("sim_a6000", shape)
         attn, mlp, rest = machine.pass_ms(np.ones(1), np.full(1, 500.0))
         step_ms = float((shape.n_layers * (attn + mlp) + rest)[0]) + machine.loop_ms
@@ -285,7 +285,7 @@ def test_shapes(tmp_path: Path) -> None:
     billions = {"llama2_7b": 6.74, "llama2_70b": 69.0, "llama3_8b": 8.03, "qwen3_32b": 32.8, "yi_34b": 34.4}
     billions |= {"codellama_34b": 33.7, "deepseek_coder_33b": 33.3, "qwen2_5_14b": 14.8, "llama3_2_1b": 1.24}
     for name, size in billions.items():
-        assert SHAPES[name].n_params == pytest.approx(size * 1e9, rel=0.01), name
+        assert shape_named(name).n_params == pytest.approx(size * 1e9, rel=0.01), name
     config = tmp_path / "config.json"
     sizes = {
         "num_hidden_layers": 2,

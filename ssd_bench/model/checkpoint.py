@@ -48,6 +48,7 @@ class ModelSource:
         path: folder of a checkpoint in Hugging Face format.
         hub: hub id, with `revision` pinning it.
         gguf: `package` (import name of an installed package) and `file` within it.
+        shape: sizes, the fields of `Shape`, so that what a run takes is known without its weights; None: not known.
     """
 
     name: str
@@ -57,6 +58,7 @@ class ModelSource:
     hub: str | None = None
     revision: str | None = None
     gguf: dict[str, str] | None = None
+    shape: dict[str, Any] | None = None
 
     def __post_init__(self) -> None:
         if self.template not in TEMPLATES:

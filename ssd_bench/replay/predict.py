@@ -28,7 +28,7 @@ import pandas as pd
 from ssd_bench import metrics
 from ssd_bench.cost.machine import Array, Machine, Profile, own_profile
 from ssd_bench.cost.roofline import Simulated, gpu_named, simulated
-from ssd_bench.cost.shapes import SHAPES, shape_named
+from ssd_bench.cost.shapes import known_shape, shape_named
 from ssd_bench.errors import ConfigError
 from ssd_bench.model.shape import Shape
 from ssd_bench.records.record import ARMS, Run
@@ -48,11 +48,12 @@ def recorded_shape(run: Run) -> Shape:
     """
     model = run.header["model"]
     name = str(model["name"])
-    if name not in SHAPES:
-        raise ConfigError("model", name, "give model=: the sizes of the recorded model are not in the list")
-    if (SHAPES[name].n_layers, SHAPES[name].n_params) != (model["n_layers"], model.get("n_params")):
+    shape = known_shape(name)
+    if shape is None:
+        raise ConfigError("model", name, "give model=: conf/model does not have the sizes of the recorded model")
+    if (shape.n_layers, shape.n_params) != (model["n_layers"], model.get("n_params")):
         raise ConfigError("model", name, "give model=: the record was made with another version of this model")
-    return SHAPES[name]
+    return shape
 
 
 def step_times(run: Run, machine: Machine, mode: str | None = None) -> pd.DataFrame:

@@ -13,7 +13,6 @@ from tabulate import tabulate
 
 from ssd_bench.compose import built
 from ssd_bench.cost.roofline import VALUE_BYTES, simulated
-from ssd_bench.cost.shapes import SHAPES
 from ssd_bench.errors import ConfigError
 from ssd_bench.model.shape import Shape
 
@@ -92,9 +91,10 @@ def estimate(cfg: DictConfig, hardware: str) -> Estimate:
     there = len(parts) * cfg.task["items"] if parts is not None else rows
     prompts = cfg.repeats * (min(cfg.limit, there) if cfg.limit and there else cfg.limit or there)
     new = cfg.decode.max_new_tokens or task.max_new_tokens
-    shape = SHAPES.get(str(cfg.model.name))
-    if shape is None:
+    sizes = cfg.model.get("shape")
+    if sizes is None:
         return Estimate(prompts, new, None, None)
+    shape = Shape(**sizes)
     limit = OmegaConf.select(cfg, "task.max_prompt_tokens")
     length = PROMPT_TOKENS if limit is None else int(limit)
     per_token = _token_ms(shape, length + new / 2, hardware)
