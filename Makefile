@@ -33,13 +33,13 @@ $(STAMP): pyproject.toml constraints.txt
 	touch $@
 
 setup: $(STAMP) ## Virtual environment with all packages in .venv, CPU kernels compiled
-	$(BIN)/python -m ssd_bench.model.backends
+	$(BIN)/python -m ssd_bench kernels
 
 kernels: $(STAMP) ## CPU kernels compiled for every level of instructions that this CPU has
-	$(BIN)/python -m ssd_bench.model.backends all
+	$(BIN)/python -m ssd_bench kernels all
 
 weights: $(STAMP) ## SmolLM2's weights in Hugging Face format in the cache folder (once, about a minute)
-	$(BIN)/python -m ssd_bench.model.checkpoint
+	$(BIN)/python -m ssd_bench weights
 
 run: setup ## The main job: KnapSpec beside autoregressive decoding on the miniature and sample prompts, with its table
 	$(BIN)/python -m ssd_bench
@@ -67,7 +67,7 @@ tables: $(STAMP) ## Tables, figures, page and notebooks of everything on record,
 	$(MAKE) --no-print-directory -j2 report executed RUNS=$(RUNS)
 
 report: $(STAMP)
-	$(BIN)/python -m ssd_bench.report runs_dir=$(RUNS)
+	$(BIN)/python -m ssd_bench report runs_dir=$(RUNS)
 
 executed: $(STAMP)
 	$(call execute,$(RUNS)) --output-dir=$(abspath $(RUNS))/report/notebooks
@@ -77,17 +77,17 @@ notebooks: $(STAMP) ## Execute the notebooks in place, on the committed records
 
 replicate-mini: setup ## The runs behind every exhibit of the papers on the miniature (goes on where it was), then the report
 	$(BIN)/python -m ssd_bench -m 'experiment=glob(*)' scale=mini runs_dir=runs/mini; swept=$$?; \
-	for task in gsm8k cnn_dm; do $(BIN)/python -m ssd_bench.frontier model=miniature task=$$task runs_dir=runs/mini || swept=$$?; done; \
+	for task in gsm8k cnn_dm; do $(BIN)/python -m ssd_bench frontier model=miniature task=$$task runs_dir=runs/mini || swept=$$?; done; \
 	$(MAKE) tables RUNS=runs/mini && exit $$swept
 
 audit-papers: $(STAMP) ## What the papers' own numbers imply, and where they disagree
-	$(BIN)/python -m ssd_bench.paper
+	$(BIN)/python -m ssd_bench audit
 
 bench: setup weights ## Speed of the engine on this machine, with SmolLM2
-	$(BIN)/python -m ssd_bench.bench model=smollm2_135m
+	$(BIN)/python -m ssd_bench bench model=smollm2_135m
 
 miniature: setup ## Train both embedded models again, evaluate them, write the samples (hours; goes on where it was)
-	$(BIN)/python -m ssd_bench.miniature train evaluate samples
+	$(BIN)/python -m ssd_bench miniature train evaluate samples
 
 clean: ## Remove the virtual environment and caches (records stay)
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache *.egg-info

@@ -1,4 +1,4 @@
-"""`python -m ssd_bench.bench`: speed of the engine on one model and one machine, as ratios within one run.
+"""`python -m ssd_bench bench`: speed of the engine on one model and one machine, as ratios within one run.
 
 Takes the options of `python -m ssd_bench` (model, hardware, runs_dir, ...), decodes with the first prompts of the
 task, prints a table and writes `runs_dir/bench/<time>.json`.
@@ -68,7 +68,7 @@ def bench(cfg: DictConfig) -> Path:
     results: dict[str, Any] = {
         "model": planned.dims.name, "dtype": hardware.dtype_name, "device": hardware.label,
         "threads": hardware.threads, **decoder.ops.arithmetic.named(),
-        "provenance": provenance.collect("python -m ssd_bench.bench " + shlex.join(sys.argv[1:]), hardware.gpu_names()),
+        "provenance": provenance.collect("python -m ssd_bench bench " + shlex.join(sys.argv[1:]), hardware.gpu_names()),
     }  # fmt: skip
     _say("AR beside Hugging Face generate")
     results |= _against_transformers(planned, engine)
@@ -338,5 +338,6 @@ def _ratio(value: float | None) -> str:
     return "context too short" if value is None else f"{value:.2f}x"
 
 
-if __name__ == "__main__":
-    sys.exit(command(bench))
+def main(_: Sequence[str]) -> int:
+    """Of the arguments that Hydra reads from the command line; returns the exit code, as a run."""
+    return command(bench)

@@ -1,4 +1,4 @@
-"""`python -m ssd_bench.explain run=RUN_DIR`: why a run is as fast as it is, and what cost it most.
+"""`python -m ssd_bench explain run=RUN_DIR`: why a run is as fast as it is, and what cost it most.
 
 Sets the measured speedup beside what the cost model promises from the same acceptance, splits the time of an emitted
 token, and works out the speedup that would be left without each loss, everything else as measured.
@@ -6,7 +6,6 @@ token, and works out the speedup that would be left without each loss, everythin
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -151,7 +150,3 @@ def _print(arguments: Sequence[str]) -> None:
         raise ConfigError("option", " ".join(arguments), "exactly run=RUN_DIR, the folder of a run's record")
     run = load_run(Path(arguments[0].removeprefix("run=")))
     print(text(run, explain(run)))
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

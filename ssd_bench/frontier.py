@@ -1,4 +1,4 @@
-"""`python -m ssd_bench.frontier model=miniature task=gsm8k [runs_dir=runs] [beam=4]`: chosen sets, and the best.
+"""`python -m ssd_bench frontier model=miniature task=gsm8k [runs_dir=runs] [beam=4]`: chosen sets, and the best.
 
 Takes the runs of a model on a task that are on record, and scores every layer set that drafted in them by draft cost
 and teacher-forced acceptance rate (`replicate.plane`), on the prompts and AR outputs of those runs. Beside them it
@@ -226,7 +226,3 @@ def text(plane: Plane) -> str:
 def _line(name: str, plane: Plane, point: Point) -> str:
     speed = plane.speedup(point.cost, point.alpha)
     return f"  {name:16} c {point.cost:.3f}  α {point.alpha:.3f}  skips {len(point.skipped):2}  predicted {speed:.2f}x"
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

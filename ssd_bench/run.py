@@ -225,8 +225,7 @@ def _warnings(plan: Plan, engine: Engine) -> list[str]:
         and plan.hardware.kernels == "auto"
     ):
         found.append(
-            "compiled CPU kernels are not available here; decoding is slower "
-            "(python -m ssd_bench.model.backends says why)"
+            "compiled CPU kernels are not available here; decoding is slower (python -m ssd_bench kernels says why)"
         )
     return found
 

@@ -169,7 +169,7 @@ def test_a_new_method_is_one_file_and_one_yaml(small_checkpoint: Path, tmp_path:
     assert done.returncode == 0, done.stderr
     assert "every_other" in done.stdout and "2/2" in done.stdout
     report = subprocess.run(
-        [sys.executable, "-m", "ssd_bench.report", f"runs_dir={runs}"],
+        [sys.executable, "-m", "ssd_bench", "report", f"runs_dir={runs}"],
         cwd=ROOT,
         env=environment(),
         capture_output=True,
@@ -209,7 +209,7 @@ def test_wandb_offline_logs_the_run(small_checkpoint: Path, tmp_path: Path) -> N
 
 def test_help_shows_every_group_and_choice() -> None:
     shown = subprocess.run(
-        [sys.executable, "-m", "ssd_bench", "--help"],
+        [sys.executable, "-m", "ssd_bench", "run", "--help"],
         cwd=ROOT,
         env=environment(),
         capture_output=True,

@@ -1,4 +1,4 @@
-"""`python -m ssd_bench.data`: what the tasks read, fetched from repositories on disk, and a folder of files checked."""
+"""`python -m ssd_bench data`: what the tasks read, fetched from repositories on disk, and a folder of files checked."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import pytest
 
 from ssd_bench.compose import built, task_named, task_names
 from ssd_bench.data import SampleSource, choice, listing
-from ssd_bench.data.__main__ import main
+from ssd_bench.data.command import main
 from ssd_bench.errors import ConfigError
 from ssd_bench.task import DataSpec
 
@@ -54,7 +54,7 @@ def test_arguments_that_cannot_work(arguments: Sequence[str], capsys: pytest.Cap
 
 
 def test_help_in_a_process_of_its_own() -> None:
-    line = [sys.executable, "-m", "ssd_bench.data", "--help"]
+    line = [sys.executable, "-m", "ssd_bench", "data", "--help"]
     done = subprocess.run(line, cwd=ROOT, env=os.environ | {"PYTHONUTF8": "1"}, capture_output=True, encoding="utf-8")
     assert done.returncode == 0 and "list | fetch TASK… | check DIR [TASK…]" in done.stdout and not done.stderr
 
@@ -139,7 +139,7 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, dict[str, 
 
     monkeypatch.setattr(choice, "task_named", task)
     monkeypatch.setattr(choice, "task_settings", lambda name, variant=None: settings[name])
-    monkeypatch.setattr("ssd_bench.data.__main__.task_names", lambda: list(settings))
+    monkeypatch.setattr("ssd_bench.data.command.task_names", lambda: list(settings))
     return settings
 
 

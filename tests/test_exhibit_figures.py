@@ -314,7 +314,7 @@ def test_figures_need_no_torch() -> None:
 def test_the_comparison_draws_sets_of_its_own_runs_and_the_best(root: Path, tmp_path: Path) -> None:
     one = replace(replication(root, "ssd_bench_comparison"), runs_dir=tmp_path)
     cell = figures_common.cells(one)[0]
-    assert "ssd_bench.frontier" in figure(one).reason  # type: ignore[union-attr]
+    assert "ssd_bench frontier" in figure(one).reason  # type: ignore[union-attr]
     uses = (Use(cell.run.path.name, "method", 1.0), Use("a run of something else", "other", 1.0))
     points = (Point((1,), 0.7, 0.8, uses[:1]), Point((1, 2), 0.5, 0.9, uses[1:]))
     names = (str(cell.run.header["model"]["name"]), str(cell.run.header["task"]["name"]))

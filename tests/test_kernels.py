@@ -375,7 +375,7 @@ def test_no_compiler_is_one_line(tmp_path: Path) -> None:
     env = os.environ | {"CXX": "/nonexistent/c++", "SSD_BENCH_CACHE": str(tmp_path)}
     for _ in range(2):
         done = subprocess.run(
-            [sys.executable, "-m", "ssd_bench.model.backends"],
+            [sys.executable, "-m", "ssd_bench", "kernels"],
             env=env,
             capture_output=True,
             encoding="utf-8",

@@ -298,7 +298,7 @@ def evaluation(score: float, seconds: float = 1.0) -> Evaluation:
 
 
 def test_store_lists_and_finds(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
-    """`python -m ssd_bench.records.search_store` prints a line for each, or says what is missing."""
+    """`python -m ssd_bench searches` prints a line for each, or says what is missing."""
     assert search_store.main([str(tmp_path)]) == 2 and "a folder with searches" in capsys.readouterr().err
     with search_store.opened(tmp_path, "tiny-d", HEADER) as artifact:
         assert search_store.main([str(tmp_path)]) == 0  # nothing evaluated yet

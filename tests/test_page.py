@@ -21,7 +21,7 @@ from ssd_bench.errors import ConfigError
 from ssd_bench.paper import audit, reported
 from ssd_bench.replay.predict import predict
 from ssd_bench.replicate.cells import replications
-from ssd_bench.report.__main__ import main
+from ssd_bench.report.command import main
 from ssd_bench.report.exhibits import predictions, select, tables, write
 from ssd_bench.report.exhibits.figures import figure
 from ssd_bench.report.exhibits.figures_common import Cannot

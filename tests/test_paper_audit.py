@@ -9,8 +9,8 @@ import pandas as pd
 import pytest
 
 from ssd_bench.paper import audit as module
-from ssd_bench.paper.__main__ import main
 from ssd_bench.paper.checks import arithmetic, knn_ssd
+from ssd_bench.paper.command import main
 from ssd_bench.paper.reported import Number, numbers
 
 

@@ -29,7 +29,7 @@ from ssd_bench.model.shape import Shape
 from ssd_bench.plan import plan
 from ssd_bench.records.record import PromptRecord, Run
 from ssd_bench.replay import validation
-from ssd_bench.replay.__main__ import main
+from ssd_bench.replay.command import main
 from ssd_bench.replay.predict import predict, step_times, verification
 from ssd_bench.replay.workload import mapped, workload
 from tests.synthetic import N_LAYERS, unit, write_run
@@ -256,7 +256,7 @@ def test_every_gpu_of_the_papers_loads_with_its_source() -> None:
 
 @pytest.mark.parametrize(
     ("options", "refused"),
-    [([], "hardware.device=.*ssd_bench.replay only"), (["hardware.device=cpu"], "hardware.latency=.*null, or exactly")],
+    [([], "hardware.device=.*ssd_bench replay only"), (["hardware.device=cpu"], "hardware.latency=.*null, or exactly")],
 )
 def test_a_run_on_a_simulated_gpu_is_refused(options: list[str], refused: str) -> None:
     GlobalHydra.instance().clear()
@@ -360,5 +360,5 @@ def test_bad_options_exit_with_2(arguments: list[str], capsys: pytest.CaptureFix
 
 
 def test_no_torch() -> None:
-    code = "import sys, ssd_bench.replay.__main__; sys.exit('torch' in sys.modules)"
+    code = "import sys, ssd_bench.replay.command; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0

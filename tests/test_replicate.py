@@ -11,7 +11,7 @@ import pytest
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 
-from ssd_bench import __main__ as program
+from ssd_bench.cli import door
 from ssd_bench.command import CONF
 from ssd_bench.errors import ConfigError
 from ssd_bench.records.record import load_run
@@ -107,11 +107,11 @@ def test_a_scale_maps_models_and_caps_what_is_larger(folders: Path) -> None:
 
 
 def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
-    monkeypatch.setattr("sys.argv", ["ssd_bench", "-m", *arguments])
+    monkeypatch.setattr("sys.argv", ["ssd_bench"])
     GlobalHydra.instance().clear()
     environment = dict(os.environ)
     try:
-        return program.main()
+        return door(["-m", *arguments])
     finally:
         os.environ.clear()
         os.environ.update(environment)
@@ -169,8 +169,8 @@ def test_what_no_sweep_can_do_is_refused(
 def test_an_experiment_without_a_sweep_says_how(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("sys.argv", ["ssd_bench", f"experiment={NAME}"])
-    assert program.main() == 2 and f"python -m ssd_bench -m experiment={NAME}" in capsys.readouterr().err
+    monkeypatch.setattr("sys.argv", ["ssd_bench"])
+    assert door([f"experiment={NAME}"]) == 2 and f"python -m ssd_bench -m experiment={NAME}" in capsys.readouterr().err
 
 
 def test_an_index_of_an_unknown_experiment_is_named(tmp_path: Path) -> None:

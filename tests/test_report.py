@@ -18,7 +18,7 @@ from ssd_bench import metrics
 from ssd_bench.metrics import intervals
 from ssd_bench.replicate.cells import Made
 from ssd_bench.report import figures, tables
-from ssd_bench.report.__main__ import main
+from ssd_bench.report.command import main
 from ssd_bench.report.terminal import run_table
 from tests.synthetic import unit, write_run
 
@@ -216,7 +216,7 @@ def test_the_terminal_table_shows_the_numbers_the_record_and_every_warning(tmp_p
 
 def test_nothing_that_reads_records_imports_torch() -> None:
     modules = [
-        "ssd_bench.report.__main__",
+        "ssd_bench.report.command",
         "ssd_bench.report.terminal",
         "ssd_bench.core.lossless",
         "ssd_bench.records.provenance",

@@ -20,7 +20,7 @@ from omegaconf import OmegaConf
 import ssd_bench.plan
 import ssd_bench.report.terminal
 import ssd_bench.run
-from ssd_bench import __main__ as program
+from ssd_bench.cli import door
 from ssd_bench.errors import ConfigError, JobsFailed, LosslessError
 from ssd_bench.records.record import Run, find_runs, load_run
 from ssd_bench.replicate import index, outcomes
@@ -219,16 +219,16 @@ def test_an_interrupted_sweep_can_be_reported_and_goes_on(tmp_path: Path, monkey
     monkeypatch.setattr(ssd_bench.plan, "plan", lambda cfg: cfg)
     monkeypatch.setattr(ssd_bench.report.terminal, "close", lambda _: None)
     options = ("experiment=knn_ssd_figure1", "scale=mini", f"runs_dir={tmp_path}/runs", f"hydra.sweep.dir={tmp_path}")
-    monkeypatch.setattr(sys, "argv", ["ssd_bench", "-m", *options])
+    monkeypatch.setattr(sys, "argv", ["ssd_bench"])
     monkeypatch.setenv("HYDRA_FULL_ERROR", "1")  # as the program sets it, and undone after the test
     GlobalHydra.instance().clear()
     with pytest.raises(KeyboardInterrupt):
-        program.main()
+        door(["-m", *options])
     (path,) = index.find(tmp_path / "runs")
     first = [cell.run for cell in index.read(path)[2]]
     assert set(first) == {"record1", None} and not any(states[0])
     GlobalHydra.instance().clear()
-    assert program.main() == 0
+    assert door(["-m", *options]) == 0
     assert states[2] == first and {cell.run for cell in index.read(path)[2]} == set(done[1:])
 
 

@@ -1,6 +1,6 @@
 """Layer sets of one model on one task as points of draft cost and acceptance rate: what methods chose, and the best.
 
-    runs_dir/frontier/MODEL.TASK.json     written by `python -m ssd_bench.frontier`
+    runs_dir/frontier/MODEL.TASK.json     written by `python -m ssd_bench frontier`
 
 Draft cost c is the time of a drafted token over that of a plain step, both by the machine's latency profile. α is the
 share of AR's own output tokens that a set predicts when it drafts `DRAFT_LEN` of them at a time and every token before

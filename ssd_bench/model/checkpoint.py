@@ -303,17 +303,3 @@ def _dequantise(source: Path, target: Path) -> None:
     config["architectures"] = [type(model).__name__]
     config["dtype"] = "float32"
     (target / "config.json").write_text(json.dumps(config, indent=2, default=str), encoding="utf-8")
-
-
-def main() -> None:
-    """`python -m ssd_bench.model.checkpoint`: convert the small model's weights, so that runs start at once."""
-    from hydra import compose, initialize
-    from hydra.utils import instantiate
-
-    with initialize(version_base="1.3", config_path="../conf"):
-        model: ModelSource = instantiate(compose("config", overrides=["model=smollm2_135m"]).model)
-    print(f"{model.name}: {model.open().folder}")
-
-
-if __name__ == "__main__":
-    main()

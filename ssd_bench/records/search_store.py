@@ -1,4 +1,4 @@
-"""`python -m ssd_bench.records.search_store [FOLDER=runs/searches]`: the layer searches on disk, one a line.
+"""`python -m ssd_bench searches [FOLDER=runs/searches]`: the layer searches on disk, one a line.
 
 A search is a folder: `search.json` says what was searched and where (its provenance), and `evaluations.jsonl` grows by
 one line per evaluated layer set, so that a search that was killed goes on and one with a larger budget continues.
@@ -228,7 +228,3 @@ def _print(arguments: Sequence[str]) -> None:
     if not names(folder):
         raise ConfigError("folder", str(folder), "a folder with searches (method=self_ssd makes one)")
     print(table(folder))
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -32,7 +32,7 @@ def planes(replication: Replication) -> dict[str, Plane | Cannot]:
     for cell in common.cells(replication):
         model, task = cell.run.header["model"]["name"], cell.run.header["task"]["name"]
         path = path_of(replication.runs_dir, model, task)
-        command = f"python -m ssd_bench.frontier model={model} task={task} runs_dir={replication.runs_dir}"
+        command = f"python -m ssd_bench frontier model={model} task={task} runs_dir={replication.runs_dir}"
         if cell["task"] not in found:
             found[cell["task"]] = read(path) if path.is_file() else Cannot(f"`{command}` was not run yet.")
     return found
@@ -100,7 +100,7 @@ def table(replication: Replication) -> pd.DataFrame:
 
     Returns:
         Texts with 95 % intervals: speedup (decode only), M, α, share of sublayers skipped, share of the time that the
-        method's own work takes, outputs equal to AR's; and, where `python -m ssd_bench.frontier` has been run, the
+        method's own work takes, outputs equal to AR's; and, where `python -m ssd_bench frontier` has been run, the
         predicted speedup of the set that drafted most, and of the best set found.
     """
     found = planes(replication)

@@ -1,9 +1,9 @@
-"""`python -m ssd_bench.miniature`: train the embedded models, evaluate them, write the sample data."""
+"""`python -m ssd_bench miniature`: train the embedded models, evaluate them, write the sample data."""
 
 from __future__ import annotations
 
 import argparse
-import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from ssd_bench.miniature.recipe import RECIPES
@@ -12,11 +12,11 @@ from ssd_bench.model.checkpoint import EMBEDDED, cache_dir
 COMMANDS = ("train", "evaluate", "samples")
 
 
-def main(arguments: list[str]) -> None:
-    """Run the asked commands in order."""
+def main(arguments: Sequence[str]) -> int:
+    """Run the asked commands in order; returns the exit code."""
     import torch
 
-    parser = argparse.ArgumentParser(prog="python -m ssd_bench.miniature", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m ssd_bench miniature", description=__doc__)
     parser.add_argument("commands", nargs="+", choices=COMMANDS, help="in this order")
     parser.add_argument("--model", choices=RECIPES, nargs="+", default=list(RECIPES), help="default: all")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu", help="of the training")
@@ -41,7 +41,4 @@ def main(arguments: list[str]) -> None:
         from ssd_bench.miniature import samples
 
         samples.write()
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])
+    return 0

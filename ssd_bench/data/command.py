@@ -1,4 +1,4 @@
-"""What the tasks read: `python -m ssd_bench.data list | fetch TASK… | check DIR [TASK…]`.
+"""What the tasks read: `python -m ssd_bench data list | fetch TASK… | check DIR [TASK…]`.
 
     list                 every task with its files, their fields and their source on the Hugging Face hub
     fetch TASK…          download what the tasks read from the hub into its usual cache (HF_HOME) and check all rows;
@@ -11,7 +11,6 @@ TASK is a name of `list`, or NAME:VARIANT (gsm8k:conflayers). Exit code 2 if any
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 
 from ssd_bench.command import tool
@@ -40,7 +39,3 @@ def _work(arguments: Sequence[str]) -> None:
         case _:
             allowed = "give one of: list; fetch TASK… (or all); check DIR [TASK…]; -h says more"
             raise ConfigError("command", " ".join(arguments), allowed)
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

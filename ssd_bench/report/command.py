@@ -1,4 +1,4 @@
-"""`python -m ssd_bench.report [runs_dir=runs] [out=RUNS_DIR/report]`: tables and figures of every complete run.
+"""`python -m ssd_bench report [runs_dir=runs] [out=RUNS_DIR/report]`: tables and figures of every complete run.
 
 Writes one Markdown, one CSV and one figure (PNG and PDF) per task, and an overview of all speedups (`README.md`), and
 prints the tables and where they are. Runs that were made for the papers' exhibits (`-m experiment=...`) stand there
@@ -85,7 +85,3 @@ def _readable(found: Sequence[Made], runs_dir: Path) -> list[Made]:
         hint = "no complete run there; make one with `python -m ssd_bench method=knapspec task=gsm8k`"
         raise ConfigError("runs_dir", str(runs_dir), hint)
     return runs
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

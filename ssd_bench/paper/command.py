@@ -1,11 +1,10 @@
-"""`python -m ssd_bench.paper [out=DIR]`: what the papers' own numbers imply, and where they disagree with the print.
+"""`python -m ssd_bench audit [out=DIR]`: what the papers' own numbers imply, and where they disagree with the print.
 
 Prints the disagreements by paper; with `out` also writes them as `audit.md` and every comparison as `audit.csv`.
 """
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -35,7 +34,3 @@ def _audit(arguments: Sequence[str]) -> None:
             print(out / name)
     except OSError as error:
         raise ConfigError("out", str(out), f"a directory that can be written ({error})") from error
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

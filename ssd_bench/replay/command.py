@@ -1,11 +1,11 @@
 """Predict how fast a recorded run would be on a machine that is not at hand. Predictions, never measurements.
 
-`python -m ssd_bench.replay run=RUN_DIR hardware=sim_h100 [model=llama2_13b] [devices=4]`
+`python -m ssd_bench replay run=RUN_DIR hardware=sim_h100 [model=llama2_13b] [devices=4]`
     hardware: own (the machine of the record), sim_<gpu>, several with commas, or all for every simulated GPU
     model: another model's sizes, by name or as a path to its config.json; drafts and acceptance stay the record's
     devices: number of simulated GPUs; the fewest that hold the weights unless given
 
-`python -m ssd_bench.replay validate [runs_dir=runs]`
+`python -m ssd_bench replay validate [runs_dir=runs]`
     recorded runs predicted from their own latency profiles, beside what was measured
 """
 
@@ -100,7 +100,3 @@ def _validate(runs_dir: Path) -> None:
     print(validation.text(validation.validate(runs)))
     if left_out:
         print(f"\nleft out: {left_out} runs without a baseline or without a profile of passes over several nodes")
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

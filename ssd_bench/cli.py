@@ -1,0 +1,100 @@
+"""The one way in: `ssd-bench [COMMAND] name=value …`, the same as `python -m ssd_bench [COMMAND] name=value …`.
+
+A command is imported when it is chosen, so that what does not need torch starts without it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
+
+COMMANDS = {
+    "run": ("ssd_bench.cli", "decode with a method, paired with AR, and record it (also without a COMMAND)"),
+    "report": ("ssd_bench.report.command", "tables and figures of the runs on record, and of the papers' exhibits"),
+    "explain": ("ssd_bench.explain", "why a run is as fast as it is, and its largest loss"),
+    "replay": ("ssd_bench.replay.command", "a run's steps, predicted on another machine"),
+    "frontier": ("ssd_bench.frontier", "the layer sets of the runs beside the best there are"),
+    "searches": ("ssd_bench.records.search_store", "the layer searches on disk"),
+    "data": ("ssd_bench.data.command", "what the tasks read: list, fetch, check"),
+    "audit": ("ssd_bench.paper.command", "where the papers' own numbers disagree with each other"),
+    "bench": ("ssd_bench.bench", "speed of the engine on this machine"),
+    "kernels": ("ssd_bench.model.backends.command", "compile the CPU kernels, or say why that fails"),
+    "weights": ("ssd_bench.model.convert", "convert SmolLM2's weights, so that runs start at once"),
+    "miniature": ("ssd_bench.miniature.command", "train the embedded models, evaluate them, write the samples"),
+}
+"""Command -> the module whose `main` it is, and what it does."""
+
+HELP = """\
+ssd-bench: self-speculative decoding, every method in one engine, paired with autoregressive decoding.
+
+  ssd-bench [COMMAND] name=value ...        the same as python -m ssd_bench [COMMAND] name=value ...
+
+{commands}
+
+  ssd-bench method=knapspec task=govreport limit=4
+  ssd-bench -m method=ar,knapspec task=gsm8k,govreport       a sweep: one run per combination
+  ssd-bench -m experiment=knapspec_table2 scale=mini         the runs behind an exhibit (dry=true: print them)
+
+Every group, choice and option of a run: ssd-bench run --help; of another command: ssd-bench COMMAND --help"""
+
+
+def entry() -> NoReturn:
+    """The program `ssd-bench`; ends with the command's exit code."""
+    sys.exit(door(sys.argv[1:]))
+
+
+def door(arguments: Sequence[str]) -> int:
+    """Hand the arguments to their command.
+
+    Returns:
+        The command's exit code; 2 if there is no such command.
+    """
+    first = arguments[0] if arguments else "run"
+    if first in ("-h", "--help"):
+        listed = "\n".join(f"  {name:10} {line}" for name, (_, line) in COMMANDS.items())
+        print(HELP.format(commands=listed))
+        return 0
+    if "=" in first or first.startswith(("-", "~")):
+        first, arguments = "run", ["run", *arguments]
+    if first not in COMMANDS:
+        print(f"error: there is no command {first}; one of {', '.join(COMMANDS)}, or name=value", file=sys.stderr)
+        return 2
+    rest = list(arguments[1:])
+    sys.argv = [sys.argv[0], *rest]  # Hydra, and the command that a record names, read them there
+    code: int = importlib.import_module(COMMANDS[first][0]).main(rest)
+    return code
+
+
+def main(arguments: Sequence[str]) -> int:
+    """The command `run`: compose a config, run it or sweep with -m; returns the exit code."""
+    from ssd_bench.command import command
+
+    odd = [argument for argument in arguments if argument.startswith(("experiment=", "scale="))]
+    if odd and not {"-m", "--multirun"} & set(arguments):
+        print(f"error: {odd[0]} is for sweeps: python -m ssd_bench -m {' '.join(arguments)}", file=sys.stderr)
+        return 2
+    return command(_run)
+
+
+def _run(cfg: DictConfig) -> Path | None:
+    from hydra.core.hydra_config import HydraConfig
+
+    from ssd_bench.replicate import dry
+
+    if dry.asked(cfg.dry):
+        hydra = HydraConfig.get()
+        print(dry.describe("1 run", [dry.Planned(list(hydra.overrides.task), hydra.runtime.choices, cfg)]))
+        return None
+    from ssd_bench.plan import plan  # torch and transformers only once the config is composed
+    from ssd_bench.report.terminal import close
+    from ssd_bench.run import execute
+
+    made = execute(plan(cfg))
+    close(made)
+    return made

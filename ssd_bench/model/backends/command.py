@@ -1,0 +1,31 @@
+"""`python -m ssd_bench kernels [all]`: builds the native kernels and prints ok, or why they cannot be built.
+
+For the level of this CPU that is used by default, or for all that it has.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from ssd_bench.command import tool
+from ssd_bench.errors import ConfigError
+from ssd_bench.model.backends.arithmetic import available, resolve, with_code
+from ssd_bench.model.backends.select import native_problem
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Returns the exit code: 0, also where PyTorch does the work, or 2 if an argument cannot be used."""
+    return tool(_build, __doc__, arguments)
+
+
+def _build(arguments: Sequence[str]) -> None:
+    if list(arguments) not in ([], ["all"]):
+        raise ConfigError("arguments", " ".join(arguments), "nothing, or all")
+    for level in dict.fromkeys(map(with_code, available() if arguments else [resolve("auto")])):
+        start = time.perf_counter()
+        problem = native_problem(level.name)
+        if problem:
+            print(f"native kernels: not available, PyTorch is used instead: {problem}")
+        else:
+            print(f"native kernels, {level.name}: ok ({time.perf_counter() - start:.1f} s)")

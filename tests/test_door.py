@@ -1,0 +1,77 @@
+"""The one way in: its commands, what it shows, and what it does not load."""
+
+from __future__ import annotations
+
+import importlib
+import subprocess
+import sys
+import tomllib
+from types import SimpleNamespace
+
+import pytest
+
+from ssd_bench import cli
+from ssd_bench.cli import COMMANDS, door
+from tests.runs import ROOT, environment
+
+
+def program(*arguments: str) -> subprocess.CompletedProcess[str]:
+    line = [sys.executable, "-m", "ssd_bench", *arguments]
+    return subprocess.run(line, cwd=ROOT, env=environment(), capture_output=True, encoding="utf-8", timeout=120)
+
+
+@pytest.fixture
+def chosen(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, list[str]]]:
+    """What the door hands to which module, instead of it being done."""
+    asked: list[tuple[str, list[str]]] = []
+
+    def module(name: str) -> SimpleNamespace:
+        return SimpleNamespace(main=lambda arguments: asked.append((name, arguments)) or 7)
+
+    monkeypatch.setattr(cli, "importlib", SimpleNamespace(import_module=module))
+    monkeypatch.setattr(sys, "argv", ["ssd-bench", "leftover"])
+    return asked
+
+
+@pytest.mark.parametrize("arguments", [[], ["a=1"], ["-m", "a=1,2"], ["~a"], ["--cfg", "job"], ["run"], ["run", "-h"]])
+def test_without_a_command_it_runs(arguments: list[str], chosen: list[tuple[str, list[str]]]) -> None:
+    rest = arguments[1:] if arguments[:1] == ["run"] else arguments
+    assert door(arguments) == 7 and chosen == [("ssd_bench.cli", rest)] and sys.argv == ["ssd-bench", *rest]
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_command_is_a_function_of_its_module(name: str, chosen: list[tuple[str, list[str]]]) -> None:
+    assert door([name, "x=1", "--help"]) == 7 and chosen == [(COMMANDS[name][0], ["x=1", "--help"])]
+    assert callable(importlib.import_module(COMMANDS[name][0]).main)
+
+
+def test_an_unknown_command_names_those_there_are(capsys: pytest.CaptureFixture[str]) -> None:
+    assert door(["reprot", "runs_dir=x"]) == 2
+    error = capsys.readouterr().err
+    assert "no command reprot" in error and all(name in error for name in COMMANDS)
+    assert program("reprot").returncode == 2  # the exit code is the program's
+
+
+def test_help_is_one_screen_of_all_commands(capsys: pytest.CaptureFixture[str]) -> None:
+    assert door(["--help"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) <= 24 and max(map(len, lines)) <= 120 and "run --help" in lines[-1]
+    assert [line.split()[0] for line in lines if line[:3].strip() and line.split()[0] in COMMANDS] == list(COMMANDS)
+
+
+def test_help_loads_neither_torch_nor_hydra() -> None:
+    code = "import sys; from ssd_bench.cli import door; door(['-h']); "
+    code += "sys.exit(not {'torch', 'hydra'}.isdisjoint(sys.modules))"
+    assert subprocess.run([sys.executable, "-c", code], env=environment(), stdout=subprocess.DEVNULL).returncode == 0
+
+
+@pytest.mark.parametrize("name", ["searches", "audit", "kernels", "weights", "miniature"])
+def test_every_command_says_how_it_is_used(name: str) -> None:
+    done = program(name, "--help")
+    assert done.returncode == 0 and f"python -m ssd_bench {name}" in done.stdout
+
+
+def test_the_script_is_the_door() -> None:
+    scripts = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["scripts"]
+    module, _, name = scripts["ssd-bench"].partition(":")
+    assert getattr(importlib.import_module(module), name) is cli.entry
