@@ -20,13 +20,14 @@ from omegaconf import OmegaConf
 import ssd_bench.plan
 import ssd_bench.report.terminal
 import ssd_bench.run
+from ssd_bench.bench import bench
 from ssd_bench.cli import door
 from ssd_bench.errors import ConfigError, JobsFailed, LosslessError
 from ssd_bench.records.record import Run, find_runs, load_run
 from ssd_bench.replicate import index, outcomes
 from ssd_bench.replicate.outcomes import Outcome
 from ssd_bench.sweep import Attempt, product, summary
-from tests.runs import GIVEN_LATENCY, ROOT, environment, local_model
+from tests.runs import GIVEN_LATENCY, ROOT, environment, local_model, planned
 
 METHODS = """
 import os, time
@@ -137,6 +138,7 @@ def test_two_workers_make_the_records_of_one(serial: Swept, parallel: Swept) -> 
     for method, one in serial[1].items():
         two = parallel[1][method]
         assert one.header["content_key"] == two.header["content_key"] and len(one.prompts) == 4
+        assert all("-m method=searching,broken" in record.header["command"] for record in (one, two))
         for name in ("prompts", "steps", "layer_sets"):
             pd.testing.assert_frame_equal(*(getattr(r, name).drop(columns=times, errors="ignore") for r in (one, two)))
 
@@ -230,6 +232,33 @@ def test_an_interrupted_sweep_can_be_reported_and_goes_on(tmp_path: Path, monkey
     GlobalHydra.instance().clear()
     assert door(["-m", *options]) == 0
     assert states[2] == first and {cell.run for cell in index.read(path)[2]} == set(done[1:])
+
+
+def test_dry_describes_runs_and_products(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """On a GPU that is not at hand, and nothing is written."""
+    monkeypatch.setattr(sys, "argv", ["ssd_bench"])
+    monkeypatch.setenv("HYDRA_FULL_ERROR", "1")
+    monkeypatch.chdir(tmp_path)
+    for options, head, methods in (([], "1 run\n", ["ar"]), (["-m"], "2 runs\n", ["ar", "swift"])):
+        GlobalHydra.instance().clear()
+        line = [f"method={','.join(methods)}", "model=llama2_13b", "hardware=sim_h100", "limit=3", "dry=true"]
+        assert door([*options, *line]) == 0
+        shown = capsys.readouterr().out
+        rows = [words for words in map(str.split, shown.splitlines()) if words[:1] == ["llama2_13b"]]
+        assert shown.startswith(head) and [words[1] for words in rows] == methods
+        assert all(words[2:5] == ["gsm8k", "hardware=sim_h100", "limit=3"] for words in rows)
+    assert not list(tmp_path.iterdir())
+
+
+def test_dry_is_no_part_of_a_run(tmp_path: Path) -> None:
+    assert planned(tmp_path, "dry=true").content_key == planned(tmp_path).content_key
+
+
+def test_a_bench_cannot_be_described() -> None:
+    with pytest.raises(ConfigError, match="dry=True cannot be used"):
+        bench(OmegaConf.create({"dry": True}))
 
 
 def test_a_product_has_every_kind_of_choice_once() -> None:
