@@ -12,6 +12,11 @@ import pytest
 from ssd_bench.records import provenance
 from tests.runs import ROOT
 
+# the commands of rooms, which stand above all of them
+COMMANDS = (
+    "data.command", "miniature.command", "model.backends.command", "model.convert", "paper.command", "replay.command",
+    "report.command",
+)  # fmt: skip
 # From the ground up, as ssd_bench/README.md has it; a longer name stands on its own floor.
 FLOORS = (
     ("errors", "rouge", "model.shape", "core.tree", "core.layer_set", "core.timing"),
@@ -24,7 +29,7 @@ FLOORS = (
     ("paper",),
     ("replay",),
     ("report",),
-    ("explain", "bench", "frontier"),
+    ("explain", "bench", "frontier", *COMMANDS),
     ("cli", "__main__", "hydra_plugins"),
 )
 PACKAGES = ("ssd_bench", "methods", "tasks", "hydra_plugins")
