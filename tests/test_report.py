@@ -15,11 +15,12 @@ from typing import Any
 import pytest
 
 from ssd_bench import metrics
+from ssd_bench.errors import LosslessError
 from ssd_bench.metrics import intervals
 from ssd_bench.replicate.cells import Made
 from ssd_bench.report import figures, tables
 from ssd_bench.report.command import main
-from ssd_bench.report.terminal import run_table
+from ssd_bench.report.terminal import close, run_table
 from tests.synthetic import unit, write_run
 
 COLUMNS = [
@@ -223,3 +224,13 @@ def test_nothing_that_reads_records_imports_torch() -> None:
     ]
     script = f"import sys; import {', '.join(modules)}; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", script], check=True)
+
+
+def test_a_run_that_is_not_lossless_ends_with_its_table_and_fails(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bug = {"lossless": "bug", "divergence_index": 7, "divergence_gap": 2.5}
+    write_run(tmp_path / "run", [unit(0), unit(1, **bug)])
+    with pytest.raises(LosslessError, match="not lossless on toy-1"):
+        close(tmp_path / "run")
+    assert "lossless (outputs equal to AR's)" in capsys.readouterr().out
