@@ -106,9 +106,10 @@ def test_measured_once_and_kept_unless_the_machine_was_busy(
     assert [times.nodes for times in first.passes] == list(profiling.NODES)
     # a busy machine may make a difference of two times nothing, but none negative
     assert min(first.draft_rest_ms, first.draft_start_ms, first.tree_token_ms, first.tree_node_ms) >= 0
-    for times in first.passes:
-        parts = (times.attn_slope_ms, times.attn_intercept_ms, times.mlp_ms, times.rest_ms)
-        assert min(parts) >= 0 and sum(parts) > 0
+    for nodes in profiling.NODES:
+        for context in (1, 64, cache.capacity):
+            parts = first.pass_ms(nodes, context)
+            assert min(parts) >= 0 and sum(parts) > 0
     path.write_text(
         '{"t_mlp_ms": 1.0, "t_attn_slope_ms": 0.0, "t_attn_intercept_ms": 1.0, "points": []}', encoding="utf-8"
     )
