@@ -33,7 +33,7 @@ from ssd_bench.core.probe import ModelProbe
 from ssd_bench.core.sampling import Decoding
 from ssd_bench.cost import profiling
 from ssd_bench.errors import ConfigError
-from ssd_bench.model.decoder import PREFILL_CHUNK, Decoder
+from ssd_bench.model.decoder import PREFILL_CHUNK, Decoder, Pass
 from ssd_bench.model.kv_cache import KVCache
 from ssd_bench.plan import Plan, plan
 from ssd_bench.records import provenance
@@ -67,7 +67,7 @@ def bench(cfg: DictConfig) -> Path:
     engine = Engine(decoder, cache, Decoding(max_new_tokens=NEW_TOKENS), frozenset(), loaded.probe)
     results: dict[str, Any] = {
         "model": planned.dims.name, "dtype": hardware.dtype_name, "device": hardware.label,
-        "threads": hardware.threads, **decoder.ops.arithmetic.named(),
+        "threads": hardware.threads, **decoder.arithmetic.named(),
         "provenance": provenance.collect("python -m ssd_bench bench " + shlex.join(sys.argv[1:]), hardware.gpu_names()),
     }  # fmt: skip
     _say("AR beside Hugging Face generate")
@@ -152,10 +152,12 @@ def _bandwidth(engine: Engine, tokens_per_s: float) -> dict[str, float]:
     data = torch.ones(BANDWIDTH_FLOATS, dtype=torch.float32, device=decoder.device)
     fastest = min(_seconds(lambda: data.sum().item(), decoder.device) for _ in range(ROUNDS))
     limit = data.nbytes / fastest
-    embedding = 0 if decoder.arch.tied else decoder.embedding.nbytes  # an untied embedding is looked up, not read
-    read = (decoder.weight_bytes - embedding) * tokens_per_s
+    embedding = (
+        0 if decoder.arch.tied else decoder.weights.embedding.nbytes
+    )  # an untied embedding is looked up, not read
+    read = (decoder.weights.nbytes - embedding) * tokens_per_s
     return {
-        "bandwidth_bytes_per_s": limit, "bandwidth_tokens_per_s": limit / (decoder.weight_bytes - embedding),
+        "bandwidth_bytes_per_s": limit, "bandwidth_tokens_per_s": limit / (decoder.weights.nbytes - embedding),
         "bandwidth_share": read / limit,
     }  # fmt: skip
 
@@ -178,11 +180,11 @@ def _step_times(engine: Engine) -> dict[str, dict[str, float]]:
 def _forward(engine: Engine, n: int, context: int) -> Callable[[], Any]:
     decoder = engine.decoder
     tokens = torch.arange(n, device=decoder.device)
-    nodes = decoder.nodes(n, context)
+    what = Pass(decoder.all_sublayers, tokens, context)
 
     @torch.inference_mode()
     def run() -> Any:
-        hidden, _ = decoder.forward(decoder.embed(tokens), nodes, engine.cache, decoder.all_sublayers)
+        hidden, _ = decoder.run(what, engine.cache)
         return decoder.logits(hidden).argmax(-1).tolist()
 
     return run
@@ -268,13 +270,13 @@ def _plain(engine: Engine, passes: Sequence[tuple[int, int]], context: int) -> N
     for sublayer, n in passes:
         for chunk in range(0, n, PREFILL_CHUNK):
             length = min(PREFILL_CHUNK, n - chunk)
-            decoder.forward(streams[:length], decoder.nodes(length, context), engine.cache, (sublayer,))
+            decoder.run(Pass((sublayer,), streams[:length], context), engine.cache)
 
 
 def _outside_share(planned: Plan, engine: Engine) -> float:
     """Share of AR's decode time spent outside model forwards: loop, sampling, verification, trace."""
     decoder, inside = engine.decoder, 0.0
-    original = {name: getattr(decoder, name) for name in ("forward", "logits", "embed")}
+    original = {name: getattr(decoder, name) for name in ("run", "logits")}
 
     def timed(name: str) -> Callable[..., Any]:
         def call(*args: Any) -> Any:

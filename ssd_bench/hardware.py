@@ -13,8 +13,8 @@ import torch
 
 from ssd_bench.cost.latency import Latency
 from ssd_bench.errors import ConfigError
-from ssd_bench.model.backends.arithmetic import resolve
-from ssd_bench.model.backends.select import CHOICES
+from ssd_bench.model.arithmetic import resolve
+from ssd_bench.model.backend import check_name
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "float64": torch.float64}
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # malloc.h
@@ -29,8 +29,8 @@ class Hardware:
         dtype: of weights and KV cache.
         threads: CPU threads of PyTorch.
         warmup: short generations per arm before the first measurement.
-        kernels: `native`, `torch` or `auto`.
-        isa: level of instructions of the CPU's arithmetic, or `auto`; see `ssd_bench.model.backends.arithmetic`.
+        kernels: a backend of `ssd_bench.model.backends` by name, or `auto`.
+        isa: level of instructions of the CPU's arithmetic, or `auto`; see `ssd_bench.model.arithmetic`.
         latency: given instead of measured.
     """
 
@@ -60,8 +60,7 @@ class Hardware:
             raise ConfigError("hardware.threads", threads, f"1 to {cores} on this machine, or null for all")
         if warmup < 0:
             raise ConfigError("hardware.warmup", warmup, "0 or more")
-        if kernels not in CHOICES:
-            raise ConfigError("hardware.kernels", kernels, f"one of {', '.join(CHOICES)}")
+        check_name(kernels)
         names = [device] if isinstance(device, str) else list(device)
         devices = tuple(_resolve(name) for name in names)
         if not devices:

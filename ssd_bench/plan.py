@@ -19,11 +19,10 @@ from ssd_bench.data.prompting import Encoded
 from ssd_bench.data.prompts import apart, encode_all, limits
 from ssd_bench.errors import ConfigError
 from ssd_bench.hardware import Hardware
-from ssd_bench.model.backends.interface import Ops
-from ssd_bench.model.backends.select import select
+from ssd_bench.model.backend import Backend, select
 from ssd_bench.model.checkpoint import Checkpoint, ModelSource
-from ssd_bench.model.decoder import architecture
 from ssd_bench.model.shape import ModelDims, Shape
+from ssd_bench.model.weights import architecture
 from ssd_bench.records import provenance
 from ssd_bench.task import Prompt, Task
 
@@ -38,7 +37,7 @@ class Plan:
 
     config: dict[str, Any]
     hardware: Hardware
-    ops: Ops
+    backend: Backend
     decoding: Decoding
     method: Method
     task: Task
@@ -58,7 +57,7 @@ class Plan:
     @property
     def tie_tolerance(self) -> float:
         """The top-2 logit gap up to which a different token counts as rounding."""
-        kinds = self.ops.arithmetic.named()
+        kinds = self.backend.arithmetic.named()
         return lossless.tolerance(str(kinds["activations"]), str(kinds["inputs"]), self.hardware.dtype_name)
 
     @property
@@ -107,8 +106,8 @@ def plan(cfg: DictConfig) -> Plan:
     needed = max(len(e.ids) + new for e, new in zip(every, asked))
     read = zip(every, [*prompts, *others])
     data = hashlib.sha256("".join(e.sha256 + p.reference for e, p in read).encode()).hexdigest()
-    ops = select(hardware.devices[0], hardware.dtype, hardware.kernels, hardware.isa)
-    parts = (hardware.label, hardware.threads, hardware.gpu_names(), provenance.cpu_model(), ops.arithmetic)
+    backend = select(hardware.devices[0], hardware.dtype, hardware.kernels, hardware.isa)
+    parts = (hardware.label, hardware.threads, hardware.gpu_names(), provenance.cpu_model(), backend.arithmetic)
     machine = "|".join(map(str, parts))
     identity = config | {"task_version": task.version, "weights": _weights_id(checkpoint), "machine": machine}
     origin = Origin(
@@ -124,8 +123,8 @@ def plan(cfg: DictConfig) -> Plan:
         for spec in part.files(model.template)
     }
     return Plan(
-        config, hardware, ops, decoding, method, task, prompts, encoded, asked, samples, checkpoint, model.rehearsal,
-        dims, origin, min(needed, arch.context), fingerprints, key, Path(config["runs_dir"]) / name,
+        config, hardware, backend, decoding, method, task, prompts, encoded, asked, samples, checkpoint,
+        model.rehearsal, dims, origin, min(needed, arch.context), fingerprints, key, Path(config["runs_dir"]) / name,
     )  # fmt: skip
 
 

@@ -27,7 +27,6 @@ from ssd_bench.cost.latency import Latency
 from ssd_bench.hardware import lasting_buffers
 from ssd_bench.metrics import summarise
 from ssd_bench.model.checkpoint import cache_dir
-from ssd_bench.model.decoder import Decoder
 from ssd_bench.model.kv_cache import BUCKET
 from ssd_bench.plan import Plan
 from ssd_bench.progress import Progress
@@ -78,7 +77,7 @@ def _measure(plan: Plan, writer: RunWriter) -> None:
         for name, arrays in plan.method.arrays().items():
             save_arrays(plan.run_dir / f"{name}.npz", arrays)
     cache = engine.cache  # as it has grown
-    memory = {"weight_bytes": engine.decoder.weight_bytes, "cache_bytes": cache.nbytes, "cache_rows": cache.rows}
+    memory = {"weight_bytes": engine.decoder.weights.nbytes, "cache_bytes": cache.nbytes, "cache_rows": cache.rows}
     writer.finish(
         {
             "latency": writer.header["latency"], "model": writer.header["model"] | memory,
@@ -96,7 +95,7 @@ def load_engine(plan: Plan, capacity: int | None = None) -> Engine:
     hardware = plan.hardware
     torch.set_num_threads(hardware.threads)
     with lasting_buffers():
-        decoder = Decoder.load(plan.checkpoint, hardware.dtype, hardware.devices, plan.ops)
+        decoder = plan.backend.load(plan.checkpoint, hardware.dtype, hardware.devices)
         cache = decoder.new_cache((capacity or plan.context) + SCRATCH)
         # what the prompts need is there before the first is timed; answers longer than a bucket make it grow
         longest = max(len(encoded.ids) for encoded in plan.encoded)
@@ -168,7 +167,7 @@ def _header(plan: Plan) -> dict[str, Any]:
     model = {
         "name": plan.dims.name, "n_layers": plan.dims.n_layers, "n_params": plan.dims.n_params,
         "context": plan.dims.context, "dtype": plan.hardware.dtype_name, "device": plan.hardware.label,
-        "threads": plan.hardware.threads, "arithmetic": plan.ops.arithmetic.named(),
+        "threads": plan.hardware.threads, "arithmetic": plan.backend.arithmetic.named(),
         "weights": plan.origin.weights, "rehearsal": plan.rehearsal,
     }  # fmt: skip
     return {
@@ -196,7 +195,7 @@ def _profile_path(plan: Plan, rows: int) -> Path:
     reach = (rows - 1).bit_length()  # a profile of short contexts says little about long ones
     parts = (
         plan.origin.weights, plan.hardware.label, plan.hardware.dtype_name, plan.hardware.threads,
-        str(plan.ops.arithmetic), plan.hardware.gpu_names(), provenance.cpu_model(), torch.__version__, reach,
+        str(plan.backend.arithmetic), plan.hardware.gpu_names(), provenance.cpu_model(), torch.__version__, reach,
         profiling.VERSION,
     )  # fmt: skip
     key = hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
@@ -219,14 +218,8 @@ def _warnings(plan: Plan, engine: Engine) -> list[str]:
     found = []
     if engine.probe.latency.loaded:
         found.append("the latency profile was measured while other processes used the machine")
-    if (
-        plan.hardware.devices[0].type == "cpu"
-        and plan.ops.arithmetic.kernels != "native"
-        and plan.hardware.kernels == "auto"
-    ):
-        found.append(
-            "compiled CPU kernels are not available here; decoding is slower (python -m ssd_bench kernels says why)"
-        )
+    if plan.backend.warning:
+        found.append(plan.backend.warning)
     return found
 
 

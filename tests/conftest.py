@@ -19,7 +19,7 @@ from transformers import (
 )
 
 from ssd_bench.metrics import intervals
-from ssd_bench.model.backends.select import select
+from ssd_bench.model.backend import select
 from ssd_bench.model.checkpoint import Checkpoint
 from ssd_bench.model.decoder import Decoder
 
@@ -104,8 +104,9 @@ def decoders(checkpoints: dict[str, Path]) -> Callable[..., Decoder]:
     def load(family: str = "llama", dtype: torch.dtype = torch.float64, kernels: str = "torch") -> Decoder:
         key = family, dtype, kernels
         if key not in loaded:
-            ops = select("cpu", dtype, kernels)
-            loaded[key] = Decoder.load(Checkpoint(checkpoints[family]), dtype, [torch.device("cpu")], ops)
+            loaded[key] = select("cpu", dtype, kernels).load(
+                Checkpoint(checkpoints[family]), dtype, [torch.device("cpu")]
+            )
         return loaded[key]
 
     return load

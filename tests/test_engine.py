@@ -16,7 +16,7 @@ from ssd_bench.core.method import Context, LayerDraft, Method, Taps
 from ssd_bench.core.probe import ModelProbe
 from ssd_bench.core.sampling import Decoding, verify_greedy, verify_sampled, warp
 from ssd_bench.core.tree import TokenTree, comb
-from ssd_bench.model.backends.select import native_problem
+from ssd_bench.model.backends.cpu import native_problem
 from ssd_bench.model.decoder import Decoder
 from tests.conftest import LAYERS, VOCAB
 from tests.lossless import check_greedy, check_sampled

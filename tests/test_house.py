@@ -14,8 +14,8 @@ from tests.runs import ROOT
 
 # the commands of rooms, which stand above all of them
 COMMANDS = (
-    "data.command", "miniature.command", "model.backends.command", "model.convert", "paper.command", "replay.command",
-    "report.command",
+    "data.command", "miniature.command", "model.backends.cpu.command", "model.convert", "paper.command",
+    "replay.command", "report.command",
 )  # fmt: skip
 # From the ground up, as ssd_bench/README.md has it; a longer name stands on its own floor.
 FLOORS = (

@@ -11,14 +11,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ssd_bench.errors import ConfigError
-from ssd_bench.model.backends import arithmetic
-from ssd_bench.model.backends import torch as torch_ops
-from ssd_bench.model.backends.arithmetic import LEVELS, Arithmetic, decide, resolve, with_code
-from ssd_bench.model.backends.cpu import build
-from ssd_bench.model.backends.interface import Ops
-from ssd_bench.model.backends.select import NODE_LIMIT, native_problem, select
-from ssd_bench.model.backends.torch import TorchOps
+from ssd_bench.model import arithmetic, operators
+from ssd_bench.model.arithmetic import LEVELS, Arithmetic, decide, resolve
+from ssd_bench.model.backend import select
+from ssd_bench.model.backends.cpu import NODE_LIMIT, NativeDecoder, build, native_problem
+from ssd_bench.model.operators import Operators
 
 CPU = torch.device("cpu")
 CODED = [level.name for level in LEVELS if level.flags is not None]
@@ -28,16 +25,16 @@ EPS = 1e-5
 
 
 @pytest.fixture(scope="module", params=CODED)
-def ops(request: pytest.FixtureRequest) -> Ops:
+def ops(request: pytest.FixtureRequest) -> Operators:
     """The compiled operations of every level with code that this CPU has."""
     if request.param not in [level.name for level in arithmetic.available()]:
         pytest.skip(f"level {request.param} is not tested: this CPU lacks it")
     if problem := native_problem(request.param):
         pytest.skip(f"level {request.param} is not tested: {problem}")
-    return select(CPU, torch.float32, "native", request.param)
+    return NativeDecoder.operators(select(CPU, torch.float32, "native", request.param).arithmetic)
 
 
-exact = TorchOps(decide(CPU, torch.float32, "torch", "generic"))
+exact = Operators(decide(CPU, torch.float32, "torch", "generic"))
 
 
 def rand(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -56,7 +53,7 @@ def close(got: Tensor, want: Tensor, tolerance: float = 2e-5) -> None:
 @pytest.mark.parametrize("n", NODES)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shape", [(40, 40), (37, 41), (1, 7), (131, 96), (576, 576), (3, 1537)])
-def test_linears_match_torch(ops: Ops, n: int, dtype: torch.dtype, shape: tuple[int, int]) -> None:
+def test_linears_match_torch(ops: Operators, n: int, dtype: torch.dtype, shape: tuple[int, int]) -> None:
     """All four linear operations, with and without bias, with tails in N and K."""
     N, K = shape
     W, x, bias, norm = rand(N, K, dtype=dtype), rand(n, K), rand(N, seed=1), rand(K, seed=2)
@@ -76,7 +73,9 @@ def test_linears_match_torch(ops: Ops, n: int, dtype: torch.dtype, shape: tuple[
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shape", [(131, 200), (64, 576), (21, 1537)])
-def test_a_nodes_result_does_not_depend_on_the_others(ops: Ops, dtype: torch.dtype, shape: tuple[int, int]) -> None:
+def test_a_nodes_result_does_not_depend_on_the_others(
+    ops: Operators, dtype: torch.dtype, shape: tuple[int, int]
+) -> None:
     """Row i of a call with n nodes has the bits of a call with that node alone."""
     N, K = shape
     W, x, norm = rand(N, K, dtype=dtype), rand(NODE_LIMIT, K), rand(K, seed=2)
@@ -91,7 +90,7 @@ def test_a_nodes_result_does_not_depend_on_the_others(ops: Ops, dtype: torch.dty
             assert torch.equal(hidden[i], one[0])
 
 
-def test_swiglu_survives_large_gates(ops: Ops) -> None:
+def test_swiglu_survives_large_gates(ops: Operators) -> None:
     """Gates beyond the range of exp give 0 or the identity, not infinity."""
     gate = torch.tensor([[-1e4, -200.0, -90.0, -1e-6, 0.0, 90.0, 200.0, 1e4]])
     up, W = torch.ones(1, 8), torch.eye(8)
@@ -105,7 +104,7 @@ def test_swiglu_survives_large_gates(ops: Ops) -> None:
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("heads", [(9, 3, 64), (4, 4, 8), (6, 2, 24), (8, 1, 128)])
 @pytest.mark.parametrize("normed", [False, True])
-def test_rope_append(ops: Ops, n: int, dtype: torch.dtype, heads: tuple[int, int, int], normed: bool) -> None:
+def test_rope_append(ops: Operators, n: int, dtype: torch.dtype, heads: tuple[int, int, int], normed: bool) -> None:
     """q, the written cache rows, and every other cache row untouched; caches are views of a larger one."""
     query_heads, kv_heads, dim = heads
     qkv, angle = rand(n, (query_heads + 2 * kv_heads) * dim), rand(n, dim // 2).repeat(1, 2)
@@ -123,6 +122,13 @@ def test_rope_append(ops: Ops, n: int, dtype: torch.dtype, heads: tuple[int, int
     before = rand(kv_heads, 2, 50, dim, seed=8, dtype=dtype)
     for rows in (slice(0, 11), slice(11 + n, 50)):
         assert torch.equal(caches[0][1][:, :, rows], before[:, :, rows])
+
+
+def attend(
+    one: Operators, q: Tensor, keys: Tensor, values: Tensor, prefix: int, row: int, mask: Tensor | None
+) -> Tensor:
+    """A pass's attention: who sees whom is made first."""
+    return one.attend(q, keys, values, prefix, row, one.seen(len(q), prefix, mask, q.device))
 
 
 def tree_mask(n: int) -> Tensor:
@@ -152,7 +158,9 @@ def plain_attention(q: Tensor, keys: Tensor, values: Tensor, prefix: int, row: i
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("heads", [(9, 3, 64), (4, 4, 8), (6, 1, 16), (6, 2, 40), (4, 2, 128)])
 @pytest.mark.parametrize("place", [(0, 0), (0, 9), (5, 5), (63, 70), (300, 301)])
-def test_attend(ops: Ops, n: int, dtype: torch.dtype, heads: tuple[int, int, int], place: tuple[int, int]) -> None:
+def test_attend(
+    ops: Operators, n: int, dtype: torch.dtype, heads: tuple[int, int, int], place: tuple[int, int]
+) -> None:
     """Chains and trees, with a gap of NaN rows between the prefix and the nodes, against the definition."""
     query_heads, kv_heads, dim = heads
     prefix, row = place
@@ -164,19 +172,19 @@ def test_attend(ops: Ops, n: int, dtype: torch.dtype, heads: tuple[int, int, int
     chain, tree = torch.ones(n, n).tril(), tree_mask(n)
     for mask, seen in ((None, chain), (tree, tree), (tree.to(torch.uint8), tree)):
         want = plain_attention(q, keys, values, prefix, row, seen)
-        close(ops.attend(q, keys, values, prefix, row, mask), want)
-        close(exact.attend(q, keys, values, prefix, row, mask), want)
+        close(attend(ops, q, keys, values, prefix, row, mask), want)
+        close(attend(exact, q, keys, values, prefix, row, mask), want)
 
 
 @pytest.mark.parametrize("prefix", [1023, 1024, 1025, 5000])
 @pytest.mark.parametrize("n", [1, 4])
-def test_attend_across_splits(ops: Ops, prefix: int, n: int) -> None:
+def test_attend_across_splits(ops: Operators, prefix: int, n: int) -> None:
     """Prefixes at and around the sizes where a split ends, with one dominant row in the last split."""
     q, keys, values = rand(n, 6, 32), rand(2, prefix + n, 32, seed=1), rand(2, prefix + n, 32, seed=2)
     keys[:, prefix - 1] = 30 * q[0, 0]
     want = plain_attention(q, keys, values, prefix, prefix, torch.ones(n, n).tril())
-    close(ops.attend(q, keys, values, prefix, prefix, None), want)
-    close(exact.attend(q, keys, values, prefix, prefix, None), want)
+    close(attend(ops, q, keys, values, prefix, prefix, None), want)
+    close(attend(exact, q, keys, values, prefix, prefix, None), want)
 
 
 @pytest.mark.parametrize(("branches", "r"), [(1, 1), (1, 12), (5, 3), (40, 7), (3, 70)])
@@ -184,7 +192,7 @@ def test_attend_across_splits(ops: Ops, prefix: int, n: int) -> None:
 @pytest.mark.parametrize("heads", [(9, 3, 64), (4, 4, 8), (6, 2, 40)])
 @pytest.mark.parametrize("prefix", [0, 1, 64, 300])
 def test_attend_branches(
-    ops: Ops, branches: int, r: int, dtype: torch.dtype, heads: tuple[int, int, int], prefix: int
+    ops: Operators, branches: int, r: int, dtype: torch.dtype, heads: tuple[int, int, int], prefix: int
 ) -> None:
     """Every branch gets what it gets alone, by the definition; rows beyond the prefix are never read."""
     query_heads, kv_heads, dim = heads
@@ -202,7 +210,7 @@ def test_attend_branches(
     close(exact.attend_branches(q, keys, values, prefix, own[0], own[1], branches), torch.cat(parts))
 
 
-def test_native_is_right_beyond_the_node_limit(ops: Ops) -> None:
+def test_native_is_right_beyond_the_node_limit(ops: Operators) -> None:
     """The compiled functions themselves take any n; only speed makes them delegate."""
     module = build.load_extension(resolve(str(ops.arithmetic.isa)))
     n = 150
@@ -212,12 +220,12 @@ def test_native_is_right_beyond_the_node_limit(ops: Ops) -> None:
     try:
         close(ops.linear(x, W), exact.linear(x, W))
         for mask in (None, tree_mask(n)):
-            close(ops.attend(q, keys, values, 200, 210, mask), exact.attend(q, keys, values, 200, 210, mask))
+            close(attend(ops, q, keys, values, 200, 210, mask), attend(exact, q, keys, values, 200, 210, mask))
     finally:
         module.delegate(NODE_LIMIT, exact)
 
 
-def test_many_nodes_are_delegated(ops: Ops) -> None:
+def test_many_nodes_are_delegated(ops: Operators) -> None:
     """Beyond the limit the result has the bits of the PyTorch operations, also with keyword arguments."""
     x, W = rand(NODE_LIMIT + 1, 72), rand(33, 72, dtype=torch.bfloat16)
     assert torch.equal(ops.linear(x, W=W, bias=None), exact.linear(x, W))
@@ -227,7 +235,7 @@ def test_many_nodes_are_delegated(ops: Ops) -> None:
     assert torch.equal(got, want)
 
 
-def test_results_repeat_for_any_thread_count(ops: Ops) -> None:
+def test_results_repeat_for_any_thread_count(ops: Operators) -> None:
     """Splits are fixed, so one and two threads give the same bits."""
     q, keys, values = rand(3, 6, 32), rand(2, 700, 32, seed=1), rand(2, 700, 32, seed=2)
     x, W = rand(3, 576), rand(700, 576)
@@ -235,7 +243,7 @@ def test_results_repeat_for_any_thread_count(ops: Ops) -> None:
     try:
         for threads in (1, 2):
             torch.set_num_threads(threads)
-            seen.append((ops.attend(q, keys, values, 690, 695, None), ops.linear(x, W, None)))
+            seen.append((attend(ops, q, keys, values, 690, 695, None), ops.linear(x, W, None)))
     finally:
         torch.set_num_threads(before)
     assert torch.equal(seen[0][0], seen[1][0])
@@ -246,7 +254,7 @@ def test_torch_linear_upcasts_large_weights_in_parts(monkeypatch: pytest.MonkeyP
     """The parts together are the whole product."""
     x, W, bias = rand(5, 40), rand(101, 40, dtype=torch.bfloat16), rand(101)
     want = torch.nn.functional.linear(x, W.float(), bias)
-    monkeypatch.setattr(torch_ops, "UPCAST_ELEMENTS", 40 * 30)
+    monkeypatch.setattr(operators, "UPCAST_ELEMENTS", 40 * 30)
     close(exact.linear(x, W, bias), want)
 
 
@@ -254,16 +262,16 @@ def test_torch_attend_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Query chunks together are the whole call, for a chain and a tree."""
     n, prefix = 23, 17
     q, keys, values = rand(n, 4, 16), rand(2, 40, 16, seed=1), rand(2, 40, 16, seed=2)
-    monkeypatch.setattr(torch_ops, "QUERY_CHUNK", 5)
+    monkeypatch.setattr(operators, "QUERY_CHUNK", 5)
     for mask, seen in ((None, torch.ones(n, n).tril()), (tree_mask(n), tree_mask(n))):
         want = plain_attention(q, keys, values, prefix, prefix, seen)
-        close(exact.attend(q, keys, values, prefix, prefix, mask), want)
+        close(attend(exact, q, keys, values, prefix, prefix, mask), want)
 
 
-def test_torch_ops_run_in_half_precision() -> None:
+def test_operators_run_in_half_precision() -> None:
     """Everything in bfloat16, as on an accelerator, stays bfloat16 and near the float32 result."""
     x, W, norm = rand(4, 32), rand(64, 32), rand(32, seed=2)
-    low = TorchOps(Arithmetic("torch", None, torch.bfloat16, torch.bfloat16))
+    low = Operators(Arithmetic("torch", None, torch.bfloat16, torch.bfloat16))
     half = low.norm_linear(x.bfloat16(), norm.bfloat16(), EPS, W.bfloat16(), rand(64))
     assert half.dtype == torch.bfloat16
     close(half.float(), exact.norm_linear(x, norm, EPS, W, rand(64)), 3e-2)
@@ -272,10 +280,10 @@ def test_torch_ops_run_in_half_precision() -> None:
     qkv = rand(4, 64).bfloat16()
     q = low.rope_append(qkv, angle.cos(), angle.sin(), rand(8).bfloat16(), rand(8), EPS, keys, values, 3)
     assert q.dtype == torch.bfloat16
-    assert low.attend(q, keys, values, 2, 3, tree_mask(4)).dtype == torch.bfloat16
+    assert attend(low, q, keys, values, 2, 3, tree_mask(4)).dtype == torch.bfloat16
 
 
-def test_wrong_sizes_are_refused(ops: Ops) -> None:
+def test_wrong_sizes_are_refused(ops: Operators) -> None:
     """Sizes that would read or write out of bounds raise instead."""
     x, W, cache = rand(2, 16), rand(8, 16), rand(2, 10, 8)
     bad: list[Callable[[], object]] = [
@@ -302,32 +310,6 @@ def test_wrong_sizes_are_refused(ops: Ops) -> None:
             call()
 
 
-def test_select() -> None:
-    """auto falls back, native does not."""
-    assert select(CPU, torch.float32, "torch").arithmetic.kernels == "torch"
-    assert select("cuda", torch.float16, "auto").arithmetic == Arithmetic("torch", None, torch.float16, torch.float16)
-    assert select(CPU, torch.float64, "auto").arithmetic.activations == torch.float64
-    if not native_problem():
-        chosen = select(CPU, torch.bfloat16, "auto")
-        assert chosen is select(CPU, torch.float32, "native") and chosen.arithmetic.kernels == "native"
-    for device, dtype, choice in (
-        ("cuda", torch.float16, "native"),
-        ("cpu", torch.float64, "native"),
-        ("cpu", torch.float32, "x"),
-    ):
-        with pytest.raises(ConfigError) as caught:
-            select(device, dtype, choice)
-        assert caught.value.field == "hardware.kernels"
-
-
-@pytest.mark.parametrize("name", [level.name for level in LEVELS if level.flags is None])
-def test_a_level_without_code_runs_the_next_lower_one(name: str) -> None:
-    level = next(level for level in LEVELS if level.name == name)
-    lower = with_code(level)
-    assert lower.flags is not None and LEVELS.index(lower) < LEVELS.index(level)
-    pytest.skip(f"level {name} is not tested: it has no code of its own yet, {lower.name}'s runs")
-
-
 @pytest.fixture
 def every_level(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A CPU that has all there is, matrix units included."""
@@ -343,31 +325,7 @@ def test_a_cpu_with_matrix_units_rounds_nothing_more(every_level: None) -> None:
     assert resolve("auto").name == "amx" and resolve("avx2").name == "avx2"
     decided = decide(CPU, torch.bfloat16, "torch", "auto")
     assert decided == Arithmetic("torch", "avx512", torch.float32, torch.float32)
-    check_rounds_alike(TorchOps(decided))
-
-
-def test_levels_are_refused_by_name(monkeypatch: pytest.MonkeyPatch, every_level: None) -> None:
-    for isa in ("sse9", ""):
-        with pytest.raises(ConfigError, match="generic, avx2, avx512, avx512_bf16, amx") as caught:
-            resolve(isa)
-        assert caught.value.field == "hardware.isa"
-    monkeypatch.setenv(arithmetic.FORCED, "avx2")
-    assert resolve("auto").name == "avx2" and resolve("avx512").name == "avx512"
-    monkeypatch.setenv(arithmetic.FORCED, "nonsense")
-    with pytest.raises(ConfigError, match=arithmetic.FORCED):
-        resolve("auto")
-
-
-def test_a_level_that_the_cpu_lacks_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(arithmetic, "_flags", set)
-    arithmetic.available.cache_clear()
-    try:
-        assert [level.name for level in arithmetic.available()] == ["generic"]
-        with pytest.raises(ConfigError, match="'avx2' cannot be used: auto or one of generic, which this CPU has"):
-            resolve("avx2")
-    finally:
-        monkeypatch.undo()
-        arithmetic.available.cache_clear()
+    check_rounds_alike(Operators(decided))
 
 
 def test_no_compiler_is_one_line(tmp_path: Path) -> None:
@@ -397,7 +355,7 @@ def test_stale_torch_lock_does_not_block(tmp_path: Path, monkeypatch: pytest.Mon
     assert locked == [False]
 
 
-def check_rounds_alike(ops: Ops, rounded: torch.dtype | None = None) -> None:
+def check_rounds_alike(ops: Operators, rounded: torch.dtype | None = None) -> None:
     """Passes of 1 to 300 nodes over bfloat16 weights and cache have float32's error against float64.
 
     Args:
@@ -423,17 +381,17 @@ def check_rounds_alike(ops: Ops, rounded: torch.dtype | None = None) -> None:
         close(summed, product(x[:n]))
         close(down, product(gated[:n]), 2e-5 if rounded is None else 2e-3)
         seen = plain_attention(q[:n], store[0], store[1], most, most, torch.ones(n, n).tril())
-        close(ops.attend(q[:n], store[0], store[1], most, most, None), seen)
+        close(attend(ops, q[:n], store[0], store[1], most, most, None), seen)
 
 
-def test_compiled_passes_of_any_size_round_alike(ops: Ops) -> None:
+def test_compiled_passes_of_any_size_round_alike(ops: Operators) -> None:
     check_rounds_alike(ops)
 
 
 def test_pytorch_rounds_in_passes_of_any_size_what_it_is_told_to() -> None:
     """Nothing, or both sides of a product to bfloat16; sums stay float32's."""
     check_rounds_alike(exact)
-    told = TorchOps(Arithmetic("torch", "amx", torch.float32, torch.bfloat16))
+    told = Operators(Arithmetic("torch", "amx", torch.float32, torch.bfloat16))
     check_rounds_alike(told, torch.bfloat16)
     with pytest.raises(AssertionError):
         check_rounds_alike(told)

@@ -22,7 +22,7 @@ from ssd_bench.core.sampling import Decoding
 from ssd_bench.cost.latency import Latency
 from ssd_bench.cost.tpt import tpt
 from ssd_bench.errors import ConfigError
-from ssd_bench.model.decoder import Decoder
+from ssd_bench.model.decoder import Decoder, Pass
 from ssd_bench.model.shape import ModelDims
 from tests.conftest import CONTEXT, LAYERS, VOCAB
 
@@ -37,8 +37,7 @@ def history(decoder: Decoder, r: int = 4, before: int = 11, seed: int = 0) -> tu
     cache = decoder.new_cache(64)
     decoder.prefill(ids[:before], cache)
     taps = tuple(range(2 * LAYERS + 1))
-    nodes = decoder.nodes(r, before)
-    _, states = decoder.forward(decoder.embed(ids[before:]), nodes, cache, decoder.all_sublayers, taps)
+    _, states = decoder.run(Pass(decoder.all_sublayers, ids[before:], before, taps=taps), cache)
     cache.commit(range(r))
     probe = ModelProbe(decoder, cache)
     probe.latency = EQUAL

@@ -24,7 +24,7 @@ from ssd_bench.core.engine import Engine
 from ssd_bench.core.layer_set import LayerSet
 from ssd_bench.core.method import Calibrated, Origin, Prefill, Sample
 from ssd_bench.errors import ConfigError
-from ssd_bench.model.decoder import Decoder
+from ssd_bench.model.decoder import Decoder, Pass
 from tests.conftest import LAYERS
 from tests.lossless import DIMS, check_greedy, check_sampled, decode, engine_for
 
@@ -75,7 +75,7 @@ def features(decoder: Decoder, items: Sequence[Sample], pooling: str = "mean") -
         cache = decoder.new_cache(64)
         with torch.inference_mode():
             hidden = decoder.embed(torch.tensor(item.prompt))
-            hidden, _ = decoder.forward(hidden, decoder.nodes(len(item.prompt), 0), cache, decoder.all_sublayers)
+            hidden, _ = decoder.run(Pass(decoder.all_sublayers, hidden, 0), cache)
             normed = decoder.final_norm(hidden)
         found.append(normed.mean(0) if pooling == "mean" else normed[-1])
     return torch.stack(found)

@@ -26,9 +26,9 @@ from ssd_bench.miniature.optimiser import Muon, orthogonalised
 from ssd_bench.miniature.recipe import RECIPES, Recipe, Size
 from ssd_bench.miniature.sparsity import Agreement, Output, search
 from ssd_bench.miniature.train import LOG, STATE, SUMMARY, Training, train
-from ssd_bench.model.backends.select import select
+from ssd_bench.model.backend import select
 from ssd_bench.model.checkpoint import EMBEDDED, TEMPLATES, Checkpoint
-from ssd_bench.model.decoder import Decoder
+from ssd_bench.model.decoder import Decoder, Pass
 from tasks.stream import Stream
 
 CPU = torch.device("cpu")
@@ -176,7 +176,7 @@ def test_the_network_is_the_llama_that_it_saves(network: Network, saved: Path) -
 
 @pytest.fixture(scope="module")
 def decoder(saved: Path) -> Decoder:
-    return Decoder.load(Checkpoint(saved), torch.float32, [CPU], select("cpu", torch.float32, "torch"))
+    return select("cpu", torch.float32, "torch").load(Checkpoint(saved), torch.float32, [CPU])
 
 
 def test_dropped_sublayers_and_exits_are_the_decoders(network: Network, decoder: Decoder) -> None:
@@ -186,9 +186,9 @@ def test_dropped_sublayers_and_exits_are_the_decoders(network: Network, decoder:
     kept = [i for i in range(8) if i not in dropped]
     with torch.inference_mode():
         ours, left = network(tokens[None], dropped, exit_after=3)
-        hidden, _ = decoder.forward(decoder.embed(tokens), decoder.nodes(30, 0), cache, kept)
+        hidden, _ = decoder.run(Pass(kept, tokens, 0), cache)
         torch.testing.assert_close(ours[0], hidden, atol=1e-5, rtol=1e-4)
-        hidden, _ = decoder.forward(decoder.embed(tokens), decoder.nodes(30, 0), cache, [i for i in kept if i < 6])
+        hidden, _ = decoder.run(Pass([i for i in kept if i < 6], tokens, 0), cache)
         torch.testing.assert_close(left[0], hidden, atol=1e-5, rtol=1e-4)
 
 
@@ -211,7 +211,7 @@ def test_agreement_is_that_of_first_draft_tokens(network: Network, decoder: Deco
                     target = decoder.predict(full)
                     kept = [i for i in range(8) if i not in skipped]
                     hidden = decoder.embed(ids[position : position + 1])
-                    hidden, _ = decoder.forward(hidden, decoder.nodes(1, position), cache, kept)
+                    hidden, _ = decoder.run(Pass(kept, hidden, position), cache)
                 same += int(decoder.predict(hidden) == target)
                 total += 1
         assert agreement.of(skipped) == pytest.approx(same / total)

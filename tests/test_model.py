@@ -13,9 +13,11 @@ from transformers import AutoModelForCausalLM
 from ssd_bench.core.layer_set import LayerSet
 from ssd_bench.core.tree import TokenTree
 from ssd_bench.errors import ConfigError
-from ssd_bench.model.backends.select import native_problem, select
+from ssd_bench.model.backend import select
+from ssd_bench.model.backends.cpu import native_problem
 from ssd_bench.model.checkpoint import Checkpoint
-from ssd_bench.model.decoder import Architecture, Decoder
+from ssd_bench.model.decoder import Decoder, Pass
+from ssd_bench.model.weights import Architecture
 from tests.conftest import CONTEXT, FAMILIES, LAYERS, VOCAB
 
 Load = Callable[..., Decoder]
@@ -31,7 +33,7 @@ def all_logits(decoder: Decoder, ids: torch.Tensor, skip: LayerSet | None = None
     """Logits at every position, from one forward without a cache prefix."""
     cache = decoder.new_cache(len(ids))
     sublayers = skip.kept if skip else decoder.all_sublayers
-    hidden, _ = decoder.forward(decoder.embed(ids), decoder.nodes(len(ids), 0), cache, sublayers)
+    hidden, _ = decoder.run(Pass(sublayers, ids, 0), cache)
     return decoder.logits(hidden)
 
 
@@ -48,15 +50,12 @@ def test_parity_with_transformers(family: str, kernels: str, checkpoints: dict[s
     last, _ = decoder.prefill(ids[:30], cache)
     got = [decoder.logits(last)]
     for token in ids[30:36]:
-        hidden, _ = decoder.forward(
-            decoder.embed(token[None]), decoder.nodes(1, cache.length), cache, decoder.all_sublayers
-        )
+        hidden, _ = decoder.run(Pass(decoder.all_sublayers, token[None], cache.length), cache)
         got.append(decoder.logits(hidden))
         cache.commit([0])
     assert (torch.cat(got) - expected[29:36]).abs().max() <= TOLERANCE
     tree = TokenTree((int(ids[36]), 5, 7, 9, 11, 13), (-1, 0, 0, 1, 3, 2))
-    nodes = decoder.tree_nodes(tree.depths, tree.mask(), cache.length)
-    hidden, _ = decoder.forward(decoder.embed(torch.tensor(tree.tokens)), nodes, cache, decoder.all_sublayers)
+    hidden, _ = decoder.run(Pass(decoder.all_sublayers, torch.tensor(tree.tokens), cache.length, tree), cache)
     logits = decoder.logits(hidden)
     for node in range(len(tree)):
         path = [i for i in range(len(tree)) if tree.mask()[node, i]]
@@ -101,10 +100,10 @@ def test_taps_are_the_stream_at_each_boundary(decoders: Load) -> None:
     decoder = decoders()
     ids, taps = tokens(9), tuple(range(2 * LAYERS + 1))
     cache = decoder.new_cache(16)
-    hidden, kept = decoder.forward(decoder.embed(ids), decoder.nodes(9, 0), cache, decoder.all_sublayers, taps)
+    hidden, kept = decoder.run(Pass(decoder.all_sublayers, ids, 0, taps=taps), cache)
     assert kept is not None and torch.equal(kept[0], decoder.embed(ids)) and torch.equal(kept[-1], hidden)
     for i in range(2 * LAYERS):  # each boundary follows from the one before
-        after, _ = decoder.forward(kept[i].clone(), decoder.nodes(9, 0), cache, [i])
+        after, _ = decoder.run(Pass([i], kept[i].clone(), 0), cache)
         assert torch.allclose(after, kept[i + 1])
 
 
@@ -119,7 +118,7 @@ def test_branches_equal_separate_forwards(prefix: int, decoders: Load) -> None:
     for i in range(2 * LAYERS):
         together = decoder.branches(i, streams, cache, prefix)
         for b in range(5):
-            alone, _ = decoder.forward(streams[b].clone(), decoder.nodes(4, prefix), cache, [i])
+            alone, _ = decoder.run(Pass([i], streams[b].clone(), prefix), cache)
             assert torch.allclose(together[b], alone)
         order = torch.tensor([3, 0, 4])
         assert torch.allclose(decoder.branches(i, streams[order], cache, prefix), together[order])
@@ -141,18 +140,15 @@ def test_scratch_rows_away_from_a_shorter_prefix(decoders: Load) -> None:
     ids = tokens(20)
     cache = decoder.new_cache(64)
     decoder.prefill(ids, cache)
-    window = decoder.nodes(5, prefix_len=8, row=cache.length)
-    hidden, _ = decoder.forward(decoder.embed(ids[8:13]), window, cache, decoder.all_sublayers)
+    hidden, _ = decoder.run(Pass(decoder.all_sublayers, ids[8:13], 8, row=cache.length), cache)
     assert torch.allclose(decoder.logits(hidden), all_logits(decoder, ids)[8:13])
 
 
 def test_blocks_spread_over_devices(checkpoints: dict[str, Path], decoders: Load) -> None:
     """Placement by layer, on two names of the CPU (the only devices there are everywhere)."""
     devices = [torch.device("cpu"), torch.device("cpu", 0)]
-    spread = Decoder.load(
-        Checkpoint(checkpoints["qwen3"]), torch.float64, devices, select("cpu", torch.float64, "torch")
-    )
-    assert len(spread.blocks) == LAYERS
+    spread = select("cpu", torch.float64, "torch").load(Checkpoint(checkpoints["qwen3"]), torch.float64, devices)
+    assert len(spread.weights.blocks) == LAYERS
     ids = tokens(12)
     assert torch.equal(all_logits(spread, ids), all_logits(decoders("qwen3"), ids))
 
@@ -182,9 +178,7 @@ def test_pytorch_bin_checkpoints_load(checkpoints: dict[str, Path], tmp_path: Pa
     (tmp_path / "config.json").write_text(
         (checkpoints["qwen2"] / "config.json").read_text(encoding="utf-8"), encoding="utf-8"
     )
-    decoder = Decoder.load(
-        Checkpoint(tmp_path), torch.float64, [torch.device("cpu")], select("cpu", torch.float64, "torch")
-    )
+    decoder = select("cpu", torch.float64, "torch").load(Checkpoint(tmp_path), torch.float64, [torch.device("cpu")])
     assert torch.equal(all_logits(decoder, tokens(8)), all_logits(decoders("qwen2"), tokens(8)))
 
 
@@ -215,6 +209,6 @@ def _changed(config: object, change: dict) -> object:
 
 def test_weight_bytes_count_tied_weights_once(decoders: Load) -> None:
     tied, untied = decoders("llama"), decoders("qwen2")
-    assert tied.head_weight is tied.embedding
-    assert untied.weight_bytes - untied.head_weight.nbytes >= sum(b.qkv.nbytes for b in untied.blocks)
+    assert tied.weights.head is tied.weights.embedding
+    assert untied.weights.nbytes - untied.weights.head.nbytes >= sum(b.qkv.nbytes for b in untied.weights.blocks)
     assert tied.arch.context == CONTEXT

@@ -23,7 +23,7 @@ from ssd_bench.core.layer_set import LayerSet
 from ssd_bench.core.method import Context, Estimate, Prefill, Probe, Stateful, Verification
 from ssd_bench.core.probe import ModelProbe
 from ssd_bench.cost.tpt import tpt
-from ssd_bench.model.decoder import Decoder
+from ssd_bench.model.decoder import Decoder, Pass
 from ssd_bench.model.shape import ModelDims
 from tests.conftest import LAYERS, VOCAB
 from tests.lossless import DIMS, decode, engine_for
@@ -169,7 +169,7 @@ def test_matchness_is_that_of_the_draft_over_the_window(window: str, decoders: L
         rows = decoder.new_cache(64)
         decoder.prefill(torch.tensor(sequence[:prefix_len]), rows)
         hidden = decoder.embed(torch.tensor(tokens))
-        hidden, _ = decoder.forward(hidden, decoder.nodes(6, prefix_len), rows, layer_set.kept)
+        hidden, _ = decoder.run(Pass(layer_set.kept, hidden, prefix_len), rows)
         predicted = decoder.logits(hidden).argmax(-1).tolist()
         assert score == sum(p == t for p, t in zip(predicted, tokens[1:])) / 5
         starts.append(prefix_len)

@@ -17,7 +17,7 @@ from ssd_bench.core.method import Context, Estimate, LayerDraft, Method, Prefill
 from ssd_bench.core.sampling import Decoding, draw, verify_greedy, verify_sampled, warp
 from ssd_bench.core.timing import Clock, Mark
 from ssd_bench.core.tree import TokenTree, comb
-from ssd_bench.model.decoder import Decoder, Nodes
+from ssd_bench.model.decoder import Decoder, Pass
 from ssd_bench.model.kv_cache import KVCache
 
 SCRATCH = 160  # cache rows beyond the longest sequence, so that a tree's siblings find room at its end as well
@@ -111,7 +111,7 @@ class Engine:
         """
         max_new = max_new or self.decoding.max_new_tokens
         assert max_new is not None, "the caller resolves decode.max_new_tokens"
-        generator = torch.Generator(self.decoder.head_weight.device).manual_seed(seed)
+        generator = torch.Generator(self.decoder.weights.head.device).manual_seed(seed)
         begin = self.clock.mark()
         tokens = torch.tensor(prompt, device=self.decoder.device)
         last, tapped = self.decoder.prefill(tokens, self.cache, method.taps.prefill)
@@ -183,9 +183,9 @@ class Engine:
         levels: list[list[int]] = [[root]]
         states, probs, reason = [], [], "length" if draft.max_len <= room else "budget"
         for depth in range(min(draft.max_len, room)):
-            hidden = decoder.embed(torch.tensor([levels[-1][0]], device=decoder.device))
-            nodes = decoder.nodes(1, start + depth)
-            hidden, tapped = decoder.forward(hidden, nodes, self.cache, draft.layer_set.kept, (fork,) if reuse else ())
+            token = torch.tensor([levels[-1][0]], device=decoder.device)
+            what = Pass(draft.layer_set.kept, token, start + depth, taps=(fork,) if reuse else ())
+            hidden, tapped = decoder.run(what, self.cache)
             if tapped is not None:
                 states.append(tapped[0])
             logits = decoder.logits(hidden)
@@ -239,27 +239,21 @@ class Engine:
         decoder, tree, start = self.decoder, drafted.tree, self.cache.length
         if drafted.states is not None and drafted.layer_set is not None:
             return self._verify_rest(drafted.states, tree.tokens[-1], drafted.layer_set.first_skipped, taps)
-        hidden = decoder.embed(torch.tensor(tree.tokens, device=decoder.device))
-        hidden, tapped = decoder.forward(hidden, self._nodes(tree, start), self.cache, decoder.all_sublayers, taps)
+        tokens = torch.tensor(tree.tokens, device=decoder.device)
+        hidden, tapped = decoder.run(Pass(decoder.all_sublayers, tokens, start, tree, taps), self.cache)
         return decoder.logits(hidden), tapped
 
     def _verify_rest(
         self, states: list[Tensor], last: int, fork: int, taps: Sequence[int]
     ) -> tuple[Tensor, Tensor | None]:
         """Verification from sublayer `fork` on: before it, drafting ran the full model on all nodes but the last."""
-        decoder, start, drafted = self.decoder, self.cache.length, len(states)
-        hidden = decoder.embed(torch.tensor([last], device=decoder.device))
-        nodes = decoder.nodes(1, start + drafted)
-        hidden, _ = decoder.forward(hidden, nodes, self.cache, decoder.all_sublayers[:fork])
-        hidden = torch.cat([*states, hidden])
-        nodes = decoder.nodes(drafted + 1, start)
-        hidden, tapped = decoder.forward(hidden, nodes, self.cache, decoder.all_sublayers[fork:], taps)
+        decoder, start, every = self.decoder, self.cache.length, self.decoder.all_sublayers
+        token = torch.tensor([last], device=decoder.device)
+        hidden, _ = decoder.run(Pass(every[:fork], token, start + len(states)), self.cache)
+        hidden, tapped = decoder.run(
+            Pass(every[fork:], torch.cat([*states, hidden.to(decoder.device)]), start, taps=taps), self.cache
+        )
         return decoder.logits(hidden), tapped
-
-    def _nodes(self, tree: TokenTree, start: int) -> Nodes:
-        if tree.is_chain:
-            return self.decoder.nodes(len(tree), start)
-        return self.decoder.tree_nodes(tree.depths, tree.mask(), start)
 
     def _accept(self, tree: TokenTree, logits: Tensor, generator: torch.Generator) -> tuple[list[int], int]:
         if self.decoding.greedy:

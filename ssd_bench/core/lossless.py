@@ -74,7 +74,7 @@ def tolerance(activations: str, inputs: str, cache: str) -> float:
     float64 are given a wide margin, for deeper models, which hides almost nothing, as gaps that small are rare.
 
     Args:
-        activations, inputs: of `ssd_bench.model.backends.arithmetic.Arithmetic`, by name.
+        activations, inputs: of `ssd_bench.model.arithmetic.Arithmetic`, by name.
         cache: dtype of weights and KV cache, by name.
 
     Raises:

@@ -53,12 +53,7 @@ class ModelProbe:
         return self._decoder.final_norm(hidden)
 
     def logits(self, hidden: Tensor, norm: bool = True) -> Tensor:
-        decoder, flat = self._decoder, hidden.reshape(-1, hidden.shape[-1])
-        if norm:
-            made = decoder.logits(flat.to(decoder.act_dtype))
-        else:
-            flat = flat.to(decoder.head_weight.device, decoder.act_dtype)
-            made = decoder.ops.linear(flat, decoder.head_weight).float()
+        made = self._decoder.logits(hidden.reshape(-1, hidden.shape[-1]), norm=norm)
         return made.view(*hidden.shape[:-1], -1)
 
     def token_logits(self, hidden: Tensor, tokens: Tensor) -> Tensor:

@@ -22,7 +22,7 @@ from ssd_bench.core.probe import ModelProbe
 from ssd_bench.core.timing import Clock
 from ssd_bench.core.tree import TokenTree
 from ssd_bench.cost.latency import Latency, NodeTimes, fit, line
-from ssd_bench.model.decoder import Decoder
+from ssd_bench.model.decoder import Decoder, Pass
 from ssd_bench.model.kv_cache import KVCache
 from ssd_bench.model.shape import ModelDims
 
@@ -96,13 +96,12 @@ def _sweep(decoder: Decoder, cache: KVCache, parity: int, context: int, n: int =
     """All attentions (parity 0) or all MLPs (parity 1), n tokens at `context`."""
     tokens = torch.zeros(n, dtype=torch.long, device=decoder.device)
     sublayers = range(parity, 2 * decoder.arch.n_layers, 2)
-    decoder.forward(decoder.embed(tokens), decoder.nodes(n, context), cache, sublayers)
+    decoder.run(Pass(sublayers, tokens, context), cache)
 
 
 def _rest(decoder: Decoder, cache: KVCache, n: int) -> None:
     """A pass without sublayers, down to the chosen tokens and their probabilities on the host."""
-    hidden = decoder.embed(torch.tensor([0] * n, device=decoder.device))
-    hidden, _ = decoder.forward(hidden, decoder.nodes(n, 0), cache, ())
+    hidden, _ = decoder.run(Pass((), torch.tensor([0] * n, device=decoder.device), 0), cache)
     for values in decoder.logits(hidden).softmax(-1).max(-1):
         values.tolist()
 

@@ -30,7 +30,7 @@ VALUE_BYTES = 2  # bfloat16 or float16, as in every speed table of the papers
 FLOAT_BYTES = 4
 USABLE = 0.9  # of a GPU's memory for weights; the rest holds cache, activations and the runtime
 
-# Kernels that this engine's PyTorch operations launch on a GPU, counted in `ssd_bench.model.backends.torch`
+# Kernels that this engine's PyTorch operations launch on a GPU, counted in `ssd_bench.model.operators`
 NORM = 7  # upcast, square, mean, add, rsqrt, scale, downcast and weight
 ATTN_KERNELS = NORM + 18  # qkv, tables 2, rotations of q and k 10, cache rows 2, attention 1, output and residual 2
 ATTN_MASK_KERNELS = 4  # of several nodes: positions, comparison, padding, float mask

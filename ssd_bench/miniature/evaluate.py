@@ -23,9 +23,8 @@ from ssd_bench.miniature import corpus
 from ssd_bench.miniature.network import Network
 from ssd_bench.miniature.recipe import RECIPES, Recipe
 from ssd_bench.miniature.sparsity import Agreement, Output, search
-from ssd_bench.model.backends.select import select
+from ssd_bench.model.backend import select
 from ssd_bench.model.checkpoint import Checkpoint
-from ssd_bench.model.decoder import Decoder
 
 RESULTS = "evaluation.json"
 SEED = 2  # other items than the samples'
@@ -115,7 +114,7 @@ class Writer:
     def __init__(self, folder: Path):
         checkpoint = Checkpoint(folder)
         self._tokenizer, self._context = checkpoint.tokenizer, checkpoint.config.max_position_embeddings
-        decoder = Decoder.load(checkpoint, torch.bfloat16, [torch.device("cpu")], select("cpu", torch.bfloat16, "auto"))
+        decoder = select("cpu", torch.bfloat16).load(checkpoint, torch.bfloat16, [torch.device("cpu")])
         cache = decoder.new_cache(self._context + SCRATCH)
         decoding = Decoding(max_new_tokens=MAX_NEW)
         self._engine = Engine(decoder, cache, decoding, checkpoint.eos_ids, ModelProbe(decoder, cache))

@@ -1,1 +1,1 @@
-"""Who runs a pass: compiled kernels for CPUs, or PyTorch anywhere."""
+"""Who runs a pass: every module and package here is a backend, a `Decoder` called `BACKEND`."""

@@ -1,1 +1,84 @@
-"""Compiled operations for CPUs."""
+"""Compiled kernels for a CPU, at the level of instructions that the arithmetic names."""
+
+from __future__ import annotations
+
+from functools import cache
+from types import ModuleType
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from ssd_bench.model.arithmetic import Arithmetic, Level, resolve, with_code
+from ssd_bench.model.backends.cpu.build import BuildError, load_extension
+from ssd_bench.model.decoder import Decoder
+from ssd_bench.model.operators import Operators, Seen
+
+NODE_LIMIT = 32  # beyond it a float32 GEMM on upcast weights beats the kernels, which are built for few nodes
+COMPILED = (
+    "norm_linear", "linear", "linear_add_", "swiglu_linear_add_", "rope_append", "attend", "attend_branches",
+)  # fmt: skip
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+
+
+class NativeOperators(Operators):
+    """The operators as compiled functions; products over many nodes are PyTorch's.
+
+    Args:
+        arithmetic: of a level that has code.
+        module: the extension of that level.
+    """
+
+    def __init__(self, arithmetic: Arithmetic, module: ModuleType):
+        super().__init__(arithmetic)
+        module.delegate(NODE_LIMIT, Operators(arithmetic))
+        for name in COMPILED:
+            setattr(self, name, getattr(module, name))
+
+    def seen(self, n: int, prefix_len: int, mask: Tensor | None, device: torch.device) -> Seen:
+        """The mask itself; a chain needs none."""
+        return mask
+
+
+class NativeDecoder(Decoder):
+    """The decoder on compiled operators, which read 16-bit weights and caches as they are and sum in float32."""
+
+    name: ClassVar[str] = "native"
+    rank: ClassVar[int] = 1
+    device_types: ClassVar[tuple[str, ...]] = ("cpu",)
+
+    @classmethod
+    def problem(cls, dtype: torch.dtype, isa: str) -> str:
+        if dtype not in DTYPES:
+            return f"the native kernels take float32, bfloat16 and float16 weights, not {dtype}"
+        problem = native_problem(isa)
+        return f"the native kernels could not be built: {problem}" if problem else ""
+
+    @classmethod
+    def operators(cls, arithmetic: Arithmetic) -> Operators:
+        return _operators(arithmetic)
+
+
+BACKEND = NativeDecoder
+
+
+def native_problem(isa: str = "auto") -> str:
+    """One line that says why there are no compiled operators of this level; empty where there are."""
+    found = _extension(with_code(resolve(isa)))
+    return found if isinstance(found, str) else ""
+
+
+@cache
+def _operators(arithmetic: Arithmetic) -> NativeOperators:
+    module = _extension(with_code(resolve(arithmetic.isa or "auto")))
+    assert isinstance(module, ModuleType), "`problem` comes first"
+    return NativeOperators(arithmetic, module)
+
+
+@cache
+def _extension(level: Level) -> ModuleType | str:
+    """The compiled operators of a level that has code, built on the first call (under a minute), or why not."""
+    try:
+        return load_extension(level)
+    except BuildError as error:
+        return str(error)

@@ -15,7 +15,7 @@ from types import ModuleType
 
 import torch
 
-from ssd_bench.model.backends.arithmetic import Level
+from ssd_bench.model.arithmetic import Level
 
 HERE = Path(__file__).parent
 SOURCES = [HERE / "cpu.cpp"]

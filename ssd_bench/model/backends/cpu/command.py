@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 from ssd_bench.command import tool
 from ssd_bench.errors import ConfigError
-from ssd_bench.model.backends.arithmetic import available, resolve, with_code
-from ssd_bench.model.backends.select import native_problem
+from ssd_bench.model.arithmetic import available, resolve, with_code
+from ssd_bench.model.backends.cpu import native_problem
 
 
 def main(arguments: Sequence[str]) -> int:

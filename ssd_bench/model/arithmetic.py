@@ -52,7 +52,7 @@ class Arithmetic:
     """How every pass of a run computes.
 
     Attributes:
-        kernels: `native` (compiled for the CPU) or `torch`.
+        kernels: name of the backend.
         isa: level whose code runs; PyTorch's own operators choose their instructions themselves, and round nothing
             that the level does not. None on accelerators.
         activations: dtype of the residual stream, of all vectors, and of sums.
@@ -83,14 +83,14 @@ def decide(device: torch.device, weights: torch.dtype, kernels: str, isa: str) -
     Args:
         device: of the weights.
         weights: their dtype.
-        kernels: `native` or `torch`.
+        kernels: name of the backend.
         isa: a choice of `hardware.isa`; accelerators have none.
 
     Raises:
         ConfigError: a level that does not exist, or that this CPU lacks.
     """
     if device.type != "cpu":
-        return Arithmetic("torch", None, weights, weights)
+        return Arithmetic(kernels, None, weights, weights)
     wide = torch.promote_types(weights, torch.float32)
     return Arithmetic(kernels, with_code(resolve(isa)).name, wide, wide)
 

@@ -1,0 +1,78 @@
+"""Which backend runs the passes of a run."""
+
+from __future__ import annotations
+
+import pkgutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from importlib import import_module
+
+import torch
+
+from ssd_bench.errors import ConfigError
+from ssd_bench.model import backends
+from ssd_bench.model.arithmetic import Arithmetic
+from ssd_bench.model.checkpoint import Checkpoint
+from ssd_bench.model.decoder import Decoder
+from ssd_bench.model.weights import load
+
+
+@dataclass(frozen=True)
+class Backend:
+    """A backend that can serve, chosen before anything large is loaded.
+
+    Attributes:
+        kind: what runs the passes.
+        arithmetic: how they all compute.
+        warning: why `auto` did not choose a faster one that is for this kind of device; empty if it did.
+    """
+
+    kind: type[Decoder]
+    arithmetic: Arithmetic
+    warning: str = ""
+
+    def load(self, checkpoint: Checkpoint, dtype: torch.dtype, devices: Sequence[torch.device]) -> Decoder:
+        """The decoder of a checkpoint, its blocks spread evenly over `devices` in order.
+
+        Raises:
+            ConfigError: as `weights.load`.
+        """
+        packed = partial(self.kind.packed, arithmetic=self.arithmetic)
+        return self.kind(self.arithmetic, load(checkpoint, dtype, devices, packed))
+
+
+def known() -> dict[str, type[Decoder]]:
+    """Every backend that there is, by name, the one that `auto` prefers first."""
+    modules = (import_module(f"{backends.__name__}.{found.name}") for found in pkgutil.iter_modules(backends.__path__))
+    kinds: list[type[Decoder]] = [module.BACKEND for module in modules]
+    return {kind.name: kind for kind in sorted(kinds, key=lambda kind: -kind.rank)}
+
+
+def check_name(choice: str) -> None:
+    """Raises ConfigError if `hardware.kernels` can never have this value."""
+    if choice != "auto" and choice not in known():
+        raise ConfigError("hardware.kernels", choice, f"one of auto, {', '.join(reversed(known()))}")
+
+
+def select(device: torch.device | str, dtype: torch.dtype, choice: str = "auto", isa: str = "auto") -> Backend:
+    """The backend for weights of dtype on device: with `auto` the highest in rank that can serve.
+
+    Args:
+        choice: `hardware.kernels`.
+        isa: `hardware.isa`.
+
+    Raises:
+        ConfigError: a backend that does not exist or cannot serve, or a level that this CPU lacks.
+    """
+    check_name(choice)
+    device, warning = torch.device(device), ""
+    for kind in known().values() if choice == "auto" else [known()[choice]]:
+        if device.type not in kind.device_types:
+            problem = f"the {kind.name} kernels run on {' or '.join(kind.device_types)}, not on {device}"
+        else:
+            problem = kind.problem(dtype, isa)
+            if not problem:
+                return Backend(kind, kind.decide(device, dtype, isa), warning)
+            warning = warning or f"{kind.name} kernels cannot be used, decoding is slower: {problem}"
+    raise ConfigError("hardware.kernels", choice, f"{problem}; use another, or auto")

@@ -1,0 +1,200 @@
+"""The operators of a sublayer in public PyTorch, for any device and dtype: compiled ones are held against these.
+
+`n` counts nodes; x may be in the weight's dtype (accelerators) or float32 with a half-precision weight and cache (CPU).
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ssd_bench.model.arithmetic import Arithmetic
+
+UPCAST_ELEMENTS = 1 << 24  # most weight elements held in float32 at a time
+BRANCH_SCORES = 2**20  # scores of branches held at a time
+QUERY_CHUNK = 512  # nodes per attention call: bounds the [n, T] mask, which SDPA expands to floats
+
+Part: TypeAlias = tuple[int, int, int, Tensor | None]
+Seen: TypeAlias = list[Part] | Tensor | None
+"""Who sees whom in a pass, as the operators that made it read it."""
+
+
+def _rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """RMS norm over the last dimension, computed in float32 as Hugging Face does."""
+    wide = x.float()
+    wide = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)
+    return (weight * wide.to(x.dtype)).to(x.dtype)
+
+
+def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """RoPE in the rotate_half convention: x [n, H, D], cos and sin [n, D]."""
+    first, second = x.chunk(2, dim=-1)
+    return x * cos.unsqueeze(1) + torch.cat((-second, first), dim=-1) * sin.unsqueeze(1)
+
+
+def _visible(cache: Tensor, prefix_len: int, row: int, end: int, dtype: torch.dtype) -> Tensor:
+    """Cache rows [0, prefix_len) and [row, end) of [Hkv, cap, D], in dtype; a view where that is possible."""
+    if row == prefix_len:
+        return cache[:, :end].to(dtype)
+    return torch.cat((cache[:, :prefix_len], cache[:, row:end]), dim=1).to(dtype)
+
+
+def _one_node(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Unmasked SDPA of q [1, Hq, D] over k, v [Hkv, T, D] -> [1, Hq * D]."""
+    # The group's heads are query rows of one kv head, so that each cache row is read once: 1.8x faster at T=8192.
+    folded = q.view(1, k.shape[0], -1, q.shape[2])
+    return F.scaled_dot_product_attention(folded, k[None], v[None]).reshape(1, -1)
+
+
+def _many_nodes(q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None) -> Tensor:
+    """SDPA of q [n, Hq, D] over k, v [Hkv, T, D] with visible [n, T], None for the causal chain T = n."""
+    n, heads, dim = q.shape
+    # The group is an expanded (not copied) dimension: as fast on CPU as enable_gqa, without repeating the mask per
+    # head as folding would, and accelerators keep their fused kernels although there is a mask.
+    shape = (k.shape[0], heads // k.shape[0], k.shape[1], dim)
+    grouped = q.view(n, shape[0], shape[1], dim).permute(1, 2, 0, 3)
+    out = F.scaled_dot_product_attention(
+        grouped, k[:, None].expand(shape), v[:, None].expand(shape), attn_mask=visible, is_causal=visible is None
+    )
+    return out.permute(2, 0, 1, 3).reshape(n, heads * dim)
+
+
+class Operators:
+    """Operators that are exact in the dtype of the activations unless the arithmetic rounds inputs.
+
+    Args:
+        arithmetic: how they compute, whatever the number of nodes.
+    """
+
+    def __init__(self, arithmetic: Arithmetic):
+        self.arithmetic = arithmetic
+
+    def linear(self, x: Tensor, W: Tensor, bias: Tensor | None = None) -> Tensor:
+        """Linear layer: x [n, K], W [N, K], bias [N] -> [n, N] in the dtype of x."""
+        x, bias = self._rounded(x), None if bias is None else bias.to(x.dtype)
+        if W.dtype == x.dtype:
+            return F.linear(x, self._rounded(W), bias)
+        # upcasting W keeps float32's accuracy and beats the half-precision product of a CPU several times
+        step = max(1, UPCAST_ELEMENTS // max(1, W.shape[1]))
+        if W.shape[0] <= step:
+            return F.linear(x, self._rounded(W.to(x.dtype)), bias)
+        parts = [F.linear(x, self._rounded(part.to(x.dtype))) for part in torch.split(W, step)]
+        out = torch.cat(parts, dim=1)
+        return out if bias is None else out.add_(bias)
+
+    def _rounded(self, side: Tensor) -> Tensor:
+        """One side of a product, rounded as the arithmetic says, in its own dtype: sums are not rounded."""
+        arithmetic = self.arithmetic
+        return side if arithmetic.inputs == arithmetic.activations else side.to(arithmetic.inputs).to(side.dtype)
+
+    def norm_linear(self, x: Tensor, norm_w: Tensor, eps: float, W: Tensor, bias: Tensor | None = None) -> Tensor:
+        """Linear layer of the RMS norm of x: x [n, K], norm_w [K], W [N, K], bias [N] -> [n, N]."""
+        return self.linear(_rms_norm(x, norm_w, eps), W, bias)
+
+    def linear_add_(self, residual: Tensor, x: Tensor, W: Tensor, bias: Tensor | None = None) -> None:
+        """Adds a linear layer in place: residual [n, N] += x [n, K] W [N, K] + bias [N]."""
+        residual.add_(self.linear(x, W, bias))
+
+    def swiglu_linear_add_(self, residual: Tensor, gate_up: Tensor, W: Tensor) -> None:
+        """Adds the MLP's second half in place: residual [n, N] += W [N, I] (silu(g) * u), gate_up [n, 2I] = g | u."""
+        gate, up = gate_up.chunk(2, dim=-1)
+        residual.add_(self.linear(F.silu(gate).mul_(up), W))
+
+    def rope_append(
+        self, qkv: Tensor, cos: Tensor, sin: Tensor, q_norm: Tensor | None, k_norm: Tensor | None, eps: float,
+        keys: Tensor, values: Tensor, row: int,
+    ) -> Tensor:  # fmt: skip
+        """Rotates q and k (after an optional norm per head) and writes k, v to cache rows [row, row + n).
+
+        qkv [n, (Hq + 2 Hkv) * D]; cos, sin [n, D] with equal halves; q_norm, k_norm [D]; keys, values [Hkv, cap, D].
+        Returns q [n, Hq, D].
+        """
+        n, kv_heads, dim = qkv.shape[0], keys.shape[0], keys.shape[2]
+        heads = qkv.view(n, -1, dim)
+        q, k, v = torch.split(heads, [heads.shape[1] - 2 * kv_heads, kv_heads, kv_heads], dim=1)
+        cos, sin = cos.to(qkv.dtype), sin.to(qkv.dtype)
+        if q_norm is not None:
+            q = _rms_norm(q, q_norm, eps)
+        if k_norm is not None:
+            k = _rms_norm(k, k_norm, eps)
+        keys[:, row : row + n] = _rotate(k, cos, sin).transpose(0, 1)
+        values[:, row : row + n] = v.transpose(0, 1)
+        return _rotate(q, cos, sin)
+
+    def seen(self, n: int, prefix_len: int, mask: Tensor | None, device: torch.device) -> Seen:
+        """Who sees whom in a pass over n nodes after a prefix, made once for all of its attentions.
+
+        Node i sees cache rows [0, prefix_len) and the rows row + j with mask[i, j] (bool or uint8 [n, n] on `device`,
+        self included); without a mask j <= i.
+
+        Returns:
+            Of this class: (first node, last + 1, rows of nodes seen, mask of prefix and these) for each chunk of nodes.
+        """
+        if n == 1 or (mask is None and prefix_len == 0):
+            return [(0, n, n, None)]
+        position = torch.arange(n, device=device)
+        parts: list[Part] = []
+        for i in range(0, n, QUERY_CHUNK):
+            j = min(n, i + QUERY_CHUNK)
+            # A chain's later nodes are invisible to this chunk: leave them out.
+            own = position[:j] <= position[i:j, None] if mask is None else mask[i:j].bool()
+            parts.append((i, j, own.shape[1], F.pad(own, (prefix_len, 0), value=True)))
+        return parts
+
+    def attend(self, q: Tensor, keys: Tensor, values: Tensor, prefix_len: int, row: int, seen: Seen) -> Tensor:
+        """Attention with scale 1/sqrt(D): q [n, Hq, D], keys and values [Hkv, cap, D] -> [n, Hq * D].
+
+        Args:
+            row: >= prefix_len; the nodes' first, rows between are invisible.
+            seen: as `seen` of this class made it.
+        """
+        n = q.shape[0]
+        k = _visible(keys, prefix_len, row, row + n, q.dtype)
+        v = _visible(values, prefix_len, row, row + n, q.dtype)
+        if n == 1:
+            return _one_node(q, k, v)
+        assert isinstance(seen, list)
+        parts = [
+            _many_nodes(q[i:j], k[:, : prefix_len + own], v[:, : prefix_len + own], visible)
+            for i, j, own, visible in seen
+        ]
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+    def attend_branches(
+        self, q: Tensor, keys: Tensor, values: Tensor, prefix_len: int, own_keys: Tensor, own_values: Tensor,
+        branches: int,
+    ) -> Tensor:  # fmt: skip
+        """`attend` for B branches of r nodes over one prefix: q [B * r, Hq, D] -> [B * r, Hq * D].
+
+        A node sees cache rows [0, prefix_len) and, causally, the rows of its own branch in own_keys and own_values
+        [Hkv, B * r, D]. Scores over the prefix, which is never copied per branch, are one matrix product; those over
+        own rows one per branch. One kv head and a bounded number of branches at a time keep the score matrix small.
+        """
+        n, n_heads, dim = q.shape
+        n_kv = len(keys)
+        b, r, group, dtype = branches, n // branches, n_heads // n_kv, q.dtype
+        # [Hkv, B, G*r, D], so that the G query heads of a KV head share one product
+        q = q.view(b, r, n_kv, group, dim).permute(2, 0, 3, 1, 4).reshape(n_kv, b, group * r, dim) * dim**-0.5
+        out = torch.empty_like(q)
+        hidden_from = torch.ones(r, r, dtype=torch.bool, device=q.device).triu(1).repeat(group, 1)
+        step = max(1, BRANCH_SCORES // (group * r * (prefix_len + r)))  # branches at a time
+        for h in range(n_kv):
+            pk, pv = (cache[h, :prefix_len].to(dtype) for cache in (keys, values))
+            for at in range(0, b, step):
+                part = q[h, at : at + step]
+                rows = len(part) * group * r
+                k, v = (own[h].view(b, r, dim)[at : at + step].to(dtype) for own in (own_keys, own_values))
+                far = part.reshape(rows, dim) @ pk.t()
+                near = torch.bmm(part, k.transpose(1, 2)).masked_fill_(hidden_from, float("-inf")).view(rows, r)
+                top = near.amax(-1, keepdim=True)
+                if prefix_len:
+                    top = torch.maximum(top, far.amax(-1, keepdim=True))
+                far.sub_(top).exp_()
+                near.sub_(top).exp_()
+                total = far.sum(-1, keepdim=True).add_(near.sum(-1, keepdim=True))
+                seen = (far @ pv).view(part.shape).baddbmm_(near.view(-1, group * r, r), v)
+                torch.div(seen, total.view(-1, group * r, 1), out=out[h, at : at + step])
+        return out.view(n_kv, b, group, r, dim).permute(1, 3, 0, 2, 4).reshape(n, n_heads * dim)

@@ -1,0 +1,194 @@
+"""A checkpoint's weights as the decoder has them: block by block, in the layout and dtypes of who runs its passes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from ssd_bench.errors import ConfigError
+from ssd_bench.model.rope import frequencies
+from ssd_bench.model.shape import ModelDims, Shape
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig
+
+    from ssd_bench.model.checkpoint import Checkpoint
+
+EMBEDDING, NORM, HEAD = "model.embed_tokens.weight", "model.norm.weight", "lm_head.weight"
+ATTENTION, MLP = (
+    [f"self_attn.{x}_proj" for x in "qkvo"],
+    [f"mlp.{x}_proj" for x in ("gate", "up", "down")],
+)  # of a block
+FAMILIES = ("llama", "qwen2", "qwen3")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Architecture(Shape):
+    """What the decoder needs to know of a checkpoint's config."""
+
+    family: str
+    context: int
+    eps: float
+
+    @classmethod
+    def of(cls, config: PretrainedConfig) -> Architecture:
+        """The architecture of a config.
+
+        Raises:
+            ConfigError: another family, or a variant of a family that this decoder does not compute.
+        """
+        if config.model_type not in FAMILIES:
+            raise ConfigError("config.model_type", config.model_type, f"one of {', '.join(FAMILIES)}")
+        if config.hidden_act != "silu":
+            raise ConfigError("config.hidden_act", config.hidden_act, "silu")
+        layer_types = set(getattr(config, "layer_types", None) or ["full_attention"])
+        if layer_types != {"full_attention"}:
+            raise ConfigError("config.layer_types", sorted(layer_types), "full_attention in every layer")
+        frequencies(config)
+        return cls(
+            family=config.model_type,
+            n_layers=config.num_hidden_layers,
+            width=config.hidden_size,
+            n_heads=config.num_attention_heads,
+            n_kv_heads=config.num_key_value_heads,
+            head_dim=getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads,
+            intermediate=config.intermediate_size,
+            vocab_size=config.vocab_size,
+            context=config.max_position_embeddings,
+            eps=config.rms_norm_eps,
+            tied=config.tie_word_embeddings,
+        )
+
+    def dims(self, name: str) -> ModelDims:
+        """The sizes that methods check their settings against."""
+        return ModelDims(name, self.n_layers, self.n_params, self.context, self.vocab_size)
+
+
+@dataclass(frozen=True)
+class Block:
+    """Weights of one block; q, k, v and gate, up are one matrix each, [out, in]."""
+
+    attn_norm: Tensor
+    qkv: Tensor
+    qkv_bias: Tensor | None
+    q_norm: Tensor | None
+    k_norm: Tensor | None
+    out: Tensor
+    out_bias: Tensor | None
+    mlp_norm: Tensor
+    gate_up: Tensor
+    gate_up_bias: Tensor | None
+    down: Tensor
+    down_bias: Tensor | None
+
+
+@dataclass(frozen=True)
+class Weights:
+    """All of a model.
+
+    Attributes:
+        embedding, norm, head: of the whole model; tied ones are one tensor.
+        rope: inverse frequencies and attention scaling of the rotary embedding.
+        dtype: of the matrices.
+        devices: of every block, length L.
+    """
+
+    arch: Architecture
+    blocks: Sequence[Block]
+    embedding: Tensor
+    norm: Tensor
+    head: Tensor
+    rope: tuple[Tensor, float]
+    dtype: torch.dtype
+    devices: Sequence[torch.device]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all weights, tied ones once."""
+        tensors = [self.embedding, self.norm, self.head]
+        tensors += [t for block in self.blocks for t in vars(block).values() if t is not None]
+        return sum(nbytes for _, nbytes in {(t.data_ptr(), t.nbytes) for t in tensors})
+
+
+def architecture(checkpoint: Checkpoint) -> Architecture:
+    """The architecture of a checkpoint whose tensors are all read by it; loads no weights.
+
+    Raises:
+        ConfigError: an unsupported architecture; quantised weights; tensors that nothing would read.
+    """
+    arch = Architecture.of(checkpoint.config)
+    blocks = (name for i in range(arch.n_layers) for name in _block_tensors(checkpoint, i, arch.family))
+    checkpoint.check_all_read({EMBEDDING, NORM, HEAD, *blocks})
+    return arch
+
+
+def load(
+    checkpoint: Checkpoint, dtype: torch.dtype, devices: Sequence[torch.device], packed: Callable[[Tensor], Tensor]
+) -> Weights:
+    """Read a checkpoint block by block, blocks spread evenly over `devices` in order.
+
+    Args:
+        packed: what becomes of each matrix [out, in] and each vector on its device, at once: no second copy of more
+            than a block is ever there.
+
+    Raises:
+        ConfigError: unsupported architecture, or weights that are missing or not all read.
+    """
+    arch = architecture(checkpoint)
+    placement = [devices[i * len(devices) // arch.n_layers] for i in range(arch.n_layers)]
+    # the largest tensors first, while little else is in memory
+    embedding = packed(_take(checkpoint, [EMBEDDING], dtype)[EMBEDDING].to(placement[0]))
+    if arch.tied:
+        head = embedding.to(placement[-1])
+    else:
+        head = packed(_take(checkpoint, [HEAD], dtype)[HEAD].to(placement[-1]))
+    norm = packed(_take(checkpoint, [NORM], dtype)[NORM].to(placement[-1]))
+    blocks = [_load_block(checkpoint, i, arch, dtype, placement[i], packed) for i in range(arch.n_layers)]
+    return Weights(arch, blocks, embedding, norm, head, frequencies(checkpoint.config), dtype, placement)
+
+
+def _block_tensors(checkpoint: Checkpoint, index: int, family: str) -> list[str]:
+    """Names of a block's tensors: all that it needs, and the biases that there are."""
+    needed = [f"{name}.weight" for name in (*ATTENTION, *MLP, "input_layernorm", "post_attention_layernorm")]
+    if family == "qwen3":
+        needed += ["self_attn.q_norm.weight", "self_attn.k_norm.weight"]
+    prefix = f"model.layers.{index}."
+    biases = [f"{name}.bias" for name in (*ATTENTION, *MLP) if f"{prefix}{name}.bias" in checkpoint.shards]
+    return [prefix + name for name in needed + biases]
+
+
+def _take(checkpoint: Checkpoint, names: list[str], dtype: torch.dtype) -> dict[str, Tensor]:
+    missing = [name for name in names if name not in checkpoint.shards]
+    if missing:
+        raise ConfigError("model", str(checkpoint.folder), f"weights with the tensors {', '.join(missing)}")
+    return checkpoint.read(names, dtype)
+
+
+def _load_block(
+    checkpoint: Checkpoint, index: int, arch: Architecture, dtype: torch.dtype, device: torch.device,
+    packed: Callable[[Tensor], Tensor],
+) -> Block:  # fmt: skip
+    prefix = f"model.layers.{index}."
+    tensors = _take(checkpoint, _block_tensors(checkpoint, index, arch.family), dtype)
+
+    def optional(kind: str, *names: str) -> Tensor | None:
+        """The named parts, one after the other, as one tensor; None where there are none."""
+        parts = [tensors[name].to(device) for one in names if (name := f"{prefix}{one}.{kind}") in tensors]
+        return packed(parts[0] if len(parts) == 1 else torch.cat(parts)) if parts else None
+
+    def weight(*names: str) -> Tensor:
+        made = optional("weight", *names)
+        assert made is not None, "what a block needs was taken"
+        return made
+
+    return Block(
+        attn_norm=weight("input_layernorm"), qkv=weight(*ATTENTION[:3]), qkv_bias=optional("bias", *ATTENTION[:3]),
+        q_norm=optional("weight", "self_attn.q_norm"), k_norm=optional("weight", "self_attn.k_norm"),
+        out=weight(ATTENTION[3]), out_bias=optional("bias", ATTENTION[3]),
+        mlp_norm=weight("post_attention_layernorm"), gate_up=weight(*MLP[:2]), gate_up_bias=optional("bias", *MLP[:2]),
+        down=weight(MLP[2]), down_bias=optional("bias", MLP[2]),
+    )  # fmt: skip

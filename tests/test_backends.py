@@ -1,0 +1,160 @@
+"""Which backend runs a run's passes, at which level; what a pass promises; and a backend made up in one file."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from ssd_bench.core.tree import TokenTree
+from ssd_bench.errors import ConfigError
+from ssd_bench.model import arithmetic, backends
+from ssd_bench.model.arithmetic import LEVELS, Arithmetic, resolve, with_code
+from ssd_bench.model.backend import known, select
+from ssd_bench.model.backends.cpu import NativeDecoder, native_problem
+from ssd_bench.model.backends.torch import TorchDecoder
+from ssd_bench.model.decoder import Decoder, Pass
+from tests.conftest import LAYERS
+from tests.runs import executed, planned
+
+CPU = torch.device("cpu")
+COUNTING = """
+from ssd_bench.model.backends.torch import TorchDecoder
+
+
+class CountingDecoder(TorchDecoder):
+    name, rank, passes = "counting", -1, []
+
+    def run(self, what, cache):
+        self.passes.append((len(what.sublayers), len(what.nodes)))
+        return super().run(what, cache)
+
+
+BACKEND = CountingDecoder
+"""
+
+
+def test_select() -> None:
+    """auto falls back, native does not."""
+    assert select(CPU, torch.float32, "torch").arithmetic.kernels == "torch"
+    assert select("cuda", torch.float16, "auto").arithmetic == Arithmetic("torch", None, torch.float16, torch.float16)
+    assert select(CPU, torch.float64, "auto").arithmetic.activations == torch.float64
+    if not native_problem():
+        chosen = select(CPU, torch.bfloat16, "auto")
+        assert chosen == select(CPU, torch.float32, "native") and chosen.arithmetic.kernels == "native"
+        assert chosen.kind is NativeDecoder and select(CPU, torch.float64, "auto").kind is TorchDecoder
+    for device, dtype, choice in (
+        ("cuda", torch.float16, "native"),
+        ("cpu", torch.float64, "native"),
+        ("cpu", torch.float32, "x"),
+    ):
+        with pytest.raises(ConfigError) as caught:
+            select(device, dtype, choice)
+        assert caught.value.field == "hardware.kernels"
+
+
+@pytest.mark.parametrize("name", [level.name for level in LEVELS if level.flags is None])
+def test_a_level_without_code_runs_the_next_lower_one(name: str) -> None:
+    level = next(level for level in LEVELS if level.name == name)
+    lower = with_code(level)
+    assert lower.flags is not None and LEVELS.index(lower) < LEVELS.index(level)
+    pytest.skip(f"level {name} is not tested: it has no code of its own yet, {lower.name}'s runs")
+
+
+@pytest.fixture
+def every_level(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A CPU that has all there is, matrix units included."""
+    monkeypatch.setattr(arithmetic, "_flags", lambda: {need for level in LEVELS for need in level.needs})
+    monkeypatch.delenv(arithmetic.FORCED, raising=False)
+    arithmetic.available.cache_clear()
+    yield
+    arithmetic.available.cache_clear()
+
+
+def test_levels_are_refused_by_name(monkeypatch: pytest.MonkeyPatch, every_level: None) -> None:
+    for isa in ("sse9", ""):
+        with pytest.raises(ConfigError, match="generic, avx2, avx512, avx512_bf16, amx") as caught:
+            resolve(isa)
+        assert caught.value.field == "hardware.isa"
+    monkeypatch.setenv(arithmetic.FORCED, "avx2")
+    assert resolve("auto").name == "avx2" and resolve("avx512").name == "avx512"
+    monkeypatch.setenv(arithmetic.FORCED, "nonsense")
+    with pytest.raises(ConfigError, match=arithmetic.FORCED):
+        resolve("auto")
+
+
+def test_a_level_that_the_cpu_lacks_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(arithmetic, "_flags", set)
+    arithmetic.available.cache_clear()
+    try:
+        assert [level.name for level in arithmetic.available()] == ["generic"]
+        with pytest.raises(ConfigError, match="'avx2' cannot be used: auto or one of generic, which this CPU has"):
+            resolve("avx2")
+    finally:
+        monkeypatch.undo()
+        arithmetic.available.cache_clear()
+
+
+@pytest.fixture
+def counting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A backend in a file of its own, in a folder that stands for `ssd_bench/model/backends`."""
+    (tmp_path / "counting.py").write_text(COUNTING, encoding="utf-8")
+    monkeypatch.setattr(backends, "__path__", [*backends.__path__, str(tmp_path)])
+    yield tmp_path / "runs"
+    sys.modules.pop(f"{backends.__name__}.counting", None)
+
+
+def test_a_backend_is_one_file(counting: Path) -> None:
+    """It is chosen by name, runs every pass of a run, and stands in its record; the outputs are PyTorch's."""
+    options = ("method=layerskip", "limit=1", "decode.max_new_tokens=24", "decode.reuse_prefix=false")
+    run, plain = (executed(counting, *options, f"hardware.kernels={name}") for name in ("counting", "torch"))
+    assert run.header["model"]["arithmetic"]["kernels"] == "counting"
+    assert run.prompts["output_ids"].map(list).tolist() == plain.prompts["output_ids"].map(list).tolist()
+    every = 2 * run.header["model"]["n_layers"]
+    expected = Counter((every, n) for n in (*run.prompts["prompt_len"], *run.steps["tree_nodes"]))
+    for step in run.steps.query("draft_len > 0").itertuples():
+        expected[len(run.layer_set(step.layer_set_id).kept), 1] += step.draft_len
+    assert Counter(known()["counting"].passes) == expected  # type: ignore[attr-defined]
+
+
+def test_auto_takes_no_backend_of_lower_rank(counting: Path) -> None:
+    assert list(known())[-1] == "counting"
+    assert planned(counting, "method=ar", "limit=1").backend.kind.name != "counting"
+    with pytest.raises(ConfigError, match="one of auto, counting, torch, native"):
+        planned(counting, "method=ar", "limit=1", "hardware.kernels=cuda")
+
+
+def test_auto_says_why_a_faster_backend_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not where it is for another kind of device."""
+    monkeypatch.setattr(NativeDecoder, "problem", classmethod(lambda *_: "no compiler"))
+    chosen = select(CPU, torch.float32)
+    assert chosen.kind is TorchDecoder and chosen.warning.endswith("no compiler")
+    assert not select("cuda", torch.float16).warning and not select(CPU, torch.float32, "torch").warning
+
+
+TREE = TokenTree((3, 1, 4, 1, 5), (-1, 0, 0, 1, 2))
+
+
+@pytest.mark.parametrize("tree", [None, TREE])
+def test_all_of_a_pass_is_known_before_its_first_sublayer(
+    tree: TokenTree | None, decoders: Callable[..., Decoder], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The cache grows once, masks and positions are made once, then sublayers run, and nothing else happens."""
+    decoder, events = decoders(), []
+
+    def noted(owner: object, name: str) -> None:
+        original = getattr(owner, name)
+        monkeypatch.setattr(owner, name, lambda *a, **k: (events.append(name), original(*a, **k))[1])
+
+    cache = decoder.new_cache(64, bucket=2)
+    for owner, name in (
+        (cache, "reserve"), (decoder._ops, "seen"), (TokenTree, "mask"), (decoder, "_attention"), (decoder, "_mlp"),
+    ):  # fmt: skip
+        noted(owner, name)
+    decoder.run(Pass(decoder.all_sublayers, torch.tensor(TREE.tokens), 0, tree), cache)
+    first = ["reserve", "mask", "seen"] if tree else ["reserve", "seen"]
+    assert events == first + ["_attention", "_mlp"] * LAYERS and cache.rows >= len(TREE)
