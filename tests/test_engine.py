@@ -19,7 +19,7 @@ from ssd_bench.core.tree import TokenTree, comb
 from ssd_bench.model.backends.cpu import native_problem
 from ssd_bench.model.decoder import Decoder
 from tests.conftest import LAYERS, VOCAB
-from tests.lossless import check_greedy, check_sampled
+from tests.lossless import check_greedy, check_sampled, engine_for
 
 Load = Callable[..., Decoder]
 NO_EOS: frozenset[int] = frozenset()
@@ -117,6 +117,33 @@ def test_random_trees_equal_ar(family: str, decoders: Load) -> None:
         assert got.output == expected
         deepest = max(deepest, *(step.accepted_len for step in got.steps))
     assert deepest >= 3
+
+
+@pytest.mark.parametrize("options", [{}, {"mode": "sample", "temperature": 0.7}])
+@pytest.mark.parametrize(
+    ("stop_below", "widths"), [(0.0, ()), (1e-9, ()), (0.0, ((0.9, 1), (0.1, 3), (0.0, 9))), (1e-9, ((0.5, 2),))]
+)
+def test_drafting_waits_for_the_device_once_a_token(
+    stop_below: float, widths: tuple, options: dict, decoders: Load, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of all ways in which the host reads a tensor; on a GPU each is a stop."""
+    reads, drafted = [], []
+    engine = engine_for(decoders("llama", torch.float32), 40, 30, NO_EOS, **options)
+    draft = engine._draft
+
+    def watched(*arguments: object) -> object:
+        with monkeypatch.context() as patch:
+            for name in ("item", "tolist", "numpy", "cpu", "nonzero", "__bool__", "__int__", "__float__", "__index__"):
+                original = getattr(torch.Tensor, name)
+                patch.setattr(torch.Tensor, name, lambda *a, f=original, n=name: (reads.append(n), f(*a))[1])
+            made = draft(*arguments)
+        drafted.append(made.tree.draft_len)
+        return made
+
+    monkeypatch.setattr(engine, "_draft", watched)
+    layer_set = LayerSet.skipping(LAYERS, attn=[1], mlp=[2])
+    engine.generate(Drafts(layer_set, 5, stop_below, widths=widths), [3, 1, 4])
+    assert sum(drafted) > 10 and len(reads) == sum(drafted)
 
 
 def test_committed_cache_equals_recomputed_cache(decoders: Load) -> None:

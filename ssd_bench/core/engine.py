@@ -182,16 +182,16 @@ class Engine:
         reuse = reuse and 0 < fork < 2 * decoder.arch.n_layers and not draft.widths and all(t >= fork for t in taps)
         levels: list[list[int]] = [[root]]
         states, probs, reason = [], [], "length" if draft.max_len <= room else "budget"
+        kept, taps = draft.layer_set.kept, (fork,) if reuse else ()
+        token = torch.tensor([root], device=decoder.device)
         for depth in range(min(draft.max_len, room)):
-            token = torch.tensor([levels[-1][0]], device=decoder.device)
-            what = Pass(draft.layer_set.kept, token, start + depth, taps=(fork,) if reuse else ())
-            hidden, tapped = decoder.run(what, self.cache)
+            hidden, tapped = decoder.run(Pass(kept, token, start + depth, taps=taps), self.cache)
             if tapped is not None:
                 states.append(tapped[0])
             logits = decoder.logits(hidden)
             if not self.decoding.greedy:
                 probs.append(warp(logits, self.decoding)[0])
-            level, confidence = self._candidates(draft, logits, probs[-1] if probs else None, generator)
+            token, level, confidence = self._candidates(draft, logits[0], probs[-1] if probs else None, generator)
             levels.append(level)
             if level[0] in self.eos_ids:
                 reason = "eos"
@@ -204,35 +204,38 @@ class Engine:
 
     def _candidates(
         self, draft: LayerDraft, logits: Tensor, probs: Tensor | None, generator: torch.Generator
-    ) -> tuple[list[int], float]:
-        """The candidates after one drafted position, the one to go on from first, and its raw softmax probability.
+    ) -> tuple[Tensor, list[int], float]:
+        """The candidates after one drafted position; the host waits for the device once.
 
         Args:
-            logits: [1, V].
+            logits: [V].
             probs: [V] warped distribution to draw from; None takes the most likely tokens.
+
+        Returns:
+            The candidate to go on from, [1] on the device; all of them, that one first; its raw softmax probability
+            (1 where nothing asks for it).
         """
         if draft.stop_below <= 0 and not draft.widths:
-            return [int(logits.argmax()) if probs is None else draw(probs, generator)], 1.0
+            token = logits.argmax(-1, keepdim=True) if probs is None else draw(probs, 1, generator)
+            return token, token.tolist(), 1.0
         # raw softmax probability of the token just appended, which stays in the draft (card: stop after it)
-        raw = logits[0].softmax(-1)
+        raw = logits.softmax(-1)
         if probs is None:
-            confidence, token = (x.item() for x in raw.max(-1))
+            confidence, token = raw.max(-1, keepdim=True)
         else:
-            token = draw(probs, generator)
-            confidence = raw[token].item()
-        width = next((k for bound, k in draft.widths if confidence > bound), 1)
-        level = [int(token)]
-        if width == 1:
-            return level, confidence
-        if probs is None:
-            likely = logits[0].topk(min(width, logits.shape[1])).indices.tolist()
-            level = (level + [other for other in likely if other != token])[:width]
-        else:
-            left = probs.clone()
-            left[level] = 0
-            drawable = min(width - 1, int((left > 0).sum()))
-            level += torch.multinomial(left, drawable, generator=generator).tolist() if drawable else []
-        return level, confidence
+            token = draw(probs, 1, generator)
+            confidence = raw.index_select(0, token)
+        read = [token, confidence]
+        # how many are kept is known with the confidence: as many are asked for as any could keep
+        if (most := min(max((k for _, k in draft.widths), default=1), len(logits))) > 1:
+            likely = (
+                logits.topk(most).indices if probs is None else draw(probs.index_fill(0, token, 0), most - 1, generator)
+            )
+            read.append(likely)
+        first, sure, *others = torch.cat([part.double() for part in read]).tolist()
+        width = next((k for bound, k in draft.widths if sure > bound), 1)
+        siblings = [int(other) for other in others if other >= 0 and other != first]
+        return token, [int(first), *siblings][:width], sure
 
     def _verify(self, drafted: _Drafted, taps: Sequence[int]) -> tuple[Tensor, Tensor | None]:
         """Target logits [n, V] at every node, and the tapped states."""
@@ -250,9 +253,8 @@ class Engine:
         decoder, start, every = self.decoder, self.cache.length, self.decoder.all_sublayers
         token = torch.tensor([last], device=decoder.device)
         hidden, _ = decoder.run(Pass(every[:fork], token, start + len(states)), self.cache)
-        hidden, tapped = decoder.run(
-            Pass(every[fork:], torch.cat([*states, hidden.to(decoder.device)]), start, taps=taps), self.cache
-        )
+        streams = torch.cat([*states, hidden.to(decoder.device)])
+        hidden, tapped = decoder.run(Pass(every[fork:], streams, start, taps=taps), self.cache)
         return decoder.logits(hidden), tapped
 
     def _accept(self, tree: TokenTree, logits: Tensor, generator: torch.Generator) -> tuple[list[int], int]:

@@ -75,9 +75,14 @@ def warp(logits: Tensor, decoding: Decoding) -> Tensor:
     return probs
 
 
-def draw(probs: Tensor, generator: torch.Generator) -> int:
-    """One token id from a distribution [V]."""
-    return int(torch.multinomial(probs, 1, generator=generator).item())
+def draw(probs: Tensor, n: int, generator: torch.Generator) -> Tensor:
+    """n token ids drawn without replacement from a distribution [V], on its device; -1 where no mass is left.
+
+    They are those that `torch.multinomial` draws, whose checks would wait for the device.
+    """
+    noise = torch.empty_like(probs).exponential_(1, generator=generator)
+    weights, ids = torch.div(probs, noise, out=noise).topk(n)
+    return torch.where(weights > 0, ids, -1)
 
 
 def verify_greedy(tree: TokenTree, predicted: list[int]) -> tuple[list[int], int]:
@@ -120,7 +125,7 @@ def verify_sampled(tree: TokenTree, probs: Tensor, generator: torch.Generator) -
         node = path[-1]
         p, accepted = probs[node], None
         if not tree.children[node]:
-            return path, draw(p, generator)
+            return path, int(draw(p, 1, generator))
         q = None if tree.draft_probs is None else tree.draft_probs[node]
         for child in tree.children[node]:
             token = tree.tokens[child]
@@ -131,7 +136,7 @@ def verify_sampled(tree: TokenTree, probs: Tensor, generator: torch.Generator) -
                 break
             p, q = _reject(p, q, token)
         if accepted is None:
-            return path, draw(p, generator)
+            return path, int(draw(p, 1, generator))
         path.append(accepted)
 
 
