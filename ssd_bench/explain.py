@@ -18,7 +18,7 @@ from ssd_bench.command import tool
 from ssd_bench.errors import ConfigError
 from ssd_bench.metrics.intervals import divide
 from ssd_bench.metrics.text import ABSENT, number, percent
-from ssd_bench.records.record import Run, load_run
+from ssd_bench.records.reader import Run, load_run
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,8 @@ from ssd_bench.cost.matchness import matchness
 from ssd_bench.cost.plane import DRAFT_LEN, LONGEST, Plane, Point, Use, pareto, write
 from ssd_bench.errors import ConfigError
 from ssd_bench.plan import Plan, plan
-from ssd_bench.records.record import Run, find_runs, load_run, read_header
+from ssd_bench.records.files import read_header
+from ssd_bench.records.reader import Run, find_runs, load_run
 from ssd_bench.run import load_engine
 
 OPTIONS = ("model", "task", "runs_dir", "beam")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Self
 from tqdm import tqdm
 
 if TYPE_CHECKING:
-    from ssd_bench.records.record import PromptRecord
+    from ssd_bench.records.schema import PromptRecord
 
 
 class Progress:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ssd_bench.records.record import PromptRecord
+    from ssd_bench.records.schema import PromptRecord
 
 
 class Tracker:

@@ -10,7 +10,7 @@ from hydra.core.global_hydra import GlobalHydra
 
 from ssd_bench.command import CONF
 from ssd_bench.plan import Plan, plan
-from ssd_bench.records.record import Run, load_run
+from ssd_bench.records.reader import Run, load_run
 from ssd_bench.run import execute
 
 GIVEN_LATENCY = "hardware.latency={t_mlp_ms: 0.5, t_attn_slope_ms: 0.001, t_attn_intercept_ms: 0.5}"

@@ -11,7 +11,9 @@ from typing import Any
 import numpy as np
 
 from ssd_bench.core.layer_set import LayerSet
-from ssd_bench.records.record import PromptRecord, PromptRow, Run, RunWriter, StepRow, load_run
+from ssd_bench.records.reader import Run, load_run
+from ssd_bench.records.schema import PromptRecord, PromptRow, StepRow
+from ssd_bench.records.writer import RunWriter
 
 N_LAYERS = 8
 T_TARGET_MS, T_DRAFT_MS = 10.0, 3.0

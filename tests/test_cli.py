@@ -25,7 +25,7 @@ from ssd_bench.errors import ConfigError
 from ssd_bench.model.arithmetic import CHOICES
 from ssd_bench.model.checkpoint import EMBEDDED, Checkpoint
 from ssd_bench.plan import plan
-from ssd_bench.records.record import Run, find_runs, load_run
+from ssd_bench.records.reader import Run, find_runs, load_run
 from ssd_bench.run import execute
 from tests.runs import GIVEN_LATENCY, ROOT, environment, executed, local_model, planned
 

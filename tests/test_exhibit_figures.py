@@ -26,7 +26,7 @@ from ssd_bench.cost import plane
 from ssd_bench.cost.plane import Point, Use
 from ssd_bench.metrics.text import NAMES
 from ssd_bench.records import search_store
-from ssd_bench.records.record import PromptRecord
+from ssd_bench.records.schema import PromptRecord
 from ssd_bench.replicate import grid
 from ssd_bench.replicate.cells import Made, Replication, Result
 from ssd_bench.report import figures as saving

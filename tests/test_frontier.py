@@ -23,7 +23,7 @@ from ssd_bench.cost.plane import DRAFT_LEN, Plane, Point, Use, pareto
 from ssd_bench.errors import ConfigError
 from ssd_bench.frontier import Scores, beam, costs, main
 from ssd_bench.model.decoder import Decoder
-from ssd_bench.records.record import Run
+from ssd_bench.records.reader import Run
 from tests.conftest import LAYERS
 from tests.lossless import engine_for
 from tests.runs import executed, local_model

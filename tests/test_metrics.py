@@ -20,7 +20,7 @@ from ssd_bench import metrics
 from ssd_bench.cost.tpt import tpt
 from ssd_bench.errors import ConfigError
 from ssd_bench.metrics import intervals
-from ssd_bench.records.record import Run
+from ssd_bench.records.reader import Run
 from tests.synthetic import N_LAYERS, unit, write_run
 
 

@@ -18,17 +18,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from ssd_bench.errors import ConfigError
-from ssd_bench.records.record import (
-    SCHEMA_VERSION,
-    SCHEMAS,
-    PromptRecord,
-    Run,
-    RunWriter,
-    find_runs,
-    is_complete,
-    load_run,
-    read_header,
-)
+from ssd_bench.records.files import read_header
+from ssd_bench.records.reader import Run, find_runs, is_complete, load_run
+from ssd_bench.records.schema import SCHEMA_VERSION, SCHEMAS, PromptRecord
+from ssd_bench.records.writer import RunWriter
 from tests.synthetic import header, unit, write_run
 
 UNITS = [(0, 0), (1, 0), (0, 1)]  # repeats outside, as the runner streams them

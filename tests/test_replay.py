@@ -27,7 +27,8 @@ from ssd_bench.cost.shapes import shape_named
 from ssd_bench.errors import ConfigError
 from ssd_bench.model.shape import Shape
 from ssd_bench.plan import plan
-from ssd_bench.records.record import PromptRecord, Run
+from ssd_bench.records.reader import Run
+from ssd_bench.records.schema import PromptRecord
 from ssd_bench.replay import validation
 from ssd_bench.replay.command import main
 from ssd_bench.replay.predict import predict, step_times, verification

@@ -21,7 +21,7 @@ from ssd_bench.cost import profiling
 from ssd_bench.cost.latency import Latency
 from ssd_bench.errors import ConfigError
 from ssd_bench.model.checkpoint import ModelSource
-from ssd_bench.records.record import Run, find_runs, load_run
+from ssd_bench.records.reader import Run, find_runs, load_run
 from tests.runs import GIVEN_LATENCY, ROOT, environment, executed
 from tests.test_checkpoint import SMOLLM2
 

@@ -15,7 +15,7 @@ import pandas as pd
 
 from ssd_bench.cost.tpt import tpt
 from ssd_bench.metrics.intervals import Array, Measured, divide, mean_of_ratios, measure, ratio, ratio_of_ratios
-from ssd_bench.records.record import Run
+from ssd_bench.records.reader import Run
 
 
 def of_arm(frame: pd.DataFrame, arm: str) -> pd.DataFrame:

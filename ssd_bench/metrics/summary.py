@@ -8,7 +8,8 @@ from ssd_bench.errors import ConfigError
 from ssd_bench.metrics import definitions as d
 from ssd_bench.metrics import quality as q
 from ssd_bench.metrics.intervals import Measured, divide
-from ssd_bench.records.record import Run, hardware
+from ssd_bench.records.reader import Run
+from ssd_bench.records.schema import hardware
 
 FEW_PROMPTS = 20
 """Below this an interval over prompts is itself uncertain."""

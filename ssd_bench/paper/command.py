@@ -11,7 +11,7 @@ from pathlib import Path
 from ssd_bench.command import options, tool
 from ssd_bench.errors import ConfigError
 from ssd_bench.paper import audit
-from ssd_bench.records.record import write_atomic
+from ssd_bench.records.files import write_atomic
 
 
 def main(arguments: Sequence[str]) -> int:

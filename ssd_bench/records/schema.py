@@ -134,6 +134,15 @@ SCHEMAS: dict[str, pa.Schema] = {
 """Arrow schema of each table; every field's metadata holds its one-line `description`."""
 
 
+def hardware(header: Mapping[str, Any]) -> dict[str, Any]:
+    """What must agree for two timings to be comparable: device, threads, arithmetic, CPU model, cores, GPU names."""
+    model = header.get("model") or {}
+    device = (header.get("provenance") or {}).get("device") or {}
+    return {key: model.get(key) for key in ("device", "threads", "arithmetic")} | {
+        k: device.get(k) for k in ("cpu", "cores", "gpus")
+    }
+
+
 def check_unit(unit: Unit, records: Sequence[PromptRecord]) -> None:
     """Raise ValueError unless `records` are distinct arms of this unit and every row belongs to it."""
     arms = [record.prompt.arm for record in records]

@@ -26,7 +26,7 @@ from ssd_bench.command import tool
 from ssd_bench.core.layer_set import LayerSet
 from ssd_bench.errors import ConfigError
 from ssd_bench.records import provenance
-from ssd_bench.records.record import write_atomic
+from ssd_bench.records.files import write_atomic
 
 HEADER, EVALUATIONS, LOCK = "search.json", "evaluations.jsonl", ".lock"
 DEFAULT = Path("runs", "searches")

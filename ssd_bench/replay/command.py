@@ -22,7 +22,7 @@ from ssd_bench.command import options, tool
 from ssd_bench.cost.roofline import simulated_names
 from ssd_bench.errors import ConfigError
 from ssd_bench.metrics.text import REHEARSAL, number, percent
-from ssd_bench.records.record import find_runs, load_run
+from ssd_bench.records.reader import find_runs, load_run
 from ssd_bench.replay import validation
 from ssd_bench.replay.predict import predict
 

@@ -31,7 +31,8 @@ from ssd_bench.cost.roofline import Simulated, gpu_named, simulated
 from ssd_bench.cost.shapes import known_shape, shape_named
 from ssd_bench.errors import ConfigError
 from ssd_bench.model.shape import Shape
-from ssd_bench.records.record import ARMS, Run
+from ssd_bench.records.reader import Run
+from ssd_bench.records.schema import ARMS
 from ssd_bench.replay.workload import Workload, workload
 
 MODES = ("whole", "saved", "tapped")

@@ -9,7 +9,7 @@ from tabulate import tabulate
 
 from ssd_bench import metrics
 from ssd_bench.metrics.text import percent
-from ssd_bench.records.record import Run
+from ssd_bench.records.reader import Run
 from ssd_bench.replay.predict import predict
 
 BOUND = 0.10  # median absolute error of the speedup that a method is allowed

@@ -11,7 +11,7 @@ from ssd_bench import metrics
 from ssd_bench.core.layer_set import LayerSet
 from ssd_bench.cost.machine import Array
 from ssd_bench.errors import ConfigError
-from ssd_bench.records.record import Run
+from ssd_bench.records.reader import Run
 
 COLUMNS = ("draft_ms", "verify_ms", "policy_ms")
 

@@ -10,7 +10,8 @@ from typing import Any
 
 from ssd_bench import metrics
 from ssd_bench.errors import ConfigError
-from ssd_bench.records.record import Run, find_runs, load_run, read_header
+from ssd_bench.records.files import read_header
+from ssd_bench.records.reader import Run, find_runs, load_run
 from ssd_bench.replicate import grid, index
 from ssd_bench.replicate.scale import load as load_scale
 

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from ssd_bench.errors import ConfigError
-from ssd_bench.records.record import write_atomic
+from ssd_bench.records.files import write_atomic
 from ssd_bench.replicate import outcomes
 
 FOLDER = "replication"

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from ssd_bench.records.files import write_atomic
 from ssd_bench.records.provenance import DEFAULT_EXCLUDE
-from ssd_bench.records.record import write_atomic
 from ssd_bench.replicate.grid import key_of
 
 FOLDER = ".outcomes"

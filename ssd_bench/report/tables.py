@@ -11,7 +11,7 @@ import pandas as pd
 
 from ssd_bench import metrics
 from ssd_bench.metrics.text import ABSENT, REHEARSAL, lossless, number, percent, spread
-from ssd_bench.records.record import Run
+from ssd_bench.records.reader import Run
 from ssd_bench.replicate.cells import Made
 
 

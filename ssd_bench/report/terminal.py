@@ -10,7 +10,7 @@ from typing import Any
 from ssd_bench.errors import LosslessError
 from ssd_bench.metrics import by_domain, summarise
 from ssd_bench.metrics.text import ABSENT, REHEARSAL, lossless, number, percent, spread
-from ssd_bench.records.record import load_run
+from ssd_bench.records.reader import load_run
 
 WIDTH = 100
 

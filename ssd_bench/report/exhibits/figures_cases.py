@@ -16,7 +16,7 @@ from tokenizers import Tokenizer
 
 from ssd_bench import metrics
 from ssd_bench.model.checkpoint import EMBEDDED, cache_dir
-from ssd_bench.records.record import Run
+from ssd_bench.records.reader import Run
 from ssd_bench.replicate.cells import Replication
 from ssd_bench.report import style
 from ssd_bench.report.exhibits import figures_common as common

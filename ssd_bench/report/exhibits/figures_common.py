@@ -17,7 +17,7 @@ from matplotlib.ticker import MaxNLocator
 from ssd_bench import metrics
 from ssd_bench.metrics import Measured, intervals
 from ssd_bench.metrics.text import NAMES
-from ssd_bench.records.record import Run
+from ssd_bench.records.reader import Run
 from ssd_bench.replicate.cells import Made, Replication
 from ssd_bench.report import style
 

@@ -14,7 +14,7 @@ from scipy import stats
 
 from ssd_bench import metrics
 from ssd_bench.metrics import Measured, intervals
-from ssd_bench.records.record import Run
+from ssd_bench.records.reader import Run
 from ssd_bench.replicate.cells import Replication
 from ssd_bench.report import style
 from ssd_bench.report.exhibits import figures_common as common

@@ -16,7 +16,7 @@ from matplotlib.patches import Patch, Rectangle
 
 from ssd_bench import metrics
 from ssd_bench.core.layer_set import LayerSet
-from ssd_bench.records.record import Run
+from ssd_bench.records.reader import Run
 from ssd_bench.report import style
 
 FEW = 20

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from ssd_bench import metrics
 from ssd_bench.metrics import Measured
 from ssd_bench.records import search_store
-from ssd_bench.records.record import Run
+from ssd_bench.records.reader import Run
 from ssd_bench.replicate.cells import Replication
 from ssd_bench.report import style
 from ssd_bench.report.exhibits import figures_common as common

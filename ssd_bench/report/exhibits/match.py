@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from ssd_bench.errors import ConfigError
 from ssd_bench.paper.reported import Number
-from ssd_bench.records.record import hardware
+from ssd_bench.records.schema import hardware
 from ssd_bench.replicate.cells import Made, Replication, Result
 from ssd_bench.report.exhibits import prose, select
 from ssd_bench.report.exhibits.values import (

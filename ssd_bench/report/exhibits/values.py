@@ -12,7 +12,7 @@ import pandas as pd
 
 from ssd_bench import metrics
 from ssd_bench.paper.reported import Number
-from ssd_bench.records.record import Run
+from ssd_bench.records.reader import Run
 from ssd_bench.replicate.cells import Made
 
 BASELINES = ("AR", "Vanilla")

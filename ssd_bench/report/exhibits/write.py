@@ -11,7 +11,7 @@ import pandas as pd
 from ssd_bench.errors import ConfigError
 from ssd_bench.metrics.text import NAMES, REHEARSAL, markdown_table
 from ssd_bench.paper.reported import exhibits
-from ssd_bench.records.record import write_atomic
+from ssd_bench.records.files import write_atomic
 from ssd_bench.replicate.cells import Replication
 from ssd_bench.report.exhibits import prose, select, verdict
 from ssd_bench.report.exhibits.tables import everything, wide

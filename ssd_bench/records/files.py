@@ -1,0 +1,96 @@
+"""The files of a record: written whole or not at all, and read back with a fault named by its path.
+
+A resumed run is read by these too, so they stand apart from `ssd_bench.records.reader`, which makes no run stale.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from ssd_bench.errors import ConfigError
+from ssd_bench.records.schema import SCHEMA_VERSION
+
+
+def write_atomic(path: Path, data: bytes) -> None:
+    """Replace `path` by `data` so that a kill or power cut leaves either the old file or the new one, whole."""
+    tmp = path.with_name(f"{path.name}.{os.getpid()}.tmp")  # several processes may replace it at once
+    with open(tmp, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(tmp, path)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)  # the rename itself is durable only once its directory is
+    finally:
+        os.close(folder)
+
+
+def save_arrays(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
+    """Write arrays as one compressed `.npz`, whole or not at all."""
+    file = io.BytesIO()
+    np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
+    write_atomic(path, file.getvalue())
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The object of a JSON file.
+
+    Raises:
+        ConfigError: missing or damaged (named with its path).
+    """
+    try:
+        content = json.loads(path.read_bytes())
+        if isinstance(content, dict):
+            return content
+        reason = "it holds no JSON object"
+    except (OSError, ValueError) as error:
+        reason = str(error)
+    raise ConfigError("record", str(path), f"the file is damaged ({reason}); delete its directory and run again")
+
+
+def read_header(run_dir: Path) -> dict[str, Any]:
+    """run.json of a run, complete or not.
+
+    Raises:
+        ConfigError: missing, damaged, or of a newer schema (named with its path).
+    """
+    header = read_json(Path(run_dir) / "run.json")
+    _check_version(header, Path(run_dir) / "run.json")
+    return header
+
+
+def _check_version(header: Mapping[str, Any], path: Path) -> None:
+    version = header.get("schema_version")
+    if not isinstance(version, int) or version > SCHEMA_VERSION:
+        raise ConfigError(
+            "schema_version", version, f"{path} needs a newer ssd-bench; this one reads up to {SCHEMA_VERSION}"
+        )
+
+
+def read_table(path: Path, schema: pa.Schema) -> pd.DataFrame:
+    """The columns of `schema` from a Parquet file; nullable integer columns have dtype Int32.
+
+    Raises:
+        ConfigError: missing, damaged or without one of the columns (named with its path).
+    """
+    try:
+        table = pq.read_table(path, partitioning=None)
+        frame: pd.DataFrame = table.select(schema.names).cast(schema).to_pandas()
+    except (OSError, KeyError, ValueError, pa.ArrowException) as error:
+        raise ConfigError("record", str(path), f"the file is missing or damaged ({error})") from error
+    for column in schema:
+        if column.nullable and pa.types.is_integer(column.type):
+            frame[column.name] = frame[column.name].astype("Int32")
+    return frame

@@ -1,0 +1,79 @@
+"""A record, found and read back; nothing here has a part in what a run computes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from ssd_bench.core.layer_set import LayerSet
+from ssd_bench.errors import ConfigError
+from ssd_bench.records.files import read_header, read_json, read_table
+from ssd_bench.records.schema import SCHEMAS
+
+
+@dataclass(frozen=True, eq=False)  # tables have no truth value to compare: a run is equal to itself
+class Run:
+    """A complete run, as read back.
+
+    Attributes:
+        path: directory of the record.
+        header: run.json.
+        prompts, steps, layer_sets: the tables; nullable integer columns have dtype Int32.
+    """
+
+    path: Path
+    header: dict[str, Any]
+    prompts: pd.DataFrame
+    steps: pd.DataFrame
+    layer_sets: pd.DataFrame
+
+    def layer_set(self, set_id: int) -> LayerSet:
+        """A layer set by its id in the tables."""
+        rows = self.layer_sets[self.layer_sets["layer_set_id"] == set_id]
+        n_layers, attn, mlp = (rows[name].tolist()[0] for name in ("n_layers", "skip_attn", "skip_mlp"))
+        return LayerSet.skipping(n_layers, map(int, attn), map(int, mlp))
+
+
+def load_run(run_dir: Path | str) -> Run:
+    """Read a complete run.
+
+    Raises:
+        ConfigError: not complete, damaged, or of a newer schema (named with its path).
+    """
+    path = Path(run_dir)
+    header = read_header(path)
+    if header.get("status") != "complete":
+        raise ConfigError("record", str(path), "the run is not complete; the same command continues it")
+    frames = {name: read_table(path / f"{name}.parquet", SCHEMAS[name]) for name in SCHEMAS}
+    return Run(path, header, **frames)
+
+
+def find_runs(runs_dir: Path | str) -> list[Path]:
+    """Directories of the complete runs anywhere under `runs_dir`, oldest first.
+
+    A directory whose run.json cannot be read is listed too, so that `load_run` names it instead of it being missed.
+    """
+    found = []
+    for file in Path(runs_dir).rglob("run.json"):
+        try:
+            header = read_json(file)
+        except ConfigError:
+            found.append(("", str(file.parent)))
+            continue
+        if header.get("status") == "complete":
+            found.append((str(header.get("finished_at", "")), str(file.parent)))
+    return [Path(directory) for _, directory in sorted(found)]
+
+
+def is_complete(run_dir: Path | str, content_key: str) -> bool:
+    """Whether `run_dir` holds a complete run of this content key."""
+    path = Path(run_dir)
+    try:
+        header = read_header(path)
+    except ConfigError:
+        return False
+    finished = header.get("status") == "complete" and header.get("content_key") == content_key
+    return finished and all((path / f"{name}.parquet").is_file() for name in SCHEMAS)

@@ -1,0 +1,220 @@
+"""What a run leaves on disk: run.json and three Parquet tables, written so that a kill at any moment loses nothing.
+
+    runs/<run id>/run.json            header: resolved config, provenance, status; written first and last
+    runs/<run id>/parts/00012-000.json   one finished unit (prompt x repeat, both arms), until the run is complete
+    runs/<run id>/{prompts,steps,layer_sets}.parquet   the tables; columns: `ssd_bench.records.schema`
+
+Raw values only: every derived number (M, alpha, speedup, TPT) is computed by `ssd_bench.metrics` when it is read.
+"""
+
+from __future__ import annotations
+
+import base64
+import fcntl
+import json
+import os
+import shutil
+import warnings
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Self
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from ssd_bench.errors import ConfigError
+from ssd_bench.records.files import read_header, read_json, read_table, write_atomic
+from ssd_bench.records.schema import SCHEMA_VERSION, SCHEMAS, PromptRecord, Unit, check_unit, hardware, merge, pack
+
+
+def _plain(value: Any) -> Any:
+    if hasattr(value, "item"):  # numpy and torch scalars
+        return value.item()
+    raise TypeError(f"{type(value).__name__} cannot be written to a record: {value!r}")
+
+
+def _dump(value: Any, indent: int | None = None) -> bytes:
+    return json.dumps(value, indent=indent, default=_plain, ensure_ascii=False).encode()
+
+
+class RunWriter:
+    """Writes one run, unit by unit; what was added survives a kill, and the same command continues it.
+
+    A directory that already holds finished units of the same content key is resumed: its first header stays, and
+    `resumed` in it grows by one time stamp. A directory that is already complete has every unit done, and `finish`
+    changes nothing. One process at a time: a lock file is held until `finish`, `close` or the end of the process.
+
+    Args:
+        run_dir: directory of the record, created with its parents.
+        header: run.json; `content_key` is required, `schema_version` and `status` are set here.
+        fresh: throw away whatever the directory holds (`force=true`).
+
+    Raises:
+        ConfigError: the directory cannot be written, is being written by another process, or holds a run of
+            another content key, schema or machine, or a damaged file.
+    """
+
+    def __init__(self, run_dir: Path | str, header: Mapping[str, Any], fresh: bool = False) -> None:
+        self.path = Path(run_dir)
+        self._parts = self.path / "parts"
+        self._seq: dict[Unit, int] = {}
+        self._last_state: bytes | None = None
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            self._lock: int | None = _acquire(self.path / ".lock")
+        except OSError as error:
+            raise ConfigError("runs_dir", str(self.path), f"a directory that can be written ({error})") from error
+        try:
+            self.header = self._open(dict(header), fresh)
+            self._read_done()
+        except BaseException:
+            self.close()
+            raise
+
+    def _open(self, header: dict[str, Any], fresh: bool) -> dict[str, Any]:
+        for leftover in [*self.path.glob("*.tmp"), *self._parts.glob("*.tmp")]:
+            leftover.unlink()
+        if fresh or not (self.path / "run.json").exists():
+            self._discard_parts()  # before the header: parts must never outlive the header they belong to
+            opened = {"schema_version": SCHEMA_VERSION, **header, "status": "running"}
+        else:
+            opened = self._resume(read_header(self.path), header)
+            if opened["status"] == "complete":
+                self._discard_parts()  # killed between the last write of `finish` and its clean-up
+                return opened
+        self._parts.mkdir(exist_ok=True)
+        write_atomic(self.path / "run.json", _dump(opened, indent=2))
+        return opened
+
+    def _resume(self, stored: dict[str, Any], header: dict[str, Any]) -> dict[str, Any]:
+        if stored.get("content_key") != header["content_key"]:
+            raise ConfigError("run", str(self.path), "it holds another configuration, code or data; use force=true")
+        if stored.get("status") == "complete":
+            return stored
+        then, now = hardware(stored), hardware(json.loads(_dump(header)))
+        if then != now:
+            raise ConfigError("run", str(self.path), f"it was begun on {then} and this is {now}; use force=true")
+        return {**stored, "resumed": [*stored.get("resumed", []), _now()]}
+
+    def _read_done(self) -> None:
+        if self.complete:
+            units = read_table(self.path / "prompts.parquet", SCHEMAS["prompts"])[["prompt_index", "repeat"]]
+            self._seq = {(int(p), int(r)): i for i, (p, r) in enumerate(units.drop_duplicates().to_numpy())}
+            return
+        for part in self._read_parts():
+            self._seq[part["prompt_index"], part["repeat"]] = part["seq"]
+            self._last_state = None if part["state"] is None else base64.b64decode(part["state"])
+
+    def _read_parts(self) -> list[dict[str, Any]]:
+        return sorted((read_json(file) for file in self._parts.glob("*.json")), key=lambda part: part["seq"])
+
+    def _discard_parts(self) -> None:
+        trash = self.path / ".discarded"
+        shutil.rmtree(trash, ignore_errors=True)
+        if self._parts.exists():
+            os.replace(self._parts, trash)  # at once: some parts without the others would pass for a shorter run
+            shutil.rmtree(trash, ignore_errors=True)
+
+    @property
+    def complete(self) -> bool:
+        """Whether the record is finished."""
+        return bool(self.header["status"] == "complete")
+
+    @property
+    def done(self) -> set[Unit]:
+        """Units (prompt_index, repeat) that are on disk."""
+        return set(self._seq)
+
+    def last_state(self) -> bytes | None:
+        """`method_state` of the last finished unit in stream order (the order of `add`); None if there is none."""
+        return self._last_state
+
+    def add(self, prompt_index: int, repeat: int, records: list[PromptRecord], method_state: bytes | None) -> None:
+        """Put one finished unit on disk; when this returns, no kill can lose it.
+
+        Args:
+            records: the arms of this unit, in any order.
+            method_state: what a stateful method needs to go on from here.
+
+        Raises:
+            ValueError: the unit is done already, a row belongs to another unit, or a value does not fit its column.
+        """
+        unit = (prompt_index, repeat)
+        if unit in self._seq or self.complete:
+            raise ValueError(f"unit {unit} of {self.path} is done already")
+        check_unit(unit, records)
+        part = pack(records) | {
+            "seq": len(self._seq),
+            "prompt_index": prompt_index,
+            "repeat": repeat,
+            "state": None if method_state is None else base64.b64encode(method_state).decode(),
+        }
+        data = _dump(part)
+        merge([json.loads(data)])  # a value that does not fit must fail now, not when hours of units are merged
+        write_atomic(self._parts / f"{prompt_index:05d}-{repeat:03d}.json", data)
+        self._seq[unit] = part["seq"]
+        self._last_state = method_state
+
+    def answers(self) -> list[tuple[str, int, str]]:
+        """Arm, prompt_index and text of every answer that is on disk, in stream order."""
+        found = []
+        for part in self._read_parts():
+            columns = part["prompts"]
+            found += list(zip(columns["arm"], columns["prompt_index"], columns["text"], strict=True))
+        return found
+
+    def finish(self, extra: Mapping[str, Any]) -> None:
+        """Merge the units into the tables and mark the record complete; killed at any point, it can be called again.
+
+        Args:
+            extra: keys to add to run.json (`finished_at` is set if missing).
+        """
+        if not self.complete:
+            for name, table in merge(self._read_parts()).items():
+                sink = pa.BufferOutputStream()
+                pq.write_table(table, sink, compression="zstd")
+                write_atomic(self.path / f"{name}.parquet", sink.getvalue().to_pybytes())
+            self.header = {**self.header, "finished_at": _now(), **extra, "status": "complete"}
+            write_atomic(self.path / "run.json", _dump(self.header, indent=2))
+            self._discard_parts()
+        (self.path / ".lock").unlink(missing_ok=True)
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the lock; what was added stays."""
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
+
+
+def _acquire(path: Path) -> int:
+    """Lock `path`, creating it; the descriptor holds the lock until it is closed or the process ends."""
+    while True:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(descriptor)
+            raise ConfigError(
+                "run", str(path.parent), "another process is writing it; wait for it or stop it"
+            ) from None
+        except OSError as error:
+            warnings.warn(f"{path}: no file locks here ({error}); do not start this run twice", stacklevel=3)
+            return descriptor
+        try:
+            if os.stat(path).st_ino == os.fstat(descriptor).st_ino:
+                return descriptor
+        except FileNotFoundError:
+            pass  # the previous holder finished and removed the file between open and flock
+        os.close(descriptor)
