@@ -16,20 +16,19 @@ of the acceptance rate. Its notebooks carry γ from prompt to prompt; here every
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from methods.draft_stop import DraftStop
+from methods.draft_stop import DraftStop, StoppedDraft
 from ssd_bench.core.layer_set import LayerSet
-from ssd_bench.core.method import Context, Estimate, LayerDraft, Prefill, Probe, Sample, Taps, Verification
+from ssd_bench.core.method import Estimate, Prefill, Probe, Taps, Verification
 from ssd_bench.errors import ConfigError, refuse
 from ssd_bench.model.shape import ModelDims
 
 
-class ASD:
+class ASD(StoppedDraft):
     """Skips attentions by the similarity of their input and output on the prompt.
 
     Args:
@@ -48,23 +47,12 @@ class ASD:
         ConfigError: a value out of range, or `rules_extra`.
     """
 
-    greedy_only = False
-
     def __init__(
-        self,
-        name: str = "asd_style",
-        min_similarity: float = 0.95,
-        positions: int | None = None,
-        refresh: int | None = None,
-        rules_extra: bool = False,
-        draft_len: int = 12,
-        stop_below: float = 0.6,
-        target_rate: float | None = 0.9,
-        rate_decay: float = 0.5,
-        stop_step: float = 0.01,
-        stop_decay: float = 0.9,
+        self, name: str = "asd_style", min_similarity: float = 0.95, positions: int | None = None,
+        refresh: int | None = None, rules_extra: bool = False, draft_len: int = 12, stop_below: float = 0.6,
+        target_rate: float | None = 0.9, rate_decay: float = 0.5, stop_step: float = 0.01, stop_decay: float = 0.9,
         reuse_prefix: bool = False,
-    ):
+    ):  # fmt: skip
         checks = (
             ("min_similarity", math.isfinite(min_similarity), min_similarity, "a number; above 1 nothing is skipped"),
             ("positions", positions is None or positions >= 1, positions, "at least 1, or null for all"),
@@ -89,19 +77,12 @@ class ASD:
         around = tuple(range(2, 2 * dims.n_layers - 2))
         self.taps = Taps(prefill=around, verify=around if self._refresh else ())
 
-    def prepare(self, probe: Probe, samples: Sequence[Sample]) -> None:
-        """Nothing to prepare."""
-
     def start(self, prefill: Prefill) -> None:
         """Choose the set by the prompt; γ and ρ as at the start."""
         assert prefill.hidden is not None, "the taps ask for it"
         self._layer_set = self._chosen(similarities(self._last(prefill.hidden)))
         self._recent: list[Tensor] = []
         self._stop.start()
-
-    def propose(self, context: Context) -> LayerDraft:
-        """Draft with the chosen set."""
-        return self._stop.draft(self._layer_set)
 
     def observe(self, verification: Verification, probe: Probe) -> Estimate | None:
         """Move γ; with `refresh`, collect similarities and choose again when it is time."""

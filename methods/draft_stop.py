@@ -1,11 +1,14 @@
-"""When drafting ends: a cap and Draft & Verify's confidence threshold, fixed or moved by the acceptance rate."""
+"""When drafting ends: a cap and Draft & Verify's confidence threshold, fixed or moved by the acceptance rate.
+
+`StoppedDraft` is what methods share that draft with one layer set until such a stop.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from ssd_bench.core.layer_set import LayerSet
-from ssd_bench.core.method import LayerDraft, Verification
+from ssd_bench.core.method import Context, Estimate, LayerDraft, Prefill, Probe, Sample, Taps, Verification
 from ssd_bench.errors import refuse
 
 
@@ -75,3 +78,30 @@ class DraftStop:
         elif drafted < self._draft_len:
             moved -= self._step
         self.value = self._decay * self.value + (1 - self._decay) * moved
+
+
+class StoppedDraft:
+    """The part of a method that drafts every step with its `_layer_set` until its `_stop`; it says which these are."""
+
+    taps = Taps()
+    reuse_prefix = False
+    greedy_only = False
+
+    _layer_set: LayerSet
+    _stop: DraftStop
+
+    def prepare(self, probe: Probe, samples: Sequence[Sample]) -> None:
+        """Nothing to prepare."""
+
+    def start(self, prefill: Prefill) -> None:
+        """γ and ρ as at the start; the set stays."""
+        self._stop.start()
+
+    def propose(self, context: Context) -> LayerDraft:
+        """Draft with the set."""
+        return self._stop.draft(self._layer_set)
+
+    def observe(self, verification: Verification, probe: Probe) -> Estimate | None:
+        """Move γ, where it moves."""
+        self._stop.observe(verification)
+        return None

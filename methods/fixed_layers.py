@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
+from methods.draft_stop import DraftStop, StoppedDraft
 from ssd_bench.core.layer_set import LayerSet
-from ssd_bench.core.method import Context, Estimate, LayerDraft, Prefill, Probe, Sample, Taps, Verification
 from ssd_bench.errors import ConfigError
 from ssd_bench.model.shape import ModelDims
 
@@ -16,7 +16,7 @@ PUBLISHED = Path(__file__).with_name("published_layer_sets.json")
 PATTERNS = ("uniform", "attention", "mlp", "exit")
 
 
-class FixedLayers:
+class FixedLayers(StoppedDraft):
     """Draft every step with the same sublayers (the decoding half of Self-SD, with a fixed exit threshold).
 
     Exactly one of the three ways to give the set must be used.
@@ -32,9 +32,6 @@ class FixedLayers:
         stop_below: stop drafting after a token less likely than this.
         reuse_prefix: verify from the first skipped sublayer (pays with `pattern=exit`).
     """
-
-    taps = Taps()
-    greedy_only = False
 
     def __init__(
         self,
@@ -53,10 +50,7 @@ class FixedLayers:
             raise ConfigError(
                 "method", name, "exactly one of method.skip_attn/skip_mlp, method.ratio and method.published"
             )
-        if draft_len < 1:
-            raise ConfigError("method.draft_len", draft_len, "at least 1 (method=ar drafts nothing)")
-        if not 0 <= stop_below <= 1:
-            raise ConfigError("method.stop_below", stop_below, "a probability in [0, 1]")
+        self._stop = DraftStop(draft_len, stop_below)
         if ratio is not None and not 0 <= ratio <= 1:
             raise ConfigError("method.ratio", ratio, "a share of the 2L sublayers in [0, 1]")
         if pattern not in PATTERNS:
@@ -64,7 +58,6 @@ class FixedLayers:
         self.name, self.reuse_prefix = name, reuse_prefix
         self._indices = (list(skip_attn or ()), list(skip_mlp or ()))
         self._ratio, self._pattern, self._published = ratio, pattern, published
-        self._draft_len, self._stop_below = draft_len, stop_below
 
     def check(self, dims: ModelDims) -> None:
         """Resolve the set for this model.
@@ -73,26 +66,11 @@ class FixedLayers:
             ConfigError: an index out of range, a ratio that the pattern cannot reach, an unknown or misfitting name.
         """
         if self._published is not None:
-            layer_set = published_set(self._published, dims.n_layers)
+            self._layer_set = published_set(self._published, dims.n_layers)
         elif self._ratio is not None:
-            layer_set = pattern_set(self._pattern, self._ratio, dims.n_layers)
+            self._layer_set = pattern_set(self._pattern, self._ratio, dims.n_layers)
         else:
-            layer_set = LayerSet.skipping(dims.n_layers, *self._indices)
-        self._draft = LayerDraft(layer_set, self._draft_len, self._stop_below)
-
-    def prepare(self, probe: Probe, samples: Sequence[Sample]) -> None:
-        """Nothing to prepare."""
-
-    def start(self, prefill: Prefill) -> None:
-        """No state."""
-
-    def propose(self, context: Context) -> LayerDraft:
-        """The same draft every step."""
-        return self._draft
-
-    def observe(self, verification: Verification, probe: Probe) -> Estimate | None:
-        """Nothing to learn."""
-        return None
+            self._layer_set = LayerSet.skipping(dims.n_layers, *self._indices)
 
 
 def pattern_set(pattern: str, ratio: float, n_layers: int) -> LayerSet:

@@ -25,10 +25,10 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from methods.draft_stop import DraftStop
+from methods.draft_stop import DraftStop, StoppedDraft
 from methods.layer_search import SearchSettings, named_set, search
 from ssd_bench.core.layer_set import LayerSet
-from ssd_bench.core.method import Context, Estimate, LayerDraft, Prefill, Probe, Sample, Taps, Verification
+from ssd_bench.core.method import Prefill, Probe, Sample, Taps
 from ssd_bench.errors import ConfigError, refuse
 from ssd_bench.model.shape import ModelDims
 
@@ -55,7 +55,7 @@ class Anchors:
         return self.domains[int(F.cosine_similarity(self.vectors, feature[None], dim=-1).argmax())]
 
 
-class KNNSSD:
+class KNNSSD(StoppedDraft):
     """Drafts with the layer set of the domain that the prompt's states are nearest to.
 
     Args:
@@ -77,8 +77,6 @@ class KNNSSD:
     Raises:
         ConfigError: a value out of range.
     """
-
-    greedy_only = False
 
     def __init__(
         self,
@@ -160,14 +158,6 @@ class KNNSSD:
         if self._sets:  # a method that warms the engine up is not prepared
             assert prefill.hidden is not None, "the taps ask for it"
             self._layer_set = self._sets[self._anchor.nearest(self._feature(prefill.hidden[0]))]
-
-    def propose(self, context: Context) -> LayerDraft:
-        """Draft with the domain's set."""
-        return self._stop.draft(self._layer_set)
-
-    def observe(self, verification: Verification, probe: Probe) -> Estimate | None:
-        """Nothing to learn."""
-        return None
 
     def _feature(self, states: Tensor) -> Tensor:
         """[d] float32 of a prompt's states [P, d] before the final norm."""

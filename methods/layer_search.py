@@ -35,10 +35,10 @@ from numpy.typing import NDArray
 from tqdm import tqdm
 
 from methods.bayesian import suggest
-from methods.draft_stop import DraftStop
+from methods.draft_stop import DraftStop, StoppedDraft
 from methods.fixed_layers import published_set
 from ssd_bench.core.layer_set import LayerSet
-from ssd_bench.core.method import Context, Estimate, LayerDraft, Prefill, Probe, Sample, Taps, Verification
+from ssd_bench.core.method import Probe, Sample
 from ssd_bench.cost.latency import Latency
 from ssd_bench.errors import ConfigError, refuse
 from ssd_bench.model.shape import ModelDims
@@ -158,32 +158,16 @@ class Objective:
         return plain / spent
 
 
-class _Trial:
+class _Trial(StoppedDraft):
     """Self-SD's decoding with one layer set."""
 
     name = "layer_search"
-    taps = Taps()
-    reuse_prefix = False
-    greedy_only = False
 
     def __init__(self, layer_set: LayerSet, stop: DraftStop):
         self._layer_set, self._stop = layer_set, stop
 
     def check(self, dims: ModelDims) -> None:
         """Any model that the set is for."""
-
-    def prepare(self, probe: Probe, samples: Sequence[Sample]) -> None:
-        """Nothing to prepare."""
-
-    def start(self, prefill: Prefill) -> None:
-        self._stop.start()
-
-    def propose(self, context: Context) -> LayerDraft:
-        return self._stop.draft(self._layer_set)
-
-    def observe(self, verification: Verification, probe: Probe) -> Estimate | None:
-        self._stop.observe(verification)
-        return None
 
 
 class Proposer:

@@ -11,15 +11,13 @@ has no such pass and drafts the first output token too.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
+from methods.draft_stop import DraftStop, StoppedDraft
 from ssd_bench.core.layer_set import LayerSet
-from ssd_bench.core.method import Context, Estimate, LayerDraft, Prefill, Probe, Sample, Taps, Verification
 from ssd_bench.errors import ConfigError
 from ssd_bench.model.shape import ModelDims
 
 
-class LayerSkip:
+class LayerSkip(StoppedDraft):
     """Draft every step with the same leading blocks.
 
     Args:
@@ -29,18 +27,13 @@ class LayerSkip:
         reuse_prefix: verify on the states that drafting left; false runs all blocks again, as for any layer set.
     """
 
-    taps = Taps()
-    greedy_only = False
-
     def __init__(
         self, name: str = "layerskip", exit_layer: int = 8, draft_len: int = 6, reuse_prefix: bool = True
     ):  # fmt: skip
         if exit_layer < 1:
             raise ConfigError("method.exit_layer", exit_layer, "at least 1 block")
-        if draft_len < 1:
-            raise ConfigError("method.draft_len", draft_len, "at least 1 (method=ar drafts nothing)")
         self.name, self.reuse_prefix = name, reuse_prefix
-        self._exit, self._draft_len = exit_layer, draft_len
+        self._exit, self._stop = exit_layer, DraftStop(draft_len, stop_below=0.0)
 
     def check(self, dims: ModelDims) -> None:
         """Fix the layer set for this model.
@@ -50,18 +43,4 @@ class LayerSkip:
         """
         if self._exit > dims.n_layers:
             raise ConfigError("method.exit_layer", self._exit, f"at most {dims.n_layers}, the blocks of {dims.name}")
-        self._draft = LayerDraft(LayerSet.exit(dims.n_layers, self._exit), self._draft_len)
-
-    def prepare(self, probe: Probe, samples: Sequence[Sample]) -> None:
-        """Nothing to prepare: exit and length are given."""
-
-    def start(self, prefill: Prefill) -> None:
-        """No state."""
-
-    def propose(self, context: Context) -> LayerDraft:
-        """The same draft every step."""
-        return self._draft
-
-    def observe(self, verification: Verification, probe: Probe) -> Estimate | None:
-        """Nothing to learn."""
-        return None
+        self._layer_set = LayerSet.exit(dims.n_layers, self._exit)

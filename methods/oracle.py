@@ -14,15 +14,15 @@ from itertools import combinations
 
 from tqdm import tqdm
 
-from methods.draft_stop import DraftStop
+from methods.draft_stop import DraftStop, StoppedDraft
 from methods.layer_search import Objective, SearchSettings
 from ssd_bench.core.layer_set import LayerSet
-from ssd_bench.core.method import Context, Estimate, LayerDraft, Prefill, Probe, Sample, Taps, Verification
+from ssd_bench.core.method import Probe, Sample
 from ssd_bench.errors import ConfigError, refuse
 from ssd_bench.model.shape import ModelDims
 
 
-class Oracle:
+class Oracle(StoppedDraft):
     """Drafts with the best of all layer sets, or of all that skip a given number of sublayers.
 
     Args:
@@ -37,9 +37,6 @@ class Oracle:
     Raises:
         ConfigError: a value out of range.
     """
-
-    taps = Taps()
-    greedy_only = False
 
     def __init__(
         self, name: str = "oracle", calibration: int = 8, skipped: int | None = None, new_tokens: int = 32,
@@ -82,17 +79,6 @@ class Oracle:
         bar = tqdm(sets, desc="oracle", unit="set", disable=not sys.stderr.isatty())
         self._layer_set, score = best_set(objective, bar)
         print(f"oracle: score {score:.4f}, the best of {len(sets)} sets", file=sys.stderr)
-
-    def start(self, prefill: Prefill) -> None:
-        """Nothing to begin."""
-
-    def propose(self, context: Context) -> LayerDraft:
-        """Draft with the best set."""
-        return self._stop.draft(self._layer_set)
-
-    def observe(self, verification: Verification, probe: Probe) -> Estimate | None:
-        """Nothing to learn."""
-        return None
 
 
 def every_set(n_layers: int, skipped: int | None = None) -> Iterator[LayerSet]:

@@ -19,17 +19,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from methods.draft_stop import DraftStop
+from methods.draft_stop import DraftStop, StoppedDraft
 from methods.layer_search import SearchSettings, named_set, search
 from ssd_bench.core.layer_set import LayerSet
-from ssd_bench.core.method import Context, Estimate, LayerDraft, Prefill, Probe, Sample, Taps, Verification
+from ssd_bench.core.method import Context, LayerDraft, Prefill, Probe, Sample
 from ssd_bench.errors import refuse
 from ssd_bench.model.shape import ModelDims
 
 SEARCH_ON = ("all", "first")
 
 
-class SelfSSD:
+class SelfSSD(StoppedDraft):
     """Drafts with the best layer set of an offline search.
 
     Args:
@@ -49,9 +49,6 @@ class SelfSSD:
     Raises:
         ConfigError: a value out of range.
     """
-
-    taps = Taps()
-    greedy_only = False
 
     def __init__(
         self,
@@ -116,11 +113,6 @@ class SelfSSD:
     def propose(self, context: Context) -> LayerDraft:
         """Draft with the searched set."""
         return self._stop.draft(self._layer_set, self._widths)
-
-    def observe(self, verification: Verification, probe: Probe) -> Estimate | None:
-        """Move γ."""
-        self._stop.observe(verification)
-        return None
 
     def state(self) -> bytes:
         """γ."""
