@@ -16,19 +16,17 @@ from collections.abc import Mapping
 from typing import Any
 
 from ssd_bench.task import DataSpec, Prompt
-from tasks.rows import RowTask
+from tasks.rows import VariantTask
 from tasks.scoring.rouge import Rouge
-from tasks.selection import Row, checked_shots, checked_variant, of_variant
-from tasks.shots import Shots, in_one_line
-
-VARIANTS = ("knn_ssd", "conflayers")
+from tasks.selection import Row, checked_variant, of_variant
+from tasks.shots import in_one_line
 
 
-class Alpaca(RowTask):
+class Alpaca(VariantTask):
     """An instruction, with its input where it has one. A chat model gets it as one user turn without demonstrations.
 
     Args:
-        variant: one of `VARIANTS`; None: `knn_ssd`.
+        variant: one of `variants`; None: `knn_ssd`.
         shots: demonstrations in a `plain` prompt; `conflayers` has none.
         max_new_tokens: most tokens of an answer, of each variant's paper or one number for all.
         hub: `datasets.load_dataset` arguments of each variant's items.
@@ -38,6 +36,8 @@ class Alpaca(RowTask):
     name: str = "alpaca"
     scorer = Rouge()
     version: int = 1
+    variants = ("knn_ssd", "conflayers")
+    zero_shot = "conflayers"
 
     def __init__(
         self,
@@ -47,13 +47,11 @@ class Alpaca(RowTask):
         hub: Mapping[str, Mapping[str, Any]],
         fewshot_hub: Mapping[str, Any],
     ) -> None:
-        self.variant = checked_variant(variant, VARIANTS)
+        chosen = checked_variant(variant, self.variants)
         # 28 rows of the data set have no output (tatsu-lab/stanford_alpaca issue 265); the papers' code keeps them.
         optional = ("input", "output")
-        items = DataSpec("alpaca", ("instruction",), of_variant("hub", hub, self.variant), optional=optional)
-        count = checked_shots(shots, self.variant, without="conflayers")
-        limit = of_variant("max_new_tokens", max_new_tokens, self.variant)
-        super().__init__(items, limit, Shots(items, fewshot_hub, count, self._demonstration))
+        items = DataSpec("alpaca", ("instruction",), of_variant("hub", hub, chosen), optional=optional)
+        super().__init__(chosen, shots, max_new_tokens, items, fewshot_hub)
 
     def _demonstration(self, row: Row) -> str:
         return f"Instruction: {row['instruction']}\nAnswer: {in_one_line(row['output'])}\n"

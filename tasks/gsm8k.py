@@ -21,22 +21,20 @@ from typing import Any
 from ssd_bench.errors import ConfigError
 from ssd_bench.task import DataSpec, Prompt
 from tasks.aime import boxed_prompt
-from tasks.rows import RowTask
+from tasks.rows import VariantTask
 from tasks.scoring.numbers import FinalNumber, final_number
-from tasks.selection import Row, checked_shots, checked_variant, of_variant
-from tasks.shots import Shots, in_one_line
-
-VARIANTS = ("knn_ssd", "conflayers", "knapspec")
+from tasks.selection import Row
+from tasks.shots import in_one_line
 
 
-class GSM8K(RowTask):
+class GSM8K(VariantTask):
     """Five worked examples and a question for base models, the question alone for chat models.
 
     Base models (`plain`) get `shots` demonstrations from the train split, shuffled with the run's seed, the same for
     every item. Chat models get the same format zero-shot as one user turn (KNN-SSD App. B; ConfLayers has none).
 
     Args:
-        variant: one of `VARIANTS`; None: `knn_ssd`.
+        variant: one of `variants`; None: `knn_ssd`.
         shots: demonstrations in a `plain` prompt, of each variant or one number for all; `knapspec` has none.
         max_new_tokens: most tokens of an answer, of each variant's paper or one number for all.
         hub: `datasets.load_dataset` arguments of the test split.
@@ -46,6 +44,8 @@ class GSM8K(RowTask):
     name: str = "gsm8k"
     scorer = FinalNumber()
     version: int = 1
+    variants = ("knn_ssd", "conflayers", "knapspec")
+    zero_shot = "knapspec"
 
     def __init__(
         self,
@@ -55,12 +55,8 @@ class GSM8K(RowTask):
         hub: Mapping[str, Any],
         fewshot_hub: Mapping[str, Any],
     ) -> None:
-        self.variant = checked_variant(variant, VARIANTS)
-        self.in_order = self.variant == "knapspec"
         items = DataSpec("gsm8k", ("question", "answer"), hub)
-        limit = of_variant("max_new_tokens", max_new_tokens, self.variant)
-        count = checked_shots(of_variant("shots", shots, self.variant), self.variant, without="knapspec")
-        super().__init__(items, limit, Shots(items, fewshot_hub, count, self._demonstration))
+        super().__init__(variant, shots, max_new_tokens, items, fewshot_hub)
 
     def _demonstration(self, row: Row) -> str:
         if self.variant == "knn_ssd":

@@ -22,23 +22,22 @@ from typing import Any
 from ssd_bench.errors import ConfigError
 from ssd_bench.task import DataSpec, Prompt
 from tasks.aime import boxed_prompt
-from tasks.rows import RowTask
+from tasks.rows import VariantTask
 from tasks.scoring.math_answer import MathAnswer
-from tasks.selection import Row, checked_shots, checked_variant, of_variant
-from tasks.shots import Shots, in_one_line
+from tasks.selection import Row
+from tasks.shots import in_one_line
 
-VARIANTS = ("knn_ssd", "knapspec")
 SUBJECTS = (
     *("algebra", "counting_and_probability", "geometry", "intermediate_algebra", "number_theory", "prealgebra"),
     "precalculus",
 )
 
 
-class Math(RowTask):
+class Math(VariantTask):
     """A problem, whose subject is its domain (KNN-SSD Table 3 and Figures 6 and 7). Chat models are zero-shot.
 
     Args:
-        variant: one of `VARIANTS`; None: `knn_ssd`.
+        variant: one of `variants`; None: `knn_ssd`.
         subjects: those of `SUBJECTS` whose problems are items; None: all.
         shots: demonstrations in a `plain` prompt, of each variant or one number for all; `knapspec` has none.
         max_new_tokens: most tokens of a solution, of each variant's paper or one number for all.
@@ -49,6 +48,8 @@ class Math(RowTask):
     name: str = "math"
     scorer = MathAnswer()
     version: int = 1
+    variants = ("knn_ssd", "knapspec")
+    zero_shot = "knapspec"
 
     def __init__(
         self,
@@ -59,17 +60,13 @@ class Math(RowTask):
         hub: Mapping[str, Any],
         fewshot_hub: Mapping[str, Any],
     ) -> None:
-        self.variant = checked_variant(variant, VARIANTS)
-        self.in_order = self.variant == "knapspec"
         if subjects is not None and (isinstance(subjects, str) or not subjects or set(subjects) - set(SUBJECTS)):
             raise ConfigError("task.subjects", subjects, f"null or a list of {', '.join(SUBJECTS)}")
         self.subjects = SUBJECTS if subjects is None else tuple(subjects)
-        count = checked_shots(of_variant("shots", shots, self.variant), self.variant, without="knapspec")
         items = DataSpec("math500", ("problem", "answer", "subject"), hub)
         # The hub's copy of the train split has no column of answers, and another name for the subject.
         solved = {"fields": ("problem", "solution", "subject"), "rename": {"type": "subject"}}
-        demonstrations = Shots(items, fewshot_hub, count, self._demonstration, solved, subject_of)
-        super().__init__(items, of_variant("max_new_tokens", max_new_tokens, self.variant), demonstrations)
+        super().__init__(variant, shots, max_new_tokens, items, fewshot_hub, differs=solved, group=subject_of)
 
     def _asked(self, rows: Sequence[Row]) -> Sequence[Row]:
         asked = [row for row in rows if subject_of(row) in self.subjects]

@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from ssd_bench.task import DataSource, DataSpec, Prompt
 from tasks.scoring.scorer import Scorer
-from tasks.selection import Row, checked_count, checked_template, first, shuffled
+from tasks.selection import (
+    Row,
+    checked_count,
+    checked_shots,
+    checked_template,
+    checked_variant,
+    first,
+    of_variant,
+    shuffled,
+)
 from tasks.shots import Shots
 
 
@@ -98,3 +108,37 @@ class RowTask(ABC):
 
     def _shots_of(self, template: str) -> Shots | None:
         return self._shots if checked_template(template) == "plain" else None
+
+
+class VariantTask(RowTask):
+    """A task that the code of several papers asks, each in its own format; it adds how a demonstration reads.
+
+    Args:
+        variant: one of `variants`; None: the first.
+        shots: demonstrations in a `plain` prompt, of each variant or one number for all.
+        max_new_tokens: most tokens of an answer, of each variant or one number for all.
+        items: the file of the items.
+        fewshot_hub: `datasets.load_dataset` arguments of the demonstrations.
+        drawn: the other settings of `Shots`.
+
+    Attributes:
+        variants: their names.
+        zero_shot: the one without demonstrations.
+    """
+
+    variants: tuple[str, ...]
+    zero_shot: str
+
+    def __init__(
+        self, variant: str | None, shots: int | Mapping[str, int], max_new_tokens: int | Mapping[str, int],
+        items: DataSpec, fewshot_hub: Mapping[str, Any], **drawn: Any,
+    ) -> None:  # fmt: skip
+        self.variant = checked_variant(variant, self.variants)
+        self.in_order = self.variant == "knapspec"
+        count = checked_shots(of_variant("shots", shots, self.variant), self.variant, without=self.zero_shot)
+        limit = of_variant("max_new_tokens", max_new_tokens, self.variant)
+        super().__init__(items, limit, Shots(items, fewshot_hub, count, self._demonstration, **drawn))
+
+    @abstractmethod
+    def _demonstration(self, row: Row) -> str:
+        """A row with its answer."""
