@@ -1,4 +1,6 @@
-"""The house's rules: imports go down, in no circle; functions are short; a figure's code makes no run stale."""
+"""The house's rules: imports go down, in no circle; functions are short, no code stands twice; a figure's code makes no
+run stale.
+"""
 
 from __future__ import annotations
 
@@ -34,6 +36,8 @@ FLOORS = (
 )
 PACKAGES = ("ssd_bench", "methods", "tasks", "hydra_plugins")
 LONGEST = 60  # lines of a function
+TWICE = 6  # lines that may not stand twice
+DATA = ROOT / "ssd_bench" / "miniature" / "domains"  # templates of text
 
 
 def modules() -> dict[str, ast.Module]:
@@ -113,6 +117,34 @@ def test_functions_are_short() -> None:
         for node in ast.walk(tree):
             if isinstance(node, ast.FunctionDef):
                 assert (node.end_lineno or 0) - node.lineno < LONGEST, f"{name}.{node.name}"
+
+
+def code_lines(file: Path) -> list[tuple[int, str]]:
+    """Numbers and stripped texts of a file's lines but for imports, docstrings, comments and lone punctuation."""
+    text = file.read_text(encoding="utf-8")
+    nodes: list[ast.AST] = [ast.parse(text)]
+    other: set[int] = set()
+    for node in nodes:  # grows by the statements within; expressions hold none
+        nodes += [child for child in ast.iter_child_nodes(node) if not isinstance(child, ast.expr)]
+        value = node.value if isinstance(node, ast.Expr) else None
+        documents = isinstance(value, ast.Constant) and isinstance(value.value, str)
+        if isinstance(node, ast.stmt) and (documents or isinstance(node, ast.Import | ast.ImportFrom)):
+            other.update(range(node.lineno, (node.end_lineno or 0) + 1))
+    lines = ((number, line.strip()) for number, line in enumerate(text.splitlines(), 1) if number not in other)
+    return [(number, line) for number, line in lines if any(map(str.isalnum, line)) and not line.startswith("#")]
+
+
+def test_no_lines_stand_twice() -> None:
+    first: dict[tuple[str, ...], str] = {}
+    twice = []
+    for file in sorted(file for package in (*PACKAGES, "tests") for file in (ROOT / package).rglob("*.py")):
+        lines = [] if DATA in file.parents else code_lines(file)
+        for at in range(len(lines) - TWICE + 1):
+            place = f"{file.relative_to(ROOT)}:{lines[at][0]}"
+            known = first.setdefault(tuple(line for _, line in lines[at : at + TWICE]), place)
+            if known != place:
+                twice.append(f"{known} and {place}")
+    assert not twice, f"move what they share to where both may take it: {', '.join(twice)}"
 
 
 @pytest.mark.parametrize(
