@@ -31,7 +31,10 @@ from ssd_bench.model.kv_cache import BUCKET
 from ssd_bench.plan import Plan
 from ssd_bench.progress import Progress
 from ssd_bench.records import provenance
-from ssd_bench.records.record import PromptRecord, PromptRow, RunWriter, StepRow, is_complete, load_run, save_arrays
+from ssd_bench.records.files import save_arrays
+from ssd_bench.records.reader import is_complete, load_run
+from ssd_bench.records.schema import PromptRecord, PromptRow, StepRow
+from ssd_bench.records.writer import RunWriter
 from ssd_bench.task import Prompt
 from ssd_bench.tracking import Tracker
 

@@ -19,6 +19,7 @@ from transformers import (
 )
 
 from ssd_bench.metrics import intervals
+from ssd_bench.model import arithmetic
 from ssd_bench.model.backend import select
 from ssd_bench.model.checkpoint import Checkpoint
 from ssd_bench.model.decoder import Decoder
@@ -129,3 +130,13 @@ def fewer_resamples() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(intervals, "RESAMPLES", 199)
         yield
+
+
+@pytest.fixture
+def every_level(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A CPU that has all there is, matrix units included."""
+    monkeypatch.setattr(arithmetic, "_flags", lambda: {need for level in arithmetic.LEVELS for need in level.needs})
+    monkeypatch.delenv(arithmetic.FORCED, raising=False)
+    arithmetic.available.cache_clear()
+    yield
+    arithmetic.available.cache_clear()

@@ -65,16 +65,6 @@ def test_a_level_without_code_runs_the_next_lower_one(name: str) -> None:
     pytest.skip(f"level {name} is not tested: it has no code of its own yet, {lower.name}'s runs")
 
 
-@pytest.fixture
-def every_level(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A CPU that has all there is, matrix units included."""
-    monkeypatch.setattr(arithmetic, "_flags", lambda: {need for level in LEVELS for need in level.needs})
-    monkeypatch.delenv(arithmetic.FORCED, raising=False)
-    arithmetic.available.cache_clear()
-    yield
-    arithmetic.available.cache_clear()
-
-
 def test_levels_are_refused_by_name(monkeypatch: pytest.MonkeyPatch, every_level: None) -> None:
     for isa in ("sse9", ""):
         with pytest.raises(ConfigError, match="generic, avx2, avx512, avx512_bf16, amx") as caught:

@@ -3,7 +3,7 @@
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -308,16 +308,6 @@ def test_wrong_sizes_are_refused(ops: Operators) -> None:
     for call in bad:
         with pytest.raises(RuntimeError):
             call()
-
-
-@pytest.fixture
-def every_level(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A CPU that has all there is, matrix units included."""
-    monkeypatch.setattr(arithmetic, "_flags", lambda: {need for level in LEVELS for need in level.needs})
-    monkeypatch.delenv(arithmetic.FORCED, raising=False)
-    arithmetic.available.cache_clear()
-    yield
-    arithmetic.available.cache_clear()
 
 
 def test_a_cpu_with_matrix_units_rounds_nothing_more(every_level: None) -> None:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from ssd_bench.cost.latency import NodeTimes, between
 from ssd_bench.errors import ConfigError
-from ssd_bench.records.record import Run
+from ssd_bench.records.reader import Run
 
 Array = NDArray[np.float64]
 
