@@ -92,6 +92,7 @@ class Engine:
         self.decoder, self.cache, self.decoding, self.eos_ids = decoder, cache, decoding, eos_ids
         self.context = context or cache.capacity - SCRATCH
         self.clock = Clock(decoder.device)
+        self._waits = decoder.device.type != "cpu"
         self.probe = probe
 
     @torch.inference_mode()
@@ -220,22 +221,25 @@ class Engine:
             return token, token.tolist(), 1.0
         # raw softmax probability of the token just appended, which stays in the draft (card: stop after it)
         raw = logits.softmax(-1)
-        if probs is None:
-            confidence, token = raw.max(-1, keepdim=True)
-        else:
-            token = draw(probs, 1, generator)
-            confidence = raw.index_select(0, token)
-        read = [token, confidence]
         # how many are kept is known with the confidence: as many are asked for as any could keep
-        if (most := min(max((k for _, k in draft.widths), default=1), len(logits))) > 1:
-            likely = (
-                logits.topk(most).indices if probs is None else draw(probs.index_fill(0, token, 0), most - 1, generator)
-            )
-            read.append(likely)
-        first, sure, *others = torch.cat([part.double() for part in read]).tolist()
+        most = min(max((k for _, k in draft.widths), default=1), len(logits))
+        if probs is None:
+            confidence, ids = raw.topk(most) if most > 1 else raw.max(-1, keepdim=True)
+        else:
+            ids = draw(probs, 1, generator)
+            confidence = raw.index_select(0, ids)
+            if most > 1:
+                ids = torch.cat([ids, draw(probs.index_fill(0, ids, 0), most - 1, generator)])
+        level, (sure, *_) = self._fetch(ids, confidence)
         width = next((k for bound, k in draft.widths if sure > bound), 1)
-        siblings = [int(other) for other in others if other >= 0 and other != first]
-        return token, [int(first), *siblings][:width], sure
+        return ids if most == 1 else ids[:1], [int(token) for token in level if token >= 0][:width], sure
+
+    def _fetch(self, *parts: Tensor) -> list[list[float]]:
+        """The values of vectors, which a device hands over in one piece, so that the host waits for it once."""
+        if not self._waits:
+            return [part.tolist() for part in parts]
+        values = torch.cat([part.double() for part in parts]).tolist()  # which holds every token id
+        return [[values.pop(0) for _ in range(len(part))] for part in parts]
 
     def _verify(self, drafted: _Drafted, taps: Sequence[int]) -> tuple[Tensor, Tensor | None]:
         """Target logits [n, V] at every node, and the tapped states."""

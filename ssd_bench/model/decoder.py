@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -23,8 +22,7 @@ NO_TAP: tuple[float, Tensor | None] = (float("inf"), None)  # beyond the last bo
 PREFILL_CHUNK = 512  # prompt positions per pass: bounds activation memory at any prompt length
 
 
-@dataclass(frozen=True, slots=True)
-class Pass:
+class Pass(NamedTuple):
     """One run of sublayers over n nodes after a visible prefix; all of it is known before it starts.
 
     A node sees cache rows [0, prefix_len) and, among the nodes, its ancestors and itself; it stands at position
@@ -51,8 +49,7 @@ class Pass:
         return self.prefix_len if self.row is None else self.row
 
 
-@dataclass(frozen=True, slots=True)
-class _Place:
+class _Place(NamedTuple):
     """What all attentions of a pass share: rows, rotary tables [n, D] at the nodes' positions, who sees whom."""
 
     prefix_len: int
@@ -127,8 +124,9 @@ class Decoder:
             The stream [n, d] after the last sublayer (the storage of the streams that came in, unless devices
             change), and the tapped states [len(taps), n, d] on the first device, None without taps.
         """
-        cache.reserve(what.first_row + len(what.nodes))
-        hidden = what.nodes if what.nodes.is_floating_point() else self.embed(what.nodes)
+        nodes = what.nodes
+        cache.reserve(what.first_row + len(nodes))
+        hidden = nodes if nodes.is_floating_point() else self.embed(nodes)
         place, devices = self._place(what, hidden.device), self.weights.devices
         kept = hidden.new_empty(len(what.taps), *hidden.shape) if what.taps else None
         waiting = iter(()) if kept is None else zip(what.taps, kept.unbind())
@@ -187,7 +185,9 @@ class Decoder:
 
     def embed(self, tokens: Tensor) -> Tensor:
         """[n] token ids -> [n, d] residual stream."""
-        return F.embedding(tokens.to(self.device), self.weights.embedding).to(self.arithmetic.activations)
+        if self._spread:  # the LM head, which chose them, may be elsewhere
+            tokens = tokens.to(self.device)
+        return F.embedding(tokens, self.weights.embedding).to(self.arithmetic.activations)
 
     def logits(self, hidden: Tensor, tokens: Tensor | None = None, norm: bool = True) -> Tensor:
         """LM head: [n, d] residual stream -> [n, V] float32.
@@ -197,7 +197,8 @@ class Decoder:
             norm: whether the final norm is applied before.
         """
         weights, ops = self.weights, self._ops
-        hidden = hidden.to(weights.head.device, self.arithmetic.activations)
+        if self._spread or hidden.dtype != self.arithmetic.activations:
+            hidden = hidden.to(weights.head.device, self.arithmetic.activations)
         head = weights.head if tokens is None else weights.head.index_select(0, tokens)
         made = ops.norm_linear(hidden, weights.norm, self.arch.eps, head) if norm else ops.linear(hidden, head)
         return made.float()
@@ -237,12 +238,14 @@ class Decoder:
         assert self._tables is not None, "new_cache comes first"
         n, start, tree = len(what.nodes), what.prefix_len, what.tree
         if tree is None or tree.is_chain:
-            cos, sin = (table.narrow(0, start, n).to(device) for table in self._tables)
+            cos, sin = (table.narrow(0, start, n) for table in self._tables)
             mask = None
         else:
             positions = torch.tensor(tree.depths, device=self.device) + start
-            cos, sin = (table.index_select(0, positions).to(device) for table in self._tables)
+            cos, sin = (table.index_select(0, positions) for table in self._tables)
             mask = tree.mask().to(device)
+        if device != self.device:
+            cos, sin = cos.to(device), sin.to(device)
         return _Place(start, what.first_row, cos, sin, self._ops.seen(n, start, mask, device))
 
     def _branch_positions(self, b: int, r: int, prefix_len: int, device: torch.device) -> tuple[Tensor, Tensor]:
