@@ -116,7 +116,7 @@ def test_probe_logits_are_the_heads(norm: bool, decoders: Load) -> None:
         logits = ModelProbe(decoder, decoder.new_cache(8)).logits(streams, norm)
         read = streams.to(decoder.arithmetic.activations)
         if norm:
-            read = F.rms_norm(read, decoder.norm.shape, decoder.norm, decoder.arch.eps)
+            read = F.rms_norm(read, decoder.weights.norm.shape, decoder.weights.norm, decoder.arch.eps)
         expected = F.linear(read, decoder.weights.head.to(read.dtype)).float()
         assert logits.dtype == torch.float32
         torch.testing.assert_close(logits, expected, atol=1e-5, rtol=1e-4)
