@@ -14,12 +14,13 @@ from torch import Tensor
 from ssd_bench.model import arithmetic, operators
 from ssd_bench.model.arithmetic import LEVELS, Arithmetic, decide, resolve
 from ssd_bench.model.backend import select
-from ssd_bench.model.backends.cpu import NODE_LIMIT, NativeDecoder, build, native_problem
+from ssd_bench.model.backends.cpu import NativeDecoder, build, native_problem
 from ssd_bench.model.operators import Operators
 
 CPU = torch.device("cpu")
 CODED = [level.name for level in LEVELS if level.flags is not None]
 NODES = [1, 2, 3, 5, 8, 17, 32, 33]
+MANY = 75
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 EPS = 1e-5
 
@@ -78,9 +79,9 @@ def test_a_nodes_result_does_not_depend_on_the_others(
 ) -> None:
     """Row i of a call with n nodes has the bits of a call with that node alone."""
     N, K = shape
-    W, x, norm = rand(N, K, dtype=dtype), rand(NODE_LIMIT, K), rand(K, seed=2)
-    gate_up = rand(NODE_LIMIT, 2 * K, seed=3)
-    for n in (2, 3, 7, 8, 13, NODE_LIMIT):
+    W, x, norm = rand(N, K, dtype=dtype), rand(MANY, K), rand(K, seed=2)
+    gate_up = rand(MANY, 2 * K, seed=3)
+    for n in (2, 3, 7, 8, 13, 32, MANY):
         together, hidden = ops.norm_linear(x[:n], norm, EPS, W), torch.zeros(n, N)
         ops.swiglu_linear_add_(hidden, gate_up[:n], W)
         for i in range(n):
@@ -210,29 +211,14 @@ def test_attend_branches(
     close(exact.attend_branches(q, keys, values, prefix, own[0], own[1], branches), torch.cat(parts))
 
 
-def test_native_is_right_beyond_the_node_limit(ops: Operators) -> None:
-    """The compiled functions themselves take any n; only speed makes them delegate."""
-    module = build.load_extension(resolve(str(ops.arithmetic.isa)))
+def test_many_nodes(ops: Operators) -> None:
+    """More than a group of queries, a register tile or a panel holds."""
     n = 150
     x, W = rand(n, 72), rand(33, 72, dtype=torch.bfloat16)
     q, keys, values = rand(n, 4, 16), rand(2, 400, 16, seed=1), rand(2, 400, 16, seed=2)
-    module.delegate(n, exact)
-    try:
-        close(ops.linear(x, W), exact.linear(x, W))
-        for mask in (None, tree_mask(n)):
-            close(attend(ops, q, keys, values, 200, 210, mask), attend(exact, q, keys, values, 200, 210, mask))
-    finally:
-        module.delegate(NODE_LIMIT, exact)
-
-
-def test_many_nodes_are_delegated(ops: Operators) -> None:
-    """Beyond the limit the result has the bits of the PyTorch operations, also with keyword arguments."""
-    x, W = rand(NODE_LIMIT + 1, 72), rand(33, 72, dtype=torch.bfloat16)
-    assert torch.equal(ops.linear(x, W=W, bias=None), exact.linear(x, W))
-    got, want = torch.zeros(NODE_LIMIT + 1, 33), torch.zeros(NODE_LIMIT + 1, 33)
-    ops.linear_add_(got, x, W)
-    exact.linear_add_(want, x, W)
-    assert torch.equal(got, want)
+    close(ops.linear(x, W), exact.linear(x, W))
+    for mask in (None, tree_mask(n)):
+        close(attend(ops, q, keys, values, 200, 210, mask), attend(exact, q, keys, values, 200, 210, mask))
 
 
 def test_results_repeat_for_any_thread_count(ops: Operators) -> None:

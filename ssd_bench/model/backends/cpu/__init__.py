@@ -14,7 +14,6 @@ from ssd_bench.model.backends.cpu.build import BuildError, load_extension
 from ssd_bench.model.decoder import Decoder
 from ssd_bench.model.operators import Operators, Seen
 
-NODE_LIMIT = 32  # beyond it a float32 GEMM on upcast weights beats the kernels, which are built for few nodes
 COMPILED = (
     "norm_linear", "linear", "linear_add_", "swiglu_linear_add_", "rope_append", "attend", "attend_branches",
 )  # fmt: skip
@@ -22,7 +21,7 @@ DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
 class NativeOperators(Operators):
-    """The operators as compiled functions; products over many nodes are PyTorch's.
+    """The operators as compiled functions, for any number of nodes: a node's result has the same bits in all of them.
 
     Args:
         arithmetic: of a level that has code.
@@ -31,7 +30,6 @@ class NativeOperators(Operators):
 
     def __init__(self, arithmetic: Arithmetic, module: ModuleType):
         super().__init__(arithmetic)
-        module.delegate(NODE_LIMIT, Operators(arithmetic))
         for name in COMPILED:
             setattr(self, name, getattr(module, name))
 

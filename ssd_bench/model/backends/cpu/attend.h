@@ -11,34 +11,48 @@ constexpr int kBlock = 64;                                       // cache rows c
 constexpr int kQueries = kManyRegisters ? 6 : 2;                 // queries of one register tile
 constexpr int kScored = kBlock / VL < 4 ? kBlock / VL : 4;       // vectors of cache rows in the score tile
 constexpr int kWide = 4;                                         // vectors of columns in the gather tile
-constexpr int64_t kMaxSplits = 16;                // per kv head; fixed, so results do not depend on the thread count
-constexpr int64_t kManySplits = 4;                // likewise for prompts, whose states are large and work is plenty
-constexpr int64_t kManyNodes = 64;
-constexpr int64_t kGroup = 192;                   // queries of branches that read one conversion of the prefix
+constexpr int64_t kChunk = 256;                   // rows of a chunk: at fixed places, so that a node's sums do not
+                                                  // depend on how many rows are committed and how many are nodes
+constexpr int64_t kStates = 1 << 21;              // floats of the chunks' states held at a time
+constexpr int64_t kGroup = 192;                   // most queries of a group, which reads a block converted once
 constexpr int64_t kFewTasks = 6;
 constexpr float kMinusInf = -std::numeric_limits<float>::infinity();
-static_assert(kBlock % (VL * kScored) == 0, "a block is a whole number of register tiles");
+static_assert(kBlock % (VL * kScored) == 0 && kChunk % kBlock == 0, "blocks are whole tiles, chunks whole blocks");
 
-// Shapes and pointers of one call; k and v are [Hkv, cap, D] with row stride D.
+// Shapes and pointers of one call, or of a group of its nodes. Row r of a head is row r of k and v, [Hkv, cap, D] with
+// row stride D, where r < prefix, and beyond it row r - prefix of own_k and own_v, which the nodes wrote.
 template <class T>
 struct Attention {
   const float* q;  // [n, Hkv * G, D]
   const T *k, *v;
   int64_t k_head, v_head;  // strides of dim 0, elements
-  const uint8_t* mask;     // [n, n] or null for the causal chain
-  int64_t n, G, Hkv, D, prefix, row;
+  const T *own_k, *own_v;
+  int64_t own_k_head, own_v_head;
+  const uint8_t* mask;   // [nodes, mask_stride] or null for the causal chain
+  int64_t mask_stride;
+  int64_t n, G, Hkv, D, prefix;
+  int64_t first, own;    // of the nodes: the first one's index, and how many rows of theirs they may see
   float scale;
 
   int64_t padded() const { return ceil_div(D, VL) * VL; }
   int64_t queries() const { return n * G; }
-  int64_t chunk() const {
-    return ceil_div(std::max<int64_t>(prefix, 1), kBlock * (n > kManyNodes ? kManySplits : kMaxSplits)) * kBlock;
-  }
-  int64_t prefix_splits() const { return ceil_div(prefix, chunk()); }
-  int64_t splits() const { return prefix_splits() + 1; }  // the last one is the n new rows
-  // Running state of one query: accumulated values, then maximum and sum (padded to a whole vector).
+  int64_t rows() const { return prefix + own; }
+  int64_t chunks() const { return ceil_div(rows(), kChunk); }
+  // State of one query: accumulated values, then maximum and sum (padded to a whole vector).
   int64_t state_size() const { return padded() + VL; }
   const float* query(int64_t head, int64_t i) const { return q + ((i / G) * Hkv * G + head * G + i % G) * D; }
+  bool sees(int64_t node, int64_t row) const {
+    return mask ? mask[(first + node) * mask_stride + row] != 0 : row <= first + node;
+  }
+  // The same for `count` of its nodes from `begin` on; of a chain the rows of later nodes are left out.
+  Attention group(int64_t begin, int64_t count) const {
+    Attention part = *this;
+    part.q += begin * Hkv * G * D;
+    part.n = count;
+    part.first += begin;
+    if (!mask) part.own = part.first + count;
+    return part;
+  }
 };
 
 template <class T>
@@ -187,11 +201,11 @@ inline void gather(const float (*s)[kBlock], const float* factor, const V* v, in
   for (; d < padded; d += VL) gather_part<V, Q, 1>(s, factor, v + d, stride_v, count, ahead, state + d, stride);
 }
 
-// One block of a head's cache rows. Keys are transposed floats; values are read in place (`v`) or, where that would
-// convert them too often or read past a row, from a float copy (`copied`, else null).
+// One block of a head's rows. Keys are transposed floats; values are read in place (`v`) or, where that would convert
+// them too often or read past a row, from a float copy (`copied`, else null).
 template <class T>
 struct Rows {
-  int64_t first, count;  // within the range of rows that masks count
+  int64_t first, count;
   bool masked;
   const T *k, *v;
   const float *kT, *copied;
@@ -208,10 +222,8 @@ void query_tile(const Attention<T>& a, const float* const* q, int64_t first, con
     for (int64_t r = rows.count; r < rounded; r++) s[j][r] = kMinusInf;
     if (rows.masked) {
       const int64_t node = (first + j) / a.G;
-      for (int64_t r = 0; r < rows.count; r++) {
-        const int64_t other = rows.first + r;
-        if (!(a.mask ? a.mask[node * a.n + other] != 0 : other <= node)) s[j][r] = kMinusInf;
-      }
+      for (int64_t r = std::max<int64_t>(0, a.prefix - rows.first); r < rows.count; r++)
+        if (!a.sees(node, rows.first + r - a.prefix)) s[j][r] = kMinusInf;
     }
   }
   soften<Q>(s, rounded, state + padded, stride, factor);
@@ -241,11 +253,12 @@ void clear(const Attention<T>& a, float* state) {
   }
 }
 
-// Adds cache rows [begin, end) to the states [queries, state_size] of all of one kv head's queries.
+// Adds rows [begin, end), whole blocks but for the last, to the states [queries, state_size] of one kv head's queries.
 template <class T>
-void attend_range(const Attention<T>& a, int64_t head, int64_t begin, int64_t end, bool masked, float* state) {
+void attend_range(const Attention<T>& a, int64_t head, int64_t begin, int64_t end, float* state) {
   static thread_local Scratch scratch;
   static thread_local std::vector<const float*> q;
+  static thread_local std::vector<T> joined;
   const int64_t padded = a.padded(), stride = a.state_size(), queries = a.queries();
   const int64_t tiles = ceil_div(queries, kQueries);
   q.resize(queries);
@@ -253,10 +266,27 @@ void attend_range(const Attention<T>& a, int64_t head, int64_t begin, int64_t en
   float* kT = scratch.get((copy ? 2 : 1) * padded * kBlock);
   float* copied = copy ? kT + padded * kBlock : nullptr;
   for (int64_t i = 0; i < queries; i++) q[i] = a.query(head, i);
+  const T *k = a.k + head * a.k_head, *v = a.v + head * a.v_head;
+  const T *own_k = a.own_k + head * a.own_k_head, *own_v = a.own_v + head * a.own_v_head;
+  const bool together = own_k == k + a.prefix * a.D && own_v == v + a.prefix * a.D;
   for (int64_t r = begin; r < end; r += kBlock) {
-    const int64_t count = std::min<int64_t>(kBlock, end - r);
-    const Rows<T> rows{r - begin, count, masked, a.k + head * a.k_head + r * a.D, a.v + head * a.v_head + r * a.D,
-                       kT, copied};
+    const int64_t count = std::min<int64_t>(kBlock, end - r), before = a.prefix - r;
+    Rows<T> rows{r, count, r + count > a.prefix, k + r * a.D, v + r * a.D, kT, copied};
+    if (!together && before <= 0) {
+      rows.k = own_k - before * a.D;
+      rows.v = own_v - before * a.D;
+    } else if (!together && before < count) {  // a block with rows of both
+      joined.resize(2 * kBlock * a.D);
+      T *joined_k = joined.data(), *joined_v = joined_k + kBlock * a.D;
+      const auto join = [&](T* target, const T* first, const T* second) {
+        std::memcpy(static_cast<void*>(target), first + r * a.D, before * a.D * sizeof(T));
+        std::memcpy(static_cast<void*>(target + before * a.D), second, (count - before) * a.D * sizeof(T));
+      };
+      join(joined_k, k, own_k);
+      join(joined_v, v, own_v);
+      rows.k = joined_k;
+      rows.v = joined_v;
+    }
     load_keys(rows.k, count, a.D, kT);
     if (copy) load_values(rows.v, count, a.D, padded, copied);
     for (int64_t t = 0; t < tiles; t++) {
@@ -267,79 +297,92 @@ void attend_range(const Attention<T>& a, int64_t head, int64_t begin, int64_t en
   }
 }
 
-// out[d] = sum_s exp(max_s - max) acc_s[d] / sum_s exp(max_s - max) sum_s
+// Folds a later chunk's state into what was gathered so far. Not inlined: everywhere the same instructions.
+__attribute__((noinline)) inline void fold(float* state, const float* chunk, int64_t padded) {
+  const float before = state[padded], now = std::max(before, chunk[padded]);
+  const float base = now == kMinusInf ? 0.0f : now;
+  const float kept = std::exp(before - base), added = std::exp(chunk[padded] - base);
+  for (int64_t d = 0; d < padded; d += VL) store(state + d, load(state + d) * kept + load(chunk + d) * added);
+  state[padded] = now;
+  state[padded + 1] = state[padded + 1] * kept + chunk[padded + 1] * added;
+}
+
 template <class T>
-void merge(const Attention<T>& a, int64_t head, int64_t i, const float* states, float* out) {
-  const int64_t padded = a.padded(), stride = a.state_size(), step = a.queries() * stride, splits = a.splits();
-  const float* st = states + head * splits * step + i * stride;
-  float factor[kMaxSplits + 1], top = kMinusInf, sum = 0.0f;
-  for (int64_t s = 0; s < splits; s++) top = std::max(top, st[s * step + padded]);
-  for (int64_t s = 0; s < splits; s++) {
-    factor[s] = std::exp(st[s * step + padded] - top);
-    sum += factor[s] * st[s * step + padded + 1];
-  }
+void write(const Attention<T>& a, int64_t head, int64_t i, const float* state, float* out) {
   float* o = out + (a.query(head, i) - a.q);
   for (int64_t d = 0; d < a.D; d += VL) {
-    vf acc = {};
-    for (int64_t s = 0; s < splits; s++) acc += load(st + s * step + d) * factor[s];
-    acc = acc / sum;
-    std::memcpy(o + d, &acc, std::min<int64_t>(VL, a.D - d) * sizeof(float));
+    const vf value = load(state + d) / state[a.padded() + 1];
+    std::memcpy(o + d, &value, std::min<int64_t>(VL, a.D - d) * sizeof(float));
   }
+}
+
+// A task is one kv head's queries and one chunk of rows; the chunks' states are folded in their order.
+template <class T>
+void attend_group(const Attention<T>& a, float* out) {
+  static thread_local Scratch scratch;
+  const int64_t chunks = a.chunks(), queries = a.queries(), stride = a.state_size(), size = queries * stride;
+  float* states = scratch.get(a.Hkv * chunks * size);
+  run_tasks(a.Hkv * chunks, a.rows() * queries * a.Hkv * a.D >= kSerialWork, [&](int64_t t) {
+    const int64_t head = t / chunks, begin = t % chunks * kChunk;
+    clear(a, states + t * size);
+    attend_range(a, head, begin, std::min(a.rows(), begin + kChunk), states + t * size);
+  });
+  run_tasks(a.Hkv * a.n, size * a.Hkv * chunks >= 65536, [&](int64_t t) {
+    const int64_t head = t / a.n, first = t % a.n * a.G;
+    for (int64_t i = first; i < first + a.G; i++) {
+      float* state = states + head * chunks * size + i * stride;
+      for (int64_t c = 1; c < chunks; c++) fold(state, state + c * size, a.padded());
+      write(a, head, i, state, out);
+    }
+  });
 }
 
 template <class T>
 void attend(const Attention<T>& a, float* out) {
-  static thread_local Scratch scratch;
-  const int64_t splits = a.splits(), size = a.queries() * a.state_size(), chunk = a.chunk();
-  float* states = scratch.get(a.Hkv * splits * size);
-  run_tasks(a.Hkv * splits, true, [&](int64_t t) {
-    const int64_t head = t / splits, split = t % splits;
-    const bool tail = split == splits - 1;
-    const int64_t begin = tail ? a.row : split * chunk;
-    const int64_t end = tail ? a.row + a.n : std::min(a.prefix, begin + chunk);
-    clear(a, states + t * size);
-    attend_range(a, head, begin, end, tail, states + t * size);
-  });
-  const int64_t queries = a.queries();
-  run_tasks(a.Hkv * a.n, queries * a.Hkv * splits * a.padded() >= 65536, [&](int64_t t) {
-    const int64_t head = t / a.n, first = t % a.n * a.G;
-    for (int64_t i = first; i < first + a.G; i++) merge(a, head, i, states, out);
-  });
+  // As many nodes at a time as their states have room for; they read the rows once.
+  const int64_t room = kStates / (a.Hkv * a.chunks() * a.state_size() * a.G);
+  const int64_t most = std::max<int64_t>(1, std::min(room, kGroup / a.G)), groups = ceil_div(a.n, most);
+  for (int64_t g = 0; g < groups; g++) {
+    const int64_t begin = a.n * g / groups, count = a.n * (g + 1) / groups - begin;
+    attend_group(a.group(begin, count), out + begin * a.Hkv * a.G * a.D);
+  }
 }
 
-// B = n / r branches of r nodes each: all see the prefix, none sees another. Their own rows, [Hkv, n, D], are apart
-// from the cache. A task is one kv head's queries of some branches, so that the prefix is converted once for them.
+// B = n / r branches of r nodes each: all see the prefix, none sees another. A task is one kv head's queries of some
+// branches, so that the prefix is converted once for them; the block in which it ends each branch reads for itself.
 template <class T>
-void attend_branches(const Attention<T>& a, const T* own_k, const T* own_v, int64_t r, float* out) {
+void attend_branches(const Attention<T>& a, int64_t r, float* out) {
   const int64_t branches = a.n / r, parts = ceil_div(kFewTasks, a.Hkv);  // per kv head, at least, to share them out
   const int64_t size = std::max<int64_t>(1, std::min(kGroup / (r * a.G), ceil_div(branches, parts)));
   const int64_t groups = ceil_div(branches, size), node = a.Hkv * a.G * a.D, stride = a.state_size();
+  const int64_t shared = a.prefix / kBlock * kBlock, end = a.prefix + r;
   run_tasks(a.Hkv * groups, true, [&](int64_t t) {
     static thread_local Scratch scratch;
-    const int64_t head = t / groups, first = t % groups * size, count = std::min(size, branches - first);
-    Attention<T> group = a, own = a;
-    group.q = a.q + first * r * node;
-    group.n = count * r;
-    own.k = own_k;
-    own.v = own_v;
-    own.k_head = own.v_head = a.n * a.D;
-    own.n = r;
-    float* states = scratch.get(group.queries() * stride);
-    clear(group, states);
-    attend_range(group, head, 0, a.prefix, false, states);
-    for (int64_t b = 0; b < count; b++) {
-      const int64_t begin = (first + b) * r;
-      own.q = a.q + begin * node;
-      attend_range(own, head, begin, begin + r, true, states + b * own.queries() * stride);
-    }
-    for (int64_t i = 0; i < group.queries(); i++) {
-      const float* state = states + i * stride;
-      float* o = out + (group.query(head, i) - a.q);
-      for (int64_t d = 0; d < a.D; d += VL) {
-        const vf value = load(state + d) / state[a.padded() + 1];
-        std::memcpy(o + d, &value, std::min<int64_t>(VL, a.D - d) * sizeof(float));
+    const int64_t head = t / groups, begin = t % groups * size, count = std::min(size, branches - begin);
+    Attention<T> all = a;
+    all.q = a.q + begin * r * node;
+    all.n = count * r;
+    const int64_t floats = all.queries() * stride;
+    float *states = scratch.get(2 * floats), *chunk = states + floats;
+    for (int64_t from = 0; from < end; from += kChunk) {
+      float* into = from ? chunk : states;
+      const int64_t to = std::min(end, from + kChunk);
+      clear(all, into);
+      if (from < shared) attend_range(all, head, from, std::min(shared, to), into);
+      for (int64_t b = 0; to > shared && b < count; b++) {
+        Attention<T> one = a;
+        const int64_t at = (begin + b) * r;
+        one.q = a.q + at * node;
+        one.own_k = a.own_k + at * a.D;
+        one.own_v = a.own_v + at * a.D;
+        one.n = one.own = r;
+        attend_range(one, head, std::max(from, shared), to, into + b * one.queries() * stride);
       }
+      if (from)
+        for (int64_t i = 0; i < all.queries(); i++) fold(states + i * stride, chunk + i * stride, a.padded());
     }
+    for (int64_t i = 0; i < all.queries(); i++)
+      write(all, head, i, states + i * stride, out + begin * r * node);
   });
 }
 

@@ -4,7 +4,6 @@
 #include <torch/csrc/utils/pybind.h>
 
 #include <cmath>
-#include <limits>
 #include <optional>
 
 #include "attend.h"
@@ -144,12 +143,12 @@ Tensor rope_append(const Tensor& qkv, const Tensor& cos, const Tensor& sin, cons
   const float *qn = vector_or_null(q_norm, "q_norm", D), *kn = vector_or_null(k_norm, "k_norm", D);
   Tensor q = new_floats({n, Hq, D});
   float* q_out = q.mutable_data_ptr<float>();
-  static thread_local ssd::Scratch scratch;
-  float *tmp = scratch.get(2 * D), *rotated = tmp + D;
   with_type(keys, "keys", [&](auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;
     T *k_data = keys.mutable_data_ptr<T>(), *v_data = values.mutable_data_ptr<T>();
-    for (int64_t i = 0; i < n; i++) {
+    ssd::run_tasks(n, qkv.numel() >= ssd::kSerialFill, [&](int64_t i) {
+      static thread_local ssd::Scratch scratch;
+      float *tmp = scratch.get(2 * D), *rotated = tmp + D;
       const float* x = qkv.const_data_ptr<float>() + i * qkv.size(1);
       const float *c = cos.const_data_ptr<float>() + i * D, *s = sin.const_data_ptr<float>() + i * D;
       for (int64_t h = 0; h < Hq; h++, x += D)
@@ -163,7 +162,7 @@ Tensor rope_append(const Tensor& qkv, const Tensor& cos, const Tensor& sin, cons
         T* v = v_data + h * values.stride(0) + (row + i) * D;
         for (int64_t d = 0; d < D; d++) v[d] = static_cast<T>(x[d]);
       }
-    }
+    });
   });
   return q;
 }
@@ -187,9 +186,10 @@ Tensor attend(const Tensor& q, const Tensor& keys, const Tensor& values, int64_t
   Tensor out = new_floats({n, Hq * D});
   with_type(keys, "keys", [&](auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;
-    const ssd::Attention<T> a{q.const_data_ptr<float>(), keys.const_data_ptr<T>(), values.const_data_ptr<T>(),
-                              keys.stride(0), values.stride(0), m, n, Hq / Hkv, Hkv, D, prefix_len, row,
-                              1.0f / std::sqrt(static_cast<float>(D))};
+    const T *k = keys.const_data_ptr<T>(), *v = values.const_data_ptr<T>();
+    const ssd::Attention<T> a{q.const_data_ptr<float>(), k, v, keys.stride(0), values.stride(0), k + row * D,
+                              v + row * D, keys.stride(0), values.stride(0), m, n, n, Hq / Hkv, Hkv, D, prefix_len, 0,
+                              n, 1.0f / std::sqrt(static_cast<float>(D))};
     ssd::attend<T>(a, out.mutable_data_ptr<float>());
   });
   return out;
@@ -212,26 +212,12 @@ Tensor attend_branches(const Tensor& q, const Tensor& keys, const Tensor& values
   with_type(keys, "keys", [&](auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;
     const ssd::Attention<T> a{q.const_data_ptr<float>(), keys.const_data_ptr<T>(), values.const_data_ptr<T>(),
-                              keys.stride(0), values.stride(0), nullptr, n, Hq / Hkv, Hkv, D, prefix_len, 0,
-                              1.0f / std::sqrt(static_cast<float>(D))};
-    ssd::attend_branches<T>(a, own_keys.const_data_ptr<T>(), own_values.const_data_ptr<T>(), n / branches,
-                            out.mutable_data_ptr<float>());
+                              keys.stride(0), values.stride(0), own_keys.const_data_ptr<T>(),
+                              own_values.const_data_ptr<T>(), n * D, n * D, nullptr, 0, n, Hq / Hkv, Hkv, D,
+                              prefix_len, 0, n / branches, 1.0f / std::sqrt(static_cast<float>(D))};
+    ssd::attend_branches<T>(a, n / branches, out.mutable_data_ptr<float>());
   });
   return out;
-}
-
-// Products of more than this many nodes go to the other implementation (set once by the Python side).
-int64_t node_limit = std::numeric_limits<int64_t>::max();
-py::handle many_nodes;
-
-// A binding of native(first, rest...): the number of nodes is first's dimension 0.
-template <class R, class... A>
-auto few_or_many(const char* name, R (*native)(const Tensor&, A...)) {
-  return [name, native](const Tensor& first, A... rest) -> R {
-    if (first.dim() > 0 && first.size(0) > node_limit) return many_nodes.attr(name)(first, rest...).template cast<R>();
-    const py::gil_scoped_release released;
-    return native(first, rest...);
-  };
 }
 
 }  // namespace
@@ -239,22 +225,15 @@ auto few_or_many(const char* name, R (*native)(const Tensor&, A...)) {
 PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   using py::arg;
   const auto no_bias = arg("bias") = py::none();
-  const auto product = [&m](const char* name, auto native, auto... args) {
-    m.def(name, few_or_many(name, native), args...);
-  };
-  product("norm_linear", &norm_linear, arg("x"), arg("norm_w"), arg("eps"), arg("W"), no_bias);
-  product("linear", &linear, arg("x"), arg("W"), no_bias);
-  product("linear_add_", &linear_add_, arg("residual"), arg("x"), arg("W"), no_bias);
-  product("swiglu_linear_add_", &swiglu_linear_add_, arg("residual"), arg("gate_up"), arg("W"));
   const py::call_guard<py::gil_scoped_release> released;
+  m.def("norm_linear", &norm_linear, released, arg("x"), arg("norm_w"), arg("eps"), arg("W"), no_bias);
+  m.def("linear", &linear, released, arg("x"), arg("W"), no_bias);
+  m.def("linear_add_", &linear_add_, released, arg("residual"), arg("x"), arg("W"), no_bias);
+  m.def("swiglu_linear_add_", &swiglu_linear_add_, released, arg("residual"), arg("gate_up"), arg("W"));
   m.def("rope_append", &rope_append, released, arg("qkv"), arg("cos"), arg("sin"), arg("q_norm"), arg("k_norm"),
         arg("eps"), arg("keys"), arg("values"), arg("row"));
   m.def("attend", &attend, released, arg("q"), arg("keys"), arg("values"), arg("prefix_len"), arg("row"),
         arg("mask") = py::none());
   m.def("attend_branches", &attend_branches, released, arg("q"), arg("keys"), arg("values"), arg("prefix_len"),
         arg("own_keys"), arg("own_values"), arg("branches"));
-  m.def("delegate", [](int64_t limit, py::object ops) {
-    node_limit = limit;
-    many_nodes = ops.release();  // stays alive until the process ends: no destructor after the interpreter
-  });
 }

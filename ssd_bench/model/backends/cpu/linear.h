@@ -8,7 +8,6 @@ namespace ssd {
 
 constexpr int kNodes = kManyRegisters ? 8 : 4;    // most nodes of one register tile
 constexpr int64_t kPrefetchBytes = 4096;          // ahead in W; tuned on a Skylake server core
-constexpr int64_t kSerialWork = 1 << 15;          // multiply-adds below which a second thread costs more than it saves
 constexpr int64_t kSerialFill = 1 << 14;          // likewise, elements of x to normalise or activate
 constexpr int64_t kPanelBytes = 160 << 10;        // of W: one task, read again from the cache by each block of nodes
 constexpr int64_t kTasks = 4;                     // at least, per thread, so that a busy core delays a call by little

@@ -33,6 +33,7 @@ constexpr bool kManyRegisters = false;  // 16 vector registers; AVX-512 and NEON
 constexpr bool kManyRegisters = true;
 #endif
 constexpr int UNIT = 2 * VL;  // elements of one load2, the step of every dot product
+constexpr int64_t kSerialWork = 1 << 15;  // multiply-adds below which a second thread costs more than it saves
 
 typedef float vf __attribute__((vector_size(VL * 4)));
 typedef uint32_t vu __attribute__((vector_size(VL * 4)));

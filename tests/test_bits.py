@@ -1,0 +1,93 @@
+"""On the compiled backend a node's result does not depend on what else a pass holds, bit for bit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from ssd_bench.core.tree import TokenTree
+from ssd_bench.model.arithmetic import LEVELS, available
+from ssd_bench.model.backend import select
+from ssd_bench.model.backends.cpu import native_problem
+from ssd_bench.model.decoder import Decoder, Pass
+from ssd_bench.model.kv_cache import KVCache
+from tests.conftest import VOCAB
+
+CODED = [level.name for level in LEVELS if level.flags is not None]
+PREFIXES = (0, 1, 63, 64, 200, 255, 256, 300)  # around the ends of blocks and chunks of rows
+LONG = 300
+Load = Callable[..., Decoder]
+
+
+@pytest.fixture(params=CODED)
+def decoder(request: pytest.FixtureRequest, decoders: Load) -> Decoder:
+    """A model of bfloat16 weights, at every level of instructions that this CPU has."""
+    if request.param not in [level.name for level in available()]:
+        pytest.skip(f"level {request.param} is not tested: this CPU lacks it")
+    if problem := native_problem(request.param):
+        pytest.skip(f"level {request.param} is not tested: {problem}")
+    chosen = select("cpu", torch.bfloat16, "native", request.param)
+    return chosen.kind(chosen.arithmetic, decoders("qwen3", torch.bfloat16, "torch").weights)
+
+
+def tokens(n: int, seed: int = 0) -> Tensor:
+    return torch.randint(VOCAB, (n,), generator=torch.Generator().manual_seed(seed))
+
+
+def filled(decoder: Decoder, prefix: int) -> KVCache:
+    """A cache with so many committed rows, and room."""
+    cache = decoder.new_cache(prefix + LONG + 16)
+    if prefix:
+        decoder.prefill(tokens(prefix, 1), cache)
+    return cache
+
+
+def logits(decoder: Decoder, cache: KVCache, ids: Tensor, prefix: int, tree: TokenTree | None = None) -> Tensor:
+    hidden, _ = decoder.run(Pass(decoder.all_sublayers, ids, prefix, tree), cache)
+    return decoder.logits(hidden)
+
+
+@pytest.mark.parametrize("prefix", PREFIXES)
+def test_a_node_in_a_chain_is_the_node_alone(prefix: int, decoder: Decoder) -> None:
+    """Also where the rows before it are nodes of the same pass in one case and committed ones in the other."""
+    cache, ids = filled(decoder, prefix), tokens(LONG)
+    alone = torch.cat([logits(decoder, cache, ids[i : i + 1], prefix + i) for i in range(LONG)])
+    for n in (2, 3, 8, 9, 31, 32, 33, 64, 65, 100, 129, LONG):
+        assert torch.equal(logits(decoder, cache, ids[:n], prefix), alone[:n])
+
+
+@pytest.mark.parametrize("prefix", PREFIXES)
+def test_a_prefill_is_its_decoding_steps(prefix: int, decoder: Decoder) -> None:
+    """Chunks of a prompt are chains as others are."""
+    cache, ids = decoder.new_cache(prefix + LONG + 16), torch.cat([tokens(prefix, 1), tokens(LONG)])
+    last, _ = decoder.prefill(ids, cache)
+    made = decoder.logits(last)
+    assert torch.equal(logits(decoder, filled(decoder, prefix), tokens(LONG), prefix)[-1:], made)
+
+
+@pytest.mark.parametrize("prefix", PREFIXES)
+def test_a_node_in_a_tree_is_the_node_in_its_chain(prefix: int, decoder: Decoder) -> None:
+    """Where its ancestors stand right before it; whatever else the tree holds."""
+    cache, ids = filled(decoder, prefix), tokens(LONG)
+    for depth, siblings in ((1, 7), (4, 40), (20, 100)):
+        parents = (*range(-1, depth - 1), *(i % depth for i in range(siblings)))
+        tree = TokenTree(tuple(ids[: depth + siblings].tolist()), parents)
+        whole = logits(decoder, cache, ids[: len(tree)], prefix, tree)
+        assert torch.equal(whole[:depth], logits(decoder, cache, ids[:depth], prefix))
+
+
+@pytest.mark.parametrize("prefix", PREFIXES)
+def test_a_branch_is_a_chain(prefix: int, decoder: Decoder) -> None:
+    """Any number of them, in every sublayer."""
+    cache = filled(decoder, prefix)
+    for branches, r in ((1, 1), (3, 1), (40, 7), (2, 70)):
+        streams = decoder.embed(tokens(branches * r, branches)).view(branches, r, -1)
+        for i in decoder.all_sublayers:
+            together = decoder.branches(i, streams, cache, prefix)
+            for b in {0, branches // 2, branches - 1}:
+                alone, _ = decoder.run(Pass((i,), streams[b].clone(), prefix), cache)
+                assert torch.equal(together[b], alone)
+            streams = together
