@@ -121,7 +121,7 @@ class Simulated:
         """As `Machine.pass_ms`."""
         shape = self.shape
         heads, seen = shape.n_heads * shape.head_dim, context + nodes
-        cache = 2 * shape.n_kv_heads * shape.head_dim * VALUE_BYTES * (seen + nodes)  # all read, the nodes' written
+        cache = shape.cache_row * VALUE_BYTES * (seen + nodes)  # all read, the nodes' written
         attn = self._roofline(
             shape.attn_params * VALUE_BYTES + cache, 2 * nodes * shape.attn_params + 4 * nodes * heads * seen
         )

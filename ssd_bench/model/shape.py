@@ -29,6 +29,11 @@ class Shape:
         return 3 * self.width * self.intermediate
 
     @property
+    def cache_row(self) -> int:
+        """Elements of one position's keys and values in one block."""
+        return 2 * self.n_kv_heads * self.head_dim
+
+    @property
     def head_params(self) -> int:
         """Weights of the LM head."""
         return self.vocab_size * self.width

@@ -102,7 +102,7 @@ def estimate(cfg: DictConfig, hardware: str) -> Estimate:
     searched = 0.0
     if search is not None and search.reuse is None:
         searched = search.iterations * (OmegaConf.select(cfg, "method.calibration") or 1) * search.new_tokens
-    row_bytes = 2 * shape.n_layers * shape.n_kv_heads * shape.head_dim * VALUE_BYTES
+    row_bytes = shape.n_layers * shape.cache_row * VALUE_BYTES
     gigabytes = (shape.n_params * VALUE_BYTES + row_bytes * (length + new)) / 1e9
     return Estimate(prompts, new, (2 * prompts * new + searched) * per_token / 3.6e6, gigabytes)
 
@@ -114,7 +114,7 @@ def _token_ms(shape: Shape, context: float, hardware: str) -> float:
         machine = simulated(hardware, shape)
         attn, mlp, rest = (float(part[0]) for part in machine.pass_ms(np.ones(1), np.full(1, context)))
         return shape.n_layers * (attn + mlp) + rest + machine.loop_ms
-    row_bytes = 2 * shape.n_layers * shape.n_kv_heads * shape.head_dim * VALUE_BYTES
+    row_bytes = shape.n_layers * shape.cache_row * VALUE_BYTES
     read = shape.n_params * VALUE_BYTES + row_bytes * context
     return read / (SHARE_OF_BANDWIDTH * _bandwidth()) * 1e3
 
