@@ -66,11 +66,16 @@ def native_problem(isa: str = "auto") -> str:
     return found if isinstance(found, str) else ""
 
 
-@cache
-def _operators(arithmetic: Arithmetic) -> NativeOperators:
+def extension(arithmetic: Arithmetic) -> ModuleType:
+    """The compiled functions of the level of an arithmetic that `NativeDecoder` decided."""
     module = _extension(with_code(resolve(arithmetic.isa or "auto")))
     assert isinstance(module, ModuleType), "`problem` comes first"
-    return NativeOperators(arithmetic, module)
+    return module
+
+
+@cache
+def _operators(arithmetic: Arithmetic) -> NativeOperators:
+    return NativeOperators(arithmetic, extension(arithmetic))
 
 
 @cache

@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "attend.h"
+#include "limits.h"
 #include "linear.h"
 
 namespace {
@@ -236,4 +237,6 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
         arg("mask") = py::none());
   m.def("attend_branches", &attend_branches, released, arg("q"), arg("keys"), arg("values"), arg("prefix_len"),
         arg("own_keys"), arg("own_values"), arg("branches"));
+  m.def("read_speeds", &ssd::read_speeds, released, arg("bytes"), arg("huge"), arg("rounds"));
+  m.def("product_speeds", &ssd::product_speeds, released, arg("steps"), arg("rounds"));
 }

@@ -1,0 +1,174 @@
+// What this machine can do at most, by the threads and at the level of the other kernels: bytes per second that are
+// only read, and float32 operations per second of multiply-adds that never leave their registers.
+#pragma once
+#include <c10/util/Exception.h>
+
+#include <chrono>
+#include <map>
+#include <new>
+#include <string>
+#if __has_include(<sys/mman.h>)
+#include <sys/mman.h>
+#endif
+
+#include "simd.h"
+
+namespace ssd {
+
+using Speeds = std::map<std::string, std::vector<double>>;  // of every round, by kernel
+
+constexpr int64_t kHugePage = int64_t{2} << 20;
+constexpr int64_t kTask = 2 * kHugePage;  // bytes that a thread reads at a time
+constexpr int64_t kCacheLine = 64;
+
+// Memory of its own, in huge pages or in none; `given` is false where the system has no such choice.
+class Pages {
+ public:
+  Pages(int64_t bytes, bool huge) : size_(bytes + kHugePage) {
+#if defined(MADV_HUGEPAGE)
+    start_ = mmap(nullptr, size_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    TORCH_CHECK(start_ != MAP_FAILED, "no memory for ", bytes, " bytes");
+    const bool advised = madvise(start_, size_, huge ? MADV_HUGEPAGE : MADV_NOHUGEPAGE) == 0;
+    given = advised || !huge;
+#else
+    start_ = ::operator new(size_);
+    given = !huge;
+#endif
+    data = reinterpret_cast<char*>((reinterpret_cast<uintptr_t>(start_) + kHugePage - 1) & -uintptr_t{kHugePage});
+  }
+  Pages(const Pages&) = delete;
+  Pages& operator=(const Pages&) = delete;
+  ~Pages() {
+#if defined(MADV_HUGEPAGE)
+    munmap(start_, size_);
+#else
+    ::operator delete(start_);
+#endif
+  }
+
+  char* data;
+  bool given;
+
+ private:
+  void* start_;
+  size_t size_;
+};
+
+inline double seconds_since(std::chrono::steady_clock::time_point begin) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
+inline uint32_t sum_words(vu v) {
+  uint32_t sum = 0;
+  for (int i = 0; i < VL; i++) sum += v[i];
+  return sum;
+}
+
+// Sum of the 32-bit words of a task, read as STREAMS equal parts side by side, each AHEAD bytes before it is needed.
+template <int STREAMS, int AHEAD>
+uint32_t read_task(const char* task) {
+  constexpr int SUMS = 8 / STREAMS;  // of a stream
+  constexpr int64_t part = kTask / STREAMS, step = SUMS * sizeof(vu);
+  vu sums[STREAMS][SUMS] = {};
+  for (int64_t at = 0; at < part; at += step) {
+#pragma GCC unroll 8
+    for (int s = 0; s < STREAMS; s++) {
+      const char* p = task + s * part + at;
+      if constexpr (AHEAD > 0)
+        for (int64_t line = 0; line < step; line += kCacheLine) __builtin_prefetch(p + AHEAD + line);
+#pragma GCC unroll 8
+      for (int i = 0; i < SUMS; i++) sums[s][i] += load_as<vu>(p + i * sizeof(vu));
+    }
+  }
+  vu total = {};
+  for (const auto& stream : sums)
+    for (const vu& sum : stream) total += sum;
+  return sum_words(total);
+}
+
+struct Reader {
+  const char* name;
+  uint32_t (*read)(const char*);
+};
+constexpr Reader kReaders[] = {
+    {"1 stream", &read_task<1, 0>},
+    {"2 streams", &read_task<2, 0>},
+    {"4 streams", &read_task<4, 0>},
+    {"8 streams", &read_task<8, 0>},
+    {"1 stream, 1 KiB ahead", &read_task<1, 1024>},
+    {"1 stream, 4 KiB ahead", &read_task<1, 4096>},
+    {"4 streams, 1 KiB ahead", &read_task<4, 1024>},
+};
+
+// Bytes per second of every reader over a buffer of about so many bytes, in turn, so that a drift of the machine hits
+// all alike. Nothing where the system gives no huge pages and they were asked for.
+inline Speeds read_speeds(int64_t bytes, bool huge, int64_t rounds) {
+  const int64_t tasks = std::max<int64_t>(1, bytes / kTask), words = tasks * kTask / 4;
+  const Pages pages(tasks * kTask, huge);
+  Speeds speeds;
+  if (!pages.given) return speeds;
+  run_tasks(tasks, true, [&](int64_t t) {  // the threads that read them touch them first
+    for (int64_t i = 0; i < kTask / 4; i++) {
+      const auto word = static_cast<uint32_t>(t * (kTask / 4) + i);
+      std::memcpy(pages.data + t * kTask + 4 * i, &word, 4);
+    }
+  });
+  const auto expected = static_cast<uint32_t>(uint64_t(words) * uint64_t(words - 1) / 2);
+  for (int64_t round = 0; round < rounds; round++)
+    for (const Reader& reader : kReaders) {
+      std::atomic<uint32_t> sum{0};
+      const auto begin = std::chrono::steady_clock::now();
+      run_tasks(tasks, true, [&](int64_t t) { sum += reader.read(pages.data + t * kTask); });
+      speeds[reader.name].push_back(tasks * kTask / seconds_since(begin));
+      TORCH_CHECK(sum == expected, reader.name, " did not read every word once");
+    }
+  return speeds;
+}
+
+// Multiply-adds on SUMS vectors, each of which waits only for its own last one.
+template <int SUMS>
+float multiply_add(int64_t steps, float factor, float term) {
+  const vf a = splat(factor), b = splat(term);
+  vf sums[SUMS], total = {};
+  for (int i = 0; i < SUMS; i++) sums[i] = splat(factor * i);  // unequal, or one could stand for all
+  for (int64_t step = 0; step < steps; step++)
+#pragma GCC unroll 32
+    for (int i = 0; i < SUMS; i++) sums[i] = sums[i] * a + b;
+  for (const vf& sum : sums) total += sum;
+  return hsum(total);
+}
+
+struct Product {
+  const char* name;
+  float (*run)(int64_t, float, float);
+  int sums;
+};
+// How many hide the latency of a unit differs by CPU, and so does how many have a register.
+constexpr Product kProducts[] = {
+    {"8 sums", &multiply_add<8>, 8},
+    {"12 sums", &multiply_add<12>, 12},
+    {"16 sums", &multiply_add<16>, 16},
+    {"24 sums", &multiply_add<24>, 24},
+};
+
+// Operations per second of all threads, two for a multiply-add, by number of sums, in turn as the readers.
+inline Speeds product_speeds(int64_t steps, int64_t rounds) {
+  steps = std::max<int64_t>(steps, 64);  // by then every lane is at its limit, term / (1 - factor) = 2
+  const volatile float factor = 0.5f, term = 1.0f;  // neither known to the compiler nor ever denormal or infinite
+  const int64_t threads = at::get_num_threads();
+  Speeds speeds;
+  for (int64_t round = 0; round < rounds; round++)
+    for (const Product& product : kProducts) {
+      std::vector<float> results(threads);
+      const auto begin = std::chrono::steady_clock::now();
+      run_tasks(threads, true, [&](int64_t t) { results[t] = product.run(steps, factor, term); });
+      const double operations = 2.0 * VL * product.sums * static_cast<double>(steps * threads);
+      speeds[product.name].push_back(operations / seconds_since(begin));
+      const float exact = 2.0f * VL * product.sums;
+      for (const float result : results)
+        TORCH_CHECK(result == exact, product.name, " computed ", result, " instead of ", exact);
+    }
+  return speeds;
+}
+
+}  // namespace ssd
