@@ -1,43 +1,162 @@
-"""The benchmark end to end on a tiny model: every key is there and means what it says."""
+"""The benchmark end to end on a tiny model: every key is there and means what it says; its limits, by hand."""
 
 from __future__ import annotations
 
 import json
+import math
+import sys
+from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
-from hydra import compose, initialize_config_dir
+import torch
 
 from ssd_bench import bench as module
-from ssd_bench.command import CONF
+from ssd_bench.bench import limits, measures
+from ssd_bench.bench.limits import Limits, Model, Work
+from ssd_bench.cli import door
+from ssd_bench.model.arithmetic import decide
+from ssd_bench.model.backend import select
+from ssd_bench.model.backends.cpu import extension, native_problem
+from ssd_bench.model.checkpoint import Checkpoint
+from ssd_bench.model.decoder import PREFILL_CHUNK
+from ssd_bench.model.shape import Shape
+from tests.conftest import SIZES
+from tests.runs import local_model
+
+CPU = torch.device("cpu")
+SMALL: dict[Any, dict[str, Any]] = {
+    measures: {
+        "ROUNDS": 1, "PREFILL_ROUNDS": 1, "NEW_TOKENS": 6, "NODES": (1, 8), "CONTEXTS": (16, 32, 64), "EDGES": (2, 9),
+        "PREFILLS": (16, 9999), "POLICY_TOKENS": 60,
+    },
+    limits: {"ROUNDS": 1, "READ_BYTES": 1, "SUMMED_BYTES": 4000, "PRODUCT_STEPS": 1, "MATRIX": {"cpu": 8}},
+}  # fmt: skip
 
 
-def test_bench_writes_its_figures(
-    small_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    small = {
-        "ROUNDS": 1,
-        "NEW_TOKENS": 6,
-        "NODES": (1, 8),
-        "CONTEXTS": (16, 32, 64),
-        "POLICY_TOKENS": 60,
-        "BANDWIDTH_FLOATS": 1000,
-    }
-    for name, value in small.items():
-        monkeypatch.setattr(module, name, value)
-    options = [
-        "model=local", f"model.path={small_checkpoint}", "model.template=chat", f"runs_dir={tmp_path}", "hardware=cpu",
-        "hardware.dtype=float32", "hardware.threads=1",
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A benchmark of seconds."""
+    for part, constants in SMALL.items():
+        for name, value in constants.items():
+            monkeypatch.setattr(part, name, value)
+    monkeypatch.setattr(sys, "argv", ["ssd_bench"])
+
+
+def options(checkpoint: Path, runs_dir: Path) -> list[str]:
+    return [*local_model(checkpoint), f"runs_dir={runs_dir}", "hardware=cpu", "hardware.dtype=float32",
+            "hardware.threads=1"]  # fmt: skip
+
+
+def figures(written: dict[str, Any]) -> list[dict[str, float]]:
+    found = written["figures"]
+    return [
+        found["ar"], *(figure for row in found["forward"].values() for figure in row.values()),
+        *found["prefill"].values(), *(search["figure"] for search in written["search"].values()),
     ]  # fmt: skip
-    with initialize_config_dir(str(CONF), version_base="1.3"):
-        written = json.loads(module.bench(compose("config", overrides=options)).read_text(encoding="utf-8"))
+
+
+@pytest.mark.usefixtures("small")
+def test_bench_writes_its_figures(small_checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert door(["bench", *options(small_checkpoint, tmp_path)]) == 0
+    (file,) = (tmp_path / "bench").rglob("*.json")
+    written, shown = json.loads(file.read_text(encoding="utf-8")), capsys.readouterr().out
     assert written["ar_over_hf"] == pytest.approx(written["ar_tokens_per_s"] / written["hf_generate_tokens_per_s"])
     assert written["same_output"] == written["prompts"] == 2
     assert written["step_ms"].keys() == {"16", "32", "64"} and written["step_ms"]["16"].keys() == {"1", "8"}
     assert written["ar_4k_over_128"] == written["ar_ms_by_context"]["64"] / written["ar_ms_by_context"]["16"]
     assert 0 < written["outside_forward_share"] < 1 and 0 <= written["knapspec_policy_share"] < 1
-    assert written["bandwidth_share"] == pytest.approx(written["ar_tokens_per_s"] / written["bandwidth_tokens_per_s"])
     for found in written["search"].values():
         assert found["tokens"] >= 1 and found["ratio"] == pytest.approx(found["search_ms"] / found["plain_ms"])
+        assert found["figure"]["ms"] == found["search_ms"]
     assert written["search"].keys() == {"knapspec", "clasp"}
-    assert "AR over Hugging Face" in capsys.readouterr().out
+    assert written["edges"].keys() == {"2", "9"} and all(ratio > 0 for ratio in written["edges"].values())
+    assert written["figures"]["prefill"].keys() == {"16", "4096"}  # the model's context
+    assert written["figures"]["forward"]["32"]["8"]["ms"] == written["step_ms"]["32"]["8"]
+    for figure in figures(written):
+        reading = figure["bytes"] / written["limits"]["bandwidth_bytes_per_s"] * 1e3
+        computing = figure["flops"] / written["limits"]["peak_flops"] * 1e3
+        assert figure["limit_ms"] >= max(reading, computing) * (1 - 1e-9)  # of several passes more, never less
+        assert figure["share"] == pytest.approx(figure["limit_ms"] / figure["ms"]) and figure["share"] > 0
+        assert figure["bound_by"] == ("memory" if reading >= computing else "arithmetic")
+    assert written["provenance"]["command"].startswith("python -m ssd_bench bench model=local")
+    assert file.parent == tmp_path / "bench"
+    for text in ("AR over Hugging Face", "bound by", "prefill of 4096 tokens", "8 nodes at context 64", str(file)):
+        assert text in shown
+
+
+def test_a_search_does_the_work_of_its_sublayers(small_checkpoint: Path) -> None:
+    """Weights and prefix are read once a call, whatever the number of branches."""
+    decoder = select("cpu", torch.float32, "torch").load(Checkpoint(small_checkpoint), torch.float32, [CPU])
+    cache = decoder.new_cache(64)
+    decoder.prefill(torch.arange(20), cache)
+    counting, width = measures._Counting(decoder, cache), SIZES["hidden_size"]
+    with torch.inference_mode():
+        counting.apply_sublayer(2, torch.zeros(3, 5, width), 10)
+        counting.apply_sublayer(3, torch.zeros(3, 5, width), 10)
+    attn = 32 * 4 * 8 * 2 + 32 * 2 * 8 * 2  # q and output of 4 heads, k and v of 2
+    assert counting.passes == [(2, 15), (3, 15)]
+    assert counting.work == [
+        Work(4 * attn + 4 * 2 * 2 * 8 * 10, 2 * attn * 15 + 4 * 15 * 4 * 8 * (10 + 3)),
+        Work(4 * 3 * 32 * 48, 2 * 3 * 32 * 48 * 15),
+    ]
+
+
+def test_the_work_of_a_pass_by_hand() -> None:
+    shape = Shape(n_layers=3, width=8, n_heads=4, n_kv_heads=2, head_dim=2, intermediate=16, vocab_size=100)
+    model = Model(shape, value_bytes=2)
+    weights = 3 * (8 * 2 * (4 + 2 + 2 + 4) + 3 * 8 * 16) + 100 * 8  # the embedding is looked up, not read
+    cache = 3 * 2 * 2 * 2 * 2 * 50  # blocks, keys and values, heads, dimensions, bytes, rows
+    seen = 51 + 52 + 53 + 54  # by each of four nodes: the context, those before it, itself
+    assert model.forward(1, 0) == Work(2 * weights, 2 * weights + 3 * 4 * 4 * 2)
+    assert model.forward(4, 50) == Work(2 * weights + cache, 2 * weights * 4 + 3 * 4 * 4 * 2 * seen)
+    first, last = model.prefill(PREFILL_CHUNK + 4)
+    assert first == model.forward(PREFILL_CHUNK, 0, predicted=0) and first.n_bytes == 2 * (weights - 800)
+    assert last.flops == model.forward(4, PREFILL_CHUNK).flops - 3 * 2 * 800  # the head over one position of four
+    assert len(model.prefill(PREFILL_CHUNK)) == 1
+
+
+def test_a_limit_is_the_slower_of_memory_and_arithmetic() -> None:
+    machine = Limits("by hand", {"slow": 50.0, "fast": 100.0}, {"one": 1000.0})
+    reads, computes = Work(200, 1000), Work(100, 5000)  # 2 s and 1 s, 1 s and 5 s
+    assert machine.figure(4e3, [reads]) == {
+        "ms": 4e3, "limit_ms": 2e3, "share": 0.5, "bound_by": "memory", "bytes": 200, "flops": 1000,
+    }  # fmt: skip
+    both = machine.figure(3.5e3, [reads, computes], count=2)
+    assert both["limit_ms"] == 3.5e3 and both["share"] == 1 and both["bound_by"] == "arithmetic"
+    assert both["bytes"] == 150 and both["flops"] == 3000
+    named = machine.named()
+    assert named["bandwidth_bytes_per_s"] == 100 and named["bandwidth_by"] == "fast" and named["peak_flops"] == 1000
+
+
+@pytest.mark.skipif(bool(native_problem()), reason=native_problem())
+@pytest.mark.parametrize("huge", [False, True])
+def test_compiled_kernels_measure_a_machine(huge: bool) -> None:
+    """They raise where a sum is wrong, so that a kernel that does less than it says is no limit."""
+    compiled = extension(decide(CPU, torch.float32, "native", "auto"))
+    reads = compiled.read_speeds(3 * 2**22 + 5, huge, 2)
+    products = compiled.product_speeds(100, 2)
+    for speeds in (*(reads or {"no huge pages": [1.0, 1.0]}).values(), *products.values()):
+        assert len(speeds) == 2 and all(speed > 0 and math.isfinite(speed) for speed in speeds)
+    assert len(products) > 1 and (huge or len(reads) > 1)
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("kernels", ["torch", "auto"])
+def test_limits_say_who_measured_them(kernels: str, small_checkpoint: Path) -> None:
+    decoder = select("cpu", torch.float32, kernels).load(Checkpoint(small_checkpoint), torch.float32, [CPU])
+    found = limits.measure(decoder)
+    compiled = decoder.arithmetic.kernels == "native"
+    assert found.by == (f"compiled kernels ({decoder.arithmetic.isa})" if compiled else "PyTorch")
+    assert set(found.reads) == {"sum", "max", "dot"} or compiled
+    assert all(math.isfinite(speed) and speed > 0 for speed in (*found.reads.values(), *found.products.values()))
+
+
+def test_two_benches_of_one_second_are_two_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = SimpleNamespace(now=lambda _: datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC))
+    monkeypatch.setattr(module, "datetime", now)
+    made = [module._by_time({"n": n}, tmp_path) for n in (1, 2)]
+    assert [path.name for path in made] == ["20260102T030405Z.json", "20260102T030405Z-2.json"]
+    assert [json.loads(path.read_text(encoding="utf-8"))["n"] for path in made] == [1, 2]

@@ -65,7 +65,7 @@ def test_help_loads_neither_torch_nor_hydra() -> None:
     assert subprocess.run([sys.executable, "-c", code], env=environment(), stdout=subprocess.DEVNULL).returncode == 0
 
 
-@pytest.mark.parametrize("name", ["searches", "audit", "kernels", "weights", "miniature"])
+@pytest.mark.parametrize("name", ["searches", "audit", "bench", "kernels", "weights", "miniature"])
 def test_every_command_says_how_it_is_used(name: str) -> None:
     done = program(name, "--help")
     assert done.returncode == 0 and f"python -m ssd_bench {name}" in done.stdout

@@ -1,121 +1,49 @@
-"""`python -m ssd_bench bench`: speed of the engine on one model and one machine, as ratios within one run.
+"""What the benchmark times: AR beside Hugging Face, passes of any size, prefills, searches, the loop's own work.
 
-Takes the options of `python -m ssd_bench` (model, hardware, runs_dir, ...), decodes with the first prompts of the
-task, prints a table and writes `runs_dir/bench/<time>.json`.
+Whatever is compared takes turns within one run, and medians are reported.
 """
 
 from __future__ import annotations
 
-import json
-import shlex
-import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
-from datetime import UTC, datetime
 from functools import partial
-from pathlib import Path
 from statistics import median
 from typing import Any
 
 import torch
-from omegaconf import DictConfig, OmegaConf
-from tabulate import tabulate
 from torch import Tensor
 
 from methods import clasp
 from methods.ar import AR
 from methods.knapspec import KnapSpec
-from ssd_bench.command import command
-from ssd_bench.core.engine import Engine
+from ssd_bench.bench.limits import Limits, Model, Work
+from ssd_bench.bench.timing import interleaved
+from ssd_bench.core.engine import Engine, Generation
 from ssd_bench.core.method import Method, Probe
 from ssd_bench.core.probe import ModelProbe
 from ssd_bench.core.sampling import Decoding
-from ssd_bench.cost import profiling
-from ssd_bench.errors import ConfigError
 from ssd_bench.model.decoder import PREFILL_CHUNK, Decoder, Pass
 from ssd_bench.model.kv_cache import KVCache
-from ssd_bench.plan import Plan, plan
-from ssd_bench.records import provenance
-from ssd_bench.run import load_engine
+from ssd_bench.plan import Plan
 
-ROUNDS = 5  # of every interleaved comparison; medians are reported
+ROUNDS = 5  # of every interleaved comparison
+PREFILL_ROUNDS = 3  # a long one takes a hundred times a forward
 NEW_TOKENS = 64
-NODES = (1, 2, 4, 8, 16, 32)
+NODES = (1, 2, 4, 8, 16, 32, 64)
 CONTEXTS = (128, 1024, 4096, 8192)
-BANDWIDTH_FLOATS = 2**28
+EDGES = (9, 17, 33, 65, 129, 257)  # one node more than where kernels may change
+PREFILLS = (512, 4096)
 SEARCH_CONTEXT, SEARCH_TOKENS = 1024, 20  # of the searches that are timed beside a plain forward
 POLICY_TOKENS = 512  # output over which the policy share of KnapSpec is taken
 
 
-def bench(cfg: DictConfig) -> Path:
-    """Run all measurements and write them.
+def against_transformers(planned: Plan, engine: Engine, limits: Limits) -> tuple[dict[str, Any], dict[str, Any]]:
+    """AR of this engine beside Hugging Face `generate`: same weights, dtype, threads, prompts and output length.
 
-    Raises:
-        ConfigError: as in a run.
+    Returns:
+        The comparison, prefills included; and the figure of a decoded token, without them.
     """
-    if cfg.dry:
-        raise ConfigError("dry", cfg.dry, "false: only of runs is it known what they take")
-    OmegaConf.set_struct(cfg, False)
-    cfg.limit = cfg.limit or 2
-    cfg.decode.max_new_tokens = NEW_TOKENS
-    cfg.method = {"_target_": "methods.knapspec.KnapSpec"}
-    planned = plan(cfg)
-    hardware = planned.hardware
-    loaded = load_engine(planned, planned.dims.context)
-    decoder, cache = loaded.decoder, loaded.cache
-    engine = Engine(decoder, cache, Decoding(max_new_tokens=NEW_TOKENS), frozenset(), loaded.probe)
-    results: dict[str, Any] = {
-        "model": planned.dims.name, "dtype": hardware.dtype_name, "device": hardware.label,
-        "threads": hardware.threads, **decoder.arithmetic.named(),
-        "provenance": provenance.collect("python -m ssd_bench bench " + shlex.join(sys.argv[1:]), hardware.gpu_names()),
-    }  # fmt: skip
-    _say("AR beside Hugging Face generate")
-    results |= _against_transformers(planned, engine)
-    results |= _bandwidth(engine, results["ar_tokens_per_s"])
-    _say("step times")
-    results["step_ms"] = _step_times(engine)
-    results |= _contexts(engine)
-    _say("latency profile")
-    engine.probe.latency = profiling.measure(decoder, cache)
-    results["latency"] = asdict(engine.probe.latency)
-    _say(f"KnapSpec over {POLICY_TOKENS} tokens")
-    results |= _policy(planned, engine)
-    _say("one search beside a plain forward")
-    results["search"] = _searches(planned, engine)
-    results["outside_forward_share"] = _outside_share(planned, engine)
-    target = Path(planned.config["runs_dir"]) / "bench" / f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}.json"
-    target.parent.mkdir(parents=True, exist_ok=True)
-    target.write_text(json.dumps(results, indent=1), encoding="utf-8")
-    print(_table(results), f"\n{target}", sep="\n")
-    return target
-
-
-def _say(what: str) -> None:
-    print(f"measuring: {what}", file=sys.stderr, flush=True)
-
-
-def _seconds(run: Callable[[], Any], device: torch.device) -> float:
-    begin = time.perf_counter()
-    run()
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    return time.perf_counter() - begin
-
-
-def _interleaved(runs: dict[str, Callable[[], Any]], device: torch.device, rounds: int) -> dict[str, list[float]]:
-    """Seconds of each run in each round; one uncounted round first, then in turn, so that drift hits all alike."""
-    times: dict[str, list[float]] = {name: [] for name in runs}
-    for index in range(rounds + 1):
-        for name, run in runs.items():
-            seconds = _seconds(run, device)
-            if index:
-                times[name].append(seconds)
-    return times
-
-
-def _against_transformers(planned: Plan, engine: Engine) -> dict[str, Any]:
-    """AR of this engine beside Hugging Face `generate`: same weights, dtype, threads, prompts and output length."""
     from transformers import AutoModelForCausalLM, GenerationConfig
 
     device = engine.decoder.device
@@ -124,42 +52,31 @@ def _against_transformers(planned: Plan, engine: Engine) -> dict[str, Any]:
     prompts = [torch.tensor([e.ids], device=device) for e in planned.encoded]
     # no EOS, as in our arm: nothing ends an output early, and no logit is masked to keep it going
     model.generation_config = GenerationConfig(max_new_tokens=NEW_TOKENS, do_sample=False, pad_token_id=0)
-    outputs: dict[str, list[list[int]]] = {}
+    outputs: list[list[int]] = []
+    rounds: list[list[Generation]] = []
 
     def hugging_face() -> None:
         with torch.inference_mode():
             # the mask is given: without it, a prompt that holds the padding id would lose that token
             made = [model.generate(p, attention_mask=torch.ones_like(p)) for p in prompts]
-            outputs["hf"] = [whole[0, p.shape[1] :].tolist() for whole, p in zip(made, prompts)]
+            outputs[:] = [whole[0, p.shape[1] :].tolist() for whole, p in zip(made, prompts)]
 
     def ours() -> None:
-        outputs["ar"] = [engine.generate(AR(), e.ids).output for e in planned.encoded]
+        rounds.append([engine.generate(AR(), e.ids) for e in planned.encoded])
 
-    times = _interleaved({"ar": ours, "hf": hugging_face}, device, ROUNDS)
+    times = interleaved({"ar": ours, "hf": hugging_face}, device, ROUNDS)
     tokens = NEW_TOKENS * len(prompts)
     ratios = [hf / ar for ar, hf in zip(times["ar"], times["hf"])]
-    same = sum(a == b for a, b in zip(outputs["ar"], outputs["hf"]))
-    return {
+    same = sum(made.output == theirs for made, theirs in zip(rounds[-1], outputs))
+    compared = {
         "ar_tokens_per_s": tokens / median(times["ar"]), "hf_generate_tokens_per_s": tokens / median(times["hf"]),
         "ar_over_hf": median(ratios), "ar_over_hf_rounds": ratios, "prompts": len(prompts), "same_output": same,
     }  # fmt: skip
-
-
-def _bandwidth(engine: Engine, tokens_per_s: float) -> dict[str, float]:
-    """Bytes per second that the machine reads, and the share of that limit at which AR reads its weights."""
-    decoder = engine.decoder
-    # a tensor far larger than any cache, summed by PyTorch's own reduction
-    data = torch.ones(BANDWIDTH_FLOATS, dtype=torch.float32, device=decoder.device)
-    fastest = min(_seconds(lambda: data.sum().item(), decoder.device) for _ in range(ROUNDS))
-    limit = data.nbytes / fastest
-    embedding = (
-        0 if decoder.arch.tied else decoder.weights.embedding.nbytes
-    )  # an untied embedding is looked up, not read
-    read = (decoder.weights.nbytes - embedding) * tokens_per_s
-    return {
-        "bandwidth_bytes_per_s": limit, "bandwidth_tokens_per_s": limit / (decoder.weights.nbytes - embedding),
-        "bandwidth_share": read / limit,
-    }  # fmt: skip
+    sizes = Model.of(engine.decoder)
+    steps = [step for made in rounds[-1] for step in made.steps]
+    passes = [sizes.forward(step.tree_nodes, step.context_len) for step in steps]
+    decoding = median(sum(made.decode_ms for made in one) for one in rounds[1:])
+    return compared, limits.figure(decoding / len(steps), passes, len(steps))
 
 
 def _contexts_of(engine: Engine) -> list[int]:
@@ -167,19 +84,51 @@ def _contexts_of(engine: Engine) -> list[int]:
     return sorted({min(context, room) for context in CONTEXTS})
 
 
-def _step_times(engine: Engine) -> dict[str, dict[str, float]]:
-    """Median ms of one full forward with its LM head, by context and number of nodes; nodes interleaved."""
-    decoder, table = engine.decoder, {}
+def forwards(engine: Engine, limits: Limits) -> dict[str, dict[str, Any]]:
+    """Figures of one full forward with its LM head, by context and number of nodes; nodes interleaved."""
+    decoder, model, table = engine.decoder, Model.of(engine.decoder), {}
     for context in _contexts_of(engine):
         runs = {str(n): _forward(engine, n, context) for n in NODES}
-        times = _interleaved(runs, decoder.device, rounds=2 * ROUNDS)
-        table[str(context)] = {n: median(values) * 1e3 for n, values in times.items()}
+        times = interleaved(runs, decoder.device, rounds=2 * ROUNDS)
+        table[str(context)] = {
+            n: limits.figure(median(values) * 1e3, [model.forward(int(n), context)]) for n, values in times.items()
+        }
     return table
+
+
+def edges(engine: Engine) -> dict[str, float]:
+    """Median cost of one node more where kernels may change: of n over n - 1 nodes, by n, all interleaved."""
+    context = CONTEXTS[0]
+    places = [n for n in EDGES if context + n <= engine.context]
+    runs = {str(n): _forward(engine, n, context) for edge in places for n in (edge - 1, edge)}
+    times = interleaved(runs, engine.decoder.device, rounds=2 * ROUNDS)
+    return {str(n): median(more / less for less, more in zip(times[str(n - 1)], times[str(n)])) for n in places}
+
+
+def prefills(engine: Engine, limits: Limits) -> dict[str, Any]:
+    """Figures of a prefill down to its first token, by length of the prompt; lengths interleaved."""
+    decoder, model = engine.decoder, Model.of(engine.decoder)
+    lengths = sorted({min(length, engine.context) for length in PREFILLS})
+    runs = {str(length): partial(_prefill, engine, length) for length in lengths}
+    times = interleaved(runs, decoder.device, PREFILL_ROUNDS)
+    engine.cache.reset()
+    return {str(length): limits.figure(median(times[str(length)]) * 1e3, model.prefill(length)) for length in lengths}
+
+
+@torch.inference_mode()
+def _prefill(engine: Engine, length: int) -> None:
+    decoder = engine.decoder
+    last, _ = decoder.prefill(_prompt(decoder, length), engine.cache)
+    decoder.logits(last).argmax(-1).tolist()
+
+
+def _prompt(decoder: Decoder, length: int) -> Tensor:
+    return torch.arange(length, device=decoder.device) % decoder.arch.vocab_size
 
 
 def _forward(engine: Engine, n: int, context: int) -> Callable[[], Any]:
     decoder = engine.decoder
-    tokens = torch.arange(n, device=decoder.device)
+    tokens = _prompt(decoder, n)
     what = Pass(decoder.all_sublayers, tokens, context)
 
     @torch.inference_mode()
@@ -190,17 +139,17 @@ def _forward(engine: Engine, n: int, context: int) -> Callable[[], Any]:
     return run
 
 
-def _contexts(engine: Engine) -> dict[str, Any]:
+def contexts(engine: Engine) -> dict[str, Any]:
     """AR milliseconds per token by context, interleaved, and the ratio of 4k to 128 where the model reaches it."""
     runs = {str(context): _forward(engine, 1, context) for context in _contexts_of(engine)}
-    times = _interleaved(runs, engine.decoder.device, rounds=2 * ROUNDS)
+    times = interleaved(runs, engine.decoder.device, rounds=2 * ROUNDS)
     per_token = {name: median(values) * 1e3 for name, values in times.items()}
     low, high = str(CONTEXTS[0]), str(CONTEXTS[2])
     ratio = per_token[high] / per_token[low] if low in per_token and high in per_token else None
     return {"ar_ms_by_context": per_token, "ar_4k_over_128": ratio}
 
 
-def _policy(planned: Plan, engine: Engine) -> dict[str, Any]:
+def policy(planned: Plan, engine: Engine) -> dict[str, Any]:
     """KnapSpec at its paper's interval over a long output: share of its policy, and the time of one search."""
     method = planned.method
     long = Engine(engine.decoder, engine.cache, Decoding(max_new_tokens=POLICY_TOKENS), frozenset(), engine.probe)
@@ -214,19 +163,23 @@ def _policy(planned: Plan, engine: Engine) -> dict[str, Any]:
 
 
 class _Counting(ModelProbe):
-    """A probe that notes every sublayer that it applies, and to how many tokens over all branches."""
+    """A probe that notes every sublayer that it applies, to how many tokens over all branches, and the work in it."""
 
     def __init__(self, decoder: Decoder, cache: KVCache):
         super().__init__(decoder, cache)
         self.passes: list[tuple[int, int]] = []
+        self.work: list[Work] = []
+        self._model = Model.of(decoder)
 
     def apply_sublayer(self, i: int, hidden: Tensor, prefix_len: int) -> Tensor:
-        self.passes.append((i, hidden.shape[0] * hidden.shape[1]))
+        branches, tokens, _ = hidden.shape
+        self.passes.append((i, branches * tokens))
+        self.work.append(self._model.sublayer(i, branches * tokens, prefix_len, prefix_len + (tokens + 1) / 2))
         return super().apply_sublayer(i, hidden, prefix_len)
 
 
 @torch.inference_mode()
-def _searches(planned: Plan, engine: Engine) -> dict[str, dict[str, float]]:
+def searches(planned: Plan, engine: Engine, limits: Limits) -> dict[str, dict[str, Any]]:
     """One KnapSpec and one CLaSp search after 1k tokens beside a plain forward over as many tokens.
 
     Each sublayer of that forward gets as many tokens as the search put through it, over all branches. So both sides
@@ -234,18 +187,17 @@ def _searches(planned: Plan, engine: Engine) -> dict[str, dict[str, float]]:
     """
     decoder, cache, n_sub = engine.decoder, engine.cache, 2 * planned.dims.n_layers
     length = min(SEARCH_CONTEXT, engine.context // 2)
-    prompt = torch.arange(length, device=decoder.device) % planned.dims.vocab_size
-    _, tapped = decoder.prefill(prompt, cache, range(n_sub + 1))
+    _, tapped = decoder.prefill(_prompt(decoder, length), cache, range(n_sub + 1))
     assert tapped is not None
     states = tapped[:, -SEARCH_TOKENS:].clone()
     knapspec, blocks = KnapSpec(), planned.dims.n_layers // 2
     knapspec.check(planned.dims)
-    searches: dict[str, Callable[[Probe], Any]] = {
+    kinds: dict[str, Callable[[Probe], Any]] = {
         "knapspec": lambda probe: knapspec.search(states, length, probe),
         "clasp": lambda probe: clasp.choose(states[::2, -1], blocks, length - 1, probe),
     }
     found = {}
-    for name, search in searches.items():
+    for name, search in kinds.items():
         counting = _Counting(decoder, cache)
         counting.latency = engine.probe.latency
         search(counting)
@@ -253,11 +205,11 @@ def _searches(planned: Plan, engine: Engine) -> dict[str, dict[str, float]]:
         runs: dict[str, Callable[[], Any]] = {
             "search": partial(search, engine.probe), "plain": partial(_plain, engine, counting.passes, length),
         }  # fmt: skip
-        times = _interleaved(runs, decoder.device, ROUNDS)
+        times = interleaved(runs, decoder.device, ROUNDS)
         ratios = [ours / theirs for ours, theirs in zip(times["search"], times["plain"])]
         found[name] = {
             "tokens": tokens, "search_ms": median(times["search"]) * 1e3, "plain_ms": median(times["plain"]) * 1e3,
-            "ratio": median(ratios),
+            "ratio": median(ratios), "figure": limits.figure(median(times["search"]) * 1e3, counting.work),
         }  # fmt: skip
     cache.reset()
     return found
@@ -273,7 +225,7 @@ def _plain(engine: Engine, passes: Sequence[tuple[int, int]], context: int) -> N
             decoder.run(Pass((sublayer,), streams[:length], context), engine.cache)
 
 
-def _outside_share(planned: Plan, engine: Engine) -> float:
+def outside_share(planned: Plan, engine: Engine) -> float:
     """Share of AR's decode time spent outside model forwards: loop, sampling, verification, trace."""
     decoder, inside = engine.decoder, 0.0
     original = {name: getattr(decoder, name) for name in ("run", "logits")}
@@ -303,43 +255,3 @@ def _outside_share(planned: Plan, engine: Engine) -> float:
                 delattr(decoder, name)
         shares.append(1 - inside * 1e3 / (made.decode_ms + made.prefill_ms))
     return median(shares)
-
-
-def _table(results: dict[str, Any]) -> str:
-    """The results as text."""
-    searches = [
-        (f"one {name} search over a plain forward of {found['tokens']} tokens", f"{found['ratio']:.2f}x")
-        for name, found in results["search"].items()
-    ]
-    rows = [
-        ("AR, tokens/s", f"{results['ar_tokens_per_s']:.1f}"),
-        ("Hugging Face generate, tokens/s", f"{results['hf_generate_tokens_per_s']:.1f}"),
-        ("AR over Hugging Face", f"{results['ar_over_hf']:.2f}x"),
-        ("outputs equal to Hugging Face's", f"{results['same_output']} of {results['prompts']}"),
-        ("memory-bandwidth limit, tokens/s", f"{results['bandwidth_tokens_per_s']:.1f}"),
-        ("share of that limit", f"{results['bandwidth_share']:.0%}"),
-        ("AR at context 4k over 128", _ratio(results["ar_4k_over_128"])),
-        ("t_mlp, ms", f"{results['latency']['t_mlp_ms']:.3f}"),
-        ("t_attn(n), ms", "{t_attn_slope_ms:.3g} n + {t_attn_intercept_ms:.3g}".format(**results["latency"])),
-        (f"KnapSpec policy over {results['knapspec_new_tokens']} tokens", f"{results['knapspec_policy_share']:.1%}"),
-        (f"one KnapSpec search ({results['knapspec_searches']} made), ms", f"{results['knapspec_search_ms'] or 0:.0f}"),
-        *searches,
-        ("outside model forwards", f"{results['outside_forward_share']:.1%}"),
-    ]
-    machine = f"{results['device']}, {results['threads']} threads, {results['kernels']} kernels ({results['isa']})"
-    head = f"{results['model']}, {results['dtype']}, {machine}"
-    steps = [
-        [context, *(f"{times[str(n)]:.1f}" for n in NODES), f"{times['8'] / times['1']:.2f}x"]
-        for context, times in results["step_ms"].items()
-    ]
-    columns = ["context", *(f"{n} nodes" for n in NODES), "8 over 1"]
-    return "\n".join([head, tabulate(rows), "", "ms per forward", tabulate(steps, columns)])
-
-
-def _ratio(value: float | None) -> str:
-    return "context too short" if value is None else f"{value:.2f}x"
-
-
-def main(_: Sequence[str]) -> int:
-    """Of the arguments that Hydra reads from the command line; returns the exit code, as a run."""
-    return command(bench)

@@ -1,0 +1,118 @@
+"""`python -m ssd_bench bench name=value ...`: speed of the engine on one model and one machine.
+
+Takes the options of a run (`python -m ssd_bench run --help`: model, task, hardware, runs_dir, ...), decodes with the
+first prompts of the task, and prints a table: ratios within one run, and each time beside the least that this machine's
+memory and arithmetic allow, both measured first.
+
+Writes runs_dir/bench/TIME.json.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from ssd_bench.bench import limits, measures
+from ssd_bench.bench.tables import table
+from ssd_bench.command import command
+from ssd_bench.core.engine import Engine
+from ssd_bench.core.sampling import Decoding
+from ssd_bench.cost import profiling
+from ssd_bench.errors import ConfigError
+from ssd_bench.hardware import Hardware
+from ssd_bench.plan import Plan, plan
+from ssd_bench.records import provenance
+from ssd_bench.run import load_engine
+
+
+def bench(cfg: DictConfig) -> Path:
+    """Run all measurements and write them.
+
+    Raises:
+        ConfigError: as in a run.
+    """
+    if cfg.dry:
+        raise ConfigError("dry", cfg.dry, "false: only of runs is it known what they take")
+    OmegaConf.set_struct(cfg, False)
+    cfg.limit = cfg.limit or 2
+    cfg.decode.max_new_tokens = measures.NEW_TOKENS
+    cfg.method = {"_target_": "methods.knapspec.KnapSpec"}
+    planned = plan(cfg)
+    hardware = planned.hardware
+    loaded = load_engine(planned, planned.dims.context)
+    decoding = Decoding(max_new_tokens=measures.NEW_TOKENS)
+    engine = Engine(loaded.decoder, loaded.cache, decoding, frozenset(), loaded.probe)
+    line = "python -m ssd_bench bench " + shlex.join(sys.argv[1:])
+    results = {
+        "model": planned.dims.name, "dtype": hardware.dtype_name, "device": hardware.label,
+        "machine": _machine(hardware), "threads": hardware.threads, **engine.decoder.arithmetic.named(),
+        "provenance": provenance.collect(line, hardware.gpu_names()),
+    } | _measured(planned, engine)  # fmt: skip
+    folder = Path(planned.config["runs_dir"]) / "bench"
+    target = _by_time(results, folder)
+    print(table(results), f"\n{target}", sep="\n")
+    return target
+
+
+def _measured(planned: Plan, engine: Engine) -> dict[str, Any]:
+    _say("the limits of this machine")
+    most = limits.measure(engine.decoder)
+    _say("AR beside Hugging Face generate")
+    results, ar = measures.against_transformers(planned, engine, most)
+    _say("forwards over nodes")
+    forwards = measures.forwards(engine, most)
+    results["step_ms"] = {c: {n: figure["ms"] for n, figure in row.items()} for c, row in forwards.items()}
+    results["edges"] = measures.edges(engine)
+    results |= measures.contexts(engine)
+    _say("prefills")
+    prefills = measures.prefills(engine, most)
+    _say("latency profile")
+    engine.probe.latency = profiling.measure(engine.decoder, engine.cache)
+    results["latency"] = asdict(engine.probe.latency)
+    _say(f"KnapSpec over {measures.POLICY_TOKENS} tokens")
+    results |= measures.policy(planned, engine)
+    _say("one search beside a plain forward")
+    results["search"] = measures.searches(planned, engine, most)
+    results["outside_forward_share"] = measures.outside_share(planned, engine)
+    figures = {"ar": ar, "forward": forwards, "prefill": prefills}
+    return {"limits": most.named(), "figures": figures, **results}
+
+
+def _say(what: str) -> None:
+    print(f"measuring: {what}", file=sys.stderr, flush=True)
+
+
+def _machine(hardware: Hardware) -> str:
+    """Processors and threads, as tables show them."""
+    return f"{', '.join(hardware.gpu_names()) or provenance.cpu_model()}, {hardware.threads} threads"
+
+
+def _by_time(results: dict[str, Any], folder: Path) -> Path:
+    """Write results to a file of their own."""
+    folder.mkdir(parents=True, exist_ok=True)
+    now = f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
+    target, number = folder / f"{now}.json", 1
+    while True:
+        try:
+            with target.open("x", encoding="utf-8") as file:
+                json.dump(results, file, indent=1)
+            return target
+        except FileExistsError:  # another bench ended in this second
+            number += 1
+            target = folder / f"{now}-{number}.json"
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Of the arguments that Hydra reads from the command line; returns the exit code, as a run."""
+    if {"-h", "--help"} & set(arguments):
+        print(__doc__)
+        return 0
+    return command(bench)
