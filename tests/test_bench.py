@@ -60,7 +60,7 @@ def figures(written: dict[str, Any]) -> list[dict[str, float]]:
 
 @pytest.mark.usefixtures("small")
 def test_bench_writes_its_figures(small_checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert door(["bench", *options(small_checkpoint, tmp_path)]) == 0
+    assert door(["bench", *options(small_checkpoint, tmp_path), "record=true"]) == 0
     (file,) = (tmp_path / "bench").rglob("*.json")
     written, shown = json.loads(file.read_text(encoding="utf-8")), capsys.readouterr().out
     assert written["ar_over_hf"] == pytest.approx(written["ar_tokens_per_s"] / written["hf_generate_tokens_per_s"])
@@ -81,8 +81,10 @@ def test_bench_writes_its_figures(small_checkpoint: Path, tmp_path: Path, capsys
         assert figure["limit_ms"] >= max(reading, computing) * (1 - 1e-9)  # of several passes more, never less
         assert figure["share"] == pytest.approx(figure["limit_ms"] / figure["ms"]) and figure["share"] > 0
         assert figure["bound_by"] == ("memory" if reading >= computing else "arithmetic")
-    assert written["provenance"]["command"].startswith("python -m ssd_bench bench model=local")
-    assert file.parent == tmp_path / "bench"
+    assert written["provenance"]["command"].startswith("python -m ssd_bench bench record=true model=local")
+    machine = "".join(c if c.isascii() and c.isalnum() else " " for c in written["machine"].lower())
+    assert file.parent == tmp_path / "bench" / "-".join(machine.split())
+    assert file.stem == f"{written['model']}-float32-{written['kernels']}-{written['isa']}"
     for text in ("AR over Hugging Face", "bound by", "prefill of 4096 tokens", "8 nodes at context 64", str(file)):
         assert text in shown
 
@@ -154,9 +156,28 @@ def test_limits_say_who_measured_them(kernels: str, small_checkpoint: Path) -> N
     assert all(math.isfinite(speed) and speed > 0 for speed in (*found.reads.values(), *found.products.values()))
 
 
-def test_two_benches_of_one_second_are_two_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("arguments", [["record=maybe"], ["record="], ["record=true", "record=false"]])
+def test_record_is_true_or_false(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert door(["bench", *arguments]) == 2
+    given = " ".join(argument.partition("=")[2] for argument in arguments)
+    assert f"record={given!r} cannot be used: true or false, once" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("arguments", "record"), [([], False), (["record=false"], False), (["record=true"], True)])
+def test_hydra_does_not_see_record(arguments: list[str], record: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["ssd_bench"])
+    monkeypatch.setattr(module, "command", lambda work: work.keywords["record"])
+    assert door(["bench", "limit=1", *arguments]) is record and sys.argv == ["ssd_bench", "limit=1"]
+
+
+def test_results_replace_only_what_was_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two benches of one second are two files."""
     now = SimpleNamespace(now=lambda _: datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC))
     monkeypatch.setattr(module, "datetime", now)
-    made = [module._by_time({"n": n}, tmp_path) for n in (1, 2)]
-    assert [path.name for path in made] == ["20260102T030405Z.json", "20260102T030405Z-2.json"]
-    assert [json.loads(path.read_text(encoding="utf-8"))["n"] for path in made] == [1, 2]
+    results = {"machine": "A(R) CPU, 2 threads", "model": "m", "dtype": "float32", "kernels": "torch", "isa": None}
+    made = [write(results | {"n": n}, tmp_path) for n in (1, 2) for write in (module._by_time, module._recorded)]
+    assert [str(path.relative_to(tmp_path)) for path in made] == [
+        "20260102T030405Z.json", "a-r-cpu-2-threads/m-float32-torch.json",
+        "20260102T030405Z-2.json", "a-r-cpu-2-threads/m-float32-torch.json",
+    ]  # fmt: skip
+    assert [json.loads(path.read_text(encoding="utf-8"))["n"] for path in made] == [1, 2, 2, 2]

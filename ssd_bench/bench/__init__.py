@@ -1,20 +1,24 @@
-"""`python -m ssd_bench bench name=value ...`: speed of the engine on one model and one machine.
+"""`python -m ssd_bench bench [record=true] name=value ...`: speed of the engine on one model and one machine.
 
 Takes the options of a run (`python -m ssd_bench run --help`: model, task, hardware, runs_dir, ...), decodes with the
 first prompts of the task, and prints a table: ratios within one run, and each time beside the least that this machine's
 memory and arithmetic allow, both measured first.
 
-Writes runs_dir/bench/TIME.json.
+  record=true    keep the result as runs_dir/bench/MACHINE/MODEL-DTYPE-KERNELS-ISA.json, in place of an older one;
+                 without it every result is a file of its own, runs_dir/bench/TIME.json
+
+Git ignores both, as all of runs/ but its reference records: nothing is committed unless you add it.
 """
 
 from __future__ import annotations
 
 import json
-import shlex
+import re
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +26,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from ssd_bench.bench import limits, measures
 from ssd_bench.bench.tables import table
-from ssd_bench.command import command
+from ssd_bench.command import command, report
 from ssd_bench.core.engine import Engine
 from ssd_bench.core.sampling import Decoding
 from ssd_bench.cost import profiling
@@ -30,11 +34,17 @@ from ssd_bench.errors import ConfigError
 from ssd_bench.hardware import Hardware
 from ssd_bench.plan import Plan, plan
 from ssd_bench.records import provenance
+from ssd_bench.records.files import write_atomic
 from ssd_bench.run import load_engine
 
+RECORD = "record"
 
-def bench(cfg: DictConfig) -> Path:
+
+def bench(cfg: DictConfig, record: bool = False) -> Path:
     """Run all measurements and write them.
+
+    Args:
+        record: keep the result by machine and model instead of by time.
 
     Raises:
         ConfigError: as in a run.
@@ -50,14 +60,14 @@ def bench(cfg: DictConfig) -> Path:
     loaded = load_engine(planned, planned.dims.context)
     decoding = Decoding(max_new_tokens=measures.NEW_TOKENS)
     engine = Engine(loaded.decoder, loaded.cache, decoding, frozenset(), loaded.probe)
-    line = "python -m ssd_bench bench " + shlex.join(sys.argv[1:])
+    line = ["python", "-m", "ssd_bench", "bench", *([f"{RECORD}=true"] if record else []), *sys.argv[1:]]
     results = {
         "model": planned.dims.name, "dtype": hardware.dtype_name, "device": hardware.label,
         "machine": _machine(hardware), "threads": hardware.threads, **engine.decoder.arithmetic.named(),
         "provenance": provenance.collect(line, hardware.gpu_names()),
     } | _measured(planned, engine)  # fmt: skip
     folder = Path(planned.config["runs_dir"]) / "bench"
-    target = _by_time(results, folder)
+    target = _recorded(results, folder) if record else _by_time(results, folder)
     print(table(results), f"\n{target}", sep="\n")
     return target
 
@@ -95,6 +105,15 @@ def _machine(hardware: Hardware) -> str:
     return f"{', '.join(hardware.gpu_names()) or provenance.cpu_model()}, {hardware.threads} threads"
 
 
+def _recorded(results: dict[str, Any], folder: Path) -> Path:
+    """Write results where those of the same machine, model and arithmetic are kept."""
+    names = (str(results[key]) for key in ("model", "dtype", "kernels", "isa") if results[key] is not None)
+    target = folder / re.sub("[^a-z0-9]+", "-", results["machine"].lower()).strip("-") / f"{'-'.join(names)}.json"
+    target.parent.mkdir(parents=True, exist_ok=True)
+    write_atomic(target, _text(results).encode())
+    return target
+
+
 def _by_time(results: dict[str, Any], folder: Path) -> Path:
     """Write results to a file of their own."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -103,16 +122,26 @@ def _by_time(results: dict[str, Any], folder: Path) -> Path:
     while True:
         try:
             with target.open("x", encoding="utf-8") as file:
-                json.dump(results, file, indent=1)
+                file.write(_text(results))
             return target
         except FileExistsError:  # another bench ended in this second
             number += 1
             target = folder / f"{now}-{number}.json"
 
 
+def _text(results: dict[str, Any]) -> str:
+    return json.dumps(results, indent=1)
+
+
 def main(arguments: Sequence[str]) -> int:
-    """Of the arguments that Hydra reads from the command line; returns the exit code, as a run."""
+    """Of the command line, whose `record` is no option of a run; returns the exit code, as a run."""
     if {"-h", "--help"} & set(arguments):
         print(__doc__)
         return 0
-    return command(bench)
+    own = [argument for argument in arguments if argument.startswith(f"{RECORD}=")]
+    values = [argument.partition("=")[2] for argument in own]
+    if len(values) > 1 or not {"true", "false"}.issuperset(values):
+        return report(ConfigError(RECORD, " ".join(values), "true or false, once"))
+    # Hydra reads the others there
+    sys.argv = [sys.argv[0], *(argument for argument in arguments if argument not in own)]
+    return command(partial(bench, record=values == ["true"]))
