@@ -44,7 +44,7 @@ def test_select() -> None:
     assert select("cuda", torch.float16, "auto").arithmetic == Arithmetic("torch", None, torch.float16, torch.float16)
     assert select(CPU, torch.float64, "auto").arithmetic.activations == torch.float64
     if not native_problem():
-        chosen = select(CPU, torch.bfloat16, "auto")
+        chosen = select(CPU, torch.float16, "auto")
         assert chosen == select(CPU, torch.float32, "native") and chosen.arithmetic.kernels == "native"
         assert chosen.kind is NativeDecoder and select(CPU, torch.float64, "auto").kind is TorchDecoder
     for device, dtype, choice in (

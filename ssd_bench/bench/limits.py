@@ -94,7 +94,7 @@ class Limits:
     Attributes:
         by: whose kernels measured it.
         reads: bytes per second that each kernel only reads.
-        products: FLOP/s of each kernel that only multiplies and adds, in the dtype of the activations.
+        products: FLOP/s of each kernel that only multiplies and adds, as products of the run do.
     """
 
     by: str
@@ -151,7 +151,12 @@ def measure(decoder: Decoder) -> Limits:
         for pages, huge in (("", False), (", huge pages", True))
         for name, speeds in compiled.read_speeds(READ_BYTES, huge, ROUNDS).items()
     }
-    products = {name: max(speeds) for name, speeds in compiled.product_speeds(PRODUCT_STEPS, ROUNDS).items()}
+    rounds = decoder.arithmetic.inputs == torch.bfloat16  # else the unit for its products is not the one in use
+    products = {
+        name: max(speeds)
+        for name, speeds in compiled.product_speeds(PRODUCT_STEPS, ROUNDS).items()
+        if ("bfloat16" in name) == rounds
+    }
     return Limits(f"compiled kernels ({decoder.arithmetic.isa})", found, products)
 
 

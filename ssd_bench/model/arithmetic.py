@@ -26,11 +26,13 @@ class Level:
         name: its choice of `hardware.isa`.
         needs: flags of the CPU, by Linux's names.
         flags: the compiler's; None where there is no code for it yet, so that the next lower level's runs.
+        rounds: whether its products with bfloat16 weights take bfloat16 on the other side too.
     """
 
     name: str
     needs: tuple[str, ...]
     flags: tuple[str, ...] | None
+    rounds: bool = False
 
 
 AVX2 = ("avx2", "fma", "f16c", "bmi1", "bmi2", "abm", "movbe")
@@ -41,8 +43,8 @@ LEVELS = (
     Level("generic", (), ()),  # the architecture's own vectors: SSE2 on x86-64, NEON on ARM
     Level("avx2", AVX2, ("-march=haswell",)),
     Level("avx512", AVX512, ("-march=skylake-avx512",)),
-    Level("avx512_bf16", (*AVX512, "avx512_bf16"), None),
-    Level("amx", (*AVX512, "avx512_bf16", "amx_tile", "amx_bf16"), None),
+    Level("avx512_bf16", (*AVX512, "avx512_bf16"), ("-march=skylake-avx512", "-mavx512bf16"), rounds=True),
+    Level("amx", (*AVX512, "avx512_bf16", "amx_tile", "amx_bf16"), None, rounds=True),
 )
 CHOICES = ("auto", *(level.name for level in LEVELS))
 
@@ -77,8 +79,8 @@ class Arithmetic:
 def decide(device: torch.device, weights: torch.dtype, kernels: str, isa: str) -> Arithmetic:
     """The arithmetic of a run.
 
-    A CPU reads 16-bit weights and caches and computes in float32, with compiled kernels or without; an accelerator
-    computes in the dtype of the weights.
+    A CPU reads 16-bit weights and caches and computes in float32, with compiled kernels or without; where its products
+    of bfloat16 are an instruction, they take both sides so. An accelerator computes in the dtype of the weights.
 
     Args:
         device: of the weights.
@@ -91,8 +93,9 @@ def decide(device: torch.device, weights: torch.dtype, kernels: str, isa: str) -
     """
     if device.type != "cpu":
         return Arithmetic(kernels, None, weights, weights)
-    wide = torch.promote_types(weights, torch.float32)
-    return Arithmetic(kernels, with_code(resolve(isa)).name, wide, wide)
+    wide, level = torch.promote_types(weights, torch.float32), with_code(resolve(isa))
+    rounded = level.rounds and weights == torch.bfloat16
+    return Arithmetic(kernels, level.name, wide, torch.bfloat16 if rounded else wide)
 
 
 def resolve(isa: str) -> Level:

@@ -1,5 +1,5 @@
 // What this machine can do at most, by the threads and at the level of the other kernels: bytes per second that are
-// only read, and float32 operations per second of multiply-adds that never leave their registers.
+// only read, and operations per second of multiply-adds that never leave their registers.
 #pragma once
 #include <c10/util/Exception.h>
 
@@ -138,20 +138,45 @@ float multiply_add(int64_t steps, float factor, float term) {
   return hsum(total);
 }
 
+#if defined(__AVX512BF16__)
+// The same with bfloat16 products of pairs, of which one is the other's opposite, so that every sum stays as it is.
+template <int SUMS>
+float add_products(int64_t steps, float factor, float term) {
+  vf opposite = splat(term);
+  for (int i = 1; i < VL; i += 2) opposite[i] = -term;
+  const __m512bh a = _mm512_cvtne2ps_pbh((__m512)splat(factor), (__m512)splat(factor));
+  const __m512bh b = _mm512_cvtne2ps_pbh((__m512)opposite, (__m512)opposite);
+  vf sums[SUMS], total = {};
+  for (int i = 0; i < SUMS; i++) sums[i] = splat(factor * i);
+  for (int64_t step = 0; step < steps; step++)
+#pragma GCC unroll 32
+    for (int i = 0; i < SUMS; i++) sums[i] = (vf)_mm512_dpbf16_ps((__m512)sums[i], a, b);
+  for (const vf& sum : sums) total += sum;
+  return hsum(total);
+}
+#endif
+
 struct Product {
   const char* name;
   float (*run)(int64_t, float, float);
   int sums;
+  double operations;  // of a lane in a step
+  float lane;         // what the lanes of all sums are in the end, on average
 };
 // How many hide the latency of a unit differs by CPU, and so does how many have a register.
 constexpr Product kProducts[] = {
-    {"8 sums", &multiply_add<8>, 8},
-    {"12 sums", &multiply_add<12>, 12},
-    {"16 sums", &multiply_add<16>, 16},
-    {"24 sums", &multiply_add<24>, 24},
+    {"8 sums", &multiply_add<8>, 8, 2, 2},
+    {"12 sums", &multiply_add<12>, 12, 2, 2},
+    {"16 sums", &multiply_add<16>, 16, 2, 2},
+    {"24 sums", &multiply_add<24>, 24, 2, 2},
+#if defined(__AVX512BF16__)
+    {"8 sums of bfloat16 pairs", &add_products<8>, 8, 4, 1.75f},
+    {"16 sums of bfloat16 pairs", &add_products<16>, 16, 4, 3.75f},
+    {"24 sums of bfloat16 pairs", &add_products<24>, 24, 4, 5.75f},
+#endif
 };
 
-// Operations per second of all threads, two for a multiply-add, by number of sums, in turn as the readers.
+// Operations per second of all threads by kind and number of sums, in turn as the readers.
 inline Speeds product_speeds(int64_t steps, int64_t rounds) {
   steps = std::max<int64_t>(steps, 64);  // by then every lane is at its limit, term / (1 - factor) = 2
   const volatile float factor = 0.5f, term = 1.0f;  // neither known to the compiler nor ever denormal or infinite
@@ -162,9 +187,9 @@ inline Speeds product_speeds(int64_t steps, int64_t rounds) {
       std::vector<float> results(threads);
       const auto begin = std::chrono::steady_clock::now();
       run_tasks(threads, true, [&](int64_t t) { results[t] = product.run(steps, factor, term); });
-      const double operations = 2.0 * VL * product.sums * static_cast<double>(steps * threads);
+      const double operations = product.operations * VL * product.sums * static_cast<double>(steps * threads);
       speeds[product.name].push_back(operations / seconds_since(begin));
-      const float exact = 2.0f * VL * product.sums;
+      const float exact = product.lane * VL * product.sums;
       for (const float result : results)
         TORCH_CHECK(result == exact, product.name, " computed ", result, " instead of ", exact);
     }

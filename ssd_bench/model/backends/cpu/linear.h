@@ -31,43 +31,87 @@ struct Output {
   }
 };
 
-template <class T, int R, int M>
-SSD_INLINE void step(const Pair (&w)[R], const float* x, int64_t ldx, vf (&acc)[M][R]) {
+// How rows of T meet nodes: what a node's elements are stored as, and what is done with UNIT of each.
+template <class T>
+struct Dot {
+  using X = float;
+  using W = Pair;
+
+  static W weights(const T* p) { return load2<T>(p); }
+
+  // Turns UNIT floats into what `step` reads.
+  static void prepare(const float* from, X* to) {
+    std::memcpy(to, from, UNIT * sizeof(float));
+    order_unit<T>(to);
+  }
+
+  template <int R, int M>
+  SSD_INLINE static void step(const W (&w)[R], const X* x, int64_t ldx, vf (&acc)[M][R]) {
 #pragma GCC unroll 8
-  for (int m = 0; m < M; m++) {
-    const vf a = load(x + m * ldx), b = load(x + m * ldx + VL);
+    for (int m = 0; m < M; m++) {
+      const vf a = load(x + m * ldx), b = load(x + m * ldx + VL);
 #pragma GCC unroll 4
-    for (int r = 0; r < R; r++) {
-      acc[m][r] += w[r].a * a;
-      acc[m][r] += w[r].b * b;
+      for (int r = 0; r < R; r++) {
+        acc[m][r] += w[r].a * a;
+        acc[m][r] += w[r].b * b;
+      }
     }
   }
-}
+};
+
+#if defined(__AVX512BF16__)
+// Nodes are rounded to bfloat16; a product of two pairs is added to its float32 sum by one instruction.
+template <>
+struct Dot<bf16> {
+  using X = bf16;
+  using W = __m512bh;
+
+  static W weights(const bf16* p) { return (W)load_as<__m512i>(p); }
+
+  static void prepare(const float* from, X* to) {
+    const W rounded = _mm512_cvtne2ps_pbh((__m512)load(from + VL), (__m512)load(from));
+    std::memcpy(static_cast<void*>(to), &rounded, sizeof(rounded));
+  }
+
+  template <int R, int M>
+  SSD_INLINE static void step(const W (&w)[R], const X* x, int64_t ldx, vf (&acc)[M][R]) {
+#pragma GCC unroll 8
+    for (int m = 0; m < M; m++) {
+      const W node = weights(x + m * ldx);
+#pragma GCC unroll 4
+      for (int r = 0; r < R; r++) acc[m][r] = (vf)_mm512_dpbf16_ps((__m512)acc[m][r], node, w[r]);
+    }
+  }
+};
+#endif
+
+template <class T>
+using Node = typename Dot<T>::X;
 
 // Accumulates R rows of W times M nodes over k in [begin, end). One accumulator per dot product, summed in the same
 // order for every R, M and split of K, so that a node's result does not depend on how many nodes there are.
 template <class T, int R, int M>
-SSD_INLINE void accumulate(const T* w, int64_t K, int64_t begin, int64_t end, const float* x, int64_t ldx,
+SSD_INLINE void accumulate(const T* w, int64_t K, int64_t begin, int64_t end, const Node<T>* x, int64_t ldx,
                            int64_t ahead, vf (&acc)[M][R]) {
   const int64_t full = std::min(end, K / UNIT * UNIT);
   for (int64_t k = begin; k < full; k += UNIT) {
-    Pair p[R];
+    typename Dot<T>::W p[R];
 #pragma GCC unroll 4
     for (int r = 0; r < R; r++) {
       __builtin_prefetch(reinterpret_cast<const char*>(w + r * K + k) + ahead);
-      p[r] = load2<T>(w + r * K + k);
+      p[r] = Dot<T>::weights(w + r * K + k);
     }
-    step<T, R, M>(p, x + k, ldx, acc);
+    Dot<T>::template step<R, M>(p, x + k, ldx, acc);
   }
   if (full < end) {
     alignas(64) T rest[R][UNIT];
     std::memset(static_cast<void*>(rest), 0, sizeof(rest));
-    Pair p[R];
+    typename Dot<T>::W p[R];
     for (int r = 0; r < R; r++) {
       std::memcpy(static_cast<void*>(rest[r]), w + r * K + full, (K - full) * sizeof(T));
-      p[r] = load2<T>(rest[r]);
+      p[r] = Dot<T>::weights(rest[r]);
     }
-    step<T, R, M>(p, x + full, ldx, acc);
+    Dot<T>::template step<R, M>(p, x + full, ldx, acc);
   }
 }
 
@@ -89,11 +133,11 @@ SSD_INLINE void move(const vf (&from)[M][R], vf (&to)[M][R]) {
 
 // Rows [begin, end) of W, a multiple of R of them, times M nodes.
 template <class T, int R, int M>
-void tiles(const T* W, int64_t begin, int64_t end, int64_t K, const float* x, int64_t ldx, int64_t node,
+void tiles(const T* W, int64_t begin, int64_t end, int64_t K, const Node<T>* x, int64_t ldx, int64_t node,
            const Output& out) {
   x += node * ldx;
-  const int64_t most = std::max<int64_t>(UNIT, kNodeBytes / (M * static_cast<int64_t>(sizeof(float))) / UNIT * UNIT);
-  if (K <= most * 3 / 2) {
+  const int64_t most = std::max<int64_t>(UNIT, kNodeBytes / (M * static_cast<int64_t>(sizeof(Node<T>))) / UNIT * UNIT);
+  if (K <= 2 * most) {
     for (int64_t row = begin; row < end; row += R) {
       vf acc[M][R] = {};
       accumulate<T, R, M>(W + row * K, K, 0, K, x, ldx, kPrefetchBytes, acc);
@@ -120,7 +164,7 @@ void tiles(const T* W, int64_t begin, int64_t end, int64_t K, const float* x, in
 }
 
 template <class T, int M>
-void rows_by_nodes(const T* W, int64_t begin, int64_t end, int64_t K, const float* x, int64_t ldx, int64_t node,
+void rows_by_nodes(const T* W, int64_t begin, int64_t end, int64_t K, const Node<T>* x, int64_t ldx, int64_t node,
                    const Output& out) {
   constexpr int R = tile_rows(M);
   const int64_t whole = begin + (end - begin) / R * R;
@@ -129,8 +173,8 @@ void rows_by_nodes(const T* W, int64_t begin, int64_t end, int64_t K, const floa
 }
 
 template <class T>
-void node_block(const T* W, int64_t begin, int64_t end, int64_t K, const float* x, int64_t ldx, int64_t node, int64_t m,
-                const Output& out) {
+void node_block(const T* W, int64_t begin, int64_t end, int64_t K, const Node<T>* x, int64_t ldx, int64_t node,
+                int64_t m, const Output& out) {
   switch (m) {
     case 1: return rows_by_nodes<T, 1>(W, begin, end, K, x, ldx, node, out);
     case 2: return rows_by_nodes<T, 2>(W, begin, end, K, x, ldx, node, out);
@@ -147,9 +191,9 @@ void node_block(const T* W, int64_t begin, int64_t end, int64_t K, const float* 
   }
 }
 
-// x: n prepared rows (padded to UNIT with zeros, in load2 order), ldx floats apart.
+// x: n prepared rows (padded to UNIT with zeros), ldx elements apart.
 template <class T>
-void multiply(const T* W, int64_t N, int64_t K, const float* x, int64_t ldx, int64_t n, const Output& out) {
+void multiply(const T* W, int64_t N, int64_t K, const Node<T>* x, int64_t ldx, int64_t n, const Output& out) {
   const int64_t blocks = ceil_div(n, kNodes);
   const int64_t bytes = std::max<int64_t>(1, K * static_cast<int64_t>(sizeof(T)));
   const int64_t share = ceil_div(N, kTasks * at::get_num_threads());
@@ -164,19 +208,21 @@ void multiply(const T* W, int64_t N, int64_t K, const float* x, int64_t ldx, int
   });
 }
 
-// Fills the scratch with fill(node, row pointer), pads and orders each row, and multiplies.
+// Prepares the rows that fill(node, row pointer) writes, padded, and multiplies.
 template <class T, class Fill>
 void prepare_and_multiply(const T* W, int64_t N, int64_t K, int64_t n, const Output& out, const Fill& fill) {
   static thread_local Scratch scratch;
+  constexpr int64_t line = 64 / sizeof(Node<T>);
   const int64_t padded = ceil_div(K, UNIT) * UNIT;
   // An odd number of cache lines, so that the nodes of a tile do not compete for the same sets of the cache.
-  const int64_t ldx = padded + (padded / 16 % 2 ? 0 : 16);
-  float* x = scratch.get(n * ldx);
+  const int64_t ldx = padded + (padded / line % 2 ? 0 : line);
+  auto* x = reinterpret_cast<Node<T>*>(scratch.get(n * ldx * sizeof(Node<T>) / sizeof(float)));
   run_tasks(n, n * ldx >= kSerialFill, [&](int64_t i) {
-    float* row = x + i * ldx;
+    static thread_local Scratch filled;
+    float* row = filled.get(padded);
     fill(i, row);
     std::fill(row + K, row + padded, 0.0f);
-    for (int64_t k = 0; k < padded; k += UNIT) order_unit<T>(row + k);
+    for (int64_t k = 0; k < padded; k += UNIT) Dot<T>::prepare(row + k, x + i * ldx + k);
   });
   multiply<T>(W, N, K, x, ldx, n, out);
 }
