@@ -112,11 +112,6 @@ void load_values(const T* src, int64_t count, int64_t D, int64_t padded, float* 
     for (int64_t d = 0; d < D; d += VL) store(v + r * padded + d, load_part(src + r * D + d, D - d));
 }
 
-// Fetches `bytes` at p into the second-level cache: the next block's rows, while this one is computed on.
-inline void fetch_ahead(const char* p, int64_t bytes) {
-  for (int64_t b = 0; b < bytes; b += 64) __builtin_prefetch(p + b, 0, 2);
-}
-
 // s[j][r] = q[j] . k[r] * scale; with `next`, fetches D * kBlock elements of T from there on the way.
 template <class T, int Q>
 void score(const float* const* q, const float* kT, int64_t count, int64_t D, float scale, float (*s)[kBlock],

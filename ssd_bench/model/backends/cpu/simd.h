@@ -191,6 +191,12 @@ inline vf vexp(vf x) {
   return tiny ? vf{} : e;
 }
 
+// Fetches `bytes` at p, which are read soon, into the second-level cache: the first has no room for them beside what is
+// computed on. Always inlined: a call of what has no effect but this would be dropped.
+SSD_INLINE void fetch_ahead(const char* p, int64_t bytes) {
+  for (int64_t b = 0; b < bytes; b += 64) __builtin_prefetch(p + b, 0, 2);
+}
+
 // Grow-only 64-byte aligned float buffer, kept per thread so that calls allocate nothing.
 class Scratch {
  public:
