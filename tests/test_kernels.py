@@ -305,7 +305,7 @@ def test_wrong_sizes_are_refused(ops: Operators) -> None:
 
 
 def test_a_cpu_with_matrix_units_rounds_what_its_products_round(every_level: None) -> None:
-    """`auto` is the highest level; until it has kernels the next lower one's run, in all passes and without a compiler."""
+    """`auto` is the highest level; until it has kernels the next lower one runs, with a compiler or without."""
     assert resolve("auto").name == "amx" and resolve("avx2").name == "avx2"
     decided = decide(CPU, torch.bfloat16, "torch", "auto")
     assert decided == Arithmetic("torch", "avx512_bf16", torch.float32, torch.bfloat16)
