@@ -7,12 +7,22 @@
 namespace ssd {
 
 constexpr int kNodes = kManyRegisters ? 8 : 4;    // most nodes of one register tile
-constexpr int64_t kPrefetchBytes = 8192;          // ahead in W, line after line: rows side by side are read at half speed
+constexpr int64_t kPrefetchBytes = 8192;          // ahead in W, at least, line after line: rows side by side are read at half speed
 constexpr int64_t kSerialFill = 1 << 14;          // likewise, elements of x to normalise or activate
 constexpr int64_t kPanelBytes = 160 << 10;        // of W: one task, read again from the cache by each block of nodes
 constexpr int64_t kTasks = 4;                     // at least, per thread, so that a busy core delays a call by little
 constexpr int64_t kNodeBytes = 12 << 10;          // of x that stay in the first-level cache, for each of two threads
 constexpr int64_t kPanelRows = 8;                 // of W that pass over one part of x
+constexpr int64_t kStripBytes = 16 << 10;         // of W: what all blocks of nodes meet before they go on to the next
+constexpr int64_t kFewBlocks = 4;                 // beyond which nodes are read so often that a strip is twice as long
+
+// What a block of nodes fetches while it works: the bytes that are so far ahead of its own rows of W, of every
+// `turns`-th four rows, this being its turn. So the blocks share the next strip among them, and memory works as long
+// as arithmetic does.
+struct Ahead {
+  int64_t bytes, turns, turn;
+  int64_t of(int64_t row) const { return row / 4 % turns == turn ? bytes : 0; }  // 0: what is there already
+};
 
 // Rows of W in a register tile of M nodes; the accumulators must leave registers for W and x.
 constexpr int tile_rows(int m) { return m <= (kManyRegisters ? 4 : 2) ? 4 : 2; }
@@ -135,19 +145,18 @@ SSD_INLINE void move(const vf (&from)[M][R], vf (&to)[M][R]) {
 // Rows [begin, end) of W, a multiple of R of them, times M nodes.
 template <class T, int R, int M>
 void tiles(const T* W, int64_t begin, int64_t end, int64_t K, const Node<T>* x, int64_t ldx, int64_t node,
-           const Output& out) {
+           const Ahead& ahead, const Output& out) {
   x += node * ldx;
   const int64_t most = std::max<int64_t>(UNIT, kNodeBytes / (M * static_cast<int64_t>(sizeof(Node<T>))) / UNIT * UNIT);
   if (K <= 2 * most) {
     for (int64_t row = begin; row < end; row += R) {
       vf acc[M][R] = {};
-      accumulate<T, R, M>(W + row * K, K, 0, K, x, ldx, kPrefetchBytes, acc);
+      accumulate<T, R, M>(W + row * K, K, 0, K, x, ldx, ahead.of(row - begin), acc);
       finish<R, M>(acc, row, node, out);
     }
     return;
   }
   // All rows pass over one part of the nodes before the next, so that the part stays in the first-level cache.
-  const int64_t ahead = kPanelRows * K * static_cast<int64_t>(sizeof(T));
   vf kept[kPanelRows / R][M][R];
   const vf zero[M][R] = {};
   for (int64_t first = begin; first < end; first += kPanelRows) {
@@ -157,7 +166,7 @@ void tiles(const T* W, int64_t begin, int64_t end, int64_t K, const Node<T>* x, 
         vf(&saved)[M][R] = kept[(row - first) / R];
         vf acc[M][R];
         move(k > 0 ? saved : zero, acc);
-        accumulate<T, R, M>(W + row * K, K, k, std::min(K, k + most), x, ldx, ahead, acc);
+        accumulate<T, R, M>(W + row * K, K, k, std::min(K, k + most), x, ldx, ahead.of(row - begin), acc);
         move(acc, saved);
       }
     for (int64_t row = first; row < last; row += R) finish<R, M>(kept[(row - first) / R], row, node, out);
@@ -166,28 +175,28 @@ void tiles(const T* W, int64_t begin, int64_t end, int64_t K, const Node<T>* x, 
 
 template <class T, int M>
 void rows_by_nodes(const T* W, int64_t begin, int64_t end, int64_t K, const Node<T>* x, int64_t ldx, int64_t node,
-                   const Output& out) {
+                   const Ahead& ahead, const Output& out) {
   constexpr int R = tile_rows(M);
   const int64_t whole = begin + (end - begin) / R * R;
-  tiles<T, R, M>(W, begin, whole, K, x, ldx, node, out);
-  tiles<T, 1, M>(W, whole, end, K, x, ldx, node, out);
+  tiles<T, R, M>(W, begin, whole, K, x, ldx, node, ahead, out);
+  tiles<T, 1, M>(W, whole, end, K, x, ldx, node, ahead, out);
 }
 
 template <class T>
 void node_block(const T* W, int64_t begin, int64_t end, int64_t K, const Node<T>* x, int64_t ldx, int64_t node,
-                int64_t m, const Output& out) {
+                int64_t m, const Ahead& ahead, const Output& out) {
   switch (m) {
-    case 1: return rows_by_nodes<T, 1>(W, begin, end, K, x, ldx, node, out);
-    case 2: return rows_by_nodes<T, 2>(W, begin, end, K, x, ldx, node, out);
-    case 3: return rows_by_nodes<T, 3>(W, begin, end, K, x, ldx, node, out);
-    case 4: return rows_by_nodes<T, 4>(W, begin, end, K, x, ldx, node, out);
+    case 1: return rows_by_nodes<T, 1>(W, begin, end, K, x, ldx, node, ahead, out);
+    case 2: return rows_by_nodes<T, 2>(W, begin, end, K, x, ldx, node, ahead, out);
+    case 3: return rows_by_nodes<T, 3>(W, begin, end, K, x, ldx, node, ahead, out);
+    case 4: return rows_by_nodes<T, 4>(W, begin, end, K, x, ldx, node, ahead, out);
   }
   if constexpr (kNodes > 4) {
     switch (m) {
-      case 5: return rows_by_nodes<T, 5>(W, begin, end, K, x, ldx, node, out);
-      case 6: return rows_by_nodes<T, 6>(W, begin, end, K, x, ldx, node, out);
-      case 7: return rows_by_nodes<T, 7>(W, begin, end, K, x, ldx, node, out);
-      case 8: return rows_by_nodes<T, 8>(W, begin, end, K, x, ldx, node, out);
+      case 5: return rows_by_nodes<T, 5>(W, begin, end, K, x, ldx, node, ahead, out);
+      case 6: return rows_by_nodes<T, 6>(W, begin, end, K, x, ldx, node, ahead, out);
+      case 7: return rows_by_nodes<T, 7>(W, begin, end, K, x, ldx, node, ahead, out);
+      case 8: return rows_by_nodes<T, 8>(W, begin, end, K, x, ldx, node, ahead, out);
     }
   }
 }
@@ -200,11 +209,17 @@ void multiply(const T* W, int64_t N, int64_t K, const Node<T>* x, int64_t ldx, i
   const int64_t share = ceil_div(N, kTasks * at::get_num_threads());
   const int64_t panel = std::max<int64_t>(std::min(kPanelBytes / bytes, share) / kPanelRows, 1) * kPanelRows;
   const int64_t panels = ceil_div(N, panel);
+  const int64_t few = kStripBytes * (blocks > kFewBlocks ? 2 : 1) / bytes / kPanelRows * kPanelRows;
+  const int64_t strip = blocks > 1 ? std::max(few, kPanelRows) : panel;
+  const int64_t ahead = blocks > 1 ? strip * bytes : std::max(kPrefetchBytes, kPanelRows * bytes);
   run_tasks(panels, N * K * n >= kSerialWork, [&](int64_t p) {
-    const int64_t begin = p * panel, end = std::min(N, begin + panel);
-    for (int64_t b = 0; b < blocks; b++) {
-      const int64_t node = n * b / blocks, next = n * (b + 1) / blocks;
-      node_block<T>(W, begin, end, K, x, ldx, node, next - node, out);
+    const int64_t last = std::min(N, (p + 1) * panel);
+    for (int64_t begin = p * panel; begin < last; begin += strip) {
+      const int64_t end = std::min(last, begin + strip);
+      for (int64_t b = 0; b < blocks; b++) {
+        const int64_t node = n * b / blocks, next = n * (b + 1) / blocks;
+        node_block<T>(W, begin, end, K, x, ldx, node, next - node, Ahead{ahead, blocks, b}, out);
+      }
     }
   });
 }
