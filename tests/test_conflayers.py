@@ -117,9 +117,12 @@ def test_probe_logits_are_the_heads(norm: bool, decoders: Load) -> None:
         read = streams.to(decoder.arithmetic.activations)
         if norm:
             read = F.rms_norm(read, decoder.weights.norm.shape, decoder.weights.norm, decoder.arch.eps)
-        expected = F.linear(read, decoder.weights.head.to(read.dtype)).float()
+        rounded = read.to(decoder.arithmetic.inputs).to(read.dtype)
+        expected = F.linear(rounded, decoder.weights.head.to(read.dtype)).float()
         assert logits.dtype == torch.float32
-        torch.testing.assert_close(logits, expected, atol=1e-5, rtol=1e-4)
+        # where products round, an ulp of the norm can tip a rounding
+        atol = 1e-5 if decoder.arithmetic.inputs == decoder.arithmetic.activations else 2e-3
+        torch.testing.assert_close(logits, expected, atol=atol, rtol=1e-4)
 
 
 @pytest.mark.parametrize("signal", ["raw", "lm_head"])
