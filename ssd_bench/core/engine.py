@@ -183,10 +183,10 @@ class Engine:
         reuse = reuse and 0 < fork < 2 * decoder.arch.n_layers and not draft.widths and all(t >= fork for t in taps)
         levels: list[list[int]] = [[root]]
         states, probs, reason = [], [], "length" if draft.max_len <= room else "budget"
-        kept, taps = draft.layer_set.kept, (fork,) if reuse else ()
+        kept, states_at = draft.layer_set.kept, (fork,) if reuse else ()
         token = torch.tensor([root], device=decoder.device)
         for depth in range(min(draft.max_len, room)):
-            hidden, tapped = decoder.run(Pass(kept, token, start + depth, taps=taps), self.cache)
+            hidden, tapped = decoder.run(Pass(kept, token, start + depth, taps=states_at), self.cache)
             if tapped is not None:
                 states.append(tapped[0])
             logits = decoder.logits(hidden)
