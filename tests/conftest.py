@@ -99,13 +99,15 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 @pytest.fixture(scope="session")
 def decoders(checkpoints: dict[str, Path]) -> Callable[..., Decoder]:
-    """Loads a family's tiny decoder, once per (family, dtype, kernels)."""
-    loaded: dict[tuple[str, torch.dtype, str], Decoder] = {}
+    """Loads a family's tiny decoder, once per (family, dtype, kernels, level of instructions)."""
+    loaded: dict[tuple[str, torch.dtype, str, str], Decoder] = {}
 
-    def load(family: str = "llama", dtype: torch.dtype = torch.float64, kernels: str = "torch") -> Decoder:
-        key = family, dtype, kernels
+    def load(
+        family: str = "llama", dtype: torch.dtype = torch.float64, kernels: str = "torch", isa: str = "auto"
+    ) -> Decoder:
+        key = family, dtype, kernels, isa
         if key not in loaded:
-            loaded[key] = select("cpu", dtype, kernels).load(
+            loaded[key] = select("cpu", dtype, kernels, isa).load(
                 Checkpoint(checkpoints[family]), dtype, [torch.device("cpu")]
             )
         return loaded[key]

@@ -10,7 +10,6 @@ from torch import Tensor
 
 from ssd_bench.core.tree import TokenTree
 from ssd_bench.model.arithmetic import LEVELS, available
-from ssd_bench.model.backend import select
 from ssd_bench.model.backends.cpu import native_problem
 from ssd_bench.model.decoder import Decoder, Pass
 from ssd_bench.model.kv_cache import KVCache
@@ -29,8 +28,7 @@ def decoder(request: pytest.FixtureRequest, decoders: Load) -> Decoder:
         pytest.skip(f"level {request.param} is not tested: this CPU lacks it")
     if problem := native_problem(request.param):
         pytest.skip(f"level {request.param} is not tested: {problem}")
-    chosen = select("cpu", torch.bfloat16, "native", request.param)
-    return chosen.kind(chosen.arithmetic, decoders("qwen3", torch.bfloat16, "torch").weights)
+    return decoders("qwen3", torch.bfloat16, "native", request.param)
 
 
 def tokens(n: int, seed: int = 0) -> Tensor:

@@ -65,19 +65,38 @@ def test_linears_match_torch(ops: Operators, n: int, dtype: torch.dtype, shape: 
     """All four linear operations, with and without bias, with tails in N and K."""
     N, K = shape
     W, x, bias, norm = rand(N, K, dtype=dtype), rand(n, K), rand(N, seed=1), rand(K, seed=2)
-    gate_up = 4 * rand(n, 2 * K, seed=3)
+    gate_up, packed = 4 * rand(n, 2 * K, seed=3), ops.packed(W)
     alike, derived = reference(ops, dtype)
     for b in (None, bias):
-        close(ops.linear(x, W, b), alike.linear(x, W, b))
-        close(ops.norm_linear(x, norm, EPS, W, b), alike.norm_linear(x, norm, EPS, W, b), derived)
+        close(ops.linear(x, packed, b), alike.linear(x, W, b))
+        close(ops.norm_linear(x, norm, EPS, packed, b), alike.norm_linear(x, norm, EPS, W, b), derived)
         got, want = rand(n, N, seed=4), rand(n, N, seed=4)
-        ops.linear_add_(got, x, W, b)
+        ops.linear_add_(got, x, packed, b)
         alike.linear_add_(want, x, W, b)
         close(got, want)
-    got, want = rand(n, N, seed=5), rand(n, N, seed=5)
-    ops.swiglu_linear_add_(got, gate_up, W)
-    alike.swiglu_linear_add_(want, gate_up, W)
-    close(got, want, derived)
+        got, want = rand(n, N, seed=5), rand(n, N, seed=5)
+        ops.swiglu_linear_add_(got, gate_up, packed, b)
+        alike.swiglu_linear_add_(want, gate_up, W, b)
+        close(got, want, derived)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", [(61, 32), (37, 41), (2100, 96)])
+def test_a_packed_matrix_has_its_rows(ops: Operators, dtype: torch.dtype, shape: tuple[int, int]) -> None:
+    """One by one, some as a matrix of their own, and slices, which share its memory."""
+    W, x = rand(*shape, dtype=dtype), rand(3, shape[1])
+    packed = ops.packed(W)
+    whole = ops.linear(x, packed)
+    assert tuple(packed.shape) == shape and packed.nbytes >= W.nbytes
+    ids = torch.randint(shape[0], (40,), generator=torch.Generator().manual_seed(0))
+    assert torch.equal(ops.embed(packed, ids), W[ids].float())
+    assert torch.equal(ops.linear(x, ops.select(packed, ids)), whole[:, ids])
+    for start, stop in ((0, 16), (16, 37), (32, 5000)):
+        assert torch.equal(ops.linear(x, packed[start:stop]), whole[:, start:stop])
+    for bad in (lambda: packed[3:20], lambda: packed[16:16], lambda: ops.embed(packed, torch.tensor([shape[0]]))):
+        with pytest.raises((RuntimeError, IndexError)):
+            bad()
+    assert torch.equal(ops.packed(W[0]), W[0].float())
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -87,7 +106,7 @@ def test_a_nodes_result_does_not_depend_on_the_others(
 ) -> None:
     """Row i of a call with n nodes has the bits of a call with that node alone."""
     N, K = shape
-    W, x, norm = rand(N, K, dtype=dtype), rand(MANY, K), rand(K, seed=2)
+    W, x, norm = ops.packed(rand(N, K, dtype=dtype)), rand(MANY, K), rand(K, seed=2)
     gate_up = rand(MANY, 2 * K, seed=3)
     for n in (2, 3, 7, 8, 13, 32, MANY):
         together, hidden = ops.norm_linear(x[:n], norm, EPS, W), torch.zeros(n, N)
@@ -104,7 +123,7 @@ def test_swiglu_survives_large_gates(ops: Operators) -> None:
     gate = torch.tensor([[-1e4, -200.0, -90.0, -1e-6, 0.0, 90.0, 200.0, 1e4]])
     up, W = torch.ones(1, 8), torch.eye(8)
     got, want = torch.zeros(1, 8), torch.zeros(1, 8)
-    ops.swiglu_linear_add_(got, torch.cat((gate, up), 1), W)
+    ops.swiglu_linear_add_(got, torch.cat((gate, up), 1), ops.packed(W))
     exact.swiglu_linear_add_(want, torch.cat((gate, up), 1), W)
     assert torch.allclose(got, want, rtol=1e-6, atol=1e-30)
 
@@ -224,7 +243,7 @@ def test_many_nodes(ops: Operators) -> None:
     n = 150
     x, W = rand(n, 72), rand(33, 72, dtype=torch.bfloat16)
     q, keys, values = rand(n, 4, 16), rand(2, 400, 16, seed=1), rand(2, 400, 16, seed=2)
-    close(ops.linear(x, W), reference(ops, W.dtype)[0].linear(x, W))
+    close(ops.linear(x, ops.packed(W)), reference(ops, W.dtype)[0].linear(x, W))
     for mask in (None, tree_mask(n)):
         close(attend(ops, q, keys, values, 200, 210, mask), attend(exact, q, keys, values, 200, 210, mask))
 
@@ -232,7 +251,7 @@ def test_many_nodes(ops: Operators) -> None:
 def test_results_repeat_for_any_thread_count(ops: Operators) -> None:
     """Splits are fixed, so one and two threads give the same bits."""
     q, keys, values = rand(3, 6, 32), rand(2, 700, 32, seed=1), rand(2, 700, 32, seed=2)
-    x, W = rand(3, 576), rand(700, 576)
+    x, W = rand(3, 576), ops.packed(rand(700, 576))
     before, seen = torch.get_num_threads(), []
     try:
         for threads in (1, 2):
@@ -279,10 +298,10 @@ def test_operators_run_in_half_precision() -> None:
 
 def test_wrong_sizes_are_refused(ops: Operators) -> None:
     """Sizes that would read or write out of bounds raise instead."""
-    x, W, cache = rand(2, 16), rand(8, 16), rand(2, 10, 8)
+    x, W, cache = rand(2, 16), ops.packed(rand(8, 16)), rand(2, 10, 8)
     bad: list[Callable[[], object]] = [
-        lambda: ops.linear(x, W[:, :8].contiguous()),
-        lambda: ops.linear(x, W.t().contiguous().t()),
+        lambda: ops.linear(x, ops.packed(rand(8, 8))),
+        lambda: ops.packed(rand(8, 16).double()),
         lambda: ops.linear(x, W, rand(7)),
         lambda: ops.linear(x.double(), W),
         lambda: ops.norm_linear(x, rand(15), EPS, W),
@@ -350,7 +369,7 @@ def check_rounds_alike(ops: Operators, rounded: torch.dtype | None = None) -> No
     """
     most, K = 300, 200
     x, W, norm = rand(most, K), rand(48, K, dtype=torch.bfloat16), rand(K, seed=2)
-    gate_up, wide = rand(most, 2 * K, seed=3), W.double().t()
+    gate_up, wide, packed = rand(most, 2 * K, seed=3), W.double().t(), ops.packed(W)
 
     def product(side: Tensor) -> Tensor:
         made: Tensor = ((side if rounded is None else side.to(rounded)).double() @ wide).float()
@@ -360,11 +379,11 @@ def check_rounds_alike(ops: Operators, rounded: torch.dtype | None = None) -> No
     normed, gated = (x * root * norm).float(), F.silu(gate_up[:, :K]) * gate_up[:, K:]
     q, store = rand(most, 4, 16), rand(2, 2, 2 * most, 16, seed=9, dtype=torch.bfloat16)
     for n in (1, 2, 32, 33, 64, most):
-        close(ops.linear(x[:n], W), product(x[:n]))
-        close(ops.norm_linear(x[:n], norm, EPS, W), product(normed[:n]), 2e-5 if rounded is None else 2e-3)
+        close(ops.linear(x[:n], packed), product(x[:n]))
+        close(ops.norm_linear(x[:n], norm, EPS, packed), product(normed[:n]), 2e-5 if rounded is None else 2e-3)
         summed, down = torch.zeros(n, 48), torch.zeros(n, 48)
-        ops.linear_add_(summed, x[:n], W)
-        ops.swiglu_linear_add_(down, gate_up[:n], W)
+        ops.linear_add_(summed, x[:n], packed)
+        ops.swiglu_linear_add_(down, gate_up[:n], packed)
         close(summed, product(x[:n]))
         close(down, product(gated[:n]), 2e-5 if rounded is None else 2e-3)
         seen = plain_attention(q[:n], store[0], store[1], most, most, torch.ones(n, n).tril())

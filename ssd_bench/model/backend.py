@@ -5,7 +5,6 @@ from __future__ import annotations
 import pkgutil
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from importlib import import_module
 
 import torch
@@ -38,7 +37,7 @@ class Backend:
         Raises:
             ConfigError: as `weights.load`.
         """
-        packed = partial(self.kind.packed, arithmetic=self.arithmetic)
+        packed = self.kind.operators(self.arithmetic).packed
         return self.kind(self.arithmetic, load(checkpoint, dtype, devices, packed))
 
 

@@ -67,7 +67,7 @@ class Decoder:
 
     Args:
         arithmetic: of all passes; activations and residual stream have its `activations`.
-        weights: as `packed` made them.
+        weights: as its operators packed them.
 
     Attributes:
         name: of the backend, its choice of `hardware.kernels`.
@@ -99,11 +99,6 @@ class Decoder:
         return decide(device, dtype, cls.name, isa)
 
     @classmethod
-    def packed(cls, weight: Tensor, arithmetic: Arithmetic) -> Tensor:
-        """A matrix [out, in] or a vector as passes read it: matrices as they are, vectors as activations."""
-        return weight if weight.dim() == 2 else weight.to(arithmetic.activations)
-
-    @classmethod
     def operators(cls, arithmetic: Arithmetic) -> Operators:
         return Operators(arithmetic)
 
@@ -127,8 +122,12 @@ class Decoder:
         nodes = what.nodes
         cache.reserve(what.first_row + len(nodes))
         hidden = nodes if nodes.is_floating_point() else self.embed(nodes)
-        place, devices = self._place(what, hidden.device), self.weights.devices
         kept = hidden.new_empty(len(what.taps), *hidden.shape) if what.taps else None
+        return self._through(what, hidden, kept, cache), kept
+
+    def _through(self, what: Pass, hidden: Tensor, kept: Tensor | None, cache: KVCache) -> Tensor:
+        """Streams [n, d] through the sublayers, in place; those at the taps are copied to kept [len(taps), n, d]."""
+        place, devices = self._place(what, hidden.device), self.weights.devices
         waiting = iter(()) if kept is None else zip(what.taps, kept.unbind())
         tap, slot = next(waiting, NO_TAP)
         for i in what.sublayers:
@@ -144,7 +143,7 @@ class Decoder:
         while slot is not None:
             slot.copy_(hidden)
             tap, slot = next(waiting, NO_TAP)
-        return hidden, kept
+        return hidden
 
     def prefill(self, tokens: Tensor, cache: KVCache, taps: Sequence[int] = ()) -> tuple[Tensor, Tensor | None]:
         """Full pass over a prompt into an empty cache, in chunks; commits its rows.
@@ -187,7 +186,7 @@ class Decoder:
         """[n] token ids -> [n, d] residual stream."""
         if self._spread:  # the LM head, which chose them, may be elsewhere
             tokens = tokens.to(self.device)
-        return F.embedding(tokens, self.weights.embedding).to(self.arithmetic.activations)
+        return self._ops.embed(self.weights.embedding, tokens)
 
     def logits(self, hidden: Tensor, tokens: Tensor | None = None, norm: bool = True) -> Tensor:
         """LM head: [n, d] residual stream -> [n, V] float32.
@@ -199,7 +198,7 @@ class Decoder:
         weights, ops = self.weights, self._ops
         if self._spread or hidden.dtype != self.arithmetic.activations:
             hidden = hidden.to(weights.head.device, self.arithmetic.activations)
-        head = weights.head if tokens is None else weights.head.index_select(0, tokens)
+        head = weights.head if tokens is None else ops.select(weights.head, tokens)
         made = ops.norm_linear(hidden, weights.norm, self.arch.eps, head) if norm else ops.linear(hidden, head)
         return made.float()
 
@@ -221,10 +220,11 @@ class Decoder:
         """Ids, their logits and, if asked for, the log of the exponentials' sum; never all [n, V] logits at once."""
         head = self.weights.head
         hidden = hidden.to(head.device)
-        step = len(head) if len(hidden) <= FEW_NODES else HEAD_ROWS
+        size = self.arch.vocab_size
+        step = size if len(hidden) <= FEW_NODES else HEAD_ROWS
         best = hidden.new_full((len(hidden),), float("-inf"), dtype=torch.float32)
         ids, mass = torch.zeros_like(best, dtype=torch.long), best
-        for start in range(0, len(head), step):
+        for start in range(0, size, step):
             rows = head[start : start + step]
             logits = self._ops.norm_linear(hidden, self.weights.norm, self.arch.eps, rows).float()
             top, at = logits.max(-1)
@@ -283,6 +283,4 @@ class Decoder:
 
     def _mlp(self, block: Block, hidden: Tensor) -> None:
         gate_up = self._ops.norm_linear(hidden, block.mlp_norm, self.arch.eps, block.gate_up, block.gate_up_bias)
-        self._ops.swiglu_linear_add_(hidden, gate_up, block.down)
-        if block.down_bias is not None:
-            hidden += block.down_bias
+        self._ops.swiglu_linear_add_(hidden, gate_up, block.down, block.down_bias)

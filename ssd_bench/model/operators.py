@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 import torch.nn.functional as F
@@ -17,6 +17,8 @@ UPCAST_ELEMENTS = 1 << 24  # most weight elements held in float32 at a time
 BRANCH_SCORES = 2**20  # scores of branches held at a time
 QUERY_CHUNK = 512  # nodes per attention call: bounds the [n, T] mask, which SDPA expands to floats
 
+Matrix: TypeAlias = Any
+"""A weight as its operators pack it: with shape, nbytes, device, data_ptr() and slices of rows, as a tensor has them."""
 Part: TypeAlias = tuple[int, int, int, Tensor | None]
 Seen: TypeAlias = list[Part] | Tensor | None
 """Who sees whom in a pass, as the operators that made it read it."""
@@ -72,7 +74,19 @@ class Operators:
     def __init__(self, arithmetic: Arithmetic):
         self.arithmetic = arithmetic
 
-    def linear(self, x: Tensor, W: Tensor, bias: Tensor | None = None) -> Tensor:
+    def packed(self, weight: Tensor) -> Matrix:
+        """A matrix [out, in] or a vector as the other operators read it: matrices as they are, vectors as activations."""
+        return weight if weight.dim() == 2 else weight.to(self.arithmetic.activations)
+
+    def embed(self, W: Matrix, tokens: Tensor) -> Tensor:
+        """Rows of W [V, d] as streams: tokens [n] -> [n, d] in the dtype of the activations."""
+        return F.embedding(tokens, W).to(self.arithmetic.activations)
+
+    def select(self, W: Matrix, rows: Tensor) -> Matrix:
+        """Some rows of a matrix, as one."""
+        return W.index_select(0, rows)
+
+    def linear(self, x: Tensor, W: Matrix, bias: Tensor | None = None) -> Tensor:
         """Linear layer: x [n, K], W [N, K], bias [N] -> [n, N] in the dtype of x."""
         x, bias = self._rounded(x), None if bias is None else bias.to(x.dtype)
         if W.dtype == x.dtype:
@@ -90,18 +104,18 @@ class Operators:
         arithmetic = self.arithmetic
         return side if arithmetic.inputs == arithmetic.activations else side.to(arithmetic.inputs).to(side.dtype)
 
-    def norm_linear(self, x: Tensor, norm_w: Tensor, eps: float, W: Tensor, bias: Tensor | None = None) -> Tensor:
+    def norm_linear(self, x: Tensor, norm_w: Tensor, eps: float, W: Matrix, bias: Tensor | None = None) -> Tensor:
         """Linear layer of the RMS norm of x: x [n, K], norm_w [K], W [N, K], bias [N] -> [n, N]."""
         return self.linear(_rms_norm(x, norm_w, eps), W, bias)
 
-    def linear_add_(self, residual: Tensor, x: Tensor, W: Tensor, bias: Tensor | None = None) -> None:
+    def linear_add_(self, residual: Tensor, x: Tensor, W: Matrix, bias: Tensor | None = None) -> None:
         """Adds a linear layer in place: residual [n, N] += x [n, K] W [N, K] + bias [N]."""
         residual.add_(self.linear(x, W, bias))
 
-    def swiglu_linear_add_(self, residual: Tensor, gate_up: Tensor, W: Tensor) -> None:
-        """Adds the MLP's second half in place: residual [n, N] += W [N, I] (silu(g) * u), gate_up [n, 2I] = g | u."""
+    def swiglu_linear_add_(self, residual: Tensor, gate_up: Tensor, W: Matrix, bias: Tensor | None = None) -> None:
+        """Adds the MLP's second half in place: residual [n, N] += W [N, I] (silu(g) * u) + bias, gate_up [n, 2I] = g | u."""
         gate, up = gate_up.chunk(2, dim=-1)
-        residual.add_(self.linear(F.silu(gate).mul_(up), W))
+        residual.add_(self.linear(F.silu(gate).mul_(up), W, bias))
 
     def rope_append(
         self, qkv: Tensor, cos: Tensor, sin: Tensor, q_norm: Tensor | None, k_norm: Tensor | None, eps: float,

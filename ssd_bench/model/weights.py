@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ssd_bench.errors import ConfigError
+from ssd_bench.model.operators import Matrix
 from ssd_bench.model.rope import frequencies
 from ssd_bench.model.shape import ModelDims, Shape
 
@@ -73,16 +74,16 @@ class Block:
     """Weights of one block; q, k, v and gate, up are one matrix each, [out, in]."""
 
     attn_norm: Tensor
-    qkv: Tensor
+    qkv: Matrix
     qkv_bias: Tensor | None
     q_norm: Tensor | None
     k_norm: Tensor | None
-    out: Tensor
+    out: Matrix
     out_bias: Tensor | None
     mlp_norm: Tensor
-    gate_up: Tensor
+    gate_up: Matrix
     gate_up_bias: Tensor | None
-    down: Tensor
+    down: Matrix
     down_bias: Tensor | None
 
 
@@ -99,9 +100,9 @@ class Weights:
 
     arch: Architecture
     blocks: Sequence[Block]
-    embedding: Tensor
+    embedding: Matrix
     norm: Tensor
-    head: Tensor
+    head: Matrix
     rope: tuple[Tensor, float]
     dtype: torch.dtype
     devices: Sequence[torch.device]
@@ -109,7 +110,7 @@ class Weights:
     @property
     def nbytes(self) -> int:
         """Bytes of all weights, tied ones once."""
-        tensors = [self.embedding, self.norm, self.head]
+        tensors: list[Matrix | Tensor] = [self.embedding, self.norm, self.head]
         tensors += [t for block in self.blocks for t in vars(block).values() if t is not None]
         return sum(nbytes for _, nbytes in {(t.data_ptr(), t.nbytes) for t in tensors})
 
@@ -127,7 +128,7 @@ def architecture(checkpoint: Checkpoint) -> Architecture:
 
 
 def load(
-    checkpoint: Checkpoint, dtype: torch.dtype, devices: Sequence[torch.device], packed: Callable[[Tensor], Tensor]
+    checkpoint: Checkpoint, dtype: torch.dtype, devices: Sequence[torch.device], packed: Callable[[Tensor], Matrix]
 ) -> Weights:
     """Read a checkpoint block by block, blocks spread evenly over `devices` in order.
 
@@ -143,7 +144,7 @@ def load(
     # the largest tensors first, while little else is in memory
     embedding = packed(_take(checkpoint, [EMBEDDING], dtype)[EMBEDDING].to(placement[0]))
     if arch.tied:
-        head = embedding.to(placement[-1])
+        head = embedding if placement[-1] == placement[0] else embedding.to(placement[-1])
     else:
         head = packed(_take(checkpoint, [HEAD], dtype)[HEAD].to(placement[-1]))
     norm = packed(_take(checkpoint, [NORM], dtype)[NORM].to(placement[-1]))
@@ -170,17 +171,17 @@ def _take(checkpoint: Checkpoint, names: list[str], dtype: torch.dtype) -> dict[
 
 def _load_block(
     checkpoint: Checkpoint, index: int, arch: Architecture, dtype: torch.dtype, device: torch.device,
-    packed: Callable[[Tensor], Tensor],
+    packed: Callable[[Tensor], Matrix],
 ) -> Block:  # fmt: skip
     prefix = f"model.layers.{index}."
     tensors = _take(checkpoint, _block_tensors(checkpoint, index, arch.family), dtype)
 
-    def optional(kind: str, *names: str) -> Tensor | None:
+    def optional(kind: str, *names: str) -> Matrix | None:
         """The named parts, one after the other, as one tensor; None where there are none."""
         parts = [tensors[name].to(device) for one in names if (name := f"{prefix}{one}.{kind}") in tensors]
         return packed(parts[0] if len(parts) == 1 else torch.cat(parts)) if parts else None
 
-    def weight(*names: str) -> Tensor:
+    def weight(*names: str) -> Matrix:
         made = optional("weight", *names)
         assert made is not None, "what a block needs was taken"
         return made

@@ -11,8 +11,10 @@ from torch import Tensor
 
 from ssd_bench.model.arithmetic import Arithmetic, Level, resolve, with_code
 from ssd_bench.model.backends.cpu.build import BuildError, load_extension
-from ssd_bench.model.decoder import Decoder
-from ssd_bench.model.operators import Operators, Seen
+from ssd_bench.model.decoder import Decoder, Pass
+from ssd_bench.model.kv_cache import KVCache
+from ssd_bench.model.operators import Matrix, Operators, Seen
+from ssd_bench.model.weights import Weights
 
 COMPILED = (
     "norm_linear", "linear", "linear_add_", "swiglu_linear_add_", "rope_append", "attend", "attend_branches",
@@ -32,6 +34,18 @@ class NativeOperators(Operators):
         super().__init__(arithmetic)
         for name in COMPILED:
             setattr(self, name, getattr(module, name))
+        self._pack = module.Matrix
+
+    def packed(self, weight: Tensor) -> Matrix:
+        """Matrices in tiles, in the order in which products read them; vectors as activations."""
+        return self._pack(weight.contiguous()) if weight.dim() == 2 else super().packed(weight)
+
+    def embed(self, W: Matrix, tokens: Tensor) -> Tensor:
+        made: Tensor = W.floats(tokens)
+        return made
+
+    def select(self, W: Matrix, rows: Tensor) -> Matrix:
+        return W.select(rows)
 
     def seen(self, n: int, prefix_len: int, mask: Tensor | None, device: torch.device) -> Seen:
         """The mask itself; a chain needs none."""
@@ -45,6 +59,13 @@ class NativeDecoder(Decoder):
     rank: ClassVar[int] = 1
     device_types: ClassVar[tuple[str, ...]] = ("cpu",)
 
+    def __init__(self, arithmetic: Arithmetic, weights: Weights):
+        super().__init__(arithmetic, weights)
+        arch = weights.arch
+        self._blocks = extension(arithmetic).Blocks(arch.n_heads, arch.n_kv_heads, arch.head_dim, arch.eps)
+        for block in weights.blocks:
+            self._blocks.append(**vars(block))
+
     @classmethod
     def problem(cls, dtype: torch.dtype, isa: str) -> str:
         if dtype not in DTYPES:
@@ -55,6 +76,15 @@ class NativeDecoder(Decoder):
     @classmethod
     def operators(cls, arithmetic: Arithmetic) -> Operators:
         return _operators(arithmetic)
+
+    def _through(self, what: Pass, hidden: Tensor, kept: Tensor | None, cache: KVCache) -> Tensor:
+        """All sublayers in one call."""
+        place = self._place(what, hidden.device)
+        self._blocks.run(
+            hidden, what.sublayers, what.prefix_len, place.row, place.cos, place.sin, place.seen, what.taps, kept,
+            cache.keys, cache.values,
+        )  # fmt: skip
+        return hidden
 
 
 BACKEND = NativeDecoder

@@ -4,9 +4,11 @@
 #include <limits>
 
 #include "simd.h"
+#include "team.h"
 
 namespace ssd {
 
+constexpr int UNIT = 2 * VL;                                     // columns of keys transposed at a time
 constexpr int kBlock = 64;                                       // cache rows converted and scored at a time
 constexpr int kQueries = kManyRegisters ? 6 : 2;                 // queries of one register tile
 constexpr int kScored = kBlock / VL < 4 ? kBlock / VL : 4;       // vectors of cache rows in the score tile
@@ -258,7 +260,7 @@ void attend_range(const Attention<T>& a, int64_t head, int64_t begin, int64_t en
   const int64_t tiles = ceil_div(queries, kQueries);
   q.resize(queries);
   const bool copy = padded != a.D || (sizeof(T) < sizeof(float) && queries > 2 * kQueries);
-  float* kT = scratch.get((copy ? 2 : 1) * padded * kBlock);
+  float* kT = scratch.get<float>((copy ? 2 : 1) * padded * kBlock);
   float* copied = copy ? kT + padded * kBlock : nullptr;
   for (int64_t i = 0; i < queries; i++) q[i] = a.query(head, i);
   const T *k = a.k + head * a.k_head, *v = a.v + head * a.v_head;
@@ -313,16 +315,17 @@ void write(const Attention<T>& a, int64_t head, int64_t i, const float* state, f
 
 // A task is one kv head's queries and one chunk of rows; the chunks' states are folded in their order.
 template <class T>
-void attend_group(const Attention<T>& a, float* out) {
-  static thread_local Scratch scratch;
+void attend_group(Member& member, const Attention<T>& a, float* states, float* out) {
   const int64_t chunks = a.chunks(), queries = a.queries(), stride = a.state_size(), size = queries * stride;
-  float* states = scratch.get(a.Hkv * chunks * size);
-  run_tasks(a.Hkv * chunks, a.rows() * queries * a.Hkv * a.D >= kSerialWork, [&](int64_t t) {
+  member.each(a.Hkv * chunks, [&](int64_t t) {
     const int64_t head = t / chunks, begin = t % chunks * kChunk;
-    clear(a, states + t * size);
-    attend_range(a, head, begin, std::min(a.rows(), begin + kChunk), states + t * size);
+    float* state = states + t * size;
+    clear(a, state);
+    attend_range(a, head, begin, std::min(a.rows(), begin + kChunk), state);
+    for (int64_t i = 0; chunks == 1 && i < queries; i++) write(a, head, i, state + i * stride, out);
   });
-  run_tasks(a.Hkv * a.n, size * a.Hkv * chunks >= 65536, [&](int64_t t) {
+  if (chunks == 1) return;
+  member.each(a.Hkv * a.n, [&](int64_t t) {
     const int64_t head = t / a.n, first = t % a.n * a.G;
     for (int64_t i = first; i < first + a.G; i++) {
       float* state = states + head * chunks * size + i * stride;
@@ -332,33 +335,44 @@ void attend_group(const Attention<T>& a, float* out) {
   });
 }
 
+// Nodes that are attended at a time: as many as their states have room for; they read the rows once.
 template <class T>
-void attend(const Attention<T>& a, float* out) {
-  // As many nodes at a time as their states have room for; they read the rows once.
-  const int64_t room = kStates / (a.Hkv * a.chunks() * a.state_size() * a.G);
-  const int64_t most = std::max<int64_t>(1, std::min(room, kGroup / a.G)), groups = ceil_div(a.n, most);
+int64_t nodes_at_a_time(const Attention<T>& a) {
+  const int64_t held = kStates / (a.Hkv * a.chunks() * a.state_size() * a.G);
+  return std::max<int64_t>(1, std::min({held, kGroup / a.G, a.n}));
+}
+
+// Floats of the `states` of `attend`.
+template <class T>
+int64_t states_size(const Attention<T>& a) {
+  return a.Hkv * a.chunks() * nodes_at_a_time(a) * a.G * a.state_size();
+}
+
+template <class T>
+void attend(Member& member, const Attention<T>& a, float* states, float* out) {
+  const int64_t groups = ceil_div(a.n, nodes_at_a_time(a));
   for (int64_t g = 0; g < groups; g++) {
     const int64_t begin = a.n * g / groups, count = a.n * (g + 1) / groups - begin;
-    attend_group(a.group(begin, count), out + begin * a.Hkv * a.G * a.D);
+    attend_group(member, a.group(begin, count), states, out + begin * a.Hkv * a.G * a.D);
   }
 }
 
 // B = n / r branches of r nodes each: all see the prefix, none sees another. A task is one kv head's queries of some
 // branches, so that the prefix is converted once for them; the block in which it ends each branch reads for itself.
 template <class T>
-void attend_branches(const Attention<T>& a, int64_t r, float* out) {
+void attend_branches(Member& member, const Attention<T>& a, int64_t r, float* out) {
   const int64_t branches = a.n / r, parts = ceil_div(kFewTasks, a.Hkv);  // per kv head, at least, to share them out
   const int64_t size = std::max<int64_t>(1, std::min(kGroup / (r * a.G), ceil_div(branches, parts)));
   const int64_t groups = ceil_div(branches, size), node = a.Hkv * a.G * a.D, stride = a.state_size();
   const int64_t shared = a.prefix / kBlock * kBlock, end = a.prefix + r;
-  run_tasks(a.Hkv * groups, true, [&](int64_t t) {
+  member.each(a.Hkv * groups, [&](int64_t t) {
     static thread_local Scratch scratch;
     const int64_t head = t / groups, begin = t % groups * size, count = std::min(size, branches - begin);
     Attention<T> all = a;
     all.q = a.q + begin * r * node;
     all.n = count * r;
     const int64_t floats = all.queries() * stride;
-    float *states = scratch.get(2 * floats), *chunk = states + floats;
+    float *states = scratch.get<float>(2 * floats), *chunk = states + floats;
     for (int64_t from = 0; from < end; from += kChunk) {
       float* into = from ? chunk : states;
       const int64_t to = std::min(end, from + kChunk);

@@ -19,7 +19,7 @@ from ssd_bench.model.arithmetic import Level
 
 HERE = Path(__file__).parent
 SOURCES = [HERE / "cpu.cpp"]
-HEADERS = [HERE / "simd.h", HERE / "linear.h", HERE / "attend.h", HERE / "limits.h"]
+HEADERS = sorted(HERE.glob("*.h"))
 # OpenMP is for at::parallel_for; without the linker flag its symbols come from the runtime torch has already loaded,
 # never from a second one. -ffast-math is left out: it would flush denormals in the whole process.
 CFLAGS = ["-O3", "-fopenmp", "-ffp-contract=fast", "-fvisibility=hidden", "-Wno-psabi"]

@@ -3,12 +3,14 @@
 #include <ATen/core/Tensor.h>
 #include <torch/csrc/utils/pybind.h>
 
+#include <algorithm>
 #include <cmath>
 #include <optional>
+#include <vector>
 
-#include "attend.h"
 #include "limits.h"
-#include "linear.h"
+#include "matrix.h"
+#include "pass.h"
 
 namespace {
 
@@ -36,8 +38,8 @@ const float* vector_or_null(const OptTensor& t, const char* name, int64_t size) 
 
 // Calls f with a typed null pointer for the dtype.
 template <class F>
-void with_type(const Tensor& t, const char* name, const F& f) {
-  switch (t.scalar_type()) {
+void with_type(at::ScalarType dtype, const char* name, const F& f) {
+  switch (dtype) {
     case at::kFloat: return f(static_cast<float*>(nullptr));
     case at::kBFloat16: return f(static_cast<bf16*>(nullptr));
     case at::kHalf: return f(static_cast<f16*>(nullptr));
@@ -45,17 +47,91 @@ void with_type(const Tensor& t, const char* name, const F& f) {
   }
 }
 
+// A matrix of weights, packed once; parts of it share its memory.
+class Matrix {
+ public:
+  // Packs W [rows, width].
+  explicit Matrix(const Tensor& W) : dtype_(W.scalar_type()), rows_(W.size(0)), width_(W.size(1)) {
+    TORCH_CHECK(W.device().is_cpu() && W.is_contiguous() && W.dim() == 2 && W.numel() > 0,
+                "a matrix must be a contiguous CPU tensor [rows, width]");
+    with_type(dtype_, "a matrix", [&](auto* type) {
+      using T = std::remove_pointer_t<decltype(type)>;
+      part_ = ssd::take_part(nbytes());
+      const T* from = W.const_data_ptr<T>();
+      const auto to = packed<T>();
+      ssd::share_out(to.panels(), W.numel() >= ssd::kSerialWork, [&](int64_t p) {
+        const int64_t first = p * ssd::kPanel;
+        ssd::pack_panel(from + first * width_, std::min<int64_t>(ssd::kPanel, rows_ - first), width_,
+                        const_cast<T*>(to.panel(p)));
+      });
+    });
+  }
+
+  template <class T>
+  ssd::Packed<T> packed() const {
+    return {reinterpret_cast<const T*>(part_.data), rows_, width_};
+  }
+
+  // Rows [begin, end), which start a panel.
+  Matrix slice(int64_t begin, int64_t end) const {
+    end = std::min(end, rows_);
+    TORCH_CHECK(0 <= begin && begin < end && begin % ssd::kPanel == 0, "rows must begin at a multiple of ", ssd::kPanel);
+    Matrix part = *this;
+    part.rows_ = end - begin;
+    part.part_.data += begin / ssd::kPanel * (nbytes() / ssd::ceil_div(rows_, ssd::kPanel));
+    return part;
+  }
+
+  // Rows as floats [ids, width].
+  Tensor floats(const Tensor& ids) const {
+    TORCH_CHECK(ids.device().is_cpu() && ids.scalar_type() == at::kLong && ids.dim() == 1 && ids.is_contiguous(),
+                "ids must be a contiguous int64 CPU tensor with 1 dimension");
+    const int64_t n = ids.size(0), *id = ids.const_data_ptr<int64_t>();
+    Tensor out = new_floats({n, width_});
+    float* to = out.mutable_data_ptr<float>();
+    for (int64_t i = 0; i < n; i++)
+      TORCH_CHECK_INDEX(0 <= id[i] && id[i] < rows_, "id ", id[i], " is not one of ", rows_, " rows");
+    with_type(dtype_, "a matrix", [&](auto* type) {
+      const auto W = packed<std::remove_pointer_t<decltype(type)>>();
+      ssd::share_out(n, n * width_ >= ssd::kSerialWork, [&](int64_t i) { ssd::unpack_row(W, id[i], to + i * width_); });
+    });
+    return out;
+  }
+
+  // Some rows as a matrix of their own.
+  Matrix select(const Tensor& ids) const { return Matrix(floats(ids).to(dtype_)); }
+
+  // Bytes of its tiles, padding included.
+  int64_t nbytes() const {
+    return ssd::ceil_div(rows_, ssd::kPanel) * ssd::ceil_div(width_, ssd::kDepth) * ssd::kTile *
+           static_cast<int64_t>(c10::elementSize(dtype_));
+  }
+  at::ScalarType dtype() const { return dtype_; }
+  int64_t rows() const { return rows_; }
+  int64_t width() const { return width_; }
+  int64_t address() const { return reinterpret_cast<int64_t>(part_.data); }
+
+ private:
+  at::ScalarType dtype_;
+  int64_t rows_, width_;
+  ssd::Part part_;
+};
+
 // Multiplies rows that fill(node, target) writes, K long, by W into out [n, N].
 template <class Fill>
-void product(const Tensor& W, const OptTensor& bias, int64_t n, int64_t K, const Tensor& out, bool add, const Fill& fill) {
-  TORCH_CHECK(W.device().is_cpu() && W.is_contiguous() && W.dim() == 2 && W.size(1) == K,
-              "weight must be a contiguous [N, ", K, "] CPU tensor");
-  const int64_t N = W.size(0);
+void product(const Matrix& W, const OptTensor& bias, int64_t n, int64_t K, const Tensor& out, bool add, const Fill& fill) {
+  TORCH_CHECK(W.width() == K, "weight must be [N, ", K, "]");
+  const int64_t N = W.rows();
   TORCH_CHECK(out.size(0) == n && out.size(1) == N, "residual must be [", n, ", ", N, "]");
   const ssd::Output target{out.mutable_data_ptr<float>(), N, vector_or_null(bias, "bias", N), add};
-  with_type(W, "weight", [&](auto* type) {
+  if (n == 0) return;
+  with_type(W.dtype(), "weight", [&](auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;
-    ssd::prepare_and_multiply<T>(W.const_data_ptr<T>(), N, K, n, target, fill);
+    static thread_local ssd::Scratch scratch;
+    auto* shared = scratch.get<ssd::Node<T>>(ssd::prepared_size<T>(n, K));
+    ssd::with_team(N * K * n >= ssd::kSerialWork, [&](ssd::Member& member) {
+      ssd::multiply<T>(member, W.packed<T>(), ssd::prepare<T>(member, n, K, shared, fill), n, target, {});
+    });
   });
 }
 
@@ -65,43 +141,38 @@ auto copy_rows(const Tensor& x) {
   return [=](int64_t i, float* row) { std::memcpy(row, data + i * K, K * sizeof(float)); };
 }
 
-Tensor result(const Tensor& x, const Tensor& W) {
-  TORCH_CHECK(W.dim() == 2, "weight must have 2 dimensions");
-  return new_floats({x.size(0), W.size(0)});
-}
-
-Tensor norm_linear(const Tensor& x, const Tensor& norm_w, double eps, const Tensor& W, const OptTensor& bias) {
+Tensor norm_linear(const Tensor& x, const Tensor& norm_w, double eps, const Matrix& W, const OptTensor& bias) {
   check_float(x, "x", 2);
   const int64_t K = x.size(1);
   const float* data = x.const_data_ptr<float>();
   const float* weight = vector_or_null(norm_w, "norm_w", K);
-  Tensor out = result(x, W);
+  Tensor out = new_floats({x.size(0), W.rows()});
   product(W, bias, x.size(0), K, out, false, [=](int64_t i, float* row) {
     ssd::rms_norm(data + i * K, weight, static_cast<float>(eps), K, row);
   });
   return out;
 }
 
-Tensor linear(const Tensor& x, const Tensor& W, const OptTensor& bias) {
+Tensor linear(const Tensor& x, const Matrix& W, const OptTensor& bias) {
   check_float(x, "x", 2);
-  Tensor out = result(x, W);
+  Tensor out = new_floats({x.size(0), W.rows()});
   product(W, bias, x.size(0), x.size(1), out, false, copy_rows(x));
   return out;
 }
 
-void linear_add_(const Tensor& residual, const Tensor& x, const Tensor& W, const OptTensor& bias) {
+void linear_add_(const Tensor& residual, const Tensor& x, const Matrix& W, const OptTensor& bias) {
   check_float(residual, "residual", 2);
   check_float(x, "x", 2);
   product(W, bias, x.size(0), x.size(1), residual, true, copy_rows(x));
 }
 
-void swiglu_linear_add_(const Tensor& residual, const Tensor& gate_up, const Tensor& W) {
+void swiglu_linear_add_(const Tensor& residual, const Tensor& gate_up, const Matrix& W, const OptTensor& bias) {
   check_float(residual, "residual", 2);
   check_float(gate_up, "gate_up", 2);
   const int64_t I = gate_up.size(1) / 2;
   TORCH_CHECK(gate_up.size(1) == 2 * I, "gate_up must have an even number of columns");
   const float* data = gate_up.const_data_ptr<float>();
-  product(W, std::nullopt, gate_up.size(0), I, residual, true, [=](int64_t i, float* row) {
+  product(W, bias, gate_up.size(0), I, residual, true, [=](int64_t i, float* row) {
     ssd::swiglu(data + i * 2 * I, data + i * 2 * I + I, I, row);
   });
 }
@@ -115,19 +186,18 @@ void check_cache(const Tensor& keys, const Tensor& values, int64_t D) {
               "keys and values must have one shape and dtype");
 }
 
-// x [D] of one head: optional RMS norm, then rotate_half RoPE, into out.
-void norm_and_rotate(const float* x, const float* norm, float eps, const float* cos, const float* sin, int64_t D,
-                     float* tmp, float* out) {
-  if (norm) {
-    ssd::rms_norm(x, norm, eps, D, tmp);
-    x = tmp;
-  }
-  const int64_t half = D / 2;
-  for (int64_t d = 0; d < half; d++) {
-    const float a = x[d], b = x[d + half];
-    out[d] = a * cos[d] - b * sin[d];
-    out[d + half] = b * cos[d + half] + a * sin[d + half];
-  }
+// A cache's rows, of which [0, rows) must be there.
+template <class T>
+ssd::CacheRows<T> cache_rows(const Tensor& keys, const Tensor& values) {
+  return {keys.mutable_data_ptr<T>(), values.mutable_data_ptr<T>(), keys.stride(0), values.stride(0)};
+}
+
+const uint8_t* mask_or_null(const OptTensor& mask, int64_t n) {
+  if (!mask.has_value() || !mask->defined()) return nullptr;
+  TORCH_CHECK(mask->device().is_cpu() && (mask->scalar_type() == at::kBool || mask->scalar_type() == at::kByte) &&
+                  mask->is_contiguous() && mask->dim() == 2 && mask->size(0) == n && mask->size(1) == n,
+              "mask must be a contiguous bool or uint8 [n, n] CPU tensor");
+  return static_cast<const uint8_t*>(mask->const_data_ptr());
 }
 
 Tensor rope_append(const Tensor& qkv, const Tensor& cos, const Tensor& sin, const OptTensor& q_norm,
@@ -141,28 +211,14 @@ Tensor rope_append(const Tensor& qkv, const Tensor& cos, const Tensor& sin, cons
   const int64_t Hq = qkv.size(1) / D - 2 * Hkv;
   TORCH_CHECK(Hq > 0 && qkv.size(1) == (Hq + 2 * Hkv) * D, "qkv must be [n, (Hq + 2 Hkv) * D]");
   TORCH_CHECK(row >= 0 && row + n <= keys.size(1), "cache rows [row, row + n) must exist");
-  const float *qn = vector_or_null(q_norm, "q_norm", D), *kn = vector_or_null(k_norm, "k_norm", D);
+  const ssd::Heads heads{Hq, Hkv, D, static_cast<float>(eps), vector_or_null(q_norm, "q_norm", D),
+                         vector_or_null(k_norm, "k_norm", D)};
   Tensor q = new_floats({n, Hq, D});
-  float* q_out = q.mutable_data_ptr<float>();
-  with_type(keys, "keys", [&](auto* type) {
+  with_type(keys.scalar_type(), "keys", [&](auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;
-    T *k_data = keys.mutable_data_ptr<T>(), *v_data = values.mutable_data_ptr<T>();
-    ssd::run_tasks(n, qkv.numel() >= ssd::kSerialFill, [&](int64_t i) {
-      static thread_local ssd::Scratch scratch;
-      float *tmp = scratch.get(2 * D), *rotated = tmp + D;
-      const float* x = qkv.const_data_ptr<float>() + i * qkv.size(1);
-      const float *c = cos.const_data_ptr<float>() + i * D, *s = sin.const_data_ptr<float>() + i * D;
-      for (int64_t h = 0; h < Hq; h++, x += D)
-        norm_and_rotate(x, qn, static_cast<float>(eps), c, s, D, tmp, q_out + (i * Hq + h) * D);
-      for (int64_t h = 0; h < Hkv; h++, x += D) {
-        norm_and_rotate(x, kn, static_cast<float>(eps), c, s, D, tmp, rotated);
-        T* k = k_data + h * keys.stride(0) + (row + i) * D;
-        for (int64_t d = 0; d < D; d++) k[d] = static_cast<T>(rotated[d]);
-      }
-      for (int64_t h = 0; h < Hkv; h++, x += D) {
-        T* v = v_data + h * values.stride(0) + (row + i) * D;
-        for (int64_t d = 0; d < D; d++) v[d] = static_cast<T>(x[d]);
-      }
+    ssd::with_team(qkv.numel() >= ssd::kSerialFill, [&](ssd::Member& member) {
+      ssd::rope_append<T>(member, heads, qkv.const_data_ptr<float>(), cos.const_data_ptr<float>(),
+                          sin.const_data_ptr<float>(), n, cache_rows<T>(keys, values), row, q.mutable_data_ptr<float>());
     });
   });
   return q;
@@ -177,21 +233,18 @@ Tensor attend(const Tensor& q, const Tensor& keys, const Tensor& values, int64_t
   TORCH_CHECK(Hkv > 0 && Hq % Hkv == 0, "the query heads must be a multiple of the kv heads");
   TORCH_CHECK(0 <= prefix_len && prefix_len <= row && row + n <= keys.size(1),
               "0 <= prefix_len <= row and row + n <= cache rows must hold");
-  const uint8_t* m = nullptr;
-  if (mask.has_value() && mask->defined()) {
-    TORCH_CHECK(mask->device().is_cpu() && (mask->scalar_type() == at::kBool || mask->scalar_type() == at::kByte) &&
-                    mask->is_contiguous() && mask->dim() == 2 && mask->size(0) == n && mask->size(1) == n,
-                "mask must be a contiguous bool or uint8 [n, n] CPU tensor");
-    m = static_cast<const uint8_t*>(mask->const_data_ptr());
-  }
+  const uint8_t* m = mask_or_null(mask, n);
+  const ssd::Heads heads{Hq, Hkv, D, 0.0f, nullptr, nullptr};
   Tensor out = new_floats({n, Hq * D});
-  with_type(keys, "keys", [&](auto* type) {
+  if (n == 0) return out;
+  with_type(keys.scalar_type(), "keys", [&](auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;
-    const T *k = keys.const_data_ptr<T>(), *v = values.const_data_ptr<T>();
-    const ssd::Attention<T> a{q.const_data_ptr<float>(), k, v, keys.stride(0), values.stride(0), k + row * D,
-                              v + row * D, keys.stride(0), values.stride(0), m, n, n, Hq / Hkv, Hkv, D, prefix_len, 0,
-                              n, 1.0f / std::sqrt(static_cast<float>(D))};
-    ssd::attend<T>(a, out.mutable_data_ptr<float>());
+    static thread_local ssd::Scratch scratch;
+    const auto a = ssd::attention_of(heads, q.const_data_ptr<float>(), cache_rows<T>(keys, values), prefix_len, row, m, n);
+    float* states = scratch.get<float>(ssd::states_size(a));
+    ssd::with_team(a.rows() * q.numel() >= ssd::kSerialWork, [&](ssd::Member& member) {
+      ssd::attend<T>(member, a, states, out.mutable_data_ptr<float>());
+    });
   });
   return out;
 }
@@ -210,16 +263,129 @@ Tensor attend_branches(const Tensor& q, const Tensor& keys, const Tensor& values
               "own keys and values must be contiguous [Hkv, n, D], of the cache's dtype");
   Tensor out = new_floats({n, Hq * D});
   if (n == 0) return out;
-  with_type(keys, "keys", [&](auto* type) {
+  with_type(keys.scalar_type(), "keys", [&](auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;
     const ssd::Attention<T> a{q.const_data_ptr<float>(), keys.const_data_ptr<T>(), values.const_data_ptr<T>(),
                               keys.stride(0), values.stride(0), own_keys.const_data_ptr<T>(),
                               own_values.const_data_ptr<T>(), n * D, n * D, nullptr, 0, n, Hq / Hkv, Hkv, D,
                               prefix_len, 0, n / branches, 1.0f / std::sqrt(static_cast<float>(D))};
-    ssd::attend_branches<T>(a, n / branches, out.mutable_data_ptr<float>());
+    ssd::with_team(true, [&](ssd::Member& member) {
+      ssd::attend_branches<T>(member, a, n / branches, out.mutable_data_ptr<float>());
+    });
   });
   return out;
 }
+
+// All blocks of a model, which run passes.
+class Blocks {
+ public:
+  struct Weights {
+    Tensor attn_norm;
+    Matrix qkv;
+    OptTensor qkv_bias, q_norm, k_norm;
+    Matrix out;
+    OptTensor out_bias;
+    Tensor mlp_norm;
+    Matrix gate_up;
+    OptTensor gate_up_bias;
+    Matrix down;
+    OptTensor down_bias;
+  };
+
+  Blocks(int64_t q_heads, int64_t kv_heads, int64_t head_dim, double eps)
+      : heads_{q_heads, kv_heads, head_dim, static_cast<float>(eps), nullptr, nullptr} {
+    TORCH_CHECK(kv_heads > 0 && q_heads % kv_heads == 0, "the query heads must be a multiple of the kv heads");
+    TORCH_CHECK(head_dim % 2 == 0, "heads must have an even number of dimensions");
+  }
+
+  void append(Tensor attn_norm, Matrix qkv, OptTensor qkv_bias, OptTensor q_norm, OptTensor k_norm, Matrix out,
+              OptTensor out_bias, Tensor mlp_norm, Matrix gate_up, OptTensor gate_up_bias, Matrix down,
+              OptTensor down_bias) {
+    const int64_t d = qkv.width(), columns = heads_.Hq * heads_.D;
+    TORCH_CHECK(qkv.rows() == heads_.columns() && out.width() == columns && out.rows() == d && gate_up.width() == d &&
+                    gate_up.rows() == 2 * down.width() && down.rows() == d,
+                "the matrices of a block do not fit together");
+    if (!blocks_.empty())
+      TORCH_CHECK(d == blocks_[0].qkv.width() && down.width() == blocks_[0].down.width() &&
+                      qkv.dtype() == blocks_[0].qkv.dtype(),
+                  "blocks must have one size and dtype");
+    for (const Matrix* one : {&out, &gate_up, &down})
+      TORCH_CHECK(one->dtype() == qkv.dtype(), "the matrices of a block must have one dtype");
+    vector_or_null(attn_norm, "attn_norm", d);
+    vector_or_null(qkv_bias, "qkv_bias", qkv.rows());
+    vector_or_null(q_norm, "q_norm", heads_.D);
+    vector_or_null(k_norm, "k_norm", heads_.D);
+    vector_or_null(out_bias, "out_bias", d);
+    vector_or_null(mlp_norm, "mlp_norm", d);
+    vector_or_null(gate_up_bias, "gate_up_bias", gate_up.rows());
+    vector_or_null(down_bias, "down_bias", d);
+    blocks_.push_back({attn_norm, qkv, qkv_bias, q_norm, k_norm, out, out_bias, mlp_norm, gate_up, gate_up_bias, down,
+                       down_bias});
+  }
+
+  // Runs sublayers over streams [n, d], in place; the stream before each tap is copied to kept [taps, n, d].
+  void run(const Tensor& hidden, const std::vector<int64_t>& sublayers, int64_t prefix_len, int64_t row,
+           const Tensor& cos, const Tensor& sin, const OptTensor& mask, const std::vector<int64_t>& taps,
+           const OptTensor& kept, const std::vector<Tensor>& keys, const std::vector<Tensor>& values) const {
+    check_float(hidden, "hidden", 2);
+    check_float(cos, "cos", 2);
+    check_float(sin, "sin", 2);
+    const int64_t n = hidden.size(0), d = hidden.size(1), L = blocks_.size(), D = heads_.D;
+    TORCH_CHECK(L > 0 && d == blocks_[0].qkv.width(), "streams must have the width of the blocks");
+    TORCH_CHECK(cos.size(0) == n && sin.size(0) == n && cos.size(1) == D && sin.size(1) == D, "cos, sin must be [n, D]");
+    TORCH_CHECK(static_cast<int64_t>(keys.size()) == L && static_cast<int64_t>(values.size()) == L,
+                "there must be keys and values of every block");
+    TORCH_CHECK(0 <= prefix_len && prefix_len <= row, "0 <= prefix_len <= row must hold");
+    TORCH_CHECK(taps.empty() || (kept.has_value() && kept->defined()), "taps need a place to be kept");
+    float* places = nullptr;
+    if (!taps.empty()) {
+      check_float(*kept, "kept", 3);
+      TORCH_CHECK(kept->size(0) == static_cast<int64_t>(taps.size()) && kept->size(1) == n && kept->size(2) == d,
+                  "kept must be [taps, n, d]");
+      places = kept->mutable_data_ptr<float>();
+    }
+    const uint8_t* visible = mask_or_null(mask, n);
+    for (const int64_t i : sublayers) {
+      TORCH_CHECK(0 <= i && i < 2 * L, "sublayer ", i, " is not one of ", 2 * L);
+      if (i % 2) continue;
+      const Tensor &k = keys[i / 2], &v = values[i / 2];
+      check_cache(k, v, D);
+      TORCH_CHECK(k.size(0) == heads_.Hkv && row + n <= k.size(1) && k.scalar_type() == blocks_[0].qkv.dtype(),
+                  "cache rows [row, row + n) must exist, in the dtype of the weights");
+    }
+    std::vector<int64_t> before(taps.size());
+    for (size_t t = 0; t < taps.size(); t++)
+      before[t] = std::lower_bound(sublayers.begin(), sublayers.end(), taps[t]) - sublayers.begin();
+    if (n == 0) return;
+    with_type(blocks_[0].qkv.dtype(), "weights", [&](auto* type) {
+      using T = std::remove_pointer_t<decltype(type)>;
+      std::vector<ssd::Block<T>> blocks;
+      std::vector<ssd::Sublayer<T>> steps;
+      blocks.reserve(L);
+      steps.reserve(sublayers.size());
+      for (const Weights& w : blocks_) blocks.push_back(of<T>(w));
+      for (const int64_t i : sublayers)
+        steps.push_back({&blocks[i / 2], i % 2 == 1,
+                         i % 2 ? ssd::CacheRows<T>{} : cache_rows<T>(keys[i / 2], values[i / 2])});
+      ssd::run_pass<T>({steps, before, hidden.mutable_data_ptr<float>(), places, cos.const_data_ptr<float>(),
+                        sin.const_data_ptr<float>(), visible, n, d, prefix_len, row, heads_, blocks_[0].down.width()});
+    });
+  }
+
+ private:
+  static const float* pointer(const OptTensor& t) {
+    return t.has_value() && t->defined() ? t->const_data_ptr<float>() : nullptr;
+  }
+  template <class T>
+  static ssd::Block<T> of(const Weights& w) {
+    return {w.attn_norm.const_data_ptr<float>(), {w.qkv.packed<T>(), pointer(w.qkv_bias)}, pointer(w.q_norm),
+            pointer(w.k_norm), {w.out.packed<T>(), pointer(w.out_bias)}, w.mlp_norm.const_data_ptr<float>(),
+            {w.gate_up.packed<T>(), pointer(w.gate_up_bias)}, {w.down.packed<T>(), pointer(w.down_bias)}};
+  }
+
+  ssd::Heads heads_;
+  std::vector<Weights> blocks_;
+};
 
 }  // namespace
 
@@ -227,10 +393,34 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   using py::arg;
   const auto no_bias = arg("bias") = py::none();
   const py::call_guard<py::gil_scoped_release> released;
+  TORCH_CHECK(ssd::tiles_given(), "the system does not let this process use the CPU's matrix unit");
+  py::class_<Matrix>(m, "Matrix")
+      .def(py::init<const Tensor&>(), arg("W"))
+      .def("__getitem__",
+           [](const Matrix& W, const py::slice& rows) {
+             size_t begin, end, step, count;
+             if (!rows.compute(W.rows(), &begin, &end, &step, &count)) throw py::error_already_set();
+             TORCH_CHECK(step == 1, "rows must be side by side");
+             return W.slice(begin, end);
+           })
+      .def("floats", &Matrix::floats, released, arg("ids"))
+      .def("select", &Matrix::select, released, arg("ids"))
+      .def("data_ptr", &Matrix::address)
+      .def_property_readonly("nbytes", &Matrix::nbytes)
+      .def_property_readonly("shape", [](const Matrix& W) { return py::make_tuple(W.rows(), W.width()); })
+      .def_property_readonly("device", [](const Matrix&) { return at::Device(at::kCPU); });
+  py::class_<Blocks>(m, "Blocks")
+      .def(py::init<int64_t, int64_t, int64_t, double>(), arg("q_heads"), arg("kv_heads"), arg("head_dim"), arg("eps"))
+      .def("append", &Blocks::append, arg("attn_norm"), arg("qkv"), arg("qkv_bias"), arg("q_norm"), arg("k_norm"),
+           arg("out"), arg("out_bias"), arg("mlp_norm"), arg("gate_up"), arg("gate_up_bias"), arg("down"),
+           arg("down_bias"))
+      .def("run", &Blocks::run, released, arg("hidden"), arg("sublayers"), arg("prefix_len"), arg("row"), arg("cos"),
+           arg("sin"), arg("mask"), arg("taps"), arg("kept"), arg("keys"), arg("values"));
   m.def("norm_linear", &norm_linear, released, arg("x"), arg("norm_w"), arg("eps"), arg("W"), no_bias);
   m.def("linear", &linear, released, arg("x"), arg("W"), no_bias);
   m.def("linear_add_", &linear_add_, released, arg("residual"), arg("x"), arg("W"), no_bias);
-  m.def("swiglu_linear_add_", &swiglu_linear_add_, released, arg("residual"), arg("gate_up"), arg("W"));
+  m.def("swiglu_linear_add_", &swiglu_linear_add_, released, arg("residual"), arg("gate_up"), arg("W"),
+        no_bias);
   m.def("rope_append", &rope_append, released, arg("qkv"), arg("cos"), arg("sin"), arg("q_norm"), arg("k_norm"),
         arg("eps"), arg("keys"), arg("values"), arg("row"));
   m.def("attend", &attend, released, arg("q"), arg("keys"), arg("values"), arg("prefix_len"), arg("row"),

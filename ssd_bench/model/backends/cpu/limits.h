@@ -5,54 +5,17 @@
 
 #include <chrono>
 #include <map>
-#include <new>
 #include <string>
-#if __has_include(<sys/mman.h>)
-#include <sys/mman.h>
-#endif
 
+#include "memory.h"
 #include "simd.h"
+#include "team.h"
 
 namespace ssd {
 
 using Speeds = std::map<std::string, std::vector<double>>;  // of every round, by kernel
 
-constexpr int64_t kHugePage = int64_t{2} << 20;
 constexpr int64_t kTask = 2 * kHugePage;  // bytes that a thread reads at a time
-constexpr int64_t kCacheLine = 64;
-
-// Memory of its own, in huge pages or in none; `given` is false where the system has no such choice.
-class Pages {
- public:
-  Pages(int64_t bytes, bool huge) : size_(bytes + kHugePage) {
-#if defined(MADV_HUGEPAGE)
-    start_ = mmap(nullptr, size_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    TORCH_CHECK(start_ != MAP_FAILED, "no memory for ", bytes, " bytes");
-    const bool advised = madvise(start_, size_, huge ? MADV_HUGEPAGE : MADV_NOHUGEPAGE) == 0;
-    given = advised || !huge;
-#else
-    start_ = ::operator new(size_);
-    given = !huge;
-#endif
-    data = reinterpret_cast<char*>((reinterpret_cast<uintptr_t>(start_) + kHugePage - 1) & -uintptr_t{kHugePage});
-  }
-  Pages(const Pages&) = delete;
-  Pages& operator=(const Pages&) = delete;
-  ~Pages() {
-#if defined(MADV_HUGEPAGE)
-    munmap(start_, size_);
-#else
-    ::operator delete(start_);
-#endif
-  }
-
-  char* data;
-  bool given;
-
- private:
-  void* start_;
-  size_t size_;
-};
 
 inline double seconds_since(std::chrono::steady_clock::time_point begin) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
@@ -107,7 +70,7 @@ inline Speeds read_speeds(int64_t bytes, bool huge, int64_t rounds) {
   const Pages pages(tasks * kTask, huge);
   Speeds speeds;
   if (!pages.given) return speeds;
-  run_tasks(tasks, true, [&](int64_t t) {  // the threads that read them touch them first
+  share_out(tasks, true, [&](int64_t t) {  // the threads that read them touch them first
     for (int64_t i = 0; i < kTask / 4; i++) {
       const auto word = static_cast<uint32_t>(t * (kTask / 4) + i);
       std::memcpy(pages.data + t * kTask + 4 * i, &word, 4);
@@ -118,7 +81,7 @@ inline Speeds read_speeds(int64_t bytes, bool huge, int64_t rounds) {
     for (const Reader& reader : kReaders) {
       std::atomic<uint32_t> sum{0};
       const auto begin = std::chrono::steady_clock::now();
-      run_tasks(tasks, true, [&](int64_t t) { sum += reader.read(pages.data + t * kTask); });
+      share_out(tasks, true, [&](int64_t t) { sum += reader.read(pages.data + t * kTask); });
       speeds[reader.name].push_back(tasks * kTask / seconds_since(begin));
       TORCH_CHECK(sum == expected, reader.name, " did not read every word once");
     }
@@ -186,7 +149,7 @@ inline Speeds product_speeds(int64_t steps, int64_t rounds) {
     for (const Product& product : kProducts) {
       std::vector<float> results(threads);
       const auto begin = std::chrono::steady_clock::now();
-      run_tasks(threads, true, [&](int64_t t) { results[t] = product.run(steps, factor, term); });
+      share_out(threads, true, [&](int64_t t) { results[t] = product.run(steps, factor, term); });
       const double operations = product.operations * VL * product.sums * static_cast<double>(steps * threads);
       speeds[product.name].push_back(operations / seconds_since(begin));
       const float exact = product.lane * VL * product.sums;

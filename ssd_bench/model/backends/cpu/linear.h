@@ -1,95 +1,128 @@
-// out[n, N] (+)= x[n, K] W[N, K]^T: each W vector is loaded and converted once per block of nodes.
+// out[n, N] (+)= x[n, K] W[N, K]^T, and what is done to x on the way.
 #pragma once
 #include <cmath>
+#include <type_traits>
 
+#include "matrix.h"
 #include "simd.h"
+#include "team.h"
 
 namespace ssd {
 
-constexpr int kNodes = kManyRegisters ? 8 : 4;    // most nodes of one register tile
-constexpr int64_t kPrefetchBytes = 8192;          // ahead in W, at least, line after line: rows side by side are read at half speed
-constexpr int64_t kSerialFill = 1 << 14;          // likewise, elements of x to normalise or activate
-constexpr int64_t kPanelBytes = 160 << 10;        // of W: one task, read again from the cache by each block of nodes
-constexpr int64_t kTasks = 4;                     // at least, per thread, so that a busy core delays a call by little
-constexpr int64_t kNodeBytes = 12 << 10;          // of x that stay in the first-level cache, for each of two threads
-constexpr int64_t kPanelRows = 8;                 // of W that pass over one part of x
-constexpr int64_t kStripBytes = 16 << 10;         // of W: what all blocks of nodes meet before they go on to the next
-constexpr int64_t kFewBlocks = 4;                 // beyond which nodes are read so often that a strip is twice as long
+#if defined(__AVX512F__)
+constexpr int kSums = 24;  // vectors of sums in registers, beside those of W and x
+#elif defined(__AVX__)
+constexpr int kSums = 12;
+#elif defined(__SSE2__)
+constexpr int kSums = 8;
+#else
+constexpr int kSums = 24;
+#endif
+constexpr int64_t kAheadBytes = 16 << 10;  // in W, of a single block of nodes; more of them share all of the next group
+constexpr int64_t kSerialFill = 1 << 14;   // elements to rotate, below which a second thread costs more than it saves
+constexpr int64_t kFewElements = 1 << 13;  // of x, that every thread prepares for itself rather than wait for the others
 
-// What a block of nodes fetches while it works: the bytes that are so far ahead of its own rows of W, of every
-// `turns`-th four rows, this being its turn. So the blocks share the next strip among them, and memory works as long
-// as arithmetic does.
-struct Ahead {
-  int64_t bytes, turns, turn;
-  int64_t of(int64_t row) const { return row / 4 % turns == turn ? bytes : 0; }  // 0: what is there already
-};
-
-// Rows of W in a register tile of M nodes; the accumulators must leave registers for W and x.
-constexpr int tile_rows(int m) { return m <= (kManyRegisters ? 4 : 2) ? 4 : 2; }
-
-// One thread's target of a product: out[m, r] (+)= dot + bias[r].
+// A product's target: out[node, row] (+)= sums + bias[row].
 struct Output {
   float* data;
   int64_t stride;
   const float* bias;
   bool add;
 
-  void put(int64_t node, int64_t row, float dot) const {
+  // A panel's sums of one node, `count` of which are rows.
+  SSD_INLINE void put(int64_t node, int64_t row, int64_t count, const vf (&sums)[kVectors]) const {
     float* o = data + node * stride + row;
-    const float v = bias ? dot + bias[row] : dot;
-    *o = add ? *o + v : v;
-  }
-};
-
-// How rows of T meet nodes: what a node's elements are stored as, and what is done with UNIT of each.
-template <class T>
-struct Dot {
-  using X = float;
-  using W = Pair;
-
-  static W weights(const T* p) { return load2<T>(p); }
-
-  // Turns UNIT floats into what `step` reads.
-  static void prepare(const float* from, X* to) {
-    std::memcpy(to, from, UNIT * sizeof(float));
-    order_unit<T>(to);
-  }
-
-  template <int R, int M>
-  SSD_INLINE static void step(const W (&w)[R], const X* x, int64_t ldx, vf (&acc)[M][R]) {
-#pragma GCC unroll 8
-    for (int m = 0; m < M; m++) {
-      const vf a = load(x + m * ldx), b = load(x + m * ldx + VL);
 #pragma GCC unroll 4
-      for (int r = 0; r < R; r++) {
-        acc[m][r] += w[r].a * a;
-        acc[m][r] += w[r].b * b;
+    for (int v = 0; v < kVectors; v++) {
+      const int64_t left = std::min<int64_t>(VL, count - v * VL);
+      if (left == VL) {
+        vf value = bias ? sums[v] + load(bias + row + v * VL) : sums[v];
+        store(o + v * VL, add ? load(o + v * VL) + value : value);
+      } else {
+        for (int64_t i = 0; i < left; i++) {
+          const float value = bias ? sums[v][i] + bias[row + v * VL + i] : sums[v][i];
+          o[v * VL + i] = add ? o[v * VL + i] + value : value;
+        }
       }
     }
   }
 };
 
+// How a panel of T meets a node: what the node's inputs are stored as, and what is done with a group of them. The sum
+// of an output is one chain of additions in the order of the inputs, so that it does not depend on how many nodes or
+// panels pass at once.
+template <class T>
+struct Dot {
+  using X = float;
+  struct Row {
+    vf v[kVectors];
+  };
+
+  // Turns the floats of a tile's inputs into what `step` reads.
+  static void prepare(const float* from, X* to) { std::memcpy(to, from, kDepth * sizeof(float)); }
+
+  SSD_INLINE static Row row(const T* w) {
+    Row r;
+#pragma GCC unroll 4
+    for (int v = 0; v < kVectors; v++) r.v[v] = load1(w + v * VL);
+    return r;
+  }
+
+  SSD_INLINE static void step(const Row& w, const X* x, vf (&acc)[kVectors]) {
+#pragma GCC unroll 4
+    for (int v = 0; v < kVectors; v++) acc[v] += w.v[v] * splat(x[0]);
+  }
+};
+
 #if defined(__AVX512BF16__)
-// Nodes are rounded to bfloat16; a product of two pairs is added to its float32 sum by one instruction.
+constexpr bool kRounds = true;  // nodes are rounded to bfloat16 where weights are
+
 template <>
 struct Dot<bf16> {
   using X = bf16;
-  using W = __m512bh;
-
-  static W weights(const bf16* p) { return (W)load_as<__m512i>(p); }
+  using Row = __m512bh;
 
   static void prepare(const float* from, X* to) {
-    const W rounded = _mm512_cvtne2ps_pbh((__m512)load(from + VL), (__m512)load(from));
+    const Row rounded = _mm512_cvtne2ps_pbh((__m512)load(from + VL), (__m512)load(from));
     std::memcpy(static_cast<void*>(to), &rounded, sizeof(rounded));
   }
 
-  template <int R, int M>
-  SSD_INLINE static void step(const W (&w)[R], const X* x, int64_t ldx, vf (&acc)[M][R]) {
-#pragma GCC unroll 8
-    for (int m = 0; m < M; m++) {
-      const W node = weights(x + m * ldx);
+  SSD_INLINE static Row row(const bf16* w) { return (Row)load_as<__m512i>(w); }
+
+  SSD_INLINE static void step(const Row& w, const X* x, vf (&acc)[kVectors]) {
+    acc[0] = (vf)_mm512_dpbf16_ps((__m512)acc[0], (Row)_mm512_set1_epi32(load_as<int32_t>(x)), w);
+  }
+};
+#else
+constexpr bool kRounds = kTileUnit;
+
+template <>
+struct Dot<bf16> {
+  using X = std::conditional_t<kRounds, bf16, float>;
+  struct Row {
+    vf even[kVectors], odd[kVectors];
+  };
+
+  static void prepare(const float* from, X* to) {
+    for (int i = 0; i < kDepth; i++) to[i] = static_cast<X>(from[i]);
+  }
+
+  SSD_INLINE static Row row(const bf16* w) {
+    Row r;
 #pragma GCC unroll 4
-      for (int r = 0; r < R; r++) acc[m][r] = (vf)_mm512_dpbf16_ps((__m512)acc[m][r], node, w[r]);
+    for (int v = 0; v < kVectors; v++) {
+      const vu raw = load_as<vu>(w + 2 * v * VL);
+      r.even[v] = (vf)(raw << 16);
+      r.odd[v] = (vf)(raw & 0xffff0000u);
+    }
+    return r;
+  }
+
+  SSD_INLINE static void step(const Row& w, const X* x, vf (&acc)[kVectors]) {
+#pragma GCC unroll 4
+    for (int v = 0; v < kVectors; v++) {
+      acc[v] += w.even[v] * splat(x[0]);
+      acc[v] += w.odd[v] * splat(x[1]);
     }
   }
 };
@@ -98,149 +131,204 @@ struct Dot<bf16> {
 template <class T>
 using Node = typename Dot<T>::X;
 
-// Accumulates R rows of W times M nodes over k in [begin, end). One accumulator per dot product, summed in the same
-// order for every R, M and split of K, so that a node's result does not depend on how many nodes there are.
-template <class T, int R, int M>
-SSD_INLINE void accumulate(const T* w, int64_t K, int64_t begin, int64_t end, const Node<T>* x, int64_t ldx,
-                           int64_t ahead, vf (&acc)[M][R]) {
-  constexpr int64_t bytes = UNIT * sizeof(T);
-  const int64_t full = std::min(end, K / UNIT * UNIT);
-  for (int64_t k = begin; k < full; k += UNIT) {
-    typename Dot<T>::W p[R];
+template <class T>
+constexpr bool kByTiles = kTileUnit && std::is_same_v<T, bf16>;
+
+// Most nodes of a block, which meets a group of panels at once.
+template <class T>
+constexpr int kNodes = kByTiles<T> ? 2 * kTileNodes : kSums / (kVectors == 1 ? 2 : kVectors);
+
+// Panels of a group for blocks of up to m nodes.
+template <class T>
+constexpr int panels_of(int m) {
+  if (kByTiles<T>) return 2;
+  return 4 * m * kVectors <= kSums ? 4 : 2 * m * kVectors <= kSums ? 2 : 1;
+}
+
+// Where reading goes on after a group of panels: in those of the same matrix or of the next one.
+struct Next {
+  const char* data;
+  int64_t panel;  // bytes
+};
+
+// A group of panels as a block of nodes passes over it, and what the block fetches on the way: the tiles `distance`
+// further, or past the group's end those of `next`, in its turn only.
+template <class T>
+struct Group {
+  const T* w;
+  int64_t panel, tiles;  // elements from one to the next; number
+  int64_t distance, turn, turns;
+  Next next;
+
+  // What panel `p` of tile t fetches; itself, where there is nothing to.
+  SSD_INLINE const char* ahead(int64_t t, int p) const {
+    const char* own = reinterpret_cast<const char*>(w + p * panel);
+    constexpr int64_t bytes = kTile * sizeof(T);
+    if (turns > 1 && t % turns != turn) return own + t * bytes;
+    if (t + distance < tiles) return own + (t + distance) * bytes;
+    return next.data + p * next.panel + (t + distance - tiles) * bytes;
+  }
+};
+
+template <class T, int M, int P>
+void vectors_by_nodes(const Group<T>& g, const Node<T>* x, int64_t ldx, int64_t node, int64_t row, const Output& out) {
+  vf acc[M][P][kVectors] = {};
+  for (int64_t t = 0; t < g.tiles; t++) {
+    const T* w = g.w + t * kTile;
+    const Node<T>* inputs = x + t * ldx;
+    const char* ahead[P];
+    for (int p = 0; p < P; p++) ahead[p] = g.ahead(t, p);
 #pragma GCC unroll 4
-    for (int r = 0; r < R; r++) {
-      fetch_ahead(reinterpret_cast<const char*>(w) + ahead + (k / UNIT * R + r) * bytes, bytes);
-      p[r] = Dot<T>::weights(w + r * K + k);
-    }
-    Dot<T>::template step<R, M>(p, x + k, ldx, acc);
-  }
-  if (full < end) {
-    alignas(64) T rest[R][UNIT];
-    std::memset(static_cast<void*>(rest), 0, sizeof(rest));
-    typename Dot<T>::W p[R];
-    for (int r = 0; r < R; r++) {
-      std::memcpy(static_cast<void*>(rest[r]), w + r * K + full, (K - full) * sizeof(T));
-      p[r] = Dot<T>::weights(rest[r]);
-    }
-    Dot<T>::template step<R, M>(p, x + full, ldx, acc);
-  }
-}
-
-template <int R, int M>
-SSD_INLINE void finish(const vf (&acc)[M][R], int64_t row, int64_t node, const Output& out) {
-  float sums[M * R + VL];
-  hsum_each<M * R>(&acc[0][0], sums);
-  for (int m = 0; m < M; m++)
-    for (int r = 0; r < R; r++) out.put(node + m, row + r, sums[m * R + r]);
-}
-
-template <int R, int M>
-SSD_INLINE void move(const vf (&from)[M][R], vf (&to)[M][R]) {
-#pragma GCC unroll 8
-  for (int m = 0; m < M; m++)
+    for (int k = 0; k < kDepth; k += kPair<T>) {
+      typename Dot<T>::Row rows[P];
 #pragma GCC unroll 4
-    for (int r = 0; r < R; r++) to[m][r] = from[m][r];
-}
-
-// Rows [begin, end) of W, a multiple of R of them, times M nodes.
-template <class T, int R, int M>
-void tiles(const T* W, int64_t begin, int64_t end, int64_t K, const Node<T>* x, int64_t ldx, int64_t node,
-           const Ahead& ahead, const Output& out) {
-  x += node * ldx;
-  const int64_t most = std::max<int64_t>(UNIT, kNodeBytes / (M * static_cast<int64_t>(sizeof(Node<T>))) / UNIT * UNIT);
-  if (K <= 2 * most) {
-    for (int64_t row = begin; row < end; row += R) {
-      vf acc[M][R] = {};
-      accumulate<T, R, M>(W + row * K, K, 0, K, x, ldx, ahead.of(row - begin), acc);
-      finish<R, M>(acc, row, node, out);
-    }
-    return;
-  }
-  // All rows pass over one part of the nodes before the next, so that the part stays in the first-level cache.
-  vf kept[kPanelRows / R][M][R];
-  const vf zero[M][R] = {};
-  for (int64_t first = begin; first < end; first += kPanelRows) {
-    const int64_t last = std::min(end, first + kPanelRows);
-    for (int64_t k = 0; k < K; k += most)
-      for (int64_t row = first; row < last; row += R) {
-        vf(&saved)[M][R] = kept[(row - first) / R];
-        vf acc[M][R];
-        move(k > 0 ? saved : zero, acc);
-        accumulate<T, R, M>(W + row * K, K, k, std::min(K, k + most), x, ldx, ahead.of(row - begin), acc);
-        move(acc, saved);
+      for (int p = 0; p < P; p++) {
+        fetch_ahead(ahead[p] + k * kPanel * sizeof(T), kPair<T> * kPanel * sizeof(T));
+        rows[p] = Dot<T>::row(w + p * g.panel + k * kPanel);
       }
-    for (int64_t row = first; row < last; row += R) finish<R, M>(kept[(row - first) / R], row, node, out);
-  }
-}
-
-template <class T, int M>
-void rows_by_nodes(const T* W, int64_t begin, int64_t end, int64_t K, const Node<T>* x, int64_t ldx, int64_t node,
-                   const Ahead& ahead, const Output& out) {
-  constexpr int R = tile_rows(M);
-  const int64_t whole = begin + (end - begin) / R * R;
-  tiles<T, R, M>(W, begin, whole, K, x, ldx, node, ahead, out);
-  tiles<T, 1, M>(W, whole, end, K, x, ldx, node, ahead, out);
-}
-
-template <class T>
-void node_block(const T* W, int64_t begin, int64_t end, int64_t K, const Node<T>* x, int64_t ldx, int64_t node,
-                int64_t m, const Ahead& ahead, const Output& out) {
-  switch (m) {
-    case 1: return rows_by_nodes<T, 1>(W, begin, end, K, x, ldx, node, ahead, out);
-    case 2: return rows_by_nodes<T, 2>(W, begin, end, K, x, ldx, node, ahead, out);
-    case 3: return rows_by_nodes<T, 3>(W, begin, end, K, x, ldx, node, ahead, out);
-    case 4: return rows_by_nodes<T, 4>(W, begin, end, K, x, ldx, node, ahead, out);
-  }
-  if constexpr (kNodes > 4) {
-    switch (m) {
-      case 5: return rows_by_nodes<T, 5>(W, begin, end, K, x, ldx, node, ahead, out);
-      case 6: return rows_by_nodes<T, 6>(W, begin, end, K, x, ldx, node, ahead, out);
-      case 7: return rows_by_nodes<T, 7>(W, begin, end, K, x, ldx, node, ahead, out);
-      case 8: return rows_by_nodes<T, 8>(W, begin, end, K, x, ldx, node, ahead, out);
+#pragma GCC unroll 12
+      for (int m = 0; m < M; m++)
+#pragma GCC unroll 4
+        for (int p = 0; p < P; p++) Dot<T>::step(rows[p], inputs + m * kDepth + k, acc[m][p]);
     }
   }
+  for (int m = 0; m < M; m++)
+    for (int p = 0; p < P; p++) out.put(node + m, row + p * kPanel, out.stride - row - p * kPanel, acc[m][p]);
 }
 
-// x: n prepared rows (padded to UNIT with zeros), ldx elements apart.
+// `panels` panels times m nodes, of which both are at most what registers hold.
+template <class T, int M = kNodes<T>>
+void block_product(int64_t m, int64_t panels, const Group<T>& g, const Node<T>* x, int64_t ldx, int64_t node,
+                      int64_t row, const Output& out) {
+  if constexpr (M > 1) {
+    if (m < M) return block_product<T, M - 1>(m, panels, g, x, ldx, node, row, out);
+  }
+  if constexpr (panels_of<T>(M) >= 4) {
+    if (panels == 4) return vectors_by_nodes<T, M, 4>(g, x, ldx, node, row, out);
+  }
+  if constexpr (panels_of<T>(M) >= 2) {
+    if (panels == 2) return vectors_by_nodes<T, M, 2>(g, x, ldx, node, row, out);
+  }
+  vectors_by_nodes<T, M, 1>(g, x, ldx, node, row, out);
+}
+
+#if defined(__AMX_BF16__) || defined(SSD_EMULATED_TILES)
+// Up to A x 16 nodes by P panels of sums, in registers 2 a + p.
+template <int A, int P>
+void tiles_by_nodes(int64_t m, const Group<bf16>& g, const bf16* x, int64_t ldx, int64_t node, int64_t row,
+                    const Output& out) {
+  const auto each_sum = [](auto f) {
+    f(std::integral_constant<int, 0>(), std::integral_constant<int, 0>());
+    if constexpr (P > 1) f(std::integral_constant<int, 0>(), std::integral_constant<int, 1>());
+    if constexpr (A > 1) f(std::integral_constant<int, 1>(), std::integral_constant<int, 0>());
+    if constexpr (A > 1 && P > 1) f(std::integral_constant<int, 1>(), std::integral_constant<int, 1>());
+  };
+  each_sum([](auto a, auto p) { tile_zero<2 * a + p>(); });
+  for (int64_t t = 0; t < g.tiles; t++) {
+    tile_load<4>(x + t * ldx);
+    if constexpr (A > 1) tile_load<5>(x + t * ldx + kTile);
+    for (int p = 0; p < P; p++) fetch_ahead(g.ahead(t, p), kTile * sizeof(bf16));
+    tile_load<6>(g.w + t * kTile);
+    if constexpr (P > 1) tile_load<7>(g.w + g.panel + t * kTile);
+    each_sum([](auto a, auto p) { tile_multiply<2 * a + p, 4 + a, 6 + p>(); });
+  }
+  each_sum([&](auto a, auto p) {
+    alignas(64) float sums[kTileNodes * kPanel];
+    tile_store<2 * a + p>(sums);
+    const int64_t first = row + p * kPanel;
+    for (int64_t i = 0; i < std::min<int64_t>(kTileNodes, m - a * kTileNodes); i++) {
+      vf of_node[kVectors];
+      for (int v = 0; v < kVectors; v++) of_node[v] = load(sums + i * kPanel + v * VL);
+      out.put(node + a * kTileNodes + i, first, out.stride - first, of_node);
+    }
+  });
+}
+
+inline void block_product(int64_t m, int64_t panels, const Group<bf16>& g, const bf16* x, int64_t ldx, int64_t node,
+                          int64_t row, const Output& out) {
+  if (m > kTileNodes && panels == 2) return tiles_by_nodes<2, 2>(m, g, x, ldx, node, row, out);
+  if (m > kTileNodes) return tiles_by_nodes<2, 1>(m, g, x, ldx, node, row, out);
+  if (panels == 2) return tiles_by_nodes<1, 2>(m, g, x, ldx, node, row, out);
+  tiles_by_nodes<1, 1>(m, g, x, ldx, node, row, out);
+}
+#endif
+
+// Nodes that x of n has room for.
 template <class T>
-void multiply(const T* W, int64_t N, int64_t K, const Node<T>* x, int64_t ldx, int64_t n, const Output& out) {
-  const int64_t blocks = ceil_div(n, kNodes);
-  const int64_t bytes = std::max<int64_t>(1, K * static_cast<int64_t>(sizeof(T)));
-  const int64_t share = ceil_div(N, kTasks * at::get_num_threads());
-  const int64_t panel = std::max<int64_t>(std::min(kPanelBytes / bytes, share) / kPanelRows, 1) * kPanelRows;
-  const int64_t panels = ceil_div(N, panel);
-  const int64_t few = kStripBytes * (blocks > kFewBlocks ? 2 : 1) / bytes / kPanelRows * kPanelRows;
-  const int64_t strip = blocks > 1 ? std::max(few, kPanelRows) : panel;
-  const int64_t ahead = blocks > 1 ? strip * bytes : std::max(kPrefetchBytes, kPanelRows * bytes);
-  run_tasks(panels, N * K * n >= kSerialWork, [&](int64_t p) {
-    const int64_t last = std::min(N, (p + 1) * panel);
-    for (int64_t begin = p * panel; begin < last; begin += strip) {
-      const int64_t end = std::min(last, begin + strip);
-      for (int64_t b = 0; b < blocks; b++) {
-        const int64_t node = n * b / blocks, next = n * (b + 1) / blocks;
-        node_block<T>(W, begin, end, K, x, ldx, node, next - node, Ahead{ahead, blocks, b}, out);
+int64_t room(int64_t n) {
+  return kByTiles<T> ? ceil_div(n, kTileNodes) * kTileNodes : n;
+}
+
+// How a product over n nodes is shared out: groups of panels, each of which meets one block of nodes after the other.
+template <class T>
+struct Shares {
+  Packed<T> W;
+  int64_t n;
+
+  int64_t blocks() const { return ceil_div(n, kNodes<T>); }
+  // First node of a block: tiles hold 16 each, vectors any number.
+  int64_t node(int64_t block) const {
+    return kByTiles<T> ? std::min(n, block * kNodes<T>) : n * block / blocks();
+  }
+  int64_t panels() const { return panels_of<T>(static_cast<int>(ceil_div(n, blocks()))); }
+  int64_t tasks() const { return ceil_div(W.panels(), panels()); }
+  Next from(int64_t panel) const {
+    return {reinterpret_cast<const char*>(W.panel(panel)), W.tiles() * kTile * static_cast<int64_t>(sizeof(T))};
+  }
+  // Where a member begins.
+  Next start(const Member& member) const { return from(Member::begin(tasks(), member.id, member.size) * panels()); }
+};
+
+// x: n prepared nodes, [tiles, room(n), kDepth]; `next` is what this member reads after it.
+template <class T>
+void multiply(Member& member, const Packed<T>& W, const Node<T>* x, int64_t n, const Output& out, Next next) {
+  const Shares<T> shares{W, n};
+  const int64_t blocks = shares.blocks(), most = shares.panels(), tasks = shares.tasks(), ldx = room<T>(n) * kDepth;
+  const int64_t last = Member::begin(tasks, member.id + 1, member.size) - 1;
+  const int64_t bytes = kTile * static_cast<int64_t>(sizeof(T)) * most;
+  const int64_t distance = blocks > 1 ? W.tiles() : std::clamp<int64_t>(kAheadBytes / bytes, 1, W.tiles());
+  member.each(tasks, [&](int64_t task) {
+    const int64_t end = std::min(W.panels(), (task + 1) * most);
+    Group<T> g{nullptr, W.tiles() * kTile, W.tiles(), distance, 0, blocks, {}};
+    const Next after = task == last && next.data ? next : shares.from(end);
+    for (int64_t b = 0; b < blocks; b++) {
+      const int64_t node = shares.node(b), m = shares.node(b + 1) - node;
+      g.turn = b;
+      for (int64_t p = task * most, count; p < end; p += count) {
+        count = end - p >= most ? most : end - p >= 2 ? 2 : 1;
+        g.w = W.panel(p);
+        g.next = {after.data + (p - task * most) * after.panel, after.panel};
+        const Node<T>* inputs = x + node * kDepth;
+        block_product(m, count, g, inputs, ldx, node, p * kPanel, out);
       }
     }
   });
 }
 
-// Prepares the rows that fill(node, row pointer) writes, padded, and multiplies.
+// Prepares the rows that fill(node, row pointer) writes, K long, as x of `multiply`.
 template <class T, class Fill>
-void prepare_and_multiply(const T* W, int64_t N, int64_t K, int64_t n, const Output& out, const Fill& fill) {
-  static thread_local Scratch scratch;
-  constexpr int64_t line = 64 / sizeof(Node<T>);
-  const int64_t padded = ceil_div(K, UNIT) * UNIT;
-  // An odd number of cache lines, so that the nodes of a tile do not compete for the same sets of the cache.
-  const int64_t ldx = padded + (padded / line % 2 ? 0 : line);
-  auto* x = reinterpret_cast<Node<T>*>(scratch.get(n * ldx * sizeof(Node<T>) / sizeof(float)));
-  run_tasks(n, n * ldx >= kSerialFill, [&](int64_t i) {
-    static thread_local Scratch filled;
-    float* row = filled.get(padded);
+const Node<T>* prepare(Member& member, int64_t n, int64_t K, Node<T>* shared, const Fill& fill) {
+  static thread_local Scratch filled, own;
+  const int64_t padded = ceil_div(K, kDepth) * kDepth, ldx = room<T>(n) * kDepth;
+  const bool alone = member.size == 1 || n * K <= kFewElements;
+  Node<T>* x = alone ? own.get<Node<T>>(padded / kDepth * ldx) : shared;
+  const auto one = [&](int64_t i) {
+    float* row = filled.get<float>(padded);
     fill(i, row);
     std::fill(row + K, row + padded, 0.0f);
-    for (int64_t k = 0; k < padded; k += UNIT) Dot<T>::prepare(row + k, x + i * ldx + k);
-  });
-  multiply<T>(W, N, K, x, ldx, n, out);
+    for (int64_t t = 0; t < padded / kDepth; t++) Dot<T>::prepare(row + t * kDepth, x + t * ldx + i * kDepth);
+  };
+  if (alone)
+    for (int64_t i = 0; i < n; i++) one(i);
+  else
+    member.each(n, one);
+  return x;
+}
+
+// Elements of the `shared` of `prepare`.
+template <class T>
+int64_t prepared_size(int64_t n, int64_t K) {
+  return ceil_div(K, kDepth) * kDepth * room<T>(n);
 }
 
 // out = x * rsqrt(mean(x^2) + eps) * weight over `size` elements; safe in place.

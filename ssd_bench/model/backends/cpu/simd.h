@@ -1,11 +1,9 @@
 // Vector types, loads with conversion to float32, exp and reductions, through GCC/Clang vector extensions.
 #pragma once
-#include <ATen/Parallel.h>
 #include <c10/util/BFloat16.h>
 #include <c10/util/Half.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cstdint>
 #include <cstring>
 #include <vector>
@@ -32,7 +30,6 @@ constexpr bool kManyRegisters = false;  // 16 vector registers; AVX-512 and NEON
 #else
 constexpr bool kManyRegisters = true;
 #endif
-constexpr int UNIT = 2 * VL;  // elements of one load2, the step of every dot product
 constexpr int64_t kSerialWork = 1 << 15;  // multiply-adds below which a second thread costs more than it saves
 
 typedef float vf __attribute__((vector_size(VL * 4)));
@@ -99,30 +96,6 @@ inline vf load1(const f16* p) {
   for (int i = 0; i < VL; i++) v[i] = static_cast<float>(p[i]);
   return v;
 #endif
-}
-
-// UNIT consecutive elements as two vectors: first half and second half, or for bf16 (where one 32-bit load then
-// needs one operation per vector) the even and the odd elements.
-struct Pair {
-  vf a, b;
-};
-template <class T>
-inline Pair load2(const T* p) {
-  return {load1(p), load1(p + VL)};
-}
-template <>
-inline Pair load2<bf16>(const bf16* p) {
-  const vu raw = load_as<vu>(p);
-  return {(vf)(raw << 16), (vf)(raw & 0xffff0000u)};
-}
-// Puts UNIT floats in the order in which load2<T> returns a row's elements.
-template <class T>
-inline void order_unit(float*) {}
-template <>
-inline void order_unit<bf16>(float* p) {
-  const vf a = load(p), b = load(p + VL);
-  store(p, SSD_SHUFFLE(a, b, SSD_EVEN));
-  store(p + VL, SSD_SHUFFLE(a, b, SSD_ODD));
 }
 
 inline float hsum(vf v) {
@@ -197,34 +170,20 @@ SSD_INLINE void fetch_ahead(const char* p, int64_t bytes) {
   for (int64_t b = 0; b < bytes; b += 64) __builtin_prefetch(p + b, 0, 2);
 }
 
-// Grow-only 64-byte aligned float buffer, kept per thread so that calls allocate nothing.
+// Grow-only buffer of whole cache lines, kept by whoever uses it again, so that calls allocate nothing.
 class Scratch {
  public:
-  float* get(int64_t count) {
-    if (static_cast<int64_t>(data_.size()) < count + 16) data_.assign(count + 16, 0.0f);
-    const auto address = reinterpret_cast<uintptr_t>(data_.data());
-    return reinterpret_cast<float*>((address + 63) & ~uintptr_t{63});
+  template <class T>
+  T* get(int64_t count) {
+    const size_t bytes = count * sizeof(T) + 64;
+    if (data_.size() < bytes) data_.assign(bytes, 0);
+    return reinterpret_cast<T*>((reinterpret_cast<uintptr_t>(data_.data()) + 63) & ~uintptr_t{63});
   }
 
  private:
-  std::vector<float> data_;
+  std::vector<char> data_;
 };
 
 inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
-// Runs f(0) .. f(count - 1) on torch's threads. Whichever thread is free takes the next one, so that a core that is
-// slow or busy with other work delays a call by one task and not by its whole share.
-template <class F>
-void run_tasks(int64_t count, bool parallel, const F& f) {
-  const int64_t threads = parallel ? std::min<int64_t>(count, at::get_num_threads()) : 1;
-  if (threads <= 1) {
-    for (int64_t t = 0; t < count; t++) f(t);
-    return;
-  }
-  std::atomic<int64_t> next{0};
-  at::parallel_for(0, threads, 1, [&](int64_t, int64_t) {
-    for (int64_t t; (t = next.fetch_add(1, std::memory_order_relaxed)) < count;) f(t);
-  });
-}
 
 }  // namespace ssd

@@ -1,0 +1,60 @@
+// A weight matrix as products read it: tiles of 16 outputs by 32 inputs, panel after panel, in the order of reading.
+#pragma once
+#include <cstdint>
+#include <cstring>
+
+#include "memory.h"
+#include "simd.h"
+
+namespace ssd {
+
+constexpr int kPanel = 16;                 // outputs of a panel
+constexpr int kDepth = 32;                 // inputs of a tile
+constexpr int kTile = kPanel * kDepth;     // elements of a tile
+constexpr int kVectors = kPanel / VL;      // vectors of a panel's sums
+
+// Inputs that lie side by side for each output: a product of pairs is one instruction, and halves of a 32-bit word
+// are floats after one operation.
+template <class T>
+constexpr int kPair = 1;
+template <>
+inline constexpr int kPair<bf16> = 2;
+
+// W [rows, width], padded with zeros to whole tiles: element (r, c) is that of panel r / 16, tile c / 32, group of
+// inputs, output, input of the group.
+template <class T>
+struct Packed {
+  const T* data;
+  int64_t rows, width;
+
+  int64_t panels() const { return ceil_div(rows, kPanel); }
+  int64_t tiles() const { return ceil_div(width, kDepth); }
+  const T* panel(int64_t p) const { return data + p * tiles() * kTile; }
+  int64_t elements() const { return panels() * tiles() * kTile; }
+  static int64_t inside(int64_t r, int64_t c) {
+    const int64_t in = c % kDepth;
+    return (in / kPair<T> * kPanel + r % kPanel) * kPair<T> + in % kPair<T>;
+  }
+};
+
+// Packs row-major rows of one panel, `count` of them.
+template <class T>
+void pack_panel(const T* from, int64_t count, int64_t width, T* to) {
+  const int64_t tiles = ceil_div(width, kDepth);
+  for (int64_t t = 0; t < tiles; t++, to += kTile) {
+    const int64_t inputs = std::min<int64_t>(kDepth, width - t * kDepth);
+    if (count < kPanel || inputs < kDepth) std::memset(static_cast<void*>(to), 0, kTile * sizeof(T));
+    for (int64_t r = 0; r < count; r++)
+      for (int64_t c = 0; c < inputs; c++) to[Packed<T>::inside(r, c)] = from[r * width + t * kDepth + c];
+  }
+}
+
+// Row r as floats.
+template <class T>
+void unpack_row(const Packed<T>& W, int64_t r, float* to) {
+  const T* panel = W.panel(r / kPanel);
+  for (int64_t c = 0; c < W.width; c++)
+    to[c] = static_cast<float>(panel[c / kDepth * kTile + Packed<T>::inside(r, c)]);
+}
+
+}  // namespace ssd

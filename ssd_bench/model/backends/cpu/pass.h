@@ -1,0 +1,173 @@
+// A pass: sublayers one after the other over nodes, by one team that meets after each product and nowhere else.
+#pragma once
+#include "attend.h"
+#include "linear.h"
+
+namespace ssd {
+
+constexpr int64_t kAloneWork = 1 << 16;  // multiply-adds of a sublayer for which one thread needs nobody's help
+
+// Rotates a head x [D], after an optional RMS norm, into out: the rotate_half convention.
+inline void norm_and_rotate(const float* x, const float* norm, float eps, const float* cos, const float* sin, int64_t D,
+                            float* tmp, float* out) {
+  if (norm) {
+    rms_norm(x, norm, eps, D, tmp);
+    x = tmp;
+  }
+  const int64_t half = D / 2;
+  for (int64_t d = 0; d < half; d++) {
+    const float a = x[d], b = x[d + half];
+    out[d] = a * cos[d] - b * sin[d];
+    out[d + half] = b * cos[d + half] + a * sin[d + half];
+  }
+}
+
+struct Heads {
+  int64_t Hq, Hkv, D;
+  float eps;
+  const float *q_norm, *k_norm;  // or null
+
+  int64_t columns() const { return (Hq + 2 * Hkv) * D; }
+};
+
+// Rows of the cache that n nodes write, of one block: k and v are [Hkv, rows, D], a head's rows D elements apart.
+template <class T>
+struct CacheRows {
+  T *k, *v;
+  int64_t k_head, v_head;  // elements from one head to the next
+};
+
+// Rotates node i's queries into q [n, Hq, D] and writes its key and value to row + i.
+template <class T>
+void rope_append(Member& member, const Heads& heads, const float* qkv, const float* cos, const float* sin, int64_t n,
+                 const CacheRows<T>& rows, int64_t row, float* q) {
+  member.each(n, [&](int64_t i) {
+    static thread_local Scratch scratch;
+    const int64_t D = heads.D;
+    float *tmp = scratch.get<float>(2 * D), *rotated = tmp + D;
+    const float *x = qkv + i * heads.columns(), *c = cos + i * D, *s = sin + i * D;
+    for (int64_t h = 0; h < heads.Hq; h++, x += D)
+      norm_and_rotate(x, heads.q_norm, heads.eps, c, s, D, tmp, q + (i * heads.Hq + h) * D);
+    for (int64_t h = 0; h < heads.Hkv; h++, x += D) {
+      norm_and_rotate(x, heads.k_norm, heads.eps, c, s, D, tmp, rotated);
+      T* k = rows.k + h * rows.k_head + (row + i) * D;
+      for (int64_t d = 0; d < D; d++) k[d] = static_cast<T>(rotated[d]);
+    }
+    for (int64_t h = 0; h < heads.Hkv; h++, x += D) {
+      T* v = rows.v + h * rows.v_head + (row + i) * D;
+      for (int64_t d = 0; d < D; d++) v[d] = static_cast<T>(x[d]);
+    }
+  });
+}
+
+// Attention of n nodes that stand at rows row, row + 1, ... of the cache.
+template <class T>
+Attention<T> attention_of(const Heads& heads, const float* q, const CacheRows<T>& rows, int64_t prefix, int64_t row,
+                          const uint8_t* mask, int64_t n) {
+  return {q, rows.k, rows.v, rows.k_head, rows.v_head, rows.k + row * heads.D, rows.v + row * heads.D, rows.k_head,
+          rows.v_head, mask, n, n, heads.Hq / heads.Hkv, heads.Hkv, heads.D, prefix, 0, n,
+          1.0f / std::sqrt(static_cast<float>(heads.D))};
+}
+
+template <class T>
+struct Linear {
+  Packed<T> W;
+  const float* bias;
+};
+
+template <class T>
+struct Block {
+  const float* attn_norm;
+  Linear<T> qkv;
+  const float *q_norm, *k_norm;
+  Linear<T> out;
+  const float* mlp_norm;
+  Linear<T> gate_up, down;
+
+  const Linear<T>& first(bool mlp) const { return mlp ? gate_up : qkv; }
+};
+
+template <class T>
+struct Sublayer {
+  const Block<T>* block;
+  bool mlp;
+  CacheRows<T> rows;  // of an attention
+};
+
+// A pass's nodes: streams [n, d], rotary tables [n, D], who sees whom; tapped streams [taps, n, d].
+template <class T>
+struct Passed {
+  const std::vector<Sublayer<T>>& sublayers;
+  const std::vector<int64_t>& taps;  // how many of the sublayers run before each
+  float *hidden, *kept;
+  const float *cos, *sin;
+  const uint8_t* mask;
+  int64_t n, width, prefix, row;
+  Heads heads;
+  int64_t intermediate;
+
+  CacheRows<T> rows() const {
+    for (const auto& sublayer : sublayers)
+      if (!sublayer.mlp) return sublayer.rows;
+    return {};
+  }
+  bool parallel() const {
+    return n * width * std::max(heads.columns(), 3 * intermediate) + n * (prefix + n) * heads.Hq * heads.D >= kAloneWork;
+  }
+};
+
+template <class T>
+void run_pass(const Passed<T>& pass) {
+  static thread_local Scratch of_x, of_wide, of_q, of_attended, of_states;
+  const int64_t n = pass.n, d = pass.width, I = pass.intermediate, columns = pass.heads.Hq * pass.heads.D;
+  Node<T>* const x = of_x.get<Node<T>>(prepared_size<T>(n, std::max({d, I, columns})));
+  float* const wide = of_wide.get<float>(n * std::max(pass.heads.columns(), 2 * I));
+  float *const q = of_q.get<float>(n * columns), *const attended = of_attended.get<float>(n * columns);
+  const auto any = attention_of(pass.heads, q, pass.rows(), pass.prefix, pass.row, pass.mask, n);
+  float* const states = of_states.get<float>(states_size(any));
+  with_team(pass.parallel(), [&](Member& member) {
+    size_t tap = 0;
+    const auto keep = [&](size_t before) {
+      for (; tap < pass.taps.size() && pass.taps[tap] == static_cast<int64_t>(before); tap++)
+        for (int64_t i = Member::begin(n, member.id, member.size); i < Member::begin(n, member.id + 1, member.size); i++)
+          std::memcpy(pass.kept + (tap * n + i) * d, pass.hidden + i * d, d * sizeof(float));
+    };
+    const auto normed = [&](const float* norm) {
+      return prepare<T>(member, n, d, x, [&](int64_t i, float* to) {
+        rms_norm(pass.hidden + i * d, norm, pass.heads.eps, d, to);
+      });
+    };
+    const auto start = [&](const Linear<T>& next) { return Shares<T>{next.W, n}.start(member); };
+    const auto into = [&](const Linear<T>& linear, float* data, bool add) {
+      return Output{data, linear.W.rows, linear.bias, add};
+    };
+    for (size_t at = 0; at < pass.sublayers.size(); at++) {
+      keep(at);
+      const auto& [block, mlp, rows] = pass.sublayers[at];
+      const bool more = at + 1 < pass.sublayers.size();
+      const Next after = more ? start(pass.sublayers[at + 1].block->first(pass.sublayers[at + 1].mlp)) : Next{};
+      const Linear<T>&first = block->first(mlp), &second = mlp ? block->down : block->out;
+      const Node<T>* streams = normed(mlp ? block->mlp_norm : block->attn_norm);
+      multiply<T>(member, first.W, streams, n, into(first, wide, false), start(second));
+      const Node<T>* inner;
+      if (mlp) {
+        inner = prepare<T>(member, n, I, x, [&](int64_t i, float* to) {
+          swiglu(wide + i * 2 * I, wide + i * 2 * I + I, I, to);
+        });
+      } else {
+        Heads heads = pass.heads;
+        heads.q_norm = block->q_norm;
+        heads.k_norm = block->k_norm;
+        rope_append(member, heads, wide, pass.cos, pass.sin, n, rows, pass.row, q);
+        attend(member, attention_of(heads, q, rows, pass.prefix, pass.row, pass.mask, n), states, attended);
+        inner = prepare<T>(member, n, columns, x, [&](int64_t i, float* to) {
+          std::memcpy(to, attended + i * columns, columns * sizeof(float));
+        });
+      }
+      multiply<T>(member, second.W, inner, n, into(second, pass.hidden, true), after);
+    }
+    keep(pass.sublayers.size());
+  });
+}
+
+}  // namespace ssd
