@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from ssd_bench.core.lossless import tolerance
-from ssd_bench.model.arithmetic import FORCED, available, with_code
+from ssd_bench.model.arithmetic import FORCED, available
 from ssd_bench.model.backends.cpu import native_problem
 from ssd_bench.plan import Plan
 from ssd_bench.run import _profile_path
 from tests.runs import executed, planned
 
-CODED = list(dict.fromkeys(with_code(level).name for level in available()))
+LEVELS = [level.name for level in available()]
 
 
 @pytest.fixture(autouse=True)
@@ -28,7 +28,7 @@ def identities(plan: Plan) -> tuple[str, str, Path]:
 @pytest.mark.skipif(bool(native_problem("generic")), reason=native_problem("generic"))
 def test_levels_and_kernels_are_told_apart(tmp_path: Path) -> None:
     """Whether they were chosen or forced: in the run's key, in the identity of its searches, in the profile's name."""
-    choices = [*([f"hardware.isa={level}"] for level in CODED), ["hardware.isa=generic", "hardware.kernels=torch"]]
+    choices = [*([f"hardware.isa={level}"] for level in LEVELS), ["hardware.isa=generic", "hardware.kernels=torch"]]
     found = [identities(planned(tmp_path, "method=ar", "limit=1", *choice)) for choice in choices]
     for each in zip(*found):
         assert len(set(each)) == len(choices)
@@ -38,11 +38,11 @@ def test_levels_and_kernels_are_told_apart(tmp_path: Path) -> None:
 def test_auto_is_what_it_resolves_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     options = ("method=ar", "limit=1")
     best = planned(tmp_path, *options)
-    assert best.backend.arithmetic.isa == CODED[-1]
+    assert best.backend.arithmetic.isa == LEVELS[-1]
     monkeypatch.setenv(FORCED, "generic")
     forced = planned(tmp_path, *options)
     assert forced.backend.arithmetic.isa == "generic"
-    assert (forced.content_key == best.content_key) == (CODED == ["generic"])
+    assert (forced.content_key == best.content_key) == (LEVELS[-1] == "generic")
 
 
 @pytest.mark.parametrize("kernels", ["auto", "torch"])

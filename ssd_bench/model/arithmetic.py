@@ -25,13 +25,13 @@ class Level:
     Attributes:
         name: its choice of `hardware.isa`.
         needs: flags of the CPU, by Linux's names.
-        flags: the compiler's; None where there is no code for it yet, so that the next lower level's runs.
+        flags: the compiler's.
         rounds: whether its products with bfloat16 weights take bfloat16 on the other side too.
     """
 
     name: str
     needs: tuple[str, ...]
-    flags: tuple[str, ...] | None
+    flags: tuple[str, ...]
     rounds: bool = False
 
 
@@ -40,12 +40,16 @@ AVX512 = (*AVX2, "avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl")
 # Ascending. Tuning is part of a level: left to the compiler's idea of this very machine, it would decide which products
 # and sums are fused, and with it their last bits.
 LEVELS = (
+    Level("amx_emulated", (), ("-DSSD_EMULATED_TILES",), rounds=True),  # the last one's kernels for any CPU, to test them
     Level("generic", (), ()),  # the architecture's own vectors: SSE2 on x86-64, NEON on ARM
     Level("avx2", AVX2, ("-march=haswell",)),
     Level("avx512", AVX512, ("-march=skylake-avx512",)),
     Level("avx512_bf16", (*AVX512, "avx512_bf16"), ("-march=skylake-avx512", "-mavx512bf16"), rounds=True),
-    Level("amx", (*AVX512, "avx512_bf16", "amx_tile", "amx_bf16"), None, rounds=True),
-)
+    Level(
+        "amx", (*AVX512, "avx512_bf16", "amx_tile", "amx_bf16"),
+        ("-march=skylake-avx512", "-mavx512bf16", "-mamx-tile", "-mamx-bf16"), rounds=True,
+    ),
+)  # fmt: skip
 CHOICES = ("auto", *(level.name for level in LEVELS))
 
 
@@ -93,7 +97,7 @@ def decide(device: torch.device, weights: torch.dtype, kernels: str, isa: str) -
     """
     if device.type != "cpu":
         return Arithmetic(kernels, None, weights, weights)
-    wide, level = torch.promote_types(weights, torch.float32), with_code(resolve(isa))
+    wide, level = torch.promote_types(weights, torch.float32), resolve(isa)
     rounded = level.rounds and weights == torch.bfloat16
     return Arithmetic(kernels, level.name, wide, torch.bfloat16 if rounded else wide)
 
@@ -113,11 +117,6 @@ def resolve(isa: str) -> Level:
         there = f"auto or one of {', '.join(level.name for level in known)}, which this CPU has"
         raise ConfigError(field, isa, there)
     return level
-
-
-def with_code(level: Level) -> Level:
-    """The level whose code runs for it: the highest up to it that has some."""
-    return [lower for lower in LEVELS[: LEVELS.index(level) + 1] if lower.flags is not None][-1]
 
 
 @cache

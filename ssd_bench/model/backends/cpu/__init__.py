@@ -9,7 +9,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ssd_bench.model.arithmetic import Arithmetic, Level, resolve, with_code
+from ssd_bench.model.arithmetic import Arithmetic, Level, resolve
 from ssd_bench.model.backends.cpu.build import BuildError, load_extension
 from ssd_bench.model.decoder import Decoder, Pass
 from ssd_bench.model.kv_cache import KVCache
@@ -26,7 +26,7 @@ class NativeOperators(Operators):
     """The operators as compiled functions, for any number of nodes: a node's result has the same bits in all of them.
 
     Args:
-        arithmetic: of a level that has code.
+        arithmetic: of a level of this CPU.
         module: the extension of that level.
     """
 
@@ -92,13 +92,13 @@ BACKEND = NativeDecoder
 
 def native_problem(isa: str = "auto") -> str:
     """One line that says why there are no compiled operators of this level; empty where there are."""
-    found = _extension(with_code(resolve(isa)))
+    found = _extension(resolve(isa))
     return found if isinstance(found, str) else ""
 
 
 def extension(arithmetic: Arithmetic) -> ModuleType:
     """The compiled functions of the level of an arithmetic that `NativeDecoder` decided."""
-    module = _extension(with_code(resolve(arithmetic.isa or "auto")))
+    module = _extension(resolve(arithmetic.isa or "auto"))
     assert isinstance(module, ModuleType), "`problem` comes first"
     return module
 
@@ -110,7 +110,7 @@ def _operators(arithmetic: Arithmetic) -> NativeOperators:
 
 @cache
 def _extension(level: Level) -> ModuleType | str:
-    """The compiled operators of a level that has code, built on the first call (under a minute), or why not."""
+    """The compiled operators of a level, built on the first call (under a minute), or why not."""
     try:
         return load_extension(level)
     except BuildError as error:

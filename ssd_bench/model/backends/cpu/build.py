@@ -35,7 +35,7 @@ def build_directory(level: Level) -> Path:
     parts = [
         text,
         *CFLAGS,
-        *_own_flags(level),
+        *level.flags,
         torch.__version__,
         sysconfig.get_config_var("SOABI"),
         platform.machine(),
@@ -48,11 +48,6 @@ def build_directory(level: Level) -> Path:
 
     base = os.environ.get("TORCH_EXTENSIONS_DIR") or get_default_build_root()
     return Path(base) / f"{_module_name(level)}_{digest}"
-
-
-def _own_flags(level: Level) -> tuple[str, ...]:
-    assert level.flags is not None, f"{level.name} has no code of its own"
-    return level.flags
 
 
 def _module_name(level: Level) -> str:
@@ -104,13 +99,13 @@ def _compile(level: Level, directory: Path) -> None:
     # Only a builder that was killed leaves torch's own lock behind while we hold ours, and torch would wait for it.
     (directory / "lock").unlink(missing_ok=True)
     cpp_extension.load(
-        _module_name(level), [str(path) for path in SOURCES], extra_cflags=[*CFLAGS, *_own_flags(level)],
+        _module_name(level), [str(path) for path in SOURCES], extra_cflags=[*CFLAGS, *level.flags],
         build_directory=str(directory), verbose=False,
     )  # fmt: skip
 
 
 def load_extension(level: Level) -> ModuleType:
-    """The compiled module of a level that has code, built now if there is no finished build.
+    """The compiled module of a level, built now if there is no finished build.
 
     Raises BuildError, with one line, when there is no compiler or ninja or the build fails.
     """

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from ssd_bench.command import tool
 from ssd_bench.errors import ConfigError
-from ssd_bench.model.arithmetic import available, resolve, with_code
+from ssd_bench.model.arithmetic import available, resolve
 from ssd_bench.model.backends.cpu import native_problem
 
 
@@ -22,7 +22,7 @@ def main(arguments: Sequence[str]) -> int:
 def _build(arguments: Sequence[str]) -> None:
     if list(arguments) not in ([], ["all"]):
         raise ConfigError("arguments", " ".join(arguments), "nothing, or all")
-    for level in dict.fromkeys(map(with_code, available() if arguments else [resolve("auto")])):
+    for level in available() if arguments else [resolve("auto")]:
         start = time.perf_counter()
         problem = native_problem(level.name)
         if problem:

@@ -393,7 +393,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   using py::arg;
   const auto no_bias = arg("bias") = py::none();
   const py::call_guard<py::gil_scoped_release> released;
-  TORCH_CHECK(ssd::tiles_given(), "the system does not let this process use the CPU's matrix unit");
+  TORCH_CHECK(ssd::tiles_given(), "the system does not let this process use the CPU's matrix unit; hardware.isa=avx512_bf16 does without");
   py::class_<Matrix>(m, "Matrix")
       .def(py::init<const Tensor&>(), arg("W"))
       .def("__getitem__",
