@@ -99,10 +99,13 @@ class Operators:
         out = torch.cat(parts, dim=1)
         return out if bias is None else out.add_(bias)
 
+    @property
+    def _rounds(self) -> bool:
+        return self.arithmetic.inputs != self.arithmetic.activations
+
     def _rounded(self, side: Tensor) -> Tensor:
         """One side of a product, rounded as the arithmetic says, in its own dtype: sums are not rounded."""
-        arithmetic = self.arithmetic
-        return side if arithmetic.inputs == arithmetic.activations else side.to(arithmetic.inputs).to(side.dtype)
+        return side.to(self.arithmetic.inputs).to(side.dtype) if self._rounds else side
 
     def norm_linear(self, x: Tensor, norm_w: Tensor, eps: float, W: Matrix, bias: Tensor | None = None) -> Tensor:
         """Linear layer of the RMS norm of x: x [n, K], norm_w [K], W [N, K], bias [N] -> [n, N]."""
@@ -168,14 +171,28 @@ class Operators:
         n = q.shape[0]
         k = _visible(keys, prefix_len, row, row + n, q.dtype)
         v = _visible(values, prefix_len, row, row + n, q.dtype)
-        if n == 1:
+        if n == 1 and not self._rounds:
             return _one_node(q, k, v)
         assert isinstance(seen, list)
+        many_nodes = self._many_rounded_nodes if self._rounds else _many_nodes
         parts = [
-            _many_nodes(q[i:j], k[:, : prefix_len + own], v[:, : prefix_len + own], visible)
+            many_nodes(q[i:j], k[:, : prefix_len + own], v[:, : prefix_len + own], visible)
             for i, j, own, visible in seen
         ]
         return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+    def _many_rounded_nodes(self, q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None) -> Tensor:
+        """`_many_nodes` whose products take rounded queries and rounded weights, which SDPA would not round."""
+        n, heads, dim = q.shape
+        if visible is None:
+            visible = torch.ones(n, n, dtype=torch.bool, device=q.device).tril()
+        grouped = self._rounded(q).view(n, len(k), heads // len(k), dim).transpose(0, 1)
+        out = torch.empty_like(grouped)
+        for h in range(len(k)):  # one at a time: scores of all would be large
+            scores = (grouped[h] @ k[h].t()).mul_(dim**-0.5).masked_fill_(~visible[:, None], float("-inf"))
+            weights = scores.sub_(scores.amax(-1, keepdim=True)).exp_()
+            out[h] = self._rounded(weights) @ v[h] / weights.sum(-1, keepdim=True)
+        return out.transpose(0, 1).reshape(n, heads * dim)
 
     def attend_branches(
         self, q: Tensor, keys: Tensor, values: Tensor, prefix_len: int, own_keys: Tensor, own_values: Tensor,
@@ -191,7 +208,7 @@ class Operators:
         n_kv = len(keys)
         b, r, group, dtype = branches, n // branches, n_heads // n_kv, q.dtype
         # [Hkv, B, G*r, D], so that the G query heads of a KV head share one product
-        q = q.view(b, r, n_kv, group, dim).permute(2, 0, 3, 1, 4).reshape(n_kv, b, group * r, dim) * dim**-0.5
+        q = self._rounded(q).view(b, r, n_kv, group, dim).permute(2, 0, 3, 1, 4).reshape(n_kv, b, group * r, dim) * dim**-0.5
         out = torch.empty_like(q)
         hidden_from = torch.ones(r, r, dtype=torch.bool, device=q.device).triu(1).repeat(group, 1)
         step = max(1, BRANCH_SCORES // (group * r * (prefix_len + r)))  # branches at a time
@@ -209,6 +226,7 @@ class Operators:
                 far.sub_(top).exp_()
                 near.sub_(top).exp_()
                 total = far.sum(-1, keepdim=True).add_(near.sum(-1, keepdim=True))
-                seen = (far @ pv).view(part.shape).baddbmm_(near.view(-1, group * r, r), v)
+                seen = (self._rounded(far) @ pv).view(part.shape)
+                seen = seen.baddbmm_(self._rounded(near).view(-1, group * r, r), v)
                 torch.div(seen, total.view(-1, group * r, 1), out=out[h, at : at + step])
         return out.view(n_kv, b, group, r, dim).permute(1, 3, 0, 2, 4).reshape(n, n_heads * dim)

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <limits>
 
+#include "pairs.h"
 #include "simd.h"
 #include "team.h"
 
@@ -17,7 +18,8 @@ constexpr int64_t kChunk = 256;                   // rows of a chunk: at fixed p
                                                   // depend on how many rows are committed and how many are nodes
 constexpr int64_t kStates = 1 << 21;              // floats of the chunks' states held at a time
 constexpr int64_t kGroup = 192;                   // most queries of a group, which reads a block converted once
-constexpr int64_t kFewTasks = 6;
+constexpr int64_t kFewTasks = 3;                  // per thread, below which a head's nodes are shared out
+constexpr int64_t kFewQueries = 12;               // that a block of rows is converted for, at least
 constexpr float kMinusInf = -std::numeric_limits<float>::infinity();
 static_assert(kBlock % (VL * kScored) == 0 && kChunk % kBlock == 0, "blocks are whole tiles, chunks whole blocks");
 
@@ -208,6 +210,19 @@ struct Rows {
   const float *kT, *copied;
 };
 
+// Scores of what a query does not see: rows that are not there, up to `rounded`, and those that are masked.
+template <int Q, class T>
+inline void hide(const Attention<T>& a, int64_t first, int64_t first_row, int64_t count, int64_t rounded, bool masked,
+                 float (*s)[kBlock]) {
+  for (int j = 0; j < Q; j++) {
+    for (int64_t r = count; r < rounded; r++) s[j][r] = kMinusInf;
+    if (!masked) continue;
+    const int64_t node = (first + j) / a.G;
+    for (int64_t r = std::max<int64_t>(0, a.prefix - first_row); r < count; r++)
+      if (!a.sees(node, first_row + r - a.prefix)) s[j][r] = kMinusInf;
+  }
+}
+
 template <class T, int Q>
 void query_tile(const Attention<T>& a, const float* const* q, int64_t first, const Rows<T>& rows, float* state) {
   alignas(64) float s[Q][kBlock];
@@ -215,14 +230,7 @@ void query_tile(const Attention<T>& a, const float* const* q, int64_t first, con
   const int64_t padded = a.padded(), stride = a.state_size(), rounded = ceil_div(rows.count, VL) * VL;
   const bool ahead = first == 0;
   score<T, Q>(q, rows.kT, rows.count, a.D, a.scale, s, ahead ? rows.k + kBlock * a.D : nullptr);
-  for (int j = 0; j < Q; j++) {
-    for (int64_t r = rows.count; r < rounded; r++) s[j][r] = kMinusInf;
-    if (rows.masked) {
-      const int64_t node = (first + j) / a.G;
-      for (int64_t r = std::max<int64_t>(0, a.prefix - rows.first); r < rows.count; r++)
-        if (!a.sees(node, rows.first + r - a.prefix)) s[j][r] = kMinusInf;
-    }
-  }
+  hide<Q>(a, first, rows.first, rows.count, rounded, rows.masked, s);
   soften<Q>(s, rounded, state + padded, stride, factor);
   if (rows.copied)
     gather<float, Q>(s, factor, rows.copied, padded, rows.count, false, state, stride, padded);
@@ -240,6 +248,41 @@ void sized_tile(const Attention<T>& a, const float* const* q, int64_t first, int
   query_tile<T, Q>(a, q, first, rows, state);
 }
 
+#if defined(__AVX512BF16__) || defined(SSD_EMULATED_TILES)
+// The same over keys and values in pairs, by rounded queries [.., ldq] and with rounded weights.
+struct PairRows {
+  int64_t first, count;
+  bool masked;
+  const uint32_t *kT, *v;
+  int64_t stride_v;
+};
+
+template <int Q>
+void pair_tile(const Attention<bf16>& a, const bf16* q, int64_t ldq, int64_t first, const PairRows& rows, float* state) {
+  alignas(64) float s[kPairQueries][kRows];
+  alignas(64) bf16 p[kPairQueries][kRows];
+  float factor[Q];
+  const int64_t padded = a.padded(), stride = a.state_size(), rounded = ceil_div(rows.count, VL) * VL;
+  score_pairs<Q>(q, ldq, rows.kT, rows.count, a.D, a.scale, s);
+  hide<Q>(a, first, rows.first, rows.count, rounded, rows.masked, s);
+  soften<Q>(s, rounded, state + padded, stride, factor);
+  for (int j = 0; j < Q; j++) {
+    for (int64_t r = rounded; r < kRows; r++) s[j][r] = 0.0f;
+    for (int r = 0; r < kRows; r += 32) convert32(s[j] + r, p[j] + r);
+  }
+  gather_pairs<Q>(p, factor, rows.v, rows.stride_v, rows.count, padded, state, stride);
+}
+
+template <int Q>
+void sized_pair_tile(const Attention<bf16>& a, const bf16* q, int64_t ldq, int64_t first, int64_t size,
+                     const PairRows& rows, float* state) {
+  if constexpr (Q > 1) {
+    if (size < Q) return sized_pair_tile<Q - 1>(a, q, ldq, first, size, rows, state);
+  }
+  pair_tile<Q>(a, q, ldq, first, rows, state);
+}
+#endif
+
 // States that have seen nothing.
 template <class T>
 void clear(const Attention<T>& a, float* state) {
@@ -248,6 +291,27 @@ void clear(const Attention<T>& a, float* state) {
     std::fill(state + i * stride, state + (i + 1) * stride, 0.0f);
     state[i * stride + padded] = kMinusInf;
   }
+}
+
+// Keys and values of `count` rows from r on of a head, side by side: those of both kinds are joined in `joined`.
+template <class T>
+std::pair<const T*, const T*> rows_of(const Attention<T>& a, int64_t head, int64_t r, int64_t count,
+                                      std::vector<T>& joined) {
+  const T *k = a.k + head * a.k_head, *v = a.v + head * a.v_head;
+  const T *own_k = a.own_k + head * a.own_k_head, *own_v = a.own_v + head * a.own_v_head;
+  const int64_t before = a.prefix - r;
+  const bool together = own_k == k + a.prefix * a.D && own_v == v + a.prefix * a.D;
+  if (together || before >= count) return {k + r * a.D, v + r * a.D};
+  if (before <= 0) return {own_k - before * a.D, own_v - before * a.D};
+  joined.resize(2 * kBlock * a.D);
+  T *joined_k = joined.data(), *joined_v = joined_k + kBlock * a.D;
+  const auto join = [&](T* target, const T* first, const T* second) {
+    std::memcpy(static_cast<void*>(target), first + r * a.D, before * a.D * sizeof(T));
+    std::memcpy(static_cast<void*>(target + before * a.D), second, (count - before) * a.D * sizeof(T));
+  };
+  join(joined_k, k, own_k);
+  join(joined_v, v, own_v);
+  return {joined_k, joined_v};
 }
 
 // Adds rows [begin, end), whole blocks but for the last, to the states [queries, state_size] of one kv head's queries.
@@ -263,36 +327,47 @@ void attend_range(const Attention<T>& a, int64_t head, int64_t begin, int64_t en
   float* kT = scratch.get<float>((copy ? 2 : 1) * padded * kBlock);
   float* copied = copy ? kT + padded * kBlock : nullptr;
   for (int64_t i = 0; i < queries; i++) q[i] = a.query(head, i);
-  const T *k = a.k + head * a.k_head, *v = a.v + head * a.v_head;
-  const T *own_k = a.own_k + head * a.own_k_head, *own_v = a.own_v + head * a.own_v_head;
-  const bool together = own_k == k + a.prefix * a.D && own_v == v + a.prefix * a.D;
   for (int64_t r = begin; r < end; r += kBlock) {
-    const int64_t count = std::min<int64_t>(kBlock, end - r), before = a.prefix - r;
-    Rows<T> rows{r, count, r + count > a.prefix, k + r * a.D, v + r * a.D, kT, copied};
-    if (!together && before <= 0) {
-      rows.k = own_k - before * a.D;
-      rows.v = own_v - before * a.D;
-    } else if (!together && before < count) {  // a block with rows of both
-      joined.resize(2 * kBlock * a.D);
-      T *joined_k = joined.data(), *joined_v = joined_k + kBlock * a.D;
-      const auto join = [&](T* target, const T* first, const T* second) {
-        std::memcpy(static_cast<void*>(target), first + r * a.D, before * a.D * sizeof(T));
-        std::memcpy(static_cast<void*>(target + before * a.D), second, (count - before) * a.D * sizeof(T));
-      };
-      join(joined_k, k, own_k);
-      join(joined_v, v, own_v);
-      rows.k = joined_k;
-      rows.v = joined_v;
-    }
+    const int64_t count = std::min<int64_t>(kBlock, end - r);
+    const auto [k, v] = rows_of(a, head, r, count, joined);
+    const Rows<T> rows{r, count, r + count > a.prefix, k, v, kT, copied};
     load_keys(rows.k, count, a.D, kT);
     if (copy) load_values(rows.v, count, a.D, padded, copied);
     for (int64_t t = 0; t < tiles; t++) {
-      const int64_t first = queries * t / tiles;
-      const int64_t size = queries * (t + 1) / tiles - first;
+      const int64_t first = queries * t / tiles, size = queries * (t + 1) / tiles - first;
       sized_tile<T, kQueries>(a, q.data() + first, first, size, rows, state + first * stride);
     }
   }
 }
+
+#if defined(__AVX512BF16__) || defined(SSD_EMULATED_TILES)
+template <>
+inline void attend_range(const Attention<bf16>& a, int64_t head, int64_t begin, int64_t end, float* state) {
+  static thread_local Scratch of_q, of_row, of_keys, of_values;
+  static thread_local std::vector<bf16> joined;
+  const int64_t queries = a.queries(), tiles = ceil_div(queries, kPairQueries);
+  const int64_t ldq = ceil_div(a.D, kPairDepth) * kPairDepth, stride_v = ceil_div(a.D, kPanelColumns) * kPanelColumns;
+  bf16* q = of_q.get<bf16>((queries + kPairQueries) * ldq);  // a tile of queries may reach beyond the last
+  float* row = of_row.get<float>(ldq);
+  std::fill(row, row + ldq, 0.0f);
+  for (int64_t i = 0; i < queries; i++) {
+    std::memcpy(row, a.query(head, i), a.D * sizeof(float));
+    for (int64_t d = 0; d < ldq; d += 32) convert32(row + d, q + i * ldq + d);
+  }
+  uint32_t *kT = of_keys.get<uint32_t>(ldq / 2 * kRows), *vT = of_values.get<uint32_t>(kRows / 2 * stride_v);
+  for (int64_t r = begin; r < end; r += kRows) {
+    const int64_t count = std::min<int64_t>(kRows, end - r);
+    const auto [k, v] = rows_of(a, head, r, count, joined);
+    load_key_pairs(k, count, a.D, kT);
+    load_value_pairs(v, count, a.D, stride_v, vT);
+    const PairRows rows{r, count, r + count > a.prefix, kT, vT, stride_v};
+    for (int64_t t = 0; t < tiles; t++) {
+      const int64_t first = queries * t / tiles, size = queries * (t + 1) / tiles - first;
+      sized_pair_tile<kPairQueries>(a, q + first * ldq, ldq, first, size, rows, state + first * a.state_size());
+    }
+  }
+}
+#endif
 
 // Folds a later chunk's state into what was gathered so far. Not inlined: everywhere the same instructions.
 __attribute__((noinline)) inline void fold(float* state, const float* chunk, int64_t padded) {
@@ -313,16 +388,22 @@ void write(const Attention<T>& a, int64_t head, int64_t i, const float* state, f
   }
 }
 
-// A task is one kv head's queries and one chunk of rows; the chunks' states are folded in their order.
+// A task is one chunk of rows and the queries of one kv head, or, where there are few chunks, of some of its nodes; the
+// chunks' states are folded in their order.
 template <class T>
 void attend_group(Member& member, const Attention<T>& a, float* states, float* out) {
   const int64_t chunks = a.chunks(), queries = a.queries(), stride = a.state_size(), size = queries * stride;
-  member.each(a.Hkv * chunks, [&](int64_t t) {
-    const int64_t head = t / chunks, begin = t % chunks * kChunk;
-    float* state = states + t * size;
-    clear(a, state);
-    attend_range(a, head, begin, std::min(a.rows(), begin + kChunk), state);
-    for (int64_t i = 0; chunks == 1 && i < queries; i++) write(a, head, i, state + i * stride, out);
+  const int64_t wanted = ceil_div(kFewTasks * member.size, a.Hkv * chunks);
+  const int64_t parts = std::clamp<int64_t>(std::min(wanted, queries / kFewQueries), 1, a.n);
+  member.each(a.Hkv * chunks * parts, [&](int64_t t) {
+    const int64_t whole = t / parts, head = whole / chunks, begin = whole % chunks * kChunk;
+    const int64_t node = a.n * (t % parts) / parts, last = a.n * (t % parts + 1) / parts;
+    const Attention<T> part = a.group(node, last - node);
+    float* state = states + whole * size + node * a.G * stride;
+    clear(part, state);
+    attend_range(part, head, begin, std::min(part.rows(), begin + kChunk), state);
+    for (int64_t i = 0; chunks == 1 && i < part.queries(); i++)
+      write(part, head, i, state + i * stride, out + node * a.Hkv * a.G * a.D);
   });
   if (chunks == 1) return;
   member.each(a.Hkv * a.n, [&](int64_t t) {
@@ -361,7 +442,7 @@ void attend(Member& member, const Attention<T>& a, float* states, float* out) {
 // branches, so that the prefix is converted once for them; the block in which it ends each branch reads for itself.
 template <class T>
 void attend_branches(Member& member, const Attention<T>& a, int64_t r, float* out) {
-  const int64_t branches = a.n / r, parts = ceil_div(kFewTasks, a.Hkv);  // per kv head, at least, to share them out
+  const int64_t branches = a.n / r, parts = ceil_div(kFewTasks * member.size, a.Hkv);  // per kv head, at least, to share them out
   const int64_t size = std::max<int64_t>(1, std::min(kGroup / (r * a.G), ceil_div(branches, parts)));
   const int64_t groups = ceil_div(branches, size), node = a.Hkv * a.G * a.D, stride = a.state_size();
   const int64_t shared = a.prefix / kBlock * kBlock, end = a.prefix + r;

@@ -58,9 +58,6 @@ struct Dot {
     vf v[kVectors];
   };
 
-  // Turns the floats of a tile's inputs into what `step` reads.
-  static void prepare(const float* from, X* to) { std::memcpy(to, from, kDepth * sizeof(float)); }
-
   SSD_INLINE static Row row(const T* w) {
     Row r;
 #pragma GCC unroll 4
@@ -75,17 +72,11 @@ struct Dot {
 };
 
 #if defined(__AVX512BF16__)
-constexpr bool kRounds = true;  // nodes are rounded to bfloat16 where weights are
-
+// A product of two pairs is added to its sum by one instruction.
 template <>
 struct Dot<bf16> {
   using X = bf16;
   using Row = __m512bh;
-
-  static void prepare(const float* from, X* to) {
-    const Row rounded = _mm512_cvtne2ps_pbh((__m512)load(from + VL), (__m512)load(from));
-    std::memcpy(static_cast<void*>(to), &rounded, sizeof(rounded));
-  }
 
   SSD_INLINE static Row row(const bf16* w) { return (Row)load_as<__m512i>(w); }
 
@@ -94,18 +85,12 @@ struct Dot<bf16> {
   }
 };
 #else
-constexpr bool kRounds = kTileUnit;
-
 template <>
 struct Dot<bf16> {
   using X = std::conditional_t<kRounds, bf16, float>;
   struct Row {
     vf even[kVectors], odd[kVectors];
   };
-
-  static void prepare(const float* from, X* to) {
-    for (int i = 0; i < kDepth; i++) to[i] = static_cast<X>(from[i]);
-  }
 
   SSD_INLINE static Row row(const bf16* w) {
     Row r;
@@ -316,7 +301,7 @@ const Node<T>* prepare(Member& member, int64_t n, int64_t K, Node<T>* shared, co
     float* row = filled.get<float>(padded);
     fill(i, row);
     std::fill(row + K, row + padded, 0.0f);
-    for (int64_t t = 0; t < padded / kDepth; t++) Dot<T>::prepare(row + t * kDepth, x + t * ldx + i * kDepth);
+    for (int64_t t = 0; t < padded / kDepth; t++) convert32(row + t * kDepth, x + t * ldx + i * kDepth);
   };
   if (alone)
     for (int64_t i = 0; i < n; i++) one(i);

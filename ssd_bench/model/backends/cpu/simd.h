@@ -98,6 +98,23 @@ inline vf load1(const f16* p) {
 #endif
 }
 
+#if defined(__AVX512BF16__) || defined(SSD_EMULATED_TILES)
+constexpr bool kRounds = true;  // what meets bfloat16 in a product is rounded to it
+#else
+constexpr bool kRounds = false;
+#endif
+
+// 32 floats as they enter a product: as they are, or rounded to nearest, ties to even.
+inline void convert32(const float* from, float* to) { std::memcpy(to, from, 32 * sizeof(float)); }
+inline void convert32(const float* from, bf16* to) {
+#if defined(__AVX512BF16__)
+  const __m512bh rounded = _mm512_cvtne2ps_pbh((__m512)load(from + 16), (__m512)load(from));
+  std::memcpy(static_cast<void*>(to), &rounded, sizeof(rounded));
+#else
+  for (int i = 0; i < 32; i++) to[i] = static_cast<bf16>(from[i]);
+#endif
+}
+
 inline float hsum(vf v) {
   const vf zero = {};
   for (int lanes = VL; lanes > 1; lanes /= 2) v = SSD_SHUFFLE(v, zero, SSD_EVEN) + SSD_SHUFFLE(v, zero, SSD_ODD);

@@ -47,13 +47,14 @@ template <int R>
 inline void tile_zero() {
   asm volatile("tilezero %%tmm%c0" ::"i"(R));
 }
+// Rows are `stride` bytes from one to the next.
 template <int R>
-inline void tile_load(const void* p) {
-  asm volatile("tileloadd (%0,%1,1), %%tmm%c2" ::"r"(p), "r"(int64_t{kTileRow}), "i"(R) : "memory");
+inline void tile_load(const void* p, int64_t stride = kTileRow) {
+  asm volatile("tileloadd (%0,%1,1), %%tmm%c2" ::"r"(p), "r"(stride), "i"(R) : "memory");
 }
 template <int R>
-inline void tile_store(float* p) {
-  asm volatile("tilestored %%tmm%c2, (%0,%1,1)" ::"r"(p), "r"(int64_t{kTileRow}), "i"(R) : "memory");
+inline void tile_store(float* p, int64_t stride = kTileRow) {
+  asm volatile("tilestored %%tmm%c2, (%0,%1,1)" ::"r"(p), "r"(stride), "i"(R) : "memory");
 }
 // C [node][output] += A [node][pair] B [pair][output], pairs of bfloat16.
 template <int C, int A, int B>
@@ -75,12 +76,14 @@ inline void tile_zero() {
   std::memset(tile_registers[R], 0, sizeof(tile_registers[R]));
 }
 template <int R>
-inline void tile_load(const void* p) {
-  std::memcpy(tile_registers[R], p, sizeof(tile_registers[R]));
+inline void tile_load(const void* p, int64_t stride = kTileRow) {
+  for (int row = 0; row < kTileNodes; row++)
+    std::memcpy(tile_registers[R][row], static_cast<const char*>(p) + row * stride, kTileRow);
 }
 template <int R>
-inline void tile_store(float* p) {
-  std::memcpy(p, tile_registers[R], sizeof(tile_registers[R]));
+inline void tile_store(float* p, int64_t stride = kTileRow) {
+  for (int row = 0; row < kTileNodes; row++)
+    std::memcpy(reinterpret_cast<char*>(p) + row * stride, tile_registers[R][row], kTileRow);
 }
 // The unit's order of sums: products of even and of odd inputs each in a chain, and both to what was there.
 template <int C, int A, int B>
