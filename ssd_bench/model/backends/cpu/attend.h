@@ -382,10 +382,10 @@ __attribute__((noinline)) inline void fold(float* state, const float* chunk, int
 template <class T>
 void write(const Attention<T>& a, int64_t head, int64_t i, const float* state, float* out) {
   float* o = out + (a.query(head, i) - a.q);
-  for (int64_t d = 0; d < a.D; d += VL) {
-    const vf value = load(state + d) / state[a.padded() + 1];
-    std::memcpy(o + d, &value, std::min<int64_t>(VL, a.D - d) * sizeof(float));
-  }
+  const float share = 1.0f / state[a.padded() + 1];
+  int64_t d = 0;
+  for (; d + VL <= a.D; d += VL) store(o + d, load(state + d) * share);
+  for (; d < a.D; d++) o[d] = state[d] * share;
 }
 
 // A task is one chunk of rows and the queries of one kv head, or, where there are few chunks, of some of its nodes; the

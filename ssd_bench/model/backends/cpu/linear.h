@@ -20,7 +20,7 @@ constexpr int kSums = 24;
 #endif
 constexpr int64_t kAheadBytes = 16 << 10;  // in W, of a single block of nodes; more of them share all of the next group
 constexpr int64_t kSerialFill = 1 << 14;   // elements to rotate, below which a second thread costs more than it saves
-constexpr int64_t kFewElements = 1 << 13;  // of x, that every thread prepares for itself rather than wait for the others
+constexpr int64_t kFewElements = 1 << 12;  // of x, that every thread prepares for itself rather than wait for the others
 
 // A product's target: out[node, row] (+)= sums + bias[row].
 struct Output {

@@ -15,7 +15,13 @@ inline void norm_and_rotate(const float* x, const float* norm, float eps, const 
     x = tmp;
   }
   const int64_t half = D / 2;
-  for (int64_t d = 0; d < half; d++) {
+  int64_t d = 0;
+  for (; d + VL <= half; d += VL) {
+    const vf a = load(x + d), b = load(x + d + half);
+    store(out + d, a * load(cos + d) - b * load(sin + d));
+    store(out + d + half, b * load(cos + d + half) + a * load(sin + d + half));
+  }
+  for (; d < half; d++) {
     const float a = x[d], b = x[d + half];
     out[d] = a * cos[d] - b * sin[d];
     out[d + half] = b * cos[d + half] + a * sin[d + half];
@@ -50,13 +56,9 @@ void rope_append(Member& member, const Heads& heads, const float* qkv, const flo
       norm_and_rotate(x, heads.q_norm, heads.eps, c, s, D, tmp, q + (i * heads.Hq + h) * D);
     for (int64_t h = 0; h < heads.Hkv; h++, x += D) {
       norm_and_rotate(x, heads.k_norm, heads.eps, c, s, D, tmp, rotated);
-      T* k = rows.k + h * rows.k_head + (row + i) * D;
-      for (int64_t d = 0; d < D; d++) k[d] = static_cast<T>(rotated[d]);
+      convert(rotated, D, rows.k + h * rows.k_head + (row + i) * D);
     }
-    for (int64_t h = 0; h < heads.Hkv; h++, x += D) {
-      T* v = rows.v + h * rows.v_head + (row + i) * D;
-      for (int64_t d = 0; d < D; d++) v[d] = static_cast<T>(x[d]);
-    }
+    for (int64_t h = 0; h < heads.Hkv; h++, x += D) convert(x, D, rows.v + h * rows.v_head + (row + i) * D);
   });
 }
 

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 #include <vector>
 #if defined(__F16C__) || defined(__AVX512F__)
 #include <immintrin.h>
@@ -113,6 +114,15 @@ inline void convert32(const float* from, bf16* to) {
 #else
   for (int i = 0; i < 32; i++) to[i] = static_cast<bf16>(from[i]);
 #endif
+}
+
+// Floats in another type.
+template <class T>
+inline void convert(const float* from, int64_t count, T* to) {
+  int64_t i = 0;
+  if constexpr (kRounds && std::is_same_v<T, bf16>)
+    for (; i + 32 <= count; i += 32) convert32(from + i, to + i);
+  for (; i < count; i++) to[i] = static_cast<T>(from[i]);
 }
 
 inline float hsum(vf v) {
