@@ -20,6 +20,9 @@ constexpr int kSums = 24;
 #endif
 constexpr int64_t kAheadBytes = 16 << 10;  // in W, of a single block of nodes; more of them share all of the next group
 constexpr int64_t kSerialFill = 1 << 14;   // elements to rotate, below which a second thread costs more than it saves
+constexpr int64_t kManyBlocks = 16;        // of nodes, from which on a task is as many panels as stay in the second-level
+constexpr int64_t kGroupBytes = 192 << 10;  // cache beside the next ones
+constexpr int64_t kTasks = 4;              // at least, per thread, so that a busy core delays a call by little
 constexpr int64_t kFewElements = 1 << 12;  // of x, that every thread prepares for itself rather than wait for the others
 
 // A product's target: out[node, row] (+)= sums + bias[row].
@@ -248,14 +251,21 @@ int64_t room(int64_t n) {
 template <class T>
 struct Shares {
   Packed<T> W;
-  int64_t n;
+  int64_t n, threads;
 
   int64_t blocks() const { return ceil_div(n, kNodes<T>); }
   // First node of a block: tiles hold 16 each, vectors any number.
   int64_t node(int64_t block) const {
     return kByTiles<T> ? std::min(n, block * kNodes<T>) : n * block / blocks();
   }
-  int64_t panels() const { return panels_of<T>(static_cast<int>(ceil_div(n, blocks()))); }
+  // Panels that a block meets at once.
+  int64_t step() const { return panels_of<T>(static_cast<int>(ceil_div(n, blocks()))); }
+  // Panels of a task. Many nodes do not stay in the cache: they are read again for as few tasks as there may be.
+  int64_t panels() const {
+    const int64_t bytes = kTile * static_cast<int64_t>(sizeof(T)) * W.tiles() * step();
+    const int64_t fit = blocks() < kManyBlocks ? 1 : kGroupBytes / bytes;
+    return step() * std::max<int64_t>(1, std::min(fit, W.panels() / (step() * kTasks * threads)));
+  }
   int64_t tasks() const { return ceil_div(W.panels(), panels()); }
   Next from(int64_t panel) const {
     return {reinterpret_cast<const char*>(W.panel(panel)), W.tiles() * kTile * static_cast<int64_t>(sizeof(T))};
@@ -267,22 +277,23 @@ struct Shares {
 // x: n prepared nodes, [tiles, room(n), kDepth]; `next` is what this member reads after it.
 template <class T>
 void multiply(Member& member, const Packed<T>& W, const Node<T>* x, int64_t n, const Output& out, Next next) {
-  const Shares<T> shares{W, n};
-  const int64_t blocks = shares.blocks(), most = shares.panels(), tasks = shares.tasks(), ldx = room<T>(n) * kDepth;
+  const Shares<T> shares{W, n, member.size};
+  const int64_t blocks = shares.blocks(), step = shares.step(), panels = shares.panels(), tasks = shares.tasks();
+  const int64_t ldx = room<T>(n) * kDepth;
   const int64_t last = Member::begin(tasks, member.id + 1, member.size) - 1;
-  const int64_t bytes = kTile * static_cast<int64_t>(sizeof(T)) * most;
+  const int64_t bytes = kTile * static_cast<int64_t>(sizeof(T)) * step;
   const int64_t distance = blocks > 1 ? W.tiles() : std::clamp<int64_t>(kAheadBytes / bytes, 1, W.tiles());
   member.each(tasks, [&](int64_t task) {
-    const int64_t end = std::min(W.panels(), (task + 1) * most);
+    const int64_t end = std::min(W.panels(), (task + 1) * panels);
     Group<T> g{nullptr, W.tiles() * kTile, W.tiles(), distance, 0, blocks, {}};
     const Next after = task == last && next.data ? next : shares.from(end);
     for (int64_t b = 0; b < blocks; b++) {
       const int64_t node = shares.node(b), m = shares.node(b + 1) - node;
       g.turn = b;
-      for (int64_t p = task * most, count; p < end; p += count) {
-        count = end - p >= most ? most : end - p >= 2 ? 2 : 1;
+      for (int64_t p = task * panels, count; p < end; p += count) {
+        count = end - p >= step ? step : end - p >= 2 ? 2 : 1;
         g.w = W.panel(p);
-        g.next = {after.data + (p - task * most) * after.panel, after.panel};
+        g.next = {after.data + (p - task * panels) * after.panel, after.panel};
         const Node<T>* inputs = x + node * kDepth;
         block_product(m, count, g, inputs, ldx, node, p * kPanel, out);
       }

@@ -139,7 +139,7 @@ void run_pass(const Passed<T>& pass) {
         rms_norm(pass.hidden + i * d, norm, pass.heads.eps, d, to);
       });
     };
-    const auto start = [&](const Linear<T>& next) { return Shares<T>{next.W, n}.start(member); };
+    const auto start = [&](const Linear<T>& next) { return Shares<T>{next.W, n, member.size}.start(member); };
     const auto into = [&](const Linear<T>& linear, float* data, bool add) {
       return Output{data, linear.W.rows, linear.bias, add};
     };
