@@ -134,15 +134,16 @@ def test_a_limit_is_the_slower_of_memory_and_arithmetic() -> None:
 
 
 @pytest.mark.skipif(bool(native_problem()), reason=native_problem())
-@pytest.mark.parametrize("huge", [False, True])
-def test_compiled_kernels_measure_a_machine(huge: bool) -> None:
+@pytest.mark.parametrize(("isa", "huge"), [("auto", False), ("auto", True), ("amx_emulated", True)])
+def test_compiled_kernels_measure_a_machine(isa: str, huge: bool) -> None:
     """They raise where a sum is wrong, so that a kernel that does less than it says is no limit."""
-    compiled = extension(decide(CPU, torch.float32, "native", "auto"))
+    compiled = extension(decide(CPU, torch.float32, "native", isa))
     reads = compiled.read_speeds(3 * 2**22 + 5, huge, 2)
     products = compiled.product_speeds(100, 2)
     for speeds in (*(reads or {"no huge pages": [1.0, 1.0]}).values(), *products.values()):
         assert len(speeds) == 2 and all(speed > 0 and math.isfinite(speed) for speed in speeds)
     assert len(products) > 1 and (huge or len(reads) > 1)
+    assert any("tiles" in name for name in products) == (compiled.__name__.split("_")[3] == "amx")
 
 
 @pytest.mark.usefixtures("small")

@@ -13,7 +13,7 @@ from ssd_bench.model.arithmetic import LEVELS, available
 from ssd_bench.model.backends.cpu import native_problem
 from ssd_bench.model.decoder import Decoder, Pass
 from ssd_bench.model.kv_cache import KVCache
-from tests.conftest import VOCAB
+from tests.conftest import LAYERS, VOCAB
 
 EVERY = [level.name for level in available()]
 PREFIXES = (0, 1, 63, 64, 200, 255, 256, 300)  # around the ends of blocks and chunks of rows
@@ -92,3 +92,23 @@ def test_a_branch_is_a_chain(prefix: int, decoder: Decoder) -> None:
                 alone, _ = decoder.run(Pass((i,), streams[b].clone(), prefix), cache)
                 assert torch.equal(together[b], alone)
             streams = together
+
+
+def test_a_pass_has_the_same_bits_on_any_number_of_threads(decoder: Decoder) -> None:
+    """However its panels, heads and chunks of rows are shared out, and where taps copy states on the way."""
+    prefix, taps = 300, (0, 3, 2 * LAYERS)
+    tree = TokenTree(tuple(tokens(40).tolist()), (-1, *(i // 3 for i in range(39))))
+    cache, before = filled(decoder, prefix), torch.get_num_threads()
+    made: dict[int, list[Tensor]] = {}
+    try:
+        for threads in (1, 2, 3):
+            torch.set_num_threads(threads)
+            made[threads] = []
+            for n, descent in ((1, None), (9, None), (40, tree), (LONG, None)):
+                hidden, kept = decoder.run(Pass(decoder.all_sublayers, tokens(n), prefix, descent, taps), cache)
+                assert kept is not None and torch.equal(kept[-1], hidden)
+                made[threads] += [kept, decoder.logits(hidden), cache.keys[1][:, prefix : prefix + n].clone()]
+    finally:
+        torch.set_num_threads(before)
+    for others in (made[2], made[3]):
+        assert all(torch.equal(one, other) for one, other in zip(made[1], others, strict=True))

@@ -119,6 +119,44 @@ float add_products(int64_t steps, float factor, float term) {
 }
 #endif
 
+#if defined(__AMX_BF16__) || defined(SSD_EMULATED_TILES)
+// The same of four tiles, which is what products keep their sums in.
+inline float multiply_tiles(int64_t steps, float factor, float term) {
+  alignas(64) bf16 nodes[kTileNodes][kTileRow / 2], outputs[kTileNodes][kTileRow / 2];
+  alignas(64) float sums[4][kTileNodes][kTileRow / 4];
+  for (int row = 0; row < kTileNodes; row++)
+    for (int i = 0; i < kTileRow / 2; i++) {
+      nodes[row][i] = factor;
+      outputs[row][i] = i % 2 ? -term : term;
+    }
+  for (int tile = 0; tile < 4; tile++) std::fill_n(sums[tile][0], kTileNodes * kTileRow / 4, factor * tile);
+  tile_load<0>(sums[0]);
+  tile_load<1>(sums[1]);
+  tile_load<2>(sums[2]);
+  tile_load<3>(sums[3]);
+  tile_load<4>(nodes);
+  tile_load<5>(nodes);
+  tile_load<6>(outputs);
+  tile_load<7>(outputs);
+  for (int64_t step = 0; step < steps; step++) {
+    tile_multiply<0, 4, 6>();
+    tile_multiply<1, 4, 7>();
+    tile_multiply<2, 5, 6>();
+    tile_multiply<3, 5, 7>();
+  }
+  tile_store<0>(sums[0][0]);
+  tile_store<1>(sums[1][0]);
+  tile_store<2>(sums[2][0]);
+  tile_store<3>(sums[3][0]);
+  float total = 0.0f;
+  for (const auto& tile : sums)
+    for (const auto& row : tile)
+      for (const float sum : row) total += sum;
+  return total;
+}
+constexpr int kTileLanes = kTileNodes * kTileRow / 4 / VL;  // vectors that a tile stands for
+#endif
+
 struct Product {
   const char* name;
   float (*run)(int64_t, float, float);
@@ -136,6 +174,9 @@ constexpr Product kProducts[] = {
     {"8 sums of bfloat16 pairs", &add_products<8>, 8, 4, 1.75f},
     {"16 sums of bfloat16 pairs", &add_products<16>, 16, 4, 3.75f},
     {"24 sums of bfloat16 pairs", &add_products<24>, 24, 4, 5.75f},
+#endif
+#if defined(__AMX_BF16__) || defined(SSD_EMULATED_TILES)
+    {"4 tiles of bfloat16 pairs", &multiply_tiles, 4 * kTileLanes, kTileRow, 0.75f},
 #endif
 };
 
