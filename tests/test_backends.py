@@ -74,7 +74,9 @@ def test_a_level_that_the_cpu_lacks_is_refused(monkeypatch: pytest.MonkeyPatch) 
     arithmetic.available.cache_clear()
     try:
         assert [level.name for level in arithmetic.available()] == ["amx_emulated", "generic"]
-        with pytest.raises(ConfigError, match="'avx2' cannot be used: auto or one of amx_emulated, generic, which this CPU has"):
+        with pytest.raises(
+            ConfigError, match="'avx2' cannot be used: auto or one of amx_emulated, generic, which this CPU has"
+        ):
             resolve("avx2")
     finally:
         monkeypatch.undo()

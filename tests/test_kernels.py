@@ -370,8 +370,8 @@ def test_stale_torch_lock_does_not_block(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def check_rounds_alike(ops: Operators, rounded: torch.dtype | None = None) -> None:
-    """Passes of 1 to 300 nodes over bfloat16 weights and cache have float32's error against float64, or bfloat16's where
-    what is rounded was computed first.
+    """Passes of 1 to 300 nodes over bfloat16 weights and cache have float32's error against float64,
+    or bfloat16's where what is rounded was computed first.
 
     Args:
         rounded: what both sides of products with weights are rounded to, if anything.

@@ -26,7 +26,7 @@ class Level:
         name: its choice of `hardware.isa`.
         needs: flags of the CPU, by Linux's names.
         flags: the compiler's.
-        rounds: whether its products with bfloat16 weights take bfloat16 on the other side too.
+        rounds: whether its products with bfloat16 weights and caches take bfloat16 on the other side too.
     """
 
     name: str
@@ -40,7 +40,7 @@ AVX512 = (*AVX2, "avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl")
 # Ascending. Tuning is part of a level: left to the compiler's idea of this very machine, it would decide which products
 # and sums are fused, and with it their last bits.
 LEVELS = (
-    Level("amx_emulated", (), ("-DSSD_EMULATED_TILES",), rounds=True),  # the last one's kernels for any CPU, to test them
+    Level("amx_emulated", (), ("-DSSD_EMULATED_TILES",), rounds=True),  # amx's kernels for any CPU, to test them
     Level("generic", (), ()),  # the architecture's own vectors: SSE2 on x86-64, NEON on ARM
     Level("avx2", AVX2, ("-march=haswell",)),
     Level("avx512", AVX512, ("-march=skylake-avx512",)),
@@ -62,7 +62,7 @@ class Arithmetic:
         isa: level whose code runs; PyTorch's own operators choose their instructions themselves, and round nothing
             that the level does not. None on accelerators.
         activations: dtype of the residual stream, of all vectors, and of sums.
-        inputs: dtype that both sides of a matrix product are rounded to before it; sums are not.
+        inputs: dtype that both sides of a product are rounded to before it, in attention too; sums are not.
     """
 
     kernels: str

@@ -18,7 +18,7 @@ BRANCH_SCORES = 2**20  # scores of branches held at a time
 QUERY_CHUNK = 512  # nodes per attention call: bounds the [n, T] mask, which SDPA expands to floats
 
 Matrix: TypeAlias = Any
-"""A weight as its operators pack it: with shape, nbytes, device, data_ptr() and slices of rows, as a tensor has them."""
+"""A weight as its operators pack it: with shape, nbytes, device, data_ptr() and slices of rows, as a tensor."""
 Part: TypeAlias = tuple[int, int, int, Tensor | None]
 Seen: TypeAlias = list[Part] | Tensor | None
 """Who sees whom in a pass, as the operators that made it read it."""
@@ -75,7 +75,7 @@ class Operators:
         self.arithmetic = arithmetic
 
     def packed(self, weight: Tensor) -> Matrix:
-        """A matrix [out, in] or a vector as the other operators read it: matrices as they are, vectors as activations."""
+        """A matrix [out, in] or a vector as the others read it: matrices as they are, vectors as activations."""
         return weight if weight.dim() == 2 else weight.to(self.arithmetic.activations)
 
     def embed(self, W: Matrix, tokens: Tensor) -> Tensor:
@@ -116,7 +116,7 @@ class Operators:
         residual.add_(self.linear(x, W, bias))
 
     def swiglu_linear_add_(self, residual: Tensor, gate_up: Tensor, W: Matrix, bias: Tensor | None = None) -> None:
-        """Adds the MLP's second half in place: residual [n, N] += W [N, I] (silu(g) * u) + bias, gate_up [n, 2I] = g | u."""
+        """Adds the MLP's second half in place: residual [n, N] += W [N, I] (silu(g) * u) + bias, gate_up [n, 2I]."""
         gate, up = gate_up.chunk(2, dim=-1)
         residual.add_(self.linear(F.silu(gate).mul_(up), W, bias))
 
@@ -208,7 +208,10 @@ class Operators:
         n_kv = len(keys)
         b, r, group, dtype = branches, n // branches, n_heads // n_kv, q.dtype
         # [Hkv, B, G*r, D], so that the G query heads of a KV head share one product
-        q = self._rounded(q).view(b, r, n_kv, group, dim).permute(2, 0, 3, 1, 4).reshape(n_kv, b, group * r, dim) * dim**-0.5
+        q = (
+            self._rounded(q).view(b, r, n_kv, group, dim).permute(2, 0, 3, 1, 4).reshape(n_kv, b, group * r, dim)
+            * dim**-0.5
+        )
         out = torch.empty_like(q)
         hidden_from = torch.ones(r, r, dtype=torch.bool, device=q.device).triu(1).repeat(group, 1)
         step = max(1, BRANCH_SCORES // (group * r * (prefix_len + r)))  # branches at a time
