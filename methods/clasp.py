@@ -120,12 +120,12 @@ class CLaSp:
         return LayerDraft(self._layer_set, self._draft_len, self._stop_below)
 
     def observe(self, verification: Verification, probe: Probe) -> Estimate | None:
-        """Search when it is time.
+        """Search when it is time, if the output goes on: every prompt starts anew.
 
         Returns:
             None: all that the method learns of a set is a cosine at one token, which is no acceptance rate.
         """
-        if self._is_event(verification.step):
+        if self._is_event(verification.step) and not verification.last:
             assert verification.hidden is not None, "propose asks for states before a search"
             states = verification.hidden[:, verification.path[-1]]
             choice = choose(states, self._count, verification.length - 1, probe, self._protect)

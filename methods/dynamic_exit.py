@@ -121,7 +121,9 @@ class DEL:
         return LayerDraft(self._sets[self._exit - 1], length, threshold)
 
     def observe(self, verification: Verification, probe: Probe) -> Estimate | None:
-        """Count the shadow tokens of this step, then choose E and γ* for the next one."""
+        """Count the shadow tokens of this step, then choose E and γ* for the next one, if there is one."""
+        if verification.last:  # counts end with their prompt
+            return None
         assert verification.hidden is not None
         states, target, prompt = verification.hidden, verification.logits.argmax(-1), 0
         if self._prompt_states is not None:

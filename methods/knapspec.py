@@ -114,7 +114,9 @@ class KnapSpec:
         return LayerDraft(self._layer_set, self._draft_len, self._stop_below)
 
     def observe(self, verification: Verification, probe: Probe) -> Estimate | None:
-        """Keep the states of the accepted tokens; search when it is time."""
+        """Keep the states of the accepted tokens; search when it is time, if the output goes on."""
+        if verification.last:  # every prompt starts anew
+            return None
         if verification.hidden is not None:
             rows = torch.tensor(verification.path, device=verification.hidden.device)
             self._captured.append(verification.hidden.index_select(1, rows))

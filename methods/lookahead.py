@@ -111,7 +111,9 @@ class Lookahead:
         return window_tree(root, [gram[: min(self._guess_len, room)] for gram in grams], self._rows)
 
     def observe(self, verification: Verification, probe: Probe) -> Estimate | None:
-        """Extend the window by the argmax at its newest row, the pool by its columns."""
+        """Extend the window by the argmax at its newest row, the pool by its columns; both end with their prompt."""
+        if verification.last:
+            return None
         rows, width = self._rows, len(self._rows[-1])
         new = verification.logits[len(verification.tree) - width :].argmax(-1).tolist()
         if self._full:

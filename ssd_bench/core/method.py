@@ -116,6 +116,7 @@ class Verification:
         length: committed cache positions after the step.
         logits: [n, V] target logits at every node, float32.
         hidden: [len(taps.verify), n, d] tapped states at every node, None without taps.
+        last: whether the output ended with this step: what is learnt now serves no step of this prompt.
     """
 
     step: int
@@ -125,6 +126,7 @@ class Verification:
     length: int
     logits: Tensor
     hidden: Tensor | None
+    last: bool = False
 
 
 @dataclass(frozen=True)
