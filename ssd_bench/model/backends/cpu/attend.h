@@ -442,7 +442,7 @@ void attend(Member& member, const Attention<T>& a, float* states, float* out) {
 // branches, so that the prefix is converted once for them; the block in which it ends each branch reads for itself.
 template <class T>
 void attend_branches(Member& member, const Attention<T>& a, int64_t r, float* out) {
-  const int64_t branches = a.n / r, parts = ceil_div(kFewTasks * member.size, a.Hkv);  // per kv head, at least, to share them out
+  const int64_t branches = a.n / r, parts = ceil_div(kFewTasks * member.size, a.Hkv);
   const int64_t size = std::max<int64_t>(1, std::min(kGroup / (r * a.G), ceil_div(branches, parts)));
   const int64_t groups = ceil_div(branches, size), node = a.Hkv * a.G * a.D, stride = a.state_size();
   const int64_t shared = a.prefix / kBlock * kBlock, end = a.prefix + r;

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <optional>
+#include <tuple>
 #include <vector>
 
 #include "limits.h"
@@ -186,7 +187,7 @@ void check_cache(const Tensor& keys, const Tensor& values, int64_t D) {
               "keys and values must have one shape and dtype");
 }
 
-// A cache's rows, of which [0, rows) must be there.
+// Keys and values of a block that were checked.
 template <class T>
 ssd::CacheRows<T> cache_rows(const Tensor& keys, const Tensor& values) {
   return {keys.mutable_data_ptr<T>(), values.mutable_data_ptr<T>(), keys.stride(0), values.stride(0)};
@@ -321,6 +322,10 @@ class Blocks {
     vector_or_null(down_bias, "down_bias", d);
     blocks_.push_back({attn_norm, qkv, qkv_bias, q_norm, k_norm, out, out_bias, mlp_norm, gate_up, gate_up_bias, down,
                        down_bias});
+    with_type(qkv.dtype(), "weights", [&](auto* type) {
+      using T = std::remove_pointer_t<decltype(type)>;
+      std::get<std::vector<ssd::Block<T>>>(read_).push_back(of<T>(blocks_.back()));
+    });
   }
 
   // Runs sublayers over streams [n, d], in place; the stream before each tap is copied to kept [taps, n, d].
@@ -359,11 +364,9 @@ class Blocks {
     if (n == 0) return;
     with_type(blocks_[0].qkv.dtype(), "weights", [&](auto* type) {
       using T = std::remove_pointer_t<decltype(type)>;
-      std::vector<ssd::Block<T>> blocks;
+      const auto& blocks = std::get<std::vector<ssd::Block<T>>>(read_);
       std::vector<ssd::Sublayer<T>> steps;
-      blocks.reserve(L);
       steps.reserve(sublayers.size());
-      for (const Weights& w : blocks_) blocks.push_back(of<T>(w));
       for (const int64_t i : sublayers)
         steps.push_back({&blocks[i / 2], i % 2 == 1,
                          i % 2 ? ssd::CacheRows<T>{} : cache_rows<T>(keys[i / 2], values[i / 2])});
@@ -384,7 +387,9 @@ class Blocks {
   }
 
   ssd::Heads heads_;
-  std::vector<Weights> blocks_;
+  std::vector<Weights> blocks_;  // what owns the weights
+  // As passes read them, those of one dtype.
+  std::tuple<std::vector<ssd::Block<float>>, std::vector<ssd::Block<bf16>>, std::vector<ssd::Block<f16>>> read_;
 };
 
 }  // namespace

@@ -1,4 +1,4 @@
-// A pass: sublayers one after the other over nodes, by one team that meets after each product and nowhere else.
+// A pass: sublayers one after the other over nodes, by one team of threads that stays together until its end.
 #pragma once
 #include "attend.h"
 #include "linear.h"
