@@ -75,12 +75,12 @@ class ASD(StoppedDraft):
             raise ConfigError("model", dims.name, f"at least 3 blocks with method={self.name}; it has {dims.n_layers}")
         self._n_layers = dims.n_layers
         around = tuple(range(2, 2 * dims.n_layers - 2))
-        self.taps = Taps(prefill=around, verify=around if self._refresh else ())
+        self.taps = Taps(prefill=around, verify=around if self._refresh else (), prompt_end=self._positions)
 
     def start(self, prefill: Prefill) -> None:
         """Choose the set by the prompt; γ and ρ as at the start."""
         assert prefill.hidden is not None, "the taps ask for it"
-        self._layer_set = self._chosen(similarities(self._last(prefill.hidden)))
+        self._layer_set = self._chosen(similarities(prefill.hidden))
         self._recent: list[Tensor] = []
         self._stop.start()
 

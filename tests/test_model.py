@@ -74,6 +74,17 @@ def test_chunked_prefill_equals_one_forward(kernels: str, decoders: Load, monkey
     assert (decoder.logits(last)[0] - whole).abs().max() <= TOLERANCE
 
 
+@pytest.mark.parametrize("last", [1, 32, 33, 34, 99, 100, 200])
+def test_the_end_of_a_prompt_is_tapped(last: int, decoders: Load, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its last positions, however they lie in chunks, and no others."""
+    monkeypatch.setattr("ssd_bench.model.decoder.PREFILL_CHUNK", 33)
+    decoder, ids, taps = decoders("qwen3"), tokens(100), (0, 3, 2 * LAYERS)
+    stream, whole = decoder.prefill(ids, decoder.new_cache(128), taps)
+    alone, end = decoder.prefill(ids, decoder.new_cache(128), taps, last)
+    assert whole is not None and end is not None and whole.shape[1] == 100
+    assert torch.equal(end, whole[:, -last:]) and torch.equal(alone, stream)
+
+
 @pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3"])
 def test_skipped_sublayers_do_not_run(family: str, decoders: Load, monkeypatch: pytest.MonkeyPatch) -> None:
     """Executed sublayers = 2L - |z| on every architecture, and the logits change."""

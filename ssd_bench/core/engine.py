@@ -115,7 +115,8 @@ class Engine:
         generator = torch.Generator(self.decoder.weights.head.device).manual_seed(seed)
         begin = self.clock.mark()
         tokens = torch.tensor(prompt, device=self.decoder.device)
-        last, tapped = self.decoder.prefill(tokens, self.cache, method.taps.prefill)
+        taps = method.taps
+        last, tapped = self.decoder.prefill(tokens, self.cache, taps.prefill, taps.prompt_end)
         output = [self._choose(self.decoder.logits(last), generator)]
         prefilled = self.clock.mark()
         method.start(Prefill(prompt, tapped))

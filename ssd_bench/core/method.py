@@ -35,10 +35,15 @@ class Taps:
     """Which states of the residual stream the engine keeps for `Prefill.hidden` and `Verification.hidden`.
 
     Boundary i in [0, 2L] is the stream that enters sublayer i; 2L is the stream that enters the final norm.
+
+    Attributes:
+        prefill, verify: boundaries.
+        prompt_end: most positions that `Prefill.hidden` holds, those at the prompt's end; None: all.
     """
 
     prefill: tuple[int, ...] = ()
     verify: tuple[int, ...] = ()
+    prompt_end: int | None = None
 
 
 @dataclass(frozen=True)
@@ -97,7 +102,7 @@ class Prefill:
 
     Attributes:
         prompt: token ids of the prompt.
-        hidden: [len(taps.prefill), P, d] tapped states, None without taps.
+        hidden: [len(taps.prefill), min(taps.prompt_end, P), d] tapped states, None without taps.
     """
 
     prompt: Sequence[int]

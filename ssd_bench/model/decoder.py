@@ -145,20 +145,28 @@ class Decoder:
             tap, slot = next(waiting, NO_TAP)
         return hidden
 
-    def prefill(self, tokens: Tensor, cache: KVCache, taps: Sequence[int] = ()) -> tuple[Tensor, Tensor | None]:
+    def prefill(
+        self, tokens: Tensor, cache: KVCache, taps: Sequence[int] = (), last: int | None = None
+    ) -> tuple[Tensor, Tensor | None]:
         """Full pass over a prompt into an empty cache, in chunks; commits its rows.
+
+        Args:
+            last: tap only so many positions at the end of the prompt; None: all P.
 
         Returns:
             The stream [1, d] of the last position before the final norm, and the tapped states
-            [len(taps), P, d] (None without taps).
+            [len(taps), min(last, P), d] (None without taps).
         """
         cache.reset()
+        first = max(0, len(tokens) - last) if last else 0
         kept = []
         for chunk in tokens.split(PREFILL_CHUNK):
-            hidden, tapped = self.run(Pass(self.all_sublayers, chunk, cache.length, taps=taps), cache)
+            begin = cache.length
+            tapping = taps if begin + len(chunk) > first else ()
+            hidden, tapped = self.run(Pass(self.all_sublayers, chunk, begin, taps=tapping), cache)
             cache.commit(range(len(chunk)))
             if tapped is not None:
-                kept.append(tapped)
+                kept.append(tapped[:, max(0, first - begin) :])
         return hidden[-1:].clone(), torch.cat(kept, dim=1) if kept else None
 
     def branches(self, i: int, hidden: Tensor, cache: KVCache, prefix_len: int) -> Tensor:
