@@ -12,7 +12,11 @@ Where paper and released code (kaist-flexml-lab/knapspec) differ, a switch says 
 * the paper protects no block, caps no weight, takes γ from 1..10 and keeps the empty set as a candidate; the code
   protects first and last block, caps weights at 5, takes γ from 0..17 and drops the candidate of least weight;
 * the paper prunes at cosine > τ, the code at >= τ;
-* both find the best γ and then draft up to a fixed cap with a confidence exit instead.
+* both find the best γ and then draft up to a fixed cap with a confidence exit instead;
+* until the first event the code drafts with the full model; the paper does not say what does (`warmup`).
+
+`search_on=prefill` is a variant of neither: the first event moves to the end of the prompt, so that the first step
+drafts with a searched set.
 
 Two things follow neither: states are captured over the last m steps before every event, so that any interval works
 (the code never searches for T <= 6), and "not marked skipped" is what executes (the paper's backtracking stops at
@@ -23,7 +27,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -31,9 +35,13 @@ from torch import Tensor
 from methods.knapsack import Agreement, Candidate, Knapsack, weights
 from ssd_bench.core.layer_set import LayerSet
 from ssd_bench.core.method import Context, Estimate, LayerDraft, Prefill, Probe, Sample, Taps, Verification
+from ssd_bench.core.tree import TokenTree
 from ssd_bench.cost.tpt import tpt
 from ssd_bench.errors import ConfigError, refuse
 from ssd_bench.model.shape import ModelDims
+
+WARMUPS = ("full", "ar")
+SEARCH_ON = ("steps", "prefill")
 
 
 class KnapSpec:
@@ -53,6 +61,12 @@ class KnapSpec:
         draft_len: cap of the drafting itself.
         stop_below: confidence exit of the drafting.
         reuse_prefix: verify from the first skipped sublayer on saved states.
+        warmup: what drafts before the first event: the `full` model, or nothing (`ar`).
+        search_on: the first event runs on the tokens of the first m `steps`, or on the prompt's last ones (`prefill`).
+        prefill_tokens: r of an event on the prompt.
+
+    Raises:
+        ConfigError: a setting that works with no model.
     """
 
     greedy_only = False
@@ -72,8 +86,13 @@ class KnapSpec:
         draft_len: int = 10,
         stop_below: float = 0.7,
         reuse_prefix: bool = False,
+        warmup: str = "full",
+        search_on: str = "steps",
+        prefill_tokens: int = 32,
     ):
         low, high = draft_len_grid
+        warmups = WARMUPS if search_on == "steps" else WARMUPS[:1]
+        among = " with method.search_on=prefill, which searches before it drafts" if len(warmups) == 1 else ""
         checks = (
             ("interval", interval is None or interval >= 1, interval, "at least 1, or null for the paper's rule"),
             ("capture_steps", capture_steps >= 1, capture_steps, "at least 1"),
@@ -83,10 +102,14 @@ class KnapSpec:
             ("draft_len_grid", 0 <= low <= high, list(draft_len_grid), "two lengths, 0 <= first <= second"),
             ("draft_len", draft_len >= 1, draft_len, "at least 1 (method=ar drafts nothing)"),
             ("stop_below", 0 <= stop_below <= 1, stop_below, "a probability in [0, 1]"),
+            ("search_on", search_on in SEARCH_ON, search_on, f"one of {', '.join(SEARCH_ON)}"),
+            ("warmup", warmup in warmups, warmup, f"one of {', '.join(warmups)}{among}"),
+            ("prefill_tokens", prefill_tokens >= 1, prefill_tokens, "at least 1"),
         )
         refuse("method", checks)
         self.name, self.reuse_prefix = name, reuse_prefix
         self.taps = Taps()
+        self._drafts_first, self._prompt_end = warmup == "full", prefill_tokens if search_on == "prefill" else None
         self._interval, self._capture = interval, capture_steps
         self._min_similarity, self._strict, self._budget = min_similarity, strict, budget
         self._weight_cap, self._protect, self._zero = weight_cap, protect_first_last, include_zero_skip
@@ -98,37 +121,57 @@ class KnapSpec:
             raise ConfigError("method.protect_first_last", True, "false for a model of fewer than 3 blocks")
         self._steps = self._interval or (64 if dims.n_params < 10e9 else 128)
         self._full = LayerSet.full(dims.n_layers)
+        # the first step is not captured, as in the released code; after an event on the prompt the next is T steps on
+        self._first_event = self._capture + 1 if self._prompt_end is None else self._steps
+        every = tuple(range(2 * dims.n_layers + 1))
+        self._quiet = Taps() if self._prompt_end is None else Taps(prefill=every, prompt_end=self._prompt_end)
+        self._listening = replace(self._quiet, verify=every)
+        self.taps = self._quiet
+        self._probe: Probe | None = None
 
     def prepare(self, probe: Probe, samples: Sequence[Sample]) -> None:
         """Nothing beyond the latency profile, which the runner provides."""
+        self._probe = probe
 
     def start(self, prefill: Prefill) -> None:
-        """Every prompt starts with the full model as its own draft."""
-        self._layer_set = self._full
+        """Every prompt starts with the full model, or with a search on its end."""
+        self._layer_set, self._searched = self._full, False
+        self._found: Estimate | None = None
         self._captured: deque[Tensor] = deque(maxlen=self._capture)
+        if prefill.hidden is not None and self._probe is not None:  # a method that warms the engine up has no probe
+            self._choose(prefill.hidden, len(prefill.prompt), self._probe)
 
-    def propose(self, context: Context) -> LayerDraft:
+    def propose(self, context: Context) -> LayerDraft | TokenTree:
         """Draft with the last chosen set; ask for states when a search event is near."""
         near = any(self._is_event(context.step + ahead) for ahead in range(self._capture))
-        self.taps = Taps(verify=tuple(range(2 * self._full.n_layers + 1))) if near else Taps()
+        self.taps = self._listening if near else self._quiet
+        if not (self._searched or self._drafts_first):
+            return TokenTree((context.output[-1],), (-1,))
         return LayerDraft(self._layer_set, self._draft_len, self._stop_below)
 
     def observe(self, verification: Verification, probe: Probe) -> Estimate | None:
-        """Keep the states of the accepted tokens; search when it is time, if the output goes on."""
+        """Keep the states of the accepted tokens; search when it is time, if the output goes on.
+
+        Returns:
+            Of a search in this step; in the first, of one on the prompt.
+        """
+        found, self._found = self._found, None
         if verification.last:  # every prompt starts anew
-            return None
+            return found
         if verification.hidden is not None:
             rows = torch.tensor(verification.path, device=verification.hidden.device)
             self._captured.append(verification.hidden.index_select(1, rows))
-        if not self._is_event(verification.step):
-            return None
-        choice = self.search(torch.cat(list(self._captured), dim=1), verification.length, probe)
-        self._layer_set = choice.layer_set
-        return choice.estimate
+        if self._is_event(verification.step):
+            self._choose(torch.cat(list(self._captured), dim=1), verification.length, probe)
+            found, self._found = self._found, None
+        return found
+
+    def _choose(self, states: Tensor, length: int, probe: Probe) -> None:
+        choice = self.search(states, length, probe)
+        self._layer_set, self._found, self._searched = choice.layer_set, choice.estimate, True
 
     def _is_event(self, step: int) -> bool:
-        first = self._capture + 1  # the first step is not captured, as in the released code
-        return step >= first and (step - first) % self._steps == 0
+        return step >= self._first_event and (step - self._first_event) % self._steps == 0
 
     def search(self, states: Tensor, length: int, probe: Probe) -> Choice:
         """The layer set of highest TPT for the last r committed tokens; needs `check`.

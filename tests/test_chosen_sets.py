@@ -1,4 +1,4 @@
-"""What the presets that follow released code choose is fixed: their sets on four prompts, before and after any change."""
+"""What the presets that follow released code choose is fixed: their sets on four prompts stay as they were."""
 
 from __future__ import annotations
 

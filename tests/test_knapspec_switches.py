@@ -18,19 +18,21 @@ from methods.knapsack import Candidate, Knapsack
 from methods.knapspec import Choice, KnapSpec
 from ssd_bench.core.layer_set import LayerSet
 from ssd_bench.core.method import Probe
+from ssd_bench.core.probe import ModelProbe
 from ssd_bench.cost.latency import Latency
 from ssd_bench.model.decoder import Decoder
-from tests.conftest import LAYERS
-from tests.lossless import DIMS, check_greedy, check_sampled
+from tests.conftest import LAYERS, VOCAB
+from tests.lossless import DIMS, check_greedy, check_sampled, decode, engine_for, prepare
 from tests.test_knapspec import history
 
 Load = Callable[..., Decoder]
 LENGTH = 15  # committed tokens of `history`
 FULL = LayerSet.full(LAYERS)
+BEGINNINGS = [{"warmup": "full"}, {"warmup": "ar"}, {"search_on": "prefill", "prefill_tokens": 4}]
 PAPER = {
     "interval": None, "capture_steps": 5, "min_similarity": 0.5, "strict": True, "budget": 0.5, "weight_cap": None,
     "protect_first_last": False, "include_zero_skip": True, "draft_len_grid": [1, 10], "draft_len": 10,
-    "stop_below": 0.7, "reuse_prefix": False,
+    "stop_below": 0.7, "reuse_prefix": False, "warmup": "full", "search_on": "steps", "prefill_tokens": 32,
 }  # fmt: skip
 CODE = PAPER | {
     "interval": 64, "strict": False, "weight_cap": 5, "protect_first_last": True, "include_zero_skip": False,
@@ -134,13 +136,62 @@ def test_presets_with_random_settings_are_lossless(presets: dict[str, Any], deco
             capture_steps=rng.randint(1, 6), min_similarity=rng.choice([-1.0, 0.0, 0.5]), budget=rng.random(),
             weight_cap=rng.choice([None, 1, 5]), strict=rng.random() < 0.5, protect_first_last=rng.random() < 0.5,
             include_zero_skip=rng.random() < 0.5, draft_len=rng.randint(1, 6), stop_below=rng.choice([0.0, 0.1, 0.7]),
-            reuse_prefix=rng.random() < 0.5,
+            reuse_prefix=rng.random() < 0.5, **rng.choice(BEGINNINGS),
         )  # fmt: skip
 
     assert check_greedy(make, decoders) > 100
 
 
-def test_the_sampled_distribution_is_kept(decoders: Load) -> None:
-    """One search, after step 2: the two tokens of steps 1 and 2 each are drafted by the full set, the next is not."""
+@pytest.mark.parametrize("beginning", BEGINNINGS)
+def test_every_beginning_is_lossless(beginning: dict[str, Any], decoders: Load) -> None:
+    """200 cases each, with searches as early as there can be."""
+
+    def make(rng: random.Random) -> KnapSpec:
+        draft_len, interval = rng.randint(1, 6), rng.choice([2, 64])
+        return KnapSpec(
+            interval=interval, capture_steps=1, min_similarity=-1.0, draft_len=draft_len, stop_below=0.0, **beginning
+        )
+
+    assert check_greedy(make, decoders) > 100
+
+
+@pytest.mark.parametrize("beginning", BEGINNINGS)
+def test_the_sampled_distribution_is_kept(beginning: dict[str, Any], decoders: Load) -> None:
+    """One search, after step 2 or on the prompt; before the first the full set drafts, or none."""
     options = {"capture_steps": 1, "protect_first_last": True, "include_zero_skip": False, "draft_len": 1}
-    check_sampled(lambda: KnapSpec(min_similarity=-1.0, **options), decoders, draws=300, position=5)  # type: ignore[arg-type]
+    make = lambda: KnapSpec(min_similarity=-1.0, **options, **beginning)  # type: ignore[arg-type]  # noqa: E731
+    check_sampled(make, decoders, draws=300, position=5)
+
+
+def test_nothing_drafts_before_the_first_event_with_ar(decoders: Load) -> None:
+    """Steps 1 to m + 1 verify the root alone, so the first event sees m tokens; then a set drafts."""
+    seen: list[int] = []
+    method = KnapSpec(warmup="ar", capture_steps=3, min_similarity=-1.0)
+    search_on = method.search
+    method.search = lambda states, length, probe: (  # type: ignore[method-assign]
+        seen.append(states.shape[1]) or search_on(states, length, probe)
+    )
+    steps = decode(decoders(), method, [3, 5, 8, 13], 20).steps
+    assert [step.layer_set is None for step in steps[:4]] == [True] * 4 and seen == [3]
+    assert all(step.layer_set is not None for step in steps[4:]) and steps[3].estimate is not None
+
+
+@pytest.mark.parametrize("length", [3, 40])
+def test_the_first_search_can_run_on_the_prompt(length: int, decoders: Load) -> None:
+    """It sees what the full model made of the last tokens there, as a search of its own on these states does."""
+    prompt = [(7 * i) % VOCAB for i in range(length)]
+    options = {"interval": 5, "min_similarity": -1.0, "include_zero_skip": False}
+    method = KnapSpec(search_on="prefill", prefill_tokens=8, **options)  # type: ignore[arg-type]
+    decoder = decoders("qwen3")
+    engine = engine_for(decoder, length + 30, 30, frozenset())
+    prepare(engine, method)
+    steps = engine.generate(method, prompt).steps
+    cache = decoder.new_cache(length + 1)
+    _, states = decoder.prefill(torch.tensor(prompt), cache, range(2 * LAYERS + 1))
+    assert states is not None
+    probe = ModelProbe(decoder, cache)
+    probe.latency = engine.probe.latency
+    expected = method.search(states[:, -8:], length, probe)
+    assert expected.layer_set != FULL and steps[0].layer_set == expected.layer_set
+    assert steps[0].estimate == expected.estimate
+    assert [step.index for step in steps if step.estimate] == [1, *range(5, len(steps), 5)] and len(steps) > 5
