@@ -10,8 +10,9 @@ re-implementation that KnapSpec was compared with (kaist-flexml-lab/knapspec @ 8
 blocks where the paper skips 50 to 60 %. Where the paper leaves something open:
 
 * Eq. 1 is printed as a minimum of the cosine; text, Eq. 2 and Alg. 1 maximise it, and so does this file;
-* T counts verifications (§3.7), and the first of them is followed by a search, as in the port; until then the full
-  model drafts (Fig. 1 also names an update after the prefill, which neither Alg. 1 nor the port has);
+* Fig. 1 begins with an update after the prefill, which neither Alg. 1 nor the port has (`search_on`). With it the
+  search on the prompt's last token is the first, and T verifications (§3.7) pass to the next; without it the first
+  verification is followed by a search, and the full model drafts until then;
 * the backtracking of Alg. 1 compares streams by value; here every cell keeps a bit that says which one it took.
 
 The result is not exact: a cell keeps one branch, and what follows depends on which (§3.5).
@@ -20,7 +21,7 @@ The result is not exact: a cell keeps one branch, and what follows depends on wh
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -32,6 +33,8 @@ from ssd_bench.core.layer_set import LayerSet
 from ssd_bench.core.method import Context, Estimate, LayerDraft, Prefill, Probe, Sample, Taps, Verification
 from ssd_bench.errors import ConfigError, refuse
 from ssd_bench.model.shape import ModelDims
+
+SEARCH_ON = ("steps", "prefill")
 
 
 class CLaSp:
@@ -45,11 +48,12 @@ class CLaSp:
         skip_blocks: M for every model; None leaves it to the other two.
         skip_by_layers: M by number of blocks L, for the models that it names.
         skip_ratio: M = round(skip_ratio * L), halves to the even number.
-        interval: T, verification steps between searches; the first search follows the first step.
+        interval: T, verification steps between searches.
         protect_first_last: never skip the first and the last block.
         draft_len: K, cap of the drafting.
         stop_below: DET, confidence exit of the drafting.
         reuse_prefix: verify from the first skipped sublayer on saved states.
+        search_on: the first search is on the prompt's last token (`prefill`), or on the first of the `steps`.
 
     Raises:
         ConfigError: a setting that works with no model.
@@ -68,6 +72,7 @@ class CLaSp:
         draft_len: int = 10,
         stop_below: float = 0.7,
         reuse_prefix: bool = False,
+        search_on: str = "prefill",
     ):
         table = dict(skip_by_layers or {})
         whole = skip_blocks is None or isinstance(skip_blocks, int)
@@ -79,10 +84,11 @@ class CLaSp:
             ("interval", interval >= 1, interval, "at least 1"),
             ("draft_len", draft_len >= 1, draft_len, "at least 1 (method=ar drafts nothing)"),
             ("stop_below", 0 <= stop_below <= 1, stop_below, "a probability in [0, 1]"),
+            ("search_on", search_on in SEARCH_ON, search_on, f"one of {', '.join(SEARCH_ON)}"),
         )  # fmt: skip
         refuse("method", checks)
         self.name, self.reuse_prefix = name, reuse_prefix
-        self.taps = Taps()
+        self.taps, self._on_prompt = Taps(), search_on == "prefill"
         self._skip_blocks, self._table, self._ratio = skip_blocks, table, skip_ratio
         self._interval, self._protect = interval, protect_first_last
         self._draft_len, self._stop_below = draft_len, stop_below
@@ -105,18 +111,25 @@ class CLaSp:
             allowed = f"at most {most} skipped blocks (this makes it {count}) of this model's {n_layers}{among}"
             raise ConfigError(f"method.{field}", value, allowed)
         self._count, self._full = count, LayerSet.full(n_layers)
+        boundaries = tuple(range(0, 2 * n_layers + 1, 2))
+        self._quiet = Taps(prefill=boundaries, prompt_end=1) if self._on_prompt else Taps()
+        self._listening = replace(self._quiet, verify=boundaries)
+        self.taps = self._quiet
+        self._probe: Probe | None = None
 
     def prepare(self, probe: Probe, samples: Sequence[Sample]) -> None:
         """Nothing to prepare."""
+        self._probe = probe
 
     def start(self, prefill: Prefill) -> None:
-        """Every prompt starts with the full model as its own draft."""
+        """Every prompt starts with a search on its last token, or with the full model as its own draft."""
         self._layer_set = self._full
+        if prefill.hidden is not None and self._probe is not None:  # a method that warms the engine up has no probe
+            self._choose(prefill.hidden[:, -1], len(prefill.prompt), self._probe)
 
     def propose(self, context: Context) -> LayerDraft:
         """Draft with the last chosen set; ask for the states between blocks if a search follows."""
-        boundaries = range(0, 2 * self._full.n_layers + 1, 2)
-        self.taps = Taps(verify=tuple(boundaries)) if self._is_event(context.step) else Taps()
+        self.taps = self._listening if self._is_event(context.step) else self._quiet
         return LayerDraft(self._layer_set, self._draft_len, self._stop_below)
 
     def observe(self, verification: Verification, probe: Probe) -> Estimate | None:
@@ -127,13 +140,15 @@ class CLaSp:
         """
         if self._is_event(verification.step) and not verification.last:
             assert verification.hidden is not None, "propose asks for states before a search"
-            states = verification.hidden[:, verification.path[-1]]
-            choice = choose(states, self._count, verification.length - 1, probe, self._protect)
-            self._layer_set = choice.layer_set
+            self._choose(verification.hidden[:, verification.path[-1]], verification.length, probe)
         return None
 
+    def _choose(self, states: Tensor, length: int, probe: Probe) -> None:
+        """Search on the last of `length` committed tokens, with its states [L+1, d]."""
+        self._layer_set = choose(states, self._count, length - 1, probe, self._protect).layer_set
+
     def _is_event(self, step: int) -> bool:
-        return (step - 1) % self._interval == 0
+        return (step if self._on_prompt else step - 1) % self._interval == 0
 
 
 @dataclass(frozen=True)
