@@ -15,22 +15,25 @@ Switches say what is followed where the paper and the released code (WA225/ConfL
 * λ is fixed by hand (paper, logs) or moves with the size of the set (code): `lambda_mode`;
 * the search ends at four accepted tokens (paper), or at more than that with an acceptance rate above 0.95 (code);
 * the code reads the tokens right after the prompt, as if nothing stood between: `estimate_context`;
-* the code's statistics are half precision, in which the gradients that widen the windows can be equal: `stats_dtype`.
+* the code's statistics are half precision, in which the gradients that widen the windows can be equal: `stats_dtype`;
+* verification is SWIFT's, whose candidates paper and code count differently: `k_set`.
 
-From the code alone, as far as is known: the map that gives the rescaled gradient the mean 0.5, without which the
-logged sets do not come out; the largest window of Qwen models; the early end of a trial with less than one accepted
-token a round.
+From the code alone, as far as is known, and each to be switched off: the map that gives the rescaled gradient the mean
+0.5, without which the logged sets do not come out (`centred`); the largest window of Qwen models (`cap_window`); the
+early end of a trial with less than one accepted token a round (`abort_below`); one round more than the interval
+(`extra_round`); a trial ends with its prompt (`trial_by_prompt`).
 
 Three things follow neither. The output of a module is the difference of the streams after and before it, so in half
 precision it carries their rounding. Where all confidences are equal, nothing is skipped (the code divides by zero).
-Under sampling as many siblings are verified as in greedy decoding (the code: 1, 3, 5 or 10 candidates).
+Where no λ of a model is published, the first estimate of a run sets it, so that this estimate's set skips half of the
+inner blocks: the paper's sets skip 40 to 60 %.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from statistics import fmean
 from typing import Any
@@ -40,24 +43,20 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from methods.swift import BOUNDS, K_SETS
+from methods.candidates import widths
+from methods.confidence import Rule, confidence, entropies
 from ssd_bench.core.layer_set import LayerSet
 from ssd_bench.core.method import Context, Estimate, LayerDraft, Prefill, Probe, Sample, Taps, Verification
 from ssd_bench.cost.tpt import tpt
 from ssd_bench.errors import ConfigError, refuse
 from ssd_bench.model.shape import ModelDims
 
-Array = NDArray[np.floating[Any]]
-
 SIGNALS = ("raw", "lm_head")
 DTYPES: dict[str, type[np.floating[Any]]] = {"fp32": np.float32, "fp16_compat": np.float16}
 LAMBDA_MODES = ("fixed", "adaptive")
 STOP_RULES = ("acc_only", "acc_and_rate")
 CONTEXTS = ("prompt_gap", "true_prefix")
-VERIFY = ("tree", "chain")
-WIDTHS = tuple(zip(BOUNDS, K_SETS["code_greedy"]))  # the tree is SWIFT's
 LAMBDA_STEP, LAMBDA_BAND = 0.05, 0.25
-CLAMP = math.log(torch.finfo(torch.float32).tiny), 88.7  # where exp stays within float32
 LOGITS = 2**22  # logits held at a time
 
 
@@ -67,7 +66,7 @@ class Search:
 
     Attributes:
         blocks: the set that drafts.
-        lam: λ.
+        lam: λ; None until the first estimate sets it.
         iteration: estimates made so far.
         best_acc: mean accepted tokens of the best set so far; it starts at 0, and only a better set is noted.
         best_blocks: that set, empty before there is one.
@@ -77,7 +76,7 @@ class Search:
     """
 
     blocks: list[int]
-    lam: float
+    lam: float | None
     iteration: int = 0
     best_acc: float = 0.0
     best_blocks: list[int] = field(default_factory=list)
@@ -95,18 +94,24 @@ class ConfLayers:
         head_norm: the final norm comes before the LM head (`lm_head` only).
         stats_dtype: of confidences, gradients and window statistics, `fp32` or `fp16_compat`.
         lambda_mode: `fixed`, or `adaptive`: after an estimate 0.05 up or down for a set too large or too small.
-        lam: λ, at the start; None: as in the authors' logs, 0.45 for models of 80 blocks, 0.40 for others.
+        lam: λ, at the start; None: that of `lam_by_model`, else the first estimate calibrates it.
+        lam_by_model: λ by the model's name, for models that have a published one.
+        skip_aim: share of the inner blocks that a calibrated λ skips at first.
         base_window, window_scale: w0, and V per leading equal gradient; a scale of 0 makes all windows w0 wide.
         cap_window: V is at most L/3; None: for models that are called Qwen.
+        centred: the gradient that widens a window is moved so that its mean over blocks is 0.5.
         min_skip_ratio: ρ, sets with a smaller share of the L - 2 inner blocks are not tried.
         context_window: tokens that an estimate reads; a prompt has to produce more than one beyond them.
-        interval: a set is tried for one round more; after half as many it may already be given up.
+        interval: rounds for which a set is tried.
+        extra_round: it is tried for one more.
+        abort_below: accepted tokens a round below which a set is given up at half time; None: it never is.
+        trial_by_prompt: a set on trial when a prompt begins is given up; False: its trial goes on.
         max_iterations: estimates after which the best set is taken, whatever it is.
         stop_rule: `acc_only`, or `acc_and_rate`, which asks for `stop_rate` as well.
         stop_accepted: a set that has more accepted tokens per round than this ends the search.
         stop_rate: smallest mean share of accepted tokens that `acc_and_rate` asks for, itself not enough.
         estimate_context: tokens read right after the prompt (`prompt_gap`) or where they are (`true_prefix`).
-        verify: `tree` verifies siblings of the drafted tokens, `chain` none.
+        k_set, mode: candidates verified at a position, as in `candidates.widths`.
         draft_len: cap of the drafting.
         stop_below: confidence exit of the drafting.
         reuse_prefix: verify from the first skipped sublayer on saved states (`chain` only).
@@ -121,28 +126,33 @@ class ConfLayers:
 
     def __init__(
         self, name: str = "conflayers", signal: str = "raw", head_norm: bool = True, stats_dtype: str = "fp16_compat",
-        lambda_mode: str = "fixed", lam: float | None = None, base_window: int = 2, window_scale: int = 5,
-        cap_window: bool | None = None, min_skip_ratio: float = 0.4, context_window: int = 100, interval: int = 30,
+        lambda_mode: str = "fixed", lam: float | None = None, lam_by_model: Mapping[str, float] | None = None,
+        skip_aim: float = 0.5, base_window: int = 2, window_scale: int = 5, cap_window: bool | None = None,
+        centred: bool = True, min_skip_ratio: float = 0.4, context_window: int = 100, interval: int = 30,
+        extra_round: bool = True, abort_below: float | None = 1.0, trial_by_prompt: bool = True,
         max_iterations: int = 100, stop_rule: str = "acc_only", stop_accepted: float = 4.0, stop_rate: float = 0.95,
-        estimate_context: str = "prompt_gap", verify: str = "tree", draft_len: int = 25, stop_below: float = 0.8,
-        reuse_prefix: bool = False, search_prompts: int | None = None,
+        estimate_context: str = "prompt_gap", k_set: str | Sequence[int] = "paper", mode: str = "greedy",
+        draft_len: int = 25, stop_below: float = 0.8, reuse_prefix: bool = False, search_prompts: int | None = None,
     ):  # fmt: skip
+        table = dict(lam_by_model or {})
         checks = (
             ("signal", signal in SIGNALS, signal, f"one of {', '.join(SIGNALS)}"),
             ("stats_dtype", stats_dtype in DTYPES, stats_dtype, f"one of {', '.join(DTYPES)}"),
             ("lambda_mode", lambda_mode in LAMBDA_MODES, lambda_mode, f"one of {', '.join(LAMBDA_MODES)}"),
-            ("lam", lam is None or math.isfinite(lam), lam, "a number, or null for that of the authors' logs"),
+            ("lam", lam is None or math.isfinite(lam), lam, "a number, or null for the model's own"),
+            ("lam_by_model", all(map(math.isfinite, table.values())), table, "a number for each model"),
+            ("skip_aim", 0 < skip_aim < 1, skip_aim, "a share of the inner blocks in (0, 1)"),
             ("base_window", base_window >= 2, base_window, "at least 2, one neighbour on either side"),
             ("window_scale", window_scale >= 0, window_scale, "at least 0"),
             ("min_skip_ratio", 0 <= min_skip_ratio < 1, min_skip_ratio, "a share of the inner blocks in [0, 1)"),
             ("context_window", context_window >= 1, context_window, "at least 1 token"),
             ("interval", interval >= 2 and interval % 2 == 0, interval, "an even number, 2 or more"),
+            ("abort_below", abort_below is None or abort_below >= 0, abort_below, "a number of tokens, or null"),
             ("max_iterations", max_iterations >= 1, max_iterations, "at least 1"),
             ("stop_rule", stop_rule in STOP_RULES, stop_rule, f"one of {', '.join(STOP_RULES)}"),
             ("stop_accepted", stop_accepted >= 0, stop_accepted, "a number of tokens, 0 or more"),
             ("stop_rate", 0 <= stop_rate <= 1, stop_rate, "a rate in [0, 1]"),
             ("estimate_context", estimate_context in CONTEXTS, estimate_context, f"one of {', '.join(CONTEXTS)}"),
-            ("verify", verify in VERIFY, verify, f"one of {', '.join(VERIFY)}"),
             ("draft_len", draft_len >= 1, draft_len, "at least 1 (method=ar drafts nothing)"),
             ("stop_below", 0 <= stop_below <= 1, stop_below, "a probability in [0, 1]"),
             ("search_prompts", search_prompts is None or search_prompts >= 1, search_prompts, "at least 1, or null"),
@@ -150,11 +160,13 @@ class ConfLayers:
         refuse("method", checks)
         self.name, self.reuse_prefix = name, reuse_prefix
         self._through_head, self._head_norm, self._dtype = signal == "lm_head", head_norm, DTYPES[stats_dtype]
-        self._adaptive, self._lam, self._ratio = lambda_mode == "adaptive", lam, min_skip_ratio
-        self._windows = base_window, window_scale, cap_window
+        self._adaptive, self._lam, self._lam_by_model = lambda_mode == "adaptive", lam, table
+        self._aim, self._ratio = skip_aim, min_skip_ratio
+        self._windows, self._centred = (base_window, window_scale, cap_window), centred
         self._context, self._interval, self._most = context_window, interval, max_iterations
+        self._rounds, self._abort, self._by_prompt = interval + extra_round, abort_below, trial_by_prompt
         self._stop_accepted, self._stop_rate = stop_accepted, stop_rate if stop_rule == "acc_and_rate" else None
-        self._gap, self._widths = estimate_context == "prompt_gap", WIDTHS if verify == "tree" else ()
+        self._gap, self._widths = estimate_context == "prompt_gap", widths(k_set, mode)
         self._draft_len, self._stop_below, self._search_prompts = draft_len, stop_below, search_prompts
 
     def check(self, dims: ModelDims) -> None:
@@ -168,9 +180,9 @@ class ConfLayers:
             raise ConfigError("model", dims.name, f"at least 4 blocks with method={self.name}; it has {n_layers}")
         base, scale, cap = self._windows
         capped = "qwen" in dims.name.lower() if cap is None else cap
-        self._rule = Rule(n_layers, self._dtype, base, scale, n_layers // 3 if capped else None)
+        self._rule = Rule(n_layers, self._dtype, base, scale, n_layers // 3 if capped else None, self._centred)
         self._least = int((n_layers - 2) * self._ratio) + 1
-        lam = self._lam if self._lam is not None else 0.45 if n_layers == 80 else 0.40
+        lam = self._lam if self._lam is not None else self._lam_by_model.get(dims.name)
         self._resume(Search(list(range(1, n_layers - 1, 2)), lam))
         self._seen: list[tuple[Tensor, float]] = []
 
@@ -181,7 +193,8 @@ class ConfLayers:
         """The set stays; where the search goes on, a set that is still on trial will be given up (as in the code)."""
         self._prompt_len = len(prefill.prompt)
         self._written: list[int] = []  # tokens of the output that the cache holds
-        self._redo, search = True, self._search
+        search = self._search
+        self._redo = self._by_prompt or not search.iteration
         if not search.active:
             return
         search.prompts += 1
@@ -246,9 +259,9 @@ class ConfLayers:
         if not search.iteration or not rounds:
             return []
         accepted = fmean(m for m, _ in rounds)
-        if enough and len(rounds) == self._interval // 2 and accepted < 1:
+        if enough and self._abort is not None and len(rounds) == self._interval // 2 and accepted < self._abort:
             search.rounds, self._redo = [], True
-        if len(rounds) <= self._interval:
+        if len(rounds) < self._rounds:
             return []
         search.rounds, self._redo = [], True
         if not enough:
@@ -272,13 +285,14 @@ class ConfLayers:
         """Choose a set by the confidences of the last tokens; at the last iteration, take the best set instead."""
         search, inner = self._search, self._rule.n_layers - 2
         confidences = self._confidences(length, probe)
-        self._seen.append((confidences.cpu(), search.lam))
-        blocks = self._rule.choose(confidences, search.lam)
+        if search.lam is None:
+            search.lam = self._rule.calibrated(confidences, max(self._least, round(self._aim * inner)))
+        lam = search.lam or 0.0  # confidences without a difference have no λ, and skip nothing at this one
+        self._seen.append((confidences.cpu(), lam))
+        blocks = self._rule.choose(confidences, lam)
         share = len(blocks) / inner
-        if self._adaptive and share > self._ratio + LAMBDA_BAND:
-            search.lam += LAMBDA_STEP
-        elif self._adaptive and share < self._ratio:
-            search.lam -= LAMBDA_STEP
+        if self._adaptive and search.lam is not None:
+            search.lam += LAMBDA_STEP * ((share > self._ratio + LAMBDA_BAND) - (share < self._ratio))
         search.iteration += 1
         search.rounds, self._redo = [], False
         if search.iteration >= self._most:
@@ -306,92 +320,3 @@ class ConfLayers:
         parts = output.split(max(1, LOGITS // self._vocab_size))
         found = torch.cat([entropies(probe.logits(part, self._head_norm)) for part in parts])
         return confidence(found, self._vocab_size)
-
-
-def entropies(scores: Tensor) -> Tensor:
-    """Entropy in nats of the softmax of every row of scores [n, V] (Eqs. 1-2), [n] float32."""
-    probabilities = scores.float().clamp(*CLAMP).softmax(-1)
-    return -(probabilities * (probabilities + 1e-12).log()).sum(-1)
-
-
-def confidence(entropy: Tensor, size: int) -> Tensor:
-    """c = 1 - mean entropy / ln size (Eqs. 3-4), of entropies [n] over `size` outcomes, a scalar in [0, 1]."""
-    return 1 - entropy.mean() / math.log(size)
-
-
-@dataclass(frozen=True)
-class Rule:
-    """From confidences to a set of blocks; every array is over blocks 1 .. L-2.
-
-    With `dtype` float16 arrays and reductions round as in the released code on NumPy 1.26; scalars are double.
-
-    Args:
-        n_layers: L.
-        dtype: of the arrays.
-        base_window: w0.
-        window_scale: V for one leading gradient.
-        max_scale: largest V; None: no limit.
-    """
-
-    n_layers: int
-    dtype: type[np.floating[Any]]
-    base_window: int
-    window_scale: int
-    max_scale: int | None
-
-    def choose(self, confidences: Tensor, lam: float) -> list[int]:
-        """The blocks to skip, ascending, by the confidences [2 (L - 2)] of attentions and MLPs in turn."""
-        modules = confidences.cpu().numpy().astype(self.dtype)
-        return self.skipped(self.normalised(modules[0::2] + modules[1::2]), lam)
-
-    def shown(self, confidences: Tensor, lam: float) -> dict[str, Array]:
-        """What `choose` decides by: a block is skipped whose confidence is below its threshold."""
-        modules = confidences.numpy().astype(self.dtype)
-        scores = self.normalised(modules[0::2] + modules[1::2])
-        means, deviations = self.neighbours(scores)
-        return {
-            "confidence": scores, "gradient": self.centred(np.gradient(np.gradient(scores))),
-            "window": np.array(self.windows(scores), self.dtype),
-            "threshold": means.astype(np.float64) - lam * deviations.astype(np.float64),
-        }  # fmt: skip
-
-    def normalised(self, scores: Array) -> Array:
-        """ĉ = (c - mean) / (std + 1e-6) (Eq. 5), exactly 0 where all c are equal."""
-        if scores.min() == scores.max():
-            return np.zeros_like(scores)
-        return (scores - scores.mean()) / self.dtype(float(scores.std()) + 1e-6)
-
-    def windows(self, scores: Array) -> list[int]:
-        """W = w0 + floor(V g l / L) (Eqs. 6-7) for the normalised confidences; V grows with the equal gradients."""
-        gradient = np.gradient(np.gradient(scores))
-        count = int((gradient != gradient[0]).argmax()) or len(gradient)
-        scale = self.window_scale * count
-        if self.max_scale is not None:
-            scale = min(scale, self.max_scale)
-        shares = enumerate(self.centred(gradient).tolist(), start=1)
-        return [self.base_window + int(scale * share * (block / self.n_layers)) for block, share in shares]
-
-    def centred(self, gradient: Array) -> Array:
-        """The gradient mapped to [0, 1], then so that its mean is 0.5 (code only); 0.5 everywhere if it is constant."""
-        low, spread = gradient.min(), float(gradient.max() - gradient.min())
-        if spread == 0:
-            return np.full_like(gradient, 0.5)
-        scaled = (gradient - low) / self.dtype(spread + 1e-8)
-        mean = scaled.mean()
-        slope = min(0.5 / float(scaled.max() - mean), 0.5 / float(mean - scaled.min()))
-        return np.clip(scaled * self.dtype(slope) + self.dtype(0.5 - slope * float(mean)), 0, 1)
-
-    def neighbours(self, scores: Array) -> tuple[Array, Array]:
-        """Mean and population standard deviation of the scores in the window around each block, itself left out."""
-        stats = []
-        for i, width in enumerate(self.windows(scores)):
-            near = np.concatenate([scores[max(0, i - width // 2) : i], scores[i + 1 : i + width // 2 + 1]])
-            stats.append((near.mean(), near.std()))
-        means, deviations = zip(*stats)
-        return np.array(means, self.dtype), np.array(deviations, self.dtype)
-
-    def skipped(self, scores: Array, lam: float) -> list[int]:
-        """The blocks with ĉ < mean - λ std (Eqs. 8-10), compared in double precision."""
-        means, deviations = self.neighbours(scores)
-        below = scores.astype(np.float64) < means.astype(np.float64) - lam * deviations.astype(np.float64)
-        return (np.flatnonzero(below) + 1).tolist()

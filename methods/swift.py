@@ -34,6 +34,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from methods.bayesian import suggest
+from methods.candidates import widths
 from ssd_bench.core.layer_set import LayerSet
 from ssd_bench.core.method import Context, Estimate, LayerDraft, Prefill, Probe, Sample, Taps, Verification
 from ssd_bench.cost.matchness import matchness
@@ -41,8 +42,6 @@ from ssd_bench.cost.tpt import tpt
 from ssd_bench.errors import ConfigError, refuse
 from ssd_bench.model.shape import ModelDims
 
-BOUNDS = (0.95, 0.8, 0.5, 0.0)  # of the drafted token's probability (§4.2)
-K_SETS = {"paper": (1, 3, 5, 10), "code_greedy": (3, 5, 8, 10), "code_sample": (1, 3, 5, 10), "chain": (1, 1, 1, 1)}
 WINDOWS = ("first", "last")
 RESETS = ("never", "on_instance", "on_shift")
 KAPPA = 2.5  # of the upper confidence bound (inference_swift.py:293-295)
@@ -94,8 +93,7 @@ class SWIFT:
         reduce_below: acceptance rate below which r is lowered when a search has ended; None: never.
         draft_len: N_D, most drafted tokens.
         stop_below: ε, drafting stops after a token less likely than this.
-        k_set: candidates verified where the drafted token's probability is above 0.95, 0.8, 0.5 and else: `paper`,
-            `code_greedy`, `code_sample`, `chain` (one) or four numbers.
+        k_set, mode: candidates verified at a position, as in `candidates.widths`.
         search_prompts: prompts to search on; then the set is kept and nothing begins anew (the frozen set of ConfLayers
             Figure 4); None: all.
         seed: of the random candidates and of the Bayesian optimisation.
@@ -126,11 +124,10 @@ class SWIFT:
         draft_len: int = 25,
         stop_below: float = 0.8,
         k_set: str | Sequence[int] = "paper",
+        mode: str = "greedy",
         search_prompts: int | None = None,
         seed: int = 0,
     ):
-        widths = K_SETS.get(k_set, ()) if isinstance(k_set, str) else tuple(k_set)
-        sets = f"one of {', '.join(K_SETS)}, or four numbers of at least 1"
         checks = (
             ("skip_ratio", skip_ratio is None or 0 <= skip_ratio <= 1, skip_ratio, "a share in [0, 1], or null"),
             ("context_window", context_window >= 1, context_window, "at least 1"),
@@ -147,7 +144,6 @@ class SWIFT:
             ("draft_len", draft_len >= 1, draft_len, "at least 1 (method=ar drafts nothing)"),
             ("stop_below", 0 <= stop_below <= 1, stop_below, "a probability in [0, 1]"),
             ("search_prompts", search_prompts is None or search_prompts >= 1, search_prompts, "at least 1, or null"),
-            ("k_set", len(widths) == len(BOUNDS) and min(widths) >= 1, k_set, sets),
             ("seed", seed >= 0, seed, "a whole number, 0 or more"),
         )
         refuse("method", checks)
@@ -157,7 +153,7 @@ class SWIFT:
         self._patience, self._max_score, self._score_initial = patience, max_score, score_initial
         self._reset, self._drop, self._reduce_below = reset, shift_drop, reduce_below
         self._draft_len, self._stop_below, self._search_prompts = draft_len, stop_below, search_prompts
-        self._widths = tuple(zip(BOUNDS, widths)) if max(widths) > 1 else ()
+        self._widths = widths(k_set, mode)
 
     def check(self, dims: ModelDims) -> None:
         """Fix what depends on the model, and begin the search.

@@ -21,7 +21,8 @@ from transformers import LlamaConfig
 
 from methods import conflayers
 from methods.ar import AR
-from methods.conflayers import ConfLayers, Rule, confidence, entropies
+from methods.confidence import Rule, confidence, entropies
+from methods.conflayers import ConfLayers
 from ssd_bench.core.layer_set import LayerSet
 from ssd_bench.core.method import Context, Probe, Stateful
 from ssd_bench.core.probe import ModelProbe
@@ -224,6 +225,32 @@ def test_larger_lambdas_skip_less(dtype: type) -> None:
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32])
+@pytest.mark.parametrize("centred", [True, False])
+def test_a_calibrated_lambda_skips_as_many_blocks_as_asked(centred: bool, dtype: type) -> None:
+    rng = np.random.default_rng(1)
+    for _ in range(200):
+        n_layers = int(rng.integers(6, 40))
+        rule = Rule(n_layers, dtype, 2, 5, None, centred)
+        confidences, count = torch.from_numpy(rng.random(2 * (n_layers - 2))), int(rng.integers(0, n_layers - 1))
+        lam = rule.calibrated(confidences, count)
+        least = len(rule.choose(confidences, -1e6))  # a block whose neighbours are equal may be out of reach
+        assert lam is not None or least < count
+        assert lam is None or len(rule.choose(confidences, lam)) == max(count, len(rule.choose(confidences, 1e6)))
+
+
+def test_without_the_codes_map_the_gradient_is_only_rescaled() -> None:
+    """The mean may be anywhere, windows are others, and the logged set does not come out."""
+    plain = Rule(40, np.float16, 2, 5, None, centred=False)
+    scores = np.array(LOGGED, np.float16)
+    gradient = np.gradient(np.gradient(scores))
+    assert LLAMA_13B.rescaled(gradient).mean() == pytest.approx(0.5, abs=0.01)
+    assert (plain.rescaled(gradient).min(), plain.rescaled(gradient).max()) == (0, 1)
+    expected = (gradient.astype(np.float64) - gradient.min()) / float(gradient.max() - gradient.min())
+    assert np.allclose(plain.rescaled(gradient), expected, atol=2e-3)
+    assert plain.windows(scores) != LLAMA_13B.windows(scores) and plain.skipped(scores, 0.4) != LOGGED_SET
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32])
 def test_windows_are_at_least_two_wide(dtype: type) -> None:
     """And at most w0 + V; a run of equal gradients makes them wider."""
     for seed in range(30):
@@ -243,7 +270,7 @@ def test_equal_confidences_do_not_crash(dtype: type) -> None:
         for value in (0.0, 0.1, 1.0):
             assert rule.choose(torch.full((2 * (n_layers - 2),), value), -0.4) == []
         zeros = np.zeros(n_layers - 2, dtype)
-        assert rule.centred(zeros).tolist() == [0.5] * (n_layers - 2)
+        assert rule.rescaled(zeros).tolist() == [0.5] * (n_layers - 2)
         assert rule.windows(zeros)[-1] == 2 + int(5 * (n_layers - 2) * 0.5 * (n_layers - 2) / n_layers)
 
 
@@ -291,8 +318,8 @@ def test_an_empty_set_accepts_all(deep: Callable[..., Decoder]) -> None:
 def test_tree_and_chain_give_the_same_text(deep: Callable[..., Decoder]) -> None:
     prompts = [PROMPT, [9, 8, 7, 6]]
     nodes, outputs = [], []
-    for verify in ("tree", "chain"):
-        generations = run(deep(), ready(made(verify=verify, **QUICK)), prompts)
+    for k_set in ("code", "chain"):
+        generations = run(deep(), ready(made(k_set=k_set, **QUICK)), prompts)
         outputs.append([generation.output for generation in generations])
         nodes.append(max(step.tree_nodes - step.draft_len for g in generations for step in g.steps))
     assert outputs[0] == outputs[1] == [decode(deep(), AR(), prompt, 40).output for prompt in prompts]
@@ -306,18 +333,22 @@ def test_tree_and_chain_give_the_same_text(deep: Callable[..., Decoder]) -> None
 def test_presets_with_random_settings_are_lossless(preset: str, decoders: Load) -> None:
     def make(rng: random.Random) -> ConfLayers:
         return made(
-            preset, context_window=rng.choice([1, 3, 8]), interval=rng.choice([2, 4]), verify=rng.choice(
-            ["tree", "chain"]), lam=rng.choice([-1.0, 0.0, 0.4]), draft_len=rng.choice([1, 4, 25]),
-            stop_below=rng.choice([0.0, 0.1, 0.8]), max_iterations=rng.choice([2, 100]),
-            stop_accepted=rng.choice([0.0, 4.0]), head_norm=rng.random() < 0.5, reuse_prefix=rng.random() < 0.5,
+            preset, context_window=rng.choice([1, 3, 8]), interval=rng.choice([2, 4]),
+            k_set=rng.choice(["paper", "code", "chain"]), lam=rng.choice([None, -1.0, 0.0, 0.4]),
+            draft_len=rng.choice([1, 4, 25]), stop_below=rng.choice([0.0, 0.1, 0.8]),
+            max_iterations=rng.choice([2, 100]), stop_accepted=rng.choice([0.0, 4.0]),
+            head_norm=rng.random() < 0.5, reuse_prefix=rng.random() < 0.5, centred=rng.random() < 0.5,
+            extra_round=rng.random() < 0.5, abort_below=rng.choice([None, 1.0]), trial_by_prompt=rng.random() < 0.5,
         )  # fmt: skip
 
-    assert check_greedy(make, decoders, part=(PRESETS.index(preset), len(PRESETS))) > 25
+    assert check_greedy(make, decoders) > 100
 
 
-@pytest.mark.parametrize("verify", ["tree", "chain"])
-def test_the_sampled_distribution_is_kept(verify: str, decoders: Load) -> None:
-    check_sampled(lambda: made(verify=verify, context_window=1, interval=2, draft_len=2, stop_below=0.1), decoders)
+@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize("k_set", ["paper", "code", "chain"])
+def test_the_sampled_distribution_is_kept(preset: str, k_set: str, decoders: Load) -> None:
+    options = {"context_window": 1, "interval": 2, "draft_len": 2, "stop_below": 0.1, "mode": "sample"}
+    check_sampled(lambda: made(preset, k_set=k_set, **options), decoders)
 
 
 # ---- settings
@@ -325,7 +356,7 @@ def test_the_sampled_distribution_is_kept(verify: str, decoders: Load) -> None:
 
 def test_presets_hold_the_published_settings() -> None:
     for preset in PRESETS:
-        method = ready(made(preset), ModelDims("llama-2-13b", 40, 1, 4096, VOCAB))
+        method = ready(made(preset), ModelDims("llama2_13b", 40, 1, 4096, VOCAB))
         assert method.name == preset and not method.reuse_prefix
         assert (method._context, method._interval, method._most, method._ratio) == (100, 30, 100, 0.4)
         assert (method._rule.base_window, method._rule.window_scale, method._least) == (2, 5, 16)
@@ -333,17 +364,22 @@ def test_presets_hold_the_published_settings() -> None:
         draft = method.propose(Context(1, 9, [1], 9))
         assert draft.layer_set.skip_attn == draft.layer_set.skip_mlp == tuple(range(1, 39, 2))
         assert (draft.max_len, draft.stop_below) == (25, 0.8)
-        assert draft.widths == ((0.95, 3), (0.8, 5), (0.5, 8), (0.0, 10))
+        code = preset in ("conflayers_logs", "conflayers_release")
+        assert draft.widths == tuple(zip((0.95, 0.8, 0.5, 0.0), (3, 5, 8, 10) if code else (1, 3, 5, 10)))
+        paper = preset == "conflayers_paper"  # none of the steps that only the code has
+        assert (method._rule.centred, method._rounds, method._by_prompt) == ((not paper), 31 - paper, not paper)
+        assert method._abort == (None if paper else 1)
         assert method._through_head == (preset == "conflayers_paper") != method._gap
         assert method._adaptive == (preset == "conflayers_release")
         assert method._search.lam == (0.0 if preset == "conflayers_release" else 0.4)
-        assert method._stop_rate == (0.95 if preset in ("conflayers_logs", "conflayers_release") else None)
+        assert method._stop_rate == (0.95 if code else None)
 
 
 def test_model_dependent_settings() -> None:
-    """λ of the logs by the number of blocks; Qwen's largest window by the name."""
+    """λ of the logs by the model; Qwen's largest window by the name."""
     large = ModelDims("Qwen2.5-Math-72B", 80, 1, 4096, VOCAB)
-    assert ready(made("conflayers_logs"), large)._search.lam == 0.45
+    assert ready(made("conflayers_logs"), ModelDims("llama2_70b", 80, 1, 4096, VOCAB))._search.lam == 0.45
+    assert ready(made("conflayers_logs"), large)._search.lam is None
     assert ready(made("conflayers_logs", lam=0.2), large)._search.lam == 0.2
     assert ready(made(), large)._rule.max_scale == 26
     assert ready(made(cap_window=False), large)._rule.max_scale is None
@@ -355,7 +391,8 @@ def test_model_dependent_settings() -> None:
     [{"signal": "stream"}, {"stats_dtype": "fp64"}, {"lambda_mode": "free"}, {"lam": float("nan")},
      {"base_window": 1}, {"window_scale": -1}, {"min_skip_ratio": 1.0}, {"context_window": 0}, {"interval": 25},
      {"interval": 0}, {"max_iterations": 0}, {"stop_rule": "never"}, {"stop_accepted": -1}, {"stop_rate": 2},
-     {"estimate_context": "prompt"}, {"verify": "both"}, {"draft_len": 0}, {"stop_below": -0.1}],
+     {"estimate_context": "prompt"}, {"k_set": "both"}, {"draft_len": 0}, {"stop_below": -0.1},
+     {"lam_by_model": {"a": float("inf")}}, {"skip_aim": 1.0}, {"abort_below": -1.0}, {"k_set": [1, 2]}],
 )  # fmt: skip
 def test_bad_settings_are_refused(bad: dict) -> None:
     with pytest.raises(ConfigError) as error:

@@ -11,7 +11,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from methods.conflayers import ConfLayers, Rule
+from methods.confidence import Rule
+from methods.conflayers import ConfLayers
 from ssd_bench.core.layer_set import LayerSet
 from ssd_bench.core.method import Estimate, Prefill, Probe, Verification
 from ssd_bench.core.tree import TokenTree
@@ -29,7 +30,7 @@ class Scripted(ConfLayers):
     """Takes its confidences from a list of sets: a block in the set is less sure than all others."""
 
     def __init__(self, sets: Sequence[Sequence[int]], **options: Any):
-        super().__init__(**{"context_window": 1, "interval": 4} | options)
+        super().__init__(**{"context_window": 1, "interval": 4, "lam": 0.4} | options)
         self.sets = list(sets)
 
     def _confidences(self, length: int, probe: Probe) -> Tensor:
@@ -94,6 +95,40 @@ def test_a_set_is_tried_for_one_round_more_than_the_interval() -> None:
     assert method.skipped() == tuple(B)
     assert (method._search.best_acc, method._search.best_blocks) == (pytest.approx(2.2), A)
     assert method._search.rounds == []
+
+
+def test_without_the_codes_extra_round_the_interval_is_the_trial() -> None:
+    method = scripted([A, B], extra_round=False)
+    begin(method)
+    rounds(method, 2, 2, 2, 2)  # the first of them chooses
+    assert method.skipped() == tuple(A)
+    rounds(method, 3)
+    assert method.skipped() == tuple(B) and method._search.best_acc == pytest.approx(2.25)
+
+
+def test_without_the_codes_abort_a_set_is_tried_to_its_end() -> None:
+    method = scripted([A, B], abort_below=None)
+    begin(method)
+    rounds(method, 0, 0, 0, 0, 1)
+    assert method.skipped() == tuple(A) and len(method._search.rounds) == 4
+    rounds(method, 0)
+    assert method.skipped() == tuple(B) and method._search.best_acc == pytest.approx(0.2)
+
+
+def test_a_trial_may_go_on_in_the_next_prompt() -> None:
+    """Without the code's new estimate at the beginning of a prompt; the first estimate is made all the same."""
+    method = scripted([A, B], trial_by_prompt=False)
+    begin(method)
+    rounds(method, 2, 2)
+    begin(method)
+    rounds(method, 2, 2)
+    assert method.skipped() == tuple(A) and len(method._search.rounds) == 3
+    restored = scripted([B], trial_by_prompt=False)
+    restored.restore(method.state())
+    for each in (method, restored):
+        begin(each)
+        rounds(each, 2, 3)
+        assert each.skipped() == tuple(B) and each._search.best_acc == pytest.approx(2.2)
 
 
 def test_a_set_that_accepts_little_is_given_up_at_half_time() -> None:
@@ -195,6 +230,35 @@ def test_adaptive_lambda_follows_the_size_of_the_set() -> None:
             method.start(Prefill([1], None))
             rounds(method, 2)
             assert method._search.lam == pytest.approx(expected)
+
+
+def test_a_model_without_a_published_lambda_is_calibrated_once() -> None:
+    """By the first estimate, to half of the inner blocks, at least the least that is tried; λ lasts from then on."""
+    method = scripted([], lam=None)
+    assert method._search.lam is None and b'"lam": null' in method.state()
+    noise = np.random.default_rng(0).random((3, 2 * (BLOCKS - 2)))
+    method._confidences = lambda length, probe: torch.from_numpy(noise[method._search.iteration % 3])  # type: ignore[method-assign]
+    begin(method)
+    rounds(method, 2)
+    lam = method._search.lam
+    assert lam is not None and len(method.skipped()) == 3
+    begin(method)
+    rounds(method, 2, 2)
+    assert method._search.iteration >= 2 and method._search.lam == lam
+    known = scripted([], lam=None, lam_by_model={"eight": 0.3})
+    assert known._search.lam == 0.3
+    many = scripted([], lam=None, skip_aim=0.7)
+    many._confidences = method._confidences  # type: ignore[method-assign]
+    begin(many)
+    rounds(many, 2)
+    assert len(many.skipped()) == 4
+
+
+def test_equal_confidences_calibrate_nothing() -> None:
+    method = scripted([[]], lam=None)
+    begin(method)
+    rounds(method, 2)
+    assert method._search.lam is None and method.skipped() == ()
 
 
 class Fixed(Rule):

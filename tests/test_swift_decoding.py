@@ -31,7 +31,7 @@ def _quick_suggestions(monkeypatch: pytest.MonkeyPatch) -> None:
 # ---- trees
 
 
-@pytest.mark.parametrize("k_set", ["paper", "code_greedy"])
+@pytest.mark.parametrize("k_set", ["paper", "code"])
 def test_tree_logits_and_cache_are_those_of_the_tokens_in_a_row(k_set: str, decoders: Load) -> None:
     """Any root-to-node path has the logits of its tokens fed one after the other; compaction keeps the right rows."""
     decoder, trees = decoders("qwen2"), []
@@ -159,7 +159,7 @@ def test_a_model_without_inner_blocks_is_refused(n_layers: int) -> None:
     [{"skip_ratio": 1.1}, {"context_window": 0}, {"window": "middle"}, {"opt_interval": 0}, {"bayes_interval": 0},
      {"max_steps": -1}, {"patience": -1}, {"max_score": 1.5}, {"reset": "often"}, {"shift_drop": -0.1},
      {"reduce_below": 2.0}, {"reduce_below": 0.7, "max_steps": 0}, {"draft_len": 0}, {"stop_below": -0.1},
-     {"k_set": "code"}, {"k_set": [1, 2, 3]}, {"k_set": [0, 1, 2, 3]}, {"seed": -1}],
+     {"k_set": "code_greedy"}, {"k_set": [1, 2, 3]}, {"k_set": [0, 1, 2, 3]}, {"seed": -1}],
 )  # fmt: skip
 def test_bad_settings_are_refused(bad: dict) -> None:
     with pytest.raises(ConfigError) as error:
