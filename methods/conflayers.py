@@ -210,8 +210,9 @@ class ConfLayers:
         """Count the round; judge the set and look for another one when it is time.
 
         Returns:
-            After the last round of a trial, for a set that is frozen or noted as the best: the mean acceptance rate
-            and draft length of that trial, and the tokens per second that the latency profile makes of them.
+            After the last round of a trial, for a set that is frozen or noted as the best: the acceptance rate of a
+            token whose predecessors were accepted and the mean draft length of that trial, and the tokens per second
+            that the latency profile makes of them.
         """
         search, tree = self._search, verification.tree
         if not search.active:
@@ -276,7 +277,8 @@ class ConfLayers:
         return rounds
 
     def _belief(self, rounds: list[tuple[int, int]], length: int, probe: Probe) -> Estimate:
-        alpha, draft_len = fmean(m / k for m, k in rounds), max(1, round(fmean(k for _, k in rounds)))
+        accepted = sum(m for m, _ in rounds)  # of those tested, as Eq. 4 takes it: all up to the first that failed
+        alpha, draft_len = accepted / sum(min(k, m + 1) for m, k in rounds), max(1, round(fmean(k for _, k in rounds)))
         draft_ms = probe.latency.draft_ms(self._draft.layer_set, length)
         target_ms = probe.latency.target_ms(self._rule.n_layers, length)
         return Estimate(alpha, draft_len, tpt(alpha, draft_len, draft_ms, target_ms))

@@ -202,7 +202,8 @@ def test_predicted_tpt_by_brute_force(run: Run) -> None:
             sets = run.layer_sets.iloc[step["layer_set_id"]]
             n_attn, n_mlp = N_LAYERS - len(sets["skip_attn"]), N_LAYERS - len(sets["skip_mlp"])
             costs += [n_attn * t_attn + n_mlp * 0.75] * step["draft_len"]
-    alpha, k = steps["accepted_len"].sum() / steps["draft_len"].sum(), steps["draft_len"].mean()
+    tested = [min(step["draft_len"], step["accepted_len"] + 1) for _, step in steps.iterrows()]
+    alpha, k = steps["accepted_len"].sum() / sum(tested), steps["draft_len"].mean()
     expected = tpt(alpha, k, float(np.mean(costs)), N_LAYERS * (t_attn + 0.75))
     assert metrics.predicted_tpt(run) == pytest.approx(expected)
     ar = run.steps[run.steps["arm"] == "ar"]

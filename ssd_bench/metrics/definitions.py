@@ -51,7 +51,8 @@ def alpha_macro(steps: pd.DataFrame) -> float | None:
 def alpha_conditional(steps: pd.DataFrame) -> float | None:
     """Accepted / tested drafted tokens, sum m / sum min(k, m + 1): a token after a rejected one was not tested.
 
-    This is the probability that Eq. 4 of KnapSpec assumes; alpha = sum m / sum k is below it for k > 1.
+    This is the probability that KnapSpec's Eq. 4 takes and its Eq. 9 estimates, that of one token whose predecessors
+    were accepted; alpha = sum m / sum k is below it for k > 1.
     """
     tested = np.minimum(steps["draft_len"], steps["accepted_len"] + 1)
     return divide(steps["accepted_len"].sum(), tested.sum())
@@ -183,10 +184,10 @@ def expected_speedup(m: float | None, acceptance: float | None, skip: float | No
     return divide(m * acceptance, (m - 1) * (1 - skip) + acceptance)
 
 
-def predicted_tpt(run: Run, arm: str = "method", acceptance: float | None = None) -> float | None:
+def predicted_tpt(run: Run, arm: str = "method") -> float | None:
     """TPT that the latency profile of the run predicts for what the arm did, in tokens per second.
 
-    One formula for all methods: alpha (or `acceptance`) and mean k as realised, n = mean context length,
+    One formula for all methods: conditional alpha and mean k as realised, n = mean context length,
     t_target = L (t_attn(n) + t_mlp), t_draft = n_attn(S) t_attn(n) + n_mlp(S) t_mlp averaged over drafted tokens;
     tokens that no layers drafted cost nothing. None without a latency profile or steps.
     """
@@ -202,8 +203,7 @@ def predicted_tpt(run: Run, arm: str = "method", acceptance: float | None = None
         sets = _with_sets(run)
         cost = ((sets["n_attn"] * t_attn + sets["n_mlp"] * t_mlp) * sets["draft_len"]).sum()
         t_draft = divide(cost, steps["draft_len"].sum()) or 0.0
-    realised = alpha_micro(steps) if acceptance is None else acceptance
-    return tpt(realised or 0.0, mean_draft_len(steps) or 0.0, t_draft, n_layers * (t_attn + t_mlp))
+    return tpt(alpha_conditional(steps) or 0.0, mean_draft_len(steps) or 0.0, t_draft, n_layers * (t_attn + t_mlp))
 
 
 def estimated_tpt(steps: pd.DataFrame) -> tuple[float | None, int]:

@@ -55,21 +55,19 @@ def _acceptance(run: Run) -> dict[str, Any]:
     prompts, steps = d.of_arm(run.prompts, "method"), d.of_arm(run.steps, "method")
     m, acceptance, skip = d.per_pass(steps), d.alpha(steps), d.skip_ratio(run)
     estimate, events = d.estimated_tpt(steps)
-    conditional = d.alpha_conditional(steps)
     attn, mlp = d.skipped_sublayers(run)
     return {
         **_spread("M", m),
         "M_call": d.tokens_per_call(prompts, steps),
         **_spread("alpha", acceptance),
         "alpha_macro": d.alpha_macro(steps),
-        "alpha_conditional": conditional,
+        "alpha_conditional": d.alpha_conditional(steps),
         "mean_draft_len": d.mean_draft_len(steps),
         "skip_ratio": skip,
         "skipped_attn": attn,
         "skipped_mlp": mlp,
         "expected_speedup": d.expected_speedup(m.value, acceptance.value, skip),
         "tpt_predicted": d.predicted_tpt(run),
-        "tpt_predicted_conditional": d.predicted_tpt(run, acceptance=conditional),
         "tpt_predicted_ar": d.predicted_tpt(run, "ar"),
         "tpt_estimated": estimate,
         "tpt_estimated_n": events,
