@@ -5,8 +5,10 @@ by Self-SD's search (`methods.layer_search`). The feature of a prompt is read of
 the final norm, pooled over the prompt. The nearest anchor by cosine, the first among equals, names the domain, and
 that domain's set drafts: up to 12 tokens, ending after one less likely than 0.8 (§4; mbsong/KNN-SSD).
 
-Paper and code differ on anchors, pooling and the prompts that are searched on; `knn_ssd` has the code's, which the
-released sets and vectors come from, `knn_ssd_paper` the paper's words. Ours:
+Paper and code differ on anchors and on the prompts that are searched on; `knn_ssd` has the code's, which the released
+sets and vectors come from, `knn_ssd_paper` the paper's. The paper's "last hidden vector" of a prompt can be read as the
+last layer's states, pooled as in the code (`knn_ssd_paper`), or as those of the last token (`knn_ssd_last_token`).
+Ours:
 
 * a domain without a set is an error; the code takes every other layer there;
 * sampling works as in every method here; the code ignores its sampling options.
@@ -67,7 +69,7 @@ class KNNSSD(StoppedDraft):
             ...), anchors are their prompts nearest to the centroid.
         anchors_per_domain: k; a domain with fewer prompts gets as many anchors as it has.
         groups: n, clusters of `global_kmeans`; None: as many as the prompts have domains.
-        pooling: `mean` over the prompt's positions, or `last_token`.
+        pooling: of the last layer's states: `mean` over the prompt's positions, or the `last_token`'s.
         search_prompts: most prompts of a domain that its search uses.
         search_on: the `first` ones, or `representative` ones: nearest to the centroids of as many clusters.
         draft_len: K, tokens drafted at most.
@@ -118,7 +120,7 @@ class KNNSSD(StoppedDraft):
             ConfigError: a published set that is unknown or of another model.
         """
         self._search.check(dims.n_layers)
-        self.taps = Taps(prefill=(2 * dims.n_layers,))
+        self.taps = Taps(prefill=(2 * dims.n_layers,), prompt_end=1 if self._pooling == "last_token" else None)
         self._layer_set = LayerSet.full(dims.n_layers)
         self._sets: dict[str, LayerSet] = {}
 

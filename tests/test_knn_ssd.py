@@ -30,7 +30,7 @@ from tests.lossless import DIMS, check_greedy, check_sampled, decode, engine_for
 
 Load = Callable[..., Decoder]
 CONF = str(Path(__file__).parents[1] / "conf")
-PRESETS = ("knn_ssd", "knn_ssd_paper")
+PRESETS = ("knn_ssd", "knn_ssd_paper", "knn_ssd_last_token")
 SEARCH = SearchSettings(iterations=0, new_tokens=4)
 SETS = {"low": LayerSet.skipping(LAYERS, [1]), "high": LayerSet.skipping(LAYERS, [2], [1])}
 
@@ -91,22 +91,29 @@ def test_presets_are_lossless(preset: str, decoders: Load) -> None:
         search = {"iterations": 0, "new_tokens": 2, "random_state": rng.randrange(1000)}
         return instantiate(settings, calibration=2, stop_below=rng.choice([0.0, 0.2, 0.8]), search=search)
 
-    assert check_greedy(make, decoders, part=(PRESETS.index(preset), len(PRESETS))) > 25
+    assert check_greedy(make, decoders) > 50
 
 
-def test_sampled_distribution_is_ars(decoders: Load) -> None:
+@pytest.mark.parametrize("preset", PRESETS)
+def test_sampled_distribution_is_ars(preset: str, decoders: Load) -> None:
     """The released code is greedy only; here sampling is the engine's."""
-    check_sampled(lambda: KNNSSD(SEARCH, calibration=2, draft_len=2, stop_below=0.1), decoders)
+    search = {"iterations": 0, "new_tokens": 4}
+    check_sampled(
+        lambda: instantiate(config(preset), calibration=2, draft_len=2, stop_below=0.1, search=search), decoders
+    )
 
 
 def test_presets_hold_the_published_settings() -> None:
-    code, paper = (config(preset) for preset in PRESETS)
-    for preset in (code, paper):
+    code, paper, last = (config(preset) for preset in PRESETS)
+    for preset in (code, paper, last):
         assert (preset.draft_len, preset.stop_below, preset.anchors_per_domain) == (12, 0.8, 10)
         assert (preset.search.draft_len, preset.search.stop_below, preset.search.target_rate) == (12, 0.8, None)
         assert (preset.search.iterations, preset.search.new_tokens, preset.search_prompts) == (1000, 32, 8)
     assert (code.anchors, code.pooling, code.search_on) == ("centroids_per_task", "mean", "first")
-    assert (paper.anchors, paper.pooling, paper.search_on) == ("global_kmeans", "last_token", "representative")
+    assert (paper.anchors, paper.pooling, paper.search_on) == ("global_kmeans", "mean", "representative")
+    assert last.pooling == "last_token" and all(
+        last[key] == paper[key] for key in paper if key not in ("name", "pooling")
+    )
     assert isinstance(instantiate(code), Calibrated)
 
 
