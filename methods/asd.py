@@ -62,6 +62,10 @@ class ASD(StoppedDraft):
         refuse("method", checks)
         self.name, self.reuse_prefix = name, reuse_prefix
         self.taps = Taps()
+        self.caveat = (
+            f"{name} is not all of ASD: the paper's two further rules of removal are not known, and its threshold τ is "
+            f"not either; here τ = {min_similarity:g}, by our choice"
+        )
         self._min_similarity, self._positions, self._refresh = min_similarity, positions, refresh
         self._stop = DraftStop(draft_len, stop_below, target_rate, rate_decay, stop_step, stop_decay)
 

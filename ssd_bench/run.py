@@ -19,7 +19,7 @@ from methods.ar import AR
 from ssd_bench.compose import built
 from ssd_bench.core import lossless
 from ssd_bench.core.engine import SCRATCH, Engine, Generation
-from ssd_bench.core.method import Illustrated, Method, Stateful
+from ssd_bench.core.method import Illustrated, Method, Qualified, Stateful
 from ssd_bench.core.probe import ModelProbe
 from ssd_bench.core.sampling import Decoding
 from ssd_bench.cost import profiling
@@ -176,6 +176,7 @@ def _header(plan: Plan) -> dict[str, Any]:
     return {
         "run_id": plan.run_dir.name, "content_key": plan.content_key, "command": COMMAND + shlex.join(sys.argv[1:]),
         "config": plan.config, "model": model, "method": plan.method.name,
+        "caveat": plan.method.caveat if isinstance(plan.method, Qualified) else None,
         "task": {"name": plan.task.name, "metric": plan.task.metric, "version": plan.task.version},
         "data": plan.fingerprints, "domains": [prompt.domain for prompt in plan.prompts],
         "decode": asdict(plan.decoding), "tie_tolerance": plan.tie_tolerance, "seed": plan.config["seed"],

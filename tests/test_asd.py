@@ -18,10 +18,15 @@ from ssd_bench.core.layer_set import LayerSet
 from ssd_bench.core.method import Context, LayerDraft, Prefill, Taps, Verification
 from ssd_bench.core.tree import TokenTree
 from ssd_bench.errors import ConfigError
+from ssd_bench.metrics import summarise
 from ssd_bench.model.decoder import Decoder
 from ssd_bench.model.shape import ModelDims
+from ssd_bench.replicate.cells import Made
+from ssd_bench.report.tables import by_task, markdown
+from ssd_bench.report.terminal import run_table
 from tests.conftest import CONTEXT, LAYERS, VOCAB
 from tests.lossless import DIMS, check_greedy, check_sampled, decode
+from tests.runs import executed, local_model
 
 Load = Callable[..., Decoder]
 CONF = str(Path(__file__).parents[1] / "conf")
@@ -188,6 +193,17 @@ def test_exit_threshold_follows_the_rule() -> None:
     assert observed(method, 4, 0) == pytest.approx(0.61)  # ρ = 0.4375
     fixed = started(stop_below=0.6, target_rate=None)
     assert observed(fixed, 3, 0) == 0.6
+
+
+def test_the_record_says_what_is_not_known(small_checkpoint: Path, tmp_path: Path) -> None:
+    """The two rules and τ, wherever numbers of a run stand: its table, the report's, figures and exhibits."""
+    options = ("method=asd", "method.min_similarity=0.5", "task=gsm8k", "limit=1", "decode.max_new_tokens=4")
+    run = executed(tmp_path, *options, *local_model(small_checkpoint))
+    caveat = run.header["caveat"]
+    assert "two further rules" in caveat and "τ = 0.5, by our choice" in caveat
+    summary = summarise(run)
+    assert summary["warnings"][0] == caveat
+    assert "τ = 0.5" in run_table(summary) and caveat in markdown("gsm8k", by_task([Made(run.path)])["gsm8k"])
 
 
 def test_prompts_share_no_state(decoders: Load) -> None:

@@ -311,6 +311,17 @@ class Stateful(Protocol):
 
 
 @runtime_checkable
+class Qualified(Protocol):
+    """A method that is not quite what its name says.
+
+    Attributes:
+        caveat: what a reader of its numbers has to know; the record keeps it, and tables show it beside them.
+    """
+
+    caveat: str
+
+
+@runtime_checkable
 class Illustrated(Protocol):
     """A method with arrays that a figure shows; the runner keeps them beside the record, one `.npz` file a name."""
 

@@ -83,8 +83,10 @@ class Replication:
 
     @property
     def notes(self) -> list[str]:
-        """What the scale takes from the experiment: its own note, and the settings that one run stands for."""
+        """What is to be known of its runs: the scale's own note, settings that one run stands for, methods' caveats."""
         found = [self._scale_note] if self._scale_note else []
+        runs = [result.made.run for result in self.results if result.made is not None and not result.made.error]
+        found += [f"{caveat}." for caveat in dict.fromkeys(run.header.get("caveat") for run in runs) if caveat]
         shared: dict[str, list[str]] = {}
         for result in self.results:
             if result.made is not None and result.labels["setting"]:

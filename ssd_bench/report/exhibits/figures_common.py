@@ -109,6 +109,7 @@ def finish(figure: Figure, replication: Replication, drawn: Sequence[Cell], note
         note,
         f"n = {numbers} prompts{' a run' if len(drawn) > 1 else ''}.",
         f"{left} of {asked} runs are missing." if left else "",
+        *(f"{caveat}." for caveat in unique(cell.run.header.get("caveat") or "" for cell in drawn) if caveat),
     ]
     style.describe(figure, title, " ".join(part for part in parts if part))
     return figure
