@@ -19,7 +19,7 @@ def summarise(run: Run) -> dict[str, Any]:
     """Every number of a run, flat, for a table.
 
     Keys of a number with an interval: NAME, NAME_lo, NAME_hi, and NAME_n where its prompts may be fewer than
-    `n_prompts`. Undefined numbers are None. `warnings` is a list of sentences: the method's caveat, the run's own, others.
+    `n_prompts`. Undefined numbers are None. `warnings` are sentences: the method's caveat, the run's, others.
     """
     summary = _identity(run) | _acceptance(run) | _speed(run) | _cost(run) | _quality(run)
     own = [caveat] if (caveat := run.header.get("caveat")) else []
