@@ -41,7 +41,7 @@ class ASD(StoppedDraft):
         stop_below: γ at the start of a prompt: drafting stops after a token less likely than γ.
         target_rate: α*, acceptance rate below which γ rises; None keeps γ fixed.
         rate_decay, stop_step, stop_decay: β1, ε and β2 of the update of γ.
-        reuse_prefix: verify from the first skipped sublayer on saved states (ignored with `refresh`).
+        reuse_prefix: verify from the first skipped sublayer on saved states.
 
     Raises:
         ConfigError: a value out of range, or `rules_extra`.

@@ -17,9 +17,7 @@ The presets are `del` (DEL_fly_speculation_generator.py in a public fork of the 
   runs to the cap; here it is the mean of the other kind, 0.5 without either.
 
 What differs from both: the prompt is processed by all blocks before the first step, so that the first output token is
-never drafted, and the window of prompt positions ends with the prompt's last one. The shadow tokens of exits before E
-need states that a verification on saved states (`reuse_prefix`) does not compute, so the engine makes a whole pass
-unless E is 1; either reads every block once, which is what TPL charges for it.
+never drafted, and the window of prompt positions ends with the prompt's last one.
 """
 
 from __future__ import annotations
@@ -53,7 +51,7 @@ class DEL:
         decay: ω, weight that a step's counts keep in the next step.
         window: most prompt positions whose shadow tokens count.
         draft_len_grid: smallest and largest γ of the TPL table.
-        reuse_prefix: verify on saved states where that is possible (E = 1).
+        reuse_prefix: verify on the states that drafting left; those of the exits before E are kept then.
     """
 
     greedy_only = False

@@ -18,6 +18,7 @@ from transformers import (
     Qwen3Config,
 )
 
+from ssd_bench.core.engine import Engine
 from ssd_bench.metrics import intervals
 from ssd_bench.model import arithmetic
 from ssd_bench.model.backend import select
@@ -124,6 +125,19 @@ def small_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     save_model(LlamaConfig(**sizes, rope_parameters={"rope_type": "default", "rope_theta": 1e5}), folder)
     tokenizer.save_pretrained(folder)
     return folder
+
+
+@pytest.fixture
+def rests(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The forks of the verifications that ran on saved states, as they happen."""
+    verify_rest, seen = Engine._verify_rest, []
+
+    def counted(self: Engine, *arguments: object) -> object:
+        seen.append(arguments[2])
+        return verify_rest(self, *arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Engine, "_verify_rest", counted)
+    return seen  # type: ignore[return-value]
 
 
 @pytest.fixture(scope="module")

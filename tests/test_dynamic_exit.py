@@ -17,7 +17,6 @@ from methods import dynamic_exit
 from methods.ar import AR
 from methods.dynamic_exit import DEL, ShadowStatistics, best_exit, tpl_table
 from ssd_bench.command import CONF
-from ssd_bench.core.engine import Engine
 from ssd_bench.core.layer_set import LayerSet
 from ssd_bench.core.method import Context, Estimate, LayerDraft, Prefill, Probe, Verification
 from ssd_bench.core.tree import TokenTree
@@ -231,31 +230,25 @@ def test_statistics_are_those_of_a_plain_pass(family: str, prompt: list[int], de
     assert [step.estimate.draft_len >= 1 for step in made.steps if step.estimate] == [True] * (len(made.steps) - 1)
 
 
-def test_saved_states_verify_as_a_whole_pass_does(decoders: Load, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Same tokens and logits (float32) with reuse on and off; it is used where E = 1, and only there."""
-    verify_rest, forks = Engine._verify_rest, []
-
-    def counted(self: Engine, *arguments: object) -> object:
-        forks.append(arguments[2])
-        return verify_rest(self, *arguments)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(Engine, "_verify_rest", counted)
+def test_saved_states_verify_as_a_whole_pass_does(decoders: Load, rests: list[int]) -> None:
+    """Same tokens, choices, logits and states (float32) with reuse on and off; it is used at every exit."""
     exits = set()
     for family in ("llama", "qwen3"):
         for prompt in PROMPTS:
             runs = []
             for reuse in (True, False):
-                forks.clear()
+                rests.clear()
                 method = Watched(reuse_prefix=reuse, draft_cap=4)
                 output = decode(decoders(family, torch.float32), method, prompt, 30).output
-                steps = sum(used == 1 and len(v.tree) > 1 for used, _, v, _ in method.seen)
-                assert forks == [2] * (steps if reuse else 0)
-                exits |= {used for used, _, _, _ in method.seen}
-                runs.append((output, [v.logits for _, _, v, _ in method.seen]))
-            assert runs[0][0] == runs[1][0]
-            for saved, whole in zip(runs[0][1], runs[1][1]):
-                torch.testing.assert_close(saved, whole, atol=1e-4, rtol=1e-4)
-    assert 1 in exits and len(exits) > 1
+                used = [2 * exit_layer for exit_layer, _, v, _ in method.seen if len(v.tree) > 1]
+                assert rests == (used if reuse else [])
+                exits |= set(used)
+                runs.append((output, [(e, g) for e, g, _, _ in method.seen], [v for _, _, v, _ in method.seen]))
+            assert runs[0][:2] == runs[1][:2]
+            for saved, whole in zip(runs[0][2], runs[1][2]):
+                torch.testing.assert_close(saved.logits, whole.logits, atol=1e-4, rtol=1e-4)
+                torch.testing.assert_close(saved.hidden, whole.hidden, atol=1e-4, rtol=1e-4)
+    assert exits == {2, 4, 6}
 
 
 def test_first_step_drafts_one_token_then_up_to_the_cap(decoders: Load) -> None:

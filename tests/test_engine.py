@@ -217,13 +217,6 @@ def test_confidence_exit_keeps_the_doubtful_token(decoders: Load) -> None:
     assert made.steps[0].stop_reason == "confidence" and made.steps[0].accepted_len == 1
 
 
-def test_reuse_prefix_is_set_aside_when_early_states_are_tapped(decoders: Load) -> None:
-    skip = LayerSet.skipping(LAYERS, attn=[3])
-    method = Drafts(skip, taps=Taps(verify=(0, 2 * LAYERS)))
-    expected = decode(decoders(), AR(), [5, 6, 7]).output
-    assert decode(decoders(), method, [5, 6, 7], reuse_prefix=True).output == expected
-
-
 def test_times_add_up(decoders: Load) -> None:
     made = decode(decoders(), Drafts(LayerSet.full(LAYERS)), [5, 6, 7])
     parts = sum(step.draft_ms + step.verify_ms + step.policy_ms for step in made.steps)

@@ -13,7 +13,6 @@ from hydra.utils import instantiate
 from methods.ar import AR
 from methods.layerskip import LayerSkip
 from ssd_bench.command import CONF
-from ssd_bench.core.engine import Engine
 from ssd_bench.core.method import Estimate, Probe, Verification
 from ssd_bench.errors import ConfigError
 from ssd_bench.model.decoder import Decoder
@@ -31,19 +30,6 @@ class Watched(LayerSkip):
     def observe(self, verification: Verification, probe: Probe) -> Estimate | None:
         self.seen = [*getattr(self, "seen", []), verification]
         return super().observe(verification, probe)
-
-
-@pytest.fixture
-def rests(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The exits of the verifications that ran on saved states, as they happen."""
-    verify_rest, seen = Engine._verify_rest, []
-
-    def counted(self: Engine, *arguments: object) -> object:
-        seen.append(arguments[2])
-        return verify_rest(self, *arguments)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(Engine, "_verify_rest", counted)
-    return seen  # type: ignore[return-value]
 
 
 def test_preset_is_the_readme_example() -> None:

@@ -70,7 +70,8 @@ class _Drafted:
     tree: TokenTree
     stop_reason: str
     layer_set: LayerSet | None = None
-    states: list[Tensor] | None = None  # stream entering the first skipped sublayer, one [1, d] per node but the last
+    # Of every node but the last, [taps + 1, 1, d]: the streams at the taps before the fork, and the one that enters it
+    states: list[Tensor] | None = None
 
 
 class Engine:
@@ -181,16 +182,17 @@ class Engine:
         decoder, start = self.decoder, self.cache.length
         fork = draft.layer_set.first_skipped
         # nothing to reuse when the first sublayer is skipped, nothing left to verify when none is, siblings have no
-        # states, and states that the method wants from before the fork are only made by a whole pass
-        reuse = reuse and 0 < fork < 2 * decoder.arch.n_layers and not draft.widths and all(t >= fork for t in taps)
+        # states
+        reuse = reuse and 0 < fork < 2 * decoder.arch.n_layers and not draft.widths
         levels: list[list[int]] = [[root]]
         states, probs, reason = [], [], "length" if draft.max_len <= room else "budget"
-        kept, states_at = draft.layer_set.kept, (fork,) if reuse else ()
+        # before the fork verification runs the last node alone: what taps there want of the others is kept here
+        kept, states_at = draft.layer_set.kept, (*(t for t in taps if t < fork), fork) if reuse else ()
         token = torch.tensor([root], device=decoder.device)
         for depth in range(min(draft.max_len, room)):
             hidden, tapped = decoder.run(Pass(kept, token, start + depth, taps=states_at), self.cache)
             if tapped is not None:
-                states.append(tapped[0])
+                states.append(tapped)
             logits = decoder.logits(hidden)
             if not self.decoding.greedy:
                 probs.append(warp(logits, self.decoding)[0])
@@ -257,10 +259,13 @@ class Engine:
     ) -> tuple[Tensor, Tensor | None]:
         """Verification from sublayer `fork` on: before it, drafting ran the full model on all nodes but the last."""
         decoder, start, every = self.decoder, self.cache.length, self.decoder.all_sublayers
-        token = torch.tensor([last], device=decoder.device)
-        hidden, _ = decoder.run(Pass(every[:fork], token, start + len(states)), self.cache)
-        streams = torch.cat([*states, hidden.to(decoder.device)])
-        hidden, tapped = decoder.run(Pass(every[fork:], streams, start, taps=taps), self.cache)
+        token, before = torch.tensor([last], device=decoder.device), len(states[0]) - 1
+        hidden, early = decoder.run(Pass(every[:fork], token, start + len(states), taps=taps[:before]), self.cache)
+        streams = torch.cat([*(kept[-1] for kept in states), hidden.to(decoder.device)])
+        hidden, tapped = decoder.run(Pass(every[fork:], streams, start, taps=taps[before:]), self.cache)
+        if early is not None:
+            drafted = torch.cat([*(kept[:-1] for kept in states), early], dim=1)
+            tapped = drafted if tapped is None else torch.cat([drafted, tapped])
         return decoder.logits(hidden), tapped
 
     def _accept(self, tree: TokenTree, logits: Tensor, generator: torch.Generator) -> tuple[list[int], int]:

@@ -3,9 +3,9 @@
 A step is drafting (k forward passes of the layer set's sublayers, with what a token takes beside them), one
 verification over all nodes, the method's own work and the loop's. Drafts, acceptance and layer sets are the record's.
 
-* Verification on saved states: the record says whether it was asked for (`reuse_prefix`), not whether a method's taps
-  ruled it out. Where both are possible, the recorded verification times decide which of the two the run did. A method
-  whose taps ruled it out is taken to tap the stream between all blocks.
+* Verification on saved states: the record says whether it was asked for (`reuse_prefix`). In older records a method's
+  taps may have ruled it out: the recorded verification times decide which of the two the run did, and a method whose
+  taps did is taken to tap the stream between all blocks. With saved states what taps cost is left out.
 * Policy: the record holds its time, not the forward passes in it. It is scaled by how a plain AR step's time changes,
   as if it were forward work of the same mix. On a GPU that is usually too much: searches are wide passes, which cost
   a GPU hardly more than narrow ones, and their bookkeeping does not grow with the model. Hence two bounds as well: the

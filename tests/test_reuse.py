@@ -1,0 +1,134 @@
+"""Verification on the states that drafting left: the logits and tapped states of a whole pass, with any taps."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+
+import pytest
+import torch
+
+from methods.ar import AR
+from ssd_bench.core.layer_set import LayerSet
+from ssd_bench.core.method import Context, Estimate, LayerDraft, Probe, Taps, Verification
+from ssd_bench.model.backends.cpu import native_problem
+from ssd_bench.model.decoder import Decoder
+from tests.conftest import LAYERS, VOCAB
+from tests.lossless import check_greedy, check_sampled, decode
+
+Load = Callable[..., Decoder]
+END = 2 * LAYERS
+EXITS = [LayerSet.exit(LAYERS, blocks) for blocks in range(1, LAYERS)]
+PROMPTS = ([5, 6, 7], list(range(3, 50)), [9])
+
+
+class Watching(AR):
+    """Drafts with given sets in turn, and keeps every verification."""
+
+    reuse_prefix = True
+
+    def __init__(self, sets: Sequence[LayerSet], taps: Sequence[int], max_len: int = 4, stop_below: float = 0.0):
+        super().__init__("watching")
+        self.sets, self.taps, self.seen = sets, Taps(verify=tuple(taps)), list[Verification]()
+        self.max_len, self.stop_below = max_len, stop_below
+
+    def propose(self, context: Context) -> LayerDraft:  # type: ignore[override]
+        return LayerDraft(self.sets[context.step % len(self.sets)], self.max_len, self.stop_below)
+
+    def observe(self, verification: Verification, probe: Probe) -> Estimate | None:
+        self.seen.append(verification)
+        return None
+
+
+def forked(rng: random.Random) -> LayerSet:
+    """A set whose first skipped sublayer may be any."""
+    fork = rng.randrange(1, END)
+    return LayerSet(LAYERS, frozenset([fork, *(i for i in range(fork, END) if rng.random() < 0.7)]))
+
+
+def some_taps(rng: random.Random) -> tuple[int, ...]:
+    return tuple(i for i in range(END + 1) if rng.random() < rng.choice([0.2, 0.5, 1.0]))
+
+
+def check_as_a_whole_pass(
+    decoder: Decoder, sets: Sequence[LayerSet], taps: Sequence[int], prompt: Sequence[int], rests: list[int],
+    exact: bool, **options: object,
+) -> None:  # fmt: skip
+    """Same trees, paths, logits and tapped states with reuse as without; it is used for every draft, and only for one.
+
+    Args:
+        exact: bit for bit; else up to the order of sums.
+    """
+    made = [Watching(sets, taps) for _ in range(2)]
+    for method, reuse in zip(made, (True, False)):
+        rests.clear()
+        decode(decoder, method, prompt, 16, reuse_prefix=reuse, **options)
+        drafts = [sets[v.step % len(sets)].first_skipped for v in method.seen if len(v.tree) > 1]
+        assert rests == (drafts if reuse else []) and drafts
+    for saved, whole in zip(made[0].seen, made[1].seen, strict=True):
+        assert (saved.tree.tokens, saved.path, saved.emitted) == (whole.tree.tokens, whole.path, whole.emitted)
+        assert (saved.hidden is None) == (whole.hidden is None) == (not taps)
+        for one, other in ((saved.logits, whole.logits), (saved.hidden, whole.hidden)):
+            if one is None or other is None:
+                continue
+            assert one.shape == other.shape and one.dtype == other.dtype
+            assert torch.equal(one, other) if exact else torch.allclose(one, other, atol=1e-10)
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3"])
+def test_states_are_those_of_a_whole_pass(family: str, decoders: Load, rests: list[int]) -> None:
+    """At every exit with all taps, and with random sets and taps below, at and above the fork."""
+    decoder, rng, places = decoders(family), random.Random(family), set()
+    for layer_set in EXITS:
+        check_as_a_whole_pass(decoder, [layer_set], range(END + 1), PROMPTS[0], rests, exact=False)
+    for _ in range(25):
+        layer_set, taps = forked(rng), some_taps(rng)
+        places |= {(t > layer_set.first_skipped) - (t < layer_set.first_skipped) for t in taps}
+        check_as_a_whole_pass(decoder, [layer_set, *EXITS], taps, rng.choice(PROMPTS), rests, exact=False)
+    assert places == {-1, 0, 1}
+
+
+@pytest.mark.parametrize("taps", [(), (0, 2), (4,), (2, 4, 6), tuple(range(END + 1))])
+@pytest.mark.parametrize("options", [{}, {"mode": "sample", "temperature": 0.7}], ids=["greedy", "sample"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_states_have_the_bits_of_a_whole_pass(
+    dtype: torch.dtype, taps: tuple[int, ...], options: dict, decoders: Load, rests: list[int]
+) -> None:
+    """On compiled kernels; so a sampled output is the same one, too."""
+    if problem := native_problem():
+        pytest.skip(problem)
+    decoder = decoders("qwen3", dtype, "native")
+    for prompt in PROMPTS:
+        check_as_a_whole_pass(decoder, EXITS, taps, prompt, rests, exact=True, **options)
+
+
+def test_drafting_keeps_no_more_than_is_asked_for(decoders: Load, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without taps the fork alone; with them those before it as well, which no later pass keeps again."""
+    passes: list[tuple[int, int, tuple[int, ...]]] = []
+    run = Decoder.run
+
+    def noted(self: Decoder, what: object, cache: object) -> object:
+        passes.append((len(what.sublayers), len(what.nodes), tuple(what.taps)))  # type: ignore[attr-defined]
+        return run(self, what, cache)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Decoder, "run", noted)
+    for taps, drafted, last, rest in (
+        ((), (4,), (), ()),
+        ((0, 2, 4, 6), (0, 2, 4), (0, 2), (4, 6)),
+        ((6, 8), (4,), (), (6, 8)),
+    ):
+        passes.clear()
+        decode(decoders(), Watching([LayerSet.exit(LAYERS, 2)], taps, 3), PROMPTS[0], 5)
+        assert passes[1:6] == [(4, 1, drafted)] * 3 + [(4, 1, last), (4, 4, rest)]
+
+
+def test_greedy_equals_ar_with_any_taps(decoders: Load) -> None:
+    def make(rng: random.Random) -> Watching:
+        sets = [forked(rng), rng.choice(EXITS), LayerSet(LAYERS, frozenset([0, rng.randrange(VOCAB) % END]))]
+        return Watching(sets, some_taps(rng), rng.randint(1, 8), rng.choice([0.0, 0.1]))
+
+    assert check_greedy(make, decoders) > 100
+
+
+def test_samples_are_distributed_as_ar_s_with_taps(decoders: Load) -> None:
+    check_sampled(lambda: Watching(EXITS, range(END + 1), 3), decoders)
