@@ -116,6 +116,31 @@ def test_a_nodes_result_does_not_depend_on_the_others(
             assert torch.equal(hidden[i], one[0])
 
 
+@pytest.mark.parametrize("n", [1, 7, MANY])
+@pytest.mark.parametrize("width", [1, 3, 16, 61, 255, 256, 257, 2048, 5001])
+def test_the_top_of_logits(ops: Operators, n: int, width: int) -> None:
+    """With tails, and with equal logits, of which the lowest counts, wherever they stand."""
+    logits, place = 6 * rand(n, width), torch.arange(n) * 97 % width
+    for equal in (False, True):
+        if equal:  # the largest twice, and once in a row of nothing else
+            logits[torch.arange(n), place] = logits[torch.arange(n), width - 1] = 50.0
+            logits[0] = -3.0
+        best, ids = ops.top(logits)
+        assert torch.equal(best, logits.amax(-1)) and ids.dtype == torch.long
+        assert ids.tolist() == [row.index(max(row)) for row in logits.tolist()]
+        assert exact.top(logits)[1].tolist() == ids.tolist()
+        want = (logits.double() - best.double()[:, None]).exp().sum(-1).float()
+        for one in (ops, exact):
+            assert torch.allclose(one.mass(logits, best), want, rtol=3e-6, atol=0)
+
+
+def test_the_top_of_logits_far_apart(ops: Operators) -> None:
+    """Beyond the range of exp, and what was masked."""
+    logits = torch.tensor([[-1e30, 0.0, 1e30], [-torch.inf, 5.0, -torch.inf]])
+    best, ids = ops.top(logits)
+    assert ids.tolist() == [2, 1] and ops.mass(logits, best).tolist() == [1.0, 1.0]
+
+
 def test_swiglu_survives_large_gates(ops: Operators) -> None:
     """Gates beyond the range of exp give 0 or the identity, not infinity."""
     gate = torch.tensor([[-1e4, -200.0, -90.0, -1e-6, 0.0, 90.0, 200.0, 1e4]])
@@ -264,11 +289,12 @@ def test_results_repeat_for_any_thread_count(ops: Operators) -> None:
     try:
         for threads in (1, 2):
             torch.set_num_threads(threads)
-            seen.append((attend(ops, q, keys, values, 690, 695, None), ops.linear(x, W, None)))
+            logits = ops.linear(x, W, None)
+            mass = ops.mass(rand(MANY, 3000), ops.top(rand(MANY, 3000))[0])
+            seen.append((attend(ops, q, keys, values, 690, 695, None), logits, mass))
     finally:
         torch.set_num_threads(before)
-    assert torch.equal(seen[0][0], seen[1][0])
-    assert torch.equal(seen[0][1], seen[1][1])
+    assert all(torch.equal(one, two) for one, two in zip(*seen, strict=True))
 
 
 def test_torch_linear_upcasts_large_weights_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -315,6 +341,9 @@ def test_wrong_sizes_are_refused(ops: Operators) -> None:
         lambda: ops.norm_linear(x, rand(15), EPS, W),
         lambda: ops.linear_add_(rand(3, 8), x, W),
         lambda: ops.swiglu_linear_add_(rand(2, 8), x, W),
+        lambda: ops.top(rand(2, 8).double()),
+        lambda: ops.top(rand(2, 8)[:, :0]),
+        lambda: ops.mass(rand(2, 8), rand(3)),
         lambda: ops.attend(rand(2, 4, 8), cache, cache, 3, 9, None),
         lambda: ops.attend(rand(2, 4, 8), cache, cache, 5, 4, None),
         lambda: ops.attend(rand(2, 3, 8), cache, cache, 3, 3, None),

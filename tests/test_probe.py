@@ -13,6 +13,7 @@ from ssd_bench.core.engine import SCRATCH, Engine
 from ssd_bench.core.probe import ModelProbe
 from ssd_bench.core.sampling import Decoding
 from ssd_bench.model import decoder as decoder_module
+from ssd_bench.model.backends.cpu import native_problem
 from ssd_bench.model.decoder import Decoder
 from tests.conftest import CONTEXT
 
@@ -20,13 +21,15 @@ Load = Callable[..., Decoder]
 
 
 @pytest.mark.parametrize("n", [2, 60])
-@pytest.mark.parametrize("rows", [7, 4096])
+@pytest.mark.parametrize(("kernels", "rows"), [("torch", 7), ("torch", 4096), ("native", 16), ("native", 4096)])
 def test_predictions_are_those_of_the_whole_vocabulary(
-    n: int, rows: int, decoders: Load, monkeypatch: pytest.MonkeyPatch
+    n: int, kernels: str, rows: int, decoders: Load, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """For few streams and for more than are predicted in one piece, with any slices of the LM head."""
+    if kernels == "native" and (problem := native_problem()):
+        pytest.skip(problem)
     monkeypatch.setattr(decoder_module, "HEAD_ROWS", rows)
-    decoder = decoders("qwen2", torch.float32)
+    decoder = decoders("qwen2", torch.float32, kernels)
     states = torch.randn(3, n, decoder.arch.width, generator=torch.Generator().manual_seed(n))
     tokens, confidence = ModelProbe(decoder, decoder.new_cache(8)).predict_confident(states)
     whole = torch.stack([decoder.logits(some) for some in states])
@@ -34,6 +37,22 @@ def test_predictions_are_those_of_the_whole_vocabulary(
     assert torch.equal(tokens, whole.argmax(-1))
     assert torch.equal(tokens, ModelProbe(decoder, decoder.new_cache(8)).predict(states))
     torch.testing.assert_close(confidence, whole.softmax(-1).amax(-1))
+
+
+@pytest.mark.parametrize("kernels", ["torch", "native"])
+def test_any_part_of_some_states_will_do(kernels: str, decoders: Load) -> None:
+    """One column of [exits, n, d] has its rows n * d elements apart."""
+    if kernels == "native" and (problem := native_problem()):
+        pytest.skip(problem)
+    decoder = decoders("llama", torch.float32, kernels)
+    probe, states = ModelProbe(decoder, decoder.new_cache(8)), torch.randn(3, 5, decoder.arch.width)
+    ids = torch.tensor([4, 9])
+    for part in (states[:, :1], states[:, 2:4], states.transpose(0, 1)):
+        for ask in (
+            probe.predict, lambda h: torch.stack(probe.predict_confident(h)), probe.logits, probe.final_norm,
+            lambda h: probe.token_logits(h, ids),
+        ):  # fmt: skip
+            assert torch.equal(ask(part), ask(part.clone(memory_format=torch.contiguous_format)))
 
 
 def test_equal_logits_give_the_lowest_token(decoders: Load, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -42,23 +42,20 @@ class ModelProbe:
         return self._decoder.branches(i, hidden, self._cache, prefix_len)
 
     def predict(self, hidden: Tensor) -> Tensor:
-        flat = hidden.reshape(-1, hidden.shape[-1])
-        return self._decoder.predict(flat).view(hidden.shape[:-1])
+        return self._decoder.predict(_rows(hidden)).view(hidden.shape[:-1])
 
     def predict_confident(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
-        ids, probability = self._decoder.predict_confident(hidden.reshape(-1, hidden.shape[-1]))
+        ids, probability = self._decoder.predict_confident(_rows(hidden))
         return ids.view(hidden.shape[:-1]), probability.view(hidden.shape[:-1])
 
     def final_norm(self, hidden: Tensor) -> Tensor:
         return self._decoder.final_norm(hidden)
 
     def logits(self, hidden: Tensor, norm: bool = True) -> Tensor:
-        made = self._decoder.logits(hidden.reshape(-1, hidden.shape[-1]), norm=norm)
-        return made.view(*hidden.shape[:-1], -1)
+        return self._decoder.logits(_rows(hidden), norm=norm).view(*hidden.shape[:-1], -1)
 
     def token_logits(self, hidden: Tensor, tokens: Tensor) -> Tensor:
-        flat = hidden.reshape(-1, hidden.shape[-1])
-        return self._decoder.logits(flat, tokens).view(*hidden.shape[:-1], len(tokens))
+        return self._decoder.logits(_rows(hidden), tokens).view(*hidden.shape[:-1], len(tokens))
 
     def trial(self, method: Method, prompt: Sequence[int], new_tokens: int, max_steps: int | None = None) -> Generation:
         engine = Engine(self._decoder, self._cache, Decoding(max_new_tokens=new_tokens), frozenset(), self)
@@ -79,3 +76,8 @@ class ModelProbe:
             first, second = self._decoder.logits(last)[0].topk(2).values.tolist()
         self._cache.reset()
         return first - second
+
+
+def _rows(hidden: Tensor) -> Tensor:
+    """Streams [..., d] as [n, d], one after the other: of a part of some states a reshape may be a view with gaps."""
+    return hidden.reshape(-1, hidden.shape[-1]).contiguous()

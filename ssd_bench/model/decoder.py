@@ -221,26 +221,31 @@ class Decoder:
 
     def predict_confident(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
         """`predict`, and the raw softmax probabilities of those tokens, [n] float32."""
-        ids, best, mass = self._top(hidden, confidence=True)
-        return ids, (best - mass).exp()
+        ids, mass = self._top(hidden, confidence=True)
+        assert mass is not None
+        return ids, mass.reciprocal()
 
-    def _top(self, hidden: Tensor, confidence: bool) -> tuple[Tensor, Tensor, Tensor]:
-        """Ids, their logits and, if asked for, the log of the exponentials' sum; never all [n, V] logits at once."""
-        head = self.weights.head
-        hidden = hidden.to(head.device)
-        size = self.arch.vocab_size
+    def _top(self, hidden: Tensor, confidence: bool) -> tuple[Tensor, Tensor | None]:
+        """Ids, and `Operators.mass` over all V logits if asked for; of many streams never all [n, V] logits at once."""
+        weights, ops, size = self.weights, self._ops, self.arch.vocab_size
+        hidden = hidden.to(weights.head.device)
         step = size if len(hidden) <= FEW_NODES else HEAD_ROWS
-        best = hidden.new_full((len(hidden),), float("-inf"), dtype=torch.float32)
-        ids, mass = torch.zeros_like(best, dtype=torch.long), best
+        found: tuple[Tensor, Tensor, Tensor | None] | None = None
         for start in range(0, size, step):
-            rows = head[start : start + step]
-            logits = self._ops.norm_linear(hidden, self.weights.norm, self.arch.eps, rows).float()
-            top, at = logits.max(-1)
-            ids = torch.where(top > best, at + start, ids)
-            best = torch.maximum(best, top)
-            if confidence:
-                mass = torch.logaddexp(mass, logits.logsumexp(-1))
-        return ids, best, mass
+            rows = weights.head[start : start + step]
+            logits = ops.norm_linear(hidden, weights.norm, self.arch.eps, rows).float()
+            best, ids = ops.top(logits)
+            mass = ops.mass(logits, best) if confidence else None
+            if found is None:
+                found = best, ids, mass
+                continue
+            known, first, before = found
+            most = torch.maximum(known, best)
+            if mass is not None and before is not None:
+                mass = before * (known - most).exp() + mass * (best - most).exp()
+            found = most, torch.where(best > known, ids + start, first), mass
+        assert found is not None
+        return found[1:]
 
     def _place(self, what: Pass, device: torch.device) -> _Place:
         assert self._tables is not None, "new_cache comes first"

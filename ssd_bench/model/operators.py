@@ -111,6 +111,15 @@ class Operators:
         """Linear layer of the RMS norm of x: x [n, K], norm_w [K], W [N, K], bias [N] -> [n, N]."""
         return self.linear(_rms_norm(x, norm_w, eps), W, bias)
 
+    def top(self, logits: Tensor) -> tuple[Tensor, Tensor]:
+        """The largest of every row of float32 logits [n, V], and its index, the lowest among equals: [n] each."""
+        best, ids = logits.max(-1)
+        return best, ids
+
+    def mass(self, logits: Tensor, best: Tensor) -> Tensor:
+        """Sums [n] of exp(logits - best), logits [n, V], best [n]: of the largest the reciprocal of its probability."""
+        return logits.sub(best.unsqueeze(-1)).exp_().sum(-1)
+
     def linear_add_(self, residual: Tensor, x: Tensor, W: Matrix, bias: Tensor | None = None) -> None:
         """Adds a linear layer in place: residual [n, N] += x [n, K] W [N, K] + bias [N]."""
         residual.add_(self.linear(x, W, bias))

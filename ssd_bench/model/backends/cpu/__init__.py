@@ -17,7 +17,8 @@ from ssd_bench.model.operators import Matrix, Operators, Seen
 from ssd_bench.model.weights import Weights
 
 COMPILED = (
-    "norm_linear", "linear", "linear_add_", "swiglu_linear_add_", "rope_append", "attend", "attend_branches",
+    "norm_linear", "linear", "linear_add_", "swiglu_linear_add_", "top", "mass", "rope_append", "attend",
+    "attend_branches",
 )  # fmt: skip
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 

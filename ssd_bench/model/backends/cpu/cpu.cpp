@@ -12,6 +12,7 @@
 #include "limits.h"
 #include "matrix.h"
 #include "pass.h"
+#include "top.h"
 
 namespace {
 
@@ -176,6 +177,33 @@ void swiglu_linear_add_(const Tensor& residual, const Tensor& gate_up, const Mat
   product(W, bias, gate_up.size(0), I, residual, true, [=](int64_t i, float* row) {
     ssd::swiglu(data + i * 2 * I, data + i * 2 * I + I, I, row);
   });
+}
+
+// Of every row of logits [n, N] the largest and its index.
+std::tuple<Tensor, Tensor> top(const Tensor& logits) {
+  check_float(logits, "logits", 2);
+  const int64_t n = logits.size(0), N = logits.size(1);
+  TORCH_CHECK(N > 0, "logits must have columns");
+  Tensor best = new_floats({n}), ids = at::detail::empty_cpu({n}, at::kLong);
+  const float* rows = logits.const_data_ptr<float>();
+  float* most = best.mutable_data_ptr<float>();
+  int64_t* id = ids.mutable_data_ptr<int64_t>();
+  ssd::share_out(n, n * N >= ssd::kSerialWork, [&](int64_t i) {
+    id[i] = ssd::top_of(rows + i * N, N);
+    most[i] = rows[i * N + id[i]];
+  });
+  return {best, ids};
+}
+
+// Of every row of logits [n, N] the sum of e^(x - best), best [n].
+Tensor mass(const Tensor& logits, const Tensor& best) {
+  check_float(logits, "logits", 2);
+  const int64_t n = logits.size(0), N = logits.size(1);
+  const float *rows = logits.const_data_ptr<float>(), *most = vector_or_null(best, "best", n);
+  Tensor sums = new_floats({n});
+  float* to = sums.mutable_data_ptr<float>();
+  ssd::share_out(n, n * N >= ssd::kSerialWork, [&](int64_t i) { to[i] = ssd::mass_of(rows + i * N, N, most[i]); });
+  return sums;
 }
 
 void check_cache(const Tensor& keys, const Tensor& values, int64_t D) {
@@ -426,6 +454,8 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("linear_add_", &linear_add_, released, arg("residual"), arg("x"), arg("W"), no_bias);
   m.def("swiglu_linear_add_", &swiglu_linear_add_, released, arg("residual"), arg("gate_up"), arg("W"),
         no_bias);
+  m.def("top", &top, released, arg("logits"));
+  m.def("mass", &mass, released, arg("logits"), arg("best"));
   m.def("rope_append", &rope_append, released, arg("qkv"), arg("cos"), arg("sin"), arg("q_norm"), arg("k_norm"),
         arg("eps"), arg("keys"), arg("values"), arg("row"));
   m.def("attend", &attend, released, arg("q"), arg("keys"), arg("values"), arg("prefix_len"), arg("row"),
