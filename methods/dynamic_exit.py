@@ -17,7 +17,9 @@ The presets are `del` (DEL_fly_speculation_generator.py in a public fork of the 
   runs to the cap; here it is the mean of the other kind, 0.5 without either.
 
 What differs from both: the prompt is processed by all blocks before the first step, so that the first output token is
-never drafted, and the window of prompt positions ends with the prompt's last one.
+never drafted, and the window of prompt positions ends with the prompt's last one. The codes make shadow tokens of all
+positions and then drop those after the first at which exit E erred; here these have none. When sampling, the accepted
+path says which these are.
 """
 
 from __future__ import annotations
@@ -26,8 +28,9 @@ import logging
 import sys
 from collections.abc import Sequence
 
+import numpy as np
 import torch
-from torch import Tensor
+from numpy.typing import NDArray
 
 from ssd_bench.core.layer_set import LayerSet
 from ssd_bench.core.method import Context, Estimate, LayerDraft, Prefill, Probe, Sample, Taps, Verification
@@ -36,6 +39,8 @@ from ssd_bench.errors import ConfigError, refuse
 from ssd_bench.model.shape import ModelDims
 
 GAMMA_MODES = ("dynamic", "tpl_star")
+
+Array = NDArray[np.float64]
 
 log = logging.getLogger(__name__)
 
@@ -105,7 +110,7 @@ class DEL:
         kept = min(self._window, length - 1)
         self._prompt_states = None
         if prefill.hidden is not None and kept:
-            self._prompt_states = prefill.hidden[:, length - kept :].clone()
+            self._prompt_states = prefill.hidden[:, length - kept :]
 
     def propose(self, context: Context) -> LayerDraft:
         """Draft with the blocks before the exit: one token in the first step, then up to the cap or γ*."""
@@ -123,34 +128,24 @@ class DEL:
         if verification.last:  # counts end with their prompt
             return None
         assert verification.hidden is not None
-        states, target, prompt = verification.hidden, verification.logits.argmax(-1), 0
+        # positions after a rejected draft were conditioned on it; with γ* = 0 they count all the same
+        counted = len(verification.path) if self._gamma else len(verification.tree)
+        states, target = verification.hidden[:, :counted], verification.logits[:counted].argmax(-1)
         if self._prompt_states is not None:
-            prompt = self._prompt_states.shape[1]
             states = torch.cat([self._prompt_states[:-1], states], dim=1)
             target = torch.cat([probe.predict(self._prompt_states[-1]), target])
             self._prompt_states = None
         tokens, confidence = probe.predict_confident(states)
-        match = (tokens == target).cpu()
-        counted = self._counted(match, prompt)
-        self._statistics.update(match[:, :counted], confidence[:, :counted].cpu())
+        # in one piece, so that the host waits for the device once
+        match, confidences = torch.stack([tokens == target, confidence]).cpu().numpy()
+        self._statistics.update(match.astype(bool), confidences)
         alphas = self._statistics.acceptance()
         self._exit, self._gamma = best_exit(alphas, self._n_layers, self._grid)
         latency, length = probe.latency, verification.length
         draft_ms = latency.draft_ms(self._sets[self._exit - 1], length)
-        alpha = alphas[self._exit - 1].item()
+        alpha = float(alphas[self._exit - 1])
         speed = tpt(alpha, self._gamma, draft_ms, latency.target_ms(self._n_layers, length))  # TPL over a block's time
         return Estimate(alpha, self._gamma, speed)
-
-    def _counted(self, match: Tensor, prompt: int) -> int:
-        """Columns of `match` [L-1, T] that count: none after the first verified one in which the exit in use erred.
-
-        Args:
-            prompt: leading columns that are prompt positions; these always count.
-        """
-        errors = (~match[self._exit - 1, prompt:]).nonzero().flatten()
-        if self._gamma == 0 or not len(errors):
-            return match.shape[1]
-        return prompt + int(errors[0]) + 1
 
 
 class ShadowStatistics:
@@ -167,18 +162,18 @@ class ShadowStatistics:
 
     def __init__(self, n_exits: int, decay: float):
         self._decay = decay
-        self.counts, self.sums = torch.zeros(2, n_exits, 2, dtype=torch.float64)
+        self.counts, self.sums = np.zeros((2, n_exits, 2))
 
-    def update(self, match: Tensor, confidence: Tensor) -> None:
-        """Add T >= 1 columns: `match` [n_exits, T] bool and `confidence` [n_exits, T], the tokens' probabilities."""
-        kinds = torch.stack([match, ~match], dim=-1).double()
-        self.counts = self._decay * self.counts + kinds.sum(1)
-        self.sums = self._decay * self.sums + (confidence[..., None] * kinds).sum(1)
+    def update(self, match: NDArray[np.bool_], confidence: NDArray[np.floating]) -> None:
+        """Add T >= 1 columns: `match` [n_exits, T] and `confidence` [n_exits, T], the tokens' probabilities."""
+        kinds = np.stack([match, ~match], axis=1).astype(float)
+        self.counts = self._decay * self.counts + kinds.sum(2)
+        self.sums = self._decay * self.sums + (kinds * confidence[:, None]).sum(2)
 
-    def acceptance(self) -> Tensor:
+    def acceptance(self) -> Array:
         """Acceptance rate a_l of every exit, [n_exits] float64 in [0, 1]; after an update."""
         total = self.counts.sum(1)
-        assert bool((total > 0).all()), "no shadow token was counted"
+        assert (total > 0).all(), "no shadow token was counted"
         return self.counts[:, 0] / total
 
     def threshold(self, exit_layer: int) -> float:
@@ -194,20 +189,20 @@ class ShadowStatistics:
         return sum(means) / len(means) if means else 0.5
 
 
-def tpl_table(alphas: Tensor, n_layers: int, grid: tuple[int, int]) -> Tensor:
+def tpl_table(alphas: Array, n_layers: int, grid: tuple[int, int]) -> Array:
     """TPL(l, γ) in tokens per block (KnapSpec, Eq. 2): [exits l = 1.., lengths γ of the grid], float64.
 
     Args:
         alphas: [exits] acceptance rates in [0, 1].
         grid: smallest and largest γ.
     """
-    lengths = torch.arange(grid[1] + 1)
-    exits = torch.arange(1, len(alphas) + 1)
+    lengths = np.arange(grid[1] + 1)
+    exits = np.arange(1, len(alphas) + 1)
     tokens = (alphas[:, None] ** lengths).cumsum(1)  # 0^0 = 1: the target's own token
     return (tokens / (n_layers + exits[:, None] * lengths))[:, grid[0] :]
 
 
-def best_exit(alphas: Tensor, n_layers: int, grid: tuple[int, int]) -> tuple[int, int]:
+def best_exit(alphas: Array, n_layers: int, grid: tuple[int, int]) -> tuple[int, int]:
     """(E, γ*) of highest TPL; among equals the first exit, then the first length."""
     table = tpl_table(alphas, n_layers, grid)
     row, column = divmod(int(table.argmax()), table.shape[1])
