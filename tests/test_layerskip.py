@@ -13,7 +13,8 @@ from hydra.utils import instantiate
 from methods.ar import AR
 from methods.layerskip import LayerSkip
 from ssd_bench.command import CONF
-from ssd_bench.core.method import Estimate, Probe, Verification
+from ssd_bench.core.layer_set import LayerSet
+from ssd_bench.core.method import Estimate, LayerDraft, Probe, Verification
 from ssd_bench.errors import ConfigError
 from ssd_bench.model.decoder import Decoder
 from ssd_bench.model.shape import ModelDims
@@ -32,20 +33,44 @@ class Watched(LayerSkip):
         return super().observe(verification, probe)
 
 
-def test_preset_is_the_readme_example() -> None:
+def preset(*options: str) -> LayerSkip:
     with initialize_config_dir(str(CONF), version_base="1.3"):
-        method = instantiate(compose("config", overrides=["method=layerskip"]).method)
-    method.check(ModelDims("7b", 32, 7 * 10**9, 4096, 32000))
-    draft = method.propose(None)
+        return instantiate(compose("config", overrides=["method=layerskip", *options]).method)
+
+
+def drafts(method: LayerSkip, n_layers: int) -> LayerDraft:
+    method.check(ModelDims("some", n_layers, 7 * 10**9, 4096, 32000))
+    return method.propose(None)  # type: ignore[arg-type]
+
+
+def test_preset_is_the_readme_example() -> None:
+    method = preset()
+    draft = drafts(method, 32)
     assert (method.name, method.reuse_prefix) == ("layerskip", True)
     assert draft.layer_set.kept == tuple(range(16)) and (draft.max_len, draft.stop_below) == (6, 0.0)
 
 
+@pytest.mark.parametrize(
+    ("options", "exits"),
+    [((), {1: 1, 2: 1, 4: 1, 16: 4, 30: 8, 32: 8, 40: 10, 80: 20}), (("method.exit_ratio=0.2",), {2: 1, 16: 3, 40: 8}),
+     (("method.exit_ratio=1",), {1: 1, 16: 16}), (("method.exit_ratio=1e-9",), {1: 1, 80: 1}),
+     (("method.exit_layer=8",), {8: 8, 16: 8, 40: 8}), (("method.exit_layer=3", "method.exit_ratio=null"), {80: 3})],
+)  # fmt: skip
+def test_the_exit_by_share_or_by_number(options: tuple[str, ...], exits: dict[int, int]) -> None:
+    method = preset(*options)
+    for n_layers, blocks in exits.items():
+        assert drafts(method, n_layers).layer_set == LayerSet.exit(n_layers, blocks)
+
+
+def test_the_exit_is_given_once() -> None:
+    with pytest.raises(ConfigError, match=r"method\.exit_ratio=0\.25 .*null, since .*exit_layer=8"):
+        LayerSkip(exit_layer=8, exit_ratio=0.25)
+
+
 def test_greedy_equals_ar_with_any_settings(decoders: Load) -> None:
     def make(rng: random.Random) -> LayerSkip:
-        return LayerSkip(
-            exit_layer=rng.randint(1, LAYERS), draft_len=rng.randint(1, 8), reuse_prefix=rng.random() < 0.7
-        )
+        exits = rng.choice([{"exit_layer": rng.randint(1, LAYERS)}, {"exit_ratio": rng.uniform(0.01, 1)}, {}])
+        return LayerSkip(draft_len=rng.randint(1, 8), reuse_prefix=rng.random() < 0.7, **exits)  # type: ignore[arg-type]
 
     assert check_greedy(make, decoders) > 200
 
@@ -114,7 +139,15 @@ def test_eos_drafted_first_ends_the_draft(exit_layer: int, decoders: Load) -> No
 
 @pytest.mark.parametrize(
     ("options", "field"),
-    [({"exit_layer": 0}, "exit_layer"), ({"exit_layer": LAYERS + 1}, "exit_layer"), ({"draft_len": 0}, "draft_len")],
+    [
+        ({"exit_layer": 0}, "exit_layer"),
+        ({"exit_layer": LAYERS + 1}, "exit_layer"),
+        ({"draft_len": 0}, "draft_len"),
+        ({"exit_ratio": 0.0}, "exit_ratio"),
+        ({"exit_ratio": 1.01}, "exit_ratio"),
+        ({"exit_ratio": -1}, "exit_ratio"),
+        ({"exit_ratio": float("nan")}, "exit_ratio"),
+    ],
 )
 def test_what_cannot_work_is_refused_by_field(options: dict, field: str) -> None:
     with pytest.raises(ConfigError) as error:
