@@ -158,14 +158,13 @@ class Costs:
         context: n.
         longest: most drafted tokens.
         reuse: drafting leaves the states before the first skipped sublayer to verification.
-
-        rows: tokens of a rehearsal or search.
+        rows: tokens of a rehearsal or search, for their costs.
 
     Attributes:
         ar_ms: one step of AR.
     """
 
-    def __init__(self, latency: Latency, n_layers: int, context: int, longest: int, reuse: bool, rows: int):
+    def __init__(self, latency: Latency, n_layers: int, context: int, longest: int, reuse: bool, rows: int = 1):
         self.latency, self.n_layers, self.context, self._reuse, self._rows = latency, n_layers, context, reuse, rows
         table = np.array([latency.pass_ms(n, context) for n in range(1, longest + 2)])
         self._attn, self._mlp, self._rest = table.T

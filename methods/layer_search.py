@@ -25,10 +25,11 @@ import hashlib
 import json
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from math import inf
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -150,12 +151,35 @@ class Objective:
         if self._settings.objective == "wallclock":
             milliseconds = sum(each.prefill_ms + each.decode_ms for each in made)
             return 1000 * sum(len(each.output) for each in made) / milliseconds
-        plain = spent = 0.0
-        for step in (step for each in made for step in each.steps):
-            target = self._latency.target_ms(layer_set.n_layers, step.context_len)
-            plain += step.emitted * target
-            spent += target + step.draft_len * self._latency.draft_ms(layer_set, step.context_len)
-        return plain / spent
+        steps = (Drafted(step.context_len, step.draft_len, step.emitted) for each in made for step in each.steps)
+        return expected(steps, partial(self._price, layer_set))
+
+    def _price(self, layer_set: LayerSet, context: int, drafted: int) -> tuple[float, float]:
+        """KnapSpec's latency model: a verification is one target pass, and nothing beside the sublayers takes time."""
+        target = self._latency.target_ms(layer_set.n_layers, context)
+        return target, target + drafted * self._latency.draft_ms(layer_set, context)
+
+
+class Drafted(NamedTuple):
+    """A step as a score sees it: committed positions before it, tokens drafted, tokens emitted."""
+
+    context_len: int
+    draft_len: int
+    emitted: int
+
+
+def expected(steps: Iterable[Drafted], price: Callable[[int, int], tuple[float, float]]) -> float:
+    """The speedup that steps imply: what AR would have paid for their tokens, over what they cost.
+
+    Args:
+        price: of an AR step at a context, and of a step there that drafts so many tokens.
+    """
+    plain = spent = 0.0
+    for context, drafted, emitted in steps:
+        target, cost = price(context, drafted)
+        plain += emitted * target
+        spent += cost
+    return plain / spent
 
 
 class _Trial(StoppedDraft):
