@@ -2,8 +2,8 @@
 
 Draft & Verify ("Self-SD") gives each of the 2L sublayers a variable in [0, 1] and skips those above 0.5. A Gaussian
 process over these points proposes the next one by upper confidence bound; its score is the speed of self-speculative
-decoding with that set over a few prompts (searching.py, search.ipynb of dilab-zju/self-speculative-decoding, with its
-optimiser's library, bayes_opt; KNN-SSD uses the same search per domain). The best evaluated set is the answer.
+decoding with that set over a few prompts (searching.py, search.ipynb of dilab-zju/self-speculative-decoding, whose
+optimiser is bayes_opt's, as `methods.bayesian`; KNN-SSD searches so per domain). The best evaluated set is the answer.
 
 Decided here:
 
@@ -12,7 +12,7 @@ Decided here:
   LM head is not in those times, so that sets that skip nearly everything look a little faster than they are;
 * both decode greedily past EOS, whatever the run does, with γ anew for each prompt, as the released search does;
 * the generator is seeded before every proposal with `random_state` and the number of points so far, so that a search
-  that was killed goes on exactly as if it had not been; points proposed twice count twice (the library's version 1
+  that was killed goes on exactly as if it had not been; points proposed twice count twice (bayes_opt's version 1
   ignores them), and with `expected` a set that came up before is not decoded again;
 * every evaluation is on disk at once (`ssd_bench.records.search_store`), found again by what determines its score:
   model, weights, dtype, machine, task, settings and prompts, not the run's seed, and not the budget: a smaller budget
@@ -47,8 +47,8 @@ from ssd_bench.records import provenance, search_store
 from ssd_bench.records.search_store import Artifact, Evaluation
 
 OBJECTIVES = ("expected", "wallclock")
-KAPPA = 2.576  # UCB: the library's default (searching.py:84-85 gives none)
-VERSION = "layer_search-2"  # raised when the same settings score sets differently
+KAPPA = 2.576  # UCB: bayes_opt's default (searching.py:84-85 gives none)
+VERSION = "layer_search-3"  # raised when the same settings propose or score sets differently
 LOG_SECONDS = 30  # between lines of a log
 
 

@@ -179,7 +179,7 @@ class SWIFT:
     def prepare(self, probe: Probe, samples: Sequence[Sample]) -> None:
         """Import what the first suggestion needs, so that no prompt is charged with it."""
         if self._bayes and self._max_steps:
-            importlib.import_module("bayes_opt")
+            importlib.import_module("sklearn.gaussian_process")
 
     def start(self, prefill: Prefill) -> None:
         """Decide by the last prompt's acceptance rate whether the search begins anew."""
