@@ -10,6 +10,7 @@ sets and vectors come from, `knn_ssd_paper` the paper's. The paper's "last hidde
 last layer's states, pooled as in the code (`knn_ssd_paper`), or as those of the last token (`knn_ssd_last_token`).
 Ours:
 
+* what a search maximises is computed from measured times; `knn_ssd_wallclock` measures every set, as both do;
 * a domain without a set is an error; the code takes every other layer there;
 * sampling works as in every method here; the code ignores its sampling options.
 """

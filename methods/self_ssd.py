@@ -2,9 +2,10 @@
 
 The set comes from `methods.layer_search`; a step drafts up to K tokens with it, ends after a token less likely than γ,
 and γ follows the acceptance rate (`methods.draft_stop`). Its published settings and those that later papers compare
-with are presets: `self_ssd` (the evaluation notebooks), `self_ssd_fix` and `self_ssd_mix` (KNN-SSD's baselines on a
-stream of tasks: γ fixed, the set searched on the first task or on all of them) and `self_ssd_dynamic_ver` (SWIFT's
-comparison: the searched set with SWIFT's tree of candidates).
+with are presets: `self_ssd` (the evaluation notebooks, but for what the search maximises), `self_ssd_wallclock` (in
+that, too), `self_ssd_fix` and `self_ssd_mix` (KNN-SSD's baselines on a stream of tasks: γ fixed, the set searched on
+the first task or on all of them) and `self_ssd_dynamic_ver` (SWIFT's comparison: the searched set with SWIFT's tree of
+candidates).
 
 What differs from the released code (dilab-zju/self-speculative-decoding):
 

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from hydra import compose, initialize_config_dir
 from hydra.utils import instantiate
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 from torch import Tensor
 
 from methods import knn_ssd
@@ -30,7 +30,7 @@ from tests.lossless import DIMS, check_greedy, check_sampled, decode, engine_for
 
 Load = Callable[..., Decoder]
 CONF = str(Path(__file__).parents[1] / "conf")
-PRESETS = ("knn_ssd", "knn_ssd_paper", "knn_ssd_last_token")
+PRESETS = ("knn_ssd", "knn_ssd_paper", "knn_ssd_last_token", "knn_ssd_wallclock")
 SEARCH = SearchSettings(iterations=0, new_tokens=4)
 SETS = {"low": LayerSet.skipping(LAYERS, [1]), "high": LayerSet.skipping(LAYERS, [2], [1])}
 
@@ -104,16 +104,16 @@ def test_sampled_distribution_is_ars(preset: str, decoders: Load) -> None:
 
 
 def test_presets_hold_the_published_settings() -> None:
-    code, paper, last = (config(preset) for preset in PRESETS)
-    for preset in (code, paper, last):
+    code, paper, last, timed = (config(preset) for preset in PRESETS)
+    for preset in (code, paper, last, timed):
         assert (preset.draft_len, preset.stop_below, preset.anchors_per_domain) == (12, 0.8, 10)
         assert (preset.search.draft_len, preset.search.stop_below, preset.search.target_rate) == (12, 0.8, None)
         assert (preset.search.iterations, preset.search.new_tokens, preset.search_prompts) == (1000, 32, 8)
     assert (code.anchors, code.pooling, code.search_on) == ("centroids_per_task", "mean", "first")
     assert (paper.anchors, paper.pooling, paper.search_on) == ("global_kmeans", "mean", "representative")
-    assert last.pooling == "last_token" and all(
-        last[key] == paper[key] for key in paper if key not in ("name", "pooling")
-    )
+    assert last == OmegaConf.merge(paper, {"name": last.name, "pooling": "last_token"})
+    assert code.search.objective == paper.search.objective == "expected"
+    assert timed == OmegaConf.merge(code, {"name": timed.name, "search": {"objective": "wallclock"}})
     assert isinstance(instantiate(code), Calibrated)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +12,12 @@ import pytest
 import torch
 from hydra import compose, initialize_config_dir
 from hydra.utils import instantiate
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from methods import fixed_layers, self_ssd
 from methods.ar import AR
 from methods.draft_stop import DraftStop
-from methods.layer_search import SearchSettings
+from methods.layer_search import OBJECTIVES, SearchSettings
 from methods.self_ssd import SelfSSD
 from ssd_bench.core.engine import Generation
 from ssd_bench.core.layer_set import LayerSet
@@ -29,7 +30,7 @@ from tests.lossless import DIMS, check_greedy, check_sampled, decode, engine_for
 
 Load = Callable[..., Decoder]
 CONF = str(Path(__file__).parents[1] / "conf")
-PRESETS = ("self_ssd", "self_ssd_fix", "self_ssd_mix", "self_ssd_dynamic_ver")
+PRESETS = ("self_ssd", "self_ssd_fix", "self_ssd_mix", "self_ssd_dynamic_ver", "self_ssd_wallclock")
 PROMPT = [5, 6, 7, 8]
 FULL = LayerSet.full(LAYERS)
 SEARCH = SearchSettings(iterations=0, new_tokens=4)
@@ -105,10 +106,17 @@ def test_sampled_distribution_is_ars(widths: list[list[float]], decoders: Load) 
     check_sampled(lambda: Given([2, 5], draft_len=2, stop_below=0.1, widths=widths), decoders)
 
 
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_sampled_distribution_is_ars_after_a_search(objective: str, decoders: Load) -> None:
+    """Of one set, so that time does not choose."""
+    search = replace(SEARCH, objective=objective)
+    check_sampled(lambda: SelfSSD(search, calibration=1, draft_len=2, stop_below=0.1), decoders)
+
+
 def test_presets_hold_the_published_settings() -> None:
     """What defines each comparison, in search and in decoding."""
     made = {preset: config(preset) for preset in PRESETS}
-    base, fix, mix, tree = (made[preset] for preset in PRESETS)
+    base, fix, mix, tree, timed = (made[preset] for preset in PRESETS)
     assert (base.draft_len, base.stop_below, base.target_rate, base.calibration) == (12, 0.6, 0.9, 8)
     assert (base.search.draft_len, base.search.stop_below, base.search.target_rate) == (8, 0.8, 0.9)
     assert (base.search.iterations, base.search.new_tokens, base.search.random_state) == (1000, 32, 1)
@@ -117,6 +125,8 @@ def test_presets_hold_the_published_settings() -> None:
         assert (baseline.search.draft_len, baseline.search.stop_below, baseline.search.target_rate) == (12, 0.8, None)
     assert (fix.search_on, fix.calibration, mix.search_on, mix.calibration) == ("first", 8, "all", 2)
     assert (tree.draft_len, tree.stop_below, tree.target_rate, tree.search) == (25, 0.8, None, base.search)
+    assert base.search.objective == "expected"
+    assert timed == OmegaConf.merge(base, {"name": timed.name, "search": {"objective": "wallclock"}})
 
 
 @pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3"])
