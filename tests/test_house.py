@@ -24,7 +24,7 @@ FLOORS = (
     ("errors", "rouge", "model.shape", "core.tree", "core.layer_set", "core.timing"),
     ("model",),
     ("core",),
-    ("records", "cost", "data", "task", "command", "compose", "hardware", "progress", "tracking"),
+    ("records", "cost", "data", "task", "command", "compose", "hardware", "hugging_face", "progress", "tracking"),
     ("methods", "tasks"),
     ("metrics",),
     ("plan", "run", "sweep", "replicate", "miniature"),

@@ -23,6 +23,7 @@ from ssd_bench.core.engine import Engine, Generation
 from ssd_bench.core.method import Method, Probe
 from ssd_bench.core.probe import ModelProbe
 from ssd_bench.core.sampling import Decoding
+from ssd_bench.hugging_face import HuggingFace
 from ssd_bench.model.decoder import PREFILL_CHUNK, Decoder, Pass
 from ssd_bench.model.kv_cache import KVCache
 from ssd_bench.plan import Plan
@@ -44,38 +45,28 @@ def against_transformers(planned: Plan, engine: Engine, limits: Limits) -> tuple
     Returns:
         The comparison, prefills included; and the figure of a decoded token, without them.
     """
-    from transformers import AutoModelForCausalLM, GenerationConfig
-
-    device = engine.decoder.device
-    model: Any = AutoModelForCausalLM.from_pretrained(planned.checkpoint.folder, dtype=planned.hardware.dtype)
-    model.to(device)
-    prompts = [torch.tensor([e.ids], device=device) for e in planned.encoded]
     # no EOS, as in our arm: nothing ends an output early, and no logit is masked to keep it going
-    model.generation_config = GenerationConfig(max_new_tokens=NEW_TOKENS, do_sample=False, pad_token_id=0)
-    outputs: list[list[int]] = []
-    rounds: list[list[Generation]] = []
-
-    def hugging_face() -> None:
-        with torch.inference_mode():
-            # the mask is given: without it, a prompt that holds the padding id would lose that token
-            made = [model.generate(p, attention_mask=torch.ones_like(p)) for p in prompts]
-            outputs[:] = [whole[0, p.shape[1] :].tolist() for whole, p in zip(made, prompts)]
-
-    def ours() -> None:
-        rounds.append([engine.generate(AR(), e.ids) for e in planned.encoded])
-
-    times = interleaved({"ar": ours, "hf": hugging_face}, device, ROUNDS)
+    stock = HuggingFace(
+        planned.checkpoint.folder, planned.hardware, engine.decoding, engine.eos_ids, engine.context
+    )  # fmt: skip
+    prompts = [encoded.ids for encoded in planned.encoded]
+    made: dict[str, list[list[Generation]]] = {"ar": [], "hf": []}
+    runs = {
+        "ar": lambda: made["ar"].append([engine.generate(AR(), prompt) for prompt in prompts]),
+        "hf": lambda: made["hf"].append([stock.generate(prompt) for prompt in prompts]),
+    }
+    times = interleaved(runs, engine.decoder.device, ROUNDS)
     tokens = NEW_TOKENS * len(prompts)
     ratios = [hf / ar for ar, hf in zip(times["ar"], times["hf"])]
-    same = sum(made.output == theirs for made, theirs in zip(rounds[-1], outputs))
+    same = sum(ours.output == theirs.output for ours, theirs in zip(made["ar"][-1], made["hf"][-1]))
     compared = {
         "ar_tokens_per_s": tokens / median(times["ar"]), "hf_generate_tokens_per_s": tokens / median(times["hf"]),
         "ar_over_hf": median(ratios), "ar_over_hf_rounds": ratios, "prompts": len(prompts), "same_output": same,
     }  # fmt: skip
     sizes = Model.of(engine.decoder)
-    steps = [step for made in rounds[-1] for step in made.steps]
+    steps = [step for one in made["ar"][-1] for step in one.steps]
     passes = [sizes.forward(step.tree_nodes, step.context_len) for step in steps]
-    decoding = median(sum(made.decode_ms for made in one) for one in rounds[1:])
+    decoding = median(sum(one.decode_ms for one in turn) for turn in made["ar"][1:])
     return compared, limits.figure(decoding / len(steps), passes, len(steps))
 
 
