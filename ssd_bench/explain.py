@@ -74,7 +74,7 @@ def explain(run: Run) -> Explanation:
     ours, mine = metrics.of_arm(prompts, "method"), metrics.of_arm(steps, "method")
     plain, theirs = metrics.of_arm(prompts, "ar"), metrics.of_arm(steps, "ar")
     if not len(mine) or not len(theirs):
-        raise ConfigError("run", str(run.path), "a run with baseline=paired and outputs of two tokens or more")
+        raise ConfigError("run", str(run.path), "a run with baseline=paired or hf and outputs of two tokens or more")
     emitted, drafted, passes = float(mine["emitted"].sum()), float(mine["draft_len"].sum()), len(mine)
     ar_ms = float(plain["decode_ms"].sum() / theirs["emitted"].sum())
     shares = {name: float(ours[f"{name}_ms"].sum()) / emitted for name in ("draft", "verify", "policy")}

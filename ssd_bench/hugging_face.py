@@ -1,10 +1,20 @@
-"""Hugging Face `generate` on the stock class of a checkpoint: the baseline that some papers divide by; speed only."""
+"""Hugging Face `generate` on the stock class of a checkpoint: the baseline that some papers divide by; speed only.
+
+`HuggingFace` decodes in this process. `Apart` is one in a process of its own, so that a second copy of the weights, and
+what it takes to load and run them, is in no other arm's memory; an allocator's or a system's peak could not be split.
+"""
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Sequence
+from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -14,6 +24,9 @@ from ssd_bench.core.sampling import Decoding
 from ssd_bench.core.timing import Clock, Mark
 from ssd_bench.errors import ConfigError
 from ssd_bench.hardware import Hardware
+
+REST_S = 0.02
+"""Between what two processes measure: OpenMP threads spin for 4 to 8 ms after their last work, on the other's cores."""
 
 
 class HuggingFace:
@@ -116,3 +129,86 @@ def _loaded(folder: Path, hardware: Hardware) -> Any:
         allowed = f"a checkpoint that transformers finds all weights in; not found: {', '.join(lacking[:3])}"
         raise ConfigError("model", str(folder), allowed)
     return model.eval()
+
+
+class Apart:
+    """`HuggingFace`, with its arguments, in a process of its own; a context manager.
+
+    It waits for this process, and this one for it: neither takes time from the other.
+
+    Attributes:
+        about: as there, and `load_ms` until it was ready, from the start of its process.
+        peak_bytes: the most memory that its process has taken so far.
+
+    Raises:
+        ConfigError: as there.
+        RuntimeError: it failed while it decoded, or its process was ended.
+    """
+
+    def __init__(self, *arguments: Any) -> None:
+        begin = time.perf_counter()
+        # not multiprocessing's: a launcher's worker has start methods of its own, and a fork this one's memory
+        self._pipe, theirs = Pipe()
+        code = f"import sys; sys.path[:] = {sys.path!r}; from {__name__} import serve; serve({theirs.fileno()})"
+        self._process = subprocess.Popen([sys.executable, "-c", code], pass_fds=[theirs.fileno()])
+        theirs.close()
+        self.about: dict[str, Any]
+        self.about, self.peak_bytes = self._answer(arguments)
+        self.about["load_ms"] = (time.perf_counter() - begin) * 1e3
+
+    def generate(self, prompt: Sequence[int], seed: int = 0, max_new: int | None = None) -> Generation:
+        """As `HuggingFace.generate`; its times are taken there, without the way to it."""
+        made: Generation
+        time.sleep(REST_S)
+        made, self.peak_bytes = self._answer((list(prompt), seed, max_new))
+        time.sleep(REST_S)
+        return made
+
+    def _answer(self, question: tuple[Any, ...]) -> Any:
+        try:
+            self._pipe.send(question)
+            answer = self._pipe.recv()
+        except (EOFError, ConnectionError):
+            raise RuntimeError(
+                f"the process of Hugging Face generate ended with code {self._process.wait()}: is there memory for a "
+                "second copy of the weights? baseline=paired does without"
+            ) from None
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._pipe.close()
+        self._process.terminate()
+        self._process.wait()
+
+
+def serve(descriptor: int) -> None:
+    """In the process of `Apart`: takes its arguments, then answers each question, until there is nobody to ask.
+
+    An answer is what was asked for, and the most memory that was taken so far; or the error that ended it.
+    """
+    from transformers.utils import logging
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # who asks ends it
+    logging.disable_progress_bar()
+    pipe = Connection(descriptor)
+    try:
+        folder, hardware, *rest = pipe.recv()
+        torch.set_num_threads(hardware.threads)
+        model = HuggingFace(folder, hardware, *rest)
+        pipe.send((model.about, hardware.peak_bytes()))
+        while True:
+            asked = pipe.recv()
+            pipe.send((model.generate(*asked), hardware.peak_bytes()))
+    except (EOFError, ConnectionError):
+        pass
+    except ConfigError as error:
+        pipe.send(error)
+    except Exception as error:  # whose type may not be one that can be sent
+        pipe.send(RuntimeError(f"Hugging Face generate failed: {type(error).__name__}: {error}"))

@@ -24,6 +24,7 @@ from ssd_bench.model.checkpoint import Checkpoint, ModelSource
 from ssd_bench.model.shape import ModelDims, Shape
 from ssd_bench.model.weights import architecture
 from ssd_bench.records import provenance
+from ssd_bench.records.schema import arms_of
 from ssd_bench.task import Prompt, Task
 
 SMALL_BYTES = 2**26  # weights that are retrained keep their size; these are read in no time
@@ -61,8 +62,9 @@ class Plan:
         return lossless.tolerance(str(kinds["activations"]), str(kinds["inputs"]), self.hardware.dtype_name)
 
     @property
-    def paired(self) -> bool:
-        return self.config["baseline"] == "paired"
+    def arms(self) -> tuple[str, ...]:
+        """Names of what decodes each prompt."""
+        return arms_of(self.config["baseline"])
 
     def units(self) -> Iterator[tuple[int, int]]:
         """(prompt index, repeat) in stream order."""
@@ -78,6 +80,8 @@ def plan(cfg: DictConfig) -> Plan:
     config: dict[str, Any] = OmegaConf.to_container(cfg, resolve=True, throw_on_missing=True)  # type: ignore[assignment]
     _check_options(config)
     hardware = Hardware.of(**config["hardware"])
+    if config["baseline"] == "hf" and len(set(hardware.devices)) > 1:
+        raise ConfigError("baseline", "hf", f"paired or none on {hardware.label}: Hugging Face's copy takes one device")
     method, task, source = (built(cfg, group) for group in ("method", "task", "data"))
     model: ModelSource = built(cfg, "model")
     decoding = Decoding(**config["decode"])
@@ -133,7 +137,6 @@ def _check_options(config: dict[str, Any]) -> None:
         ("limit", config["limit"] is None or _whole(config["limit"], 1), "at least 1, or null for all"),
         ("repeats", _whole(config["repeats"], 1), "at least 1"),
         ("seed", _whole(config["seed"], 0), "a whole number, 0 or more"),
-        ("baseline", config["baseline"] in ("paired", "none"), "paired or none"),
         ("force", isinstance(config["force"], bool), "true or false"),
         ("wandb.mode", config["wandb"]["mode"] in ("disabled", "offline", "online"), "disabled, offline or online"),
         ("variant", _has_variant(config), "null: no prompt format of this task goes by a name"),
@@ -143,6 +146,7 @@ def _check_options(config: dict[str, Any]) -> None:
         if not fine:
             value = config["wandb"]["mode"] if field == "wandb.mode" else config[field]
             raise ConfigError(field, value, allowed)
+    arms_of(config["baseline"])
 
 
 def _check_shape(model: ModelSource, arch: Shape) -> None:

@@ -7,6 +7,7 @@ import random
 import shlex
 import sys
 import time
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from ssd_bench.core.sampling import Decoding
 from ssd_bench.cost import profiling
 from ssd_bench.cost.latency import Latency
 from ssd_bench.hardware import lasting_buffers
+from ssd_bench.hugging_face import Apart
 from ssd_bench.metrics import summarise
 from ssd_bench.model.checkpoint import cache_dir
 from ssd_bench.model.kv_cache import BUCKET
@@ -47,12 +49,20 @@ def execute(plan: Plan) -> Path:
     if is_complete(plan.run_dir, plan.content_key) and not plan.config["force"]:
         print(f"already on record, not repeated (force=true repeats it): {plan.run_dir}")
     else:
-        with RunWriter(plan.run_dir, _header(plan), fresh=plan.config["force"]) as writer:
-            _measure(plan, writer)
+        with _third_arm(plan) as stock, RunWriter(plan.run_dir, _header(plan), fresh=plan.config["force"]) as writer:
+            _measure(plan, writer, stock)
     return plan.run_dir
 
 
-def _measure(plan: Plan, writer: RunWriter) -> None:
+def _third_arm(plan: Plan) -> AbstractContextManager[Apart | None]:
+    """Hugging Face `generate`, loaded before anything else, where the run has it."""
+    if "hf" not in plan.arms:
+        return nullcontext()
+    checkpoint = plan.checkpoint
+    return Apart(checkpoint.folder, plan.hardware, plan.decoding, checkpoint.eos_ids, plan.context)
+
+
+def _measure(plan: Plan, writer: RunWriter, stock: Apart | None) -> None:
     begin, base_bytes = time.perf_counter(), psutil.Process().memory_info().rss
     engine = load_engine(plan)
     loaded = time.perf_counter()
@@ -62,7 +72,7 @@ def _measure(plan: Plan, writer: RunWriter) -> None:
     plan.method.prepare(engine.probe, plan.samples)
     prepared = time.perf_counter()
     writer.header["latency"] = asdict(engine.probe.latency)
-    _warm_up(plan, engine)
+    _warm_up(plan, engine, stock)
     warm = time.perf_counter()
     state = writer.last_state()
     if state is not None and isinstance(plan.method, Stateful):
@@ -71,7 +81,7 @@ def _measure(plan: Plan, writer: RunWriter) -> None:
     tracker = Tracker(plan.config["wandb"], plan.run_dir, plan.config)
     with Progress(len(waiting)) as progress:
         for index, repeat in waiting:
-            records = _unit(plan, engine, index, repeat, progress)
+            records = _unit(plan, engine, stock, index, repeat, progress)
             state = plan.method.state() if isinstance(plan.method, Stateful) else None
             writer.add(index, repeat, records, state)
             tracker.log(records)
@@ -89,6 +99,7 @@ def _measure(plan: Plan, writer: RunWriter) -> None:
             "prepare_ms": (prepared - profiled) * 1e3, "warmup_ms": (warm - prepared) * 1e3,
             "base_bytes": base_bytes, "wall_s": time.perf_counter() - begin, "warnings": _warnings(plan, engine),
         }
+        | ({} if stock is None else {"hf": stock.about})
     )  # fmt: skip
     tracker.finish(lambda: summarise(load_run(plan.run_dir)))
 
@@ -109,31 +120,43 @@ def load_engine(plan: Plan, capacity: int | None = None) -> Engine:
 def _scores(plan: Plan, writer: RunWriter) -> dict[str, dict[str, float]]:
     """Of each arm, the task's scores over all answers of the record, also those from before it was resumed."""
     answers: dict[str, list[tuple[Prompt, str]]] = {}
-    for arm, index, text in writer.answers():
+    for arm, index, text in (found for found in writer.answers() if found[0] != "hf"):
         answers.setdefault(arm, []).append((plan.prompts[index], text))
     return {arm: plan.task.scores([p for p, _ in found], [t for _, t in found]) for arm, found in answers.items()}
 
 
-def _unit(plan: Plan, engine: Engine, index: int, repeat: int, progress: Progress) -> list[PromptRecord]:
-    """Both arms on one prompt, in random (seeded) order; the method's record carries the audit."""
-    arms: dict[str, Method] = {"method": plan.method} | ({"ar": AR()} if plan.paired else {})
-    names = sorted(arms)
+def _unit(
+    plan: Plan, engine: Engine, stock: Apart | None, index: int, repeat: int, progress: Progress
+) -> list[PromptRecord]:
+    """All arms on one prompt, in random (seeded) order; the method's record carries the audit."""
+    names = sorted(plan.arms)
     random.Random(f"{plan.config['seed']}:{repeat}:{index}").shuffle(names)
     seed = _prompt_seed(plan.config["seed"], plan.prompts[index].id, repeat)
     ids, most = plan.encoded[index].ids, plan.new_tokens[index]
-    made = {name: engine.generate(arms[name], ids, seed, progress.token, most) for name in names}
+    made = {}
+    for name in names:
+        if name == "hf":
+            assert stock is not None, "a run with this arm has loaded it"
+            made[name] = stock.generate(ids, seed, most)
+        else:
+            method: Method = plan.method if name == "method" else AR()
+            made[name] = engine.generate(method, ids, seed, progress.token, most)
     verdict = None
-    if plan.paired and plan.decoding.greedy:
+    if "ar" in made and plan.decoding.greedy:
         reference = made["ar"].output
 
         def gap_at(position: int) -> float:
             return engine.probe.top2_gap([*ids, *reference[:position]])
 
         verdict = lossless.classify(made["method"].output, reference, gap_at, plan.tie_tolerance)
-    return [
+    records = [
         _record(plan, index, repeat, name, names.index(name), made[name], verdict if name == "method" else None)
         for name in names
     ]
+    for record in records:
+        if stock is not None and record.prompt.arm == "hf":
+            record.prompt.peak_bytes = stock.peak_bytes
+    return records
 
 
 def _record(
@@ -148,7 +171,7 @@ def _record(
         draft_ms=sum(s.draft_ms for s in made.steps), verify_ms=sum(s.verify_ms for s in made.steps),
         policy_ms=sum(s.policy_ms for s in made.steps), peak_bytes=plan.hardware.peak_bytes(),
         finish_reason=made.finish_reason, output_ids=made.output, text=text,
-        score=plan.task.score(prompt, text),
+        score=None if arm == "hf" else plan.task.score(prompt, text),
         divergence_index=verdict.index if verdict else None, divergence_gap=verdict.gap if verdict else None,
         lossless=verdict.verdict if verdict else None,
     )  # fmt: skip
@@ -206,7 +229,7 @@ def _profile_path(plan: Plan, rows: int) -> Path:
     return cache_dir() / "latency" / f"{plan.dims.name}-{key}.json"
 
 
-def _warm_up(plan: Plan, engine: Engine) -> None:
+def _warm_up(plan: Plan, engine: Engine, stock: Apart | None) -> None:
     """Short generations that touch every shape; the method warms up as a copy, so that it learns nothing from them."""
     short = Decoding(**plan.config["decode"] | {"max_new_tokens": min(WARMUP_TOKENS, max(plan.new_tokens))})
     warm = Engine(engine.decoder, engine.cache, short, engine.eos_ids, engine.probe)
@@ -214,8 +237,10 @@ def _warm_up(plan: Plan, engine: Engine) -> None:
     method: Method = built(OmegaConf.create(plan.config), "method")
     method.check(plan.dims)
     for _ in range(plan.hardware.warmup):
-        for arm in [method, *([AR()] if plan.paired else [])]:
+        for arm in [method, *([AR()] if "ar" in plan.arms else [])]:
             warm.generate(arm, prompt)
+        if stock is not None:
+            stock.generate(prompt, max_new=short.max_new_tokens)
 
 
 def _warnings(plan: Plan, engine: Engine) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import hashlib
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +66,14 @@ def unit(prompt_index: int, repeat: int = 0, tokens: int = 48, accept: float = 0
         PromptRecord(_row(prompt_index, repeat, "ar", 0, ids, plain), plain),
         PromptRecord(_row(prompt_index, repeat, "method", 1, ids, drafted, **{"lossless": "identical"} | row), drafted),
     ]
+
+
+def with_hf(records: list[PromptRecord], slower: float = 4.0, **row: Any) -> list[PromptRecord]:
+    """A unit with Hugging Face's arm beside the others: AR's tokens in `slower` times its time, and no steps."""
+    ar = records[0].prompt
+    times = {"prefill_ms": slower * ar.prefill_ms, "decode_ms": slower * ar.decode_ms}
+    none = {"draft_ms": 0.0, "verify_ms": 0.0, "policy_ms": 0.0, "score": None}
+    return [*records, PromptRecord(replace(ar, **{"arm": "hf", "order": 2} | times | none | row), [])]
 
 
 def _step(

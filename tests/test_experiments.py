@@ -13,8 +13,10 @@ from omegaconf import DictConfig, OmegaConf
 
 from ssd_bench.command import CONF
 from ssd_bench.compose import built
+from ssd_bench.errors import ConfigError
 from ssd_bench.model.shape import ModelDims
 from ssd_bench.paper import reported
+from ssd_bench.records import schema
 from ssd_bench.replicate import dry
 from ssd_bench.replicate.grid import Experiment, Job, load, names
 
@@ -223,6 +225,16 @@ def test_streams_are_estimated() -> None:
     for stream in parts_of_streams():
         cfg = composed(("model=llama2_13b", f"task={stream}"))
         assert dry.estimate(cfg, "sim_h100").prompts == len(cfg.task.parts) * cfg.task["items"]
+
+
+def test_a_dry_run_counts_every_arm_and_copy_of_the_weights() -> None:
+    options = ("model=llama2_13b", "method=ar", "task=gsm8k", "limit=3")
+    found = {name: dry.estimate(composed((*options, f"baseline={name}")), "sim_h100") for name in schema.BASELINES}
+    hours, memory = ({name: getattr(one, what) for name, one in found.items()} for what in ("hours", "gigabytes"))
+    assert hours["paired"] == pytest.approx(2 * hours["none"]) and hours["hf"] == pytest.approx(3 * hours["none"])
+    assert memory["paired"] == memory["none"] and memory["hf"] == pytest.approx(2 * memory["none"])
+    with pytest.raises(ConfigError, match="one of none, paired, hf"):
+        dry.estimate(composed((*options, "baseline=other")), "sim_h100")
 
 
 def test_no_run_is_asked_for_twice_in_one_grid() -> None:

@@ -16,10 +16,11 @@ import pandas as pd
 from ssd_bench.cost.tpt import tpt
 from ssd_bench.metrics.intervals import Array, Measured, divide, mean_of_ratios, measure, ratio, ratio_of_ratios
 from ssd_bench.records.reader import Run
+from ssd_bench.records.schema import PAIR
 
 
 def of_arm(frame: pd.DataFrame, arm: str) -> pd.DataFrame:
-    """The rows of `prompts` or `steps` of one arm ("ar" or "method")."""
+    """The rows of `prompts` or `steps` of one arm ("ar", "method" or "hf")."""
     return frame[frame["arm"] == arm]
 
 
@@ -131,9 +132,10 @@ def tokens_per_s(prompts: pd.DataFrame, end_to_end: bool = False) -> Measured:
     return ratio(1000 * sums["tokens"].to_numpy(), sums["ms"].to_numpy())
 
 
-def paired(prompts: pd.DataFrame) -> pd.DataFrame:
-    """The rows of those (prompt_index, repeat) that both arms decoded."""
-    return prompts[prompts.duplicated(["prompt_index", "repeat"], keep=False)]  # an arm has one row of each
+def paired(prompts: pd.DataFrame, arms: tuple[str, str] = PAIR) -> pd.DataFrame:
+    """The rows of two arms, AR and the method unless told, of those (prompt_index, repeat) that both decoded."""
+    two = prompts[prompts["arm"].isin(arms)]
+    return two[two.duplicated(["prompt_index", "repeat"], keep=False)]  # an arm has one row of each
 
 
 def speedup(prompts: pd.DataFrame, end_to_end: bool = False) -> Measured:

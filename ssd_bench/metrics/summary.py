@@ -9,7 +9,7 @@ from ssd_bench.metrics import definitions as d
 from ssd_bench.metrics import quality as q
 from ssd_bench.metrics.intervals import Measured, divide
 from ssd_bench.records.reader import Run
-from ssd_bench.records.schema import hardware
+from ssd_bench.records.schema import PAIR, hardware
 
 FEW_PROMPTS = 20
 """Below this an interval over prompts is itself uncertain."""
@@ -194,7 +194,8 @@ def _warnings(run: Run, s: dict[str, Any]) -> list[str]:
     if s["other_share"] is not None and s["other_share"] < -0.01:
         found.append(f"the time spans add up to {1 - s['other_share']:.0%} of the decode time: some overlap")
     emitted = run.steps.groupby(["prompt_index", "repeat", "arm"])["emitted"].sum()
-    told = run.prompts.set_index(["prompt_index", "repeat", "arm"])["new_tokens"] - 1
+    stepwise = run.prompts[run.prompts["arm"].isin(PAIR)]
+    told = stepwise.set_index(["prompt_index", "repeat", "arm"])["new_tokens"] - 1
     if (emitted.reindex(told.index, fill_value=0) != told.clip(lower=0)).any():
         found.append("the steps' emitted tokens do not add up to the outputs")
     return found

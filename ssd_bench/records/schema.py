@@ -13,12 +13,23 @@ from typing import Any
 import pyarrow as pa
 
 from ssd_bench.core.layer_set import LayerSet
+from ssd_bench.errors import ConfigError
 
 SCHEMA_VERSION = 1
 """Raised whenever a column or a key of run.json changes its meaning."""
 
-ARMS = ("ar", "method")
-"""The paired autoregressive baseline, and the method under test."""
+BASELINES = {"none": ("method",), "paired": ("ar", "method"), "hf": ("ar", "hf", "method")}
+"""Values of the option `baseline`, and the arms of a unit with each.
+
+"ar" is autoregressive decoding in this engine, "method" the method under test. "hf" is Hugging Face `generate` on a
+copy of the weights in a process of its own: no other arm's memory or times have a part of it. It is there for its
+speed: it has no steps, no score and no audit, and its rounding differs, so that its tokens may differ from AR's.
+run.json says under `hf` what decoded (`class`, `attention`), how much its weights take (`weight_bytes`) and how long it
+took until they were loaded (`load_ms`, in no other time).
+"""
+
+ARMS = BASELINES["hf"]
+PAIR = ("ar", "method")
 
 Unit = tuple[int, int]
 """(prompt_index, repeat): what is finished, or not, as a whole."""
@@ -43,22 +54,22 @@ class PromptRow:
     prompt_id: str = _col(_TEXT, "id within the task, stable over runs")
     domain: str = _col(_TEXT, "label for per-domain methods and tables")
     repeat: int = _col(_INT, "which repetition of the same prompt, from 0")
-    arm: str = _col(_TEXT, '"ar": the paired baseline; "method": the method under test')
-    order: int = _col(_INT, "0: this arm ran first in its pair; 1: second")
+    arm: str = _col(_TEXT, '"ar": the paired baseline; "method": the method under test; "hf": Hugging Face generate')
+    order: int = _col(_INT, "0: this arm ran first on its prompt; 1: second; 2: third")
     prompt_sha256: str = _col(_TEXT, "sha256 of the prompt's token ids; runs are comparable only where it agrees")
     prompt_len: int = _col(_INT, "tokens in the prompt")
     clipped_tokens: int = _col(_INT, "tokens cut from the prompt to fit the context (0: whole)")
     new_tokens: int = _col(_INT, "tokens emitted, the prefill's own token and a final EOS included")
-    prefill_ms: float = _col(_REAL, "milliseconds of the prefill")
+    prefill_ms: float = _col(_REAL, "milliseconds of the prefill, down to its token; of hf all until that is chosen")
     decode_ms: float = _col(_REAL, "milliseconds of the decode loop, everything included")
     draft_ms: float = _col(_REAL, "milliseconds of drafting, sum over steps")
     verify_ms: float = _col(_REAL, "milliseconds of verification, sum over steps")
     policy_ms: float = _col(_REAL, "milliseconds of the method's own work (search, DP, lookup), sum over steps")
-    peak_bytes: int = _col(_LONG, "peak memory in bytes while this arm ran")
+    peak_bytes: int = _col(_LONG, "peak memory in bytes of the arm's process (ar and method share one) until then")
     finish_reason: str = _col(_TEXT, '"eos", "length" (max_new_tokens) or "context" (the window is full)')
     output_ids: Sequence[int] = _col(_INTS, "emitted token ids")
     text: str = _col(_TEXT, "the output as text")
-    score: float | None = _nullable(_REAL, "task score in [0, 1]; null if the task has none")
+    score: float | None = _nullable(_REAL, "task score in [0, 1]; null if the task has none, and of hf")
     divergence_index: int | None = _nullable(_INT, "first position where output_ids differ from the baseline's")
     divergence_gap: float | None = _nullable(_REAL, "the baseline's top-2 logit gap at that position")
     lossless: str | None = _nullable(_TEXT, '"identical", "tie" or "bug"; null without baseline or when sampling')
@@ -132,6 +143,18 @@ SCHEMAS: dict[str, pa.Schema] = {
     ),
 }
 """Arrow schema of each table; every field's metadata holds its one-line `description`."""
+
+
+def arms_of(baseline: object) -> tuple[str, ...]:
+    """The arms of a unit with a value of the option `baseline`.
+
+    Raises:
+        ConfigError: it is none of `BASELINES`.
+    """
+    for name, arms in BASELINES.items():
+        if baseline == name:
+            return arms
+    raise ConfigError("baseline", baseline, f"one of {', '.join(BASELINES)}")
 
 
 def hardware(header: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """What a run leaves on disk: run.json and three Parquet tables, written so that a kill at any moment loses nothing.
 
     runs/<run id>/run.json            header: resolved config, provenance, status; written first and last
-    runs/<run id>/parts/00012-000.json   one finished unit (prompt x repeat, both arms), until the run is complete
+    runs/<run id>/parts/00012-000.json   one finished unit (prompt x repeat, all its arms), until the run is complete
     runs/<run id>/{prompts,steps,layer_sets}.parquet   the tables; columns: `ssd_bench.records.schema`
 
 Raw values only: every derived number (M, alpha, speedup, TPT) is computed by `ssd_bench.metrics` when it is read.

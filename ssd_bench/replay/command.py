@@ -93,7 +93,7 @@ def _validate(runs_dir: Path) -> None:
         else:
             left_out += 1
     if not runs:
-        allowed = "a folder with complete runs that have baseline=paired and a measured latency profile"
+        allowed = "a folder with complete runs that have baseline=paired or hf and a measured latency profile"
         raise ConfigError("runs_dir", str(runs_dir), allowed)
     print("Speed of each run: measured, and PREDICTED from the latency profile in its own record.")
     print("Drafts, acceptance and the time of the method's own work are the record's.\n")

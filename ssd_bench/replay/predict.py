@@ -32,7 +32,7 @@ from ssd_bench.cost.shapes import known_shape, shape_named
 from ssd_bench.errors import ConfigError
 from ssd_bench.model.shape import Shape
 from ssd_bench.records.reader import Run
-from ssd_bench.records.schema import ARMS
+from ssd_bench.records.schema import PAIR
 from ssd_bench.replay.workload import Workload, workload
 
 MODES = ("whole", "saved", "tapped")
@@ -140,7 +140,7 @@ def _overhead(run: Run, work: Workload, spent: Array) -> dict[str, float]:
     rows = run.prompts.merge(work.steps[keys].drop_duplicates(), on=keys)
     outside = {
         arm: float(metrics.of_arm(rows, arm)["decode_ms"].sum()) - float(spent[work.of_arm(arm), :2].sum())
-        for arm in ARMS
+        for arm in PAIR
     }
     loop = max(0.0, _ratio(outside["ar"], work.of_arm("ar").sum())) if work.recorded_ar else 0.0
     return {"loop": loop, "policy": max(0.0, outside["method"] - loop * float(work.of_arm("method").sum()))}
@@ -175,7 +175,7 @@ def predict(
     mode = verification(run)
     times = step_times(run, chosen, mode)
     scale = float(times.attrs["policy_scale"])
-    ours = {arm: metrics.of_arm(times, arm) for arm in ARMS}
+    ours = {arm: metrics.of_arm(times, arm) for arm in PAIR}
     if ours["method"].empty:
         raise ConfigError("run", str(run.path), "a method's outputs of two tokens or more")
     emitted, total, steps = ({arm: f(frame) for arm, frame in ours.items()} for f in (_emitted, _total, len))
@@ -187,7 +187,7 @@ def predict(
     return {
         "predicted": True, "machine": chosen.name, "model": name, "recorded_model": recorded,
         "acceptance": _acceptance(run, name, chosen),
-        "tokens_per_s": {arm: 1000 * emitted[arm] / total[arm] for arm in ARMS},
+        "tokens_per_s": {arm: 1000 * emitted[arm] / total[arm] for arm in PAIR},
         "speedup": speedup(parts["policy"]), "speedup_policy_held": speedup(_ratio(parts["policy"], scale)),
         "speedup_policy_free": speedup(0.0), "speedup_forward": _speedup_forward(ours),
         "ceiling": emitted["method"] / steps["method"],

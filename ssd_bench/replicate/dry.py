@@ -15,6 +15,7 @@ from ssd_bench.compose import built
 from ssd_bench.cost.roofline import VALUE_BYTES, simulated
 from ssd_bench.errors import ConfigError
 from ssd_bench.model.shape import Shape
+from ssd_bench.records.schema import arms_of
 
 PROMPT_TOKENS = 1000  # where the task sets no limit: one prompt with its demonstrations, for the time of attention
 SHARE_OF_BANDWIDTH = 0.6  # that plain decoding reaches on a CPU (README: 63 %)
@@ -27,8 +28,8 @@ class Estimate:
     """One run: prompts times repeats, new tokens of each at most, offline search included in the hours.
 
     Attributes:
-        hours: of both arms, the method being as fast as AR; None for a model of unknown size.
-        gigabytes: weights in half precision and cache.
+        hours: of all arms, each being as fast as AR; None for a model of unknown size.
+        gigabytes: weights in half precision and cache, twice where Hugging Face has its own.
     """
 
     prompts: int
@@ -68,14 +69,14 @@ def describe(head: str, runs: Sequence[Planned]) -> str:
     rows, tokens, hours = [], 0, 0.0
     for run in runs:
         found = estimate(run.cfg, run.choices["hardware"])
-        tokens += 2 * found.prompts * found.new_tokens
+        tokens += len(arms_of(run.cfg.baseline)) * found.prompts * found.new_tokens
         hours += found.hours or 0.0
         rest = [o for o in run.overrides if o.partition("=")[0] not in SHOWN]
         names = [run.choices[axis] for axis in ("model", "method", "task")]
         shown = ["?" if value is None else f"{value:.2g}" for value in (found.hours, found.gigabytes)]
         rows.append([*names, " ".join(rest), found.prompts, found.new_tokens, *shown])
     header = ["model", "method", "task", "options", "prompts", "new tokens", "hours", "GB"]
-    total = f"at most {tokens:,} new tokens in both arms, about {hours:.1f} hours if every method were as fast as AR"
+    total = f"at most {tokens:,} new tokens in all arms, about {hours:.1f} hours if every method were as fast as AR"
     return "\n".join([head, total, "", tabulate(rows, header, maxcolwidths=[None, None, None, 60])])
 
 
@@ -103,8 +104,9 @@ def estimate(cfg: DictConfig, hardware: str) -> Estimate:
     if search is not None and search.reuse is None:
         searched = search.iterations * (OmegaConf.select(cfg, "method.calibration") or 1) * search.new_tokens
     row_bytes = shape.n_layers * shape.cache_row * VALUE_BYTES
-    gigabytes = (shape.n_params * VALUE_BYTES + row_bytes * (length + new)) / 1e9
-    return Estimate(prompts, new, (2 * prompts * new + searched) * per_token / 3.6e6, gigabytes)
+    arms = arms_of(cfg.baseline)
+    gigabytes = (2 if "hf" in arms else 1) * (shape.n_params * VALUE_BYTES + row_bytes * (length + new)) / 1e9
+    return Estimate(prompts, new, (len(arms) * prompts * new + searched) * per_token / 3.6e6, gigabytes)
 
 
 @cache
