@@ -39,7 +39,7 @@ def header(**changes: Any) -> dict[str, Any]:
     """HEADER with top-level keys replaced; dictionaries are updated instead."""
     made = copy.deepcopy(HEADER)
     for key, value in changes.items():
-        made[key] = {**made[key], **value} if isinstance(value, dict) else value
+        made[key] = {**made.get(key, {}), **value} if isinstance(value, dict) else value
     return made
 
 

@@ -15,13 +15,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rouge_score.rouge_scorer import RougeScorer
+from scipy import stats
 
 from ssd_bench import metrics
 from ssd_bench.cost.tpt import tpt
 from ssd_bench.errors import ConfigError
 from ssd_bench.metrics import intervals
 from ssd_bench.records.reader import Run
-from tests.synthetic import N_LAYERS, unit, write_run
+from tests.synthetic import N_LAYERS, unit, with_hf, write_run
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -114,6 +115,48 @@ def test_speed_by_hand() -> None:
     matched = metrics.speedup_matched(prompts)
     assert matched.value == pytest.approx(2)
     assert matched.n == 1
+
+
+def test_a_ratio_of_mean_rates_and_of_total_times_by_hand() -> None:
+    prompts = prompts_of([(10, 100, 10, 50), (20, 400, 30, 200)])
+    assert metrics.speedup_rates(prompts).value == pytest.approx((10 / 50 + 30 / 200) / (10 / 100 + 20 / 400))
+    whole = (11 / 60 + 31 / 210) / (11 / 110 + 21 / 410)
+    assert metrics.speedup_rates(prompts, end_to_end=True).value == pytest.approx(whole)
+    assert metrics.speedup_wall(prompts).value == pytest.approx((110 + 410) / (60 + 210))
+    nothing = pd.concat([prompts, prompts_of([(0, 0, 0, 0)]).assign(prompt_index=2)])  # an EOS in the prefill
+    assert metrics.speedup_rates(nothing) == metrics.speedup_rates(prompts)
+    assert metrics.speedup_rates(nothing, end_to_end=True).n == 3
+
+
+def test_a_ratio_of_mean_rates_has_a_bca_interval() -> None:
+    rng = np.random.default_rng(3)
+    prompts = prompts_of([(10, float(rng.uniform(90, 110)), 12, float(rng.uniform(40, 60))) for _ in range(15)])
+    rates = {arm: metrics.token_times(metrics.of_arm(prompts, arm)).eval("tokens / ms") for arm in ("method", "ar")}
+    found = stats.bootstrap(
+        tuple(rates.values()), lambda a, b, axis: a.mean(axis) / b.mean(axis), paired=True, vectorized=True,
+        n_resamples=intervals.RESAMPLES, method="BCa", rng=np.random.default_rng(intervals.SEED),
+    ).confidence_interval  # fmt: skip
+    assert metrics.speedup_rates(prompts) == metrics.Measured(
+        pytest.approx(rates["method"].mean() / rates["ar"].mean()),
+        pytest.approx(found.low),
+        pytest.approx(found.high),
+        15,
+    )
+
+
+def test_speedups_over_a_third_arm_are_those_over_ar_with_its_times() -> None:
+    rows = [(10, 100.0, 10, 50.0), (20, 400.0, 30, 200.0), (15, 200.0, 15, 90.0)]
+    prompts = prompts_of(rows)
+    slower = [(tokens - 2, 3 * ms, *method) for tokens, ms, *method in rows]
+    hf = metrics.of_arm(prompts_of(slower), "ar").assign(arm="hf")
+    three, two = pd.concat([prompts, hf.iloc[:2]]), prompts_of(slower[:2])
+    over_hf = ("hf", "method")
+    for name in ("speedup", "speedup_mean", "speedup_rates", "speedup_wall"):
+        counted = getattr(metrics, name)
+        assert counted(three) == counted(prompts)  # AR and the method are as they were
+        assert counted(three, arms=over_hf) == counted(two)  # on the prompts that both have
+    assert metrics.speedup(three, end_to_end=True, arms=over_hf) == metrics.speedup(two, end_to_end=True)
+    assert metrics.speedup_rates(three, end_to_end=True, arms=over_hf) == metrics.speedup_rates(two, end_to_end=True)
 
 
 def test_only_pairs_count_and_repeats_stay_with_their_prompt() -> None:
@@ -267,6 +310,31 @@ def test_summary_without_a_baseline_or_without_layers(tmp_path: Path) -> None:
     assert any("no baseline" in text for text in alone["warnings"])
     baseline = metrics.summarise(write_run(tmp_path / "baseline", [unit(0)[:1]]))
     assert (baseline["M"], baseline["alpha"], baseline["skip_ratio"], baseline["tpt_predicted"]) == (None,) * 4
+
+
+def test_summary_with_a_third_arm(tmp_path: Path) -> None:
+    units = [with_hf(unit(i), slower=5.0) for i in range(20)]
+    other = units[0][2].prompt
+    other.output_ids = [*other.output_ids[:-1], other.output_ids[-1] + 1]
+    run = write_run(tmp_path / "run", units, hf={"weight_bytes": 2**30})
+    summary = metrics.summarise(run)
+    for way in ("", "_e2e", "_rates", "_rates_e2e", "_wall", "_mean"):
+        assert summary[f"speedup_hf{way}"] == pytest.approx(5 * summary[f"speedup{way}"])
+        assert summary[f"speedup_hf{way}_lo"] < summary[f"speedup_hf{way}"] < summary[f"speedup_hf{way}_hi"]
+    assert (summary["ar_over_hf"], summary["ar_over_hf_e2e"]) == pytest.approx((5, 5))
+    assert summary["hf_tokens_per_s"] == pytest.approx(summary["ar_tokens_per_s"] / 5)
+    assert (summary["hf_output_exact"], summary["hf_weight_bytes"]) == (19 / 20, 2**30)
+    assert summary["warnings"] == [
+        "5.0% of Hugging Face's outputs differ from AR's: another order of rounding, or a fault"
+    ]
+    sampled = write_run(tmp_path / "sampled", units, decode={"mode": "sample"})
+    assert metrics.summarise(sampled)["hf_output_exact"] is None
+    halves = replace(run, prompts=run.prompts.assign(domain=run.prompts["prompt_index"].map(lambda i: "ab"[i % 2])))
+    for row in metrics.by_domain(halves):
+        own = halves.prompts[halves.prompts["domain"] == row["domain"]]
+        assert row["speedup_hf_wall"] == metrics.speedup_wall(own, ("hf", "method")).value
+        assert row["speedup_rates_e2e"] == metrics.speedup_rates(own, end_to_end=True).value
+    assert not {key for key in metrics.summarise(write_run(tmp_path / "pair", [unit(0)])) if "hf" in key}
 
 
 def test_runs_compare_only_under_equal_conditions(run: Run, tmp_path: Path) -> None:

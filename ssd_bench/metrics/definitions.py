@@ -14,7 +14,16 @@ import numpy as np
 import pandas as pd
 
 from ssd_bench.cost.tpt import tpt
-from ssd_bench.metrics.intervals import Array, Measured, divide, mean_of_ratios, measure, ratio, ratio_of_ratios
+from ssd_bench.metrics.intervals import (
+    Array,
+    Measured,
+    divide,
+    mean_of_ratios,
+    measure,
+    ratio,
+    ratio_of_means,
+    ratio_of_ratios,
+)
 from ssd_bench.records.reader import Run
 from ssd_bench.records.schema import PAIR
 
@@ -138,14 +147,33 @@ def paired(prompts: pd.DataFrame, arms: tuple[str, str] = PAIR) -> pd.DataFrame:
     return two[two.duplicated(["prompt_index", "repeat"], keep=False)]  # an arm has one row of each
 
 
-def speedup(prompts: pd.DataFrame, end_to_end: bool = False) -> Measured:
-    """Speedup: the method's tokens/s over AR's, each a ratio of totals, on the pairs of the same run."""
-    return _speed_ratio(prompts, end_to_end, ratio_of_ratios)
+def speedup(prompts: pd.DataFrame, end_to_end: bool = False, arms: tuple[str, str] = PAIR) -> Measured:
+    """Speedup: tokens/s over tokens/s, each a ratio of totals, on the prompts that two arms of the same run decoded.
+
+    Args:
+        arms: what is divided by, and what is divided; AR and the method unless told, as in the other speedups.
+    """
+    return _speed_ratio(prompts, end_to_end, ratio_of_ratios, arms)
 
 
-def speedup_mean(prompts: pd.DataFrame, end_to_end: bool = False) -> Measured:
+def speedup_mean(prompts: pd.DataFrame, end_to_end: bool = False, arms: tuple[str, str] = PAIR) -> Measured:
     """Arithmetic mean of the prompts' own speedups; prompts without a decoded token have none and are left out."""
-    return _speed_ratio(prompts, end_to_end, mean_of_ratios)
+    return _speed_ratio(prompts, end_to_end, mean_of_ratios, arms)
+
+
+def speedup_rates(prompts: pd.DataFrame, end_to_end: bool = False, arms: tuple[str, str] = PAIR) -> Measured:
+    """Ratio of the mean rates: mean over prompts of tokens/s over the same of the other arm (code of SWIFT, KNN-SSD).
+
+    Prompts without a decoded token are left out.
+    """
+    return _speed_ratio(prompts, end_to_end, ratio_of_means, arms)
+
+
+def speedup_wall(prompts: pd.DataFrame, arms: tuple[str, str] = PAIR) -> Measured:
+    """Ratio of the total times, prefills included, whatever the lengths of the outputs (logs of ConfLayers)."""
+    both = paired(prompts, arms)
+    theirs, ours = (token_times(of_arm(both, arm), end_to_end=True)["ms"].to_numpy() for arm in arms)
+    return ratio(theirs, ours)
 
 
 def speedup_matched(prompts: pd.DataFrame) -> Measured:
@@ -155,13 +183,15 @@ def speedup_matched(prompts: pd.DataFrame) -> Measured:
     return speedup(both[same])
 
 
-def _speed_ratio(prompts: pd.DataFrame, end_to_end: bool, statistic: Callable[..., Array]) -> Measured:
-    both = paired(prompts)
-    arms = [token_times(of_arm(both, arm), end_to_end) for arm in ("method", "ar")]
-    if statistic is mean_of_ratios:
-        defined = (arms[0] > 0).all(axis=1) & (arms[1] > 0).all(axis=1)
-        arms = [sums[defined] for sums in arms]
-    return measure(statistic, *(sums[column].to_numpy() for sums in arms for column in ("tokens", "ms")))
+def _speed_ratio(
+    prompts: pd.DataFrame, end_to_end: bool, statistic: Callable[..., Array], arms: tuple[str, str]
+) -> Measured:
+    both = paired(prompts, arms)
+    theirs, ours = (token_times(of_arm(both, arm), end_to_end) for arm in arms)
+    if statistic is not ratio_of_ratios:
+        defined = (ours > 0).all(axis=1) & (theirs > 0).all(axis=1)
+        theirs, ours = theirs[defined], ours[defined]
+    return measure(statistic, *(sums[column].to_numpy() for sums in (ours, theirs) for column in ("tokens", "ms")))
 
 
 def per_pass(steps: pd.DataFrame) -> Measured:

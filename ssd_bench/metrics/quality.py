@@ -7,6 +7,7 @@ from typing import Any
 import pandas as pd
 
 from ssd_bench.metrics.definitions import of_arm, paired
+from ssd_bench.records.schema import PAIR
 from ssd_bench.rouge import rouge
 from tasks.scoring.passk import pass_at_k
 
@@ -59,5 +60,12 @@ def agreement(prompts: pd.DataFrame) -> dict[str, float | None]:
         return {"output_rouge2": None, "output_exact": None}
     texts = zip(ours["text"], ar["text"], strict=True)
     likeness = [1.0 if text == other else rouge(text, other).get("rouge2", 0.0) for text, other in texts]
-    same = [list(ids) == list(other) for ids, other in zip(ours["output_ids"], ar["output_ids"], strict=True)]
-    return {"output_rouge2": sum(likeness) / len(likeness), "output_exact": sum(same) / len(same)}
+    return {"output_rouge2": sum(likeness) / len(likeness), "output_exact": same_tokens(prompts)}
+
+
+def same_tokens(prompts: pd.DataFrame, arms: tuple[str, str] = PAIR) -> float | None:
+    """Share of the outputs of two arms, of the same prompt and repeat, with the same tokens; None without a pair."""
+    both = paired(prompts, arms).set_index(UNIT)
+    first, second = (of_arm(both, arm).sort_index()["output_ids"] for arm in arms)
+    same = [list(ids) == list(other) for ids, other in zip(first, second, strict=True)]
+    return sum(same) / len(same) if same else None

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
+import pandas as pd
+
 from ssd_bench.errors import ConfigError
 from ssd_bench.metrics import definitions as d
 from ssd_bench.metrics import quality as q
 from ssd_bench.metrics.intervals import Measured, divide
 from ssd_bench.records.reader import Run
 from ssd_bench.records.schema import PAIR, hardware
+
+OVER_HF = ("hf", "method")
 
 FEW_PROMPTS = 20
 """Below this an interval over prompts is itself uncertain."""
@@ -77,19 +81,49 @@ def _acceptance(run: Run) -> dict[str, Any]:
 
 def _speed(run: Run) -> dict[str, Any]:
     prompts = run.prompts
-    rows: dict[str, Any] = {}
-    for arm in ("ar", "method"):
-        rows.update(_spread(f"{arm}_tokens_per_s", d.tokens_per_s(d.of_arm(prompts, arm))))
-        rows.update(_spread(f"{arm}_tokens_per_s_e2e", d.tokens_per_s(d.of_arm(prompts, arm), end_to_end=True)))
-        rows[f"{arm}_prefill_ms"] = divide(*d.of_arm(prompts, arm)["prefill_ms"].agg(["sum", "count"]))
     matched = d.speedup_matched(prompts)
-    return {
-        **rows,
-        **_spread("speedup", d.speedup(prompts)),
-        **_spread("speedup_e2e", d.speedup(prompts, end_to_end=True)),
-        **_spread("speedup_mean", d.speedup_mean(prompts)),
+    found = {
+        **_rates(prompts, "ar"),
+        **_rates(prompts, "method"),
+        **_speedups(prompts, "speedup", PAIR),
         **_spread("speedup_matched", matched),
         "speedup_matched_n": matched.n,
+    }
+    return found | _third_arm(run) if "hf" in set(prompts["arm"]) else found
+
+
+def _rates(prompts: pd.DataFrame, arm: str) -> dict[str, Any]:
+    rows = d.of_arm(prompts, arm)
+    return {
+        **_spread(f"{arm}_tokens_per_s", d.tokens_per_s(rows)),
+        **_spread(f"{arm}_tokens_per_s_e2e", d.tokens_per_s(rows, end_to_end=True)),
+        f"{arm}_prefill_ms": divide(*rows["prefill_ms"].agg(["sum", "count"])),
+    }
+
+
+def _speedups(prompts: pd.DataFrame, name: str, arms: tuple[str, str]) -> dict[str, Any]:
+    """One arm over another, in every way in which the papers count it (`ssd_bench/paper/data/statistics.csv`)."""
+    return {
+        **_spread(name, d.speedup(prompts, arms=arms)),
+        **_spread(f"{name}_e2e", d.speedup(prompts, end_to_end=True, arms=arms)),
+        **_spread(f"{name}_mean", d.speedup_mean(prompts, arms=arms)),
+        **_spread(f"{name}_rates", d.speedup_rates(prompts, arms=arms)),
+        **_spread(f"{name}_rates_e2e", d.speedup_rates(prompts, end_to_end=True, arms=arms)),
+        **_spread(f"{name}_wall", d.speedup_wall(prompts, arms=arms)),
+    }
+
+
+def _third_arm(run: Run) -> dict[str, Any]:
+    """What a run with Hugging Face `generate` has besides: its speed, and the method's and AR's over it."""
+    prompts = run.prompts
+    greedy = (run.header.get("decode") or {}).get("mode", "greedy") == "greedy"
+    return {
+        **_rates(prompts, "hf"),
+        **_speedups(prompts, "speedup_hf", OVER_HF),
+        **_spread("ar_over_hf", d.speedup(prompts, arms=("hf", "ar"))),
+        **_spread("ar_over_hf_e2e", d.speedup(prompts, end_to_end=True, arms=("hf", "ar"))),
+        "hf_output_exact": q.same_tokens(prompts, ("ar", "hf")) if greedy else None,
+        "hf_weight_bytes": (run.header.get("hf") or {}).get("weight_bytes"),
     }
 
 
@@ -158,12 +192,22 @@ def by_domain(run: Run) -> list[dict[str, Any]]:
                 "method_tokens_per_s_e2e": d.tokens_per_s(method, end_to_end=True).value,
                 **_spread("speedup", d.speedup(prompts)),
                 **_spread("speedup_e2e", d.speedup(prompts, end_to_end=True)),
+                **_counted(prompts, "speedup", PAIR),
+                **(_counted(prompts, "speedup_hf", OVER_HF) if "hf" in set(prompts["arm"]) else {}),
                 "ar_score": q.mean_score(ar),
                 "method_score": q.mean_score(method),
                 **q.agreement(prompts),
             }
         )
     return rows
+
+
+def _counted(prompts: pd.DataFrame, name: str, arms: tuple[str, str]) -> dict[str, Any]:
+    """Those of `_speedups` that a paper's number of one domain is set beside."""
+    return {
+        **_spread(f"{name}_rates_e2e", d.speedup_rates(prompts, end_to_end=True, arms=arms)),
+        **_spread(f"{name}_wall", d.speedup_wall(prompts, arms=arms)),
+    }
 
 
 def _warnings(run: Run, s: dict[str, Any]) -> list[str]:
@@ -185,6 +229,11 @@ def _warnings(run: Run, s: dict[str, Any]) -> list[str]:
     if (lengths > 1).any():
         found.append(
             f"{int((lengths > 1).sum())} of {len(lengths)} pairs differ in length; speedup_matched leaves them out"
+        )
+    exact = s.get("hf_output_exact")
+    if exact is not None and exact < 1:
+        found.append(
+            f"{1 - exact:.1%} of Hugging Face's outputs differ from AR's: another order of rounding, or a fault"
         )
     if s["finish_context"]:
         found.append(
