@@ -17,11 +17,12 @@ import pytest
 from ssd_bench import metrics
 from ssd_bench.errors import LosslessError
 from ssd_bench.metrics import intervals
+from ssd_bench.metrics.text import spread
 from ssd_bench.replicate.cells import Made
 from ssd_bench.report import figures, tables
 from ssd_bench.report.command import main
 from ssd_bench.report.terminal import close, run_table
-from tests.synthetic import unit, write_run
+from tests.synthetic import unit, with_hf, write_run
 
 COLUMNS = [
     *("model", "method", "n", "M", "α", "tokens/s AR", "tokens/s method", "speedup", "TPT predicted", "TPT estimated"),
@@ -213,6 +214,41 @@ def test_the_terminal_table_shows_the_numbers_the_record_and_every_warning(tmp_p
     assert "no pairs" in alone
     assert "nan" not in alone.lower()
     assert "None" not in alone
+
+
+def test_the_terminal_table_shows_a_third_arm_only_where_there_is_one(tmp_path: Path) -> None:
+    units = [with_hf(unit(i), slower=5.0) for i in range(3)]
+    summary = metrics.summarise(write_run(tmp_path / "three", units, hf={"weight_bytes": 5 * 10**6}))
+    text = run_table(summary)
+    for name in ("speedup_hf", "speedup_hf_e2e", "speedup_hf_rates_e2e", "speedup_hf_wall", "ar_over_hf_e2e"):
+        assert f"  {spread(summary, name)}" in text
+    assert "same tokens 100.0 %" in text and "5 MB, in a process of its own" in text
+    two = run_table(metrics.summarise(write_run(tmp_path / "two", [unit(i) for i in range(3)])))
+    assert "HF" not in two
+    kept = [line for line in text.splitlines() if "HF" not in line and "ratio of" not in line and "record" not in line]
+    assert kept == [line for line in two.splitlines() if "record" not in line]
+
+
+def test_a_table_has_columns_of_a_third_arm_where_a_run_has_one(tmp_path: Path) -> None:
+    """AR's row over all runs that have it; the tables of other runs stay as they are."""
+    pairs = [unit(i) for i in range(4)]
+    write_run(tmp_path / "a", [with_hf(one, slower=3.0) for one in pairs], run_id="run-a", method="swift")
+    write_run(tmp_path / "b", [with_hf(one, slower=6.0) for one in pairs], run_id="run-b", method="clasp")
+    write_run(tmp_path / "c", pairs, run_id="run-c", method="del")
+    write_run(tmp_path / "d", pairs[:3], run_id="run-d", method="del")
+    runs = [Made(tmp_path / name) for name in "abcd"]
+    text = tables.markdown("toy", (groups := tables.by_task(runs)["toy"]))
+    with_third, without = text.split("\n## ")[1:]
+    head, ar, *rows = markdown_rows(with_third)
+    assert head == [*COLUMNS[:8], "tokens/s HF", "speedup over HF", *COLUMNS[8:]]
+    over = {row[1]: row[9] for row in (ar, *rows)}
+    assert over["ar"] == "4.50" and over["del"] == "–" and "HF: Hugging Face generate" in text
+    assert over["swift"] == spread(runs[0].summary, "speedup_hf") != over["clasp"]
+    assert markdown_rows(without)[0] == COLUMNS
+    alone = tables.markdown("toy", groups[1:])
+    assert "HF" not in alone and alone.endswith(without)
+    frame = tables.frame(groups)
+    assert frame.loc[frame["method"] == "swift", "speedup_hf_wall"].item() == runs[0].summary["speedup_hf_wall"]
 
 
 def test_nothing_that_reads_records_imports_torch() -> None:

@@ -66,6 +66,7 @@ def _ar_row(runs: Sequence[Run], summaries: Sequence[dict[str, Any]]) -> list[di
     row = dict.fromkeys(first) | {
         key: first[key] for key in ("task", "metric", "model", "rehearsal", "dtype", "device")
     }
+    row |= _over_hf(runs)
     row |= {
         "method": "ar",
         "run_id": str(first["run_id"]) if len(runs) == 1 else f"{len(runs)} runs",
@@ -86,9 +87,30 @@ def _ar_row(runs: Sequence[Run], summaries: Sequence[dict[str, Any]]) -> list[di
     return [row]
 
 
-def cells(row: dict[str, Any]) -> dict[str, str]:
-    """One row of the Markdown table: column -> text."""
+def _over_hf(runs: Sequence[Run]) -> dict[str, Any]:
+    """AR over Hugging Face `generate` in the runs that have both, their arms together."""
+    prompts = [run.prompts for run in runs if "hf" in set(run.prompts["arm"])]
+    if not prompts:
+        return {}
+    together = pd.concat(prompts, ignore_index=True)
+    rate = metrics.tokens_per_s(metrics.of_arm(together, "hf"))
+    over = metrics.speedup(together, arms=("hf", "ar"))
+    return {
+        "hf_tokens_per_s": rate.value, "hf_tokens_per_s_lo": rate.low, "hf_tokens_per_s_hi": rate.high,
+        "speedup_hf": over.value, "speedup_hf_lo": over.low, "speedup_hf_hi": over.high,
+    }  # fmt: skip
+
+
+def cells(row: dict[str, Any], with_hf: bool = False) -> dict[str, str]:
+    """One row of the Markdown table: column -> text.
+
+    Args:
+        with_hf: with what Hugging Face's arm says, where a run has it.
+    """
     ar = row["run_dir"] is None
+    hf = {"tokens/s HF": ABSENT, "speedup over HF": ABSENT} if with_hf else {}
+    if with_hf and row.get("speedup_hf") is not None:
+        hf = {"tokens/s HF": spread(row, "hf_tokens_per_s", 1), "speedup over HF": spread(row, "speedup_hf")}
     return {
         "model": str(row["model"]),
         "method": str(row["method"]) + (" (A/A check)" if row["method"] == "ar" and not ar else ""),
@@ -98,6 +120,7 @@ def cells(row: dict[str, Any]) -> dict[str, str]:
         "tokens/s AR": spread(row, "ar_tokens_per_s", 1),
         "tokens/s method": spread(row, "method_tokens_per_s", 1),
         "speedup": spread(row, "speedup"),
+        **hf,
         "TPT predicted": number(row["tpt_predicted"], 1),
         "TPT estimated": number(row["tpt_estimated"], 1),
         "overhead": percent(row["overhead"]),
@@ -120,11 +143,13 @@ def _skipped(row: dict[str, Any]) -> str:
 def markdown(task: str, groups: Sequence[Group]) -> str:
     """The tables of one task, one per group of comparable runs, with what the columns mean and every warning."""
     metric = groups[0].rows[0]["metric"]
-    parts = [f"# {task}", LEGEND.format(metric=metric or "none")]
+    third = {id(group): any(row.get("speedup_hf") is not None for row in group.rows) for group in groups}
+    legend = LEGEND.format(metric=metric or "none") + (OF_HF if any(third.values()) else "")
+    parts = [f"# {task}", legend]
     for group in groups:
         parts.append(f"## {group.title}")
         parts += [f"*{REHEARSAL[0].upper()}{REHEARSAL[1:]}.*"] if group.rows[0]["rehearsal"] else []
-        parts += [_table([cells(row) for row in group.rows])]
+        parts += [_table([cells(row, third[id(group)]) for row in group.rows])]
         parts += _scores(group) + _domains(group)
         parts += [f"- {row['run_id']}: {text}" for row in group.rows for text in row["warnings"]]
     return "\n\n".join(parts) + "\n"
@@ -217,3 +242,7 @@ over drafted tokens, and their share of all. score: {metric}. ROUGE-2 to AR: of 
 where they are the same. lossless: outputs equal to AR's over outputs checked.
 clipped: prompts shortened to fit.
 Runs stand in one table only if task, prompts, model, hardware and choice of tokens agree."""
+
+OF_HF = """
+HF: Hugging Face generate on the same prompts in the same run (`baseline=hf`), decode only as well; in the row of AR,
+AR's speedup over it."""

@@ -45,7 +45,7 @@ def run_table(summary: Mapping[str, Any], domains: Sequence[Mapping[str, Any]] =
         f"{summary['method']} on {summary['task']}: {summary['model']}, {summary['dtype']}, {summary['device']}; "
         f"n = {summary['n_prompts']} prompts, {pairs} pairs with AR"
     )
-    rows = [*_found(summary), *_spent(summary), ("record", summary["run_dir"])]
+    rows = [*_found(summary), *_third_arm(summary), *_spent(summary), ("record", summary["run_dir"])]
     width = max(len(label) for label, _ in rows)
     note = [f"({REHEARSAL})"] if summary["rehearsal"] else []
     lines = [*textwrap.wrap(head, WIDTH), *note, "", *(f"  {label:<{width}}  {value}" for label, value in rows)]
@@ -82,6 +82,26 @@ def _found(s: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("output against AR's", f"ROUGE-2 {number(s['output_rouge2'], 3)}, same tokens {percent(s['output_exact'])}"),
         ("lossless (outputs equal to AR's)", lossless(s)),
         ("prompts clipped to fit", f"{s['clipped']} of {s['n_prompts']}"),
+    ]
+
+
+def _third_arm(s: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Where a run has Hugging Face `generate` (HF) as well; as ratios the statistics that papers divide it by."""
+    if "speedup_hf" not in s:
+        return []
+    weights = s["hf_weight_bytes"]
+    return [
+        ("tokens/s HF generate", spread(s, "hf_tokens_per_s", 1)),
+        ("speedup over HF, decode", spread(s, "speedup_hf")),
+        ("speedup over HF, end to end", spread(s, "speedup_hf_e2e")),
+        ("  as ratio of mean rates", spread(s, "speedup_hf_rates_e2e")),
+        ("  as ratio of total times", spread(s, "speedup_hf_wall")),
+        ("AR over HF, end to end", spread(s, "ar_over_hf_e2e")),
+        ("HF's output against AR's", f"same tokens {percent(s['hf_output_exact'])}"),
+        (
+            "HF's copy of the weights",
+            ABSENT if weights is None else f"{weights / 1e6:,.0f} MB, in a process of its own",
+        ),
     ]
 
 
