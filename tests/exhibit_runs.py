@@ -17,9 +17,10 @@ STREAMS = ("stream", "stream_swift", "stream_shift")
 MINIATURE = {"name": "miniature", "rehearsal": True}
 
 
-def make(folder: Path, name: str, accept: float = 0.7, prompts: int = 6, **changes: Any) -> str:
-    """A record; returns the name of its folder."""
+def make(folder: Path, name: str, accept: float = 0.7, prompts: int = 6, hf: bool = False, **changes: Any) -> str:
+    """A record, with Hugging Face's arm if `hf`; returns the name of its folder."""
     units = [synthetic.unit(i, accept=accept) for i in range(prompts)]
+    units = [synthetic.with_hf(one, slower=3 + i) for i, one in enumerate(units)] if hf else units
     synthetic.write_run(folder / name, units, **{"run_id": name, "model": MINIATURE} | changes)
     return name
 

@@ -12,9 +12,9 @@ from ssd_bench import metrics
 from ssd_bench.errors import ConfigError
 from ssd_bench.paper import reported
 from ssd_bench.replicate.cells import Made, Replication, replications
-from ssd_bench.report.exhibits import tables, write
+from ssd_bench.report.exhibits import tables, verdict, write
 from ssd_bench.report.exhibits.match import Matcher
-from ssd_bench.report.exhibits.values import Value, mean
+from ssd_bench.report.exhibits.values import OVER_AR, Value, mean
 from tests import synthetic
 from tests.exhibit_runs import indexed, make, make_all, make_code, number
 
@@ -98,7 +98,7 @@ def test_metrics_are_those_of_the_summary(filled: dict[tuple[str, str], pd.DataF
     plain = next(r.made for one in full for r in one.results if r.made is not None and r.made.path.name == "plain")
     s, rows = plain.summary, pd.concat(filled.values()).set_index("id")
     table2 = "swift/table2/llama-2-13b/swift/cnn-dm"
-    for name, key in (("speedup", "speedup_e2e"), ("M", "M")):
+    for name, key in (("speedup", "speedup_rates_e2e"), ("M", "M")):
         row = rows.loc[f"{table2}/{name}"]
         assert (row["ours"], row["low"], row["high"]) == (s[key], s[f"{key}_lo"], s[f"{key}_hi"])
         assert row["runs"] == "plain"
@@ -126,6 +126,60 @@ def test_metrics_are_those_of_the_summary(filled: dict[tuple[str, str], pd.DataF
     assert rows.loc["swift/table9/llama-2-13b/swift/cnn-dm/gamma=16/step_latency_ms", "ours"] == events.mean()
 
 
+SPEEDUPS = {  # a number of each paper -> its statistic here, without a third arm and with one
+    "swift/table2/llama-2-13b/swift/cnn-dm/speedup": ("speedup_rates_e2e", "speedup_hf_rates_e2e"),
+    "knn-ssd/table3/llama-2-13b/knn-ssd/math/speedup": ("speedup_rates_e2e", "speedup_hf_rates_e2e"),
+    "conflayers/table1/llama-2-13b/conflayers/cnn-dm/speedup": ("speedup_wall", "speedup_hf_wall"),
+    "knapspec/table2/qwen3-32b/knapspec/aime24/speedup": ("speedup_e2e", "speedup_e2e"),
+}
+
+
+@pytest.mark.parametrize("with_hf", [False, True])
+def test_speedups_are_counted_as_each_paper_counts_them(with_hf: bool, tmp_path: Path) -> None:
+    """Over Hugging Face's arm where the paper divides by it and the run has it; the table says over what."""
+    made = Made(tmp_path / make(tmp_path, "run", hf=with_hf))
+    for name in ("swift_table2", "knn_ssd_table3", "conflayers_table1", "knapspec_table2"):
+        indexed(tmp_path, name, "mini", lambda job: "run")
+    matcher = Matcher(found := replications(tmp_path))
+    for name, statistics in SPEEDUPS.items():
+        key, one, ours = statistics[with_hf], number(name), matcher.ours(number(name))
+        assert ours.found is not None
+        assert (ours.found.value, ours.found.low) == (made.summary[key], made.summary[f"{key}_lo"])
+        divides = reported.statistics()[one.paper, "speedup"].baseline == "hf"
+        assert ours.reason == (OVER_AR if divides and not with_hf else "")
+        frame = tables.table(found, one.exhibit, one.paper)
+        said = "as the paper's" if with_hf else OVER_AR
+        for text in (write.markdown(one.paper, one.exhibit, frame), write.latex(one.paper, one.exhibit, frame)):
+            assert ("Speedup: ratio of" in text and said in text) == divides
+        assert not write.missing(frame)
+
+
+def test_one_baseline_stands_behind_all_that_is_averaged_or_ranked(tmp_path: Path) -> None:
+    runs = {task: make(tmp_path, task[:3], hf=task != "GSM8K") for task in ("CNN/DM", "GSM8K", "TinyStories")}
+    indexed(tmp_path, "swift_table2", "mini", lambda job: runs[job.labels["task"]])
+    matcher = Matcher(replications(tmp_path))
+    cells = {task: f"swift/table2/llama-2-13b/swift/{task}/speedup" for task in ("cnn-dm", "gsm8k", "overall")}
+    values = {task: matcher.ours(number(name)) for task, name in cells.items()}
+    assert {task: ours.reason for task, ours in values.items()} == {"cnn-dm": "", "gsm8k": OVER_AR, "overall": OVER_AR}
+    parts = [Made(tmp_path / run).summary["speedup_rates_e2e"] for run in runs.values()]
+    assert values["overall"].found is not None and values["overall"].found.value == pytest.approx(sum(parts) / 3)
+    lowest = matcher.ours(number("swift/abstract/swift/speedup/low"))
+    assert lowest.found is None and "different baselines" in lowest.reason
+    methods = {"Parallel": make(tmp_path, "a"), "Lookahead": make(tmp_path, "b", hf=True), "SWIFT": make(tmp_path, "c")}
+    indexed(tmp_path, "swift_table2", "mini", lambda job: methods[job.labels["method"]])
+    frame = tables.table(replications(tmp_path), "Table 2", "swift")
+    for order in verdict.orders(frame[frame["metric"] == "speedup"]):
+        assert set(frame.loc[list(order.rows), "method"]) == {"Parallel", "SWIFT"}
+
+
+def test_statistics_of_papers_are_numbers_of_a_summary(tmp_path: Path) -> None:
+    summary = Made(tmp_path / make(tmp_path, "run", hf=True)).summary
+    for (paper, metric), own in reported.statistics().items():
+        assert own.statistic in summary and own.meaning, (paper, metric)
+        assert own.baseline != "hf" or own.statistic.replace("speedup", "speedup_hf") in summary
+    assert {paper for paper, metric in reported.statistics() if metric == "speedup"} == set(reported.PAPERS)
+
+
 def test_pass_at_k_needs_k_outputs(tmp_path: Path) -> None:
     make_code(tmp_path, repeats=3)
     indexed(tmp_path, "swift_table3", "mini", lambda job: "code")
@@ -147,7 +201,7 @@ def test_streams_are_told_apart_by_their_parts(full: list[Replication]) -> None:
     assert shifted == pytest.approx(sum(alphas[1:]) / len(alphas[1:]))
     assert rows["swift/figure7/swift/5-task-stream/alpha/low"] == min(alphas)
     first = next(r.made for one in full for r in one.results if r.made and r.made.path.name == "stream")
-    speedups = {row["domain"]: row["speedup_e2e"] for row in first.domains}
+    speedups = {row["domain"]: row["speedup_rates_e2e"] for row in first.domains}
     figure1 = tables.table(full, "Figure 1", "knn-ssd").set_index("task")["ours"]
     assert figure1["CNN/DM"] == speedups.pop("cnn_dm")
     assert figure1["other tasks"] == max(speedups.values())
@@ -159,7 +213,7 @@ def test_averages_need_all_their_parts(tmp_path: Path) -> None:
     overall = number("swift/table2/llama-2-13b/swift/overall/speedup")
     indexed(tmp_path, "swift_table2", "mini", lambda job: runs[job.labels["task"]])
     found = Matcher(replications(tmp_path)).ours(overall)
-    parts = [Made(tmp_path / run).summary["speedup_e2e"] for run in runs.values()]
+    parts = [Made(tmp_path / run).summary["speedup_rates_e2e"] for run in runs.values()]
     assert found.found is not None and found.found.value == pytest.approx(sum(parts) / 3)
     assert set(found.runs) == set(runs.values())
     indexed(

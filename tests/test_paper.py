@@ -132,6 +132,25 @@ def test_numbers_refuses_another_header(tmp_path: Path) -> None:
         reported.numbers(path)
 
 
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ("nobody,speedup,speedup,ar,a,b", r"statistics\.csv:2 paper='nobody'"),
+        ("swift,speed,speedup,ar,a,b", r"statistics\.csv:2 metric='speed'"),
+        ("swift,speedup,speedup,vanilla,a,b", r"statistics\.csv:2 baseline='vanilla'"),
+        ("swift,M,M,,a,b\nswift,M,M_call,,a,b", r"statistics\.csv:3 metric='M' .*once a paper"),
+    ],
+)
+def test_statistics_refuses_a_row_by_file_and_line(
+    row: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = [",".join(reported.COLUMNS["statistics"]), row, ""]
+    (tmp_path / "statistics.csv").write_text("\n".join(lines), encoding="utf-8")
+    monkeypatch.setattr(reported, "DATA", tmp_path)
+    with pytest.raises(ConfigError, match=message):
+        reported.statistics.__wrapped__()
+
+
 def test_loading_needs_no_torch() -> None:
     code = (
         "import sys, ssd_bench.paper.reported as r; r.results(); print(sorted({'torch', 'scipy'} & set(sys.modules)))"

@@ -29,6 +29,7 @@ COLUMNS = {
     "settings": ("paper", "exhibit", "key", "value", "source_section"),
     "exhibits": (*("paper", "exhibit", "title", "content", "models", "tasks", "methods", "numbers_in_text", "note"),),
     "features": ("paper", "exhibit", "method", "feature", "value", "note"),
+    "statistics": ("paper", "metric", "statistic", "baseline", "meaning", "source"),
 }
 # metric: its unit and the range of a value that can be one
 METRICS = {
@@ -95,6 +96,22 @@ class Number:
     settings: Mapping[str, str] = field(repr=False)
 
 
+@dataclass(frozen=True)
+class Statistic:
+    """What a paper's metric is, where papers that use its name differ.
+
+    Attributes:
+        statistic: ours that is counted alike, over our AR, by its name in `metrics.summarise`.
+        baseline: what the paper divides by: ar, plain decoding in the method's own loop, as ours; hf, Hugging Face
+            `generate`; "" for a metric that is over nothing.
+        meaning: in words.
+    """
+
+    statistic: str
+    baseline: str
+    meaning: str
+
+
 def results(
     paper: str | None = None,
     exhibit: str | None = None,
@@ -141,6 +158,24 @@ def exhibits(paper: str | None = None, exhibit: str | None = None) -> pd.DataFra
 def features(paper: str | None = None, exhibit: str | None = None) -> pd.DataFrame:
     """The papers' tables of features: paper, exhibit, method, feature, value, note."""
     return _frame("features", ("paper", "exhibit", "method", "feature"), paper, exhibit)
+
+
+@cache
+def statistics() -> Mapping[tuple[str, str], Statistic]:
+    """By (paper, metric), of those metrics that papers count in ways of their own.
+
+    Raises:
+        ConfigError: the data does not fit its schema.
+    """
+    path, found = DATA / "statistics.csv", dict[tuple[str, str], Statistic]()
+    for line, row in _rows("statistics", path):
+        key = row["paper"], row["metric"]
+        if row["metric"] not in METRICS or key in found:
+            _refuse(path, line, "metric", row["metric"], "a metric, once a paper")
+        if row["baseline"] not in ("", "ar", "hf"):
+            _refuse(path, line, "baseline", row["baseline"], "ar, hf or nothing")
+        found[key] = Statistic(row["statistic"], row["baseline"], row["meaning"])
+    return found
 
 
 @cache

@@ -77,6 +77,7 @@ class Paper:
         frame = tables.table(self._replications, exhibit, self.name)
         commands = [f"`{command}`" for command in write.commands(self.name, exhibit, frame)]
         sentences = [f"**{write.title(self.name, exhibit)}.** {write.standing(frame)}", *write.verdicts(frame)]
+        sentences += write.speedups(frame)
         sentences += write.notes(self.name, exhibit, self._replications) + write.missing(frame)
         return Shown("\n\n".join(filter(None, [*sentences, ", ".join(commands), write.LEGEND])), tables.wide(frame))
 

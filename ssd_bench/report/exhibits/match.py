@@ -10,7 +10,7 @@ is our smallest or largest value. A number of the prose is the same number of th
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ssd_bench.errors import ConfigError
 from ssd_bench.paper.reported import Number
@@ -23,6 +23,7 @@ from ssd_bench.report.exhibits.values import (
     CLAIMS,
     NOT_MEASURED,
     Value,
+    has_hf,
     mean,
     pearson,
     search_time,
@@ -50,9 +51,10 @@ class Ours:
     """What we have for a reported number.
 
     Attributes:
-        found: our value; None: there is none, for `reason`.
+        found: our value; None: there is none.
         state: "" with a value, else `NO_RUN`, `NOT_RUN` (the experiment says why), `UNDEFINED` (the runs are there but
             do not have it) or `UNMEASURED`.
+        reason: why there is no value, or in what it is not the paper's statistic.
         scale: of the runs.
         runs: ids of the runs behind it.
         setup: how near the runs are to the paper's: `PAPERS_OWN`, `REHEARSAL` (a model that this project trained),
@@ -141,8 +143,9 @@ class Matcher:
         results = list({id(part.result): part.result for part in parts}.values())
         runs = tuple(dict.fromkeys(str(part.made.run.header["run_id"]) for part in parts))
         setup = furthest([_setup(owner[id(result)], result) for result in results])
+        there = all(_same_hardware(number, part.made) for part in parts)
         return Ours(
-            worked_out, "", "", scale, runs, setup, all(_same_hardware(number, part.made) for part in parts),
+            worked_out, "", worked_out.remark, scale, runs, setup, there,
             number.method in BASELINES and number.metric in BY_DEFINITION,
         )  # fmt: skip
 
@@ -159,8 +162,11 @@ class Matcher:
         scales = list(dict.fromkeys(ours.scale for ours in found))
         if len(scales) > 1:
             return Ours(None, NO_RUN, f"its parts are there at different scales ({', '.join(scales)})")
+        remarks = list(dict.fromkeys(one.remark for one in values))
+        if len(remarks) > 1:
+            return Ours(None, NO_RUN, "its parts are there over different baselines (baseline=hf)")
         return Ours(
-            extreme(number.bound)(values), "", "", scales[0],
+            extreme(number.bound)(values), "", remarks[0], scales[0],
             tuple(dict.fromkeys(run for ours in found for run in ours.runs)),
             furthest([ours.setup for ours in found]), all(ours.same_hardware for ours in found),
             all(ours.by_definition for ours in found),
@@ -224,15 +230,21 @@ def _combined(number: Number, parts: Sequence[_Part]) -> Value | str:
         return pearson(number, list({id(part.made): part.made for part in parts}.values()))
     if number.metric in COMPARED:
         return _compared(number, parts)
+    with_hf = all(has_hf(part.made) for part in parts)  # one baseline for all that is averaged or compared
     if number.settings.get("aspect") == "peak speedup":
-        parts = [max(parts, key=lambda part: part.made.summary["speedup"] or 0.0)]
+        parts = [max(parts, key=lambda part: _peak(number, part, with_hf))]
     groups: dict[tuple[tuple[str, str, str], str | None], list[Value]] = {}
     for part in {(id(p.made), p.key, p.domain): p for p in parts}.values():
-        one = value(number, part.made, part.domain)
+        one = value(number, part.made, part.domain, with_hf)
         if isinstance(one, str):
             return one
         groups.setdefault((part.key, part.domain), []).append(one)
     return extreme(number.bound)([mean(values) for values in groups.values()])  # plain decoding: mean of its runs
+
+
+def _peak(number: Number, part: _Part, with_hf: bool) -> float:
+    found = value(replace(number, metric="speedup"), part.made, part.domain, with_hf)
+    return 0.0 if isinstance(found, str) else found.value
 
 
 def _compared(number: Number, parts: Sequence[_Part]) -> Value | str:

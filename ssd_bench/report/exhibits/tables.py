@@ -40,7 +40,7 @@ COLUMNS = {  # of the long form
     "scale": "of our runs",
     "rehearsal": "whether a model stands behind it that this project trained",
     "runs": "their ids",
-    "reason": "why ours is missing",
+    "reason": "why ours is missing, or in what it is not the paper's statistic",
 }
 BOUNDS = {"": "", "low": "from ", "high": "to ", "max": "up to ", "about": "about "}
 DIGITS = 2  # of ours at least, else those that the paper prints

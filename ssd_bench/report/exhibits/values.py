@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from ssd_bench import metrics
-from ssd_bench.paper.reported import Number
+from ssd_bench.paper.reported import Number, statistics
 from ssd_bench.records.reader import Run
 from ssd_bench.replicate.cells import Made
 
@@ -34,8 +34,7 @@ NOT_MEASURED = {
 }
 """Metrics that no run gives, and why."""
 
-SUMMARY = {  # names in `metrics.summarise`, defined in `metrics.definitions`
-    "speedup": "speedup_e2e",  # the timers of all four papers' code cover the prefill
+SUMMARY = {  # names in `metrics.summarise`, where the paper has no statistic of its own (`reported.statistics`)
     "M": "M",
     "n_accepted": "M",  # counted like M, the bonus token included
     "alpha": "alpha",
@@ -44,10 +43,7 @@ SUMMARY = {  # names in `metrics.summarise`, defined in `metrics.definitions`
     "expected_speedup": "expected_speedup",
     "rouge2": "output_rouge2",  # of the outputs against AR's
 }
-OF_PAPER = {  # what a paper's code counts differently
-    ("knn-ssd", "M"): "M_call",  # the prefill is a call that gives one token
-    ("knapspec", "alpha"): "alpha_macro",  # mean over samples
-}
+OVER_AR = "over AR in this engine, where the paper divides by Hugging Face generate (baseline=hf)"
 BASELINE = {"tokens_per_s": "ar_tokens_per_s_e2e", "tpt": "tpt_predicted_ar"}
 BY_DEFINITION = ("M", "n_accepted", "speedup", "expected_speedup")  # 1 for plain decoding
 CLAIMS = {  # the setting of a number -> why a whole run has no such number
@@ -58,19 +54,31 @@ CLAIMS = {  # the setting of a number -> why a whole run has no such number
 
 @dataclass(frozen=True)
 class Value:
-    """Our number with its 95 % interval, if it has one; `estimate` is the method's own, for TPT."""
+    """Our number with its 95 % interval, if it has one.
+
+    Attributes:
+        estimate: the method's own, for TPT.
+        remark: in what it is not the paper's statistic; "" where it is.
+    """
 
     value: float
     low: float | None = None
     high: float | None = None
     estimate: float | None = None
+    remark: str = ""
 
 
-def value(number: Number, made: Made, domain: str | None = None) -> Value | str:
+def has_hf(made: Made) -> bool:
+    """Whether a run has Hugging Face `generate` as an arm."""
+    return "speedup_hf" in made.summary
+
+
+def value(number: Number, made: Made, domain: str | None = None, with_hf: bool = False) -> Value | str:
     """Our value for a reported number from one record, or why it has none.
 
     Args:
         domain: of a stream, the part that the number is about; None: the whole run.
+        with_hf: divide by Hugging Face's arm what the paper divides by it; its run must have that.
     """
     baseline = number.method in BASELINES
     if domain is not None:
@@ -84,7 +92,7 @@ def value(number: Number, made: Made, domain: str | None = None) -> Value | str:
         return Value(1.0) if source["ar_tokens_per_s"] is not None else "the run has no baseline"
     if domain is None and number.metric in SPECIAL:
         return SPECIAL[number.metric](number, made)
-    name = OF_PAPER.get((number.paper, number.metric)) or SUMMARY.get(number.metric)
+    name, remark = _statistic(number, with_hf)
     name = BASELINE.get(number.metric) if baseline else name
     if name is None or name not in source:
         where = "" if domain is None else ", or not by task"
@@ -92,7 +100,17 @@ def value(number: Number, made: Made, domain: str | None = None) -> Value | str:
     if source[name] is None:
         return "the run has no baseline" if baseline else _undefined(number.metric, source)
     estimate = None if baseline or number.metric != "tpt" else source["tpt_estimated"]
-    return Value(source[name], source.get(f"{name}_lo"), source.get(f"{name}_hi"), estimate)
+    return Value(source[name], source.get(f"{name}_lo"), source.get(f"{name}_hi"), estimate, remark)
+
+
+def _statistic(number: Number, with_hf: bool) -> tuple[str | None, str]:
+    """The name in `metrics.summarise` of what the paper counts, and in what it is not the same."""
+    own = statistics().get((number.paper, number.metric))
+    if own is None:
+        return SUMMARY.get(number.metric), ""
+    if own.baseline != "hf":
+        return own.statistic, ""
+    return (own.statistic.replace("speedup", "speedup_hf"), "") if with_hf else (own.statistic, OVER_AR)
 
 
 def _undefined(metric: str, source: Mapping[str, Any]) -> str:
@@ -107,7 +125,7 @@ def _undefined(metric: str, source: Mapping[str, Any]) -> str:
 
 
 def mean(values: Sequence[Value]) -> Value:
-    """The mean of several numbers.
+    """The mean of several numbers, which have one remark.
 
     Its interval adds theirs as those of independent means, half widths in quadrature; there is none unless all have.
     """
@@ -119,9 +137,9 @@ def mean(values: Sequence[Value]) -> Value:
     below = [v.value - v.low for v in values if v.low is not None]
     above = [v.high - v.value for v in values if v.high is not None]
     if len(below) < len(values) or len(above) < len(values):
-        return Value(centre, estimate=estimate)
+        return Value(centre, estimate=estimate, remark=values[0].remark)
     low, high = centre - math.hypot(*below) / len(values), centre + math.hypot(*above) / len(values)
-    return Value(centre, low, high, estimate)
+    return Value(centre, low, high, estimate, values[0].remark)
 
 
 def _skip_ratio(number: Number, made: Made) -> Value | str:

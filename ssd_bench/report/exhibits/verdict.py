@@ -121,7 +121,7 @@ def orders(frame: pd.DataFrame) -> list[Order]:
     """The order of each row group, which says something on any model.
 
     A group is what a table compares: the methods on one model, task and setting by one metric, or, where there is one
-    method, its settings. All its values are of one scale; plain decoding and bounds are left out.
+    method, its settings. All its values are of one scale and over one baseline; plain decoding and bounds are left out.
 
     Args:
         frame: as `tables.table` makes it.
@@ -132,9 +132,9 @@ def orders(frame: pd.DataFrame) -> list[Order]:
     if fit.empty:
         return found
     for axis in ("setting", "method"):
-        for key, group in fit.groupby(["model", "task", "metric", axis, "scale"], sort=False):
+        for key, group in fit.groupby(["model", "task", "metric", axis, "scale", "reason"], sort=False):
             if len(group) > 1 and not _known(found, group):
-                model, task, metric, within, scale = map(str, key)
+                model, task, metric, within, scale, _ = map(str, key)
                 rows = tuple(int(i) for i in group.index)
                 values = list(zip(group["value"].tolist(), group["ours"].tolist()))
                 found.append(Order(rows, model, task, metric, within, scale, *_compared(values)))

@@ -10,11 +10,12 @@ import pandas as pd
 
 from ssd_bench.errors import ConfigError
 from ssd_bench.metrics.text import NAMES, REHEARSAL, markdown_table
-from ssd_bench.paper.reported import exhibits
+from ssd_bench.paper.reported import exhibits, statistics
 from ssd_bench.records.files import write_atomic
 from ssd_bench.replicate.cells import Replication
 from ssd_bench.report.exhibits import prose, select, verdict
 from ssd_bench.report.exhibits.tables import everything, wide
+from ssd_bench.report.exhibits.values import OVER_AR
 
 LEGEND = "Cells: ours [95 % interval over prompts] / the paper's. –: there is none of ours yet, or none can be."
 SPECIAL = {character: rf"\{character}" for character in "&%$#_{}"} | {
@@ -125,6 +126,18 @@ def verdicts(frame: pd.DataFrame) -> list[str]:
     return lines
 
 
+def speedups(frame: pd.DataFrame) -> list[str]:
+    """Of a paper that divides by Hugging Face `generate`: how its speedups are counted, and over what ours are."""
+    own = frame[(frame["metric"] == "speedup") & frame["ours"].notna() & (frame["verdict"] != verdict.BY_DEFINITION)]
+    counted = None if own.empty else statistics().get((str(own["paper"].iloc[0]), "speedup"))
+    if counted is None or counted.baseline != "hf":
+        return []
+    over_ar = int((own["reason"] != "").sum())
+    parts = [f"{over_ar} of ours {OVER_AR}"] if over_ar else []
+    parts += [f"{len(own) - over_ar} of ours over Hugging Face generate, as the paper's"] if over_ar < len(own) else []
+    return [f"Speedup: {counted.meaning}, as the paper counts it; {', '.join(parts)}."]
+
+
 def notes(paper: str, exhibit: str, replications: Iterable[Replication]) -> list[str]:
     """What the scales of the runs that are there take from an exhibit."""
     names = {one.name for one in select.experiments().get((paper, exhibit), ())}
@@ -133,7 +146,7 @@ def notes(paper: str, exhibit: str, replications: Iterable[Replication]) -> list
 
 def markdown(paper: str, exhibit: str, frame: pd.DataFrame, remarks: Sequence[str] = ()) -> str:
     """Title, commands, scale, verdicts, the table, remarks, why numbers are missing, and the runs."""
-    parts = [f"# {title(paper, exhibit)}", f"**{standing(frame)}**", *verdicts(frame)]
+    parts = [f"# {title(paper, exhibit)}", f"**{standing(frame)}**", *verdicts(frame), *speedups(frame)]
     parts += ["\n".join(f"    {command}" for command in commands(paper, exhibit, frame))]
     parts += [markdown_table(wide(frame)), LEGEND]
     parts += ["\n".join(f"- {line}" for line in [*remarks, *missing(frame)])]
@@ -144,7 +157,7 @@ def markdown(paper: str, exhibit: str, frame: pd.DataFrame, remarks: Sequence[st
 
 def missing(frame: pd.DataFrame) -> list[str]:
     """Why numbers have none of ours beside them."""
-    found = frame.loc[frame["reason"] != "", "reason"].value_counts(sort=False)
+    found = frame.loc[frame["ours"].isna() & (frame["reason"] != ""), "reason"].value_counts(sort=False)
     return [f"{count} without ours: {reason}" for reason, count in found.items()]
 
 
@@ -156,10 +169,11 @@ def run_ids(frame: pd.DataFrame) -> list[str]:
 def latex(paper: str, exhibit: str, frame: pd.DataFrame) -> str:
     """A `table` of booktabs with caption and label, to be read with \\input; small, and as wide as it needs to be."""
     body = wide(frame)
+    caption = " ".join([f"{title(paper, exhibit)}.", standing(frame), *speedups(frame), LEGEND])
     lines = [
         r"% needs \usepackage{booktabs} and \usepackage{graphicx}",
         r"\begin{table}",
-        rf"\caption{{{escape(title(paper, exhibit))}. {escape(standing(frame))} {escape(LEGEND)}}}",
+        rf"\caption{{{escape(caption)}}}",
         rf"\label{{tab:{stem(paper, exhibit).replace('_', '-')}}}",
         r"\centering",
         r"\resizebox{\linewidth}{!}{%",

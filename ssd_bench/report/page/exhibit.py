@@ -138,6 +138,7 @@ class Exhibit:
         if self.frame is not None:
             yield write.standing(self.frame)
             yield from write.verdicts(self.frame)
+            yield from write.speedups(self.frame)
         elif not self.experiments:
             yield "It holds no results, but " + (
                 "a diagram." if self.features.empty else "marks, unknown where the paper's text lost them."
