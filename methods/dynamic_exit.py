@@ -97,7 +97,8 @@ class DEL:
         self._n_layers = dims.n_layers
         self._sets = [LayerSet.exit(dims.n_layers, blocks) for blocks in range(1, dims.n_layers)]
         blocks = tuple(range(2, 2 * dims.n_layers, 2))
-        self.taps = Taps(prefill=(*blocks, 2 * dims.n_layers) if self._window else (), verify=blocks)
+        shadowed = (*blocks, 2 * dims.n_layers) if self._window else ()
+        self.taps = Taps(prefill=shadowed, verify=blocks, prompt_end=self._window)
 
     def prepare(self, probe: Probe, samples: Sequence[Sample]) -> None:
         """Nothing to prepare."""
@@ -106,11 +107,10 @@ class DEL:
         """Every prompt starts at E = 1, γ* = 1, with no counts; its last positions wait for the first step."""
         self._exit, self._gamma = 1, 1
         self._statistics = ShadowStatistics(self._n_layers - 1, self._decay)
-        length = len(prefill.prompt)
-        kept = min(self._window, length - 1)
+        kept = min(self._window, len(prefill.prompt) - 1)  # the code's window never has the prompt's first position
         self._prompt_states = None
         if prefill.hidden is not None and kept:
-            self._prompt_states = prefill.hidden[:, length - kept :]
+            self._prompt_states = prefill.hidden[:, -kept:]
 
     def propose(self, context: Context) -> LayerDraft:
         """Draft with the blocks before the exit: one token in the first step, then up to the cap or γ*."""

@@ -60,10 +60,11 @@ def _acceptance(run: Run) -> dict[str, Any]:
     prompts, steps = d.of_arm(run.prompts, "method"), d.of_arm(run.steps, "method")
     m, acceptance, skip = d.per_pass(steps), d.alpha(steps), d.skip_ratio(run)
     estimate, events = d.estimated_tpt(steps)
+    calls = d.tokens_per_call(prompts, steps)
     attn, mlp = d.skipped_sublayers(run)
     return {
         **_spread("M", m),
-        "M_call": d.tokens_per_call(prompts, steps),
+        "M_call": calls,
         **_spread("alpha", acceptance),
         "alpha_macro": d.alpha_macro(steps),
         "alpha_conditional": d.alpha_conditional(steps),
@@ -72,6 +73,7 @@ def _acceptance(run: Run) -> dict[str, Any]:
         "skipped_attn": attn,
         "skipped_mlp": mlp,
         "expected_speedup": d.expected_speedup(m.value, acceptance.value, skip),
+        "expected_speedup_call": d.expected_speedup(calls, acceptance.value, skip),
         "tpt_predicted": d.predicted_tpt(run),
         "tpt_predicted_ar": d.predicted_tpt(run, "ar"),
         "tpt_estimated": estimate,
