@@ -236,7 +236,8 @@ The table of each task has everything else."""
 LEGEND = """Numbers in brackets: 95 % BCa bootstrap interval over n prompts. M: emitted tokens per verification pass.
 α: accepted per drafted tokens. tokens/s: decode only, total tokens over total time. speedup: of these totals, paired
 with AR prompt by prompt in the same run, the method's own online work included. TPT: tokens/s by Eq. 4 of KnapSpec,
-predicted from the latency profile and the realised α and draft length, and as the method itself estimated it.
+predicted from the latency profile, the realised draft length and the realised share of accepted tokens among those
+whose predecessors were accepted, and as the method itself estimated it.
 overhead: share of the decode time in the method's own work. skipped attn + MLP: sublayers skipped while drafting, mean
 over drafted tokens, and their share of all. score: {metric}. ROUGE-2 to AR: of the outputs, AR's as the reference; 1
 where they are the same. lossless: outputs equal to AR's over outputs checked.
