@@ -70,8 +70,13 @@ def test_its_copy_of_the_weights_is_counted_apart(record: Run) -> None:
     about = record.header["hf"]
     assert about.keys() == {"class", "attention", "weight_bytes", "load_ms"} and about["class"] == "LlamaForCausalLM"
     assert about["weight_bytes"] == pytest.approx(record.header["model"]["weight_bytes"], rel=0.1)
-    peaks = record.prompts.groupby("arm")["peak_bytes"].unique().map(set)
-    assert not peaks["hf"] & peaks["ar"] and min(peaks["hf"]) > about["weight_bytes"]
+    assert metrics.of_arm(record.prompts, "hf")["peak_bytes"].gt(about["weight_bytes"]).all()
+
+
+def test_a_process_does_not_count_what_its_parent_holds(checkpoints: dict[str, Path]) -> None:
+    held = torch.zeros(2**28, dtype=torch.int32)  # 1 GiB
+    with Apart(checkpoints["llama"], hardware(), Decoding(max_new_tokens=2), NONE, 64) as stock:
+        assert 2**26 < stock.peak_bytes < held.nbytes < hardware().peak_bytes()
 
 
 def test_a_killed_run_goes_on_with_all_three_arms(
