@@ -112,14 +112,14 @@ def test_drafting_keeps_no_more_than_is_asked_for(decoders: Load, monkeypatch: p
         return run(self, what, cache)  # type: ignore[arg-type]
 
     monkeypatch.setattr(Decoder, "run", noted)
-    for taps, drafted, last, rest in (
-        ((), (4,), (), ()),
-        ((0, 2, 4, 6), (0, 2, 4), (0, 2), (4, 6)),
-        ((6, 8), (4,), (), (6, 8)),
+    for taps, early, rest in (
+        ((), (4,), ()),
+        ((0, 2, 4, 6), (0, 2, 4), (4, 6)),
+        ((6, 8), (4,), (6, 8)),
     ):
         passes.clear()
         decode(decoders(), Watching([LayerSet.exit(LAYERS, 2)], taps, 3), PROMPTS[0], 5)
-        assert passes[1:6] == [(4, 1, drafted)] * 3 + [(4, 1, last), (4, 4, rest)]
+        assert passes[1:6] == [(4, 1, early)] * 4 + [(4, 4, rest)]
 
 
 def test_greedy_equals_ar_with_any_taps(decoders: Load) -> None:

@@ -260,12 +260,13 @@ class Engine:
         """Verification from sublayer `fork` on: before it, drafting ran the full model on all nodes but the last."""
         decoder, start, every = self.decoder, self.cache.length, self.decoder.all_sublayers
         token, before = torch.tensor([last], device=decoder.device), len(states[0]) - 1
-        hidden, early = decoder.run(Pass(every[:fork], token, start + len(states), taps=taps[:before]), self.cache)
-        streams = torch.cat([*(kept[-1] for kept in states), hidden.to(decoder.device)])
-        hidden, tapped = decoder.run(Pass(every[fork:], streams, start, taps=taps[before:]), self.cache)
-        if early is not None:
-            drafted = torch.cat([*(kept[:-1] for kept in states), early], dim=1)
-            tapped = drafted if tapped is None else torch.cat([drafted, tapped])
+        early = (*taps[:before], fork)
+        _, own = decoder.run(Pass(every[:fork], token, start + len(states), taps=early), self.cache)
+        assert own is not None
+        kept = torch.cat([*states, own], dim=1)
+        hidden, tapped = decoder.run(Pass(every[fork:], kept[-1], start, taps=taps[before:]), self.cache)
+        if before:
+            tapped = kept[:-1] if tapped is None else torch.cat([kept[:-1], tapped])
         return decoder.logits(hidden), tapped
 
     def _accept(self, tree: TokenTree, logits: Tensor, generator: torch.Generator) -> tuple[list[int], int]:
