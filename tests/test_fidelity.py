@@ -69,7 +69,8 @@ def test_every_switch_stands_there(section: str) -> None:
 def test_every_test_exists(section: str) -> None:
     body = SECTIONS[section]
     files = re.findall(r"`(tests/test_\w+\.py)`", body)
-    there = {name for file in files for name in re.findall(r"^def (test_\w+)", (ROOT / file).read_text(), re.MULTILINE)}
+    sources = [(ROOT / file).read_text(encoding="utf-8") for file in files]
+    there = {name for source in sources for name in re.findall(r"^def (test_\w+)", source, re.MULTILINE)}
     named = set(re.findall(r"`(test_\w+)`", body))
     assert named and named <= there, sorted(named - there)
 
