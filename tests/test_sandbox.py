@@ -20,7 +20,7 @@ from ssd_bench.data import LocalSource
 from ssd_bench.errors import ConfigError
 from tasks.scoring import sandbox
 from tasks.scoring.sandbox import Limits, check, runs_to_the_end
-from tasks.scoring.seccomp import seccomp_filter
+from tasks.scoring.sandbox.seccomp import seccomp_filter
 from tests.test_tasks import make
 
 LIMITS = Limits(cpu_seconds=1, wall_seconds=10, memory_mib=512)

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from tasks.scoring.sql import SqlExecution
-from tasks.scoring.sql_databases import cases
-from tasks.scoring.sql_engine import result, same
-from tasks.scoring.sql_schema import affinity, read_schema
-from tasks.scoring.sql_text import answered, is_ordered, statements
+from tasks.scoring.sql.databases import cases
+from tasks.scoring.sql.engine import result, same
+from tasks.scoring.sql.schema import affinity, read_schema
+from tasks.scoring.sql.text import answered, is_ordered, statements
 
 SCHEMA = """
 CREATE TABLE harbour (

@@ -1,6 +1,6 @@
 """A process that locks itself up, then runs the program that it reads from stdin; started as a script by `sandbox`.
 
-    python -I -S -B sandbox_driver.py PROOF CPU MEMORY SIZE REQUIRED FILTER < NONCE, a newline, and the program
+    python -I -S -B driver.py PROOF CPU MEMORY SIZE REQUIRED FILTER < NONCE, a newline, and the program
 
 PROOF is the file descriptor for the outcome: the nonce once the program has ended without an exception; or the nonce, a
 space and the names of the protections that the kernel lacks, where REQUIRED is 1: then nothing was run. CPU is in

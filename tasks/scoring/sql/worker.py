@@ -11,9 +11,9 @@ import resource
 import sys
 from collections.abc import Sequence
 
-from tasks.scoring.sql_databases import Case, cases, has_new_literals
-from tasks.scoring.sql_engine import result, same
-from tasks.scoring.sql_text import is_ordered
+from tasks.scoring.sql.databases import Case, cases, has_new_literals
+from tasks.scoring.sql.engine import result, same
+from tasks.scoring.sql.text import is_ordered
 
 
 def main() -> None:

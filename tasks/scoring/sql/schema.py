@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass
 
-from tasks.scoring.sql_engine import quoted
-from tasks.scoring.sql_text import statements
+from tasks.scoring.sql.engine import quoted
+from tasks.scoring.sql.text import statements
 
 _CREATE = re.compile(r"create\s+table\b", re.IGNORECASE)
 # SQLite makes these tables itself; lists of tables name them nevertheless.

@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
-from tasks.scoring.sql_text import QUOTED, without_comments
+from tasks.scoring.sql.text import QUOTED, without_comments
 
 Value = str | int | float
 

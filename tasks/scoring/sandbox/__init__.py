@@ -1,6 +1,6 @@
 """Running a program that a model wrote, in a process of its own that the kernel locks up.
 
-What such a program can reach, no administrator's rights being needed (`sandbox_driver`, `seccomp`):
+What such a program can reach, no administrator's rights being needed (`driver`, `seccomp`):
 
 - files: it writes beneath an empty folder of its own, which is removed afterwards, and reads there and in Python's
   standard library and the system's shared libraries, nowhere else (Landlock);
@@ -32,11 +32,11 @@ from functools import cache, lru_cache
 from pathlib import Path
 
 from ssd_bench.errors import ConfigError
-from tasks.scoring.seccomp import seccomp_filter
+from tasks.scoring.sandbox.seccomp import seccomp_filter
 
 FILE_BYTES = 1 << 20
 POLL_SECONDS = 0.005
-_DRIVER = Path(__file__).with_name("sandbox_driver.py")
+_DRIVER = Path(__file__).with_name("driver.py")
 
 # Each reaches its end if it is refused what it tries; {} is a file outside its folder.
 _PROBES = {

@@ -13,10 +13,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
-from tasks.scoring.sql_engine import Rows, image_of, result, same
-from tasks.scoring.sql_literals import Asked, Value, asked, near
-from tasks.scoring.sql_schema import Column, Table, read_schema
-from tasks.scoring.sql_text import is_ordered, statements
+from tasks.scoring.sql.engine import Rows, image_of, result, same
+from tasks.scoring.sql.literals import Asked, Value, asked, near
+from tasks.scoring.sql.schema import Column, Table, read_schema
+from tasks.scoring.sql.text import is_ordered, statements
 
 CASES, CANDIDATES, ORDERS = 6, 24, 4
 SIZES = (20, 12, 30, 24)  # rows of a table

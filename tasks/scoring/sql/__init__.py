@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tasks.scoring.scorer import Scorer, mean
-from tasks.scoring.sql_text import answered, statements, tokens
+from tasks.scoring.sql.text import answered, statements, tokens
 from tasks.scoring.worker import Worker
 
 MEMORY_MIB = 1024
@@ -20,13 +20,13 @@ class SqlExecution(Scorer):
     """1.0 where an answer gives what the reference query gives on several small databases, else 0.0.
 
     A reference is JSON: `query`, `schema` (CREATE TABLE statements, "" if unknown) and `dialect` (`sqlite`, `bigquery`,
-    `snowflake`, or "" if unknown). The databases are made of schema and query (`sql_databases`), the same in every run;
+    `snowflake`, or "" if unknown). The databases are made of schema and query (`databases`), the same in every run;
     an answer that agrees but speaks of other values must agree on databases with these, too.
     Rows are compared as a multiset, in their order where the query has an ORDER BY outside of subqueries; names of
     columns do not count, their order does. Where the query does not run on SQLite or finds nothing in those databases,
     answers are compared by `sql_match` instead.
 
-    Queries run in a process of their own. One that exceeds its limits (`sql_engine`) or hangs, on which that process is
+    Queries run in a process of their own. One that exceeds its limits (`engine`) or hangs, on which that process is
     killed, is wrong.
 
     Args:
@@ -36,8 +36,8 @@ class SqlExecution(Scorer):
     metric = "execution"
 
     def __init__(self, seconds: float = 15.0) -> None:
-        command = (sys.executable, "-P", "-m", "tasks.scoring.sql_worker", str(MEMORY_MIB))
-        self.worker = Worker(command, seconds, {"PYTHONPATH": str(Path(__file__).parents[2])})
+        command = (sys.executable, "-P", "-m", "tasks.scoring.sql.worker", str(MEMORY_MIB))
+        self.worker = Worker(command, seconds, {"PYTHONPATH": str(Path(__file__).parents[3])})
         self._executable: dict[tuple[str, str], bool] = {}
 
     def item(self, prediction: str, reference: str) -> float | None:
