@@ -1,4 +1,4 @@
-"""The modules for `evaluate`: loaded by path, offline, from another folder, with the numbers of the scorers."""
+"""The module for `evaluate`: loaded by path, offline, from another folder, with the numbers of the scorers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tasks.scoring.scorer import Scorer
 from tasks.scoring.sql import SqlExecution
 from tasks.scoring.translation import Translation
 
-MODULES = Path(__file__).parent.parent / "tasks/modules"
+MODULE = Path(__file__).parent.parent / "tasks/modules.py"
 
 # scorer, predictions, references
 CASES: dict[str, tuple[Scorer, list[str], list[str]]] = {
@@ -44,24 +44,29 @@ CASES: dict[str, tuple[Scorer, list[str], list[str]]] = {
 PROBLEM = {"prompt": "def one():\n", "entry_point": "one", "test": "def check(f):\n    assert f() == 1\n"}
 RIGHT, WRONG = "    return 1\n", "    return 2\n"
 
-# One process for all modules, since `import evaluate` takes seconds. It may connect to nothing.
+# One process for all scorers, since `import evaluate` takes seconds. It may connect to nothing.
 PROGRAM = """
 import json, socket, sys
 def refuse(*args): raise AssertionError("network")
 socket.socket.connect = socket.getaddrinfo = refuse
 import evaluate
-folder, calls = json.load(sys.stdin)
+path, calls = json.load(sys.stdin)
 found = {}
 for name, made in calls.items():
-    module = evaluate.load(f"{folder}/{name.partition(' ')[0]}.py", keep_in_memory=True)
+    module = evaluate.load(path, name.partition(" ")[0], keep_in_memory=True)
     found[name] = module.compute(**made)
+for name in ("default", "bleu"):
+    try:
+        evaluate.load(path, name)
+    except ValueError as error:
+        found[f"{name} refused"] = {"message": str(error)}
 print(json.dumps(found))
 """
 
 
 @pytest.fixture(scope="module")
 def computed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
-    """What every module computes, in a process that runs in an empty folder with an empty cache."""
+    """What every scorer computes, in a process that runs in an empty folder with an empty cache."""
     folder = tmp_path_factory.mktemp("elsewhere")
     calls: dict[str, dict[str, Any]] = {
         name: {"predictions": predictions, "references": references, "items": True}
@@ -75,7 +80,7 @@ def computed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, An
     calls["pass_at_k with k"] = {"predictions": mixed, "references": problems, "k": [2, 5]}
     environment = os.environ | {"HF_HOME": str(folder / "cache"), "HF_HUB_OFFLINE": "1", "HF_EVALUATE_OFFLINE": "1"}
     made = subprocess.run(
-        [sys.executable, "-c", PROGRAM], input=json.dumps([str(MODULES), calls]), cwd=folder, env=environment,
+        [sys.executable, "-c", PROGRAM], input=json.dumps([str(MODULE), calls]), cwd=folder, env=environment,
         capture_output=True, encoding="utf-8", check=False,
     )  # fmt: skip
     assert made.returncode == 0, made.stderr
@@ -83,8 +88,13 @@ def computed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, An
     return found
 
 
-def test_every_module_is_tested() -> None:
-    assert {path.stem for path in MODULES.glob("*.py")} == {*CASES, "pass_at_k", "base", "__init__"}
+def test_every_scorer_is_tested_and_named(computed: dict[str, dict[str, Any]]) -> None:
+    for name in ("default", "bleu"):
+        said = computed[f"{name} refused"]["message"]
+        assert f"config_name={name!r}" in said and set(said.partition("one of ")[2].split(", ")) == {
+            *CASES,
+            "pass_at_k",
+        }
 
 
 @pytest.mark.parametrize("name", CASES)
