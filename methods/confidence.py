@@ -67,11 +67,11 @@ class Rule:
         In the middle between the value at which the next block would be skipped too and the one at which one of
         these no longer is. None where no λ skips as many: confidences are equal.
         """
-        scores = self.scores(confidences).astype(np.float64)
-        means, deviations = (each.astype(np.float64) for each in self.neighbours(self.scores(confidences)))
+        found = self.scores(confidences)
+        scores, means, deviations = (each.astype(np.float64) for each in (found, *self.neighbours(found)))
         varied = deviations > 0  # a block among equal neighbours is skipped by every λ or by none
         always = int((scores < means)[~varied].sum())
-        limits = np.sort(((means - scores)[varied]) / deviations[varied])[::-1]  # a block is skipped by a λ below its
+        limits = np.sort((means - scores)[varied] / deviations[varied])[::-1]  # a block is skipped by a λ below its own
         wanted = count - always
         if wanted > len(limits):
             return None
