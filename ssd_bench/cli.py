@@ -22,7 +22,7 @@ COMMANDS = {
     "frontier": ("ssd_bench.frontier", "the layer sets of the runs beside the best there are"),
     "searches": ("ssd_bench.records.search_store", "the layer searches on disk"),
     "data": ("ssd_bench.data.command", "what the tasks read: list, fetch, check"),
-    "audit": ("ssd_bench.paper.command", "where the papers' own numbers disagree with each other"),
+    "audit": ("ssd_bench.papers.command", "where the papers' own numbers disagree with each other"),
     "bench": ("ssd_bench.bench", "speed of the engine on this machine"),
     "kernels": ("ssd_bench.model.backends.cpu.command", "compile the CPU kernels, or say why that fails"),
     "weights": ("ssd_bench.model.convert", "convert SmolLM2's weights, so that runs start at once"),
@@ -85,7 +85,7 @@ def main(arguments: Sequence[str]) -> int:
 def _run(cfg: DictConfig) -> Path | None:
     from hydra.core.hydra_config import HydraConfig
 
-    from ssd_bench.replicate import dry
+    from ssd_bench import dry
 
     if dry.asked(cfg.dry):
         hydra = HydraConfig.get()

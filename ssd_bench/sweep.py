@@ -20,11 +20,12 @@ from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, OmegaConf
 from tabulate import tabulate
 
+from ssd_bench import dry
 from ssd_bench.command import EXPECTED, report
 from ssd_bench.errors import ConfigError, JobsFailed
-from ssd_bench.replicate import dry, grid, index, outcomes
-from ssd_bench.replicate import scale as scales
-from ssd_bench.replicate.outcomes import Outcome
+from ssd_bench.papers import grid, index, outcomes
+from ssd_bench.papers import scale as scales
+from ssd_bench.papers.outcomes import Outcome
 
 Overrides = tuple[str, ...]
 

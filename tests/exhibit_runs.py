@@ -7,10 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ssd_bench.paper import reported
-from ssd_bench.replicate import grid, index
-from ssd_bench.replicate.cells import Replication, replications
-from ssd_bench.report.exhibits import select
+from ssd_bench.papers import grid, index, reported, select
+from ssd_bench.papers.cells import Replication, replications
 from tests import synthetic
 
 STREAMS = ("stream", "stream_swift", "stream_shift")

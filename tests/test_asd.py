@@ -21,7 +21,7 @@ from ssd_bench.errors import ConfigError
 from ssd_bench.metrics import summarise
 from ssd_bench.model.decoder import Decoder
 from ssd_bench.model.shape import ModelDims
-from ssd_bench.replicate.cells import Made
+from ssd_bench.papers.cells import Made
 from ssd_bench.report.tables import by_task, markdown
 from ssd_bench.report.terminal import run_table
 from tests.conftest import CONTEXT, LAYERS, VOCAB

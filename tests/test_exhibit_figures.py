@@ -21,20 +21,21 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 from matplotlib.transforms import Bbox
 
+from ssd_bench import style
 from ssd_bench.core.layer_set import LayerSet
 from ssd_bench.cost import plane
 from ssd_bench.cost.plane import Point, Use
 from ssd_bench.metrics.text import NAMES
+from ssd_bench.papers import figures, figures_cases, figures_layers, grid
+from ssd_bench.papers import figures_shared as figures_common
+from ssd_bench.papers.cells import Made, Replication, Result
+from ssd_bench.papers.figures import FIGURES, figure
+from ssd_bench.papers.figures_shared import Cannot
+from ssd_bench.papers.knn_ssd import figures as figures_knn_ssd
+from ssd_bench.papers.swift import figures as swift
 from ssd_bench.records import search_store
 from ssd_bench.records.schema import PromptRecord
-from ssd_bench.replicate import grid
-from ssd_bench.replicate.cells import Made, Replication, Result
 from ssd_bench.report import figures as saving
-from ssd_bench.report import style
-from ssd_bench.report.exhibits import figures, figures_cases, figures_common, figures_knn_ssd, figures_layers
-from ssd_bench.report.exhibits import figures_swift as swift
-from ssd_bench.report.exhibits.figures import FIGURES, figure
-from ssd_bench.report.exhibits.figures_common import Cannot
 from tests.synthetic import N_LAYERS, unit, write_run
 
 pytestmark = [pytest.mark.usefixtures("fewer_resamples"), pytest.mark.xdist_group("figures")]
@@ -307,7 +308,7 @@ def test_marks_differ_without_colour() -> None:
 
 
 def test_figures_need_no_torch() -> None:
-    script = "import sys; import ssd_bench.report.exhibits.figures; assert 'torch' not in sys.modules"
+    script = "import sys; import ssd_bench.papers.figures; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", script], check=True)
 
 

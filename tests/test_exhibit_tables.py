@@ -10,11 +10,11 @@ import pytest
 
 from ssd_bench import metrics
 from ssd_bench.errors import ConfigError
-from ssd_bench.paper import reported
-from ssd_bench.replicate.cells import Made, Replication, replications
-from ssd_bench.report.exhibits import tables, verdict, write
-from ssd_bench.report.exhibits.match import Matcher
-from ssd_bench.report.exhibits.values import OVER_AR, Value, mean
+from ssd_bench.papers import reported, verdict
+from ssd_bench.papers.cells import Made, Replication, replications
+from ssd_bench.papers.match import Matcher
+from ssd_bench.papers.values import OVER_AR, Value, mean
+from ssd_bench.report.exhibits import tables, write
 from tests import synthetic
 from tests.exhibit_runs import indexed, make, make_all, make_code, number
 

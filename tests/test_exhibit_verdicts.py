@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
-from ssd_bench.replicate.cells import replications
-from ssd_bench.report.exhibits import match, tables, verdict
-from ssd_bench.report.exhibits.match import Ours
-from ssd_bench.report.exhibits.values import Value
+from ssd_bench.papers import match, verdict
+from ssd_bench.papers.cells import replications
+from ssd_bench.papers.match import Ours
+from ssd_bench.papers.values import Value
+from ssd_bench.report.exhibits import tables
 from tests.exhibit_runs import indexed, make, number
 
 pytestmark = pytest.mark.usefixtures("fewer_resamples")

@@ -11,14 +11,14 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import OverrideType
 from omegaconf import DictConfig, OmegaConf
 
+from ssd_bench import dry
 from ssd_bench.command import CONF
 from ssd_bench.compose import built
 from ssd_bench.errors import ConfigError
 from ssd_bench.model.shape import ModelDims
-from ssd_bench.paper import reported
+from ssd_bench.papers import reported
+from ssd_bench.papers.grid import Experiment, Job, load, names
 from ssd_bench.records import schema
-from ssd_bench.replicate import dry
-from ssd_bench.replicate.grid import Experiment, Job, load, names
 
 # diagrams, and tables of features with numbers of other exhibits
 NO_RESULTS = {

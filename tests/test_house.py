@@ -16,7 +16,7 @@ from tests.runs import ROOT
 
 # the commands of rooms, which stand above all of them
 COMMANDS = (
-    "data.command", "miniature.command", "model.backends.cpu.command", "model.convert", "paper.command",
+    "data.command", "miniature.command", "model.backends.cpu.command", "model.convert", "papers.command",
     "replay.command", "report.command",
 )  # fmt: skip
 # From the ground up, as ssd_bench/README.md has it; a longer name stands on its own floor.
@@ -27,8 +27,8 @@ FLOORS = (
     ("records", "cost", "data", "task", "command", "compose", "hardware", "hugging_face", "progress", "tracking"),
     ("methods", "tasks"),
     ("metrics",),
-    ("plan", "run", "sweep", "replicate", "miniature"),
-    ("paper",),
+    ("papers", "style"),
+    ("plan", "run", "sweep", "dry", "miniature"),
     ("replay",),
     ("report",),
     ("explain", "bench", "frontier", *COMMANDS),
@@ -150,7 +150,7 @@ def test_no_lines_stand_twice() -> None:
 @pytest.mark.parametrize(
     ("file", "stale"),
     [
-        ("report/exhibits/figures_swift.py", False),
+        ("papers/swift/figures.py", False),
         ("metrics/definitions.py", False),
         ("records/reader.py", False),
         ("records/writer.py", True),

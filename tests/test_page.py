@@ -18,13 +18,13 @@ import pandas as pd
 import pytest
 
 from ssd_bench.errors import ConfigError
-from ssd_bench.paper import audit, reported
+from ssd_bench.papers import audit, reported, select
+from ssd_bench.papers.cells import replications
+from ssd_bench.papers.figures import figure
+from ssd_bench.papers.figures_shared import Cannot
 from ssd_bench.replay.predict import predict
-from ssd_bench.replicate.cells import replications
 from ssd_bench.report.command import main
-from ssd_bench.report.exhibits import predictions, select, tables, write
-from ssd_bench.report.exhibits.figures import figure
-from ssd_bench.report.exhibits.figures_common import Cannot
+from ssd_bench.report.exhibits import predictions, tables, write
 from ssd_bench.report.page import drawn, markup, ours, page
 from ssd_bench.report.page import write as page_write
 from tests.exhibit_runs import indexed, make, make_all, number

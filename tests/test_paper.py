@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ssd_bench.errors import ConfigError
-from ssd_bench.paper import reported
+from ssd_bench.papers import reported
 
 HEADER = ",".join(reported.COLUMNS["results"])
 ROW = "knapspec,Table 2,Qwen3-32B,AR,AIME24,decoding=greedy,tpt,19.65,tokens/time,"
@@ -153,7 +153,7 @@ def test_statistics_refuses_a_row_by_file_and_line(
 
 def test_loading_needs_no_torch() -> None:
     code = (
-        "import sys, ssd_bench.paper.reported as r; r.results(); print(sorted({'torch', 'scipy'} & set(sys.modules)))"
+        "import sys, ssd_bench.papers.reported as r; r.results(); print(sorted({'torch', 'scipy'} & set(sys.modules)))"
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, encoding="utf-8", check=True)
     assert run.stdout.strip() == "[]"

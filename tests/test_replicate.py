@@ -14,8 +14,8 @@ from hydra.core.global_hydra import GlobalHydra
 from ssd_bench.cli import door
 from ssd_bench.command import CONF
 from ssd_bench.errors import ConfigError
+from ssd_bench.papers import cells, grid, index, scale
 from ssd_bench.records.reader import load_run
-from ssd_bench.replicate import cells, grid, index, scale
 from tests.runs import GIVEN_LATENCY
 
 NAME = "swift_table2"  # Hydra knows the experiments in conf/ only; ours stands in for this one

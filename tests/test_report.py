@@ -18,7 +18,7 @@ from ssd_bench import metrics
 from ssd_bench.errors import LosslessError
 from ssd_bench.metrics import intervals
 from ssd_bench.metrics.text import spread
-from ssd_bench.replicate.cells import Made
+from ssd_bench.papers.cells import Made
 from ssd_bench.report import figures, tables
 from ssd_bench.report.command import main
 from ssd_bench.report.terminal import close, run_table

@@ -23,9 +23,9 @@ import ssd_bench.run
 from ssd_bench.bench import bench
 from ssd_bench.cli import door
 from ssd_bench.errors import ConfigError, JobsFailed, LosslessError
+from ssd_bench.papers import index, outcomes
+from ssd_bench.papers.outcomes import Outcome
 from ssd_bench.records.reader import Run, find_runs, load_run
-from ssd_bench.replicate import index, outcomes
-from ssd_bench.replicate.outcomes import Outcome
 from ssd_bench.sweep import Attempt, product, summary
 from tests.runs import GIVEN_LATENCY, ROOT, environment, local_model, planned
 

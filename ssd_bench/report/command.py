@@ -17,8 +17,8 @@ from pathlib import Path
 
 from ssd_bench.command import options, tool
 from ssd_bench.errors import ConfigError
+from ssd_bench.papers.cells import Made, records, replications
 from ssd_bench.records.files import write_atomic
-from ssd_bench.replicate.cells import Made, records, replications
 from ssd_bench.report import figures, tables
 from ssd_bench.report.page.write import write_replication
 

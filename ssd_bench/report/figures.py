@@ -11,8 +11,8 @@ import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from ssd_bench.report.style import ACCOUNTS, AR_COLOUR, METHOD_COLOUR, STYLE
 from ssd_bench.report.tables import Group
+from ssd_bench.style import ACCOUNTS, AR_COLOUR, METHOD_COLOUR, STYLE
 
 
 def task_figure(task: str, groups: Sequence[Group]) -> Figure:

@@ -13,11 +13,12 @@ from matplotlib.figure import Figure
 
 from ssd_bench.errors import ConfigError
 from ssd_bench.metrics.text import markdown_table
-from ssd_bench.paper import audit, reported
-from ssd_bench.replicate.cells import Replication, replications
-from ssd_bench.report.exhibits import figures, figures_compare, tables, write
-from ssd_bench.report.exhibits.figures_common import Cannot
-from ssd_bench.report.exhibits.match import ordered
+from ssd_bench.papers import audit, figures, reported
+from ssd_bench.papers.cells import Replication, replications
+from ssd_bench.papers.figures_shared import Cannot
+from ssd_bench.papers.match import ordered
+from ssd_bench.papers.ssd_bench import figures as figures_compare
+from ssd_bench.report.exhibits import tables, write
 
 VARIABLE = "SSD_BENCH_RUNS"
 DPI = 120

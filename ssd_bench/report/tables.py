@@ -11,8 +11,8 @@ import pandas as pd
 
 from ssd_bench import metrics
 from ssd_bench.metrics.text import ABSENT, REHEARSAL, lossless, number, percent, spread
+from ssd_bench.papers.cells import Made
 from ssd_bench.records.reader import Run
-from ssd_bench.replicate.cells import Made
 
 
 @dataclass(frozen=True)

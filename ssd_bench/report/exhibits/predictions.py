@@ -9,11 +9,11 @@ import pandas as pd
 
 from ssd_bench.errors import ConfigError
 from ssd_bench.metrics.text import ABSENT, markdown_table
-from ssd_bench.paper.reported import Number, numbers
+from ssd_bench.papers import select
+from ssd_bench.papers.cells import Made, Replication, Result
+from ssd_bench.papers.match import HARDWARE
+from ssd_bench.papers.reported import Number, numbers
 from ssd_bench.replay.predict import predict
-from ssd_bench.replicate.cells import Made, Replication, Result
-from ssd_bench.report.exhibits import select
-from ssd_bench.report.exhibits.match import HARDWARE
 
 MACHINES = {paper: f"sim_{gpus[0].lower()}" for paper, gpus in HARDWARE.items() if gpus}
 """The first GPU that each paper names; KnapSpec names none."""

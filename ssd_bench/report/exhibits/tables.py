@@ -10,10 +10,10 @@ import pandas as pd
 
 from ssd_bench.errors import ConfigError
 from ssd_bench.metrics.text import ABSENT
-from ssd_bench.paper.reported import METRICS, SETTING_KEYS, Number, numbers
-from ssd_bench.replicate.cells import Replication
-from ssd_bench.report.exhibits import verdict
-from ssd_bench.report.exhibits.match import Matcher
+from ssd_bench.papers import verdict
+from ssd_bench.papers.cells import Replication
+from ssd_bench.papers.match import Matcher
+from ssd_bench.papers.reported import METRICS, SETTING_KEYS, Number, numbers
 
 COLUMNS = {  # of the long form
     "id": "of the reported number, unique in the whole report",

@@ -10,12 +10,12 @@ import pandas as pd
 
 from ssd_bench.errors import ConfigError
 from ssd_bench.metrics.text import NAMES, REHEARSAL, markdown_table
-from ssd_bench.paper.reported import exhibits, statistics
+from ssd_bench.papers import prose, select, verdict
+from ssd_bench.papers.cells import Replication
+from ssd_bench.papers.reported import exhibits, statistics
+from ssd_bench.papers.values import OVER_AR
 from ssd_bench.records.files import write_atomic
-from ssd_bench.replicate.cells import Replication
-from ssd_bench.report.exhibits import prose, select, verdict
 from ssd_bench.report.exhibits.tables import everything, wide
-from ssd_bench.report.exhibits.values import OVER_AR
 
 LEGEND = "Cells: ours [95 % interval over prompts] / the paper's. –: there is none of ours yet, or none can be."
 SPECIAL = {character: rf"\{character}" for character in "&%$#_{}"} | {

@@ -15,12 +15,12 @@ import matplotlib
 from matplotlib.figure import Figure
 
 from ssd_bench.errors import ConfigError
-from ssd_bench.replicate.cells import Replication
+from ssd_bench.papers.cells import Replication
+from ssd_bench.papers.figures import FIGURES, figure
+from ssd_bench.papers.figures_shared import Cannot
+from ssd_bench.papers.match import ordered
 from ssd_bench.report import figures
-from ssd_bench.report.exhibits.figures import FIGURES, figure
-from ssd_bench.report.exhibits.figures_common import Cannot
-from ssd_bench.report.exhibits.match import ordered
-from ssd_bench.report.style import STYLE
+from ssd_bench.style import STYLE
 
 _waiting: list[Replication] = []  # what forked processes draw
 SVG_LIMIT = 150_000  # bytes; a larger figure is shown as PNG

@@ -10,12 +10,12 @@ from html import escape
 import pandas as pd
 
 from ssd_bench.metrics.text import NAMES
-from ssd_bench.paper import reported
-from ssd_bench.replicate.cells import Replication
-from ssd_bench.replicate.grid import Experiment
-from ssd_bench.report.exhibits import select, write
-from ssd_bench.report.exhibits.figures import FIGURES
-from ssd_bench.report.exhibits.match import ordered
+from ssd_bench.papers import reported, select
+from ssd_bench.papers.cells import Replication
+from ssd_bench.papers.figures import FIGURES
+from ssd_bench.papers.grid import Experiment
+from ssd_bench.papers.match import ordered
+from ssd_bench.report.exhibits import write
 from ssd_bench.report.page.drawn import Drawn
 from ssd_bench.report.page.layout import table
 from ssd_bench.report.page.markup import bullets, disclosure, grid, joined, paragraphs, tag

@@ -10,7 +10,8 @@ from typing import Any
 
 import pandas as pd
 
-from ssd_bench.report.exhibits import tables, verdict
+from ssd_bench.papers import verdict
+from ssd_bench.report.exhibits import tables
 from ssd_bench.report.page.markup import grid, joined, tag
 
 MARKS = {  # signs that differ in form, not by colour alone

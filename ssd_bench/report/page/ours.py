@@ -8,9 +8,9 @@ from html import escape
 import pandas as pd
 
 from ssd_bench.metrics.text import NAMES
-from ssd_bench.replicate.cells import Replication
+from ssd_bench.papers.cells import Replication
+from ssd_bench.papers.ssd_bench.figures import COMPARISON, table
 from ssd_bench.report.exhibits import predictions, write
-from ssd_bench.report.exhibits.figures_compare import COMPARISON, table
 from ssd_bench.report.page.drawn import Drawn
 from ssd_bench.report.page.exhibit import AXES
 from ssd_bench.report.page.markup import bullets, grid, joined, paragraphs, tag

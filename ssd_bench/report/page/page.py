@@ -10,9 +10,9 @@ from string import Template
 import pandas as pd
 
 from ssd_bench.metrics.text import NAMES
-from ssd_bench.paper import audit, reported
-from ssd_bench.replicate.cells import Replication
-from ssd_bench.report.exhibits import select, verdict, write
+from ssd_bench.papers import audit, reported, select, verdict
+from ssd_bench.papers.cells import Replication
+from ssd_bench.report.exhibits import write
 from ssd_bench.report.page.drawn import Drawn
 from ssd_bench.report.page.exhibit import AXES, Exhibit
 from ssd_bench.report.page.layout import legend

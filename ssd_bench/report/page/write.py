@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ssd_bench.errors import ConfigError
-from ssd_bench.paper import audit
+from ssd_bench.papers import audit
+from ssd_bench.papers.cells import Replication
 from ssd_bench.records.files import write_atomic
-from ssd_bench.replicate.cells import Replication
 from ssd_bench.report.exhibits.predictions import markdown, predictions
 from ssd_bench.report.exhibits.tables import everything
 from ssd_bench.report.exhibits.write import write_tables

@@ -1,0 +1,106 @@
+"""What the papers' own numbers imply, against what they print: every comparison, and the disagreements in words."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator
+from dataclasses import asdict
+
+import pandas as pd
+
+from ssd_bench.papers import layer_sets, repeats
+from ssd_bench.papers.arithmetic import CONSISTENT, FINDINGS, ROUNDING
+from ssd_bench.papers.conflayers import checks as conflayers
+from ssd_bench.papers.knapspec import checks as knapspec
+from ssd_bench.papers.knn_ssd import checks as knn_ssd
+from ssd_bench.papers.reported import PAPERS
+from ssd_bench.papers.swift import checks as swift
+from ssd_bench.papers.swift import prose as swift_prose
+
+MODULES = (knapspec, knn_ssd, swift, swift_prose, conflayers, layer_sets, repeats)
+COLUMNS = ("id", "paper", "exhibit", "check", "what", "stated", "implied", "difference", "source", "verdict")
+VERDICTS = (CONSISTENT, ROUNDING, *FINDINGS)
+MANY = 7  # so many findings of one check in one exhibit are told in one entry
+WIDTH = 118
+
+
+def audit() -> pd.DataFrame:
+    """Every comparison, one row each, by paper; columns as in `checks.arithmetic.Check`.
+
+    Raises:
+        ConfigError: the data of the papers does not fit its schema.
+    """
+    found = [found for module in MODULES for found in module.checks()]
+    rows = [{**asdict(one), "difference": one.difference} for one in found]
+    frame = pd.DataFrame(rows, columns=list(COLUMNS))
+    numeric = dict.fromkeys(("stated", "implied", "difference"), "float64")
+    order = frame["paper"].map(PAPERS.index)
+    return frame.astype(numeric).loc[order.sort_values(kind="stable").index].reset_index(drop=True)
+
+
+def findings(frame: pd.DataFrame) -> pd.DataFrame:
+    """The rows that are neither consistent nor explained by rounding."""
+    return frame[frame["verdict"].isin(FINDINGS)].reset_index(drop=True)
+
+
+def told(frame: pd.DataFrame) -> pd.DataFrame:
+    """The findings as a reader wants them: many of one check in one exhibit become one entry, with its largest.
+
+    Returns:
+        Columns paper, verdict, count, what, source.
+    """
+    entries = []
+    for (paper, exhibit, name, verdict), group in findings(frame).groupby(
+        ["paper", "exhibit", "check", "verdict"], sort=False
+    ):
+        if len(group) < MANY:
+            entries += [(paper, verdict, 1, row.what, row.source) for row in group.itertuples()]
+            continue
+        alike = frame[(frame["paper"] == paper) & (frame["exhibit"] == exhibit) & (frame["check"] == name)]
+        largest = group.sort_values("difference", key=lambda column: -column.abs(), kind="stable").iloc[0]
+        what = f"{exhibit}: {name} in {len(alike)} numbers, {len(group)} of them disagree; the most: {largest['what']}"
+        entries.append((paper, verdict, len(group), what, largest["source"]))
+    return pd.DataFrame(entries, columns=["paper", "verdict", "count", "what", "source"])
+
+
+def summary(frame: pd.DataFrame) -> str:
+    """One line: comparisons by verdict, findings by paper."""
+    verdicts = frame["verdict"].value_counts()
+    papers = findings(frame)["paper"].value_counts()
+    counts = ", ".join(f"{verdicts.get(name, 0)} {name}" for name in VERDICTS)
+    by_paper = ", ".join(f"{paper} {papers.get(paper, 0)}" for paper in PAPERS)
+    return f"{len(frame)} comparisons: {counts}; {papers.sum()} findings ({by_paper})"
+
+
+def text(frame: pd.DataFrame) -> str:
+    """The audit for a terminal: findings by paper, wrapped, and the summary."""
+    lines: list[str] = []
+    for paper, rows, head in _by_paper(frame):
+        lines += [f"{paper}: {head}", ""]
+        for row in rows.itertuples():
+            before = f"  {row.verdict:<14}"
+            indent = " " * len(before)
+            sentence = f"{row.what} [{row.source}]"
+            lines += textwrap.wrap(sentence, WIDTH, initial_indent=before, subsequent_indent=indent)
+        lines.append("")
+    return "\n".join([*lines, summary(frame)])
+
+
+def markdown(frame: pd.DataFrame) -> str:
+    """The audit as a page: one table of findings a paper, and the summary."""
+    parts = [f"# What the papers' own numbers imply\n\n{summary(frame)}.\n"]
+    for paper, rows, head in _by_paper(frame):
+        table = ["| verdict | numbers | what | from |", "|---|---:|---|---|"]
+        for row in rows.itertuples():
+            what, source = (str(cell).replace("|", "\\|") for cell in (row.what, row.source))
+            table.append(f"| {row.verdict} | {row.count} | {what} | {source} |")
+        parts.append(f"## {paper}\n\n{head}.\n\n" + "\n".join(table) + "\n")
+    return "\n".join(parts)
+
+
+def _by_paper(frame: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame, str]]:
+    entries = told(frame)
+    for paper in PAPERS:
+        verdicts = frame.loc[frame["paper"] == paper, "verdict"].value_counts()
+        head = ", ".join(f"{verdicts[name]} {name}" for name in VERDICTS if name in verdicts)
+        yield paper, entries[entries["paper"] == paper], f"{verdicts.sum()} comparisons, {head}"

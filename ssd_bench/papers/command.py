@@ -1,0 +1,36 @@
+"""`python -m ssd_bench audit [out=DIR]`: what the papers' own numbers imply, and where they disagree with the print.
+
+Prints the disagreements by paper; with `out` also writes them as `audit.md` and every comparison as `audit.csv`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from ssd_bench.command import options, tool
+from ssd_bench.errors import ConfigError
+from ssd_bench.papers import audit
+from ssd_bench.records.files import write_atomic
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Returns the exit code: 0, or 2 if an option or the papers' data cannot be used."""
+    return tool(_audit, __doc__, arguments)
+
+
+def _audit(arguments: Sequence[str]) -> None:
+    given = options(arguments, ("out",)).get("out")
+    out = Path(given) if given else None
+    try:
+        if out is not None:
+            out.mkdir(parents=True, exist_ok=True)
+        frame = audit.audit()
+        print(audit.text(frame))
+        if out is None:
+            return
+        for name, content in (("audit.md", audit.markdown(frame)), ("audit.csv", frame.to_csv(index=False))):
+            write_atomic(out / name, content.encode())
+            print(out / name)
+    except OSError as error:
+        raise ConfigError("out", str(out), f"a directory that can be written ({error})") from error

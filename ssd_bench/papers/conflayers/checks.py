@@ -1,0 +1,105 @@
+"""ConfLayers: averages, the two tables of the same runs, and its sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ssd_bench.papers.arithmetic import (
+    CONSISTENT,
+    CONTRADICTION,
+    UNCLEAR,
+    Check,
+    at_least,
+    average,
+    check,
+    one,
+    pick,
+    same,
+    verdict,
+    within_expected,
+)
+from ssd_bench.papers.layer_sets import MODELS, TASKS
+from ssd_bench.papers.reported import Number
+
+FORMULA = "E = M alpha / ((M - 1)(1 - r) + alpha), M = accepted tokens (SWIFT Eq. 6)"
+
+
+def checks() -> Iterator[Check]:
+    """All checks of the paper."""
+    for model in MODELS:
+        for table, methods in (("Table 1", ("DEL", "SWIFT", "ConfLayers")), ("Table 3", ("SWIFT", "ConfLayers"))):
+            for method in methods:
+                parts = [_speedup(table, model, method, task) for task in TASKS]
+                yield average(_speedup(table, model, method, "Average"), parts, "tasks")
+        for method in ("SWIFT", "ConfLayers"):
+            for task in (*TASKS, "Average"):
+                yield same(
+                    _speedup("Table 1", model, method, task), _speedup("Table 3", model, method, task), "Table 3"
+                )
+    yield from measured()
+    yield from faster()
+    yield from prose()
+
+
+def _speedup(table: str, model: str, method: str, task: str) -> Number:
+    return one("conflayers", table, model=model, method=method, task=task, metric="speedup")
+
+
+def measured() -> Iterator[Check]:
+    """Tables 2 and 3: measured speedups against E(speedup) of their accepted tokens, alpha and skip ratio."""
+    for table in ("Table 2", "Table 3"):
+        for cell in pick("conflayers", table, metric="speedup"):
+            where = {"model": cell.model, "method": cell.method, "task": cell.task}
+            found = {n.metric: n for n in pick("conflayers", table, **where)}
+            if cell.task != "Average":
+                parts = (found["n_accepted"], found["alpha"], found["skip_ratio"].value)
+                yield within_expected(cell, *parts, FORMULA)
+
+
+def faster() -> Iterator[Check]:
+    """ConfLayers is faster than SWIFT in every cell of Table 3 (§4.2.1); up to 1.4x (abstract)."""
+    cells = pick("conflayers", "Table 3", method="ConfLayers", metric="speedup")
+    for cell in cells:
+        other = _speedup("Table 3", cell.model, "SWIFT", cell.task)
+        fits = CONSISTENT if cell.value > other.value else CONTRADICTION
+        yield check(cell, "faster", f"SWIFT has {other.printed}", other.value, "§4.2.1", fits)
+    stated = one("conflayers", "abstract", metric="speedup")
+    most = max(n.value for n in cells)
+    yield check(stated, "headline", f"the largest in Table 3 is {most}", most, "Table 3", verdict(stated, most))
+
+
+def prose() -> Iterator[Check]:
+    """Windows (Figure 6), transfer (Figure 4), skip ranges (§3.2, App. A, App. C)."""
+    constant = one("conflayers", "Figure 6", model="LLaMA-2-70B", window="20")
+    adaptive = _speedup("Table 3", "LLaMA-2-70B", "ConfLayers", "GSM8K")
+    text = f"§4.3.2 says that the adaptive window, {adaptive.printed} (Table 3), beats both constant ones"
+    fits = CONSISTENT if constant.value < adaptive.value else CONTRADICTION
+    yield check(constant, "window", text, adaptive.value, "§4.3.2; Table 3", fits)
+    for model in ("LLaMA-2-13B", "LLaMA-2-70B"):
+        stated = one("conflayers", "Figure 6", model=model, window="adaptive")
+        yield at_least(stated, [_speedup("Table 3", model, "ConfLayers", "GSM8K")], "Table 3")
+    stated = one("conflayers", "Figure 4", method="ConfLayers", skip_set="CNN/DM", metric="speedup", bound="low")
+    transferred = one("conflayers", "Figure 4", method="ConfLayers", task="Alpaca", skip_set="CNN/DM")
+    yield at_least(stated, [transferred], "Figure 4")
+    best = one("conflayers", "text §3.2", bound="high", metric="skip_ratio")
+    appendix = one("conflayers", "Figure 7", bound="high", model="LLaMA-2-13B", metric="skip_ratio")
+    text = f"§3.2 refers to App. A, which ends the range at {appendix.printed}"
+    yield check(best, "best range", text, appendix.value, "App. A", verdict(best, appendix.value))
+    ratios = pick("conflayers", "Table 3", method="ConfLayers", metric="skip_ratio")
+    for bound, choose in (("low", min), ("high", max)):
+        stated = one("conflayers", "text App. C", bound=bound, metric="skip_ratio")
+        end = choose(n.value for n in ratios)
+        inside = end >= stated.value if bound == "low" else end <= stated.value
+        text = f"Table 3 ends at {end:g}"
+        yield check(stated, "skip range", text, end, "Table 3", CONSISTENT if inside else CONTRADICTION)
+    for size, models in (("smaller models", ("LLaMA-2-13B", "LLaMA-3-8B")), ("larger models", MODELS[1::2])):
+        stated = one("conflayers", "text App. C", model=size)
+        found = {
+            n.value for n in pick("conflayers", "Table 3", method="SWIFT", metric="skip_ratio") if n.model in models
+        }
+        text = f"Table 3 has {', '.join(f'{value:g}' for value in sorted(found))}"
+        fits = CONSISTENT if found == {stated.value} else CONTRADICTION
+        yield check(stated, "fixed r", text, max(found), "Table 3", fits)
+    overlap = max(pick("conflayers", "Table 2", metric="rouge2"), key=lambda n: n.value)
+    text = "the largest of Table 2; §4.2.2 calls the overlap with the target's output high, where lossless output has 1"
+    yield check(overlap, "overlap", text, 1.0, "§4.2.2", UNCLEAR)

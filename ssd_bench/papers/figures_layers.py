@@ -1,0 +1,129 @@
+"""Maps of layer sets: a row of squares for the attentions, one for the MLPs, filled where a sublayer is skipped."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import SubFigure
+from matplotlib.patches import Patch, Rectangle
+
+from ssd_bench import metrics, style
+from ssd_bench.core.layer_set import LayerSet
+from ssd_bench.records.reader import Run
+
+FEW = 20
+"""Blocks that fit a column of a paper."""
+PUBLISHED = Path(__file__).parents[2] / "methods" / "published_layer_sets.json"
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One map.
+
+    Attributes:
+        title: above it.
+        layers: the set; None where there is none, and `title` says why.
+    """
+
+    title: str
+    layers: LayerSet | None
+
+
+@cache
+def published() -> dict[str, LayerSet]:
+    """The sets that the papers' authors released: `paper/model/task` -> set."""
+    content = json.loads(PUBLISHED.read_text(encoding="utf-8"))
+    return {
+        name: LayerSet.skipping(row["n_layers"], row["skip_attn"], row["skip_mlp"]) for name, row in content.items()
+    }
+
+
+def counts(layers: LayerSet) -> str:
+    """How much a set skips: attentions + MLPs of all sublayers."""
+    return f"{len(layers.skip_attn)} + {len(layers.skip_mlp)} of {2 * layers.n_layers}"
+
+
+def width(panels: Sequence[Panel]) -> float:
+    """Inches in which the sublayers of one column of maps are about square."""
+    return style.COLUMN if max((p.layers.n_layers for p in panels if p.layers), default=0) <= FEW else style.PAGE
+
+
+def height(rows: int) -> float:
+    """Inches that this many rows of maps need, with title and caption."""
+    return 1.15 + 0.56 * rows
+
+
+def maps(body: SubFigure, columns: Sequence[Sequence[Panel]]) -> None:
+    """Columns of maps, the blocks counted from 0, with one legend above."""
+    rows = max(map(len, columns))
+    blocks = [max((p.layers.n_layers for p in column if p.layers), default=1) for column in columns]
+    grid = body.subplots(rows, len(columns), squeeze=False, width_ratios=[max(n, 0.4 * max(blocks)) for n in blocks])
+    for i, column in enumerate(columns):
+        for axes, panel in zip(grid[:, i], column):
+            _map(axes, panel, blocks[i])
+            axes.tick_params(labelleft=i == 0)
+        for axes in grid[len(column) :, i]:
+            axes.set_axis_off()
+    body.supxlabel("block (from 0)", fontsize=8)
+    handles = [
+        Patch(facecolor=colour, hatch=hatch, edgecolor="white", linewidth=0, label=f"{name} skipped")
+        for name, (colour, hatch) in (("attention", style.ATTENTION), ("MLP", style.MLP))
+    ]
+    handles.append(Patch(facecolor="white", edgecolor="#888888", linewidth=0.5, label="runs"))
+    body.legend(handles=handles, loc="outside upper left", ncols=3)
+
+
+def _map(axes: Axes, panel: Panel, blocks: int) -> None:
+    axes.set_title(panel.title, loc="left", fontsize=7, pad=2)
+    for spine in axes.spines.values():
+        spine.set_visible(False)
+    axes.tick_params(length=0, pad=1)
+    axes.set_yticks([0.5, -0.5], ["attn", "MLP"])
+    axes.set_ylim(-1, 1)
+    if panel.layers is None:
+        axes.set_xticks([])
+        return
+    n = panel.layers.n_layers
+    kinds = ((0.0, panel.layers.skip_attn, style.ATTENTION), (-1.0, panel.layers.skip_mlp, style.MLP))
+    for bottom, skipped, (colour, hatch) in kinds:
+        for block in range(n):
+            look: dict[str, Any] = {"facecolor": "white", "edgecolor": "#888888", "linewidth": 0.4}
+            if block in skipped:
+                look |= {"facecolor": colour, "hatch": hatch, "edgecolor": "white"}
+            axes.add_patch(Rectangle((block - 0.45, bottom + 0.07), 0.9, 0.86, **look))
+    axes.set_xlim(-0.6, blocks - 0.4)
+    axes.set_xticks(range(0, n, 4 if n <= 48 else 8))
+
+
+def main_set(run: Run, domain: str | None = None) -> LayerSet | None:
+    """The set that drafted most tokens, of all prompts or of those of a domain; None if no layers drafted."""
+    steps = metrics.of_arm(run.steps, "method").dropna(subset=["layer_set_id"])
+    if domain is not None:
+        own = run.prompts.loc[run.prompts["domain"] == domain, "prompt_index"]
+        steps = steps[steps["prompt_index"].isin(own)]
+    if steps.empty:
+        return None
+    drafted = steps.groupby("layer_set_id")["draft_len"].sum()
+    return run.layer_set(int(str(drafted.idxmax())))
+
+
+def sequence(run: Run) -> pd.DataFrame:
+    """The sets that a run drafted with, one row each time it took another: layer_set_id, steps, and accepted a step."""
+    steps = metrics.of_arm(run.steps, "method").sort_values(["repeat", "prompt_index", "step"])
+    steps = steps.dropna(subset=["layer_set_id"])
+    rounds = (steps["layer_set_id"] != steps["layer_set_id"].shift()).fillna(True).astype(int).cumsum()
+    grouped = steps.groupby(rounds)
+    return pd.DataFrame(
+        {
+            "layer_set_id": grouped["layer_set_id"].first().astype(int),
+            "steps": grouped.size(),
+            "accepted": grouped["accepted_len"].mean(),
+        }
+    ).reset_index(drop=True)

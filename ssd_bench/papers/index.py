@@ -1,0 +1,93 @@
+"""Which run stands behind which cell of an exhibit: one JSON file an experiment and scale, beside the records."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from ssd_bench.errors import ConfigError
+from ssd_bench.papers import outcomes
+from ssd_bench.records.files import write_atomic
+
+FOLDER = "replication"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One job of an experiment and what came of it.
+
+    Attributes:
+        labels: axis -> the paper's own name.
+        overrides: of the run, after its scale.
+        run: name of the record's folder; None: it failed, or was not run yet.
+        error: why it failed.
+    """
+
+    labels: dict[str, str]
+    overrides: list[str]
+    run: str | None = None
+    error: str | None = None
+
+
+def refresh(
+    runs_dir: Path, experiment: str, scale: str, jobs: Sequence[tuple[Mapping[str, str], Sequence[str]]]
+) -> Path:
+    """Write the index of an experiment at a scale from what came of its jobs, whoever ran them.
+
+    Args:
+        jobs: labels and overrides of every cell.
+
+    Raises:
+        ConfigError: the folder cannot be written.
+    """
+    try:
+        with _locked(runs_dir / FOLDER):
+            ends = [outcomes.read(runs_dir, overrides) for _, overrides in jobs]
+            cells = [
+                Cell(dict(labels), list(overrides), end.run, end.error)
+                for (labels, overrides), end in zip(jobs, ends, strict=True)
+            ]
+            return write(runs_dir, experiment, scale, cells)
+    except OSError as error:
+        raise ConfigError("runs_dir", str(runs_dir), f"a directory that can be written ({error})") from error
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """So that no older reading of the outcomes is written over a newer one."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with open(folder / ".lock", "wb") as lock:
+        with suppress(OSError):  # a file system without locks
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def write(runs_dir: Path, experiment: str, scale: str, cells: Sequence[Cell]) -> Path:
+    """Write the index of an experiment at a scale, replacing an older one."""
+    path = runs_dir / FOLDER / f"{experiment}.{scale}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    content = {"experiment": experiment, "scale": scale, "cells": [asdict(cell) for cell in cells]}
+    write_atomic(path, json.dumps(content, indent=1, ensure_ascii=False).encode() + b"\n")
+    return path
+
+
+def read(path: Path) -> tuple[str, str, list[Cell]]:
+    """Experiment, scale and cells of an index.
+
+    Raises:
+        ConfigError: the file is damaged.
+    """
+    try:
+        content = json.loads(path.read_bytes())
+        return content["experiment"], content["scale"], [Cell(**cell) for cell in content["cells"]]
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise ConfigError("runs_dir", str(path), f"an index of an experiment; the file is damaged ({error})") from error
+
+
+def find(runs_dir: Path) -> list[Path]:
+    """All indices under a folder of runs."""
+    return sorted(runs_dir.rglob(f"{FOLDER}/*.json"))

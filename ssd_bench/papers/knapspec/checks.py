@@ -1,0 +1,120 @@
+"""KnapSpec, Table 2: TPT against measured speedups, the limit of Eq. 4, and claims about its maxima."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from statistics import median
+
+from ssd_bench.papers.arithmetic import (
+    CONSISTENT,
+    CONTRADICTION,
+    EPSILON,
+    IMPOSSIBLE,
+    ROUNDING,
+    UNCLEAR,
+    Check,
+    check,
+    extreme,
+    one,
+    pick,
+    verdict,
+)
+from ssd_bench.papers.reported import Number
+
+METHODS = ("DEL", "SWIFT", "CLaSp", "KnapSpec")
+EQ4 = "TPT = (1 - a^(g+1)) / (1 - a) / (g t_draft + t_target) (§3.2 Eq. 4)"
+
+
+def checks() -> Iterator[Check]:
+    """All checks of the paper."""
+    for speedup in pick("knapspec", "Table 2", metric="speedup"):
+        if speedup.method == "AR":
+            yield check(speedup, "baseline", "AR is its own baseline", 1.0, "definition", verdict(speedup, 1.0))
+            continue
+        yield direction(speedup)
+        yield from limits(speedup)
+        if speedup.method == "KnapSpec":
+            yield from best(speedup)
+    yield from factor_ten()
+    yield highest_ratio()
+    yield from prose()
+
+
+def _beside(cell: Number, metric: str, method: str | None = None) -> Number:
+    return one("knapspec", "Table 2", model=cell.model, task=cell.task, method=method or cell.method, metric=metric)
+
+
+def direction(speedup: Number) -> Check:
+    """Whether TPT (tokens per unit of time) and the measured speedup are on the same side of AR."""
+    ratio = _beside(speedup, "tpt").value / _beside(speedup, "tpt", "AR").value
+    opposite = (ratio < 1 and speedup.value > 1) or (ratio > 1 and speedup.value < 1)
+    text = f"its TPT is {ratio:.3f} of AR's"
+    side = "TPT below AR" if ratio < 1 else "TPT above AR"
+    return check(speedup, side, text, ratio, EQ4, CONTRADICTION if opposite else CONSISTENT)
+
+
+def limits(speedup: Number) -> Iterator[Check]:
+    """1 / (1 - a): the tokens per round that no draft length or free draft exceeds, so neither do TPT and speedup."""
+    alpha, tpt, plain = _beside(speedup, "alpha"), _beside(speedup, "tpt"), _beside(speedup, "tpt", "AR")
+    limit, highest = 1 / (1 - alpha.value), 1 / (1 - min(alpha.value + alpha.half, 1 - EPSILON))
+    ratio, lowest = tpt.value / plain.value, (tpt.value - tpt.half) / (plain.value + plain.half)
+    text = f"{ratio:.3f} of AR's; at alpha {alpha.printed} a free draft gives at most {limit:.3f}"
+    fits = ROUNDING if ratio > limit + EPSILON else CONSISTENT
+    yield check(tpt, "limit", text, limit * plain.value, EQ4, IMPOSSIBLE if lowest > highest + EPSILON else fits)
+    text = f"at alpha {alpha.printed} a free draft gives at most {limit:.3f}"
+    fits = ROUNDING if speedup.value > limit + EPSILON else CONSISTENT
+    over = speedup.value - speedup.half > highest + EPSILON
+    yield check(speedup, "limit", text, limit, EQ4, IMPOSSIBLE if over else fits)
+
+
+def best(cell: Number) -> Iterator[Check]:
+    """KnapSpec's TPT and speedup are the highest of the cell (§5.1)."""
+    for number in (cell, _beside(cell, "tpt")):
+        others = [_beside(number, number.metric, method) for method in ("AR", *METHODS[:-1])]
+        second = max(others, key=lambda n: n.value)
+        text = f"the best other method is {second.method} with {second.printed}"
+        fits = CONSISTENT if number.value > second.value else CONTRADICTION
+        yield check(number, "highest", text, second.value, "§5.1", fits)
+
+
+def factor_ten() -> Iterator[Check]:
+    """Acceptance rates that are far from the method's others, and amid them when multiplied by ten."""
+    for method in METHODS:
+        cells = pick("knapspec", "Table 2", method=method, metric="alpha")
+        for cell in cells:
+            others = [n.value for n in cells if n is not cell]
+            tenfold = 10 * cell.value
+            if cell.value < min(others) / 2 and median(others) / 2 < tenfold <= max(others):
+                others_are = f"{min(others):.3f} to {max(others):.3f}"
+                text = f"{100 * cell.value:.2f} %; the others are {others_are}, likely {tenfold:g}"
+                yield check(cell, "factor ten", text, tenfold, "range of the method's cells", UNCLEAR)
+
+
+def highest_ratio() -> Check:
+    """KnapSpec's TPT ratio to AR beside its measured speedup, the cell in which they differ most."""
+    rows = [
+        (_beside(n, "tpt").value / _beside(n, "tpt", "AR").value, n)
+        for n in pick("knapspec", "Table 2", method="KnapSpec", metric="speedup")
+    ]
+    above = sum(ratio > number.value for ratio, number in rows)
+    quotients = [ratio / number.value for ratio, number in rows]
+    ratio, number = max(rows, key=lambda row: row[0] / row[1].value)
+    text = (
+        f"its TPT is {ratio:.2f} of AR's; over all cells of KnapSpec TPT ratio / speedup is {min(quotients):.2f} to "
+        f"{max(quotients):.2f}, above 1 in {above} of {len(rows)}"
+    )
+    return check(number, "TPT above speedup", text, ratio, EQ4, UNCLEAR)
+
+
+def prose() -> Iterator[Check]:
+    """The abstract, Figure 4 and Figure 6."""
+    speedups = pick("knapspec", "Table 2", metric="speedup")
+    yield extreme(one("knapspec", "abstract", metric="speedup"), speedups, "Table 2")
+    stated = one("knapspec", "Figure 4", metric="speedup", tau="0.5")
+    cells = [n for n in speedups if n.model == stated.model and n.method == "KnapSpec"]
+    text = "task not stated; Table 2 has " + ", ".join(f"{n.printed} ({n.task})" for n in cells)
+    cell = min(cells, key=lambda n: abs(n.value - stated.value))
+    yield check(stated, "any task", text, cell.value, "Table 2", verdict(stated, cell.value))
+    stated = one("knapspec", "Figure 6", metric="tokens_per_s")
+    text = "model and task are not named, and no other exhibit prints tokens/s"
+    yield check(stated, "no model", text, None, "Figure 6, App. B.2", UNCLEAR)

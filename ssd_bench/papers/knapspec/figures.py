@@ -1,0 +1,254 @@
+"""KnapSpec's figures: what predicts speed, what is skipped as the context grows, and the sweeps of τ and T."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from scipy import stats
+
+from ssd_bench import metrics, style
+from ssd_bench.metrics import Measured, intervals
+from ssd_bench.papers import figures_shared as common
+from ssd_bench.papers.cells import Replication
+from ssd_bench.papers.figures_shared import Cannot, Cell
+from ssd_bench.records.reader import Run
+
+BINS = 10  # of context lengths
+
+
+def figure2(replication: Replication) -> Figure | Cannot:
+    """TPT and α of each prompt against its tokens/s, with Pearson's r over all prompts and methods."""
+    drawn = common.cells(replication)
+    points = {cell["method"]: _by_prompt(cell.run) for cell in drawn}
+    panels = {
+        "tpt_predicted": "TPT of Eq. 4 (tokens/s)", "tpt_estimated": "TPT, own estimate (tokens/s)",
+        "alpha": "acceptance rate α",
+    }  # fmt: skip
+    panels = {key: text for key, text in panels.items() if any(frame[key].notna().any() for frame in points.values())}
+    figure, body = common.page(style.PAGE, 2.9)
+    axes = body.subplots(1, len(panels), squeeze=False, sharey=True)[0]
+    for panel, (key, text) in zip(axes, panels.items(), strict=True):
+        for i, (method, frame) in enumerate(points.items()):
+            own = style.mark(method, i)
+            panel.plot(
+                frame[key], frame["tokens_per_s"], linestyle="", marker=own.marker, color=own.colour, label=method,
+                markerfacecolor="none",
+            )  # fmt: skip
+        panel.set_xlabel(text)
+        panel.set_title(_correlation(pd.concat(points.values())[[key, "tokens_per_s"]].dropna()), loc="left")
+    axes[0].set_ylabel("throughput (tokens/s)")
+    common.legend(body, axes[0], len(points))
+    note = (
+        "A point is a prompt and a method; r: Pearson's, over all points of a panel, with its 95 % interval. "
+        "Eq. 4 takes the realised α and draft length and the measured latency of the sublayers. "
+        "Paper: r = 0.837 (TPT), 0.538 (α)."
+    )
+    return common.finish(figure, replication, drawn, note)
+
+
+def _by_prompt(run: Run) -> pd.DataFrame:
+    """Numbers of each prompt: tokens_per_s, alpha, tpt_predicted, tpt_estimated; NaN where one has none."""
+    rows = []
+    for index in sorted(run.prompts["prompt_index"].unique()):
+        prompts, steps = (frame[frame["prompt_index"] == index] for frame in (run.prompts, run.steps))
+        own = replace(run, prompts=prompts, steps=steps)
+        sums = metrics.token_times(metrics.of_arm(prompts, "method"))
+        steps = metrics.of_arm(steps, "method")
+        rows.append(
+            {
+                "tokens_per_s": 1000 * intervals.ratio_of_sums(sums["tokens"].to_numpy(), sums["ms"].to_numpy()),
+                "alpha": metrics.alpha_micro(steps),
+                "tpt_predicted": metrics.predicted_tpt(own),
+                "tpt_estimated": metrics.estimated_tpt(steps)[0],
+            }
+        )
+    return pd.DataFrame(rows, dtype=float)
+
+
+def _correlation(frame: pd.DataFrame) -> str:
+    x, y = (frame.iloc[:, i].to_numpy() for i in (0, 1))
+    if len(frame) < 4 or np.ptp(x) == 0 or np.ptp(y) == 0:
+        return f"r undefined, n = {len(frame)}"
+    result = stats.pearsonr(x, y)
+    low, high = result.confidence_interval()
+    r = float(result.statistic)
+    return f"r = {r:.3f} [{low:.2f}, {high:.2f}]\nR² = {r * r:.2f}, n = {len(frame)}".replace("-", "−")
+
+
+def figure3(replication: Replication) -> Figure | Cannot:
+    """Share of attentions and of MLPs that drafting skips, over the context length."""
+    drawn = common.cells(replication)
+    figure, body = common.page(style.COLUMN, 2.9)
+    axes = body.subplots()
+    frames = {cell["method"]: _skipped(cell.run) for cell in drawn}
+    frames = {method: frame for method, frame in frames.items() if len(frame)}
+    if not frames:
+        return Cannot("No step of its runs was drafted by layers.")
+    lengths = pd.concat(frames.values())["context_len"]
+    edges = np.linspace(lengths.min(), lengths.max() + 1, BINS + 1)
+    for i, (method, frame) in enumerate(frames.items()):
+        bins = np.searchsorted(edges, frame["context_len"].to_numpy(dtype=float), side="right")
+        groups = [group for _, group in frame.groupby(bins)]
+        for j, kind in enumerate(("attention", "MLP")):
+            values = [_mean(group, kind) for group in groups]
+            x = [float(group["context_len"].mean()) for group in groups]
+            common.line(axes, x, values, style.MARKS[2 * i + j], f"{method}: {kind}")
+    axes.set_xlabel("context length (tokens)")
+    axes.set_ylabel("skipped share")
+    axes.set_ylim(-0.04, 1)
+    common.legend(body, axes, 2)
+    note = f"Means over draft steps in {BINS} bins of the context. {common.INTERVALS}"
+    return common.finish(figure, replication, drawn, note)
+
+
+def _skipped(run: Run) -> pd.DataFrame:
+    """The steps that drafted by layers: prompt_index, context_len, and the skipped share of attention and of MLP."""
+    sets = run.layer_sets.set_index("layer_set_id")
+    shares = pd.DataFrame(
+        {
+            "attention": sets["skip_attn"].map(len) / sets["n_layers"],
+            "MLP": sets["skip_mlp"].map(len) / sets["n_layers"],
+        },
+        dtype=float,
+    )
+    steps = metrics.of_arm(run.steps, "method").dropna(subset=["layer_set_id"])
+    return steps[["prompt_index", "context_len", "layer_set_id"]].join(shares, on="layer_set_id")
+
+
+def _mean(frame: pd.DataFrame, column: str) -> Measured:
+    sums = frame.assign(steps=1.0).groupby("prompt_index")[[column, "steps"]].sum()
+    return intervals.ratio(sums[column].to_numpy(), sums["steps"].to_numpy())
+
+
+def figure4(replication: Replication) -> Figure | Cannot:
+    """Throughput, memory and time of the search over the pruning threshold τ."""
+    drawn = common.cells(replication)
+    taus = [cell.setting("tau") for cell in drawn]
+    reference = next((cell for cell, tau in zip(drawn, taus) if tau.startswith("none")), None)
+    if reference is None:
+        return Cannot("The run without pruning (τ = none), to which the others are compared, is missing.")
+    # on a CPU the peak is that of the process, which keeps what it once had
+    memory = not any(str(cell.run.header["model"]["device"]).startswith("cpu") for cell in drawn)
+    figure, body = common.page(style.PAGE, 2.5)
+    left, right, *rest = body.subplots(1, 2 + memory)
+    own = style.mark("KnapSpec", 0)
+    x = list(range(len(drawn)))
+    common.line(left, x, [common.measured(cell.made.summary, "method_tokens_per_s") for cell in drawn], own, "KnapSpec")
+    left.set_ylabel("throughput (tokens/s)")
+    times = [_policy(cell.run) for cell in drawn]
+    common.line(right, x, [_relative(time, _policy(reference.run)) for time in times], own, "KnapSpec")
+    right.set_ylabel("relative search time")
+    for axes in rest:
+        axes.plot(x, [_memory(cell.run) for cell in drawn], color=own.colour, marker=own.marker)
+        axes.set_ylabel("memory over AR (MiB)")
+    for axes in (left, right, *rest):
+        axes.set_xticks(x, [tau.split(" ")[0] for tau in taus])
+        axes.set_xlabel("pruning threshold τ")
+        axes.set_ylim(bottom=0)
+    note = (
+        "Search time: policy time per decoded token, that without pruning (none) being 1. "
+        f"{common.INTERVALS} Paper, at τ = 0.5: speedup 1.26, 31 % less memory. "
+    )
+    note += "Memory: peak, what it is above that of AR on the same prompt." if memory else "Memory: not told on a CPU."
+    return common.finish(figure, replication, drawn, note)
+
+
+def _memory(run: Run) -> float:
+    """MiB by which decoding at its peak takes more than AR on the same prompt, the largest of all prompts."""
+    peaks = run.prompts.pivot_table(index=["prompt_index", "repeat"], columns="arm", values="peak_bytes")
+    return float((peaks["method"] - peaks["ar"]).max()) / 2**20 if "ar" in peaks else float("nan")
+
+
+def _policy(run: Run) -> pd.DataFrame:
+    """Policy milliseconds and decoded tokens of each prompt."""
+    rows = metrics.of_arm(run.prompts, "method")
+    rows = rows.assign(tokens=(rows["new_tokens"] - 1).clip(lower=0).astype(float))
+    return rows.groupby("prompt_index")[["policy_ms", "tokens"]].sum()
+
+
+def _relative(own: pd.DataFrame, reference: pd.DataFrame) -> Measured:
+    """Time per token over the reference's, on the prompts of both."""
+    both = own.join(reference.add_suffix("_reference"), how="inner")
+    names = ("policy_ms", "tokens", "policy_ms_reference", "tokens_reference")
+    return intervals.measure(intervals.ratio_of_ratios, *(both[name].to_numpy(dtype=float) for name in names))
+
+
+def figure5(replication: Replication) -> Figure | Cannot:
+    """How often each sublayer is skipped in the sets that the search chose."""
+    found = [(cell, *_frequency(cell.run)) for cell in common.cells(replication)]
+    never = [f"The run on {cell['task']} has no search after which layers drafted." for cell, _, n in found if not n]
+    found = [one for one in found if one[2]]
+    if not found:
+        return Cannot(" ".join(never))
+    figure, body = common.page(style.PAGE, 0.9 + 1.35 * len(found))
+    panels = body.subplots(len(found), 1, squeeze=False)[:, 0]
+    for i, (axes, (cell, frequency, events)) in enumerate(zip(panels, found, strict=True)):
+        _draw_frequency(axes, frequency)
+        axes.set_title(f"({chr(97 + i)}) {cell['model']}, {cell['task']}: {events} searches", loc="left")
+    panels[-1].set_xlabel("sublayer (odd: attention, even: MLP)")
+    common.legend(body, panels[0], 2)
+    note = " ".join(["Share of search events whose chosen set skips the sublayer.", *never])
+    return common.finish(figure, replication, [cell for cell, _, _ in found], note)
+
+
+def _frequency(run: Run) -> tuple[Any, int]:
+    """Share of search events whose set skips each of the 2L sublayers, and the number of events."""
+    steps = metrics.of_arm(run.steps, "method").sort_values(["repeat", "prompt_index", "step"])
+    following = steps["layer_set_id"].bfill().shift(-1)
+    chosen = following[steps["est_alpha"].notna()].dropna().astype(int)
+    masks = np.zeros(2 * int(run.header["model"]["n_layers"]))
+    for set_id, times in chosen.value_counts().items():
+        masks[sorted(run.layer_set(int(str(set_id))).skipped)] += times
+    return masks / max(len(chosen), 1), len(chosen)
+
+
+def _draw_frequency(axes: Axes, frequency: Any) -> None:
+    index = np.arange(1, len(frequency) + 1)
+    for start, name, (colour, hatch) in ((0, "attention", style.ATTENTION), (1, "MLP", style.MLP)):
+        axes.bar(
+            index[start::2], frequency[start::2], 0.8, color=colour, hatch=hatch, edgecolor="white", linewidth=0,
+            label=name,
+        )  # fmt: skip
+    axes.set_ylim(0, 1)
+    axes.set_xlim(0.3, len(frequency) + 0.7)
+    axes.set_xticks([1, *range(8, len(frequency) + 1, 8)])
+    axes.set_ylabel("skip frequency")
+
+
+def figure6(replication: Replication) -> Figure | Cannot:
+    """Throughput and share of the time that the search takes, over the interval T."""
+    drawn = sorted(common.cells(replication), key=lambda cell: int(cell.setting("opt_interval")))
+    figure, body = common.page(style.COLUMN, 2.8)
+    left = body.subplots()
+    x = [float(cell.setting("opt_interval")) for cell in drawn]
+    rates = [common.measured(cell.made.summary, "method_tokens_per_s") for cell in drawn]
+    common.line(left, x, rates, style.MARKS[0], "throughput (left)")
+    right = left.twinx()
+    common.line(right, x, _shares(drawn), style.MARKS[1], "search (right)")
+    left.set_xscale("log", base=2)
+    left.set_xticks(x, [f"{value:.0f}" for value in x])
+    left.minorticks_off()
+    left.set_xlabel("interval between searches T (steps)")
+    left.set_ylabel("throughput (tokens/s)")
+    right.set_ylabel("share of the time (%)")
+    right.spines["right"].set_visible(True)
+    left.set_ylim(bottom=0)
+    right.set_ylim(bottom=0)
+    common.legend(body, [left, right], 2)
+    note = f"{common.INTERVALS} Paper: 40.9 % at T = 4, 7.5 % and the peak of 18.1 tokens/s at T = 64."
+    return common.finish(figure, replication, drawn, note)
+
+
+def _shares(drawn: Sequence[Cell]) -> list[Measured]:
+    """Percentage of the decode time that the method's own work takes."""
+    found = []
+    for cell in drawn:
+        rows = metrics.of_arm(cell.run.prompts, "method").groupby("prompt_index")[["policy_ms", "decode_ms"]].sum()
+        found.append(common.scaled(intervals.ratio(rows["policy_ms"].to_numpy(), rows["decode_ms"].to_numpy()), 100))
+    return found

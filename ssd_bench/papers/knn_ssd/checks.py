@@ -1,0 +1,188 @@
+"""KNN-SSD: the skip ratio that its expected speedups imply, its averages, and which of its speeds are measured."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+
+from ssd_bench.papers.arithmetic import (
+    CONTRADICTION,
+    UNCLEAR,
+    Check,
+    at_least,
+    at_most,
+    average,
+    check,
+    expectation,
+    extreme,
+    one,
+    pick,
+    recompute,
+    same,
+    short,
+    span,
+    verdict,
+)
+from ssd_bench.papers.layer_sets import shares
+from ssd_bench.papers.reported import Number, slug
+
+MODELS = ("LLaMA-2-13B", "LLaMA-2-13B-Chat", "Qwen-2.5-14B", "Qwen-2.5-14B-Instruct")
+METHODS = ("Self-SD(Fix)", "Self-SD(Mix)", "KNN-SSD")
+RATIOS = ("0.0", "0.3", "0.7", "1.0")  # mix ratios of the stream
+TASKS = ("CNN/DM", "GSM8K", "WMT16 DE-EN", "TinyStories", "Spider2")  # in equal shares in every stream
+FORMULA = "E = M alpha / ((M - 1)(1 - r) + alpha) (§5.1 Eq. 9)"
+
+
+@dataclass(frozen=True)
+class Implied:
+    """The r that makes Eq. 9 give one cell of Table 1 with M and alpha of Table 6; [low, high] over their rounding."""
+
+    model: str
+    method: str
+    mix_ratio: str
+    value: float
+    low: float
+    high: float
+
+
+@cache
+def implied_skip_ratios() -> tuple[Implied, ...]:
+    """r of every cell of Table 1, overall column included: 1 - r = alpha (M / E - 1) / (M - 1)."""
+
+    def skip(m: float, acceptance: float, speedup: float) -> float:
+        return 1 - acceptance * (m / speedup - 1) / (m - 1)
+
+    found = []
+    for model in MODELS:
+        for method in METHODS:
+            for ratio in (*RATIOS, "overall"):
+                cells = _cells(model, method, ratio)
+                value = skip(*(n.value for n in cells))
+                found.append(Implied(model, method, ratio, value, *span(skip, *cells)))
+    return tuple(found)
+
+
+def _cells(model: str, method: str, ratio: str) -> tuple[Number, Number, Number]:
+    """M and alpha of Table 6, E of Table 1."""
+    m, acceptance = (
+        one("knn-ssd", "Table 6", model=model, method=method, metric=metric, mix_ratio=ratio)
+        for metric in ("M", "alpha")
+    )
+    return m, acceptance, _expected(model, method, ratio)
+
+
+def _expected(model: str, method: str, ratio: str) -> Number:
+    return one("knn-ssd", "Table 1", model=model, method=method, metric="expected_speedup", mix_ratio=ratio)
+
+
+def common_skip_ratio(model: str, method: str) -> tuple[float, float]:
+    """Lowest and highest r that fit all four mix ratios; the first is above the second if none does."""
+    rows = [n for n in implied_skip_ratios() if (n.model, n.method) == (model, method) and n.mix_ratio != "overall"]
+    return max(n.low for n in rows), min(n.high for n in rows)
+
+
+def checks() -> Iterator[Check]:
+    """All checks of the paper."""
+    for model in MODELS:
+        yield from one_skip_ratio(model)
+        yield published(model)
+        for method in ("Vanilla", *METHODS):
+            yield from averages(model, method)
+            if "LLaMA" in model and method != "Vanilla":
+                yield measured(model, method)
+    yield from prose()
+
+
+def one_skip_ratio(model: str) -> Iterator[Check]:
+    """Whether one r explains the rows of a model (the paper prints no r: what it does not explain is unclear)."""
+    fits = {method: common_skip_ratio(model, method) for method in METHODS}
+    low, high = max(low for low, _ in fits.values()), min(high for _, high in fits.values())
+    each = ", ".join(
+        f"{method} {(a + b) / 2:.3f}" + ("" if a <= b else f" (mix ratios disagree by {a - b:.4f})")
+        for method, (a, b) in fits.items()
+    )
+    text = f"Tables 1 and 6, {model}: no single r gives all rows (they disagree by {low - high:.3f}); {each}"
+    where = (f"knn-ssd/table1/{slug(model)}#one r", "knn-ssd", "Table 1", "one r")
+    if low > high:
+        yield Check(*where, text, high, low, FORMULA, UNCLEAR)
+
+
+def published(model: str) -> Check:
+    """The overall E of KNN-SSD with the mean r of the published sets of the five tasks, in equal shares."""
+    m, acceptance, stated = _cells(model, "KNN-SSD", "overall")
+    ratios = [shares("knn_ssd", model, task) for task in TASKS]
+    mean = sum(ratios) / len(ratios)
+    formula = expectation(mean)
+    low, high = common_skip_ratio(model, "KNN-SSD")
+    text = (
+        f"E is {formula(m.value, acceptance.value):.3f} with the published sets, which skip {min(ratios):.3f} to "
+        f"{max(ratios):.3f} (mean {mean:.3f}) of the sublayers; Table 1 needs about {(low + high) / 2:.3f}"
+    )
+    implied = formula(m.value, acceptance.value)
+    result = verdict(stated, implied, *span(formula, m, acceptance))
+    return check(stated, "published sets", text, implied, f"{FORMULA}; skip sets of the repository", result)
+
+
+def averages(model: str, method: str) -> Iterator[Check]:
+    """The overall columns of Tables 1 and 6, and Table 1's E against its tokens/s."""
+    overall = _expected(model, method, "overall")
+    yield average(overall, [_expected(model, method, ratio) for ratio in RATIOS], "mix ratios")
+    where = {"model": model, "method": method}
+    for metric in ("M", "alpha"):
+        cells = {n.settings["mix_ratio"]: n for n in pick("knn-ssd", "Table 6", metric=metric, **where)}
+        if cells:
+            yield average(cells["overall"], [cells[ratio] for ratio in RATIOS], "mix ratios")
+        for stated in pick("knn-ssd", "Table 2", metric=metric, **where):
+            if cells:
+                yield same(stated, cells["overall"], "printed twice")
+    rates = [one("knn-ssd", "Table 1", metric="tokens_per_s", model=model, method=name) for name in (method, "Vanilla")]
+    how = f"{rates[0].printed} / {rates[1].printed} tokens/s"
+    yield recompute(overall, "tokens/s", how, "ratio of tokens/s", lambda fast, plain: fast / plain, *rates)
+
+
+def measured(model: str, method: str) -> Check:
+    """Table 1's tokens/s against the speedup that Table 2 measured on the same stream."""
+    rate = one("knn-ssd", "Table 1", metric="tokens_per_s", model=model, method=method)
+    plain = one("knn-ssd", "Table 1", metric="tokens_per_s", model=model, method="Vanilla")
+    actual = one("knn-ssd", "Table 2", metric="speedup", model=model, method=method)
+    implied = actual.value * plain.value
+    low = (actual.value - actual.half) * (plain.value - plain.half)
+    high = (actual.value + actual.half) * (plain.value + plain.half)
+    text = (
+        f"it is {rate.value / plain.value:.2f} times Vanilla's, the expected speedup; with the actual speedup of "
+        f"{actual.printed} (Table 2) it would be {short(implied)}"
+    )
+    return check(rate, "measured speed", text, implied, "Table 2", verdict(rate, implied, low, high))
+
+
+def prose() -> Iterator[Check]:
+    """Sentences and captions against the tables."""
+    overall = [n for model in MODELS for n in [_expected(model, "KNN-SSD", "overall")]]
+    actual = pick("knn-ssd", "Table 2", method="KNN-SSD", metric="speedup")
+    for bound in ("low", "high"):
+        yield extreme(one("knn-ssd", "text §5.2", metric="expected_speedup", bound=bound), overall, "Table 1, overall")
+        stated = one("knn-ssd", "abstract", metric="speedup", bound=bound)
+        cell = (min if bound == "low" else max)(actual, key=lambda n: n.value)
+        text = (
+            f"the actual speedups (Table 2, none for Qwen) end at {cell.printed}; it is the range of the expected ones"
+        )
+        yield check(stated, "headline", text, cell.value, "Table 2", _headline(stated, cell))
+    for series in ("LLaMA-2", "Qwen-2.5"):
+        cells = pick("knn-ssd", "Table 6", method="KNN-SSD", metric="alpha")
+        stated = one("knn-ssd", "text §1", metric="alpha", model=f"{series} series")
+        yield at_least(stated, [n for n in cells if n.model.startswith(series)], f"Table 6, {series}")
+    cells = pick("knn-ssd", "Table 4", method="KNN-SSD", metric="speedup")
+    low, high = (one("knn-ssd", "text §5.3", metric="speedup", bound=bound) for bound in ("low", "high"))
+    yield at_least(low, cells, "Table 4")
+    most = max(cells, key=lambda n: n.value)
+    yield at_most(high, most.value, f"the largest in Table 4 is {most.printed}", "Table 4")
+    about = one("knn-ssd", "Figure 7", metric="speedup")
+    table = one("knn-ssd", "Table 3", method="KNN-SSD", metric="speedup")
+    text = f"(around, in the caption); Table 3 prints {table.printed}"
+    yield check(about, "caption", text, table.value, "Table 3", UNCLEAR)
+
+
+def _headline(stated: Number, cell: Number) -> str:
+    found = verdict(stated, cell.value)
+    return UNCLEAR if found == CONTRADICTION else found

@@ -1,0 +1,151 @@
+"""KNN-SSD's figures: streams task by task, last hidden vectors, layer sets beside the released ones."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import numpy as np
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+
+from ssd_bench import style
+from ssd_bench.papers import figures_layers as layers
+from ssd_bench.papers import figures_shared as common
+from ssd_bench.papers import figures_streams as streams
+from ssd_bench.papers.cells import Replication
+from ssd_bench.papers.figures_shared import Cannot
+
+VECTORS = "vectors.npz"
+"""Beside a record: `vectors` [n, d] and `labels` [n] of its prompts, and where there are `anchors` [k, d] and
+`anchor_labels` [k]."""
+PUBLISHED_TASKS = {
+    "cnn_dm": "cnndm", "gsm8k": "gsm8k", "tinystories": "tinystories", "wmt16": "wmt16-de-en", "spider2": "spider2",
+}  # fmt: skip
+
+Array = NDArray[np.floating[Any]]
+
+
+@dataclass(frozen=True)
+class Vectors:
+    """Features of prompts.
+
+    Attributes:
+        vectors: [n, d].
+        labels: domain of each.
+        anchors: [k, d], k may be 0.
+        anchor_labels: domain of each anchor.
+    """
+
+    vectors: Array
+    labels: list[str]
+    anchors: Array
+    anchor_labels: list[str]
+
+
+def load(path: Path) -> Vectors:
+    """Read `VECTORS` of a run, or the folder of a model in the authors' release, which holds anchors alone."""
+    if path.is_dir():
+        vectors = np.load(path / "all_tasks_last_hidden_vector.npy")
+        labels = [str(label) for label in np.load(path / "all_tasks_label.npy")]
+        return Vectors(vectors, labels, vectors[:0], [])
+    with np.load(path) as file:
+        vectors, labels = file["vectors"], [str(label) for label in file["labels"]]
+        anchors = file["anchors"] if "anchors" in file else vectors[:0]
+        owners = [str(label) for label in file["anchor_labels"]] if "anchors" in file else []
+    return Vectors(vectors, labels, anchors, owners)
+
+
+def nearest_accuracy(vectors: Array, labels: list[str]) -> float:
+    """Share of vectors whose nearest other one, by cosine, has the same label."""
+    unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    similarity = unit @ unit.T
+    np.fill_diagonal(similarity, -np.inf)
+    names = np.asarray(labels)
+    return float((names[similarity.argmax(axis=1)] == names).mean())
+
+
+def embedding(vectors: Array) -> Array:
+    """Two dimensions by t-SNE on cosine distances, with a fixed seed."""
+    from sklearn.manifold import TSNE
+
+    perplexity = min(30.0, (len(vectors) - 1) / 3)
+    tsne = TSNE(2, perplexity=perplexity, metric="cosine", init="random", random_state=0, method="exact")
+    return np.asarray(tsne.fit_transform(vectors.astype(np.float64)))
+
+
+def scatter(found: Vectors) -> tuple[Figure, str]:
+    """The vectors in the plane by t-SNE, a mark for each domain; and a caption."""
+    points = embedding(np.concatenate([found.vectors, found.anchors]))
+    figure, body = common.page(style.COLUMN, 3.3)
+    axes = body.subplots()
+    labels = np.asarray(found.labels)
+    for i, label in enumerate(common.unique(found.labels)):
+        own, of = style.MARKS[i % len(style.MARKS)], labels == label
+        axes.plot(*points[: len(labels)][of].T, linestyle="", marker=own.marker, color=own.colour, markersize=3.5,
+                  label=common.domain(label))  # fmt: skip
+    if len(found.anchors):
+        axes.plot(*points[len(labels) :].T, linestyle="", marker="o", markersize=7, color="none", zorder=1,
+                  markeredgecolor="black", markeredgewidth=0.6, label="anchor")  # fmt: skip
+    axes.set_xlabel("t-SNE, first dimension (no unit)")
+    axes.set_ylabel("t-SNE, second dimension (no unit)")
+    axes.set_xticks([])
+    axes.set_yticks([])
+    common.legend(body, axes, 3)
+    accuracy = nearest_accuracy(found.vectors, found.labels)
+    caption = (
+        f"{len(labels)} vectors of {found.vectors.shape[1]} dimensions. The nearest other one by cosine is of the same "
+        f"domain for {accuracy:.1%} of them (leave-one-out 1-NN)."
+    )
+    return figure, caption
+
+
+def released(folder: Path, model: str) -> Figure:
+    """Figure 5 from the anchors that the authors released for a model: the folder of its two .npy files."""
+    with matplotlib.rc_context(style.STYLE):
+        figure, caption = scatter(load(folder))
+        style.describe(figure, f"KNN-SSD Figure 5 – the authors' anchors of {model}", caption)
+    return figure
+
+
+def vectors(replication: Replication) -> Figure | Cannot:
+    """Figures 5 and 6: last hidden vectors of the prompts that anchors are made of."""
+    cell = next((cell for cell in common.cells(replication) if (cell.run.path / VECTORS).is_file()), None)
+    if cell is None:
+        return Cannot("Its run did not store the vectors of its calibration prompts.")
+    figure, caption = scatter(load(cell.run.path / VECTORS))
+    return common.finish(figure, replication, [cell], caption)
+
+
+def figure1(replication: Replication) -> Figure | Cannot:
+    """Speedup along a stream, task by task."""
+    return streams.along(replication, ("speedup",), "KNN-SSD")
+
+
+def figure4(replication: Replication) -> Figure | Cannot:
+    """M and α along a stream, task by task."""
+    return streams.along(replication, ("M", "alpha"), "KNN-SSD")
+
+
+def layer_sets(replication: Replication) -> Figure | Cannot:
+    """Figures 9 and 10: the sets of the run's domains beside those that the authors released for the paper's model."""
+    cell = common.cells(replication)[0]
+    domains = common.unique(str(name) for name in common.stream(cell.run)["domain"])
+    paper_model = replication.results[0].labels["model"]
+    ours, theirs = [], []
+    for name in domains:
+        found = layers.main_set(cell.run, name)
+        text = "nothing drafted" if found is None else layers.counts(found)
+        ours.append(layers.Panel(f"{common.domain(name)}: {text}", found))
+        key = f"knn_ssd/{paper_model.lower()}/{PUBLISHED_TASKS.get(name, name)}"
+        known = layers.published().get(key)
+        text = "none released" if known is None else layers.counts(known)
+        theirs.append(layers.Panel(f"{common.domain(name)}: {text}", known))
+    figure, body = common.page(style.PAGE, layers.height(len(domains)) + 0.25)
+    ours[0] = layers.Panel(f"This run, {cell['model']}\n{ours[0].title}", ours[0].layers)
+    theirs[0] = layers.Panel(f"Released, {paper_model}\n{theirs[0].title}", theirs[0].layers)
+    layers.maps(body, [ours, theirs])
+    note = "Left: of each domain the set that drafted most of its tokens."
+    return common.finish(figure, replication, [cell], note)

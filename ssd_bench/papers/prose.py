@@ -1,0 +1,99 @@
+"""Numbers of prose, abstracts and summaries: which numbers of the paper's own tables and figures they are about."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+from ssd_bench.papers.reported import Number, numbers
+from ssd_bench.papers.select import AVERAGES
+
+UNSAID = "a claim of the text; it does not say of which runs"
+SETTING = "a setting, not a result"
+# what a passage is about where the number's note does not say so; the first that has such a number
+ABOUT: Mapping[tuple[str, str], Sequence[str]] = {
+    ("knapspec", "abstract"): ("Table 2",),
+    ("knapspec", "text §5.1"): ("Table 2",),
+    ("knn-ssd", "abstract"): ("Table 2",),  # speedups that were measured; Table 1 has expected ones
+    ("knn-ssd", "text §1"): ("Table 2", "Table 6"),
+    ("knn-ssd", "text §6"): ("Table 2", "Table 4"),
+    ("conflayers", "abstract"): ("Table 3",),
+    ("conflayers", "text §3.2"): ("Table 3",),
+    ("conflayers", "text App. C"): ("Table 3",),
+    ("swift", "text §1"): ("Figure 2", "Table 4"),
+    ("swift", "text §3.1"): ("Table 11",),
+    ("swift", "text §5.2"): ("Table 2", "Table 4"),
+    ("swift", "text §5.3"): ("Table 11",),
+    ("swift", "text §C.2"): ("Table 5",),
+    ("swift", "text §C.3"): ("Table 7",),
+    ("swift", "text §D.3"): ("Table 11", "Table 10"),
+    ("swift", "text §D.4"): ("Table 12",),
+    ("swift-v1", "text §1"): ("Figure 2", "Table 4"),
+    ("swift-v1", "text §5.2"): ("Table 2", "Table 4"),
+    ("swift-v1", "text §C.2"): ("Table 6",),
+    ("swift", "text §D.5"): ("Table 2",),
+    **{
+        (paper, exhibit): ("Table 2",)
+        for paper in ("swift", "swift-v1")
+        for exhibit in ("Table 1", "abstract", "text §6")
+    },
+}
+SERIES = {"LLaMA-70B series": ("LLaMA-2-70B", "LLaMA-2-70B-Chat", "LLaMA-3-70B", "LLaMA-3-70B-Instruct")}
+# settings that say which of several runs a number is of, where a table has more than one
+NARROWING = ("aggregate", "vs", "component", "when", "aspect")
+
+
+def twins(number: Number) -> tuple[list[Number], str]:
+    """The numbers of a table or figure that a number of the prose repeats or bounds.
+
+    Returns:
+        The numbers, of which a bound is the smallest or largest, and "", or none and why.
+    """
+    if number.metric == "skip_ratio" and not number.bound and not number.note.startswith("repeats"):
+        return [], SETTING
+    if number.settings.keys() & set(NARROWING) and not number.metric.startswith("optimization"):
+        return [], UNSAID
+    for exhibit in (*_named(number), *ABOUT.get((number.paper, number.exhibit), ())):
+        found = [other for other in numbers() if other.paper == number.paper and other.exhibit == exhibit]
+        found = [other for other in found if other.metric == number.metric and other.method == number.method]
+        found = _narrowed(number, [other for other in found if _model(number, other) and _task(number, other)])
+        if found:
+            return found, ""
+    return [], UNSAID
+
+
+def sources(paper: str, exhibit: str) -> list[str]:
+    """The tables and figures that the numbers of a passage may be about."""
+    own = [number for number in numbers() if (number.paper, number.exhibit) == (paper, exhibit)]
+    named = [table for number in own for table in _named(number)]
+    return list(dict.fromkeys([*named, *ABOUT.get((paper, exhibit), ())]))
+
+
+def _named(number: Number) -> list[str]:
+    """The tables that the note names as the number's own: "repeats Table 12", "prose on Table 4"."""
+    return re.findall(r"(?:repeats|prose on|refers to|are) (Table \d+)", number.note)
+
+
+def _narrowed(number: Number, found: Sequence[Number]) -> list[Number]:
+    """A bound is about all rows but averages, or about averages only; another number about the one that it equals."""
+    if number.bound:
+        whole = "Overall" in number.note
+        return [other for other in found if not other.bound and _is_average(other) == whole]
+    same = [other for other in found if abs(other.value - number.value) <= other.half + number.half]
+    return same[:1] if same else list(found if len(found) == 1 else ())
+
+
+def _is_average(number: Number) -> bool:
+    return number.task in AVERAGES or number.settings.get("mix_ratio") == "overall"
+
+
+def _model(number: Number, other: Number) -> bool:
+    if number.model in SERIES:
+        return other.model in SERIES[number.model]
+    if number.model.endswith(" series"):
+        return other.model.startswith(number.model.removesuffix(" series"))
+    return number.model in ("", other.model)
+
+
+def _task(number: Number, other: Number) -> bool:
+    return "" in (number.task, other.task) or other.task in number.task.split(", ") or number.task == "out-of-domain"

@@ -1,0 +1,134 @@
+"""Scales (`conf/scale`): every model replaced by one, numbers of prompts, tokens and search steps capped."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+from omegaconf import DictConfig, OmegaConf
+
+from ssd_bench.command import CONF
+from ssd_bench.compose import built
+from ssd_bench.errors import ConfigError
+from ssd_bench.papers import grid
+from ssd_bench.papers.grid import Job, key_of, merged
+
+FOLDER = CONF / "scale"
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How the papers' jobs are made smaller; all else is kept.
+
+    Attributes:
+        name: in `conf/scale`.
+        model: what every model becomes; None: it stays.
+        overrides: of every job, before its own.
+        replace: override -> what takes its place.
+        limit: most prompts of a job, None for no cap; of a stream most prompts of each part are `items`.
+        new_tokens: most new tokens; a smaller limit of the task stays.
+        caps: option -> its largest value, where a job's method or task has the option.
+        notes: experiment -> a sentence on what this scale takes from it, for the report.
+    """
+
+    name: str
+    model: str | None = None
+    overrides: tuple[str, ...] = ()
+    replace: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    limit: int | None = None
+    items: int | None = None
+    new_tokens: int | None = None
+    caps: Mapping[str, float] = field(default_factory=dict)
+    notes: Mapping[str, str] = field(default_factory=dict)
+
+    def mapped(self, job: Job) -> tuple[str, ...]:
+        """The job's overrides with model and replacements; the caps need the composed config (`capped`)."""
+        replaced = [new for o in self.remodelled(job) for new in self.replace.get(o, [o])]
+        return merged([*self.overrides, *replaced])
+
+    def remodelled(self, job: Job) -> list[str]:
+        """The job's overrides with the scale's model."""
+        if not self.model:
+            return list(job.overrides)
+        own = [f"model={self.model}" if key_of(o) == "model" else o for o in job.overrides]
+        return [o for o in own if not key_of(o).startswith("model.")]  # options of a model that is not there any more
+
+    def capped(self, overrides: Sequence[str], cfg: DictConfig) -> tuple[str, ...]:
+        """The overrides with what the caps add to them.
+
+        Args:
+            cfg: the config that `overrides` compose.
+        """
+        caps = dict(self.caps) | ({"task.items": self.items} if self.items else {})
+        more = []
+        for option, most in caps.items():
+            value = OmegaConf.select(cfg, option)
+            if value is not None and value > most:
+                more.append(f"{option}={most:g}")
+        is_stream = OmegaConf.select(cfg, "task.parts") is not None
+        if self.limit and not is_stream and (cfg.limit is None or cfg.limit > self.limit):
+            more.append(f"limit={self.limit}")
+        if self.new_tokens:
+            asked = cfg.decode.max_new_tokens or built(cfg, "task").max_new_tokens
+            if asked > self.new_tokens:
+                more.append(f"decode.max_new_tokens={self.new_tokens}")
+        return merged([*overrides, *more])
+
+
+@cache
+def load(name: str) -> Scale:
+    """Read a scale.
+
+    Raises:
+        ConfigError: there is none of that name, or it has a key that no scale has.
+    """
+    path = FOLDER / f"{name}.yaml"
+    if not path.is_file():
+        raise ConfigError("scale", name, f"one of {', '.join(sorted(p.stem for p in FOLDER.glob('*.yaml')))}")
+    content: dict[str, Any] = OmegaConf.to_container(OmegaConf.load(path))  # type: ignore[assignment]
+    try:
+        return Scale(name, **content | {"overrides": tuple(content.get("overrides") or ())})
+    except TypeError as error:
+        raise ConfigError(f"scale {name}", sorted(content), str(error)) from error
+
+
+@cache
+def checked(name: str) -> Scale:
+    """Read a scale of which every key matches something, in any experiment.
+
+    Raises:
+        ConfigError: as `load`, or a key matches nothing: most likely it is misspelt, or what it was for is gone.
+    """
+    scale = load(name)
+    jobs = [job for experiment in grid.names() for job in grid.load(experiment).jobs]
+    there = {override for job in jobs for override in scale.remodelled(job)}
+    for key, known, allowed in (
+        ("replace", there, "overrides that a job of an experiment has"),
+        ("notes", set(grid.names()), "names of experiments"),
+        ("caps", {option for option in scale.caps if _is_option(option)}, "options of a config in conf/"),
+    ):
+        unmatched = sorted(set(getattr(scale, key)) - known)
+        if unmatched:
+            raise ConfigError(f"scale {name} {key}", ", ".join(unmatched), allowed)
+    return scale
+
+
+def _is_option(option: str) -> bool:
+    """Whether any choice of the option's group has it, or the config itself."""
+    group, _, path = option.partition(".")
+    files = (CONF / group).glob("*.yaml") if path else [CONF / "config.yaml"]
+    return any(_has(file, (path or group).split(".")) for file in files)
+
+
+def _has(file: Path, keys: Sequence[str]) -> bool:
+    """Whether a YAML file holds a key within a key, whatever its value."""
+    content: Any = yaml.load(file.read_text(encoding="utf-8"), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    for key in keys:
+        if not isinstance(content, Mapping) or key not in content:
+            return False
+        content = content[key]
+    return True

@@ -1,0 +1,130 @@
+"""Which runs of an exhibit a reported number is about, by the names that the paper gives them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from fnmatch import fnmatchcase
+from functools import cache
+from typing import Any, Protocol, TypeVar
+
+from omegaconf import OmegaConf
+
+from ssd_bench.command import CONF
+from ssd_bench.papers import grid
+from ssd_bench.papers.reported import SETTING_KEYS, Number
+from ssd_bench.papers.values import BASELINES
+
+AVERAGES = ("Overall", "Average")
+ALL_TASKS = ("", *AVERAGES, "other tasks", "two tasks (names lost)")
+ALL_MODELS = ("", "Yi-34B and DeepSeek-Coder-33B families")
+PARTS_ONLY = {"WMT16 DE-EN": "wmt16", "Spider2": "spider2"}  # tasks that only streams have
+
+
+class Labelled(Protocol):
+    """A job or a result."""
+
+    @property
+    def labels(self) -> Mapping[str, str]:
+        """Axis -> the paper's own name."""
+
+    @property
+    def overrides(self) -> tuple[str, ...]:
+        """Of the command line."""
+
+
+T = TypeVar("T", bound=Labelled)
+
+
+@cache
+def experiments() -> Mapping[tuple[str, str], tuple[grid.Experiment, ...]]:
+    """All experiments by (paper, exhibit), which may have more than one; one may serve two versions of a paper."""
+    found: dict[tuple[str, str], tuple[grid.Experiment, ...]] = {}
+    for experiment in map(grid.load, grid.names()):
+        for exhibit in ((experiment.paper, experiment.exhibit), *experiment.also):
+            found[exhibit] = (*found.get(exhibit, ()), experiment)
+    return found
+
+
+def not_run(number: Number, among: Iterable[grid.Experiment]) -> str | None:
+    """Why an experiment has no job for the number; ids may be those of the version of the paper that it names first."""
+    for experiment in among:
+        name = number.id.replace(f"{number.paper}/", f"{experiment.paper}/", 1)
+        for entry in experiment.not_run:
+            if any(fnmatchcase(name, glob) for glob in entry.get("numbers", ())):
+                return str(entry["why"])
+    return None
+
+
+def choice(overrides: Sequence[str], group: str) -> str:
+    """What is chosen of a config group."""
+    return next((o.partition("=")[2] for o in overrides if o.startswith(f"{group}=")), "")
+
+
+@cache
+def parts_of(task: str) -> tuple[str, ...]:
+    """The parts of a stream, which are the domains of its prompts; none for another task."""
+    path = CONF / "task" / f"{task}.yaml"
+    content: Any = OmegaConf.load(path) if path.is_file() else {}
+    defaults = content.get("defaults", [])
+    return tuple(entry.partition("@parts.")[2] for entry in defaults if "@parts." in str(entry))
+
+
+@cache
+def task_choices() -> Mapping[str, str]:
+    """The papers' names of tasks -> choices of `task=`."""
+    jobs = [job for found in experiments().values() for experiment in found for job in experiment.jobs]
+    return PARTS_ONLY | {job.labels["task"]: choice(job.overrides, "task") for job in jobs}
+
+
+def about(number: Number, among: Iterable[T]) -> list[T]:
+    """The jobs or results that a number of their exhibit is about; of plain decoding, all with its AR arm."""
+    found = [one for one in among if number.model in ALL_MODELS or one.labels["model"] == number.model]
+    anyone = ("", *BASELINES)
+    found = [one for one in found if number.method in anyone or one.labels["method"] == number.method]
+    return _with_setting([one for one in found if _on_task(one, number.task)], number)
+
+
+def _on_task(one: Labelled, name: str) -> bool:
+    """Whether it gives numbers of a task, or of one of several, perhaps as a part of its stream."""
+    if name in (*ALL_TASKS, one.labels["task"]):
+        return True
+    parts = parts_of(choice(one.overrides, "task"))
+    listed = name.split(", ")
+    return one.labels["task"] in listed or task_choices().get(listed[0], "") in parts
+
+
+def _with_setting(found: Sequence[T], number: Number) -> list[T]:
+    """Those of the number's own setting, as much of it as they have, else those that it sums up."""
+    wanted = telling(number)
+    own = [(set(filter(None, one.labels["setting"].split(";"))), one) for one in found]
+    most = max((len(setting) for setting, _ in own if setting <= wanted), default=None)
+    if most is not None:
+        return [one for setting, one in own if setting <= wanted and len(setting) == most]
+    return [one for setting, one in own if wanted <= setting]
+
+
+def telling(number: Number) -> set[str]:
+    """The number's setting as experiments write theirs; an average over settings has none."""
+    return {
+        f"pass@{text}" if key == "pass@k" else f"{key}={text}"
+        for key, text in number.settings.items()
+        if key in SETTING_KEYS and text != "overall"
+    }
+
+
+def domains(number: Number, one: Labelled) -> list[str | None]:
+    """The parts of its stream that a number is about; [None]: the run as a whole."""
+    parts = parts_of(choice(one.overrides, "task"))
+    listed = number.task.split(", ")
+    if not parts or number.task in ("", *AVERAGES) or one.labels["task"] in listed:
+        return [None]
+    first = first_domain(one)
+    if number.task == "other tasks":
+        return [part for part in parts if part != first]
+    return [part for part in parts if part in {task_choices().get(name) for name in listed}]
+
+
+def first_domain(one: Labelled) -> str:
+    """The part that a stream begins with, on which methods that search once do so."""
+    stated = next((o.partition("=")[2] for o in one.overrides if o.lstrip("+").startswith("task.first=")), "")
+    return stated or next(iter(parts_of(choice(one.overrides, "task"))), "")

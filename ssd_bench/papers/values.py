@@ -1,0 +1,238 @@
+"""What one record says about each metric of the papers (`ssd_bench.papers.reported.METRICS`), in the papers' units."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from ssd_bench import metrics
+from ssd_bench.papers.cells import Made
+from ssd_bench.papers.reported import Number, statistics
+from ssd_bench.records.reader import Run
+
+BASELINES = ("AR", "Vanilla")
+"""Plain decoding: the other arm of every run."""
+
+NOT_MEASURED = {
+    "cited_speedup": "quoted from other papers",
+    "gpu_count": "what training another method takes; nothing is trained here",
+    "training_days": "what training another method takes; nothing is trained here",
+    "training_samples": "what training another method takes; nothing is trained here",
+    "training_steps": "what training another method takes; nothing is trained here",
+    "layer_index": "read off a figure of one model's layers; our figure shows the same",
+    "n_layers": "a property of the model",
+    "iterations": "a setting of the search; of SWIFT's steps a record does not tell random from Bayesian ones",
+    "alpha_improvement_pct": "a difference that the text derives from other numbers",
+    "speedup_improvement_pct": "a difference that the text derives from other numbers",
+    "optimization_latency_ratio": "a ratio that the text derives from other numbers",
+    "output_token_share_pct": "a share that the text derives from other numbers",
+}
+"""Metrics that no run gives, and why."""
+
+SUMMARY = {  # names in `metrics.summarise`, where the paper has no statistic of its own (`reported.statistics`)
+    "M": "M",
+    "n_accepted": "M",  # counted like M, the bonus token included
+    "alpha": "alpha",
+    "tokens_per_s": "method_tokens_per_s_e2e",
+    "tpt": "tpt_predicted",  # Eq. 4 from the latency profile; the method's own estimate stands beside it
+    "expected_speedup": "expected_speedup",
+    "rouge2": "output_rouge2",  # of the outputs against AR's
+}
+OVER_AR = "over AR in this engine, where the paper divides by Hugging Face generate (baseline=hf)"
+BASELINE = {"tokens_per_s": "ar_tokens_per_s_e2e", "tpt": "tpt_predicted_ar"}
+BY_DEFINITION = ("M", "n_accepted", "speedup", "expected_speedup")  # 1 for plain decoding
+CLAIMS = {  # the setting of a number -> why a whole run has no such number
+    "search_round": "of one round of a search; a record keeps what each round chose, not its accepted tokens",
+    "phase": "of a part of a curve; our figure shows the curve",
+}
+
+
+@dataclass(frozen=True)
+class Value:
+    """Our number with its 95 % interval, if it has one.
+
+    Attributes:
+        estimate: the method's own, for TPT.
+        remark: in what it is not the paper's statistic; "" where it is.
+    """
+
+    value: float
+    low: float | None = None
+    high: float | None = None
+    estimate: float | None = None
+    remark: str = ""
+
+
+def has_hf(made: Made) -> bool:
+    """Whether a run has Hugging Face `generate` as an arm."""
+    return "speedup_hf" in made.summary
+
+
+def value(number: Number, made: Made, domain: str | None = None, with_hf: bool = False) -> Value | str:
+    """Our value for a reported number from one record, or why it has none.
+
+    Args:
+        domain: of a stream, the part that the number is about; None: the whole run.
+        with_hf: divide by Hugging Face's arm what the paper divides by it; its run must have that.
+    """
+    baseline = number.method in BASELINES
+    if domain is not None:
+        rows: list[Mapping[str, Any]] = [row for row in made.domains if row["domain"] == domain]
+        source: Mapping[str, Any] = rows[0] if rows else {}
+        if not rows:
+            return f"the run has no prompts of {domain}"
+    else:
+        source = made.summary
+    if baseline and number.metric in BY_DEFINITION:
+        return Value(1.0) if source["ar_tokens_per_s"] is not None else "the run has no baseline"
+    if domain is None and number.metric in SPECIAL:
+        return SPECIAL[number.metric](number, made)
+    name, remark = _statistic(number, with_hf)
+    name = BASELINE.get(number.metric) if baseline else name
+    if name is None or name not in source:
+        where = "" if domain is None else ", or not by task"
+        return f"{number.metric} is not in the record{where}"
+    if source[name] is None:
+        return "the run has no baseline" if baseline else _undefined(number.metric, source)
+    estimate = None if baseline or number.metric != "tpt" else source["tpt_estimated"]
+    return Value(source[name], source.get(f"{name}_lo"), source.get(f"{name}_hi"), estimate, remark)
+
+
+def _statistic(number: Number, with_hf: bool) -> tuple[str | None, str]:
+    """The name in `metrics.summarise` of what the paper counts, and in what it is not the same."""
+    own = statistics().get((number.paper, number.metric))
+    if own is None:
+        return SUMMARY.get(number.metric), ""
+    if own.baseline != "hf":
+        return own.statistic, ""
+    return (own.statistic.replace("speedup", "speedup_hf"), "") if with_hf else (own.statistic, OVER_AR)
+
+
+def _undefined(metric: str, source: Mapping[str, Any]) -> str:
+    """Why a number that the record should have is undefined."""
+    if metric in ("speedup", "rouge2"):
+        return "the run has no baseline"
+    if metric == "tpt":
+        return "the run has no latency profile"
+    if metric == "expected_speedup" and source.get("skip_ratio") is None and source.get("alpha") is not None:
+        return "nothing was drafted by skipping layers"
+    return "nothing was drafted"
+
+
+def mean(values: Sequence[Value]) -> Value:
+    """The mean of several numbers, which have one remark.
+
+    Its interval adds theirs as those of independent means, half widths in quadrature; there is none unless all have.
+    """
+    if len(values) == 1:
+        return values[0]
+    centre = sum(v.value for v in values) / len(values)
+    estimates = [v.estimate for v in values if v.estimate is not None]
+    estimate = sum(estimates) / len(values) if len(estimates) == len(values) else None
+    below = [v.value - v.low for v in values if v.low is not None]
+    above = [v.high - v.value for v in values if v.high is not None]
+    if len(below) < len(values) or len(above) < len(values):
+        return Value(centre, estimate=estimate, remark=values[0].remark)
+    low, high = centre - math.hypot(*below) / len(values), centre + math.hypot(*above) / len(values)
+    return Value(centre, low, high, estimate, values[0].remark)
+
+
+def _skip_ratio(number: Number, made: Made) -> Value | str:
+    """r: of all 2L sublayers; SWIFT and ConfLayers count those between the first and the last block only."""
+    found = made.summary["skip_ratio"]
+    if found is None:
+        return "nothing was drafted by skipping layers"
+    n_layers = (made.run.header.get("model") or {}).get("n_layers")
+    if number.paper not in ("conflayers", "swift", "swift-v1"):
+        return Value(found)
+    if not n_layers or n_layers <= 2:
+        return "the model has no block between its first and last"
+    return Value(found * n_layers / (n_layers - 2))
+
+
+def _accuracy(number: Number, made: Made) -> Value | str:
+    """pass@k of generated programs, of the arm that the number is about."""
+    arm, k = "ar" if number.method in BASELINES else "method", number.settings.get("pass@k", "1")
+    found = made.summary.get(f"{arm}_pass@{k}")
+    if found is None:
+        return f"pass@{k} needs {k} outputs a prompt; the run has {made.summary['n_repeats']}"
+    return Value(found)
+
+
+def _overhead(number: Number, made: Made) -> Value | str:
+    share = made.summary["overhead"]
+    return "nothing was decoded" if share is None else Value(100 * share)
+
+
+def _events(run: Run) -> pd.DataFrame:
+    """The method's steps after which its online search scored a set, in the order of the prompts."""
+    steps = metrics.of_arm(run.steps, "method")
+    return steps[steps["est_alpha"].notna()].sort_values(["repeat", "prompt_index", "step"])
+
+
+def search_time(made: Made) -> float | None:
+    """Seconds of the search: before the run (`prepare_ms`), or those of the steps at which an online one scored."""
+    online = _events(made.run)["policy_ms"].sum()
+    spent = online or made.run.header.get("prepare_ms")
+    return float(spent) / 1000 if spent else None
+
+
+def _search_time(number: Number, made: Made) -> Value | str:
+    spent = search_time(made)
+    return "the method did not search" if spent is None else Value(spent)
+
+
+def _step_latency(number: Number, made: Made) -> Value | str:
+    """Milliseconds of policy at a step at which the search scored a set, mean."""
+    events = _events(made.run)
+    return Value(float(events["policy_ms"].mean())) if len(events) else "the method did not search"
+
+
+def _matchness(number: Number, made: Made) -> Value | str:
+    """The best score of the search: at its first event, at the last one of its first prompt, or at its last."""
+    events = _events(made.run)
+    if events.empty:
+        return "the method did not search"
+    first = events[events["prompt_index"] == events["prompt_index"].iloc[0]]
+    scores = {
+        "start of first instance": first["est_alpha"].iloc[0],
+        "during first instance": first["est_alpha"].iloc[-1],
+        "termination": events["est_alpha"].iloc[-1],
+    }
+    found = scores.get(number.settings.get("point", ""))
+    return "at no point that a record has" if found is None else Value(float(found))
+
+
+def pearson(number: Number, made: Sequence[Made]) -> Value | str:
+    """Correlation of TPT or α with tokens/s over points, one a prompt and method; TPT of a prompt by Eq. 4."""
+    points = [point for one in made for point in _points(one.run, number.settings["pair"].startswith("TPT"))]
+    x, y = np.array(points, dtype=np.float64).reshape(-1, 2).T
+    if len(x) < 3 or not x.std() or not y.std():
+        return "too few points, or all the same"
+    return Value(float(np.corrcoef(x, y)[0, 1]))
+
+
+def _points(run: Run, with_tpt: bool) -> list[tuple[float, float]]:
+    found = []
+    for _, steps in metrics.of_arm(run.steps, "method").groupby("prompt_index"):
+        prompts = run.prompts[run.prompts["prompt_index"] == steps["prompt_index"].iloc[0]]
+        sums = metrics.token_times(metrics.of_arm(prompts, "method")).sum()
+        x = metrics.predicted_tpt(replace(run, steps=steps)) if with_tpt else metrics.alpha_micro(steps)
+        if x is not None and sums["ms"] > 0:
+            found.append((x, 1000 * sums["tokens"] / sums["ms"]))
+    return found
+
+
+SPECIAL = {
+    "skip_ratio": _skip_ratio,
+    "accuracy": _accuracy,
+    "overhead_pct": _overhead,
+    "optimization_latency_s": _search_time,
+    "step_latency_ms": _step_latency,
+    "matchness": _matchness,
+}

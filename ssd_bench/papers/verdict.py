@@ -1,0 +1,153 @@
+"""Two verdicts kept apart: whether what a method decides agrees with the paper, and whether its speed can be compared.
+
+*Algorithmic* numbers (M, α, skip ratio, expected speedup, ROUGE-2, pass@k, matchness) do not depend on the machine. On
+the paper's own model and prompts they agree where the paper's value, give or take half a unit of its last digit, lies
+in our 95 % interval widened by `TOLERANCE`; without an interval our value stands for it. A lower bound agrees where
+our interval, so widened, reaches above it, an upper bound where it reaches below. On another model nothing is said of
+the value; what can be said is whether the methods come in the paper's order (`orders`).
+
+*Speed* (speedup, tokens/s, TPT, times, memory) is bound to the hardware: the same rule on the paper's model and device,
+and no verdict anywhere else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+import pandas as pd
+
+from ssd_bench.papers.match import NO_RUN, NOT_RUN, OTHER_SCALE, PAPERS_OWN, REHEARSAL, UNDEFINED, Ours
+from ssd_bench.papers.reported import Number
+from ssd_bench.papers.values import BASELINES
+
+AGREES, DIFFERS, BY_DEFINITION = "agrees", "differs", "by definition"
+OTHER_MODEL, OTHER_HARDWARE, OTHER_SETTINGS = "other model", "other hardware", "other scale"
+ABSENT = (NO_RUN, NOT_RUN, UNDEFINED, "not measurable")
+VERDICTS = (AGREES, DIFFERS, BY_DEFINITION, OTHER_MODEL, OTHER_SETTINGS, OTHER_HARDWARE, *ABSENT)
+
+ALGORITHMIC, SPEED = "algorithmic", "speed"
+TOLERANCE = {  # absolute, relative to the paper's value: what prompts drawn anew and half precision may change
+    "M": (0.0, 0.05),
+    "n_accepted": (0.0, 0.05),
+    "alpha": (0.02, 0.0),
+    "skip_ratio": (0.01, 0.0),
+    "expected_speedup": (0.0, 0.03),
+    "rouge2": (0.02, 0.0),
+    "accuracy": (0.02, 0.0),
+    "matchness": (0.02, 0.0),
+}
+SPEED_TOLERANCE = (0.0, 0.05)  # of the paper's value: clocks, drivers and library versions
+RANKED = ("speedup", "expected_speedup", "tokens_per_s", "tpt", "M", "n_accepted", "alpha")  # the more the better
+
+
+def kind(number: Number) -> str:
+    """Algorithmic or speed; "" for what no run measures."""
+    if number.metric in TOLERANCE:
+        return ALGORITHMIC
+    speed = ("speedup", "tokens_per_s", "tpt", "overhead_pct", "pearson", "memory_reduction_pct", "step_latency_ms")
+    return SPEED if number.metric in speed or number.metric.startswith("optimization_") else ""
+
+
+def verdict(number: Number, ours: Ours) -> str:
+    """One of `VERDICTS`."""
+    if ours.found is None:
+        return ours.state
+    if ours.by_definition:
+        return BY_DEFINITION
+    if ours.setup != PAPERS_OWN:
+        return OTHER_SETTINGS if ours.setup == OTHER_SCALE else OTHER_MODEL
+    if kind(number) == SPEED and not ours.same_hardware:
+        return OTHER_HARDWARE
+    return AGREES if agrees(number, ours) else DIFFERS
+
+
+def agrees(number: Number, ours: Ours) -> bool:
+    """Whether the paper's value lies in our interval, widened by its rounding and the tolerance."""
+    assert ours.found is not None
+    absolute, relative = TOLERANCE.get(number.metric, SPEED_TOLERANCE)
+    slack = number.half + absolute + relative * number.value + 1e-9
+    low = ours.found.value if ours.found.low is None else ours.found.low
+    high = ours.found.value if ours.found.high is None else ours.found.high
+    above, below = number.value <= high + slack, number.value >= low - slack
+    if number.bound == "low":
+        return above
+    return below if number.bound in ("high", "max") else above and below
+
+
+def is_rehearsal(ours: Ours) -> bool:
+    """Whether a model that this project trained stands behind the number."""
+    return ours.setup == REHEARSAL
+
+
+@dataclass(frozen=True)
+class Order:
+    """How the methods of a row group rank here and in the paper.
+
+    Attributes:
+        rows: index values of the group in the long table.
+        model, task, metric, scale: of the group.
+        within: the setting whose methods are ranked, or the method whose settings are.
+        pairs: of rows that differ in the paper.
+        concordant, discordant: of these, in the paper's order here and in the opposite one.
+        same_best: whether the best of ours is the paper's, or one of its best.
+    """
+
+    rows: tuple[int, ...]
+    model: str
+    task: str
+    metric: str
+    within: str
+    scale: str
+    pairs: int
+    concordant: int
+    discordant: int
+    same_best: bool
+
+    @property
+    def tau(self) -> float | None:
+        """Kendall's τ, pairs that the paper ties left out."""
+        return (self.concordant - self.discordant) / self.pairs if self.pairs else None
+
+    @property
+    def text(self) -> str:
+        """A few words for a table."""
+        best = "same" if self.same_best else "another"
+        return f"{self.concordant} of {self.pairs} pairs in the paper's order, {best} best"
+
+
+def orders(frame: pd.DataFrame) -> list[Order]:
+    """The order of each row group, which says something on any model.
+
+    A group is what a table compares: the methods on one model, task and setting by one metric, or, where there is one
+    method, its settings. All its values are of one scale and over one baseline; plain decoding and bounds are left out.
+
+    Args:
+        frame: as `tables.table` makes it.
+    """
+    fit = frame[frame["metric"].isin(RANKED) & frame["ours"].notna() & (frame["bound"] == "")]
+    fit = fit[~fit["method"].isin(BASELINES)]
+    found: list[Order] = []
+    if fit.empty:
+        return found
+    for axis in ("setting", "method"):
+        for key, group in fit.groupby(["model", "task", "metric", axis, "scale", "reason"], sort=False):
+            if len(group) > 1 and not _known(found, group):
+                model, task, metric, within, scale, _ = map(str, key)
+                rows = tuple(int(i) for i in group.index)
+                values = list(zip(group["value"].tolist(), group["ours"].tolist()))
+                found.append(Order(rows, model, task, metric, within, scale, *_compared(values)))
+    return found
+
+
+def _known(found: Sequence[Order], group: pd.DataFrame) -> bool:
+    return any(set(order.rows) & set(group.index) for order in found)
+
+
+def _compared(values: Sequence[tuple[float, float]]) -> tuple[int, int, int, bool]:
+    """Pairs, concordant and discordant ones, and whether the best is the same, of (the paper's, ours)."""
+    pairs = [(a[0] - b[0]) * (a[1] - b[1]) for a, b in combinations(values, 2) if a[0] != b[0]]
+    best_theirs, best_ours = max(theirs for theirs, _ in values), max(ours for _, ours in values)
+    same_best = (best_theirs, best_ours) in values
+    return len(pairs), sum(p > 0 for p in pairs), sum(p < 0 for p in pairs), same_best

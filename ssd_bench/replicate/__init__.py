@@ -1,1 +1,0 @@
-"""Experiments: the runs behind every table and figure of the papers, at the papers' scale or a smaller one."""
