@@ -25,13 +25,14 @@ from ssd_bench import style
 from ssd_bench.core.layer_set import LayerSet
 from ssd_bench.cost import plane
 from ssd_bench.cost.plane import Point, Use
-from ssd_bench.metrics.text import NAMES
-from ssd_bench.papers import figures, figures_cases, figures_layers, grid
+from ssd_bench.papers import figures_cases, figures_layers, grid
 from ssd_bench.papers import figures_shared as figures_common
 from ssd_bench.papers.cells import Made, Replication, Result
+from ssd_bench.papers.conflayers import figures as conflayers
 from ssd_bench.papers.figures import FIGURES, figure
 from ssd_bench.papers.figures_shared import Cannot
 from ssd_bench.papers.knn_ssd import figures as figures_knn_ssd
+from ssd_bench.papers.rooms import rooms
 from ssd_bench.papers.swift import figures as swift
 from ssd_bench.records import search_store
 from ssd_bench.records.schema import PromptRecord
@@ -160,7 +161,7 @@ def test_every_figure_draws_with_labels_that_keep_apart(root: Path, name: str) -
     check(found)
     assert found.get_figwidth() in (style.COLUMN, style.PAGE)
     title, caption = found.get_suptitle(), found.get_supxlabel()
-    assert title.startswith(tuple(NAMES.values()))
+    assert title.startswith(tuple(name for room in rooms() for name in room.versions.values()))
     assert "rehearsal" not in title
     assert "n =" in caption.replace("\n", " ")
 
@@ -269,7 +270,7 @@ def test_vectors_are_drawn_with_their_accuracy(root: Path, tmp_path: Path) -> No
 def test_confidences_are_drawn_where_a_run_has_them(root: Path) -> None:
     one = replication(root, "conflayers_figure8")
     assert one.results[0].made is not None
-    file = one.results[0].made.path / figures.conflayers.SIGNALS
+    file = one.results[0].made.path / conflayers.SIGNALS
     values = np.random.default_rng(0).random((2, 38))
     np.savez(file, block=np.arange(1, 39), confidence=values, gradient=values, window=10 * values, threshold=values)
     try:

@@ -13,6 +13,7 @@ from ssd_bench.errors import ConfigError
 from ssd_bench.papers import reported, verdict
 from ssd_bench.papers.cells import Made, Replication, replications
 from ssd_bench.papers.match import Matcher
+from ssd_bench.papers.rooms import papers, room_of
 from ssd_bench.papers.values import OVER_AR, Value, mean
 from ssd_bench.report.exhibits import tables, write
 from tests import synthetic
@@ -145,7 +146,7 @@ def test_speedups_are_counted_as_each_paper_counts_them(with_hf: bool, tmp_path:
         key, one, ours = statistics[with_hf], number(name), matcher.ours(number(name))
         assert ours.found is not None
         assert (ours.found.value, ours.found.low) == (made.summary[key], made.summary[f"{key}_lo"])
-        divides = reported.statistics()[one.paper, "speedup"].baseline == "hf"
+        divides = room_of(one.paper).counts["speedup"].baseline == "hf"
         assert ours.reason == (OVER_AR if divides and not with_hf else "")
         frame = tables.table(found, one.exhibit, one.paper)
         said = "as the paper's" if with_hf else OVER_AR
@@ -174,10 +175,11 @@ def test_one_baseline_stands_behind_all_that_is_averaged_or_ranked(tmp_path: Pat
 
 def test_statistics_of_papers_are_numbers_of_a_summary(tmp_path: Path) -> None:
     summary = Made(tmp_path / make(tmp_path, "run", hf=True)).summary
-    for (paper, metric), own in reported.statistics().items():
+    counted = {(paper, metric): own for paper in papers() for metric, own in room_of(paper).counts.items()}
+    for (paper, metric), own in counted.items():
         assert own.statistic in summary and own.meaning, (paper, metric)
         assert own.baseline != "hf" or own.statistic.replace("speedup", "speedup_hf") in summary
-    assert {paper for paper, metric in reported.statistics() if metric == "speedup"} == set(reported.PAPERS)
+    assert {paper for paper, metric in counted if metric == "speedup"} == set(papers())
 
 
 def test_pass_at_k_needs_k_outputs(tmp_path: Path) -> None:

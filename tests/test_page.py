@@ -22,6 +22,7 @@ from ssd_bench.papers import audit, reported, select
 from ssd_bench.papers.cells import replications
 from ssd_bench.papers.figures import figure
 from ssd_bench.papers.figures_shared import Cannot
+from ssd_bench.papers.rooms import papers
 from ssd_bench.replay.predict import predict
 from ssd_bench.report.command import main
 from ssd_bench.report.exhibits import predictions, tables, write
@@ -150,7 +151,7 @@ def test_every_exhibit_is_on_the_page_once_and_linked(parsed: Page) -> None:
     ids = [attributes["id"] for _, attributes in parsed.found if "id" in attributes]
     assert len(ids) == len(set(ids))
     listed = reported.exhibits()[["paper", "exhibit"]].itertuples(index=False)
-    wanted = {write.stem(*key) for key in (*listed, *select.experiments()) if key[0] in reported.PAPERS}
+    wanted = {write.stem(*key) for key in (*listed, *select.experiments()) if key[0] in papers()}
     articles = {a["id"] for a in parsed.all("article")}
     assert wanted <= articles
     links = [a["href"] for a in parsed.all("a")]
@@ -207,7 +208,7 @@ def test_the_audit_is_a_part_of_the_page(text: str, out: Path) -> None:
     checks = audit.audit()
     assert html.escape(audit.summary(checks)) in text
     assert (out / "audit.md").read_text(encoding="utf-8") == audit.markdown(checks)
-    for paper in reported.PAPERS:
+    for paper in papers():
         told = audit.told(checks)
         body = article(text, f"audit_{write.stem(paper, '')}")
         assert all(what in body for what in told.loc[told["paper"] == paper, "what"])
@@ -215,7 +216,7 @@ def test_the_audit_is_a_part_of_the_page(text: str, out: Path) -> None:
 
 def test_predictions_are_a_part_of_the_page_and_called_so(text: str, out: Path) -> None:
     frame = predictions.predictions(replications(out.parent / "runs"))
-    assert len(frame) and set(frame["paper"]) == set(reported.PAPERS) - {"knapspec"}
+    assert len(frame) and set(frame["paper"]) == set(papers()) - {"knapspec"}
     assert pd.read_csv(out / "predictions.csv")["predicted"].tolist() == pytest.approx(frame["predicted"].tolist())
     for paper, rows in frame.groupby("paper"):
         body = article(text, f"predictions_{write.stem(str(paper), '')}")

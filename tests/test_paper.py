@@ -9,10 +9,27 @@ from pathlib import Path
 import pytest
 
 from ssd_bench.errors import ConfigError
-from ssd_bench.papers import reported
+from ssd_bench.papers import reported, rooms
 
 HEADER = ",".join(reported.COLUMNS["results"])
 ROW = "knapspec,Table 2,Qwen3-32B,AR,AIME24,decoding=greedy,tpt,19.65,tokens/time,"
+PAPER = """\
+rank: 1
+versions: {knapspec: KnapSpec}
+counts: {speedup: {statistic: speedup_e2e, baseline: ar, meaning: a ratio, source: code}}
+settings: {telling: [tau], conditions: [decoding]}
+prose: {knapspec: {abstract: [Table 2]}}
+"""
+
+
+def made_up(folder: Path, results: str, paper: str = PAPER) -> rooms.Room:
+    """A room of that name with one exhibit."""
+    folder = folder / "made_up"
+    folder.mkdir()
+    listed = ",".join(reported.COLUMNS["exhibits"]) + "\nknapspec,Table 2,a,b,,,,yes,\n"
+    for name, content in (("paper.yaml", paper), ("exhibits.csv", listed), ("results.csv", results)):
+        (folder / name).write_text(content, encoding="utf-8")
+    return rooms.read(folder / "paper.yaml")
 
 
 def test_results_holds_every_row_once_under_its_own_id() -> None:
@@ -21,7 +38,8 @@ def test_results_holds_every_row_once_under_its_own_id() -> None:
     assert frame["id"].is_unique
     assert frame["id"].str.fullmatch(r"[a-z0-9-]+(/[\w.=@-]+)+").all()
     assert frame["id"].str.len().max() < 130
-    assert frame["line"].tolist() == list(range(2, 1757))
+    for _, room in frame.groupby(frame["paper"].str.removesuffix("-v1")):
+        assert room["line"].tolist() == list(range(2, 2 + len(room)))
     assert frame["value"].dtype == "float64"
 
 
@@ -104,51 +122,59 @@ def test_parse_setting() -> None:
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        (ROW.replace("knapspec", "no-paper", 1), r"numbers\.csv:3 paper='no-paper'"),
-        (ROW.replace("Table 2", "Table 9"), r"numbers\.csv:3 exhibit='Table 9'.*exhibits\.csv"),
-        (ROW.replace("Table 2", "somewhere"), r"numbers\.csv:3 exhibit='somewhere'"),
-        (ROW.replace("tpt", "tpf"), r"numbers\.csv:3 metric='tpf'"),
-        (ROW.replace("tokens/time", "x"), r"numbers\.csv:3 unit='x'.*tokens/time"),
-        (ROW.replace("19.65", "19,65"), r"numbers\.csv:3 row=.*10 cells"),
-        (ROW.replace("19.65", "1e3"), r"numbers\.csv:3 value='1e3'.*plain decimal"),
-        (ROW.replace("tpt,19.65,tokens/time", "alpha,93.8,fraction"), r"numbers\.csv:3 value='93.8'.*0 to 1"),
-        (ROW.replace("decoding=greedy", "greedy"), r"numbers\.csv:3 setting='greedy'.*key=value"),
-        (ROW.replace("decoding=greedy", "colour=red"), r"numbers\.csv:3 setting='colour=red'.*known keys"),
-        (ROW.replace("decoding=greedy", "bound=lower"), r"numbers\.csv:3 setting='bound=lower'.*low, high, max"),
-        (ROW.replace("19.65", "20"), r"numbers\.csv:3 id='knapspec/table2/qwen3-32b/ar/aime24/tpt'.*line 2"),
+        (ROW.replace("knapspec", "no-paper", 1), r"made_up/results\.csv:3 paper='no-paper'"),
+        (ROW.replace("Table 2", "Table 9"), r"made_up/results\.csv:3 exhibit='Table 9'.*exhibits\.csv"),
+        (ROW.replace("Table 2", "somewhere"), r"made_up/results\.csv:3 exhibit='somewhere'"),
+        (ROW.replace("tpt", "tpf"), r"made_up/results\.csv:3 metric='tpf'"),
+        (ROW.replace("tokens/time", "x"), r"made_up/results\.csv:3 unit='x'.*tokens/time"),
+        (ROW.replace("19.65", "19,65"), r"made_up/results\.csv:3 row=.*10 cells"),
+        (ROW.replace("19.65", "1e3"), r"made_up/results\.csv:3 value='1e3'.*plain decimal"),
+        (ROW.replace("tpt,19.65,tokens/time", "alpha,93.8,fraction"), r"made_up/results\.csv:3 value='93.8'.*0 to 1"),
+        (ROW.replace("decoding=greedy", "greedy"), r"made_up/results\.csv:3 setting='greedy'.*key=value"),
+        (ROW.replace("decoding=greedy", "colour=red"), r"made_up/results\.csv:3 setting='colour=red'.*known keys"),
+        (
+            ROW.replace("decoding=greedy", "bound=lower"),
+            r":3 setting='bound=lower'.*low, high, max",
+        ),
+        (ROW.replace("19.65", "20"), r"made_up/results\.csv:3 id='knapspec/table2/qwen3-32b/ar/aime24/tpt'.*line 2"),
     ],
 )
 def test_numbers_refuses_a_row_by_file_and_line(row: str, message: str, tmp_path: Path) -> None:
-    path = tmp_path / "numbers.csv"
-    path.write_text("\n".join([HEADER, ROW, row, ""]), encoding="utf-8")
+    room = made_up(tmp_path, "\n".join([HEADER, ROW, row, ""]))
     with pytest.raises(ConfigError, match=message):
-        reported.numbers(path)
+        reported.read(room)
 
 
 def test_numbers_refuses_another_header(tmp_path: Path) -> None:
-    path = tmp_path / "numbers.csv"
-    path.write_text("paper,value\n", encoding="utf-8")
-    with pytest.raises(ConfigError, match=r"numbers\.csv:1 header"):
-        reported.numbers(path)
+    with pytest.raises(ConfigError, match=r"made_up/results\.csv:1 header"):
+        reported.read(made_up(tmp_path, "paper,value\n"))
 
 
 @pytest.mark.parametrize(
-    ("row", "message"),
+    ("was", "now", "message"),
     [
-        ("nobody,speedup,speedup,ar,a,b", r"statistics\.csv:2 paper='nobody'"),
-        ("swift,speed,speedup,ar,a,b", r"statistics\.csv:2 metric='speed'"),
-        ("swift,speedup,speedup,vanilla,a,b", r"statistics\.csv:2 baseline='vanilla'"),
-        ("swift,M,M,,a,b\nswift,M,M_call,,a,b", r"statistics\.csv:3 metric='M' .*once a paper"),
+        ("rank: 1", "rang: 1", "rank and versions at least"),
+        ("prose:", "prosa:", "unexpected keyword argument 'prosa'"),
+        ("telling:", "saying:", "unexpected keyword argument 'saying'"),
+        ("source: code", "origin: code", "unexpected keyword argument 'origin'"),
+        ("baseline: ar", "baseline: vanilla", r"counts\.speedup\.baseline='vanilla' .*ar, hf or nothing"),
+        ("counts: {speedup:", "counts: {speed:", r"counts=.*'speed'.*a metric of metrics\.yaml"),
+        ("prose: {knapspec:", "prose: {swift:", r"prose=\['swift'\].*of knapspec"),
+        ("settings:", "skip_ratio: outer\nsettings:", r"skip_ratio='outer'.*all or inner"),
     ],
 )
-def test_statistics_refuses_a_row_by_file_and_line(
-    row: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    lines = [",".join(reported.COLUMNS["statistics"]), row, ""]
-    (tmp_path / "statistics.csv").write_text("\n".join(lines), encoding="utf-8")
-    monkeypatch.setattr(reported, "DATA", tmp_path)
-    with pytest.raises(ConfigError, match=message):
-        reported.statistics.__wrapped__()
+def test_a_paper_is_refused_by_file_and_key(was: str, now: str, message: str, tmp_path: Path) -> None:
+    assert was in PAPER
+    with pytest.raises(ConfigError, match=rf"made_up/paper\.yaml.*{message}"):
+        reported.read(made_up(tmp_path, HEADER + "\n", PAPER.replace(was, now)))
+
+
+def test_each_paper_has_a_room_of_its_own() -> None:
+    assert [room.name for room in rooms.rooms()] == ["knapspec", "knn_ssd", "swift", "conflayers", "ssd_bench"]
+    assert rooms.papers() == ("knapspec", "knn-ssd", "swift", "swift-v1", "conflayers")
+    assert rooms.name_of("swift-v1") == "SWIFT, first version"
+    with pytest.raises(ConfigError, match="one of knapspec, knn-ssd"):
+        rooms.room_of("self-sd")
 
 
 def test_loading_needs_no_torch() -> None:

@@ -8,15 +8,6 @@ from typing import Any
 import pandas as pd
 
 ABSENT = "–"
-NAMES = {
-    "knapspec": "KnapSpec",
-    "knn-ssd": "KNN-SSD",
-    "swift": "SWIFT",
-    "swift-v1": "SWIFT, first version",
-    "conflayers": "ConfLayers",
-    "ssd-bench": "ssd-bench",
-}
-"""Papers, and this project, as a reader calls them."""
 REHEARSAL = "rehearsal on a model that this project trained: not a replication of any paper"
 
 

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import product
 
 from ssd_bench.metrics.definitions import expected_speedup
-from ssd_bench.papers.reported import Number, numbers
+from ssd_bench.papers.reported import Number, numbers, settings
+from ssd_bench.papers.rooms import papers
 
 CONSISTENT, ROUNDING = "consistent", "rounding"
 CONTRADICTION, IMPOSSIBLE, UNCLEAR = "contradiction", "impossible", "unclear"
 FINDINGS = (CONTRADICTION, IMPOSSIBLE, UNCLEAR)
 EPSILON = 1e-9
+CARD_GB = 48  # NVIDIA RTX A6000 data sheet
 
 
 @dataclass(frozen=True)
@@ -183,3 +186,30 @@ def within_expected(number: Number, m: Number, acceptance: Number, skip: float, 
 def setting_of(number: Number, without: str = "") -> Mapping[str, str]:
     """The setting of a number without one key."""
     return {key: value for key, value in number.settings.items() if key != without}
+
+
+def repeats() -> Iterator[Check]:
+    """Numbers of the prose whose note says that they repeat a table's, against that; and cards' memory as printed."""
+    for number in numbers():
+        table = re.match(r"repeats (Table \d+)|likely typo in the paper: (Table \d+) prints", number.note)
+        if table:
+            yield same(number, same_cell(number, table[1] or table[2]), "repeats")
+    for paper in papers():
+        yield from _memory(paper)
+
+
+def same_cell(number: Number, table: str) -> Number:
+    """The number of a table with the same model, method, task and metric."""
+    where = {"model": number.model, "method": number.method, "task": number.task, "metric": number.metric}
+    return one(number.paper, table, **where, optimizer=number.settings.get("optimizer"))
+
+
+def _memory(paper: str) -> Iterator[Check]:
+    """The memory of the RTX A6000 as its hardware row prints it."""
+    for row in settings(paper).itertuples():
+        printed = re.search(r"RTX A6000 \((\d+)GB", str(row.value))
+        if row.key == "hardware" and printed:
+            stated = float(printed[1])
+            text = f"{row.source_section}, {row.exhibit}: RTX A6000 with {printed[1]}GB; the card has {CARD_GB}GB"
+            where = (f"{paper}/{row.source_section}#hardware", paper, str(row.exhibit), "hardware")
+            yield Check(*where, text, stated, float(CARD_GB), "data sheet of the card", UNCLEAR)

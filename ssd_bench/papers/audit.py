@@ -8,16 +8,9 @@ from dataclasses import asdict
 
 import pandas as pd
 
-from ssd_bench.papers import layer_sets, repeats
-from ssd_bench.papers.arithmetic import CONSISTENT, FINDINGS, ROUNDING
-from ssd_bench.papers.conflayers import checks as conflayers
-from ssd_bench.papers.knapspec import checks as knapspec
-from ssd_bench.papers.knn_ssd import checks as knn_ssd
-from ssd_bench.papers.reported import PAPERS
-from ssd_bench.papers.swift import checks as swift
-from ssd_bench.papers.swift import prose as swift_prose
+from ssd_bench.papers.arithmetic import CONSISTENT, FINDINGS, ROUNDING, repeats
+from ssd_bench.papers.rooms import papers, rooms
 
-MODULES = (knapspec, knn_ssd, swift, swift_prose, conflayers, layer_sets, repeats)
 COLUMNS = ("id", "paper", "exhibit", "check", "what", "stated", "implied", "difference", "source", "verdict")
 VERDICTS = (CONSISTENT, ROUNDING, *FINDINGS)
 MANY = 7  # so many findings of one check in one exhibit are told in one entry
@@ -25,16 +18,17 @@ WIDTH = 118
 
 
 def audit() -> pd.DataFrame:
-    """Every comparison, one row each, by paper; columns as in `checks.arithmetic.Check`.
+    """Every comparison, one row each, by paper; columns as in `arithmetic.Check`.
 
     Raises:
         ConfigError: the data of the papers does not fit its schema.
     """
-    found = [found for module in MODULES for found in module.checks()]
+    own = [module for room in rooms() if (module := room.module("checks"))]
+    found = [*(found for module in own for found in module.checks()), *repeats()]
     rows = [{**asdict(one), "difference": one.difference} for one in found]
     frame = pd.DataFrame(rows, columns=list(COLUMNS))
     numeric = dict.fromkeys(("stated", "implied", "difference"), "float64")
-    order = frame["paper"].map(PAPERS.index)
+    order = frame["paper"].map(papers().index)
     return frame.astype(numeric).loc[order.sort_values(kind="stable").index].reset_index(drop=True)
 
 
@@ -66,10 +60,10 @@ def told(frame: pd.DataFrame) -> pd.DataFrame:
 def summary(frame: pd.DataFrame) -> str:
     """One line: comparisons by verdict, findings by paper."""
     verdicts = frame["verdict"].value_counts()
-    papers = findings(frame)["paper"].value_counts()
+    found = findings(frame)["paper"].value_counts()
     counts = ", ".join(f"{verdicts.get(name, 0)} {name}" for name in VERDICTS)
-    by_paper = ", ".join(f"{paper} {papers.get(paper, 0)}" for paper in PAPERS)
-    return f"{len(frame)} comparisons: {counts}; {papers.sum()} findings ({by_paper})"
+    by_paper = ", ".join(f"{paper} {found.get(paper, 0)}" for paper in papers())
+    return f"{len(frame)} comparisons: {counts}; {found.sum()} findings ({by_paper})"
 
 
 def text(frame: pd.DataFrame) -> str:
@@ -100,7 +94,7 @@ def markdown(frame: pd.DataFrame) -> str:
 
 def _by_paper(frame: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame, str]]:
     entries = told(frame)
-    for paper in PAPERS:
+    for paper in papers():
         verdicts = frame.loc[frame["paper"] == paper, "verdict"].value_counts()
         head = ", ".join(f"{verdicts[name]} {name}" for name in VERDICTS if name in verdicts)
         yield paper, entries[entries["paper"] == paper], f"{verdicts.sum()} comparisons, {head}"

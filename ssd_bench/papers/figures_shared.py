@@ -16,8 +16,8 @@ from matplotlib.ticker import MaxNLocator
 
 from ssd_bench import metrics, style
 from ssd_bench.metrics import Measured, intervals
-from ssd_bench.metrics.text import NAMES
 from ssd_bench.papers.cells import Made, Replication
+from ssd_bench.papers.rooms import name_of
 from ssd_bench.records.reader import Run
 
 DOMAINS = {
@@ -93,7 +93,7 @@ def finish(figure: Figure, replication: Replication, drawn: Sequence[Cell], note
     """Title (paper, exhibit, rehearsal) and caption (what is drawn, n, runs that are missing)."""
     experiment = replication.experiment
     panel = experiment.name[-1] if experiment.name[-2].isdigit() and experiment.name[-1].isalpha() else ""
-    title = f"{NAMES[experiment.paper]} {experiment.exhibit}{panel}"
+    title = f"{name_of(experiment.paper)} {experiment.exhibit}{panel}"
     models = unique(str(cell.run.header["model"]["name"]) for cell in drawn)
     if any(cell.run.header["model"].get("rehearsal") for cell in drawn):
         title += f" – rehearsal on the {', '.join(models)}"

@@ -15,13 +15,12 @@ from dataclasses import dataclass, replace
 from ssd_bench.errors import ConfigError
 from ssd_bench.papers import prose, select
 from ssd_bench.papers.cells import Made, Replication, Result
-from ssd_bench.papers.reported import Number
+from ssd_bench.papers.reported import METRICS, Number
+from ssd_bench.papers.rooms import room_of
 from ssd_bench.papers.values import (
     BASELINES,
-    BY_DEFINITION,
-    CLAIMS,
-    NOT_MEASURED,
     Value,
+    by_definition,
     has_hf,
     mean,
     pearson,
@@ -32,17 +31,6 @@ from ssd_bench.records.schema import hardware
 
 SCALES = ("paper", "small", "mini")
 NO_RUN, NOT_RUN, UNDEFINED, UNMEASURED = "no run yet", "not run", "undefined", "not measurable"
-HARDWARE = {  # GPUs of each paper (SWIFT §B.2, KNN-SSD App. C.1, ConfLayers §4.1.1); KnapSpec does not state its own
-    "swift": ("A6000",),
-    "swift-v1": ("A6000",),
-    "knn-ssd": ("A6000", "3090"),
-    "conflayers": ("MI300X",),
-    "knapspec": (),
-}
-COMPARED = {  # ratios to another run of the exhibit: the axis and label of that run
-    "memory_reduction_pct": ("setting", "tau=none (no pruning)"),
-    "optimization_time_reduction": ("method", "Self-SD"),
-}
 PAPERS_OWN, REHEARSAL, OTHER_MODEL, OTHER_SCALE = "as the paper", "rehearsal", "other model", "other scale"
 
 
@@ -100,15 +88,16 @@ class Matcher:
         return self._known[number.id]
 
     def _ours(self, number: Number) -> Ours:
-        if why := NOT_MEASURED.get(number.metric):
-            return Ours(None, UNMEASURED, why)
+        if underived := METRICS[number.metric].why_not:
+            return Ours(None, UNMEASURED, underived)
         exhibit = (number.paper, number.exhibit)
         if exhibit not in select.experiments():
             return self._prose(number)
         if why := select.not_run(number, select.experiments()[exhibit]):
             return Ours(None, NOT_RUN, why)
-        if number.metric != "matchness" and (keys := CLAIMS.keys() & number.settings.keys()):
-            return Ours(None, UNMEASURED, CLAIMS[min(keys)])
+        claims = room_of(number.paper).not_measured
+        if number.metric != "matchness" and (keys := claims.keys() & number.settings.keys()):
+            return Ours(None, UNMEASURED, claims[min(keys)])
         tried = [self._readable(number, scale) for scale in ordered(self._at.get(exhibit, {}))]
         with_value = [ours for ours in tried if ours.found is not None]
         return next(iter([*with_value, *tried]), Ours(None, NO_RUN, NO_RUN))
@@ -124,8 +113,8 @@ class Matcher:
         pairs = [(one, result) for one in replications for result in one.results]
         owner = {id(result): one for one, result in pairs}
         found = select.about(number, [result for _, result in pairs])
-        if number.metric in COMPARED:
-            axis, other = COMPARED[number.metric]
+        if compared := room_of(number.paper).compared.get(number.metric):
+            axis, other = compared
             found += [result for _, result in pairs if result.labels[axis] == other]
         jobs = [job for e in select.experiments()[number.paper, number.exhibit] for job in e.jobs]
         lacking = _lacking(number, found, len(select.about(number, jobs)))
@@ -146,7 +135,7 @@ class Matcher:
         there = all(_same_hardware(number, part.made) for part in parts)
         return Ours(
             worked_out, "", worked_out.remark, scale, runs, setup, there,
-            number.method in BASELINES and number.metric in BY_DEFINITION,
+            by_definition(number),
         )  # fmt: skip
 
     def _prose(self, number: Number) -> Ours:
@@ -228,7 +217,7 @@ def _combined(number: Number, parts: Sequence[_Part]) -> Value | str:
     """One value of all parts, or why one of them has none."""
     if number.metric == "pearson":
         return pearson(number, list({id(part.made): part.made for part in parts}.values()))
-    if number.metric in COMPARED:
+    if number.metric in room_of(number.paper).compared:
         return _compared(number, parts)
     with_hf = all(has_hf(part.made) for part in parts)  # one baseline for all that is averaged or compared
     if number.settings.get("aspect") == "peak speedup":
@@ -249,7 +238,7 @@ def _peak(number: Number, part: _Part, with_hf: bool) -> float:
 
 def _compared(number: Number, parts: Sequence[_Part]) -> Value | str:
     """A ratio of two runs of the exhibit: peak memory (weights and cache included), or time of the search."""
-    axis, other = COMPARED[number.metric]
+    axis, other = room_of(number.paper).compared[number.metric]
     theirs = [part.made for part in parts if part.result.labels[axis] == other]
     own = [part.made for part in parts if part.result.labels[axis] != other]
     if not theirs or not own:
@@ -275,4 +264,4 @@ def _setup(replication: Replication, result: Result) -> str:
 
 def _same_hardware(number: Number, made: Made) -> bool:
     gpus = hardware(made.run.header)["gpus"] or []
-    return bool(gpus) and all(any(name in str(gpu) for name in HARDWARE[number.paper]) for gpu in gpus)
+    return bool(gpus) and all(any(name in str(gpu) for name in room_of(number.paper).hardware) for gpu in gpus)

@@ -3,42 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from ssd_bench.papers.reported import Number, numbers
+from ssd_bench.papers.rooms import room_of
 from ssd_bench.papers.select import AVERAGES
 
 UNSAID = "a claim of the text; it does not say of which runs"
 SETTING = "a setting, not a result"
-# what a passage is about where the number's note does not say so; the first that has such a number
-ABOUT: Mapping[tuple[str, str], Sequence[str]] = {
-    ("knapspec", "abstract"): ("Table 2",),
-    ("knapspec", "text §5.1"): ("Table 2",),
-    ("knn-ssd", "abstract"): ("Table 2",),  # speedups that were measured; Table 1 has expected ones
-    ("knn-ssd", "text §1"): ("Table 2", "Table 6"),
-    ("knn-ssd", "text §6"): ("Table 2", "Table 4"),
-    ("conflayers", "abstract"): ("Table 3",),
-    ("conflayers", "text §3.2"): ("Table 3",),
-    ("conflayers", "text App. C"): ("Table 3",),
-    ("swift", "text §1"): ("Figure 2", "Table 4"),
-    ("swift", "text §3.1"): ("Table 11",),
-    ("swift", "text §5.2"): ("Table 2", "Table 4"),
-    ("swift", "text §5.3"): ("Table 11",),
-    ("swift", "text §C.2"): ("Table 5",),
-    ("swift", "text §C.3"): ("Table 7",),
-    ("swift", "text §D.3"): ("Table 11", "Table 10"),
-    ("swift", "text §D.4"): ("Table 12",),
-    ("swift-v1", "text §1"): ("Figure 2", "Table 4"),
-    ("swift-v1", "text §5.2"): ("Table 2", "Table 4"),
-    ("swift-v1", "text §C.2"): ("Table 6",),
-    ("swift", "text §D.5"): ("Table 2",),
-    **{
-        (paper, exhibit): ("Table 2",)
-        for paper in ("swift", "swift-v1")
-        for exhibit in ("Table 1", "abstract", "text §6")
-    },
-}
-SERIES = {"LLaMA-70B series": ("LLaMA-2-70B", "LLaMA-2-70B-Chat", "LLaMA-3-70B", "LLaMA-3-70B-Instruct")}
 # settings that say which of several runs a number is of, where a table has more than one
 NARROWING = ("aggregate", "vs", "component", "when", "aspect")
 
@@ -53,7 +25,7 @@ def twins(number: Number) -> tuple[list[Number], str]:
         return [], SETTING
     if number.settings.keys() & set(NARROWING) and not number.metric.startswith("optimization"):
         return [], UNSAID
-    for exhibit in (*_named(number), *ABOUT.get((number.paper, number.exhibit), ())):
+    for exhibit in (*_named(number), *_about(number.paper, number.exhibit)):
         found = [other for other in numbers() if other.paper == number.paper and other.exhibit == exhibit]
         found = [other for other in found if other.metric == number.metric and other.method == number.method]
         found = _narrowed(number, [other for other in found if _model(number, other) and _task(number, other)])
@@ -66,7 +38,11 @@ def sources(paper: str, exhibit: str) -> list[str]:
     """The tables and figures that the numbers of a passage may be about."""
     own = [number for number in numbers() if (number.paper, number.exhibit) == (paper, exhibit)]
     named = [table for number in own for table in _named(number)]
-    return list(dict.fromkeys([*named, *ABOUT.get((paper, exhibit), ())]))
+    return list(dict.fromkeys([*named, *_about(paper, exhibit)]))
+
+
+def _about(paper: str, passage: str) -> Sequence[str]:
+    return room_of(paper).prose.get(paper, {}).get(passage, ())
 
 
 def _named(number: Number) -> list[str]:
@@ -88,8 +64,8 @@ def _is_average(number: Number) -> bool:
 
 
 def _model(number: Number, other: Number) -> bool:
-    if number.model in SERIES:
-        return other.model in SERIES[number.model]
+    if series := room_of(number.paper).series.get(number.model):
+        return other.model in series
     if number.model.endswith(" series"):
         return other.model.startswith(number.model.removesuffix(" series"))
     return number.model in ("", other.model)

@@ -1,4 +1,4 @@
-"""Every number, setting, exhibit and feature that the papers print, loaded from `data/` and validated.
+"""Every number, setting, exhibit and feature that the papers print, loaded from the papers' rooms and validated.
 
 Values keep their printed digits; percentages of alpha and skip ratio are stored as fractions. Rows of tables are the
 papers' results; rows of prose (`text §5.2`, `abstract`, figure captions) may repeat them. `speedup` is measured,
@@ -14,64 +14,53 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
-from pathlib import Path
 from typing import Any, NoReturn
 
 import pandas as pd
+import yaml
 
 from ssd_bench.errors import ConfigError
+from ssd_bench.papers.rooms import FOLDER, Room, rooms
 
-DATA = Path(__file__).with_name("data")
-PAPERS = ("knapspec", "knn-ssd", "swift", "swift-v1", "conflayers")
 BOUNDS = ("", "low", "high", "max", "about")
 COLUMNS = {
     "results": ("paper", "exhibit", "model", "method", "task", "setting", "metric", "value", "unit", "note"),
     "settings": ("paper", "exhibit", "key", "value", "source_section"),
     "exhibits": (*("paper", "exhibit", "title", "content", "models", "tasks", "methods", "numbers_in_text", "note"),),
     "features": ("paper", "exhibit", "method", "feature", "value", "note"),
-    "statistics": ("paper", "metric", "statistic", "baseline", "meaning", "source"),
 }
-# metric: its unit and the range of a value that can be one
-METRICS = {
-    "M": ("tokens", 1, 100),
-    "accuracy": ("fraction", 0, 1),
-    "alpha": ("fraction", 0, 1),
-    "alpha_improvement_pct": ("%", 0, 100),
-    "cited_speedup": ("x", 0.5, 5),
-    "expected_speedup": ("x", 0.5, 3),
-    "gpu_count": ("count", 1, 1e4),
-    "iterations": ("count", 1, 1e5),
-    "layer_index": ("index", 1, 200),
-    "matchness": ("fraction", 0, 1),
-    "memory_reduction_pct": ("%", 0, 100),
-    "n_accepted": ("tokens", 0, 100),
-    "n_layers": ("count", 1, 200),
-    "optimization_latency_ratio": ("x", 0, 1e4),
-    "optimization_latency_s": ("s", 0, 1e6),
-    "optimization_time_reduction": ("x", 1, 1e4),
-    "output_token_share_pct": ("%", 0, 100),
-    "overhead_pct": ("%", 0, 100),
-    "pearson": ("correlation", -1, 1),
-    "rouge2": ("fraction", 0, 1),
-    "skip_ratio": ("fraction", 0, 1),
-    "speedup": ("x", 0.5, 3),
-    "speedup_improvement_pct": ("%", 0, 100),
-    "step_latency_ms": ("ms", 0, 1e4),
-    "tokens_per_s": ("tokens/s", 0, 1e4),
-    "tpt": ("tokens/time", 0, 1e4),
-    "training_days": ("days", 0, 1e3),
-    "training_samples": ("count", 1, 1e9),
-    "training_steps": ("count", 1, 1e9),
-}
-SETTING_KEYS = {  # settings that tell one number of an exhibit from another, and are part of its id
-    *("mix_ratio", "pass@k", "gamma", "skip_set", "observation", "ablation", "optimizer", "iterations", "point"),
-    *("aggregate", "clusters", "vs", "tau", "opt_interval", "component", "pair", "when", "window", "panel"),
-}
-CONDITIONS = {  # settings under which a number was measured, the same for all numbers it could be mistaken for
-    *("decoding", "temperature", "skip_ratio", "out_of_domain", "samples", "hardware", "stream", "n_per_task", "k"),
-    *("drafts", "phase", "part", "n_samples", "source", "context", "purpose", "gpu", "gpus", "dataset", "aspect"),
-    *("layers", "search_round", "bound"),
-}
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One metric of the papers, as `metrics.yaml` describes it.
+
+    Attributes:
+        within: absolute and relative tolerance; None: there is nothing to compare.
+    """
+
+    unit: str
+    range: tuple[float, float]
+    kind: str = ""
+    within: tuple[float, float] | None = None
+    ranked: bool = False
+    ours: str | None = None
+    of_ar: str | None = None
+    by_definition: bool = False
+    why_not: str = ""
+
+
+def _metrics() -> dict[str, Metric]:
+    content = yaml.safe_load((FOLDER / "metrics.yaml").read_text(encoding="utf-8"))
+    for described in content.values():
+        if "within" in described:
+            text = str(described["within"])
+            share = text.endswith("%")
+            described["within"] = (0.0, float(text[:-1]) / 100) if share else (float(text), 0.0)
+    return {name: Metric(**described) for name, described in content.items()}
+
+
+METRICS = _metrics()
 
 
 @dataclass(frozen=True)
@@ -94,22 +83,6 @@ class Number:
     note: str
     line: int
     settings: Mapping[str, str] = field(repr=False)
-
-
-@dataclass(frozen=True)
-class Statistic:
-    """What a paper's metric is, where papers that use its name differ.
-
-    Attributes:
-        statistic: ours that is counted alike, over our AR, by its name in `metrics.summarise`.
-        baseline: what the paper divides by: ar, plain decoding in the method's own loop, as ours; hf, Hugging Face
-            `generate`; "" for a metric that is over nothing.
-        meaning: in words.
-    """
-
-    statistic: str
-    baseline: str
-    meaning: str
 
 
 def results(
@@ -161,38 +134,31 @@ def features(paper: str | None = None, exhibit: str | None = None) -> pd.DataFra
 
 
 @cache
-def statistics() -> Mapping[tuple[str, str], Statistic]:
-    """By (paper, metric), of those metrics that papers count in ways of their own.
-
-    Raises:
-        ConfigError: the data does not fit its schema.
-    """
-    path, found = DATA / "statistics.csv", dict[tuple[str, str], Statistic]()
-    for line, row in _rows("statistics", path):
-        key = row["paper"], row["metric"]
-        if row["metric"] not in METRICS or key in found:
-            _refuse(path, line, "metric", row["metric"], "a metric, once a paper")
-        if row["baseline"] not in ("", "ar", "hf"):
-            _refuse(path, line, "baseline", row["baseline"], "ar, hf or nothing")
-        found[key] = Statistic(row["statistic"], row["baseline"], row["meaning"])
-    return found
-
-
-@cache
-def numbers(path: Path = DATA / "results.csv") -> tuple[Number, ...]:
-    """All reported numbers, validated.
+def numbers() -> tuple[Number, ...]:
+    """All reported numbers, validated, paper by paper.
 
     Raises:
         ConfigError: a row that does not fit; names the file, the line and the column.
     """
-    listed = {(row["paper"], row["exhibit"]) for _, row in _rows("exhibits", DATA / "exhibits.csv")}
+    return tuple(number for room in _with_numbers() for number in read(room))
+
+
+def _with_numbers() -> list[Room]:
+    return [room for room in rooms() if (room.folder / "results.csv").is_file()]
+
+
+def read(room: Room) -> list[Number]:
+    """The reported numbers of one paper; as `numbers`."""
+    if unknown := room.counts.keys() - METRICS:
+        raise ConfigError(f"{room.name}/paper.yaml counts", sorted(unknown), "a metric of metrics.yaml each")
+    listed = {(row["paper"], row["exhibit"]) for _, row in _rows("exhibits", room)}
     found: dict[str, Number] = {}
-    for line, row in _rows("results", path):
-        number = _number(row, line, path, listed)
+    for line, row in _rows("results", room):
+        number = _number(row, line, room, listed)
         if number.id in found:
-            _refuse(path, line, "id", number.id, f"another name than line {found[number.id].line} has")
+            _refuse(room, "results", line, "id", number.id, f"another name than line {found[number.id].line} has")
         found[number.id] = number
-    return tuple(found.values())
+    return list(found.values())
 
 
 @cache
@@ -200,6 +166,13 @@ def layer_sets() -> Mapping[str, Mapping[str, Any]]:
     """The layer sets that authors released, by `paper/model/task`: n_layers, skip_attn, skip_mlp, source."""
     known = json.loads((files("methods") / "published_layer_sets.json").read_text(encoding="utf-8"))
     return {name: entry for name, entry in known.items() if not name.startswith("ssd-bench/")}
+
+
+def share_skipped(paper: str, model: str, task: str, inner: bool = False) -> float:
+    """The share of sublayers that a published set skips, of all 2L or of those between first and last block."""
+    entry = layer_sets()[layer_set_name(paper, model, task)]
+    blocks = entry["n_layers"] - (2 if inner else 0)
+    return float(len(entry["skip_attn"]) + len(entry["skip_mlp"])) / (2 * blocks)
 
 
 def layer_set_name(paper: str, model: str, task: str) -> str:
@@ -233,17 +206,17 @@ def slug(text: str) -> str:
     return re.sub(r"[^a-z0-9_.=@]+", "-", name).strip("-")
 
 
-def _number(row: Mapping[str, str], line: int, path: Path, listed: Collection[tuple[str, str]]) -> Number:
+def _number(row: Mapping[str, str], line: int, room: Room, listed: Collection[tuple[str, str]]) -> Number:
     """A validated row; its id is paper/exhibit/model/method/task/settings/metric/bound without the empty parts."""
 
     def need(fine: bool, column: str, allowed: str) -> None:
         if not fine:
-            _refuse(path, line, column, row[column], allowed)
+            _refuse(room, "results", line, column, row[column], allowed)
 
     metric, printed = row["metric"], row["value"]
     named = (row["paper"], row["exhibit"])
     need(metric in METRICS, "metric", f"one of {', '.join(METRICS)}")
-    unit, low, high = METRICS[metric]
+    unit, (low, high) = METRICS[metric].unit, METRICS[metric].range
     need(row["unit"] == unit, "unit", f"{unit}, the unit of {metric}")
     need(bool(re.fullmatch(r"\d+(\.\d+)?", printed)), "value", "a plain decimal number")
     value = float(printed)
@@ -253,12 +226,13 @@ def _number(row: Mapping[str, str], line: int, path: Path, listed: Collection[tu
     try:
         given = parse_setting(row["setting"])
     except ValueError as error:
-        _refuse(path, line, "setting", row["setting"], f"k=v;k=v ({error})")
-    need(given.keys() <= SETTING_KEYS | CONDITIONS, "setting", "known keys only")
+        _refuse(room, "results", line, "setting", row["setting"], f"k=v;k=v ({error})")
+    known = {"bound", *room.telling, *room.conditions}
+    need(given.keys() <= known, "setting", "known keys only, those that paper.yaml lists")
     bound = given.get("bound", "")
     need(bound in BOUNDS, "setting", f"a bound of {', '.join(BOUNDS[1:])}")
     telling = [f"{key}={text}" if key != "pass@k" else f"pass@{text}" for key, text in given.items()]
-    telling = [text for key, text in zip(given, telling) if key in SETTING_KEYS]
+    telling = [text for key, text in zip(given, telling) if key in room.telling]
     several = printed if metric == "layer_index" else ""  # the one metric of which a figure names several values
     parts = (*named, row["model"], row["method"], row["task"], *telling)
     name = "/".join([*map(slug, filter(None, parts)), *filter(None, (metric, bound, several))])
@@ -287,37 +261,44 @@ def _frame(name: str, key: tuple[str, ...], paper: str | None, exhibit: str | No
 
 @cache
 def _checked(name: str, key: tuple[str, ...]) -> pd.DataFrame:
-    path, seen = DATA / f"{name}.csv", dict[tuple[str, ...], int]()
-    listed = {(row["paper"], row["exhibit"]) for _, row in _rows("exhibits", DATA / "exhibits.csv")}
-    rows = []
-    for line, row in _rows(name, path):
-        named = tuple(row[column] for column in key)
-        if named in seen:
-            _refuse(path, line, "/".join(key), " / ".join(named), f"unique, but line {seen[named]} has it too")
-        seen[named] = line
-        if row["exhibit"].startswith(("Table", "Figure")) and (row["paper"], row["exhibit"]) not in listed:
-            _refuse(path, line, "exhibit", row["exhibit"], "a table or figure of exhibits.csv")
-        if row.get("numbers_in_text", "no") not in ("yes", "partly", "no"):
-            _refuse(path, line, "numbers_in_text", row["numbers_in_text"], "yes, partly or no")
-        rows.append(row)
+    rows = [row for room in _with_numbers() for row in _unique(name, key, room)]
     return pd.DataFrame(rows, columns=list(COLUMNS[name]), dtype="str")
 
 
-def _rows(name: str, path: Path) -> Iterator[tuple[int, dict[str, str]]]:
-    """The rows of a file with their line numbers; columns and papers are checked."""
+def _unique(name: str, key: tuple[str, ...], room: Room) -> Iterator[dict[str, str]]:
+    seen = dict[tuple[str, ...], int]()
+    listed = {(row["paper"], row["exhibit"]) for _, row in _rows("exhibits", room)}
+    for line, row in _rows(name, room):
+        named = tuple(row[column] for column in key)
+        if named in seen:
+            unique = f"unique, but line {seen[named]} has it too"
+            _refuse(room, name, line, "/".join(key), " / ".join(named), unique)
+        seen[named] = line
+        if row["exhibit"].startswith(("Table", "Figure")) and (row["paper"], row["exhibit"]) not in listed:
+            _refuse(room, name, line, "exhibit", row["exhibit"], "a table or figure of exhibits.csv")
+        if row.get("numbers_in_text", "no") not in ("yes", "partly", "no"):
+            _refuse(room, name, line, "numbers_in_text", row["numbers_in_text"], "yes, partly or no")
+        yield row
+
+
+def _rows(name: str, room: Room) -> Iterator[tuple[int, dict[str, str]]]:
+    """The rows of one of a paper's files with their line numbers, if it has that; columns and versions are checked."""
+    path = room.folder / f"{name}.csv"
+    if not path.is_file():
+        return
     with path.open(encoding="utf-8", newline="") as file:
         reader = csv.reader(file)
         header = next(reader, [])
         if tuple(header) != COLUMNS[name]:
-            _refuse(path, 1, "header", ",".join(header), ",".join(COLUMNS[name]))
+            _refuse(room, name, 1, "header", ",".join(header), ",".join(COLUMNS[name]))
         for cells in reader:
             if len(cells) != len(header):
-                _refuse(path, reader.line_num, "row", ",".join(cells), f"{len(header)} cells")
+                _refuse(room, name, reader.line_num, "row", ",".join(cells), f"{len(header)} cells")
             row = dict(zip(header, cells))
-            if row["paper"] not in PAPERS:
-                _refuse(path, reader.line_num, "paper", row["paper"], f"one of {', '.join(PAPERS)}")
+            if row["paper"] not in room.versions:
+                _refuse(room, name, reader.line_num, "paper", row["paper"], f"one of {', '.join(room.versions)}")
             yield reader.line_num, row
 
 
-def _refuse(path: Path, line: int, column: str, value: object, allowed: str) -> NoReturn:
-    raise ConfigError(f"{path.name}:{line} {column}", value, allowed)
+def _refuse(room: Room, name: str, line: int, column: str, value: object, allowed: str) -> NoReturn:
+    raise ConfigError(f"{room.name}/{name}.csv:{line} {column}", value, allowed)

@@ -11,13 +11,12 @@ from omegaconf import OmegaConf
 
 from ssd_bench.command import CONF
 from ssd_bench.papers import grid
-from ssd_bench.papers.reported import SETTING_KEYS, Number
+from ssd_bench.papers.reported import Number
+from ssd_bench.papers.rooms import room_of, rooms
 from ssd_bench.papers.values import BASELINES
 
 AVERAGES = ("Overall", "Average")
-ALL_TASKS = ("", *AVERAGES, "other tasks", "two tasks (names lost)")
-ALL_MODELS = ("", "Yi-34B and DeepSeek-Coder-33B families")
-PARTS_ONLY = {"WMT16 DE-EN": "wmt16", "Spider2": "spider2"}  # tasks that only streams have
+ALL_TASKS = ("", *AVERAGES, "other tasks")
 
 
 class Labelled(Protocol):
@@ -73,20 +72,23 @@ def parts_of(task: str) -> tuple[str, ...]:
 def task_choices() -> Mapping[str, str]:
     """The papers' names of tasks -> choices of `task=`."""
     jobs = [job for found in experiments().values() for experiment in found for job in experiment.jobs]
-    return PARTS_ONLY | {job.labels["task"]: choice(job.overrides, "task") for job in jobs}
+    only = {name: task for room in rooms() for name, task in room.tasks.items()}  # tasks that only streams have
+    return only | {job.labels["task"]: choice(job.overrides, "task") for job in jobs}
 
 
 def about(number: Number, among: Iterable[T]) -> list[T]:
     """The jobs or results that a number of their exhibit is about; of plain decoding, all with its AR arm."""
-    found = [one for one in among if number.model in ALL_MODELS or one.labels["model"] == number.model]
+    all_models = ("", *room_of(number.paper).all_models)
+    found = [one for one in among if number.model in all_models or one.labels["model"] == number.model]
     anyone = ("", *BASELINES)
     found = [one for one in found if number.method in anyone or one.labels["method"] == number.method]
-    return _with_setting([one for one in found if _on_task(one, number.task)], number)
+    return _with_setting([one for one in found if _on_task(one, number)], number)
 
 
-def _on_task(one: Labelled, name: str) -> bool:
-    """Whether it gives numbers of a task, or of one of several, perhaps as a part of its stream."""
-    if name in (*ALL_TASKS, one.labels["task"]):
+def _on_task(one: Labelled, number: Number) -> bool:
+    """Whether it gives numbers of the number's task, or of one of several, perhaps as a part of its stream."""
+    name = number.task
+    if name in (*ALL_TASKS, *room_of(number.paper).all_tasks, one.labels["task"]):
         return True
     parts = parts_of(choice(one.overrides, "task"))
     listed = name.split(", ")
@@ -108,7 +110,7 @@ def telling(number: Number) -> set[str]:
     return {
         f"pass@{text}" if key == "pass@k" else f"{key}={text}"
         for key, text in number.settings.items()
-        if key in SETTING_KEYS and text != "overall"
+        if key in room_of(number.paper).telling and text != "overall"
     }
 
 

@@ -12,44 +12,14 @@ import pandas as pd
 
 from ssd_bench import metrics
 from ssd_bench.papers.cells import Made
-from ssd_bench.papers.reported import Number, statistics
+from ssd_bench.papers.reported import METRICS, Number
+from ssd_bench.papers.rooms import room_of
 from ssd_bench.records.reader import Run
 
 BASELINES = ("AR", "Vanilla")
 """Plain decoding: the other arm of every run."""
 
-NOT_MEASURED = {
-    "cited_speedup": "quoted from other papers",
-    "gpu_count": "what training another method takes; nothing is trained here",
-    "training_days": "what training another method takes; nothing is trained here",
-    "training_samples": "what training another method takes; nothing is trained here",
-    "training_steps": "what training another method takes; nothing is trained here",
-    "layer_index": "read off a figure of one model's layers; our figure shows the same",
-    "n_layers": "a property of the model",
-    "iterations": "a setting of the search; of SWIFT's steps a record does not tell random from Bayesian ones",
-    "alpha_improvement_pct": "a difference that the text derives from other numbers",
-    "speedup_improvement_pct": "a difference that the text derives from other numbers",
-    "optimization_latency_ratio": "a ratio that the text derives from other numbers",
-    "output_token_share_pct": "a share that the text derives from other numbers",
-}
-"""Metrics that no run gives, and why."""
-
-SUMMARY = {  # names in `metrics.summarise`, where the paper has no statistic of its own (`reported.statistics`)
-    "M": "M",
-    "n_accepted": "M",  # counted like M, the bonus token included
-    "alpha": "alpha",
-    "tokens_per_s": "method_tokens_per_s_e2e",
-    "tpt": "tpt_predicted",  # Eq. 4 from the latency profile; the method's own estimate stands beside it
-    "expected_speedup": "expected_speedup",
-    "rouge2": "output_rouge2",  # of the outputs against AR's
-}
 OVER_AR = "over AR in this engine, where the paper divides by Hugging Face generate (baseline=hf)"
-BASELINE = {"tokens_per_s": "ar_tokens_per_s_e2e", "tpt": "tpt_predicted_ar"}
-BY_DEFINITION = ("M", "n_accepted", "speedup", "expected_speedup")  # 1 for plain decoding
-CLAIMS = {  # the setting of a number -> why a whole run has no such number
-    "search_round": "of one round of a search; a record keeps what each round chose, not its accepted tokens",
-    "phase": "of a part of a curve; our figure shows the curve",
-}
 
 
 @dataclass(frozen=True)
@@ -66,6 +36,11 @@ class Value:
     high: float | None = None
     estimate: float | None = None
     remark: str = ""
+
+
+def by_definition(number: Number) -> bool:
+    """Whether it is 1 because plain decoding is what others are measured against."""
+    return number.method in BASELINES and METRICS[number.metric].by_definition
 
 
 def has_hf(made: Made) -> bool:
@@ -88,12 +63,12 @@ def value(number: Number, made: Made, domain: str | None = None, with_hf: bool =
             return f"the run has no prompts of {domain}"
     else:
         source = made.summary
-    if baseline and number.metric in BY_DEFINITION:
+    if by_definition(number):
         return Value(1.0) if source["ar_tokens_per_s"] is not None else "the run has no baseline"
     if domain is None and number.metric in SPECIAL:
         return SPECIAL[number.metric](number, made)
     name, remark = _statistic(number, with_hf)
-    name = BASELINE.get(number.metric) if baseline else name
+    name = METRICS[number.metric].of_ar if baseline else name
     if name is None or name not in source:
         where = "" if domain is None else ", or not by task"
         return f"{number.metric} is not in the record{where}"
@@ -105,9 +80,9 @@ def value(number: Number, made: Made, domain: str | None = None, with_hf: bool =
 
 def _statistic(number: Number, with_hf: bool) -> tuple[str | None, str]:
     """The name in `metrics.summarise` of what the paper counts, and in what it is not the same."""
-    own = statistics().get((number.paper, number.metric))
+    own = room_of(number.paper).counts.get(number.metric)
     if own is None:
-        return SUMMARY.get(number.metric), ""
+        return METRICS[number.metric].ours, ""
     if own.baseline != "hf":
         return own.statistic, ""
     return (own.statistic.replace("speedup", "speedup_hf"), "") if with_hf else (own.statistic, OVER_AR)
@@ -143,12 +118,12 @@ def mean(values: Sequence[Value]) -> Value:
 
 
 def _skip_ratio(number: Number, made: Made) -> Value | str:
-    """r: of all 2L sublayers; SWIFT and ConfLayers count those between the first and the last block only."""
+    """r: of all 2L sublayers, or, as some papers count, of those between the first and the last block only."""
     found = made.summary["skip_ratio"]
     if found is None:
         return "nothing was drafted by skipping layers"
     n_layers = (made.run.header.get("model") or {}).get("n_layers")
-    if number.paper not in ("conflayers", "swift", "swift-v1"):
+    if room_of(number.paper).skip_ratio != "inner":
         return Value(found)
     if not n_layers or n_layers <= 2:
         return "the model has no block between its first and last"

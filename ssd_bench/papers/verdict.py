@@ -2,9 +2,9 @@
 
 *Algorithmic* numbers (M, α, skip ratio, expected speedup, ROUGE-2, pass@k, matchness) do not depend on the machine. On
 the paper's own model and prompts they agree where the paper's value, give or take half a unit of its last digit, lies
-in our 95 % interval widened by `TOLERANCE`; without an interval our value stands for it. A lower bound agrees where
-our interval, so widened, reaches above it, an upper bound where it reaches below. On another model nothing is said of
-the value; what can be said is whether the methods come in the paper's order (`orders`).
+in our 95 % interval widened by a tolerance (`metrics.yaml`); without an interval our value stands for it. A lower
+bound agrees where our interval, so widened, reaches above it, an upper bound where it reaches below. On another model
+nothing is said of the value; what can be said is whether the methods come in the paper's order (`orders`).
 
 *Speed* (speedup, tokens/s, TPT, times, memory) is bound to the hardware: the same rule on the paper's model and device,
 and no verdict anywhere else.
@@ -19,7 +19,7 @@ from itertools import combinations
 import pandas as pd
 
 from ssd_bench.papers.match import NO_RUN, NOT_RUN, OTHER_SCALE, PAPERS_OWN, REHEARSAL, UNDEFINED, Ours
-from ssd_bench.papers.reported import Number
+from ssd_bench.papers.reported import METRICS, Number
 from ssd_bench.papers.values import BASELINES
 
 AGREES, DIFFERS, BY_DEFINITION = "agrees", "differs", "by definition"
@@ -28,26 +28,11 @@ ABSENT = (NO_RUN, NOT_RUN, UNDEFINED, "not measurable")
 VERDICTS = (AGREES, DIFFERS, BY_DEFINITION, OTHER_MODEL, OTHER_SETTINGS, OTHER_HARDWARE, *ABSENT)
 
 ALGORITHMIC, SPEED = "algorithmic", "speed"
-TOLERANCE = {  # absolute, relative to the paper's value: what prompts drawn anew and half precision may change
-    "M": (0.0, 0.05),
-    "n_accepted": (0.0, 0.05),
-    "alpha": (0.02, 0.0),
-    "skip_ratio": (0.01, 0.0),
-    "expected_speedup": (0.0, 0.03),
-    "rouge2": (0.02, 0.0),
-    "accuracy": (0.02, 0.0),
-    "matchness": (0.02, 0.0),
-}
-SPEED_TOLERANCE = (0.0, 0.05)  # of the paper's value: clocks, drivers and library versions
-RANKED = ("speedup", "expected_speedup", "tokens_per_s", "tpt", "M", "n_accepted", "alpha")  # the more the better
 
 
 def kind(number: Number) -> str:
     """Algorithmic or speed; "" for what no run measures."""
-    if number.metric in TOLERANCE:
-        return ALGORITHMIC
-    speed = ("speedup", "tokens_per_s", "tpt", "overhead_pct", "pearson", "memory_reduction_pct", "step_latency_ms")
-    return SPEED if number.metric in speed or number.metric.startswith("optimization_") else ""
+    return METRICS[number.metric].kind
 
 
 def verdict(number: Number, ours: Ours) -> str:
@@ -66,7 +51,7 @@ def verdict(number: Number, ours: Ours) -> str:
 def agrees(number: Number, ours: Ours) -> bool:
     """Whether the paper's value lies in our interval, widened by its rounding and the tolerance."""
     assert ours.found is not None
-    absolute, relative = TOLERANCE.get(number.metric, SPEED_TOLERANCE)
+    absolute, relative = METRICS[number.metric].within or (0.0, 0.0)
     slack = number.half + absolute + relative * number.value + 1e-9
     low = ours.found.value if ours.found.low is None else ours.found.low
     high = ours.found.value if ours.found.high is None else ours.found.high
@@ -126,7 +111,8 @@ def orders(frame: pd.DataFrame) -> list[Order]:
     Args:
         frame: as `tables.table` makes it.
     """
-    fit = frame[frame["metric"].isin(RANKED) & frame["ours"].notna() & (frame["bound"] == "")]
+    ranked = [name for name, metric in METRICS.items() if metric.ranked]
+    fit = frame[frame["metric"].isin(ranked) & frame["ours"].notna() & (frame["bound"] == "")]
     fit = fit[~fit["method"].isin(BASELINES)]
     found: list[Order] = []
     if fit.empty:

@@ -17,6 +17,7 @@ from ssd_bench.papers import audit, figures, reported
 from ssd_bench.papers.cells import Replication, replications
 from ssd_bench.papers.figures_shared import Cannot
 from ssd_bench.papers.match import ordered
+from ssd_bench.papers.rooms import papers
 from ssd_bench.papers.ssd_bench import figures as figures_compare
 from ssd_bench.report.exhibits import tables, write
 
@@ -62,8 +63,8 @@ class Paper:
     """
 
     def __init__(self, name: str, runs_dir: Path | str | None = None):
-        if name not in reported.PAPERS:
-            raise ConfigError("paper", name, f"one of {', '.join(reported.PAPERS)}")
+        if name not in papers():
+            raise ConfigError("paper", name, f"one of {', '.join(papers())}")
         self.name, self._runs_dir = name, Path(runs_dir or runs_folder())
 
     @cached_property

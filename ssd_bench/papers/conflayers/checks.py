@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from ssd_bench.papers.arithmetic import (
     CONSISTENT,
     CONTRADICTION,
+    EPSILON,
     UNCLEAR,
     Check,
     at_least,
@@ -15,12 +16,14 @@ from ssd_bench.papers.arithmetic import (
     one,
     pick,
     same,
+    same_cell,
     verdict,
     within_expected,
 )
-from ssd_bench.papers.layer_sets import MODELS, TASKS
-from ssd_bench.papers.reported import Number
+from ssd_bench.papers.reported import Number, share_skipped
 
+MODELS = ("LLaMA-2-13B", "LLaMA-2-70B", "LLaMA-3-8B", "LLaMA-3-70B")  # of Table 3
+TASKS = ("CNN/DM", "GSM8K", "WMT14 DE-EN", "Alpaca")
 FORMULA = "E = M alpha / ((M - 1)(1 - r) + alpha), M = accepted tokens (SWIFT Eq. 6)"
 
 
@@ -39,6 +42,10 @@ def checks() -> Iterator[Check]:
     yield from measured()
     yield from faster()
     yield from prose()
+    yield from released_sets()
+    for number in pick("conflayers", "Figure 4"):
+        if number.settings.get("skip_set") == number.task:  # the set of the task itself: Table 3's configuration
+            yield same(number, same_cell(number, "Table 3"), "repeats")
 
 
 def _speedup(table: str, model: str, method: str, task: str) -> Number:
@@ -103,3 +110,18 @@ def prose() -> Iterator[Check]:
     overlap = max(pick("conflayers", "Table 2", metric="rouge2"), key=lambda n: n.value)
     text = "the largest of Table 2; §4.2.2 calls the overlap with the target's output high, where lossless output has 1"
     yield check(overlap, "overlap", text, 1.0, "§4.2.2", UNCLEAR)
+
+
+def released_sets() -> Iterator[Check]:
+    """Table 3's skip ratios against the 16 released sets, counted over the blocks that may be skipped."""
+    for model in MODELS:
+        for task in TASKS:
+            where = {"model": model, "method": "ConfLayers", "task": task}
+            stated = one("conflayers", "Table 3", metric="skip_ratio", **where)
+            inner, share = (
+                share_skipped("conflayers", model, task, inner=True),
+                share_skipped("conflayers", model, task),
+            )
+            text = f"the released set skips {inner:.3f} of all blocks but the first and last, {share:.3f} of all"
+            fits = CONSISTENT if abs(inner - stated.value) <= stated.half + EPSILON else CONTRADICTION
+            yield check(stated, "released set", text, inner, "skip sets of the repository", fits)

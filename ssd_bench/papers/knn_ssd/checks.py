@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -24,8 +25,7 @@ from ssd_bench.papers.arithmetic import (
     span,
     verdict,
 )
-from ssd_bench.papers.layer_sets import shares
-from ssd_bench.papers.reported import Number, slug
+from ssd_bench.papers.reported import Number, layer_sets, share_skipped, slug
 
 MODELS = ("LLaMA-2-13B", "LLaMA-2-13B-Chat", "Qwen-2.5-14B", "Qwen-2.5-14B-Instruct")
 METHODS = ("Self-SD(Fix)", "Self-SD(Mix)", "KNN-SSD")
@@ -92,6 +92,7 @@ def checks() -> Iterator[Check]:
             if "LLaMA" in model and method != "Vanilla":
                 yield measured(model, method)
     yield from prose()
+    yield from released_twice()
 
 
 def one_skip_ratio(model: str) -> Iterator[Check]:
@@ -111,7 +112,7 @@ def one_skip_ratio(model: str) -> Iterator[Check]:
 def published(model: str) -> Check:
     """The overall E of KNN-SSD with the mean r of the published sets of the five tasks, in equal shares."""
     m, acceptance, stated = _cells(model, "KNN-SSD", "overall")
-    ratios = [shares("knn_ssd", model, task) for task in TASKS]
+    ratios = [share_skipped("knn_ssd", model, task) for task in TASKS]
     mean = sum(ratios) / len(ratios)
     formula = expectation(mean)
     low, high = common_skip_ratio(model, "KNN-SSD")
@@ -186,3 +187,15 @@ def prose() -> Iterator[Check]:
 def _headline(stated: Number, cell: Number) -> str:
     found = verdict(stated, cell.value)
     return UNCLEAR if found == CONTRADICTION else found
+
+
+def released_twice() -> Iterator[Check]:
+    """Sets of KNN-SSD's repository that are the same list under several names."""
+    names = defaultdict(list)
+    for name, entry in layer_sets().items():
+        if name.startswith("knn_ssd/"):
+            names[str(entry["skip_attn"]), str(entry["skip_mlp"])].append(name.removeprefix("knn_ssd/"))
+    for group in filter(lambda found: len(found) > 1, names.values()):
+        text = f"the repository has the same layer set for {', '.join(group)}"
+        where = (f"knn-ssd/{slug(group[0])}#released twice", "knn-ssd", "Figure 9", "released twice")
+        yield Check(*where, text, None, None, "skip sets of the repository", UNCLEAR)

@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from ssd_bench import style
+from ssd_bench.papers import figures_cases as cases
 from ssd_bench.papers import figures_layers as layers
 from ssd_bench.papers import figures_shared as common
 from ssd_bench.papers import figures_streams as streams
@@ -110,7 +111,7 @@ def released(folder: Path, model: str) -> Figure:
     return figure
 
 
-def vectors(replication: Replication) -> Figure | Cannot:
+def figure5(replication: Replication) -> Figure | Cannot:
     """Figures 5 and 6: last hidden vectors of the prompts that anchors are made of."""
     cell = next((cell for cell in common.cells(replication) if (cell.run.path / VECTORS).is_file()), None)
     if cell is None:
@@ -129,7 +130,7 @@ def figure4(replication: Replication) -> Figure | Cannot:
     return streams.along(replication, ("M", "alpha"), "KNN-SSD")
 
 
-def layer_sets(replication: Replication) -> Figure | Cannot:
+def figure9(replication: Replication) -> Figure | Cannot:
     """Figures 9 and 10: the sets of the run's domains beside those that the authors released for the paper's model."""
     cell = common.cells(replication)[0]
     domains = common.unique(str(name) for name in common.stream(cell.run)["domain"])
@@ -149,3 +150,10 @@ def layer_sets(replication: Replication) -> Figure | Cannot:
     layers.maps(body, [ours, theirs])
     note = "Left: of each domain the set that drafted most of its tokens."
     return common.finish(figure, replication, [cell], note)
+
+
+figure2 = streams.transfer
+figure6 = figure5
+figure7 = figure1
+figure8 = cases.stream
+figure10 = figure9

@@ -38,7 +38,7 @@ def planes(replication: Replication) -> dict[str, Plane | Cannot]:
     return found
 
 
-def plane(replication: Replication) -> Figure | Cannot:
+def comparison(replication: Replication) -> Figure | Cannot:
     """Every set that drafted as a point of draft cost and α, with lines of equal TPT and the best sets there are."""
     drawn = common.cells(replication)
     there = {task: found for task, found in planes(replication).items() if isinstance(found, Plane)}

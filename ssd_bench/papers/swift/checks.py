@@ -1,4 +1,4 @@
-"""SWIFT (ICLR 2025) and its first version: E(speedup), averages, rows printed twice, the two versions."""
+"""SWIFT and its first version: E(speedup), averages, rows printed twice, the two versions, sentences, released sets."""
 
 from __future__ import annotations
 
@@ -6,19 +6,28 @@ import re
 from collections.abc import Iterator
 
 from ssd_bench.papers.arithmetic import (
+    CONSISTENT,
     CONTRADICTION,
+    EPSILON,
+    ROUNDING,
+    UNCLEAR,
     Check,
+    at_least,
+    at_most,
     average,
     check,
     expectation,
+    extreme,
     one,
     pick,
     recompute,
     same,
+    same_cell,
     setting_of,
+    verdict,
     within_expected,
 )
-from ssd_bench.papers.reported import Number, settings
+from ssd_bench.papers.reported import Number, layer_sets, settings, share_skipped
 
 VERSIONS = ("swift", "swift-v1")
 # the tables of the ICLR version by content, and those of the first version
@@ -46,11 +55,12 @@ TABLES = {
     },
 }
 FORMULA = "E = M alpha / ((M - 1) c + alpha), c = 1 - r (§B.3 Eq. 6)"
+RUN = {"model": "LLaMA-2-13B", "method": "SWIFT", "task": "CNN/DM"}  # the configuration of the analyses
 WITHOUT_LAYERS = ("Vanilla", "Parallel", "Lookahead")  # methods that skip no layers: E(speedup) says nothing of them
 
 
 def checks() -> Iterator[Check]:
-    """All checks of both versions that need no prose."""
+    """All checks of both versions: the tables, the sentences, the released sets."""
     for paper in VERSIONS:
         yield from expected(paper)
         yield from overall(paper)
@@ -58,6 +68,17 @@ def checks() -> Iterator[Check]:
         yield skip_ratio_34b(paper)
     yield from printed_twice()
     yield from versions()
+    for paper in VERSIONS:
+        yield from acceptance(paper)
+        yield from headline(paper)
+        yield from ranges(paper)
+        yield from ablation(paper)
+        yield from search_end(paper)
+    yield from optimisation()
+    yield from comparisons()
+    yield from released_sets()
+    for number in pick("swift", "Figure 11", method="SWIFT"):
+        yield same(number, same_cell(number, "Table 12"), "repeats")
 
 
 def expected(paper: str) -> Iterator[Check]:
@@ -169,3 +190,172 @@ def versions() -> Iterator[Check]:
         text = f"the ICLR version prints {later.printed} ({table})"
         result = "consistent" if later.printed == number.printed else CONTRADICTION
         yield check(number, "version", text, later.value, f"ICLR version, {table}", result)
+
+
+def _cells(paper: str, content: str, metric: str, model: str = "") -> list[Number]:
+    """The SWIFT cells of a table of this content, without its overall column; [] where a version has no such table."""
+    table = TABLES[paper].get(content)
+    rows = pick(paper, table, method="SWIFT", metric=metric) if table else []
+    return [n for n in rows if n.task != "Overall" and model in n.model]
+
+
+def acceptance(paper: str) -> Iterator[Check]:
+    """Lower bounds on alpha: §1, §5.2, §C.1 and the sections on other models."""
+    llama = [*_cells(paper, "expected", "alpha"), *_cells(paper, "70b", "alpha", "LLaMA-2")]
+    for section in ("text §1", "text §5.2"):
+        stated = one(paper, section, metric="alpha", bound="low", model="LLaMA-2 series")
+        yield at_least(stated, llama, "the tables of LLaMA-2")
+    general = one(paper, "text §5.2", metric="alpha", bound="low", model="")
+    # the sentence names no table: an alpha below it may lie outside what it is about
+    both = [*_cells(paper, "expected", "alpha"), *_cells(paper, "code", "alpha")]
+    yield at_least(general, both, "Tables 3 and 4", UNCLEAR)
+    table = _cells(paper, "expected", "alpha")
+    yield at_least(one(paper, "text §C.1", metric="alpha", bound="low"), table, "Table 4")
+    others = {"deepseek": _deepseek_section(paper)} | ({"70b": "text §C.2"} if paper == "swift" else {})
+    for content, section in others.items():
+        stated = one(paper, section, metric="alpha", bound="low")
+        yield at_least(stated, _cells(paper, content, "alpha"), TABLES[paper][content])
+
+
+def _deepseek_section(paper: str) -> str:
+    return "text §C.3" if paper == "swift" else "text §C.2"
+
+
+def headline(paper: str) -> Iterator[Check]:
+    """1.3x-1.6x of the abstract ("over", §1: "consistently") against Table 2 and Yi-34B; mean M and its share."""
+    low, high = (one(paper, "abstract", metric="speedup", bound=bound) for bound in ("low", "high"))
+    cells = _cells(paper, "main", "speedup")
+    yield at_least(low, [*cells, *_cells(paper, "yi", "speedup")], f"Table 2 and {TABLES[paper]['yi']}")
+    yield extreme(high, cells, "Table 2")
+    m = _cells(paper, "main", "M")
+    yield average(one(paper, "text §5.2", metric="M"), m, "SWIFT cells in Table 2")
+    share = one(paper, "text §5.3", metric="output_token_share_pct")
+    implied = 100 * (1 - len(m) / sum(n.value for n in m))
+    text = f'1 - 1 / (mean M of Table 2) is {implied:.1f} % ("nearly")'
+    fits = ROUNDING if abs(implied - share.value) < 2 else CONTRADICTION
+    yield check(share, "share of M", text, implied, "drafted tokens are M - 1 of M", fits)
+
+
+def ranges(paper: str) -> Iterator[Check]:
+    """Ends of ranges against the least and largest cell."""
+    deepseek, yi = "DeepSeek-Coder-33B series", "Yi-34B series"
+    section = _deepseek_section(paper)
+    claims = [
+        ("text §5.2", "speedup", "CodeLLaMA series", _cells(paper, "code", "speedup")),
+        ("text §C.1", "M", "", _cells(paper, "expected", "M")),
+        (section, "speedup", yi, _cells(paper, "yi", "speedup")),
+        (section, "speedup", deepseek, _cells(paper, "deepseek", "speedup")),
+        (section, "M", deepseek, _cells(paper, "deepseek", "M")),
+    ]
+    families = [n for n in pick(paper, TABLES[paper]["yi"], method="SWIFT", metric="speedup") if n.task == "Overall"]
+    families += _cells(paper, "deepseek", "speedup")
+    claims.append(("Figure 9", "speedup", "Yi-34B and DeepSeek-Coder-33B families", families))
+    if paper == "swift":
+        overall = pick(paper, "Table 5", method="SWIFT", task="Overall", metric="speedup")
+        claims.append(("text §C.2", "speedup", "LLaMA-70B series", overall))
+        claims.append(("text §C.2", "M", "LLaMA-70B series", _cells(paper, "70b", "M")))
+    for exhibit, metric, model, cells in claims:
+        for bound in ("low", "high"):
+            stated = one(paper, exhibit, metric=metric, model=model, bound=bound)
+            yield extreme(stated, cells, cells[0].exhibit)
+
+
+def ablation(paper: str) -> Iterator[Check]:
+    """§D.1: what early stopping and the optimisation add, in points and relative."""
+    table = TABLES[paper]["ablation"]
+    faster = one(paper, "text §D.1", metric="speedup_improvement_pct")
+    parts = [one(paper, table, metric="speedup", ablation=kind, **RUN) for kind in ("none", "w/o optimization")]
+    relative = 100 * (parts[0].value / parts[1].value - 1)
+    points = 100 * (parts[0].value - parts[1].value)
+    text = f"{parts[0].printed} / {parts[1].printed} is {relative:.1f} % more, a difference of {points:.1f} points"
+    yield check(faster, "improvement", text, relative, table, verdict(faster, relative))
+    better = one(paper, "text §D.1", metric="alpha_improvement_pct")
+    parts = [one(paper, table, metric="alpha", ablation=kind, **RUN) for kind in ("none", "w/o early-stopping")]
+    relative = 100 * (parts[0].value / parts[1].value - 1)
+    text = f"{parts[0].printed} over {parts[1].printed} are 55 points, {relative:.0f} % more"
+    yield check(better, "improvement", text, relative, table, UNCLEAR)
+
+
+def search_end(paper: str) -> Iterator[Check]:
+    """Figure 6: the matchness at which the optimisation ended against the threshold of §B.2."""
+    stated = one(paper, "Figure 6", metric="matchness", point="termination")
+    rule = settings(paper, "Table 2").set_index("key")["value"]["opt_early_stop"]
+    found = re.search(r"matchness above (\d\.\d+)", rule)
+    assert found is not None
+    text = f"§B.2 stops once it exceeds {found[1]}: both hold only if the score jumped past it"
+    yield check(stated, "search end", text, float(found[1]), "§B.2", UNCLEAR)
+
+
+def optimisation() -> Iterator[Check]:
+    """Search costs of the ICLR version: reductions, latency of a step, numbers of steps."""
+    ours = one("swift", "Table 12", metric="optimization_latency_s", **RUN)
+    theirs = one("swift", "text §5.3", metric="optimization_latency_s", method="Self-SD")
+    for section in ("text §5.3", "text §D.3"):
+        stated = one("swift", section, metric="optimization_time_reduction")
+        how = f"{theirs.value / 3600:g} h / {ours.printed} s (Table 12)"
+        yield recompute(stated, "reduction", how, "ratio of latencies", lambda a, b: a / b, theirs, ours)
+    stated = one("swift", "Table 11", metric="optimization_time_reduction")
+    minutes = one("swift", "Table 11", metric="optimization_latency_s", method="SWIFT").value / 60
+    hours = one("swift", "Table 11", metric="optimization_latency_s", method="Self-SD").value / 3600
+    implied, low, high = (60 * h / m for h, m in ((hours, minutes), (hours - 0.05, minutes + 0.5), (hours + 0.05, 1.5)))
+    text = f"~{hours:g} h / ~{minutes:g} min is {implied:.0f}, or {low:.0f} to {high:.0f} as both are rounded"
+    yield check(stated, "reduction", text, implied, "ratio of latencies", verdict(stated, implied, low, high))
+    steps = {
+        kind: one("swift", "Table 12", metric="iterations", optimizer=kind, **RUN) for kind in ("random", "bayesian")
+    }
+    total = sum(n.value for n in steps.values())
+    step = one("swift", "Table 9", metric="step_latency_ms", gamma="32")
+    implied = 1000 * ours.value / total
+    text = f"{total:.0f} steps in {ours.printed} s (Table 12) are {implied:.0f} ms each: the unit must be s"
+    yield check(step, "unit", text, implied, "Table 12", verdict(step, implied))
+    text = f"one step in 25 (§B.2) of {total:.0f} is {total // 25:.0f}"
+    yield check(steps["bayesian"], "steps", text, total // 25, "§B.2", verdict(steps["bayesian"], total // 25))
+
+
+def comparisons() -> Iterator[Check]:
+    """§D.4 and §D.5: how much longer, how much faster than other methods."""
+    slow = one("swift", "Figure 11", metric="optimization_latency_s", method="Self-SD", iterations="100")
+    ours = one("swift", "Figure 11", metric="optimization_latency_s", method="SWIFT")
+    stated = one("swift", "text §D.4", metric="optimization_latency_ratio")
+    how = f"{slow.printed} s / {ours.printed} s"
+    yield recompute(stated, "ratio", how, "ratio of latencies", lambda a, b: a / b, slow, ours)
+
+    stated = one("swift", "text §D.4", metric="speedup_improvement_pct")
+    rows = {n.method: n for n in pick("swift", "Table 12", metric="speedup")}
+    gains = [
+        100 * (rows["SWIFT"].value / rows[f"{name} w/ dynamic ver."].value - 1) for name in ("Self-SD", "Self-SD_c")
+    ]
+    text = f"over Self-SD w/ dynamic ver. it is {gains[0]:.1f} %, over Self-SD_c w/ dynamic ver. {gains[1]:.1f} %"
+    yield check(stated, "improvement", text, gains[0], "Table 12", UNCLEAR)
+
+    overall = {(n.model, n.method): n.value for n in pick("swift", "Table 2", task="Overall", metric="speedup")}
+    gain = {m: 100 * (overall[m, "SWIFT"] / overall[m, "Lookahead"] - 1) for m, how in overall if how == "SWIFT"}
+    low, high = (one("swift", "text §D.5", metric="speedup_improvement_pct", bound=bound) for bound in ("low", "high"))
+    text = "the overall speedups of Table 2 give " + ", ".join(f"{m} {value:.1f} %" for m, value in gain.items())
+    # each gain is a ratio of two numbers with two decimals: half a percent of rounding
+    fits = CONSISTENT if min(gain.values()) >= low.value - 0.5 else CONTRADICTION
+    yield check(low, "lower bound", text, min(gain.values()), "Table 2", fits)
+    yield at_most(high, max(gain.values()), f"the largest from Table 2 is {max(gain.values()):.1f} %", "Table 2")
+
+
+def released_sets() -> Iterator[Check]:
+    """r of §B.2 against the released sets, as Eq. 6 needs the share of all sublayers, and that of Self-SD's set."""
+    for name in layer_sets():
+        paper, model, task = name.split("/")
+        if paper != "swift":
+            continue
+        stated = stated_skip_ratio(model.upper())
+        share, inner = share_skipped(paper, model, task), share_skipped(paper, model, task, inner=True)
+        text = (
+            f"§B.2 fixes r = {stated:g} for {model}; the released set for {task} skips {share:.3f} of all sublayers, "
+            f"as Eq. 6 counts, and {inner:.3f} of those that may be skipped"
+        )
+        # two decimals are printed
+        fits = CONSISTENT if abs(share - stated) <= 0.005 + EPSILON else CONTRADICTION
+        where = (f"swift/{model}/{task}/skip_ratio#released set", "swift", "Table 2", "released set")
+        yield Check(*where, text, stated, share, "§B.3 Eq. 6; skip sets of the repository", fits)
+    row = one("swift", "Table 10", method="Self-SD", metric="skip_ratio")
+    skipped = share_skipped("self_ssd", row.model, "all")
+    text = f"the set of Self-SD's repository skips {skipped:.3f}"
+    fits = CONSISTENT if abs(skipped - row.value) <= row.half + EPSILON else CONTRADICTION
+    yield check(row, "released set", text, skipped, "repository", fits)

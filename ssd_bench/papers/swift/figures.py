@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 
 from ssd_bench import metrics, style
 from ssd_bench.metrics import Measured
+from ssd_bench.papers import figures_cases as cases
 from ssd_bench.papers import figures_layers as layers
 from ssd_bench.papers import figures_shared as common
 from ssd_bench.papers import figures_streams as streams
@@ -286,3 +287,7 @@ def _after_steps(run: Run) -> pd.Series[int]:
     ids = steps.loc[drafted, "layer_set_id"].astype(int).groupby(done[drafted]).first()
     full = np.arange(int(done.max()) + 1) if len(done) else np.arange(0)
     return ids.reindex(full).ffill().bfill().astype(int) if len(ids) else ids
+
+
+figure2b = streams.transfer
+table13 = table14 = cases.table

@@ -11,12 +11,12 @@ from ssd_bench.errors import ConfigError
 from ssd_bench.metrics.text import ABSENT, markdown_table
 from ssd_bench.papers import select
 from ssd_bench.papers.cells import Made, Replication, Result
-from ssd_bench.papers.match import HARDWARE
 from ssd_bench.papers.reported import Number, numbers
+from ssd_bench.papers.rooms import papers, room_of
 from ssd_bench.replay.predict import predict
 
-MACHINES = {paper: f"sim_{gpus[0].lower()}" for paper, gpus in HARDWARE.items() if gpus}
-"""The first GPU that each paper names; KnapSpec names none."""
+MACHINES = {paper: f"sim_{gpus[0].lower()}" for paper in papers() if (gpus := room_of(paper).hardware)}
+"""The first GPU that each paper names, where it names one."""
 LABELS = ("paper", "exhibit", "model", "task", "method", "setting", "printed")  # of the reported number
 COLUMNS = (*LABELS, "measured", "predicted", "machine", "scale", "run", "reason")
 INTRO = (
@@ -32,7 +32,7 @@ def predictions(replications: Sequence[Replication]) -> pd.DataFrame:
 
     Returns:
         `COLUMNS`: `printed` of the paper, as text; `measured` and `predicted` speedups over AR, decode only, NaN where
-        there is none and `reason` says why; `machine` as in `conf/hardware`. KnapSpec names no device and has no rows.
+        there is none and `reason` says why; `machine` as in `conf/hardware`. a paper that names no device has no rows.
     """
     rows: list[dict[str, object]] = []
     for number in numbers():

@@ -13,7 +13,8 @@ from ssd_bench.metrics.text import ABSENT
 from ssd_bench.papers import verdict
 from ssd_bench.papers.cells import Replication
 from ssd_bench.papers.match import Matcher
-from ssd_bench.papers.reported import METRICS, SETTING_KEYS, Number, numbers
+from ssd_bench.papers.reported import METRICS, Number, numbers
+from ssd_bench.papers.rooms import room_of
 
 COLUMNS = {  # of the long form
     "id": "of the reported number, unique in the whole report",
@@ -141,8 +142,12 @@ def wide(frame: pd.DataFrame) -> pd.DataFrame:
 
 def place(number: Any) -> tuple[tuple[str, str, str], tuple[str, str]]:
     """Row and column of a number; of its setting what tells it from another one is part of the row."""
-    parts = [part for part in number.setting.split(";") if part.partition("=")[0] in SETTING_KEYS or "pass@" in part]
-    unit = METRICS[number.metric][0]
+    parts = [
+        part
+        for part in number.setting.split(";")
+        if part.partition("=")[0] in room_of(number.paper).telling or "pass@" in part
+    ]
+    unit = METRICS[number.metric].unit
     metric = number.metric if unit in ("x", "fraction", "correlation", "") else f"{number.metric} ({unit})"
     return (number.model, number.method, "; ".join(parts)), (number.task, metric)
 

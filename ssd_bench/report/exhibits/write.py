@@ -9,10 +9,11 @@ from pathlib import Path
 import pandas as pd
 
 from ssd_bench.errors import ConfigError
-from ssd_bench.metrics.text import NAMES, REHEARSAL, markdown_table
+from ssd_bench.metrics.text import REHEARSAL, markdown_table
 from ssd_bench.papers import prose, select, verdict
 from ssd_bench.papers.cells import Replication
-from ssd_bench.papers.reported import exhibits, statistics
+from ssd_bench.papers.reported import exhibits
+from ssd_bench.papers.rooms import name_of, room_of
 from ssd_bench.papers.values import OVER_AR
 from ssd_bench.records.files import write_atomic
 from ssd_bench.report.exhibits.tables import everything, wide
@@ -78,7 +79,7 @@ def stem(paper: str, exhibit: str) -> str:
 def title(paper: str, exhibit: str) -> str:
     """Paper, exhibit and what it shows."""
     known = exhibits(paper, exhibit)["title"]
-    return f"{NAMES[paper]}, {exhibit}" + (f": {known.iloc[0]}" if len(known) else "")
+    return f"{name_of(paper)}, {exhibit}" + (f": {known.iloc[0]}" if len(known) else "")
 
 
 def commands(paper: str, exhibit: str, frame: pd.DataFrame) -> list[str]:
@@ -129,7 +130,7 @@ def verdicts(frame: pd.DataFrame) -> list[str]:
 def speedups(frame: pd.DataFrame) -> list[str]:
     """Of a paper that divides by Hugging Face `generate`: how its speedups are counted, and over what ours are."""
     own = frame[(frame["metric"] == "speedup") & frame["ours"].notna() & (frame["verdict"] != verdict.BY_DEFINITION)]
-    counted = None if own.empty else statistics().get((str(own["paper"].iloc[0]), "speedup"))
+    counted = None if own.empty else room_of(str(own["paper"].iloc[0])).counts.get("speedup")
     if counted is None or counted.baseline != "hf":
         return []
     over_ar = int((own["reason"] != "").sum())

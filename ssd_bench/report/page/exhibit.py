@@ -9,12 +9,12 @@ from html import escape
 
 import pandas as pd
 
-from ssd_bench.metrics.text import NAMES
 from ssd_bench.papers import reported, select
 from ssd_bench.papers.cells import Replication
 from ssd_bench.papers.figures import FIGURES
 from ssd_bench.papers.grid import Experiment
 from ssd_bench.papers.match import ordered
+from ssd_bench.papers.rooms import name_of
 from ssd_bench.report.exhibits import write
 from ssd_bench.report.page.drawn import Drawn
 from ssd_bench.report.page.layout import table
@@ -145,7 +145,7 @@ class Exhibit:
             )
         for one in self.experiments:
             if one.paper != self.paper:
-                yield f"It has the runs of {NAMES[one.paper]}, {one.exhibit}" + (
+                yield f"It has the runs of {name_of(one.paper)}, {one.exhibit}" + (
                     ", whose figure is there." if one.name in FIGURES else "."
                 )
 

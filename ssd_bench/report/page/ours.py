@@ -7,8 +7,8 @@ from html import escape
 
 import pandas as pd
 
-from ssd_bench.metrics.text import NAMES
 from ssd_bench.papers.cells import Replication
+from ssd_bench.papers.rooms import name_of
 from ssd_bench.papers.ssd_bench.figures import COMPARISON, table
 from ssd_bench.report.exhibits import predictions, write
 from ssd_bench.report.page.drawn import Drawn
@@ -41,7 +41,7 @@ def predicted(frame: pd.DataFrame) -> str:
     parts = [paragraphs([predictions.INTRO], class_="intro")]
     for paper, rows in frame.groupby("paper", sort=False):
         failed = [f"Not predicted: {reason}" for reason in dict.fromkeys(rows["reason"]) if reason]
-        title = f"Predictions for {NAMES[str(paper)]}"
+        title = f"Predictions for {name_of(str(paper))}"
         labels = {axis: joined(rows[axis]) for axis in AXES}
         name = f"predictions_{write.stem(str(paper), '')}"
         parts.append(_article(name, title, str(paper), predictions.texts(rows), labels, bullets(failed)))

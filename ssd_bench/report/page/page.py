@@ -9,9 +9,9 @@ from string import Template
 
 import pandas as pd
 
-from ssd_bench.metrics.text import NAMES
 from ssd_bench.papers import audit, reported, select, verdict
 from ssd_bench.papers.cells import Replication
+from ssd_bench.papers.rooms import name_of, papers
 from ssd_bench.report.exhibits import write
 from ssd_bench.report.page.drawn import Drawn
 from ssd_bench.report.page.exhibit import AXES, Exhibit
@@ -30,7 +30,7 @@ def exhibits(
 ) -> list[Exhibit]:
     """Everything of every paper: its tables and figures in their order, then abstract and text."""
     found = []
-    for paper in reported.PAPERS:
+    for paper in papers():
         listed = [(paper, exhibit) for exhibit in reported.exhibits(paper)["exhibit"]]
         keys = dict.fromkeys([*listed, *(key for key in (*frames, *select.experiments()) if key[0] == paper)])
         found += [Exhibit(*key, frames.get(key), replications, drawn) for key in keys]
@@ -79,10 +79,10 @@ def _counts(everything: pd.DataFrame) -> str:
     ]
     head = tag("tr", *(tag("th", escape(word), scope="col") for word in ("paper", "numbers that are", *words, "all")))
     bodies = []
-    for paper in (*reported.PAPERS, ""):
+    for paper in (*papers(), ""):
         rows = everything[everything["paper"] == paper] if paper else everything
         kinds = [kind for kind in PART if kind in set(rows["kind"])]
-        name = tag("th", escape(NAMES[paper] if paper else "All"), scope="rowgroup", rowspan=str(len(kinds)))
+        name = tag("th", escape(name_of(paper) if paper else "All"), scope="rowgroup", rowspan=str(len(kinds)))
         lines: list[str] = []
         for kind in kinds:
             found = rows.loc[rows["kind"] == kind, "verdict"].value_counts()
@@ -96,7 +96,7 @@ def _counts(everything: pd.DataFrame) -> str:
 
 def _filters(shown: Sequence[Exhibit]) -> str:
     """One select an axis, of all names that occur."""
-    options = {"paper": [(paper, NAMES[paper]) for paper in reported.PAPERS]}
+    options = {"paper": [(paper, name_of(paper)) for paper in papers()]}
     for axis in AXES:
         names = {part for one in shown for value in one.values(axis) for part in value.split(", ") if part}
         options[axis] = [(name, name) for name in sorted(names, key=lambda name: (name.lower(), name))]
@@ -111,7 +111,7 @@ def _filters(shown: Sequence[Exhibit]) -> str:
 def _contents(shown: Sequence[Exhibit]) -> str:
     """Links to every exhibit with a sign of its state, by paper."""
     parts = []
-    for paper in reported.PAPERS:
+    for paper in papers():
         links = [
             tag(
                 "li",
@@ -120,7 +120,7 @@ def _contents(shown: Sequence[Exhibit]) -> str:
             )
             for one in shown if one.paper == paper
         ]  # fmt: skip
-        parts.append(tag("div", tag("h3", escape(NAMES[paper])), tag("ul", *links), data_paper=paper))
+        parts.append(tag("div", tag("h3", escape(name_of(paper))), tag("ul", *links), data_paper=paper))
     signs = ", ".join(f"{sign} {state}" for state, sign in STATES.items())
     return tag("div", *parts, class_="contents") + tag("p", escape(signs), class_="signs")
 
@@ -130,17 +130,17 @@ def _short(exhibit: str) -> str:
 
 
 def _papers(shown: Sequence[Exhibit]) -> Iterator[str]:
-    for paper in reported.PAPERS:
+    for paper in papers():
         own = [one for one in shown if one.paper == paper]
-        head = tag("h2", escape(NAMES[paper]), id=f"paper-{paper}")
+        head = tag("h2", escape(name_of(paper)), id=f"paper-{paper}")
         yield tag("section", head, *(one.article() for one in own), aria_labelledby=f"paper-{paper}", class_="paper")
 
 
 def _audit(checks: pd.DataFrame) -> Iterator[str]:
     """One article a paper: how many comparisons came out how, and every finding."""
     entries = audit.told(checks)
-    for paper in reported.PAPERS:
-        name = NAMES[paper]
+    for paper in papers():
+        name = name_of(paper)
         found = checks.loc[checks["paper"] == paper, "verdict"].value_counts()
         parts = ", ".join(f"{found[word]} {word}" for word in audit.VERDICTS if word in found)
         head = tag("tr", *(tag("th", text, scope="col") for text in ("finding", "numbers", "what", "from")))
