@@ -48,7 +48,7 @@ def indexed(folder: Path, experiment: str, scale: str, run: Callable[[grid.Job],
     for job in grid.load(experiment).jobs:
         made = run(job) or ""
         error = made[1:] if made.startswith("!") else None
-        cells.append(index.Cell(dict(job.labels), list(job.overrides), None if error else made or None, error))
+        cells.append(index.Entry(dict(job.labels), list(job.overrides), None if error else made or None, error))
     index.write(folder, experiment, scale, cells)
 
 
@@ -63,7 +63,7 @@ def make_all(folder: Path) -> list[Replication]:
     for stream in STREAMS:
         make_stream(folder, stream)
     for name in grid.names():
-        indexed(folder, name, "mini", lambda job: record_of(select.choice(job.overrides, "task")))
+        indexed(folder, name, "mini", lambda job: record_of(grid.choice(job.overrides, "task")))
     return replications(folder)
 
 

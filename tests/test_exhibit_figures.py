@@ -27,7 +27,7 @@ from ssd_bench.cost import plane
 from ssd_bench.cost.plane import Point, Use
 from ssd_bench.papers import figures_cases, figures_layers, grid
 from ssd_bench.papers import figures_shared as figures_common
-from ssd_bench.papers.cells import Made, Replication, Result
+from ssd_bench.papers.cells import Cell, Record, Replication
 from ssd_bench.papers.conflayers import figures as conflayers
 from ssd_bench.papers.figures import FIGURES, figure
 from ssd_bench.papers.figures_shared import Cannot
@@ -67,7 +67,7 @@ def units(domains: tuple[str, ...], count: int, accept: float) -> list[list[Prom
     return made
 
 
-def made(root: Path, job: grid.Job, model: str, variant: int) -> Made:
+def made(root: Path, job: grid.Job, model: str, variant: int) -> Record:
     """A run as a job would leave it; jobs that differ in nothing that a figure shows share one."""
     domains = STREAMS.get(job.labels["task"], (job.labels["task"],))
     first = next((o.partition("=")[2] for o in job.overrides if o.startswith("task.first=")), domains[0])
@@ -85,8 +85,8 @@ def made(root: Path, job: grid.Job, model: str, variant: int) -> Made:
 
 
 @cache
-def _cached(path: Path) -> Made:
-    return Made(path)
+def _cached(path: Path) -> Record:
+    return Record(path)
 
 
 def replication(root: Path, name: str, scale: str = "paper") -> Replication:
@@ -94,7 +94,7 @@ def replication(root: Path, name: str, scale: str = "paper") -> Replication:
     results = []
     for i, job in enumerate(experiment.jobs):
         model = "miniature" if scale == "mini" else job.labels["model"]
-        results.append(Result(job.labels, job.overrides, made(root, job, model, i), None))
+        results.append(Cell(job.labels, job.overrides, made(root, job, model, i), None))
     return Replication(experiment, scale, tuple(results), root)
 
 
@@ -169,10 +169,10 @@ def test_every_figure_draws_with_labels_that_keep_apart(root: Path, name: str) -
 @pytest.mark.parametrize("name", ["knapspec_figure5", "swift_figure8b", "swift_figure9", "conflayers_figure7"])
 def test_at_a_small_scale_the_models_are_one_and_the_title_says_so(root: Path, name: str) -> None:
     small = replication(root, name, "mini")
-    kept = {tuple(r.labels[axis] for axis in ("task", "method", "setting")): r for r in reversed(small.results)}
-    shared = [replace(r, made=kept[r.labels["task"], r.labels["method"], r.labels["setting"]].made)
-              for r in small.results]  # fmt: skip
-    found = drawn(figure(replace(small, results=tuple(shared))))
+    kept = {tuple(r.labels[axis] for axis in ("task", "method", "setting")): r for r in reversed(small.cells)}
+    shared = [replace(r, record=kept[r.labels["task"], r.labels["method"], r.labels["setting"]].record)
+              for r in small.cells]  # fmt: skip
+    found = drawn(figure(replace(small, cells=tuple(shared))))
     check(found)
     assert "rehearsal on the miniature" in found.get_suptitle().replace("\n", " ")
     assert not any("LLaMA" in text.get_text() for text in texts(found))
@@ -192,39 +192,39 @@ def test_the_same_records_give_the_same_bytes(root: Path, tmp_path: Path, name: 
 def test_what_cannot_be_drawn_has_a_reason(root: Path) -> None:
     whole = replication(root, "knapspec_figure6")
     assert figure(replace(whole, experiment=replace(whole.experiment, name="knapspec_table2"))) is None
-    nothing = tuple(replace(result, made=None) for result in whole.results)
-    not_yet = figure(replace(whole, results=nothing))
+    nothing = tuple(replace(result, record=None) for result in whole.cells)
+    not_yet = figure(replace(whole, cells=nothing))
     assert isinstance(not_yet, Cannot) and "experiment=knapspec_figure6" in not_yet.reason
-    failed = figure(replace(whole, results=tuple(replace(result, error="no such task") for result in nothing)))
+    failed = figure(replace(whole, cells=tuple(replace(result, error="no such task") for result in nothing)))
     assert isinstance(failed, Cannot) and "no such task" in failed.reason
     for name in sorted(NEED_FILES):
         found = figure(replication(root, name))
         assert isinstance(found, Cannot) and found.reason.endswith(".")
     alone = replication(root, "knn_ssd_figure2")
-    found = figure(replace(alone, results=alone.results[:1]))
+    found = figure(replace(alone, cells=alone.cells[:1]))
     assert isinstance(found, Cannot) and "cnn_dm" in found.reason
 
 
 def test_missing_runs_are_counted_in_the_caption(root: Path) -> None:
     whole = replication(root, "knapspec_figure6")
-    part = (replace(whole.results[0], made=None), *whole.results[1:])
-    assert "1 of 7 runs are missing" in drawn(figure(replace(whole, results=part))).get_supxlabel().replace("\n", " ")
+    part = (replace(whole.cells[0], record=None), *whole.cells[1:])
+    assert "1 of 7 runs are missing" in drawn(figure(replace(whole, cells=part))).get_supxlabel().replace("\n", " ")
 
 
 def test_the_numbers_drawn_are_those_of_the_metrics(root: Path) -> None:
     one = replication(root, "knapspec_figure6")
     throughput = drawn(figure(one)).axes[0].lines[0]
-    summaries = [result.made.summary for result in one.results if result.made]
+    summaries = [result.summary for result in one.cells if result.record]
     assert list(throughput.get_ydata()) == [s["method_tokens_per_s"] for s in summaries]
     assert list(throughput.get_xdata()) == [4, 8, 16, 32, 64, 128, 256]
-    rows = figures_common.stream(one.results[0].made.run)  # type: ignore[union-attr]
+    rows = figures_common.stream(one.cells[0].run)  # type: ignore[union-attr]
     assert figures_common.cumulative(rows).iloc[-1] == pytest.approx(summaries[0]["speedup"])
     assert figures_common.measure_rows(rows, "M").value == pytest.approx(summaries[0]["M"])
     assert figures_common.of_rows(rows, "alpha") == pytest.approx(summaries[0]["alpha"])
 
 
 def test_tokens_of_a_case_are_coloured_as_the_steps_say(root: Path) -> None:
-    run = next(replication(root, "swift_table13").where(method="SWIFT")).made.run  # type: ignore[union-attr]
+    run = next(replication(root, "swift_table13").where(method="SWIFT")).run
     tokenizer = figures_cases.tokenizer_of(run)
     assert not isinstance(tokenizer, Cannot)
     pieces = figures_cases.tokens(run, 2, tokenizer)
@@ -247,8 +247,8 @@ def test_vectors_are_drawn_with_their_accuracy(root: Path, tmp_path: Path) -> No
     labels = np.repeat(["cnn_dm", "gsm8k", "wmt16"], 12)
     vectors = (np.repeat(centres, 12, axis=0) + rng.normal(size=(36, 16))).astype(np.float32)
     one = replication(root, "knn_ssd_figure5")
-    assert one.results[0].made is not None
-    file = one.results[0].made.path / figures_knn_ssd.VECTORS
+    assert one.cells[0].record is not None
+    file = one.cells[0].path / figures_knn_ssd.VECTORS
     np.savez(file, vectors=vectors, labels=labels, anchors=centres, anchor_labels=labels[::12])
     try:
         found = drawn(figure(one))
@@ -269,8 +269,8 @@ def test_vectors_are_drawn_with_their_accuracy(root: Path, tmp_path: Path) -> No
 
 def test_confidences_are_drawn_where_a_run_has_them(root: Path) -> None:
     one = replication(root, "conflayers_figure8")
-    assert one.results[0].made is not None
-    file = one.results[0].made.path / conflayers.SIGNALS
+    assert one.cells[0].record is not None
+    file = one.cells[0].path / conflayers.SIGNALS
     values = np.random.default_rng(0).random((2, 38))
     np.savez(file, block=np.arange(1, 39), confidence=values, gradient=values, window=10 * values, threshold=values)
     try:

@@ -11,7 +11,7 @@ import pytest
 from ssd_bench import metrics
 from ssd_bench.errors import ConfigError
 from ssd_bench.papers import reported, verdict
-from ssd_bench.papers.cells import Made, Replication, replications
+from ssd_bench.papers.cells import Record, Replication, replications
 from ssd_bench.papers.match import Matcher
 from ssd_bench.papers.rooms import papers, room_of
 from ssd_bench.papers.values import OVER_AR, Value, mean
@@ -96,7 +96,7 @@ def test_a_rehearsal_never_looks_like_a_replication(filled: dict[tuple[str, str]
 
 
 def test_metrics_are_those_of_the_summary(filled: dict[tuple[str, str], pd.DataFrame], full: list[Replication]) -> None:
-    plain = next(r.made for one in full for r in one.results if r.made is not None and r.made.path.name == "plain")
+    plain = next(r.record for one in full for r in one.cells if r.record is not None and r.path.name == "plain")
     s, rows = plain.summary, pd.concat(filled.values()).set_index("id")
     table2 = "swift/table2/llama-2-13b/swift/cnn-dm"
     for name, key in (("speedup", "speedup_rates_e2e"), ("M", "M")):
@@ -138,7 +138,7 @@ SPEEDUPS = {  # a number of each paper -> its statistic here, without a third ar
 @pytest.mark.parametrize("with_hf", [False, True])
 def test_speedups_are_counted_as_each_paper_counts_them(with_hf: bool, tmp_path: Path) -> None:
     """Over Hugging Face's arm where the paper divides by it and the run has it; the table says over what."""
-    made = Made(tmp_path / make(tmp_path, "run", hf=with_hf))
+    made = Record(tmp_path / make(tmp_path, "run", hf=with_hf))
     for name in ("swift_table2", "knn_ssd_table3", "conflayers_table1", "knapspec_table2"):
         indexed(tmp_path, name, "mini", lambda job: "run")
     matcher = Matcher(found := replications(tmp_path))
@@ -162,7 +162,7 @@ def test_one_baseline_stands_behind_all_that_is_averaged_or_ranked(tmp_path: Pat
     cells = {task: f"swift/table2/llama-2-13b/swift/{task}/speedup" for task in ("cnn-dm", "gsm8k", "overall")}
     values = {task: matcher.ours(number(name)) for task, name in cells.items()}
     assert {task: ours.reason for task, ours in values.items()} == {"cnn-dm": "", "gsm8k": OVER_AR, "overall": OVER_AR}
-    parts = [Made(tmp_path / run).summary["speedup_rates_e2e"] for run in runs.values()]
+    parts = [Record(tmp_path / run).summary["speedup_rates_e2e"] for run in runs.values()]
     assert values["overall"].found is not None and values["overall"].found.value == pytest.approx(sum(parts) / 3)
     lowest = matcher.ours(number("swift/abstract/swift/speedup/low"))
     assert lowest.found is None and "different baselines" in lowest.reason
@@ -174,7 +174,7 @@ def test_one_baseline_stands_behind_all_that_is_averaged_or_ranked(tmp_path: Pat
 
 
 def test_statistics_of_papers_are_numbers_of_a_summary(tmp_path: Path) -> None:
-    summary = Made(tmp_path / make(tmp_path, "run", hf=True)).summary
+    summary = Record(tmp_path / make(tmp_path, "run", hf=True)).summary
     counted = {(paper, metric): own for paper in papers() for metric, own in room_of(paper).counts.items()}
     for (paper, metric), own in counted.items():
         assert own.statistic in summary and own.meaning, (paper, metric)
@@ -194,7 +194,7 @@ def test_pass_at_k_needs_k_outputs(tmp_path: Path) -> None:
 
 
 def test_streams_are_told_apart_by_their_parts(full: list[Replication]) -> None:
-    made = next(r.made for one in full for r in one.results if r.made and r.made.path.name == "stream_swift")
+    made = next(r.record for one in full for r in one.cells if r.record and r.path.name == "stream_swift")
     alphas = [row["alpha"] for row in made.domains]
     rows = tables.table(full, "Figure 7", "swift").set_index("id")["ours"]
     before, under = (f"point={point}-domain-shift" for point in ("before", "under"))
@@ -202,7 +202,7 @@ def test_streams_are_told_apart_by_their_parts(full: list[Replication]) -> None:
     shifted = rows[f"swift/figure7/self-sd/5-task-stream/{under}/aggregate=average/alpha"]
     assert shifted == pytest.approx(sum(alphas[1:]) / len(alphas[1:]))
     assert rows["swift/figure7/swift/5-task-stream/alpha/low"] == min(alphas)
-    first = next(r.made for one in full for r in one.results if r.made and r.made.path.name == "stream")
+    first = next(r.record for one in full for r in one.cells if r.record and r.path.name == "stream")
     speedups = {row["domain"]: row["speedup_rates_e2e"] for row in first.domains}
     figure1 = tables.table(full, "Figure 1", "knn-ssd").set_index("task")["ours"]
     assert figure1["CNN/DM"] == speedups.pop("cnn_dm")
@@ -215,7 +215,7 @@ def test_averages_need_all_their_parts(tmp_path: Path) -> None:
     overall = number("swift/table2/llama-2-13b/swift/overall/speedup")
     indexed(tmp_path, "swift_table2", "mini", lambda job: runs[job.labels["task"]])
     found = Matcher(replications(tmp_path)).ours(overall)
-    parts = [Made(tmp_path / run).summary["speedup_rates_e2e"] for run in runs.values()]
+    parts = [Record(tmp_path / run).summary["speedup_rates_e2e"] for run in runs.values()]
     assert found.found is not None and found.found.value == pytest.approx(sum(parts) / 3)
     assert set(found.runs) == set(runs.values())
     indexed(
@@ -231,7 +231,7 @@ def test_averages_over_settings(tmp_path: Path) -> None:
     runs = {setting: make(tmp_path, setting, rate) for setting, rate in accept.items()}
     for name in ("knn_ssd_table2", "knn_ssd_table6"):
         indexed(tmp_path, name, "mini", lambda job: runs[job.labels["setting"]])
-    alphas = {setting: Made(tmp_path / run).summary["alpha"] for setting, run in runs.items()}
+    alphas = {setting: Record(tmp_path / run).summary["alpha"] for setting, run in runs.items()}
     found = replications(tmp_path)
     rows = pd.concat([tables.table(found, name, "knn-ssd") for name in ("Table 2", "Table 6")]).set_index("id")["ours"]
     average = pytest.approx(sum(alphas.values()) / 4)
@@ -323,7 +323,7 @@ def test_correlation_of_points(full: list[Replication]) -> None:
 
 def test_values_are_those_of_metrics(full: list[Replication]) -> None:
     """What the report shows is what `metrics` defines, not a second definition."""
-    made = next(r.made for r in full[0].results if r.made is not None)
+    made = next(r.record for r in full[0].cells if r.record is not None)
     assert made.summary["alpha"] == metrics.alpha_micro(metrics.of_arm(made.run.steps, "method"))
 
 

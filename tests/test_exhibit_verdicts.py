@@ -1,15 +1,17 @@
 """The two verdicts, and the order of methods."""
 
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ssd_bench.papers import match, verdict
-from ssd_bench.papers.cells import replications
-from ssd_bench.papers.match import Ours
+from ssd_bench.papers import verdict
+from ssd_bench.papers.cells import OTHER_MODEL, OTHER_SCALE, PAPERS_OWN, REHEARSAL, Cell, replications
+from ssd_bench.papers.reported import Number
 from ssd_bench.papers.values import Value
+from ssd_bench.papers.verdict import Ours
 from ssd_bench.report.exhibits import tables
 from tests.exhibit_runs import indexed, make, number
 
@@ -20,22 +22,36 @@ A6000 = {"device": {"cpu": "Xeon", "cores": 32, "gpus": ["NVIDIA RTX A6000"] * 4
 HUB = {"data": {"_target_": "ssd_bench.data.HubSource"}}
 
 
-def ours(value: float, low: float | None = None, high: float | None = None, **changes: Any) -> Ours:
-    return replace(
-        Ours(Value(value, low, high), "", scale="paper", setup=match.PAPERS_OWN, same_hardware=True), **changes
-    )
+@dataclass(frozen=True)
+class Stub(Cell):
+    """A cell with a standing, and no record."""
+
+    stands: str = PAPERS_OWN
+    there: bool = True
+
+    @property
+    def setup(self) -> str:
+        return self.stands
+
+    def ran_on(self, gpus: Sequence[str]) -> bool:
+        return self.there
+
+
+def verdict_of(one: Number, value: float, low: float | None = None, high: float | None = None, **standing: Any) -> str:
+    cells = (Stub({}, ()), Stub({}, (), **standing))
+    return Ours(one, Value(value, low, high), "", scale="paper", cells=cells).verdict
 
 
 def test_the_boundary_of_agreement() -> None:
     alpha = number("swift/table4/llama-2-13b/swift/cnn-dm/alpha")  # two decimals, tolerance 0.02
     edge = alpha.value + 0.005 + 0.02
-    assert verdict.verdict(alpha, ours(edge)) == "agrees"
-    assert verdict.verdict(alpha, ours(edge + 0.001)) == "differs"
-    assert verdict.verdict(alpha, ours(edge + 0.05, edge, edge + 0.1)) == "agrees"
-    assert verdict.verdict(alpha, ours(edge + 0.05, edge + 0.001, edge + 0.1)) == "differs"
+    assert verdict_of(alpha, edge) == "agrees"
+    assert verdict_of(alpha, edge + 0.001) == "differs"
+    assert verdict_of(alpha, edge + 0.05, edge, edge + 0.1) == "agrees"
+    assert verdict_of(alpha, edge + 0.05, edge + 0.001, edge + 0.1) == "differs"
     m = number("swift/table2/llama-2-13b/swift/cnn-dm/M")
-    assert verdict.verdict(m, ours(m.value * 0.95 - 0.005)) == "agrees"
-    assert verdict.verdict(m, ours(m.value * 0.95 - 0.006)) == "differs"
+    assert verdict_of(m, m.value * 0.95 - 0.005) == "agrees"
+    assert verdict_of(m, m.value * 0.95 - 0.006) == "differs"
 
 
 @pytest.mark.parametrize(
@@ -44,18 +60,18 @@ def test_the_boundary_of_agreement() -> None:
 )
 def test_bounds_agree_on_one_side(bound: str, value: float, expected: str) -> None:
     speedup = replace(number("swift/table2/llama-2-13b/swift/cnn-dm/speedup"), bound=bound)
-    assert verdict.verdict(speedup, ours(value)) == expected
+    assert verdict_of(speedup, value) == expected
 
 
 def test_speed_needs_the_papers_hardware_and_both_need_its_model() -> None:
     speedup, m = (number(f"swift/table2/llama-2-13b/swift/cnn-dm/{metric}") for metric in ("speedup", "M"))
-    assert verdict.verdict(speedup, ours(speedup.value)) == "agrees"
-    assert verdict.verdict(speedup, ours(speedup.value, same_hardware=False)) == "other hardware"
-    assert verdict.verdict(m, ours(m.value, same_hardware=False)) == "agrees"
+    assert verdict_of(speedup, speedup.value) == "agrees"
+    assert verdict_of(speedup, speedup.value, there=False) == "other hardware"
+    assert verdict_of(m, m.value, there=False) == "agrees"
     for one in (speedup, m):
-        assert verdict.verdict(one, ours(one.value, setup=match.OTHER_SCALE)) == "other scale"
-        for setup in (match.OTHER_MODEL, match.REHEARSAL):
-            assert verdict.verdict(one, ours(one.value, setup=setup)) == "other model"
+        assert verdict_of(one, one.value, stands=OTHER_SCALE) == "other scale"
+        for setup in (OTHER_MODEL, REHEARSAL):
+            assert verdict_of(one, one.value, stands=setup) == "other model"
     assert {verdict.kind(one) for one in (speedup, m)} == {"speed", "algorithmic"}
 
 

@@ -229,7 +229,7 @@ def test_a_prediction_is_that_of_its_runs_steps_for_the_papers_model(out: Path) 
     frame = predictions.predictions(found).set_index(["paper", "exhibit", "model", "task", "method"])
     row = frame.loc[("swift", "Table 2", "LLaMA-2-70B", "GSM8K", "SWIFT")]
     (made,) = {
-        result.made for one in found for result in one.results if result.made and result.made.path.name == row["run"]
+        result.record for one in found for result in one.cells if result.record and result.path.name == row["run"]
     }
     assert (row["machine"], row["printed"]) == (
         "sim_a6000",

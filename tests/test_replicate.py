@@ -139,10 +139,10 @@ def test_a_sweep_runs_distinct_jobs_once_and_says_which_run_is_which_cells(
     (replication,) = cells.replications(runs)
     assert replication.command == f"python -m ssd_bench -m experiment={NAME} scale=mini"
     results = list(replication.where(task="GSM8K", method="Parallel"))
-    assert [r.labels["model"] for r in results] == ["LLaMA-2-13B", "LLaMA-2-70B"] and len(replication.results) == 6
-    assert results[0].made is results[1].made and results[0].made is not None
-    assert results[0].made.summary["n_prompts"] == 2
-    record = load_run(results[0].made.path)
+    assert [r.labels["model"] for r in results] == ["LLaMA-2-13B", "LLaMA-2-70B"] and len(replication.cells) == 6
+    assert results[0].record is results[1].record and results[0].record is not None
+    assert results[0].summary["n_prompts"] == 2
+    record = load_run(results[0].path)
     assert record.header["config"]["model"]["name"] == "miniature" and "experiment" not in record.header["config"]
     before = {p: p.stat().st_mtime_ns for p in runs.glob("*/run.json")}
     assert run(monkeypatch, *options, *quick) == 2  # on record: nothing is repeated
@@ -206,8 +206,8 @@ def test_a_key_of_a_scale_that_matches_nothing_is_refused(
 
 
 def test_a_damaged_index_is_named(tmp_path: Path) -> None:
-    path = index.write(tmp_path, NAME, "mini", [index.Cell({"model": "m"}, ["a=1"], "run", None)])
-    assert index.read(path)[2] == [index.Cell({"model": "m"}, ["a=1"], "run", None)]
+    path = index.write(tmp_path, NAME, "mini", [index.Entry({"model": "m"}, ["a=1"], "run", None)])
+    assert index.read(path)[2] == [index.Entry({"model": "m"}, ["a=1"], "run", None)]
     path.write_text(json.dumps({"experiment": NAME}), encoding="utf-8")
     with pytest.raises(ConfigError, match=r"swift_table2\.mini\.json.*damaged"):
         cells.replications(tmp_path)

@@ -18,7 +18,7 @@ from ssd_bench import metrics
 from ssd_bench.errors import LosslessError
 from ssd_bench.metrics import intervals
 from ssd_bench.metrics.text import spread
-from ssd_bench.papers.cells import Made
+from ssd_bench.papers.cells import Record
 from ssd_bench.report import figures, tables
 from ssd_bench.report.command import main
 from ssd_bench.report.terminal import close, run_table
@@ -148,7 +148,7 @@ def test_a_method_that_ran_twice_names_its_runs(tmp_path: Path) -> None:
 
 def test_the_figure_stacks_to_the_time_per_token(tmp_path: Path) -> None:
     runs = [write_run(tmp_path / name, [unit(i) for i in range(3)], method=name) for name in ("swift", "clasp")]
-    groups = tables.by_task([Made(run.path) for run in runs])["toy"]
+    groups = tables.by_task([Record(run.path) for run in runs])["toy"]
     speed, time = figures.task_figure("toy", groups).axes
     assert [label.get_text() for label in speed.get_yticklabels()] == ["ar", "swift", "clasp"]
     rates = [bar.get_width() for bar in speed.patches]  # type: ignore[attr-defined]
@@ -236,7 +236,7 @@ def test_a_table_has_columns_of_a_third_arm_where_a_run_has_one(tmp_path: Path) 
     write_run(tmp_path / "b", [with_hf(one, slower=6.0) for one in pairs], run_id="run-b", method="clasp")
     write_run(tmp_path / "c", pairs, run_id="run-c", method="del")
     write_run(tmp_path / "d", pairs[:3], run_id="run-d", method="del")
-    runs = [Made(tmp_path / name) for name in "abcd"]
+    runs = [Record(tmp_path / name) for name in "abcd"]
     text = tables.markdown("toy", (groups := tables.by_task(runs)["toy"]))
     with_third, without = text.split("\n## ")[1:]
     head, ar, *rows = markdown_rows(with_third)

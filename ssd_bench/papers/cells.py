@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -14,17 +14,27 @@ from ssd_bench.papers import grid, index
 from ssd_bench.papers.scale import load as load_scale
 from ssd_bench.records.files import read_header
 from ssd_bench.records.reader import Run, find_runs, load_run
+from ssd_bench.records.schema import hardware
+
+PAPERS_OWN, REHEARSAL, OTHER_MODEL, OTHER_SCALE = "as the paper", "rehearsal", "other model", "other scale"
+SETUPS = (PAPERS_OWN, OTHER_SCALE, OTHER_MODEL, REHEARSAL)
+"""The nearest first. A rehearsal is of a model that this project trained; another scale has the paper's model, but
+fewer or other prompts."""
 
 
-class Made:
-    """A record behind one or more cells, read when first asked for."""
+class Record:
+    """A run on disk, read when first asked for; one may stand behind several cells.
+
+    Attributes:
+        path: its folder.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     @cached_property
     def run(self) -> Run:
-        """The record."""
+        """What it holds."""
         return load_run(self.path)
 
     @cached_property
@@ -48,24 +58,76 @@ class Made:
 
 
 @dataclass(frozen=True)
-class Result:
-    """One cell of an exhibit.
+class Cell:
+    """One cell of an exhibit: what the paper calls it, our run, and what that says.
 
     Attributes:
         labels: axis (`model`, `task`, `method`, `setting`) -> the paper's own name.
         overrides: what was run.
-        made: its record; None where there is none (`error` says why, if it was tried).
+        record: our run; None where there is none (`error` says why, if it was tried).
+        scale: of the run.
+        asked: the overrides of the paper's own run, before its scale.
     """
 
     labels: Mapping[str, str]
     overrides: tuple[str, ...]
-    made: Made | None
-    error: str | None
+    record: Record | None = field(default=None, repr=False)
+    error: str | None = None
+    scale: str = "paper"
+    asked: tuple[str, ...] = ()
+
+    def __getitem__(self, axis: str) -> str:
+        return self.labels[axis]
+
+    def setting(self, key: str) -> str:
+        """The value of one `key=value` of the setting."""
+        return dict(part.split("=", 1) for part in self["setting"].split(";") if "=" in part)[key]
+
+    @property
+    def _its(self) -> Record:
+        assert self.record is not None, "what has no record is not asked for it"
+        return self.record
+
+    @property
+    def path(self) -> Path:
+        """Folder of the record."""
+        return self._its.path
+
+    @property
+    def run(self) -> Run:
+        """What the record holds."""
+        return self._its.run
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """`metrics.summarise` of it."""
+        return self._its.summary
+
+    @property
+    def domains(self) -> list[dict[str, Any]]:
+        """`metrics.by_domain` of it."""
+        return self._its.domains
+
+    @property
+    def setup(self) -> str:
+        """How near its run is to the paper's, one of `SETUPS`."""
+        model = self.run.header.get("model") or {}
+        if model.get("rehearsal"):
+            return REHEARSAL
+        if model.get("name") != grid.choice(self.asked, "model"):
+            return OTHER_MODEL
+        data = ((self.run.header.get("config") or {}).get("data") or {}).get("_target_", "")
+        return PAPERS_OWN if self.scale == "paper" and data.endswith(("HubSource", "LocalSource")) else OTHER_SCALE
+
+    def ran_on(self, gpus: Sequence[str]) -> bool:
+        """Whether all its GPUs, one at least, are of these, by parts of their names."""
+        own = hardware(self.run.header)["gpus"] or []
+        return bool(own) and all(any(name in str(gpu) for name in gpus) for gpu in own)
 
 
 @dataclass(frozen=True)
 class Replication:
-    """An experiment at a scale, with the results that are there.
+    """An experiment at a scale, with what there is of its cells.
 
     Attributes:
         runs_dir: folder of its records.
@@ -73,7 +135,7 @@ class Replication:
 
     experiment: grid.Experiment
     scale: str
-    results: tuple[Result, ...]
+    cells: tuple[Cell, ...]
     runs_dir: Path
 
     @property
@@ -85,12 +147,12 @@ class Replication:
     def notes(self) -> list[str]:
         """What is to be known of its runs: the scale's own note, settings that one run stands for, methods' caveats."""
         found = [self._scale_note] if self._scale_note else []
-        runs = [result.made.run for result in self.results if result.made is not None and not result.made.error]
+        runs = [cell.run for cell in self.cells if cell.record is not None and not cell.record.error]
         found += [f"{caveat}." for caveat in dict.fromkeys(run.header.get("caveat") for run in runs) if caveat]
         shared: dict[str, list[str]] = {}
-        for result in self.results:
-            if result.made is not None and result.labels["setting"]:
-                shared.setdefault(result.made.path.name, []).append(result.labels["setting"])
+        for cell in self.where():
+            if cell["setting"]:
+                shared.setdefault(cell.path.name, []).append(cell["setting"])
         alike = dict.fromkeys(tuple(dict.fromkeys(settings)) for settings in shared.values())
         found += [
             f"At scale {self.scale} one run stands for several settings: {', '.join(settings)}."
@@ -109,22 +171,22 @@ class Replication:
     @property
     def finished(self) -> str:
         """When the last of its runs ended (UTC, ISO 8601); "" without one."""
-        paths = {result.made.path for result in self.results if result.made is not None}
+        paths = {cell.path for cell in self.where()}
         return max((str(read_header(path).get("finished_at") or "") for path in paths), default="")
 
-    def where(self, **labels: str) -> Iterator[Result]:
-        """The results with these labels that have a record."""
-        for result in self.results:
-            if result.made is not None and all(result.labels[axis] == name for axis, name in labels.items()):
-                yield result
+    def where(self, **labels: str) -> Iterator[Cell]:
+        """The cells with these labels that have a record."""
+        for cell in self.cells:
+            if cell.record is not None and all(cell[axis] == name for axis, name in labels.items()):
+                yield cell
 
 
-def records(runs_dir: Path) -> list[Made]:
+def records(runs_dir: Path) -> list[Record]:
     """Every complete run under a folder; none is read yet."""
-    return [Made(path) for path in find_runs(runs_dir)]
+    return [Record(path) for path in find_runs(runs_dir)]
 
 
-def replications(runs_dir: Path, known: Sequence[Made] | None = None) -> list[Replication]:
+def replications(runs_dir: Path, known: Sequence[Record] | None = None) -> list[Replication]:
     """Every experiment that has an index under `runs_dir`; records are looked up by the names of their folders.
 
     Where there are several of one experiment and scale, as of committed records beside one's own, the latest counts.
@@ -138,11 +200,17 @@ def replications(runs_dir: Path, known: Sequence[Made] | None = None) -> list[Re
     made = {one.path.name: one for one in (records(runs_dir) if known is None else known)}
     found: dict[tuple[str, str], Replication] = {}
     for path in index.find(runs_dir):
-        name, scale, cells = index.read(path)
+        name, scale, entries = index.read(path)
         if name not in grid.names():
             raise ConfigError("runs_dir", str(path), f"an index of an experiment that there is; {name} is none")
-        results = [Result(c.labels, tuple(c.overrides), made.get(c.run or ""), c.error) for c in cells]
-        one = Replication(grid.load(name), scale, tuple(results), path.parents[1])
+        experiment = grid.load(name)
+        asked = {frozenset(job.labels.items()): job.overrides for job in reversed(experiment.jobs)}
+        cells = [
+            Cell(e.labels, tuple(e.overrides), made.get(e.run or ""), e.error, scale,
+                 asked.get(frozenset(e.labels.items()), ()))
+            for e in entries
+        ]  # fmt: skip
+        one = Replication(experiment, scale, tuple(cells), path.parents[1])
         other = found.get((name, scale))
         if other is None or one.finished > other.finished:
             found[name, scale] = one

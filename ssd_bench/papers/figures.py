@@ -24,7 +24,7 @@ def figure(replication: Replication) -> Figure | Cannot | None:
     draw = FIGURES.get(replication.experiment.name)
     if draw is None:
         return None
-    if not any(result.made for result in replication.results):
+    if not any(cell.record for cell in replication.cells):
         return common.missing(replication)
     with matplotlib.rc_context(style.STYLE):
         return draw(replication)

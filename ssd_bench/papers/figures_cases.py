@@ -18,8 +18,8 @@ from ssd_bench import metrics, style
 from ssd_bench.model.checkpoint import EMBEDDED, cache_dir
 from ssd_bench.papers import figures_layers as layers
 from ssd_bench.papers import figures_shared as common
-from ssd_bench.papers.cells import Replication
-from ssd_bench.papers.figures_shared import Cannot, Cell
+from ssd_bench.papers.cells import Cell, Replication
+from ssd_bench.papers.figures_shared import Cannot
 from ssd_bench.records.reader import Run
 
 FONT, POINTS = "DejaVu Sans Mono", 6.578  # a character is 11 pixels wide at 200 dpi: rounding moves none

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from matplotlib.ticker import MaxNLocator
 
 from ssd_bench import metrics, style
 from ssd_bench.metrics import Measured, intervals
-from ssd_bench.papers.cells import Made, Replication
+from ssd_bench.papers.cells import Cell, Replication
 from ssd_bench.papers.rooms import name_of
 from ssd_bench.records.reader import Run
 
@@ -39,46 +39,22 @@ class Cannot:
     reason: str
 
 
-@dataclass(frozen=True)
-class Cell:
-    """A record of an exhibit under the names that a figure shows.
-
-    Attributes:
-        labels: axis -> name; the model's is that of the record wherever the paper's model was replaced.
-        made: the record.
-    """
-
-    labels: Mapping[str, str]
-    made: Made = field(repr=False)
-
-    def __getitem__(self, axis: str) -> str:
-        return self.labels[axis]
-
-    @property
-    def run(self) -> Run:
-        """The record."""
-        return self.made.run
-
-    def setting(self, key: str) -> str:
-        """The value of one `key=value` of the setting."""
-        return dict(part.split("=", 1) for part in self["setting"].split(";") if "=" in part)[key]
-
-
 def cells(replication: Replication, **labels: str) -> list[Cell]:
-    """The cells with these labels that have a record, each record once: at a small scale several cells share one."""
+    """The cells with these labels that have a record, each record once: at a small scale several cells share one.
+
+    Where the paper's model was replaced they are labelled with that of the record.
+    """
     found: dict[Path, Cell] = {}
-    for result in replication.where(**labels):
-        assert result.made is not None, "`where` gives results with a record only"
-        shown = dict(result.labels)
+    for cell in replication.where(**labels):
         if replication.scale != "paper":
-            shown["model"] = str(result.made.run.header["model"]["name"])
-        found.setdefault(result.made.path, Cell(shown, result.made))
+            cell = replace(cell, labels={**cell.labels, "model": str(cell.run.header["model"]["name"])})
+        found.setdefault(cell.path, cell)
     return list(found.values())
 
 
 def missing(replication: Replication) -> Cannot:
     """Why there is nothing to draw at all."""
-    errors = sorted({result.error for result in replication.results if result.error})
+    errors = sorted({cell.error for cell in replication.cells if cell.error})
     if errors:
         return Cannot(f"No run of it was finished: {'; '.join(errors)}")
     return Cannot(f"None of its runs was made yet: `{replication.command}` makes them.")
@@ -101,8 +77,8 @@ def finish(figure: Figure, replication: Replication, drawn: Sequence[Cell], note
         title += f" – at scale {replication.scale}, on {', '.join(models)}"
     counts = sorted({int(cell.run.prompts["prompt_index"].nunique()) for cell in drawn})
     numbers = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
-    asked = len(replication.results)
-    left = asked - sum(result.made is not None for result in replication.results)
+    asked = len(replication.cells)
+    left = asked - sum(cell.record is not None for cell in replication.cells)
     parts = [
         f"{', '.join(unique(cell['model'] for cell in drawn))}; {', '.join(unique(cell['task'] for cell in drawn))}.",
         note,

@@ -14,8 +14,8 @@ from matplotlib.figure import Figure
 from ssd_bench import style
 from ssd_bench.metrics import Measured
 from ssd_bench.papers import figures_shared as common
-from ssd_bench.papers.cells import Replication
-from ssd_bench.papers.figures_shared import Cannot, Cell
+from ssd_bench.papers.cells import Cell, Replication
+from ssd_bench.papers.figures_shared import Cannot
 
 WINDOW = 10
 """Prompts of a running mean, fewer where a task has few."""

@@ -115,6 +115,11 @@ def merged(overrides: Sequence[str]) -> tuple[str, ...]:
     return (*groups, *sorted(o for o in last.values() if o not in groups))
 
 
+def choice(overrides: Sequence[str], group: str) -> str:
+    """What is chosen of a config group."""
+    return next((o.partition("=")[2] for o in overrides if o.startswith(f"{group}=")), "")
+
+
 def key_of(override: str) -> str:
     """What an override sets: `+method.x=1` sets method.x."""
     return override.partition("=")[0].lstrip("+~")

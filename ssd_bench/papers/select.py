@@ -54,11 +54,6 @@ def not_run(number: Number, among: Iterable[grid.Experiment]) -> str | None:
     return None
 
 
-def choice(overrides: Sequence[str], group: str) -> str:
-    """What is chosen of a config group."""
-    return next((o.partition("=")[2] for o in overrides if o.startswith(f"{group}=")), "")
-
-
 @cache
 def parts_of(task: str) -> tuple[str, ...]:
     """The parts of a stream, which are the domains of its prompts; none for another task."""
@@ -73,7 +68,7 @@ def task_choices() -> Mapping[str, str]:
     """The papers' names of tasks -> choices of `task=`."""
     jobs = [job for found in experiments().values() for experiment in found for job in experiment.jobs]
     only = {name: task for room in rooms() for name, task in room.tasks.items()}  # tasks that only streams have
-    return only | {job.labels["task"]: choice(job.overrides, "task") for job in jobs}
+    return only | {job.labels["task"]: grid.choice(job.overrides, "task") for job in jobs}
 
 
 def about(number: Number, among: Iterable[T]) -> list[T]:
@@ -90,7 +85,7 @@ def _on_task(one: Labelled, number: Number) -> bool:
     name = number.task
     if name in (*ALL_TASKS, *room_of(number.paper).all_tasks, one.labels["task"]):
         return True
-    parts = parts_of(choice(one.overrides, "task"))
+    parts = parts_of(grid.choice(one.overrides, "task"))
     listed = name.split(", ")
     return one.labels["task"] in listed or task_choices().get(listed[0], "") in parts
 
@@ -116,7 +111,7 @@ def telling(number: Number) -> set[str]:
 
 def domains(number: Number, one: Labelled) -> list[str | None]:
     """The parts of its stream that a number is about; [None]: the run as a whole."""
-    parts = parts_of(choice(one.overrides, "task"))
+    parts = parts_of(grid.choice(one.overrides, "task"))
     listed = number.task.split(", ")
     if not parts or number.task in ("", *AVERAGES) or one.labels["task"] in listed:
         return [None]
@@ -129,4 +124,4 @@ def domains(number: Number, one: Labelled) -> list[str | None]:
 def first_domain(one: Labelled) -> str:
     """The part that a stream begins with, on which methods that search once do so."""
     stated = next((o.partition("=")[2] for o in one.overrides if o.lstrip("+").startswith("task.first=")), "")
-    return stated or next(iter(parts_of(choice(one.overrides, "task"))), "")
+    return stated or next(iter(parts_of(grid.choice(one.overrides, "task"))), "")

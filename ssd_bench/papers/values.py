@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from ssd_bench import metrics
-from ssd_bench.papers.cells import Made
+from ssd_bench.papers.cells import Cell
 from ssd_bench.papers.reported import METRICS, Number
 from ssd_bench.papers.rooms import room_of
 from ssd_bench.records.reader import Run
@@ -43,12 +43,12 @@ def by_definition(number: Number) -> bool:
     return number.method in BASELINES and METRICS[number.metric].by_definition
 
 
-def has_hf(made: Made) -> bool:
+def has_hf(cell: Cell) -> bool:
     """Whether a run has Hugging Face `generate` as an arm."""
-    return "speedup_hf" in made.summary
+    return "speedup_hf" in cell.summary
 
 
-def value(number: Number, made: Made, domain: str | None = None, with_hf: bool = False) -> Value | str:
+def value(number: Number, cell: Cell, domain: str | None = None, with_hf: bool = False) -> Value | str:
     """Our value for a reported number from one record, or why it has none.
 
     Args:
@@ -57,16 +57,16 @@ def value(number: Number, made: Made, domain: str | None = None, with_hf: bool =
     """
     baseline = number.method in BASELINES
     if domain is not None:
-        rows: list[Mapping[str, Any]] = [row for row in made.domains if row["domain"] == domain]
+        rows: list[Mapping[str, Any]] = [row for row in cell.domains if row["domain"] == domain]
         source: Mapping[str, Any] = rows[0] if rows else {}
         if not rows:
             return f"the run has no prompts of {domain}"
     else:
-        source = made.summary
+        source = cell.summary
     if by_definition(number):
         return Value(1.0) if source["ar_tokens_per_s"] is not None else "the run has no baseline"
     if domain is None and number.metric in SPECIAL:
-        return SPECIAL[number.metric](number, made)
+        return SPECIAL[number.metric](number, cell)
     name, remark = _statistic(number, with_hf)
     name = METRICS[number.metric].of_ar if baseline else name
     if name is None or name not in source:
@@ -117,12 +117,12 @@ def mean(values: Sequence[Value]) -> Value:
     return Value(centre, low, high, estimate, values[0].remark)
 
 
-def _skip_ratio(number: Number, made: Made) -> Value | str:
+def _skip_ratio(number: Number, cell: Cell) -> Value | str:
     """r: of all 2L sublayers, or, as some papers count, of those between the first and the last block only."""
-    found = made.summary["skip_ratio"]
+    found = cell.summary["skip_ratio"]
     if found is None:
         return "nothing was drafted by skipping layers"
-    n_layers = (made.run.header.get("model") or {}).get("n_layers")
+    n_layers = (cell.run.header.get("model") or {}).get("n_layers")
     if room_of(number.paper).skip_ratio != "inner":
         return Value(found)
     if not n_layers or n_layers <= 2:
@@ -130,17 +130,17 @@ def _skip_ratio(number: Number, made: Made) -> Value | str:
     return Value(found * n_layers / (n_layers - 2))
 
 
-def _accuracy(number: Number, made: Made) -> Value | str:
+def _accuracy(number: Number, cell: Cell) -> Value | str:
     """pass@k of generated programs, of the arm that the number is about."""
     arm, k = "ar" if number.method in BASELINES else "method", number.settings.get("pass@k", "1")
-    found = made.summary.get(f"{arm}_pass@{k}")
+    found = cell.summary.get(f"{arm}_pass@{k}")
     if found is None:
-        return f"pass@{k} needs {k} outputs a prompt; the run has {made.summary['n_repeats']}"
+        return f"pass@{k} needs {k} outputs a prompt; the run has {cell.summary['n_repeats']}"
     return Value(found)
 
 
-def _overhead(number: Number, made: Made) -> Value | str:
-    share = made.summary["overhead"]
+def _overhead(number: Number, cell: Cell) -> Value | str:
+    share = cell.summary["overhead"]
     return "nothing was decoded" if share is None else Value(100 * share)
 
 
@@ -150,27 +150,27 @@ def _events(run: Run) -> pd.DataFrame:
     return steps[steps["est_alpha"].notna()].sort_values(["repeat", "prompt_index", "step"])
 
 
-def search_time(made: Made) -> float | None:
+def search_time(run: Run) -> float | None:
     """Seconds of the search: before the run (`prepare_ms`), or those of the steps at which an online one scored."""
-    online = _events(made.run)["policy_ms"].sum()
-    spent = online or made.run.header.get("prepare_ms")
+    online = _events(run)["policy_ms"].sum()
+    spent = online or run.header.get("prepare_ms")
     return float(spent) / 1000 if spent else None
 
 
-def _search_time(number: Number, made: Made) -> Value | str:
-    spent = search_time(made)
+def _search_time(number: Number, cell: Cell) -> Value | str:
+    spent = search_time(cell.run)
     return "the method did not search" if spent is None else Value(spent)
 
 
-def _step_latency(number: Number, made: Made) -> Value | str:
+def _step_latency(number: Number, cell: Cell) -> Value | str:
     """Milliseconds of policy at a step at which the search scored a set, mean."""
-    events = _events(made.run)
+    events = _events(cell.run)
     return Value(float(events["policy_ms"].mean())) if len(events) else "the method did not search"
 
 
-def _matchness(number: Number, made: Made) -> Value | str:
+def _matchness(number: Number, cell: Cell) -> Value | str:
     """The best score of the search: at its first event, at the last one of its first prompt, or at its last."""
-    events = _events(made.run)
+    events = _events(cell.run)
     if events.empty:
         return "the method did not search"
     first = events[events["prompt_index"] == events["prompt_index"].iloc[0]]
@@ -183,9 +183,9 @@ def _matchness(number: Number, made: Made) -> Value | str:
     return "at no point that a record has" if found is None else Value(float(found))
 
 
-def pearson(number: Number, made: Sequence[Made]) -> Value | str:
+def pearson(number: Number, runs: Sequence[Run]) -> Value | str:
     """Correlation of TPT or α with tokens/s over points, one a prompt and method; TPT of a prompt by Eq. 4."""
-    points = [point for one in made for point in _points(one.run, number.settings["pair"].startswith("TPT"))]
+    points = [point for run in runs for point in _points(run, number.settings["pair"].startswith("TPT"))]
     x, y = np.array(points, dtype=np.float64).reshape(-1, 2).T
     if len(x) < 3 or not x.std() or not y.std():
         return "too few points, or all the same"

@@ -18,14 +18,16 @@ from itertools import combinations
 
 import pandas as pd
 
-from ssd_bench.papers.match import NO_RUN, NOT_RUN, OTHER_SCALE, PAPERS_OWN, REHEARSAL, UNDEFINED, Ours
+from ssd_bench.papers.cells import OTHER_MODEL, OTHER_SCALE, PAPERS_OWN, SETUPS, Cell
 from ssd_bench.papers.reported import METRICS, Number
-from ssd_bench.papers.values import BASELINES
+from ssd_bench.papers.rooms import room_of
+from ssd_bench.papers.values import BASELINES, Value, by_definition
 
+NO_RUN, NOT_RUN, UNDEFINED, UNMEASURED = "no run yet", "not run", "undefined", "not measurable"
 AGREES, DIFFERS, BY_DEFINITION = "agrees", "differs", "by definition"
-OTHER_MODEL, OTHER_HARDWARE, OTHER_SETTINGS = "other model", "other hardware", "other scale"
-ABSENT = (NO_RUN, NOT_RUN, UNDEFINED, "not measurable")
-VERDICTS = (AGREES, DIFFERS, BY_DEFINITION, OTHER_MODEL, OTHER_SETTINGS, OTHER_HARDWARE, *ABSENT)
+OTHER_HARDWARE = "other hardware"
+ABSENT = (NO_RUN, NOT_RUN, UNDEFINED, UNMEASURED)
+VERDICTS = (AGREES, DIFFERS, BY_DEFINITION, OTHER_MODEL, OTHER_SCALE, OTHER_HARDWARE, *ABSENT)
 
 ALGORITHMIC, SPEED = "algorithmic", "speed"
 
@@ -35,35 +37,61 @@ def kind(number: Number) -> str:
     return METRICS[number.metric].kind
 
 
-def verdict(number: Number, ours: Ours) -> str:
-    """One of `VERDICTS`."""
-    if ours.found is None:
-        return ours.state
-    if ours.by_definition:
-        return BY_DEFINITION
-    if ours.setup != PAPERS_OWN:
-        return OTHER_SETTINGS if ours.setup == OTHER_SCALE else OTHER_MODEL
-    if kind(number) == SPEED and not ours.same_hardware:
-        return OTHER_HARDWARE
-    return AGREES if agrees(number, ours) else DIFFERS
+@dataclass(frozen=True)
+class Ours:
+    """What we have for a reported number, and what can be said of the two.
+
+    Attributes:
+        found: our value; None: there is none.
+        state: "" with a value, else `NO_RUN`, `NOT_RUN` (the experiment says why), `UNDEFINED` (the runs are there but
+            do not have it) or `UNMEASURED`.
+        reason: why there is no value, or in what it is not the paper's statistic.
+        scale: of the runs.
+        cells: behind it.
+    """
+
+    number: Number
+    found: Value | None
+    state: str
+    reason: str = ""
+    scale: str = ""
+    cells: tuple[Cell, ...] = ()
+
+    @property
+    def runs(self) -> list[str]:
+        """Ids of the runs behind it."""
+        return list(dict.fromkeys(str(cell.run.header["run_id"]) for cell in self.cells))
+
+    @property
+    def setup(self) -> str:
+        """How near its runs are to the paper's: the furthest of `cells.SETUPS`; "" without any."""
+        return max((cell.setup for cell in self.cells), key=SETUPS.index, default="")
+
+    @property
+    def verdict(self) -> str:
+        """One of `VERDICTS`."""
+        if self.found is None:
+            return self.state
+        if by_definition(self.number):
+            return BY_DEFINITION
+        if self.setup != PAPERS_OWN:
+            return OTHER_SCALE if self.setup == OTHER_SCALE else OTHER_MODEL
+        gpus = room_of(self.number.paper).hardware
+        if kind(self.number) == SPEED and not all(cell.ran_on(gpus) for cell in self.cells):
+            return OTHER_HARDWARE
+        return AGREES if agrees(self.number, self.found) else DIFFERS
 
 
-def agrees(number: Number, ours: Ours) -> bool:
+def agrees(number: Number, ours: Value) -> bool:
     """Whether the paper's value lies in our interval, widened by its rounding and the tolerance."""
-    assert ours.found is not None
     absolute, relative = METRICS[number.metric].within or (0.0, 0.0)
     slack = number.half + absolute + relative * number.value + 1e-9
-    low = ours.found.value if ours.found.low is None else ours.found.low
-    high = ours.found.value if ours.found.high is None else ours.found.high
+    low = ours.value if ours.low is None else ours.low
+    high = ours.value if ours.high is None else ours.high
     above, below = number.value <= high + slack, number.value >= low - slack
     if number.bound == "low":
         return above
     return below if number.bound in ("high", "max") else above and below
-
-
-def is_rehearsal(ours: Ours) -> bool:
-    """Whether a model that this project trained stands behind the number."""
-    return ours.setup == REHEARSAL
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from ssd_bench.command import options, tool
 from ssd_bench.errors import ConfigError
-from ssd_bench.papers.cells import Made, records, replications
+from ssd_bench.papers.cells import Record, records, replications
 from ssd_bench.records.files import write_atomic
 from ssd_bench.report import figures, tables
 from ssd_bench.report.page.write import write_replication
@@ -37,7 +37,7 @@ def _report(arguments: Sequence[str]) -> None:
     runs = _readable(found, runs_dir)
     out = Path(given.get("out", runs_dir / "report"))
     made = replications(runs_dir, found)
-    shown = {result.made.path for one in made for result in one.results if result.made is not None}
+    shown = {result.path for one in made for result in one.cells if result.record is not None}
     for path in write([run for run in runs if run.path not in shown], out):
         print(path)
     if made:
@@ -47,7 +47,7 @@ def _report(arguments: Sequence[str]) -> None:
         print(*written[-4:], sep="\n")
 
 
-def write(runs: Sequence[Made], out: Path) -> list[Path]:
+def write(runs: Sequence[Record], out: Path) -> list[Path]:
     """Write the tables and figures of runs under `out`, print the tables, return the paths.
 
     Raises:
@@ -75,7 +75,7 @@ def write(runs: Sequence[Made], out: Path) -> list[Path]:
     return written
 
 
-def _readable(found: Sequence[Made], runs_dir: Path) -> list[Made]:
+def _readable(found: Sequence[Record], runs_dir: Path) -> list[Record]:
     """Those that can be read; the others are named on stderr."""
     for made in found:
         if made.error:

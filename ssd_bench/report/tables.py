@@ -11,7 +11,7 @@ import pandas as pd
 
 from ssd_bench import metrics
 from ssd_bench.metrics.text import ABSENT, REHEARSAL, lossless, number, percent, spread
-from ssd_bench.papers.cells import Made
+from ssd_bench.papers.cells import Record
 from ssd_bench.records.reader import Run
 
 
@@ -30,9 +30,9 @@ class Group:
     domains: dict[str, list[dict[str, Any]]]
 
 
-def by_task(records: Sequence[Made]) -> dict[str, list[Group]]:
+def by_task(records: Sequence[Record]) -> dict[str, list[Group]]:
     """Group the runs: task name -> its groups of comparable runs, in the order in which they came."""
-    groups: dict[str, list[Made]] = {}
+    groups: dict[str, list[Record]] = {}
     for made in records:
         groups.setdefault(repr(metrics.conditions(made.run)), []).append(made)
     tasks: dict[str, list[Group]] = {}

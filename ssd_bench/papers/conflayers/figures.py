@@ -13,8 +13,8 @@ from ssd_bench.metrics import Measured
 from ssd_bench.papers import figures_layers as layers
 from ssd_bench.papers import figures_shared as common
 from ssd_bench.papers import figures_streams as streams
-from ssd_bench.papers.cells import Replication
-from ssd_bench.papers.figures_shared import Cannot, Cell
+from ssd_bench.papers.cells import Cell, Replication
+from ssd_bench.papers.figures_shared import Cannot
 
 ROUNDS = (0, 3, 4, 7)
 """Search rounds whose sets Figure 9 shows."""
@@ -51,12 +51,12 @@ def figure4(replication: Replication) -> Figure | Cannot:
 
 
 def _of(cell: Cell | None, name: str) -> Measured | None:
-    return None if cell is None else common.measured(cell.made.summary, name)
+    return None if cell is None else common.measured(cell.summary, name)
 
 
 def _on(cell: Cell | None, task: str, name: str) -> Measured | None:
     """A number of the part of a stream that is this task."""
-    rows = [row for row in ([] if cell is None else cell.made.domains) if common.domain(row["domain"]) == task]
+    rows = [row for row in ([] if cell is None else cell.domains) if common.domain(row["domain"]) == task]
     return common.measured(rows[0], name) if rows else None
 
 
@@ -116,8 +116,8 @@ def figure7(replication: Replication) -> Figure | Cannot:
 def _sweep(left: Axes, own: list[Cell]) -> Axes:
     """Both numbers of a model over λ; the axes of the right one."""
     x = [float(cell.setting("lambda")) for cell in own]
-    speedups = [common.measured(cell.made.summary, "speedup") for cell in own]
-    ratios = [Measured(cell.made.summary["skip_ratio"]) for cell in own]
+    speedups = [common.measured(cell.summary, "speedup") for cell in own]
+    ratios = [Measured(cell.summary["skip_ratio"]) for cell in own]
     common.line(left, x, speedups, style.MARKS[0], "speedup (left)")
     right = left.twinx()
     common.line(right, x, ratios, style.MARKS[1], "skip ratio (right)")

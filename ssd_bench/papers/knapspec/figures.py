@@ -15,8 +15,8 @@ from scipy import stats
 from ssd_bench import metrics, style
 from ssd_bench.metrics import Measured, intervals
 from ssd_bench.papers import figures_shared as common
-from ssd_bench.papers.cells import Replication
-from ssd_bench.papers.figures_shared import Cannot, Cell
+from ssd_bench.papers.cells import Cell, Replication
+from ssd_bench.papers.figures_shared import Cannot
 from ssd_bench.records.reader import Run
 
 BINS = 10  # of context lengths
@@ -139,7 +139,7 @@ def figure4(replication: Replication) -> Figure | Cannot:
     left, right, *rest = body.subplots(1, 2 + memory)
     own = style.mark("KnapSpec", 0)
     x = list(range(len(drawn)))
-    common.line(left, x, [common.measured(cell.made.summary, "method_tokens_per_s") for cell in drawn], own, "KnapSpec")
+    common.line(left, x, [common.measured(cell.summary, "method_tokens_per_s") for cell in drawn], own, "KnapSpec")
     left.set_ylabel("throughput (tokens/s)")
     times = [_policy(cell.run) for cell in drawn]
     common.line(right, x, [_relative(time, _policy(reference.run)) for time in times], own, "KnapSpec")
@@ -227,7 +227,7 @@ def figure6(replication: Replication) -> Figure | Cannot:
     figure, body = common.page(style.COLUMN, 2.8)
     left = body.subplots()
     x = [float(cell.setting("opt_interval")) for cell in drawn]
-    rates = [common.measured(cell.made.summary, "method_tokens_per_s") for cell in drawn]
+    rates = [common.measured(cell.summary, "method_tokens_per_s") for cell in drawn]
     common.line(left, x, rates, style.MARKS[0], "throughput (left)")
     right = left.twinx()
     common.line(right, x, _shares(drawn), style.MARKS[1], "search (right)")

@@ -134,7 +134,7 @@ def figure9(replication: Replication) -> Figure | Cannot:
     """Figures 9 and 10: the sets of the run's domains beside those that the authors released for the paper's model."""
     cell = common.cells(replication)[0]
     domains = common.unique(str(name) for name in common.stream(cell.run)["domain"])
-    paper_model = replication.results[0].labels["model"]
+    paper_model = replication.cells[0]["model"]
     ours, theirs = [], []
     for name in domains:
         found = layers.main_set(cell.run, name)

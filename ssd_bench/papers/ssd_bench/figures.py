@@ -15,8 +15,8 @@ from ssd_bench import style
 from ssd_bench.cost.plane import Plane, path_of, read
 from ssd_bench.metrics.text import ABSENT, lossless, percent, spread
 from ssd_bench.papers import figures_shared as common
-from ssd_bench.papers.cells import Replication
-from ssd_bench.papers.figures_shared import Cannot, Cell
+from ssd_bench.papers.cells import Cell, Replication
+from ssd_bench.papers.figures_shared import Cannot
 
 COMPARISON = "ssd_bench_comparison"
 """Its experiment."""
@@ -44,7 +44,7 @@ def comparison(replication: Replication) -> Figure | Cannot:
     there = {task: found for task, found in planes(replication).items() if isinstance(found, Plane)}
     if not there:
         return next(found for found in planes(replication).values() if isinstance(found, Cannot))
-    labels = {cell.made.path.name: cell["method"] for cell in drawn}
+    labels = {cell.path.name: cell["method"] for cell in drawn}
     used = {labels[u.run] for one in there.values() for p in one.chosen for u in p.uses if u.run in labels}
     marks = {label: i for i, label in enumerate(label for label in common.unique(labels.values()) if label in used)}
     figure, body = common.page(style.PAGE, 4.1)
@@ -108,14 +108,14 @@ def table(replication: Replication) -> pd.DataFrame:
 
 
 def _row(cell: Cell, found: Plane | Cannot) -> dict[str, str]:
-    summary = cell.made.summary
+    summary = cell.summary
     row = {
         "task": cell["task"], "method": cell["method"], "speedup": spread(summary, "speedup"),
         "M": spread(summary, "M"), "α": spread(summary, "alpha", 3), "skipped": percent(summary["skip_ratio"]),
         "policy": percent(summary["overhead"]), "equal to AR": lossless(summary),
     }  # fmt: skip
     if isinstance(found, Plane):
-        uses = [(use.share, point) for point in found.chosen for use in point.uses if use.run == cell.made.path.name]
+        uses = [(use.share, point) for point in found.chosen for use in point.uses if use.run == cell.path.name]
         most = max(uses, key=lambda pair: pair[0], default=None)
         row["its main set"] = ABSENT if most is None else f"{found.speedup(most[1].cost, most[1].alpha):.2f}"
         row["best set"] = f"{max(found.speedup(point.cost, point.alpha) for point in found.frontier):.2f}"

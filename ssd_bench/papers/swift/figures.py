@@ -15,8 +15,8 @@ from ssd_bench.papers import figures_cases as cases
 from ssd_bench.papers import figures_layers as layers
 from ssd_bench.papers import figures_shared as common
 from ssd_bench.papers import figures_streams as streams
-from ssd_bench.papers.cells import Replication
-from ssd_bench.papers.figures_shared import Cannot, Cell
+from ssd_bench.papers.cells import Cell, Replication
+from ssd_bench.papers.figures_shared import Cannot
 from ssd_bench.records import search_store
 from ssd_bench.records.reader import Run
 
@@ -28,7 +28,7 @@ def figure2a(replication: Replication) -> Figure | Cannot:
     """Acceptance and speedup of uniform skipping, with ten candidates a position and with one, by task."""
     drawn = common.cells(replication)
     tasks, methods = (common.unique(cell[axis] for cell in drawn) for axis in ("task", "method"))
-    found = {(cell["task"], cell["method"]): cell.made.summary for cell in drawn}
+    found = {(cell["task"], cell["method"]): cell.summary for cell in drawn}
     figure, body = common.page(style.PAGE, 2.6)
     panels = body.subplots(1, 2)
     for axes, name in zip(panels, ("alpha", "speedup"), strict=True):
@@ -139,7 +139,7 @@ def figure8b(replication: Replication) -> Figure | Cannot:
     best: list[tuple[float, Cell]] = []
     for i, model in enumerate(models):
         own = sorted((cell for cell in drawn if cell["model"] == model), key=lambda cell: float(cell.setting("r")))
-        numbers = [common.measured(cell.made.summary, "speedup") for cell in own]
+        numbers = [common.measured(cell.summary, "speedup") for cell in own]
         common.line(panels[0], [float(cell.setting("r")) for cell in own], numbers, style.MARKS[i], model)
         defined = [(n.value, cell) for n, cell in zip(numbers, own) if n.value is not None]
         best += [max(defined, key=lambda pair: pair[0])] if defined else []
@@ -159,7 +159,7 @@ def figure8b(replication: Replication) -> Figure | Cannot:
 def _scaling(axes: Axes, best: list[tuple[float, Cell]]) -> None:
     for i, (value, cell) in enumerate(best):
         billions = float(cell.run.header["model"]["n_params"]) / 1e9
-        number, own = common.measured(cell.made.summary, "speedup"), style.MARKS[i]
+        number, own = common.measured(cell.summary, "speedup"), style.MARKS[i]
         axes.errorbar(billions, value, yerr=common.error(number), color=own.colour, marker=own.marker, capsize=2)
         axes.annotate(f"r = {cell.setting('r')}", (billions, value), (5, 3), textcoords="offset points")
     sizes = sorted({float(cell.run.header["model"]["n_params"]) / 1e9 for _, cell in best})
@@ -175,14 +175,14 @@ def figure9(replication: Replication) -> Figure | Cannot:
     """Speedup of other backbones and their tuned variants, by task."""
     drawn = common.cells(replication)
     tasks, models = (common.unique(cell[axis] for cell in drawn) for axis in ("task", "model"))
-    found = {(cell["task"], cell["model"]): cell.made.summary for cell in drawn}
+    found = {(cell["task"], cell["model"]): cell.summary for cell in drawn}
     figure, body = common.page(style.PAGE, 2.8)
     axes = body.subplots()
     series = {m: [_measured(found.get((t, m)), "speedup") for t in tasks] for m in models}
     common.bars(axes, tasks, series, "speedup over AR (×)")
     common.level(axes)
     common.legend(body, axes, 4)
-    asked = len(common.unique(result.labels["model"] for result in replication.results))
+    asked = len(common.unique(cell["model"] for cell in replication.cells))
     note = f"{common.INTERVALS} Paper: 1.26 to 1.54."
     if len(models) < asked and replication.scale != "paper":
         note += f" Its {asked} models are one here."
@@ -209,7 +209,7 @@ def figure11(replication: Replication) -> Figure | Cannot:
     axes = body.subplots()
     for method in common.unique(cell["method"] for cell in drawn):
         own = style.mark(method, 0)
-        points = [(_latency(cell, replication), common.measured(cell.made.summary, "speedup"), cell)
+        points = [(_latency(cell, replication), common.measured(cell.summary, "speedup"), cell)
                   for cell in drawn if cell["method"] == method]  # fmt: skip
         points = sorted((point for point in points if point[1].value is not None), key=lambda point: point[0])
         for i, (seconds, number, cell) in enumerate(points):

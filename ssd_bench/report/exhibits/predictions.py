@@ -9,8 +9,8 @@ import pandas as pd
 
 from ssd_bench.errors import ConfigError
 from ssd_bench.metrics.text import ABSENT, markdown_table
-from ssd_bench.papers import select
-from ssd_bench.papers.cells import Made, Replication, Result
+from ssd_bench.papers import grid, select
+from ssd_bench.papers.cells import Record, Replication
 from ssd_bench.papers.reported import Number, numbers
 from ssd_bench.papers.rooms import papers, room_of
 from ssd_bench.replay.predict import predict
@@ -44,28 +44,21 @@ def predictions(replications: Sequence[Replication]) -> pd.DataFrame:
 
 
 def _rows(number: Number, replication: Replication) -> Iterable[dict[str, object]]:
-    found = select.about(number, replication.results)
-    made = {result.made.path: result for result in found if result.made is not None}
+    found = select.about(number, replication.cells)
+    made = {cell.path: cell for cell in found if cell.record is not None}
     if len(made) != 1 or select.domains(number, found[0]) != [None]:
         return  # a mean over runs, or over a part of a stream
-    result = next(iter(made.values()))
-    assert result.made is not None, "the others were left out"
-    predicted, reason = _predicted(result.made, MACHINES[number.paper], _model_of(replication, result))
+    cell = next(iter(made.values()))
+    assert cell.record is not None, "the others were left out"
+    predicted, reason = _predicted(cell.record, MACHINES[number.paper], grid.choice(cell.asked, "model"))
     yield {name: getattr(number, name) for name in LABELS} | {
-        "measured": result.made.summary["speedup"], "predicted": predicted, "machine": MACHINES[number.paper],
-        "scale": replication.scale, "run": result.made.path.name, "reason": reason,
+        "measured": cell.summary["speedup"], "predicted": predicted, "machine": MACHINES[number.paper],
+        "scale": replication.scale, "run": cell.path.name, "reason": reason,
     }  # fmt: skip
 
 
-def _model_of(replication: Replication, result: Result) -> str:
-    """The paper's model of a cell, before its scale replaced it, as a choice of `model=`."""
-    labels = dict(result.labels)
-    jobs = (job for job in replication.experiment.jobs if dict(job.labels) == labels)
-    return next((select.choice(job.overrides, "model") for job in jobs), "")
-
-
 @cache
-def _predicted(made: Made, machine: str, model: str) -> tuple[float, str]:
+def _predicted(made: Record, machine: str, model: str) -> tuple[float, str]:
     try:
         return predict(made.run, machine, model or None)["speedup"], ""
     except ConfigError as error:

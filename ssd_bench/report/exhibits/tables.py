@@ -11,7 +11,7 @@ import pandas as pd
 from ssd_bench.errors import ConfigError
 from ssd_bench.metrics.text import ABSENT
 from ssd_bench.papers import verdict
-from ssd_bench.papers.cells import Replication
+from ssd_bench.papers.cells import REHEARSAL, Replication
 from ssd_bench.papers.match import Matcher
 from ssd_bench.papers.reported import METRICS, Number, numbers
 from ssd_bench.papers.rooms import room_of
@@ -103,10 +103,10 @@ def _row(number: Number, matcher: Matcher) -> dict[str, Any]:
         row |= {"relative": difference / number.value if number.value else None, "estimate": ours.found.estimate}
     return row | {
         "kind": verdict.kind(number),
-        "verdict": verdict.verdict(number, ours),
+        "verdict": ours.verdict,
         "order": "",
         "scale": ours.scale if ours.found is not None else "",
-        "rehearsal": verdict.is_rehearsal(ours),
+        "rehearsal": ours.setup == REHEARSAL,
         "runs": "; ".join(ours.runs),
         "reason": ours.reason,
     }

@@ -92,7 +92,7 @@ class Exhibit:
     def scales(self) -> list[str]:
         """Of the runs that are there, the nearest to the paper's first; else the papers' own."""
         names = {one.name for one in self.experiments}
-        found = {r.scale for r in self.replications if r.experiment.name in names and any(x.made for x in r.results)}
+        found = {r.scale for r in self.replications if r.experiment.name in names and any(x.record for x in r.cells)}
         if self.frame is not None:
             found |= {scale for scale in self.frame["scale"] if scale}
         return ordered(dict.fromkeys(found)) or ["paper"]
@@ -104,7 +104,7 @@ class Exhibit:
         shown = {(drawn.name, drawn.scale) for drawn in self.figures}
         for one in self.replications:
             if (one.experiment.name, one.scale) in shown:
-                found += [result.made.path.name for result in one.results if result.made is not None]
+                found += [result.path.name for result in one.cells if result.record is not None]
         return list(dict.fromkeys(found))
 
     def values(self, axis: str) -> Iterator[str]:

@@ -19,7 +19,7 @@ MARKS = {  # signs that differ in form, not by colour alone
     verdict.DIFFERS: ("✗", "differs"),
     verdict.BY_DEFINITION: ("≡", "definition"),
     verdict.OTHER_MODEL: ("○", "model"),
-    verdict.OTHER_SETTINGS: ("◇", "scale"),
+    verdict.OTHER_SCALE: ("◇", "scale"),
     verdict.OTHER_HARDWARE: ("△", "hardware"),
 }
 MEANING = {
@@ -28,7 +28,7 @@ MEANING = {
     verdict.DIFFERS: "the same, and it does not",
     verdict.BY_DEFINITION: "1 for plain decoding, here as there",
     verdict.OTHER_MODEL: "ours is of another model, so the values say nothing about each other; the order may",
-    verdict.OTHER_SETTINGS: "the paper's model, but fewer or other prompts",
+    verdict.OTHER_SCALE: "the paper's model, but fewer or other prompts",
     verdict.OTHER_HARDWARE: "a speed on a machine that the paper does not name: no verdict",
     "no run yet": "the command that is named makes it",
     "not run": "the experiment leaves it out and says why",

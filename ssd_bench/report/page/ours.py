@@ -18,7 +18,7 @@ from ssd_bench.report.page.markup import bullets, grid, joined, paragraphs, tag
 
 def comparison(replications: Sequence[Replication], drawn: Mapping[str, Sequence[Drawn]]) -> str:
     """One article a scale at which the methods were compared; a sentence where there is none."""
-    own = [one for one in replications if one.experiment.name == COMPARISON and any(x.made for x in one.results)]
+    own = [one for one in replications if one.experiment.name == COMPARISON and any(x.record for x in one.cells)]
     images = {one.scale: one for one in drawn.get(COMPARISON, ())}
     if not own:
         text = paragraphs([f"Not run yet: python -m ssd_bench -m experiment={COMPARISON} makes it."])
@@ -32,7 +32,7 @@ def _compared(one: Replication, image: Drawn | None) -> str:
     shown = tag("img", src=image.image, alt=title, width=str(image.width)).removesuffix("</img>") if image else ""
     figure = tag("figure", grid(shown, f"Figure of {title}")) if image and image.image else ""
     command = tag("pre", tag("code", escape(one.command)), tabindex="0")
-    labels = {axis: joined(result.labels[axis] for result in one.results) for axis in AXES}
+    labels = {axis: joined(result.labels[axis] for result in one.cells) for axis in AXES}
     return _article(f"{COMPARISON}_{one.scale}", title, "", table(one), labels, figure, bullets(reason), command)
 
 
