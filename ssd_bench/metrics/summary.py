@@ -104,7 +104,7 @@ def _rates(prompts: pd.DataFrame, arm: str) -> dict[str, Any]:
 
 
 def _speedups(prompts: pd.DataFrame, name: str, arms: tuple[str, str]) -> dict[str, Any]:
-    """One arm over another, in every way in which the papers count it (`ssd_bench/papers/data/statistics.csv`)."""
+    """One arm over another, in every way in which the papers count it (`counts` of each paper.yaml)."""
     return {
         **_spread(name, d.speedup(prompts, arms=arms)),
         **_spread(f"{name}_e2e", d.speedup(prompts, end_to_end=True, arms=arms)),
