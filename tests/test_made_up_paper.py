@@ -1,0 +1,133 @@
+"""A paper that nobody wrote, as a folder and a file of run sets beside the others': it stands wherever they stand."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from ssd_bench.papers import index
+from tests.exhibit_runs import make
+from tests.runs import ROOT
+
+ROOM = {
+    "paper.yaml": """\
+rank: 9
+versions: {made-up: Made-Up}
+hardware: [A100]
+counts: {M: {statistic: M_call, meaning: the prefill counts, source: invented}}
+""",
+    "exhibits.csv": """\
+paper,exhibit,title,content,models,tasks,methods,numbers_in_text,note
+made-up,Table 1,What was invented,rows: methods,Large,GSM8K,SWIFT,yes,
+made-up,Figure 1,Speed of what was invented,bars,Large,GSM8K,SWIFT,no,
+""",
+    "results.csv": """\
+paper,exhibit,model,method,task,setting,metric,value,unit,note
+made-up,Table 1,Large,SWIFT,GSM8K,,M,3.5,tokens,
+made-up,Table 1,Large,SWIFT,GSM8K,,alpha,0.9,fraction,
+made-up,Table 1,Large,SWIFT,GSM8K,,speedup,1.5,x,
+""",
+    "checks.py": '''\
+"""Its numbers against each other."""
+
+from collections.abc import Iterator
+
+from ssd_bench.papers.arithmetic import CONTRADICTION, Check, check, one
+
+
+def checks() -> Iterator[Check]:
+    """One comparison."""
+    stated = one("made-up", "Table 1", metric="speedup")
+    yield check(stated, "sums", "nothing here adds up to it", 2.5, "§9", CONTRADICTION)
+''',
+    "figures.py": '''\
+"""Its figure."""
+
+from matplotlib.figure import Figure
+
+from ssd_bench.papers import figures_shared as common
+from ssd_bench.papers.cells import Replication
+
+
+def figure1(replication: Replication) -> Figure:
+    """A bar a method."""
+    drawn = common.cells(replication)
+    figure, body = common.page(3.4, 2)
+    body.subplots().bar([cell["method"] for cell in drawn], [cell.summary["speedup"] for cell in drawn])
+    return common.finish(figure, replication, drawn, "Bars.")
+''',
+}
+RUN_SET = """\
+grids:
+  all:
+    model: {Large: llama2_70b}
+    task: {GSM8K: [gsm8k, limit=2]}
+    method: {SWIFT: swift}
+exhibits: {table1: {}, figure1: {}}
+"""
+
+
+def linked(source: Path, target: Path) -> None:
+    """A folder whose entries are those of another."""
+    target.mkdir()
+    for entry in source.iterdir():
+        (target / entry.name).symlink_to(entry)
+
+
+@pytest.fixture(scope="module")
+def house(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The project with the paper added, and a run of it; every other file is the project's own."""
+    root = tmp_path_factory.mktemp("house") / "project"
+    linked(ROOT, root)
+    for inner in ("ssd_bench", "ssd_bench/papers", "conf", "conf/experiment"):
+        (root / inner).unlink()
+        linked(ROOT / inner, root / inner)
+    for folder, files in (("ssd_bench/papers/made_up", ROOM), ("conf/experiment/made_up", {"main.yaml": RUN_SET})):
+        (root / folder).mkdir()
+        for name, content in files.items():
+            (root / folder / name).write_text(content, encoding="utf-8")
+    made = root.parent / "runs"
+    make(made, "plain")
+    labels = {"model": "Large", "task": "GSM8K", "method": "SWIFT", "setting": ""}
+    for exhibit in ("table1", "figure1"):
+        index.write(made, f"made_up_{exhibit}", "mini", [index.Entry(labels, [], "plain")])
+    return root
+
+
+def said(house: Path, *arguments: str) -> str:
+    """What the program prints there."""
+    command = [sys.executable, "-m", "ssd_bench", *arguments]
+    done = subprocess.run(
+        command, cwd=house, env=os.environ | {"PYTHONPATH": str(house)}, capture_output=True, encoding="utf-8"
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_its_runs_are_asked_for(house: Path) -> None:
+    both = said(house, "-m", "experiment=made_up/main", "scale=mini", "dry=true")
+    assert "2 experiments at scale mini: 2 cells, 1 distinct runs" in both
+    assert "made_up_figure1" in said(house, "run", "--help")
+
+
+def test_it_stands_in_tables_figures_page_and_audit(house: Path) -> None:
+    out = house.parent / "report"
+    said(house, "report", f"runs_dir={house.parent / 'runs'}", f"out={out}")
+    table = pd.read_csv(out / "tables" / "made_up_table1.csv").set_index("metric")
+    assert table["value"].to_dict() == {"M": 3.5, "alpha": 0.9, "speedup": 1.5}
+    assert table["ours"].notna().all() and set(table["verdict"]) == {"other model"}
+    assert (out / "tables" / "made_up_table1.md").read_text(encoding="utf-8").startswith("# Made-Up, Table 1: What was")
+    assert (out / "figures" / "made_up_figure1_mini.png").is_file()
+    page = (out / "index.html").read_text(encoding="utf-8")
+    for part in ('id="made_up_table1"', 'id="made_up_figure1"', "Figure of made_up_figure1", "audit_made_up"):
+        assert part in page
+    assert "nothing here adds up to it" in page and "Predictions for Made-Up" in page
+
+
+def test_it_stands_in_the_audit_by_itself(house: Path) -> None:
+    assert "nothing here adds up to it" in said(house, "audit")
