@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
+import pandas as pd
 from omegaconf import DictConfig, OmegaConf
-from tabulate import tabulate
 
+from ssd_bench import tables
 from ssd_bench.compose import built
 from ssd_bench.cost.roofline import VALUE_BYTES, simulated
 from ssd_bench.errors import ConfigError
@@ -20,6 +21,7 @@ from ssd_bench.records.schema import arms_of
 PROMPT_TOKENS = 1000  # where the task sets no limit: one prompt with its demonstrations, for the time of attention
 SHARE_OF_BANDWIDTH = 0.6  # that plain decoding reaches on a CPU (README: 63 %)
 COPIED_BYTES = 1 << 28
+WIDTHS = (None, None, None, 60, None, None, None, None)  # of the columns
 SHOWN = ("model", "method", "task", "data", "runs_dir", "dry")  # overrides that have a column, or need none
 
 
@@ -73,11 +75,11 @@ def describe(head: str, runs: Sequence[Planned]) -> str:
         hours += found.hours or 0.0
         rest = [o for o in run.overrides if o.partition("=")[0] not in SHOWN]
         names = [run.choices[axis] for axis in ("model", "method", "task")]
-        shown = ["?" if value is None else f"{value:.2g}" for value in (found.hours, found.gigabytes)]
-        rows.append([*names, " ".join(rest), found.prompts, found.new_tokens, *shown])
+        shown = ["?" if value is None else f"{float(f'{value:.2g}'):g}" for value in (found.hours, found.gigabytes)]
+        rows.append([*names, " ".join(rest), str(found.prompts), str(found.new_tokens), *shown])
     header = ["model", "method", "task", "options", "prompts", "new tokens", "hours", "GB"]
     total = f"at most {tokens:,} new tokens in all arms, about {hours:.1f} hours if every method were as fast as AR"
-    return "\n".join([head, total, "", tabulate(rows, header, maxcolwidths=[None, None, None, 60])])
+    return "\n".join([head, total, "", tables.terminal(pd.DataFrame(rows, columns=header), header[4:], WIDTHS)])
 
 
 def estimate(cfg: DictConfig, hardware: str) -> Estimate:

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tabulate import tabulate
+import pandas as pd
 
-from ssd_bench import metrics
+from ssd_bench import metrics, tables
 from ssd_bench.command import tool
 from ssd_bench.errors import ConfigError
 from ssd_bench.metrics.intervals import divide
@@ -110,7 +110,7 @@ def _losses(ms: dict[str, float], m: float, k: float, c: float | None, c_measure
     return tuple(sorted(losses, key=lambda loss: -loss.ms))
 
 
-def text(run: Run, found: Explanation) -> str:
+def screen(run: Run, found: Explanation) -> str:
     """The explanation for a terminal; the first line under `largest loss` is the answer."""
     header: dict[str, Any] = run.header
     model, task = header.get("model") or {}, header.get("task") or {}
@@ -129,11 +129,11 @@ def text(run: Run, found: Explanation) -> str:
         [
             f"{header.get('method')} on {task.get('name')}, {model.get('name')}: measured speedup {found.speedup:.2f}",
             "",
-            tabulate(chain, ["speedup from the same acceptance", ""], disable_numparse=True),
+            tables.terminal(pd.DataFrame(chain, columns=["speedup from the same acceptance", ""])),
             "",
-            tabulate(times, ["per emitted token", "ms", "of AR"], disable_numparse=True),
+            tables.terminal(pd.DataFrame(times, columns=["per emitted token", "ms", "of AR"])),
             "",
-            tabulate(losses, ["loss, each alone", "ms", "speedup without it"], disable_numparse=True),
+            tables.terminal(pd.DataFrame(losses, columns=["loss, each alone", "ms", "speedup without it"])),
             "",
             f"largest loss: {largest.name}, {largest.ms:.3f} ms per token, {percent(largest.ms / ar_ms)} of AR's",
         ]
@@ -149,4 +149,4 @@ def _print(arguments: Sequence[str]) -> None:
     if len(arguments) != 1 or not arguments[0].startswith("run=") or arguments[0] == "run=":
         raise ConfigError("option", " ".join(arguments), "exactly run=RUN_DIR, the folder of a run's record")
     run = load_run(Path(arguments[0].removeprefix("run=")))
-    print(text(run, explain(run)))
+    print(screen(run, explain(run)))

@@ -15,12 +15,13 @@ from statistics import mean
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
 from omegaconf import OmegaConf
 from tqdm import tqdm
 
 from methods.oracle import every_set
-from ssd_bench import metrics
+from ssd_bench import metrics, tables
 from ssd_bench.command import options, tool
 from ssd_bench.core.engine import Engine
 from ssd_bench.core.layer_set import LayerSet
@@ -207,23 +208,22 @@ def _main(arguments: Sequence[str]) -> None:
         raise ConfigError("beam", width, "a whole number, 1 or more")
     runs_dir = Path(given.get("runs_dir", "runs"))
     found = frontier(matching(runs_dir, given["model"], given["task"]), int(width))
-    print(text(found))
+    print(screen(found))
     print(write(runs_dir, found))
 
 
-def text(plane: Plane) -> str:
+def screen(plane: Plane) -> str:
     """The best sets and the best of each method, for a terminal."""
     best = max(plane.frontier, key=lambda point: plane.speedup(point.cost, point.alpha))
-    lines = [
-        f"{plane.model} on {plane.task}: {plane.tried} sets tried ({plane.search}), α over {plane.tokens} tokens",
-        _line("best", plane, best),
-    ]
+    shown = {"best": best}
     for method in dict.fromkeys(use.method for point in plane.chosen for use in point.uses):
         own = [point for point in plane.chosen if any(use.method == method for use in point.uses)]
-        lines.append(_line(method, plane, max(own, key=lambda point: plane.speedup(point.cost, point.alpha))))
-    return "\n".join(lines)
-
-
-def _line(name: str, plane: Plane, point: Point) -> str:
-    speed = plane.speedup(point.cost, point.alpha)
-    return f"  {name:16} c {point.cost:.3f}  α {point.alpha:.3f}  skips {len(point.skipped):2}  predicted {speed:.2f}x"
+        shown[method] = max(own, key=lambda point: plane.speedup(point.cost, point.alpha))
+    rows = [
+        (name, f"{point.cost:.3f}", f"{point.alpha:.3f}", str(len(point.skipped)),
+         f"{plane.speedup(point.cost, point.alpha):.2f}x")
+        for name, point in shown.items()
+    ]  # fmt: skip
+    heads = ["", "c", "α", "skips", "predicted"]
+    head = f"{plane.model} on {plane.task}: {plane.tried} sets tried ({plane.search}), α over {plane.tokens} tokens"
+    return f"{head}\n{tables.terminal(pd.DataFrame(rows, columns=heads), heads[1:])}"

@@ -12,15 +12,15 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import pandas as pd
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.core.plugins import Plugins
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, OmegaConf
-from tabulate import tabulate
 
-from ssd_bench import dry
+from ssd_bench import dry, tables
 from ssd_bench.command import EXPECTED, report
 from ssd_bench.errors import ConfigError, JobsFailed
 from ssd_bench.papers import grid, index, outcomes
@@ -221,4 +221,4 @@ def summary(jobs: Sequence[Overrides], ends: Sequence[Outcome]) -> str:
         for number, (overrides, end) in enumerate(zip(jobs, ends, strict=True), start=1)
     ]  # fmt: skip
     header = ["run", "options", "", "record or error"]
-    return tabulate(rows, header, disable_numparse=True, maxcolwidths=[None, 60, None, None])
+    return tables.terminal(pd.DataFrame(rows, columns=header), wrap=[None, 60, None, None])

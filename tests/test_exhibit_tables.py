@@ -8,14 +8,14 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from ssd_bench import metrics
+from ssd_bench import metrics, tables
 from ssd_bench.errors import ConfigError
 from ssd_bench.papers import reported, verdict
 from ssd_bench.papers.cells import Record, Replication, replications
 from ssd_bench.papers.match import Matcher
 from ssd_bench.papers.rooms import papers, room_of
 from ssd_bench.papers.values import OVER_AR, Value, mean
-from ssd_bench.report.exhibits import tables, write
+from ssd_bench.report import command, exhibits, words
 from tests import synthetic
 from tests.exhibit_runs import indexed, make, make_all, make_code, number
 
@@ -29,12 +29,12 @@ def full(tmp_path_factory: pytest.TempPathFactory) -> list[Replication]:
 
 @pytest.fixture(scope="module")
 def filled(full: list[Replication]) -> dict[tuple[str, str], pd.DataFrame]:
-    return tables.everything(full)
+    return exhibits.everything(full)
 
 
 @pytest.fixture(scope="module")
 def empty() -> dict[tuple[str, str], pd.DataFrame]:
-    return tables.everything([])
+    return exhibits.everything([])
 
 
 # --- every number, once -----------------------------------------------------------------------------------------------
@@ -55,9 +55,9 @@ def test_each_number_is_in_the_report_once(name: str, request: pytest.FixtureReq
 @pytest.mark.parametrize("name", ["filled", "empty"])
 def test_each_number_is_in_one_cell_of_the_papers_layout(name: str, request: pytest.FixtureRequest) -> None:
     for frame in request.getfixturevalue(name).values():
-        cells = [text for row in tables.wide(frame).itertuples(index=False) for text in row]
+        cells = [text for row in exhibits.wide(frame).itertuples(index=False) for text in row]
         theirs = sorted(part.rpartition(" / ")[2] for text in cells for part in text.split("; ") if " / " in part)
-        assert theirs == sorted(tables.BOUNDS[n.bound] + n.printed for n in frame.itertuples())
+        assert theirs == sorted(exhibits.BOUNDS[n.bound] + n.printed for n in frame.itertuples())
 
 
 def test_without_runs_each_number_says_why(empty: dict[tuple[str, str], pd.DataFrame]) -> None:
@@ -76,7 +76,7 @@ def test_with_all_runs_only_claims_are_left(filled: dict[tuple[str, str], pd.Dat
     missing = found[found["ours"].isna()]
     assert set(missing["verdict"]) == {"not measurable"}
     assert len(missing) < 100
-    counts = tables.counts(filled.values())
+    counts = exhibits.counts(filled.values())
     assert counts["numbers"].sum() == len(reported.numbers())
     assert counts["other model"].sum() + counts["by definition"].sum() == len(found) - len(missing)
 
@@ -88,8 +88,8 @@ def test_a_rehearsal_never_looks_like_a_replication(filled: dict[tuple[str, str]
     assert set(have["verdict"]) == {"other model", "by definition"}
     for exhibit, frame in filled.items():
         if frame["ours"].notna().any():
-            assert "not a replication of any paper" in write.markdown(*exhibit, frame)
-            assert "not a replication of any paper" in write.latex(*exhibit, frame)
+            assert "not a replication of any paper" in command.document(*exhibit, frame)
+            assert "not a replication of any paper" in command.latex(*exhibit, frame)
 
 
 # --- matching ---------------------------------------------------------------------------------------------------------
@@ -148,11 +148,11 @@ def test_speedups_are_counted_as_each_paper_counts_them(with_hf: bool, tmp_path:
         assert (ours.found.value, ours.found.low) == (made.summary[key], made.summary[f"{key}_lo"])
         divides = room_of(one.paper).counts["speedup"].baseline == "hf"
         assert ours.reason == (OVER_AR if divides and not with_hf else "")
-        frame = tables.table(found, one.exhibit, one.paper)
+        frame = exhibits.long(found, one.exhibit, one.paper)
         said = "as the paper's" if with_hf else OVER_AR
-        for text in (write.markdown(one.paper, one.exhibit, frame), write.latex(one.paper, one.exhibit, frame)):
+        for text in (command.document(one.paper, one.exhibit, frame), command.latex(one.paper, one.exhibit, frame)):
             assert ("Speedup: ratio of" in text and said in text) == divides
-        assert not write.missing(frame)
+        assert not words.missing(frame)
 
 
 def test_one_baseline_stands_behind_all_that_is_averaged_or_ranked(tmp_path: Path) -> None:
@@ -168,7 +168,7 @@ def test_one_baseline_stands_behind_all_that_is_averaged_or_ranked(tmp_path: Pat
     assert lowest.found is None and "different baselines" in lowest.reason
     methods = {"Parallel": make(tmp_path, "a"), "Lookahead": make(tmp_path, "b", hf=True), "SWIFT": make(tmp_path, "c")}
     indexed(tmp_path, "swift_table2", "mini", lambda job: methods[job.labels["method"]])
-    frame = tables.table(replications(tmp_path), "Table 2", "swift")
+    frame = exhibits.long(replications(tmp_path), "Table 2", "swift")
     for order in verdict.orders(frame[frame["metric"] == "speedup"]):
         assert set(frame.loc[list(order.rows), "method"]) == {"Parallel", "SWIFT"}
 
@@ -185,7 +185,7 @@ def test_statistics_of_papers_are_numbers_of_a_summary(tmp_path: Path) -> None:
 def test_pass_at_k_needs_k_outputs(tmp_path: Path) -> None:
     make_code(tmp_path, repeats=3)
     indexed(tmp_path, "swift_table3", "mini", lambda job: "code")
-    frame = tables.table(replications(tmp_path)[0]).set_index("id")
+    frame = exhibits.long(replications(tmp_path)[0]).set_index("id")
     name = "swift/table3/codellama-13b/{}/humaneval/pass@{}/accuracy"
     assert frame.loc[name.format("swift", 1), "ours"] == pytest.approx(0.5)
     assert frame.loc[name.format("vanilla", 1), "ours"] == pytest.approx(0.5)
@@ -196,7 +196,7 @@ def test_pass_at_k_needs_k_outputs(tmp_path: Path) -> None:
 def test_streams_are_told_apart_by_their_parts(full: list[Replication]) -> None:
     made = next(r.record for one in full for r in one.cells if r.record and r.path.name == "stream_swift")
     alphas = [row["alpha"] for row in made.domains]
-    rows = tables.table(full, "Figure 7", "swift").set_index("id")["ours"]
+    rows = exhibits.long(full, "Figure 7", "swift").set_index("id")["ours"]
     before, under = (f"point={point}-domain-shift" for point in ("before", "under"))
     assert rows[f"swift/figure7/self-sd/5-task-stream/{before}/alpha"] == alphas[0]
     shifted = rows[f"swift/figure7/self-sd/5-task-stream/{under}/aggregate=average/alpha"]
@@ -204,7 +204,7 @@ def test_streams_are_told_apart_by_their_parts(full: list[Replication]) -> None:
     assert rows["swift/figure7/swift/5-task-stream/alpha/low"] == min(alphas)
     first = next(r.record for one in full for r in one.cells if r.record and r.path.name == "stream")
     speedups = {row["domain"]: row["speedup_rates_e2e"] for row in first.domains}
-    figure1 = tables.table(full, "Figure 1", "knn-ssd").set_index("task")["ours"]
+    figure1 = exhibits.long(full, "Figure 1", "knn-ssd").set_index("task")["ours"]
     assert figure1["CNN/DM"] == speedups.pop("cnn_dm")
     assert figure1["other tasks"] == max(speedups.values())
 
@@ -233,7 +233,7 @@ def test_averages_over_settings(tmp_path: Path) -> None:
         indexed(tmp_path, name, "mini", lambda job: runs[job.labels["setting"]])
     alphas = {setting: Record(tmp_path / run).summary["alpha"] for setting, run in runs.items()}
     found = replications(tmp_path)
-    rows = pd.concat([tables.table(found, name, "knn-ssd") for name in ("Table 2", "Table 6")]).set_index("id")["ours"]
+    rows = pd.concat([exhibits.long(found, name, "knn-ssd") for name in ("Table 2", "Table 6")]).set_index("id")["ours"]
     average = pytest.approx(sum(alphas.values()) / 4)
     assert rows["knn-ssd/table2/llama-2-13b/knn-ssd/5-task-stream/alpha"] == average
     prefix = "knn-ssd/table6/llama-2-13b/knn-ssd/5-task-stream"
@@ -249,7 +249,7 @@ def test_the_interval_of_a_mean_adds_in_quadrature() -> None:
 
 
 def test_baselines_are_the_runs_other_arm(full: list[Replication]) -> None:
-    frame = tables.table(full, "Table 2", "swift")
+    frame = exhibits.long(full, "Table 2", "swift")
     rows = frame[(frame["method"] == "Vanilla") & (frame["metric"] != "tokens_per_s")]
     assert set(rows["verdict"]) == {"by definition"} and set(rows["ours"]) == {1.0}
 
@@ -260,27 +260,27 @@ def test_the_largest_scale_that_has_a_value_counts(tmp_path: Path) -> None:
     indexed(tmp_path, "swift_table8", "mini", lambda job: "mini-run")
     one = "ablation=w/o early-stopping"
     indexed(tmp_path, "swift_table8", "small", lambda job: "small-run" if job.labels["setting"] == one else "!too slow")
-    frame = tables.table(replications(tmp_path), "Table 8", "swift")
+    frame = exhibits.long(replications(tmp_path), "Table 8", "swift")
     scales = frame[frame["method"] == "SWIFT"].groupby("setting")["scale"].unique().str.join("")
     assert dict(scales) == {setting: "small" if setting == one else "mini" for setting in scales.index}
     assert (frame["rehearsal"] == (frame["scale"] == "mini")).all()
-    assert "(small)" in tables.wide(frame).to_string()
-    assert "model that this project trained" in write.standing(frame)
+    assert "(small)" in exhibits.wide(frame).to_string()
+    assert "model that this project trained" in words.standing(frame)
 
 
 def test_a_run_that_failed_or_cannot_be_read_says_so(tmp_path: Path) -> None:
     make(tmp_path, "plain")
     indexed(tmp_path, "swift_table8", "mini", lambda job: "!no memory")
-    assert "its run failed: no memory" in set(tables.table(replications(tmp_path))["reason"])
+    assert "its run failed: no memory" in set(exhibits.long(replications(tmp_path))["reason"])
     indexed(tmp_path, "swift_table8", "mini", lambda job: "plain")
     (tmp_path / "plain" / "steps.parquet").write_bytes(b"PAR1")
-    frame = tables.table(replications(tmp_path))
+    frame = exhibits.long(replications(tmp_path))
     assert frame["reason"].str.startswith("its record cannot be read").all()
 
 
 def test_versions_of_a_paper_share_their_runs(full: list[Replication]) -> None:
     rows = {
-        paper: tables.table(full, exhibit, paper) for paper, exhibit in (("swift", "Table 6"), ("swift-v1", "Table 5"))
+        paper: exhibits.long(full, exhibit, paper) for paper, exhibit in (("swift", "Table 6"), ("swift-v1", "Table 5"))
     }
     assert rows["swift"]["ours"].equals(rows["swift-v1"]["ours"])
     assert rows["swift"]["ours"].notna().all()
@@ -310,14 +310,14 @@ def test_prose_is_about_the_numbers_of_a_table(full: list[Replication]) -> None:
 
 def test_a_paper_and_an_exhibit_must_be_named(full: list[Replication]) -> None:
     with pytest.raises(ConfigError, match="one paper and one exhibit"):
-        tables.table(full)
+        exhibits.long(full)
     assert (
-        tables.table(next(one for one in full if one.experiment.name == "swift_table8"))["exhibit"].eq("Table 8").all()
+        exhibits.long(next(one for one in full if one.experiment.name == "swift_table8"))["exhibit"].eq("Table 8").all()
     )
 
 
 def test_correlation_of_points(full: list[Replication]) -> None:
-    rows = tables.table(full, "Figure 2", "knapspec").set_index("id")["ours"]
+    rows = exhibits.long(full, "Figure 2", "knapspec").set_index("id")["ours"]
     assert rows.between(-1, 1).all() and len(rows) == 2
 
 
@@ -334,57 +334,53 @@ def test_files_are_the_same_bytes_again(
     full: list[Replication], filled: dict[tuple[str, str], pd.DataFrame], tmp_path: Path
 ) -> None:
     some = {key: frame for key, frame in filled.items() if key[0] == "conflayers"}
-    written = write.write_tables(full, tmp_path / "one", some)
+    written = command.write_tables(full, tmp_path / "one", some)
     assert len(written) == len({path.name for path in written}) == 3 * len(some)
     fresh = replications(full[0].runs_dir)
-    write.write_tables(fresh, tmp_path / "two", {key: tables.table(fresh, key[1], key[0]) for key in some})
+    command.write_tables(fresh, tmp_path / "two", {key: exhibits.long(fresh, key[1], key[0]) for key in some})
     for path in written:
         assert path.read_bytes() == (tmp_path / "two" / path.name).read_bytes()
     assert {"conflayers_table1", "conflayers_text_app_c", "conflayers_figure4"} <= {path.stem for path in written}
     back = pd.read_csv(tmp_path / "one" / "conflayers_table1.csv")
-    assert list(back.columns) == list(tables.COLUMNS)
+    assert list(back.columns) == list(exhibits.COLUMNS)
 
 
 def test_names_of_files_are_those_of_the_experiments(filled: dict[tuple[str, str], pd.DataFrame]) -> None:
-    stems = [write.stem(*exhibit) for exhibit in filled]
+    stems = [words.stem(*exhibit) for exhibit in filled]
     assert len(set(stems)) == len(stems)
     assert {"knapspec_table2", "knn_ssd_table1", "swift_v1_table8", "swift_text_5_2", "swift_abstract"} <= set(stems)
 
 
-def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("", encoding="utf-8")
-    with pytest.raises(ConfigError, match="a directory that can be written"):
-        write.write_tables([], tmp_path / "file", {})
-
-
 def test_markdown_says_what_it_is(full: list[Replication]) -> None:
-    frame = tables.table(full, "Table 8", "swift")
-    text = write.markdown("swift", "Table 8", frame)
+    frame = exhibits.long(full, "Table 8", "swift")
+    text = command.document("swift", "Table 8", frame)
     assert text.startswith("# SWIFT, Table 8: Ablation\n")
     assert "python -m ssd_bench -m experiment=swift_table8 scale=mini" in text
     assert "Ours at scale mini: 14 of 14 numbers. This is a rehearsal" in text
     assert "Algorithmic: 1 by definition, 8 other model." in text and "Runs: plain" in text
-    none = write.markdown("knn-ssd", "text §5.3", tables.table([], "text §5.3", "knn-ssd"))
+    none = command.document("knn-ssd", "text §5.3", exhibits.long([], "text §5.3", "knn-ssd"))
     assert "There is no number of ours yet." in none and "experiment=knn_ssd_table3 scale=paper" in none
-    tpt = tables.wide(tables.table(full, "Table 2", "knapspec"))
+    tpt = exhibits.wide(exhibits.long(full, "Table 2", "knapspec"))
     assert "AIME24 tpt (the method's own estimate)" in tpt.columns
 
 
 def test_latex_escapes(filled: dict[tuple[str, str], pd.DataFrame]) -> None:
-    assert write.escape("50 % of $x_1 & {α} [a]") == r"50 \% of \$x\_1 \& \{$\alpha$\} {[}a{]}"
+    odd = pd.DataFrame({"50 % of $x_1 & {a} [b]": [r"a\b~c^d<e>"], "§": ["[–|"]})
+    lines = tables.latex(odd, "1 & [2]", "tab:odd").splitlines()
+    assert r"\caption{1 \& {[}2{]}}" in lines
+    assert r"50 \% of \$x\_1 \& \{a\} {[}b{]} & \S{} \\" in lines
     assert (
-        write.escape("a\\b~c^d<e>")
-        == r"a\textbackslash{}b\textasciitilde{}c\textasciicircum{}d\textless{}e\textgreater{}"
+        r"a\textbackslash b\textasciitilde c\textasciicircum d\textless{}e\textgreater{} & {[}--\textbar{} \\" in lines
     )
     for exhibit, frame in filled.items():
-        text = write.latex(*exhibit, frame)
+        text = command.latex(*exhibit, frame)
         body = text.split("\\midrule\n")[1].split("\\bottomrule")[0].strip().splitlines()
-        columns = tables.wide(frame).shape[1]
+        columns = exhibits.wide(frame).shape[1]
         assert all(line.endswith(r" \\") and line.replace(r"\&", "").count("&") == columns - 1 for line in body)
         assert text.count("{") - text.count(r"\{") == text.count("}") - text.count(r"\}")
         assert text.isascii() and "?" not in text
 
 
 def test_tables_import_no_torch() -> None:
-    code = "import ssd_bench.report.exhibits.write, sys; sys.exit('torch' in sys.modules)"
+    code = "import ssd_bench.report.command, sys; sys.exit('torch' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)

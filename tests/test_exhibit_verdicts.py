@@ -12,7 +12,7 @@ from ssd_bench.papers.cells import OTHER_MODEL, OTHER_SCALE, PAPERS_OWN, REHEARS
 from ssd_bench.papers.reported import Number
 from ssd_bench.papers.values import Value
 from ssd_bench.papers.verdict import Ours
-from ssd_bench.report.exhibits import tables
+from ssd_bench.report import exhibits
 from tests.exhibit_runs import indexed, make, number
 
 pytestmark = pytest.mark.usefixtures("fewer_resamples")
@@ -97,7 +97,7 @@ def test_the_setup_is_read_from_the_record(
 ) -> None:
     make(tmp_path, "run", accept=0.1, model=model, config=config, provenance=device)
     indexed(tmp_path, "swift_table8", scale, lambda job: "run")
-    frame = tables.table(replications(tmp_path))
+    frame = exhibits.long(replications(tmp_path))
     found = frame[frame["setting"] == "ablation=w/o early-stopping"].set_index("metric")["verdict"]
     assert found["M"] == m
     assert frame[frame["setting"] == "ablation=none"].set_index("metric")["verdict"]["speedup"] == speedup
@@ -107,7 +107,7 @@ def test_order_of_methods(tmp_path: Path) -> None:
     rates = {"DEL": 0.2, "SWIFT": 0.8, "ConfLayers": 0.95}
     runs = {method: make(tmp_path, method, rate, prompts=3) for method, rate in rates.items()}
     indexed(tmp_path, "conflayers_table1", "mini", lambda job: runs[job.labels["method"]])
-    frame = tables.table(replications(tmp_path))
+    frame = exhibits.long(replications(tmp_path))
     orders = verdict.orders(frame)
     assert len(orders) == 4 * 5
     order = next(o for o in orders if (o.model, o.task) == ("LLaMA-2-70B", "CNN/DM"))
@@ -121,7 +121,7 @@ def test_order_of_methods(tmp_path: Path) -> None:
 def test_order_of_settings_where_there_is_one_method(tmp_path: Path) -> None:
     make(tmp_path, "run", prompts=3)
     indexed(tmp_path, "swift_table9", "mini", lambda job: "run")
-    orders = verdict.orders(tables.table(replications(tmp_path), "Table 9", "swift"))
+    orders = verdict.orders(exhibits.long(replications(tmp_path), "Table 9", "swift"))
     assert {(o.within, len(o.rows)) for o in orders} == {("SWIFT", 4)}
     assert {o.metric for o in orders} == {"M", "alpha", "speedup"}
     assert all(o.concordant == 0 and o.same_best for o in orders)  # one run stands behind all: nothing is ordered

@@ -87,7 +87,7 @@ def test_a_method_without_layer_drafts(tmp_path: Path) -> None:
 
 def test_the_largest_loss_is_named(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
     slow = without(run, "policy_ms", 40.0)
-    assert explain.text(slow, explain.explain(slow)).splitlines()[-1].startswith(f"largest loss: {POLICY}")
+    assert explain.screen(slow, explain.explain(slow)).splitlines()[-1].startswith(f"largest loss: {POLICY}")
     assert explain.main([f"run={run.path}"]) == 0
     assert f"largest loss: {REJECTED}" in capsys.readouterr().out
 

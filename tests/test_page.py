@@ -17,6 +17,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
+from ssd_bench import tables
 from ssd_bench.errors import ConfigError
 from ssd_bench.papers import audit, reported, select
 from ssd_bench.papers.cells import replications
@@ -24,10 +25,7 @@ from ssd_bench.papers.figures import figure
 from ssd_bench.papers.figures_shared import Cannot
 from ssd_bench.papers.rooms import papers
 from ssd_bench.replay.predict import predict
-from ssd_bench.report.command import main
-from ssd_bench.report.exhibits import predictions, tables, write
-from ssd_bench.report.page import drawn, markup, ours, page
-from ssd_bench.report.page import write as page_write
+from ssd_bench.report import command, exhibits, figures, page, predictions, words
 from tests.exhibit_runs import indexed, make, make_all, number
 
 pytestmark = [pytest.mark.usefixtures("fewer_resamples"), pytest.mark.xdist_group("page")]
@@ -111,7 +109,9 @@ class Page(HTMLParser):
 def quick() -> Iterator[None]:
     """Of the figures, which have tests of their own, only some."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(drawn, "figure", lambda one: figure(one) if one.experiment.name in DRAWN else Cannot("Not now."))
+        patch.setattr(
+            figures, "figure", lambda one: figure(one) if one.experiment.name in DRAWN else Cannot("Not now.")
+        )
         yield
 
 
@@ -120,7 +120,7 @@ def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The report of every experiment at scale mini, by its command."""
     folder = tmp_path_factory.mktemp("page")
     make_all(folder / "runs")
-    assert main([f"runs_dir={folder / 'runs'}", f"out={folder / 'out'}"]) == 0
+    assert command.main([f"runs_dir={folder / 'runs'}", f"out={folder / 'out'}"]) == 0
     return folder / "out"
 
 
@@ -151,7 +151,7 @@ def test_every_exhibit_is_on_the_page_once_and_linked(parsed: Page) -> None:
     ids = [attributes["id"] for _, attributes in parsed.found if "id" in attributes]
     assert len(ids) == len(set(ids))
     listed = reported.exhibits()[["paper", "exhibit"]].itertuples(index=False)
-    wanted = {write.stem(*key) for key in (*listed, *select.experiments()) if key[0] in papers()}
+    wanted = {words.stem(*key) for key in (*listed, *select.experiments()) if key[0] in papers()}
     articles = {a["id"] for a in parsed.all("article")}
     assert wanted <= articles
     links = [a["href"] for a in parsed.all("a")]
@@ -206,11 +206,11 @@ def test_an_exhibit_says_what_it_is(text: str) -> None:
 
 def test_the_audit_is_a_part_of_the_page(text: str, out: Path) -> None:
     checks = audit.audit()
-    assert html.escape(audit.summary(checks)) in text
-    assert (out / "audit.md").read_text(encoding="utf-8") == audit.markdown(checks)
+    assert audit.summary(checks) in html.unescape(text)
+    assert (out / "audit.md").read_text(encoding="utf-8") == audit.document(checks)
     for paper in papers():
         told = audit.told(checks)
-        body = article(text, f"audit_{write.stem(paper, '')}")
+        body = article(text, f"audit_{words.stem(paper, '')}")
         assert all(what in body for what in told.loc[told["paper"] == paper, "what"])
 
 
@@ -219,9 +219,9 @@ def test_predictions_are_a_part_of_the_page_and_called_so(text: str, out: Path) 
     assert len(frame) and set(frame["paper"]) == set(papers()) - {"knapspec"}
     assert pd.read_csv(out / "predictions.csv")["predicted"].tolist() == pytest.approx(frame["predicted"].tolist())
     for paper, rows in frame.groupby("paper"):
-        body = article(text, f"predictions_{write.stem(str(paper), '')}")
+        body = article(text, f"predictions_{words.stem(str(paper), '')}")
         assert "PREDICTED" in body and all(f">{value:.2f}<" in body for value in rows["predicted"])
-    assert html.escape(predictions.INTRO) in text and predictions.INTRO.startswith("Predictions, never measurements")
+    assert predictions.INTRO in html.unescape(text) and predictions.INTRO.startswith("Predictions, never measurements")
 
 
 def test_a_prediction_is_that_of_its_runs_steps_for_the_papers_model(out: Path) -> None:
@@ -240,9 +240,7 @@ def test_a_prediction_is_that_of_its_runs_steps_for_the_papers_model(out: Path) 
 
 
 def test_a_page_without_runs_says_so_of_every_exhibit() -> None:
-    frames = tables.everything([])
-    own = ours.comparison([], {}), ours.predicted(predictions.predictions([]))
-    text = page.render(page.exhibits([], frames, {}), frames, *own, audit.audit())
+    text = page.render([], exhibits.everything([]), {}, predictions.predictions([]), audit.audit())
     Page(text)
     assert "There is no number of ours yet." in text and ">filled<" not in text and "<img" not in text
     assert "No figure yet: experiment=swift_figure6 was not run at any scale." in text
@@ -250,11 +248,11 @@ def test_a_page_without_runs_says_so_of_every_exhibit() -> None:
 
 
 def test_the_same_records_give_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(page_write, "write_tables", lambda *given: [])
+    monkeypatch.setattr(command, "write_tables", lambda *given: [])
     make(tmp_path / "runs", "plain")
     for name in ("swift_figure6", "swift_table8"):
         indexed(tmp_path / "runs", name, "mini", lambda job: "plain")
-    one, two = (page_write.write_replication(replications(tmp_path / "runs"), tmp_path / name) for name in "ab")
+    one, two = (command.write_replication(replications(tmp_path / "runs"), tmp_path / name) for name in "ab")
     assert [path.read_bytes() for path in one] == [path.read_bytes() for path in two]
     drawings = {"swift_figure6_mini.png", "swift_figure6_mini.pdf"}
     assert {path.name for path in one} == {"predictions.md", "predictions.csv", "audit.md", "index.html"} | drawings
@@ -264,34 +262,37 @@ def test_a_large_figure_is_a_png(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     make(tmp_path, "plain")
     indexed(tmp_path, "swift_figure6", "mini", lambda job: "plain")
     found = replications(tmp_path)
-    assert drawn.draw(found, tmp_path / "a")["swift_figure6"][0].image.startswith("data:image/svg+xml;base64,")
-    monkeypatch.setattr(drawn, "SVG_LIMIT", 1000)
-    assert drawn.draw(found, tmp_path / "b")["swift_figure6"][0].image.startswith("data:image/png;base64,")
+    assert figures.draw(found, tmp_path / "a")["swift_figure6"][0].image.startswith("data:image/svg+xml;base64,")
+    monkeypatch.setattr(figures, "SVG_LIMIT", 1000)
+    assert figures.draw(found, tmp_path / "b")["swift_figure6"][0].image.startswith("data:image/png;base64,")
 
 
 def test_a_damaged_record_costs_its_own_figure_only(tmp_path: Path) -> None:
     make(tmp_path, "plain")
     indexed(tmp_path, "swift_figure6", "mini", lambda job: "plain")
     (tmp_path / "plain" / "steps.parquet").write_bytes(b"PAR1")
-    found = drawn.draw(replications(tmp_path), tmp_path / "out")["swift_figure6"][0]
+    found = figures.draw(replications(tmp_path), tmp_path / "out")["swift_figure6"][0]
     assert found.image == "" and found.reason.startswith("A record cannot be read")
 
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("", encoding="utf-8")
     with pytest.raises(ConfigError, match="a directory that can be written"):
-        page_write.write_replication([], tmp_path / "file")
+        command.write_replication([], tmp_path / "file")
 
 
-def test_texts_are_escaped() -> None:
-    assert markup.tag("p", markup.paragraphs(["a < b & c"]), data_x='"', hidden=True, id=None) == (
-        '<p data-x="&quot;" hidden><p>a &lt; b &amp; c</p></p>'
-    )
-    assert markup.joined(["CNN/DM, GSM8K", "", "GSM8K"]) == "CNN/DM|GSM8K"
+def test_texts_are_escaped(text: str) -> None:
+    frame = pd.DataFrame({"a & b": ["<i>"]}, pd.Index(["'x'"], name='"'))
+    shown = tables.html(frame, "1 < 2", "wide")
+    assert "<i>" not in shown and '<table class="wide"><caption class="hidden">1 &lt; 2</caption>' in shown
+    assert '<th scope="col">&#34;</th><th scope="col">a &amp; b</th>' in shown
+    assert '<tr><th scope="row">&#39;x&#39;</th><td>&lt;i&gt;</td></tr>' in shown
+    assert not re.search("&amp;(amp|lt|#)", text)  # of a table in the page: once
+    assert page.joined(["CNN/DM, GSM8K", "", "GSM8K"]) == "CNN/DM|GSM8K"
 
 
 def test_the_page_needs_no_torch() -> None:
-    code = "import ssd_bench.report.page.write, sys; sys.exit('torch' in sys.modules)"
+    code = "import ssd_bench.report.command, sys; sys.exit('torch' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 

@@ -19,8 +19,9 @@ from ssd_bench.errors import LosslessError
 from ssd_bench.metrics import intervals
 from ssd_bench.metrics.text import spread
 from ssd_bench.papers.cells import Record
-from ssd_bench.report import figures, tables
+from ssd_bench.report import figures
 from ssd_bench.report.command import main
+from ssd_bench.report.runs import by_task, document, unrounded
 from ssd_bench.report.terminal import close, run_table
 from tests.synthetic import unit, with_hf, write_run
 
@@ -148,7 +149,7 @@ def test_a_method_that_ran_twice_names_its_runs(tmp_path: Path) -> None:
 
 def test_the_figure_stacks_to_the_time_per_token(tmp_path: Path) -> None:
     runs = [write_run(tmp_path / name, [unit(i) for i in range(3)], method=name) for name in ("swift", "clasp")]
-    groups = tables.by_task([Record(run.path) for run in runs])["toy"]
+    groups = by_task([Record(run.path) for run in runs])["toy"]
     speed, time = figures.task_figure("toy", groups).axes
     assert [label.get_text() for label in speed.get_yticklabels()] == ["ar", "swift", "clasp"]
     rates = [bar.get_width() for bar in speed.patches]  # type: ignore[attr-defined]
@@ -237,7 +238,7 @@ def test_a_table_has_columns_of_a_third_arm_where_a_run_has_one(tmp_path: Path) 
     write_run(tmp_path / "c", pairs, run_id="run-c", method="del")
     write_run(tmp_path / "d", pairs[:3], run_id="run-d", method="del")
     runs = [Record(tmp_path / name) for name in "abcd"]
-    text = tables.markdown("toy", (groups := tables.by_task(runs)["toy"]))
+    text = document("toy", (groups := by_task(runs)["toy"]))
     with_third, without = text.split("\n## ")[1:]
     head, ar, *rows = markdown_rows(with_third)
     assert head == [*COLUMNS[:8], "tokens/s HF", "speedup over HF", *COLUMNS[8:]]
@@ -245,9 +246,9 @@ def test_a_table_has_columns_of_a_third_arm_where_a_run_has_one(tmp_path: Path) 
     assert over["ar"] == "4.50" and over["del"] == "–" and "HF: Hugging Face generate" in text
     assert over["swift"] == spread(runs[0].summary, "speedup_hf") != over["clasp"]
     assert markdown_rows(without)[0] == COLUMNS
-    alone = tables.markdown("toy", groups[1:])
+    alone = document("toy", groups[1:])
     assert "HF" not in alone and alone.endswith(without)
-    frame = tables.frame(groups)
+    frame = unrounded(groups)
     assert frame.loc[frame["method"] == "swift", "speedup_hf_wall"].item() == runs[0].summary["speedup_hf_wall"]
 
 

@@ -25,7 +25,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from ssd_bench.bench import limits, measures
-from ssd_bench.bench.tables import table
+from ssd_bench.bench.results import screen
 from ssd_bench.command import command, report
 from ssd_bench.core.engine import Engine
 from ssd_bench.core.sampling import Decoding
@@ -68,7 +68,7 @@ def bench(cfg: DictConfig, record: bool = False) -> Path:
     } | _measured(planned, engine)  # fmt: skip
     folder = Path(planned.config["runs_dir"]) / "bench"
     target = _recorded(results, folder) if record else _by_time(results, folder)
-    print(table(results), f"\n{target}", sep="\n")
+    print(screen(results), f"\n{target}", sep="\n")
     return target
 
 

@@ -6,8 +6,9 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from tabulate import tabulate
+import pandas as pd
 
+from ssd_bench import tables
 from ssd_bench.compose import task_named, task_names
 from ssd_bench.data.local import SampleSource
 from ssd_bench.errors import ConfigError
@@ -35,7 +36,7 @@ def show() -> None:
             shown, tokens, metric = own
             lines.append((shown, f"{spec.name}.jsonl", _fields(spec), *_hub(spec.hub), tokens, metric, _samples(spec)))
             own = [""] * 3
-    print(tabulate(lines, COLUMNS, maxcolwidths=list(WIDTHS), disable_numparse=True))
+    print(tables.terminal(pd.DataFrame(lines, columns=list(COLUMNS)), wrap=WIDTHS))
     print("\nEvery file also has an id; [f] is a list of texts, (f) may be missing or empty; samples: of data=sample.")
     if faults:
         raise ConfigError("conf/task", [fault.partition(":")[0] for fault in faults], "; ".join(faults))

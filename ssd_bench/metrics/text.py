@@ -5,15 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import pandas as pd
-
 ABSENT = "–"
 REHEARSAL = "rehearsal on a model that this project trained: not a replication of any paper"
-
-
-def markdown_table(frame: pd.DataFrame) -> str:
-    """A frame as a Markdown table without its index; bars in cells are escaped."""
-    return str(frame.map(lambda cell: str(cell).replace("|", "\\|")).to_markdown(index=False, disable_numparse=True))
 
 
 def number(value: float | None, digits: int = 2, unit: str = "") -> str:

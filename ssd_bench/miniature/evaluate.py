@@ -8,12 +8,13 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
+import pandas as pd
 import torch
-from tabulate import tabulate
 from tqdm import tqdm
 
 from methods.ar import AR
 from methods.fixed_layers import PUBLISHED, pattern_set, published_sets
+from ssd_bench import tables
 from ssd_bench.compose import task_named
 from ssd_bench.core.engine import SCRATCH, Engine
 from ssd_bench.core.layer_set import LayerSet
@@ -48,18 +49,21 @@ def evaluate(recipes: Sequence[Recipe], weights: Path) -> dict[str, Any]:
         (weights / recipe.name / RESULTS).write_text(
             json.dumps(results[recipe.name], indent=1) + "\n", encoding="utf-8"
         )
-    print(table(results))
+    print(screen(results))
     return results
 
 
-def table(results: Mapping[str, Mapping[str, Any]]) -> str:
+def screen(results: Mapping[str, Mapping[str, Any]]) -> str:
     """The figures of all models, one line a domain, and their means."""
     parts = []
     for name, found in results.items():
         columns = ("score", "best", "uniform", "exit", "transferred")
-        rows = [[domain, entry["metric"], *(entry[c] for c in columns)] for domain, entry in found["domains"].items()]
-        rows.append(["mean", "", *(mean(entry[c] for entry in found["domains"].values()) for c in columns)])
-        parts.append(f"{name}\n" + tabulate(rows, ["domain", "metric", *columns], floatfmt=".3f"))
+        domains = found["domains"]
+        rows = [(domain, entry["metric"], *(f"{entry[c]:.3f}" for c in columns)) for domain, entry in domains.items()]
+        means = (mean(entry[c] for entry in domains.values()) for c in columns)
+        rows.append(("mean", "", *(f"{value:.3f}" for value in means)))
+        frame = pd.DataFrame(rows, columns=["domain", "metric", *columns])
+        parts.append(f"{name}\n{tables.terminal(frame, columns)}")
     return "\n\n".join(parts)
 
 

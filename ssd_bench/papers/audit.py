@@ -8,13 +8,14 @@ from dataclasses import asdict
 
 import pandas as pd
 
+from ssd_bench import tables
 from ssd_bench.papers.arithmetic import CONSISTENT, FINDINGS, ROUNDING, repeats
 from ssd_bench.papers.rooms import papers, rooms
 
 COLUMNS = ("id", "paper", "exhibit", "check", "what", "stated", "implied", "difference", "source", "verdict")
 VERDICTS = (CONSISTENT, ROUNDING, *FINDINGS)
 MANY = 7  # so many findings of one check in one exhibit are told in one entry
-WIDTH = 118
+WIDTH = 101  # letters of a line of a finding
 
 
 def audit() -> pd.DataFrame:
@@ -66,29 +67,23 @@ def summary(frame: pd.DataFrame) -> str:
     return f"{len(frame)} comparisons: {counts}; {found.sum()} findings ({by_paper})"
 
 
-def text(frame: pd.DataFrame) -> str:
-    """The audit for a terminal: findings by paper, wrapped, and the summary."""
-    lines: list[str] = []
+def screen(frame: pd.DataFrame) -> str:
+    """The audit for a terminal: findings by paper, and the summary."""
+    parts: list[str] = []
     for paper, rows, head in _by_paper(frame):
-        lines += [f"{paper}: {head}", ""]
-        for row in rows.itertuples():
-            before = f"  {row.verdict:<14}"
-            indent = " " * len(before)
-            sentence = f"{row.what} [{row.source}]"
-            lines += textwrap.wrap(sentence, WIDTH, initial_indent=before, subsequent_indent=indent)
-        lines.append("")
-    return "\n".join([*lines, summary(frame)])
+        said = rows["what"] + " [" + rows["source"] + "]"
+        listed = pd.DataFrame(zip(rows["verdict"], said), columns=["", ""])
+        shown = tables.terminal(listed, wrap=[None, WIDTH], ruled=False)
+        parts += [f"{paper}: {head}", "", textwrap.indent(shown, "  "), ""]
+    return "\n".join([*parts, summary(frame)])
 
 
-def markdown(frame: pd.DataFrame) -> str:
-    """The audit as a page: one table of findings a paper, and the summary."""
+def document(frame: pd.DataFrame) -> str:
+    """The audit as Markdown: one table of findings a paper, and the summary."""
     parts = [f"# What the papers' own numbers imply\n\n{summary(frame)}.\n"]
     for paper, rows, head in _by_paper(frame):
-        table = ["| verdict | numbers | what | from |", "|---|---:|---|---|"]
-        for row in rows.itertuples():
-            what, source = (str(cell).replace("|", "\\|") for cell in (row.what, row.source))
-            table.append(f"| {row.verdict} | {row.count} | {what} | {source} |")
-        parts.append(f"## {paper}\n\n{head}.\n\n" + "\n".join(table) + "\n")
+        named = rows[["verdict", "count", "what", "source"]].rename(columns={"count": "numbers", "source": "from"})
+        parts.append(f"## {paper}\n\n{head}.\n\n{tables.markdown(named)}\n")
     return "\n".join(parts)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from ssd_bench import tables
 from ssd_bench.command import options, tool
 from ssd_bench.errors import ConfigError
 from ssd_bench.papers import audit
@@ -26,10 +27,10 @@ def _audit(arguments: Sequence[str]) -> None:
         if out is not None:
             out.mkdir(parents=True, exist_ok=True)
         frame = audit.audit()
-        print(audit.text(frame))
+        print(audit.screen(frame))
         if out is None:
             return
-        for name, content in (("audit.md", audit.markdown(frame)), ("audit.csv", frame.to_csv(index=False))):
+        for name, content in (("audit.md", audit.document(frame)), ("audit.csv", tables.csv(frame))):
             write_atomic(out / name, content.encode())
             print(out / name)
     except OSError as error:

@@ -144,7 +144,7 @@ def numbers() -> tuple[Number, ...]:
 
 
 def _with_numbers() -> list[Room]:
-    return [room for room in rooms() if (room.folder / "results.csv").is_file()]
+    return [room for room in rooms() if room.numbers]
 
 
 def read(room: Room) -> list[Number]:

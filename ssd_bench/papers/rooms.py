@@ -79,6 +79,12 @@ class Room:
         """Of its folder, its run sets and its files of the report."""
         return self.folder.name
 
+    @property
+    def numbers(self) -> Path | None:
+        """Its `results.csv`; None for a room without a paper."""
+        path = self.folder / "results.csv"
+        return path if path.is_file() else None
+
     def module(self, name: str) -> ModuleType | None:
         """Its `checks` or `figures`; None where it has no such file."""
         if not (self.folder / f"{name}.py").is_file():
@@ -129,7 +135,7 @@ def read(path: Path) -> Room:
 @cache
 def papers() -> tuple[str, ...]:
     """Every version of every paper that reports numbers, in their order."""
-    return tuple(version for room in rooms() if (room.folder / "results.csv").is_file() for version in room.versions)
+    return tuple(version for room in rooms() if room.numbers for version in room.versions)
 
 
 def room_of(paper: str) -> Room:

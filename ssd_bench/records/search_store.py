@@ -20,8 +20,9 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
-from tabulate import tabulate
+import pandas as pd
 
+from ssd_bench import tables
 from ssd_bench.command import tool
 from ssd_bench.core.layer_set import LayerSet
 from ssd_bench.errors import ConfigError
@@ -198,7 +199,7 @@ def find(folder: Path, name: str, field: str) -> Artifact:
     return load(folder / name)
 
 
-def table(folder: Path) -> str:
+def screen(folder: Path) -> str:
     """All searches of a folder: where, how many evaluations, best score, seconds, sublayers skipped."""
     rows = []
     for name in names(folder):
@@ -210,10 +211,10 @@ def table(folder: Path) -> str:
             skipped = f"{len(layers.skip_attn)}+{len(layers.skip_mlp)} of {2 * layers.n_layers}"
         rows.append(
             (name, header["model"], f"{header['task']}/{header['domain']}", header["settings"]["objective"],
-             len(artifact.evaluations), best.score if best else None, artifact.seconds, skipped)
+             str(len(artifact.evaluations)), f"{best.score:.4f}" if best else "", f"{artifact.seconds:.1f}", skipped)
         )  # fmt: skip
     columns = ("name", "model", "task/domain", "objective", "evaluations", "score", "seconds", "skips attn+mlp")
-    return tabulate(rows, columns, floatfmt=("", "", "", "", "", ".4f", ".1f", ""), disable_numparse=[0, 1, 2, 7])
+    return tables.terminal(pd.DataFrame(rows, columns=columns), columns[4:7])
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -227,4 +228,4 @@ def _print(arguments: Sequence[str]) -> None:
     folder = Path(arguments[0]) if arguments else DEFAULT
     if not names(folder):
         raise ConfigError("folder", str(folder), "a folder with searches (method=self_ssd makes one)")
-    print(table(folder))
+    print(screen(folder))

@@ -16,8 +16,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tabulate import tabulate
+import pandas as pd
 
+from ssd_bench import tables
 from ssd_bench.command import options, tool
 from ssd_bench.cost.roofline import simulated_names
 from ssd_bench.errors import ConfigError
@@ -48,12 +49,12 @@ def _replay(arguments: Sequence[str]) -> None:
     run = load_run(Path(given["run"]))
     machines = simulated_names() if given["hardware"] == "all" else given["hardware"].split(",")
     model, count = given.get("model"), None if devices is None else int(devices)
-    print(text([predict(run, machine, model, count) for machine in machines]))
+    print(screen([predict(run, machine, model, count) for machine in machines]))
     if run.header["model"].get("rehearsal"):
         print(f"\n{REHEARSAL}")
 
 
-def text(found: Sequence[dict[str, Any]]) -> str:
+def screen(found: Sequence[dict[str, Any]]) -> str:
     """The predictions of one run on some machines, for a terminal."""
     rows = [
         (
@@ -72,7 +73,7 @@ def text(found: Sequence[dict[str, Any]]) -> str:
             f"PREDICTED, not measured: {first['model']}, at most {number(first['ceiling'])} times AR (M)",
             f"{first['acceptance']}",
             "",
-            tabulate(rows, heads, disable_numparse=True),
+            tables.terminal(pd.DataFrame(rows, columns=heads)),
             "",
             "The method's own work (policy) is scaled with the time of an AR step; the speedups beside it hold its",
             "milliseconds as recorded, or leave it out.",
@@ -97,6 +98,6 @@ def _validate(runs_dir: Path) -> None:
         raise ConfigError("runs_dir", str(runs_dir), allowed)
     print("Speed of each run: measured, and PREDICTED from the latency profile in its own record.")
     print("Drafts, acceptance and the time of the method's own work are the record's.\n")
-    print(validation.text(validation.validate(runs)))
+    print(validation.screen(validation.validate(runs)))
     if left_out:
         print(f"\nleft out: {left_out} runs without a baseline or without a profile of passes over several nodes")

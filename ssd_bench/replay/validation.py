@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pandas as pd
-from tabulate import tabulate
 
-from ssd_bench import metrics
+from ssd_bench import metrics, tables
 from ssd_bench.metrics.text import percent
 from ssd_bench.records.reader import Run
 from ssd_bench.replay.predict import predict
@@ -64,7 +63,7 @@ def by_method(frame: pd.DataFrame) -> pd.DataFrame:
     return pd.concat([table.drop("all runs").sort_index(), table.loc[["all runs"]]])
 
 
-def text(frame: pd.DataFrame) -> str:
+def screen(frame: pd.DataFrame) -> str:
     """The comparison for a terminal: every run, then the medians."""
     runs = [
         (
@@ -87,9 +86,9 @@ def text(frame: pd.DataFrame) -> str:
     columns = ["method", "runs", "speedup: median |error|", "largest", f"within {BOUND:.0%}", "forward only: median"]
     return "\n".join(
         [
-            tabulate(runs, heads, disable_numparse=True),
+            tables.terminal(pd.DataFrame(runs, columns=heads)),
             "",
-            tabulate(medians, columns, disable_numparse=True),
+            tables.terminal(pd.DataFrame(medians, columns=columns)),
             "",
             "forward only: the speedup of drafting and verification, without the method's own work and the loop, whose",
             "times are the record's.",

@@ -12,17 +12,21 @@ from __future__ import annotations
 import re
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import pandas as pd
+
+from ssd_bench import tables
 from ssd_bench.command import options, tool
 from ssd_bench.errors import ConfigError
-from ssd_bench.papers.cells import Record, records, replications
+from ssd_bench.papers import audit
+from ssd_bench.papers.cells import Record, Replication, records, replications
 from ssd_bench.records.files import write_atomic
-from ssd_bench.report import figures, tables
-from ssd_bench.report.page.write import write_replication
+from ssd_bench.report import exhibits, figures, page, predictions, runs, words
 
 OPTIONS = ("runs_dir", "out")
+PAGE = "index.html"
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -34,20 +38,20 @@ def _report(arguments: Sequence[str]) -> None:
     given = options(arguments, OPTIONS)
     runs_dir = Path(given.get("runs_dir", "runs"))
     found = records(runs_dir)
-    runs = _readable(found, runs_dir)
+    made = _readable(found, runs_dir)
     out = Path(given.get("out", runs_dir / "report"))
-    made = replications(runs_dir, found)
-    shown = {result.path for one in made for result in one.cells if result.record is not None}
-    for path in write([run for run in runs if run.path not in shown], out):
+    ours = replications(runs_dir, found)
+    shown = {result.path for one in ours for result in one.cells if result.record is not None}
+    for path in write([one for one in made if one.path not in shown], out):
         print(path)
-    if made:
-        written = write_replication(made, out)
+    if ours:
+        written = write_replication(ours, out)
         for folder, count in Counter(path.parent for path in written[:-4]).items():
             print(f"{folder}: {count} files")
         print(*written[-4:], sep="\n")
 
 
-def write(runs: Sequence[Record], out: Path) -> list[Path]:
+def write(made: Sequence[Record], out: Path) -> list[Path]:
     """Write the tables and figures of runs under `out`, print the tables, return the paths.
 
     Raises:
@@ -56,23 +60,90 @@ def write(runs: Sequence[Record], out: Path) -> list[Path]:
     written = []
     try:
         out.mkdir(parents=True, exist_ok=True)
-        tasks = tables.by_task(runs)
+        tasks = runs.by_task(made)
         for task, groups in tasks.items():
-            stem = out / re.sub(r"[^\w.-]+", "_", task)
-            text = tables.markdown(task, groups)
-            print(text)
-            for suffix, content in ((".md", text), (".csv", tables.frame(groups).to_csv(index=False))):
-                path = stem.with_name(stem.name + suffix)
-                write_atomic(path, content.encode())
-                written.append(path)
-            written += figures.save(figures.task_figure(task, groups), stem)
+            name = re.sub(r"[^\w.-]+", "_", task)
+            print(text := runs.document(task, groups))
+            written += _write(out, {f"{name}.md": text, f"{name}.csv": tables.csv(runs.unrounded(groups))})
+            written += figures.save(figures.task_figure(task, groups), out / name)
         if tasks:
-            written.append(out / "README.md")
-            print(text := tables.overview(tasks))
-            write_atomic(written[-1], text.encode())
+            print(text := runs.overview(tasks))
+            written += _write(out, {"README.md": text})
     except OSError as error:
-        raise ConfigError("out", str(out), f"a directory that can be written ({error})") from error
+        raise _cannot(out, error) from error
     return written
+
+
+def write_replication(replications: Sequence[Replication], out: Path) -> list[Path]:
+    """Write `out/tables`, `out/figures`, predictions, audit and `out/index.html`; returns the paths, the page last.
+
+    Raises:
+        ConfigError: `out` cannot be written.
+    """
+    frames = exhibits.everything(replications)
+    try:
+        written = write_tables(replications, out / "tables", frames)
+        drawn = figures.draw(replications, out / "figures")
+        written += [path for found in drawn.values() for one in found for path in one.paths]
+        checks, predicted = audit.audit(), predictions.predictions(replications)
+        written += _write(out, {
+            "predictions.md": predictions.document(predicted),
+            "predictions.csv": tables.csv(predicted),
+            "audit.md": audit.document(checks),
+            PAGE: page.render(replications, frames, drawn, predicted, checks),
+        })  # fmt: skip
+    except OSError as error:
+        raise _cannot(out, error) from error
+    return written
+
+
+def write_tables(
+    replications: Sequence[Replication], out: Path, frames: Mapping[tuple[str, str], pd.DataFrame]
+) -> list[Path]:
+    """Write the table of every exhibit and passage with numbers, `out/PAPER_EXHIBIT.{md,tex,csv}`; returns the paths.
+
+    Args:
+        frames: as `exhibits.everything` makes them.
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    written = []
+    for key, frame in frames.items():
+        name = words.stem(*key)
+        written += _write(out, {
+            f"{name}.md": document(*key, frame, words.notes(*key, replications)),
+            f"{name}.tex": latex(*key, frame),
+            f"{name}.csv": tables.csv(frame),
+        })  # fmt: skip
+    return written
+
+
+def document(paper: str, exhibit: str, frame: pd.DataFrame, remarks: Sequence[str] = ()) -> str:
+    """An exhibit as Markdown: commands, scale, verdicts, the table, remarks, why numbers are missing, and the runs."""
+    parts = [f"# {words.title(paper, exhibit)}", f"**{words.standing(frame)}**"]
+    parts += [*words.verdicts(frame), *words.speedups(frame)]
+    parts += ["\n".join(f"    {command}" for command in words.commands(paper, exhibit, frame))]
+    parts += [tables.markdown(exhibits.wide(frame)), words.LEGEND]
+    parts += ["\n".join(f"- {line}" for line in [*remarks, *words.missing(frame)])]
+    made = words.run_ids(frame)
+    parts += [f"Runs: {', '.join(made)}"] if made else []
+    return "\n\n".join(filter(None, parts)) + "\n"
+
+
+def latex(paper: str, exhibit: str, frame: pd.DataFrame) -> str:
+    """An exhibit as a table for LaTeX."""
+    title = f"{words.title(paper, exhibit)}."
+    caption = " ".join([title, words.standing(frame), *words.speedups(frame), words.LEGEND])
+    return tables.latex(exhibits.wide(frame), caption, f"tab:{words.stem(paper, exhibit).replace('_', '-')}")
+
+
+def _write(out: Path, texts: Mapping[str, str]) -> list[Path]:
+    for name, text in texts.items():
+        write_atomic(out / name, text.encode())
+    return [out / name for name in texts]
+
+
+def _cannot(out: Path, error: OSError) -> ConfigError:
+    return ConfigError("out", str(out), f"a directory that can be written ({error})")
 
 
 def _readable(found: Sequence[Record], runs_dir: Path) -> list[Record]:
@@ -80,8 +151,8 @@ def _readable(found: Sequence[Record], runs_dir: Path) -> list[Record]:
     for made in found:
         if made.error:
             print(f"left out: {made.error}", file=sys.stderr)
-    runs = [made for made in found if made.error is None]
-    if not runs:
+    readable = [made for made in found if made.error is None]
+    if not readable:
         hint = "no complete run there; make one with `python -m ssd_bench method=knapspec task=gsm8k`"
         raise ConfigError("runs_dir", str(runs_dir), hint)
-    return runs
+    return readable

@@ -1,9 +1,15 @@
-"""One figure per task: how fast each method is beside AR, and where its time goes; drawn without global state."""
+"""Figures, drawn without global state: of a task (how fast its methods are, and where time goes), of the exhibits."""
 
 from __future__ import annotations
 
+import base64
+import io
+import os
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +17,35 @@ import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from ssd_bench.report.tables import Group
+from ssd_bench.errors import ConfigError
+from ssd_bench.papers.cells import Replication
+from ssd_bench.papers.figures import FIGURES, figure
+from ssd_bench.papers.figures_shared import Cannot
+from ssd_bench.papers.match import ordered
+from ssd_bench.report.runs import Group
 from ssd_bench.style import ACCOUNTS, AR_COLOUR, METHOD_COLOUR, STYLE
+
+_waiting: list[Replication] = []  # what forked processes draw
+SVG_LIMIT = 150_000  # bytes; a larger figure is shown as PNG
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """The figure of an experiment at a scale.
+
+    Attributes:
+        name: of the experiment.
+        image: a data URI, SVG where that is small, else PNG; "" where it cannot be drawn, for `reason`.
+        width: of the image, in pixels of a screen.
+        paths: the files written.
+    """
+
+    name: str
+    scale: str
+    image: str
+    reason: str
+    width: int = 0
+    paths: tuple[Path, ...] = ()
 
 
 def task_figure(task: str, groups: Sequence[Group]) -> Figure:
@@ -22,14 +55,14 @@ def task_figure(task: str, groups: Sequence[Group]) -> Figure:
     """
     heights = [1.0 + 0.34 * len(group.rows) for group in groups]
     with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(8.5, sum(heights) + 0.5), layout="constrained")
-        figure.suptitle(task, fontweight="bold")
-        axes = figure.subplots(len(groups), 2, squeeze=False, height_ratios=heights)
+        whole = Figure(figsize=(8.5, sum(heights) + 0.5), layout="constrained")
+        whole.suptitle(task, fontweight="bold")
+        axes = whole.subplots(len(groups), 2, squeeze=False, height_ratios=heights)
         for (left, right), group in zip(axes, groups, strict=True):
             _draw_speed(left, group)
             _draw_time(right, group)
             left.set_title(textwrap.fill(group.title, 60), fontsize=8, loc="left")
-    return figure
+    return whole
 
 
 def _labels(axes: Axes, rows: Sequence[dict[str, Any]]) -> None:
@@ -69,11 +102,75 @@ def _draw_time(axes: Axes, group: Group) -> None:
     axes.legend(ncols=4, fontsize=7, frameon=False, loc="lower left", bbox_to_anchor=(0, 1), handlelength=1.5)
 
 
-def save(figure: Figure, stem: Path) -> list[Path]:
+def save(made: Figure, stem: Path) -> list[Path]:
     """Write `stem`.png and `stem`.pdf, the same bytes for the same records."""
     paths = [stem.with_name(f"{stem.name}.{kind}") for kind in ("png", "pdf")]
     with matplotlib.rc_context(STYLE):
-        figure.savefig(paths[0], dpi=200)
-        figure.set_layout_engine("none")  # it is laid out now: once is enough for all formats
-        figure.savefig(paths[1], metadata={"CreationDate": None})
+        made.savefig(paths[0], dpi=200)
+        made.set_layout_engine("none")  # it is laid out now: once is enough for all formats
+        made.savefig(paths[1], metadata={"CreationDate": None})
     return paths
+
+
+def draw(replications: Sequence[Replication], out: Path) -> dict[str, list[Drawn]]:
+    """Draw every experiment that is a figure, into `out/EXPERIMENT_SCALE.{png,pdf}`.
+
+    Returns:
+        By experiment, the scale nearest to the papers' first.
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    found: dict[str, list[Drawn]] = {}
+    shown = list(_ordered(replications))
+    for one, drawn in zip(shown, _all(shown, out)):
+        found.setdefault(one.experiment.name, []).append(drawn)
+    return found
+
+
+def _all(shown: Sequence[Replication], out: Path) -> list[Drawn]:
+    """The drawings, made by one process a core; forked ones have the records that are in memory already."""
+    workers = min(len(shown), len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1)
+    if workers < 2:
+        return [_draw(one, out) for one in shown]
+    _waiting[:] = shown
+    try:
+        with get_context("fork").Pool(workers) as pool:
+            return pool.map(partial(_nth, out), range(len(shown)), chunksize=1)
+    finally:
+        _waiting.clear()
+
+
+def _nth(out: Path, i: int) -> Drawn:
+    return _draw(_waiting[i], out)
+
+
+def _ordered(replications: Iterable[Replication]) -> Iterator[Replication]:
+    by_name: dict[str, dict[str, Replication]] = {}
+    for one in replications:
+        if one.experiment.name in FIGURES:
+            by_name.setdefault(one.experiment.name, {})[one.scale] = one
+    for scales in by_name.values():
+        yield from (scales[scale] for scale in ordered(scales))
+
+
+def _draw(replication: Replication, out: Path) -> Drawn:
+    name, scale = replication.experiment.name, replication.scale
+    try:
+        made = figure(replication)
+    except ConfigError as error:  # a damaged record must not cost the others their report
+        made = Cannot(f"A record cannot be read: {error}.")
+    if not isinstance(made, Figure):
+        return Drawn(name, scale, "", made.reason if made else "")
+    svg = _svg(made, name)
+    made.set_layout_engine("none")
+    paths = save(made, out / f"{name}_{scale}")
+    kind, content = ("svg+xml", svg) if len(svg) <= SVG_LIMIT else ("png", paths[0].read_bytes())
+    image = f"data:image/{kind};base64,{base64.b64encode(content).decode()}"
+    return Drawn(name, scale, image, "", round(96 * made.get_figwidth()), tuple(paths))
+
+
+def _svg(made: Figure, name: str) -> bytes:
+    """The figure with its letters as paths; the same bytes for the same records."""
+    buffer = io.BytesIO()
+    with matplotlib.rc_context(STYLE | {"svg.hashsalt": name, "svg.fonttype": "path"}):
+        made.savefig(buffer, format="svg", metadata={"Date": None})
+    return buffer.getvalue()

@@ -11,15 +11,15 @@ from pathlib import Path
 import pandas as pd
 from matplotlib.figure import Figure
 
+from ssd_bench import tables
 from ssd_bench.errors import ConfigError
-from ssd_bench.metrics.text import markdown_table
 from ssd_bench.papers import audit, figures, reported
 from ssd_bench.papers.cells import Replication, replications
 from ssd_bench.papers.figures_shared import Cannot
 from ssd_bench.papers.match import ordered
 from ssd_bench.papers.rooms import papers
 from ssd_bench.papers.ssd_bench import figures as figures_compare
-from ssd_bench.report.exhibits import tables, write
+from ssd_bench.report import exhibits, words
 
 VARIABLE = "SSD_BENCH_RUNS"
 DPI = 120
@@ -47,7 +47,7 @@ class Shown:
             buffer = io.BytesIO()
             self.figure.savefig(buffer, format="png", dpi=DPI, metadata={"Software": None})
             return {"image/png": base64.b64encode(buffer.getvalue()).decode(), "text/plain": self.text}
-        body = "" if self.frame is None else markdown_table(self.frame)
+        body = "" if self.frame is None else tables.markdown(self.frame)
         return {"text/markdown": f"{self.text}\n\n{body}".strip()}
 
 
@@ -76,25 +76,25 @@ class Paper:
         known = {number.exhibit for number in reported.numbers() if number.paper == self.name}
         if exhibit not in known:
             raise ConfigError("exhibit", exhibit, f"one of {', '.join(sorted(known))}")
-        frame = tables.table(self._replications, exhibit, self.name)
-        commands = [f"`{command}`" for command in write.commands(self.name, exhibit, frame)]
-        sentences = [f"**{write.title(self.name, exhibit)}.** {write.standing(frame)}", *write.verdicts(frame)]
-        sentences += write.speedups(frame)
-        sentences += write.notes(self.name, exhibit, self._replications) + write.missing(frame)
-        return Shown("\n\n".join(filter(None, [*sentences, ", ".join(commands), write.LEGEND])), tables.wide(frame))
+        frame = exhibits.long(self._replications, exhibit, self.name)
+        commands = [f"`{command}`" for command in words.commands(self.name, exhibit, frame)]
+        sentences = [f"**{words.title(self.name, exhibit)}.** {words.standing(frame)}", *words.verdicts(frame)]
+        sentences += words.speedups(frame)
+        sentences += words.notes(self.name, exhibit, self._replications) + words.missing(frame)
+        return Shown("\n\n".join(filter(None, [*sentences, ", ".join(commands), words.LEGEND])), exhibits.wide(frame))
 
     def figure(self, exhibit: str) -> Shown:
         """A figure or case study ("Figure 6", "Figure 2a", "Table 13") from our runs, or why there is none."""
-        name = write.stem(self.name, exhibit)
-        drawable = [one for one in figures.FIGURES if one.startswith(write.stem(self.name, ""))]
+        name = words.stem(self.name, exhibit)
+        drawable = [one for one in figures.FIGURES if one.startswith(words.stem(self.name, ""))]
         if name not in drawable:
             raise ConfigError("exhibit", exhibit, f"one that is drawn: {', '.join(drawable)}")
         return _drawn(name, self._replications)
 
     def counts(self) -> Shown:
         """How many of the paper's numbers have which verdict."""
-        frames = tables.everything(self._replications, self.name).values()
-        counted = tables.counts(frames).drop(columns="paper")
+        frames = exhibits.everything(self._replications, self.name).values()
+        counted = exhibits.counts(frames).drop(columns="paper")
         return Shown("", counted.loc[:, (counted != 0).any()])
 
     def findings(self) -> Shown:

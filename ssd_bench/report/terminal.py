@@ -7,6 +7,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+
+from ssd_bench import tables
 from ssd_bench.errors import LosslessError
 from ssd_bench.metrics import by_domain, summarise
 from ssd_bench.metrics.text import ABSENT, REHEARSAL, lossless, number, percent, spread
@@ -46,24 +49,27 @@ def run_table(summary: Mapping[str, Any], domains: Sequence[Mapping[str, Any]] =
         f"n = {summary['n_prompts']} prompts, {pairs} pairs with AR"
     )
     rows = [*_found(summary), *_third_arm(summary), *_spent(summary), ("record", summary["run_dir"])]
-    width = max(len(label) for label, _ in rows)
     note = [f"({REHEARSAL})"] if summary["rehearsal"] else []
-    lines = [*textwrap.wrap(head, WIDTH), *note, "", *(f"  {label:<{width}}  {value}" for label, value in rows)]
-    lines += _by_domain(domains) if domains else []
+    lines = [*textwrap.wrap(head, WIDTH), *note, "", _table(pd.DataFrame(rows, columns=["", ""]))]
+    lines += ["", _by_domain(domains)] if domains else []
     for warning in summary["warnings"]:
         lines += ["", *textwrap.wrap(f"warning: {warning}", WIDTH, subsequent_indent="  ")]
     lines += ["", "[low, high]: 95 % BCa bootstrap interval over prompts"]
     return "\n".join(lines)
 
 
-def _by_domain(domains: Sequence[Mapping[str, Any]]) -> list[str]:
-    width = max(len(row["domain"]) for row in domains)
-    lines = ["", f"  {'':<{width}}  {'n':>4}  {'M':>5}  {'α':>5}  {'speedup':<19}  {'score AR':>8}  {'method':>6}"]
-    for row in domains:
-        numbers = [f"{number(row['M']):>5}", f"{number(row['alpha'], 3):>5}", f"{spread(row, 'speedup'):<19}"]
-        scores = [f"{number(row['ar_score'], 3):>8}", f"{number(row['method_score'], 3):>6}"]
-        lines.append("  ".join([f"  {row['domain']:<{width}}", f"{row['n_prompts']:>4}", *numbers, *scores]))
-    return lines
+def _table(frame: pd.DataFrame, right: Sequence[str] = ()) -> str:
+    return textwrap.indent(tables.terminal(frame, right, ruled=False), "  ")
+
+
+def _by_domain(domains: Sequence[Mapping[str, Any]]) -> str:
+    rows = [
+        (row["domain"], str(row["n_prompts"]), number(row["M"]), number(row["alpha"], 3), spread(row, "speedup"),
+         number(row["ar_score"], 3), number(row["method_score"], 3))
+        for row in domains
+    ]  # fmt: skip
+    counted = ["n", "M", "α", "score AR", "method"]
+    return _table(pd.DataFrame(rows, columns=["", "n", "M", "α", "speedup", "score AR", "method"]), counted)
 
 
 def _found(s: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -94,8 +100,8 @@ def _third_arm(s: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("tokens/s HF generate", spread(s, "hf_tokens_per_s", 1)),
         ("speedup over HF, decode", spread(s, "speedup_hf")),
         ("speedup over HF, end to end", spread(s, "speedup_hf_e2e")),
-        ("  as ratio of mean rates", spread(s, "speedup_hf_rates_e2e")),
-        ("  as ratio of total times", spread(s, "speedup_hf_wall")),
+        ("speedup over HF, mean rates", spread(s, "speedup_hf_rates_e2e")),
+        ("speedup over HF, total times", spread(s, "speedup_hf_wall")),
         ("AR over HF, end to end", spread(s, "ar_over_hf_e2e")),
         ("HF's output against AR's", f"same tokens {percent(s['hf_output_exact'])}"),
         (

@@ -5,22 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from tabulate import tabulate
+import pandas as pd
 
+from ssd_bench import tables
+
+FIGURES = ["", "ms", "limit, ms", "share", "bound by"]
 SHOWN = ("1", "8", "32", "64")  # nodes whose forwards stand beside their limits
 
 
-def table(results: dict[str, Any]) -> str:
+def screen(results: dict[str, Any]) -> str:
     """All of it: the machine, ratios, figures beside their limits, and forwards by context and nodes."""
     parts = [
         "{model}, {dtype}, {device}, {machine}, {kernels} kernels ({isa})".format(**results),
-        tabulate(_summary(results)),
+        tables.terminal(pd.DataFrame(_summary(results), columns=["", ""])),
         "",
         "beside the least that memory and arithmetic allow",
-        tabulate(
-            list(_figures(results)), ["", "ms", "limit, ms", "share", "bound by"], colalign=["left", *["right"] * 4],
-            disable_numparse=True,
-        ),
+        tables.terminal(pd.DataFrame(_figures(results), columns=FIGURES), FIGURES[1:]),
         "",
         "ms per forward",
         _forwards(results["step_ms"]),
@@ -72,11 +72,12 @@ def _row(name: str, figure: dict[str, Any]) -> tuple[str, ...]:
 
 def _forwards(step_ms: dict[str, dict[str, float]]) -> str:
     nodes = list(next(iter(step_ms.values())))
+    heads = ["context", *(f"{n} nodes" for n in nodes), "8 over 1"]
     rows = [
-        [context, *(f"{times[n]:.1f}" for n in nodes), f"{times['8'] / times['1']:.2f}x"]
+        (context, *(f"{times[n]:.1f}" for n in nodes), f"{times['8'] / times['1']:.2f}x")
         for context, times in step_ms.items()
     ]
-    return tabulate(rows, ["context", *(f"{n} nodes" for n in nodes), "8 over 1"])
+    return tables.terminal(pd.DataFrame(rows, columns=heads), heads)
 
 
 def _dearest(edges: dict[str, float]) -> str:

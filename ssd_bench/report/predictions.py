@@ -7,8 +7,9 @@ from functools import cache
 
 import pandas as pd
 
+from ssd_bench import tables
 from ssd_bench.errors import ConfigError
-from ssd_bench.metrics.text import ABSENT, markdown_table
+from ssd_bench.metrics.text import ABSENT
 from ssd_bench.papers import grid, select
 from ssd_bench.papers.cells import Record, Replication
 from ssd_bench.papers.reported import Number, numbers
@@ -65,7 +66,7 @@ def _predicted(made: Record, machine: str, model: str) -> tuple[float, str]:
         return float("nan"), str(error)
 
 
-def texts(frame: pd.DataFrame) -> pd.DataFrame:
+def readable(frame: pd.DataFrame) -> pd.DataFrame:
     """The same for a reader: two decimals, and the word that says what a number is."""
     shown = frame.drop(columns=["reason", "paper"])
     for name in ("measured", "predicted"):
@@ -74,6 +75,6 @@ def texts(frame: pd.DataFrame) -> pd.DataFrame:
     return shown.rename(columns=renamed)
 
 
-def markdown(frame: pd.DataFrame) -> str:
-    """The whole as a page."""
-    return f"# Predictions for the papers' hardware\n\n{INTRO}\n\n{markdown_table(texts(frame))}\n"
+def document(frame: pd.DataFrame) -> str:
+    """The whole, as Markdown."""
+    return f"# Predictions for the papers' hardware\n\n{INTRO}\n\n{tables.markdown(readable(frame))}\n"

@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 
-from ssd_bench import metrics
+from ssd_bench import metrics, tables
 from ssd_bench.metrics.text import ABSENT, REHEARSAL, lossless, number, percent, spread
 from ssd_bench.papers.cells import Record
 from ssd_bench.records.reader import Run
@@ -101,8 +101,8 @@ def _over_hf(runs: Sequence[Run]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def cells(row: dict[str, Any], with_hf: bool = False) -> dict[str, str]:
-    """One row of the Markdown table: column -> text.
+def readable(row: dict[str, Any], with_hf: bool = False) -> dict[str, str]:
+    """A summary for a reader: column -> text.
 
     Args:
         with_hf: with what Hugging Face's arm says, where a run has it.
@@ -140,7 +140,7 @@ def _skipped(row: dict[str, Any]) -> str:
     return f"{number(row['skipped_attn'], 1)} + {number(row['skipped_mlp'], 1)} ({percent(row['skip_ratio'])})"
 
 
-def markdown(task: str, groups: Sequence[Group]) -> str:
+def document(task: str, groups: Sequence[Group]) -> str:
     """The tables of one task, one per group of comparable runs, with what the columns mean and every warning."""
     metric = groups[0].rows[0]["metric"]
     third = {id(group): any(row.get("speedup_hf") is not None for row in group.rows) for group in groups}
@@ -149,7 +149,7 @@ def markdown(task: str, groups: Sequence[Group]) -> str:
     for group in groups:
         parts.append(f"## {group.title}")
         parts += [f"*{REHEARSAL[0].upper()}{REHEARSAL[1:]}.*"] if group.rows[0]["rehearsal"] else []
-        parts += [_table([cells(row, third[id(group)]) for row in group.rows])]
+        parts += [_table([readable(row, third[id(group)]) for row in group.rows])]
         parts += _scores(group) + _domains(group)
         parts += [f"- {row['run_id']}: {text}" for row in group.rows for text in row["warnings"]]
     return "\n\n".join(parts) + "\n"
@@ -190,7 +190,7 @@ def _domains(group: Group) -> list[str]:
 
 
 def _table(rows: Sequence[dict[str, str]]) -> str:
-    return str(pd.DataFrame(rows).fillna(ABSENT).to_markdown(index=False, disable_numparse=True))
+    return tables.markdown(pd.DataFrame(rows).fillna(ABSENT))
 
 
 def overview(tasks: dict[str, list[Group]]) -> str:
@@ -199,20 +199,20 @@ def overview(tasks: dict[str, list[Group]]) -> str:
     A cell is what the task's own table says: runs of one column may differ in prompts from those of another. Where a
     method ran more than once under the same conditions, the cell names the runs.
     """
-    tables: dict[tuple[str, str, str], dict[str, dict[str, list[dict[str, Any]]]]] = {}
+    machines: dict[tuple[str, str, str], dict[str, dict[str, list[dict[str, Any]]]]] = {}
     for task, groups in tasks.items():
         for row in (row for group in groups for row in group.rows if row["run_dir"] is not None):
             rehearsal = " (rehearsal)" if row["rehearsal"] else ""
             machine = f"{row['model']}{rehearsal}", str(row["dtype"]), str(row["device"])
-            cells = tables.setdefault(machine, {}).setdefault(str(row["method"]), {})
-            cells.setdefault(task, []).append(row)
+            of_method = machines.setdefault(machine, {}).setdefault(str(row["method"]), {})
+            of_method.setdefault(task, []).append(row)
     parts = ["# Speedup over AR, decode only", OVERVIEW]
-    for machine, methods in tables.items():
+    for machine, methods in machines.items():
         frame = pd.DataFrame(
-            {task: {name: _speedups(cells.get(task, [])) for name, cells in methods.items()} for task in tasks}
+            {task: {name: _speedups(found.get(task, [])) for name, found in methods.items()} for task in tasks}
         )
         frame = frame.loc[:, (frame != ABSENT).any()].rename_axis("method")
-        parts += [f"## {', '.join(machine)}", frame.to_markdown(disable_numparse=True)]
+        parts += [f"## {', '.join(machine)}", tables.markdown(frame)]
     return "\n\n".join(parts) + "\n"
 
 
@@ -222,7 +222,7 @@ def _speedups(rows: Sequence[dict[str, Any]]) -> str:
     return "; ".join(f"{spread(row, 'speedup')} ({row['run_id']})" for row in rows) or ABSENT
 
 
-def frame(groups: Sequence[Group]) -> pd.DataFrame:
+def unrounded(groups: Sequence[Group]) -> pd.DataFrame:
     """The same rows unrounded, one column per key of `metrics.summarise`, for the CSV."""
     rows = [
         {"group": group.title, **row, "warnings": "; ".join(row["warnings"])} for group in groups for row in group.rows

@@ -1,9 +1,10 @@
-"""Tables of ours beside the paper's: one row a reported number (`table`), or in the paper's layout (`wide`)."""
+"""Tables of ours beside the paper's: one row a reported number (`long`), or in the paper's layout (`wide`)."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
@@ -47,8 +48,19 @@ BOUNDS = {"": "", "low": "from ", "high": "to ", "max": "up to ", "about": "abou
 DIGITS = 2  # of ours at least, else those that the paper prints
 TEXTS = ("id", "paper", "exhibit", "model", "task", "method", "setting", "bound", "metric", "unit", "printed")
 
+Row = tuple[str, str, str]  # model, method, setting
+Column = tuple[str, str]  # task, metric
 
-def table(
+
+@dataclass(frozen=True)
+class Entry:
+    """What stands in a place of the paper's layout, with the row of the long table that it shows, if any."""
+
+    text: str
+    number: Any = None
+
+
+def long(
     replications: Replication | Sequence[Replication], exhibit: str | None = None, paper: str | None = None
 ) -> pd.DataFrame:
     """Every reported number of an exhibit beside ours, one row each, in the order of the paper's.
@@ -69,7 +81,7 @@ def table(
     papers = {one.experiment.paper for one in given} if paper is None else {paper}
     if len(exhibits) != 1 or len(papers) != 1:
         raise ConfigError("exhibit", (sorted(papers), sorted(exhibits)), "one paper and one exhibit")
-    return _table(Matcher(given), papers.pop(), exhibits.pop())
+    return _long(Matcher(given), papers.pop(), exhibits.pop())
 
 
 def everything(replications: Sequence[Replication], only: str | None = None) -> dict[tuple[str, str], pd.DataFrame]:
@@ -82,10 +94,10 @@ def everything(replications: Sequence[Replication], only: str | None = None) -> 
     """
     matcher = Matcher(replications)
     exhibits = dict.fromkeys((one.paper, one.exhibit) for one in numbers() if only in (None, one.paper))
-    return {(paper, exhibit): _table(matcher, paper, exhibit) for paper, exhibit in exhibits}
+    return {(paper, exhibit): _long(matcher, paper, exhibit) for paper, exhibit in exhibits}
 
 
-def _table(matcher: Matcher, paper: str, exhibit: str) -> pd.DataFrame:
+def _long(matcher: Matcher, paper: str, exhibit: str) -> pd.DataFrame:
     rows = [_row(number, matcher) for number in numbers() if (number.paper, number.exhibit) == (paper, exhibit)]
     floats = dict.fromkeys(("value", "ours", "low", "high", "difference", "relative", "estimate"), "float64")
     frame = pd.DataFrame(rows, columns=list(COLUMNS)).astype(floats)
@@ -117,30 +129,34 @@ def wide(frame: pd.DataFrame) -> pd.DataFrame:
 
     Returns:
         Texts `ours [low, high] / paper`, "–" where one is missing and "" where the paper has no number; of several
-        scales the cell names its own. What all rows have in common is left out of their names.
+        scales each names its own. What all rows have in common is left out of their names.
     """
-    cells: dict[tuple[str, ...], dict[tuple[str, str], list[str]]] = {}
-    scales = {scale for scale in frame["scale"] if scale}
-    numbered: Iterable[Any] = frame.itertuples()
-    for number in numbered:
-        row, column = place(number)
-        text = cell(number, with_scale=len(scales) > 1)
-        cells.setdefault(row, {}).setdefault(column, []).append(text)
-        if not math.isnan(number.estimate):
-            own = (column[0], f"{number.metric} (the method's own estimate)")
-            cells[row].setdefault(own, []).append(f"{number.estimate:.{DIGITS}f}")
-    columns = list(dict.fromkeys(column for row in cells.values() for column in row))
-    tasks = list(dict.fromkeys(task for task, _ in columns))
-    columns.sort(key=lambda column: tasks.index(column[0]))
-    names = [" ".join(filter(None, column)) for column in columns]
-    texts = [["; ".join(row.get(column, [])) for column in columns] for row in cells.values()]
-    body = pd.DataFrame(texts, columns=names, dtype="str")
-    heads = pd.DataFrame(list(cells), columns=["model", "method", "setting"], dtype="str")
+    columns, rows = layout(frame)
+    texts = [["; ".join(entry.text for entry in row.get(column, ())) for column in columns] for row in rows.values()]
+    body = pd.DataFrame(texts, columns=[" ".join(filter(None, column)) for column in columns], dtype="str")
+    heads = pd.DataFrame(list(rows), columns=["model", "method", "setting"], dtype="str")
     kept = [name for name in heads if name == "method" or (heads[name] != "").any()]
     return pd.concat([heads[kept], body], axis=1)
 
 
-def place(number: Any) -> tuple[tuple[str, str, str], tuple[str, str]]:
+def layout(frame: pd.DataFrame) -> tuple[list[Column], dict[Row, dict[Column, list[Entry]]]]:
+    """The paper's layout of a long table: columns by task, and of each row what stands in them."""
+    rows: dict[Row, dict[Column, list[Entry]]] = {}
+    several = len({scale for scale in frame["scale"] if scale}) > 1
+    numbers: Iterable[Any] = frame.itertuples()
+    for number in numbers:
+        row, (task, metric) = _place(number)
+        there = rows.setdefault(row, {})
+        there.setdefault((task, metric), []).append(Entry(_beside(number, several), number))
+        if not math.isnan(number.estimate):
+            own = (task, f"{number.metric} (the method's own estimate)")
+            there.setdefault(own, []).append(Entry(f"{number.estimate:.{DIGITS}f}"))
+    columns = list(dict.fromkeys(column for row in rows.values() for column in row))
+    tasks = list(dict.fromkeys(task for task, _ in columns))
+    return sorted(columns, key=lambda column: tasks.index(column[0])), rows
+
+
+def _place(number: Any) -> tuple[Row, Column]:
     """Row and column of a number; of its setting what tells it from another one is part of the row."""
     parts = [
         part
@@ -152,8 +168,8 @@ def place(number: Any) -> tuple[tuple[str, str, str], tuple[str, str]]:
     return (number.model, number.method, "; ".join(parts)), (number.task, metric)
 
 
-def cell(number: Any, with_scale: bool = False) -> str:
-    """One cell: `ours [low, high] / paper`; a row of the long table, as a tuple with names."""
+def _beside(number: Any, with_scale: bool) -> str:
+    """`ours [low, high] / paper` of a row of the long table, as a tuple with names."""
     digits = max(DIGITS, len(number.printed.partition(".")[2]))
     ours = ABSENT
     if not math.isnan(number.ours):

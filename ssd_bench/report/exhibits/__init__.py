@@ -1,1 +1,0 @@
-"""Exhibits of the papers: runs in, table or figure out; no torch."""

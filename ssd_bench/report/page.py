@@ -1,0 +1,399 @@
+"""The page: overview, filters, every exhibit of every paper, and what is beside them, in one file that loads nothing.
+
+Here is what it shows; how it shows that is `page.html`, with its style and its script.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from ssd_bench import tables
+from ssd_bench.papers import audit, reported, select, verdict
+from ssd_bench.papers.cells import Replication
+from ssd_bench.papers.figures import FIGURES
+from ssd_bench.papers.grid import Experiment
+from ssd_bench.papers.match import ordered
+from ssd_bench.papers.rooms import name_of, papers, rooms
+from ssd_bench.papers.ssd_bench import figures as ours
+from ssd_bench.report import predictions, words
+from ssd_bench.report.exhibits import Entry, layout
+from ssd_bench.report.figures import Drawn
+
+FOLDER = Path(__file__).parent
+AXES = ("model", "task", "method")
+FILTERS = {"paper": "Paper", "model": "Model", "task": "Task", "method": "Method"}
+KINDS = {"sets": "layer sets", "cases": "case study", "vectors": "hidden vectors"}
+STATES = {"filled": "●", "partly filled": "◐", "empty": "○", "elsewhere": "→", "no results": "–"}
+PART = {verdict.ALGORITHMIC: "algorithmic", verdict.SPEED: "speed", "": "not compared"}
+LABELS = {"alpha": "α", "tpt": "TPT", "_pct": "", "rouge2": "ROUGE-2", "_": " "}  # of metrics
+MARKS = {  # signs that differ in form, not by colour alone
+    verdict.AGREES: ("✓", "agrees"),
+    verdict.DIFFERS: ("✗", "differs"),
+    verdict.BY_DEFINITION: ("≡", "definition"),
+    verdict.OTHER_MODEL: ("○", "model"),
+    verdict.OTHER_SCALE: ("◇", "scale"),
+    verdict.OTHER_HARDWARE: ("△", "hardware"),
+}
+MEANING = {
+    verdict.AGREES: "the paper's own model and prompts (for speed: its hardware too), and its value lies in our 95 % "
+    "interval, widened by rounding and a tolerance",
+    verdict.DIFFERS: "the same, and it does not",
+    verdict.BY_DEFINITION: "1 for plain decoding, here as there",
+    verdict.OTHER_MODEL: "ours is of another model, so the values say nothing about each other; the order may",
+    verdict.OTHER_SCALE: "the paper's model, but fewer or other prompts",
+    verdict.OTHER_HARDWARE: "a speed on a machine that the paper does not name: no verdict",
+    "no run yet": "the command that is named makes it",
+    "not run": "the experiment leaves it out and says why",
+    "undefined": "the runs are there, but they do not define it",
+    "not measurable": "no run of ours can give it: a claim, a cited number, or a quantity that is not recorded",
+}
+
+
+@dataclass(frozen=True)
+class Exhibit:
+    """What the page shows of one exhibit.
+
+    Attributes:
+        frame: its numbers beside ours; None where the paper prints none.
+        replications: of its experiments, ours.
+        drawn: figures by experiment.
+    """
+
+    paper: str
+    exhibit: str
+    frame: pd.DataFrame | None
+    replications: Sequence[Replication] = field(repr=False)
+    drawn: Mapping[str, Sequence[Drawn]] = field(repr=False)
+
+    @cached_property
+    def experiments(self) -> tuple[Experiment, ...]:
+        """Whose runs fill it."""
+        return select.experiments().get((self.paper, self.exhibit), ())
+
+    @cached_property
+    def listed(self) -> Mapping[str, str]:
+        """Its row of the list of exhibits; empty for a passage of the text."""
+        rows = reported.exhibits(self.paper, self.exhibit)
+        return {} if rows.empty else {str(key): str(value) for key, value in rows.iloc[0].items()}
+
+    @property
+    def anchor(self) -> str:
+        """Of its article."""
+        return words.stem(self.paper, self.exhibit)
+
+    @property
+    def title(self) -> str:
+        """With its paper."""
+        return words.title(self.paper, self.exhibit)
+
+    @property
+    def name(self) -> str:
+        """Without its paper."""
+        what = self.listed.get("title", "Numbers of the text" if self.exhibit != "abstract" else "Numbers")
+        return f"{self.exhibit[:1].upper()}{self.exhibit[1:]}: {what}"
+
+    @property
+    def short(self) -> str:
+        """As the contents have it."""
+        return self.exhibit.replace("Table ", "T").replace("Figure ", "F").replace("text ", "")
+
+    @property
+    def kind(self) -> str:
+        """A word or two on what it is."""
+        if self.experiments:
+            return KINDS.get(self.experiments[0].kind, self.experiments[0].kind)
+        if not self.listed:
+            return "text"
+        return "features" if not self._features.empty else "diagram"
+
+    @cached_property
+    def _features(self) -> pd.DataFrame:
+        return reported.features(self.paper, self.exhibit)
+
+    @property
+    def features(self) -> str:
+        """Of methods, where it is a table of such."""
+        if self._features.empty:
+            return ""
+        body = self._features.pivot(index="method", columns="feature", values="value").fillna("")
+        names = list(dict.fromkeys(self._features["feature"]))
+        return tables.html(body.loc[list(dict.fromkeys(self._features["method"])), names], self.title)
+
+    @cached_property
+    def figures(self) -> list[Drawn]:
+        """That have an image; those of another version of the paper are shown there."""
+        own = [one for one in self.experiments if one.paper == self.paper]
+        return [drawn for one in own for drawn in self.drawn.get(one.name, ()) if drawn.image]
+
+    @cached_property
+    def state(self) -> str:
+        """Filled, partly, empty, or nothing to fill."""
+        wanted = [one for one in self.experiments if one.name in FIGURES and one.paper == self.paper]
+        have = {drawn.name for drawn in self.figures}
+        parts = [one.name in have for one in wanted]
+        if self.frame is not None:
+            parts += self.frame["ours"].notna().tolist()
+        if not parts:
+            return "elsewhere" if self.experiments else "no results"
+        return "filled" if all(parts) else "partly filled" if any(parts) else "empty"
+
+    @cached_property
+    def scales(self) -> list[str]:
+        """Of the runs that are there, the nearest to the paper's first; else the papers' own."""
+        names = {one.name for one in self.experiments}
+        found = {r.scale for r in self.replications if r.experiment.name in names and any(x.record for x in r.cells)}
+        if self.frame is not None:
+            found |= {scale for scale in self.frame["scale"] if scale}
+        return ordered(dict.fromkeys(found)) or ["paper"]
+
+    @property
+    def badges(self) -> list[tuple[str, str]]:
+        """What it is, whether it is filled and at which scale, each with a style."""
+        scale = [(f"scale {', '.join(self.scales)}", "")] if self.state in ("filled", "partly filled") else []
+        return [(self.kind, ""), (self.state, f" s-{self.state.replace(' ', '-')}"), *scale]
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """What the filters know of it: the papers' names on each axis, of its numbers and jobs."""
+        return {axis: joined(self.values(axis)) for axis in AXES}
+
+    def values(self, axis: str) -> Iterator[str]:
+        """The papers' names on an axis."""
+        if self.frame is not None:
+            yield from self.frame[axis]
+        for experiment in self.experiments:
+            yield from (job.labels[axis] for job in experiment.jobs)
+
+    @property
+    def summary(self) -> Iterator[str]:
+        """Sentences on what it is in the paper, and how ours stands to it."""
+        if content := self.listed.get("content"):
+            yield f"In the paper: {content}."
+        if self.frame is not None:
+            yield words.standing(self.frame)
+            yield from words.verdicts(self.frame)
+            yield from words.speedups(self.frame)
+        elif not self.experiments:
+            yield "It holds no results, but " + (
+                "a diagram." if self._features.empty else "marks, unknown where the paper's text lost them."
+            )
+        for one in self.experiments:
+            if one.paper != self.paper:
+                yield f"It has the runs of {name_of(one.paper)}, {one.exhibit}" + (
+                    ", whose figure is there." if one.name in FIGURES else "."
+                )
+
+    @property
+    def numbers(self) -> dict[str, Any] | None:
+        """In the paper's layout: metrics by task, and by model the rows with what stands in each column."""
+        if self.frame is None:
+            return None
+        columns, rows = layout(self.frame)
+        tasks: dict[str, list[str]] = {}
+        for task, metric in columns:
+            for written, shown in LABELS.items():
+                metric = metric.replace(written, shown)
+            tasks.setdefault(task, []).append(metric)
+        models: dict[str, list[Any]] = {}
+        for (model, method, setting), row in rows.items():
+            cells = [(task, [_part(entry) for entry in row.get((task, metric), ())]) for task, metric in columns]
+            models.setdefault(model, []).append((method, setting, cells))
+        return {"tasks": tasks, "models": models, "width": len(columns) + 1}
+
+    @property
+    def missing(self) -> list[str]:
+        """Why numbers, figures and parts are not there."""
+        lines = words.notes(self.paper, self.exhibit, self.replications)
+        if self.frame is not None:
+            lines += words.missing(self.frame)
+        for one in self.experiments:
+            if one.paper != self.paper:
+                continue
+            lines += [f"{entry['what']}: {entry['why']}" for entry in one.not_run if not entry.get("numbers")]
+            tried = self.drawn.get(one.name, ())
+            lines += [f"No figure at scale {drawn.scale}: {drawn.reason}" for drawn in tried if not drawn.image]
+            if one.name in FIGURES and not tried:
+                lines.append(f"No figure yet: experiment={one.name} was not run at any scale.")
+        return lines
+
+    @property
+    def commands(self) -> list[str]:
+        """That make its runs."""
+        return words.commands(self.paper, self.exhibit, pd.DataFrame({"scale": self.scales}))
+
+    @property
+    def runs(self) -> list[str]:
+        """Names of the records behind numbers and figures."""
+        found = words.run_ids(self.frame) if self.frame is not None else []
+        shown = {(drawn.name, drawn.scale) for drawn in self.figures}
+        for one in self.replications:
+            if (one.experiment.name, one.scale) in shown:
+                found += [result.path.name for result in one.cells if result.record is not None]
+        return list(dict.fromkeys(found))
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """A table beside the exhibits, with what stands around it.
+
+    Attributes:
+        title: for the filters and for those who hear the page.
+        labels: what the filters know of it, as an exhibit's.
+        name: its head.
+        lines: sentences; reasons: a list of what is missing.
+    """
+
+    anchor: str
+    title: str
+    paper: str
+    labels: Mapping[str, str]
+    name: str = ""
+    table: str = ""
+    lines: Sequence[str] = ()
+    reasons: Sequence[str] = ()
+    figure: Drawn | None = None
+    command: str = ""
+
+
+def render(
+    replications: Sequence[Replication],
+    frames: Mapping[tuple[str, str], pd.DataFrame],
+    drawn: Mapping[str, Sequence[Drawn]],
+    predicted: pd.DataFrame,
+    checks: pd.DataFrame,
+) -> str:
+    """The whole page; the same text for the same records.
+
+    Args:
+        frames: as `exhibits.everything` makes them.
+        drawn: as `figures.draw` makes them.
+        predicted: as `predictions.predictions` makes it.
+        checks: as `audit.audit` makes it.
+    """
+    everything = pd.concat(frames.values(), ignore_index=True)
+    shown = {paper: list(_exhibits(paper, replications, frames, drawn)) for paper in papers()}
+    environment = Environment(
+        loader=FileSystemLoader(FOLDER),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["joined"] = joined
+    style, script = (Markup((FOLDER / name).read_text(encoding="utf-8")) for name in ("style.css", "script.js"))
+    return environment.get_template("page.html").render(
+        style=style, script=script, papers=shown, name_of=name_of, states=STATES,
+        originals=[next(iter(room.versions.values())) for room in rooms() if room.numbers],
+        standing=words.standing(everything), verdicts=words.verdicts(everything), counts=_counts(everything),
+        legend=[(*MARKS.get(word, ("–", "none")), word, MEANING[word]) for word in verdict.VERDICTS],
+        filters=_filters([one for own in shown.values() for one in own]),
+        comparison=list(_comparison(replications, drawn)),
+        predicted=[_predictions(str(paper), rows) for paper, rows in predicted.groupby("paper", sort=False)],
+        introduction=predictions.INTRO, audited=audit.summary(checks), audits=list(_audits(checks)),
+    ) + "\n"  # fmt: skip
+
+
+def joined(values: Iterable[str]) -> str:
+    """The distinct values of a data attribute, as the script takes them apart; lists of tasks are taken apart here."""
+    return "|".join(dict.fromkeys(part for value in values for part in value.split(", ") if part))
+
+
+def _part(entry: Entry) -> dict[str, str]:
+    """What stands in a cell, in parts that look different."""
+    number = entry.number
+    if number is None:
+        return {"text": entry.text}
+    ours, _, theirs = entry.text.rpartition(" / ")
+    value, _, rest = ours.partition(" ")
+    sign, style = MARKS.get(number.verdict, ("", "none"))
+    title = f"{number.kind or 'not compared'}: {number.verdict}" + (f"; {number.reason}" if number.reason else "")
+    return {
+        "id": number.id, "ours": value, "rest": rest, "theirs": theirs, "sign": sign, "style": style, "title": title,
+        "verdict": number.verdict,
+    }  # fmt: skip
+
+
+def _exhibits(
+    paper: str,
+    replications: Sequence[Replication],
+    frames: Mapping[tuple[str, str], pd.DataFrame],
+    drawn: Mapping[str, Sequence[Drawn]],
+) -> Iterator[Exhibit]:
+    """Everything of a paper: its tables and figures in their order, then abstract and text."""
+    listed = [(paper, exhibit) for exhibit in reported.exhibits(paper)["exhibit"]]
+    for key in dict.fromkeys([*listed, *(key for key in (*frames, *select.experiments()) if key[0] == paper)]):
+        yield Exhibit(*key, frames.get(key), replications, drawn)
+
+
+def _counts(everything: pd.DataFrame) -> str:
+    """How many numbers have which verdict, by paper, algorithmic ones and speed apart."""
+    shown = (verdict.AGREES, verdict.DIFFERS, *set(everything["verdict"]))
+    columns = [word for word in verdict.VERDICTS if word in shown]
+    rows = {}
+    for paper in (*papers(), ""):
+        own = everything[everything["paper"] == paper] if paper else everything
+        for kind in (kind for kind in PART if kind in set(own["kind"])):
+            found = own.loc[own["kind"] == kind, "verdict"].value_counts()
+            key = name_of(paper) if paper else "All", PART[kind]
+            rows[key] = [str(found.get(word, 0) or "·") for word in columns] + [str(found.sum())]
+    index = pd.MultiIndex.from_tuples(rows, names=["paper", "numbers that are"])
+    frame = pd.DataFrame(list(rows.values()), index, [*columns, "all"])
+    return tables.html(frame, "Numbers by paper, kind and verdict", "counts")
+
+
+def _filters(shown: Sequence[Exhibit]) -> list[tuple[str, str, list[tuple[str, str]]]]:
+    """Of each axis its name, its label, and the values and names that occur."""
+    options = {"paper": [(paper, name_of(paper)) for paper in papers()]}
+    for axis in AXES:
+        names = {part for one in shown for value in one.values(axis) for part in value.split(", ") if part}
+        options[axis] = [(name, name) for name in sorted(names, key=lambda name: (name.lower(), name))]
+    return [(axis, label, options[axis]) for axis, label in FILTERS.items()]
+
+
+def _comparison(replications: Sequence[Replication], drawn: Mapping[str, Sequence[Drawn]]) -> Iterator[Sheet]:
+    """One a scale at which the methods were compared; a sentence where there is none."""
+    what = "All methods on one model"
+    own = [one for one in replications if one.experiment.name == ours.COMPARISON and any(x.record for x in one.cells)]
+    if not own:
+        text = f"Not run yet: python -m ssd_bench -m experiment={ours.COMPARISON} makes it."
+        yield Sheet(ours.COMPARISON, what, "", {}, lines=[text])
+    images = {one.scale: one for one in drawn.get(ours.COMPARISON, ())}
+    for one in own:
+        title, image = f"{what}, scale {one.scale}", images.get(one.scale)
+        labels = {axis: joined(result.labels[axis] for result in one.cells) for axis in AXES}
+        yield Sheet(
+            f"{ours.COMPARISON}_{one.scale}", title, "", labels, title, tables.html(ours.table(one), title),
+            reasons=[image.reason] if image and image.reason else [],
+            figure=image if image and image.image else None, command=one.command,
+        )  # fmt: skip
+
+
+def _predictions(paper: str, rows: pd.DataFrame) -> Sheet:
+    """Of a paper that names its hardware."""
+    title = f"Predictions for {name_of(paper)}"
+    failed = [f"Not predicted: {reason}" for reason in dict.fromkeys(rows["reason"]) if reason]
+    labels = {axis: joined(rows[axis]) for axis in AXES}
+    body = tables.html(predictions.readable(rows).fillna(""), title)
+    return Sheet(f"predictions_{words.stem(paper, '')}", title, paper, labels, title, body, reasons=failed)
+
+
+def _audits(checks: pd.DataFrame) -> Iterator[Sheet]:
+    """One a paper: how many comparisons came out how, and every finding."""
+    entries = audit.told(checks).rename(columns={"verdict": "finding", "count": "numbers", "source": "from"})
+    for paper in papers():
+        name = name_of(paper)
+        found = checks.loc[checks["paper"] == paper, "verdict"].value_counts()
+        parts = ", ".join(f"{found[word]} {word}" for word in audit.VERDICTS if word in found)
+        rows = entries.loc[entries["paper"] == paper].drop(columns="paper").set_index("finding")
+        yield Sheet(
+            f"audit_{words.stem(paper, '')}", f"Audit of {name}", paper, dict.fromkeys(AXES, ""), name,
+            tables.html(rows, f"Findings in {name}", "audit"), [f"{found.sum()} comparisons: {parts}."],
+        )  # fmt: skip

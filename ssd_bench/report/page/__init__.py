@@ -1,1 +1,0 @@
-"""The report of the papers' exhibits as one self-contained HTML page."""
