@@ -24,6 +24,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
+from typing import Annotated
 
 import numpy as np
 import torch
@@ -32,12 +33,14 @@ from torch import Tensor
 from methods.arms import Arm, Array, Choice, Costs, Prior, optimistic, promises, rehearse, throughput
 from methods.fixed_layers import pattern_set
 from methods.knapsack import Agreement, Knapsack, weights
+from methods.settings import DraftLen, Name, ReusePrefix
 from ssd_bench.core.layer_set import LayerSet
 from ssd_bench.core.method import Context, Estimate, LayerDraft, Prefill, Probe, Sample, Taps, Verification
 from ssd_bench.core.tree import TokenTree
 from ssd_bench.cost.latency import Latency
-from ssd_bench.errors import ConfigError, refuse
+from ssd_bench.errors import ConfigError
 from ssd_bench.model.shape import ModelDims
+from ssd_bench.settings import Cosine, Count, Fits, Range, Share, settings
 
 # AR steps, as on the miniature (less on larger models): keeping one state of one token, collecting what was kept
 TAPPED, COLLECTED = 0.005, 0.7
@@ -45,86 +48,76 @@ LONGEST_WAIT = 256  # steps after which AR looks again whether exploring has bec
 NEAR = 0.1  # costs are those of contexts that grow by this share
 
 
+def rising(thresholds: Sequence[float]) -> bool:
+    """Whether these are probabilities in (0, 1), each above the one before."""
+    return all(low < high for low, high in zip([0.0, *thresholds], [*thresholds, 1.0]))
+
+
+Inner = Annotated[float, Range(above=0, below=1, what="a share")]
+NotNegative = Annotated[float, Range(0)]
+
+
+@settings("method")
 class Adaptive:
-    """Chooses layer set, draft length and stop threshold by expected tokens per millisecond, or AR.
-
-    Args:
-        name: name in tables.
-        draft_len: longest γ.
-        thresholds: ascending stop thresholds to choose from, beside none.
-        exits: early exits among the first arms, as shares of the blocks.
-        uniform: uniform sets among the first arms, as shares of the sublayers that they skip; where that is too many
-            for the inner blocks, the set is left out.
-        interval: steps from plan to plan while drafting.
-        rows: r, tokens of a rehearsal or search.
-        budget: skipped weight that a search allows, as a share of all.
-        min_similarity: τ of the search.
-        weight_cap: largest integer weight of a sublayer in the search; None for no cap.
-        hoped: acceptance rate at which a set that skips the whole budget must be worth it, for a search to be.
-        shortlist: arms that a search adds.
-        pool: most arms; beyond it the least hopeful ones that searches found are dropped.
-        prior: tokens that the prior weighs.
-        selected: weight of a token that chose the arm, against one that did not.
-        memory: most tokens that a posterior weighs.
-        forget: share by which every posterior moves back to the prior with each prompt.
-        optimism: posterior standard deviations that an arm is given when asked whether a rehearsal may pay.
-        margin: share by which drafting must beat AR, and an arm's hopes what is in use.
-        stake: AR steps that may be lost in all.
-        regret: share of the tokens by which that grows.
-        profit: share of drafting's gain that may be spent on exploration.
-        overhead: measured over predicted time of a rehearsal or search, whose cosines and copies are not profiled.
-        reuse_prefix: verify from the first skipped sublayer on saved states.
-
-    Raises:
-        ConfigError: a value out of range.
-    """
+    """Chooses layer set, draft length and stop threshold by expected tokens per millisecond, or AR."""
 
     greedy_only = False
 
-    def __init__(
-        self, name: str = "adaptive", draft_len: int = 10, thresholds: Sequence[float] = (0.3, 0.5, 0.7, 0.85),
-        exits: Sequence[float] = (0.125, 0.25, 0.375, 0.5, 0.625), uniform: Sequence[float] = (0.25, 0.45),
-        interval: int = 16, rows: int = 12, budget: float = 0.6, min_similarity: float = 0.5,
-        weight_cap: int | None = 1, hoped: float = 0.95, shortlist: int = 2, pool: int = 13, prior: float = 2.5,
-        selected: float = 0.25, memory: float = 256, forget: float = 0.02, optimism: float = 1.0,
-        margin: float = 0.05, stake: float = 6, regret: float = 0.01, profit: float = 0.03, overhead: float = 1.5,
-        reuse_prefix: bool = True,
-    ):  # fmt: skip
-        rising = all(0 < a < b < 1 for a, b in zip([1e-9, *thresholds], thresholds))
-        checks = (
-            ("draft_len", draft_len >= 1, draft_len, "at least 1"),
-            ("thresholds", rising, list(thresholds), "ascending probabilities in (0, 1)"),
-            ("exits", exits and all(0 < e < 1 for e in exits), list(exits), "at least one share in (0, 1)"),
-            ("uniform", all(0 < u < 1 for u in uniform), list(uniform), "shares in (0, 1)"),
-            ("interval", interval >= 1, interval, "at least 1"),
-            ("rows", rows >= 1, rows, "at least 1"),
-            ("budget", 0 < budget <= 1, budget, "a share in (0, 1]"),
-            ("min_similarity", -1 <= min_similarity <= 1, min_similarity, "a cosine in [-1, 1]"),
-            ("weight_cap", weight_cap is None or weight_cap >= 1, weight_cap, "at least 1, or null"),
-            ("hoped", 0 < hoped < 1, hoped, "a rate in (0, 1)"),
-            ("shortlist", shortlist >= 1, shortlist, "at least 1"),
-            ("pool", pool >= len(exits) + len(uniform) + 1, pool, "more than exits and uniform sets"),
-            ("prior", prior > 0, prior, "more than 0 tokens"),
-            ("selected", 0 <= selected <= 1, selected, "a weight in [0, 1]"),
-            ("memory", memory > prior, memory, "more than the prior"),
-            ("forget", 0 <= forget <= 1, forget, "a share in [0, 1]"),
-            ("optimism", optimism >= 0, optimism, "0 or more"),
-            ("margin", margin >= 0, margin, "0 or more"),
-            ("stake", stake >= 0, stake, "0 or more AR steps"),
-            ("regret", 0 < regret < 1, regret, "a share in (0, 1)"),
-            ("profit", 0 <= profit < 1, profit, "a share in [0, 1)"),
-            ("overhead", overhead > 0, overhead, "more than 0"),
-        )
-        refuse("method", checks)
-        self.name, self.reuse_prefix = name, reuse_prefix
+    name: Name = "adaptive"
+    draft_len: DraftLen = 10
+    """Longest γ."""
+    thresholds: Annotated[Sequence[float], Fits("ascending probabilities in (0, 1)", rising)] = (0.3, 0.5, 0.7, 0.85)
+    """Stop thresholds to choose from, beside none."""
+    exits: Annotated[Sequence[Inner], Fits("at least one share in (0, 1)", len)] = (0.125, 0.25, 0.375, 0.5, 0.625)
+    """Early exits among the first arms, as shares of the blocks."""
+    uniform: Sequence[Inner] = (0.25, 0.45)
+    """Uniform sets among the first arms, as shares of the sublayers that they skip; where that is too many for the
+    inner blocks, the set is left out."""
+    interval: Count = 16
+    """Steps from plan to plan while drafting."""
+    rows: Count = 12
+    """r, tokens of a rehearsal or search."""
+    budget: Annotated[float, Range(above=0, most=1, what="a share")] = 0.6
+    """Skipped weight that a search allows, as a share of all."""
+    min_similarity: Cosine = 0.5
+    """τ of the search."""
+    weight_cap: Count | None = 1
+    """Largest integer weight of a sublayer in the search; null for no cap."""
+    hoped: Annotated[float, Range(above=0, below=1, what="a rate")] = 0.95
+    """Acceptance rate at which a set that skips the whole budget must be worth it, for a search to be."""
+    shortlist: Count = 2
+    """Arms that a search adds."""
+    pool: int = 13
+    """Most arms; beyond it the least hopeful ones that searches found are dropped."""
+    prior: Annotated[float, Range(above=0, what="a number of tokens")] = 2.5
+    """Tokens that the prior weighs."""
+    selected: Annotated[float, Range(0, 1, what="a weight")] = 0.25
+    """Weight of a token that chose the arm, against one that did not."""
+    memory: float = 256
+    """Most tokens that a posterior weighs."""
+    forget: Share = 0.02
+    """Share by which every posterior moves back to the prior with each prompt."""
+    optimism: NotNegative = 1.0
+    """Posterior standard deviations that an arm is given when asked whether a rehearsal may pay."""
+    margin: NotNegative = 0.05
+    """Share by which drafting must beat AR, and an arm's hopes what is in use."""
+    stake: Annotated[float, Range(0, what="a number of AR steps")] = 6
+    """AR steps that may be lost in all."""
+    regret: Inner = 0.01
+    """Share of the tokens by which that grows."""
+    profit: Annotated[float, Range(0, below=1, what="a share")] = 0.03
+    """Share of drafting's gain that may be spent on exploration."""
+    overhead: Annotated[float, Range(above=0)] = 1.5
+    """Measured over predicted time of a rehearsal or search, whose cosines and copies are not profiled."""
+    reuse_prefix: ReusePrefix = True
+
+    def __post_init__(self) -> None:
+        if self.pool <= len(self.exits) + len(self.uniform):
+            raise ConfigError("method.pool", self.pool, "more than exits and uniform sets")
+        if self.memory <= self.prior:
+            raise ConfigError("method.memory", self.memory, "more than the prior")
         self.taps = Taps()
-        self._longest, self._exits, self._uniform = draft_len, exits, uniform
-        self._interval, self._rows, self._budget = interval, rows, budget
-        self._min_similarity, self._weight_cap = min_similarity, weight_cap
-        self._hoped, self._shortlist, self._pool, self._selected = hoped, shortlist, pool, selected
-        self._memory, self._forget, self._optimism = memory, forget, optimism
-        self._margin, self._stake, self._regret, self._profit = margin, stake, regret, profit
-        self._overhead, self._prior = overhead, Prior(thresholds, prior)
+        self._prior = Prior(self.thresholds, self.prior)
 
     def check(self, dims: ModelDims) -> None:
         """Make the first arms for this model.
@@ -135,8 +128,8 @@ class Adaptive:
         n_layers = dims.n_layers
         if n_layers < 2:
             raise ConfigError("model.n_layers", n_layers, "at least 2 blocks: an exit comes before the last one")
-        sets = [LayerSet.exit(n_layers, min(max(1, round(e * n_layers)), n_layers - 1)) for e in self._exits]
-        fitting = [u for u in self._uniform if 1 <= round(u * 2 * n_layers) <= 2 * n_layers - 4]
+        sets = [LayerSet.exit(n_layers, min(max(1, round(e * n_layers)), n_layers - 1)) for e in self.exits]
+        fitting = [u for u in self.uniform if 1 <= round(u * 2 * n_layers) <= 2 * n_layers - 4]
         sets += [pattern_set("uniform", u, n_layers) for u in fitting]
         self._n_layers = n_layers
         self._arms = [Arm(layer_set, self._prior.counts.copy()) for layer_set in dict.fromkeys(sets)]
@@ -158,7 +151,7 @@ class Adaptive:
         """Arms and ledger last, and a wait for the allowance; the states that a rehearsal would run on do not."""
         self._settle()
         for arm in self._arms:
-            arm.forget(self._prior, self._forget)
+            arm.forget(self._prior, self.forget)
         self._drop_states()
         if self._waiting():
             return
@@ -187,7 +180,7 @@ class Adaptive:
             self._seen.append(verification)
             self._kept += len(verification.path)
         self._left -= 1
-        explored = bool(self._goal) and self._kept >= self._rows
+        explored = bool(self._goal) and self._kept >= self.rows
         if explored:
             self._explore(verification.length, probe)
         if explored or self._left <= 0:
@@ -236,19 +229,19 @@ class Adaptive:
         """Let the arms learn what they drafted since the last time: for a small model that is too long for a step."""
         for arm, drafted, accepted, threshold, capped in self._outcomes:
             arm.learn(drafted, accepted, threshold, capped)
-            arm.limit(self._memory)
+            arm.limit(self.memory)
         self._outcomes.clear()
 
     def _allowance(self) -> float:
         """AR steps that may have been lost by now."""
-        return self._stake + self._regret * self._tokens
+        return self.stake + self.regret * self._tokens
 
     def _ruined(self) -> bool:
         return self._gain - self._explored < -self._allowance()
 
     def _credit(self) -> float:
         """AR steps that exploration may cost now."""
-        share = self._stake + self._regret / 2 * self._tokens + self._profit * max(0.0, self._gain)
+        share = self.stake + self.regret / 2 * self._tokens + self.profit * max(0.0, self._gain)
         return min(share, self._allowance() + self._gain) - self._explored
 
     def _plan(self, length: int) -> None:
@@ -257,16 +250,16 @@ class Adaptive:
         costs = self._costs_at(length)
         draft_ms, verify_ms = self._tables_of(costs)
         counts = np.array([arm.counts for arm in self._arms])
-        believed = np.concatenate([counts, optimistic(counts, self._optimism)])
+        believed = np.concatenate([counts, optimistic(counts, self.optimism)])
         values = throughput(believed, draft_ms, verify_ms)
         rates, hopes = values[: len(counts)], values[len(counts) :].max((1, 2))
         best, in_use = np.where([arm.tried for arm in self._arms], rates.max((1, 2)), 0.0), 1 / costs.ar_ms
         self._choice = None
-        if best.max() > in_use * (1 + self._margin) and not self._ruined():
+        if best.max() > in_use * (1 + self.margin) and not self._ruined():
             # of arms as good as the best, the most promising one: drafting with it is what tells them apart
-            equal = (best > in_use * (1 + self._margin)) & (best >= best.max() / (1 + self._margin))
+            equal = (best > in_use * (1 + self.margin)) & (best >= best.max() / (1 + self.margin))
             index = int(np.where(equal, hopes, 0.0).argmax())
-            threshold, shorter = divmod(int(rates[index].argmax()), self._longest)
+            threshold, shorter = divmod(int(rates[index].argmax()), self.draft_len)
             stop_below = float(self._prior.thresholds[threshold - 1]) if threshold else 0.0
             draft = LayerDraft(self._arms[index].layer_set, shorter + 1, stop_below)
             in_use = float(best.max())
@@ -276,8 +269,8 @@ class Adaptive:
                 self._failures = 0
         used = None if self._choice is None else self._choice.arm
         ranked = [(hopes[i], self._arms[i]) for i in np.argsort(-hopes, kind="stable") if self._arms[i] is not used]
-        worth = in_use * (1 + self._margin)
-        surplus = len(self._arms) - self._pool
+        worth = in_use * (1 + self.margin)
+        surplus = len(self._arms) - self.pool
         if surplus > 0:
             dropped = {id(arm) for arm in [arm for _, arm in ranked if arm.born][-surplus:]}
             self._arms = [arm for arm in self._arms if id(arm) not in dropped]
@@ -297,28 +290,28 @@ class Adaptive:
         if hopeful:
             self._goal, needed = "rehearse" if self._queue else "", min(prices)
             wanted = {arm.layer_set.first_skipped for arm in self._queue}
-        elif costs.best_rate(self._budget, self._hoped) > worth:
+        elif costs.best_rate(self.budget, self.hoped) > worth:
             needed = self._search_price(costs) * 2**self._failures
             if needed <= credit:
                 self._goal, wanted = "search", set(range(2 * self._n_layers + 1))
-        self._left, before = self._interval, self.taps
+        self._left, before = self.interval, self.taps
         self.taps = Taps(verify=tuple(sorted(wanted)))
         if self.taps != before:
             self._drop_states()
         if not self._goal and self._choice is None:  # nothing changes before the allowance has grown
-            wait = (needed - credit) / (self._regret / 2)
-            self._left = int(min(max(wait, self._interval), LONGEST_WAIT))
+            wait = (needed - credit) / (self.regret / 2)
+            self._left = int(min(max(wait, self.interval), LONGEST_WAIT))
 
     def _price(self, arm: Arm, costs: Costs) -> float:
         """AR steps that a rehearsal costs, the states that it needs included."""
-        return TAPPED * self._rows + self._overhead * costs.rehearsal_ms(arm.layer_set) / costs.ar_ms
+        return TAPPED * self.rows + self.overhead * costs.rehearsal_ms(arm.layer_set) / costs.ar_ms
 
     def _search_price(self, costs: Costs) -> float:
         """AR steps that a search costs, the rehearsals of what it finds included."""
-        pair = weights(costs.latency, costs.context, self._weight_cap)
-        found = self._overhead * costs.search_ms(self._budget, pair) / costs.ar_ms
+        pair = weights(costs.latency, costs.context, self.weight_cap)
+        found = self.overhead * costs.search_ms(self.budget, pair) / costs.ar_ms
         whole = Arm(LayerSet(self._n_layers, frozenset([0])), self._prior.counts)  # as much as a set may run
-        return TAPPED * self._rows * (2 * self._n_layers + 1) + found + self._shortlist * self._price(whole, costs)
+        return TAPPED * self.rows * (2 * self._n_layers + 1) + found + self.shortlist * self._price(whole, costs)
 
     def _costs_at(self, length: int) -> Costs:
         """Of a context near this one: a function of the length, so that a resumed run has the same."""
@@ -326,8 +319,8 @@ class Adaptive:
         near = round(math.log(max(length, 1)) / math.log1p(NEAR))
         if near not in self._costs:
             context = round((1 + NEAR) ** near)
-            longest, reuse = self._longest, self.reuse_prefix
-            self._costs[near] = Costs(self._latency, self._n_layers, context, longest, reuse, self._rows)
+            longest, reuse = self.draft_len, self.reuse_prefix
+            self._costs[near] = Costs(self._latency, self._n_layers, context, longest, reuse, self.rows)
         return self._costs[near]
 
     def _tables_of(self, costs: Costs) -> tuple[Array, Array]:
@@ -350,7 +343,7 @@ class Adaptive:
         self._drop_states()
         self._explored += COLLECTED
         if self._goal == "search":
-            self._explored += TAPPED * self._rows * len(tapped)
+            self._explored += TAPPED * self.rows * len(tapped)
             self._search(states, length, probe)
             return
         for arm in self._queue:
@@ -358,7 +351,7 @@ class Adaptive:
                 self._explored += price
                 before = states[tapped.index(arm.layer_set.first_skipped)]
                 arm.counts += rehearse(probe, self._prior, arm.layer_set, before, target, length)
-                arm.limit(self._memory)
+                arm.limit(self.memory)
                 arm.tried = True
 
     def _last_states(self) -> tuple[Tensor, Tensor]:
@@ -369,27 +362,27 @@ class Adaptive:
             rows = torch.tensor(seen.path, device=seen.hidden.device)
             states.append(seen.hidden.index_select(1, rows))
             targets.append(seen.logits.index_select(0, rows.to(seen.logits.device)))
-        return torch.cat(states, dim=1)[:, -self._rows :], torch.cat(targets).argmax(-1)[-self._rows :]
+        return torch.cat(states, dim=1)[:, -self.rows :], torch.cat(targets).argmax(-1)[-self.rows :]
 
     def _search(self, states: Tensor, length: int, probe: Probe) -> None:
         """KnapSpec's knapsack; the candidates of highest throughput, their rates shrunk, become arms."""
         costs, rows, prior = self._costs_at(length), states.shape[1], self._prior
-        pair = weights(probe.latency, length, self._weight_cap)
-        self._explored += self._overhead * costs.search_ms(self._budget, pair) / costs.ar_ms
+        pair = weights(probe.latency, length, self.weight_cap)
+        self._explored += self.overhead * costs.search_ms(self.budget, pair) / costs.ar_ms
         self._searches, self._failures = self._searches + 1, self._failures + 1
         knapsack = Knapsack(
-            states.float(), length - rows, pair, self._budget, self._min_similarity, True, False, states.dtype
+            states.float(), length - rows, pair, self.budget, self.min_similarity, True, False, states.dtype
         )
         known = {arm.layer_set for arm in self._arms} | {LayerSet.full(self._n_layers)}
         candidates = [candidate for candidate in knapsack.run(probe) if candidate.layer_set not in known]
         if not candidates:
             return
-        values = [promises(prior, self._selected, costs, candidate.layer_set, rows) for candidate in candidates]
+        values = [promises(prior, self.selected, costs, candidate.layer_set, rows) for candidate in candidates]
         agreement = Agreement(probe, states[-1], torch.stack([candidate.hidden for candidate in candidates]))
-        for i in agreement.leaders(lambda i, rate: float(values[i][round(rate * rows)]), self._shortlist):
+        for i in agreement.leaders(lambda i, rate: float(values[i][round(rate * rows)]), self.shortlist):
             predicted, confidence = probe.predict_confident(candidates[i].hidden)
             seen = prior.tally(predicted == agreement.target, confidence)
-            arm = Arm(candidates[i].layer_set, prior.counts + self._selected * seen, False, self._searches)
+            arm = Arm(candidates[i].layer_set, prior.counts + self.selected * seen, False, self._searches)
             self._arms.append(arm)
         self._tables.clear()
 

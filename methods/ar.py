@@ -4,24 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from methods.settings import Name
 from ssd_bench.core.method import Context, Estimate, Prefill, Probe, Sample, Taps, Verification
 from ssd_bench.core.tree import TokenTree
 from ssd_bench.model.shape import ModelDims
+from ssd_bench.settings import settings
 
 
+@settings("method")
 class AR:
-    """Proposes nothing: the tree is the root alone, so a step is one plain forward pass (M = 1).
-
-    Args:
-        name: name in tables.
-    """
+    """Proposes nothing: the tree is the root alone, so a step is one plain forward pass (M = 1)."""
 
     taps = Taps()
     reuse_prefix = False
     greedy_only = False
 
-    def __init__(self, name: str = "ar"):
-        self.name = name
+    name: Name = "ar"
 
     def check(self, dims: ModelDims) -> None:
         """Works with every model."""

@@ -22,76 +22,55 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Annotated, Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from methods.settings import DraftLen, Name, ReusePrefix, StopBelow
 from methods.similarity import directions, mean_cosine
 from ssd_bench.core.layer_set import LayerSet
 from ssd_bench.core.method import Context, Estimate, LayerDraft, Prefill, Probe, Sample, Taps, Verification
-from ssd_bench.errors import ConfigError, refuse
+from ssd_bench.errors import ConfigError
 from ssd_bench.model.shape import ModelDims
+from ssd_bench.settings import Count, Fits, Range, settings
 
-SEARCH_ON = ("steps", "prefill")
+ByLayers = Annotated[
+    Mapping[int, int], Fits("fewer blocks skipped than there are", lambda table: all(0 <= table[n] < n for n in table))
+]
 
 
+@settings("method")
 class CLaSp:
     """CLaSp with the settings on which paper and port differ.
 
     M, the number of skipped blocks, is the first of `skip_blocks`, `skip_by_layers` and `skip_ratio` that says
     anything about the model.
-
-    Args:
-        name: name in tables.
-        skip_blocks: M for every model; None leaves it to the other two.
-        skip_by_layers: M by number of blocks L, for the models that it names.
-        skip_ratio: M = round(skip_ratio * L), halves to the even number.
-        interval: T, verification steps between searches.
-        protect_first_last: never skip the first and the last block.
-        draft_len: K, cap of the drafting.
-        stop_below: DET, confidence exit of the drafting.
-        reuse_prefix: verify from the first skipped sublayer on saved states.
-        search_on: the first search is on the prompt's last token (`prefill`), or on the first of the `steps`.
-
-    Raises:
-        ConfigError: a setting that works with no model.
     """
 
     greedy_only = False
 
-    def __init__(
-        self,
-        name: str = "clasp",
-        skip_blocks: int | None = None,
-        skip_by_layers: Mapping[int, int] | None = None,
-        skip_ratio: float = 0.5,
-        interval: int = 128,
-        protect_first_last: bool = False,
-        draft_len: int = 10,
-        stop_below: float = 0.7,
-        reuse_prefix: bool = False,
-        search_on: str = "prefill",
-    ):
-        table = dict(skip_by_layers or {})
-        whole = skip_blocks is None or isinstance(skip_blocks, int)
-        checks = (
-            ("skip_blocks", whole and (skip_blocks or 0) >= 0, skip_blocks,
-             "a whole number of blocks, 0 or more, or null (a share is method.skip_ratio)"),
-            ("skip_by_layers", all(0 <= m < n for n, m in table.items()), table, "fewer blocks skipped than there are"),
-            ("skip_ratio", 0 <= skip_ratio < 1, skip_ratio, "a share of the blocks in [0, 1)"),
-            ("interval", interval >= 1, interval, "at least 1"),
-            ("draft_len", draft_len >= 1, draft_len, "at least 1 (method=ar drafts nothing)"),
-            ("stop_below", 0 <= stop_below <= 1, stop_below, "a probability in [0, 1]"),
-            ("search_on", search_on in SEARCH_ON, search_on, f"one of {', '.join(SEARCH_ON)}"),
-        )  # fmt: skip
-        refuse("method", checks)
-        self.name, self.reuse_prefix = name, reuse_prefix
-        self.taps, self._on_prompt = Taps(), search_on == "prefill"
-        self._skip_blocks, self._table, self._ratio = skip_blocks, table, skip_ratio
-        self._interval, self._protect = interval, protect_first_last
-        self._draft_len, self._stop_below = draft_len, stop_below
+    name: Name = "clasp"
+    skip_blocks: Annotated[int, Range(0, note=" blocks (a share is method.skip_ratio)")] | None = None
+    """M for every model; null leaves it to the other two."""
+    skip_by_layers: ByLayers | None = None
+    """M by number of blocks L, for the models that it names."""
+    skip_ratio: Annotated[float, Range(0, below=1, what="a share of the blocks")] = 0.5
+    """M = round(skip_ratio * L), halves to the even number."""
+    interval: Count = 128
+    """T, verification steps between searches."""
+    protect_first_last: bool = False
+    """Never skip the first and the last block."""
+    draft_len: DraftLen = 10
+    stop_below: StopBelow = 0.7
+    reuse_prefix: ReusePrefix = False
+    search_on: Literal["steps", "prefill"] = "prefill"
+    """The first search is on the prompt's last token (prefill), or on the first of the steps."""
+
+    def __post_init__(self) -> None:
+        self.taps = Taps()
 
     def check(self, dims: ModelDims) -> None:
         """Fix what depends on the model: M, and the full set to start from.
@@ -100,19 +79,19 @@ class CLaSp:
             ConfigError: M blocks cannot be skipped; one at least runs, and the protected ones do.
         """
         n_layers = dims.n_layers
-        field, value, count = "skip_ratio", self._ratio, round(self._ratio * n_layers)
-        if self._skip_blocks is not None:
-            field, value, count = "skip_blocks", self._skip_blocks, self._skip_blocks
-        elif n_layers in self._table:
-            field, value, count = "skip_by_layers", self._table[n_layers], self._table[n_layers]
-        most = max(0, n_layers - (2 if self._protect else 1))
+        field, value, count = "skip_ratio", self.skip_ratio, round(self.skip_ratio * n_layers)
+        if self.skip_blocks is not None:
+            field, value, count = "skip_blocks", self.skip_blocks, self.skip_blocks
+        elif n_layers in (table := self.skip_by_layers or {}):
+            field, value, count = "skip_by_layers", table[n_layers], table[n_layers]
+        most = max(0, n_layers - (2 if self.protect_first_last else 1))
         if count > most:
-            among = " with method.protect_first_last" if self._protect else ""
+            among = " with method.protect_first_last" if self.protect_first_last else ""
             allowed = f"at most {most} skipped blocks (this makes it {count}) of this model's {n_layers}{among}"
             raise ConfigError(f"method.{field}", value, allowed)
         self._count, self._full = count, LayerSet.full(n_layers)
         boundaries = tuple(range(0, 2 * n_layers + 1, 2))
-        self._quiet = Taps(prefill=boundaries, prompt_end=1) if self._on_prompt else Taps()
+        self._quiet = Taps(prefill=boundaries, prompt_end=1) if self.search_on == "prefill" else Taps()
         self._listening = replace(self._quiet, verify=boundaries)
         self.taps = self._quiet
         self._probe: Probe | None = None
@@ -130,7 +109,7 @@ class CLaSp:
     def propose(self, context: Context) -> LayerDraft:
         """Draft with the last chosen set; ask for the states between blocks if a search follows."""
         self.taps = self._listening if self._is_event(context.step) else self._quiet
-        return LayerDraft(self._layer_set, self._draft_len, self._stop_below)
+        return LayerDraft(self._layer_set, self.draft_len, self.stop_below)
 
     def observe(self, verification: Verification, probe: Probe) -> Estimate | None:
         """Search when it is time, if the output goes on: every prompt starts anew.
@@ -145,10 +124,10 @@ class CLaSp:
 
     def _choose(self, states: Tensor, length: int, probe: Probe) -> None:
         """Search on the last of `length` committed tokens, with its states [L+1, d]."""
-        self._layer_set = choose(states, self._count, length - 1, probe, self._protect).layer_set
+        self._layer_set = choose(states, self._count, length - 1, probe, self.protect_first_last).layer_set
 
     def _is_event(self, step: int) -> bool:
-        return (step if self._on_prompt else step - 1) % self._interval == 0
+        return (step if self.search_on == "prefill" else step - 1) % self.interval == 0
 
 
 @dataclass(frozen=True)

@@ -1,15 +1,18 @@
 """When drafting ends: a cap and Draft & Verify's confidence threshold, fixed or moved by the acceptance rate.
 
-`StoppedDraft` is what methods share that draft with one layer set until such a stop.
+`StoppedDraft` is what methods share that draft with one layer set until such a stop, `MovedDraft` the settings of those
+that move it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Annotated
 
+from methods.settings import DraftLen, StopBelow, TargetRate
 from ssd_bench.core.layer_set import LayerSet
 from ssd_bench.core.method import Context, Estimate, LayerDraft, Prefill, Probe, Sample, Taps, Verification
-from ssd_bench.errors import refuse
+from ssd_bench.settings import Range, Share, settings
 
 
 class DraftStop:
@@ -24,13 +27,9 @@ class DraftStop:
         stop_below: γ at the start: drafting stops after a token less likely than γ, which stays in the draft.
         target_rate: α*, acceptance rate below which γ rises; None keeps γ fixed.
         rate_decay, stop_step, stop_decay: β1, ε and β2.
-        section: where the settings stand in the config, for errors.
 
     Attributes:
         value: γ.
-
-    Raises:
-        ConfigError: a value out of range.
     """
 
     def __init__(
@@ -41,17 +40,7 @@ class DraftStop:
         rate_decay: float = 0.5,
         stop_step: float = 0.01,
         stop_decay: float = 0.9,
-        section: str = "method",
     ):
-        checks = (
-            ("draft_len", draft_len >= 1, draft_len, "at least 1 (method=ar drafts nothing)"),
-            ("stop_below", 0 <= stop_below <= 1, stop_below, "a probability in [0, 1]"),
-            ("target_rate", target_rate is None or 0 <= target_rate <= 1, target_rate, "a rate in [0, 1], or null"),
-            ("rate_decay", 0 <= rate_decay <= 1, rate_decay, "a share in [0, 1]"),
-            ("stop_step", stop_step >= 0, stop_step, "0 or more"),
-            ("stop_decay", 0 <= stop_decay <= 1, stop_decay, "a share in [0, 1]"),
-        )
-        refuse(section, checks)
         self._draft_len, self._stop_below, self._target = draft_len, stop_below, target_rate
         self._rate_decay, self._step, self._decay = rate_decay, stop_step, stop_decay
         self.value, self._rate = stop_below, 0.0
@@ -105,3 +94,23 @@ class StoppedDraft:
         """Move γ, where it moves."""
         self._stop.observe(verification)
         return None
+
+
+@settings("method", kw_only=True)
+class MovedDraft(StoppedDraft):
+    """The settings of a stop whose γ follows the acceptance rate."""
+
+    draft_len: DraftLen = 12
+    stop_below: StopBelow = 0.6
+    """γ at the start: drafting stops after a token less likely than γ, which stays in the draft."""
+    target_rate: TargetRate = 0.9
+    rate_decay: Share = 0.5
+    """β1, weight that ρ keeps in a step."""
+    stop_step: Annotated[float, Range(0)] = 0.01
+    """ε, what γ moves by."""
+    stop_decay: Share = 0.9
+    """β2, weight that γ keeps in a step."""
+
+    def __post_init__(self) -> None:
+        moved = self.target_rate, self.rate_decay, self.stop_step, self.stop_decay
+        self._stop = DraftStop(self.draft_len, self.stop_below, *moved)

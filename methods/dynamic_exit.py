@@ -27,64 +27,50 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Sequence
+from typing import Annotated, Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from methods.settings import DraftLen, DraftLenGrid, Name, ReusePrefix
 from ssd_bench.core.layer_set import LayerSet
 from ssd_bench.core.method import Context, Estimate, LayerDraft, Prefill, Probe, Sample, Taps, Verification
 from ssd_bench.cost.tpt import tpt
-from ssd_bench.errors import ConfigError, refuse
+from ssd_bench.errors import ConfigError
 from ssd_bench.model.shape import ModelDims
-
-GAMMA_MODES = ("dynamic", "tpl_star")
+from ssd_bench.settings import Range, Whole, settings
 
 Array = NDArray[np.float64]
 
 log = logging.getLogger(__name__)
 
 
+@settings("method")
 class DEL:
-    """DEL with every switch on which its codes differ.
-
-    Args:
-        name: name in tables.
-        gamma_mode: `dynamic` drafts up to `draft_cap` tokens and ends by confidence, `tpl_star` drafts γ* tokens.
-        draft_cap: most tokens drafted in one step.
-        allow_zero_draft: draft nothing where γ* is 0.
-        decay: ω, weight that a step's counts keep in the next step.
-        window: most prompt positions whose shadow tokens count.
-        draft_len_grid: smallest and largest γ of the TPL table.
-        reuse_prefix: verify on the states that drafting left; those of the exits before E are kept then.
-    """
+    """DEL with every switch on which its codes differ."""
 
     greedy_only = False
 
-    def __init__(
-        self,
-        name: str = "del",
-        gamma_mode: str = "dynamic",
-        draft_cap: int = 18,
-        allow_zero_draft: bool = False,
-        decay: float = 0.95,
-        window: int = 32,
-        draft_len_grid: Sequence[int] = (0, 17),
-        reuse_prefix: bool = True,
-    ):
-        low, high = draft_len_grid
-        checks = (
-            ("gamma_mode", gamma_mode in GAMMA_MODES, gamma_mode, f"one of {', '.join(GAMMA_MODES)}"),
-            ("draft_cap", draft_cap >= 1, draft_cap, "at least 1 (method=ar drafts nothing)"),
-            ("decay", 0 <= decay <= 1, decay, "a weight in [0, 1]"),
-            ("window", window >= 0, window, "at least 0"),
-            ("draft_len_grid", 0 <= low <= high, list(draft_len_grid), "two lengths, 0 <= first <= second"),
-        )
-        refuse("method", checks)
-        self.name, self.reuse_prefix = name, reuse_prefix
+    name: Name = "del"
+    gamma_mode: Literal["dynamic", "tpl_star"] = "dynamic"
+    """Draft up to `draft_cap` tokens and end by confidence, or draft γ* tokens (tpl_star)."""
+    draft_cap: DraftLen = 18
+    """Most tokens drafted in one step."""
+    allow_zero_draft: bool = False
+    """Draft nothing where γ* is 0."""
+    decay: Annotated[float, Range(0, 1, what="a weight")] = 0.95
+    """ω, weight that a step's counts keep in the next step."""
+    window: Whole = 32
+    """Most prompt positions whose shadow tokens count."""
+    draft_len_grid: DraftLenGrid = (0, 17)
+    reuse_prefix: ReusePrefix = True
+    """Verify on the states that drafting left; those of the exits before E are kept then."""
+
+    def __post_init__(self) -> None:
         self.taps = Taps()
-        self._dynamic, self._cap, self._allow_zero = gamma_mode == "dynamic", draft_cap, allow_zero_draft
-        self._decay, self._window, self._grid = decay, window, (low, high)
+        low, high = self.draft_len_grid
+        self._grid = low, high
 
     def check(self, dims: ModelDims) -> None:
         """Fix what depends on the model: the exits 1..L-1 and the states behind their blocks.
@@ -97,8 +83,8 @@ class DEL:
         self._n_layers = dims.n_layers
         self._sets = [LayerSet.exit(dims.n_layers, blocks) for blocks in range(1, dims.n_layers)]
         blocks = tuple(range(2, 2 * dims.n_layers, 2))
-        shadowed = (*blocks, 2 * dims.n_layers) if self._window else ()
-        self.taps = Taps(prefill=shadowed, verify=blocks, prompt_end=self._window)
+        shadowed = (*blocks, 2 * dims.n_layers) if self.window else ()
+        self.taps = Taps(prefill=shadowed, verify=blocks, prompt_end=self.window)
 
     def prepare(self, probe: Probe, samples: Sequence[Sample]) -> None:
         """Nothing to prepare."""
@@ -106,8 +92,8 @@ class DEL:
     def start(self, prefill: Prefill) -> None:
         """Every prompt starts at E = 1, γ* = 1, with no counts; its last positions wait for the first step."""
         self._exit, self._gamma = 1, 1
-        self._statistics = ShadowStatistics(self._n_layers - 1, self._decay)
-        kept = min(self._window, len(prefill.prompt) - 1)  # the code's window never has the prompt's first position
+        self._statistics = ShadowStatistics(self._n_layers - 1, self.decay)
+        kept = min(self.window, len(prefill.prompt) - 1)  # the code's window never has the prompt's first position
         self._prompt_states = None
         if prefill.hidden is not None and kept:
             self._prompt_states = prefill.hidden[:, -kept:]
@@ -115,12 +101,12 @@ class DEL:
     def propose(self, context: Context) -> LayerDraft:
         """Draft with the blocks before the exit: one token in the first step, then up to the cap or γ*."""
         threshold = 0.0
-        if self._gamma == 0 and self._allow_zero:
+        if self._gamma == 0 and self.allow_zero_draft:
             length = 0
-        elif context.step == 1 or not self._dynamic:
-            length = min(max(self._gamma, 1), self._cap)
+        elif context.step == 1 or self.gamma_mode == "tpl_star":
+            length = min(max(self._gamma, 1), self.draft_cap)
         else:
-            length, threshold = self._cap, self._statistics.threshold(self._exit)
+            length, threshold = self.draft_cap, self._statistics.threshold(self._exit)
         return LayerDraft(self._sets[self._exit - 1], length, threshold)
 
     def observe(self, verification: Verification, probe: Probe) -> Estimate | None:

@@ -6,58 +6,48 @@ import json
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
+from typing import Annotated, Literal
 
 from methods.draft_stop import DraftStop, StoppedDraft
+from methods.settings import DraftLen, Name, ReusePrefix, StopBelow
 from ssd_bench.core.layer_set import LayerSet
 from ssd_bench.errors import ConfigError
 from ssd_bench.model.shape import ModelDims
+from ssd_bench.settings import Range, settings
 
 PUBLISHED = Path(__file__).with_name("published_layer_sets.json")
-PATTERNS = ("uniform", "attention", "mlp", "exit")
 
 
+@settings("method")
 class FixedLayers(StoppedDraft):
     """Draft every step with the same sublayers (the decoding half of Self-SD, with a fixed exit threshold).
 
     Exactly one of the three ways to give the set must be used.
-
-    Args:
-        name: name in tables.
-        skip_attn, skip_mlp: block indices whose attention / MLP is skipped.
-        ratio, pattern: skip round(ratio * 2L) sublayers: `uniform` spread evenly over both kinds, `attention` and
-            `mlp` spread evenly over one kind, all three within blocks 1..L-2; `exit` the deepest sublayers (an early
-            exit).
-        published: `paper/model/task`, a set that a paper's authors released.
-        draft_len: γ, at least 1.
-        stop_below: stop drafting after a token less likely than this.
-        reuse_prefix: verify from the first skipped sublayer (pays with `pattern=exit`).
     """
 
-    def __init__(
-        self,
-        name: str = "fixed_layers",
-        skip_attn: Sequence[int] | None = None,
-        skip_mlp: Sequence[int] | None = None,
-        ratio: float | None = None,
-        pattern: str = "uniform",
-        published: str | None = None,
-        draft_len: int = 8,
-        stop_below: float = 0.0,
-        reuse_prefix: bool = False,
-    ):
-        given = [skip_attn is not None or skip_mlp is not None, ratio is not None, published is not None]
-        if sum(given) != 1:
-            raise ConfigError(
-                "method", name, "exactly one of method.skip_attn/skip_mlp, method.ratio and method.published"
-            )
-        self._stop = DraftStop(draft_len, stop_below)
-        if ratio is not None and not 0 <= ratio <= 1:
-            raise ConfigError("method.ratio", ratio, "a share of the 2L sublayers in [0, 1]")
-        if pattern not in PATTERNS:
-            raise ConfigError("method.pattern", pattern, f"one of {', '.join(PATTERNS)}")
-        self.name, self.reuse_prefix = name, reuse_prefix
-        self._indices = (list(skip_attn or ()), list(skip_mlp or ()))
-        self._ratio, self._pattern, self._published = ratio, pattern, published
+    name: Name = "fixed_layers"
+    skip_attn: Sequence[int] | None = None
+    """Indices of the blocks whose attention is skipped."""
+    skip_mlp: Sequence[int] | None = None
+    """Indices of the blocks whose MLP is skipped."""
+    ratio: Annotated[float, Range(0, 1, what="a share of the 2L sublayers")] | None = None
+    """Skip round(ratio * 2L) sublayers."""
+    pattern: Literal["uniform", "attention", "mlp", "exit"] = "uniform"
+    """With `ratio`, skip sublayers spread evenly over both kinds or over one, all three within blocks 1..L-2, or the
+    deepest ones (an early exit)."""
+    published: str | None = None
+    """`paper/model/task`, a set that a paper's authors released."""
+    draft_len: DraftLen = 8
+    stop_below: StopBelow = 0.0
+    reuse_prefix: ReusePrefix = False
+    """Verify from the first skipped sublayer (pays with `pattern=exit`)."""
+
+    def __post_init__(self) -> None:
+        by_index = self.skip_attn is not None or self.skip_mlp is not None
+        if by_index + (self.ratio is not None) + (self.published is not None) != 1:
+            allowed = "exactly one of method.skip_attn/skip_mlp, method.ratio and method.published"
+            raise ConfigError("method", self.name, allowed)
+        self._stop = DraftStop(self.draft_len, self.stop_below)
 
     def check(self, dims: ModelDims) -> None:
         """Resolve the set for this model.
@@ -65,12 +55,12 @@ class FixedLayers(StoppedDraft):
         Raises:
             ConfigError: an index out of range, a ratio that the pattern cannot reach, an unknown or misfitting name.
         """
-        if self._published is not None:
-            self._layer_set = published_set(self._published, dims.n_layers)
-        elif self._ratio is not None:
-            self._layer_set = pattern_set(self._pattern, self._ratio, dims.n_layers)
+        if self.published is not None:
+            self._layer_set = published_set(self.published, dims.n_layers)
+        elif self.ratio is not None:
+            self._layer_set = pattern_set(self.pattern, self.ratio, dims.n_layers)
         else:
-            self._layer_set = LayerSet.skipping(dims.n_layers, *self._indices)
+            self._layer_set = LayerSet.skipping(dims.n_layers, self.skip_attn or (), self.skip_mlp or ())
 
 
 def pattern_set(pattern: str, ratio: float, n_layers: int) -> LayerSet:

@@ -19,59 +19,40 @@ There is no sampling mode.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Annotated, Literal
 
+from methods.settings import Name
 from ssd_bench.core.method import Context, Estimate, Prefill, Probe, Sample, Taps, Verification
 from ssd_bench.core.tree import TokenTree
-from ssd_bench.errors import ConfigError, refuse
+from ssd_bench.errors import ConfigError
 from ssd_bench.model.shape import ModelDims
-
-MODES = ("PJ", "PGJ", "HGJ", "sliding")
-FILLERS = ("pad", "last")
+from ssd_bench.settings import Count, Range, settings
 
 
+@settings("method")
 class Jacobi:
-    """Guesses are the target's own predictions of the step before.
-
-    Args:
-        name: name in tables.
-        mode: PJ, PGJ, HGJ or sliding.
-        block: b, tokens of a block, the token after the last guess included (1: AR); PJ does without it.
-        filler: guesses of a new block: `pad`, the id `pad_id`; `last`, the newest output token.
-        pad_id: token id of `pad`; it is a guess like any other, whatever it means to the model.
-        assumed_len: output tokens after which HGJ decodes as AR; None in every other mode.
-
-    Raises:
-        ConfigError: an unknown mode or filler, a number out of range, `assumed_len` without HGJ or HGJ without it.
-    """
+    """Guesses are the target's own predictions of the step before."""
 
     taps = Taps()
     reuse_prefix = False
     greedy_only = True
 
-    def __init__(
-        self,
-        name: str = "jacobi",
-        mode: str = "PGJ",
-        block: int = 5,
-        filler: str = "pad",
-        pad_id: int = 0,
-        assumed_len: int | None = None,
-    ):
-        if mode == "HGJ":
-            fits, assumed = assumed_len is not None and assumed_len >= 1, "at least 1, with method.mode=HGJ"
-        else:
-            fits, assumed = assumed_len is None, f"null with method.mode={mode}"
-        checks = (
-            ("mode", mode in MODES, mode, f"one of {', '.join(MODES)}"),
-            ("block", block >= 1, block, "at least 1"),
-            ("filler", filler in FILLERS, filler, f"one of {', '.join(FILLERS)}"),
-            ("pad_id", pad_id >= 0, pad_id, "a token id"),
-            ("assumed_len", fits, assumed_len, assumed),
-        )
-        refuse("method", checks)
-        self.name = name
-        self._mode, self._block, self._assumed_len = mode, block, assumed_len
-        self._filler, self._pad_id = filler, pad_id
+    name: Name = "jacobi"
+    mode: Literal["PJ", "PGJ", "HGJ", "sliding"] = "PGJ"
+    """What a block is: all tokens that are left, b after b, b up to an assumed length, or b filled up at every step."""
+    block: Count = 5
+    """b, tokens of a block, the token after the last guess included (1: AR); PJ does without it."""
+    filler: Literal["pad", "last"] = "pad"
+    """Guesses of a new block: the id `pad_id`, or the newest output token."""
+    pad_id: Annotated[int, Range(0, what="a token id")] = 0
+    """Token of `pad`; it is a guess like any other, whatever it means to the model."""
+    assumed_len: Count | None = None
+    """Output tokens after which HGJ decodes as AR; null in every other mode."""
+
+    def __post_init__(self) -> None:
+        if (self.assumed_len is None) == (self.mode == "HGJ"):
+            allowed = "at least 1, with method.mode=HGJ" if self.mode == "HGJ" else f"null with method.mode={self.mode}"
+            raise ConfigError("method.assumed_len", self.assumed_len, allowed)
 
     def check(self, dims: ModelDims) -> None:
         """Refuse a filler that is no token of this model.
@@ -79,8 +60,8 @@ class Jacobi:
         Raises:
             ConfigError: `pad_id` outside the vocabulary.
         """
-        if self._filler == "pad" and self._pad_id >= dims.vocab_size:
-            raise ConfigError("method.pad_id", self._pad_id, f"an id below {dims.vocab_size}, the vocabulary's size")
+        if self.filler == "pad" and self.pad_id >= dims.vocab_size:
+            raise ConfigError("method.pad_id", self.pad_id, f"an id below {dims.vocab_size}, the vocabulary's size")
 
     def prepare(self, probe: Probe, samples: Sequence[Sample]) -> None:
         """Nothing to prepare."""
@@ -92,7 +73,7 @@ class Jacobi:
     def propose(self, context: Context) -> TokenTree:
         """The root and the block's guesses but the last, which no input follows."""
         root, size = context.output[-1], self._size(context)
-        filler = self._pad_id if self._filler == "pad" else root
+        filler = self.pad_id if self.filler == "pad" else root
         guesses = self._guesses[: size - 1]
         return TokenTree.chain([root, *guesses, *[filler] * (size - 1 - len(guesses))])
 
@@ -104,8 +85,8 @@ class Jacobi:
     def _size(self, context: Context) -> int:
         """b of this step: what is left of the open block, or a new one, within the tokens that may still come."""
         left = context.max_draft + 1
-        if self._assumed_len is not None:
-            left = min(left, max(1, self._assumed_len - len(context.output)))
-        if self._mode == "sliding":
-            return min(self._block, left)
-        return min(len(self._guesses) or (left if self._mode == "PJ" else self._block), left)
+        if self.assumed_len is not None:
+            left = min(left, max(1, self.assumed_len - len(context.output)))
+        if self.mode == "sliding":
+            return min(self.block, left)
+        return min(len(self._guesses) or (left if self.mode == "PJ" else self.block), left)

@@ -28,101 +28,71 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from methods.knapsack import Agreement, Candidate, Knapsack, weights
+from methods.settings import DraftLen, DraftLenGrid, Name, ReusePrefix, StopBelow
 from ssd_bench.core.layer_set import LayerSet
 from ssd_bench.core.method import Context, Estimate, LayerDraft, Prefill, Probe, Sample, Taps, Verification
 from ssd_bench.core.tree import TokenTree
 from ssd_bench.cost.tpt import tpt
-from ssd_bench.errors import ConfigError, refuse
+from ssd_bench.errors import ConfigError
 from ssd_bench.model.shape import ModelDims
-
-WARMUPS = ("full", "ar")
-SEARCH_ON = ("steps", "prefill")
+from ssd_bench.settings import Cosine, Count, Share, settings
 
 
+@settings("method")
 class KnapSpec:
-    """KnapSpec with every switch on which paper and code differ.
-
-    Args:
-        name: name in tables.
-        interval: T, steps between search events; None takes the paper's rule (64 below 10B parameters, else 128).
-        capture_steps: m, steps whose accepted tokens the search runs on.
-        min_similarity: τ, branches with a smaller mean cosine are dropped.
-        strict: drop a cosine equal to τ as well (paper).
-        budget: skipped weight allowed, as a share of the weight K of all sublayers.
-        weight_cap: largest integer weight of a sublayer; None for no cap.
-        protect_first_last: never skip a sublayer of the first and the last block.
-        include_zero_skip: keep the candidate of least skipped weight (normally the full model).
-        draft_len_grid: smallest and largest γ of the TPT maximisation.
-        draft_len: cap of the drafting itself.
-        stop_below: confidence exit of the drafting.
-        reuse_prefix: verify from the first skipped sublayer on saved states.
-        warmup: what drafts before the first event: the `full` model, or nothing (`ar`).
-        search_on: the first event runs on the tokens of the first m `steps`, or on the prompt's last ones (`prefill`).
-        prefill_tokens: r of an event on the prompt.
-
-    Raises:
-        ConfigError: a setting that works with no model.
-    """
+    """KnapSpec with every switch on which paper and code differ."""
 
     greedy_only = False
 
-    def __init__(
-        self,
-        name: str = "knapspec",
-        interval: int | None = None,
-        capture_steps: int = 5,
-        min_similarity: float = 0.5,
-        strict: bool = True,
-        budget: float = 0.5,
-        weight_cap: int | None = None,
-        protect_first_last: bool = False,
-        include_zero_skip: bool = True,
-        draft_len_grid: Sequence[int] = (1, 10),
-        draft_len: int = 10,
-        stop_below: float = 0.7,
-        reuse_prefix: bool = False,
-        warmup: str = "full",
-        search_on: str = "steps",
-        prefill_tokens: int = 32,
-    ):
-        low, high = draft_len_grid
-        warmups = WARMUPS if search_on == "steps" else WARMUPS[:1]
-        among = " with method.search_on=prefill, which searches before it drafts" if len(warmups) == 1 else ""
-        checks = (
-            ("interval", interval is None or interval >= 1, interval, "at least 1, or null for the paper's rule"),
-            ("capture_steps", capture_steps >= 1, capture_steps, "at least 1"),
-            ("min_similarity", -1 <= min_similarity <= 1, min_similarity, "a cosine in [-1, 1]"),
-            ("budget", 0 <= budget <= 1, budget, "a share in [0, 1]"),
-            ("weight_cap", weight_cap is None or weight_cap >= 1, weight_cap, "at least 1, or null"),
-            ("draft_len_grid", 0 <= low <= high, list(draft_len_grid), "two lengths, 0 <= first <= second"),
-            ("draft_len", draft_len >= 1, draft_len, "at least 1 (method=ar drafts nothing)"),
-            ("stop_below", 0 <= stop_below <= 1, stop_below, "a probability in [0, 1]"),
-            ("search_on", search_on in SEARCH_ON, search_on, f"one of {', '.join(SEARCH_ON)}"),
-            ("warmup", warmup in warmups, warmup, f"one of {', '.join(warmups)}{among}"),
-            ("prefill_tokens", prefill_tokens >= 1, prefill_tokens, "at least 1"),
-        )
-        refuse("method", checks)
-        self.name, self.reuse_prefix = name, reuse_prefix
+    name: Name = "knapspec"
+    interval: Count | None = None
+    """T, steps between search events; null takes the paper's rule (64 below 10B parameters, else 128)."""
+    capture_steps: Count = 5
+    """m, steps whose accepted tokens the search runs on."""
+    min_similarity: Cosine = 0.5
+    """τ, branches with a smaller mean cosine are dropped."""
+    strict: bool = True
+    """Drop a cosine equal to τ as well (paper)."""
+    budget: Share = 0.5
+    """Skipped weight allowed, as a share of the weight K of all sublayers."""
+    weight_cap: Count | None = None
+    """Largest integer weight of a sublayer; null for no cap."""
+    protect_first_last: bool = False
+    """Never skip a sublayer of the first and the last block."""
+    include_zero_skip: bool = True
+    """Keep the candidate of least skipped weight (normally the full model)."""
+    draft_len_grid: DraftLenGrid = (1, 10)
+    draft_len: DraftLen = 10
+    stop_below: StopBelow = 0.7
+    reuse_prefix: ReusePrefix = False
+    warmup: Literal["full", "ar"] = "full"
+    """What drafts before the first event: the full model, or nothing."""
+    search_on: Literal["steps", "prefill"] = "steps"
+    """The first event runs on the tokens of the first m steps, or on the prompt's last ones."""
+    prefill_tokens: Count = 32
+    """r of an event on the prompt."""
+
+    def __post_init__(self) -> None:
+        if self.search_on == "prefill" and self.warmup != "full":
+            allowed = "full with method.search_on=prefill, which searches before it drafts"
+            raise ConfigError("method.warmup", self.warmup, allowed)
         self.taps = Taps()
-        self._drafts_first, self._prompt_end = warmup == "full", prefill_tokens if search_on == "prefill" else None
-        self._interval, self._capture = interval, capture_steps
-        self._min_similarity, self._strict, self._budget = min_similarity, strict, budget
-        self._weight_cap, self._protect, self._zero = weight_cap, protect_first_last, include_zero_skip
-        self._grid, self._draft_len, self._stop_below = (low, high), draft_len, stop_below
+        self._prompt_end = self.prefill_tokens if self.search_on == "prefill" else None
 
     def check(self, dims: ModelDims) -> None:
         """Fix what depends on the model: the interval by its size, the full set to start from."""
-        if self._protect and dims.n_layers < 3:
+        if self.protect_first_last and dims.n_layers < 3:
             raise ConfigError("method.protect_first_last", True, "false for a model of fewer than 3 blocks")
-        self._steps = self._interval or (64 if dims.n_params < 10e9 else 128)
+        self._steps = self.interval or (64 if dims.n_params < 10e9 else 128)
         self._full = LayerSet.full(dims.n_layers)
         # the first step is not captured, as in the released code; after an event on the prompt the next is T steps on
-        self._first_event = self._capture + 1 if self._prompt_end is None else self._steps
+        self._first_event = self.capture_steps + 1 if self._prompt_end is None else self._steps
         every = tuple(range(2 * dims.n_layers + 1))
         self._quiet = Taps() if self._prompt_end is None else Taps(prefill=every, prompt_end=self._prompt_end)
         self._listening = replace(self._quiet, verify=every)
@@ -137,17 +107,17 @@ class KnapSpec:
         """Every prompt starts with the full model, or with a search on its end."""
         self._layer_set, self._searched = self._full, False
         self._found: Estimate | None = None
-        self._captured: deque[Tensor] = deque(maxlen=self._capture)
+        self._captured: deque[Tensor] = deque(maxlen=self.capture_steps)
         if prefill.hidden is not None and self._probe is not None:  # a method that warms the engine up has no probe
             self._choose(prefill.hidden, len(prefill.prompt), self._probe)
 
     def propose(self, context: Context) -> LayerDraft | TokenTree:
         """Draft with the last chosen set; ask for states when a search event is near."""
-        near = any(self._is_event(context.step + ahead) for ahead in range(self._capture))
+        near = any(self._is_event(context.step + ahead) for ahead in range(self.capture_steps))
         self.taps = self._listening if near else self._quiet
-        if not (self._searched or self._drafts_first):
+        if not (self._searched or self.warmup == "full"):
             return TokenTree((context.output[-1],), (-1,))
-        return LayerDraft(self._layer_set, self._draft_len, self._stop_below)
+        return LayerDraft(self._layer_set, self.draft_len, self.stop_below)
 
     def observe(self, verification: Verification, probe: Probe) -> Estimate | None:
         """Keep the states of the accepted tokens; search when it is time, if the output goes on.
@@ -180,13 +150,13 @@ class KnapSpec:
             states: [2L+1, r, d], as `Knapsack` takes them, in the model's dtype.
             length: committed positions, those tokens included.
         """
-        w_attn, w_mlp = weights(probe.latency, length, self._weight_cap)
+        w_attn, w_mlp = weights(probe.latency, length, self.weight_cap)
         knapsack = Knapsack(
-            states.float(), length - states.shape[1], (w_attn, w_mlp), self._budget, self._min_similarity, self._strict,
-            self._protect, states.dtype,
+            states.float(), length - states.shape[1], (w_attn, w_mlp), self.budget, self.min_similarity, self.strict,
+            self.protect_first_last, states.dtype,
         )  # fmt: skip
         candidates = knapsack.run(probe)
-        if not self._zero:
+        if not self.include_zero_skip:
             candidates = candidates[1:]
         return self._best(candidates, states, length, probe) or Choice(self._full, None)
 
@@ -194,12 +164,13 @@ class KnapSpec:
         """The candidate of highest TPT; the first in order of skipped weight, then of γ, among equals."""
         if not candidates:
             return None
-        target_ms = probe.latency.target_ms(self._full.n_layers, length)
+        low, high = self.draft_len_grid
+        lengths, target_ms = range(low, high + 1), probe.latency.target_ms(self._full.n_layers, length)
         draft_ms = [probe.latency.draft_ms(candidate.layer_set, length) for candidate in candidates]
 
         def estimate(index: int, alpha: float) -> Estimate:
             """The highest TPT at an acceptance rate, in which it never falls, and the γ that reaches it."""
-            values = {g: tpt(alpha, g, draft_ms[index], target_ms) for g in range(self._grid[0], self._grid[1] + 1)}
+            values = {g: tpt(alpha, g, draft_ms[index], target_ms) for g in lengths}
             draft_len = max(values, key=values.__getitem__)
             return Estimate(alpha, draft_len, values[draft_len])
 

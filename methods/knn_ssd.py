@@ -20,7 +20,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -30,14 +30,13 @@ from torch import Tensor
 
 from methods.draft_stop import DraftStop, StoppedDraft
 from methods.layer_search import SearchSettings, named_set, search
+from methods.settings import Calibration, DraftLen, Name, ReusePrefix, StopBelow
 from ssd_bench.core.layer_set import LayerSet
 from ssd_bench.core.method import Prefill, Probe, Sample, Taps
-from ssd_bench.errors import ConfigError, refuse
+from ssd_bench.errors import ConfigError
 from ssd_bench.model.shape import ModelDims
+from ssd_bench.settings import Count, settings
 
-ANCHORS = ("centroids_per_task", "nearest_samples", "global_kmeans")
-POOLING = ("mean", "last_token")
-SEARCH_ON = ("first", "representative")
 KMEANS_SEED, KMEANS_RUNS = 42, 10  # knn_utils.py:51-58
 
 
@@ -58,61 +57,39 @@ class Anchors:
         return self.domains[int(F.cosine_similarity(self.vectors, feature[None], dim=-1).argmax())]
 
 
+@settings("method")
 class KNNSSD(StoppedDraft):
-    """Drafts with the layer set of the domain that the prompt's states are nearest to.
+    """Drafts with the layer set of the domain that the prompt's states are nearest to."""
 
-    Args:
-        search: how to search each domain's set, or `reuse`: the name of a set for every domain.
-        name: name in tables.
-        calibration: m, prompts of each domain for anchors and search.
-        anchors: `centroids_per_task`, the centroids of K-means within each domain; `nearest_samples`, the prompts
-            nearest to them; `global_kmeans`, domains themselves are found by K-means over all prompts (`cluster-0`,
-            ...), anchors are their prompts nearest to the centroid.
-        anchors_per_domain: k; a domain with fewer prompts gets as many anchors as it has.
-        groups: n, clusters of `global_kmeans`; None: as many as the prompts have domains.
-        pooling: of the last layer's states: `mean` over the prompt's positions, or the `last_token`'s.
-        search_prompts: most prompts of a domain that its search uses.
-        search_on: the `first` ones, or `representative` ones: nearest to the centroids of as many clusters.
-        draft_len: K, tokens drafted at most.
-        stop_below: γ: drafting stops after a token less likely than γ.
-        reuse_prefix: verify from the first skipped sublayer on saved states.
+    search: SearchSettings
+    """How to search each domain's set, or in `reuse` the name of a set for every domain."""
+    name: Name = "knn_ssd"
+    calibration: Calibration = 16
+    """m, prompts of each domain for anchors and search."""
+    anchors: Literal["centroids_per_task", "nearest_samples", "global_kmeans"] = "centroids_per_task"
+    """The centroids of K-means within each domain; the prompts nearest to them; or domains themselves are found by
+    K-means over all prompts (`cluster-0`, ...), and anchors are their prompts nearest to the centroid."""
+    anchors_per_domain: Count = 10
+    """k; a domain with fewer prompts gets as many anchors as it has."""
+    groups: Count | None = None
+    """n, clusters of `global_kmeans`; null: as many as the prompts have domains."""
+    pooling: Literal["mean", "last_token"] = "mean"
+    """Of the last layer's states: the mean over the prompt's positions, or the last token's."""
+    search_prompts: Count = 8
+    """Most prompts of a domain that its search uses."""
+    search_on: Literal["first", "representative"] = "first"
+    """The first ones, or representative ones: nearest to the centroids of as many clusters."""
+    draft_len: DraftLen = 12
+    stop_below: StopBelow = 0.8
+    reuse_prefix: ReusePrefix = False
 
-    Raises:
-        ConfigError: a value out of range.
-    """
-
-    def __init__(
-        self,
-        search: SearchSettings,
-        name: str = "knn_ssd",
-        calibration: int = 16,
-        anchors: str = "centroids_per_task",
-        anchors_per_domain: int = 10,
-        groups: int | None = None,
-        pooling: str = "mean",
-        search_prompts: int = 8,
-        search_on: str = "first",
-        draft_len: int = 12,
-        stop_below: float = 0.8,
-        reuse_prefix: bool = False,
-    ):
-        whole = groups is None or (groups >= 1 and anchors == "global_kmeans")
-        by_domain = search.reuse is None or isinstance(search.reuse, Mapping)
-        checks = (
-            ("calibration", calibration >= 1, calibration, "at least 1 prompt"),
-            ("anchors", anchors in ANCHORS, anchors, f"one of {', '.join(ANCHORS)}"),
-            ("anchors_per_domain", anchors_per_domain >= 1, anchors_per_domain, "at least 1"),
-            ("groups", whole, groups, "null, or at least 1 with method.anchors=global_kmeans"),
-            ("pooling", pooling in POOLING, pooling, f"one of {', '.join(POOLING)}"),
-            ("search_prompts", search_prompts >= 1, search_prompts, "at least 1"),
-            ("search_on", search_on in SEARCH_ON, search_on, f"one of {', '.join(SEARCH_ON)}"),
-            ("search.reuse", by_domain, search.reuse, "null, or a name for every domain: {gsm8k: NAME, ...}"),
-        )
-        refuse("method", checks)
-        self.name, self.reuse_prefix, self.calibration = name, reuse_prefix, calibration
-        self._search, self._search_prompts, self._search_on = search, search_prompts, search_on
-        self._kind, self._k, self._groups, self._pooling = anchors, anchors_per_domain, groups, pooling
-        self._stop = DraftStop(draft_len, stop_below)
+    def __post_init__(self) -> None:
+        if self.groups is not None and self.anchors != "global_kmeans":
+            raise ConfigError("method.groups", self.groups, "null without method.anchors=global_kmeans")
+        if isinstance(self.search.reuse, str):
+            allowed = "null, or a name for every domain: {gsm8k: NAME, ...}"
+            raise ConfigError("method.search.reuse", self.search.reuse, allowed)
+        self._stop = DraftStop(self.draft_len, self.stop_below)
 
     def check(self, dims: ModelDims) -> None:
         """Ask for the states before the final norm; draft with the full model until `prepare`.
@@ -120,8 +97,8 @@ class KNNSSD(StoppedDraft):
         Raises:
             ConfigError: a published set that is unknown or of another model.
         """
-        self._search.check(dims.n_layers)
-        self.taps = Taps(prefill=(2 * dims.n_layers,), prompt_end=1 if self._pooling == "last_token" else None)
+        self.search.check(dims.n_layers)
+        self.taps = Taps(prefill=(2 * dims.n_layers,), prompt_end=1 if self.pooling == "last_token" else None)
         self._layer_set = LayerSet.full(dims.n_layers)
         self._sets: dict[str, LayerSet] = {}
 
@@ -135,8 +112,8 @@ class KNNSSD(StoppedDraft):
         states = (probe.prompt_states(sample.prompt, self.taps.prefill)[0] for sample in samples)
         features = torch.stack([self._feature(state) for state in states])
         domains, grouping = [sample.domain for sample in samples], None
-        if self._kind == "global_kmeans":
-            grouping = Clusters.of(features, self._groups or len(set(domains)))
+        if self.anchors == "global_kmeans":
+            grouping = Clusters.of(features, self.groups or len(set(domains)))
             domains = [f"cluster-{label}" for label in grouping.labels]
         members = {domain: [i for i, d in enumerate(domains) if d == domain] for domain in dict.fromkeys(domains)}
         self._check_names(members)
@@ -164,35 +141,35 @@ class KNNSSD(StoppedDraft):
 
     def _feature(self, states: Tensor) -> Tensor:
         """[d] float32 of a prompt's states [P, d] before the final norm."""
-        if self._pooling == "last_token":
+        if self.pooling == "last_token":
             states = states[-1:]
         return self._probe.final_norm(states).mean(0)
 
     def _check_names(self, domains: Mapping[str, Any]) -> None:
         """Refuse a reuse that leaves a domain without a set."""
-        if isinstance(self._search.reuse, Mapping):
-            missing = [domain for domain in domains if domain not in self._search.reuse]
+        if isinstance(self.search.reuse, Mapping):
+            missing = [domain for domain in domains if domain not in self.search.reuse]
             if missing:
                 allowed = f"a set for every domain of the run; there is none for {', '.join(missing)}"
-                raise ConfigError("method.search.reuse", dict(self._search.reuse), allowed)
+                raise ConfigError("method.search.reuse", dict(self.search.reuse), allowed)
 
     def _anchors(self, features: Tensor, rows: list[int], grouping: Clusters | None) -> Tensor:
         """Anchors [k, d] of the domain with these rows of features [n, d]."""
         own = features[rows]
         if grouping is not None:
             centre = grouping.centres[grouping.labels[rows[0]]]
-            return own[_order(own, centre)[: self._k]]
-        clusters = Clusters.of(own, self._k)
-        return own[clusters.representatives(own)] if self._kind == "nearest_samples" else clusters.centres
+            return own[_order(own, centre)[: self.anchors_per_domain]]
+        clusters = Clusters.of(own, self.anchors_per_domain)
+        return own[clusters.representatives(own)] if self.anchors == "nearest_samples" else clusters.centres
 
     def _set(self, domain: str, samples: Sequence[Sample], features: Tensor, probe: Probe) -> LayerSet:
         """The set of a domain, from its samples and their features [n, d]."""
-        if isinstance(self._search.reuse, Mapping):
-            return named_set(self._search.reuse[domain], probe)
-        chosen = list(range(min(self._search_prompts, len(samples))))
-        if self._search_on == "representative":
-            chosen = Clusters.of(features, self._search_prompts).representatives(features)
-        return search(self._search, probe, [samples[i] for i in chosen], domain).best.layer_set
+        if isinstance(self.search.reuse, Mapping):
+            return named_set(self.search.reuse[domain], probe)
+        chosen = list(range(min(self.search_prompts, len(samples))))
+        if self.search_on == "representative":
+            chosen = Clusters.of(features, self.search_prompts).representatives(features)
+        return search(self.search, probe, [samples[i] for i in chosen], domain).best.layer_set
 
 
 @dataclass(frozen=True)

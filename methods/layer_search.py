@@ -26,10 +26,10 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from functools import partial
 from math import inf
-from typing import Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,66 +38,46 @@ from tqdm import tqdm
 from methods.bayesian import suggest
 from methods.draft_stop import DraftStop, StoppedDraft
 from methods.fixed_layers import published_set
+from methods.settings import DraftLen, NewTokens, StopBelow, TargetRate
 from ssd_bench.core.layer_set import LayerSet
 from ssd_bench.core.method import Probe, Sample
 from ssd_bench.cost.latency import Latency
-from ssd_bench.errors import ConfigError, refuse
+from ssd_bench.errors import ConfigError
 from ssd_bench.model.shape import ModelDims
 from ssd_bench.records import provenance, search_store
 from ssd_bench.records.search_store import Artifact, Evaluation
+from ssd_bench.settings import Range, Whole, settings
 
-OBJECTIVES = ("expected", "wallclock")
 KAPPA = 2.576  # UCB: bayes_opt's default (searching.py:84-85 gives none)
 VERSION = "layer_search-3"  # raised when the same settings propose or score sets differently
 LOG_SECONDS = 30  # between lines of a log
 
 
-@dataclass(frozen=True)
+@settings("method.search", frozen=True)
 class SearchSettings:
-    """How to search; the defaults are those of Self-SD's searching.py.
+    """How to search; the defaults are those of Self-SD's searching.py."""
 
-    Attributes:
-        objective: `expected` or `wallclock`, see the module.
-        iterations: points that the optimiser proposes after the first ones: `init_sets`, else one at random.
-        max_seconds: stop before a point once this much time was spent, over all runs; None: never.
-        new_tokens: decoded per prompt and point.
-        draft_len, stop_below, target_rate: K, γ at the start and α* (None: γ stays) of the decoding that is scored.
-        random_state: seed of the optimiser.
-        init_sets: published sets (`paper/model/task`) to evaluate first; none is a cold start.
-        reuse: take this set instead of searching: the name of a search or of a published set; by domain where a
-            method has a set per domain.
-
-    Raises:
-        ConfigError: a value out of range.
-    """
-
-    objective: str = "expected"
-    iterations: int = 1000
-    max_seconds: float | None = None
-    new_tokens: int = 32
-    draft_len: int = 8
-    stop_below: float = 0.8
-    target_rate: float | None = 0.9
-    random_state: int = 1
-    init_sets: Sequence[str] = field(default_factory=tuple)
+    objective: Literal["expected", "wallclock"] = "expected"
+    """What a set is scored by: the speedup that its drafts imply with measured times, or its measured speed."""
+    iterations: Whole = 1000
+    """Points that the optimiser proposes after the first ones: `init_sets`, else one at random."""
+    max_seconds: Annotated[float, Range(above=0)] | None = None
+    """Stop before a point once this much time was spent, over all runs; null: never."""
+    new_tokens: NewTokens = 32
+    draft_len: DraftLen = 8
+    stop_below: StopBelow = 0.8
+    target_rate: TargetRate = 0.9
+    random_state: Whole = 1
+    """Seed of the optimiser."""
+    init_sets: Sequence[str] = ()
+    """Published sets (`paper/model/task`) to evaluate first; none is a cold start."""
     reuse: str | Mapping[str, str] | None = None
-
-    def __post_init__(self) -> None:
-        seconds = self.max_seconds
-        checks = (
-            ("objective", self.objective in OBJECTIVES, self.objective, f"one of {', '.join(OBJECTIVES)}"),
-            ("iterations", self.iterations >= 0, self.iterations, "0 or more"),
-            ("max_seconds", seconds is None or seconds > 0, seconds, "more than 0, or null for no limit"),
-            ("new_tokens", self.new_tokens >= 2, self.new_tokens, "at least 2: the first comes from the prefill"),
-            ("random_state", self.random_state >= 0, self.random_state, "a whole number, 0 or more"),
-            ("init_sets", not isinstance(self.init_sets, str), self.init_sets, "a list of published sets"),
-        )
-        refuse("method.search", checks)
-        self.stop()
+    """Take this set instead of searching: the name of a search or of a published set; by domain where a method has a
+    set per domain."""
 
     def stop(self) -> DraftStop:
         """The end of drafts in the decoding that is scored."""
-        return DraftStop(self.draft_len, self.stop_below, self.target_rate, section="method.search")
+        return DraftStop(self.draft_len, self.stop_below, self.target_rate)
 
     def check(self, n_layers: int) -> None:
         """Refuse published names that are unknown or of another model, before the weights load.

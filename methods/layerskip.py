@@ -22,48 +22,41 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache, partial
+from typing import Annotated
 
 from methods.ar import AR
 from methods.arms import Costs
 from methods.draft_stop import DraftStop, StoppedDraft
 from methods.layer_search import Drafted, expected
+from methods.settings import Calibration, DraftLen, Name, NewTokens, ReusePrefix
 from ssd_bench.core.layer_set import LayerSet
 from ssd_bench.core.method import Estimate, Prefill, Probe, Sample, Taps, Verification
-from ssd_bench.errors import ConfigError, refuse
+from ssd_bench.errors import ConfigError
 from ssd_bench.model.shape import ModelDims
+from ssd_bench.settings import Count, Fits, Range, settings
 
 DEFAULT_RATIO = 0.25  # 8 of 32 blocks: the released code's README, example for the 7B model
 
 
+@settings("method")
 class LayerSkip(StoppedDraft):
-    """Draft every step with the same leading blocks.
+    """Draft every step with the same leading blocks."""
 
-    Args:
-        name: name in tables.
-        exit_layer: E, blocks that draft, in [1, L]; L is the full model.
-        exit_ratio: instead of E its share of the L blocks, in (0, 1]: E = max(1, round(ratio L)). None: 0.25, unless
-            `exit_layer` is given.
-        draft_len: d, tokens drafted per step, at least 1.
-        reuse_prefix: verify on the states that drafting left; false runs all blocks again, as for any layer set.
+    name: Name = "layerskip"
+    exit_layer: Count | None = None
+    """E, blocks that draft; L is the full model."""
+    exit_ratio: Annotated[float, Range(above=0, most=1, what="a share")] | None = None
+    """Instead of E its share of the L blocks: E = max(1, round(ratio L)); null: 0.25, unless `exit_layer` is given."""
+    draft_len: DraftLen = 6
+    """d, tokens drafted per step."""
+    reuse_prefix: ReusePrefix = True
+    """Verify on the states that drafting left; false runs all blocks again, as for any layer set."""
 
-    Raises:
-        ConfigError: a value out of range, or both `exit_layer` and `exit_ratio`.
-    """
-
-    def __init__(
-        self, name: str = "layerskip", exit_layer: int | None = None, exit_ratio: float | None = None,
-        draft_len: int = 6, reuse_prefix: bool = True,
-    ):  # fmt: skip
-        checks = (
-            ("exit_layer", exit_layer is None or exit_layer >= 1, exit_layer, "at least 1 block, or null"),
-            ("exit_ratio", exit_ratio is None or 0 < exit_ratio <= 1, exit_ratio, "a share in (0, 1], or null"),
-        )
-        refuse("method", checks)
-        if exit_layer is not None and exit_ratio is not None:
-            raise ConfigError("method.exit_ratio", exit_ratio, f"null, since there is method.exit_layer={exit_layer}")
-        self.name, self.reuse_prefix = name, reuse_prefix
-        self._exit, self._ratio = exit_layer, DEFAULT_RATIO if exit_ratio is None else exit_ratio
-        self._stop = DraftStop(draft_len, stop_below=0.0)
+    def __post_init__(self) -> None:
+        if self.exit_layer is not None and self.exit_ratio is not None:
+            allowed = f"null, since there is method.exit_layer={self.exit_layer}"
+            raise ConfigError("method.exit_ratio", self.exit_ratio, allowed)
+        self._stop = DraftStop(self.draft_len, stop_below=0.0)
 
     def check(self, dims: ModelDims) -> None:
         """Fix the layer set for this model.
@@ -71,43 +64,28 @@ class LayerSkip(StoppedDraft):
         Raises:
             ConfigError: the model has fewer blocks than the exit.
         """
-        blocks = max(1, round(self._ratio * dims.n_layers)) if self._exit is None else self._exit
+        ratio = DEFAULT_RATIO if self.exit_ratio is None else self.exit_ratio
+        blocks = max(1, round(ratio * dims.n_layers)) if self.exit_layer is None else self.exit_layer
         if blocks > dims.n_layers:
             raise ConfigError("method.exit_layer", blocks, f"at most {dims.n_layers}, the blocks of {dims.name}")
         self._layer_set = LayerSet.exit(dims.n_layers, blocks)
 
 
+@settings("method")
 class SweptLayerSkip(StoppedDraft):
-    """LayerSkip with the exit and draft length of the best score on prompts that the run does not evaluate.
+    """LayerSkip with the exit and draft length of the best score on prompts that the run does not evaluate."""
 
-    Args:
-        name: name in tables.
-        calibration: prompts of each domain that pairs are scored on.
-        exits: values of E to try, in [1, L - 1]; None: all of them.
-        draft_lens: values of d to try, at least 1 each.
-        new_tokens: decoded per prompt.
-        reuse_prefix: verify on the states that drafting left.
+    name: Name = "layerskip_swept"
+    calibration: Calibration = 8
+    exits: Annotated[Sequence[Count], Fits("one number of blocks or more, each at least 1", len)] | None = None
+    """Values of E to try, the last of them L - 1; null: all up to it."""
+    draft_lens: Annotated[Sequence[Count], Fits("one length or more, each at least 1", len)] = (1, 2, 3, 4, 5, 6)
+    """Values of d to try."""
+    new_tokens: NewTokens = 32
+    reuse_prefix: ReusePrefix = True
 
-    Raises:
-        ConfigError: a value out of range.
-    """
-
-    def __init__(
-        self, name: str = "layerskip_swept", calibration: int = 8, exits: Sequence[int] | None = None,
-        draft_lens: Sequence[int] = (1, 2, 3, 4, 5, 6), new_tokens: int = 32, reuse_prefix: bool = True,
-    ):  # fmt: skip
-        some = exits is None or (len(exits) > 0 and min(exits) >= 1)
-        lens = len(draft_lens) > 0 and min(draft_lens) >= 1
-        checks = (
-            ("calibration", calibration >= 1, calibration, "at least 1 prompt"),
-            ("exits", some, exits, "one number of blocks or more, each at least 1, or null for all"),
-            ("draft_lens", lens, draft_lens, "one length or more, each at least 1 (method=ar drafts nothing)"),
-            ("new_tokens", new_tokens >= 2, new_tokens, "at least 2: the first comes from the prefill"),
-        )
-        refuse("method", checks)
-        self.name, self.calibration, self.reuse_prefix = name, calibration, reuse_prefix
-        self._asked, self._draft_lens, self._new_tokens = exits, tuple(draft_lens), new_tokens
-        self._stop = DraftStop(max(draft_lens), stop_below=0.0)
+    def __post_init__(self) -> None:
+        self._stop = DraftStop(max(self.draft_lens), stop_below=0.0)
 
     def check(self, dims: ModelDims) -> None:
         """Fix the exits to try; draft with the full model until `prepare`.
@@ -118,20 +96,20 @@ class SweptLayerSkip(StoppedDraft):
         last = dims.n_layers - 1
         if last < 1:
             raise ConfigError("model.n_layers", dims.n_layers, "at least 2 blocks: an exit comes before the last one")
-        self._exits = sorted(set(range(1, last + 1) if self._asked is None else self._asked))
+        self._exits = sorted(set(range(1, last + 1) if self.exits is None else self.exits))
         if self._exits[-1] > last:
-            raise ConfigError("method.exits", self._asked, f"at most {last}: {dims.name} has {dims.n_layers} blocks")
+            raise ConfigError("method.exits", self.exits, f"at most {last}: {dims.name} has {dims.n_layers} blocks")
         self._layer_set = LayerSet.full(dims.n_layers)
 
     def prepare(self, probe: Probe, samples: Sequence[Sample]) -> None:
         """Score every pair; the best one drafts, the earlier exit and then the shorter draft among equals."""
         begin, n_layers = time.perf_counter(), probe.n_layers
-        made = [shadow(probe, sample.prompt, self._exits, self._new_tokens) for sample in samples]
-        costs = cache(partial(Costs, probe.latency, n_layers, longest=max(self._draft_lens), reuse=self.reuse_prefix))
+        made = [shadow(probe, sample.prompt, self._exits, self.new_tokens) for sample in samples]
+        costs = cache(partial(Costs, probe.latency, n_layers, longest=max(self.draft_lens), reuse=self.reuse_prefix))
         scores = {}
         for row, blocks in enumerate(self._exits):
             price = prices(LayerSet.exit(n_layers, blocks), costs)
-            for d in self._draft_lens:
+            for d in self.draft_lens:
                 steps = (step for prompt_len, right in made for step in drafted(prompt_len, right[row], d))
                 scores[blocks, d] = expected(steps, price)
         blocks, d = max(scores, key=lambda pair: (scores[pair], -pair[0], -pair[1]))

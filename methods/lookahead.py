@@ -28,63 +28,46 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from typing import Annotated, Literal
 
+from methods.settings import Name
 from ssd_bench.core.engine import SCRATCH
 from ssd_bench.core.method import Context, Estimate, Prefill, Probe, Sample, Taps, Verification
 from ssd_bench.core.tree import TokenTree
-from ssd_bench.errors import ConfigError, refuse
+from ssd_bench.errors import ConfigError
 from ssd_bench.model.shape import ModelDims
+from ssd_bench.settings import Count, Range, Whole, settings
 
-CAPS = ("code", "full")
 
-
+@settings("method")
 class Lookahead:
-    """Lookahead decoding with every switch on which paper and code differ.
-
-    Args:
-        name: name in tables.
-        window: W, columns.
-        ngram: N, length of an n-gram with its key, at least 3.
-        guesses: G, n-grams kept (and verified) per key; 0: no pool.
-        cap: tokens that a fully matched n-gram yields: `code` N-1, `full` N.
-        pool_from_prompt: enter the n-grams of the prompt and of the output, too.
-        keep_out: token ids (EOS) that random prompt tokens replace in the newest row.
-        seed: of the random prompt tokens, the same for every prompt.
-
-    Raises:
-        ConfigError: a value out of range, or more nodes in a step than the cache has scratch rows.
-    """
+    """Lookahead decoding with every switch on which paper and code differ."""
 
     taps = Taps()
     reuse_prefix = False
     greedy_only = False
 
-    def __init__(
-        self,
-        name: str = "lookahead",
-        window: int = 7,
-        ngram: int = 5,
-        guesses: int = 7,
-        cap: str = "code",
-        pool_from_prompt: bool = False,
-        keep_out: Sequence[int] = (),
-        seed: int = 10,
-    ):
-        checks = (
-            ("window", window >= 1, window, "at least 1"),
-            ("ngram", ngram >= 3, ngram, "at least 3"),
-            ("guesses", guesses >= 0, guesses, "at least 0"),
-            ("cap", cap in CAPS, cap, f"one of {', '.join(CAPS)}"),
-            ("keep_out", all(token >= 0 for token in keep_out), list(keep_out), "token ids"),
-        )
-        refuse("method", checks)
-        self.name = name
-        self._window, self._ngram, self._guesses = window, ngram, guesses
-        self._guess_len = ngram - 1 if cap == "full" else ngram - 2
-        self._from_prompt, self._keep_out, self._seed = pool_from_prompt, frozenset(keep_out), seed
+    name: Name = "lookahead"
+    window: Count = 7
+    """W, columns."""
+    ngram: Annotated[int, Range(3)] = 5
+    """N, length of an n-gram with its key."""
+    guesses: Whole = 7
+    """G, n-grams kept (and verified) per key; 0: no pool."""
+    cap: Literal["code", "full"] = "code"
+    """Tokens that a fully matched n-gram yields: N-1, or N."""
+    pool_from_prompt: bool = False
+    """Enter the n-grams of the prompt and of the output, too."""
+    keep_out: Sequence[Annotated[int, Range(0, what="a token id")]] = ()
+    """Token ids (EOS) that random prompt tokens replace in the newest row."""
+    seed: int = 10
+    """Of the random prompt tokens, the same for every prompt."""
+
+    def __post_init__(self) -> None:
+        self._guess_len = self.ngram - 1 if self.cap == "full" else self.ngram - 2
         if self._most_nodes() > SCRATCH:
-            settings = f"W={window}, N={ngram}, G={guesses}"
-            raise ConfigError("method.window", settings, f"at most {SCRATCH} nodes a step, not {self._most_nodes()}")
+            given = f"W={self.window}, N={self.ngram}, G={self.guesses}"
+            raise ConfigError("method.window", given, f"at most {SCRATCH} nodes a step, not {self._most_nodes()}")
 
     def check(self, dims: ModelDims) -> None:
         """Works with every model."""
@@ -94,16 +77,16 @@ class Lookahead:
 
     def start(self, prefill: Prefill) -> None:
         """An empty pool, and W+N-3 random prompt tokens for R_0."""
-        self._rng, self._prompt = random.Random(self._seed), prefill.prompt
-        self._rows = [[self._rng.choice(self._prompt) for _ in range(self._window + self._ngram - 3)]]
-        self._pool = Pool(self._guesses)
+        self._rng, self._prompt = random.Random(self.seed), prefill.prompt
+        self._rows = [[self._rng.choice(self._prompt) for _ in range(self.window + self.ngram - 3)]]
+        self._pool = Pool(self.guesses)
         self._text: list[int] = []  # what the pool has learnt from
-        if self._from_prompt:
+        if self.pool_from_prompt:
             self._read(prefill.prompt)
 
     def propose(self, context: Context) -> TokenTree:
         """The window and, once it is full, the pool's n-grams for the root, both within the length limit."""
-        if self._from_prompt:
+        if self.pool_from_prompt:
             self._read(context.output[len(self._text) - len(self._prompt) :])
         root, room = context.output[-1], context.max_draft
         self._rows = within(self._rows, room)
@@ -119,7 +102,7 @@ class Lookahead:
         if self._full:
             for j, key in zip(range(width), [verification.tree.tokens[0], *rows[0]]):
                 self._pool.enter(key, (*(row[j] for row in rows[1:]), new[j]))
-            new = [self._rng.choice(self._prompt) if token in self._keep_out else token for token in new]
+            new = [self._rng.choice(self._prompt) if token in self.keep_out else token for token in new]
             self._rows = [rows[1][1:], *rows[2:], new]
         else:  # the first row of predictions begins a position later than R_0, so only it keeps its first element
             self._rows = [*(row[1:] for row in rows), new if len(rows) == 1 else new[1:]]
@@ -127,19 +110,19 @@ class Lookahead:
 
     @property
     def _full(self) -> bool:
-        return len(self._rows) == self._ngram - 1
+        return len(self._rows) == self.ngram - 1
 
     def _most_nodes(self) -> int:
         """Nodes of the largest step: of the k-th filling pass, or of a full window with G n-grams."""
-        filling = [k * (self._window + self._ngram - 1 - k) for k in range(1, self._ngram - 1)]
-        return max(*filling, self._window * (self._ngram - 1) + self._guesses * self._guess_len)
+        filling = [k * (self.window + self.ngram - 1 - k) for k in range(1, self.ngram - 1)]
+        return max(*filling, self.window * (self.ngram - 1) + self.guesses * self._guess_len)
 
     def _read(self, tokens: Sequence[int]) -> None:
         """Enter the n-grams that end with each of these tokens, the next ones of the text."""
         for token in tokens:
             self._text.append(token)
-            if len(self._text) >= self._ngram:
-                key, *gram = self._text[-self._ngram :]
+            if len(self._text) >= self.ngram:
+                key, *gram = self._text[-self.ngram :]
                 self._pool.enter(key, tuple(gram))
 
 

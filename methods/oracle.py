@@ -11,48 +11,39 @@ import math
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import combinations
+from typing import Annotated
 
 from tqdm import tqdm
 
 from methods.draft_stop import DraftStop, StoppedDraft
 from methods.layer_search import Objective, SearchSettings
+from methods.settings import Calibration, DraftLen, Name, NewTokens, ReusePrefix, StopBelow
 from ssd_bench.core.layer_set import LayerSet
 from ssd_bench.core.method import Probe, Sample
-from ssd_bench.errors import ConfigError, refuse
+from ssd_bench.errors import ConfigError
 from ssd_bench.model.shape import ModelDims
+from ssd_bench.settings import Count, Range, settings
 
 
+@settings("method")
 class Oracle(StoppedDraft):
-    """Drafts with the best of all layer sets, or of all that skip a given number of sublayers.
+    """Drafts with the best of all layer sets, or of all that skip a given number of sublayers."""
 
-    Args:
-        name: name in tables.
-        calibration: prompts of each domain that sets are scored on.
-        skipped: sublayers that a set skips; None: any number.
-        new_tokens: decoded per prompt and set.
-        draft_len, stop_below: K and γ, in the scoring and in the run.
-        most_sets: refuse a model with more sets than this.
-        reuse_prefix: verify from the first skipped sublayer on saved states.
+    name: Name = "oracle"
+    calibration: Calibration = 8
+    skipped: Annotated[int, Range(0, note=" sublayers")] | None = None
+    """What a set skips; null: any number."""
+    new_tokens: NewTokens = 32
+    draft_len: DraftLen = 8
+    stop_below: StopBelow = 0.7
+    most_sets: Count = 4096
+    """Refuse a model with more sets than this."""
+    reuse_prefix: ReusePrefix = False
 
-    Raises:
-        ConfigError: a value out of range.
-    """
-
-    def __init__(
-        self, name: str = "oracle", calibration: int = 8, skipped: int | None = None, new_tokens: int = 32,
-        draft_len: int = 8, stop_below: float = 0.7, most_sets: int = 4096, reuse_prefix: bool = False,
-    ):  # fmt: skip
-        checks = (
-            ("calibration", calibration >= 1, calibration, "at least 1 prompt"),
-            ("skipped", skipped is None or skipped >= 0, skipped, "0 or more sublayers, or null for any number"),
-            ("new_tokens", new_tokens >= 2, new_tokens, "at least 2: the first comes from the prefill"),
-            ("most_sets", most_sets >= 1, most_sets, "at least 1"),
-        )
-        refuse("method", checks)
-        self.name, self.calibration, self.reuse_prefix = name, calibration, reuse_prefix
-        self._skipped, self._most, self._stop = skipped, most_sets, DraftStop(draft_len, stop_below)
+    def __post_init__(self) -> None:
+        self._stop = DraftStop(self.draft_len, self.stop_below)
         self._scoring = SearchSettings(
-            objective="expected", new_tokens=new_tokens, draft_len=draft_len, stop_below=stop_below, target_rate=None
+            new_tokens=self.new_tokens, draft_len=self.draft_len, stop_below=self.stop_below, target_rate=None
         )
 
     def check(self, dims: ModelDims) -> None:
@@ -62,12 +53,12 @@ class Oracle(StoppedDraft):
             ConfigError: there are too many to try, or fewer sublayers than are to be skipped.
         """
         n_sub = 2 * dims.n_layers
-        if self._skipped is not None and self._skipped > n_sub:
-            raise ConfigError("method.skipped", self._skipped, f"at most {n_sub}, the sublayers of {dims.name}")
-        count = 2**n_sub if self._skipped is None else math.comb(n_sub, self._skipped)
-        if count > self._most:
+        if self.skipped is not None and self.skipped > n_sub:
+            raise ConfigError("method.skipped", self.skipped, f"at most {n_sub}, the sublayers of {dims.name}")
+        count = 2**n_sub if self.skipped is None else math.comb(n_sub, self.skipped)
+        if count > self.most_sets:
             allowed = (
-                f"a model, or method.skipped, with at most {self._most} sets (method.most_sets); there are {count}"
+                f"a model, or method.skipped, with at most {self.most_sets} sets (method.most_sets); there are {count}"
             )
             raise ConfigError("method", f"oracle on {dims.name}, {dims.n_layers} blocks", allowed)
         self._layer_set = LayerSet.full(dims.n_layers)
@@ -75,7 +66,7 @@ class Oracle(StoppedDraft):
     def prepare(self, probe: Probe, samples: Sequence[Sample]) -> None:
         """Try every set."""
         objective = Objective(self._scoring, probe, [sample.prompt for sample in samples])
-        sets = list(every_set(probe.n_layers, self._skipped))
+        sets = list(every_set(probe.n_layers, self.skipped))
         bar = tqdm(sets, desc="oracle", unit="set", disable=not sys.stderr.isatty())
         self._layer_set, score = best_set(objective, bar)
         print(f"oracle: score {score:.4f}, the best of {len(sets)} sets", file=sys.stderr)

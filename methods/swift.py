@@ -29,21 +29,22 @@ import io
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
+from typing import Annotated, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from methods.bayesian import suggest
-from methods.candidates import widths
+from methods.candidates import KSet, Mode, widths
+from methods.settings import DraftLen, Name, StopBelow
 from ssd_bench.core.layer_set import LayerSet
 from ssd_bench.core.method import Context, Estimate, LayerDraft, Prefill, Probe, Sample, Taps, Verification
 from ssd_bench.cost.matchness import matchness
 from ssd_bench.cost.tpt import tpt
-from ssd_bench.errors import ConfigError, refuse
+from ssd_bench.errors import ConfigError
 from ssd_bench.model.shape import ModelDims
+from ssd_bench.settings import Count, Range, Rate, Share, Whole, settings
 
-WINDOWS = ("first", "last")
-RESETS = ("never", "on_instance", "on_shift")
 KAPPA = 2.5  # of the upper confidence bound (inference_swift.py:293-295)
 REDUCTION = 0.1  # of r at a time: 0.5 to 0.4 (§C.2)
 
@@ -73,87 +74,54 @@ class Search:
     scores: list[float] = field(default_factory=list)
 
 
+@settings("method")
 class SWIFT:
-    """SWIFT with every switch on which paper and code differ.
-
-    Args:
-        name: name in tables.
-        skip_ratio: r, share of the 2(L-2) sublayers outside the first and the last block that a candidate skips; None
-            takes the paper's rule (0.45 below 30B parameters, else 0.5).
-        context_window: γ, output tokens that a candidate predicts.
-        window: score the `first` or the `last` tokens of the output.
-        opt_interval: cycles between candidates.
-        bayes_interval: β, every β-th candidate is suggested by Bayesian optimisation; None: none is.
-        max_steps: S, candidates after which the search ends; 0 keeps the initial set.
-        patience: candidates without progress after which it ends.
-        max_score: matchness above which it ends.
-        score_initial: score the initial set as the first candidate.
-        reset: begin the search anew `never`, `on_instance` (every prompt) or `on_shift`.
-        shift_drop: fall of the acceptance rate that is a shift.
-        reduce_below: acceptance rate below which r is lowered when a search has ended; None: never.
-        draft_len: N_D, most drafted tokens.
-        stop_below: ε, drafting stops after a token less likely than this.
-        k_set, mode: candidates verified at a position, as in `candidates.widths`.
-        search_prompts: prompts to search on; then the set is kept and nothing begins anew (the frozen set of ConfLayers
-            Figure 4); None: all.
-        seed: of the random candidates and of the Bayesian optimisation.
-
-    Raises:
-        ConfigError: a setting that works with no model.
-    """
+    """SWIFT with every switch on which paper and code differ."""
 
     taps = Taps()
     reuse_prefix = False
     greedy_only = False
 
-    def __init__(
-        self,
-        name: str = "swift",
-        skip_ratio: float | None = None,
-        context_window: int = 32,
-        window: str = "first",
-        opt_interval: int = 1,
-        bayes_interval: int | None = 25,
-        max_steps: int = 1000,
-        patience: int = 300,
-        max_score: float = 0.95,
-        score_initial: bool = False,
-        reset: str = "never",
-        shift_drop: float = 0.1,
-        reduce_below: float | None = None,
-        draft_len: int = 25,
-        stop_below: float = 0.8,
-        k_set: str | Sequence[int] = "paper",
-        mode: str = "greedy",
-        search_prompts: int | None = None,
-        seed: int = 0,
-    ):
-        checks = (
-            ("skip_ratio", skip_ratio is None or 0 <= skip_ratio <= 1, skip_ratio, "a share in [0, 1], or null"),
-            ("context_window", context_window >= 1, context_window, "at least 1"),
-            ("window", window in WINDOWS, window, f"one of {', '.join(WINDOWS)}"),
-            ("opt_interval", opt_interval >= 1, opt_interval, "at least 1"),
-            ("bayes_interval", bayes_interval is None or bayes_interval >= 1, bayes_interval, "at least 1, or null"),
-            ("max_steps", max_steps >= 0, max_steps, "at least 0 (no search)"),
-            ("patience", patience >= 0, patience, "at least 0"),
-            ("max_score", 0 <= max_score <= 1, max_score, "a share in [0, 1]"),
-            ("reset", reset in RESETS, reset, f"one of {', '.join(RESETS)}"),
-            ("shift_drop", 0 <= shift_drop <= 1, shift_drop, "a difference of rates in [0, 1]"),
-            ("reduce_below", reduce_below is None or 0 <= reduce_below <= 1, reduce_below, "a rate in [0, 1], or null"),
-            ("reduce_below", reduce_below is None or max_steps > 0, reduce_below, "null where method.max_steps is 0"),
-            ("draft_len", draft_len >= 1, draft_len, "at least 1 (method=ar drafts nothing)"),
-            ("stop_below", 0 <= stop_below <= 1, stop_below, "a probability in [0, 1]"),
-            ("search_prompts", search_prompts is None or search_prompts >= 1, search_prompts, "at least 1, or null"),
-            ("seed", seed >= 0, seed, "a whole number, 0 or more"),
-        )
-        refuse("method", checks)
-        self.name, self._seed = name, seed
-        self._given_ratio, self._window, self._first = skip_ratio, context_window, window == "first"
-        self._interval, self._bayes, self._max_steps = opt_interval, bayes_interval, max_steps
-        self._patience, self._max_score, self._score_initial = patience, max_score, score_initial
-        self._reset, self._drop, self._reduce_below = reset, shift_drop, reduce_below
-        self._draft_len, self._stop_below, self._search_prompts = draft_len, stop_below, search_prompts
-        self._widths = widths(k_set, mode)
+    name: Name = "swift"
+    skip_ratio: Share | None = None
+    """r, share of the 2(L-2) sublayers outside the first and the last block that a candidate skips; null takes the
+    paper's rule (0.45 below 30B parameters, else 0.5)."""
+    context_window: Count = 32
+    """γ, output tokens that a candidate predicts."""
+    window: Literal["first", "last"] = "first"
+    """Score the first or the last tokens of the output."""
+    opt_interval: Count = 1
+    """Cycles between candidates."""
+    bayes_interval: Count | None = 25
+    """β, every β-th candidate is suggested by Bayesian optimisation; null: none is."""
+    max_steps: Whole = 1000
+    """S, candidates after which the search ends; 0 keeps the initial set."""
+    patience: Whole = 300
+    """Candidates without progress after which it ends."""
+    max_score: Share = 0.95
+    """Matchness above which it ends."""
+    score_initial: bool = False
+    """Score the initial set as the first candidate."""
+    reset: Literal["never", "on_instance", "on_shift"] = "never"
+    """Begin the search anew never, with every prompt, or on a shift."""
+    shift_drop: Annotated[float, Range(0, 1, what="a difference of rates")] = 0.1
+    """Fall of the acceptance rate that is a shift."""
+    reduce_below: Rate | None = None
+    """Acceptance rate below which r is lowered when a search has ended; null: never."""
+    draft_len: DraftLen = 25
+    stop_below: StopBelow = 0.8
+    k_set: KSet = "paper"
+    mode: Mode = "greedy"
+    search_prompts: Count | None = None
+    """Prompts to search on; then the set is kept and nothing begins anew (the frozen set of ConfLayers Figure 4);
+    null: all."""
+    seed: Whole = 0
+    """Of the random candidates and of the Bayesian optimisation."""
+
+    def __post_init__(self) -> None:
+        if self.reduce_below is not None and not self.max_steps:
+            raise ConfigError("method.reduce_below", self.reduce_below, "null where method.max_steps is 0")
+        self._widths = widths(self.k_set, self.mode)
 
     def check(self, dims: ModelDims) -> None:
         """Fix what depends on the model, and begin the search.
@@ -165,34 +133,34 @@ class SWIFT:
         if n_layers < 3:
             raise ConfigError("model", dims.name, f"at least 3 blocks with method={self.name}; it has {n_layers}")
         by_size = 0.45 if dims.n_params < 30e9 else 0.5
-        self._ratio = by_size if self._given_ratio is None else self._given_ratio
+        self._ratio = by_size if self.skip_ratio is None else self.skip_ratio
         inner = range(1, n_layers - 1)
         # the code's order, which decides between equal coordinates of a suggestion
         self._sublayers = [2 * block for block in inner] + [2 * block + 1 for block in inner]
         uniform = inner[::2]
         self._initial = LayerSet.skipping(n_layers, attn=uniform, mlp=uniform)
-        self._bits = np.random.PCG64(self._seed)
+        self._bits = np.random.PCG64(self.seed)
         self._random = np.random.RandomState(self._bits)
         self._begin()
         self._accepted = self._drafted = self._seen = 0
 
     def prepare(self, probe: Probe, samples: Sequence[Sample]) -> None:
         """Import what the first suggestion needs, so that no prompt is charged with it."""
-        if self._bayes and self._max_steps:
+        if self.bayes_interval and self.max_steps:
             importlib.import_module("sklearn.gaussian_process")
 
     def start(self, prefill: Prefill) -> None:
         """Decide by the last prompt's acceptance rate whether the search begins anew."""
         self._seen += 1
-        if frozen := self._search_prompts is not None and self._seen > self._search_prompts:
+        if frozen := self.search_prompts is not None and self._seen > self.search_prompts:
             self._search.active = False
-        anew = self._reset == "on_instance" and not frozen
+        anew = self.reset == "on_instance" and not frozen
         if self._drafted and not frozen:
             search, alpha = self._search, self._accepted / self._drafted
-            if self._reduce_below is not None and not search.active and alpha < self._reduce_below:
+            if self.reduce_below is not None and not search.active and alpha < self.reduce_below:
                 anew = self._reduce() or anew
-            if self._reset == "on_shift" and search.prompts:
-                anew = anew or alpha < search.alpha_sum / search.prompts - self._drop
+            if self.reset == "on_shift" and search.prompts:
+                anew = anew or alpha < search.alpha_sum / search.prompts - self.shift_drop
             search.alpha_sum += alpha
             search.prompts += 1
         if anew:
@@ -202,7 +170,7 @@ class SWIFT:
 
     def propose(self, context: Context) -> LayerDraft:
         """Draft with the best set so far."""
-        return LayerDraft(self._search.layer_set, self._draft_len, self._stop_below, self._widths)
+        return LayerDraft(self._search.layer_set, self.draft_len, self.stop_below, self._widths)
 
     def observe(self, verification: Verification, probe: Probe) -> Estimate | None:
         """Score one candidate, if the search goes on and the output is long enough.
@@ -215,7 +183,7 @@ class SWIFT:
         self._committed += [tree.tokens[node] for node in verification.path]
         self._accepted += len(verification.path) - 1
         self._drafted += tree.draft_len
-        scored = len(self._committed) > self._window + 1 and (verification.step - 1) % self._interval == 0
+        scored = len(self._committed) > self.context_window + 1 and (verification.step - 1) % self.opt_interval == 0
         if not (search.active and scored):
             return None
         self._score_one(verification.length, probe)
@@ -247,7 +215,7 @@ class SWIFT:
         self._search = Search(layer_set, points=points, scores=scores, **kept)
 
     def _begin(self) -> None:
-        self._search = Search(self._initial, active=self._max_steps > 0)
+        self._search = Search(self._initial, active=self.max_steps > 0)
 
     def _count(self, ratio: float) -> int:
         """Sublayers that a candidate skips."""
@@ -268,8 +236,8 @@ class SWIFT:
             length: committed positions, the output's among them.
         """
         search = self._search
-        at = 0 if self._first else len(self._committed) - self._window - 1
-        tokens = self._committed[at : at + self._window + 1]
+        at = 0 if self.window == "first" else len(self._committed) - self.context_window - 1
+        tokens = self._committed[at : at + self.context_window + 1]
         point, layer_set = self._candidate()
         score = matchness(layer_set, tokens, length - len(self._committed) + at, probe)
         search.steps += 1
@@ -277,7 +245,7 @@ class SWIFT:
             search.layer_set, search.best, search.stale = layer_set, score, 0
         else:
             search.stale += 1
-        over = search.best > self._max_score or search.stale > self._patience or search.steps > self._max_steps
+        over = search.best > self.max_score or search.stale > self.patience or search.steps > self.max_steps
         if over:
             search.active = False
             search.points, search.scores = [], []
@@ -288,11 +256,11 @@ class SWIFT:
     def _candidate(self) -> tuple[NDArray[np.float64], LayerSet]:
         """The next set to score, and its point: 1 for what is skipped, or the suggestion as it is."""
         search, n = self._search, len(self._sublayers)
-        if self._score_initial and not search.steps:
+        if self.score_initial and not search.steps:
             skipped = self._initial.skipped
             return np.array([float(i in skipped) for i in self._sublayers]), self._initial
         count = self._count(self._ratio)
-        if self._bayes and (search.steps + 1) % self._bayes == 0:
+        if self.bayes_interval and (search.steps + 1) % self.bayes_interval == 0:
             known = search.points, search.scores
             point = suggest(*known, self._random, KAPPA) if search.points else self._random.rand(n)
             chosen = np.argsort(-point, kind="stable")[:count]

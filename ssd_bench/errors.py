@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 
 class ConfigError(ValueError):
     """An option, file or environment that cannot work: names the field, its value and what is allowed."""
@@ -14,21 +12,6 @@ class ConfigError(ValueError):
 
     def __reduce__(self) -> tuple[type[ConfigError], tuple[str, object, str]]:
         return type(self), (self.field, self.value, self.allowed)
-
-
-def refuse(section: str, checks: Iterable[tuple[str, object, object, str]]) -> None:
-    """Refuse the first setting that is not fine.
-
-    Args:
-        section: where the settings stand in the config.
-        checks: (name, whether it is fine, its value, what is allowed) each.
-
-    Raises:
-        ConfigError: for that setting.
-    """
-    for name, fine, value, allowed in checks:
-        if not fine:
-            raise ConfigError(f"{section}.{name}", value, allowed)
 
 
 class LosslessError(RuntimeError):

@@ -214,13 +214,13 @@ def test_the_choice_is_the_grids_best_and_never_below_ar(seed: int) -> None:
         rates = throughput(arm.counts[None], *sets)[0]
         cells = {(t, g): rates[t, g - 1] for t in range(5) for g in range(1, 6)}
         best[arm] = max(cells.items(), key=lambda item: item[1])
-    top, bar = max((best[arm][1] for arm in best if arm.tried), default=0.0), (1 + method._margin) / costs.ar_ms
+    top, bar = max((best[arm][1] for arm in best if arm.tried), default=0.0), (1 + method.margin) / costs.ar_ms
     choice = method._choice
     assert (choice is None) == (top <= bar)
     if choice is not None:
         threshold = choice.draft.stop_below and [0.3, 0.5, 0.7, 0.85].index(choice.draft.stop_below) + 1
         assert choice.arm.tried and best[choice.arm] == ((threshold, choice.draft.max_len), pytest.approx(choice.rate))
-        assert choice.rate > bar and choice.rate * (1 + method._margin) >= top
+        assert choice.rate > bar and choice.rate * (1 + method.margin) >= top
 
 
 def test_it_drafts_where_drafts_are_cheap_and_right() -> None:
@@ -249,7 +249,7 @@ def test_losses_stay_within_the_allowance(agrees: bool, rate: float) -> None:
         lost = play.ms / costs.ar_ms - play.tokens + method._explored
         assert lost <= 4 + 0.02 * play.tokens + play.worst
     assert method._gain == pytest.approx(play.tokens - play.ms / costs.ar_ms, abs=1e-6)
-    assert method._explored <= 4 + 0.02 * play.tokens / 2 + method._profit * max(0.0, method._gain) + play.worst
+    assert method._explored <= 4 + 0.02 * play.tokens / 2 + method.profit * max(0.0, method._gain) + play.worst
     if not agrees:
         assert not play.sets
 
@@ -265,7 +265,7 @@ def test_searches_that_bring_nothing_become_rare() -> None:
             at.append(play.tokens)
             assert event is not None and method._estimate(play.length).draft_len == 0
     assert len(at) >= 4 and not play.sets and method._failures == method._searches == len(at) - 1
-    assert at[-1] - at[-2] > 1.5 * (at[-2] - at[-3]) and len(method._arms) <= method._pool
+    assert at[-1] - at[-2] > 1.5 * (at[-2] - at[-3]) and len(method._arms) <= method.pool
 
 
 def test_a_search_that_brings_something_is_no_failure() -> None:

@@ -309,8 +309,9 @@ def test_presets_hold_the_published_settings() -> None:
     assert [skipped(port, n) for n in (16, 28, 32, 36, 40, 64, 80)] == [4, 8, 8, 8, 10, 20, 20]
     assert skipped(port, 30) == 8 and skipped(port, 4) == 1  # not in the port's table: a quarter
     for method, name, interval in ((paper, "clasp", 128), (port, "clasp_knapspec", 64)):
-        assert (method.name, method._interval, method._draft_len, method._stop_below) == (name, interval, 10, 0.7)
-        assert not method._protect and not method.reuse_prefix and method._on_prompt == (name == "clasp")
+        assert (method.name, method.interval, method.draft_len, method.stop_below) == (name, interval, 10, 0.7)
+        assert not method.protect_first_last and not method.reuse_prefix
+        assert method.search_on == ("prefill" if name == "clasp" else "steps")
 
 
 def test_m_comes_from_number_then_table_then_share() -> None:

@@ -231,7 +231,8 @@ def test_presets_hold_the_published_settings() -> None:
     for preset in PRESETS:
         method = ready(made(preset), ModelDims("llama2_13b", 40, 1, 4096, VOCAB))
         assert method.name == preset and not method.reuse_prefix
-        assert (method._context, method._interval, method._most, method._ratio) == (100, 30, 100, 0.4)
+        assert (method.context_window, method.interval, method.max_iterations) == (100, 30, 100)
+        assert method.min_skip_ratio == 0.4
         assert (method._rule.base_window, method._rule.window_scale, method._least) == (2, 5, 16)
         assert method._rule.dtype is np.float16
         draft = method.propose(Context(1, 9, [1], 9))
@@ -240,12 +241,12 @@ def test_presets_hold_the_published_settings() -> None:
         code = preset in ("conflayers_logs", "conflayers_release")
         assert draft.widths == tuple(zip((0.95, 0.8, 0.5, 0.0), (3, 5, 8, 10) if code else (1, 3, 5, 10)))
         paper = preset == "conflayers_paper"  # none of the steps that only the code has
-        assert (method._rule.centred, method._rounds, method._by_prompt) == ((not paper), 31 - paper, not paper)
-        assert method._abort == (None if paper else 1)
-        assert method._through_head == (preset == "conflayers_paper") != method._gap
-        assert method._adaptive == (preset == "conflayers_release")
+        assert method._rule.centred == method.extra_round == method.trial_by_prompt == (not paper)
+        assert method.abort_below == (None if paper else 1)
+        assert (method.signal == "lm_head") == (method.estimate_context == "true_prefix") == paper
+        assert (method.lambda_mode == "adaptive") == (preset == "conflayers_release")
         assert method._search.lam == (0.0 if preset == "conflayers_release" else 0.4)
-        assert method._stop_rate == (0.95 if code else None)
+        assert (method.stop_rule, method.stop_rate) == ("acc_and_rate" if code else "acc_only", 0.95)
 
 
 def test_model_dependent_settings() -> None:

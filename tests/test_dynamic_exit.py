@@ -166,7 +166,7 @@ class Complete:
 
     def __init__(self, method: DEL, prompt: Tensor | None):
         self.exit, self.gamma, self._prompt, self._method = 1, 1, prompt, method
-        self.statistics = ShadowStatistics(method._n_layers - 1, method._decay)
+        self.statistics = ShadowStatistics(method._n_layers - 1, method.decay)
 
     def observe(self, verification: Verification, probe: Probe) -> None:
         assert verification.hidden is not None
@@ -362,7 +362,7 @@ def test_first_step_drafts_one_token_then_up_to_the_cap(decoders: Load) -> None:
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_greedy_equals_ar_with_any_settings(name: str, decoders: Load) -> None:
-    cap = preset(name)._cap
+    cap = preset(name).draft_cap
 
     def make(rng: random.Random) -> DEL:
         return DEL(**some_options(rng, cap)) if rng.random() < 0.8 else preset(name)
@@ -419,8 +419,8 @@ def test_presets() -> None:
     caps = {"del": 18, "del_knapspec": 10}
     for name, method in made.items():
         method.check(DIMS)
-        assert (method._cap, method._grid, method._decay, method._window) == (caps[name], GRID, 0.95, 32)
-        assert method._dynamic and not method._allow_zero and method.reuse_prefix
+        assert (method.draft_cap, method._grid, method.decay, method.window) == (caps[name], GRID, 0.95, 32)
+        assert method.gamma_mode == "dynamic" and not method.allow_zero_draft and method.reuse_prefix
         assert method.taps.verify == (2, 4, 6) and method.taps.prefill == (2, 4, 6, 8)
 
 

@@ -21,10 +21,11 @@ COMMANDS = (
 )  # fmt: skip
 # From the ground up, as ssd_bench/README.md has it; a longer name stands on its own floor.
 FLOORS = (
-    ("errors", "rouge", "tables", "model.shape", "core.tree", "core.layer_set", "core.timing"),
+    ("errors", "settings", "rouge", "tables", "model.shape", "core.tree", "core.layer_set", "core.timing"),
     ("model",),
     ("core",),
-    ("records", "cost", "data", "task", "command", "compose", "hardware", "hugging_face", "progress", "tracking"),
+    ("records", "cost", "data", "task", "command", "compose", "hardware", "hugging_face", "manual", "progress",
+     "tracking"),
     ("methods", "tasks"),
     ("metrics",),
     ("papers", "style"),
@@ -33,7 +34,7 @@ FLOORS = (
     ("report",),
     ("explain", "bench", "frontier", *COMMANDS),
     ("cli", "__main__", "hydra_plugins"),
-)
+)  # fmt: skip
 PACKAGES = ("ssd_bench", "methods", "tasks", "hydra_plugins")
 LONGEST = 60  # lines of a function
 TWICE = 6  # lines that may not stand twice

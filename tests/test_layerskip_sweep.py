@@ -120,7 +120,7 @@ def test_preset_is_the_authors_sweep() -> None:
         method = instantiate(compose("config", overrides=["method=layerskip_swept"]).method)
     assert isinstance(method, Calibrated) and (method.name, method.calibration) == ("layerskip_swept", 8)
     method.check(ModelDims("miniature", 16, 1, 64, 64))
-    assert (list(method._exits), method._draft_lens, method._new_tokens) == ([*range(1, 16)], (1, 2, 3, 4, 5, 6), 32)
+    assert (method._exits, list(method.draft_lens), method.new_tokens) == ([*range(1, 16)], [1, 2, 3, 4, 5, 6], 32)
     assert method.reuse_prefix
 
 

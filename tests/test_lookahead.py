@@ -57,7 +57,8 @@ class Watched(Lookahead):
 def random_lookahead(rng: random.Random) -> Lookahead:
     return Watched(
         window=rng.randint(1, 8), ngram=rng.randint(3, 6), guesses=rng.randint(0, 6), cap=rng.choice(["code", "full"]),
-        pool_from_prompt=rng.random() < 0.5, keep_out=[rng.randrange(VOCAB)] * (rng.random() < 0.3), seed=rng.random(),
+        pool_from_prompt=rng.random() < 0.5, keep_out=[rng.randrange(VOCAB)] * (rng.random() < 0.3),
+        seed=rng.randrange(10**6),
     )  # fmt: skip
 
 

@@ -138,11 +138,11 @@ def test_the_sampled_distribution_is_kept_while_searching(decoders: Load) -> Non
 
 def test_presets_hold_the_published_settings() -> None:
     paper, code = made(), made("swift_code")
-    shared = ("_interval", "_bayes", "_max_steps", "_patience", "_draft_len", "_stop_below", "_first", "_reset")
+    shared = ("opt_interval", "bayes_interval", "max_steps", "patience", "draft_len", "stop_below", "window", "reset")
     for method, name, gamma, most in ((paper, "swift", 32, 0.95), (code, "swift_code", 50, 0.93)):
-        assert [getattr(method, setting) for setting in shared] == [1, 25, 1000, 300, 25, 0.8, True, "never"]
-        assert (method.name, method._window, method._max_score) == (name, gamma, most)
-        assert not method._score_initial and method._reduce_below is None and not method.reuse_prefix
+        assert [getattr(method, setting) for setting in shared] == [1, 25, 1000, 300, 25, 0.8, "first", "never"]
+        assert (method.name, method.context_window, method.max_score) == (name, gamma, most)
+        assert not method.score_initial and method.reduce_below is None and not method.reuse_prefix
     assert [for_layers(40, n)._ratio for n in (7e9, 13e9, 34e9, 70e9)] == [0.45, 0.45, 0.5, 0.5]
     code.check(DIMS)
     assert code._ratio == 0.45

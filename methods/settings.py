@@ -1,0 +1,21 @@
+"""Settings that several methods have: their types, with what is allowed and the docs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated
+
+from ssd_bench.settings import Fits, Probability, Range, Rate, Whole
+
+Name = Annotated[str, "Name in tables; the preset's."]
+ReusePrefix = Annotated[bool, "Verify from the first skipped sublayer on the states that drafting left."]
+Calibration = Annotated[int, Range(1, note=" prompt"), "Prompts of each domain to search or calibrate on."]
+NewTokens = Annotated[int, Range(2, note=": the first comes from the prefill"), "Decoded per prompt and candidate."]
+DraftLen = Annotated[int, Range(1, note=" (method=ar drafts nothing)"), "K, tokens drafted at most."]
+DraftLenGrid = Annotated[
+    Sequence[Whole],
+    Fits("two lengths, 0 <= first <= second", lambda grid: len(grid) == 2 and grid[0] <= grid[1]),
+    "Smallest and largest γ that the tokens per time are compared at.",
+]
+StopBelow = Annotated[Probability, "γ: drafting stops after a token less likely than γ, which stays in the draft."]
+TargetRate = Annotated[Rate | None, "α*, acceptance rate below which γ rises; null keeps γ fixed."]
