@@ -8,6 +8,7 @@ import resource
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any, Literal
 
 import torch
 
@@ -15,24 +16,38 @@ from ssd_bench.cost.latency import Latency
 from ssd_bench.errors import ConfigError
 from ssd_bench.model.arithmetic import resolve
 from ssd_bench.model.backend import check_name
+from ssd_bench.settings import Whole, settings
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "float64": torch.float64}
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # malloc.h
 
 
+@settings("hardware", frozen=True)
+class Options:
+    """What `conf/hardware` says."""
+
+    device: str | Sequence[str]
+    """auto, cpu, cuda, cuda:N, or a list of these over which the blocks are spread."""
+    dtype: Literal["float32", "bfloat16", "float16", "float64"]
+    """Of weights and KV cache."""
+    threads: int | None
+    """CPU threads of PyTorch; null: all cores."""
+    warmup: Whole
+    """Short generations per arm before anything is measured."""
+    kernels: str
+    """Who runs passes: native (compiled, for CPUs), torch, or auto (native where it can be built)."""
+    isa: Literal["auto", "amx_emulated", "generic", "avx2", "avx512", "avx512_bf16", "amx"]
+    """The CPU's instructions, the same for every pass; auto is the highest that it has. Sums are float32 on every
+    level. On the last two, products with bfloat16 weights take bfloat16 on the other side too, attention's included;
+    nothing else is rounded. amx_emulated is amx without the unit, slow, to check what it computes. The record says what
+    ran; the audit's tolerance follows."""
+    latency: Mapping[str, Any] | None
+    """Milliseconds of the sublayers, given instead of measured: t_mlp_ms, t_attn_slope_ms and t_attn_intercept_ms."""
+
+
 @dataclass(frozen=True)
 class Hardware:
-    """Devices, dtype and threads.
-
-    Attributes:
-        devices: in the order in which blocks are spread over them.
-        dtype: of weights and KV cache.
-        threads: CPU threads of PyTorch.
-        warmup: short generations per arm before the first measurement.
-        kernels: a backend of `ssd_bench.model.backends` by name, or `auto`.
-        isa: level of instructions of the CPU's arithmetic, or `auto`; see `ssd_bench.model.arithmetic`.
-        latency: given instead of measured.
-    """
+    """The `Options` of a run, resolved; `devices` in the order in which blocks are spread over them."""
 
     devices: tuple[torch.device, ...]
     dtype: torch.dtype
@@ -43,35 +58,30 @@ class Hardware:
     latency: Latency | None
 
     @classmethod
-    def of(
-        cls, device: str | Sequence[str], dtype: str, threads: int | None, warmup: int, kernels: str,
-        isa: str, latency: Mapping[str, float] | None,
-    ) -> Hardware:  # fmt: skip
-        """Resolve and check the options of `conf/hardware`.
+    def of(cls, *given: Any, **options: Any) -> Hardware:
+        """Resolve and check the `Options` of `conf/hardware`.
 
         Raises:
             ConfigError: a device that is not there, a dtype or instructions that it does not support, a count out of
                 range.
         """
+        asked = Options(*given, **options)
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        if dtype not in DTYPES:
-            raise ConfigError("hardware.dtype", dtype, f"one of {', '.join(DTYPES)}")
-        if threads is not None and not 1 <= threads <= cores:
-            raise ConfigError("hardware.threads", threads, f"1 to {cores} on this machine, or null for all")
-        if warmup < 0:
-            raise ConfigError("hardware.warmup", warmup, "0 or more")
-        check_name(kernels)
-        names = [device] if isinstance(device, str) else list(device)
+        if asked.threads is not None and not 1 <= asked.threads <= cores:
+            raise ConfigError("hardware.threads", asked.threads, f"1 to {cores} on this machine, or null for all")
+        check_name(asked.kernels)
+        names = [asked.device] if isinstance(asked.device, str) else list(asked.device)
         devices = tuple(_resolve(name) for name in names)
         if not devices:
             raise ConfigError("hardware.device", names, "at least one device")
-        _check_dtype(devices, dtype)
+        _check_dtype(devices, asked.dtype)
         if devices[0].type == "cpu":
-            resolve(isa)
-        elif isa != "auto":
-            raise ConfigError("hardware.isa", isa, f"auto: levels are a CPU's, and this runs on {devices[0]}")
-        given = None if latency is None else _latency(latency)
-        return cls(devices, DTYPES[dtype], threads or cores, warmup, kernels, isa, given)
+            resolve(asked.isa)
+        elif asked.isa != "auto":
+            raise ConfigError("hardware.isa", asked.isa, f"auto: levels are a CPU's, and this runs on {devices[0]}")
+        latency = None if asked.latency is None else _latency(asked.latency)
+        dtype, threads = DTYPES[asked.dtype], asked.threads or cores
+        return cls(devices, dtype, threads, asked.warmup, asked.kernels, asked.isa, latency)
 
     @property
     def dtype_name(self) -> str:
@@ -119,7 +129,7 @@ def _check_dtype(devices: Sequence[torch.device], dtype: str) -> None:
 
 def _latency(given: Mapping[str, float]) -> Latency:
     fields = ("t_mlp_ms", "t_attn_slope_ms", "t_attn_intercept_ms")
-    if not isinstance(given, Mapping) or sorted(given) != sorted(fields):
+    if sorted(given) != sorted(fields):
         raise ConfigError("hardware.latency", given, f"null, or exactly {', '.join(fields)}")
     mlp, slope, intercept = (float(given[field]) for field in fields)
     return Latency(mlp, slope, intercept)

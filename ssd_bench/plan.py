@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 from omegaconf import DictConfig, OmegaConf
 
@@ -25,11 +25,15 @@ from ssd_bench.model.shape import ModelDims, Shape
 from ssd_bench.model.weights import architecture
 from ssd_bench.records import provenance
 from ssd_bench.records.schema import arms_of
+from ssd_bench.settings import Count, Fits, Whole, checked
 from ssd_bench.task import Prompt, Task
 
 SMALL_BYTES = 2**26  # weights that are retrained keep their size; these are read in no time
 SEARCHES = "searches"  # folder in runs_dir of what offline searches found
 UNRECORDED = ("runs_dir", "force", "wandb", "dry")  # options that change nothing that is measured
+
+Folder = Annotated[str, Fits("a folder", bool)]
+OPTIONS = {"limit": Count | None, "repeats": Count, "seed": Whole, "force": bool, "runs_dir": Folder}
 
 
 @dataclass(frozen=True)
@@ -133,19 +137,11 @@ def plan(cfg: DictConfig) -> Plan:
 
 
 def _check_options(config: dict[str, Any]) -> None:
-    checks = (
-        ("limit", config["limit"] is None or _whole(config["limit"], 1), "at least 1, or null for all"),
-        ("repeats", _whole(config["repeats"], 1), "at least 1"),
-        ("seed", _whole(config["seed"], 0), "a whole number, 0 or more"),
-        ("force", isinstance(config["force"], bool), "true or false"),
-        ("wandb.mode", config["wandb"]["mode"] in ("disabled", "offline", "online"), "disabled, offline or online"),
-        ("variant", _has_variant(config), "null: no prompt format of this task goes by a name"),
-        ("runs_dir", isinstance(config["runs_dir"], str) and config["runs_dir"], "a folder"),
-    )
-    for field, fine, allowed in checks:
-        if not fine:
-            value = config["wandb"]["mode"] if field == "wandb.mode" else config[field]
-            raise ConfigError(field, value, allowed)
+    for name, kind in OPTIONS.items():
+        checked(name, kind, config[name])
+    checked("wandb.mode", Literal["disabled", "offline", "online"], config["wandb"]["mode"])
+    if not _has_variant(config):
+        raise ConfigError("variant", config["variant"], "null: no prompt format of this task goes by a name")
     arms_of(config["baseline"])
 
 
@@ -160,10 +156,6 @@ def _check_shape(model: ModelSource, arch: Shape) -> None:
 def _has_variant(config: dict[str, Any]) -> bool:
     task = config["task"]
     return config["variant"] is None or any("variant" in part for part in (task, *task.get("parts", {}).values()))
-
-
-def _whole(value: object, least: int) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= least
 
 
 def _weights_id(checkpoint: Checkpoint) -> str:

@@ -6,46 +6,34 @@ whose nodes have one child each.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor
 
 from ssd_bench.core.tree import TokenTree
 from ssd_bench.errors import ConfigError
+from ssd_bench.settings import Count, Range, settings
 
 
-@dataclass(frozen=True)
+@settings("decode", frozen=True)
 class Decoding:
-    """How tokens are chosen and when decoding ends (`conf/decode`).
+    """How tokens are chosen and when decoding ends (`conf/decode`)."""
 
-    Attributes:
-        mode: `greedy` or `sample`.
-        temperature, top_p, top_k: warpers of `sample`, applied in the order temperature, top-k, top-p; top_k 0 and
-            top_p 1 are off.
-        max_new_tokens: longest output; None takes the task's own limit.
-        reuse_prefix: verify from the first skipped sublayer on the states that drafting left; None leaves it to
-            the method's paper.
-    """
-
-    mode: str = "greedy"
-    temperature: float = 1.0
-    top_p: float = 1.0
-    top_k: int = 0
-    max_new_tokens: int | None = None
+    mode: Literal["greedy", "sample"] = "greedy"
+    """The most likely token, or one drawn after temperature, top-k and top-p, in that order."""
+    temperature: Annotated[float, Range(above=0, note=" (decode.mode=greedy is temperature 0)")] = 1.0
+    """What logits are divided by."""
+    top_p: Annotated[float, Range(above=0, most=1)] = 1.0
+    """Draw among the most likely tokens that together have this probability; 1: off."""
+    top_k: Annotated[int, Range(0, note=" (off)")] = 0
+    """Draw among so many most likely tokens."""
+    max_new_tokens: Count | None = None
+    """Longest output; null takes the task's own limit."""
     reuse_prefix: bool | None = None
+    """Verify from the first skipped sublayer on the states that drafting left; null leaves it to the method's paper."""
 
     def __post_init__(self) -> None:
-        checks = (
-            ("mode", self.mode in ("greedy", "sample"), "greedy or sample"),
-            ("temperature", self.temperature > 0, "a number above 0 (decode.mode=greedy is temperature 0)"),
-            ("top_p", 0 < self.top_p <= 1, "a number in (0, 1]"),
-            ("top_k", self.top_k >= 0, "a whole number, 0 for off"),
-            ("max_new_tokens", self.max_new_tokens is None or self.max_new_tokens >= 1, "at least 1, or null"),
-        )
-        for field, fine, allowed in checks:
-            if not fine:
-                raise ConfigError(f"decode.{field}", getattr(self, field), allowed)
         if self.mode == "greedy" and (self.temperature, self.top_p, self.top_k) != (1.0, 1.0, 0):
             given = {"temperature": self.temperature, "top_p": self.top_p, "top_k": self.top_k}
             raise ConfigError("decode.mode", "greedy", f"sample, with {given}: greedy decoding uses none of them")
