@@ -6,14 +6,15 @@ models as plain text. A closed `<think>` block with one sentence, a space ahead 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from typing import Literal
 
 from ssd_bench.errors import ConfigError
+from ssd_bench.settings import settings
 from ssd_bench.task import DataSpec, Prompt
 from tasks.rows import RowTask
 from tasks.scoring.numbers import FinalNumber
 from tasks.selection import Row
+from tasks.settings import Hub, MaxNewTokens
 
 NAMES = {2024: "aime24", 2025: "aime25"}
 ASK = "Solve the following math problem. Make sure to put the answer (and only the answer) inside \\boxed{}.\n\n"
@@ -27,27 +28,26 @@ def boxed_prompt(problem: str) -> str:
     return f"{ASK}{problem}{THINK}"
 
 
+@settings("task")
 class AIME(RowTask):
     r"""One problem, zero-shot, in the data set's order (KnapSpec Table 2).
 
     The seed has no effect. A chat model gets the same text as one user turn.
-
-    Args:
-        year: one of `NAMES`, which holds the name of the task and of its file.
-        max_new_tokens: most tokens of a solution.
-        hub: `datasets.load_dataset` arguments.
     """
 
     scorer = FinalNumber()
-    version: int = 1
-    in_order: bool = True
+    version = 1
+    in_order = True
 
-    def __init__(self, year: int, max_new_tokens: int, hub: Mapping[str, Any]) -> None:
-        if year not in NAMES:
-            raise ConfigError("task.year", year, f"one of {', '.join(map(str, NAMES))}")
-        self.name = NAMES[year]
-        rename = COLUMNS if year == 2025 else {}
-        super().__init__(DataSpec(self.name, ("problem", "answer"), hub, rename), max_new_tokens)
+    year: Literal[2024, 2025]
+    """Of the examination; the task and its file are called by it."""
+    max_new_tokens: MaxNewTokens
+    hub: Hub
+
+    def __post_init__(self) -> None:
+        self.name = NAMES[self.year]
+        rename = COLUMNS if self.year == 2025 else {}
+        super().__init__(DataSpec(self.name, ("problem", "answer"), self.hub, rename), self.max_new_tokens)
 
     def _prompt(self, row: Row) -> Prompt:
         answer = row["answer"].strip()

@@ -10,55 +10,45 @@ The papers' code would cut the end of a prompt that exceeds the context; here it
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from typing import Literal
 
 from ssd_bench.errors import ConfigError
+from ssd_bench.settings import Count, settings
 from ssd_bench.task import DataSource, DataSpec, Prompt
 from tasks.rows import RowTask
 from tasks.scoring.code import PassesTests
 from tasks.scoring.sandbox import Limits, check
-from tasks.selection import Row, checked_count, checked_template
+from tasks.selection import Row, checked_template
+from tasks.settings import Hub, MaxNewTokens
 
-SANDBOX = ("required", "best_effort")
 
-
+@settings("task")
 class HumanEval(RowTask):
     """One function to complete, zero-shot. An answer is run against the item's tests: pass@1.
 
     The seed has no effect.
-
-    Args:
-        max_new_tokens: most tokens of an answer.
-        cpu_seconds, wall_seconds: longest that the tests of one answer may take.
-        memory_mib: most address space that they may take, in MiB.
-        sandbox: `required`: no answer runs on a kernel that cannot keep it from files, network and processes;
-            `best_effort`: with what the kernel has.
-        hub: `datasets.load_dataset` arguments.
     """
 
-    name: str = "humaneval"
-    scorer: PassesTests
-    version: int = 2
-    in_order: bool = True
+    name = "humaneval"
+    version = 2
+    in_order = True
 
-    def __init__(
-        self,
-        max_new_tokens: int,
-        cpu_seconds: int,
-        wall_seconds: int,
-        memory_mib: int,
-        sandbox: str,
-        hub: Mapping[str, str],
-    ) -> None:
-        super().__init__(DataSpec("humaneval", ("prompt", "test", "entry_point"), hub), max_new_tokens)
-        limits = Limits(
-            cpu_seconds=checked_count("cpu_seconds", cpu_seconds, 1),
-            wall_seconds=checked_count("wall_seconds", wall_seconds, 1),
-            memory_mib=checked_count("memory_mib", memory_mib, 1),
-        )
-        if sandbox not in SANDBOX:
-            raise ConfigError("task.sandbox", sandbox, f"one of {', '.join(SANDBOX)}")
-        self.scorer = PassesTests(limits, sandbox == "required")
+    max_new_tokens: MaxNewTokens
+    cpu_seconds: Count
+    """Longest that the tests of one answer may compute."""
+    wall_seconds: Count
+    """Longest that they may take."""
+    memory_mib: Count
+    """Most address space that they may take, in MiB."""
+    sandbox: Literal["required", "best_effort"]
+    """No answer runs on a kernel that cannot keep it from files, network and processes, or with what the kernel has."""
+    hub: Hub
+
+    def __post_init__(self) -> None:
+        super().__init__(DataSpec("humaneval", ("prompt", "test", "entry_point"), self.hub), self.max_new_tokens)
+        limits = Limits(cpu_seconds=self.cpu_seconds, wall_seconds=self.wall_seconds, memory_mib=self.memory_mib)
+        self.scorer: PassesTests = PassesTests(limits, self.sandbox == "required")
 
     def prompts(self, source: DataSource, template: str, limit: int | None, seed: int) -> Sequence[Prompt]:
         """The first `limit` problems.

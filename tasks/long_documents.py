@@ -8,29 +8,24 @@ so that the prompt has at most `max_prompt_tokens`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from typing import ClassVar
 
-from ssd_bench.errors import ConfigError
+from ssd_bench.settings import Count, settings
 from ssd_bench.task import DataSpec, Prompt
 from tasks.rows import RowTask
 from tasks.scoring.rouge import Rouge
-from tasks.selection import Row, checked_count
+from tasks.selection import Row
+from tasks.settings import ClipReserve, Hub, MaxNewTokens
 
 LEAD = "Summarize the following text:\n\n"
 MARK = "\n\nSummary:"
 
 
+@settings("task")
 class LongDocument(RowTask):
     """One document to summarise, zero-shot, in the data set's order (KnapSpec Table 2).
 
     The seed has no effect. A chat model gets the same text as one user turn.
-
-    Args:
-        max_new_tokens: most tokens of a summary.
-        max_prompt_tokens: longer prompts lose the end of the document.
-        clip_reserve: tokens kept free besides prompt and summary where the model's context is shorter than both.
-        hub: `datasets.load_dataset` arguments.
 
     Attributes:
         text: the field of the document.
@@ -38,20 +33,20 @@ class LongDocument(RowTask):
     """
 
     scorer = Rouge()
-    version: int = 1
-    in_order: bool = True
-    text: str
-    summary: str | None
+    version = 1
+    in_order = True
+    text: ClassVar[str]
+    summary: ClassVar[str | None]
 
-    def __init__(
-        self, max_new_tokens: int, max_prompt_tokens: int | None, clip_reserve: int, hub: Mapping[str, Any]
-    ) -> None:
-        if max_prompt_tokens is not None and max_prompt_tokens < 1:
-            raise ConfigError("task.max_prompt_tokens", max_prompt_tokens, "null or an integer of at least 1")
+    max_new_tokens: MaxNewTokens
+    max_prompt_tokens: Count | None
+    """Longer prompts lose the end of the document."""
+    clip_reserve: ClipReserve
+    hub: Hub
+
+    def __post_init__(self) -> None:
         fields = (self.text,) if self.summary is None else (self.text, self.summary)
-        super().__init__(DataSpec(self.name, fields, hub), max_new_tokens)
-        self.max_prompt_tokens = max_prompt_tokens
-        self.clip_reserve = checked_count("clip_reserve", clip_reserve, 0)
+        super().__init__(DataSpec(self.name, fields, self.hub), self.max_new_tokens)
 
     def _prompt(self, row: Row) -> Prompt:
         reference = "" if self.summary is None else row[self.summary]

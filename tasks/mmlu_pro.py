@@ -6,14 +6,13 @@ models as plain text.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from ssd_bench.errors import ConfigError
+from ssd_bench.settings import settings
 from ssd_bench.task import DataSpec, Prompt
 from tasks.rows import RowTask
 from tasks.scoring.choice import Choice
 from tasks.selection import Row
+from tasks.settings import Hub, MaxNewTokens
 
 LETTERS = "ABCDEFGHIJ"
 ASK = (
@@ -22,24 +21,24 @@ ASK = (
 )
 
 
+@settings("task")
 class MmluPro(RowTask):
     """One question with its options, zero-shot, in the data set's order (KnapSpec Table 2).
 
     The seed has no effect. A chat model gets the same text as one user turn.
-
-    Args:
-        max_new_tokens: most tokens of an answer.
-        hub: `datasets.load_dataset` arguments.
     """
 
-    name: str = "mmlu_pro"
+    name = "mmlu_pro"
     scorer = Choice()
-    version: int = 1
-    in_order: bool = True
+    version = 1
+    in_order = True
 
-    def __init__(self, max_new_tokens: int, hub: Mapping[str, Any]) -> None:
-        items = DataSpec("mmlu_pro", ("question", "options", "answer"), hub, lists=("options",))
-        super().__init__(items, max_new_tokens)
+    max_new_tokens: MaxNewTokens
+    hub: Hub
+
+    def __post_init__(self) -> None:
+        items = DataSpec("mmlu_pro", ("question", "options", "answer"), self.hub, lists=("options",))
+        super().__init__(items, self.max_new_tokens)
 
     def _prompt(self, row: Row) -> Prompt:
         letters = LETTERS[: len(row["options"])]

@@ -11,29 +11,29 @@ Where we differ: that code reads another copy, with long answers, and shows one 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from typing import Any
 
+from ssd_bench.settings import settings
 from ssd_bench.task import DataSpec, Prompt
 from tasks.rows import RowTask
 from tasks.scoring.qa import ShortAnswer
 from tasks.selection import Row
+from tasks.settings import Hub, MaxNewTokens
 
 
+@settings("task")
 class NaturalQuestions(RowTask):
-    """One question, zero-shot, in the seeded shuffle of SWIFT's code. A chat model gets it as one user turn.
+    """One question, zero-shot, in the seeded shuffle of SWIFT's code. A chat model gets it as one user turn."""
 
-    Args:
-        max_new_tokens: most tokens of an answer.
-        hub: `datasets.load_dataset` arguments.
-    """
-
-    name: str = "natural_questions"
+    name = "natural_questions"
     scorer = ShortAnswer()
-    version: int = 1
+    version = 1
 
-    def __init__(self, max_new_tokens: int, hub: Mapping[str, Any]) -> None:
-        super().__init__(DataSpec(self.name, ("question", "answer"), hub, lists=("answer",)), max_new_tokens)
+    max_new_tokens: MaxNewTokens
+    hub: Hub
+
+    def __post_init__(self) -> None:
+        items = DataSpec(self.name, ("question", "answer"), self.hub, lists=("answer",))
+        super().__init__(items, self.max_new_tokens)
 
     def _prompt(self, row: Row) -> Prompt:
         accepted = json.dumps(row["answer"], ensure_ascii=False)

@@ -14,10 +14,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from ssd_bench.settings import checked
 from ssd_bench.task import DataSpec, Prompt
 from tasks.rows import RowTask
 from tasks.scoring.rouge import Rouge
-from tasks.selection import CONTEXT, Row, checked_count, checked_variant, of_variant
+from tasks.selection import CONTEXT, Row, checked_variant, of_variant
+from tasks.settings import ClipReserve
 from tasks.shots import Shots, in_one_line
 
 MARK = "\nSummary:"
@@ -62,7 +64,7 @@ class News(RowTask):
         count = of_variant("shots", shots, self.variant)
         limit = of_variant("max_new_tokens", max_new_tokens, self.variant)
         super().__init__(items, limit, Shots(items, fewshot_hub, count, self._demonstration))
-        self.clip_reserve = checked_count("clip_reserve", clip_reserve, 0)
+        self.clip_reserve = checked("task.clip_reserve", ClipReserve, clip_reserve)
 
     def _demonstration(self, row: Row) -> str:
         article, summary = (row[field] for field in self.fields)

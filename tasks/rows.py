@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from ssd_bench.settings import checked
 from ssd_bench.task import DataSource, DataSpec, Prompt
 from tasks.scoring.scorer import Scorer
 from tasks.selection import (
     Row,
-    checked_count,
     checked_shots,
     checked_template,
     checked_variant,
@@ -19,6 +19,7 @@ from tasks.selection import (
     of_variant,
     shuffled,
 )
+from tasks.settings import MaxNewTokens
 from tasks.shots import Shots
 
 
@@ -33,19 +34,22 @@ class RowTask(ABC):
     Attributes:
         name: as in `task=NAME`, and the domain of all prompts but for tasks that set it by row.
         scorer: what compares answers with references.
-        max_prompt_tokens, clip_reserve: `max_tokens` and `clip_reserve` of all prompts.
+        max_prompt_tokens, clip_reserve: `max_tokens` and `clip_reserve` of all prompts; None and 0 of tasks without.
         in_order: whether items come in the data's order; else in a shuffle with the run's seed.
     """
 
     name: str
     version: int
     scorer: Scorer
-    max_prompt_tokens: int | None = None
-    clip_reserve: int = 0
+    max_prompt_tokens: int | None
+    clip_reserve: int
     in_order: bool = False
 
     def __init__(self, items: DataSpec, max_new_tokens: int, shots: Shots | None = None) -> None:
-        self.max_new_tokens = checked_count("max_new_tokens", max_new_tokens, 1)
+        # no values of the class, which would be the defaults of settings
+        self.max_prompt_tokens = getattr(self, "max_prompt_tokens", None)
+        self.clip_reserve = getattr(self, "clip_reserve", 0)
+        self.max_new_tokens = checked("task.max_new_tokens", MaxNewTokens, max_new_tokens)
         self._items, self._shots = items, shots if shots is not None and shots.count > 0 else None
 
     def files(self, template: str) -> tuple[DataSpec, ...]:

@@ -40,13 +40,6 @@ def checked_template(template: str) -> str:
     return template
 
 
-def checked_count(option: str, value: int, least: int) -> int:
-    """`value` itself if it is an integer of at least `least`; `option` is the name that an error states."""
-    if not isinstance(value, int) or isinstance(value, bool) or value < least:
-        raise ConfigError(f"task.{option}", value, f"an integer of at least {least}")
-    return value
-
-
 def checked_variant(variant: str | None, allowed: Sequence[str]) -> str:
     """`variant` itself if it is allowed; None stands for the first, a task's default."""
     if variant is None:

@@ -8,8 +8,10 @@ from functools import cache
 from typing import Any
 
 from ssd_bench.errors import ConfigError
+from ssd_bench.settings import checked
 from ssd_bench.task import DataSource, DataSpec
-from tasks.selection import Row, checked_count, shuffled
+from tasks.selection import Row, shuffled
+from tasks.settings import ShotCount
 
 
 @dataclass(frozen=True)
@@ -36,7 +38,7 @@ class Shots:
     group: Callable[[Row], str] = lambda row: ""
 
     def __post_init__(self) -> None:
-        checked_count("shots", self.count, 0)
+        checked("task.shots", ShotCount, self.count)
 
     @property
     def file(self) -> DataSpec:

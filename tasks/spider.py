@@ -14,13 +14,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from ssd_bench.errors import ConfigError
+from ssd_bench.settings import settings
 from ssd_bench.task import DataSpec, Prompt
 from tasks.rows import RowTask
 from tasks.scoring.sql import SqlExecution
-from tasks.selection import CONTEXT, Row, checked_count
+from tasks.selection import CONTEXT, Row
+from tasks.settings import ClipReserve, FewshotHub, Hub, MaxNewTokens, ShotCount
 from tasks.shots import Shots, in_one_line
 
 LEAD = "Instruction: "
@@ -28,16 +30,9 @@ MARK = "SQL Query:"
 ABOUT = ("schema", "dialect", "db_id")
 
 
+@settings("task")
 class TextToSql(RowTask):
     """Demonstrations and an instruction for base models, the instruction alone for chat models.
-
-    Args:
-        shots: demonstrations in a `plain` prompt.
-        schema: whether the database's schema stands ahead of the question, in the instruction of demonstrations too.
-        max_new_tokens: most tokens of a query.
-        clip_reserve: tokens kept free besides prompt and query where a schema is clipped.
-        hub: `datasets.load_dataset` arguments of the items.
-        fewshot_hub: the same for the demonstrations; {}: the hub has none.
 
     Attributes:
         file: name of the file of the items.
@@ -47,30 +42,28 @@ class TextToSql(RowTask):
     """
 
     scorer = SqlExecution()
-    version: int = 1
-    file: str
-    query_of_item: bool
-    dialect: str = ""
+    version = 1
+    file: ClassVar[str]
+    query_of_item: ClassVar[bool]
+    dialect = ""
     columns: ClassVar[Mapping[str, str]] = {}
 
-    def __init__(
-        self,
-        shots: int,
-        schema: bool,
-        max_new_tokens: int,
-        clip_reserve: int,
-        hub: Mapping[str, Any],
-        fewshot_hub: Mapping[str, Any],
-    ) -> None:
-        if not isinstance(schema, bool):
-            raise ConfigError("task.schema", schema, "true or false")
-        self.schema = schema
-        self.max_prompt_tokens = CONTEXT if schema else None
-        self.clip_reserve = checked_count("clip_reserve", clip_reserve, 0) if schema else 0
+    shots: ShotCount
+    schema: bool
+    """The database's schema stands ahead of the question, in the instruction of demonstrations too."""
+    max_new_tokens: MaxNewTokens
+    clip_reserve: ClipReserve
+    hub: Hub
+    fewshot_hub: FewshotHub
+
+    def __post_init__(self) -> None:
+        self.max_prompt_tokens = CONTEXT if self.schema else None
+        self.clip_reserve = self.clip_reserve if self.schema else 0
         both = {"fields": ("question", "query"), "optional": ABOUT}
         without = {"fields": ("question",), "optional": ("query", *ABOUT)}
-        items = DataSpec(self.file, hub=hub, rename=self.columns, **(both if self.query_of_item else without))
-        super().__init__(items, max_new_tokens, Shots(items, fewshot_hub, shots, self._demonstration, both))
+        items = DataSpec(self.file, hub=self.hub, rename=self.columns, **(both if self.query_of_item else without))
+        shots = Shots(items, self.fewshot_hub, self.shots, self._demonstration, both)
+        super().__init__(items, self.max_new_tokens, shots)
 
     def _demonstration(self, row: Row) -> str:
         return f"{LEAD}{self._ahead(row)}{row['question']}{MARK} {in_one_line(row['query'])}\n"

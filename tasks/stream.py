@@ -18,65 +18,56 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any, Literal
 
 from ssd_bench.errors import ConfigError
+from ssd_bench.settings import Count, Probability, Whole, settings
 from ssd_bench.task import DataSource, DataSpec, Prompt, Task
-from tasks.selection import checked_count
 from tasks.selection import first as first_of
 
 VERSION = 1
 
 
+@settings("task")
 class Stream:
     """Prompts of several tasks in one stream; each is built, clipped and scored as by its own task.
 
     A prompt's domain is the name of its part, which also stands before its id.
-
-    Args:
-        name: as in `task=NAME`.
-        parts: name -> task, at least two; a name is a domain.
-        items: prompts of each part (`code`, `listed`), or their mean (`markov`).
-        mix_ratio: R; 0 for `listed`.
-        order: one of `ORDERS`.
-        order_seed: of the order alone; which items a part gives depends on the run's seed.
-        first: the part that the first prompt is from; None: drawn.
-        max_new_tokens: most tokens of an answer, of whichever part; None: each part's own.
     """
 
-    def __init__(
-        self,
-        name: str,
-        parts: Mapping[str, Task],
-        items: int,
-        mix_ratio: float,
-        order: str,
-        order_seed: int,
-        first: str | None,
-        max_new_tokens: int | None,
-    ) -> None:
-        if len(parts) < 2:
-            raise ConfigError("task.parts", list(parts), "at least two tasks")
-        for label, part in parts.items():
+    name: str
+    """As in task=NAME."""
+    parts: Mapping[str, Any]
+    """Name -> task, at least two; a name is a domain."""
+    items: Count
+    """Prompts of each part (code, listed), or their mean (markov)."""
+    mix_ratio: Probability
+    """R; 0 for listed."""
+    order: Literal["code", "markov", "listed"]
+    """That of KNN-SSD's code, Eq. 8 as it stands, or part by part."""
+    order_seed: Whole
+    """Of the order alone; which items a part gives depends on the run's seed."""
+    first: str | None
+    """The part that the first prompt is from; null: drawn."""
+    max_new_tokens: Count | None
+    """Most tokens of an answer, of whichever part; null: each part's own."""
+
+    def __post_init__(self) -> None:
+        if len(self.parts) < 2:
+            raise ConfigError("task.parts", list(self.parts), "at least two tasks")
+        for label, part in self.parts.items():
             if isinstance(part, Stream) or not hasattr(part, "score"):
                 allowed = f"the settings of a task other than stream; +task@task.parts.{label}=TASK adds one"
                 raise ConfigError(f"task.parts.{label}", part, allowed)
-        if isinstance(mix_ratio, bool) or not isinstance(mix_ratio, int | float) or not 0 <= mix_ratio <= 1:
-            raise ConfigError("task.mix_ratio", mix_ratio, "a probability, from 0 to 1")
-        if order not in ORDERS:
-            raise ConfigError("task.order", order, f"one of {', '.join(ORDERS)}")
-        if first is not None and first not in parts:
-            raise ConfigError("task.first", first, f"null or one of {', '.join(parts)}")
-        if order == "listed" and (mix_ratio, first) != (0, None):
-            raise ConfigError("task.order", order, "mix_ratio 0 and first null: the parts come as they are listed")
-        self.name, self.parts, self.mix_ratio, self.order, self.first = name, dict(parts), mix_ratio, order, first
-        self.items = checked_count("items", items, 1)
-        self.order_seed = checked_count("order_seed", order_seed, 0)
-        for_all = None if max_new_tokens is None else checked_count("max_new_tokens", max_new_tokens, 1)
-        self._new_tokens = {part: for_all or task.max_new_tokens for part, task in parts.items()}
+        if self.first is not None and self.first not in self.parts:
+            raise ConfigError("task.first", self.first, f"null or one of {', '.join(self.parts)}")
+        if self.order == "listed" and (self.mix_ratio, self.first) != (0, None):
+            raise ConfigError("task.order", self.order, "mix_ratio 0 and first null: the parts come as they are listed")
+        self._new_tokens = {name: self.max_new_tokens or part.max_new_tokens for name, part in self.parts.items()}
         self.max_new_tokens = max(self._new_tokens.values())
-        self.metric = _metrics(parts)
+        self.metric = _metrics(self.parts)
         # Versions only rise, so the sum rises with that of any part.
-        self.version = VERSION + sum(part.version for part in parts.values())
+        self.version = VERSION + sum(part.version for part in self.parts.values())
 
     def files(self, template: str) -> tuple[DataSpec, ...]:
         """The files of all parts."""

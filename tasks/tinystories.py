@@ -6,32 +6,29 @@ story is the demonstration of its prompt, for base and chat models alike, and no
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
+from ssd_bench.settings import settings
 from ssd_bench.task import DataSpec, Prompt
 from tasks.rows import RowTask
 from tasks.scoring.rouge import Rouge
-from tasks.selection import CONTEXT, Row, checked_count
+from tasks.selection import CONTEXT, Row
+from tasks.settings import ClipReserve, Hub, MaxNewTokens
 
 
+@settings("task")
 class TinyStories(RowTask):
-    """A story, and the request for one. The score tells how much of the shown story the answer repeats.
+    """A story, and the request for one. The score tells how much of the shown story the answer repeats."""
 
-    Args:
-        max_new_tokens: most tokens of a story.
-        clip_reserve: tokens kept free besides prompt and new tokens where a story is clipped.
-        hub: `datasets.load_dataset` arguments.
-    """
-
-    name: str = "tinystories"
+    name = "tinystories"
     scorer = Rouge()
-    version: int = 1
-    max_prompt_tokens: int | None = CONTEXT
+    version = 1
+    max_prompt_tokens = CONTEXT
 
-    def __init__(self, max_new_tokens: int, clip_reserve: int, hub: Mapping[str, Any]) -> None:
-        super().__init__(DataSpec("tinystories", ("text",), hub), max_new_tokens)
-        self.clip_reserve = checked_count("clip_reserve", clip_reserve, 0)
+    max_new_tokens: MaxNewTokens
+    clip_reserve: ClipReserve
+    hub: Hub
+
+    def __post_init__(self) -> None:
+        super().__init__(DataSpec("tinystories", ("text",), self.hub), self.max_new_tokens)
 
     def _prompt(self, row: Row) -> Prompt:
         lead, story = "Write a tiny story:", row["text"]

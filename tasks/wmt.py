@@ -12,36 +12,34 @@ Where we differ: the papers' code would cut the end of a sentence that exceeds t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
+from ssd_bench.settings import settings
 from ssd_bench.task import DataSpec, Prompt
 from tasks.rows import RowTask
 from tasks.scoring.translation import Translation
 from tasks.selection import Row
+from tasks.settings import FewshotHub, Hub, MaxNewTokens, ShotCount
 from tasks.shots import Shots, in_one_line
 
 FIELDS = ("source_de", "target_en")
 COLUMNS = {"translation.de": "source_de", "translation.en": "target_en"}
 
 
+@settings("task")
 class WMT16(RowTask):
-    """WMT16, German to English (KNN-SSD). A chat model gets the sentence alone in the same format, zero-shot.
+    """WMT16, German to English (KNN-SSD). A chat model gets the sentence alone in the same format, zero-shot."""
 
-    Args:
-        shots: demonstrations in a `plain` prompt.
-        max_new_tokens: most tokens of a translation.
-        hub: `datasets.load_dataset` arguments of the test split.
-        fewshot_hub: the same for the split of the demonstrations.
-    """
-
-    name: str = "wmt16"
+    name = "wmt16"
     scorer = Translation()
-    version: int = 2
+    version = 2
 
-    def __init__(self, shots: int, max_new_tokens: int, hub: Mapping[str, Any], fewshot_hub: Mapping[str, Any]) -> None:
-        items = DataSpec("wmt16_deen", FIELDS, hub, COLUMNS)
-        super().__init__(items, max_new_tokens, Shots(items, fewshot_hub, shots, self._demonstration))
+    shots: ShotCount
+    max_new_tokens: MaxNewTokens
+    hub: Hub
+    fewshot_hub: FewshotHub
+
+    def __post_init__(self) -> None:
+        items = DataSpec("wmt16_deen", FIELDS, self.hub, COLUMNS)
+        super().__init__(items, self.max_new_tokens, Shots(items, self.fewshot_hub, self.shots, self._demonstration))
 
     def _demonstration(self, row: Row) -> str:
         return f"Translate German to English: {row['source_de']}\nAnswer: {in_one_line(row['target_en'])}\n"
@@ -50,20 +48,19 @@ class WMT16(RowTask):
         return self._made(row, f"Translate German to English: {row['source_de']}\nAnswer:", reference=row["target_en"])
 
 
+@settings("task")
 class WMT14(RowTask):
-    """WMT14, German to English (ConfLayers), zero-shot. A chat model gets the same text as one user turn.
+    """WMT14, German to English (ConfLayers), zero-shot. A chat model gets the same text as one user turn."""
 
-    Args:
-        max_new_tokens: most tokens of a translation.
-        hub: `datasets.load_dataset` arguments.
-    """
-
-    name: str = "wmt14"
+    name = "wmt14"
     scorer = Translation()
-    version: int = 2
+    version = 2
 
-    def __init__(self, max_new_tokens: int, hub: Mapping[str, Any]) -> None:
-        super().__init__(DataSpec("wmt14_deen", FIELDS, hub, COLUMNS), max_new_tokens)
+    max_new_tokens: MaxNewTokens
+    hub: Hub
+
+    def __post_init__(self) -> None:
+        super().__init__(DataSpec("wmt14_deen", FIELDS, self.hub, COLUMNS), self.max_new_tokens)
 
     def _prompt(self, row: Row) -> Prompt:
         asked = f"Translate German to English:\nGerman: {row['source_de']}\nEnglish:"

@@ -222,8 +222,8 @@ def test_a_higher_version_of_a_part_is_one_of_the_stream(monkeypatch: pytest.Mon
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"mix_ratio": 1.5}, r"task\.mix_ratio=1\.5 .*from 0 to 1"),
-        ({"mix_ratio": None}, r"task\.mix_ratio=None .*from 0 to 1"),
+        ({"mix_ratio": 1.5}, r"task\.mix_ratio=1\.5 .*in \[0, 1\]"),
+        ({"mix_ratio": None}, r"task\.mix_ratio=None .*in \[0, 1\]"),
         ({"order": "random"}, r"task\.order='random' .*code, markov"),
         ({"first": "xsum"}, r"task\.first='xsum' .*null or one of cnn_dm, gsm8k"),
         ({"items": 0}, r"task\.items=0 .*at least 1"),

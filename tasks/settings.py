@@ -1,0 +1,14 @@
+"""Settings that several tasks have: their types, with what is allowed and the docs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from ssd_bench.settings import Count, Whole
+
+MaxNewTokens = Annotated[Count, "Most tokens of an answer."]
+ClipReserve = Annotated[Whole, "Tokens kept free besides prompt and answer where a prompt is clipped."]
+ShotCount = Annotated[Whole, "Demonstrations in a plain prompt; a chat prompt has none."]
+Hub = Annotated[Mapping[str, Any], "Arguments of datasets.load_dataset for the items."]
+FewshotHub = Annotated[Mapping[str, Any], "The same for the demonstrations; {}: the hub has none."]
