@@ -12,7 +12,7 @@ import hydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
 from hydra.types import RunMode
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from ssd_bench.errors import ConfigError, JobsFailed, LosslessError
@@ -45,6 +45,7 @@ def command(work: Callable[[DictConfig], object]) -> int:
             return None
 
     _print_anything()
+    OmegaConf.register_new_resolver("settings", _settings, replace=True)  # for the help
     # Hydra prints its own errors with exit code 1 unless it is told to let them through
     os.environ["HYDRA_FULL_ERROR"] = "1"
     try:
@@ -91,6 +92,13 @@ def _print_anything() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
+
+
+def _settings(*, _root_: DictConfig) -> str:
+    """What the template of the help says of the settings; `$` is Hydra's there."""
+    from ssd_bench.manual import described
+
+    return described(_root_).replace("$", "$$")
 
 
 def report(error: Exception) -> int:

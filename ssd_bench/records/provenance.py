@@ -24,9 +24,9 @@ CODE_PACKAGES = ("ssd_bench", "methods", "tasks")
 READERS = (
     *(f"ssd_bench/{room}" for room in ("report", "papers", "metrics", "replay")),
     *(f"ssd_bench/cost/{file}.py" for file in ("machine", "plane", "roofline", "shapes")),
-    *(f"ssd_bench/{file}.py" for file in ("cli", "dry", "style", "sweep", "tables", "records/reader")),
+    *(f"ssd_bench/{file}.py" for file in ("cli", "dry", "manual", "style", "sweep", "tables", "records/reader")),
 )
-"""Code that only reads records or starts runs: changing it makes no run stale, so the code hash is without it."""
+"""Code that only reads records, starts runs or helps: changing it makes no run stale, the code hash is without it."""
 
 SOURCE_SUFFIXES = (".py", ".pyi", ".c", ".cc", ".cpp", ".cu", ".cuh", ".h", ".hpp", ".metal")
 

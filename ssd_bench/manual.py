@@ -1,0 +1,117 @@
+"""What `run --help` says of the chosen method, task, decoding and machine: their declared settings, one by one.
+
+Declarations (`ssd_bench.settings`) are read from the source, not imported: methods and tasks import torch, which takes
+longer than all the rest of the help.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import importlib
+import importlib.util
+import math
+import textwrap
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import yaml
+from omegaconf import DictConfig, OmegaConf
+
+from ssd_bench.settings import doc_of, words
+
+UNTARGETED = {"decode": "ssd_bench.core.sampling.Decoding", "hardware": "ssd_bench.hardware.Options"}
+"""Group -> the class that its config, which names none, belongs to."""
+
+LONGEST = 200  # text of a value; longer ones, such as the parts of a stream, stand with the options
+
+
+class Declared(NamedTuple):
+    """A setting: its name, its type and its doc ("" if it has none)."""
+
+    name: str
+    kind: Any
+    doc: str
+
+
+def described(cfg: DictConfig) -> str:
+    """Of every declared setting `GROUP.NAME=VALUE`, what is allowed, and its doc."""
+    groups = ("method", "task", *UNTARGETED)
+    chosen = {group: OmegaConf.to_container(cfg[group], resolve=True) for group in groups}
+    return "\n".join(line for group in groups for line in _lines(group, chosen[group], UNTARGETED.get(group, "")))
+
+
+def _lines(section: str, values: Any, target: str) -> Iterator[str]:
+    for setting in declared(values.get("_target_", target)):
+        if setting.name not in values:
+            continue
+        value, place = values[setting.name], f"{section}.{setting.name}"
+        if isinstance(value, dict) and "_target_" in value:
+            yield from _lines(place, value, "")
+            continue
+        flow = yaml.safe_dump(value, default_flow_style=True, width=math.inf).removesuffix("...\n").strip()
+        yield f"  {place}={flow if len(flow) < LONGEST else '...'}: {words(setting.kind)}"
+        yield from textwrap.wrap(" ".join(setting.doc.split()), 120, initial_indent=" " * 6, subsequent_indent=" " * 6)
+
+
+def declared(target: str) -> list[Declared]:
+    """The settings of a class by its dotted path, those of its bases first; none of a class that declares none."""
+    module, _, name = target.rpartition(".")
+    source = _source(module)
+    node = source.nodes.get(name)
+    if not isinstance(node, ast.ClassDef):
+        return declared(".".join(source.origins[name])) if name in source.origins else []
+    found = {s.name: s for base in node.bases if isinstance(base, ast.Name) for s in declared(f"{module}.{base.id}")}
+    if any(isinstance(each, ast.Call) and ast.unparse(each.func) == "settings" for each in node.decorator_list):
+        for field, below in zip(node.body, [*node.body[1:], None]):
+            if isinstance(field, ast.AnnAssign) and not ast.unparse(field.annotation).startswith("ClassVar"):
+                kind = source.evaluated(field.annotation)
+                own = below.value if isinstance(below, ast.Expr) else None
+                doc = own.value if isinstance(own, ast.Constant) else doc_of(kind)
+                found[ast.unparse(field.target)] = Declared(ast.unparse(field.target), kind, str(doc))
+    return list(found.values())
+
+
+class _Source(dict[str, Any]):
+    """A module that was not imported; as a mapping, the names that its types use.
+
+    Attributes:
+        nodes: its classes, functions and constants.
+        origins: name -> the module that it is imported from, and its name there.
+    """
+
+    def __init__(self, module: str):
+        super().__init__()
+        spec = importlib.util.find_spec(module)
+        file = spec.origin if spec and spec.origin else ""
+        text = Path(file).read_text(encoding="utf-8") if file.endswith(".py") else ""
+        self.module, self.nodes, self.origins = module, dict[str, ast.stmt](), dict[str, tuple[str, str]]()
+        for node in ast.parse(text).body:
+            if isinstance(node, ast.ImportFrom) and node.module and not node.level:
+                self.origins |= {alias.asname or alias.name: (node.module, alias.name) for alias in node.names}
+            elif isinstance(node, ast.ClassDef | ast.FunctionDef):
+                self.nodes[node.name] = node
+            elif isinstance(node, ast.Assign):
+                self.nodes |= {ast.unparse(name): node for name in node.targets}
+
+    def __missing__(self, name: str) -> Any:
+        node = self.nodes.get(name)
+        if isinstance(node, ast.Assign):
+            return self.evaluated(node.value)
+        if isinstance(node, ast.FunctionDef):
+            return bool  # what a `Fits` asks, which the help does not
+        if hasattr(builtins, name):
+            raise KeyError(name)
+        module, there = self.origins.get(name, (self.module, name))  # itself where its source alone does not tell
+        return getattr(importlib.import_module(module), there)
+
+    def evaluated(self, node: ast.expr) -> Any:
+        """The value of an expression of the module."""
+        return eval(ast.unparse(node), {}, self)
+
+
+@cache
+def _source(module: str) -> _Source:
+    return _Source(module)

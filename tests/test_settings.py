@@ -1,0 +1,208 @@
+"""Settings are spelled once: what the constructor takes, what is refused and what the help says are the same."""
+
+from __future__ import annotations
+
+import inspect
+import math
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, Any, Literal, get_args, get_origin
+
+import pytest
+from hydra import compose, initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
+from hydra.utils import get_class, instantiate
+from omegaconf import DictConfig, OmegaConf
+
+from methods.settings import Name
+from ssd_bench.command import CONF
+from ssd_bench.compose import built, task_names
+from ssd_bench.core.sampling import Decoding
+from ssd_bench.errors import ConfigError
+from ssd_bench.hardware import Options
+from ssd_bench.manual import UNTARGETED, declared, described
+from ssd_bench.settings import Count, Fits, Range, Share, Whole, fits, kinds, settings, words
+from tests.runs import ROOT, environment
+
+PRESETS = sorted(path.stem for path in (CONF / "method").glob("*.yaml"))
+WRONG: dict[Any, tuple[Any, ...]] = {
+    int: ("3", True, 1.5, 2.0, math.nan, [1]), float: ("0.5", True, math.nan, math.inf, [0.5]), bool: (1, "true"),
+    str: (1, ["a"]), Sequence: ("12", 3), Mapping: ([1], "a"),
+}  # fmt: skip
+
+
+def composed(*overrides: str) -> DictConfig:
+    GlobalHydra.instance().clear()
+    with initialize_config_dir(version_base="1.3", config_dir=str(CONF)):
+        return compose("config", overrides=list(overrides))
+
+
+def parts(kind: Any) -> Iterator[Any]:
+    """A type and what it is made of, but for what lists and tables hold."""
+    yield kind
+    for part in get_args(kind) if get_origin(kind) not in (Sequence, Mapping, Literal) else ():
+        yield from parts(part)
+
+
+def allowed(kind: Any) -> Iterator[Any]:
+    """Values at the limits of a number's range."""
+    for part in parts(kind):
+        if isinstance(part, Range):
+            yield from (limit for limit in (part.least, part.most) if limit is not None)
+
+
+def refused(kind: Any) -> Iterator[Any]:
+    """Values just beyond the limits of a number, and of wrong types."""
+    made = list(parts(kind))
+    whole = int in made
+    for part in made:
+        if isinstance(part, Range):
+            beyond = (part.least, -math.inf), (part.most, math.inf)
+            yield from (
+                limit + math.copysign(1, way) if whole else math.nextafter(limit, way)
+                for limit, way in beyond
+                if limit is not None
+            )
+            yield from (limit for limit in (part.above, part.below) if limit is not None)
+    known = [WRONG[part] for part in (get_origin(part) or part for part in made) if part in WRONG]
+    yield from known[0] if len(known) == 1 else ()
+    yield object()
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_a_preset_gives_every_setting_and_no_other(preset: str) -> None:
+    """Help and constructor are of one mind, though the help imports nothing."""
+    config = composed(f"method={preset}").method
+    for made in (config, config.get("search")):
+        if made is not None:
+            target = get_class(made["_target_"])
+            names = [setting.name for setting in declared(made["_target_"])]
+            assert set(made) - {"_target_", "_convert_"} == set(names) == set(inspect.signature(target).parameters)
+            assert {s.name: words(s.kind) for s in declared(made["_target_"])} == {
+                name: words(kind) for name, kind in kinds(target).items()
+            }
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_a_preset_takes_its_limits_and_refuses_what_is_beyond_and_of_other_types(preset: str) -> None:
+    config = composed(f"method={preset}")
+    given = OmegaConf.to_container(config.method, resolve=True)
+    assert isinstance(given, dict)
+    instantiate(given)
+    for section, values in (("method", given), ("method.search", given.get("search", {}))):
+        target = get_class(values["_target_"]) if values else None
+        for name, kind in (kinds(target) if target else {}).items():
+            assert all(fits(kind, value) for value in allowed(kind))
+            others = {other: value for other, value in values.items() if other not in ("_target_", "_convert_")}
+            if section == "method" and "search" in others:
+                others["search"] = instantiate(given["search"])
+            for bad in refused(kind) if name != "search" else ():
+                with pytest.raises(ConfigError) as caught:
+                    target(**others | {name: bad})  # type: ignore[misc]
+                assert (caught.value.field, caught.value.allowed) == (f"{section}.{name}", words(kind)), bad
+
+
+def test_a_number_of_another_type_is_refused_on_the_command_line() -> None:
+    """These once slipped through."""
+    for option, said in (
+        ("method.interval=16.5", "method.interval=16.5 cannot be used: an integer of at least 1"),
+        ("method.interval=true", "method.interval=True cannot be used: an integer of at least 1"),
+        ("method.hoped='0.5'", "method.hoped='0.5' cannot be used: a rate in (0, 1)"),
+        ("method.margin=nan", "method.margin=nan cannot be used: a number of at least 0"),
+        ("method.reuse_prefix=1", "method.reuse_prefix=1 cannot be used: true or false"),
+    ):
+        with pytest.raises(ConfigError) as caught:
+            built(composed("method=adaptive", option), "method")
+        assert str(caught.value) == said
+
+
+@pytest.mark.parametrize(("made", "section"), [(Decoding, "decode"), (Options, "hardware")])
+def test_decode_and_hardware_are_declared_too(made: type, section: str) -> None:
+    given: Any = OmegaConf.to_container(composed()[section])
+    assert list(given) == list(kinds(made)) == [setting.name for setting in declared(UNTARGETED[section])]
+    for name, kind in kinds(made).items():
+        for bad in refused(kind):
+            with pytest.raises(ConfigError, match=rf"^{section}\.{name}="):
+                made(**given | {name: bad})
+
+
+TARGETS = {composed(f"method={preset}").method["_target_"] for preset in PRESETS}
+TASKS = {composed(f"task={task}").task["_target_"] for task in task_names()}
+
+
+@pytest.mark.parametrize(
+    "target", sorted({*TARGETS, *TASKS, *UNTARGETED.values(), "methods.layer_search.SearchSettings"})
+)
+def test_every_setting_has_a_doc(target: str) -> None:
+    found = declared(target)
+    assert found or target in TASKS  # those with variants give a number for each, and have constructors of their own
+    assert all(len(setting.doc) > 1 for setting in found), found
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_the_help_shows_every_setting_with_its_value(preset: str) -> None:
+    config = composed(f"method={preset}", "decode.temperature=0.5")
+    shown = described(config)
+    made: Any = OmegaConf.to_container(config.method, resolve=True)
+    for section, values in (("method", made), ("method.search", made.get("search", {}))):
+        for name in set(values) - {"_target_", "_convert_", "search"}:
+            assert f"  {section}.{name}=" in shown
+    assert "decode.temperature=0.5: a number above 0" in shown and "hardware.threads=null: " in shown
+
+
+def test_the_help_of_no_preset_loads_torch() -> None:
+    code = "import sys; from ssd_bench.manual import declared; all(map(declared, sys.argv[1:])); "
+    code += "sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code, *TARGETS, *TASKS], env=environment()).returncode == 0
+
+
+def test_the_help_of_the_program() -> None:
+    line = [sys.executable, "-m", "ssd_bench", "run", "method=swift", "method.patience=7", "--help"]
+    shown = subprocess.run(line, cwd=ROOT, env=environment(), capture_output=True, encoding="utf-8").stdout
+    assert "method.patience=7: an integer of at least 0\n      Candidates without progress" in shown
+
+
+@settings("toy")
+class Toy:
+    few: Annotated[int, Range(1, 3, note=" (few)")]
+    name: Name = "toy"
+    share: Share | None = None
+    kind: Literal["a", 1] = "a"
+    list_of: Sequence[Count] = ()
+    table: Mapping[str, Sequence[float]] | None = None
+    even: Annotated[int, Fits("an even number", lambda n: n % 2 == 0)] = 0
+    steps: int = 0
+
+    def __post_init__(self) -> None:
+        self.steps += 1
+
+
+class Derived(Toy):
+    """Without declarations of its own."""
+
+
+def test_what_a_type_says() -> None:
+    assert {name: words(kind) for name, kind in kinds(Toy).items()} == {
+        "few": "an integer in [1, 3] (few)", "name": "a text", "share": "a share in [0, 1], or null",
+        "kind": "one of a, 1", "list_of": "a list, each an integer of at least 1",
+        "table": "a table, each a list, each a number, or null", "even": "an even number", "steps": "an integer",
+    }  # fmt: skip
+
+
+def test_configs_are_lists_and_tables() -> None:
+    made = instantiate({"_target_": f"{__name__}.Derived", "few": 1, "list_of": [1, 2], "table": {"a": [1, 2.5]}})
+    assert made.list_of == [1, 2] and made.table == {"a": [1, 2.5]} and made.steps == 1
+    with pytest.raises(ConfigError, match=r"toy\.table={'a': \['1'\]} cannot be used: a table"):
+        Toy(1, table=OmegaConf.create({"a": ["1"]}))  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"toy\.kind=True cannot be used: one of a, 1"):
+        Toy(1, kind=True)  # type: ignore[arg-type]
+
+
+def test_what_declares_nothing_has_nothing_to_show() -> None:
+    assert declared("collections.OrderedDict") == declared("ssd_bench.task.Prompt") == []
+    assert [setting.name for setting in declared(f"{__name__}.Derived")] == list(kinds(Derived))
+
+
+def test_whole_numbers_are_numbers() -> None:
+    assert fits(Share, 1) and fits(float, 3) and not fits(Whole, 3.0) and not fits(Share, True)
