@@ -30,7 +30,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from methods.arms import Arm, Array, Choice, Costs, Prior, optimistic, promises, rehearse, throughput
+from methods.arms import Arm, Array, Costs, Prior, Pull, optimistic, promises, rehearse, throughput
 from methods.fixed_layers import pattern_set
 from methods.knapsack import Agreement, Knapsack, weights
 from methods.settings import DraftLen, Name, ReusePrefix
@@ -138,8 +138,8 @@ class Adaptive:
         self._tables: dict[int, tuple[Array, Array]] = {}
         self._tokens, self._gain, self._explored = 0, 0.0, 0.0  # the ledger; the last two in AR steps
         self._searches = self._failures = 0
-        self._choice: Choice | None = None
-        self._drafted: Choice | None = None
+        self._choice: Pull | None = None
+        self._drafted: Pull | None = None
         self._goal, self._left = "", 0
         self._outcomes: list[tuple[Arm, int, int, int, bool]] = []
 
@@ -216,7 +216,7 @@ class Adaptive:
         if latency is not self._latency:
             self._latency, self._costs, self._tables = latency, {}, {}
 
-    def _learn(self, choice: Choice, verification: Verification) -> None:
+    def _learn(self, choice: Pull, verification: Verification) -> None:
         """Note what was drafted, and update the ledger; stop drafting once all that may be lost is lost."""
         drafted, accepted = verification.tree.draft_len, len(verification.path) - 1
         spent = drafted * choice.draft_ms + choice.verify_ms[drafted]
@@ -264,7 +264,7 @@ class Adaptive:
             draft = LayerDraft(self._arms[index].layer_set, shorter + 1, stop_below)
             in_use = float(best.max())
             times = float(draft_ms[index]), verify_ms[index].tolist(), costs.ar_ms
-            self._choice = Choice(self._arms[index], threshold, draft, *times, in_use)
+            self._choice = Pull(self._arms[index], threshold, draft, *times, in_use)
             if self._choice.arm.born and self._choice.arm.born == self._searches:
                 self._failures = 0
         used = None if self._choice is None else self._choice.arm

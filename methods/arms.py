@@ -103,7 +103,7 @@ class Arm:
 
 
 @dataclass(frozen=True)
-class Choice:
+class Pull:
     """What drafts until the next plan: an arm, its stop threshold (index, 0: none), and what the plan expects of it."""
 
     arm: Arm

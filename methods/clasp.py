@@ -131,14 +131,14 @@ class CLaSp:
 
 
 @dataclass(frozen=True)
-class Choice:
+class Optimum:
     """The set that skips M blocks, and g[L, M]: the token's stream [d] after it."""
 
     layer_set: LayerSet
     hidden: Tensor
 
 
-def choose(states: Tensor, count: int, prefix_len: int, probe: Probe, protect: bool = False) -> Choice:
+def choose(states: Tensor, count: int, prefix_len: int, probe: Probe, protect: bool = False) -> Optimum:
     """The `count` blocks to skip, by the recurrence of Eq. 2, all candidates of a row at once (§3.6).
 
     g[i, j] is the stream after the first i blocks of the candidate that skipped j of them: of executing block i on
@@ -176,7 +176,7 @@ def choose(states: Tensor, count: int, prefix_len: int, probe: Probe, protect: b
             skips[b, columns] = cosines[skipping] >= executing
             at[columns] = np.where(skips[b, columns], skipping, at[columns])
         hidden = streams.index_select(0, torch.from_numpy(at).to(states.device))
-    return Choice(_backtrack(skips, count), hidden[count])
+    return Optimum(_backtrack(skips, count), hidden[count])
 
 
 def _backtrack(skips: NDArray[np.bool_], j: int) -> LayerSet:

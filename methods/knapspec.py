@@ -143,7 +143,7 @@ class KnapSpec:
     def _is_event(self, step: int) -> bool:
         return step >= self._first_event and (step - self._first_event) % self._steps == 0
 
-    def search(self, states: Tensor, length: int, probe: Probe) -> Choice:
+    def search(self, states: Tensor, length: int, probe: Probe) -> Found:
         """The layer set of highest TPT for the last r committed tokens; needs `check`.
 
         Args:
@@ -158,9 +158,9 @@ class KnapSpec:
         candidates = knapsack.run(probe)
         if not self.include_zero_skip:
             candidates = candidates[1:]
-        return self._best(candidates, states, length, probe) or Choice(self._full, None)
+        return self._best(candidates, states, length, probe) or Found(self._full, None)
 
-    def _best(self, candidates: list[Candidate], states: Tensor, length: int, probe: Probe) -> Choice | None:
+    def _best(self, candidates: list[Candidate], states: Tensor, length: int, probe: Probe) -> Found | None:
         """The candidate of highest TPT; the first in order of skipped weight, then of γ, among equals."""
         if not candidates:
             return None
@@ -176,11 +176,11 @@ class KnapSpec:
 
         agreement = Agreement(probe, states[-1], torch.stack([candidate.hidden for candidate in candidates]))
         top = agreement.leaders(lambda i, rate: estimate(i, rate).tokens_per_s, 1)[0]
-        return Choice(candidates[top].layer_set, estimate(top, agreement.bounds()[top]))
+        return Found(candidates[top].layer_set, estimate(top, agreement.bounds()[top]))
 
 
 @dataclass(frozen=True)
-class Choice:
+class Found:
     """A chosen set and what was believed of it (None: nothing survived, so nothing was estimated)."""
 
     layer_set: LayerSet

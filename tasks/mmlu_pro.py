@@ -10,7 +10,7 @@ from ssd_bench.errors import ConfigError
 from ssd_bench.settings import settings
 from ssd_bench.task import DataSpec, Prompt
 from tasks.rows import RowTask
-from tasks.scoring.choice import Choice
+from tasks.scoring.choice import MultipleChoice
 from tasks.selection import Row
 from tasks.settings import Hub, MaxNewTokens
 
@@ -29,7 +29,7 @@ class MmluPro(RowTask):
     """
 
     name = "mmlu_pro"
-    scorer = Choice()
+    scorer = MultipleChoice()
     version = 1
     in_order = True
 

@@ -13,7 +13,7 @@ from typing import Any
 import datasets
 import evaluate
 
-from tasks.scoring.choice import Choice
+from tasks.scoring.choice import MultipleChoice
 from tasks.scoring.code import PassesTests
 from tasks.scoring.math_answer import MathAnswer
 from tasks.scoring.numbers import FinalNumber
@@ -26,7 +26,7 @@ from tasks.scoring.sql import SqlExecution
 from tasks.scoring.translation import Translation
 
 SCORERS: dict[str, Callable[[], Scorer]] = {
-    "choice": Choice, "final_number": FinalNumber, "math_answer": MathAnswer, "rouge": Rouge,
+    "choice": MultipleChoice, "final_number": FinalNumber, "math_answer": MathAnswer, "rouge": Rouge,
     "short_answer": ShortAnswer, "sql": SqlExecution, "translation": Translation,
 }  # fmt: skip
 PASS_AT_K = "pass_at_k"

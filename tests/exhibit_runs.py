@@ -48,7 +48,7 @@ def indexed(folder: Path, experiment: str, scale: str, run: Callable[[grid.Job],
     for job in grid.load(experiment).jobs:
         made = run(job) or ""
         error = made[1:] if made.startswith("!") else None
-        cells.append(index.Entry(dict(job.labels), list(job.overrides), None if error else made or None, error))
+        cells.append(index.Line(dict(job.labels), list(job.overrides), None if error else made or None, error))
     index.write(folder, experiment, scale, cells)
 
 

@@ -85,9 +85,9 @@ def test_the_list_goes_on_after_a_task_that_cannot_be_made(
 
 
 def test_a_variant_is_a_task_of_its_own() -> None:
-    assert choice.Choice.parsed("gsm8k:conflayers").task().max_new_tokens == 512
-    assert choice.Choice.parsed("gsm8k").task().max_new_tokens == 64
-    assert str(choice.Choice.parsed("gsm8k:conflayers")) == "gsm8k:conflayers"
+    assert choice.TaskChoice.parsed("gsm8k:conflayers").task().max_new_tokens == 512
+    assert choice.TaskChoice.parsed("gsm8k").task().max_new_tokens == 64
+    assert str(choice.TaskChoice.parsed("gsm8k:conflayers")) == "gsm8k:conflayers"
     for text, message in (
         ("none", r"task='none' .*one of .*gsm8k"),
         ("gsm8k:x", r"task\.variant='x' .*knn_ssd, conflayers"),
@@ -95,7 +95,7 @@ def test_a_variant_is_a_task_of_its_own() -> None:
         ("humaneval:x", r"task\.variant='x' .*humaneval has no variants"),
     ):
         with pytest.raises(ConfigError, match=message):
-            choice.Choice.parsed(text).task()
+            choice.TaskChoice.parsed(text).task()
 
 
 def test_what_cannot_be_built_is_one_message() -> None:

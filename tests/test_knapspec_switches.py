@@ -15,7 +15,7 @@ from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
 from methods.knapsack import Candidate, Knapsack
-from methods.knapspec import Choice, KnapSpec
+from methods.knapspec import Found, KnapSpec
 from ssd_bench.core.layer_set import LayerSet
 from ssd_bench.core.method import Probe
 from ssd_bench.core.probe import ModelProbe
@@ -47,7 +47,7 @@ def presets() -> Iterator[dict[str, Any]]:
         yield {name: compose("config", [f"method={name}"]).method for name in ("knapspec", "knapspec_code")}
 
 
-def search(probe: Probe, states: torch.Tensor, **options: Any) -> Choice:
+def search(probe: Probe, states: torch.Tensor, **options: Any) -> Found:
     """One search event with these settings; without pruning unless they say so."""
     method = KnapSpec(**{"min_similarity": -1.0} | options)
     method.check(DIMS)
@@ -77,7 +77,7 @@ def test_presets_reach_the_knapsack(
     method.check(DIMS)
     seen: list[Knapsack] = []
     monkeypatch.setattr(Knapsack, "run", lambda self, probe: seen.append(self) or [])
-    assert method.search(states, LENGTH, probe) == Choice(FULL, None)  # no survivor: the full set
+    assert method.search(states, LENGTH, probe) == Found(FULL, None)  # no survivor: the full set
     assert (seen[0].weights, seen[0].protect, seen[0].strict) == (weights, protect, preset == "knapspec")
     assert (seen[0].budget, seen[0].min_similarity, seen[0].prefix_len) == (0.5, 0.5, LENGTH - 4)
 
@@ -111,7 +111,7 @@ def test_the_candidate_of_least_weight_can_be_left_out(decoders: Load) -> None:
     """With nothing else to choose the full set drafts either way, but only the paper has an estimate for it."""
     states, probe = history(decoders())
     with_it, without = (search(probe, states, budget=0.0, include_zero_skip=keep) for keep in (True, False))
-    assert without == Choice(FULL, None)
+    assert without == Found(FULL, None)
     assert with_it.layer_set == FULL and with_it.estimate is not None and with_it.estimate.alpha == 1
     probe.latency = Latency(1.0, 0.0, 1.0)
     assert search(probe, states, include_zero_skip=False).layer_set != FULL

@@ -95,7 +95,7 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Path:
     make(made, "plain")
     labels = {"model": "Large", "task": "GSM8K", "method": "SWIFT", "setting": ""}
     for exhibit in ("table1", "figure1"):
-        index.write(made, f"made_up_{exhibit}", "mini", [index.Entry(labels, [], "plain")])
+        index.write(made, f"made_up_{exhibit}", "mini", [index.Line(labels, [], "plain")])
     return root
 
 

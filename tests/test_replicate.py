@@ -206,8 +206,8 @@ def test_a_key_of_a_scale_that_matches_nothing_is_refused(
 
 
 def test_a_damaged_index_is_named(tmp_path: Path) -> None:
-    path = index.write(tmp_path, NAME, "mini", [index.Entry({"model": "m"}, ["a=1"], "run", None)])
-    assert index.read(path)[2] == [index.Entry({"model": "m"}, ["a=1"], "run", None)]
+    path = index.write(tmp_path, NAME, "mini", [index.Line({"model": "m"}, ["a=1"], "run", None)])
+    assert index.read(path)[2] == [index.Line({"model": "m"}, ["a=1"], "run", None)]
     path.write_text(json.dumps({"experiment": NAME}), encoding="utf-8")
     with pytest.raises(ConfigError, match=r"swift_table2\.mini\.json.*damaged"):
         cells.replications(tmp_path)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from rouge_score.rouge_scorer import RougeScorer
 
-from tasks.scoring.choice import Choice
+from tasks.scoring.choice import MultipleChoice
 from tasks.scoring.math_answer import MathAnswer
 from tasks.scoring.numbers import FinalNumber
 from tasks.scoring.qa import ShortAnswer
@@ -32,7 +32,7 @@ CASES: dict[str, tuple[Scorer, list[str], list[str]]] = {
     ),
     "final_number": (FinalNumber(), ["so 1,000.00 in all", "#### 4"], ["#### 1000", "5"]),
     "math_answer": (MathAnswer(), [r"\boxed{0.5}", r"\boxed{3}"], [r"\frac{1}{2}", "4"]),
-    "choice": (Choice(), ["Answer: C", "The answer is (D)"], ["C", "E"]),
+    "choice": (MultipleChoice(), ["Answer: C", "The answer is (D)"], ["C", "E"]),
     "translation": (
         Translation(),
         ["The house is very old.", "A dog sleeps in the garden."],

@@ -8,7 +8,7 @@ import math
 import pytest
 from sacrebleu.metrics import BLEU, CHRF
 
-from tasks.scoring.choice import Choice, chosen_option
+from tasks.scoring.choice import MultipleChoice, chosen_option
 from tasks.scoring.passk import pass_at_k
 from tasks.scoring.qa import ShortAnswer, normalised
 from tasks.scoring.translation import Translation, translation
@@ -71,7 +71,7 @@ def test_the_option_that_an_answer_ends_on(text: str, letter: str | None) -> Non
 
 
 def test_choice_is_accuracy_over_items_with_a_reference() -> None:
-    scorer = Choice()
+    scorer = MultipleChoice()
     assert scorer.item("Answer: C", " c ") == 1.0
     assert scorer.item("Answer: C", "D") == 0.0
     assert scorer.item("Answer: C", "") is None

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ssd_bench.compose import task_names
-from ssd_bench.data.choice import Choice
+from ssd_bench.data.choice import TaskChoice
 from ssd_bench.data.local import LocalSource
 from ssd_bench.errors import ConfigError
 from ssd_bench.model.checkpoint import TEMPLATES
@@ -64,7 +64,7 @@ class Folder:
         return not faults
 
 
-def check(root: str, choices: Sequence[Choice]) -> None:
+def check(root: str, choices: Sequence[TaskChoice]) -> None:
     """Print what the files of a folder hold and everything that is wrong with them.
 
     Args:
@@ -77,7 +77,7 @@ def check(root: str, choices: Sequence[Choice]) -> None:
     if not path.is_dir():
         raise ConfigError("DIR", root, "it must be an existing folder of JSONL files")
     folder, absent = Folder(path), []
-    for choice in choices or [Choice(name) for name in task_names()]:
+    for choice in choices or [TaskChoice(name) for name in task_names()]:
         try:
             task = choice.task()
         except ConfigError as error:

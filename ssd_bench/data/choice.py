@@ -10,14 +10,14 @@ from ssd_bench.task import Task
 
 
 @dataclass(frozen=True)
-class Choice:
+class TaskChoice:
     """A task of `conf/task`, with its default settings or those of a variant."""
 
     name: str
     variant: str | None = None
 
     @classmethod
-    def parsed(cls, text: str) -> Choice:
+    def parsed(cls, text: str) -> TaskChoice:
         """Of NAME or NAME:VARIANT."""
         name, colon, variant = text.partition(":")
         return cls(name, variant if colon else None)

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from ssd_bench.command import tool
 from ssd_bench.compose import task_names
 from ssd_bench.data import checking, fetching, listing
-from ssd_bench.data.choice import Choice
+from ssd_bench.data.choice import TaskChoice
 from ssd_bench.errors import ConfigError
 
 
@@ -32,10 +32,10 @@ def _work(arguments: Sequence[str]) -> None:
             listing.show()
         case "fetch" if rest:
             every = rest == ["all"]
-            fetching.fetch([Choice.parsed(name) for name in (task_names() if every else rest)], every)
+            fetching.fetch([TaskChoice.parsed(name) for name in (task_names() if every else rest)], every)
         case "check" if rest:
             folder, *names = rest
-            checking.check(folder, [Choice.parsed(name) for name in names])
+            checking.check(folder, [TaskChoice.parsed(name) for name in names])
         case _:
             allowed = "give one of: list; fetch TASK… (or all); check DIR [TASK…]; -h says more"
             raise ConfigError("command", " ".join(arguments), allowed)

@@ -7,13 +7,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ssd_bench.data.choice import Choice
+from ssd_bench.data.choice import TaskChoice
 from ssd_bench.data.hub import OFFLINE, HubSource, Survey
 from ssd_bench.errors import ConfigError
 from ssd_bench.task import DataSpec
 
 
-def fetch(choices: Sequence[Choice], every: bool = False) -> None:
+def fetch(choices: Sequence[TaskChoice], every: bool = False) -> None:
     """Download and check every hub file that the tasks read with the template `plain`, which reads all there are.
 
     Args:

@@ -17,7 +17,7 @@ FOLDER = "replication"
 
 
 @dataclass(frozen=True)
-class Entry:
+class Line:
     """One job of an experiment and what came of it, as the index has it.
 
     Attributes:
@@ -48,7 +48,7 @@ def refresh(
         with _locked(runs_dir / FOLDER):
             ends = [outcomes.read(runs_dir, overrides) for _, overrides in jobs]
             cells = [
-                Entry(dict(labels), list(overrides), end.run, end.error)
+                Line(dict(labels), list(overrides), end.run, end.error)
                 for (labels, overrides), end in zip(jobs, ends, strict=True)
             ]
             return write(runs_dir, experiment, scale, cells)
@@ -66,7 +66,7 @@ def _locked(folder: Path) -> Iterator[None]:
         yield
 
 
-def write(runs_dir: Path, experiment: str, scale: str, cells: Sequence[Entry]) -> Path:
+def write(runs_dir: Path, experiment: str, scale: str, cells: Sequence[Line]) -> Path:
     """Write the index of an experiment at a scale, replacing an older one."""
     path = runs_dir / FOLDER / f"{experiment}.{scale}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -75,7 +75,7 @@ def write(runs_dir: Path, experiment: str, scale: str, cells: Sequence[Entry]) -
     return path
 
 
-def read(path: Path) -> tuple[str, str, list[Entry]]:
+def read(path: Path) -> tuple[str, str, list[Line]]:
     """Experiment, scale and cells of an index.
 
     Raises:
@@ -83,7 +83,7 @@ def read(path: Path) -> tuple[str, str, list[Entry]]:
     """
     try:
         content = json.loads(path.read_bytes())
-        return content["experiment"], content["scale"], [Entry(**cell) for cell in content["cells"]]
+        return content["experiment"], content["scale"], [Line(**cell) for cell in content["cells"]]
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise ConfigError("runs_dir", str(path), f"an index of an experiment; the file is damaged ({error})") from error
 

@@ -23,7 +23,7 @@ from ssd_bench.papers.verdict import NO_RUN, NOT_RUN, UNDEFINED, UNMEASURED, Our
 SCALES = ("paper", "small", "mini")
 
 
-Part = tuple[Cell, str | None]
+Piece = tuple[Cell, str | None]
 """One of the values that a number is made of: a cell, and the part of its stream, None for all of it."""
 
 
@@ -149,7 +149,7 @@ def _domains(number: Number, cell: Cell) -> list[str | None]:
     return [part for part in stream if (part == first) == (point == "before domain shift")]
 
 
-def _combined(number: Number, parts: Sequence[Part]) -> Value | str:
+def _combined(number: Number, parts: Sequence[Piece]) -> Value | str:
     """One value of all parts, or why one of them has none."""
     if number.metric == "pearson":
         return pearson(number, [cell.run for cell in {cell.path: cell for cell, _ in parts}.values()])
@@ -167,7 +167,7 @@ def _combined(number: Number, parts: Sequence[Part]) -> Value | str:
     return extreme(number.bound)([mean(values) for values in groups.values()])  # plain decoding: mean of its runs
 
 
-def _peak(number: Number, part: Part, with_hf: bool) -> float:
+def _peak(number: Number, part: Piece, with_hf: bool) -> float:
     found = value(replace(number, metric="speedup"), *part, with_hf)
     return 0.0 if isinstance(found, str) else found.value
 

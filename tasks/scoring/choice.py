@@ -30,7 +30,7 @@ _PATTERNS = (
 _ALONE = re.compile(r"[\s*_]*[(\[]?([A-J])[)\]]?[.:]?[\s*_]*", re.IGNORECASE)
 
 
-class Choice(Scorer):
+class MultipleChoice(Scorer):
     """1.0 where an answer ends on the letter of the right option, else 0.0; a reference is a letter from A to J."""
 
     metric = "accuracy"
