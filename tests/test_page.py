@@ -17,7 +17,6 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from ssd_bench import tables
 from ssd_bench.errors import ConfigError
 from ssd_bench.papers import audit, reported, select
 from ssd_bench.papers.cells import replications
@@ -281,13 +280,8 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
         command.write_replication([], tmp_path / "file")
 
 
-def test_texts_are_escaped(text: str) -> None:
-    frame = pd.DataFrame({"a & b": ["<i>"]}, pd.Index(["'x'"], name='"'))
-    shown = tables.html(frame, "1 < 2", "wide")
-    assert "<i>" not in shown and '<table class="wide"><caption class="hidden">1 &lt; 2</caption>' in shown
-    assert '<th scope="col">&#34;</th><th scope="col">a &amp; b</th>' in shown
-    assert '<tr><th scope="row">&#39;x&#39;</th><td>&lt;i&gt;</td></tr>' in shown
-    assert not re.search("&amp;(amp|lt|#)", text)  # of a table in the page: once
+def test_texts_are_escaped_once(text: str) -> None:
+    assert not re.search("&amp;(amp|lt|#)", text)
     assert page.joined(["CNN/DM, GSM8K", "", "GSM8K"]) == "CNN/DM|GSM8K"
 
 

@@ -6,8 +6,6 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-import pandas as pd
-
 from ssd_bench import tables
 from ssd_bench.compose import task_named, task_names
 from ssd_bench.data.local import SampleSource
@@ -24,6 +22,8 @@ def show() -> None:
     Raises:
         ConfigError: the settings of a task cannot work; the others are printed.
     """
+    import pandas as pd  # only for this: the other commands for data start without it
+
     lines, faults = [], []
     for name in task_names():
         try:

@@ -15,7 +15,8 @@ from ssd_bench.papers.rooms import papers, rooms
 COLUMNS = ("id", "paper", "exhibit", "check", "what", "stated", "implied", "difference", "source", "verdict")
 VERDICTS = (CONSISTENT, ROUNDING, *FINDINGS)
 MANY = 7  # so many findings of one check in one exhibit are told in one entry
-WIDTH = 101  # letters of a line of a finding
+WIDTH = 118
+BEFORE = 4 + max(map(len, FINDINGS))  # letters of a line: indent, verdict, and what parts it from the finding
 
 
 def audit() -> pd.DataFrame:
@@ -73,7 +74,7 @@ def screen(frame: pd.DataFrame) -> str:
     for paper, rows, head in _by_paper(frame):
         said = rows["what"] + " [" + rows["source"] + "]"
         listed = pd.DataFrame(zip(rows["verdict"], said), columns=["", ""])
-        shown = tables.terminal(listed, wrap=[None, WIDTH], ruled=False)
+        shown = tables.terminal(listed, wrap=[None, WIDTH - BEFORE], ruled=False)
         parts += [f"{paper}: {head}", "", textwrap.indent(shown, "  "), ""]
     return "\n".join([*parts, summary(frame)])
 
