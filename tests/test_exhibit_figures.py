@@ -29,7 +29,6 @@ from ssd_bench.papers import figures_cases, figures_layers, grid
 from ssd_bench.papers import figures_shared as figures_common
 from ssd_bench.papers.cells import Cell, Record, Replication
 from ssd_bench.papers.conflayers import figures as conflayers
-from ssd_bench.papers.figures import FIGURES, figure
 from ssd_bench.papers.figures_shared import Cannot
 from ssd_bench.papers.knn_ssd import figures as figures_knn_ssd
 from ssd_bench.papers.rooms import rooms
@@ -37,6 +36,7 @@ from ssd_bench.papers.swift import figures as swift
 from ssd_bench.records import search_store
 from ssd_bench.records.schema import PromptRecord
 from ssd_bench.report import figures as saving
+from ssd_bench.report.figures import FIGURES, figure
 from tests.synthetic import N_LAYERS, unit, write_run
 
 pytestmark = [pytest.mark.usefixtures("fewer_resamples"), pytest.mark.xdist_group("figures")]
@@ -309,7 +309,7 @@ def test_marks_differ_without_colour() -> None:
 
 
 def test_figures_need_no_torch() -> None:
-    script = "import sys; import ssd_bench.papers.figures; assert 'torch' not in sys.modules"
+    script = "import sys; import ssd_bench.report.figures; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", script], check=True)
 
 

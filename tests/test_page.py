@@ -20,11 +20,11 @@ import pytest
 from ssd_bench.errors import ConfigError
 from ssd_bench.papers import audit, reported, select
 from ssd_bench.papers.cells import replications
-from ssd_bench.papers.figures import figure
 from ssd_bench.papers.figures_shared import Cannot
 from ssd_bench.papers.rooms import papers
 from ssd_bench.replay.predict import predict
 from ssd_bench.report import command, exhibits, figures, page, predictions, words
+from ssd_bench.report.figures import figure
 from tests.exhibit_runs import indexed, make, make_all, number
 
 pytestmark = [pytest.mark.usefixtures("fewer_resamples"), pytest.mark.xdist_group("page")]

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from ssd_bench.errors import ConfigError
-from ssd_bench.papers import grid, prose, select
+from ssd_bench.papers import grid, select
 from ssd_bench.papers.cells import Cell, Replication
 from ssd_bench.papers.reported import METRICS, Number
 from ssd_bench.papers.rooms import room_of
@@ -82,7 +82,7 @@ class Matcher:
 
     def _prose(self, number: Number) -> Ours:
         """From the numbers of the table that the prose is about."""
-        twins, why = prose.twins(number)
+        twins, why = select.twins(number)
         if why:
             return Ours(number, None, UNMEASURED, why)
         found = [self.ours(twin) for twin in twins]

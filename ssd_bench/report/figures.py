@@ -6,7 +6,7 @@ import base64
 import io
 import os
 import textwrap
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing import get_context
@@ -19,13 +19,17 @@ from matplotlib.figure import Figure
 
 from ssd_bench.errors import ConfigError
 from ssd_bench.papers.cells import Replication
-from ssd_bench.papers.figures import FIGURES, figure
-from ssd_bench.papers.figures_shared import Cannot
+from ssd_bench.papers.figures_shared import Cannot, missing
 from ssd_bench.papers.match import ordered
+from ssd_bench.papers.rooms import rooms
 from ssd_bench.report.runs import Group
 from ssd_bench.style import ACCOUNTS, AR_COLOUR, METHOD_COLOUR, STYLE
 
 _waiting: list[Replication] = []  # what forked processes draw
+FIGURES: dict[str, Callable[[Replication], Figure | Cannot]] = {
+    f"{room.name}_{name}": draw for room in rooms() for name, draw in room.figures().items()
+}
+"""Experiment -> what draws it: the function of its exhibit's name in the paper's `figures.py`."""
 SVG_LIMIT = 150_000  # bytes; a larger figure is shown as PNG
 
 
@@ -46,6 +50,17 @@ class Drawn:
     reason: str
     width: int = 0
     paths: tuple[Path, ...] = ()
+
+
+def figure(replication: Replication) -> Figure | Cannot | None:
+    """The figure of an experiment, or why it cannot be drawn; None for one that is a table."""
+    draw = FIGURES.get(replication.experiment.name)
+    if draw is None:
+        return None
+    if not any(cell.record for cell in replication.cells):
+        return missing(replication)
+    with matplotlib.rc_context(STYLE):
+        return draw(replication)
 
 
 def task_figure(task: str, groups: Sequence[Group]) -> Figure:

@@ -13,13 +13,13 @@ from matplotlib.figure import Figure
 
 from ssd_bench import tables
 from ssd_bench.errors import ConfigError
-from ssd_bench.papers import audit, figures, reported
+from ssd_bench.papers import audit, reported
 from ssd_bench.papers.cells import Replication, replications
 from ssd_bench.papers.figures_shared import Cannot
 from ssd_bench.papers.match import ordered
 from ssd_bench.papers.rooms import papers
 from ssd_bench.papers.ssd_bench import figures as figures_compare
-from ssd_bench.report import exhibits, words
+from ssd_bench.report import exhibits, figures, words
 
 VARIABLE = "SSD_BENCH_RUNS"
 DPI = 120

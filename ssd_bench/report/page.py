@@ -18,14 +18,13 @@ from markupsafe import Markup
 from ssd_bench import tables
 from ssd_bench.papers import audit, reported, select, verdict
 from ssd_bench.papers.cells import Replication
-from ssd_bench.papers.figures import FIGURES
 from ssd_bench.papers.grid import Experiment
 from ssd_bench.papers.match import ordered
 from ssd_bench.papers.rooms import name_of, papers, rooms
 from ssd_bench.papers.ssd_bench import figures as ours
 from ssd_bench.report import predictions, words
 from ssd_bench.report.exhibits import Entry, layout
-from ssd_bench.report.figures import Drawn
+from ssd_bench.report.figures import FIGURES, Drawn
 
 FOLDER = Path(__file__).parent
 AXES = ("model", "task", "method")

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import pandas as pd
 
 from ssd_bench.metrics.text import REHEARSAL
-from ssd_bench.papers import prose, select, verdict
+from ssd_bench.papers import select, verdict
 from ssd_bench.papers.cells import Replication
 from ssd_bench.papers.reported import exhibits
 from ssd_bench.papers.rooms import name_of, room_of
@@ -33,7 +33,7 @@ def commands(paper: str, exhibit: str, frame: pd.DataFrame) -> list[str]:
     """What makes the runs of a table, at the scale of those that are there, else at the papers' own."""
     sources = select.experiments().get((paper, exhibit), ())
     if not sources:
-        named = prose.sources(paper, exhibit)
+        named = select.sources(paper, exhibit)
         sources = tuple(one for table in named for one in select.experiments().get((paper, table), ()))
     scales = [scale for scale in dict.fromkeys(frame["scale"]) if scale] or ["paper"]
     return [f"python -m ssd_bench -m experiment={one.name} scale={scale}" for one in sources for scale in scales]

@@ -12,7 +12,6 @@ from ssd_bench import style
 from ssd_bench.metrics import Measured
 from ssd_bench.papers import figures_layers as layers
 from ssd_bench.papers import figures_shared as common
-from ssd_bench.papers import figures_streams as streams
 from ssd_bench.papers.cells import Cell, Replication
 from ssd_bench.papers.figures_shared import Cannot
 
@@ -80,7 +79,7 @@ def _panels(replication: Replication, drawn: list[Cell], axis: str, names: list[
     panels = body.subplots(1, len(names), squeeze=False, sharey=True)[0]
     for axes, name in zip(panels, names, strict=True):
         lines = {_label(cell[series]): cell for cell in drawn if cell[axis] == name}
-        streams.so_far(axes, lines, {label: streams.last_change(cell) for label, cell in lines.items()})
+        common.so_far(axes, lines, {label: common.last_change(cell) for label, cell in lines.items()})
         axes.set_title(name, loc="left")
     panels[0].set_ylabel("speedup so far (×)")
     common.legend(body, panels[0], 2 if len(names) == 1 else 3)

@@ -15,7 +15,6 @@ from ssd_bench import style
 from ssd_bench.papers import figures_cases as cases
 from ssd_bench.papers import figures_layers as layers
 from ssd_bench.papers import figures_shared as common
-from ssd_bench.papers import figures_streams as streams
 from ssd_bench.papers.cells import Replication
 from ssd_bench.papers.figures_shared import Cannot
 
@@ -122,12 +121,12 @@ def figure5(replication: Replication) -> Figure | Cannot:
 
 def figure1(replication: Replication) -> Figure | Cannot:
     """Speedup along a stream, task by task."""
-    return streams.along(replication, ("speedup",), "KNN-SSD")
+    return common.along(replication, ("speedup",), "KNN-SSD")
 
 
 def figure4(replication: Replication) -> Figure | Cannot:
     """M and α along a stream, task by task."""
-    return streams.along(replication, ("M", "alpha"), "KNN-SSD")
+    return common.along(replication, ("M", "alpha"), "KNN-SSD")
 
 
 def figure9(replication: Replication) -> Figure | Cannot:
@@ -152,7 +151,7 @@ def figure9(replication: Replication) -> Figure | Cannot:
     return common.finish(figure, replication, [cell], note)
 
 
-figure2 = streams.transfer
+figure2 = common.transfer
 figure6 = figure5
 figure7 = figure1
 figure8 = cases.stream

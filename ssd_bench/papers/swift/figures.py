@@ -14,7 +14,6 @@ from ssd_bench.metrics import Measured
 from ssd_bench.papers import figures_cases as cases
 from ssd_bench.papers import figures_layers as layers
 from ssd_bench.papers import figures_shared as common
-from ssd_bench.papers import figures_streams as streams
 from ssd_bench.papers.cells import Cell, Replication
 from ssd_bench.papers.figures_shared import Cannot
 from ssd_bench.records import search_store
@@ -110,7 +109,7 @@ def _breakdown(axes: Axes, run: Run) -> None:
 
 def figure7(replication: Replication) -> Figure | Cannot:
     """Speedup and acceptance rate along a stream of five tasks."""
-    return streams.along(replication, ("speedup", "alpha"))
+    return common.along(replication, ("speedup", "alpha"))
 
 
 def figure8a(replication: Replication) -> Figure | Cannot:
@@ -118,7 +117,7 @@ def figure8a(replication: Replication) -> Figure | Cannot:
     drawn = common.cells(replication)
     figure, body = common.page(style.COLUMN, 3.2)
     axes = body.subplots()
-    streams.so_far(axes, {_setting(cell): cell for cell in drawn})
+    common.so_far(axes, {_setting(cell): cell for cell in drawn})
     axes.set_ylabel("speedup so far (×)")
     common.legend(body, axes, 2)
     note = "S: search steps at most; β: every β-th candidate is Bayesian. A ratio of totals over the prompts so far."
@@ -289,5 +288,5 @@ def _after_steps(run: Run) -> pd.Series[int]:
     return ids.reindex(full).ffill().bfill().astype(int) if len(ids) else ids
 
 
-figure2b = streams.transfer
+figure2b = common.transfer
 table13 = table14 = cases.table
