@@ -40,6 +40,7 @@ ssd-bench: self-speculative decoding, every method in one engine, paired with au
   ssd-bench method=knapspec task=govreport limit=4
   ssd-bench -m method=ar,knapspec task=gsm8k,govreport       a sweep: one run per combination
   ssd-bench -m experiment=knapspec_table2 scale=mini         the runs behind an exhibit (dry=true: print them)
+  ssd-bench -m experiment=knapspec/main scale=mini           a run set: all exhibits that it fills
 
 Every group, choice and option of a run: ssd-bench run --help; of another command: ssd-bench COMMAND --help"""
 
@@ -73,12 +74,20 @@ def door(arguments: Sequence[str]) -> int:
 
 def main(arguments: Sequence[str]) -> int:
     """The command `run`: compose a config, run it or sweep with -m; returns the exit code."""
-    from ssd_bench.command import command
+    from ssd_bench.command import command, report
+    from ssd_bench.errors import ConfigError
 
-    odd = [argument for argument in arguments if argument.startswith(("experiment=", "scale="))]
+    odd = [argument for argument in arguments if argument.startswith(("experiment=", "experiment/", "scale="))]
     if odd and not {"-m", "--multirun"} & set(arguments):
         print(f"error: {odd[0]} is for sweeps: python -m ssd_bench -m {' '.join(arguments)}", file=sys.stderr)
         return 2
+    if {"-m", "--multirun", "-h", "--help", "-sc", "--shell-completion"} & set(arguments):
+        from ssd_bench.sweep import introduce
+
+        try:
+            introduce(arguments)
+        except ConfigError as error:
+            return report(error)
     return command(_run)
 
 

@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pandas as pd
+from hydra.core.config_store import ConfigStore
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override
+from hydra.core.override_parser.types import Glob, Override
 from hydra.core.plugins import Plugins
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, OmegaConf
@@ -119,20 +120,20 @@ class Sweep:
         """Run all jobs of the given experiments, or the product of the choices where there is none.
 
         Raises:
-            ConfigError: a scale without an experiment, several values of an option beside one, or an option that no
-                job can have.
+            ConfigError: an unknown experiment or scale, a scale without an experiment, several values of an option
+                beside one, or an option that no job can have.
             JobsFailed: at least one job failed; the others are done.
         """
         parser = OverridesParser.create(config_loader=self._loader)
         asked = {o.get_key_element(): o for o in parser.parse_overrides(list(arguments))}
         described = dry.asked(asked.pop("dry").value()) if "dry" in asked else False
-        chosen = {key: _values(asked.pop(key)) for key in ("experiment", "scale") if key in asked}
-        if "experiment" in chosen:
+        sizes = _values(asked.pop("scale")) if "scale" in asked else []
+        if "experiment" in asked:
+            every = experiments(asked.pop("experiment"))
             own = [_single(override) for override in asked.values()]
-            every = chosen["experiment"]
-            parts = [self._part(every, scales.checked(name), own) for name in chosen.get("scale", ["paper"])]
+            parts = [self._part(every, scales.checked(name), own) for name in sizes or ["paper"]]
             jobs = list(dict.fromkeys(overrides for part in parts for overrides in part.distinct))
-        elif "scale" in chosen:
+        elif sizes:
             raise ConfigError("scale", ", ".join(arguments), "experiment=NAME beside it")
         else:
             parts, jobs = [], product(asked.values())
@@ -183,6 +184,43 @@ def product(overrides: Iterable[Override]) -> list[Overrides]:
         ConfigError: the values of an override cannot be listed.
     """
     return list(dict.fromkeys(itertools.product(*map(_choices, overrides))))
+
+
+def introduce(arguments: Sequence[str]) -> None:
+    """Tell Hydra the names of exhibits, which have no files: it lists, completes and composes what it knows only.
+
+    Args:
+        arguments: of the command line; names of experiments are looked up before anything is composed.
+
+    Raises:
+        ConfigError: as `grid.filled`, or a run set is written as Hydra writes a choice of a nested group.
+    """
+    for name in grid.names():
+        ConfigStore.instance().store(name=name, node={}, group="experiment")
+    for argument in arguments:
+        key, _, value = argument.partition("=")
+        if key.startswith("experiment/"):
+            raise ConfigError(key, value, f"experiment={key.removeprefix('experiment/')}/{value} is how to ask for it")
+        if key == "experiment" and "(" not in value:
+            for name in value.split(","):
+                grid.filled(name.strip())
+
+
+def experiments(override: Override) -> list[str]:
+    """Names of the experiments that `experiment=` asks for, each once: by exhibit, run set, or pattern of exhibits.
+
+    Raises:
+        ConfigError: there is none of a name, or none that a pattern matches.
+    """
+    pattern = override.value()
+    if not isinstance(pattern, Glob):
+        return list(dict.fromkeys(name for value in _values(override) for name in grid.filled(value)))
+    found = pattern.filter(grid.names())
+    if not found:
+        raise ConfigError(
+            "experiment", str(override.input_line).partition("=")[2], "a pattern of names of exhibits, as glob(swift_*)"
+        )
+    return found
 
 
 def _choices(override: Override) -> list[str]:

@@ -141,9 +141,11 @@ def filled(name: str) -> list[str]:
 
 
 def _unknown(name: str) -> ConfigError:
-    near = get_close_matches(name, names(), cutoff=0.7)
-    exhibits = f"of an exhibit, as {', '.join(near or names()[:1])}; "
-    return ConfigError("experiment", name, f"the name {exhibits}or of a run set: {', '.join(sets())}")
+    """With the names that begin as it does, else the nearest, else all run sets."""
+    known = [*sets(), *names()]
+    near = [one for one in known if one.startswith(name)] or get_close_matches(name, known, cutoff=0.75) or sets()
+    told = f"an exhibit or a run set, as {', '.join(near)}; python -m ssd_bench run --help lists all"
+    return ConfigError("experiment", name, told)
 
 
 @cache
@@ -160,9 +162,7 @@ def read(folder: Path) -> tuple[Mapping[str, RunSet], Mapping[str, Experiment]]:
     for one in found.values():
         for name, said in one.exhibits.items():
             if name in home:
-                raise ConfigError(
-                    f"experiment {one.name} exhibits", name, f"one that {home[name]} does not fill as well"
-                )
+                raise ConfigError(f"experiment {one.name} exhibits", name, f"an exhibit that {home[name]} has not")
             home[name] = one.name
             experiments[name] = _experiment(name, said, one, found)
     return found, experiments
@@ -172,16 +172,15 @@ def _run_set(path: Path) -> RunSet:
     paper, name = path.parent.name, f"{path.parent.name}/{path.stem}"
     # the C parser: a report reads all run sets
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    content = _mapping(f"experiment {name}", yaml.load(path.read_text(encoding="utf-8"), Loader=loader), (
-        "exhibits", "grids", "overrides",
-    ), ("exhibits",))  # fmt: skip
+    written = yaml.load(path.read_text(encoding="utf-8"), Loader=loader)
+    content = _mapping(f"experiment {name}", written, ("overrides", "grids", "exhibits"), ("exhibits",))
+    exhibits = _mapping(f"experiment {name} exhibits", content["exhibits"])
+    if not exhibits:
+        raise ConfigError(f"experiment {name} exhibits", exhibits, "at least one")
     grids = {
         key: _grid(f"experiment {name} grids.{key}", grid, content.get("overrides") or ())
         for key, grid in _mapping(f"experiment {name} grids", content.get("grids") or {}).items()
     }
-    exhibits = _mapping(f"experiment {name} exhibits", content["exhibits"] or {})
-    if not exhibits:
-        raise ConfigError(f"experiment {name} exhibits", content["exhibits"], "at least one")
     return RunSet(name, grids, {f"{paper}_{key}": said or {} for key, said in exhibits.items()})
 
 
@@ -242,7 +241,7 @@ def _part(
 
 def _only(where: str, content: Any, known: Sequence[str]) -> dict[str, str]:
     """Labels of a grid, in the order asked for -> what the exhibit calls them."""
-    if not isinstance(content, list) or not content:
+    if not isinstance(content, list) or not content or not all(isinstance(one, str | dict) for one in content):
         raise ConfigError(where, content, "a list of labels, each as it is or {label: what the exhibit calls it}")
     found: dict[str, str] = {}
     for one in content:
