@@ -17,7 +17,8 @@ from ssd_bench.compose import built
 from ssd_bench.errors import ConfigError
 from ssd_bench.model.shape import ModelDims
 from ssd_bench.papers import reported
-from ssd_bench.papers.grid import Experiment, Job, load, names
+from ssd_bench.papers.grid import FOLDER, Experiment, Job, load, names, sets
+from ssd_bench.papers.rooms import room_of
 from ssd_bench.records import schema
 
 # diagrams, and tables of features with numbers of other exhibits
@@ -32,32 +33,6 @@ GROUPS = ("model", "method", "task", "data", "hardware", "decode")
 BASELINES = ("AR", "Vanilla")  # the other arm of every run
 # names that stand for all of an axis
 ALL = ("", "Overall", "Average", "other tasks", "two tasks (names lost)", "Yi-34B and DeepSeek-Coder-33B families")
-SHARED = {  # experiments without a run of their own, and whose they use
-    "knapspec_figure2": "knapspec_table2",
-    "knapspec_figure3": "knapspec_table2",
-    "knapspec_figure5": "knapspec_table2",
-    "swift_table4": "swift_table2",
-    "swift_table11": "swift_table10",
-    "swift_table13": "swift_table2",
-    "swift_figure2b": "knn_ssd_figure2",
-    "swift_figure6": "swift_table8",
-    "swift_figure10": "swift_figure2b",
-    "swift_figure12": "swift_table8",
-    "conflayers_table3": "conflayers_table1",
-    "conflayers_figure5": "conflayers_table1",
-    "conflayers_figure8": "conflayers_table1",
-    "conflayers_figure9": "conflayers_table1",
-    "knn_ssd_table2": "knn_ssd_table1",
-    "knn_ssd_table6": "knn_ssd_table1",
-    "knn_ssd_figure1": "knn_ssd_table1",
-    "knn_ssd_figure4": "knn_ssd_table1",
-    "knn_ssd_figure5": "knn_ssd_table1",
-    "knn_ssd_figure6": "knn_ssd_table3",
-    "knn_ssd_figure7": "knn_ssd_table3",
-    "knn_ssd_figure8": "knn_ssd_table1",
-    "knn_ssd_figure9": "knn_ssd_table1",
-    "knn_ssd_figure10": "knn_ssd_table1",
-}
 
 
 @cache
@@ -122,7 +97,7 @@ def with_setting(found: list[Job], number: reported.Number) -> list[Job]:
     telling = {
         f"pass@{value}" if key == "pass@k" else f"{key}={value}"
         for key, value in number.settings.items()
-        if key in reported.SETTING_KEYS and value != "overall"
+        if key in room_of(number.paper).telling and value != "overall"
     }
     own = [(set(filter(None, job.labels["setting"].split(";"))), job) for job in found]
     most = max((len(setting) for setting, _ in own if setting <= telling), default=None)
@@ -158,11 +133,21 @@ def test_every_exhibit_with_results_has_an_experiment() -> None:
     assert listed >= NO_RESULTS
 
 
-def test_names_say_which_exhibit() -> None:
-    for name in names():
-        experiment = load(name)
-        slug = f"{experiment.paper}_{experiment.exhibit}".lower().replace(" ", "").replace("-", "_")
-        assert name.rstrip("ab") == slug
+def test_a_run_set_fills_exhibits_that_no_other_does() -> None:
+    filled = [name for one in sets().values() for name in one.exhibits]
+    assert sorted(filled) == names() and all(one.exhibits for one in sets().values())
+    for path in FOLDER.rglob("*.yaml"):
+        assert path.relative_to(FOLDER).with_suffix("").as_posix() in sets()
+        OmegaConf.load(path)  # which refuses a key that stands twice
+
+
+def test_no_job_is_written_twice_and_every_job_is_shown() -> None:
+    written = [
+        (overrides, one.name) for one in sets().values() for grid in one.grids.values() for overrides in grid.jobs()
+    ]
+    homes = dict(written)
+    assert [pair for pair in written if homes[pair[0]] != pair[1]] == [] and len(homes) == len(written)
+    assert {job.overrides for job in jobs()} == set(homes)
 
 
 def test_every_number_has_its_job_or_a_reason() -> None:
@@ -187,11 +172,6 @@ def test_reasons_are_sentences_and_name_numbers_that_exist() -> None:
             assert {"what", "why"} <= set(entry) <= {"what", "why", "numbers"}
             assert entry["why"].endswith(".")
             assert all(any(fnmatch(known, glob) for known in ids) for glob in entry.get("numbers", ()))
-
-
-@pytest.mark.parametrize("name", SHARED)
-def test_shared_runs_are_identical(name: str) -> None:
-    assert {job.overrides for job in load(name).jobs} <= {job.overrides for job in load(SHARED[name]).jobs}
 
 
 def test_models_are_those_of_the_papers() -> None:
@@ -237,7 +217,9 @@ def test_a_dry_run_counts_every_arm_and_copy_of_the_weights() -> None:
         dry.estimate(composed((*options, "baseline=other")), "sim_h100")
 
 
-def test_no_run_is_asked_for_twice_in_one_grid() -> None:
+def test_no_run_and_no_name_stands_twice_in_an_exhibit() -> None:
     for name in names():
-        overrides = [job.overrides for job in load(name).jobs]
-        assert len(overrides) == len(set(overrides)), name
+        found = load(name).jobs
+        assert (
+            len({job.overrides for job in found}) == len({tuple(job.labels.values()) for job in found}) == len(found)
+        ), name

@@ -1,4 +1,4 @@
-"""Experiments: grids, scales, the sweep that runs each distinct job once, and the index of what each cell's run is."""
+"""Run sets, scales, the sweep that runs each distinct job once, and the index of what each cell's run is."""
 
 from __future__ import annotations
 
@@ -10,31 +10,43 @@ from pathlib import Path
 import pytest
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
+from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from ssd_bench.cli import door
 from ssd_bench.command import CONF
 from ssd_bench.errors import ConfigError
 from ssd_bench.papers import cells, grid, index, scale
 from ssd_bench.records.reader import load_run
+from ssd_bench.sweep import experiments
 from tests.runs import GIVEN_LATENCY
 
-NAME = "swift_table2"  # Hydra knows the experiments in conf/ only; ours stands in for this one
+NAME = "swift_tiny2"
 TINY = """
-paper: swift
-exhibit: Table 2
-kind: table
 overrides: [seed=42]
-also: [{paper: swift-v1, exhibit: Table 2}]
 grids:
-  - model: {LLaMA-2-13B: qwen3_14b, LLaMA-2-70B: llama3_70b}
+  text:
+    model: {LLaMA-2-13B: qwen3_14b, LLaMA-2-70B: llama3_70b}
     task: {CNN/DM: cnn_dm, GSM8K: [gsm8k, limit=1000]}
     method: {Parallel: jacobi}
-  - model: {LLaMA-2-13B: qwen3_14b}
+  windows:
+    model: {LLaMA-2-13B: qwen3_14b}
     task: {GSM8K: gsm8k}
     method: {SWIFT: swift}
     setting: {gamma=16: [method.context_window=16], gamma=32: [method.context_window=32, seed=7]}
     overrides: [method.draft_len=5]
-not_run: [{what: the rest, why: a test}]
+exhibits:
+  tiny2:
+    kind: table
+    also: [{paper: swift-v1, exhibit: Tiny 2}]
+    not_run: [{what: the rest, why: a test}]
+  figure9b:
+    jobs:
+      - {grid: windows, setting: [gamma=32: ""]}
+      - {grid: text, model: [LLaMA-2-70B, LLaMA-2-13B], task: [GSM8K: mathematics], method: [Parallel]}
+"""
+OTHER = """
+exhibits:
+  figure1: {jobs: [{from: swift/tiny, grid: text, task: [CNN/DM]}]}
 """
 MINI = """
 model: miniature
@@ -47,12 +59,14 @@ caps: {method.draft_len: 3, method.search.iterations: 4}
 
 @pytest.fixture
 def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    for module, name, text in ((grid, NAME, TINY), (scale, "mini", MINI)):
-        folder = tmp_path / module.__name__
-        folder.mkdir()
-        (folder / f"{name}.yaml").write_text(text, encoding="utf-8")
-        monkeypatch.setattr(module, "FOLDER", folder)
-    cached = (grid.load, scale.load, scale.checked)
+    for module, name, text in (
+        (grid, "swift/tiny", TINY), (grid, "knn_ssd/other", OTHER), (scale, "mini", MINI)
+    ):  # fmt: skip
+        path = tmp_path / module.__name__ / f"{name}.yaml"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+        monkeypatch.setattr(module, "FOLDER", tmp_path / module.__name__)
+    cached = (grid.read, scale.load, scale.checked)
     for read in cached:
         read.cache_clear()
     yield tmp_path
@@ -60,9 +74,17 @@ def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         read.cache_clear()
 
 
+def rewrite(name: str, old: str, new: str) -> None:
+    path = grid.FOLDER / f"{name}.yaml"
+    text = path.read_text(encoding="utf-8")
+    assert old in text
+    path.write_text(text.replace(old, new, 1), encoding="utf-8")
+    grid.read.cache_clear()
+
+
 def test_a_grid_is_a_product_in_the_papers_names(folders: Path) -> None:
     tiny = grid.load(NAME)
-    assert (tiny.paper, tiny.exhibit, tiny.kind, tiny.also) == ("swift", "Table 2", "table", (("swift-v1", "Table 2"),))
+    assert (tiny.paper, tiny.exhibit, tiny.kind, tiny.also) == ("swift", "Tiny 2", "table", (("swift-v1", "Tiny 2"),))
     assert len(tiny.jobs) == 2 * 2 + 2
     labels = [tuple(job.labels.values()) for job in tiny.jobs]
     assert labels[1] == ("LLaMA-2-13B", "GSM8K", "Parallel", "") and len(set(labels)) == 6
@@ -72,21 +94,111 @@ def test_a_grid_is_a_product_in_the_papers_names(folders: Path) -> None:
     assert tiny.jobs[5].overrides == ("model=qwen3_14b", "task=gsm8k", "method=swift", *options)
 
 
+def test_an_exhibit_takes_jobs_in_its_own_order_and_words(folders: Path) -> None:
+    tiny, panel, other = (grid.load(name) for name in (NAME, "swift_figure9b", "knn_ssd_figure1"))
+    assert (panel.paper, panel.exhibit, panel.kind) == ("swift", "Figure 9", "figure")
+    assert [job.overrides for job in panel.jobs] == [tiny.jobs[i].overrides for i in (5, 3, 1)]
+    assert [tuple(job.labels.values()) for job in panel.jobs] == [
+        ("LLaMA-2-13B", "GSM8K", "SWIFT", ""),
+        ("LLaMA-2-70B", "mathematics", "Parallel", ""),
+        ("LLaMA-2-13B", "mathematics", "Parallel", ""),
+    ]
+    assert other.paper == "knn-ssd" and {job.experiment for job in other.jobs} == {"knn_ssd_figure1"}
+    assert [job.overrides for job in other.jobs] == [tiny.jobs[i].overrides for i in (0, 2)]
+
+
+def test_a_name_stands_for_an_exhibit_or_for_those_of_a_run_set(folders: Path) -> None:
+    assert grid.names() == ["knn_ssd_figure1", "swift_figure9b", NAME]
+    assert [*grid.sets()] == ["knn_ssd/other", "swift/tiny"]
+    assert grid.filled("swift/tiny") == [NAME, "swift_figure9b"] and grid.filled(NAME) == [NAME]
+
+
 @pytest.mark.parametrize(
-    ("old", "new", "message"),
+    ("text", "names"),
     [
-        ("kind: table", "kind: picture", r"experiment swift_table2 kind='picture' .*table, figure"),
-        ("paper: swift", "papers: swift", r"experiment swift_table2=.*paper, exhibit, kind, grids"),
-        ("    method: {Parallel: jacobi}\n", "", r"experiment swift_table2 grid=\['method'\]"),
-        ("    setting:", "    settings:", r"experiment swift_table2 grid=\['settings'\]"),
+        ("swift/tiny,swift_figure9b", [NAME, "swift_figure9b"]),
+        (NAME, [NAME]),
+        ("glob(*)", ["knn_ssd_figure1", "swift_figure9b", NAME]),
+        ("glob(swift_*,exclude=*9b)", [NAME]),
+        ("glob([knn*,*9b])", ["knn_ssd_figure1", "swift_figure9b"]),
     ],
 )
-def test_a_file_that_is_no_experiment_is_refused(old: str, new: str, message: str, folders: Path) -> None:
-    (grid.FOLDER / f"{NAME}.yaml").write_text(TINY.replace(old, new), encoding="utf-8")
+def test_experiments_are_expanded_from_names(text: str, names: list[str], folders: Path) -> None:
+    assert experiments(OverridesParser.create().parse_override(f"experiment={text}")) == names
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new", "message"),
+    [
+        ("swift/tiny", "grids:", "grid:", r"experiment swift/tiny='grid' .*of overrides, grids, exhibits"),
+        ("swift/tiny", "exhibits:", "not_run:", r"experiment swift/tiny='not_run' "),
+        ("knn_ssd/other", OTHER, "grids: {}", r"experiment knn_ssd/other=\['grids'\] .*exhibits is missing"),
+        ("knn_ssd/other", "\n  figure1:", " {} #", r"experiment knn_ssd/other exhibits=\{\} .*at least one"),
+        ("knn_ssd/other", "exhibits:", "exhibits: {} #", r"experiment knn_ssd/other='other.yaml' .*YAML .*line 3"),
+        ("knn_ssd/other", "{jobs:", "{job:", r"experiment knn_ssd/other exhibits.figure1='job' "),
+        (
+            "knn_ssd/other",
+            "{jobs: [{from: swift/tiny, grid: text, task: [CNN/DM]}]}",
+            "",
+            r"figure1.jobs=\[\] .*at least",
+        ),
+        ("knn_ssd/other", "figure1:", "figure-1:", r"experiment knn_ssd/other exhibits='figure-1' .*as figure2a"),
+        ("knn_ssd/other", "figure1:", "picture1:", r"exhibits.picture1.kind='picture' .*one of table, figure"),
+        ("knn_ssd/other", "swift/tiny", "swift/small", r"exhibits.figure1.jobs\[0\].from='swift/small' .*swift/tiny"),
+        (
+            "knn_ssd/other",
+            "grid: text",
+            "grid: texts",
+            r"exhibits.figure1.jobs\[0\].grid='texts' .*one of text, windows",
+        ),
+        ("knn_ssd/other", "grid: text, ", "", r"exhibits.figure1.jobs\[0\]=.*grid is missing"),
+        (
+            "knn_ssd/other",
+            "[CNN/DM]",
+            "[XSUM]",
+            r"figure1.jobs\[0\].task='XSUM' .*labels of the grid: 'CNN/DM', 'GSM8K'",
+        ),
+        ("knn_ssd/other", "[CNN/DM]", "[]", r"figure1.jobs\[0\].task=\[\] .*a list of labels"),
+        ("knn_ssd/other", "[CNN/DM]", "CNN/DM", r"figure1.jobs\[0\].task='CNN/DM' .*a list of labels"),
+        ("knn_ssd/other", "task: [CNN/DM]", "tasks: [CNN/DM]", r"figure1.jobs\[0\]='tasks' "),
+        (
+            "swift/tiny",
+            "kind: table",
+            "kind: picture",
+            r"swift/tiny exhibits.tiny2.kind='picture' .*one of table, figure",
+        ),
+        ("swift/tiny", "    method: {Parallel: jacobi}\n", "", r"swift/tiny grids.text=.*method is missing"),
+        ("swift/tiny", "    setting:", "    settings:", r"swift/tiny grids.windows='settings' "),
+        ("swift/tiny", "{GSM8K: gsm8k}", "gsm8k", r"swift/tiny grids.windows.task='gsm8k' .*a mapping"),
+    ],
+)
+def test_a_run_set_with_a_fault_is_refused_with_file_and_key(
+    name: str, old: str, new: str, message: str, folders: Path
+) -> None:
+    rewrite(name, old, new)
     with pytest.raises(ConfigError, match=message):
-        grid.load(NAME)
-    with pytest.raises(ConfigError, match=r"experiment='none' .*one of swift_table2"):
-        grid.load("none")
+        grid.names()
+
+
+def test_two_run_sets_cannot_fill_one_exhibit(folders: Path) -> None:
+    (grid.FOLDER / "swift" / "twice.yaml").write_text(TINY, encoding="utf-8")
+    grid.read.cache_clear()
+    with pytest.raises(ConfigError, match=rf"experiment swift/twice exhibits='{NAME}' .*swift/tiny has not"):
+        grid.names()
+
+
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [
+        ("swift_figure9", "swift_figure9b"),
+        ("swift", f"swift/tiny, swift_figure9b, {NAME}"),
+        ("knn_ssd_figure3", "knn_ssd_figure1"),
+        ("none", "knn_ssd/other, swift/tiny"),
+    ],
+)
+def test_a_name_of_nothing_is_refused_with_those_near_it(name: str, near: str, folders: Path) -> None:
+    with pytest.raises(ConfigError, match=rf"experiment='{name}' .*an exhibit or a run set, as {near}; python"):
+        grid.filled(name)
     with pytest.raises(ConfigError, match=r"scale='none' .*one of mini"):
         scale.load("none")
 
@@ -125,10 +237,7 @@ def test_a_sweep_runs_distinct_jobs_once_and_says_which_run_is_which_cells(
     assert run(monkeypatch, *options, "dry=true") == 0
     assert "1 experiments at scale mini: 6 cells, 4 distinct runs" in capsys.readouterr().out and not runs.exists()
     # a value that cannot work is one failed cell, not the end
-    (grid.FOLDER / f"{NAME}.yaml").write_text(
-        TINY.replace("method.context_window=16", "method.context_window=0"), encoding="utf-8"
-    )
-    grid.load.cache_clear()
+    rewrite("swift/tiny", "method.context_window=16", "method.context_window=0")
     quick = ("hardware.warmup=0", "hardware.threads=1", GIVEN_LATENCY, "task.shots=0")
     assert run(monkeypatch, *options, *quick) == 2
     (path,) = index.find(runs)
@@ -156,6 +265,10 @@ def test_a_sweep_runs_distinct_jobs_once_and_says_which_run_is_which_cells(
         (("method=ar", "dry=maybe"), "dry='maybe' cannot be used: true or false"),
         (("seed=interval(0,1)",), "seed='seed=interval(0,1)' cannot be used: values that can be listed"),
         ((f"experiment={NAME}", "scale=mini", "seed=1,2"), "seed='seed=1,2' cannot be used: one value"),
+        (("experiment=none", "scale=mini"), "experiment='none' cannot be used: an exhibit or a run set"),
+        ((f"experiment={NAME},none",), "experiment='none' cannot be used: an exhibit or a run set"),
+        (("experiment=glob(knapspec_*)",), "experiment='glob(knapspec_*)' cannot be used: a pattern"),
+        (("experiment/swift=tiny",), "experiment/swift='tiny' cannot be used: experiment=swift/tiny is how"),
     ],
 )
 def test_what_no_sweep_can_do_is_refused(
@@ -189,7 +302,7 @@ def test_every_key_of_the_scales_matches_something(name: str) -> None:
     [
         ("replace: {method=jacobi: [], method=jacoby: []}", r"scale mini replace='method=jacoby'"),
         ("replace: {model=qwen3_14b: []}", r"scale mini replace='model=qwen3_14b'"),  # its model is the miniature
-        ("notes: {swift_table2: a, swift_table99: b}", r"scale mini notes='swift_table99'"),
+        ("notes: {swift_tiny2: a, swift_table99: b}", r"scale mini notes='swift_table99'"),
         ("caps: {repeats: 1, method.draft_length: 3}", r"scale mini caps='method.draft_length'"),
         ("caps: {method.search.iterations: 1, repeat: 1}", r"scale mini caps='repeat'"),
     ],
@@ -209,5 +322,5 @@ def test_a_damaged_index_is_named(tmp_path: Path) -> None:
     path = index.write(tmp_path, NAME, "mini", [index.Line({"model": "m"}, ["a=1"], "run", None)])
     assert index.read(path)[2] == [index.Line({"model": "m"}, ["a=1"], "run", None)]
     path.write_text(json.dumps({"experiment": NAME}), encoding="utf-8")
-    with pytest.raises(ConfigError, match=r"swift_table2\.mini\.json.*damaged"):
+    with pytest.raises(ConfigError, match=r"swift_tiny2\.mini\.json.*damaged"):
         cells.replications(tmp_path)

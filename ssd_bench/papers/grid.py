@@ -19,6 +19,7 @@ import yaml
 
 from ssd_bench.command import CONF
 from ssd_bench.errors import ConfigError
+from ssd_bench.papers.rooms import named
 
 AXES = ("model", "task", "method", "setting")
 KINDS = ("table", "figure", "sets", "cases", "vectors")
@@ -172,7 +173,10 @@ def _run_set(path: Path) -> RunSet:
     paper, name = path.parent.name, f"{path.parent.name}/{path.stem}"
     # the C parser: a report reads all run sets
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    written = yaml.load(path.read_text(encoding="utf-8"), Loader=loader)
+    try:
+        written = yaml.load(path.read_text(encoding="utf-8"), Loader=loader)
+    except yaml.YAMLError as error:
+        raise ConfigError(f"experiment {name}", path.name, f"YAML ({' '.join(str(error).split())})") from error
     content = _mapping(f"experiment {name}", written, ("overrides", "grids", "exhibits"), ("exhibits",))
     exhibits = _mapping(f"experiment {name} exhibits", content["exhibits"])
     if not exhibits:
@@ -218,7 +222,7 @@ def _experiment(name: str, content: Any, home: RunSet, among: Mapping[str, RunSe
         raise ConfigError(f"{where}.jobs", jobs, "at least one")
     number = re.sub(r"\D", "", told[2] or "")
     return Experiment(
-        name, folder.replace("_", "-"), f"{told[1].capitalize()} {number}".strip(), kind, tuple(jobs),
+        name, named(folder).latest, f"{told[1].capitalize()} {number}".strip(), kind, tuple(jobs),
         tuple(said.get("not_run") or ()), tuple((a["paper"], a["exhibit"]) for a in said.get("also") or ()),
     )  # fmt: skip
 

@@ -80,6 +80,11 @@ class Room:
         return self.folder.name
 
     @property
+    def latest(self) -> str:
+        """The version that exhibits are of, where they do not say another."""
+        return next(iter(self.versions))
+
+    @property
     def numbers(self) -> Path | None:
         """Its `results.csv`; None for a room without a paper."""
         path = self.folder / "results.csv"
@@ -136,6 +141,18 @@ def read(path: Path) -> Room:
 def papers() -> tuple[str, ...]:
     """Every version of every paper that reports numbers, in their order."""
     return tuple(version for room in rooms() if room.numbers for version in room.versions)
+
+
+def named(name: str) -> Room:
+    """The room of a folder.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    for room in rooms():
+        if room.name == name:
+            return room
+    raise ConfigError("paper", name, f"a folder of ssd_bench/papers: {', '.join(room.name for room in rooms())}")
 
 
 def room_of(paper: str) -> Room:

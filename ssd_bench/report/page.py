@@ -290,7 +290,7 @@ def render(
     style, script = (Markup((FOLDER / name).read_text(encoding="utf-8")) for name in ("style.css", "script.js"))
     return environment.get_template("page.html").render(
         style=style, script=script, papers=shown, name_of=name_of, states=STATES,
-        originals=[next(iter(room.versions.values())) for room in rooms() if room.numbers],
+        originals=[room.versions[room.latest] for room in rooms() if room.numbers],
         standing=words.standing(everything), verdicts=words.verdicts(everything), counts=_counts(everything),
         legend=[(*MARKS.get(word, ("–", "none")), word, MEANING[word]) for word in verdict.VERDICTS],
         filters=_filters([one for own in shown.values() for one in own]),
