@@ -101,7 +101,7 @@ def _run(cfg: DictConfig) -> Path | None:
         print(dry.describe("1 run", [dry.Planned(list(hydra.overrides.task), hydra.runtime.choices, cfg)]))
         return None
     from ssd_bench.plan import plan  # torch and transformers only once the config is composed
-    from ssd_bench.report.terminal import close
+    from ssd_bench.report.runs import close
     from ssd_bench.run import execute
 
     made = execute(plan(cfg))

@@ -24,9 +24,9 @@ from omegaconf import DictConfig, OmegaConf
 from ssd_bench import dry, tables
 from ssd_bench.command import EXPECTED, report
 from ssd_bench.errors import ConfigError, JobsFailed
-from ssd_bench.papers import grid, index, outcomes
+from ssd_bench.papers import grid, index
 from ssd_bench.papers import scale as scales
-from ssd_bench.papers.outcomes import Outcome
+from ssd_bench.papers.index import Outcome
 
 Overrides = tuple[str, ...]
 
@@ -52,7 +52,7 @@ class Attempt:
         print(f"\n[run {job.job.num + 1} of {self.total}] {' '.join(overrides)}", flush=True)
         outcome = self._outcome(cfg)
         try:
-            outcomes.write(Path(str(cfg.runs_dir)), overrides, outcome)
+            index.note(Path(str(cfg.runs_dir)), overrides, outcome)
         except OSError as error:
             return Outcome(error=f"runs_dir={str(cfg.runs_dir)!r} cannot be written: {error}", code=2)
         return outcome

@@ -22,8 +22,7 @@ from ssd_bench.metrics import summarise
 from ssd_bench.model.decoder import Decoder
 from ssd_bench.model.shape import ModelDims
 from ssd_bench.papers.cells import Record
-from ssd_bench.report.runs import by_task, document
-from ssd_bench.report.terminal import run_table
+from ssd_bench.report.runs import by_task, document, run_table
 from tests.conftest import CONTEXT, LAYERS, VOCAB
 from tests.lossless import DIMS, check_greedy, check_sampled, decode
 from tests.runs import executed, local_model

@@ -16,8 +16,9 @@ import datasets
 import huggingface_hub
 import pytest
 
-from ssd_bench.compose import built, task_named, task_names
-from ssd_bench.data import SampleSource, choice, listing
+from ssd_bench import compose
+from ssd_bench.compose import TaskChoice, built, task_named, task_names
+from ssd_bench.data import SampleSource, listing
 from ssd_bench.data.command import main
 from ssd_bench.errors import ConfigError
 from ssd_bench.task import DataSpec
@@ -85,9 +86,9 @@ def test_the_list_goes_on_after_a_task_that_cannot_be_made(
 
 
 def test_a_variant_is_a_task_of_its_own() -> None:
-    assert choice.TaskChoice.parsed("gsm8k:conflayers").task().max_new_tokens == 512
-    assert choice.TaskChoice.parsed("gsm8k").task().max_new_tokens == 64
-    assert str(choice.TaskChoice.parsed("gsm8k:conflayers")) == "gsm8k:conflayers"
+    assert TaskChoice.parsed("gsm8k:conflayers").task().max_new_tokens == 512
+    assert TaskChoice.parsed("gsm8k").task().max_new_tokens == 64
+    assert str(TaskChoice.parsed("gsm8k:conflayers")) == "gsm8k:conflayers"
     for text, message in (
         ("none", r"task='none' .*one of .*gsm8k"),
         ("gsm8k:x", r"task\.variant='x' .*knn_ssd, conflayers"),
@@ -95,7 +96,7 @@ def test_a_variant_is_a_task_of_its_own() -> None:
         ("humaneval:x", r"task\.variant='x' .*humaneval has no variants"),
     ):
         with pytest.raises(ConfigError, match=message):
-            choice.TaskChoice.parsed(text).task()
+            TaskChoice.parsed(text).task()
 
 
 def test_what_cannot_be_built_is_one_message() -> None:
@@ -137,8 +138,8 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, dict[str, 
         shots = [DataSpec("toy.fewshot", fields, found["fewshot_hub"])] if "fewshot_hub" in found else []
         return stub(DataSpec("toy", fields, found["hub"].get("a", found["hub"])), *shots)
 
-    monkeypatch.setattr(choice, "task_named", task)
-    monkeypatch.setattr(choice, "task_settings", lambda name, variant=None: settings[name])
+    monkeypatch.setattr(compose, "task_named", task)
+    monkeypatch.setattr(compose, "task_settings", lambda name, variant=None: settings[name])
     monkeypatch.setattr("ssd_bench.data.command.task_names", lambda: list(settings))
     return settings
 

@@ -21,8 +21,7 @@ from ssd_bench.metrics.text import spread
 from ssd_bench.papers.cells import Record
 from ssd_bench.report import figures
 from ssd_bench.report.command import main
-from ssd_bench.report.runs import by_task, document, unrounded
-from ssd_bench.report.terminal import close, run_table
+from ssd_bench.report.runs import by_task, close, document, run_table, unrounded
 from tests.synthetic import unit, with_hf, write_run
 
 COLUMNS = [
@@ -255,7 +254,7 @@ def test_a_table_has_columns_of_a_third_arm_where_a_run_has_one(tmp_path: Path) 
 def test_nothing_that_reads_records_imports_torch() -> None:
     modules = [
         "ssd_bench.report.command",
-        "ssd_bench.report.terminal",
+        "ssd_bench.report.runs",
         "ssd_bench.core.lossless",
         "ssd_bench.records.provenance",
     ]

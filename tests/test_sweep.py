@@ -18,13 +18,13 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import OmegaConf
 
 import ssd_bench.plan
-import ssd_bench.report.terminal
+import ssd_bench.report.runs
 import ssd_bench.run
 from ssd_bench.bench import bench
 from ssd_bench.cli import door
 from ssd_bench.errors import ConfigError, JobsFailed, LosslessError
-from ssd_bench.papers import index, outcomes
-from ssd_bench.papers.outcomes import Outcome
+from ssd_bench.papers import index
+from ssd_bench.papers.index import Outcome
 from ssd_bench.records.reader import Run, find_runs, load_run
 from ssd_bench.sweep import Attempt, product, summary
 from tests.runs import GIVEN_LATENCY, ROOT, environment, local_model, planned
@@ -174,7 +174,7 @@ def test_an_attempt_returns_whatever_was_raised(
         raise error
 
     found = Attempt(work, 1)(in_a_job)
-    assert found == Outcome(None, message, code) == outcomes.read(tmp_path, ["a=1"])
+    assert found == Outcome(None, message, code) == index.outcome(tmp_path, ["a=1"])
     assert pickle.loads(pickle.dumps(found)) == found
 
 
@@ -192,8 +192,8 @@ def test_an_index_is_of_the_records_that_are_there(tmp_path: Path) -> None:
     for name in "ab":
         (tmp_path / name).mkdir()
         (tmp_path / name / "run.json").touch()
-        outcomes.write(tmp_path, [f"task={name}", "runs_dir=y", "force=true"], Outcome(run=name))
-    outcomes.write(tmp_path, ["task=c"], Outcome(error="no memory", code=1))
+        index.note(tmp_path, [f"task={name}", "runs_dir=y", "force=true"], Outcome(run=name))
+    index.note(tmp_path, ["task=c"], Outcome(error="no memory", code=1))
     first = index.read(index.refresh(tmp_path, "one", "mini", cells[:2]))[2]
     second = index.read(index.refresh(tmp_path, "two", "mini", cells[1:]))[2]
     assert [cell.run for cell in first] == ["a", "b"] and [c.run for c in second] == ["b", None]
@@ -219,7 +219,7 @@ def test_an_interrupted_sweep_can_be_reported_and_goes_on(tmp_path: Path, monkey
 
     monkeypatch.setattr(ssd_bench.run, "execute", execute)
     monkeypatch.setattr(ssd_bench.plan, "plan", lambda cfg: cfg)
-    monkeypatch.setattr(ssd_bench.report.terminal, "close", lambda _: None)
+    monkeypatch.setattr(ssd_bench.report.runs, "close", lambda _: None)
     options = ("experiment=knn_ssd_figure1", "scale=mini", f"runs_dir={tmp_path}/runs", f"hydra.sweep.dir={tmp_path}")
     monkeypatch.setattr(sys, "argv", ["ssd_bench"])
     monkeypatch.setenv("HYDRA_FULL_ERROR", "1")  # as the program sets it, and undone after the test

@@ -11,14 +11,14 @@ PyTorch multiplies with instructions beyond the level that was asked for.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import torch
 
-from ssd_bench.bench.timing import interleaved
 from ssd_bench.model.backends.cpu import NativeDecoder, extension
 from ssd_bench.model.decoder import PREFILL_CHUNK, Decoder
 from ssd_bench.model.shape import Shape
@@ -169,3 +169,23 @@ def _by_torch(device: torch.device, dtype: torch.dtype) -> Limits:
     sides = torch.ones(2, size, size, dtype=dtype, device=device)
     products = interleaved({f"{size} x {size}": partial(torch.mm, sides[0], sides[1])}, device, ROUNDS)
     return Limits("PyTorch", reads, {name: 2 * size**3 / min(taken) for name, taken in products.items()})
+
+
+def seconds(run: Callable[[], Any], device: torch.device) -> float:
+    """Of one call, until the device is done."""
+    begin = time.perf_counter()
+    run()
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter() - begin
+
+
+def interleaved(runs: Mapping[str, Callable[[], Any]], device: torch.device, rounds: int) -> dict[str, list[float]]:
+    """Seconds of each run in each round; one uncounted round first, then in turn, so that drift hits all alike."""
+    times: dict[str, list[float]] = {name: [] for name in runs}
+    for index in range(rounds + 1):
+        for name, run in runs.items():
+            took = seconds(run, device)
+            if index:
+                times[name].append(took)
+    return times

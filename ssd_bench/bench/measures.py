@@ -17,8 +17,7 @@ from torch import Tensor
 from methods import clasp
 from methods.ar import AR
 from methods.knapspec import KnapSpec
-from ssd_bench.bench.limits import Limits, Model, Work
-from ssd_bench.bench.timing import interleaved
+from ssd_bench.bench.limits import Limits, Model, Work, interleaved
 from ssd_bench.core.engine import Engine, Generation
 from ssd_bench.core.method import Method, Probe
 from ssd_bench.core.probe import ModelProbe

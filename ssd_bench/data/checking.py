@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from ssd_bench.compose import task_names
-from ssd_bench.data.choice import TaskChoice
+from ssd_bench.compose import TaskChoice, task_names
 from ssd_bench.data.local import LocalSource
 from ssd_bench.errors import ConfigError
 from ssd_bench.model.checkpoint import TEMPLATES

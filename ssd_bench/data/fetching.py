@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ssd_bench.data.choice import TaskChoice
+from ssd_bench.compose import TaskChoice
 from ssd_bench.data.hub import OFFLINE, HubSource, Survey
 from ssd_bench.errors import ConfigError
 from ssd_bench.task import DataSpec
