@@ -141,6 +141,17 @@ def test_a_run_set_fills_exhibits_that_no_other_does() -> None:
         OmegaConf.load(path)  # which refuses a key that stands twice
 
 
+def test_the_readme_lists_the_run_sets_and_their_exhibits() -> None:
+    rows = [
+        line.split("|") for line in (FOLDER / "README.md").read_text(encoding="utf-8").splitlines() if "` |" in line
+    ]
+    listed = {row[1].strip(" `"): row[3].strip().split(", ") for row in rows}
+    assert listed == {
+        name: [exhibit.removeprefix(f"{name.partition('/')[0]}_") for exhibit in one.exhibits]
+        for name, one in sets().items()
+    }
+
+
 def test_no_job_is_written_twice_and_every_job_is_shown() -> None:
     written = [
         (overrides, one.name) for one in sets().values() for grid in one.grids.values() for overrides in grid.jobs()

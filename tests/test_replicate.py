@@ -286,6 +286,17 @@ def test_an_experiment_without_a_sweep_says_how(
     assert door([f"experiment={NAME}"]) == 2 and f"python -m ssd_bench -m experiment={NAME}" in capsys.readouterr().err
 
 
+def test_help_lists_exhibits_and_run_sets(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr("sys.argv", ["ssd_bench"])
+    monkeypatch.setenv("HYDRA_FULL_ERROR", "1")
+    GlobalHydra.instance().clear()
+    with pytest.raises(SystemExit):  # Hydra ends the program
+        door(["run", "--help"])
+    shown = capsys.readouterr().out.splitlines()
+    assert f"experiment: {', '.join(grid.names())}" in shown
+    assert "experiment/knn_ssd: main, tasks" in shown and any("experiment=PAPER/SET" in line for line in shown)
+
+
 def test_an_index_of_an_unknown_experiment_is_named(tmp_path: Path) -> None:
     index.write(tmp_path, "swift_table99", "mini", [])
     with pytest.raises(ConfigError, match=r"swift_table99\.mini\.json.* swift_table99 is none"):
