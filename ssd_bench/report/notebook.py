@@ -42,6 +42,9 @@ class Shown:
     def __init__(self, text: str, frame: pd.DataFrame | None = None, figure: Figure | None = None):
         self.text, self.frame, self.figure = text, frame, figure
 
+    def __repr__(self) -> str:
+        return f"Shown({self.text[:40]!r})"  # without an address, which differs in every execution
+
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, str]:
         if self.figure is not None:
             buffer = io.BytesIO()
