@@ -282,8 +282,11 @@ def _unique(name: str, key: tuple[str, ...], room: Room) -> Iterator[dict[str, s
 
 
 def _rows(name: str, room: Room) -> Iterator[tuple[int, dict[str, str]]]:
-    """The rows of one of a paper's files with their line numbers, if it has that; columns and versions are checked."""
-    path = room.folder / f"{name}.csv"
+    """The rows of one of a paper's files with their line numbers, if it has that, version by version.
+
+    A row that several versions have names them all; columns and versions are checked.
+    """
+    path, found = room.folder / f"{name}.csv", list[tuple[int, dict[str, str]]]()
     if not path.is_file():
         return
     with path.open(encoding="utf-8", newline="") as file:
@@ -295,9 +298,11 @@ def _rows(name: str, room: Room) -> Iterator[tuple[int, dict[str, str]]]:
             if len(cells) != len(header):
                 _refuse(room, name, reader.line_num, "row", ",".join(cells), f"{len(header)} cells")
             row = dict(zip(header, cells))
-            if row["paper"] not in room.versions:
+            if not {*row["paper"].split()} <= room.versions.keys() or not row["paper"]:
                 _refuse(room, name, reader.line_num, "paper", row["paper"], f"one of {', '.join(room.versions)}")
-            yield reader.line_num, row
+            found.append((reader.line_num, row))
+    for version in room.versions:
+        yield from ((line, row | {"paper": version}) for line, row in found if version in row["paper"].split())
 
 
 def _refuse(room: Room, name: str, line: int, column: str, value: object, allowed: str) -> NoReturn:
