@@ -38,6 +38,12 @@ def composed(*overrides: str) -> DictConfig:
         return compose("config", overrides=list(overrides))
 
 
+TARGETS = {composed(f"method={preset}").method["_target_"] for preset in PRESETS}
+TASK_TARGETS = {task: composed(f"task={task}").task["_target_"] for task in task_names()}
+TASKS = set(TASK_TARGETS.values())
+DECLARED = [task for task, target in TASK_TARGETS.items() if declared(target)]
+
+
 def parts(kind: Any) -> Iterator[Any]:
     """A type and what it is made of, but for what lists and tables hold."""
     yield kind
@@ -53,8 +59,10 @@ def allowed(kind: Any) -> Iterator[Any]:
 
 
 def refused(kind: Any) -> Iterator[Any]:
-    """Values just beyond the limits of a number, and of wrong types."""
+    """Values just beyond the limits of a number, none of the choices, and of wrong types, in a list or table too."""
     made = list(parts(kind))
+    if Any in made:
+        return
     whole = int in made
     for part in made:
         if isinstance(part, Range):
@@ -65,6 +73,11 @@ def refused(kind: Any) -> Iterator[Any]:
                 if limit is not None
             )
             yield from (limit for limit in (part.above, part.below) if limit is not None)
+        if get_origin(part) is Literal and str not in made:
+            yield "none of them"
+        if get_origin(part) in (Sequence, Mapping):
+            *keys, held = get_args(part)
+            yield from ({"a" if keys[0] is str else 1: bad} if keys else [bad] for bad in refused(held))
     known = [WRONG[part] for part in (get_origin(part) or part for part in made) if part in WRONG]
     yield from known[0] if len(known) == 1 else ()
     yield object()
@@ -84,23 +97,20 @@ def test_a_preset_gives_every_setting_and_no_other(preset: str) -> None:
             }
 
 
-@pytest.mark.parametrize("preset", PRESETS)
-def test_a_preset_takes_its_limits_and_refuses_what_is_beyond_and_of_other_types(preset: str) -> None:
-    config = composed(f"method={preset}")
-    given = OmegaConf.to_container(config.method, resolve=True)
-    assert isinstance(given, dict)
+@pytest.mark.parametrize("choice", [*(f"method={name}" for name in PRESETS), *(f"task={name}" for name in DECLARED)])
+def test_a_choice_takes_its_limits_and_refuses_what_is_beyond_and_of_other_types(choice: str) -> None:
+    section = choice.partition("=")[0]
+    given: Any = OmegaConf.to_container(composed(choice)[section], resolve=True)
     instantiate(given)
-    for section, values in (("method", given), ("method.search", given.get("search", {}))):
+    for where, values in ((section, given), (f"{section}.search", given.get("search", {}))):
         target = get_class(values["_target_"]) if values else None
+        others = instantiate({k: v for k, v in values.items() if k not in ("_target_", "_convert_")}, _convert_="all")
         for name, kind in (kinds(target) if target else {}).items():
             assert all(fits(kind, value) for value in allowed(kind))
-            others = {other: value for other, value in values.items() if other not in ("_target_", "_convert_")}
-            if section == "method" and "search" in others:
-                others["search"] = instantiate(given["search"])
-            for bad in refused(kind) if name != "search" else ():
+            for bad in refused(kind):
                 with pytest.raises(ConfigError) as caught:
                     target(**others | {name: bad})  # type: ignore[misc]
-                assert (caught.value.field, caught.value.allowed) == (f"{section}.{name}", words(kind)), bad
+                assert (caught.value.field, caught.value.allowed) == (f"{where}.{name}", words(kind)), bad
 
 
 def test_a_number_of_another_type_is_refused_on_the_command_line() -> None:
@@ -125,10 +135,6 @@ def test_decode_and_hardware_are_declared_too(made: type, section: str) -> None:
         for bad in refused(kind):
             with pytest.raises(ConfigError, match=rf"^{section}\.{name}="):
                 made(**given | {name: bad})
-
-
-TARGETS = {composed(f"method={preset}").method["_target_"] for preset in PRESETS}
-TASKS = {composed(f"task={task}").task["_target_"] for task in task_names()}
 
 
 @pytest.mark.parametrize(
