@@ -340,13 +340,7 @@ def test_more_blocks_than_can_be_skipped_are_refused(options: dict, field: str) 
     assert skipped(CLaSp(skip_blocks=LAYERS - 2, protect_first_last=True), LAYERS) == LAYERS - 2
 
 
-@pytest.mark.parametrize(
-    "bad",
-    [{"skip_blocks": -1}, {"skip_blocks": 0.5}, {"skip_by_layers": {8: 8}}, {"skip_by_layers": {8: -1}},
-     {"skip_ratio": -0.1}, {"skip_ratio": 1.0}, {"interval": 0}, {"draft_len": 0}, {"stop_below": 1.5},
-     {"search_on": "prompt"}],
-)  # fmt: skip
-def test_bad_settings_are_refused(bad: dict) -> None:
-    with pytest.raises(ConfigError) as error:
-        CLaSp(**bad)
-    assert error.value.field == f"method.{next(iter(bad))}"
+@pytest.mark.parametrize("table", [{8: 8}, {8: -1}])
+def test_bad_tables_are_refused(table: dict[int, int]) -> None:
+    with pytest.raises(ConfigError, match=r"method\.skip_by_layers"):
+        CLaSp(skip_by_layers=table)

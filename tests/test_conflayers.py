@@ -260,14 +260,7 @@ def test_model_dependent_settings() -> None:
     assert ready(made())._rule.max_scale is None and ready(made(cap_window=True))._rule.max_scale == 2
 
 
-@pytest.mark.parametrize(
-    "bad",
-    [{"signal": "stream"}, {"stats_dtype": "fp64"}, {"lambda_mode": "free"}, {"lam": float("nan")},
-     {"base_window": 1}, {"window_scale": -1}, {"min_skip_ratio": 1.0}, {"context_window": 0}, {"interval": 25},
-     {"interval": 0}, {"max_iterations": 0}, {"stop_rule": "never"}, {"stop_accepted": -1}, {"stop_rate": 2},
-     {"estimate_context": "prompt"}, {"k_set": "both"}, {"draft_len": 0}, {"stop_below": -0.1},
-     {"lam_by_model": {"a": float("inf")}}, {"skip_aim": 1.0}, {"abort_below": -1.0}, {"k_set": [1, 2]}],
-)  # fmt: skip
+@pytest.mark.parametrize("bad", [{"interval": 25}, {"interval": 0}, {"k_set": [1, 2]}])
 def test_bad_settings_are_refused(bad: dict) -> None:
     with pytest.raises(ConfigError) as error:
         ConfLayers(**bad)

@@ -18,7 +18,6 @@ from ssd_bench.core.method import Estimate, Prefill, Probe, Verification
 from ssd_bench.core.tree import TokenTree
 from ssd_bench.cost.latency import Latency
 from ssd_bench.cost.tpt import tpt
-from ssd_bench.errors import ConfigError
 from ssd_bench.model.shape import ModelDims
 
 BLOCKS = 8
@@ -287,5 +286,3 @@ def test_the_search_ends_after_its_prompts_with_the_best_set() -> None:
         assert not each._search.active and each.skipped() == tuple(A)
         rounds(each, *[0] * 9)
         assert each.skipped() == tuple(A)
-    with pytest.raises(ConfigError, match=r"method\.search_prompts=0 .*at least 1"):
-        ConfLayers(search_prompts=0)

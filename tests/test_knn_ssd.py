@@ -298,14 +298,8 @@ def test_unprepared_method_warms_up(decoders: Load) -> None:
     assert all(step.layer_set == LayerSet.full(LAYERS) for step in made.steps)
 
 
-@pytest.mark.parametrize(
-    "bad",
-    [{"calibration": 0}, {"anchors": "all"}, {"anchors_per_domain": 0}, {"groups": 2}, {"pooling": "max"},
-     {"groups": 0, "anchors": "global_kmeans"}, {"search_prompts": 0}, {"search_on": "all"}, {"draft_len": 0},
-     {"stop_below": 1.5}],
-)  # fmt: skip
-def test_bad_settings_are_refused(bad: dict) -> None:
-    with pytest.raises(ConfigError, match=f"method.{next(iter(bad))}"):
-        KNNSSD(SEARCH, **bad)
+def test_groups_without_global_clusters_and_one_set_for_all_domains_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"method\.groups"):
+        KNNSSD(SEARCH, groups=2)
     with pytest.raises(ConfigError, match=r"method\.search\.reuse"):
         KNNSSD(replace(SEARCH, reuse="x"))

@@ -277,16 +277,6 @@ def test_points_and_sets() -> None:
         assert layer_set_of(point_of(layer_set)) == layer_set
 
 
-@pytest.mark.parametrize(
-    "bad",
-    [{"objective": "speed"}, {"iterations": -1}, {"max_seconds": 0}, {"new_tokens": 1}, {"draft_len": 0},
-     {"stop_below": 2}, {"target_rate": 2}, {"random_state": -1}, {"init_sets": "x/y/z"}],
-)  # fmt: skip
-def test_bad_settings_are_refused(bad: dict) -> None:
-    with pytest.raises(ConfigError, match=f"method.search.{next(iter(bad))}"):
-        SearchSettings(**bad)
-
-
 HEADER = {
     "content_key": "0123456789abcdef", "n_layers": LAYERS, "model": "tiny", "task": "t", "domain": "d",
     "settings": {"objective": "expected"},

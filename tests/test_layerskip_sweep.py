@@ -124,16 +124,10 @@ def test_preset_is_the_authors_sweep() -> None:
     assert method.reuse_prefix
 
 
-@pytest.mark.parametrize(
-    ("options", "field"),
-    [({"calibration": 0}, "method.calibration"), ({"exits": []}, "method.exits"), ({"exits": [0, 1]}, "method.exits"),
-     ({"exits": [1, LAYERS]}, "method.exits"), ({"draft_lens": []}, "method.draft_lens"),
-     ({"draft_lens": [3, 0]}, "method.draft_lens"), ({"new_tokens": 1}, "method.new_tokens")],
-)  # fmt: skip
-def test_what_cannot_work_is_refused_by_field(options: dict, field: str) -> None:
-    with pytest.raises(ConfigError) as error:
+@pytest.mark.parametrize("options", [{"exits": []}, {"exits": [1, LAYERS]}, {"draft_lens": []}])
+def test_pairs_that_cannot_work_are_refused(options: dict) -> None:
+    with pytest.raises(ConfigError, match=f"method.{next(iter(options))}"):
         SweptLayerSkip(**options).check(DIMS)
-    assert error.value.field == field
 
 
 def test_a_model_of_one_block_has_no_exit() -> None:

@@ -325,12 +325,11 @@ def test_largest_settings_fit_the_cache(decoders: Load) -> None:
 
 @pytest.mark.parametrize(
     "bad",
-    [{"window": 0}, {"ngram": 2}, {"guesses": -1}, {"cap": "paper"}, {"keep_out": [-1]},
-     {"window": 60, "ngram": 8, "guesses": 60}, {"window": 21, "ngram": 5, "guesses": 20, "cap": "full"},
+    [{"window": 60, "ngram": 8, "guesses": 60}, {"window": 21, "ngram": 5, "guesses": 20, "cap": "full"},
      {"window": 1, "ngram": 27, "guesses": 0}],
 )  # fmt: skip
-def test_bad_settings_are_refused(bad: dict) -> None:
-    with pytest.raises(ConfigError, match=f"method.{next(iter(bad))}"):
+def test_more_nodes_than_the_cache_has_rows_are_refused(bad: dict) -> None:
+    with pytest.raises(ConfigError, match=r"method\.window"):
         Lookahead(**bad)
 
 

@@ -154,13 +154,7 @@ def test_a_model_without_inner_blocks_is_refused(n_layers: int) -> None:
         for_layers(n_layers)
 
 
-@pytest.mark.parametrize(
-    "bad",
-    [{"skip_ratio": 1.1}, {"context_window": 0}, {"window": "middle"}, {"opt_interval": 0}, {"bayes_interval": 0},
-     {"max_steps": -1}, {"patience": -1}, {"max_score": 1.5}, {"reset": "often"}, {"shift_drop": -0.1},
-     {"reduce_below": 2.0}, {"reduce_below": 0.7, "max_steps": 0}, {"draft_len": 0}, {"stop_below": -0.1},
-     {"k_set": "code_greedy"}, {"k_set": [1, 2, 3]}, {"k_set": [0, 1, 2, 3]}, {"seed": -1}],
-)  # fmt: skip
+@pytest.mark.parametrize("bad", [{"reduce_below": 0.7, "max_steps": 0}, {"k_set": [1, 2, 3]}, {"k_set": [0, 1, 2, 3]}])
 def test_bad_settings_are_refused(bad: dict) -> None:
     with pytest.raises(ConfigError) as error:
         SWIFT(**bad)
@@ -187,5 +181,3 @@ def test_the_search_ends_after_its_prompts_and_nothing_begins_anew(decoders: Loa
     open_end = checked(**options | {"search_prompts": None})
     stream(open_end, decoders(), 3)
     assert open_end._search.active
-    with pytest.raises(ConfigError, match=r"method\.search_prompts=0 .*at least 1"):
-        SWIFT(search_prompts=0)

@@ -260,37 +260,6 @@ def test_every_task_has_its_own_config() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "changes", "message"),
-    [
-        ("cnn_dm", {"shots": -1}, r"task\.shots=-1 .*at least 0"),
-        ("cnn_dm", {"clip_reserve": -1}, r"task\.clip_reserve=-1 .*at least 0"),
-        ("cnn_dm", {"max_new_tokens": {"knn_ssd": 0}}, r"task\.max_new_tokens=0 .*at least 1"),
-        ("xsum", {"shots": "five"}, r"task\.shots='five' .*an integer"),
-        ("xsum", {"max_new_tokens": 0}, r"task\.max_new_tokens=0 .*at least 1"),
-        ("tinystories", {"clip_reserve": 0.5}, r"task\.clip_reserve=0\.5 .*an integer"),
-        ("tinystories", {"max_new_tokens": True}, r"task\.max_new_tokens=True .*an integer"),
-        ("wmt16", {"shots": None}, r"task\.shots=None .*an integer"),
-        ("wmt14", {"max_new_tokens": -5}, r"task\.max_new_tokens=-5 .*at least 1"),
-        ("spider2", {"shots": -3}, r"task\.shots=-3 .*at least 0"),
-        ("mmlu_pro", {"max_new_tokens": 0}, r"task\.max_new_tokens=0 .*at least 1"),
-        ("natural_questions", {"max_new_tokens": 0}, r"task\.max_new_tokens=0 .*at least 1"),
-        ("pg19", {"max_prompt_tokens": 0}, r"task\.max_prompt_tokens=0 .*at least 1"),
-        ("booksum", {"clip_reserve": -1}, r"task\.clip_reserve=-1 .*at least 0"),
-        ("humaneval", {"cpu_seconds": 0}, r"task\.cpu_seconds=0 .*at least 1"),
-        ("humaneval", {"wall_seconds": 0}, r"task\.wall_seconds=0 .*at least 1"),
-        ("humaneval", {"memory_mib": 0}, r"task\.memory_mib=0 .*at least 1"),
-        ("aime24", {"year": 2026}, r"task\.year=2026 .*2024, 2025"),
-        ("govreport", {"max_new_tokens": 0}, r"task\.max_new_tokens=0 .*at least 1"),
-        ("gsm8k", {"max_new_tokens": {"knn_ssd": 0}}, r"task\.max_new_tokens=0 .*at least 1"),
-    ],
-)
-def test_options_that_cannot_work_are_refused(name: str, changes: dict[str, object], message: str) -> None:
-    with pytest.raises(Exception, match=message) as caught:  # Hydra wraps what a target raises
-        make(name, **changes)
-    assert isinstance(caught.value.__cause__, ConfigError)
-
-
-@pytest.mark.parametrize(
     "name",
     [
         *("cnn_dm", "xsum", "tinystories", "wmt16", "wmt14", "spider", "spider2", "humaneval", "alpaca", "aime24"),
