@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
+from functools import cache
 from pathlib import Path
 
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
+from omegaconf import DictConfig
 
 from ssd_bench.command import CONF
 from ssd_bench.plan import Plan, plan
@@ -24,11 +28,30 @@ def environment(extra_path: Path | None = None) -> dict[str, str]:
     return os.environ | {"PYTHONPATH": path, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
 
 
-def planned(runs_dir: Path, *options: str) -> Plan:
-    """A checked plan on one CPU thread in float32."""
+def python(
+    *line: str, cwd: Path = ROOT, extra_path: Path | None = None, **variables: str
+) -> subprocess.CompletedProcess[str]:
+    """A process of the project as it stands here, and what it says."""
+    env = environment(extra_path) | variables
+    return subprocess.run([sys.executable, *line], cwd=cwd, env=env, capture_output=True, encoding="utf-8", timeout=300)
+
+
+def composed(*options: str) -> DictConfig:
+    """The config of a command line."""
     GlobalHydra.instance().clear()
     with initialize_config_dir(version_base="1.3", config_dir=str(CONF)):
-        return plan(compose("config", overrides=[f"runs_dir={runs_dir}", *CPU, *options]))
+        return compose("config", overrides=list(options))
+
+
+@cache
+def config(preset: str, *options: str) -> DictConfig:
+    """The settings of `conf/method/<preset>.yaml`."""
+    return composed(f"method={preset}", *options).method
+
+
+def planned(runs_dir: Path, *options: str) -> Plan:
+    """A checked plan on one CPU thread in float32."""
+    return plan(composed(f"runs_dir={runs_dir}", *CPU, *options))
 
 
 def executed(runs_dir: Path, *options: str) -> Run:

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from hydra import compose, initialize_config_dir
 from hydra.utils import instantiate
 from torch import Tensor
 
@@ -29,6 +27,7 @@ from ssd_bench.model.decoder import Decoder
 from ssd_bench.model.shape import ModelDims
 from tests.conftest import LAYERS, VOCAB
 from tests.lossless import DIMS, check_greedy, check_sampled, engine_for
+from tests.runs import config
 from tests.test_knapspec import history, rerun
 
 Load = Callable[..., Decoder]
@@ -99,12 +98,6 @@ class Play:
         path = range(accepted + 1)
         seen = Verification(1, tree, path, [0] * len(path), self.length, logits, hidden)
         return method.observe(seen, self.probe)  # type: ignore[arg-type]
-
-
-@pytest.fixture(scope="module")
-def preset() -> Iterator[Any]:
-    with initialize_config_dir(str(Path(__file__).parents[1] / "conf"), version_base=None):
-        yield compose("config", ["method=adaptive"]).method
 
 
 def test_a_posterior_without_bins_is_a_beta() -> None:
@@ -311,32 +304,32 @@ def test_a_rehearsal_is_what_the_set_would_have_drafted(skipped: tuple[int, ...]
     assert counts.sum() == 4 and (skipped or counts[0].sum() == 0)
 
 
-def lively(rng: random.Random, preset: Any) -> Adaptive:
+def lively(rng: random.Random) -> Adaptive:
     """Settings under which it rehearses, searches and drafts within a few tokens of a random model."""
     return instantiate(
-        preset, rows=rng.randint(1, 3), interval=rng.randint(1, 4), stake=60, margin=0.0, optimism=3.0,
+        config("adaptive"), rows=rng.randint(1, 3), interval=rng.randint(1, 4), stake=60, margin=0.0, optimism=3.0,
         prior=rng.choice([2.5, 200.0]), min_similarity=rng.choice([-1.0, 0.5]), draft_len=rng.randint(1, 6),
         thresholds=rng.choice([[], [0.05, 0.2], [0.3, 0.5, 0.7, 0.85]]), selected=rng.random(),
         reuse_prefix=rng.random() < 0.5, exits=[0.25, 0.8], uniform=rng.choice([[], [0.2]]),
     )  # fmt: skip
 
 
-def test_greedy_output_is_ar(preset: Any, decoders: Load) -> None:
-    assert check_greedy(lambda rng: lively(rng, preset), decoders) > 50
+def test_greedy_output_is_ar(decoders: Load) -> None:
+    assert check_greedy(lambda rng: lively(rng), decoders) > 50
 
 
-def test_sampled_output_is_distributed_as_ar(preset: Any, decoders: Load) -> None:
+def test_sampled_output_is_distributed_as_ar(decoders: Load) -> None:
     """A prior that trusts arms at once, so that the tokens in question come from drafts."""
 
     def make() -> Adaptive:
-        return instantiate(preset, rows=1, interval=1, stake=8, margin=0.0, prior=20.0, thresholds=[0.9])
+        return instantiate(config("adaptive"), rows=1, interval=1, stake=8, margin=0.0, prior=20.0, thresholds=[0.9])
 
     check_sampled(make, decoders, draws=300, position=4)
 
 
-def test_a_restored_method_continues_identically(preset: Any, decoders: Load) -> None:
+def test_a_restored_method_continues_identically(decoders: Load) -> None:
     def settled(state: bytes | None) -> Adaptive:
-        method = lively(random.Random(1), preset)
+        method = lively(random.Random(1))
         method.check(DIMS)
         with torch.inference_mode():
             method.prepare(engine.probe, [])
@@ -374,13 +367,12 @@ def test_first_arms_fit_the_model() -> None:
         method.check(ModelDims("one", 1, 1, 128, VOCAB))
 
 
-def test_the_preset_holds_the_defaults(preset: Any) -> None:
+def test_the_preset_holds_the_defaults() -> None:
     import inspect
 
     named = {name: p.default for name, p in inspect.signature(Adaptive).parameters.items()}
-    settings = {
-        name: tuple(v) if hasattr(v, "__iter__") and not isinstance(v, str) else v for name, v in preset.items()
-    }
+    preset = config("adaptive").items()
+    settings = {name: tuple(v) if hasattr(v, "__iter__") and not isinstance(v, str) else v for name, v in preset}
     assert settings.pop("_target_") == "methods.adaptive.Adaptive" and settings == named
 
 

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
-from hydra import compose, initialize_config_dir
 from hydra.utils import instantiate
 from torch import Tensor
 
@@ -25,10 +24,9 @@ from ssd_bench.papers.cells import Record
 from ssd_bench.report.runs import by_task, document, run_table
 from tests.conftest import CONTEXT, LAYERS, VOCAB
 from tests.lossless import DIMS, check_greedy, check_sampled, decode
-from tests.runs import executed, local_model
+from tests.runs import config, executed, local_model
 
 Load = Callable[..., Decoder]
-CONF = str(Path(__file__).parents[1] / "conf")
 PROMPT = [5, 6, 7, 8, 9, 10]
 FULL = LayerSet.full(LAYERS)
 INNER = LayerSet.skipping(LAYERS, attn=range(1, LAYERS - 1))
@@ -72,8 +70,7 @@ class Watched(ASD):
 
 def test_preset_is_lossless(decoders: Load) -> None:
     """200 random cases of the preset at thresholds that matter to these models."""
-    with initialize_config_dir(CONF, version_base=None):
-        preset = compose("config", overrides=["method=asd"]).method
+    preset = config("asd")
     assert instantiate(preset).name == "asd_style"
     assert check_greedy(lambda rng: instantiate(preset, min_similarity=rng.choice([-1, 0.5, 0.9, 2])), decoders) > 50
 

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from functools import cache
 from itertools import combinations
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from hydra import compose, initialize_config_dir
 from hydra.utils import instantiate
-from omegaconf import DictConfig
 from torch import Tensor
 from transformers import LlamaConfig
 
@@ -30,19 +26,12 @@ from ssd_bench.model.decoder import Decoder
 from ssd_bench.model.shape import ModelDims
 from tests.conftest import LAYERS, SIZES, VOCAB, rope, save_model
 from tests.lossless import DIMS, FAMILIES, check_greedy, check_sampled, decode
+from tests.runs import config
 
 Load = Callable[..., Decoder]
 PRESETS = ("clasp", "clasp_knapspec")
-CONF = Path(__file__).parents[1] / "conf"
 DEEP, LENGTH = 6, 13
 PREFIX = LENGTH - 1
-
-
-@cache
-def config(preset: str) -> DictConfig:
-    """The settings of `conf/method/<preset>.yaml`."""
-    with initialize_config_dir(str(CONF), version_base=None):
-        return compose("config", overrides=[f"method={preset}"]).method
 
 
 def made(preset: str, **options: Any) -> CLaSp:

@@ -27,7 +27,7 @@ from ssd_bench.model.checkpoint import EMBEDDED, Checkpoint
 from ssd_bench.plan import plan
 from ssd_bench.records.reader import Run, find_runs, load_run
 from ssd_bench.run import execute
-from tests.runs import GIVEN_LATENCY, ROOT, environment, executed, local_model, planned
+from tests.runs import GIVEN_LATENCY, ROOT, environment, executed, local_model, planned, python
 
 Tensors = dict[str, torch.Tensor]
 TIMES = ["prefill_ms", "decode_ms", "draft_ms", "verify_ms", "policy_ms", "peak_bytes"]
@@ -35,21 +35,14 @@ TIMES = ["prefill_ms", "decode_ms", "draft_ms", "verify_ms", "policy_ms", "peak_
 
 def command(model: Path, runs: Path, *options: str) -> list[str]:
     return [
-        sys.executable, "-m", "ssd_bench", "model=local", f"model.path={model}", "model.template=chat",
+        "-m", "ssd_bench", "model=local", f"model.path={model}", "model.template=chat",
         f"runs_dir={runs}", "hardware=cpu", "hardware.dtype=float32", "hardware.threads=1", "hardware.warmup=1",
         GIVEN_LATENCY, *options,
     ]  # fmt: skip
 
 
 def run(model: Path, runs: Path, *options: str, extra_path: Path | None = None) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        command(model, runs, *options),
-        cwd=ROOT,
-        env=environment(extra_path),
-        capture_output=True,
-        encoding="utf-8",
-        timeout=300,
-    )
+    return python(*command(model, runs, *options), extra_path=extra_path)
 
 
 def only_run(runs: Path) -> Run:
@@ -115,8 +108,8 @@ def test_kill_and_restart_give_the_same_record(
     rng = random.Random(5)
     for attempt in range(5):
         process = subprocess.Popen(
-            command(small_checkpoint, tmp_path, *SHORT), cwd=ROOT, env=environment(), stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE, encoding="utf-8",
+            [sys.executable, *command(small_checkpoint, tmp_path, *SHORT)], cwd=ROOT, env=environment(),
+            stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, encoding="utf-8",
         )  # fmt: skip
         assert process.stderr is not None
         stop_after = attempt % 3  # finished prompts to wait for before a random wait and the kill
@@ -168,20 +161,12 @@ def test_a_new_method_is_one_file_and_one_yaml(small_checkpoint: Path, tmp_path:
     done = run(small_checkpoint, runs, *options, extra_path=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "every_other" in done.stdout and "2/2" in done.stdout
-    report = subprocess.run(
-        [sys.executable, "-m", "ssd_bench", "report", f"runs_dir={runs}"],
-        cwd=ROOT,
-        env=environment(),
-        capture_output=True,
-        encoding="utf-8",
-    )
+    report = python("-m", "ssd_bench", "report", f"runs_dir={runs}")
     assert report.returncode == 0 and "every_other" in report.stdout
 
 
 def test_multirun_makes_one_run_per_combination(small_checkpoint: Path, tmp_path: Path) -> None:
-    line = command(small_checkpoint, tmp_path, "method=ar,fixed_layers", "limit=1", "decode.max_new_tokens=6")
-    line.insert(3, "--multirun")
-    done = subprocess.run(line, cwd=ROOT, env=environment(), capture_output=True, encoding="utf-8")
+    done = run(small_checkpoint, tmp_path, "method=ar,fixed_layers", "limit=1", "decode.max_new_tokens=6", "--multirun")
     assert done.returncode == 0, done.stderr
     assert sorted(load_run(path).header["method"] for path in find_runs(tmp_path)) == ["ar", "fixed_layers"]
 
@@ -208,13 +193,7 @@ def test_wandb_offline_logs_the_run(small_checkpoint: Path, tmp_path: Path) -> N
 
 
 def test_help_shows_every_group_and_choice() -> None:
-    shown = subprocess.run(
-        [sys.executable, "-m", "ssd_bench", "run", "--help"],
-        cwd=ROOT,
-        env=environment(),
-        capture_output=True,
-        encoding="utf-8",
-    ).stdout
+    shown = python("-m", "ssd_bench", "run", "--help").stdout
     for group in ("model", "method", "task", "data", "hardware", "decode"):
         for choice in (ROOT / "conf" / group).glob("*.yaml"):
             assert choice.stem in shown
@@ -269,7 +248,7 @@ BAD = [
 
 def failed(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, line: list[str]) -> str:
     """The message of a command line that must end with exit code 2, run in this process."""
-    monkeypatch.setattr(sys, "argv", ["ssd_bench", *line[3:]])
+    monkeypatch.setattr(sys, "argv", ["ssd_bench", *line[2:]])
     GlobalHydra.instance().clear()
     code = command_line(lambda cfg: execute(plan(cfg)))
     message = capsys.readouterr().err
@@ -383,7 +362,7 @@ def test_an_adapter_beside_a_model_is_refused(
 def test_missing_weights_name_the_command_that_gets_them(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    line = ["", "", "", "model=smollm2_135m", "model.gguf.package=not_installed_here", f"runs_dir={tmp_path}"]
+    line = ["", "", "model=smollm2_135m", "model.gguf.package=not_installed_here", f"runs_dir={tmp_path}"]
     assert "make weights" in failed(capsys, monkeypatch, line)
 
 

@@ -6,16 +6,13 @@ import math
 import random
 from collections.abc import Callable, Sequence
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from hydra import compose, initialize_config_dir
 from hydra.utils import instantiate
-from omegaconf import DictConfig
 from torch import Tensor
 from transformers import LlamaConfig
 
@@ -33,21 +30,14 @@ from ssd_bench.model.decoder import Decoder
 from ssd_bench.model.shape import ModelDims
 from tests.conftest import LAYERS, SIZES, VOCAB, rope, save_model
 from tests.lossless import check_greedy, check_sampled, decode, engine_for
+from tests.runs import config
 
 Load = Callable[..., Decoder]
-CONF = str(Path(__file__).parents[1] / "conf")
 PRESETS = ["conflayers", "conflayers_paper", "conflayers_logs", "conflayers_release"]
 DEEP = 8
 DEEP_DIMS = ModelDims("deep", DEEP, 100_000, 256, VOCAB)
 PROMPT = [5, 6, 7]
 QUICK: dict[str, Any] = {"context_window": 3, "interval": 2, "stop_below": 0.1}
-
-
-@cache
-def config(preset: str) -> DictConfig:
-    """The settings of `conf/method/<preset>.yaml`."""
-    with initialize_config_dir(CONF, version_base=None):
-        return compose("config", overrides=[f"method={preset}"]).method
 
 
 def made(preset: str = "conflayers", **options: Any) -> ConfLayers:

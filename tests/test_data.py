@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -20,8 +17,8 @@ from omegaconf import OmegaConf
 from ssd_bench.data import HubSource, LocalSource, SampleSource, checked_row
 from ssd_bench.errors import ConfigError
 from ssd_bench.task import DataSpec
+from tests.runs import ROOT, python
 
-REPO = Path(__file__).parent.parent
 HUB = {"path": "openai/gsm8k", "name": "main", "split": "test", "revision": "main"}
 SPEC = DataSpec(name="toy", fields=("question", "answer"), hub=HUB)
 GOOD = {"id": "a", "question": "1+1?", "answer": "#### 2"}
@@ -133,7 +130,7 @@ def test_local_fingerprint_is_the_hash_of_the_bytes(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["hub", "local", "sample"])
 def test_each_config_makes_its_source(name: str) -> None:
-    config = OmegaConf.load(REPO / "conf" / "data" / f"{name}.yaml")
+    config = OmegaConf.load(ROOT / "conf" / "data" / f"{name}.yaml")
     assert ("root" in config) == (name == "local")
     assert type(instantiate(config)) is {"hub": HubSource, "local": LocalSource, "sample": SampleSource}[name]
 
@@ -212,8 +209,7 @@ def test_hub_in_offline_mode_is_refused_at_once(tmp_path: Path) -> None:
         "from ssd_bench.data import HubSource; from ssd_bench.task import DataSpec; "
         f"HubSource().rows(DataSpec('toy', ('question',), {HUB}))"
     )
-    offline = os.environ | {"HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path)}
-    done = subprocess.run([sys.executable, "-c", code], cwd=REPO, env=offline, capture_output=True, encoding="utf-8")
+    done = python("-c", code, HF_HOME=str(tmp_path))
     assert done.returncode == 1
     assert "ConfigError: data='hub (openai/gsm8k main test)' cannot be used" in done.stderr
     assert "data=local data.root=DIR" in done.stderr

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,6 +19,7 @@ from ssd_bench.data import SampleSource, listing
 from ssd_bench.data.command import main
 from ssd_bench.errors import ConfigError
 from ssd_bench.task import DataSpec
+from tests.runs import python
 
 ROOT = Path(__file__).parents[1]
 SAMPLE = SampleSource().root
@@ -55,8 +53,7 @@ def test_arguments_that_cannot_work(arguments: Sequence[str], capsys: pytest.Cap
 
 
 def test_help_in_a_process_of_its_own() -> None:
-    line = [sys.executable, "-m", "ssd_bench", "data", "--help"]
-    done = subprocess.run(line, cwd=ROOT, env=os.environ | {"PYTHONUTF8": "1"}, capture_output=True, encoding="utf-8")
+    done = python("-m", "ssd_bench", "data", "--help", PYTHONUTF8="1")
     assert done.returncode == 0 and "list | fetch TASK… | check DIR [TASK…]" in done.stdout and not done.stderr
 
 

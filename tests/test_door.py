@@ -12,12 +12,11 @@ import pytest
 
 from ssd_bench import cli
 from ssd_bench.cli import COMMANDS, door
-from tests.runs import ROOT, environment
+from tests.runs import ROOT, python
 
 
 def program(*arguments: str) -> subprocess.CompletedProcess[str]:
-    line = [sys.executable, "-m", "ssd_bench", *arguments]
-    return subprocess.run(line, cwd=ROOT, env=environment(), capture_output=True, encoding="utf-8", timeout=120)
+    return python("-m", "ssd_bench", *arguments)
 
 
 @pytest.fixture
@@ -62,7 +61,21 @@ def test_help_is_one_screen_of_all_commands(capsys: pytest.CaptureFixture[str]) 
 def test_help_loads_neither_torch_nor_hydra() -> None:
     code = "import sys; from ssd_bench.cli import door; door(['-h']); "
     code += "sys.exit(not {'torch', 'hydra'}.isdisjoint(sys.modules))"
-    assert subprocess.run([sys.executable, "-c", code], env=environment(), stdout=subprocess.DEVNULL).returncode == 0
+    assert python("-c", code).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("modules", "spared"),
+    [
+        ("ssd_bench.report.command, ssd_bench.report.runs, ssd_bench.report.figures", {"torch"}),
+        ("ssd_bench.core.lossless, ssd_bench.records.provenance", {"torch"}),
+        ("ssd_bench.replay.command", {"torch"}),
+        ("ssd_bench.tables, ssd_bench.data.command", {"pandas", "jinja2"}),
+    ],
+)
+def test_what_reads_records_waits_for_no_library_that_it_does_not_use(modules: str, spared: set[str]) -> None:
+    done = python("-c", f"import {modules}, sys; sys.exit(not {spared}.isdisjoint(sys.modules))")
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("name", ["searches", "audit", "bench", "kernels", "weights", "miniature"])

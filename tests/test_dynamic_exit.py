@@ -11,14 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hydra import compose, initialize_config_dir
 from hydra.utils import instantiate
 from torch import Tensor
 
 from methods import dynamic_exit
 from methods.ar import AR
 from methods.dynamic_exit import DEL, Array, ShadowStatistics, best_exit, tpl_table
-from ssd_bench.command import CONF
 from ssd_bench.core.layer_set import LayerSet
 from ssd_bench.core.method import Context, Estimate, LayerDraft, Prefill, Probe, Verification
 from ssd_bench.core.sampling import verify_greedy
@@ -29,6 +27,7 @@ from ssd_bench.model.decoder import Decoder
 from ssd_bench.model.shape import ModelDims
 from tests.conftest import CONTEXT, LAYERS, VOCAB
 from tests.lossless import DIMS, check_greedy, check_sampled, decode
+from tests.runs import config
 
 Load = Callable[..., Decoder]
 GRID = (0, 17)
@@ -37,8 +36,7 @@ PROMPTS = ([5, 6, 7], list(range(3, 50)), [9])
 
 
 def preset(name: str) -> DEL:
-    with initialize_config_dir(str(CONF), version_base="1.3"):
-        return instantiate(compose("config", overrides=[f"method={name}"]).method)
+    return instantiate(config(name))
 
 
 class Watched(DEL):

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import io
-import subprocess
-import sys
 import warnings
 from dataclasses import replace
 from functools import cache
@@ -306,11 +304,6 @@ def test_marks_differ_without_colour() -> None:
     for name in ("marker", "hatch", "colour"):
         assert len({getattr(mark, name) for mark in style.MARKS}) == len(style.MARKS)
     assert len({str(mark.line) for mark in style.MARKS}) == len(style.MARKS)
-
-
-def test_figures_need_no_torch() -> None:
-    script = "import sys; import ssd_bench.report.figures; assert 'torch' not in sys.modules"
-    subprocess.run([sys.executable, "-c", script], check=True)
 
 
 def test_the_comparison_draws_sets_of_its_own_runs_and_the_best(root: Path, tmp_path: Path) -> None:

@@ -8,13 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hydra import compose, initialize_config_dir
-from hydra.core.global_hydra import GlobalHydra
 from hydra.utils import get_class
 from omegaconf import OmegaConf
 
 from methods.layer_search import SearchSettings
 from ssd_bench.command import CONF
+from tests.runs import config
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "methods" / "fidelity.md").read_text(encoding="utf-8")
@@ -29,9 +28,7 @@ OF_SECTION = {  # a preset of each class that the section is about
 
 def settings(preset: str) -> dict[str, Any]:
     """A preset as a run records it."""
-    GlobalHydra.instance().clear()
-    with initialize_config_dir(version_base="1.3", config_dir=str(CONF)):
-        made = OmegaConf.to_container(compose("config", overrides=[f"method={preset}"]).method, resolve=True)
+    made = OmegaConf.to_container(config(preset), resolve=True)
     assert isinstance(made, dict)
     return made  # type: ignore[return-value]
 

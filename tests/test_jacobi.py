@@ -7,7 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hydra import compose, initialize_config_dir
 from hydra.utils import instantiate
 
 from methods.ar import AR
@@ -18,9 +17,9 @@ from ssd_bench.model.decoder import Decoder
 from ssd_bench.plan import plan
 from tests.conftest import VOCAB
 from tests.lossless import DIMS, check_greedy, decode, likes_zero
+from tests.runs import composed, config
 
 Load = Callable[..., Decoder]
-CONF = str(Path(__file__).parents[1] / "conf")
 PROMPT = [5, 6, 7]
 SETTINGS: list[dict] = [
     {"mode": "PJ"}, {"mode": "PGJ"}, {"mode": "HGJ", "assumed_len": 20}, {"mode": "sliding"},
@@ -38,8 +37,7 @@ def settings_of(rng: random.Random) -> dict:
 
 def test_preset_is_lossless(decoders: Load) -> None:
     """200 random cases of the preset with any filler: its pad id may be likely, and may end outputs."""
-    with initialize_config_dir(CONF, version_base=None):
-        preset = compose("config", overrides=["method=jacobi"]).method
+    preset = config("jacobi")
 
     def make(rng: random.Random) -> Jacobi:
         return instantiate(preset, filler=rng.choice(["pad", "last"]), pad_id=rng.choice([0, rng.randrange(VOCAB)]))
@@ -197,8 +195,7 @@ def test_bad_settings_are_refused(bad: dict, field: str) -> None:
 def test_sampling_is_refused_before_the_model_is_opened(tmp_path: Path) -> None:
     """The folder of the model does not even exist; greedy decoding gets as far as missing it."""
     options = ["model=local", f"model.path={tmp_path / 'none'}", "model.template=chat", "method=jacobi", "hardware=cpu"]
-    with initialize_config_dir(CONF, version_base=None):
-        sampled, greedy = (compose("config", overrides=[*options, f"decode={mode}"]) for mode in ("sample", "greedy"))
+    sampled, greedy = (composed(*options, f"decode={mode}") for mode in ("sample", "greedy"))
     with pytest.raises(ConfigError, match="jacobi has no sampling mode") as error:
         plan(sampled)
     assert error.value.field == "decode.mode"

@@ -1,8 +1,5 @@
 """The compiled kernels against the PyTorch operations, and those against plain formulas."""
 
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,6 +13,7 @@ from ssd_bench.model.arithmetic import LEVELS, Arithmetic, decide, resolve
 from ssd_bench.model.backend import select
 from ssd_bench.model.backends.cpu import NativeDecoder, build, native_problem
 from ssd_bench.model.operators import Operators
+from tests.runs import python
 
 CPU = torch.device("cpu")
 EVERY = [level.name for level in arithmetic.available()]
@@ -373,17 +371,9 @@ def test_a_cpu_with_matrix_units_rounds_what_its_products_round(every_level: Non
 
 def test_no_compiler_is_one_line(tmp_path: Path) -> None:
     """Without a compiler the command says so, ends well, and leaves no lock that blocks the next try."""
-    env = os.environ | {"CXX": "/nonexistent/c++", "SSD_BENCH_CACHE": str(tmp_path)}
     for _ in range(2):
-        done = subprocess.run(
-            [sys.executable, "-m", "ssd_bench", "kernels"],
-            env=env,
-            capture_output=True,
-            encoding="utf-8",
-            timeout=60,
-            check=True,
-        )
-        assert done.stdout.startswith("native kernels: not available")
+        done = python("-m", "ssd_bench", "kernels", CXX="/nonexistent/c++", SSD_BENCH_CACHE=str(tmp_path))
+        assert done.returncode == 0 and done.stdout.startswith("native kernels: not available")
         assert done.stdout.count("\n") == 1
 
 

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import inspect
 import random
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
-from hydra import compose, initialize_config_dir
 from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
@@ -23,6 +21,7 @@ from ssd_bench.cost.latency import Latency
 from ssd_bench.model.decoder import Decoder
 from tests.conftest import LAYERS, VOCAB
 from tests.lossless import DIMS, check_greedy, check_sampled, decode, engine_for, prepare
+from tests.runs import config
 from tests.test_knapspec import history
 
 Load = Callable[..., Decoder]
@@ -40,13 +39,6 @@ CODE = PAPER | {
 }  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def presets() -> Iterator[dict[str, Any]]:
-    folder = Path(__file__).parents[1] / "conf"
-    with initialize_config_dir(str(folder), version_base=None):
-        yield {name: compose("config", [f"method={name}"]).method for name in ("knapspec", "knapspec_code")}
-
-
 def search(probe: Probe, states: torch.Tensor, **options: Any) -> Found:
     """One search event with these settings; without pruning unless they say so."""
     method = KnapSpec(**{"min_similarity": -1.0} | options)
@@ -54,11 +46,11 @@ def search(probe: Probe, states: torch.Tensor, **options: Any) -> Found:
     return method.search(states, LENGTH, probe)
 
 
-def test_presets_hold_the_published_settings(presets: dict[str, Any]) -> None:
+def test_presets_hold_the_published_settings() -> None:
     """Every switch is in the presets, with the paper's and the released code's value."""
     named = set(inspect.signature(KnapSpec).parameters) - {"name"}
     for preset, values in (("knapspec", PAPER), ("knapspec_code", CODE)):
-        settings = OmegaConf.to_container(presets[preset])
+        settings = OmegaConf.to_container(config(preset))
         assert isinstance(settings, dict)
         assert (settings.pop("name"), settings.pop("_target_")) == (preset, "methods.knapspec.KnapSpec")
         assert settings == values and set(settings) == named
@@ -68,12 +60,12 @@ def test_presets_hold_the_published_settings(presets: dict[str, Any]) -> None:
     ("preset", "weights", "protect"), [("knapspec", (12, 1), False), ("knapspec_code", (5, 1), True)]
 )
 def test_presets_reach_the_knapsack(
-    preset: str, weights: tuple, protect: bool, presets: dict[str, Any], decoders: Load, monkeypatch: pytest.MonkeyPatch
+    preset: str, weights: tuple, protect: bool, decoders: Load, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An attention twelve times as dear as an MLP weighs 12, capped 5; protection and budget go along."""
     states, probe = history(decoders())
     probe.latency = Latency(1.0, 0.0, 12.0)
-    method = instantiate(presets[preset])
+    method = instantiate(config(preset))
     method.check(DIMS)
     seen: list[Knapsack] = []
     monkeypatch.setattr(Knapsack, "run", lambda self, probe: seen.append(self) or [])
@@ -129,10 +121,10 @@ def test_the_estimate_stays_within_the_grid(grid: tuple[int, int], decoders: Loa
         assert estimate.tokens_per_s == pytest.approx(1000 / probe.latency.target_ms(LAYERS, LENGTH))
 
 
-def test_presets_with_random_settings_are_lossless(presets: dict[str, Any], decoders: Load) -> None:
+def test_presets_with_random_settings_are_lossless(decoders: Load) -> None:
     def make(rng: random.Random) -> KnapSpec:
         return instantiate(
-            presets[rng.choice(["knapspec", "knapspec_code"])], interval=rng.randint(1, 9),
+            config(rng.choice(["knapspec", "knapspec_code"])), interval=rng.randint(1, 9),
             capture_steps=rng.randint(1, 6), min_similarity=rng.choice([-1.0, 0.0, 0.5]), budget=rng.random(),
             weight_cap=rng.choice([None, 1, 5]), strict=rng.random() < 0.5, protect_first_last=rng.random() < 0.5,
             include_zero_skip=rng.random() < 0.5, draft_len=rng.randint(1, 6), stop_below=rng.choice([0.0, 0.1, 0.7]),

@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from hydra import compose, initialize_config_dir
 from hydra.utils import instantiate
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import OmegaConf
 from torch import Tensor
 
 from methods import knn_ssd
@@ -27,17 +26,12 @@ from ssd_bench.errors import ConfigError
 from ssd_bench.model.decoder import Decoder, Pass
 from tests.conftest import LAYERS
 from tests.lossless import DIMS, check_greedy, check_sampled, decode, engine_for
+from tests.runs import config
 
 Load = Callable[..., Decoder]
-CONF = str(Path(__file__).parents[1] / "conf")
 PRESETS = ("knn_ssd", "knn_ssd_paper", "knn_ssd_last_token", "knn_ssd_wallclock")
 SEARCH = SearchSettings(iterations=0, new_tokens=4)
 SETS = {"low": LayerSet.skipping(LAYERS, [1]), "high": LayerSet.skipping(LAYERS, [2], [1])}
-
-
-def config(preset: str) -> DictConfig:
-    with initialize_config_dir(CONF, version_base=None):
-        return compose("config", overrides=[f"method={preset}"]).method
 
 
 def prompts(domain: str, count: int, seed: int = 0) -> list[list[int]]:

@@ -7,12 +7,10 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from hydra import compose, initialize_config_dir
 from hydra.utils import instantiate
 
 from methods.ar import AR
 from methods.layerskip import LayerSkip
-from ssd_bench.command import CONF
 from ssd_bench.core.layer_set import LayerSet
 from ssd_bench.core.method import Estimate, LayerDraft, Probe, Verification
 from ssd_bench.errors import ConfigError
@@ -20,6 +18,7 @@ from ssd_bench.model.decoder import Decoder
 from ssd_bench.model.shape import ModelDims
 from tests.conftest import LAYERS
 from tests.lossless import DIMS, check_greedy, check_sampled, decode
+from tests.runs import config
 
 Load = Callable[..., Decoder]
 PROMPT = [5, 6, 7]
@@ -34,8 +33,7 @@ class Watched(LayerSkip):
 
 
 def preset(*options: str) -> LayerSkip:
-    with initialize_config_dir(str(CONF), version_base="1.3"):
-        return instantiate(compose("config", overrides=["method=layerskip", *options]).method)
+    return instantiate(config("layerskip", *options))
 
 
 def drafts(method: LayerSkip, n_layers: int) -> LayerDraft:

@@ -9,13 +9,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from hydra import compose, initialize_config_dir
 from hydra.utils import instantiate
 
 from methods.arms import Costs
 from methods.layer_search import Objective, SearchSettings
 from methods.layerskip import LayerSkip, SweptLayerSkip, drafted, shadow
-from ssd_bench.command import CONF
 from ssd_bench.core.engine import Engine, Generation
 from ssd_bench.core.layer_set import LayerSet
 from ssd_bench.core.method import Calibrated, Sample
@@ -25,7 +23,7 @@ from ssd_bench.model.decoder import Decoder
 from ssd_bench.model.shape import ModelDims
 from tests.conftest import LAYERS
 from tests.lossless import DIMS, FAMILIES, check_greedy, check_sampled, engine_for
-from tests.runs import executed
+from tests.runs import config, executed
 
 Load = Callable[..., Decoder]
 EXITS, DRAFT_LENS = range(1, LAYERS), range(1, 7)
@@ -116,8 +114,7 @@ def test_a_sweep_is_the_same_again(engine: Engine) -> None:
 
 
 def test_preset_is_the_authors_sweep() -> None:
-    with initialize_config_dir(str(CONF), version_base="1.3"):
-        method = instantiate(compose("config", overrides=["method=layerskip_swept"]).method)
+    method = instantiate(config("layerskip_swept"))
     assert isinstance(method, Calibrated) and (method.name, method.calibration) == ("layerskip_swept", 8)
     method.check(ModelDims("miniature", 16, 1, 64, 64))
     assert (method._exits, list(method.draft_lens), method.new_tokens) == ([*range(1, 16)], [1, 2, 3, 4, 5, 6], 32)

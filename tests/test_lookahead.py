@@ -6,16 +6,14 @@ import random
 from collections import Counter
 from collections.abc import Callable, Sequence
 from itertools import product
-from pathlib import Path
 
 import pytest
 import torch
-from hydra import compose, initialize_config_dir
 from hydra.utils import instantiate
-from omegaconf import DictConfig
 
 from methods.ar import AR
 from methods.lookahead import Lookahead, Pool, window_tree, within
+from ssd_bench.command import CONF
 from ssd_bench.core.engine import SCRATCH, Generation
 from ssd_bench.core.method import Context, Estimate, Prefill, Probe, Verification
 from ssd_bench.core.sampling import verify_greedy
@@ -24,9 +22,9 @@ from ssd_bench.errors import ConfigError
 from ssd_bench.model.decoder import Decoder
 from tests.conftest import VOCAB
 from tests.lossless import check_greedy, check_sampled, decode, likes_zero
+from tests.runs import config
 
 Load = Callable[..., Decoder]
-CONF = Path(__file__).parents[1] / "conf"
 PRESETS = sorted(path.stem for path in (CONF / "method").glob("lookahead*.yaml"))
 PROMPT = [5, 6, 7, 8, 9]
 
@@ -60,11 +58,6 @@ def random_lookahead(rng: random.Random) -> Lookahead:
         pool_from_prompt=rng.random() < 0.5, keep_out=[rng.randrange(VOCAB)] * (rng.random() < 0.3),
         seed=rng.randrange(10**6),
     )  # fmt: skip
-
-
-def preset(name: str) -> DictConfig:
-    with initialize_config_dir(str(CONF), version_base=None):
-        return compose("config", overrides=[f"method={name}"]).method
 
 
 def test_mask_and_positions() -> None:
@@ -186,7 +179,7 @@ def test_steps_and_pool_are_the_cards(W: int, N: int, G: int, cap: str, decoders
 @pytest.mark.parametrize("name", PRESETS)
 def test_presets_are_lossless(name: str, decoders: Load) -> None:
     """200 random cases of W, N, G as given, with either cap and the other switches at random."""
-    settings = preset(name)
+    settings = config(name)
 
     def make(rng: random.Random) -> Lookahead:
         return instantiate(

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pandas as pd
@@ -12,7 +9,7 @@ import pytest
 
 from ssd_bench.papers import index
 from tests.exhibit_runs import make
-from tests.runs import ROOT
+from tests.runs import ROOT, python
 
 ROOM = {
     "paper.yaml": """\
@@ -101,10 +98,7 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def said(house: Path, *arguments: str) -> str:
     """What the program prints there."""
-    command = [sys.executable, "-m", "ssd_bench", *arguments]
-    done = subprocess.run(
-        command, cwd=house, env=os.environ | {"PYTHONPATH": str(house)}, capture_output=True, encoding="utf-8"
-    )
+    done = python("-m", "ssd_bench", *arguments, cwd=house, PYTHONPATH=str(house))
     assert done.returncode == 0, done.stderr
     return done.stdout
 

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,7 +13,7 @@ from omegaconf import OmegaConf
 from ssd_bench.command import CONF
 from ssd_bench.model.decoder import Decoder
 from tests.lossless import check_greedy
-from tests.runs import CPU
+from tests.runs import CPU, python
 
 README = (Path(__file__).parents[1] / "methods" / "README.md").read_text(encoding="utf-8")
 
@@ -44,10 +41,8 @@ def test_the_example_runs_by_its_command(folder: Path) -> None:
     (command,) = re.findall(r"```\n(python -m ssd_bench .*?)\n```", README)
     name, *arguments = command.replace("YOUR_FOLDER", str(folder)).split()
     assert name == "python"
-    made = subprocess.run(
-        [sys.executable, *arguments, "decode.max_new_tokens=24", f"runs_dir={folder / 'runs'}", *CPU],
-        capture_output=True, encoding="utf-8", env=os.environ | {"PYTHONPATH": str(folder)}, cwd=CONF.parent,
-    )  # fmt: skip
+    options = ("decode.max_new_tokens=24", f"runs_dir={folder / 'runs'}", *CPU)
+    made = python(*arguments, *options, extra_path=folder)
     assert made.returncode == 0, made.stderr
     assert "prompt_lookup on gsm8k" in made.stdout and re.search(r"lossless.*4/4", made.stdout)
 

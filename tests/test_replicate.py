@@ -8,17 +8,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from ssd_bench.cli import door
-from ssd_bench.command import CONF
 from ssd_bench.errors import ConfigError
 from ssd_bench.papers import cells, grid, index, scale
 from ssd_bench.records.reader import load_run
 from ssd_bench.sweep import experiments
-from tests.runs import GIVEN_LATENCY
+from tests.runs import GIVEN_LATENCY, composed
 
 NAME = "swift_tiny2"
 TINY = """
@@ -207,15 +205,11 @@ def test_a_scale_maps_models_and_caps_what_is_larger(folders: Path) -> None:
     mini, jobs = scale.load("mini"), grid.load(NAME).jobs
     mapped = [mini.mapped(job) for job in jobs]
     assert mapped[0] == mapped[2] == ("data=sample", "model=miniature", "task=cnn_dm", "method=jacobi", "seed=42")
-    GlobalHydra.instance().clear()
-    with initialize_config_dir(version_base="1.3", config_dir=str(CONF)):
-        capped = [mini.capped(each, compose("config", overrides=list(each))) for each in mapped]
+    capped = [mini.capped(each, composed(*each)) for each in mapped]
     assert {"limit=2", "decode.max_new_tokens=12"} <= set(capped[1]) and "limit=1000" not in capped[1]
     assert "method.draft_len=3" in capped[4] and not any("iterations" in o for o in capped[4])
     unlimited = scale.Scale("s", new_tokens=10**6, limit=10**6, caps={"method.draft_len": 99})
-    with initialize_config_dir(version_base="1.3", config_dir=str(CONF)):
-        cfg = compose("config", overrides=list(mapped[4]))
-    assert unlimited.capped(mapped[4], cfg) == grid.merged([*mapped[4], "limit=1000000"])
+    assert unlimited.capped(mapped[4], composed(*mapped[4])) == grid.merged([*mapped[4], "limit=1000000"])
 
 
 def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:

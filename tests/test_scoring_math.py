@@ -12,15 +12,14 @@ import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import psutil
 import pytest
 
 from tasks.scoring.math_answer import MathAnswer, last_boxed
 from tasks.scoring.worker import Worker
+from tests.runs import python
 
-REPO = Path(__file__).parent.parent
 EQUAL = [
     ("42", "42"),
     (r"\frac{1}{2}", r"\dfrac{1}{2}"),
@@ -314,7 +313,7 @@ def test_a_program_that_does_not_start_is_an_error() -> None:
 def run(program: str) -> list[int]:
     """The numbers that a program prints, which begins with a scorer that has answered once."""
     program = f"import os\nfrom tests.test_scoring_math import fake\nscorer = fake()\nscorer.item('2', '1')\n{program}"
-    made = subprocess.run([sys.executable, "-c", program], capture_output=True, encoding="utf-8", cwd=REPO, check=False)
+    made = python("-c", program)
     assert made.stdout, made.stderr
     return [int(word) for word in made.stdout.split()]
 

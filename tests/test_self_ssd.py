@@ -5,14 +5,12 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from hydra import compose, initialize_config_dir
 from hydra.utils import instantiate
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import OmegaConf
 
 from methods import fixed_layers, self_ssd
 from methods.ar import AR
@@ -27,18 +25,13 @@ from ssd_bench.errors import ConfigError
 from ssd_bench.model.decoder import Decoder
 from tests.conftest import LAYERS, VOCAB
 from tests.lossless import DIMS, check_greedy, check_sampled, decode, engine_for
+from tests.runs import config
 
 Load = Callable[..., Decoder]
-CONF = str(Path(__file__).parents[1] / "conf")
 PRESETS = ("self_ssd", "self_ssd_fix", "self_ssd_mix", "self_ssd_dynamic_ver", "self_ssd_wallclock")
 PROMPT = [5, 6, 7, 8]
 FULL = LayerSet.full(LAYERS)
 SEARCH = SearchSettings(iterations=0, new_tokens=4)
-
-
-def config(preset: str) -> DictConfig:
-    with initialize_config_dir(CONF, version_base=None):
-        return compose("config", overrides=[f"method={preset}"]).method
 
 
 @pytest.fixture

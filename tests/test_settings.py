@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import inspect
 import math
-import subprocess
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal, get_args, get_origin
 
 import pytest
-from hydra import compose, initialize_config_dir
-from hydra.core.global_hydra import GlobalHydra
 from hydra.utils import get_class, instantiate
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import OmegaConf
 
 from methods.settings import Name
 from ssd_bench.command import CONF
@@ -23,19 +19,13 @@ from ssd_bench.errors import ConfigError
 from ssd_bench.hardware import Options
 from ssd_bench.manual import UNTARGETED, declared, described
 from ssd_bench.settings import Count, Fits, Range, Share, Whole, fits, kinds, settings, words
-from tests.runs import ROOT, environment
+from tests.runs import composed, python
 
 PRESETS = sorted(path.stem for path in (CONF / "method").glob("*.yaml"))
 WRONG: dict[Any, tuple[Any, ...]] = {
     int: ("3", True, 1.5, 2.0, math.nan, [1]), float: ("0.5", True, math.nan, math.inf, [0.5]), bool: (1, "true"),
     str: (1, ["a"]), Sequence: ("12", 3), Mapping: ([1], "a"),
 }  # fmt: skip
-
-
-def composed(*overrides: str) -> DictConfig:
-    GlobalHydra.instance().clear()
-    with initialize_config_dir(version_base="1.3", config_dir=str(CONF)):
-        return compose("config", overrides=list(overrides))
 
 
 TARGETS = {composed(f"method={preset}").method["_target_"] for preset in PRESETS}
@@ -160,12 +150,11 @@ def test_the_help_shows_every_setting_with_its_value(preset: str) -> None:
 def test_the_help_of_no_preset_loads_torch() -> None:
     code = "import sys; from ssd_bench.manual import declared; all(map(declared, sys.argv[1:])); "
     code += "sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code, *TARGETS, *TASKS], env=environment()).returncode == 0
+    assert python("-c", code, *TARGETS, *TASKS).returncode == 0
 
 
 def test_the_help_of_the_program() -> None:
-    line = [sys.executable, "-m", "ssd_bench", "run", "method=swift", "method.patience=7", "--help"]
-    shown = subprocess.run(line, cwd=ROOT, env=environment(), capture_output=True, encoding="utf-8").stdout
+    shown = python("-m", "ssd_bench", "run", "method=swift", "method.patience=7", "--help").stdout
     assert "method.patience=7: an integer of at least 0\n      Candidates without progress" in shown
 
 

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import ast
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,7 +20,7 @@ from ssd_bench.cost.latency import Latency
 from ssd_bench.errors import ConfigError
 from ssd_bench.model.checkpoint import ModelSource
 from ssd_bench.records.reader import Run, find_runs, load_run
-from tests.runs import GIVEN_LATENCY, ROOT, environment, executed
+from tests.runs import GIVEN_LATENCY, ROOT, executed, python
 from tests.test_checkpoint import SMOLLM2
 
 OPTIONS = ("limit=1", "decode.max_new_tokens=12", "hardware=cpu", "hardware.dtype=float32", "hardware.warmup=0")
@@ -50,9 +48,9 @@ def test_the_main_job_runs_anywhere(name: str, here: Run, tmp_path: Path) -> Non
     changed = SURROUNDINGS[name]
     if name == "no compiler":
         changed = changed | {"SSD_BENCH_CACHE": str(tmp_path)}  # where nothing is built yet
-    command = [sys.executable, "-m", "ssd_bench", f"runs_dir={tmp_path / 'runs'}", *OPTIONS, GIVEN_LATENCY]
-    done = subprocess.run(command, cwd=ROOT, env=environment() | changed, capture_output=True, timeout=300)
-    assert done.returncode == 0, done.stderr.decode()
+    options = (f"runs_dir={tmp_path / 'runs'}", *OPTIONS, GIVEN_LATENCY)
+    done = python("-m", "ssd_bench", *options, **changed)
+    assert done.returncode == 0, done.stderr
     there = load_run(find_runs(tmp_path / "runs")[0])
     compiled = here.header["model"]["arithmetic"]["kernels"]
     assert there.header["model"]["arithmetic"]["kernels"] == ("torch" if name.startswith("no ") else compiled)

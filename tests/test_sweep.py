@@ -27,7 +27,7 @@ from ssd_bench.papers import index
 from ssd_bench.papers.index import Outcome
 from ssd_bench.records.reader import Run, find_runs, load_run
 from ssd_bench.sweep import Attempt, product, summary
-from tests.runs import GIVEN_LATENCY, ROOT, environment, local_model, planned
+from tests.runs import GIVEN_LATENCY, local_model, planned, python
 
 METHODS = """
 import os, time
@@ -92,13 +92,12 @@ def sweep(small_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> C
     def swept(*options: str, **variables: str) -> Swept:
         runs = tmp_path_factory.mktemp("runs")
         line = [
-            sys.executable, "-m", "ssd_bench", "-m", "method=searching,broken,every_other,refused",
+            "-m", "ssd_bench", "-m", "method=searching,broken,every_other,refused",
             *local_model(small_checkpoint), f"runs_dir={runs}", "hardware=cpu", "hardware.dtype=float32",
             "hardware.threads=1", "hardware.warmup=0", GIVEN_LATENCY, "limit=2", "decode.max_new_tokens=12",
             f"hydra.searchpath=[file://{own}/conf]", f"hydra.sweep.dir={runs}/sweep", *options,
         ]  # fmt: skip
-        env = environment(own) | variables
-        done = subprocess.run(line, cwd=ROOT, env=env, capture_output=True, encoding="utf-8", timeout=300)
+        done = python(*line, extra_path=own, **variables)
         records = [load_run(path) for path in find_runs(runs)]
         return done, {record.header["method"]: record for record in records}
 

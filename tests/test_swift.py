@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from hydra import compose, initialize_config_dir
 from hydra.utils import instantiate
-from omegaconf import DictConfig
 from torch import Tensor
 
 from methods import swift
@@ -27,22 +23,15 @@ from ssd_bench.model.decoder import Decoder, Pass
 from ssd_bench.model.shape import ModelDims
 from tests.conftest import LAYERS, VOCAB
 from tests.lossless import DIMS, decode, engine_for
+from tests.runs import config
 
 Load = Callable[..., Decoder]
-CONF = Path(__file__).parents[1] / "conf"
 PROMPT = [5, 6, 7]
 FULL = LayerSet.full(LAYERS)
 
 
-@cache
-def config(preset: str, mode: str = "greedy") -> DictConfig:
-    """The settings of `conf/method/<preset>.yaml` in a run with this decoding."""
-    with initialize_config_dir(str(CONF), version_base=None):
-        return compose("config", overrides=[f"method={preset}", f"decode={mode}"]).method
-
-
 def made(preset: str = "swift", mode: str = "greedy", **options: Any) -> SWIFT:
-    return instantiate(config(preset, mode), **options)
+    return instantiate(config(preset, f"decode={mode}"), **options)
 
 
 def for_layers(n_layers: int, n_params: float = 13e9, **options: Any) -> SWIFT:

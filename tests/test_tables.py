@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pandas as pd
 
 from ssd_bench import tables
@@ -46,8 +43,3 @@ def test_html_is_escaped_and_heads_say_of_what_they_are() -> None:
     grouped = tables.html(pd.DataFrame({"n": [1, 2, 3]}, index), "groups")
     assert grouped.count("<tbody>") == 2
     assert '<th scope="rowgroup" rowspan="2">g</th><th scope="row">1</th><td>1</td>' in grouped
-
-
-def test_a_command_without_tables_waits_for_no_library_of_them() -> None:
-    code = "import ssd_bench.tables, ssd_bench.data.command, sys; sys.exit(bool({'pandas', 'jinja2'} & {*sys.modules}))"
-    subprocess.run([sys.executable, "-c", code], check=True)

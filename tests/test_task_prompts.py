@@ -16,7 +16,8 @@ from ssd_bench.errors import ConfigError
 from ssd_bench.task import Prompt, Task
 from tasks.selection import CONTEXT
 from tasks.stream import Stream
-from tests.test_tasks import REPO, make
+from tests.runs import ROOT
+from tests.test_tasks import make
 
 Rows = list[dict[str, Any]]
 
@@ -255,7 +256,7 @@ def test_the_papers_limits_and_metrics() -> None:
 
 
 def test_every_task_has_its_own_config() -> None:
-    names = [path.stem for path in sorted((REPO / "conf" / "task").glob("*.yaml"))]
+    names = [path.stem for path in sorted((ROOT / "conf" / "task").glob("*.yaml"))]
     assert [make(name).name for name in names] == names
 
 
@@ -309,7 +310,7 @@ def test_aime_2025_is_two_configurations_of_the_hub_in_the_papers_order(monkeypa
 
 def test_hub_data_sets_are_pinned_and_have_a_number_of_rows() -> None:
     """But for Spider, whose copies on the hub no public code pins."""
-    for path in sorted((REPO / "conf" / "task").glob("*.yaml")):
+    for path in sorted((ROOT / "conf" / "task").glob("*.yaml")):
         task = make(path.stem)
         for spec in task.files("plain") if not isinstance(task, Stream) else ():
             if not spec.hub:

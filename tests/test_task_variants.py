@@ -6,16 +6,15 @@ from pathlib import Path
 
 import datasets
 import pytest
-from hydra import compose, initialize_config_dir
-from hydra.core.global_hydra import GlobalHydra
 from hydra.utils import instantiate
 
 from ssd_bench.data import HubSource
 from ssd_bench.errors import ConfigError
 from ssd_bench.task import Task
 from tasks.rows import RowTask
+from tests.runs import composed
 from tests.test_task_prompts import AIME_TEXT, ARTICLE, DOCUMENT, INSTRUCTION, NEWS_SHOT, Rows, folder, numbered, text
-from tests.test_tasks import REPO, make
+from tests.test_tasks import make
 
 SUM = {"id": "q0", "question": "Find $1+1$.", "answer": "It is 2.\n#### 2"}
 SUM_SHOT = {"id": "q9", "question": "What is 2+2? ", "answer": "It is\n4.\n#### 4"}
@@ -134,11 +133,8 @@ def test_the_default_is_the_first_variant(name: str) -> None:
 
 @pytest.mark.parametrize(("name", "variant"), EACH)
 def test_variant_without_a_prefix_reaches_the_task(name: str, variant: str) -> None:
-    GlobalHydra.instance().clear()
-    with initialize_config_dir(version_base="1.3", config_dir=str(REPO / "conf")):
-        composed = compose("config", overrides=[f"task={name}", f"variant={variant}"])
-    assert composed.task.variant == variant
-    assert instantiate(composed.task).variant == variant
+    task = composed(f"task={name}", f"variant={variant}").task
+    assert task.variant == instantiate(task).variant == variant
 
 
 def test_one_number_for_all_variants() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from fractions import Fraction
 from functools import cache
-from pathlib import Path
 
 import datasets
 import pytest
@@ -20,8 +19,8 @@ from ssd_bench.task import DataSpec, Prompt, Task
 from tasks.scoring.numbers import FinalNumber, final_number
 from tasks.scoring.rouge import Rouge
 from tasks.selection import shuffled
+from tests.runs import ROOT
 
-REPO = Path(__file__).parent.parent
 SAMPLE = SampleSource()
 HUB = {"path": "p", "name": "n", "split": "s", "revision": "r"}
 
@@ -29,7 +28,7 @@ HUB = {"path": "p", "name": "n", "split": "s", "revision": "r"}
 @cache
 def composed(name: str) -> DictConfig:
     GlobalHydra.instance().clear()
-    with initialize_config_dir(version_base="1.3", config_dir=str(REPO / "conf")):
+    with initialize_config_dir(version_base="1.3", config_dir=str(ROOT / "conf")):
         return compose(f"task/{name}")
 
 
