@@ -286,3 +286,16 @@ def test_the_search_ends_after_its_prompts_with_the_best_set() -> None:
         assert not each._search.active and each.skipped() == tuple(A)
         rounds(each, *[0] * 9)
         assert each.skipped() == tuple(A)
+
+
+def test_the_blocks_that_conflayers_skips_are_those_below_their_threshold() -> None:
+    method = scripted([A, B])
+    assert method.arrays() == {}
+    begin(method)
+    rounds(method, *[0] * 6)
+    shown = method.arrays()["confidences"]
+    assert shown["block"].tolist() == [1, 2, 3, 4, 5, 6]
+    assert {values.shape for name, values in shown.items() if name != "block"} == {(method._search.iteration, 6)}
+    for row, blocks in zip(range(2), (A, B), strict=True):
+        below = shown["confidence"][row].astype(np.float64) < shown["threshold"][row]
+        assert shown["block"][below].tolist() == blocks

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -26,7 +27,7 @@ from ssd_bench.errors import ConfigError
 from ssd_bench.model.decoder import Decoder, Pass
 from tests.conftest import LAYERS
 from tests.lossless import DIMS, check_greedy, check_sampled, decode, engine_for
-from tests.runs import config
+from tests.runs import config, executed, local_model
 
 Load = Callable[..., Decoder]
 PRESETS = ("knn_ssd", "knn_ssd_paper", "knn_ssd_last_token", "knn_ssd_wallclock")
@@ -297,3 +298,15 @@ def test_groups_without_global_clusters_and_one_set_for_all_domains_are_refused(
         KNNSSD(SEARCH, groups=2)
     with pytest.raises(ConfigError, match=r"method\.search\.reuse"):
         KNNSSD(replace(SEARCH, reuse="x"))
+
+
+def test_vectors_of_knn_ssd_stand_beside_its_record(small_checkpoint: Path, tmp_path: Path) -> None:
+    search = ("method.search.iterations=2", "method.search.new_tokens=4", "method.search_prompts=1")
+    options = ("method=knn_ssd", "method.calibration=3", "method.anchors_per_domain=2", *search)
+    stream = ("task=stream", "task.items=2", "decode.max_new_tokens=4", "limit=5")
+    run = executed(tmp_path, *local_model(small_checkpoint), *options, *stream)
+    domains = set(run.prompts["domain"])
+    with np.load(run.path / "vectors.npz") as kept:
+        assert kept["vectors"].shape == (3 * len(domains), 32) and len(kept["labels"]) == 3 * len(domains)
+        assert set(kept["labels"]) == set(kept["anchor_labels"]) == domains
+        assert kept["anchors"].shape == (2 * len(domains), 32) and np.isfinite(kept["anchors"]).all()

@@ -1,24 +1,32 @@
-"""LayerSkip: a fixed exit and length, verification on the drafts' states, the ends of outputs, losslessness."""
+"""LayerSkip: a fixed exit and length, verification on the drafts' states, the ends of outputs, losslessness; and
+the sweep, whose steps and scores are those of decoding with every pair.
+"""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import product
+from pathlib import Path
 
 import pytest
 import torch
 from hydra.utils import instantiate
 
 from methods.ar import AR
-from methods.layerskip import LayerSkip
+from methods.arms import Costs
+from methods.layer_search import Objective, SearchSettings
+from methods.layerskip import LayerSkip, SweptLayerSkip, drafted, shadow
+from ssd_bench.core.engine import Engine, Generation
 from ssd_bench.core.layer_set import LayerSet
-from ssd_bench.core.method import Estimate, LayerDraft, Probe, Verification
+from ssd_bench.core.method import Calibrated, Estimate, LayerDraft, Probe, Sample, Verification
+from ssd_bench.cost.latency import Latency, NodeTimes
 from ssd_bench.errors import ConfigError
 from ssd_bench.model.decoder import Decoder
 from ssd_bench.model.shape import ModelDims
 from tests.conftest import LAYERS
-from tests.lossless import DIMS, check_greedy, check_sampled, decode
-from tests.runs import config
+from tests.lossless import DIMS, FAMILIES, check_greedy, check_sampled, decode, engine_for
+from tests.runs import config, executed
 
 Load = Callable[..., Decoder]
 PROMPT = [5, 6, 7]
@@ -138,3 +146,132 @@ def test_eos_drafted_first_ends_the_draft(exit_layer: int, decoders: Load) -> No
 def test_an_exit_after_more_blocks_than_there_are_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"method\.exit_layer"):
         LayerSkip(exit_layer=LAYERS + 1).check(DIMS)
+
+
+# ---- the sweep
+
+
+EXITS, DRAFT_LENS = range(1, LAYERS), range(1, 7)
+PROMPTS = ([5, 6, 7], [40, 41], [9])
+NEW = 20
+GIVEN = Latency(0.5, 0.01, 0.3)
+MEASURED = Latency(
+    0.5, 0.01, 0.3, "measured", draft_rest_ms=0.4, draft_start_ms=0.2,
+    passes=(NodeTimes(1, 0.01, 0.3, 0.5, 0.6), NodeTimes(2, 0.012, 0.4, 0.8, 0.7), NodeTimes(8, 0.02, 1.0, 2.5, 1.9)),
+)  # fmt: skip
+
+
+@pytest.fixture(params=FAMILIES)
+def engine(request: pytest.FixtureRequest, decoders: Load) -> Engine:
+    return engine_for(decoders(request.param), 40, 30, frozenset(range(20)))
+
+
+def decoded(engine: Engine, blocks: int, draft_len: int, prompt: Sequence[int], reuse: bool = True) -> Generation:
+    method = LayerSkip(exit_layer=blocks, draft_len=draft_len, reuse_prefix=reuse)
+    method.check(DIMS)
+    return engine.probe.trial(method, prompt, NEW)
+
+
+def swept(engine: Engine, **options: object) -> SweptLayerSkip:
+    method = SweptLayerSkip(calibration=len(PROMPTS), new_tokens=NEW, **options)  # type: ignore[arg-type]
+    method.check(DIMS)
+    with torch.inference_mode():
+        method.prepare(engine.probe, [Sample(prompt, "a") for prompt in PROMPTS])
+    return method
+
+
+def chosen(method: SweptLayerSkip) -> tuple[int, int]:
+    draft = method.propose(None)  # type: ignore[arg-type]
+    assert draft.stop_below == 0 and draft.layer_set == LayerSet.exit(LAYERS, len(draft.layer_set.kept) // 2)
+    return len(draft.layer_set.kept) // 2, draft.max_len
+
+
+def test_steps_of_all_pairs_follow_from_one_decoding(engine: Engine) -> None:
+    """Context, length and tokens of every step, as decoding with the pair has them; some are accepted and some not."""
+    seen = set()
+    for prompt in PROMPTS:
+        with torch.inference_mode():
+            length, right = shadow(engine.probe, prompt, EXITS, NEW)
+        assert length == len(prompt) and {len(row) for row in right} == {NEW - 1}
+        for (row, blocks), d in product(enumerate(EXITS), DRAFT_LENS):
+            made = [(s.context_len, s.draft_len, s.emitted) for s in decoded(engine, blocks, d, prompt).steps]
+            assert list(drafted(length, right[row], d)) == made
+            seen |= {emitted == drafts + 1 for _, drafts, emitted in made if drafts}
+    assert seen == {True, False}
+
+
+def test_scores_are_those_of_the_offline_searches(engine: Engine, capsys: pytest.CaptureFixture[str]) -> None:
+    """With a given profile: the best of all pairs by `Objective`, the first of them among equals, and its score."""
+    engine.probe.latency = GIVEN
+    scores = {}
+    for blocks, d in product(EXITS, DRAFT_LENS):
+        settings = SearchSettings(new_tokens=NEW, draft_len=d, stop_below=0.0, target_rate=None)
+        scores[blocks, d] = Objective(settings, engine.probe, PROMPTS)(LayerSet.exit(LAYERS, blocks))
+    best = max(scores, key=lambda pair: scores[pair])
+    assert chosen(swept(engine)) == best
+    said = f"exit after {best[0]} of {LAYERS} blocks, {best[1]} tokens a draft: score {scores[best]:.4f} (expected)"
+    assert said in capsys.readouterr().err
+    some = swept(engine, exits=[3, 2, 2], draft_lens=[4, 2])
+    assert chosen(some) == max(product([2, 3], [4, 2]), key=lambda pair: (scores[pair], -pair[0], -pair[1]))
+
+
+@pytest.mark.parametrize("reuse", [False, True])
+def test_measured_costs_of_all_parts_count(engine: Engine, reuse: bool) -> None:
+    """By hand, over real decodings: head and verification's growth change which pair is the best."""
+    scores = {}
+    for blocks, d in product(EXITS, DRAFT_LENS):
+        plain = spent = 0.0
+        for step in (step for prompt in PROMPTS for step in decoded(engine, blocks, d, prompt, reuse).steps):
+            costs = Costs(MEASURED, LAYERS, step.context_len, step.draft_len, reuse)
+            layer_set = LayerSet.exit(LAYERS, blocks)
+            plain += step.emitted * costs.ar_ms
+            spent += step.draft_len * costs.draft_ms(layer_set) + costs.verify_ms(layer_set)[-1]
+        scores[blocks, d] = plain / spent
+    engine.probe.latency = MEASURED
+    found = chosen(swept(engine, reuse_prefix=reuse))
+    assert scores[found] == pytest.approx(max(scores.values()), rel=1e-12)
+    engine.probe.latency = GIVEN
+    assert chosen(swept(engine, reuse_prefix=reuse)) != found
+
+
+def test_a_sweep_is_the_same_again(engine: Engine) -> None:
+    assert chosen(swept(engine)) == chosen(swept(engine))
+
+
+def test_preset_is_the_authors_sweep() -> None:
+    method = instantiate(config("layerskip_swept"))
+    assert isinstance(method, Calibrated) and (method.name, method.calibration) == ("layerskip_swept", 8)
+    method.check(ModelDims("miniature", 16, 1, 64, 64))
+    assert (method._exits, list(method.draft_lens), method.new_tokens) == ([*range(1, 16)], [1, 2, 3, 4, 5, 6], 32)
+    assert method.reuse_prefix
+
+
+@pytest.mark.parametrize("options", [{"exits": []}, {"exits": [1, LAYERS]}, {"draft_lens": []}])
+def test_pairs_that_cannot_work_are_refused(options: dict) -> None:
+    with pytest.raises(ConfigError, match=f"method.{next(iter(options))}"):
+        SweptLayerSkip(**options).check(DIMS)
+
+
+def test_a_model_of_one_block_has_no_exit() -> None:
+    with pytest.raises(ConfigError, match=r"model\.n_layers"):
+        SweptLayerSkip().check(ModelDims("one", 1, 1, 64, 64))
+
+
+def test_a_sweep_with_any_settings_equals_ar(decoders: Load) -> None:
+    def make(rng: random.Random) -> SweptLayerSkip:
+        exits = rng.choice([None, rng.sample(EXITS, 2)])
+        draft_lens = rng.sample(range(1, 9), rng.randint(1, 4))
+        return SweptLayerSkip("s", rng.choice([1, 2]), exits, draft_lens, rng.choice([2, 5, 9]), rng.random() < 0.7)
+
+    assert check_greedy(make, decoders) > 50
+
+
+def test_a_sweeps_samples_are_distributed_as_ar_s(decoders: Load) -> None:
+    check_sampled(lambda: SweptLayerSkip(calibration=1, draft_lens=[2], new_tokens=4), decoders)
+
+
+def test_a_run_sweeps_on_prompts_that_it_does_not_evaluate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = ("method=layerskip_swept", "method.calibration=2", "method.new_tokens=8", "limit=2")
+    run = executed(tmp_path, "task=gsm8k", "decode.max_new_tokens=16", *options)
+    assert "the best of 90 pairs" in capsys.readouterr().err
+    assert len(run.layer_sets) == 1 and set(run.prompts["lossless"].dropna()) == {"identical"}
