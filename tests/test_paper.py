@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from ssd_bench.errors import ConfigError
 from ssd_bench.papers import reported, rooms
+from tests.runs import python
 
 HEADER = ",".join(reported.COLUMNS["results"])
 ROW = "knapspec,Table 2,Qwen3-32B,AR,AIME24,decoding=greedy,tpt,19.65,tokens/time,"
@@ -179,8 +178,5 @@ def test_each_paper_has_a_room_of_its_own() -> None:
 
 
 def test_loading_needs_no_torch() -> None:
-    code = (
-        "import sys, ssd_bench.papers.reported as r; r.results(); print(sorted({'torch', 'scipy'} & set(sys.modules)))"
-    )
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, encoding="utf-8", check=True)
-    assert run.stdout.strip() == "[]"
+    code = "import sys, ssd_bench.papers.reported as r; r.results(); print({'torch', 'scipy'} & set(sys.modules))"
+    assert python("-c", code).stdout.strip() == "set()"

@@ -22,6 +22,7 @@ from ssd_bench.records.files import read_header
 from ssd_bench.records.reader import Run, find_runs, is_complete, load_run
 from ssd_bench.records.schema import SCHEMA_VERSION, SCHEMAS, PromptRecord
 from ssd_bench.records.writer import RunWriter
+from tests.runs import python
 from tests.synthetic import header, unit, write_run
 
 UNITS = [(0, 0), (1, 0), (0, 1)]  # repeats outside, as the runner streams them
@@ -205,9 +206,7 @@ def test_two_writers_of_one_run_are_refused_until_the_first_lets_go(tmp_path: Pa
     with RunWriter(tmp_path / "run", header()):
         with pytest.raises(ConfigError, match="another process is writing"):
             RunWriter(tmp_path / "run", header())
-        other = subprocess.run(
-            [sys.executable, "-c", script, str(tmp_path / "run")], capture_output=True, encoding="utf-8"
-        )
+        other = python("-c", script, str(tmp_path / "run"))
         assert "another process is writing" in other.stderr
     RunWriter(tmp_path / "run", header()).close()
 
