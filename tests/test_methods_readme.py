@@ -47,6 +47,22 @@ def test_the_example_runs_by_its_command(folder: Path) -> None:
     assert "prompt_lookup on gsm8k" in made.stdout and re.search(r"lossless.*4/4", made.stdout)
 
 
+def test_a_plain_class_runs_as_well(folder: Path) -> None:
+    plain = """
+
+class Plain(PromptLookup):
+    def __init__(self, name, ngram, draft_len):
+        self.name, self.ngram, self.draft_len = name, ngram, draft_len
+"""
+    (folder / "plain.py").write_text(block("python").replace('@settings("method")', "") + plain, encoding="utf-8")
+    written = block("yaml").replace("prompt_lookup.PromptLookup", "plain.Plain")
+    (folder / "method" / "plain.yaml").write_text(written, encoding="utf-8")
+    options = ("limit=1", "decode.max_new_tokens=12", f"runs_dir={folder / 'runs'}", *CPU)
+    search = f"hydra.searchpath=[file://{folder}]"
+    made = python("-m", "ssd_bench", "method=plain", "task=gsm8k", search, *options, extra_path=folder)
+    assert made.returncode == 0 and re.search(r"lossless.*1/1", made.stdout), made.stderr
+
+
 def test_the_table_names_every_preset() -> None:
     rows = re.findall(r"^\| (`.*?) \|", README, re.MULTILINE)
     named = {name for row in rows for name in re.findall(r"`(\w+)`", row)}
