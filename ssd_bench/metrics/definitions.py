@@ -27,6 +27,9 @@ from ssd_bench.metrics.intervals import (
 from ssd_bench.records.reader import Run
 from ssd_bench.records.schema import PAIR
 
+TIMES = ["arm", "prompt_index", "repeat", "new_tokens", "prefill_ms", "decode_ms"]
+"""Of `prompts`, all that speeds are made of: rows of these are picked in a fraction of the time that texts take."""
+
 
 def of_arm(frame: pd.DataFrame, arm: str) -> pd.DataFrame:
     """The rows of `prompts` or `steps` of one arm ("ar", "method" or "hf")."""
@@ -196,8 +199,8 @@ def _speed_ratio(
 
 def per_pass(steps: pd.DataFrame) -> Measured:
     """M with its interval."""
-    sums = steps.assign(passes=1).groupby("prompt_index")[["emitted", "passes"]].sum()
-    return ratio(sums["emitted"].to_numpy(), sums["passes"].to_numpy())
+    emitted = steps.groupby("prompt_index")["emitted"].agg(["sum", "size"])
+    return ratio(emitted["sum"].to_numpy(), emitted["size"].to_numpy())
 
 
 def alpha(steps: pd.DataFrame) -> Measured:

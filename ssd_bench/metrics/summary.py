@@ -52,7 +52,7 @@ def _identity(run: Run) -> dict[str, Any]:
         "seed": header.get("seed"),
         "n_prompts": int(run.prompts["prompt_index"].nunique()),
         "n_repeats": int(run.prompts["repeat"].nunique()),
-        "n_pairs": len(d.paired(run.prompts)) // 2,
+        "n_pairs": len(d.paired(run.prompts[d.TIMES])) // 2,
     }
 
 
@@ -82,7 +82,7 @@ def _acceptance(run: Run) -> dict[str, Any]:
 
 
 def _speed(run: Run) -> dict[str, Any]:
-    prompts = run.prompts
+    prompts = run.prompts[d.TIMES]
     matched = d.speedup_matched(prompts)
     found = {
         **_rates(prompts, "ar"),
@@ -91,7 +91,7 @@ def _speed(run: Run) -> dict[str, Any]:
         **_spread("speedup_matched", matched),
         "speedup_matched_n": matched.n,
     }
-    return found | _third_arm(run) if "hf" in set(prompts["arm"]) else found
+    return found | _third_arm(run, prompts) if "hf" in set(prompts["arm"]) else found
 
 
 def _rates(prompts: pd.DataFrame, arm: str) -> dict[str, Any]:
@@ -115,16 +115,15 @@ def _speedups(prompts: pd.DataFrame, name: str, arms: tuple[str, str]) -> dict[s
     }
 
 
-def _third_arm(run: Run) -> dict[str, Any]:
+def _third_arm(run: Run, prompts: pd.DataFrame) -> dict[str, Any]:
     """What a run with Hugging Face `generate` has besides: its speed, and the method's and AR's over it."""
-    prompts = run.prompts
     greedy = (run.header.get("decode") or {}).get("mode", "greedy") == "greedy"
     return {
         **_rates(prompts, "hf"),
         **_speedups(prompts, "speedup_hf", OVER_HF),
         **_spread("ar_over_hf", d.speedup(prompts, arms=("hf", "ar"))),
         **_spread("ar_over_hf_e2e", d.speedup(prompts, end_to_end=True, arms=("hf", "ar"))),
-        "hf_output_exact": q.same_tokens(prompts, ("ar", "hf")) if greedy else None,
+        "hf_output_exact": q.same_tokens(run.prompts, ("ar", "hf")) if greedy else None,
         "hf_weight_bytes": (run.header.get("hf") or {}).get("weight_bytes"),
     }
 
@@ -132,7 +131,7 @@ def _third_arm(run: Run) -> dict[str, Any]:
 def _cost(run: Run) -> dict[str, Any]:
     method = d.of_arm(run.prompts, "method")
     shares = d.accounts(method)
-    rates = [d.tokens_per_s(d.of_arm(run.prompts, arm)).value for arm in ("ar", "method")]
+    rates = [d.tokens_per_s(d.of_arm(run.prompts[d.TIMES], arm)).value for arm in ("ar", "method")]
     prepare = run.header.get("prepare_ms")
     return {
         "overhead": shares["policy"],
@@ -227,7 +226,7 @@ def _warnings(run: Run, s: dict[str, Any]) -> list[str]:
         found.append(f"only {s['n_pairs']} pairs have a baseline; the speedup is over these")
     if s["n_pairs"] and s["n_prompts"] < FEW_PROMPTS:
         found.append(f"n = {s['n_prompts']} prompts is few: the intervals themselves are uncertain")
-    lengths = d.paired(run.prompts).groupby(["prompt_index", "repeat"])["new_tokens"].nunique()
+    lengths = d.paired(run.prompts[d.TIMES]).groupby(["prompt_index", "repeat"])["new_tokens"].nunique()
     if (lengths > 1).any():
         found.append(
             f"{int((lengths > 1).sum())} of {len(lengths)} pairs differ in length; speedup_matched leaves them out"
