@@ -28,7 +28,7 @@ from ssd_bench.papers.reported import Number
 from ssd_bench.papers.rooms import papers, room_of
 from ssd_bench.papers.values import OVER_AR, Value, mean
 from ssd_bench.papers.verdict import Ours
-from ssd_bench.report import command, exhibits, words
+from ssd_bench.report import command, exhibits
 from tests import synthetic
 from tests.exhibit_runs import indexed, make, make_all, make_code, number
 
@@ -165,7 +165,7 @@ def test_speedups_are_counted_as_each_paper_counts_them(with_hf: bool, tmp_path:
         said = "as the paper's" if with_hf else OVER_AR
         for text in (command.document(one.paper, one.exhibit, frame), command.latex(one.paper, one.exhibit, frame)):
             assert ("Speedup: ratio of" in text and said in text) == divides
-        assert not words.missing(frame)
+        assert not exhibits.missing(frame)
 
 
 def test_one_baseline_stands_behind_all_that_is_averaged_or_ranked(tmp_path: Path) -> None:
@@ -278,7 +278,7 @@ def test_the_largest_scale_that_has_a_value_counts(tmp_path: Path) -> None:
     assert dict(scales) == {setting: "small" if setting == one else "mini" for setting in scales.index}
     assert (frame["rehearsal"] == (frame["scale"] == "mini")).all()
     assert "(small)" in exhibits.wide(frame).to_string()
-    assert "model that this project trained" in words.standing(frame)
+    assert "model that this project trained" in exhibits.standing(frame)
 
 
 def test_a_run_that_failed_or_cannot_be_read_says_so(tmp_path: Path) -> None:
@@ -359,7 +359,7 @@ def test_files_are_the_same_bytes_again(
 
 
 def test_names_of_files_are_those_of_the_experiments(filled: dict[tuple[str, str], pd.DataFrame]) -> None:
-    stems = [words.stem(*exhibit) for exhibit in filled]
+    stems = [exhibits.stem(*exhibit) for exhibit in filled]
     assert len(set(stems)) == len(stems)
     assert {"knapspec_table2", "knn_ssd_table1", "swift_v1_table8", "swift_text_5_2", "swift_abstract"} <= set(stems)
 

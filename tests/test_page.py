@@ -22,7 +22,7 @@ from ssd_bench.papers.cells import replications
 from ssd_bench.papers.figures_shared import Cannot
 from ssd_bench.papers.rooms import papers
 from ssd_bench.replay.predict import predict
-from ssd_bench.report import command, exhibits, figures, page, predictions, words
+from ssd_bench.report import command, exhibits, figures, page, predictions
 from ssd_bench.report.figures import figure
 from tests.exhibit_runs import indexed, make, make_all, number
 
@@ -149,7 +149,7 @@ def test_every_exhibit_is_on_the_page_once_and_linked(parsed: Page) -> None:
     ids = [attributes["id"] for _, attributes in parsed.found if "id" in attributes]
     assert len(ids) == len(set(ids))
     listed = reported.exhibits()[["paper", "exhibit"]].itertuples(index=False)
-    wanted = {words.stem(*key) for key in (*listed, *select.experiments()) if key[0] in papers()}
+    wanted = {exhibits.stem(*key) for key in (*listed, *select.experiments()) if key[0] in papers()}
     articles = {a["id"] for a in parsed.all("article")}
     assert wanted <= articles
     links = [a["href"] for a in parsed.all("a")]
@@ -208,7 +208,7 @@ def test_the_audit_is_a_part_of_the_page(text: str, out: Path) -> None:
     assert (out / "audit.md").read_text(encoding="utf-8") == audit.document(checks)
     for paper in papers():
         told = audit.told(checks)
-        body = article(text, f"audit_{words.stem(paper, '')}")
+        body = article(text, f"audit_{exhibits.stem(paper, '')}")
         assert all(what in body for what in told.loc[told["paper"] == paper, "what"])
 
 
@@ -217,7 +217,7 @@ def test_predictions_are_a_part_of_the_page_and_called_so(text: str, out: Path) 
     assert len(frame) and set(frame["paper"]) == set(papers()) - {"knapspec"}
     assert pd.read_csv(out / "predictions.csv")["predicted"].tolist() == pytest.approx(frame["predicted"].tolist())
     for paper, rows in frame.groupby("paper"):
-        body = article(text, f"predictions_{words.stem(str(paper), '')}")
+        body = article(text, f"predictions_{exhibits.stem(str(paper), '')}")
         assert "PREDICTED" in body and all(f">{value:.2f}<" in body for value in rows["predicted"])
     assert predictions.INTRO in html.unescape(text) and predictions.INTRO.startswith("Predictions, never measurements")
 

@@ -23,7 +23,7 @@ from ssd_bench.errors import ConfigError
 from ssd_bench.papers import audit
 from ssd_bench.papers.cells import Record, Replication, records, replications
 from ssd_bench.records.files import write_atomic
-from ssd_bench.report import exhibits, figures, page, predictions, runs, words
+from ssd_bench.report import exhibits, figures, page, predictions, runs
 
 OPTIONS = ("runs_dir", "out")
 PAGE = "index.html"
@@ -108,9 +108,9 @@ def write_tables(
     out.mkdir(parents=True, exist_ok=True)
     written = []
     for key, frame in frames.items():
-        name = words.stem(*key)
+        name = exhibits.stem(*key)
         written += _write(out, {
-            f"{name}.md": document(*key, frame, words.notes(*key, replications)),
+            f"{name}.md": document(*key, frame, exhibits.notes(*key, replications)),
             f"{name}.tex": latex(*key, frame),
             f"{name}.csv": tables.csv(frame),
         })  # fmt: skip
@@ -119,21 +119,21 @@ def write_tables(
 
 def document(paper: str, exhibit: str, frame: pd.DataFrame, remarks: Sequence[str] = ()) -> str:
     """An exhibit as Markdown: commands, scale, verdicts, the table, remarks, why numbers are missing, and the runs."""
-    parts = [f"# {words.title(paper, exhibit)}", f"**{words.standing(frame)}**"]
-    parts += [*words.verdicts(frame), *words.speedups(frame)]
-    parts += ["\n".join(f"    {command}" for command in words.commands(paper, exhibit, frame))]
-    parts += [tables.markdown(exhibits.wide(frame)), words.LEGEND]
-    parts += ["\n".join(f"- {line}" for line in [*remarks, *words.missing(frame)])]
-    made = words.run_ids(frame)
+    parts = [f"# {exhibits.title(paper, exhibit)}", f"**{exhibits.standing(frame)}**"]
+    parts += [*exhibits.verdicts(frame), *exhibits.speedups(frame)]
+    parts += ["\n".join(f"    {command}" for command in exhibits.commands(paper, exhibit, frame))]
+    parts += [tables.markdown(exhibits.wide(frame)), exhibits.LEGEND]
+    parts += ["\n".join(f"- {line}" for line in [*remarks, *exhibits.missing(frame)])]
+    made = exhibits.run_ids(frame)
     parts += [f"Runs: {', '.join(made)}"] if made else []
     return "\n\n".join(filter(None, parts)) + "\n"
 
 
 def latex(paper: str, exhibit: str, frame: pd.DataFrame) -> str:
     """An exhibit as a table for LaTeX."""
-    title = f"{words.title(paper, exhibit)}."
-    caption = " ".join([title, words.standing(frame), *words.speedups(frame), words.LEGEND])
-    return tables.latex(exhibits.wide(frame), caption, f"tab:{words.stem(paper, exhibit).replace('_', '-')}")
+    title = f"{exhibits.title(paper, exhibit)}."
+    caption = " ".join([title, exhibits.standing(frame), *exhibits.speedups(frame), exhibits.LEGEND])
+    return tables.latex(exhibits.wide(frame), caption, f"tab:{exhibits.stem(paper, exhibit).replace('_', '-')}")
 
 
 def _write(out: Path, texts: Mapping[str, str]) -> list[Path]:

@@ -19,7 +19,7 @@ from ssd_bench.papers.figures_shared import Cannot
 from ssd_bench.papers.match import ordered
 from ssd_bench.papers.rooms import papers
 from ssd_bench.papers.ssd_bench import figures as figures_compare
-from ssd_bench.report import exhibits, figures, words
+from ssd_bench.report import exhibits, figures
 
 VARIABLE = "SSD_BENCH_RUNS"
 DPI = 120
@@ -80,16 +80,18 @@ class Paper:
         if exhibit not in known:
             raise ConfigError("exhibit", exhibit, f"one of {', '.join(sorted(known))}")
         frame = exhibits.long(self._replications, exhibit, self.name)
-        commands = [f"`{command}`" for command in words.commands(self.name, exhibit, frame)]
-        sentences = [f"**{words.title(self.name, exhibit)}.** {words.standing(frame)}", *words.verdicts(frame)]
-        sentences += words.speedups(frame)
-        sentences += words.notes(self.name, exhibit, self._replications) + words.missing(frame)
-        return Shown("\n\n".join(filter(None, [*sentences, ", ".join(commands), words.LEGEND])), exhibits.wide(frame))
+        commands = [f"`{command}`" for command in exhibits.commands(self.name, exhibit, frame)]
+        sentences = [f"**{exhibits.title(self.name, exhibit)}.** {exhibits.standing(frame)}", *exhibits.verdicts(frame)]
+        sentences += exhibits.speedups(frame)
+        sentences += exhibits.notes(self.name, exhibit, self._replications) + exhibits.missing(frame)
+        return Shown(
+            "\n\n".join(filter(None, [*sentences, ", ".join(commands), exhibits.LEGEND])), exhibits.wide(frame)
+        )
 
     def figure(self, exhibit: str) -> Shown:
         """A figure or case study ("Figure 6", "Figure 2a", "Table 13") from our runs, or why there is none."""
-        name = words.stem(self.name, exhibit)
-        drawable = [one for one in figures.FIGURES if one.startswith(words.stem(self.name, ""))]
+        name = exhibits.stem(self.name, exhibit)
+        drawable = [one for one in figures.FIGURES if one.startswith(exhibits.stem(self.name, ""))]
         if name not in drawable:
             raise ConfigError("exhibit", exhibit, f"one that is drawn: {', '.join(drawable)}")
         return _drawn(name, self._replications)

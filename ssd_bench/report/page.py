@@ -22,7 +22,7 @@ from ssd_bench.papers.grid import Experiment
 from ssd_bench.papers.match import ordered
 from ssd_bench.papers.rooms import name_of, papers, rooms
 from ssd_bench.papers.ssd_bench import figures as ours
-from ssd_bench.report import predictions, words
+from ssd_bench.report import exhibits, predictions
 from ssd_bench.report.exhibits import Entry, layout
 from ssd_bench.report.figures import FIGURES, Drawn
 
@@ -86,12 +86,12 @@ class Exhibit:
     @property
     def anchor(self) -> str:
         """Of its article."""
-        return words.stem(self.paper, self.exhibit)
+        return exhibits.stem(self.paper, self.exhibit)
 
     @property
     def title(self) -> str:
         """With its paper."""
-        return words.title(self.paper, self.exhibit)
+        return exhibits.title(self.paper, self.exhibit)
 
     @property
     def name(self) -> str:
@@ -177,9 +177,9 @@ class Exhibit:
         if content := self.listed.get("content"):
             yield f"In the paper: {content}."
         if self.frame is not None:
-            yield words.standing(self.frame)
-            yield from words.verdicts(self.frame)
-            yield from words.speedups(self.frame)
+            yield exhibits.standing(self.frame)
+            yield from exhibits.verdicts(self.frame)
+            yield from exhibits.speedups(self.frame)
         elif not self.experiments:
             yield "It holds no results, but " + (
                 "a diagram." if self._features.empty else "marks, unknown where the paper's text lost them."
@@ -210,9 +210,9 @@ class Exhibit:
     @property
     def missing(self) -> list[str]:
         """Why numbers, figures and parts are not there."""
-        lines = words.notes(self.paper, self.exhibit, self.replications)
+        lines = exhibits.notes(self.paper, self.exhibit, self.replications)
         if self.frame is not None:
-            lines += words.missing(self.frame)
+            lines += exhibits.missing(self.frame)
         for one in self.experiments:
             if one.paper != self.paper:
                 continue
@@ -226,12 +226,12 @@ class Exhibit:
     @property
     def commands(self) -> list[str]:
         """That make its runs."""
-        return words.commands(self.paper, self.exhibit, pd.DataFrame({"scale": self.scales}))
+        return exhibits.commands(self.paper, self.exhibit, pd.DataFrame({"scale": self.scales}))
 
     @property
     def runs(self) -> list[str]:
         """Names of the records behind numbers and figures."""
-        found = words.run_ids(self.frame) if self.frame is not None else []
+        found = exhibits.run_ids(self.frame) if self.frame is not None else []
         shown = {(drawn.name, drawn.scale) for drawn in self.figures}
         for one in self.replications:
             if (one.experiment.name, one.scale) in shown:
@@ -291,7 +291,7 @@ def render(
     return environment.get_template("page.html").render(
         style=style, script=script, papers=shown, name_of=name_of, states=STATES,
         originals=[room.versions[room.latest] for room in rooms() if room.numbers],
-        standing=words.standing(everything), verdicts=words.verdicts(everything), counts=_counts(everything),
+        standing=exhibits.standing(everything), verdicts=exhibits.verdicts(everything), counts=_counts(everything),
         legend=[(*MARKS.get(word, ("–", "none")), word, MEANING[word]) for word in verdict.VERDICTS],
         filters=_filters([one for own in shown.values() for one in own]),
         comparison=list(_comparison(replications, drawn)),
@@ -381,7 +381,7 @@ def _predictions(paper: str, rows: pd.DataFrame) -> Sheet:
     failed = [f"Not predicted: {reason}" for reason in dict.fromkeys(rows["reason"]) if reason]
     labels = {axis: joined(rows[axis]) for axis in AXES}
     body = tables.html(predictions.readable(rows).fillna(""), title)
-    return Sheet(f"predictions_{words.stem(paper, '')}", title, paper, labels, title, body, reasons=failed)
+    return Sheet(f"predictions_{exhibits.stem(paper, '')}", title, paper, labels, title, body, reasons=failed)
 
 
 def _audits(checks: pd.DataFrame) -> Iterator[Sheet]:
@@ -393,6 +393,6 @@ def _audits(checks: pd.DataFrame) -> Iterator[Sheet]:
         parts = ", ".join(f"{found[word]} {word}" for word in audit.VERDICTS if word in found)
         rows = entries.loc[entries["paper"] == paper].drop(columns="paper").set_index("finding")
         yield Sheet(
-            f"audit_{words.stem(paper, '')}", f"Audit of {name}", paper, dict.fromkeys(AXES, ""), name,
+            f"audit_{exhibits.stem(paper, '')}", f"Audit of {name}", paper, dict.fromkeys(AXES, ""), name,
             tables.html(rows, f"Findings in {name}", "audit"), [f"{found.sum()} comparisons: {parts}."],
         )  # fmt: skip
