@@ -192,13 +192,9 @@ fastest:
   says: It is the fastest.
   section: §1
   theirs: [knapspec/table2/*/speedup]
-  exhibit: table2
-  statistic: speedup
-  effect: ratio
-  of: {method: [KnapSpec]}
-  over: {method: [SWIFT]}
-  at_least: 1.1
-  noise: 0.02
+  test:
+    {exhibit: table2, statistic: speedup, effect: ratio, of: {method: [KnapSpec]}, over: {method: [SWIFT]},
+     at_least: 1.1, noise: 0.02}
 """
 
 
@@ -223,15 +219,15 @@ def test_a_threshold_can_be_missed_on_either_side(claim: Claim) -> None:
     ("was", "now", "message"),
     [
         ("section: §1", "sections: §1", "section"),
-        ("  noise: 0.02\n", "", "noise"),
+        (", noise: 0.02", "", "noise"),
         ("fastest.", "fastest", "says=.*a sentence"),
         ("knapspec/table2/*", "knapspec/table9/*", "theirs=.*ids of reported numbers"),
         ("exhibit: table2", "exhibit: table9", "exhibit='knapspec_table9'"),
         ("statistic: speedup", "statistic: speed", "statistic='speed'.*one of speedup"),
         ("effect: ratio", "effect: factor", "effect='factor'"),
         ("effect: ratio", "effect: value", "over=.*none of a value"),
-        ("at_least: 1.1", "at_least: 1.1\n  at_most: 2", "at_least=1.1.*where at_most is none"),
-        ("at_least: 1.1", "at_least: 1.1\n  none: 1", "none=1"),
+        ("at_least: 1.1", "at_least: 1.1, at_most: 2", "at_least=1.1.*where at_most is none"),
+        ("at_least: 1.1", "at_least: 1.1, none: 1", "none=1"),
         ("noise: 0.02", "noise: -1", "noise=-1"),
         ("[SWIFT]", "[Medusa]", r"over\.method=\['Medusa'\].*DEL, KnapSpec, SWIFT"),
         ("{method: [SWIFT]}", "{context: [middle]}", r"over\.context=\['middle'\].*first third, last third"),
