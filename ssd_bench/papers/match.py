@@ -51,9 +51,9 @@ class Matcher:
             return self._prose(number)
         if why := select.not_run(number, select.experiments()[exhibit]):
             return Ours(number, None, NOT_RUN, why)
-        claims = room_of(number.paper).not_measured
-        if number.metric != "matchness" and (keys := claims.keys() & number.settings.keys()):
-            return Ours(number, None, UNMEASURED, claims[min(keys)])
+        partial = room_of(number.paper).not_measured
+        if number.metric != "matchness" and (keys := partial.keys() & number.settings.keys()):
+            return Ours(number, None, UNMEASURED, partial[min(keys)])
         tried = [self._readable(number, scale) for scale in ordered(self._at.get(exhibit, {}))]
         with_value = [ours for ours in tried if ours.found is not None]
         return next(iter([*with_value, *tried]), Ours(number, None, NO_RUN, NO_RUN))
@@ -88,7 +88,7 @@ class Matcher:
         found = [self.ours(twin) for twin in twins]
         missing = next((ours for ours in found if ours.found is None), None)
         if missing is not None:
-            return missing
+            return replace(missing, number=number)
         values = [ours.found for ours in found if ours.found is not None]
         scales = list(dict.fromkeys(ours.scale for ours in found))
         if len(scales) > 1:

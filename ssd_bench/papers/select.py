@@ -25,7 +25,7 @@ ALL_TASKS = ("", *AVERAGES, "other tasks")
 
 
 class Labelled(Protocol):
-    """A job or a result."""
+    """A job or a cell."""
 
     @property
     def labels(self) -> Mapping[str, str]:

@@ -41,7 +41,7 @@ def _report(arguments: Sequence[str]) -> None:
     made = _readable(found, runs_dir)
     out = Path(given.get("out", runs_dir / "report"))
     ours = replications(runs_dir, found)
-    shown = {result.path for one in ours for result in one.cells if result.record is not None}
+    shown = {cell.path for one in ours for cell in one.where()}
     for path in write([one for one in made if one.path not in shown], out):
         print(path)
     if ours:

@@ -235,7 +235,7 @@ class Exhibit:
         shown = {(drawn.name, drawn.scale) for drawn in self.figures}
         for one in self.replications:
             if (one.experiment.name, one.scale) in shown:
-                found += [result.path.name for result in one.cells if result.record is not None]
+                found += [cell.path.name for cell in one.where()]
         return list(dict.fromkeys(found))
 
 
@@ -367,7 +367,7 @@ def _comparison(replications: Sequence[Replication], drawn: Mapping[str, Sequenc
     images = {one.scale: one for one in drawn.get(ours.COMPARISON, ())}
     for one in own:
         title, image = f"{what}, scale {one.scale}", images.get(one.scale)
-        labels = {axis: joined(result.labels[axis] for result in one.cells) for axis in AXES}
+        labels = {axis: joined(cell[axis] for cell in one.cells) for axis in AXES}
         yield Sheet(
             f"{ours.COMPARISON}_{one.scale}", title, "", labels, title, tables.html(ours.table(one), title),
             reasons=[image.reason] if image and image.reason else [],
