@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,14 +18,20 @@ from ssd_bench.data.prompting import encode
 from ssd_bench.miniature.domains import (
     arithmetic,
     articles,
+    audits,
+    chats,
     choices,
+    derivations,
     functions,
     instructions,
     problems,
+    programs,
     questions,
     reports,
     sql,
     stories,
+    tales,
+    traces,
     translation,
 )  # fmt: skip
 from ssd_bench.miniature.domains.item import Item
@@ -35,6 +42,7 @@ if TYPE_CHECKING:
 
 HELD_OUT = 16  # of 256 values of a hash's first byte: 1 item in 16 is never trained on
 TEMPLATE = "chat"
+SHORTER = 0.25  # share of the batches whose items are shorter than the longest of their step
 
 
 @dataclass(frozen=True)
@@ -43,16 +51,23 @@ class Domain:
 
     Attributes:
         task: as in `task=NAME`.
-        make: the generator.
+        make: the generator, of a random generator and, if it grows, a scale in (0, 1] of the items' length.
+        grows: whether its items begin short when a model is trained on them.
         row: an item's fields as the task reads them. Which split an item is in depends on the names that the generator
             gives them, so these stay when the task's change.
     """
 
     task: str
-    make: Callable[[random.Random], Item]
+    make: Callable[..., Item]
+    grows: bool = False
     row: Callable[[Item], Mapping[str, Any]] = lambda item: item.row
 
+    def item(self, rng: random.Random, scale: float) -> Item:
+        """One item, of this share of its full length where the domain grows."""
+        return self.make(rng, scale) if self.grows else self.make(rng)
 
+
+# What the miniature is trained on.
 DOMAINS: Mapping[str, Domain] = {
     "arithmetic": Domain(arithmetic.TASK, arithmetic.make),
     "boxed": Domain(arithmetic.BOXED_TASK, arithmetic.boxed),
@@ -61,9 +76,19 @@ DOMAINS: Mapping[str, Domain] = {
     "reports": Domain(reports.TASK, reports.make),
     "stories": Domain(stories.TASK, stories.make),
     "translation": Domain(translation.TASK, translation.make),
-    "sql": Domain(sql.TASK, sql.make, sql.row),
+    "sql": Domain(sql.TASK, sql.make, row=sql.row),
     "functions": Domain(functions.TASK, functions.make),
     "instructions": Domain(instructions.TASK, instructions.make),
+}
+
+# What its successor is trained on besides, in place of `boxed`, `reports`, `stories` and `functions`.
+LONG: Mapping[str, Domain] = {
+    "derivations": Domain(derivations.TASK, derivations.make, grows=True),
+    "traces": Domain(traces.TASK, traces.make, grows=True),
+    "audits": Domain(audits.TASK, audits.make, grows=True),
+    "tales": Domain(tales.TASK, tales.make, grows=True),
+    "programs": Domain(programs.TASK, programs.make, grows=True),
+    "chats": Domain(instructions.TASK, chats.make),
 }
 
 # No model is trained on these: their items are samples of tasks only.
@@ -73,10 +98,12 @@ UNTRAINED: Mapping[str, Domain] = {
     "questions": Domain(questions.TASK, questions.make),
 }
 
+EVERY = {**DOMAINS, **LONG, **UNTRAINED}
+
 
 def named(domain: str) -> Domain:
     """A domain, whether or not models are trained on it."""
-    return DOMAINS[domain] if domain in DOMAINS else UNTRAINED[domain]
+    return EVERY[domain]
 
 
 def held_out(item: Item) -> bool:
@@ -85,19 +112,19 @@ def held_out(item: Item) -> bool:
     return hashlib.sha256(content.encode()).digest()[0] < HELD_OUT
 
 
-def items(domain: str, rng: random.Random, evaluation: bool = False) -> Iterator[Item]:
-    """Endless items of one split of a domain."""
+def items(domain: str, rng: random.Random, evaluation: bool = False, scale: float = 1.0) -> Iterator[Item]:
+    """Endless items of one split of a domain, of this share of their full length where it grows."""
     while True:
-        item = named(domain).make(rng)
+        item = named(domain).item(rng, scale)
         if held_out(item) == evaluation:
             yield item
 
 
-def distinct(domain: str, n: int, seed: int, evaluation: bool = True) -> list[Item]:
+def distinct(domain: str, n: int, seed: int, evaluation: bool = True, scale: float = 1.0) -> list[Item]:
     """The first n different items of a split."""
     rng = random.Random(f"{seed}/{domain}/{'held out' if evaluation else 'train'}")
     found: dict[str, Item] = {}
-    for item in items(domain, rng, evaluation):
+    for item in items(domain, rng, evaluation, scale):
         found.setdefault(json.dumps(dict(item.row), sort_keys=True), item)
         if len(found) == n:
             break
@@ -128,10 +155,17 @@ def prompts(domain: str, made: Sequence[Item]) -> list[Prompt]:
 
 @dataclass(frozen=True)
 class Document:
-    """Token ids of a prompt and its answer, end marker included."""
+    """Token ids of a conversation.
+
+    Attributes:
+        prompt: up to the last answer, answers before it included.
+        answer: the last, end marker included.
+        earlier: start and end of every answer within the prompt.
+    """
 
     prompt: tuple[int, ...]
     answer: tuple[int, ...]
+    earlier: tuple[tuple[int, int], ...] = ()
 
     def __len__(self) -> int:
         return len(self.prompt) + len(self.answer)
@@ -139,10 +173,21 @@ class Document:
 
 def documents(domain: str, made: Sequence[Item], tokenizer: PreTrainedTokenizerBase, context: int) -> list[Document]:
     """Each item as a model reads and answers it; a prompt that leaves no room for its answer is clipped."""
+
+    def ids(text: str) -> tuple[int, ...]:
+        return tuple(tokenizer(text, add_special_tokens=False)["input_ids"])
+
     found = []
     for prompt, item in zip(prompts(domain, made), made, strict=True):
-        answer = (*tokenizer(item.answer, add_special_tokens=False)["input_ids"], tokenizer.eos_token_id)
-        found.append(Document(encode(prompt, tokenizer, TEMPLATE, context - len(answer)).ids, answer))
+        answer = (*ids(item.answer), tokenizer.eos_token_id)
+        read, earlier = encode(prompt, tokenizer, TEMPLATE, context - len(answer)).ids, []
+        for asked, replied in item.further:
+            said = [{"role": "user", "content": asked}]
+            turn = str(tokenizer.apply_chat_template(said, tokenize=False, add_generation_prompt=True))
+            earlier.append((len(read), len(read) + len(answer)))
+            read = (*read, *answer, *ids(turn.removeprefix(str(tokenizer.bos_token))))
+            answer = (*ids(replied), tokenizer.eos_token_id)
+        found.append(Document(read, answer, tuple(earlier)))
     return found
 
 
@@ -167,30 +212,38 @@ class Batches:
         mix: domain -> share of the tokens.
         budget: tokens of a batch, padding included; at least one document.
         prompt_weight: weight of a prompt's tokens in the loss.
+        longest: of a step, share of the full length that items of growing domains have at most; None: all of it.
     """
 
     def __init__(
         self, tokenizer: PreTrainedTokenizerBase, context: int, mix: Mapping[str, float], budget: int,
-        prompt_weight: float, seed: int,
+        prompt_weight: float, seed: int, longest: Callable[[int], float] | None = None,
     ):  # fmt: skip
         self._tokenizer, self._context, self._seed = tokenizer, context, seed
-        self._mix, self._budget, self._prompt_weight = dict(mix), budget, prompt_weight
-        # Domains are drawn by batches, so their shares of the tokens are kept by what a batch of theirs holds.
-        self._size = {name: self._typical(name) for name in self._mix}
+        self._mix, self._budget, self._prompt_weight, self._longest = dict(mix), budget, prompt_weight, longest
+        self._sizes: dict[tuple[str, float], int] = {}
 
-    def _typical(self, domain: str) -> int:
-        made = distinct(domain, 32, seed=self._seed, evaluation=False)
-        return round(sum(map(len, documents(domain, made, self._tokenizer, self._context))) / len(made))
+    def _typical(self, domain: str, scale: float) -> int:
+        """Mean tokens of a document; of eight scales, which is near enough."""
+        at = (domain, math.ceil(8 * scale) / 8 if named(domain).grows else 1.0)
+        if at not in self._sizes:
+            made = distinct(domain, 32, seed=self._seed, evaluation=False, scale=at[1])
+            found = documents(domain, made, self._tokenizer, self._context)
+            self._sizes[at] = round(sum(map(len, found)) / len(made))
+        return self._sizes[at]
 
     def at(self, step: int, number: int) -> tuple[Batch, random.Random]:
         """A batch, and the generator for whatever else is random about it."""
         rng = random.Random(f"{self._seed}/{step}/{number}")
-        names = list(self._mix)
-        shares = [self._mix[name] / max(self._budget, self._size[name]) for name in names]
+        names, scale = list(self._mix), 1.0
+        if self._longest is not None:
+            scale = self._longest(step) * (rng.uniform(0.2, 1.0) if rng.random() < SHORTER else 1.0)
+        # Domains are drawn by batches, so their shares of the tokens are kept by what a batch of theirs holds.
+        shares = [self._mix[name] / max(self._budget, self._typical(name, scale)) for name in names]
         domain = rng.choices(names, shares)[0]
         # Twice the documents that fit, of which neighbours in length are taken: little padding, no bias.
-        wanted = max(1, self._budget // self._size[domain])
-        source = items(domain, rng)
+        wanted = max(1, self._budget // self._typical(domain, scale))
+        source = items(domain, rng, scale=scale)
         found = documents(domain, [next(source) for _ in range(2 * wanted)], self._tokenizer, self._context)
         found.sort(key=len)
         start = rng.randrange(len(found))
@@ -209,5 +262,6 @@ class Batches:
         for row, document in enumerate(taken):
             tokens[row, : len(document)] = torch.tensor(document.prompt + document.answer)
             weights[row, : len(document.prompt) - 1] = self._prompt_weight
-            weights[row, len(document.prompt) - 1 : len(document) - 1] = 1.0
+            for start, end in (*document.earlier, (len(document.prompt), len(document))):
+                weights[row, start - 1 : end - 1] = 1.0
         return Batch(domain, tokens, weights)

@@ -12,22 +12,22 @@ from ssd_bench.miniature.domains.item import Item
 
 TASK = "humaneval"
 
-_PARAMETERS = {
+PARAMETERS = {
     "int": ("x", "n", "num", "value", "size"),
     "list": ("xs", "nums", "data", "row", "series"),
     "str": ("s", "text", "token", "label", "chars"),
     "words": ("words", "tags", "keys", "parts", "labels"),
 }
 _SECOND = ("y", "m", "other", "step", "bonus")
-_NICKNAMES = (
+NICKNAMES = (
     *("alpha", "beta", "delta", "sigma", "omega", "core", "fast", "main", "mini", "base", "pixel", "cache"),
     *("batch", "queue", "stack", "proxy", "turbo", "quick"),
 )
-_STRINGS = (
+STRINGS = (
     *("array", "binary", "codec", "daemon", "editor", "filter", "gadget", "hash", "input", "joker", "kernel"),
     *("lambda", "module", "node", "object", "parser", "query", "router", "socket", "thread", "update", "vector"),
 )
-_SEPARATORS = ("-", "+", ":", "/", "_", "|")
+SEPARATORS = ("-", "+", ":", "/", "_", "|")
 
 # Parameter kind -> (stem of the name, sentence, body). {p} and {q} are parameters, {c} a number from 2 to 9, {d} one
 # from 2 to 99, {k} one from 2 to 25 (near the elements of a list), {l} and {m} letters, {sep} a separator.
@@ -149,16 +149,16 @@ def make(rng: random.Random) -> Item:
     takes, stem, sentence, body = rng.choice(_ALL)
     letter, other = rng.sample("aeorst", 2)
     words = {
-        "p": rng.choice(_PARAMETERS["int" if takes == "pair" else takes]),
+        "p": rng.choice(PARAMETERS["int" if takes == "pair" else takes]),
         "q": rng.choice(_SECOND),
         "c": rng.randint(2, 9),
         "d": rng.randint(2, 99),
         "k": rng.randint(2, 25),
         "l": letter,
         "m": other,
-        "sep": rng.choice(_SEPARATORS),
+        "sep": rng.choice(SEPARATORS),
     }
-    name = f"{stem}_{rng.choice(_NICKNAMES)}"
+    name = f"{stem}_{rng.choice(NICKNAMES)}"
     signature = f"def {name}({words['p']}, {words['q']}):\n" if takes == "pair" else f"def {name}({words['p']}):\n"
     solution = "".join(f"    {line}\n" for line in body.format(**words).split("\n"))
     shown, tested = rng.choice((1, 2)), rng.choice((3, 4))
@@ -193,5 +193,5 @@ def _arguments(rng: random.Random, takes: str) -> tuple[Any, ...]:
     if takes == "list":
         return ([rng.randint(1, 30) for _ in range(rng.randint(3, 5))],)
     if takes == "str":
-        return (rng.choice(_STRINGS),)
-    return (rng.sample(_STRINGS, rng.randint(2, 4)),)
+        return (rng.choice(STRINGS),)
+    return (rng.sample(STRINGS, rng.randint(2, 4)),)

@@ -1,0 +1,112 @@
+r"""Calculations of many steps that carry a number along, as mathematical problems in the form of AIME.
+
+The steps stand in the problem in random order, and each names the next place. A solution restates a step, does it and
+names what it holds, so that every piece is copied from what stands near, or follows two tokens that stand together once
+in the problem. A tiny model can go on like that for 1,500 tokens; it loses count of the i-th operation in a list within
+three.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+from ssd_bench.miniature.domains.item import Item
+
+TASK = "aime24"
+STEPS = (28, 64)  # drawn uniformly; about 18 tokens a step
+TABLES = 0.35  # share of the problems whose rules stand in a table
+TABLE_STEPS = (22, 52)  # about 24 tokens a step
+HELD = (10, 99)  # what is held stays in these
+SMALL = (2, 9)  # what is added or taken
+DOUBLED = 0.08  # share of the steps that double or halve, where they can
+
+PLACES = (
+    *("amber", "anchor", "apple", "arrow", "badge", "basil", "beach", "birch", "bison", "brick", "canal", "cedar"),
+    *("chalk", "clover", "coral", "crane", "delta", "ember", "fable", "fern", "flint", "forge", "glade", "grove"),
+    *("harbor", "hazel", "heron", "inlet", "ivory", "jade", "kettle", "lagoon", "lantern", "lemon", "lotus"),
+    *("maple", "marsh", "meadow", "mint", "nectar", "oasis", "olive", "onyx", "orchid", "otter", "pearl"),
+    *("pebble", "pepper", "pine", "plaza", "quarry", "quartz", "raven", "reef", "ridge", "saddle", "sage"),
+    *("shell", "slate", "spruce", "thistle", "tower", "tulip", "velvet", "violet", "walnut", "willow"),
+)
+COLOURS = ("red", "blue", "green", "white", "black", "gold", "pink", "gray")
+
+
+def make(rng: random.Random, scale: float = 1.0) -> Item:
+    r"""A walk over places that each change a number; the solution ends in `\boxed{}`.
+
+    Args:
+        scale: in (0, 1], share of the steps that are drawn.
+    """
+    if rng.random() < TABLES:
+        return _table(rng, steps(rng, TABLE_STEPS, scale))
+    return _walk(rng, steps(rng, STEPS, scale))
+
+
+def steps(rng: random.Random, bounds: tuple[int, int], scale: float) -> int:
+    """A number of steps within bounds that shrink with `scale`, at least 2."""
+    return max(2, round(rng.randint(*bounds) * scale))
+
+
+def route(rng: random.Random, n: int) -> tuple[list[str], list[str]]:
+    """Places in the order of the walk, and where each sends the walk."""
+    places = rng.sample(PLACES, n)
+    return places, [*places[1:], "home"]
+
+
+def shuffled(rng: random.Random, lines: Sequence[str]) -> str:
+    """The lines in random order, one below the other."""
+    return "\n".join(rng.sample(lines, len(lines)))
+
+
+def _walk(rng: random.Random, n: int) -> Item:
+    places, ways = route(rng, n)
+    held = first = rng.randint(*HELD)
+    lines, solution = [], []
+    for place, way in zip(places, ways):
+        what, result = _operation(rng, held)
+        lines.append(f"From {place} to {way} {what}.")
+        solution.append(f"{lines[-1]} Now {held}{what}={result} at {way}.")
+        held = result
+    ask = rng.choice(("What do we hold at the end?", "Find the number at the end.", "Determine the last number."))
+    problem = f"A walk begins at {places[0]} with the number {first}.\n{shuffled(rng, lines)}\n{ask}"
+    return _item(problem, solution, held)
+
+
+def _table(rng: random.Random, n: int) -> Item:
+    """A walk whose places name a rule, which stands in a table."""
+    places, ways = route(rng, n)
+    held = first = rng.randint(40, 60)
+    changes = dict(zip(COLOURS, rng.sample([(sign, i) for sign in "+-" for i in range(SMALL[0], SMALL[1] + 1)], 8)))
+    if len({sign for sign, _ in changes.values()}) == 1:
+        return _table(rng, n)
+    lines, solution = [], []
+    for place, way in zip(places, ways):
+        fits = [name for name, (sign, by) in changes.items() if HELD[0] <= held + int(f"{sign}{by}") <= HELD[1]]
+        colour = rng.choice(fits)
+        sign, by = changes[colour]
+        before, held = held, held + int(f"{sign}{by}")
+        lines.append(f"From {place} to {way} {colour}.")
+        rule = f"Rule {colour} {sign}{by}."
+        solution.append(f"{lines[-1]} {rule} Now {before}{sign}{by}={held} at {way}.")
+    rules = "\n".join(f"Rule {name} {sign}{by}." for name, (sign, by) in changes.items())
+    ask = rng.choice(("What do we hold at the end?", "Find the number at the end.", "Determine the last number."))
+    problem = f"A walk begins at {places[0]} with the number {first}.\n{rules}\n{shuffled(rng, lines)}\n{ask}"
+    return _item(problem, solution, held)
+
+
+def _operation(rng: random.Random, held: int) -> tuple[str, int]:
+    """What is done to the number, as `+5` or `*2`, and the result."""
+    if rng.random() < DOUBLED:
+        if 2 * held <= HELD[1]:
+            return "*2", 2 * held
+        if held % 2 == 0 and held // 2 >= HELD[0]:
+            return "/2", held // 2
+    by = rng.randint(*SMALL)
+    sign = rng.choice([sign for sign in "+-" if HELD[0] <= held + int(f"{sign}{by}") <= HELD[1]])
+    return f"{sign}{by}", held + int(f"{sign}{by}")
+
+
+def _item(problem: str, solution: Sequence[str], held: int) -> Item:
+    text = "\n".join([*solution, rf"The answer is \boxed{{{held}}}."])
+    return Item({"problem": problem, "answer": str(held)}, text)

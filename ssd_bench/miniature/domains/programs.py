@@ -1,0 +1,229 @@
+"""Small Python functions to complete from signature and docstring, in the form of HumanEval.
+
+The docstring determines the body; the examples in it and in the test come from running the body. Most docstrings list
+steps, and their bodies restate each as a comment before they do it, so that a tiny model finds every line of a long
+body beside what asks for it. The others are one sentence with a body of one to five lines.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from typing import Any
+
+from ssd_bench.miniature.domains import functions
+from ssd_bench.miniature.domains.functions import NICKNAMES, PARAMETERS, SEPARATORS, STRINGS
+from ssd_bench.miniature.domains.item import Item
+
+TASK = "humaneval"
+
+FEWEST, MOST = 5, 8  # steps of a function, its return included
+SHORT = 0.15  # share of the functions without steps
+LARGEST = 998  # of the numbers that a function of steps meets
+LONGEST = 40  # characters of a string that it meets
+CROWD = 12  # elements of a list that it meets
+LENGTH = 440  # characters of its body
+ATTEMPTS = 20  # argument lists per call that is wanted, before other steps are drawn
+
+_TAKES = ("list",) * 5 + ("str", "words")  # of functions of steps
+_STEMS = ("process", "change", "arrange", "prepare", "reshape", "adjust", "handle", "convert")
+_OPENINGS = ("Take {p} through these steps.", "Do these steps with {p}.", "Change {p} step by step.")
+
+# Parameter kind -> (sentence, code of a step). {p} is the parameter, {c} a number from 2 to 9, {d} one from 2 to 99,
+# {k} one from 2 to 25 (near the elements of a list), {n} one from 2 to 5, {l} and {m} letters, {w} a word, {sep} a
+# separator.
+_STEPS: dict[str, tuple[tuple[str, str], ...]] = {
+    "list": (
+        ("Add {c} to each", "{p} = [v + {c} for v in {p}]"),
+        ("Subtract {c} from each", "{p} = [v - {c} for v in {p}]"),
+        ("Multiply each by {n}", "{p} = [v * {n} for v in {p}]"),
+        ("Divide each by {n}", "{p} = [v // {n} for v in {p}]"),
+        ("Keep those above {k}", "{p} = [v for v in {p} if v > {k}]"),
+        ("Keep those below {d}", "{p} = [v for v in {p} if v < {d}]"),
+        ("Drop multiples of {c}", "{p} = [v for v in {p} if v % {c} != 0]"),
+        ("Raise all to at least {k}", "{p} = [max(v, {k}) for v in {p}]"),
+        ("Cut all to at most {d}", "{p} = [min(v, {d}) for v in {p}]"),
+        ("Take the distance to {k}", "{p} = [abs(v - {k}) for v in {p}]"),
+        ("Reverse the order", "{p} = {p}[::-1]"),
+        ("Sort upwards", "{p} = sorted({p})"),
+        ("Sort downwards", "{p} = sorted({p}, reverse=True)"),
+        ("Put {d} at the end", "{p} = {p} + [{d}]"),
+        ("Put {d} at the front", "{p} = [{d}] + {p}"),
+        ("Leave only the first {n}", "{p} = {p}[:{n}]"),
+        ("Use just the last {n}", "{p} = {p}[-{n}:]"),
+        ("Remove the first", "{p} = {p}[1:]"),
+        ("Omit the last", "{p} = {p}[:-1]"),
+        ("Repeat the list", "{p} = {p} * 2"),
+        ("Append the sum", "total = sum({p})\n{p} = {p} + [total]"),
+        ("Insert the length in front", "size = len({p})\n{p} = [size] + {p}"),
+        ("Increase each by the largest", "top = max({p})\n{p} = [v + top for v in {p}]"),
+        ("Decrease each by the smallest", "low = min({p})\n{p} = [v - low for v in {p}]"),
+    ),
+    "str": (
+        ("Add '{l}' at the end", "{p} = {p} + '{l}'"),
+        ("Put '{l}' in front", "{p} = '{l}' + {p}"),
+        ("Replace '{l}' by '{m}'", "{p} = {p}.replace('{l}', '{m}')"),
+        ("Drop every '{l}'", "{p} = {p}.replace('{l}', '')"),
+        ("Reverse the order", "{p} = {p}[::-1]"),
+        ("Use upper case", "{p} = {p}.upper()"),
+        ("Swap the case", "{p} = {p}.swapcase()"),
+        ("Sort the letters", "{p} = ''.join(sorted({p}))"),
+        ("Keep the first {n}", "{p} = {p}[:{n}]"),
+        ("Leave only the last {n}", "{p} = {p}[-{n}:]"),
+        ("Remove the first", "{p} = {p}[1:]"),
+        ("Omit the last", "{p} = {p}[:-1]"),
+        ("Repeat it {n} times", "{p} = {p} * {n}"),
+        ("Join with '{sep}'", "{p} = '{sep}'.join({p})"),
+        ("Append the length", "size = len({p})\n{p} = {p} + str(size)"),
+        ("Insert the number of '{l}' in front", "count = {p}.count('{l}')\n{p} = str(count) + {p}"),
+    ),
+    "words": (
+        ("Use upper case", "{p} = [w.upper() for w in {p}]"),
+        ("Add '{l}' to each", "{p} = [w + '{l}' for w in {p}]"),
+        ("Put '{l}' before each", "{p} = ['{l}' + w for w in {p}]"),
+        ("Turn each around", "{p} = [w[::-1] for w in {p}]"),
+        ("Cut each to {n} letters", "{p} = [w[:{n}] for w in {p}]"),
+        ("Replace '{l}' by '{m}'", "{p} = [w.replace('{l}', '{m}') for w in {p}]"),
+        ("Keep those longer than {n}", "{p} = [w for w in {p} if len(w) > {n}]"),
+        ("Drop those with '{l}'", "{p} = [w for w in {p} if '{l}' not in w]"),
+        ("Reverse the order", "{p} = {p}[::-1]"),
+        ("Sort upwards", "{p} = sorted({p})"),
+        ("Order by length", "{p} = sorted({p}, key=len)"),
+        ("Append '{w}'", "{p} = {p} + ['{w}']"),
+        ("Insert '{w}' in front", "{p} = ['{w}'] + {p}"),
+        ("Remove the first", "{p} = {p}[1:]"),
+        ("Omit the last", "{p} = {p}[:-1]"),
+        ("Repeat the list", "{p} = {p} * 2"),
+    ),
+}
+_RETURNS: dict[str, tuple[tuple[str, str], ...]] = {
+    "list": (
+        *(("Return {p}", "return {p}"),) * 4,
+        ("Return the sum", "return sum({p})"),
+        ("Return the length", "return len({p})"),
+        ("Return the largest", "return max({p})"),
+        ("Return the smallest", "return min({p})"),
+    ),
+    "str": (
+        *(("Return {p}", "return {p}"),) * 3,
+        ("Return the length", "return len({p})"),
+    ),
+    "words": (
+        *(("Return {p}", "return {p}"),) * 2,
+        ("Return all joined with '{sep}'", "return '{sep}'.join({p})"),
+        ("Return the length", "return len({p})"),
+    ),
+}
+
+
+@dataclass(frozen=True)
+class _Function:
+    """A function's name, parameters, description and indented body."""
+
+    name: str
+    given: str
+    text: str
+    body: str
+
+    @property
+    def signature(self) -> str:
+        return f"def {self.name}({self.given}):\n"
+
+    def item(self, calls: list[tuple[str, str]], shown: int) -> Item:
+        """The item; its docstring has the first `shown` calls, with what they return, and its test the others."""
+        examples = "".join(f"    >>> {self.name}({given})\n    {result}\n" for given, result in calls[:shown])
+        asserts = "".join(f"    assert candidate({given}) == {result}\n" for given, result in calls[shown:])
+        row = {
+            "prompt": f'{self.signature}    """{self.text}\n{examples}    """\n',
+            "canonical_solution": self.body,
+            "test": f"def check(candidate):\n{asserts}",
+            "entry_point": self.name,
+        }
+        return Item(row, self.body)
+
+
+def make(rng: random.Random, scale: float = 1.0) -> Item:
+    """A signature with a docstring, the body that it asks for, and a test.
+
+    Args:
+        scale: in (0, 1], of the number of steps: a curriculum begins low. Where less than two are left, a function has
+            one sentence in their place.
+    """
+    count = round(rng.randint(FEWEST, MOST) * scale)
+    return functions.make(rng) if count < 2 or rng.random() < SHORT else _steps(rng, count)
+
+
+def _fillings(rng: random.Random, takes: str) -> dict[str, Any]:
+    """A word or number for every placeholder."""
+    letter, other = rng.sample("aeorst", 2)
+    return {
+        "p": rng.choice(PARAMETERS[takes]),
+        "c": rng.randint(2, 9),
+        "d": rng.randint(2, 99),
+        "k": rng.randint(2, 25),
+        "n": rng.randint(2, 5),
+        "l": letter,
+        "m": other,
+        "w": rng.choice(STRINGS),
+        "sep": rng.choice(SEPARATORS),
+    }
+
+
+def _steps(rng: random.Random, count: int) -> Item:
+    """A function of `count` steps, the last of which returns; drawn again until it meets all its limits."""
+    while True:
+        takes = rng.choice(_TAKES)
+        name, parameter = f"{rng.choice(_STEMS)}_{rng.choice(NICKNAMES)}", rng.choice(PARAMETERS[takes])
+        chosen = [*rng.sample(_STEPS[takes], count - 1), rng.choice(_RETURNS[takes])]
+        numbered = rng.random() < 0.5
+        asked, done = [], []
+        for i, step in enumerate(chosen, start=1):
+            words = _fillings(rng, takes) | {"p": parameter}
+            sentence, code = (part.format(**words) for part in step)
+            asked.append(f"{i}. {sentence}." if numbered else f"{sentence}.")
+            done.append(_indented(f"# {asked[-1]}\n{code}"))
+        opening = rng.choice(_OPENINGS).format(p=parameter)
+        text = "\n    ".join([opening, *asked]) if numbered else " ".join([opening, *asked])
+        function = _Function(name, parameter, text, "".join(done))
+        shown, tested = rng.choice((1, 2)), rng.choice((3, 4))
+        calls = _traced(rng, function, done, takes, shown + tested)
+        if calls is not None and len(function.body) <= LENGTH:
+            return function.item(calls, shown)
+
+
+def _traced(
+    rng: random.Random, function: _Function, steps: list[str], takes: str, count: int
+) -> list[tuple[str, str]] | None:
+    """Calls during which nothing is empty or too large after any step; None where too few are found or all agree."""
+    seen: list[Any] = []
+    scope: dict[str, Any] = {"seen": seen}
+    exec(function.signature + f"    seen.append({function.given})\n".join(steps), scope)
+    calls: dict[str, str] = {}
+    for _ in range(ATTEMPTS * count):
+        given = _argument(rng, takes)
+        seen.clear()
+        try:
+            result = scope[function.name](given)
+        except ValueError:  # the largest or smallest of nothing
+            continue
+        if all(map(_moderate, [*seen, [result] if isinstance(result, int) else result])):
+            calls[repr(given)] = repr(result)
+        if len(calls) == count:
+            return list(calls.items()) if len(set(calls.values())) > 1 else None
+    return None
+
+
+def _moderate(value: list[Any] | str) -> bool:
+    if isinstance(value, str):
+        return 0 < len(value) <= LONGEST
+    return 0 < len(value) <= CROWD and all(abs(v) <= LARGEST if isinstance(v, int) else _moderate(v) for v in value)
+
+
+def _indented(code: str) -> str:
+    return "".join(f"    {line}\n" for line in code.split("\n"))
+
+
+def _argument(rng: random.Random, takes: str) -> list[Any] | str:
+    if takes == "list":
+        return [rng.randint(1, 30) for _ in range(rng.randint(4, 6))]
+    return rng.choice(STRINGS) if takes == "str" else rng.sample(STRINGS, rng.randint(3, 5))

@@ -1,0 +1,54 @@
+"""Small programs over three registers, traced line by line to the option that is right, in the format of MMLU-Pro."""
+
+from __future__ import annotations
+
+import random
+
+from ssd_bench.miniature.domains.derivations import HELD, SMALL, route, shuffled, steps
+from ssd_bench.miniature.domains.item import Item
+
+TASK = "mmlu_pro"
+LETTERS = "ABCDEFGHIJ"
+STEPS = (14, 36)  # drawn uniformly; about 35 tokens a step
+REGISTERS = "abc"
+
+
+def make(rng: random.Random, scale: float = 1.0) -> Item:
+    """A program whose lines name the next one, and a register to know at its end; the answer ends in the letter.
+
+    Args:
+        scale: in (0, 1], share of the lines that are drawn.
+    """
+    places, ways = route(rng, steps(rng, STEPS, scale))
+    state = {name: rng.randint(*HELD) for name in REGISTERS}
+    start = _state(state)
+    lines, solution = [], []
+    for place, way in zip(places, ways):
+        name = rng.choice(REGISTERS)
+        by = rng.randint(*SMALL)
+        before = state[name]
+        sign = rng.choice([sign for sign in "+-" if HELD[0] <= before + int(f"{sign}{by}") <= HELD[1]])
+        state[name] = before + int(f"{sign}{by}")
+        lines.append(f"At {place} {name} {way} {sign}{by}.")
+        solution.append(f"{lines[-1]} Now {name}={before}{sign}{by}={state[name]}, so {_state(state)} at {way}.")
+    asked = rng.choice(REGISTERS)
+    ask = rng.choice(("What is {} at the end?", "Which value has {} at the end?", "Find {} after the last line."))
+    told = f"A program begins at {places[0]} with {start}. A line has a register, the next line and a change."
+    question = f"{told}\n{shuffled(rng, lines)}\n{ask.format(asked)}"
+    return _item(rng, question, solution, f"{asked}={state[asked]}", state[asked])
+
+
+def _state(state: dict[str, int]) -> str:
+    return ", ".join(f"{name}={value}" for name, value in state.items())
+
+
+def _item(rng: random.Random, question: str, solution: list[str], found: str, right: int) -> Item:
+    """Options around the right value; the answer goes through them in order up to it."""
+    near = [value for value in range(max(1, right - 12), right + 13) if value != right]
+    options = [str(value) for value in (right, *rng.sample(near, rng.randint(3, len(LETTERS) - 1)))]
+    rng.shuffle(options)
+    place = options.index(str(right))
+    tried = [f"{letter}. {option} is {'right' if i == place else 'wrong'}." for i, (letter, option) in
+             enumerate(zip(LETTERS[: place + 1], options))]  # fmt: skip
+    text = "\n".join([*solution, f"At the end {found}.", *tried, f"Answer: {LETTERS[place]}"])
+    return Item({"question": question, "options": options, "answer": LETTERS[place]}, text)
