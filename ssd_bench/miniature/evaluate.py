@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from statistics import mean
+from statistics import mean, median
 from typing import Any
 
 import pandas as pd
@@ -22,7 +23,7 @@ from ssd_bench.core.probe import ModelProbe
 from ssd_bench.core.sampling import Decoding
 from ssd_bench.miniature import corpus
 from ssd_bench.miniature.network import Network
-from ssd_bench.miniature.recipe import RECIPES, Recipe
+from ssd_bench.miniature.recipe import NEXT, RECIPES, Recipe
 from ssd_bench.miniature.sparsity import Agreement, Output, search
 from ssd_bench.model.backend import select
 from ssd_bench.model.checkpoint import Checkpoint
@@ -34,8 +35,9 @@ AGREE = 20
 CALIBRATION = 12  # training items a domain that the search sees
 VALIDATION = 24  # further training items, by which one of what searches began with and found is chosen
 ROUNDS = 60  # swaps that a search tries
+POSITIONS = 220  # of an output that a search looks at; what is published comes from all
 RATIO = 0.47  # of the 2L sublayers, skipped in every set that is compared
-MAX_NEW = 220
+GRAM = 8  # tokens; outputs that run in circles repeat such sequences
 
 
 def evaluate(recipes: Sequence[Recipe], weights: Path) -> dict[str, Any]:
@@ -57,22 +59,26 @@ def screen(results: Mapping[str, Mapping[str, Any]]) -> str:
     """The figures of all models, one line a domain, and their means."""
     parts = []
     for name, found in results.items():
-        columns = ("score", "best", "uniform", "exit", "transferred")
+        columns = ("tokens", "score", "repeated", "own", "best", "uniform", "exit", "transferred")
         domains = found["domains"]
-        rows = [(domain, entry["metric"], *(f"{entry[c]:.3f}" for c in columns)) for domain, entry in domains.items()]
+        rows = [(domain, entry["metric"], *(f"{entry[c]:.4g}" for c in columns)) for domain, entry in domains.items()]
         means = (mean(entry[c] for entry in domains.values()) for c in columns)
-        rows.append(("mean", "", *(f"{value:.3f}" for value in means)))
+        rows.append(("mean", "", *(f"{value:.4g}" for value in means)))
         frame = pd.DataFrame(rows, columns=["domain", "metric", *columns])
         parts.append(f"{name}\n{tables.terminal(frame, columns)}")
     return "\n\n".join(parts)
 
 
 def publish(results: Mapping[str, Mapping[str, Any]]) -> None:
-    """Give each model's best sets a name, `ssd-bench/MODEL/TASK`, among the published ones (`method.published`)."""
-    sets = dict(published_sets())
+    """Give each model's best sets a name, `ssd-bench/MODEL/TASK`, among the published ones (`method.published`).
+
+    Where several domains have one task, the first one's set has its name.
+    """
+    ours = tuple(f"ssd-bench/{name}/" for name in results)
+    sets = {name: entry for name, entry in published_sets().items() if not name.startswith(ours)}
     for name, found in results.items():
-        for entry in found["domains"].values():
-            best = LayerSet(RECIPES[name].size.n_layers, frozenset(entry["skipped"]))
+        for entry in reversed(list(found["domains"].values())):
+            best = LayerSet((RECIPES | NEXT)[name].size.n_layers, frozenset(entry["skipped"]))
             sets[f"ssd-bench/{name}/{entry['task']}"] = {
                 "n_layers": best.n_layers, "skip_attn": list(best.skip_attn), "skip_mlp": list(best.skip_mlp),
                 "source": f"ssd_bench/miniature/weights/{name}/{RESULTS}",
@@ -83,22 +89,26 @@ def publish(results: Mapping[str, Mapping[str, Any]]) -> None:
 
 def _model(recipe: Recipe, folder: Path) -> dict[str, Any]:
     network, n_layers = Network.load(folder, recipe.size).eval(), recipe.size.n_layers
-    writer = Writer(folder)
+    writer = Writer(folder, recipe.answer)
     uniform = pattern_set("uniform", RATIO, n_layers).skipped
     exit_half = LayerSet.exit(n_layers, n_layers // 2).skipped
     domains: dict[str, dict[str, Any]] = {}
     tests: dict[str, Agreement] = {}
     for domain in tqdm(recipe.mix, desc=f"evaluate {recipe.name}", unit="domain"):
-        metric, score, outputs = writer.answers(domain, ITEMS, evaluation=True)
-        _, _, seen = writer.answers(domain, CALIBRATION + VALIDATION, evaluation=False)
-        calibration, validation = Agreement(network, seen[:CALIBRATION]), Agreement(network, seen[CALIBRATION:])
+        metric, score, outputs, references = writer.answers(domain, ITEMS, evaluation=True)
+        seen = writer.answers(domain, CALIBRATION + VALIDATION, evaluation=False)[2]
+        calibration = Agreement(network, seen[:CALIBRATION], POSITIONS)
+        validation = Agreement(network, seen[CALIBRATION:], POSITIONS)
         tests[domain] = Agreement(network, outputs[:AGREE])
         starts = [uniform] + ([recipe.spared(domain)] if recipe.spare else [])
         found = [search(calibration, start, n_layers, ROUNDS, recipe.seed) for start in starts]
         # a search that sees few tokens drifts between sets that are equal on them and worse on others
         best = max([*starts[::-1], *found], key=validation.of)
         domains[domain] = {
-            "task": corpus.DOMAINS[domain].task, "metric": metric, "score": score, "skipped": list(best),
+            "task": corpus.named(domain).task, "metric": metric, "score": score,
+            "tokens": median(len(made.output) for made in outputs),
+            "repeated": mean(repeated(made.output) for made in outputs), "own": mean(map(repeated, references)),
+            "skipped": list(best),
             "best": tests[domain].of(best), "uniform": tests[domain].of(uniform), "exit": tests[domain].of(exit_half),
             "from_uniform": tests[domain].of(found[0]),
         }  # fmt: skip
@@ -108,30 +118,41 @@ def _model(recipe: Recipe, folder: Path) -> dict[str, Any]:
     return {"ratio": len(uniform) / (2 * n_layers), "items": ITEMS, "domains": domains}
 
 
+def repeated(tokens: Sequence[int]) -> float:
+    """Share of the sequences of `GRAM` tokens that stood in the text before; 0 where it is shorter."""
+    grams = [tuple(tokens[i : i + GRAM]) for i in range(len(tokens) - GRAM + 1)]
+    return 1 - len(set(grams)) / len(grams) if grams else 0.0
+
+
 class Writer:
     """Greedy outputs of a checkpoint on the corpus, by the project's own engine.
 
     Args:
         folder: the checkpoint.
+        most: tokens of an answer.
     """
 
-    def __init__(self, folder: Path):
+    def __init__(self, folder: Path, most: int):
         checkpoint = Checkpoint(folder)
         self._tokenizer, self._context = checkpoint.tokenizer, checkpoint.config.max_position_embeddings
         decoder = select("cpu", torch.bfloat16).load(checkpoint, torch.bfloat16, [torch.device("cpu")])
         cache = decoder.new_cache(self._context + SCRATCH)
-        decoding = Decoding(max_new_tokens=MAX_NEW)
+        decoding = Decoding(max_new_tokens=most)
         self._engine = Engine(decoder, cache, decoding, checkpoint.eos_ids, ModelProbe(decoder, cache))
 
-    def answers(self, domain: str, n: int, evaluation: bool) -> tuple[str, float, list[Output]]:
-        """The task's metric, its mean over n items of one split, and the outputs."""
+    def answers(self, domain: str, n: int, evaluation: bool) -> tuple[str, float, list[Output], list[tuple[int, ...]]]:
+        """The task's metric, its mean over n items of one split, the outputs, and the references' tokens.
+
+        Of a conversation the last answer, after the references of those before it.
+        """
         made = corpus.distinct(domain, n, SEED, evaluation)
-        task = task_named(corpus.DOMAINS[domain].task)
+        task = task_named(corpus.named(domain).task)
         documents = corpus.documents(domain, made, self._tokenizer, self._context)
         scores, outputs = [], []
-        for document, prompt in zip(documents, corpus.prompts(domain, made), strict=True):
+        for document, item, prompt in zip(documents, made, corpus.prompts(domain, made), strict=True):
             output = self._engine.generate(AR(), document.prompt).output
             text = str(self._tokenizer.decode(output, skip_special_tokens=True))
-            scores.append(task.score(prompt, text) or 0.0)  # every item of the corpus has a reference
+            asked = replace(prompt, reference=item.further[-1][1]) if item.further else prompt
+            scores.append(task.score(asked, text) or 0.0)  # every item of the corpus has a reference
             outputs.append(Output(document.prompt, output))
-        return task.metric, mean(scores), outputs
+        return task.metric, mean(scores), outputs, [document.answer for document in documents]

@@ -15,17 +15,20 @@ A, B, C = 3.4445, -4.7750, 2.0315
 class Muon(Optimizer):
     """Muon over parameters [L, out, in], all of one shape in one call; `torch.optim.Muon` takes single matrices.
 
-    It also iterates in bfloat16, which CPUs without such units emulate: many times slower than a training step here.
-
     Args:
         params: tensors [L, out, in].
         parts: for each of `params`, how many matrices are joined along `out` (3 for q, k, v).
         lr: size of an update, in units of the spectral norm.
         momentum: Nesterov's.
         decay: decoupled weight decay, times `lr`.
+        compute: type of the iteration; in bfloat16 a third of float32's time where a CPU has such products.
     """
 
-    def __init__(self, params: Iterable[Tensor], parts: Iterable[int], lr: float, momentum: float, decay: float):
+    def __init__(
+        self, params: Iterable[Tensor], parts: Iterable[int], lr: float, momentum: float, decay: float,
+        compute: torch.dtype = torch.float32,
+    ):  # fmt: skip
+        self._compute = compute
         groups = [{"params": [p], "parts": n} for p, n in zip(params, parts, strict=True)]
         super().__init__(groups, {"lr": lr, "momentum": momentum, "decay": decay})
 
@@ -40,19 +43,19 @@ class Muon(Optimizer):
                 momentum.lerp_(parameter.grad, 1 - group["momentum"])
                 update = parameter.grad.lerp(momentum, group["momentum"])
                 rows, columns = parameter.shape[-2] // group["parts"], parameter.shape[-1]
-                update = orthogonalised(update.reshape(-1, rows, columns)).view_as(parameter)
+                update = orthogonalised(update.reshape(-1, rows, columns), self._compute).view_as(parameter)
                 parameter.mul_(1 - group["lr"] * group["decay"])
                 parameter.add_(update, alpha=-group["lr"] * max(1, rows / columns) ** 0.5)
 
 
-def orthogonalised(stack: Tensor, iterations: int = 5) -> Tensor:
+def orthogonalised(stack: Tensor, compute: torch.dtype = torch.float32, iterations: int = 5) -> Tensor:
     """Matrices [n, rows, columns] with the singular vectors of the given ones and singular values near 1.
 
     A zero matrix stays zero.
     """
     wide = stack.mT if stack.shape[-2] > stack.shape[-1] else stack
-    x = wide / (wide.norm(dim=(-2, -1), keepdim=True) + 1e-7)
+    x = (wide / (wide.norm(dim=(-2, -1), keepdim=True) + 1e-7)).to(compute)
     for _ in range(iterations):
         gram = x @ x.mT
         x = A * x + (B * gram + C * gram @ gram) @ x
-    return x.mT if stack.shape[-2] > stack.shape[-1] else x
+    return (x.mT if stack.shape[-2] > stack.shape[-1] else x).to(stack.dtype)

@@ -7,10 +7,14 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-# Share of the training tokens that each domain of `corpus.DOMAINS` gets.
+# Share of the training tokens that each domain of the corpus gets.
 MIX = {
     "arithmetic": 0.22, "boxed": 0.06, "articles": 0.09, "briefs": 0.03, "reports": 0.11, "stories": 0.03,
     "translation": 0.06, "sql": 0.11, "functions": 0.07, "instructions": 0.22,
+}  # fmt: skip
+LONG_MIX = {
+    "derivations": 0.17, "traces": 0.12, "arithmetic": 0.08, "articles": 0.06, "briefs": 0.02, "audits": 0.16,
+    "tales": 0.06, "translation": 0.04, "sql": 0.07, "programs": 0.08, "instructions": 0.10, "chats": 0.04,
 }  # fmt: skip
 
 
@@ -47,11 +51,18 @@ class Recipe:
         batch_tokens: tokens of a micro-batch, padding included (a longer document is one by itself).
         prompt_weight: weight of a prompt's tokens in the loss; an answer's tokens weigh 1.
         spare: share of the sublayers that a domain learns to do without; 0: no layer dropout.
+        spare_attention: share of the attention sublayers among these: in large models attention is the more redundant
+            of the two (He et al. 2024, arXiv:2406.15786). None: as it is drawn.
         spare_rate: highest rate at which those are dropped. A draw in [0, 1] for each micro-batch scales all rates,
             so that sublayers are dropped together, as drafting drops them.
         other_rate: highest rate of the other sublayers, reached at the last block but one.
         exit_weight: weight of the loss at a random block's exit; 0: none.
         matrix_lr, vector_lr: peak learning rates of Muon (matrices of the blocks) and Adam (embedding, norms).
+        copying: whether the first weights hold heads that copy (`Network`).
+        compute: type in which the passes run.
+        shortest: share of their full length that items of growing domains have at the first step.
+        growth: share of the steps after which they have grown to their full length.
+        answer: most tokens of an answer that is scored.
         warmup, decay: shares of the steps over which the rate rises from, and falls to, nearly nothing.
     """
 
@@ -64,11 +75,17 @@ class Recipe:
     batch_tokens: int = 1024
     prompt_weight: float = 0.2
     spare: float = 0.47
+    spare_attention: float | None = None
     spare_rate: float = 1.0
     other_rate: float = 0.04
     exit_weight: float = 0.1
     matrix_lr: float = 0.01
     vector_lr: float = 0.01
+    copying: bool = False
+    compute: str = "float32"
+    shortest: float = 1.0
+    growth: float = 0.0
+    answer: int = 220
     warmup: float = 0.0227
     decay: float = 0.6
 
@@ -92,8 +109,17 @@ class Recipe:
         rng = random.Random(f"{self.seed}/spared/{domain}")
         # weighted draw without replacement: the largest u ** (1 / weight) (Efraimidis & Spirakis 2006)
         keys = {i: rng.random() ** (1 / (1 + i / len(inner))) for i in inner}
-        spared = sorted(inner, key=keys.__getitem__, reverse=True)[: round(self.spare * 2 * self.size.n_layers)]
+        count = round(self.spare * 2 * self.size.n_layers)
+        parts = [(inner, count)]
+        if self.spare_attention is not None:
+            attention = round(self.spare_attention * count)
+            parts = [(inner[::2], attention), (inner[1::2], count - attention)]
+        spared = [i for part, n in parts for i in sorted(part, key=keys.__getitem__, reverse=True)[:n]]
         return sorted(spared)
+
+    def longest(self, step: int) -> float:
+        """Share of their full length that items of growing domains have at most at a step."""
+        return min(1.0, self.shortest + (1 - self.shortest) * step / max(1, round(self.growth * self.steps)))
 
     def learning_rate(self, step: int) -> float:
         """Share of the peak learning rate at a step: linear up, constant, linear down."""
@@ -105,10 +131,19 @@ class Recipe:
         return asdict(self)
 
 
-RECIPES = {
-    recipe.name: recipe
-    for recipe in (
-        Recipe("miniature"),
-        replace(Recipe("miniature_plain"), spare=0.0, other_rate=0.0, exit_weight=0.0),
+def _and_plain(recipe: Recipe) -> dict[str, Recipe]:
+    """The recipe, and the same without what makes sublayers dispensable, by name."""
+    plain = replace(recipe, name=f"{recipe.name}_plain", spare=0.0, other_rate=0.0, exit_weight=0.0)
+    return {recipe.name: recipe, plain.name: plain}
+
+
+RECIPES = _and_plain(Recipe("miniature"))
+
+# The miniature's successor, whose answers are hundreds of tokens long; not trained yet.
+NEXT = _and_plain(
+    Recipe(
+        "miniature_long", Size(context=4096, rope_base=500_000.0), LONG_MIX, steps=3600, spare_attention=0.6,
+        spare_rate=0.6, other_rate=0.02, vector_lr=0.004, copying=True, compute="bfloat16", shortest=0.1, growth=0.5,
+        answer=1600,
     )
-}
+)  # fmt: skip

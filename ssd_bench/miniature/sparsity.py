@@ -30,19 +30,21 @@ class Agreement:
     Args:
         network: the model, in float32.
         outputs: of one domain; they are padded to the longest.
+        most: tokens of an output that are looked at, spread over it evenly; None: all.
     """
 
     @torch.inference_mode()
-    def __init__(self, network: Network, outputs: Sequence[Output]):
+    def __init__(self, network: Network, outputs: Sequence[Output], most: int | None = None):
         self._network, size = network, network.size
         lengths = [len(o.prompt) + len(o.output) - 1 for o in outputs]
+        seen = [min(len(o.output), most or len(o.output)) for o in outputs]
         tokens = torch.zeros(len(outputs), max(lengths), dtype=torch.long)
-        positions = torch.zeros(len(outputs), max(len(o.output) for o in outputs), dtype=torch.long)
+        positions = torch.zeros(len(outputs), max(seen), dtype=torch.long)
         self._counts = torch.zeros_like(positions, dtype=torch.bool)
-        for row, made in enumerate(outputs):
+        for row, (made, n) in enumerate(zip(outputs, seen)):
             tokens[row, : lengths[row]] = torch.tensor([*made.prompt, *made.output[:-1]])
-            positions[row, : len(made.output)] = torch.arange(len(made.prompt) - 1, lengths[row])
-            self._counts[row, : len(made.output)] = True
+            positions[row, :n] = len(made.prompt) - 1 + torch.arange(n) * len(made.output) // n
+            self._counts[row, :n] = True
         self._cos, self._sin = (table[positions].unsqueeze(1) for table in (network.cos, network.sin))
         # [B, 1, Q, T]: a position sees what is before it; its own row is joined as one more column
         earlier = torch.arange(tokens.shape[1]) < positions[..., None]

@@ -41,14 +41,16 @@ class Training:
 
     def __init__(self, recipe: Recipe, tokenizer: PreTrainedTokenizerBase, device: torch.device):
         self.recipe, self.device, self.step = recipe, device, 0
-        self.network = Network(recipe.size, recipe.seed).to(device)
+        compute: torch.dtype = getattr(torch, recipe.compute)
+        self.network = Network(recipe.size, recipe.seed, compute, recipe.copying).to(device)
         self.batches = Batches(
-            tokenizer, recipe.size.context, recipe.mix, recipe.batch_tokens, recipe.prompt_weight, recipe.seed
-        )
+            tokenizer, recipe.size.context, recipe.mix, recipe.batch_tokens, recipe.prompt_weight, recipe.seed,
+            recipe.longest if recipe.growth else None,
+        )  # fmt: skip
         self.rates = {domain: torch.tensor(recipe.drop_rates(domain)) for domain in recipe.mix}
         parts = (3, 1, 2, 1)  # q, k, v and gate, up are matrices of their own
         self.optimisers: list[torch.optim.Optimizer] = [
-            Muon(self.network.matrices(), parts, recipe.matrix_lr, momentum=0.95, decay=0.01),
+            Muon(self.network.matrices(), parts, recipe.matrix_lr, momentum=0.95, decay=0.01, compute=compute),
             torch.optim.Adam(self.network.vectors(), recipe.vector_lr, betas=(0.9, 0.95), fused=True),
         ]
         self.log: list[dict[str, Any]] = []
@@ -99,7 +101,7 @@ class Training:
     def _weighted(self, stream: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
         # Only what counts passes the head: padding and, with prompt_weight 0, prompts do not.
         counts = weights > 0
-        losses = F.cross_entropy(self.network.logits(stream[counts]), targets[counts], reduction="none")
+        losses = F.cross_entropy(self.network.logits(stream[counts]).float(), targets[counts], reduction="none")
         return (losses * weights[counts]).sum() / weights.sum()
 
     def state(self) -> dict[str, Any]:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from ssd_bench.miniature import corpus
+from ssd_bench.miniature.domains import derivations
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
 BOS, EOS, USER, ASSISTANT = "<s>", "</s>", "<|user|>", "<|assistant|>"
 DOCUMENTS = 2000  # of each domain, to learn the merges from
-NUMBERS = 1000  # times that each pair of digits is seen besides, so that all of them are merged
+SEEN = 1000  # times that each pair of digits and each pointer word is seen besides, so that all of them are merged
 CHAT = (
     "{{ bos_token }}{% for m in messages %}<|{{ m['role'] }}|>{{ m['content'] }}"
     "{% if m['role'] == 'assistant' %}{{ eos_token }}{% endif %}{% endfor %}"
@@ -19,8 +21,8 @@ CHAT = (
 )
 
 
-def train(size: int, seed: int) -> PreTrainedTokenizerFast:
-    """A tokenizer of `size` entries, learnt from training items alone."""
+def train(domains: Collection[str], size: int, seed: int) -> PreTrainedTokenizerFast:
+    """A tokenizer of `size` entries, learnt from training items of the domains alone."""
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
 
@@ -34,18 +36,20 @@ def train(size: int, seed: int) -> PreTrainedTokenizerFast:
         vocab_size=size, special_tokens=[BOS, EOS, USER, ASSISTANT], show_progress=False,
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
     )  # fmt: skip
-    core.train_from_iterator(_texts(seed), trainer)
+    core.train_from_iterator(_texts(domains, seed), trainer)
     return PreTrainedTokenizerFast(
         tokenizer_object=core, bos_token=BOS, eos_token=EOS, pad_token=EOS, chat_template=CHAT
     )
 
 
-def _texts(seed: int) -> list[str]:
-    texts = [" ".join(f"{number:02d}" for number in range(100))] * NUMBERS
-    for domain in corpus.DOMAINS:
+def _texts(domains: Collection[str], seed: int) -> list[str]:
+    texts = [" ".join(f"{number:02d}" for number in range(100))] * SEEN
+    if "derivations" in domains:
+        texts += [f" {' '.join(derivations.PLACES)}"] * SEEN
+    for name in domains:
         # long documents repeat the same sentences: a tenth of them is enough
-        n = DOCUMENTS // 10 if domain == "reports" else DOCUMENTS
-        made = corpus.distinct(domain, n, seed, evaluation=False)
-        for prompt, item in zip(corpus.prompts(domain, made), made, strict=True):
+        n = DOCUMENTS // 10 if name == "reports" or corpus.named(name).grows else DOCUMENTS
+        made = corpus.distinct(name, n, seed, evaluation=False)
+        for prompt, item in zip(corpus.prompts(name, made), made, strict=True):
             texts += [prompt.head + prompt.body + prompt.tail, item.answer]
     return texts
