@@ -26,7 +26,9 @@ from ssd_bench.command import EXPECTED, report
 from ssd_bench.errors import ConfigError, JobsFailed
 from ssd_bench.papers import grid, index
 from ssd_bench.papers import scale as scales
+from ssd_bench.papers.cells import Record
 from ssd_bench.papers.index import Outcome
+from ssd_bench.report.runs import side_by_side
 
 Overrides = tuple[str, ...]
 
@@ -167,7 +169,15 @@ class Sweep:
         finally:
             for part in parts:
                 part.write_indices(runs_dir)
-        _conclude(jobs, [job.return_value for job in returned])
+        ends = [job.return_value for job in returned]
+        if not parts:  # those of experiments stand in their exhibits
+            made = {
+                Path(str(self._composed(overrides).runs_dir)) / end.run: None
+                for overrides, end in zip(jobs, ends, strict=True)
+                if end.run is not None
+            }
+            print(f"\n{side_by_side(list(map(Record, made)))}", flush=True)
+        _conclude(jobs, ends)
 
     def _planned(self, overrides: Overrides) -> dry.Planned:
         cfg = self._composed(overrides)

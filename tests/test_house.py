@@ -29,10 +29,10 @@ FLOORS = (
     ("methods", "tasks"),
     ("metrics",),
     ("papers", "style"),
-    ("plan", "run", "sweep", "dry", "miniature"),
+    ("plan", "run", "dry", "miniature"),
     ("replay",),
     ("report",),
-    ("explain", "bench", "frontier", *COMMANDS),
+    ("sweep", "explain", "bench", "frontier", *COMMANDS),
     ("cli", "__main__", "hydra_plugins"),
 )  # fmt: skip
 PACKAGES = ("ssd_bench", "methods", "tasks", "hydra_plugins")

@@ -19,7 +19,7 @@ from ssd_bench.metrics.text import spread
 from ssd_bench.papers.cells import Record
 from ssd_bench.report import figures
 from ssd_bench.report.command import main
-from ssd_bench.report.runs import by_task, close, document, run_table, unrounded
+from ssd_bench.report.runs import by_task, close, document, run_table, side_by_side, unrounded
 from tests.synthetic import unit, with_hf, write_run
 
 COLUMNS = [
@@ -212,6 +212,26 @@ def test_the_terminal_table_shows_the_numbers_the_record_and_every_warning(tmp_p
     assert "no pairs" in alone
     assert "nan" not in alone.lower()
     assert "None" not in alone
+
+
+def test_runs_of_a_sweep_stand_side_by_side_where_they_can(tmp_path: Path) -> None:
+    """One table a set of comparable runs, the fastest first, AR last; nothing where nothing ran."""
+    units = [unit(i) for i in range(6)]
+    fast = [unit(i, accept=0.9) for i in range(6)]
+    folders = [
+        write_run(tmp_path / "a", units, run_id="run-a", method="swift").path,
+        write_run(tmp_path / "b", fast, run_id="run-b", method="knapspec").path,
+        write_run(tmp_path / "c", units, run_id="run-c", method="clasp", seed=1).path,
+    ]
+    made = [Record(path) for path in folders]
+    text = side_by_side(made)
+    speedups = [made[i].summary["speedup"] for i in (0, 1)]
+    order = ["knapspec", "swift"] if speedups[1] > speedups[0] else ["swift", "knapspec"]
+    lines = [line.split()[0] for line in text.splitlines() if line.startswith("  ") and line.strip()]
+    named = [name for name in lines if name in ("ar", "swift", "knapspec", "clasp")]
+    assert [name for name in named if name != "clasp"][:2] == order and named.count("ar") == text.count("(conditions ")
+    assert spread(made[1].summary, "speedup") in text and max(map(len, text.splitlines())) <= 110
+    assert side_by_side([]) == ""
 
 
 def test_the_terminal_table_shows_a_third_arm_only_where_there_is_one(tmp_path: Path) -> None:

@@ -128,6 +128,9 @@ def test_a_jobs_end_is_its_own(how: str, request: pytest.FixtureRequest) -> None
         "broken": ["failed", "RuntimeError: it fell over"],
         "refused": ["failed", "method.size=3 cannot be used: less"],
     }
+    (ran,) = [part for part in done.stdout.split("\n\n") if "(conditions " in part]  # one table: they are comparable
+    rows = {line.split()[0]: line for line in ran.splitlines() if "/2" in line or "by definition" in line}
+    assert set(rows) == {"searching", "every_other", "ar"} and list(rows)[-1] == "ar"
     assert done.returncode == 1 and "error: 2 of 4 runs failed" in done.stderr
     assert done.stderr.count("Traceback") == 1 and "in two lines" in done.stderr
 

@@ -278,6 +278,28 @@ def run_table(summary: Mapping[str, Any], domains: Sequence[Mapping[str, Any]] =
     return "\n".join(lines)
 
 
+def side_by_side(made: Sequence[Record]) -> str:
+    """What the runs of a sweep found, as text of about 100 columns: a table a task, the fastest run first.
+
+    Runs that cannot be compared (other prompts, tokens, model or machine) stand in tables of their own.
+    """
+    parts = []
+    for task, groups in by_task(made).items():
+        for group in groups:
+            ar, ran = ([row for row in group.rows if (row["run_dir"] is None) is asked] for asked in (True, False))
+            ran.sort(key=lambda row: -1.0 if row["speedup"] is None else row["speedup"], reverse=True)
+            rows = [_short(readable(row)) for row in [*ran, *ar]]
+            head = f"{task}: {group.title}"
+            parts.append("\n".join([*textwrap.wrap(head, WIDTH), _listed(pd.DataFrame(rows), list(rows[0])[1:])]))
+    return "\n\n".join([*parts, SIDE_BY_SIDE]) if parts else ""
+
+
+def _short(row: Mapping[str, str]) -> dict[str, str]:
+    names = ("method", "M", "α", "tokens/s method", "speedup", "overhead", "lossless")
+    return {name.removesuffix(" method"): row[name].partition(" [")[0] if name in names[1:4] else row[name]
+            for name in names}  # fmt: skip
+
+
 def _listed(frame: pd.DataFrame, right: Sequence[str] = ()) -> str:
     return textwrap.indent(tables.terminal(frame, right, ruled=False), "  ")
 
@@ -350,6 +372,9 @@ def _spent(s: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 OVERVIEW = """Totals of the same prompts, paired with AR in the same run; in brackets the 95 % interval over prompts.
 The table of each task has everything else."""
+
+SIDE_BY_SIDE = """speedup: over AR on the same prompts in the same run, decode only [95 % BCa bootstrap interval
+over prompts]; overhead: the method's own work, a share of the decode time; lossless: outputs equal to AR's."""
 
 LEGEND = """Numbers in brackets: 95 % BCa bootstrap interval over n prompts. M: emitted tokens per verification pass.
 α: accepted per drafted tokens. tokens/s: decode only, total tokens over total time. speedup: of these totals, paired
