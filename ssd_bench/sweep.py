@@ -171,12 +171,13 @@ class Sweep:
                 part.write_indices(runs_dir)
         ends = [job.return_value for job in returned]
         if not parts:  # those of experiments stand in their exhibits
-            made = {
-                Path(str(self._composed(overrides).runs_dir)) / end.run: None
+            folders = [
+                Path(str(self._composed(overrides).runs_dir)) / end.run
                 for overrides, end in zip(jobs, ends, strict=True)
                 if end.run is not None
-            }
-            print(f"\n{side_by_side(list(map(Record, made)))}", flush=True)
+            ]
+            if text := side_by_side([Record(path) for path in dict.fromkeys(folders)]):
+                print(f"\n{text}", flush=True)
         _conclude(jobs, ends)
 
     def _planned(self, overrides: Overrides) -> dry.Planned:

@@ -2,7 +2,7 @@
 
 The summary restates a report's findings in their order: each key sentence shortened, then the sentences of that subject
 in a fixed order, though the section shuffles them among general ones. Its figures lie a thousand tokens back, and
-words that stand nowhere else lead to each, so that even a tiny model can find them.
+words that stand nowhere else lead to each, so that they can be found.
 """
 
 from __future__ import annotations

@@ -2,8 +2,7 @@ r"""Calculations of many steps that carry a number along, as mathematical proble
 
 The steps stand in the problem in random order, and each names the next place. A solution restates a step, does it and
 names what it holds, so that every piece is copied from what stands near, or follows two tokens that stand together once
-in the problem. A tiny model can go on like that for 1,500 tokens; it loses count of the i-th operation in a list within
-three.
+in the problem: nothing has to be counted.
 """
 
 from __future__ import annotations
@@ -29,6 +28,7 @@ PLACES = (
     *("pebble", "pepper", "pine", "plaza", "quarry", "quartz", "raven", "reef", "ridge", "saddle", "sage"),
     *("shell", "slate", "spruce", "thistle", "tower", "tulip", "velvet", "violet", "walnut", "willow"),
 )
+ASKS = ("What do we hold at the end?", "Find the number at the end.", "Determine the last number.")
 COLOURS = ("red", "blue", "green", "white", "black", "gold", "pink", "gray")
 
 
@@ -68,8 +68,7 @@ def _walk(rng: random.Random, n: int) -> Item:
         lines.append(f"From {place} to {way} {what}.")
         solution.append(f"{lines[-1]} Now {held}{what}={result} at {way}.")
         held = result
-    ask = rng.choice(("What do we hold at the end?", "Find the number at the end.", "Determine the last number."))
-    problem = f"A walk begins at {places[0]} with the number {first}.\n{shuffled(rng, lines)}\n{ask}"
+    problem = f"A walk begins at {places[0]} with the number {first}.\n{shuffled(rng, lines)}\n{rng.choice(ASKS)}"
     return _item(problem, solution, held)
 
 
@@ -90,8 +89,9 @@ def _table(rng: random.Random, n: int) -> Item:
         rule = f"Rule {colour} {sign}{by}."
         solution.append(f"{lines[-1]} {rule} Now {before}{sign}{by}={held} at {way}.")
     rules = "\n".join(f"Rule {name} {sign}{by}." for name, (sign, by) in changes.items())
-    ask = rng.choice(("What do we hold at the end?", "Find the number at the end.", "Determine the last number."))
-    problem = f"A walk begins at {places[0]} with the number {first}.\n{rules}\n{shuffled(rng, lines)}\n{ask}"
+    problem = (
+        f"A walk begins at {places[0]} with the number {first}.\n{rules}\n{shuffled(rng, lines)}\n{rng.choice(ASKS)}"
+    )
     return _item(problem, solution, held)
 
 
@@ -102,9 +102,15 @@ def _operation(rng: random.Random, held: int) -> tuple[str, int]:
             return "*2", 2 * held
         if held % 2 == 0 and held // 2 >= HELD[0]:
             return "/2", held // 2
+    return change(rng, held)
+
+
+def change(rng: random.Random, held: int) -> tuple[str, int]:
+    """What is added or taken, as `+5`, and the result, which stays in bounds."""
     by = rng.randint(*SMALL)
-    sign = rng.choice([sign for sign in "+-" if HELD[0] <= held + int(f"{sign}{by}") <= HELD[1]])
-    return f"{sign}{by}", held + int(f"{sign}{by}")
+    fits = [text for text in (f"+{by}", f"-{by}") if HELD[0] <= held + int(text) <= HELD[1]]
+    what = rng.choice(fits)
+    return what, held + int(what)
 
 
 def _item(problem: str, solution: Sequence[str], held: int) -> Item:

@@ -11,6 +11,7 @@ import math
 import random
 from dataclasses import dataclass
 
+from ssd_bench.miniature.domains import stories
 from ssd_bench.miniature.domains.item import Item
 from ssd_bench.miniature.domains.stories import COLORS, HELPER_LOOKS, HEROES, PLACES, SIZES
 
@@ -144,14 +145,7 @@ SORROWS = (
     "{Name} did not know what to do.",
     '"I want my {thing}!" {Name} said.',
 )
-THANKS = (
-    '"Thank you, {helper}!" said {Name}.',
-    "{Name} gave the {helper} a big hug.",
-    "{Name} and the {helper} became good friends.",
-    "They played with the {color} {thing} together.",
-    "They shared a sweet cake.",
-    "{Name} was happy again.",
-)
+THANKS = (*stories.THANKS, "{Name} was happy again.")
 LESSONS = (
     "{Name} knew that it is good to ask for help.",
     "{Name} said that {he} would take care of {his} things.",

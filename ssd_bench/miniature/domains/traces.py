@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from ssd_bench.miniature.domains.derivations import HELD, SMALL, route, shuffled, steps
+from ssd_bench.miniature.domains.derivations import HELD, change, route, shuffled, steps
 from ssd_bench.miniature.domains.item import Item
 
 TASK = "mmlu_pro"
@@ -25,12 +25,10 @@ def make(rng: random.Random, scale: float = 1.0) -> Item:
     lines, solution = [], []
     for place, way in zip(places, ways):
         name = rng.choice(REGISTERS)
-        by = rng.randint(*SMALL)
         before = state[name]
-        sign = rng.choice([sign for sign in "+-" if HELD[0] <= before + int(f"{sign}{by}") <= HELD[1]])
-        state[name] = before + int(f"{sign}{by}")
-        lines.append(f"At {place} {name} {way} {sign}{by}.")
-        solution.append(f"{lines[-1]} Now {name}={before}{sign}{by}={state[name]}, so {_state(state)} at {way}.")
+        what, state[name] = change(rng, before)
+        lines.append(f"At {place} {name} {way} {what}.")
+        solution.append(f"{lines[-1]} Now {name}={before}{what}={state[name]}, so {_state(state)} at {way}.")
     asked = rng.choice(REGISTERS)
     ask = rng.choice(("What is {} at the end?", "Which value has {} at the end?", "Find {} after the last line."))
     told = f"A program begins at {places[0]} with {start}. A line has a register, the next line and a change."
