@@ -115,7 +115,7 @@ class Engine:
         assert max_new is not None, "the caller resolves decode.max_new_tokens"
         generator = torch.Generator(self.decoder.weights.head.device).manual_seed(seed)
         begin = self.clock.mark()
-        tokens = torch.tensor(prompt, device=self.decoder.device)
+        tokens = self.decoder.ids(prompt)
         taps = method.taps
         last, tapped = self.decoder.prefill(tokens, self.cache, taps.prefill, taps.prompt_end)
         output = [self._choose(self.decoder.logits(last), generator)]
@@ -158,7 +158,7 @@ class Engine:
         marks.append(clock.mark())
         tree = drafted.tree
         logits, hidden = self._verify(drafted, taps)
-        path, bonus = self._accept(tree, logits, generator)
+        path, bonus = self.accept(tree, logits, generator)
         emitted = [tree.tokens[node] for node in path[1:]] + [bonus]
         first_eos = next((i for i, token in enumerate(emitted) if token in self.eos_ids), len(emitted))
         emitted = emitted[: min(first_eos + 1, max_new - len(output))]
@@ -188,7 +188,7 @@ class Engine:
         states, probs, reason = [], [], "length" if draft.max_len <= room else "budget"
         # before the fork verification runs the last node alone: what taps there want of the others is kept here
         kept, states_at = draft.layer_set.kept, (*(t for t in taps if t < fork), fork) if reuse else ()
-        token = torch.tensor([root], device=decoder.device)
+        token = decoder.ids([root])
         for depth in range(min(draft.max_len, room)):
             hidden, tapped = decoder.run(Pass(kept, token, start + depth, taps=states_at), self.cache)
             if tapped is not None:
@@ -250,7 +250,7 @@ class Engine:
         decoder, tree, start = self.decoder, drafted.tree, self.cache.length
         if drafted.states is not None and drafted.layer_set is not None:
             return self._verify_rest(drafted.states, tree.tokens[-1], drafted.layer_set.first_skipped, taps)
-        tokens = torch.tensor(tree.tokens, device=decoder.device)
+        tokens = decoder.ids(tree.tokens)
         hidden, tapped = decoder.run(Pass(decoder.all_sublayers, tokens, start, tree, taps), self.cache)
         return decoder.logits(hidden), tapped
 
@@ -259,7 +259,7 @@ class Engine:
     ) -> tuple[Tensor, Tensor | None]:
         """Verification from sublayer `fork` on: before it, drafting ran the full model on all nodes but the last."""
         decoder, start, every = self.decoder, self.cache.length, self.decoder.all_sublayers
-        token, before = torch.tensor([last], device=decoder.device), len(states[0]) - 1
+        token, before = decoder.ids([last]), len(states[0]) - 1
         early = (*taps[:before], fork)
         _, own = decoder.run(Pass(every[:fork], token, start + len(states), taps=early), self.cache)
         assert own is not None
@@ -269,11 +269,12 @@ class Engine:
             tapped = kept[:-1] if tapped is None else torch.cat([kept[:-1], tapped])
         return decoder.logits(hidden), tapped
 
-    def _accept(self, tree: TokenTree, logits: Tensor, generator: torch.Generator) -> tuple[list[int], int]:
+    def accept(self, tree: TokenTree, logits: Tensor, generator: torch.Generator) -> tuple[list[int], int]:
+        """Accepted nodes of a verified tree, root first, and the target's token after them, from logits [n, V]."""
         if self.decoding.greedy:
             return verify_greedy(tree, logits.argmax(-1).tolist())
         return verify_sampled(tree, warp(logits, self.decoding), generator)
 
     def _choose(self, logits: Tensor, generator: torch.Generator) -> int:
         """The token after a single position, from [1, V] logits."""
-        return self._accept(TokenTree((0,), (-1,)), logits, generator)[1]
+        return self.accept(TokenTree((0,), (-1,)), logits, generator)[1]

@@ -34,7 +34,7 @@ class ModelProbe:
         self.n_layers = decoder.arch.n_layers
 
     def embed(self, tokens: Sequence[int]) -> Tensor:
-        return self._decoder.embed(torch.tensor(tokens, device=self._decoder.device))
+        return self._decoder.embed(self._decoder.ids(tokens))
 
     def apply_sublayer(self, i: int, hidden: Tensor, prefix_len: int) -> Tensor:
         if not 0 <= prefix_len <= self._cache.length:
@@ -62,7 +62,7 @@ class ModelProbe:
         return engine.generate(method, prompt, max_steps=max_steps)
 
     def prompt_states(self, prompt: Sequence[int], taps: Sequence[int]) -> Tensor:
-        ids = torch.tensor(prompt, device=self._decoder.device)
+        ids = self._decoder.ids(prompt)
         with torch.inference_mode():
             _, states = self._decoder.prefill(ids, self._cache, taps)
         self._cache.reset()
@@ -70,7 +70,7 @@ class ModelProbe:
         return states
 
     def top2_gap(self, tokens: Sequence[int]) -> float:
-        ids = torch.tensor(tokens, device=self._decoder.device)
+        ids = self._decoder.ids(tokens)
         with torch.inference_mode():
             last, _ = self._decoder.prefill(ids, self._cache)
             first, second = self._decoder.logits(last)[0].topk(2).values.tolist()

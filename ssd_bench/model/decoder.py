@@ -73,11 +73,13 @@ class Decoder:
         name: of the backend, its choice of `hardware.kernels`.
         rank: `auto` takes the highest that can serve.
         device_types: kinds of devices that it is for.
+        spreads: whether it runs blocks that are on several devices.
     """
 
     name: ClassVar[str]
     rank: ClassVar[int]
     device_types: ClassVar[tuple[str, ...]]
+    spreads: ClassVar[bool] = True
 
     def __init__(self, arithmetic: Arithmetic, weights: Weights):
         self.arithmetic, self.weights, self.arch = arithmetic, weights, weights.arch
@@ -116,8 +118,8 @@ class Decoder:
             cache: rows [0, prefix_len) are read, scratch rows [row, row + n) written.
 
         Returns:
-            The stream [n, d] after the last sublayer (the storage of the streams that came in, unless devices
-            change), and the tapped states [len(taps), n, d] on the first device, None without taps.
+            The stream [n, d] after the last sublayer (the storage of the streams that came in, or one that the next
+            pass overwrites), and the tapped states [len(taps), n, d] on the first device, None without taps.
         """
         nodes = what.nodes
         cache.reserve(what.first_row + len(nodes))
@@ -189,6 +191,10 @@ class Decoder:
             else:
                 self._attend_branches(block, part, cache.keys[i // 2], cache.values[i // 2], prefix_len)
         return streams.to(hidden.device)
+
+    def ids(self, tokens: Sequence[int]) -> Tensor:
+        """Token ids [n] on the first device; the host does not wait for them to be there."""
+        return torch.tensor(tokens).to(self.device, non_blocking=True)
 
     def embed(self, tokens: Tensor) -> Tensor:
         """[n] token ids -> [n, d] residual stream."""
