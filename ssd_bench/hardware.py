@@ -35,7 +35,8 @@ class Options:
     warmup: Whole
     """Short generations per arm before anything is measured."""
     kernels: str
-    """Who runs passes: native (compiled, for CPUs), torch, or auto (native where it can be built)."""
+    """Who runs passes: native (compiled, for CPUs), graphs (captured Triton kernels, for one GPU), torch, or auto: the
+    first two where they can serve."""
     isa: Literal["auto", "amx_emulated", "generic", "avx2", "avx512", "avx512_bf16", "amx"]
     """The CPU's instructions, the same for every pass; auto is the highest that it has. Sums are float32 on every
     level. On the last two, products with bfloat16 weights take bfloat16 on the other side too, attention's included;

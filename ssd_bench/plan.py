@@ -114,7 +114,8 @@ def plan(cfg: DictConfig) -> Plan:
     needed = max(len(e.ids) + new for e, new in zip(every, asked))
     read = zip(every, [*prompts, *others])
     data = hashlib.sha256("".join(e.sha256 + p.reference for e, p in read).encode()).hexdigest()
-    backend = select(hardware.devices[0], hardware.dtype, hardware.kernels, hardware.isa)
+    spread = len(set(hardware.devices)) > 1
+    backend = select(hardware.devices[0], hardware.dtype, hardware.kernels, hardware.isa, spread)
     parts = (hardware.label, hardware.threads, hardware.gpu_names(), provenance.cpu_model(), backend.arithmetic)
     machine = "|".join(map(str, parts))
     identity = config | {"task_version": task.version, "weights": _weights_id(checkpoint), "machine": machine}

@@ -46,7 +46,7 @@ BACKEND = CountingDecoder
 def test_select() -> None:
     """auto falls back, native does not."""
     assert select(CPU, torch.float32, "torch").arithmetic.kernels == "torch"
-    assert select("cuda", torch.float16, "auto").arithmetic == Arithmetic("torch", None, torch.float16, torch.float16)
+    assert select("cuda", torch.float16, "torch").arithmetic == Arithmetic("torch", None, torch.float16, torch.float16)
     assert select(CPU, torch.float64, "auto").arithmetic.activations == torch.float64
     if not native_problem():
         chosen = select(CPU, torch.float16, "auto")

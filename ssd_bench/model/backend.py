@@ -54,10 +54,13 @@ def check_name(choice: str) -> None:
         raise ConfigError("hardware.kernels", choice, f"one of auto, {', '.join(reversed(known()))}")
 
 
-def select(device: torch.device | str, dtype: torch.dtype, choice: str = "auto", isa: str = "auto") -> Backend:
+def select(
+    device: torch.device | str, dtype: torch.dtype, choice: str = "auto", isa: str = "auto", spread: bool = False
+) -> Backend:
     """The backend for weights of dtype on device: with `auto` the highest in rank that can serve.
 
     Args:
+        spread: whether the blocks are on other devices too.
         choice: `hardware.kernels`.
         isa: `hardware.isa`.
 
@@ -69,6 +72,8 @@ def select(device: torch.device | str, dtype: torch.dtype, choice: str = "auto",
     for kind in known().values() if choice == "auto" else [known()[choice]]:
         if device.type not in kind.device_types:
             problem = f"the {kind.name} kernels run on {' or '.join(kind.device_types)}, not on {device}"
+        elif spread and not kind.spreads:
+            problem = f"the {kind.name} kernels run on one device"
         else:
             problem = kind.problem(dtype, isa)
             if not problem:

@@ -1,0 +1,146 @@
+"""Captured passes for one GPU: CUDA graphs of Triton kernels, a sublayer each, chained by layer set."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ssd_bench.model.arithmetic import Arithmetic
+from ssd_bench.model.decoder import Decoder, Pass
+from ssd_bench.model.kv_cache import BUCKET, KVCache
+from ssd_bench.model.operators import Matrix, Operators
+from ssd_bench.model.weights import Weights
+
+if TYPE_CHECKING:
+    from ssd_bench.model.backends.graphs.lane import Lane
+
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+LANES = (16, 64)  # nodes that captured passes are for; one over more of them is launched operator by operator
+
+
+class GraphOperators(Operators):
+    """The operators of passes that are not captured, over many nodes: prompts, searches, wide trees."""
+
+    def __init__(self, arithmetic: Arithmetic):
+        from ssd_bench.model.backends.graphs import launches  # Triton, which is slow to import and not everywhere
+
+        super().__init__(arithmetic)
+        self._launches = launches
+        self._meta: tuple[tuple[int, ...], Tensor] | None = None
+
+    def _vector(self, *values: int, device: torch.device) -> Tensor:
+        """What kernels read of a pass; all sublayers of a pass ask for the same."""
+        if self._meta is None or self._meta[0] != values:
+            self._meta = values, torch.tensor(values, dtype=torch.int32).to(device, non_blocking=True)
+        return self._meta[1]
+
+    def norm_linear(self, x: Tensor, norm_w: Tensor, eps: float, W: Matrix, bias: Tensor | None = None) -> Tensor:
+        return self.linear(F.rms_norm(x, norm_w.shape, norm_w, eps), W, bias)
+
+    def linear_add_(self, residual: Tensor, x: Tensor, W: Matrix, bias: Tensor | None = None) -> None:
+        residual.addmm_(x, W.t())
+        if bias is not None:
+            residual.add_(bias)
+
+    def rope_append(
+        self, qkv: Tensor, cos: Tensor, sin: Tensor, q_norm: Tensor | None, k_norm: Tensor | None, eps: float,
+        keys: Tensor, values: Tensor, row: int,
+    ) -> Tensor:  # fmt: skip
+        n, (kv_heads, _, dim) = len(qkv), keys.shape
+        q = qkv.new_empty(n, qkv.shape[1] // dim - 2 * kv_heads, dim)
+        meta = self._vector(n, 0, row, 1, device=qkv.device)  # the tables have a row for every node
+        self._launches.rope_append(qkv, cos, sin, q_norm, k_norm, keys, values, q, meta, meta, eps)
+        return q
+
+    def attend_branches(
+        self, q: Tensor, keys: Tensor, values: Tensor, prefix_len: int, own_keys: Tensor, own_values: Tensor,
+        branches: int,
+    ) -> Tensor:  # fmt: skip
+        meta = self._vector(len(q), prefix_len, 0, 1, device=q.device)
+        return self._launches.attend_branches(q, keys, values, own_keys, own_values, meta, len(q) // branches)
+
+
+class GraphDecoder(Decoder):
+    """The decoder on captured passes over up to 64 nodes, for one GPU.
+
+    A node's result has the same bits in every pass over up to 16 nodes, whatever nodes are beside it; in one over up to
+    64 likewise, which may differ from those.
+    """
+
+    name: ClassVar[str] = "graphs"
+    rank: ClassVar[int] = 2
+    device_types: ClassVar[tuple[str, ...]] = ("cuda",)
+    spreads: ClassVar[bool] = False
+
+    def __init__(self, arithmetic: Arithmetic, weights: Weights):
+        super().__init__(arithmetic, weights)
+        from ssd_bench.model.backends.graphs import launches
+
+        self._launches = launches
+        # numbers of nodes, each at the beginning of a row: kernels are compiled for aligned addresses
+        self._counts = torch.arange(LANES[-1] + 1, dtype=torch.int32, device=self.device)[:, None].repeat(1, 4)
+        self._lanes: tuple[Lane, ...] = ()
+
+    @classmethod
+    def problem(cls, dtype: torch.dtype, isa: str) -> str:
+        if dtype not in DTYPES:
+            return f"the graphs take float32, bfloat16 and float16 weights, not {dtype}"
+        return "" if find_spec("triton") else "Triton is not installed (pip install triton)"
+
+    @classmethod
+    def operators(cls, arithmetic: Arithmetic) -> Operators:
+        return GraphOperators(arithmetic)
+
+    def new_cache(self, capacity: int, bucket: int = BUCKET) -> KVCache:
+        """As `Decoder.new_cache`; all rows are there at once, since captured passes hold their addresses."""
+        from ssd_bench.model.backends.graphs.lane import Lane
+
+        cache = super().new_cache(capacity, capacity)
+        assert self._tables is not None
+        self._lanes = ()  # whose buffers are freed before others are taken
+        self._lanes = tuple(Lane(self.weights, cache, self._tables, nodes) for nodes in LANES)
+        return cache
+
+    def run(self, what: Pass, cache: KVCache) -> tuple[Tensor, Tensor | None]:
+        """As `Decoder.run`; the next pass overwrites the stream that is returned."""
+        n = len(what.nodes)
+        lane = next((lane for lane in self._lanes if n <= lane.nodes and lane.cache is cache), None)
+        if lane is None:
+            return super().run(what, cache)
+        cache.reserve(what.first_row + n)
+        hidden = lane.hidden[:n]
+        if what.nodes.is_floating_point():
+            hidden.copy_(what.nodes)
+        else:
+            torch.index_select(self.weights.embedding, 0, what.nodes, out=hidden)
+        lane.enter(what)
+        if not what.taps:
+            lane.run(what.sublayers)
+            return hidden, None
+        kept, done = hidden.new_empty(len(what.taps), *hidden.shape), 0
+        for slot, tap in zip(kept.unbind(), what.taps):
+            until = bisect_left(what.sublayers, tap)
+            lane.run(what.sublayers[done:until])
+            slot.copy_(hidden)
+            done = until
+        lane.run(what.sublayers[done:])
+        return hidden, kept
+
+    def logits(self, hidden: Tensor, tokens: Tensor | None = None, norm: bool = True) -> Tensor:
+        n = len(hidden)
+        if tokens is not None or not norm or n > LANES[-1] or hidden.dtype != self.weights.dtype:
+            return super().logits(hidden, tokens, norm)
+        weights = self.weights
+        made = hidden.new_empty(n, self.arch.vocab_size, dtype=torch.float32)
+        nodes = next(nodes for nodes in LANES if n <= nodes)
+        normed = F.rms_norm(hidden, weights.norm.shape, weights.norm, self.arch.eps)
+        self._launches.linear(normed, weights.head, None, made, self._counts[n], nodes)
+        return made
+
+
+BACKEND = GraphDecoder

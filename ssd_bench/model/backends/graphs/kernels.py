@@ -1,0 +1,269 @@
+"""Triton kernels of a decoder's sublayers for few nodes: what they take from memory is read once, weights above all.
+
+All read what changes from pass to pass, so that a captured graph serves every pass, from one vector on the device,
+`meta` = (n, prefix_len, row, chain): how many of the rows are nodes, committed rows that all of them see, the cache
+row of node 0, and whether node i sees the nodes 0..i and stands at position prefix_len + i; else it sees those of
+`mask` [capacity, capacity] (uint8) and stands at prefix_len + depths[i]. A node's result has the same bits whatever
+nodes are beside it, as long as the tile sizes are the same: sums over K and over cache rows run in one order.
+"""
+
+import triton
+import triton.language as tl
+
+HIDDEN = tl.constexpr(float("-inf"))
+
+
+@triton.jit
+def rms_norm(x_ptr, norm_ptr, out_ptr, meta_ptr, eps, K: tl.constexpr, WIDTH: tl.constexpr):
+    """RMS norm of x [n, K], computed in float32; one program a node. WIDTH: a power of two, at least K."""
+    at = tl.arange(0, WIDTH)
+    within = at < K
+    factor = tl.load(norm_ptr + at, mask=within, other=0.0).to(tl.float32)
+    node = tl.program_id(0)
+    if node < tl.load(meta_ptr):
+        x = tl.load(x_ptr + node * K + at, mask=within, other=0.0).to(tl.float32)
+        scale = tl.rsqrt(tl.sum(x * x, 0) / K + eps)
+        tl.store(out_ptr + node * K + at, (x * scale * factor).to(out_ptr.dtype.element_ty), mask=within)
+
+
+@triton.jit
+def linear(
+    x_ptr, w_ptr, bias_ptr, out_ptr, meta_ptr, N, K: tl.constexpr, ADD: tl.constexpr, GATED: tl.constexpr,
+    BIAS: tl.constexpr, EXACT: tl.constexpr, ROWS: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+):  # fmt: skip
+    """out [n, N] (+)= f(x [n, K] W^T + bias): one program a tile of BN columns, all rows.
+
+    GATED: W is [2N, K], gates above; f = silu(gate) * up. ADD: in place on out, a residual stream.
+    """
+    rows = tl.arange(0, ROWS)
+    columns = tl.program_id(0) * BN + tl.arange(0, BN)
+    inside = columns < N
+    w_rows = w_ptr + columns[:, None].to(tl.int64) * K
+    n = tl.load(meta_ptr)
+    live = rows < n
+    sums = tl.zeros((ROWS, BN), tl.float32)
+    ups = tl.zeros((ROWS, BN), tl.float32)
+    for start in range(0, K, BK):
+        at = start + tl.arange(0, BK)
+        within = at < K
+        w = tl.load(w_rows + at[None, :], mask=inside[:, None] & within[None, :], other=0.0)
+        x = tl.load(x_ptr + rows[:, None] * K + at[None, :], mask=live[:, None] & within[None, :], other=0.0)
+        if EXACT:
+            sums = tl.dot(x, tl.trans(w), sums, input_precision="ieee")
+        else:
+            sums = tl.dot(x, tl.trans(w), sums)
+        if GATED:
+            up = tl.load(w_rows + N.to(tl.int64) * K + at[None, :], mask=inside[:, None] & within[None, :], other=0.0)
+            if EXACT:
+                ups = tl.dot(x, tl.trans(up), ups, input_precision="ieee")
+            else:
+                ups = tl.dot(x, tl.trans(up), ups)
+    if BIAS:
+        sums += tl.load(bias_ptr + columns, mask=inside, other=0.0).to(tl.float32)[None, :]
+        if GATED:
+            ups += tl.load(bias_ptr + N + columns, mask=inside, other=0.0).to(tl.float32)[None, :]
+    if GATED:
+        sums = sums * tl.sigmoid(sums) * ups
+    out_at = out_ptr + rows[:, None].to(tl.int64) * N + columns[None, :]
+    written = live[:, None] & inside[None, :]
+    if ADD:
+        sums += tl.load(out_at, mask=written, other=0.0).to(tl.float32)
+    tl.store(out_at, sums.to(out_ptr.dtype.element_ty), mask=written)
+
+
+@triton.jit
+def rope_append(
+    qkv_ptr, cos_ptr, sin_ptr, q_norm_ptr, k_norm_ptr, keys_ptr, values_ptr, q_ptr, meta_ptr, depths_ptr, eps,
+    cache_stride, HEADS: tl.constexpr, KV: tl.constexpr, DIM: tl.constexpr, HALF: tl.constexpr, Q_NORM: tl.constexpr,
+    K_NORM: tl.constexpr,
+):  # fmt: skip
+    """One program a node and head of qkv [n, (HEADS + 2 KV) * DIM]: queries to q, keys and values to the cache.
+
+    HALF: a power of two, at least DIM / 2. Norms per head and the rotation in float32.
+    """
+    node, head = tl.program_id(0), tl.program_id(1)
+    n, prefix_len, row, chain = (
+        tl.load(meta_ptr), tl.load(meta_ptr + 1), tl.load(meta_ptr + 2), tl.load(meta_ptr + 3)
+    )  # fmt: skip
+    if node < n:
+        at = tl.arange(0, HALF)
+        inside = at < DIM // 2
+        source = qkv_ptr + (node * (HEADS + 2 * KV) + head) * DIM
+        first = tl.load(source + at, mask=inside, other=0.0)
+        second = tl.load(source + DIM // 2 + at, mask=inside, other=0.0)
+        where = (row + node).to(tl.int64) * DIM
+        if head >= HEADS + KV:
+            target = values_ptr + (head - HEADS - KV).to(tl.int64) * cache_stride + where
+            tl.store(target + at, first, mask=inside)
+            tl.store(target + DIM // 2 + at, second, mask=inside)
+        else:
+            a, b = first.to(tl.float32), second.to(tl.float32)
+            is_query = head < HEADS
+            if (Q_NORM and is_query) or (K_NORM and not is_query):
+                scale = tl.rsqrt((tl.sum(a * a, 0) + tl.sum(b * b, 0)) / DIM + eps)
+                norm_ptr = k_norm_ptr
+                if is_query:
+                    norm_ptr = q_norm_ptr
+                a *= scale * tl.load(norm_ptr + at, mask=inside, other=0.0).to(tl.float32)
+                b *= scale * tl.load(norm_ptr + DIM // 2 + at, mask=inside, other=0.0).to(tl.float32)
+            depth = node
+            if chain == 0:
+                depth = tl.load(depths_ptr + node)
+            position = (prefix_len + depth).to(tl.int64) * DIM
+            cos = tl.load(cos_ptr + position + at, mask=inside, other=0.0)
+            sin = tl.load(sin_ptr + position + at, mask=inside, other=0.0)
+            target = q_ptr + (node * HEADS + head) * DIM
+            if not is_query:
+                target = keys_ptr + (head - HEADS).to(tl.int64) * cache_stride + where
+            kind = keys_ptr.dtype.element_ty
+            tl.store(target + at, (a * cos - b * sin).to(kind), mask=inside)
+            tl.store(target + DIM // 2 + at, (b * cos + a * sin).to(kind), mask=inside)
+
+
+@triton.jit
+def attend(
+    q_ptr, keys_ptr, values_ptr, parts_ptr, stats_ptr, meta_ptr, mask_ptr, scale, cache_stride, capacity,
+    HEADS: tl.constexpr, GROUP: tl.constexpr, DIM: tl.constexpr, WIDTH: tl.constexpr, TILE: tl.constexpr,
+    SPLIT: tl.constexpr, BLOCK: tl.constexpr, EXACT: tl.constexpr,
+):  # fmt: skip
+    """Attention of q [n, HEADS, DIM] over a kv head's rows: one program a kv head, tile of queries and split of rows.
+
+    Row t < prefix_len is that of the cache, row prefix_len + j node j's own, which is the cache's row `row` + j. The
+    GROUP query heads that share a kv head are rows of one tile, so that each row of the cache is read once for all of
+    them. Sums and statistics of each split of SPLIT rows go to parts [splits, capacity, HEADS, WIDTH] and stats
+    [2, splits, capacity, HEADS], for `combine`.
+    """
+    kv, tile, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    n, prefix_len, row, chain = (
+        tl.load(meta_ptr), tl.load(meta_ptr + 1), tl.load(meta_ptr + 2), tl.load(meta_ptr + 3)
+    )  # fmt: skip
+    first = split * SPLIT
+    if (tile * TILE < n * GROUP) and (first < prefix_len + n):
+        node, head, q, best, mass, sums = _queries(q_ptr, tile, kv, n, HEADS, GROUP, DIM, WIDTH, TILE)
+        last = tl.minimum(first + SPLIT, prefix_len + n)
+        for start in range(first, last, BLOCK):
+            t = start + tl.arange(0, BLOCK)
+            j, there = t - prefix_len, t < last
+            where = tl.where(j >= 0, row + j, t)
+            k = _rows(keys_ptr + kv.to(tl.int64) * cache_stride, where, there, DIM, WIDTH)
+            v = _rows(values_ptr + kv.to(tl.int64) * cache_stride, where, there, DIM, WIDTH)
+            if chain != 0:
+                seen = j[None, :] <= node[:, None]
+            else:
+                marked = tl.load(
+                    mask_ptr + node[:, None] * capacity + j[None, :],
+                    mask=(node < n)[:, None] & ((j >= 0) & there)[None, :], other=0,
+                )  # fmt: skip
+                seen = (j[None, :] < 0) | (marked != 0)
+            best, mass, sums = _absorb(q, k, v, seen & there[None, :], scale, best, mass, sums, EXACT)
+        slot, live, dims = (split * capacity + node) * HEADS + head, node < n, tl.arange(0, WIDTH)
+        tl.store(parts_ptr + slot[:, None] * WIDTH + dims[None, :], sums, mask=live[:, None])
+        tl.store(stats_ptr + slot, best, mask=live)
+        tl.store(stats_ptr + tl.num_programs(2) * capacity * HEADS + slot, mass, mask=live)
+
+
+@triton.jit
+def attend_branches(
+    q_ptr, keys_ptr, values_ptr, own_keys_ptr, own_values_ptr, out_ptr, meta_ptr, scale, cache_stride, own_stride,
+    LENGTH: tl.constexpr, HEADS: tl.constexpr, GROUP: tl.constexpr, DIM: tl.constexpr, WIDTH: tl.constexpr,
+    TILE: tl.constexpr, BLOCK: tl.constexpr, EXACT: tl.constexpr,
+):  # fmt: skip
+    """Attention of branches of LENGTH nodes that do not see each other, over one prefix and their own rows, a chain.
+
+    Own keys and values [Hkv, n, DIM] stand apart from the cache. One program a kv head and tile of queries, which
+    writes out [n, HEADS, DIM].
+    """
+    kv, tile = tl.program_id(0), tl.program_id(1)
+    n, prefix_len = tl.load(meta_ptr), tl.load(meta_ptr + 1)
+    node, head, q, best, mass, sums = _queries(q_ptr, tile, kv, n, HEADS, GROUP, DIM, WIDTH, TILE)
+    for start in range(0, prefix_len, BLOCK):
+        t = start + tl.arange(0, BLOCK)
+        there = t < prefix_len
+        k = _rows(keys_ptr + kv.to(tl.int64) * cache_stride, t, there, DIM, WIDTH)
+        v = _rows(values_ptr + kv.to(tl.int64) * cache_stride, t, there, DIM, WIDTH)
+        seen = (node >= 0)[:, None] & there[None, :]
+        best, mass, sums = _absorb(q, k, v, seen, scale, best, mass, sums, EXACT)
+    # what a tile's nodes see of their own begins with the branch of its first node
+    begin = ((tile * TILE) // GROUP) // LENGTH * LENGTH
+    end = tl.minimum(n, ((tile + 1) * TILE - 1) // GROUP + 1)
+    for start in range(begin, end, BLOCK):
+        j = start + tl.arange(0, BLOCK)
+        there = j < end
+        k = _rows(own_keys_ptr + kv.to(tl.int64) * own_stride, j, there, DIM, WIDTH)
+        v = _rows(own_values_ptr + kv.to(tl.int64) * own_stride, j, there, DIM, WIDTH)
+        seen = (j[None, :] <= node[:, None]) & (j[None, :] // LENGTH == node[:, None] // LENGTH)
+        best, mass, sums = _absorb(q, k, v, seen & there[None, :], scale, best, mass, sums, EXACT)
+    dims = tl.arange(0, WIDTH)
+    at = (node[:, None] * HEADS + head[:, None]) * DIM + dims[None, :]
+    written = (node < n)[:, None] & (dims < DIM)[None, :]
+    tl.store(out_ptr + at, (sums / mass[:, None]).to(out_ptr.dtype.element_ty), mask=written)
+
+
+@triton.jit
+def _queries(
+    q_ptr, tile, kv, n, HEADS: tl.constexpr, GROUP: tl.constexpr, DIM: tl.constexpr, WIDTH: tl.constexpr,
+    TILE: tl.constexpr,
+):  # fmt: skip
+    """A tile of queries: their nodes, heads and values, and the statistics and sums of no rows."""
+    query, dims = tile * TILE + tl.arange(0, TILE), tl.arange(0, WIDTH)
+    node, head = query // GROUP, kv * GROUP + query % GROUP
+    at = (node[:, None] * HEADS + head[:, None]) * DIM + dims[None, :]
+    q = tl.load(q_ptr + at, mask=(node < n)[:, None] & (dims < DIM)[None, :], other=0.0)
+    best, mass = tl.full((TILE,), HIDDEN, tl.float32), tl.zeros((TILE,), tl.float32)
+    return node, head, q, best, mass, tl.zeros((TILE, WIDTH), tl.float32)
+
+
+@triton.jit
+def _rows(ptr, where, there, DIM: tl.constexpr, WIDTH: tl.constexpr):
+    """Rows of keys or values [rows, DIM] of one head, zeros where there are none."""
+    dims = tl.arange(0, WIDTH)
+    at = where.to(tl.int64)[:, None] * DIM + dims[None, :]
+    return tl.load(ptr + at, mask=there[:, None] & (dims < DIM)[None, :], other=0.0)
+
+
+@triton.jit
+def _absorb(q, k, v, seen, scale, best, mass, sums, EXACT: tl.constexpr):
+    """Online softmax: statistics and sums of the rows so far, joined by those of one more block.
+
+    Rows that nobody sees leave all bits as they are.
+    """
+    if EXACT:
+        scores = tl.dot(q, tl.trans(k), input_precision="ieee") * scale
+    else:
+        scores = tl.dot(q, tl.trans(k)) * scale
+    scores = tl.where(seen, scores, HIDDEN)
+    most = tl.maximum(best, tl.max(scores, 1))
+    base = tl.where(most == HIDDEN, 0.0, most)
+    shares = tl.exp(scores - base[:, None])
+    kept = tl.exp(best - base)
+    mass = mass * kept + tl.sum(shares, 1)
+    if EXACT:
+        sums = tl.dot(shares.to(v.dtype), v, sums * kept[:, None], input_precision="ieee")
+    else:
+        sums = tl.dot(shares.to(v.dtype), v, sums * kept[:, None])
+    return most, mass, sums
+
+
+@triton.jit
+def combine(
+    parts_ptr, stats_ptr, out_ptr, meta_ptr, splits, capacity, HEADS: tl.constexpr, DIM: tl.constexpr,
+    WIDTH: tl.constexpr, SPLIT: tl.constexpr,
+):  # fmt: skip
+    """out [n, HEADS * DIM] of what `attend` left of every split; one program a node and head."""
+    node, head = tl.program_id(0), tl.program_id(1)
+    n, prefix_len = tl.load(meta_ptr), tl.load(meta_ptr + 1)
+    if node < n:
+        dims = tl.arange(0, WIDTH)
+        best, mass = tl.full((), HIDDEN, tl.float32), tl.zeros((), tl.float32)
+        sums = tl.zeros((WIDTH,), tl.float32)
+        for split in range(tl.cdiv(prefix_len + n, SPLIT)):
+            slot = (split * capacity + node) * HEADS + head
+            other = tl.load(stats_ptr + slot)
+            most = tl.maximum(best, other)
+            base = tl.where(most == HIDDEN, 0.0, most)
+            kept, joined = tl.exp(best - base), tl.exp(other - base)
+            mass = mass * kept + tl.load(stats_ptr + splits * capacity * HEADS + slot) * joined
+            sums = sums * kept + tl.load(parts_ptr + slot * WIDTH + dims) * joined
+            best = most
+        at = (node * HEADS + head) * DIM + dims
+        tl.store(out_ptr + at, (sums / mass).to(out_ptr.dtype.element_ty), mask=dims < DIM)

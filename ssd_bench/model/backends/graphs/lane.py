@@ -1,0 +1,119 @@
+"""Captured passes over up to so many nodes: one graph a sublayer, and one of them all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+
+import torch
+import triton
+from torch import Tensor
+
+from ssd_bench.model.backends.graphs import launches
+from ssd_bench.model.decoder import Pass
+from ssd_bench.model.kv_cache import KVCache
+from ssd_bench.model.weights import Weights
+
+LENGTHS = (16, 8, 4, 2, 1)  # of ranges of sublayers that have a graph, from every sublayer on
+
+
+class Lane:
+    """The buffers of passes over up to `nodes` nodes, and the graphs that compute in them.
+
+    A graph holds addresses, of weights, cache and buffers, and reads everything else from the buffers: it serves any
+    prefix length, number of nodes and tree, and a layer set is a choice among graphs, so a new one needs no capture.
+
+    Args:
+        weights: of the model, on one GPU; on a CPU (Triton's interpreter, in tests) kernels are launched one by one.
+        cache: the only one that these passes are for.
+        tables: cosines and sines of every position.
+        nodes: most nodes of a pass.
+
+    Attributes:
+        hidden: [nodes, d], the stream.
+    """
+
+    def __init__(self, weights: Weights, cache: KVCache, tables: tuple[Tensor, Tensor], nodes: int):
+        self.weights, self.cache, self.nodes, arch = weights, cache, nodes, weights.arch
+        self._tables, device, dtype = tables, weights.devices[0], weights.dtype
+        width = max(16, triton.next_power_of_2(arch.head_dim))
+        splits = triton.cdiv(cache.rows, launches.split_rows(cache.rows))
+
+        def buffer(*shape: int, kind: torch.dtype = dtype) -> Tensor:
+            return torch.zeros(*shape, dtype=kind, device=device)
+
+        self._meta, self._depths = buffer(4, kind=torch.int32), buffer(nodes, kind=torch.int32)
+        self._mask = buffer(nodes, nodes, kind=torch.uint8)
+        self.hidden, self._normed = buffer(nodes, arch.width), buffer(nodes, arch.width)
+        self._qkv = buffer(nodes, (arch.n_heads + 2 * arch.n_kv_heads) * arch.head_dim)
+        self._q, self._inner = buffer(nodes, arch.n_heads, arch.head_dim), buffer(nodes, arch.intermediate)
+        self._attended = buffer(nodes, arch.n_heads * arch.head_dim)
+        self._parts = buffer(splits, nodes, arch.n_heads, width, kind=torch.float32)
+        self._stats = buffer(2, splits, nodes, arch.n_heads, kind=torch.float32)
+        n_sub = 2 * arch.n_layers
+        with torch.inference_mode():
+            self._launch_all(0, n_sub)  # over no nodes, so that nothing is written: kernels are compiled and loaded
+            self._ranges = {(0, n_sub): self._captured(0, n_sub)} | {
+                (i, i + n): self._captured(i, i + n) for n in LENGTHS for i in range(n_sub - n + 1)
+            }
+        self._chains: dict[tuple[int, ...], list[Callable[[], object]]] = {}
+
+    def enter(self, what: Pass) -> None:
+        """Take what a pass says of its nodes, but for their streams.
+
+        Copies from the host are of ordinary memory, which the driver has read when the call returns.
+        """
+        n, tree = len(what.nodes), what.tree
+        chain = tree is None or tree.is_chain
+        meta = torch.tensor((n, what.prefix_len, what.first_row, chain), dtype=torch.int32)
+        self._meta.copy_(meta, non_blocking=True)
+        if tree is not None and not chain:
+            self._depths[:n].copy_(torch.tensor(tree.depths, dtype=torch.int32), non_blocking=True)
+            self._mask[:n, :n].copy_(tree.mask().byte().to(self._mask.device, non_blocking=True))
+
+    def run(self, sublayers: Sequence[int]) -> None:
+        """Some sublayers, in place on `hidden`."""
+        key = tuple(sublayers)
+        chain = self._chains.get(key)
+        if chain is None:
+            chain = self._chains[key] = [self._ranges[part] for part in self._parts_of(key)]
+        for replay in chain:
+            replay()
+
+    def _parts_of(self, sublayers: tuple[int, ...]) -> Iterator[tuple[int, int]]:
+        """The fewest ranges with a graph that make up some sublayers, ascending."""
+        at = 0
+        while at < len(sublayers):
+            first, rest = sublayers[at], len(sublayers) - at
+            run = next((n for n in range(1, rest) if sublayers[at + n] != first + n), rest)
+            length = run if (first, first + run) in self._ranges else next(n for n in LENGTHS if n <= run)
+            yield first, first + length
+            at += length
+
+    def _captured(self, first: int, last: int) -> Callable[[], object]:
+        if self.hidden.device.type != "cuda":
+            return partial(self._launch_all, first, last)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            self._launch_all(first, last)
+        return graph.replay
+
+    def _launch_all(self, first: int, last: int) -> None:
+        for i in range(first, last):
+            self._launch(i)
+
+    def _launch(self, i: int) -> None:
+        block, meta, nodes, eps = self.weights.blocks[i // 2], self._meta, self.nodes, self.weights.arch.eps
+        norm = block.mlp_norm if i % 2 else block.attn_norm
+        launches.rms_norm(self.hidden, norm, self._normed, meta, eps)
+        if i % 2:
+            launches.linear(self._normed, block.gate_up, block.gate_up_bias, self._inner, meta, nodes, gated=True)
+            launches.linear(self._inner, block.down, block.down_bias, self.hidden, meta, nodes, add=True)
+            return
+        keys, values = self.cache.keys[i // 2], self.cache.values[i // 2]
+        launches.linear(self._normed, block.qkv, block.qkv_bias, self._qkv, meta, nodes)
+        launches.rope_append(
+            self._qkv, *self._tables, block.q_norm, block.k_norm, keys, values, self._q, meta, self._depths, eps
+        )
+        launches.attend(self._q, keys, values, self._attended, self._parts, self._stats, meta, self._mask)
+        launches.linear(self._attended, block.out, block.out_bias, self.hidden, meta, nodes, add=True)

@@ -1,0 +1,102 @@
+"""The kernels with their tile sizes, as functions of tensors."""
+
+from __future__ import annotations
+
+import torch
+import triton
+from torch import Tensor
+
+from ssd_bench.model.backends.graphs import kernels
+
+# By rows, whether columns are gated, and whether they are many: columns and K of a tile, warps, stages; the fastest on
+# an H200 for the matrices of an 8B model.
+MATRIX_TILES = {
+    (16, False, False): (32, 128, 4, 6), (16, False, True): (32, 128, 4, 6), (16, True, False): (16, 128, 4, 5),
+    (16, True, True): (64, 64, 4, 4), (64, False, False): (32, 128, 4, 5), (64, False, True): (64, 64, 4, 6),
+    (64, True, False): (32, 64, 4, 6), (64, True, True): (64, 64, 4, 4),
+}  # fmt: skip
+MANY = 8192  # columns
+QUERY_TILES = {16: (16, 128, 4, 2), 64: (64, 128, 4, 2)}  # by nodes: rows of queries and of the cache, warps, stages
+BRANCH_TILE = (64, 64, 4, 3)
+SPLITS = 128  # parts of a cache's capacity that programs of their own attend to, at most
+LEAST_SPLIT = 128  # rows
+
+
+def split_rows(capacity: int) -> int:
+    """Rows of a split: a power of two, so that a cache of any capacity has at most `SPLITS` of them."""
+    return max(LEAST_SPLIT, triton.next_power_of_2(triton.cdiv(capacity, SPLITS)))
+
+
+def rms_norm(x: Tensor, norm: Tensor, out: Tensor, meta: Tensor, eps: float) -> None:
+    """`kernels.rms_norm` of the first rows of x [C, K]."""
+    nodes, width = x.shape
+    kernels.rms_norm[(nodes,)](x, norm, out, meta, eps, K=width, WIDTH=triton.next_power_of_2(width), num_warps=8)
+
+
+def linear(
+    x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor, meta: Tensor, nodes: int, add: bool = False,
+    gated: bool = False,
+) -> None:  # fmt: skip
+    """`kernels.linear` over up to `nodes` rows of x."""
+    columns, depth = out.shape[1], weight.shape[1]
+    width, step, warps, stages = MATRIX_TILES[nodes, gated, columns >= MANY]
+    step, exact = min(step, max(16, triton.next_power_of_2(depth))), weight.dtype == torch.float32
+    if exact:
+        step, stages = min(step, 64), 2
+    kernels.linear[(triton.cdiv(columns, width),)](
+        x, weight, x if bias is None else bias, out, meta, columns, depth, ADD=add, GATED=gated, BIAS=bias is not None,
+        EXACT=exact, ROWS=nodes, BN=width, BK=step, num_warps=warps, num_stages=stages,
+    )  # fmt: skip
+
+
+def rope_append(
+    qkv: Tensor, cos: Tensor, sin: Tensor, q_norm: Tensor | None, k_norm: Tensor | None, keys: Tensor, values: Tensor,
+    q: Tensor, meta: Tensor, depths: Tensor, eps: float,
+) -> None:  # fmt: skip
+    """`kernels.rope_append` of a block: keys and values [Hkv, cap, D], q [n, Hq, D]."""
+    (kv_heads, _, dim), heads = keys.shape, q.shape[1]
+    kernels.rope_append[(len(qkv), heads + 2 * kv_heads)](
+        qkv, cos, sin, q if q_norm is None else q_norm, q if k_norm is None else k_norm, keys, values, q, meta, depths,
+        eps, keys.stride(0), HEADS=heads, KV=kv_heads, DIM=dim, HALF=triton.next_power_of_2(dim // 2),
+        Q_NORM=q_norm is not None, K_NORM=k_norm is not None, num_warps=1,
+    )  # fmt: skip
+
+
+def attend(
+    q: Tensor, keys: Tensor, values: Tensor, out: Tensor, parts: Tensor, stats: Tensor, meta: Tensor, mask: Tensor,
+) -> None:  # fmt: skip
+    """Attention of q [C, Hq, D] over prefix and own rows in the cache -> out [C, Hq * D].
+
+    Args:
+        parts: [splits, C, Hq, D rounded up to a power of two], float32.
+        stats: [2, splits, C, Hq], float32.
+        mask: [C, C] uint8.
+    """
+    nodes, heads, dim = q.shape
+    kv_heads, rows, splits, width = len(keys), split_rows(keys.shape[1]), parts.shape[0], parts.shape[3]
+    tile, block, warps, stages = QUERY_TILES[nodes]
+    exact = q.dtype == torch.float32
+    kernels.attend[(kv_heads, triton.cdiv(nodes * (heads // kv_heads), tile), splits)](
+        q, keys, values, parts, stats, meta, mask, dim**-0.5, keys.stride(0), nodes, HEADS=heads,
+        GROUP=heads // kv_heads, DIM=dim, WIDTH=width, TILE=tile, SPLIT=rows, BLOCK=min(block, 32) if exact else block,
+        EXACT=exact, num_warps=warps, num_stages=1 if exact else stages,
+    )  # fmt: skip
+    kernels.combine[(nodes, heads)](
+        parts, stats, out, meta, splits, nodes, HEADS=heads, DIM=dim, WIDTH=width, SPLIT=rows, num_warps=1
+    )
+
+
+def attend_branches(
+    q: Tensor, keys: Tensor, values: Tensor, own_keys: Tensor, own_values: Tensor, meta: Tensor, length: int
+) -> Tensor:
+    """Attention of branches of `length` nodes, q [n, Hq, D], over a prefix and own rows [Hkv, n, D] -> [n, Hq * D]."""
+    n, heads, dim = q.shape
+    tile, block, warps, stages = BRANCH_TILE
+    exact = q.dtype == torch.float32
+    out, group, width = torch.empty_like(q), heads // len(keys), max(16, triton.next_power_of_2(dim))
+    kernels.attend_branches[(len(keys), triton.cdiv(n * group, tile))](
+        q, keys, values, own_keys, own_values, out, meta, dim**-0.5, keys.stride(0), own_keys.stride(0), LENGTH=length,
+        HEADS=heads, GROUP=group, DIM=dim, WIDTH=width, TILE=tile, BLOCK=min(block, 32) if exact else block,
+        EXACT=exact, num_warps=warps, num_stages=1 if exact else stages,
+    )  # fmt: skip
+    return out.view(n, heads * dim)

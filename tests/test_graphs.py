@@ -1,0 +1,149 @@
+"""Captured passes and their Triton kernels, in Triton's interpreter: beside PyTorch's operators, and each other.
+
+What is captured on a GPU is launched kernel by kernel here; the kernels, buffers and chains of ranges are the same.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from methods.ar import AR
+from methods.fixed_layers import FixedLayers
+from ssd_bench.core.engine import SCRATCH, Engine
+from ssd_bench.core.probe import ModelProbe
+from ssd_bench.core.sampling import Decoding
+from ssd_bench.core.tree import TokenTree
+from ssd_bench.model.arithmetic import Arithmetic
+from ssd_bench.model.backend import Backend, select
+from ssd_bench.model.backends import graphs
+from ssd_bench.model.backends.graphs import GraphDecoder
+from ssd_bench.model.checkpoint import Checkpoint
+from ssd_bench.model.decoder import Decoder, Pass
+from ssd_bench.model.kv_cache import KVCache
+from tests.conftest import LAYERS, VOCAB
+
+pytest.importorskip("triton")
+CPU = torch.device("cpu")
+TOLERANCE = 1e-4  # of a float32 logit
+TREE = TokenTree((3, 5, 7, 9, 11, 13), (-1, 0, 0, 1, 3, 2))
+
+
+@pytest.fixture(scope="module")
+def interpreted(checkpoints: dict[str, Path]) -> Callable[..., Decoder]:
+    """Loads a family's tiny decoder with the graphs' kernels, on the CPU."""
+
+    def load(family: str = "llama", dtype: torch.dtype = torch.float32) -> Decoder:
+        backend = Backend(GraphDecoder, Arithmetic("graphs", None, dtype, dtype))
+        return backend.load(Checkpoint(checkpoints[family]), dtype, [CPU])
+
+    return load
+
+
+def tokens(n: int, seed: int = 0) -> Tensor:
+    return torch.randint(VOCAB, (n,), generator=torch.Generator().manual_seed(seed))
+
+
+def prefilled(decoder: Decoder, n: int = 9, capacity: int = 48) -> KVCache:
+    cache = decoder.new_cache(capacity)
+    decoder.prefill(tokens(n), cache)
+    return cache
+
+
+def everything(decoder: Decoder) -> Iterator[Tensor]:
+    """Logits and states of every kind of pass, one after the other."""
+    cache = prefilled(decoder)
+    every, rest = decoder.all_sublayers, tokens(12, seed=1)
+    for token in rest[:2]:
+        yield decoder.logits(decoder.run(Pass(every, token[None], cache.length), cache)[0])
+        cache.commit([0])
+    hidden, kept = decoder.run(Pass(every, rest[2:7], cache.length, taps=(0, 1, 4, 2 * LAYERS)), cache)
+    assert kept is not None
+    yield from (decoder.logits(hidden), *kept)
+    cache.commit(range(3))
+    hidden, _ = decoder.run(Pass(every, torch.tensor(TREE.tokens), cache.length, TREE), cache)
+    yield decoder.logits(hidden)
+    cache.commit([0, 2, 5])
+    yield decoder.logits(decoder.run(Pass((0, 3, 4), rest[7:8], cache.length, row=cache.length + 4), cache)[0])
+    streams = decoder.embed(rest[:4])
+    yield decoder.logits(decoder.run(Pass(every[3:], streams, cache.length), cache)[0])
+    branches = torch.randn(5, 3, decoder.arch.width, generator=torch.Generator().manual_seed(2))
+    for i in (0, 1):
+        yield decoder.branches(i, branches.to(decoder.weights.dtype), cache, cache.length)
+
+
+@pytest.mark.parametrize("family", ["llama_bias", "qwen2", "qwen3"])
+def test_passes_equal_those_of_pytorchs_operators(
+    family: str, interpreted: Callable[..., Decoder], decoders: Callable[..., Decoder]
+) -> None:
+    """Prompts, steps, chains, taps, trees, layer sets, rows of their own, streams, branches; float32."""
+    expected, got = everything(decoders(family, torch.float32)), everything(interpreted(family))
+    for want, have in zip(expected, got, strict=True):
+        assert (want - have).abs().max() <= TOLERANCE
+
+
+def test_wide_passes_have_a_lane_of_their_own(
+    interpreted: Callable[..., Decoder], decoders: Callable[..., Decoder]
+) -> None:
+    """Over 17 nodes, and over more than any lane has."""
+    found = []
+    for decoder in (decoders("llama", torch.float32), interpreted()):
+        cache = prefilled(decoder, capacity=96)
+        for n in (17, graphs.LANES[-1] + 2):
+            ids = tokens(n, seed=n)
+            found.append(decoder.logits(decoder.run(Pass(decoder.all_sublayers, ids, cache.length), cache)[0]))
+    assert all((want - have).abs().max() <= TOLERANCE for want, have in zip(found[:2], found[2:]))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_nodes_bits_do_not_depend_on_the_others(dtype: torch.dtype, interpreted: Callable[..., Decoder]) -> None:
+    """One by one, in chains of any length, and behind a prefix that the chain wrote itself."""
+    decoder = interpreted(dtype=dtype)
+    cache, ids, every = prefilled(decoder), tokens(5, seed=3), decoder.all_sublayers
+    start = cache.length
+    together = decoder.logits(decoder.run(Pass(every, ids, start), cache)[0])
+    for i, token in enumerate(ids):
+        alone = decoder.logits(decoder.run(Pass(every, token[None], start + i), cache)[0])
+        assert torch.equal(alone[0], together[i])
+
+
+def test_outputs_are_those_of_plain_decoding(interpreted: Callable[..., Decoder]) -> None:
+    """A layer draft through the engine, with confidences and with a fork on saved states."""
+    decoder = interpreted()
+    cache = decoder.new_cache(40 + SCRATCH)
+    engine = Engine(decoder, cache, Decoding(max_new_tokens=8), frozenset(), ModelProbe(decoder, cache))
+    prompt = tokens(6, seed=4).tolist()
+    plain = engine.generate(AR(), prompt).output
+    for reuse in (False, True):
+        method = FixedLayers(skip_attn=(1,), skip_mlp=(LAYERS - 1,), draft_len=3, stop_below=0.2, reuse_prefix=reuse)
+        method.check(decoder.arch.dims("tiny"))
+        assert engine.generate(method, prompt).output == plain
+
+
+def test_any_layer_set_is_a_chain_of_ranges(interpreted: Callable[..., Decoder]) -> None:
+    """Which runs each of its sublayers once, in order; a run of all of them is one range."""
+    decoder = interpreted()
+    assert isinstance(decoder, GraphDecoder)
+    decoder.new_cache(16)
+    lane, rng = decoder._lanes[0], random.Random(0)
+    for _ in range(50):
+        sublayers = tuple(i for i in decoder.all_sublayers if rng.random() < 0.7)
+        parts = list(lane._parts_of(sublayers))
+        assert [i for first, last in parts for i in range(first, last)] == list(sublayers)
+        assert set(parts) <= set(lane._ranges)
+    assert list(lane._parts_of(decoder.all_sublayers)) == [(0, 2 * LAYERS)]
+
+
+def test_the_gpu_takes_graphs_where_they_can_serve(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else PyTorch's operators, and a warning that says why."""
+    assert select("cuda", torch.bfloat16).kind is GraphDecoder
+    assert select("cuda", torch.float64).arithmetic.kernels == "torch"
+    assert select("cuda", torch.bfloat16, spread=True).arithmetic.kernels == "torch"
+    monkeypatch.setattr(graphs, "find_spec", lambda name: None)
+    chosen = select("cuda", torch.bfloat16)
+    assert chosen.arithmetic.kernels == "torch" and "Triton" in chosen.warning
