@@ -24,6 +24,7 @@ COMMANDS = {
     "data": ("ssd_bench.data.command", "what the tasks read: list, fetch, check"),
     "audit": ("ssd_bench.papers.command", "where the papers' own numbers disagree with each other"),
     "bench": ("ssd_bench.bench", "speed of the engine on this machine"),
+    "shapes": ("ssd_bench.bench.shapes", "speed of known models' sizes on this GPU, at the papers' acceptance"),
     "kernels": ("ssd_bench.model.backends.cpu.command", "compile the CPU kernels, or say why that fails"),
     "weights": ("ssd_bench.model.convert", "convert SmolLM2's weights, so that runs start at once"),
     "miniature": ("ssd_bench.miniature.command", "train the embedded models, evaluate them, write the samples"),

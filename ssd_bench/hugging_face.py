@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 from torch import Tensor
@@ -25,6 +25,9 @@ from ssd_bench.core.timing import Clock, Mark
 from ssd_bench.errors import ConfigError
 from ssd_bench.hardware import Hardware
 
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig
+
 REST_S = 0.02
 """Between what two processes measure: OpenMP threads spin for 4 to 8 ms after their last work, on the other's cores."""
 
@@ -33,7 +36,7 @@ class HuggingFace:
     """The stock class of a checkpoint, as `AutoModelForCausalLM` loads it, with its own `generate`.
 
     Args:
-        folder: the checkpoint, in Hugging Face format.
+        source: the checkpoint's folder, in Hugging Face format; or a config, for a model of random values.
         hardware: one device, and the dtype of the weights.
         decoding: mode, warpers and limits; `max_new_tokens` must be set.
         eos_ids: ids that end an output.
@@ -47,11 +50,12 @@ class HuggingFace:
     """
 
     def __init__(
-        self, folder: Path, hardware: Hardware, decoding: Decoding, eos_ids: frozenset[int], context: int
-    ) -> None:
+        self, source: Path | PretrainedConfig, hardware: Hardware, decoding: Decoding, eos_ids: frozenset[int],
+        context: int,
+    ) -> None:  # fmt: skip
         self._device, self._decoding, self._eos_ids, self._context = hardware.devices[0], decoding, eos_ids, context
         self._clock = Clock(self._device)
-        self._model = _loaded(folder, hardware)
+        self._model = _loaded(source, hardware) if isinstance(source, Path) else _drawn(source, hardware)
         self._model.generation_config = self._config()  # nothing of the checkpoint's own, such as a penalty
         self._going = torch.zeros(1, dtype=torch.bool, device=self._device)
         held = {t.data_ptr(): t.nbytes for t in (*self._model.parameters(), *self._model.buffers())}
@@ -129,6 +133,15 @@ def _loaded(folder: Path, hardware: Hardware) -> Any:
         allowed = f"a checkpoint that transformers finds all weights in; not found: {', '.join(lacking[:3])}"
         raise ConfigError("model", str(folder), allowed)
     return model.eval()
+
+
+def _drawn(config: PretrainedConfig, hardware: Hardware) -> Any:
+    """A model of random values on its device."""
+    from transformers import AutoModelForCausalLM
+
+    auto: Any = AutoModelForCausalLM
+    with hardware.devices[0]:
+        return auto.from_config(config, dtype=hardware.dtype).eval()
 
 
 class Apart:

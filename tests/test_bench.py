@@ -32,7 +32,7 @@ SMALL: dict[Any, dict[str, Any]] = {
         "ROUNDS": 1, "PREFILL_ROUNDS": 1, "NEW_TOKENS": 6, "NODES": (1, 8), "CONTEXTS": (16, 32, 64), "EDGES": (2, 9),
         "PREFILLS": (16, 9999), "POLICY_TOKENS": 60,
     },
-    limits: {"ROUNDS": 1, "READ_BYTES": 1, "SUMMED_BYTES": 4000, "PRODUCT_STEPS": 1, "MATRIX": {"cpu": 8}},
+    limits: {"ROUNDS": 1, "READ_BYTES": 1, "SUMMED_BYTES": {"cpu": 4000}, "PRODUCT_STEPS": 1, "MATRIX": {"cpu": 8}},
 }  # fmt: skip
 
 

@@ -93,7 +93,7 @@ def _measured(planned: Plan, engine: Engine) -> dict[str, Any]:
     _say(f"KnapSpec over {measures.POLICY_TOKENS} tokens")
     results |= measures.policy(planned, engine)
     _say("one search beside a plain forward")
-    results["search"] = measures.searches(planned, engine, most)
+    results["search"] = measures.searches(planned.dims, engine, most)
     results["outside_forward_share"] = measures.outside_share(planned, engine)
     figures = {"ar": ar, "forward": forwards, "prefill": prefills}
     return {"limits": most.named(), "figures": figures, **results}

@@ -25,7 +25,7 @@ from ssd_bench.model.shape import Shape
 
 ROUNDS = 5  # of every kernel; the fastest counts, since a limit is asked for
 READ_BYTES = 2**28  # read by compiled kernels: more than caches hold
-SUMMED_BYTES = 2**30  # read by PyTorch's: a GPU is done with less before it is at full speed
+SUMMED_BYTES = {"cpu": 2**30, "cuda": 2**32}  # read by PyTorch's: a GPU is done with less before it is at full speed
 PRODUCT_STEPS = 2**18  # multiply-adds of every sum in a register, a few milliseconds
 MATRIX = {"cpu": 2048, "cuda": 8192}  # rows and columns of PyTorch's product
 
@@ -162,7 +162,7 @@ def measure(decoder: Decoder) -> Limits:
 
 def _by_torch(device: torch.device, dtype: torch.dtype) -> Limits:
     """What PyTorch's reductions read of one large tensor, and its product of two large matrices of a dtype."""
-    data = torch.ones(SUMMED_BYTES // 4, dtype=torch.float32, device=device)
+    data = torch.ones(SUMMED_BYTES[device.type] // 4, dtype=torch.float32, device=device)
     times = interleaved({"sum": data.sum, "max": data.max, "dot": partial(torch.dot, data, data)}, device, ROUNDS)
     reads = {name: data.nbytes / min(taken) for name, taken in times.items()}
     size = MATRIX[device.type]

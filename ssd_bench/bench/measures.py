@@ -25,6 +25,7 @@ from ssd_bench.core.sampling import Decoding
 from ssd_bench.hugging_face import HuggingFace
 from ssd_bench.model.decoder import PREFILL_CHUNK, Decoder, Pass
 from ssd_bench.model.kv_cache import KVCache
+from ssd_bench.model.shape import ModelDims
 from ssd_bench.plan import Plan
 
 ROUNDS = 5  # of every interleaved comparison
@@ -169,19 +170,19 @@ class _Counting(ModelProbe):
 
 
 @torch.inference_mode()
-def searches(planned: Plan, engine: Engine, limits: Limits) -> dict[str, dict[str, Any]]:
+def searches(dims: ModelDims, engine: Engine, limits: Limits) -> dict[str, dict[str, Any]]:
     """One KnapSpec and one CLaSp search after 1k tokens beside a plain forward over as many tokens.
 
     Each sublayer of that forward gets as many tokens as the search put through it, over all branches. So both sides
     multiply the same matrices; what a search does besides (cosines, choices, LM head) is what its ratio is above 1.
     """
-    decoder, cache, n_sub = engine.decoder, engine.cache, 2 * planned.dims.n_layers
+    decoder, cache, n_sub = engine.decoder, engine.cache, 2 * dims.n_layers
     length = min(SEARCH_CONTEXT, engine.context // 2)
     _, tapped = decoder.prefill(_prompt(decoder, length), cache, range(n_sub + 1))
     assert tapped is not None
     states = tapped[:, -SEARCH_TOKENS:].clone()
-    knapspec, blocks = KnapSpec(), planned.dims.n_layers // 2
-    knapspec.check(planned.dims)
+    knapspec, blocks = KnapSpec(), dims.n_layers // 2
+    knapspec.check(dims)
     kinds: dict[str, Callable[[Probe], Any]] = {
         "knapspec": lambda probe: knapspec.search(states, length, probe),
         "clasp": lambda probe: clasp.choose(states[::2, -1], blocks, length - 1, probe),

@@ -56,6 +56,9 @@ class Room:
         series: name that stands for several models -> these.
         prose: version -> passage -> the exhibits that it is about, where the notes of its numbers do not say so; the
             first that has such a number.
+        imposed: the `exhibit` whose speedups (`metric`) can be measured at the paper's acceptance, the exhibit that
+            says how its `drafts` went (α, M, skip ratio), their longest length (`draft_len`), and by method the share
+            of all sublayers that is `skipped` where that exhibit does not say.
     """
 
     folder: Path
@@ -73,6 +76,7 @@ class Room:
     all_models: Sequence[str] = ()
     series: Mapping[str, Sequence[str]] = field(default_factory=dict)
     prose: Mapping[str, Mapping[str, Sequence[str]]] = field(default_factory=dict)
+    imposed: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def name(self) -> str:

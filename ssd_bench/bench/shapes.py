@@ -1,0 +1,275 @@
+"""`python -m ssd_bench shapes [models=llama3_1_8b,qwen3_8b] [name=value ...]`: known models' sizes on this GPU.
+
+Draws random weights in the sizes of models of conf/model, and measures what does not depend on values: AR beside the
+bandwidth of this machine and beside Hugging Face generate, passes over several nodes, drafts of half of the sublayers,
+a change of layer set at every token, one search; then, for each speedup that a paper reports of such a model, the
+speedup at the paper's acceptance, imposed on random drafts. What is decoded means nothing: no losslessness, no score.
+
+  models=NAME,...   of conf/model; default: those of the papers that fit in half of the memory
+  dtype=bfloat16    of weights and cache
+  device=cuda       where
+  kernels=auto      who runs passes
+  context=1024      tokens before the first that is decoded
+  tokens=128        decoded for each number
+  limit=N           at most so many rows of papers a model (default: all)
+  out=runs/shapes   folder: MACHINE/MODEL.json
+
+`python -m ssd_bench shapes read=runs/reference/shapes` prints what is on record there; nothing is measured.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections import Counter
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import pandas as pd
+import torch
+
+from methods.ar import AR
+from methods.fixed_layers import pattern_set
+from ssd_bench import tables
+from ssd_bench.bench import limits, measures
+from ssd_bench.bench.imposed import Acceptance, Imposed, ImposedEngine, Row, rows
+from ssd_bench.command import CONF, options, tool
+from ssd_bench.core.engine import SCRATCH, Step
+from ssd_bench.core.layer_set import LayerSet
+from ssd_bench.core.probe import ModelProbe
+from ssd_bench.core.sampling import Decoding
+from ssd_bench.cost import profiling
+from ssd_bench.cost.shapes import known_shape
+from ssd_bench.errors import ConfigError
+from ssd_bench.hardware import Hardware
+from ssd_bench.hugging_face import HuggingFace
+from ssd_bench.model import drawn
+from ssd_bench.model.backend import select
+from ssd_bench.model.decoder import PREFILL_CHUNK, Pass
+from ssd_bench.records import provenance
+from ssd_bench.records.files import write_atomic
+
+OPTIONS = {
+    "models": "", "dtype": "bfloat16", "device": "auto", "kernels": "auto", "context": "1024", "tokens": "128",
+    "limit": "100000", "out": "runs/shapes",
+}  # fmt: skip
+READ = "read"
+ROUNDS = 9
+HF_TOKENS = 32
+COLUMNS = {
+    "of_exhibit": "exhibit", "of_method": "method", "of_task": "task", "of_setting": "setting", "alpha": "their α",
+    "M": "their M", "skipped": "skipped", "realised_alpha": "α", "realised_M": "M", "theirs": "theirs",
+    "speedup": "ours",
+}  # fmt: skip
+DRAWS = 2  # of a row's acceptance
+NODES = (1, 2, 4, 8, 16, 32, 64)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Returns the exit code: 0, or 2 if an option cannot be used."""
+    return tool(_shapes, __doc__, arguments)
+
+
+def _shapes(arguments: Sequence[str]) -> None:
+    asked = options(arguments, (*OPTIONS, READ))
+    if READ in asked:
+        _show(Path(asked[READ]))
+        return
+    given = OPTIONS | asked
+    counts = {name: _count(name, given[name]) for name in ("context", "tokens", "limit")}
+    hardware = Hardware.of(
+        device=given["device"], dtype=given["dtype"], threads=None, warmup=0, kernels=given["kernels"], isa="auto",
+        latency=None,
+    )  # fmt: skip
+    names = given["models"].split(",") if given["models"] else sorted(_of_papers())
+    for name in names:
+        if known_shape(name) is None:
+            raise ConfigError("models", name, "models of conf/model whose sizes it has")
+    machine = ", ".join(hardware.gpu_names()) or provenance.cpu_model()
+    folder = Path(given["out"]) / re.sub("[^a-z0-9]+", "-", machine.lower()).strip("-")
+    for name in names:
+        result = {"machine": machine, **counts} | _model(name, hardware, counts)
+        folder.mkdir(parents=True, exist_ok=True)
+        line = [argument for argument in arguments if not argument.startswith("out=")]
+        result["provenance"] = provenance.collect(["python", "-m", "ssd_bench", "shapes", *line], hardware.gpu_names())
+        write_atomic(folder / f"{name}.json", (json.dumps(result, indent=1) + "\n").encode())
+        print(screen(result), f"\n{folder / name}.json\n", sep="\n", flush=True)
+
+
+def _show(folder: Path) -> None:
+    found = sorted(folder.rglob("*.json"))
+    if not found:
+        raise ConfigError(READ, str(folder), "a folder with results of this command")
+    for path in found:
+        print(screen(json.loads(path.read_text(encoding="utf-8"))), f"\n{path}\n", sep="\n")
+
+
+def _count(name: str, text: str) -> int:
+    if not text.isdecimal() or not int(text):
+        raise ConfigError(name, text, "a whole number, 1 or more")
+    return int(text)
+
+
+def _of_papers() -> set[str]:
+    """Models of conf/model with a row of a paper that can be imposed, and whose weights fit twice in memory."""
+    asked = {row.model for row in rows() if not row.missing}
+    names = {path.stem for path in (CONF / "model").glob("*.yaml") if _plain(path.stem) in asked}
+    room = torch.cuda.mem_get_info()[1] if torch.cuda.is_available() else 2**34
+    return {name for name in names if (shape := known_shape(name)) and 4 * shape.n_params < room}
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[^a-z0-9]", "", name)
+
+
+def _model(name: str, hardware: Hardware, counts: dict[str, int]) -> dict[str, Any]:
+    """All measurements of one model's sizes."""
+    shape = known_shape(name)
+    assert shape is not None
+    context, tokens = counts["context"], counts["tokens"]
+    arch = drawn.architecture(name, shape, max(context + tokens, measures.SEARCH_CONTEXT) + PREFILL_CHUNK)
+    backend = select(hardware.devices[0], hardware.dtype, hardware.kernels, hardware.isa)
+    packed = backend.kind.operators(backend.arithmetic).packed
+    weights = drawn.draw(arch, hardware.dtype, hardware.devices[0], packed)
+    decoder = backend.kind(backend.arithmetic, weights)
+    cache = decoder.new_cache(arch.context + SCRATCH)
+    probe = ModelProbe(decoder, cache)
+    engine = ImposedEngine(decoder, cache, Decoding(max_new_tokens=tokens), frozenset(), probe)
+    prompt = torch.randint(arch.vocab_size, (context,), generator=torch.Generator().manual_seed(0)).tolist()
+    most = limits.measure(decoder)
+    _say(name, "AR, passes, drafts")
+    found: dict[str, Any] = {
+        "model": name,
+        "dtype": hardware.dtype_name,
+        **decoder.arithmetic.named(),
+        "limits": most.named(),
+    }
+    found |= _speeds(engine, most, prompt)
+    _say(name, "latency profile, searches")
+    probe.latency = profiling.measure(decoder, cache)
+    steps = found["ar"]["ms"]
+    searches = measures.searches(arch.dims(name), engine, most)
+    found["search"] = {
+        kind: {"tokens": s["tokens"], "ms": s["search_ms"], "ar_steps": s["search_ms"] / steps}
+        for kind, s in searches.items()
+    }
+    _say(name, "the papers' rows")
+    mine = [row for row in rows() if row.model == _plain(name)]
+    found["rows"] = [_imposed(engine, row, prompt) for row in mine if not row.missing][: counts["limit"]]
+    found["missing"] = [{**_label(row), "why": row.missing} for row in mine if row.missing]
+    _say(name, "Hugging Face generate")
+    found["hf"] = _stock(engine, hardware, prompt)
+    found["peak_bytes"] = hardware.peak_bytes()
+    return found
+
+
+def _speeds(engine: ImposedEngine, most: limits.Limits, prompt: Sequence[int]) -> dict[str, Any]:
+    """AR, passes by nodes, drafts of half of the sublayers with one set and with another at every token."""
+    decoder, context, n_layers = engine.decoder, len(prompt), engine.decoder.arch.n_layers
+    made = [engine.generate(AR(), prompt) for _ in range(4)][1:]
+    model = limits.Model.of(decoder)
+    passes = [model.forward(1, step.context_len) for step in made[0].steps]
+    decoded = median(one.decode_ms for one in made)
+    half = LayerSet(n_layers, frozenset(i for i in range(2 * n_layers) if i // 2 % 2)).kept
+    other = LayerSet(n_layers, frozenset(i for i in range(2 * n_layers) if not i // 2 % 2)).kept
+    uniform = pattern_set("uniform", 0.5, n_layers).kept
+    runs: dict[str, Callable[[], Any]] = {
+        f"{n} nodes": partial(_pass, engine, decoder.all_sublayers, n, context) for n in NODES
+    }
+    runs |= {
+        "half, whole blocks": partial(_pass, engine, half, 1, context),
+        "half, uniform": partial(_pass, engine, uniform, 1, context),
+        "8 tokens, one set": lambda: [_pass(engine, half, 1, context) for _ in range(8)],
+        "8 tokens, another set each": lambda: [_pass(engine, (half, other)[i % 2], 1, context) for i in range(8)],
+    }
+    times = limits.interleaved(runs, decoder.device, ROUNDS)
+    ms = {name: median(values) * 1e3 for name, values in times.items()}
+    return {"ar": most.figure(decoded / len(passes), passes, len(passes)), "pass_ms": ms}
+
+
+@torch.inference_mode()
+def _pass(engine: ImposedEngine, sublayers: Sequence[int], n: int, context: int) -> None:
+    decoder = engine.decoder
+    hidden, _ = decoder.run(Pass(sublayers, decoder.ids(list(range(n))), context), engine.cache)
+    decoder.logits(hidden).argmax(-1).tolist()
+
+
+def _imposed(engine: ImposedEngine, row: Row, prompt: Sequence[int]) -> dict[str, Any]:
+    """Speedup over AR at a row's acceptance, which is drawn twice."""
+    assert row.skipped is not None
+    layer_set = pattern_set("uniform", row.skipped, engine.decoder.arch.n_layers)
+    acceptance = Acceptance.of(row.alpha, row.tokens, row.draft_len)
+    engine.method = None
+    plain = engine.generate(AR(), prompt)
+    ar_ms, ms, steps = plain.decode_ms / len(plain.steps), 0.0, list[Step]()
+    for seed in range(DRAWS):
+        engine.method = Imposed(layer_set, acceptance, seed)
+        made = engine.generate(engine.method, prompt)
+        ms += made.decode_ms / (len(made.output) - 1) / DRAWS
+        steps += made.steps
+    engine.method = None
+    accepted, drafted = sum(step.accepted_len for step in steps), sum(step.draft_len for step in steps)
+    return _label(row) | {
+        "theirs": row.number.value, "alpha": row.alpha, "M": row.tokens, "skipped": row.skipped,
+        "acceptance": "imposed", "realised_alpha": accepted / max(1, drafted),
+        "realised_M": sum(step.emitted for step in steps) / len(steps),
+        "ms_per_token": ms, "ar_ms_per_token": ar_ms, "speedup": ar_ms / ms,
+    }  # fmt: skip
+
+
+def _label(row: Row) -> dict[str, Any]:
+    number = row.number
+    names = ("paper", "exhibit", "model", "method", "task", "setting", "metric")
+    return {"number": number.id} | {f"of_{name}": getattr(number, name) for name in names}
+
+
+def _stock(engine: ImposedEngine, hardware: Hardware, prompt: Sequence[int]) -> dict[str, Any] | None:
+    """Hugging Face generate on a model of the same sizes; None where there is no room for a second one."""
+    weights, device = engine.decoder.weights, engine.decoder.device
+    if device.type == "cuda" and torch.cuda.mem_get_info(device)[0] < 1.2 * weights.nbytes:
+        return None
+    stock = HuggingFace(
+        drawn.config(weights.arch), hardware, Decoding(max_new_tokens=HF_TOKENS), frozenset(), engine.context
+    )  # fmt: skip
+    times = [stock.generate(prompt).decode_ms / (HF_TOKENS - 1) for _ in range(3)][1:]
+    return {"ms": median(times), **stock.about}
+
+
+def _say(name: str, what: str) -> None:
+    print(f"{name}: {what}", file=sys.stderr, flush=True)
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return "–"
+    return f"{value:.2f}" if isinstance(value, float) else str(value)
+
+
+def screen(found: dict[str, Any]) -> str:
+    """One model's figures, and its rows of papers beside ours."""
+    ar, ms, hf = found["ar"], found["pass_ms"], found["hf"]
+    one = ms["1 nodes"]
+    lines = [
+        (f"AR, a token of {ar['ms']:.3f} ms, of the bandwidth", f"{ar['share']:.0%}"),
+        ("AR over Hugging Face generate", "no room" if hf is None else f"{hf['ms'] / ar['ms']:.2f}x"),
+        *((f"{n} nodes over one", f"{ms[f'{n} nodes'] / one:.3f}x") for n in NODES[1:]),
+        ("draft with half of the sublayers, whole blocks", f"{ms['half, whole blocks'] / one:.3f}x"),
+        ("draft with half of the sublayers, uniform", f"{ms['half, uniform'] / one:.3f}x"),
+        ("another set at every token over one", f"{ms['8 tokens, another set each'] / ms['8 tokens, one set']:.3f}x"),
+        *((f"one {kind} search of 20 tokens, AR steps", f"{s['ar_steps']:.1f}") for kind, s in found["search"].items()),
+    ]
+    parts = [
+        "{model}, random weights, {dtype}, {machine}, {kernels} kernels".format(**found),
+        tables.terminal(pd.DataFrame(lines, columns=["", ""])),
+    ]
+    if found["rows"]:
+        table = [[_text(row[key]) for key in COLUMNS] for row in found["rows"]]
+        heads = list(COLUMNS.values())
+        parts += ["", tables.terminal(pd.DataFrame(table, columns=heads), heads[4:])]
+    missing = Counter(f"{row['of_paper']} {row['of_exhibit']}: {row['why']}" for row in found["missing"])
+    parts += [f"not imposed, {n} of {why}" for why, n in missing.items()]
+    return "\n".join(parts)

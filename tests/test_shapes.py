@@ -1,0 +1,89 @@
+"""Speeds of known sizes with random weights, and acceptance that is imposed: what is drawn is what a paper says."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from statistics import mean
+
+import pytest
+import torch
+
+from ssd_bench.bench import shapes
+from ssd_bench.bench.imposed import Acceptance, Imposed, ImposedEngine, Row, rows
+from ssd_bench.cli import door
+from ssd_bench.core.engine import SCRATCH
+from ssd_bench.core.layer_set import LayerSet
+from ssd_bench.core.probe import ModelProbe
+from ssd_bench.core.sampling import Decoding
+from ssd_bench.model import drawn
+from ssd_bench.model.backend import select
+from ssd_bench.model.shape import Shape
+
+DRAWS = 20_000
+
+
+@pytest.fixture(scope="module")
+def engine() -> ImposedEngine:
+    arch = drawn.architecture("qwen3_tiny", Shape(6, 32, 4, 2, 16, 48, 97), 256)
+    backend = select("cpu", torch.float32, "torch")
+    packed = backend.kind.operators(backend.arithmetic).packed
+    decoder = backend.kind(backend.arithmetic, drawn.draw(arch, torch.float32, torch.device("cpu"), packed))
+    cache = decoder.new_cache(256 + SCRATCH)
+    return ImposedEngine(decoder, cache, Decoding(max_new_tokens=60), frozenset(), ModelProbe(decoder, cache))
+
+
+@pytest.mark.parametrize(
+    ("alpha", "tokens", "draft_len"), [(0.95, None, 10), (0.32, None, 10), (None, 4.34, 25), (0.62, 2.17, 12)]
+)
+def test_drafts_are_drawn_as_a_paper_says(alpha: float | None, tokens: float | None, draft_len: int) -> None:
+    rng, acceptance = random.Random(0), Acceptance.of(alpha, tokens, draft_len)
+    drafts = [acceptance.drawn(rng) for _ in range(DRAWS)]
+    assert all(0 <= accepted <= drafted <= draft_len for accepted, drafted in drafts)
+    accepted, length = mean(a for a, _ in drafts), mean(d for _, d in drafts)
+    if tokens is not None:
+        assert accepted + 1 == pytest.approx(tokens, rel=0.02)
+    if alpha is not None:
+        assert accepted / length == pytest.approx(alpha, rel=0.02)
+
+
+def test_the_engine_accepts_what_was_drawn(engine: ImposedEngine) -> None:
+    """Whatever the model says; drafts of all right tokens are whole, drafts of none give one token a step."""
+    layer_set = LayerSet(6, frozenset(range(3, 9)))
+    for right, emitted in ((1.0, 5), (0.0, 1)):
+        engine.method = Imposed(layer_set, Acceptance(right, 1.0, 4))
+        made = engine.generate(engine.method, [1, 2, 3])
+        engine.method = None
+        assert {step.emitted for step in made.steps[:-1]} == {emitted}
+        assert all(step.layer_set == layer_set for step in made.steps)
+
+
+def test_rows_of_papers(engine: ImposedEngine) -> None:
+    """Every speedup of the papers' tables but averages is there once, with what imposes it or why nothing does."""
+    found = list(rows())
+    ids = [row.number.id for row in found]
+    assert len(ids) == len(set(ids)) and {row.number.paper for row in found} == {
+        "knapspec", "swift", "conflayers", "knn-ssd"
+    }  # fmt: skip
+    for row in found:
+        assert bool(row.missing) == (row.skipped is None or not (row.alpha or row.tokens))
+    measured = shapes._imposed(engine, next(row for row in found if not row.missing), [1, 2, 3])
+    assert measured["acceptance"] == "imposed" and measured["speedup"] > 0
+    with pytest.raises(AssertionError):
+        shapes._imposed(engine, Row(found[0].number, "x"), [1])
+
+
+def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Writes what it prints, and prints what is on record; says what is wrong before anything is drawn."""
+    options = ["models=miniature", "device=cpu", "kernels=torch", "context=64", "tokens=8", f"out={tmp_path}"]
+    assert door(["shapes", *options]) == 0
+    printed = capsys.readouterr().out
+    (path,) = tmp_path.rglob("*.json")
+    found = json.loads(path.read_text(encoding="utf-8"))
+    assert found["model"] == "miniature" and not found["rows"] and str(tmp_path) not in found["provenance"]["command"]
+    assert door(["shapes", f"read={tmp_path}"]) == 0
+    assert capsys.readouterr().out == printed
+    for wrong, field in (("models=none", "models"), ("tokens=0", "tokens"), (f"read={tmp_path}/x", "read")):
+        assert door(["shapes", *options[1:], wrong] if field != "tokens" else ["shapes", *options[:4], wrong]) == 2
+        assert field in capsys.readouterr().err
