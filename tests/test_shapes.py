@@ -15,6 +15,7 @@ from ssd_bench.bench.imposed import Acceptance, Imposed, ImposedEngine, Row, row
 from ssd_bench.cli import door
 from ssd_bench.core.engine import SCRATCH
 from ssd_bench.core.layer_set import LayerSet
+from ssd_bench.core.method import Context, LayerDraft
 from ssd_bench.core.probe import ModelProbe
 from ssd_bench.core.sampling import Decoding
 from ssd_bench.model import drawn
@@ -39,13 +40,23 @@ def engine() -> ImposedEngine:
 )
 def test_drafts_are_drawn_as_a_paper_says(alpha: float | None, tokens: float | None, draft_len: int) -> None:
     rng, acceptance = random.Random(0), Acceptance.of(alpha, tokens, draft_len)
-    drafts = [acceptance.drawn(rng) for _ in range(DRAWS)]
+    drafts = [acceptance.drawn(rng.random(), rng.random()) for _ in range(DRAWS)]
     assert all(0 <= accepted <= drafted <= draft_len for accepted, drafted in drafts)
     accepted, length = mean(a for a, _ in drafts), mean(d for _, d in drafts)
     if tokens is not None:
         assert accepted + 1 == pytest.approx(tokens, rel=0.02)
     if alpha is not None:
         assert accepted / length == pytest.approx(alpha, rel=0.02)
+
+
+def test_few_steps_have_the_acceptance_that_was_asked_for(engine: ImposedEngine) -> None:
+    method = Imposed(LayerSet(6, frozenset({3})), Acceptance.of(0.8, 3.1, 12))
+    drafts = []
+    for step in range(1, 41):
+        draft = method.propose(Context(step, step, [1], 20))
+        drafts.append((method.accepted, draft.max_len if isinstance(draft, LayerDraft) else 0))
+    accepted, length = mean(a for a, _ in drafts), mean(d for _, d in drafts)
+    assert accepted + 1 == pytest.approx(3.1, rel=0.04) and accepted / length == pytest.approx(0.8, rel=0.04)
 
 
 def test_the_engine_accepts_what_was_drawn(engine: ImposedEngine) -> None:
