@@ -90,7 +90,7 @@ def test_derivations_and_traces_say_what_their_lines_compute() -> None:
         question = item.row["question"]
         start = {name: int(value) for name, value in re.findall(r"(\w)=(\d+)", question.partition("\n")[0])}
         state = _walked(question, start)
-        (asked,) = re.findall(r"^(?:What is|Which value has|Find) (\w) ", question, re.M)
+        (asked,) = re.findall(r"the value of (\w)\b", question, re.M)
         options = item.row["options"]
         assert options["ABCDEFGHIJ".index(item.row["answer"])] == str(state[asked]) and len(set(options)) == len(
             options

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from ssd_bench.miniature import corpus
-from ssd_bench.miniature.domains import derivations
+from ssd_bench.miniature.domains import audits, derivations, tales
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 BOS, EOS, USER, ASSISTANT = "<s>", "</s>", "<|user|>", "<|assistant|>"
 DOCUMENTS = 2000  # of each domain, to learn the merges from
 SEEN = 1000  # times that each pair of digits and each pointer word is seen besides, so that all of them are merged
+# Domain -> words that its answers look up in their prompts: a token each, or two would share their ends.
+POINTERS = {"derivations": derivations.PLACES, "audits": audits.POINTERS, "tales": tales.POINTERS}
 CHAT = (
     "{{ bos_token }}{% for m in messages %}<|{{ m['role'] }}|>{{ m['content'] }}"
     "{% if m['role'] == 'assistant' %}{{ eos_token }}{% endif %}{% endfor %}"
@@ -44,8 +46,9 @@ def train(domains: Collection[str], size: int, seed: int) -> PreTrainedTokenizer
 
 def _texts(domains: Collection[str], seed: int) -> list[str]:
     texts = [" ".join(f"{number:02d}" for number in range(100))] * SEEN
-    if "derivations" in domains:
-        texts += [f" {' '.join(derivations.PLACES)}"] * SEEN
+    for name, words in POINTERS.items():
+        if name in domains:
+            texts += [f" {' '.join(words)}"] * SEEN
     for name in domains:
         # long documents repeat the same sentences: a tenth of them is enough
         n = DOCUMENTS // 10 if name == "reports" or corpus.named(name).grows else DOCUMENTS

@@ -1,19 +1,19 @@
 """Audit reports of several sections with a long summary, in the format of GovReport.
 
 The summary restates a report's findings in their order: each key sentence shortened, then the sentences of that subject
-in a fixed order, though the section shuffles them among general ones. Its figures lie a thousand tokens back, and
-words that stand nowhere else lead to each, so that they can be found.
+in a fixed order, though the section shuffles them among general ones, and at last which subject came next. All that a
+summary takes from its report stands there, a thousand tokens back, after words that stand together nowhere else.
 """
 
 from __future__ import annotations
 
 import random
+import re
 from dataclasses import dataclass
 
 from ssd_bench.miniature.domains.item import Item
 from ssd_bench.miniature.domains.reports import (
     AGENCIES,
-    COMMENTS,
     ENDINGS,
     OPENINGS,
     PROGRAMS,
@@ -23,7 +23,7 @@ from ssd_bench.miniature.domains.reports import (
 )
 
 TASK = "govreport"
-FINDINGS_PER_REPORT = (4, 10)  # drawn uniformly; a finding makes about 60 tokens of summary and 110 of report
+FINDINGS_PER_REPORT = (5, 11)  # drawn uniformly; a finding makes about 45 tokens of summary and 95 of report
 FEWEST_FINDINGS = 2  # at any scale
 GENERAL = (1, 2)  # general sentences of a finding's section
 OTHER_GENERAL = 2  # and of any other section, at full scale
@@ -31,12 +31,12 @@ OTHER_GENERAL = 2  # and of any other section, at full scale
 
 @dataclass(frozen=True)
 class Finding:
-    """A subject of the audit.
+    """A subject of the audit. Before each slot stand two words that stand together nowhere else in a report.
 
     Attributes:
         key: what was found, as the report says after `KEY`.
         short: what the summary makes of it after `SHORT`; the figures keep their order.
-        details: sentences about it, in the summary's order; the three words before a slot stand nowhere else.
+        details: sentences about it, in the summary's order.
     """
 
     key: str
@@ -44,105 +44,77 @@ class Finding:
     details: tuple[str, ...]
 
 
+COMMENTS = "The {agency} read a draft of this report and answered in writing within {small} weeks."
 KEY, SHORT = "We found problems with {name}: ", "On {name}, "
+BEGUN, NEXT, LAST = "We began with {name}.", "After {name} came {next}.", "the recommendations"
 FINDINGS = {
     "staffing": Finding(
-        "{part} of {total} positions in the program were vacant in {year}.",
-        "{part} of {total} positions were vacant in {year}.",
-        (
-            "Hiring a new inspector takes about {small} months in the {region} region.",
-            "The pay for technical jobs has not changed since {year}.",
-        ),
+        "in the year of the audit, the office lost {a} inspectors and hired {b} who had no experience.",
+        "the office lost {a} inspectors and hired {b}.",
+        ("Vacancies lasted {c} weeks across {region} branches.", "Overtime cost {d} dollars."),
     ),
     "costs": Finding(
-        "the program spent ${part} million more than the ${total} million planned for {year}.",
-        "the program spent ${part} million above the ${total} million planned for {year}.",
-        (
-            "Rent for the {region} warehouse rose by {many} percent.",
-            "Fuel prices were taken from a table made in {year}.",
-        ),
+        "the program spent {a} million dollars before the summer and owed {b} million to its suppliers.",
+        "the program spent {a} million dollars and owed {b} million.",
+        ("Rent reached {c} dollars under {region} leases.", "Fuel consumed {d} tanks."),
     ),
     "deadlines": Finding(
-        "{part} of {total} projects were completed after their due date in {year}.",
-        "{part} of {total} projects were completed late in {year}.",
-        (
-            "Delays in the {region} region lasted {small} months on average.",
-            "Permits arrived {many} days later than planned.",
-        ),
+        "the contractors missed {a} dates that had been agreed and postponed {b} more.",
+        "the contractors missed {a} dates and postponed {b} more.",
+        ("Delays averaged {c} days along {region} roads.", "Permits took {d} weekends."),
     ),
     "records": Finding(
-        "{part} of {total} files that we tested for {year} lacked a required document.",
-        "{part} of {total} files tested for {year} lacked a document.",
-        (
-            "Paper copies from the {region} region were stored without an index.",
-            "Clerks needed {many} minutes to find a folder from {year}.",
-        ),
+        "clerks misplaced {a} files that we asked for and destroyed {b} without a copy.",
+        "clerks misplaced {a} files and destroyed {b} without a copy.",
+        ("Boxes filled {c} rooms beneath {region} archives.", "A search needed {d} minutes."),
     ),
     "training": Finding(
-        "{part} of {total} supervisors had not finished the required course by {year}.",
-        "{part} of {total} supervisors had not finished the course by {year}.",
-        (
-            "The course must be repeated after {small} years.",
-            "On the final test, {many} percent of the answers were wrong.",
-        ),
+        "supervisors skipped {a} lessons of the required course and repeated {b} of them.",
+        "supervisors skipped {a} lessons and repeated {b} of them.",
+        ("The test contained {c} questions for {region} teams.", "Trainees answered {d} mails."),
     ),
     "complaints": Finding(
-        "{part} of {total} letters that the public sent in {year} were never answered.",
-        "{part} of {total} letters sent in {year} were never answered.",
-        (
-            "The telephone line of the {region} region was closed for {small} weeks.",
-            "Callers waited {many} minutes before anyone spoke with them.",
-        ),
+        "the public sent {a} letters without an answer and telephoned {b} times.",
+        "the public sent {a} letters and telephoned {b} times.",
+        ("Callers waited {c} minutes on {region} lines.", "Replies required {d} signatures."),
     ),
     "equipment": Finding(
-        "{part} of {total} machines that we inspected in {year} did not meet the technical standard.",
-        "{part} of {total} machines inspected in {year} failed the standard.",
-        (
-            "Spare parts were missing at {small} workshops in the {region} region.",
-            "A replacement for the oldest pump was first requested in {year}.",
-        ),
+        "engineers rejected {a} machines in the first test and repaired {b} on the spot.",
+        "engineers rejected {a} machines and repaired {b}.",
+        ("Workshops lacked {c} parts from {region} stores.", "The oldest pump ran {d} hours."),
     ),
     "travel": Finding(
-        "{part} of {total} trips that employees billed in {year} had no approved purpose.",
-        "{part} of {total} trips billed in {year} had no approved purpose.",
-        (
-            "Hotel rooms in the {region} region cost {many} dollars more than allowed.",
-            "Receipts for rental cars were {small} weeks late.",
-        ),
+        "employees billed {a} trips that had no purpose and cancelled {b} after the departure.",
+        "employees billed {a} trips and cancelled {b}.",
+        ("Hotels charged {c} dollars around {region} airports.", "Rental cars drove {d} miles."),
     ),
     "software": Finding(
-        "{part} of {total} computers that we scanned in {year} ran without the latest security update.",
-        "{part} of {total} computers scanned in {year} ran without the update.",
-        (
-            "One password in the {region} region was shared by {many} users.",
-            "Backup tapes were {small} months old when we asked to see them.",
-        ),
+        "experts scanned {a} computers during one night and blocked {b} that were not safe.",
+        "experts scanned {a} computers and blocked {b}.",
+        ("One password opened {c} accounts of {region} users.", "Backups covered {d} folders."),
     ),
     "contracts": Finding(
-        "{part} of {total} orders that the agency placed in {year} were awarded without competition.",
-        "{part} of {total} orders placed in {year} were awarded without competition.",
-        (
-            "The same supplier won {many} bids in the {region} region.",
-            "Invoices were paid {small} weeks before the goods arrived.",
-        ),
+        "the agency awarded {a} orders without competition and extended {b} without a review.",
+        "the agency awarded {a} orders and extended {b} without a review.",
+        ("One supplier won {c} bids beside {region} partners.", "Invoices listed {d} wrong prices."),
     ),
     "safety": Finding(
-        "{part} of {total} buildings that we visited in {year} had no working fire alarm.",
-        "{part} of {total} buildings visited in {year} had no working fire alarm.",
-        (
-            "Accidents at work led to {many} days of sick leave.",
-            "The last evacuation drill was held in {year}.",
-        ),
+        "inspectors entered {a} buildings without notice and closed {b} at once.",
+        "inspectors entered {a} buildings and closed {b} at once.",
+        ("Accidents injured {c} workers at {region} plants.", "A fire drill emptied {d} floors."),
     ),
     "outreach": Finding(
-        "{part} of {total} towns that were eligible in {year} had never heard of the program.",
-        "{part} of {total} towns eligible in {year} had never heard of it.",
-        (
-            "Posters in the {region} region showed an address that closed in {year}.",
-            "Attendance at public meetings fell by {many} percent.",
-        ),
+        "the office contacted {a} towns that were eligible and convinced {b} of them.",
+        "the office contacted {a} towns and convinced {b} of them.",
+        ("Posters showed {c} addresses near {region} schools.", "Meetings attracted {d} guests."),
     ),
 }
+
+# Words that tell what comes after them: the subjects, those before a figure, and two that share a beginning.
+POINTERS = (
+    *(*FINDINGS, "federal", "technical"),
+    *(word for f in FINDINGS.values() for word in re.findall(r"(\w+) \{[a-d]", " ".join([f.short, *f.details]))),
+)
 
 
 def make(rng: random.Random, scale: float = 1.0) -> Item:
@@ -152,47 +124,40 @@ def make(rng: random.Random, scale: float = 1.0) -> Item:
         scale: in (0, 1]; below 1, fewer and shorter sections.
     """
     agency, program, purpose = rng.choice(AGENCIES), rng.choice(PROGRAMS), rng.choice(PURPOSES)
-    budget, year = rng.randint(20, 990), rng.randint(2001, 2019)
-    total = rng.randint(3, 12)
+    budget, total = rng.randint(20, 98), rng.randint(3, 12)
     agreed = rng.randint(2, total)
     general = _General(rng)
     names = rng.sample(tuple(FINDINGS), max(FEWEST_FINDINGS, round(scale * rng.randint(*FINDINGS_PER_REPORT))))
-    sections, restated = zip(*(_finding(rng, general, name, scale) for name in names))
+    sections, restated = zip(*(_finding(rng, general, *pair, scale) for pair in zip(names, [*names[1:], LAST])))
 
-    runs = f"The {agency} runs the {program}, which {purpose}"
-    background = f"{runs}. Its budget was ${budget} million in {year}."
+    runs, begun = f"The {agency} runs the {program}, which {purpose}", BEGUN.format(name=names[0])
+    background = [f"{runs}.", f"It has a budget of ${budget} million.", begun]
     scope = SCOPE.format_map(_slots(rng))
     comments = COMMENTS.format_map(_slots(rng) | {"agency": agency})
-    advice = f"We are making {total} recommendations to the {agency}. The agency agreed with {agreed} of them."
+    advice = f"We are making {total} recommendations. The agency accepted {agreed} of them."
     others = round(OTHER_GENERAL * scale)
     report = [
         f"{program}: {agency} Should Address Problems with {' and '.join(name.capitalize() for name in names[:2])}",
-        _section(rng, "Background", [background, *general.sentences(others)]),
+        _section(rng, "Background", [*background, *general.sentences(others)]),
         *([_section(rng, "Scope and Method", [scope, *general.sentences(others)])] if rng.random() < scale else []),
         *sections,
         *([_section(rng, "Agency Comments", [comments, *general.sentences(others)])] if rng.random() < scale else []),
         _section(rng, "Recommendations", [advice, *general.sentences(others)]),
     ]
-    opening = f"{runs}, with a budget of ${budget} million in {year}."
-    closing = f"The report makes {total} recommendations, and the agency agreed with {agreed} of them."
+    opening = f"{runs}, with a budget of ${budget} million. {begun}"
+    closing = f"We are making {total} recommendations, and the agency accepted {agreed} of them."
     summary = " ".join([opening, *restated, closing])
     return Item({"report": "\n\n".join(report), "summary": summary}, summary)
 
 
-def _finding(rng: random.Random, general: _General, name: str, scale: float) -> tuple[str, str]:
-    """A finding's section, and what the summary makes of it; below full scale, of some of its details."""
+def _finding(rng: random.Random, general: _General, name: str, following: str, scale: float) -> tuple[str, str]:
+    """A finding's section, and what the summary makes of it."""
     finding = FINDINGS[name]
-    total = rng.randint(40, 400)
-    slots = {
-        "name": name,
-        "part": str(rng.randint(11, total - 20)),
-        "total": str(total),
-        "year": str(rng.randint(2001, 2019)),
-    }
-    key, short = (KEY + finding.key).format_map(slots), (SHORT + finding.short).format_map(slots)
-    kept = max(1, sum(rng.random() < scale for _ in finding.details))
-    chosen = sorted(rng.sample(range(len(finding.details)), kept))
-    details = [finding.details[i].format_map(_slots(rng)) for i in chosen]
+    slots = dict(zip("abcd", map(str, rng.choices(range(11, 99), k=4))))
+    slots |= {"name": name, "next": following, "region": rng.choice(REGIONS)}
+    key, short, *details = (
+        text.format_map(slots) for text in (KEY + finding.key, SHORT + finding.short, *finding.details, NEXT)
+    )
     sentences = [key, *details, *general.sentences(round(scale * rng.randint(*GENERAL)))]
     return _section(rng, f"Findings on {name.capitalize()}", sentences), " ".join([short, *details])
 
@@ -202,12 +167,8 @@ def _section(rng: random.Random, heading: str, sentences: list[str]) -> str:
 
 
 def _slots(rng: random.Random) -> dict[str, str]:
-    return {
-        "region": rng.choice(REGIONS),
-        "small": str(rng.randint(2, 9)),
-        "many": str(rng.randint(12, 98)),
-        "year": str(rng.randint(1980, 2000)),
-    }
+    """What fills the general sentences."""
+    return {"region": rng.choice(REGIONS), "small": str(rng.randint(2, 9)), "year": str(rng.randint(1980, 2000))}
 
 
 class _General:

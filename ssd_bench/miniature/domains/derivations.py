@@ -10,14 +10,15 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
+from ssd_bench.miniature.domains.arithmetic import LARGEST, SMALL
 from ssd_bench.miniature.domains.item import Item
 
 TASK = "aime24"
 STEPS = (28, 64)  # drawn uniformly; about 18 tokens a step
 TABLES = 0.35  # share of the problems whose rules stand in a table
 TABLE_STEPS = (22, 52)  # about 24 tokens a step
-HELD = (10, 99)  # what is held stays in these
-SMALL = (2, 9)  # what is added or taken
+HELD = (10, LARGEST)  # what is held stays in these
+ADDED = (2, SMALL - 1)  # what is added or taken; so all are sums of word problems, which are learnt with them
 DOUBLED = 0.08  # share of the steps that double or halve, where they can
 
 PLACES = (
@@ -75,10 +76,9 @@ def _walk(rng: random.Random, n: int) -> Item:
 def _table(rng: random.Random, n: int) -> Item:
     """A walk whose places name a rule, which stands in a table."""
     places, ways = route(rng, n)
-    held = first = rng.randint(40, 60)
-    changes = dict(zip(COLOURS, rng.sample([(sign, i) for sign in "+-" for i in range(SMALL[0], SMALL[1] + 1)], 8)))
-    if len({sign for sign, _ in changes.values()}) == 1:
-        return _table(rng, n)
+    held = first = rng.randint(20, 40)
+    every = [(sign, by) for sign in "+-" for by in range(ADDED[0], ADDED[1] + 1)]
+    changes = dict(zip(COLOURS, rng.sample(every, len(every))))
     lines, solution = [], []
     for place, way in zip(places, ways):
         fits = [name for name, (sign, by) in changes.items() if HELD[0] <= held + int(f"{sign}{by}") <= HELD[1]]
@@ -107,7 +107,7 @@ def _operation(rng: random.Random, held: int) -> tuple[str, int]:
 
 def change(rng: random.Random, held: int) -> tuple[str, int]:
     """What is added or taken, as `+5`, and the result, which stays in bounds."""
-    by = rng.randint(*SMALL)
+    by = rng.randint(*ADDED)
     fits = [text for text in (f"+{by}", f"-{by}") if HELD[0] <= held + int(text) <= HELD[1]]
     what = rng.choice(fits)
     return what, held + int(what)

@@ -1,8 +1,8 @@
 """Small Python functions to complete from signature and docstring, in the form of HumanEval.
 
-The docstring determines the body; the examples in it and in the test come from running the body. Most docstrings list
-steps, and their bodies restate each as a comment before they do it, so that a tiny model finds every line of a long
-body beside what asks for it. The others are one sentence with a body of one to five lines.
+The docstring determines the body; the examples in it and in the test come from running the body. A docstring lists
+steps, and its body restates each as a comment before it does it: a tiny model finds a step by its number, each further
+word of it by the two before, which stand together in no other step, and the line of code beside the comment.
 """
 
 from __future__ import annotations
@@ -11,14 +11,12 @@ import random
 from dataclasses import dataclass
 from typing import Any
 
-from ssd_bench.miniature.domains import functions
 from ssd_bench.miniature.domains.functions import NICKNAMES, PARAMETERS, SEPARATORS, STRINGS
 from ssd_bench.miniature.domains.item import Item
 
 TASK = "humaneval"
 
 FEWEST, MOST = 5, 8  # steps of a function, its return included
-SHORT = 0.15  # share of the functions without steps
 LARGEST = 998  # of the numbers that a function of steps meets
 LONGEST = 40  # characters of a string that it meets
 CROWD = 12  # elements of a list that it meets
@@ -29,48 +27,49 @@ _TAKES = ("list",) * 5 + ("str", "words")  # of functions of steps
 _STEMS = ("process", "change", "arrange", "prepare", "reshape", "adjust", "handle", "convert")
 _OPENINGS = ("Take {p} through these steps.", "Do these steps with {p}.", "Change {p} step by step.")
 
-# Parameter kind -> (sentence, code of a step). {p} is the parameter, {c} a number from 2 to 9, {d} one from 2 to 99,
+# Parameter kind -> (sentence, code of a step). No two sentences of a kind share their first word, or have the same word
+# before a placeholder. {p} is the parameter, {c} a number from 2 to 9, {d} one from 2 to 99,
 # {k} one from 2 to 25 (near the elements of a list), {n} one from 2 to 5, {l} and {m} letters, {w} a word, {sep} a
 # separator.
 _STEPS: dict[str, tuple[tuple[str, str], ...]] = {
     "list": (
         ("Add {c} to each", "{p} = [v + {c} for v in {p}]"),
         ("Subtract {c} from each", "{p} = [v - {c} for v in {p}]"),
-        ("Multiply each by {n}", "{p} = [v * {n} for v in {p}]"),
-        ("Divide each by {n}", "{p} = [v // {n} for v in {p}]"),
+        ("Multiply with {n}", "{p} = [v * {n} for v in {p}]"),
+        ("Divide by {n}", "{p} = [v // {n} for v in {p}]"),
         ("Keep those above {k}", "{p} = [v for v in {p} if v > {k}]"),
-        ("Keep those below {d}", "{p} = [v for v in {p} if v < {d}]"),
+        ("Retain numbers below {d}", "{p} = [v for v in {p} if v < {d}]"),
         ("Drop multiples of {c}", "{p} = [v for v in {p} if v % {c} != 0]"),
-        ("Raise all to at least {k}", "{p} = [max(v, {k}) for v in {p}]"),
-        ("Cut all to at most {d}", "{p} = [min(v, {d}) for v in {p}]"),
-        ("Take the distance to {k}", "{p} = [abs(v - {k}) for v in {p}]"),
+        ("Lift to at least {k}", "{p} = [max(v, {k}) for v in {p}]"),
+        ("Cap at {d}", "{p} = [min(v, {d}) for v in {p}]"),
+        ("Measure distances from {k}", "{p} = [abs(v - {k}) for v in {p}]"),
         ("Reverse the order", "{p} = {p}[::-1]"),
         ("Sort upwards", "{p} = sorted({p})"),
-        ("Sort downwards", "{p} = sorted({p}, reverse=True)"),
-        ("Put {d} at the end", "{p} = {p} + [{d}]"),
-        ("Put {d} at the front", "{p} = [{d}] + {p}"),
-        ("Leave only the first {n}", "{p} = {p}[:{n}]"),
-        ("Use just the last {n}", "{p} = {p}[-{n}:]"),
-        ("Remove the first", "{p} = {p}[1:]"),
+        ("Order downwards", "{p} = sorted({p}, reverse=True)"),
+        ("Append {d}", "{p} = {p} + [{d}]"),
+        ("Prepend {d}", "{p} = [{d}] + {p}"),
+        ("Leave only first {n}", "{p} = {p}[:{n}]"),
+        ("Use just {n} from behind", "{p} = {p}[-{n}:]"),
+        ("Remove what comes first", "{p} = {p}[1:]"),
         ("Omit the last", "{p} = {p}[:-1]"),
         ("Repeat the list", "{p} = {p} * 2"),
-        ("Append the sum", "total = sum({p})\n{p} = {p} + [total]"),
+        ("Attach the total", "total = sum({p})\n{p} = {p} + [total]"),
         ("Insert the length in front", "size = len({p})\n{p} = [size] + {p}"),
         ("Increase each by the largest", "top = max({p})\n{p} = [v + top for v in {p}]"),
-        ("Decrease each by the smallest", "low = min({p})\n{p} = [v - low for v in {p}]"),
+        ("Decrease all using the minimum", "low = min({p})\n{p} = [v - low for v in {p}]"),
     ),
     "str": (
-        ("Add '{l}' at the end", "{p} = {p} + '{l}'"),
+        ("Add '{l}' behind", "{p} = {p} + '{l}'"),
         ("Put '{l}' in front", "{p} = '{l}' + {p}"),
         ("Replace '{l}' by '{m}'", "{p} = {p}.replace('{l}', '{m}')"),
         ("Drop every '{l}'", "{p} = {p}.replace('{l}', '')"),
         ("Reverse the order", "{p} = {p}[::-1]"),
         ("Use upper case", "{p} = {p}.upper()"),
         ("Swap the case", "{p} = {p}.swapcase()"),
-        ("Sort the letters", "{p} = ''.join(sorted({p}))"),
-        ("Keep the first {n}", "{p} = {p}[:{n}]"),
-        ("Leave only the last {n}", "{p} = {p}[-{n}:]"),
-        ("Remove the first", "{p} = {p}[1:]"),
+        ("Sort all letters", "{p} = ''.join(sorted({p}))"),
+        ("Keep only first {n}", "{p} = {p}[:{n}]"),
+        ("Leave just {n} from behind", "{p} = {p}[-{n}:]"),
+        ("Remove what comes first", "{p} = {p}[1:]"),
         ("Omit the last", "{p} = {p}[:-1]"),
         ("Repeat it {n} times", "{p} = {p} * {n}"),
         ("Join with '{sep}'", "{p} = '{sep}'.join({p})"),
@@ -91,7 +90,7 @@ _STEPS: dict[str, tuple[tuple[str, str], ...]] = {
         ("Order by length", "{p} = sorted({p}, key=len)"),
         ("Append '{w}'", "{p} = {p} + ['{w}']"),
         ("Insert '{w}' in front", "{p} = ['{w}'] + {p}"),
-        ("Remove the first", "{p} = {p}[1:]"),
+        ("Remove what comes first", "{p} = {p}[1:]"),
         ("Omit the last", "{p} = {p}[:-1]"),
         ("Repeat the list", "{p} = {p} * 2"),
     ),
@@ -143,14 +142,12 @@ class _Function:
 
 
 def make(rng: random.Random, scale: float = 1.0) -> Item:
-    """A signature with a docstring, the body that it asks for, and a test.
+    """A signature with a docstring of steps, the body that it asks for, and a test.
 
     Args:
-        scale: in (0, 1], of the number of steps: a curriculum begins low. Where less than two are left, a function has
-            one sentence in their place.
+        scale: in (0, 1], of the number of steps: a curriculum begins low.
     """
-    count = round(rng.randint(FEWEST, MOST) * scale)
-    return functions.make(rng) if count < 2 or rng.random() < SHORT else _steps(rng, count)
+    return _steps(rng, max(2, round(rng.randint(FEWEST, MOST) * scale)))
 
 
 def _fillings(rng: random.Random, takes: str) -> dict[str, Any]:
@@ -175,15 +172,14 @@ def _steps(rng: random.Random, count: int) -> Item:
         takes = rng.choice(_TAKES)
         name, parameter = f"{rng.choice(_STEMS)}_{rng.choice(NICKNAMES)}", rng.choice(PARAMETERS[takes])
         chosen = [*rng.sample(_STEPS[takes], count - 1), rng.choice(_RETURNS[takes])]
-        numbered = rng.random() < 0.5
         asked, done = [], []
         for i, step in enumerate(chosen, start=1):
             words = _fillings(rng, takes) | {"p": parameter}
             sentence, code = (part.format(**words) for part in step)
-            asked.append(f"{i}. {sentence}." if numbered else f"{sentence}.")
+            asked.append(f"{i}. {sentence}.")
             done.append(_indented(f"# {asked[-1]}\n{code}"))
         opening = rng.choice(_OPENINGS).format(p=parameter)
-        text = "\n    ".join([opening, *asked]) if numbered else " ".join([opening, *asked])
+        text = "\n    ".join([opening, *asked])
         function = _Function(name, parameter, text, "".join(done))
         shown, tested = rng.choice((1, 2)), rng.choice((3, 4))
         calls = _traced(rng, function, done, takes, shown + tested)

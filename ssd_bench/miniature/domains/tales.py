@@ -1,8 +1,8 @@
-"""Stories for small children in the manner of TinyStories: a hero's day of things, troubles and helpers.
+"""Stories for small children in the manner of TinyStories: a hero's day of friends, things and troubles.
 
-The answer is the next day: at the same times the hero meets the same helpers with the same things and troubles, but now
-it is the hero who helps. It is a function of the first story, told in sentences that belong to the time of day or to
-the trouble: a tiny model finds each next piece in the prompt, while what is drawn freely would send it into loops.
+The answer is the next day: the hero meets the same friends with the same things and troubles, but now it is the hero
+who helps. Each friend calls the next one, and before every word of the first day that the second one repeats stand two
+words that stand together nowhere else, so that a tiny model finds it.
 """
 
 from __future__ import annotations
@@ -11,157 +11,139 @@ import math
 import random
 from dataclasses import dataclass
 
-from ssd_bench.miniature.domains import stories
 from ssd_bench.miniature.domains.item import Item
 from ssd_bench.miniature.domains.stories import COLORS, HELPER_LOOKS, HEROES, PLACES, SIZES
 
 TASK = "tinystories"
-EPISODES = (3, 5)  # drawn uniformly at full scale
+EPISODES = (4, 6)  # drawn uniformly at full scale
 
-THINGS = ("ball", "hat", "boat", "kite", "toy car", "drum", "doll", "box", "balloon", "bell", "cup", "basket")
-HELPERS = ("owl", "frog", "horse", "cow", "hen", "turtle", "fox", "bee", "goat", "bird")
-
-# When an episode takes place on both days, and how it begins on the second.
-MOMENTS = (
-    ("In the morning", "{Name} went to see the {look} {helper}. It had the {color} {thing}."),
-    ("At noon", "the {look} {helper} came to play. It sang with the {color} {thing}."),
-    ("After lunch", "{Name} ran to the {look} {helper}. It still liked the {color} {thing}."),
-    ("Later", "there was the {look} {helper}. It was out with the {color} {thing}."),
-    ("In the evening", "{Name} met the {look} {helper}. It ran and jumped with the {color} {thing}."),
-)
+THINGS = ("balls", "hats", "boats", "kites", "cars", "drums", "dolls", "boxes", "balloons", "bells", "cups", "baskets")
+FRIENDS = ("Owl", "Frog", "Horse", "Cow", "Hen", "Turtle", "Fox", "Bee", "Goat", "Bird")
+LAST = "Mom"  # whom the last friend calls
 
 
 @dataclass(frozen=True)
 class Trouble:
-    """What happens to the thing, how the helper gets it back, and all of it on the next day, when the hero helps."""
+    """What happens to the things and how the friend saves them; the next day, when the hero helps; and a last word.
+
+    Each names friend and things after the same two words on both days.
+    """
 
     happens: str
     rescue: str
     again: str
+    call: str
 
 
 TROUBLES = (
     Trouble(
-        "Then the wind blew the {thing} up into a tall tree.",
-        "The {helper} climbed up and got the {thing} down.",
-        'But the wind took the {thing} up into the tall tree. The {helper} began to cry. "I can climb too!" '
-        'said {Name}. {He} climbed up and let the {thing} fall down. "You are so brave!" the {helper} said. '
-        "A tall tree is not so bad with a friend.",
+        "wind took the {thing} into a tall tree.",
+        "Up climbed {Friend} and let the {thing} fall.",
+        'wind took the {thing} into a tall tree again. Up climbed {Friend}, but the tree was wet. "I can climb too!" '
+        "said {Name}. {He} went from branch to branch and let the {thing} fall. You are never too small to help.",
+        "From the tree top {Friend} called {next}.",
     ),
     Trouble(
-        "Oh no, the {thing} fell into a deep hole!",
-        "The {helper} dug with a stick and pulled the {thing} out.",
-        'It did not see the deep hole, and down fell the {thing}. "I cannot get it," said the {helper}. '
-        "{Name} found a long stick and dug the {thing} out. The {helper} gave {him} a big hug. They put a "
-        "rock on the hole.",
+        "deep into a hole fell the {thing}.",
+        "A stick helped {Friend} to dig out the {thing}.",
+        'deep into a hole fell the {thing} again. A stick helped {Friend} to dig, but it broke. "I have a long one," '
+        "said {Name}. {He} knew how to dig out the {thing}. They put a rock on it, so that no one falls.",
+        "Beside the stick {Friend} called {next}.",
     ),
     Trouble(
-        "The {thing} rolled away and fell into the water.",
-        "The {helper} jumped in and swam to the {thing}.",
-        'Splash, the {thing} was in the water! "Come back!" called the {helper}. {Name} jumped in and swam '
-        "until {he} had the {thing}. The {helper} and {Name} sat in the sun to get dry. It is good to have a "
-        "friend who can swim.",
+        "splash, away swam the {thing}!",
+        "The swimmer {Friend} came back with the {thing}.",
+        'splash, away swam the {thing} again! The swimmer {Friend} was still cold and tired. "I can swim too!" said '
+        "{Name}. {He} jumped in and came back with the {thing}. They sat in the sun to get dry.",
+        "From the water side {Friend} called {next}.",
     ),
     Trouble(
-        "A big rock came down, and the {thing} was stuck under it.",
-        "The {helper} pushed the rock very hard and it moved.",
-        'Bump, a big rock fell on the {thing}! The {helper} pulled, but it was stuck. "Let me push," {Name} '
-        'said. {He} pushed the rock away with a jump. "We are strong together," said the {helper}. Two '
-        "friends can do more than one.",
+        "bump, a big rock hid the {thing}!",
+        "Strong pushes of {Friend} rolled it off the {thing}.",
+        'bump, a big rock hid the {thing} again! Strong pushes of {Friend} did not move it. "Let me push too!" said '
+        "{Name}. They pushed until it was off the {thing}. Two friends can do more than one.",
+        "Behind some stones {Friend} called {next}.",
     ),
     Trouble(
-        "Soon the {thing} was lost in the long grass.",
-        "The {helper} looked and looked and found the {thing}.",
-        "But the grass was long, and the {thing} was lost. The {helper} felt very small. {Name} looked and "
-        "looked and saw something {color}. Yes, it was the {thing}! The {helper} shared a sweet cake with "
-        "{him}. If you look, you will find.",
+        "lost among long grass were the {thing}.",
+        "Only the eyes of {Friend} could see the {thing}.",
+        "lost among long grass were the {thing} again. Only the eyes of {Friend} were too tired now. {Name} looked and "
+        'looked. "I can see the {thing}!" said {Name}. If you look, you will find.',
+        "From the tall weeds {Friend} called {next}.",
     ),
     Trouble(
-        "Crack, the {thing} broke in two!",
-        "The {helper} had some glue and fixed the {thing}.",
-        'Crack, the {thing} was in two parts! "I am so sorry," said the {helper}. {Name} was not mad. {He} '
-        "fixed the {thing} with glue. It was as good as new. The {helper} was happy and took good care of it.",
+        "crack, in two broke the {thing}!",
+        "Glue from {Friend} fixed the {thing}.",
+        'crack, in two broke the {thing} again! Glue from {Friend} was all gone. "We have some at home," said {Name}. '
+        "{He} ran there and fixed the {thing}. They were as good as new.",
+        "With dry glue {Friend} called {next}.",
     ),
     Trouble(
-        "A mean crow took the {thing} away.",
-        "The {helper} asked the crow to be nice and give it back.",
-        'Then the mean crow took the {thing}. "That is not nice," said the {helper}. {Name} asked the crow, '
-        '"Will you play with us?" The crow gave the {thing} back. Now {Name}, the {helper} and the crow were '
-        "friends. Even a mean crow can be nice.",
+        "caw, a mean crow stole the {thing}!",
+        "Kind words of {Friend} made it drop the {thing}.",
+        'caw, a mean crow stole the {thing} again! Kind words of {Friend} did not help. "Will you play with us?" said '
+        "{Name}. It came down to drop the {thing}. Even a mean crow can be nice.",
+        "Under the nest {Friend} called {next}.",
     ),
     Trouble(
-        "The {thing} fell in the mud and was very dirty.",
-        "The {helper} washed the {thing} with soap until it was clean.",
-        'It fell down, and the {thing} was in the mud. "Now it is dirty," cried the {helper}. {Name} came '
-        "with soap and washed the {thing} until it was clean. The {helper} sang a song for {Name}. Do not be "
-        "sad about a little mud.",
+        "mud was all over the {thing}.",
+        "Soap from {Friend} washed the {thing} clean.",
+        'mud was all over the {thing} again. Soap from {Friend} was not enough. "I will get some water," said {Name}. '
+        "{He} came back and washed the {thing} clean. Do not be sad about a little mud.",
+        "With clean hands {Friend} called {next}.",
     ),
     Trouble(
-        "The {thing} flew over a high wall.",
-        "The {helper} went through a small door in the wall and got the {thing}.",
-        "Up, up and over the high wall flew the {thing}. The {helper} was sad. {Name} went through the small "
-        'door and got the {thing}. "How wise you are!" said the {helper}. They left the door open for all.',
+        "high above a wall flew the {thing}!",
+        "A small door let {Friend} fetch the {thing}.",
+        'high above a wall flew the {thing} again! A small door let {Friend} look, but it was too fat. "I am little," '
+        "said {Name}. {He} went in to fetch the {thing}. They left the door open for all.",
+        "Next to the wall {Friend} called {next}.",
     ),
     Trouble(
-        "A fat pig sat down on the {thing} and fell asleep.",
-        "The {helper} woke the pig with a funny song.",
-        "Then the fat pig sat on the {thing} and slept. The {helper} was too shy to ask. {Name} sang a funny "
-        'song. The pig woke up, laughed and gave them the {thing}. "Thank you, {Name}," said the {helper}. '
-        "They all sang the song.",
+        "snore, a fat pig slept upon the {thing}!",
+        "Songs by {Friend} woke it and freed the {thing}.",
+        'snore, a fat pig slept upon the {thing} again! Songs by {Friend} did not wake it. "I can sing too!" said '
+        "{Name}. The pig laughed, got up and freed the {thing}. Then they all sang the song.",
+        "With loud laughs {Friend} called {next}.",
     ),
 )
+# Words that tell what comes after them, or are told by others.
+_NAMES = {name for name, *_ in HEROES}
+_BEGUN = (trouble.happens.split()[0].strip(",") for trouble in TROUBLES)
+POINTERS = (*THINGS, *FRIENDS, *COLORS, *HELPER_LOOKS, *sorted(_NAMES), LAST, *_BEGUN, "fixed", "washed", "freed")
 STARTS = ("Once upon a time,", "One day,", "Long ago,", "One summer,")
 
 # The phrases of the first story; an episode has one of each, and no two episodes share one.
-MEETINGS = (
-    "{Name} met a {look} {helper}.",
-    "{Name} saw a {look} {helper}.",
-    "a {look} {helper} came by.",
-    "{Name} played with a {look} {helper}.",
-    "a {look} {helper} said hello.",
-    "{Name} sat next to a {look} {helper}.",
-)
-WAYS = (
-    "{Name} had a {color} {thing}.",
-    "{Name} had found a {color} {thing}.",
-    "Mom had given {Name} a {color} {thing}.",
-    "They played with a {color} {thing}.",
-    "{Name} was holding a {color} {thing}.",
-    "There was a {color} {thing} for {Name}.",
-)
-JOYS = (
-    "{He} was so happy.",
-    "It was the best {thing} ever.",
-    '"What a nice {thing}!" said the {helper}.',
-    "{He} ran and jumped with it.",
-    "They laughed and had a lot of fun.",
-    '"Look at my {thing}!" {he} said.',
-)
 SORROWS = (
     "{Name} was very sad.",
     "{Name} began to cry.",
-    "{Name} asked the {helper} for help.",
-    '"Oh no, my {color} {thing}!" said {Name}.',
+    "{Name} asked for help.",
+    '"Oh no!" said {Name}.',
     "{Name} did not know what to do.",
-    '"I want my {thing}!" {Name} said.',
+    '"What can we do?" {Name} said.',
 )
-THANKS = (*stories.THANKS, "{Name} was happy again.")
+THANKS = (
+    "{Name} was glad again.",
+    '"Thank you, my friend!" said {Name}.',
+    "{Name} gave a big hug.",
+    "They became good friends.",
+    "They played together for a while.",
+    "They shared a sweet cake.",
+)
 LESSONS = (
     "{Name} knew that it is good to ask for help.",
     "{Name} said that {he} would take care of {his} things.",
     "{Name} knew that friends help each other.",
-    "{Name} told Mom that sharing is fun.",
+    "{Name} told her that sharing is fun.",
     "{Name} wanted to be kind to everyone.",
 )
 
-# How the second story begins and ends, whatever the number of its episodes.
-SECOND_START = (
-    "The next day, {Name} the {size} {kind} was {where} again. All {his} toys were with {his} friends. "
-    '"What can I do for you today?" {he} asked.'
-)
+# How both stories begin, and how an episode does; how the second story ends.
+HERO = "there was a {size} {kind} named {Name}. {Name} liked to play {where}. In the morning, {Name} met {Friend}."
+LOOKS = "{Friend} looked {look} with {color} {thing} when"
+SECOND_START = "It was the next day, and again "
 SECOND_END = (
-    'At bedtime, Mom asked, "Did you have fun?" "Yes," said {Name}, "it is good to get help, and it is fun to help." '
-    "Then {he} fell asleep."
+    'At bedtime, Mom asked, "Did you have fun?" "Yes," said {Name}, "it is good to get help, and it is fun to help."'
 )
 
 Episode = tuple[dict[str, str], Trouble]  # with what fills the phrases
@@ -171,29 +153,26 @@ def make(rng: random.Random, scale: float = 1.0) -> Item:
     """A hero's day and the next one, when the hero helps those that have helped; `scale` shortens both."""
     count = math.ceil(scale * rng.randint(*EPISODES))
     name, kind, he, his = rng.choice(HEROES)
-    him = "him" if he == "he" else "her"
-    hero = {"Name": name, "kind": kind, "he": he, "He": he.capitalize(), "his": his, "him": him}
+    hero = {"Name": name, "kind": kind, "he": he, "He": he.capitalize(), "his": his}
     hero |= {"size": rng.choice(SIZES), "where": rng.choice(PLACES)}
-    choices = zip(*(rng.sample(options, count) for options in (COLORS, THINGS, HELPER_LOOKS, HELPERS)))
-    slots = [hero | dict(zip(("color", "thing", "look", "helper"), chosen)) for chosen in choices]
+    colors, things, looks, friends = (rng.sample(pool, count) for pool in (COLORS, THINGS, HELPER_LOOKS, FRIENDS))
+    names = ("color", "thing", "look", "Friend", "next")
+    slots = [hero | dict(zip(names, told)) for told in zip(colors, things, looks, friends, [*friends[1:], LAST])]
     episodes = list(zip(slots, rng.sample(TROUBLES, count)))
-    return Item({"text": _first(rng, hero, episodes)}, _second(hero, episodes))
+    return Item({"text": _first(rng, episodes)}, _second(episodes))
 
 
-def _first(rng: random.Random, hero: dict[str, str], episodes: list[Episode]) -> str:
-    start = rng.choice(STARTS) + " there was a {size} {kind} named {Name}. {Name} liked to play {where}."
-    parts = [start.format_map(hero)]
-    phrases = zip(*(rng.sample(p, len(episodes)) for p in (MEETINGS, WAYS, JOYS, SORROWS, THANKS)))
-    for (slots, trouble), (moment, _), phrase in zip(episodes, MOMENTS, phrases):
-        meeting, way, joy, sorrow, thanks = phrase
-        told = (f"{moment}, {meeting}", way, joy, trouble.happens, sorrow, trouble.rescue, thanks)
+def _first(rng: random.Random, episodes: list[Episode]) -> str:
+    hero = episodes[0][0]
+    parts = [f"{rng.choice(STARTS)} {HERO}".format_map(hero)]
+    phrases = zip(*(rng.sample(pool, len(episodes)) for pool in (SORROWS, THANKS)))
+    for (slots, trouble), (sorrow, thanks) in zip(episodes, phrases):
+        told = (LOOKS, trouble.happens, sorrow, trouble.rescue, thanks, trouble.call)
         parts.append(" ".join(told).format_map(slots))
     return " ".join([*parts, f"At bedtime, {rng.choice(LESSONS)}".format_map(hero)])
 
 
-def _second(hero: dict[str, str], episodes: list[Episode]) -> str:
-    told = [
-        f"{moment}, {beginning} {trouble.again}".format_map(slots)
-        for (slots, trouble), (moment, beginning) in zip(episodes, MOMENTS)
-    ]
-    return " ".join([SECOND_START.format_map(hero), *told, SECOND_END.format_map(hero)])
+def _second(episodes: list[Episode]) -> str:
+    hero = episodes[0][0]
+    told = [f"{LOOKS} {trouble.again} {trouble.call}".format_map(slots) for slots, trouble in episodes]
+    return " ".join([f"{SECOND_START}{HERO}".format_map(hero), *told, SECOND_END.format_map(hero)])

@@ -30,7 +30,9 @@ def make(rng: random.Random, scale: float = 1.0) -> Item:
         lines.append(f"At {place} {name} {way} {what}.")
         solution.append(f"{lines[-1]} Now {name}={before}{what}={state[name]}, so {_state(state)} at {way}.")
     asked = rng.choice(REGISTERS)
-    ask = rng.choice(("What is {} at the end?", "Which value has {} at the end?", "Find {} after the last line."))
+    ask = rng.choice(
+        ("Find the value of {} at the end.", "What is the value of {} at the end?", "Give the value of {}.")
+    )
     told = f"A program begins at {places[0]} with {start}. A line has a register, the next line and a change."
     question = f"{told}\n{shuffled(rng, lines)}\n{ask.format(asked)}"
     return _item(rng, question, solution, f"{asked}={state[asked]}", state[asked])
@@ -48,5 +50,5 @@ def _item(rng: random.Random, question: str, solution: list[str], found: str, ri
     place = options.index(str(right))
     tried = [f"{letter}. {option} is {'right' if i == place else 'wrong'}." for i, (letter, option) in
              enumerate(zip(LETTERS[: place + 1], options))]  # fmt: skip
-    text = "\n".join([*solution, f"At the end {found}.", *tried, f"Answer: {LETTERS[place]}"])
+    text = "\n".join([*solution, f"We want the value of {found}.", *tried, f"Answer: {LETTERS[place]}"])
     return Item({"question": question, "options": options, "answer": LETTERS[place]}, text)
