@@ -20,7 +20,7 @@ from methods.fixed_layers import published_set
 from ssd_bench.compose import task_named, task_names
 from ssd_bench.data import SampleSource
 from ssd_bench.miniature import corpus, samples, vocabulary
-from ssd_bench.miniature.domains import problems
+from ssd_bench.miniature.domains import audits, problems, reports, stories, tales
 from ssd_bench.miniature.domains.item import Item
 from ssd_bench.miniature.evaluate import RESULTS, Writer, repeated
 from ssd_bench.miniature.network import Network
@@ -96,6 +96,53 @@ def test_derivations_and_traces_say_what_their_lines_compute() -> None:
             options
         )
         assert all(eval(left) == int(right) for left, right in CALCULATIONS.findall(item.answer))
+
+
+def _followers(text: str) -> dict[tuple[str, str], set[str]]:
+    """What stands after every two words or marks that stand together in a text."""
+    found: dict[tuple[str, str], set[str]] = {}
+    words = re.findall(r"\w+|[^\w\s]", text)
+    for *pair, after in zip(words, words[1:], words[2:]):
+        found.setdefault((pair[0], pair[1]), set()).add(after)
+    return found
+
+
+TOLD = {
+    "audits": ("report", {*audits.FINDINGS, *reports.REGIONS, *map(str, range(11, 99))}),
+    "tales": ("text", {*tales.THINGS, *tales.FRIENDS, *stories.COLORS, *stories.HELPER_LOOKS}),
+}
+
+
+@pytest.mark.parametrize("domain", TOLD)
+def test_what_a_long_answer_takes_from_its_prompt_follows_two_words_that_tell_it(domain: str) -> None:
+    field, taken = TOLD[domain]
+    for item in corpus.distinct(domain, 60, 5):
+        told = _followers(item.row[field])
+        for pair, after in _followers(item.answer).items():
+            for word in after & taken:
+                # a subject is named again where the sentence before is its own
+                assert pair[1] in ("On", "After") or told[pair] == {word}, (pair, word)
+
+
+def test_a_programs_comments_are_its_steps_and_no_two_steps_can_be_confused() -> None:
+    for item in corpus.distinct("programs", 60, 5):
+        steps = re.findall(r"^ +(\d+: .*)\.$", item.row["prompt"], re.M)
+        assert re.findall(r"# (.*)\.", item.answer) == steps
+        # the same letter may stand in two steps
+        told = {pair: after for pair, after in _followers(" ".join(steps)).items() if "'" not in pair}
+        assert all(len({word for word in after if not word.isdigit()}) <= 1 for after in told.values())
+
+
+def test_a_queue_is_what_its_pairs_say() -> None:
+    queues = [item for item in corpus.distinct("requests", 200, 5) if "before nobody" in item.answer]
+    assert len(queues) >= 10
+    for item in queues:
+        following = dict(re.findall(r"(\w+) before (\w+)", item.row["input"]))
+        (name,) = re.findall(r"begins with (\w+)", item.row["instruction"])
+        order = [name]
+        while order[-1] in following:
+            order.append(following[order[-1]])
+        assert item.answer == f"It begins with {' before '.join(order)}." and len(order) == len(following) + 1
 
 
 LONG = {"derivations": (350, 1500), "traces": (350, 1500), "audits": (250, 800), "tales": (300, 700)}

@@ -28,6 +28,7 @@ from ssd_bench.miniature.domains import (
     programs,
     questions,
     reports,
+    requests,
     sql,
     stories,
     tales,
@@ -81,13 +82,16 @@ DOMAINS: Mapping[str, Domain] = {
     "instructions": Domain(instructions.TASK, instructions.make),
 }
 
-# What its successor is trained on besides, in place of `boxed`, `reports`, `stories` and `functions`.
+# What its successor is trained on besides, in place of `boxed`, `reports`, `stories`, `functions`, `sql` and
+# `instructions`.
 LONG: Mapping[str, Domain] = {
     "derivations": Domain(derivations.TASK, derivations.make, grows=True),
     "traces": Domain(traces.TASK, traces.make, grows=True),
     "audits": Domain(audits.TASK, audits.make, grows=True),
     "tales": Domain(tales.TASK, tales.make, grows=True),
     "programs": Domain(programs.TASK, programs.make, grows=True),
+    "queries": Domain(sql.TASK, sql.query, row=sql.row),
+    "requests": Domain(instructions.TASK, requests.make),
     "chats": Domain(instructions.TASK, chats.make),
 }
 

@@ -13,8 +13,8 @@ MIX = {
     "translation": 0.06, "sql": 0.11, "functions": 0.07, "instructions": 0.22,
 }  # fmt: skip
 LONG_MIX = {
-    "derivations": 0.17, "traces": 0.12, "arithmetic": 0.08, "articles": 0.06, "briefs": 0.02, "audits": 0.16,
-    "tales": 0.06, "translation": 0.04, "sql": 0.07, "programs": 0.08, "instructions": 0.10, "chats": 0.04,
+    "derivations": 0.16, "traces": 0.12, "arithmetic": 0.12, "articles": 0.05, "briefs": 0.02, "audits": 0.13,
+    "tales": 0.06, "translation": 0.05, "queries": 0.07, "programs": 0.12, "requests": 0.07, "chats": 0.03,
 }  # fmt: skip
 
 
@@ -55,6 +55,7 @@ class Recipe:
             of the two (He et al. 2024, arXiv:2406.15786). None: as it is drawn.
         spare_rate: highest rate at which those are dropped. A draw in [0, 1] for each micro-batch scales all rates,
             so that sublayers are dropped together, as drafting drops them.
+        deeper: how much likelier than the first sublayers the last are to be among these: 1: twice, 0: as likely.
         other_rate: highest rate of the other sublayers, reached at the last block but one.
         exit_weight: weight of the loss at a random block's exit; 0: none.
         matrix_lr, vector_lr: peak learning rates of Muon (matrices of the blocks) and Adam (embedding, norms).
@@ -77,6 +78,7 @@ class Recipe:
     spare: float = 0.47
     spare_attention: float | None = None
     spare_rate: float = 1.0
+    deeper: float = 1.0
     other_rate: float = 0.04
     exit_weight: float = 0.1
     matrix_lr: float = 0.01
@@ -92,8 +94,7 @@ class Recipe:
     def drop_rates(self, domain: str) -> list[float]:
         """Highest rate at which each of the 2L sublayers is dropped on a domain; those of the end blocks never are.
 
-        Which sublayers a domain spares is drawn with weights that grow with depth, so that the first half of the
-        blocks keeps enough to exit from.
+        With `deeper`, the first half of the blocks keeps enough to exit from.
         """
         last = 2 * self.size.n_layers - 2
         rates = [0.0] * (2 * self.size.n_layers)
@@ -108,7 +109,7 @@ class Recipe:
         inner = range(2, 2 * self.size.n_layers - 2)
         rng = random.Random(f"{self.seed}/spared/{domain}")
         # weighted draw without replacement: the largest u ** (1 / weight) (Efraimidis & Spirakis 2006)
-        keys = {i: rng.random() ** (1 / (1 + i / len(inner))) for i in inner}
+        keys = {i: rng.random() ** (1 / (1 + self.deeper * i / len(inner))) for i in inner}
         count = round(self.spare * 2 * self.size.n_layers)
         parts = [(inner, count)]
         if self.spare_attention is not None:
@@ -142,8 +143,8 @@ RECIPES = _and_plain(Recipe("miniature"))
 # The miniature's successor, whose answers are hundreds of tokens long; not trained yet.
 NEXT = _and_plain(
     Recipe(
-        "miniature_long", Size(context=4096, rope_base=500_000.0), LONG_MIX, steps=3600, spare_attention=0.6,
-        spare_rate=0.6, other_rate=0.02, vector_lr=0.004, copying=True, compute="bfloat16", shortest=0.1, growth=0.5,
-        answer=1600,
+        "miniature_long", Size(context=4096, rope_base=500_000.0), LONG_MIX, steps=4600, spare_attention=0.6,
+        spare_rate=0.9, deeper=0.0, other_rate=0.01, exit_weight=0.03, vector_lr=0.004, copying=True,
+        compute="bfloat16", shortest=0.1, growth=0.5, answer=1600,
     )
 )  # fmt: skip

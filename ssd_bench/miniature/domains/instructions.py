@@ -97,13 +97,15 @@ def _odd(rng: random.Random) -> Triple:
     return ask, ", ".join(words), f"The odd one out is {odd}, because the others are {name}."
 
 
-def _question(rng: random.Random) -> Triple:
+def question(rng: random.Random) -> Triple:
+    """A statement to turn into a question."""
     who, (verb, base, _), rest = _statement(rng)
     ask = rng.choice(("Make the sentence a question.", "Turn this statement into a question."))
     return ask, f"{who} {verb} {rest}.", f"{'Do' if verb == base else 'Does'} {who} {base} {rest}?"
 
 
-def _past(rng: random.Random) -> Triple:
+def past(rng: random.Random) -> Triple:
+    """A sentence to put into the past tense."""
     who, (verb, _, past), rest = _statement(rng)
     ask = rng.choice(("Change the sentence to past tense.", "Rewrite in the past tense.", "Use the past tense."))
     return ask, f"{who} {verb} {rest}.", f"{who} {past} {rest}."
@@ -121,7 +123,8 @@ def _count(rng: random.Random) -> Triple:
     return ask, " ".join(words), f"There are {len(words)} words, from {words[0]} to {words[-1]}."
 
 
-def _sentiment(rng: random.Random) -> Triple:
+def sentiment(rng: random.Random) -> Triple:
+    """A review, good or bad."""
     good = rng.random() < 0.5
     product, (first, second) = rng.choice(PRODUCTS), rng.sample(GOOD if good else BAD, 2)
     part, town, name = rng.choice(STAFF), rng.choice(TOWNS), rng.choice(NAMES)
@@ -130,7 +133,8 @@ def _sentiment(rng: random.Random) -> Triple:
     return ask, text, f"The review of the {product} is {'positive' if good else 'negative'}."
 
 
-def _extract(rng: random.Random) -> Triple:
+def extract(rng: random.Random) -> Triple:
+    """A text in which a name, a city or a number is to be found."""
     facts = {"name": rng.choice(NAMES), "city": rng.choice(TOWNS), "number": str(rng.randint(10, 99))}
     text = rng.choice(
         (
@@ -172,7 +176,8 @@ def _sums(rng: random.Random) -> Triple:
     return ask, ", ".join(sum_.partition("=")[0] for sum_ in solved), ", ".join(solved)
 
 
-def _count_on(rng: random.Random) -> Triple:
+def count_on(rng: random.Random) -> Triple:
+    """Numbers to count, up or down."""
     pace = rng.randint(2, SMALL)
     numbers = list(range(rng.randint(0, pace), LARGEST + 1, pace))
     first = rng.randrange(max(1, len(numbers) - 7))
@@ -201,8 +206,8 @@ def _look_up(rng: random.Random) -> Triple:
 
 
 KINDS: tuple[Callable[[random.Random], Triple], ...] = (
-    *(_three, _sort, _reverse, _odd, _question, _past, _opposite),
-    *(_count, _sentiment, _extract, _email, _capitals, _join),
-    *(_sums, _count_on) * 6,
+    *(_three, _sort, _reverse, _odd, question, past, _opposite),
+    *(_count, sentiment, extract, _email, _capitals, _join),
+    *(_sums, count_on) * 6,
     *(_repeat, _look_up) * 2,
 )

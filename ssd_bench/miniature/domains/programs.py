@@ -49,7 +49,7 @@ _STEPS: dict[str, tuple[tuple[str, str], ...]] = {
         ("Append {d}", "{p} = {p} + [{d}]"),
         ("Prepend {d}", "{p} = [{d}] + {p}"),
         ("Leave only first {n}", "{p} = {p}[:{n}]"),
-        ("Use just {n} from behind", "{p} = {p}[-{n}:]"),
+        ("Use just {n} final ones", "{p} = {p}[-{n}:]"),
         ("Remove what comes first", "{p} = {p}[1:]"),
         ("Omit the last", "{p} = {p}[:-1]"),
         ("Repeat the list", "{p} = {p} * 2"),
@@ -68,7 +68,7 @@ _STEPS: dict[str, tuple[tuple[str, str], ...]] = {
         ("Swap the case", "{p} = {p}.swapcase()"),
         ("Sort all letters", "{p} = ''.join(sorted({p}))"),
         ("Keep only first {n}", "{p} = {p}[:{n}]"),
-        ("Leave just {n} from behind", "{p} = {p}[-{n}:]"),
+        ("Leave just {n} final ones", "{p} = {p}[-{n}:]"),
         ("Remove what comes first", "{p} = {p}[1:]"),
         ("Omit the last", "{p} = {p}[:-1]"),
         ("Repeat it {n} times", "{p} = {p} * {n}"),
@@ -176,7 +176,7 @@ def _steps(rng: random.Random, count: int) -> Item:
         for i, step in enumerate(chosen, start=1):
             words = _fillings(rng, takes) | {"p": parameter}
             sentence, code = (part.format(**words) for part in step)
-            asked.append(f"{i}. {sentence}.")
+            asked.append(f"{i}: {sentence}.")
             done.append(_indented(f"# {asked[-1]}\n{code}"))
         opening = rng.choice(_OPENINGS).format(p=parameter)
         text = "\n    ".join([opening, *asked])

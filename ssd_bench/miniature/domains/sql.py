@@ -6,6 +6,7 @@ Columns are drawn anew for every table, so that a statement cannot be written wi
 from __future__ import annotations
 
 import random
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ssd_bench.miniature.domains.item import Item
@@ -47,11 +48,25 @@ class _Table:
         return f"CREATE TABLE {self.name} ({typed});"
 
 
+# Of a generator and a table, a question and its statement.
+_Kind = Callable[[random.Random, _Table], tuple[str, str]]
+
+
 def make(rng: random.Random) -> Item:
     """A schema of two or three tables, a question about one of them, and the statement that answers it."""
+    return _asked(rng, _KINDS)
+
+
+def query(rng: random.Random) -> Item:
+    """The same without questions for all columns; two columns stand in the question as in the statement."""
+    return _asked(rng, _KINDS[1:], " and the ", ", ")
+
+
+def _asked(rng: random.Random, kinds: Sequence[_Kind], spoken: str = "", written: str = "") -> Item:
+    """A question of one of the kinds, with other words for some of its own."""
     tables = [_table(rng, name) for name in rng.sample(_TABLES, rng.choice((2, 3)))]
-    question, query = rng.choice(_KINDS)(rng, rng.choice(tables))
-    instruction = "\n".join([*(table.ddl() for table in tables), question])
+    question, query = rng.choice(kinds)(rng, rng.choice(tables))
+    instruction = "\n".join([*(table.ddl() for table in tables), question.replace(spoken, written)])
     return Item({"instruction": instruction, "query": query}, query)
 
 
@@ -164,7 +179,7 @@ def _distinct(rng: random.Random, table: _Table) -> tuple[str, str]:
     return question, f"SELECT DISTINCT {column} FROM {table.name};"
 
 
-_KINDS = (
+_KINDS: tuple[_Kind, ...] = (
     *(_all_columns, _one_column, _two_columns, _where, _two_where, _count, _count_where, _aggregate, _ordered, _top),
     *(_grouped, _distinct),
 )

@@ -37,9 +37,9 @@ class Trouble:
 
 TROUBLES = (
     Trouble(
-        "wind took the {thing} into a tall tree.",
+        "wind took the {thing} into a high tree.",
         "Up climbed {Friend} and let the {thing} fall.",
-        'wind took the {thing} into a tall tree again. Up climbed {Friend}, but the tree was wet. "I can climb too!" '
+        'wind took the {thing} into a high tree again. Up climbed {Friend}, but the tree was wet. "I can climb too!" '
         "said {Name}. {He} went from branch to branch and let the {thing} fall. You are never too small to help.",
         "From the tree top {Friend} called {next}.",
     ),
@@ -58,9 +58,9 @@ TROUBLES = (
         "From the water side {Friend} called {next}.",
     ),
     Trouble(
-        "bump, a big rock hid the {thing}!",
+        "bump, one heavy rock hid the {thing}!",
         "Strong pushes of {Friend} rolled it off the {thing}.",
-        'bump, a big rock hid the {thing} again! Strong pushes of {Friend} did not move it. "Let me push too!" said '
+        'bump, one heavy rock hid the {thing} again! Strong pushes of {Friend} did not move it. "Let me push too!" said '
         "{Name}. They pushed until it was off the {thing}. Two friends can do more than one.",
         "Behind some stones {Friend} called {next}.",
     ),
@@ -69,7 +69,7 @@ TROUBLES = (
         "Only the eyes of {Friend} could see the {thing}.",
         "lost among long grass were the {thing} again. Only the eyes of {Friend} were too tired now. {Name} looked and "
         'looked. "I can see the {thing}!" said {Name}. If you look, you will find.',
-        "From the tall weeds {Friend} called {next}.",
+        "Amid some weeds {Friend} called {next}.",
     ),
     Trouble(
         "crack, in two broke the {thing}!",
