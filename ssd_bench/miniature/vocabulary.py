@@ -6,7 +6,7 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from ssd_bench.miniature import corpus
-from ssd_bench.miniature.domains import audits, derivations, requests, tales
+from ssd_bench.miniature.domains import audits, derivations, programs, requests, tales
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -16,11 +16,9 @@ DOCUMENTS = 2000  # of each domain, to learn the merges from
 SEEN = 1000  # times that each pair of digits and each pointer word is seen besides, so that all of them are merged
 # Domain -> words that its answers look up in their prompts: a token each, or two would share their ends.
 POINTERS = {
-    "derivations": derivations.PLACES,
-    "audits": audits.POINTERS,
-    "tales": tales.POINTERS,
-    "requests": requests.POINTERS,
-}
+    "derivations": derivations.PLACES, "audits": audits.POINTERS, "tales": tales.POINTERS,
+    "programs": programs.POINTERS, "requests": requests.POINTERS,
+}  # fmt: skip
 CHAT = (
     "{{ bos_token }}{% for m in messages %}<|{{ m['role'] }}|>{{ m['content'] }}"
     "{% if m['role'] == 'assistant' %}{{ eos_token }}{% endif %}{% endfor %}"

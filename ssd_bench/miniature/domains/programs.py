@@ -114,6 +114,9 @@ _RETURNS: dict[str, tuple[tuple[str, str], ...]] = {
     ),
 }
 
+# Words that tell what comes after them: the first of every step.
+POINTERS = tuple(sorted({sentence.split()[0] for steps in _STEPS.values() for sentence, _ in steps}))
+
 
 @dataclass(frozen=True)
 class _Function:
