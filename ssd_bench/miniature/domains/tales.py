@@ -60,7 +60,7 @@ TROUBLES = (
     Trouble(
         "bump, one heavy rock hid the {thing}!",
         "Strong pushes of {Friend} rolled it off the {thing}.",
-        'bump, one heavy rock hid the {thing} again! Strong pushes of {Friend} did not move it. "Let me push too!" said '
+        'bump, one heavy rock hid the {thing} again! Strong pushes of {Friend} did not move it. "I push too!" said '
         "{Name}. They pushed until it was off the {thing}. Two friends can do more than one.",
         "Behind some stones {Friend} called {next}.",
     ),
