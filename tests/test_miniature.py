@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import hashlib
 import json
+import math
 import random
 import re
 from dataclasses import replace
@@ -20,6 +21,7 @@ from methods.fixed_layers import published_set
 from ssd_bench.compose import task_named, task_names
 from ssd_bench.data import SampleSource
 from ssd_bench.miniature import corpus, samples, vocabulary
+from ssd_bench.miniature import network as network_module
 from ssd_bench.miniature.domains import audits, problems, reports, stories, tales
 from ssd_bench.miniature.domains.item import Item
 from ssd_bench.miniature.evaluate import RESULTS, Writer, repeated
@@ -441,6 +443,28 @@ def test_copying_heads_look_back_and_find_what_followed() -> None:
         assert seen[block][0, again, again - len(half) + 1].mean() > 0.5
     plain = Network(size, seed=0)
     assert not torch.equal(plain.qkv, network.qkv) and plain.embedding.std() < network.embedding.std() / 5
+
+
+def test_numbers_stand_on_circles() -> None:
+    """In some directions of their own; what two of them have in common there depends on their difference alone."""
+    size = Size(n_layers=2, width=128, n_heads=2, intermediate=32, context=64)
+    plain, told = (
+        Network(size, seed=0, copying=True, numbers=numbers).embedding.detach()
+        for numbers in ({}, {i: i for i in range(100)})
+    )
+    assert torch.equal(plain[100:], told[100:]) and torch.equal(plain[:, 0], told[:, 0])
+    directions = torch.linalg.svd((told - plain)[:100, 1:], full_matrices=False)
+    assert directions.S[16:].max() < 1e-4 < directions.S[15]
+    placed = told[:100, 1:] @ directions.Vh[:16].T
+    apart = (torch.arange(100)[:, None] - torch.arange(100)) * 2 * math.pi
+    expected = sum((apart / period).cos() for period in network_module.PERIODS) * network_module.RADIUS**2
+    assert (placed @ placed.T - expected).abs().max() < 0.2
+
+
+def test_a_tokenizers_numbers_are_all_of_two_digits(tokenizer: PreTrainedTokenizerBase) -> None:
+    found = vocabulary.numbers(tokenizer)
+    assert set(found.values()) == set(range(100))
+    assert all(int(tokenizer.convert_ids_to_tokens(i)) == number for i, number in found.items())
 
 
 def test_training_in_bfloat16_descends_like_float32(tokenizer: PreTrainedTokenizerBase) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 import torch
 import torch.nn.functional as F
@@ -21,6 +22,8 @@ NOTED, PASSED = 0.75, 0.2  # outputs of the heads that look back, and of those t
 SHARP = 2.4  # queries and keys of the latter
 NOTE_WIDTH, FAST, SLOW = 20, 8, 12  # of heads of 64: entries of a note, first pairs that tell positions, or do not
 MATCHING = (1, 9)  # blocks whose first head looks for the same
+PERIODS = (2, 4, 5, 10, 20, 50, 100, 200)  # of the circles on which numbers stand
+RADIUS = 0.7
 
 
 class Network(nn.Module):
@@ -31,9 +34,13 @@ class Network(nn.Module):
         seed: of the initial weights.
         compute: type in which `forward` runs; the weights are float32.
         copying: whether it begins with heads that copy what stood before.
+        numbers: token id -> number, of tokens that begin with embeddings that tell it, where it begins so.
     """
 
-    def __init__(self, size: Size, seed: int, compute: torch.dtype = torch.float32, copying: bool = False):
+    def __init__(
+        self, size: Size, seed: int, compute: torch.dtype = torch.float32, copying: bool = False,
+        numbers: Mapping[int, int] = MappingProxyType({}),
+    ):  # fmt: skip
         super().__init__()
         self.size, self.compute = size, compute
         self.cos: Tensor
@@ -60,9 +67,9 @@ class Network(nn.Module):
         self.register_buffer("sin", angles.sin().repeat(1, 2))
         if copying:
             with torch.no_grad():
-                self._begin_to_copy(pace, rng)
+                self._begin_to_copy(pace, rng, numbers)
 
-    def _begin_to_copy(self, pace: Tensor, rng: torch.Generator) -> None:
+    def _begin_to_copy(self, pace: Tensor, rng: torch.Generator, numbers: Mapping[int, int]) -> None:
         """Start with heads that find what followed the last two tokens when they stood before, and write it.
 
         From small random weights a model of this size and depth is far into its training before it copies a word. Here
@@ -74,6 +81,8 @@ class Network(nn.Module):
         code = NOTE_WIDTH * width // 64
         basis = _orthogonal(d, rng)
         read, notes = basis[:code], [basis[(i + 1) * code : (i + 2) * code] for i in range(2)]
+        for token, number in numbers.items():
+            self._stand_on_circles(token, number, basis[3 * code :])
         self.embedding[:, 0] = SHARED
         for head, note in enumerate(notes[: self.size.n_heads]):
             self._look_back(slice(head * width, (head + 1) * width), head + 1, pace, read, note)
@@ -87,6 +96,17 @@ class Network(nn.Module):
                 passed = _orthogonal(d, rng)[:width]
                 query[slow[: len(wanted)]], key[slow[: len(held)]] = SHARP * wanted, SHARP * held
                 self._set_head(layer, slice(0, width), (query, key, passed), PASSED * passed.T)
+
+    def _stand_on_circles(self, token: int, number: int, unread: Tensor) -> None:
+        """Give a number's embedding its place on circles of several periods, in directions that no head reads yet.
+
+        A sum is then a turn, the same for all numbers, as in large models (Kantamneni & Tegmark 2025,
+        arXiv:2502.00873); of random embeddings every sum is a fact of its own.
+        """
+        turns = [2 * math.pi * number / period for period in PERIODS[: len(unread) // 2]]
+        place = torch.tensor([part(turn) for turn in turns for part in (math.cos, math.sin)])
+        plane = unread[: len(place)]
+        self.embedding[token] += (RADIUS * place - plane @ self.embedding[token]) @ plane
 
     def _set_head(self, layer: int, rows: slice, parts: tuple[Tensor, Tensor, Tensor], out: Tensor) -> None:
         for i, made in enumerate(parts):

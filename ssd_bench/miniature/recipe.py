@@ -59,7 +59,7 @@ class Recipe:
         other_rate: highest rate of the other sublayers, reached at the last block but one.
         exit_weight: weight of the loss at a random block's exit; 0: none.
         matrix_lr, vector_lr: peak learning rates of Muon (matrices of the blocks) and Adam (embedding, norms).
-        copying: whether the first weights hold heads that copy (`Network`).
+        copying: whether the first weights hold heads that copy, and embeddings that tell numbers (`Network`).
         compute: type in which the passes run.
         shortest: share of their full length that items of growing domains have at the first step.
         growth: share of the steps after which they have grown to their full length.

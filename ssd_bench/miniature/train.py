@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from tqdm import tqdm
 
+from ssd_bench.miniature import vocabulary
 from ssd_bench.miniature.corpus import Batch, Batches
 from ssd_bench.miniature.network import Network
 from ssd_bench.miniature.optimiser import Muon
@@ -42,7 +43,8 @@ class Training:
     def __init__(self, recipe: Recipe, tokenizer: PreTrainedTokenizerBase, device: torch.device):
         self.recipe, self.device, self.step = recipe, device, 0
         compute: torch.dtype = getattr(torch, recipe.compute)
-        self.network = Network(recipe.size, recipe.seed, compute, recipe.copying).to(device)
+        numbers = vocabulary.numbers(tokenizer)
+        self.network = Network(recipe.size, recipe.seed, compute, recipe.copying, numbers).to(device)
         self.batches = Batches(
             tokenizer, recipe.size.context, recipe.mix, recipe.batch_tokens, recipe.prompt_weight, recipe.seed,
             recipe.longest if recipe.growth else None,

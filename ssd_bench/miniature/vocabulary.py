@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
@@ -9,7 +10,7 @@ from ssd_bench.miniature import corpus
 from ssd_bench.miniature.domains import audits, derivations, programs, requests, tales
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerFast
+    from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 BOS, EOS, USER, ASSISTANT = "<s>", "</s>", "<|user|>", "<|assistant|>"
 DOCUMENTS = 2000  # of each domain, to learn the merges from
@@ -45,6 +46,11 @@ def train(domains: Collection[str], size: int, seed: int) -> PreTrainedTokenizer
     return PreTrainedTokenizerFast(
         tokenizer_object=core, bos_token=BOS, eos_token=EOS, pad_token=EOS, chat_template=CHAT
     )
+
+
+def numbers(tokenizer: PreTrainedTokenizerBase) -> dict[int, int]:
+    """Token id -> number, of the tokens that are nothing else."""
+    return {i: int(text) for text, i in sorted(tokenizer.get_vocab().items()) if re.fullmatch("[0-9]{1,2}", text)}
 
 
 def _texts(domains: Collection[str], seed: int) -> list[str]:
