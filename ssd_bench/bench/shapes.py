@@ -159,7 +159,8 @@ def _model(name: str, hardware: Hardware, counts: dict[str, int]) -> dict[str, A
     }
     _say(name, "the papers' rows")
     mine = [row for row in rows() if row.model == _plain(name)]
-    found["rows"] = [_imposed(engine, row, prompt) for row in mine if not row.missing][: counts["limit"]]
+    asked = [row for row in mine if not row.missing][: counts["limit"]]
+    found["rows"] = [_imposed(engine, row, prompt) for row in asked]
     found["missing"] = [{**_label(row), "why": row.missing} for row in mine if row.missing]
     _say(name, "Hugging Face generate")
     found["hf"] = _stock(engine, hardware, prompt)

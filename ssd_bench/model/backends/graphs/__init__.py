@@ -1,4 +1,4 @@
-"""Captured passes for one GPU: CUDA graphs of Triton kernels, a sublayer each, chained by layer set."""
+"""Captured passes for one GPU: CUDA graphs of Triton kernels, of runs of sublayers, chained by layer set."""
 
 from __future__ import annotations
 

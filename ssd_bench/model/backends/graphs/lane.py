@@ -1,4 +1,4 @@
-"""Captured passes over up to so many nodes: one graph a sublayer, and one of them all."""
+"""Captured passes over up to so many nodes: a graph of every short run of sublayers, and one of them all."""
 
 from __future__ import annotations
 
