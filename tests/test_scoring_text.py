@@ -124,7 +124,8 @@ def test_translation_scores_have_ends_of_zero_and_one() -> None:
     assert scorer.item(REFERENCES[0], REFERENCES[0]) == scorer.item(REFERENCES[0] + "\n\nx", REFERENCES[0]) == 1.0
     assert scorer.item("", REFERENCES[0]) == 0.0
     assert scorer.item("text", "") is None
-    assert scorer.corpus(REFERENCES, REFERENCES) == pytest.approx({"corpus chrF": 1.0, "BLEU": 1.0})
+    perfect = scorer.corpus(REFERENCES, REFERENCES)
+    assert perfect == pytest.approx({"corpus chrF": 1.0, "BLEU": 1.0}) and max(perfect.values()) <= 1
     assert scorer.corpus([], []) == scorer.corpus(["text"], [""]) == {}
 
 

@@ -21,7 +21,7 @@ class Translation(Scorer):
 
         if not reference.strip():
             return None
-        return CHRF().sentence_score(translation(prediction), [reference]).score / 100
+        return _share(CHRF().sentence_score(translation(prediction), [reference]).score)
 
     def corpus(self, predictions: Sequence[str], references: Sequence[str]) -> dict[str, float]:
         """chrF and BLEU (tokenizer 13a, exponential smoothing) of the corpus, which are no means over sentences."""
@@ -32,9 +32,14 @@ class Translation(Scorer):
             return {}
         found, expected = map(list, zip(*pairs))
         return {
-            "corpus chrF": CHRF().corpus_score(found, [expected]).score / 100,
-            "BLEU": BLEU().corpus_score(found, [expected]).score / 100,
+            "corpus chrF": _share(CHRF().corpus_score(found, [expected]).score),
+            "BLEU": _share(BLEU().corpus_score(found, [expected]).score),
         }
+
+
+def _share(percent: float) -> float:
+    """In [0, 1]: the package's products of rounded parts make 100.00000000000004 of what is all right."""
+    return min(percent / 100, 1.0)
 
 
 def translation(text: str) -> str:
