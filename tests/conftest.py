@@ -19,7 +19,6 @@ from transformers import (
 )
 
 from ssd_bench.core.engine import Engine
-from ssd_bench.metrics import intervals
 from ssd_bench.model import arithmetic
 from ssd_bench.model.backend import select
 from ssd_bench.model.checkpoint import Checkpoint
@@ -138,14 +137,6 @@ def rests(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
     monkeypatch.setattr(Engine, "_verify_rest", counted)
     return seen  # type: ignore[return-value]
-
-
-@pytest.fixture(scope="module")
-def fewer_resamples() -> Iterator[None]:
-    """Quick intervals, for tests of whatever shows them."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(intervals, "RESAMPLES", 199)
-        yield
 
 
 @pytest.fixture

@@ -37,7 +37,7 @@ from ssd_bench.report import figures as saving
 from ssd_bench.report.figures import FIGURES, figure
 from tests.synthetic import N_LAYERS, unit, write_run
 
-pytestmark = [pytest.mark.usefixtures("fewer_resamples"), pytest.mark.xdist_group("figures")]
+pytestmark = pytest.mark.xdist_group("figures")
 
 STREAMS = {
     "5-task stream": ("cnn_dm", "gsm8k", "wmt16", "spider2", "tinystories"),

@@ -32,7 +32,7 @@ from ssd_bench.report import command, exhibits
 from tests import synthetic
 from tests.exhibit_runs import indexed, make, make_all, make_code, number
 
-pytestmark = [pytest.mark.usefixtures("fewer_resamples"), pytest.mark.xdist_group("tables")]
+pytestmark = pytest.mark.xdist_group("tables")
 
 
 @pytest.fixture(scope="module")

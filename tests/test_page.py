@@ -26,7 +26,7 @@ from ssd_bench.report import command, exhibits, figures, page, predictions
 from ssd_bench.report.figures import figure
 from tests.exhibit_runs import indexed, make, make_all, number
 
-pytestmark = [pytest.mark.usefixtures("fewer_resamples"), pytest.mark.xdist_group("page")]
+pytestmark = pytest.mark.xdist_group("page")
 
 DRAWN = ("swift_figure6", "knapspec_figure3", "knn_ssd_figure9")
 VOID = {"meta", "link", "input", "img", "br", "hr"}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import csv
 import io
-from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,6 @@ import pytest
 
 from ssd_bench import metrics
 from ssd_bench.errors import LosslessError
-from ssd_bench.metrics import intervals
 from ssd_bench.metrics.text import spread
 from ssd_bench.papers.cells import Record
 from ssd_bench.report import figures
@@ -61,13 +59,6 @@ def printed(runs_dir: Path) -> str:
     with contextlib.redirect_stdout(out):
         assert main([f"runs_dir={runs_dir}"]) == 0
     return out.getvalue()
-
-
-@pytest.fixture(autouse=True, scope="module")
-def fewer_resamples() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(intervals, "RESAMPLES", 999)
-        yield
 
 
 def markdown_rows(text: str) -> list[list[str]]:

@@ -2,7 +2,7 @@
 
 Symbols: k drafted length, m accepted length (bonus token excluded), r skip ratio, c = 1 - r, L blocks, n context.
 Times are milliseconds, rates tokens per second. A number that is not defined is None, never NaN. Functions that
-return `Measured` give a 95 % BCa bootstrap interval over prompts.
+return `Measured` give a 95 % interval over prompts.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ WINDOW = 10
 """Prompts of a running mean, fewer where a task has few."""
 CUT = 1.6
 """An axis ends at this multiple of the largest value of a task: a single prompt can be far above it."""
-INTERVALS = "Bars on values: 95 % BCa bootstrap intervals over prompts."
+INTERVALS = "Bars on values: 95 % intervals over prompts."
 
 
 @dataclass(frozen=True)
@@ -266,7 +266,7 @@ def along(replication: Replication, quantities: Sequence[str], dashed: str | Non
             axes.set_title(model, loc="left", pad=22, fontweight="bold")  # above the names of the tasks
     panels[-1].set_xlabel("prompts, grouped by task")
     legend(body, panels[0], 4)
-    note = "Lines: running means. Large marks: all prompts of a task, with 95 % BCa bootstrap intervals over them."
+    note = "Lines: running means. Large marks: all prompts of a task, with 95 % intervals over them."
     note += f" An axis ends at most at {CUT} times its largest mark."
     return finish(figure, replication, drawn, note + (f" Dashed: {dashed} over all." if dashed else ""))
 
@@ -385,7 +385,7 @@ def transfer(replication: Replication) -> Figure | Cannot:
     for spine in axes.spines.values():
         spine.set_visible(False)
     body.colorbar(image, ax=axes, label="speedup over AR (×)")
-    note = "Below each value: its 95 % BCa bootstrap interval over prompts. Bold: the set's own task."
+    note = "Below each value: its 95 % interval over prompts. Bold: the set's own task."
     return finish(figure, replication, drawn, note)
 
 

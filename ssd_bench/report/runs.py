@@ -274,7 +274,7 @@ def run_table(summary: Mapping[str, Any], domains: Sequence[Mapping[str, Any]] =
     lines += ["", _by_domain(domains)] if domains else []
     for warning in summary["warnings"]:
         lines += ["", *textwrap.wrap(f"warning: {warning}", WIDTH, subsequent_indent="  ")]
-    lines += ["", "[low, high]: 95 % BCa bootstrap interval over prompts"]
+    lines += ["", "[low, high]: 95 % interval over prompts"]
     return "\n".join(lines)
 
 
@@ -373,10 +373,10 @@ def _spent(s: Mapping[str, Any]) -> list[tuple[str, str]]:
 OVERVIEW = """Totals of the same prompts, paired with AR in the same run; in brackets the 95 % interval over prompts.
 The table of each task has everything else."""
 
-SIDE_BY_SIDE = """speedup: over AR on the same prompts in the same run, decode only [95 % BCa bootstrap interval
-over prompts]; overhead: the method's own work, a share of the decode time; lossless: outputs equal to AR's."""
+SIDE_BY_SIDE = """speedup: over AR on the same prompts in the same run, decode only [95 % interval over
+prompts]; overhead: the method's own work, a share of the decode time; lossless: outputs equal to AR's."""
 
-LEGEND = """Numbers in brackets: 95 % BCa bootstrap interval over n prompts. M: emitted tokens per verification pass.
+LEGEND = """Numbers in brackets: 95 % interval over n prompts. M: emitted tokens per verification pass.
 α: accepted per drafted tokens. tokens/s: decode only, total tokens over total time. speedup: of these totals, paired
 with AR prompt by prompt in the same run, the method's own online work included. TPT: tokens/s by Eq. 4 of KnapSpec,
 predicted from the latency profile, the realised draft length and the realised share of accepted tokens among those
