@@ -42,8 +42,8 @@ weights: $(STAMP) ## SmolLM2's weights in Hugging Face format in the cache folde
 	$(BIN)/python -m ssd_bench weights
 
 FIELD := knapspec,swift,clasp,conflayers,adaptive
-run: setup ## The main job: the field on long documents, each method paired with autoregressive decoding, in one table
-	$(BIN)/python -m ssd_bench -m method=$(FIELD) task=govreport limit=8 decode.max_new_tokens=400
+run: setup ## The main job: the field on long derivations, each method paired with autoregressive decoding, in one table
+	$(BIN)/python -m ssd_bench -m method=$(FIELD) task=aime24 limit=8 decode.max_new_tokens=400
 
 browser: # of the page's tests, which are skipped without one
 	@command -v chromium >/dev/null || apt-get install -y --no-install-recommends chromium || echo "no chromium here: the browser tests of the report's page are skipped"

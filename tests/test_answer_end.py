@@ -120,8 +120,10 @@ def short_context(small_checkpoint: Path, tmp_path_factory: pytest.TempPathFacto
 
 @pytest.mark.parametrize("method", ["swift", "jacobi"])
 def test_aime_with_32k_new_tokens_ends_at_the_context(method: str, short_context: Path, tmp_path: Path) -> None:
-    options = ("task=aime24", "limit=2", f"method={method}", "decode.max_new_tokens=32768")
-    run = executed(tmp_path, *local_model(short_context), *options)
+    rows = [{"id": str(i), "problem": f"what is 1 + {i} " * 20, "answer": "2"} for i in range(2)]
+    (tmp_path / "aime24.jsonl").write_text("\n".join(map(json.dumps, rows)) + "\n", encoding="utf-8")
+    options = ("data=local", f"data.root={tmp_path}", f"method={method}", "decode.max_new_tokens=32768")
+    run = executed(tmp_path / "runs", "task=aime24", *local_model(short_context), *options)
     assert set(run.prompts["finish_reason"]) == {"context"}
     # the last token's own keys and values are never needed: it may stand one position past the context
     assert (run.prompts["prompt_len"] + run.prompts["new_tokens"] == CONTEXT + 1).all()

@@ -222,7 +222,7 @@ BAD = [
     (["method=fixed_layers", "method.draft_len=0"], "method.draft_len"),
     (["method.interval=0"], "method.interval"),
     (["task=cnn_dm", "decode.max_new_tokens=4000"], "at most 3845"),
-    (["variant=swift"], "knn_ssd, conflayers, knapspec"),
+    (["task=gsm8k", "variant=swift"], "knn_ssd, conflayers, knapspec"),
     (["task=wmt14", "variant=conflayers"], "no prompt format of this task goes by a name"),
     (["data=local"], "data.root"),
     (["data=local", "data.root=/nowhere"], "/nowhere"),
@@ -372,7 +372,8 @@ def test_a_bad_data_line_is_named(
     (tmp_path / "gsm8k.jsonl").write_text(
         '{"id": "a", "question": "q?", "answer": "#### 1"}\n{"id": "b", "question": "q?"}\n', encoding="utf-8"
     )
-    message = failed(capsys, monkeypatch, command(no_weights, tmp_path / "runs", "data=local", f"data.root={tmp_path}"))
+    options = ("task=gsm8k", "data=local", f"data.root={tmp_path}")
+    message = failed(capsys, monkeypatch, command(no_weights, tmp_path / "runs", *options))
     assert "gsm8k.jsonl:2" in message and "answer" in message
 
 

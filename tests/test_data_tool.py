@@ -200,8 +200,8 @@ def test_fetch_without_a_network_fails_at_once(
 
 def test_the_samples_pass_the_check(capsys: pytest.CaptureFixture[str]) -> None:
     code, shown, _ = outcome(capsys, "check", SAMPLE, "gsm8k", "gsm8k:conflayers", "alpaca", "cnn_dm")
-    assert code == 0 and "gsm8k.jsonl: 40 rows, 0 problems" in shown
-    assert shown.count("40 prompts") == 8 and shown.count("gsm8k.jsonl: ") == 1
+    assert code == 0 and "gsm8k.jsonl: 60 rows, 0 problems" in shown
+    assert shown.count("60 prompts") == 8 and shown.count("gsm8k.jsonl: ") == 1
 
 
 def test_every_problem_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -232,7 +232,7 @@ def test_a_sweep_runs_distinct_jobs_once_and_says_which_run_is_which_cells(
     assert "1 experiments at scale mini: 6 cells, 4 distinct runs" in capsys.readouterr().out and not runs.exists()
     # a value that cannot work is one failed cell, not the end
     rewrite("swift/tiny", "method.context_window=16", "method.context_window=0")
-    quick = ("hardware.warmup=0", "hardware.threads=1", GIVEN_LATENCY, "task.shots=0")
+    quick = ("hardware.warmup=0", "hardware.threads=1", GIVEN_LATENCY, "++task.shots=0")
     assert run(monkeypatch, *options, *quick) == 2
     (path,) = index.find(runs)
     name, size, found = index.read(path)

@@ -250,7 +250,7 @@ def test_dry_describes_runs_and_products(
         shown = capsys.readouterr().out
         rows = [words for words in map(str.split, shown.splitlines()) if words[:1] == ["llama2_13b"]]
         assert shown.startswith(head) and [words[1] for words in rows] == methods
-        assert all(words[2:5] == ["gsm8k", "hardware=sim_h100", "limit=3"] for words in rows)
+        assert all(words[2:5] == ["aime24", "hardware=sim_h100", "limit=3"] for words in rows)
     assert not list(tmp_path.iterdir())
 
 

@@ -116,7 +116,7 @@ def test_the_default_is_the_papers_and_every_prompt_is_its_own_tasks(template: s
     assert len({p.id for p in prompts}) == 200
     assert (stream.name, stream.max_new_tokens) == ("stream", 128)
     for name in FIVE:
-        alone = make(name).prompts(SAMPLE, template, None, seed=3)
+        alone = make(name).prompts(SAMPLE, template, 40, seed=3)
         assert [p for p in prompts if p.domain == name] == [labelled(name, p) for p in alone]
         assert all(spec in stream.files(template) for spec in make(name).files(template))
 
@@ -161,9 +161,9 @@ def test_no_prompt_comes_twice_in_a_markov_stream_and_a_part_without_enough_is_r
     prompts = make("stream", order="markov", items=20).prompts(SAMPLE, "chat", None, seed=0)
     assert len(prompts) == len({p.id for p in prompts}) == 100
     assert max(Counter(p.domain for p in prompts).values()) > 20
-    with pytest.raises(ConfigError, match=r"task\.items=41 .*takes 41 prompts of \w+, which has 40"):
-        make("stream", items=41).prompts(SAMPLE, "chat", None, seed=0)
-    with pytest.raises(ConfigError, match=r"task\.items=20 .*takes 100 prompts of gsm8k, which has 40"):
+    with pytest.raises(ConfigError, match=r"task\.items=61 .*takes 61 prompts of \w+, which has 60"):
+        make("stream", items=61).prompts(SAMPLE, "chat", None, seed=0)
+    with pytest.raises(ConfigError, match=r"task\.items=20 .*takes 100 prompts of gsm8k, which has 60"):
         make("stream", order="markov", items=20, mix_ratio=0, first="gsm8k").prompts(SAMPLE, "chat", None, seed=0)
 
 
@@ -183,9 +183,9 @@ def test_a_method_calibrates_on_each_parts_next_items() -> None:
             asked = sum(p.domain == name for p in evaluated)
             after = make(name).prompts(SAMPLE, "chat", None, seed=0)[asked : asked + 4]
             assert [p.id for p in others if p.domain == name] == [f"{name}/{p.id}" for p in after]
-    whole = make("stream").prompts(SAMPLE, "chat", None, seed=0)
-    with pytest.raises(ConfigError, match=r"200 prompts, 0 of .* left"):
-        apart(whole, make("stream").pool(SAMPLE, "chat", 0), Searching(1))
+    every = make("stream", items=60)
+    with pytest.raises(ConfigError, match=r"300 prompts, 0 of .* left"):
+        apart(every.prompts(SAMPLE, "chat", None, seed=0), every.pool(SAMPLE, "chat", 0), Searching(1))
 
 
 def test_an_answer_is_scored_by_its_own_task() -> None:

@@ -124,15 +124,15 @@ def test_gsm8k_items_depend_on_the_seed_and_a_limit_takes_the_first() -> None:
     task = make("gsm8k")
     ids = [[p.id for p in task.prompts(SAMPLE, "plain", None, seed)] for seed in (0, 0, 1)]
     assert ids[0] == ids[1] != ids[2]
-    assert sorted(ids[0]) == sorted(f"gsm8k-held-out-{i}" for i in range(40))
+    assert sorted(ids[0]) == sorted(f"gsm8k-held-out-{i}" for i in range(60))
     assert task.prompts(SAMPLE, "plain", 3, 0) == task.prompts(SAMPLE, "plain", None, 0)[:3]
-    assert len(task.prompts(SAMPLE, "plain", 100, 0)) == 40
+    assert len(task.prompts(SAMPLE, "plain", 100, 0)) == 60
 
 
 def test_govreport_keeps_the_order_of_the_data() -> None:
     for seed in (0, 1):
         ids = [p.id for p in make("govreport").prompts(SAMPLE, "plain", None, seed)]
-        assert ids == [f"govreport-held-out-{i}" for i in range(40)]
+        assert ids == [f"govreport-held-out-{i}" for i in range(60)]
 
 
 def test_gsm8k_demonstrations_are_five_the_same_for_all_and_drawn_by_seed() -> None:
@@ -257,7 +257,7 @@ def test_rouge_l_is_the_stemmed_f1() -> None:
 
 def test_sample_arithmetic_is_right() -> None:
     rows = [row for name in ("gsm8k", "gsm8k.fewshot") for row in sample_rows(name, "answer")]
-    assert len(rows) == 40 + 8
+    assert len(rows) == 60 + 8
     for row in rows:
         steps = re.findall(r"<<([\d+*/-]+)=(\d+)>>(\d+)", row["answer"])
         assert len(steps) == row["answer"].count("<<") > 0

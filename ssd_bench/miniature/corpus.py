@@ -22,15 +22,11 @@ from ssd_bench.miniature.domains import (
     chats,
     choices,
     derivations,
-    functions,
-    instructions,
     problems,
     programs,
+    queries,
     questions,
-    reports,
     requests,
-    sql,
-    stories,
     tales,
     traces,
     translation,
@@ -70,39 +66,28 @@ class Domain:
 
 # What the miniature is trained on.
 DOMAINS: Mapping[str, Domain] = {
-    "arithmetic": Domain(arithmetic.TASK, arithmetic.make),
-    "boxed": Domain(arithmetic.BOXED_TASK, arithmetic.boxed),
-    "articles": Domain(articles.TASK, articles.make),
-    "briefs": Domain(articles.BRIEF_TASK, articles.brief),
-    "reports": Domain(reports.TASK, reports.make),
-    "stories": Domain(stories.TASK, stories.make),
-    "translation": Domain(translation.TASK, translation.make),
-    "sql": Domain(sql.TASK, sql.make, row=sql.row),
-    "functions": Domain(functions.TASK, functions.make),
-    "instructions": Domain(instructions.TASK, instructions.make),
-}
-
-# What its successor is trained on besides, in place of `boxed`, `reports`, `stories`, `functions`, `sql` and
-# `instructions`.
-LONG: Mapping[str, Domain] = {
     "derivations": Domain(derivations.TASK, derivations.make, grows=True),
     "traces": Domain(traces.TASK, traces.make, grows=True),
+    "arithmetic": Domain(arithmetic.TASK, arithmetic.make),
+    "articles": Domain(articles.TASK, articles.make),
+    "briefs": Domain(articles.BRIEF_TASK, articles.brief),
     "audits": Domain(audits.TASK, audits.make, grows=True),
     "tales": Domain(tales.TASK, tales.make, grows=True),
+    "translation": Domain(translation.TASK, translation.make),
+    "queries": Domain(queries.TASK, queries.make, row=queries.row),
     "programs": Domain(programs.TASK, programs.make, grows=True),
-    "queries": Domain(sql.TASK, sql.query, row=sql.row),
-    "requests": Domain(instructions.TASK, requests.make),
-    "chats": Domain(instructions.TASK, chats.make),
+    "requests": Domain(requests.TASK, requests.make),
+    "chats": Domain(requests.TASK, chats.make),
+    "choices": Domain(choices.TASK, choices.make),
 }
 
 # No model is trained on these: their items are samples of tasks only.
 UNTRAINED: Mapping[str, Domain] = {
     "problems": Domain(problems.TASK, problems.make),
-    "choices": Domain(choices.TASK, choices.make),
     "questions": Domain(questions.TASK, questions.make),
 }
 
-EVERY = {**DOMAINS, **LONG, **UNTRAINED}
+EVERY = {**DOMAINS, **UNTRAINED}
 
 
 def named(domain: str) -> Domain:
@@ -213,18 +198,18 @@ class Batches:
     """Training batches; each is a function of the seed, the step and its number alone, so that a run can resume.
 
     Args:
-        mix: domain -> share of the tokens.
+        mix: of a step, domain -> share of the tokens.
         budget: tokens of a batch, padding included; at least one document.
         prompt_weight: weight of a prompt's tokens in the loss.
-        longest: of a step, share of the full length that items of growing domains have at most; None: all of it.
+        longest: of a step, share of the full length that items of growing domains have at most.
     """
 
     def __init__(
-        self, tokenizer: PreTrainedTokenizerBase, context: int, mix: Mapping[str, float], budget: int,
-        prompt_weight: float, seed: int, longest: Callable[[int], float] | None = None,
+        self, tokenizer: PreTrainedTokenizerBase, context: int, mix: Callable[[int], Mapping[str, float]], budget: int,
+        prompt_weight: float, seed: int, longest: Callable[[int], float],
     ):  # fmt: skip
         self._tokenizer, self._context, self._seed = tokenizer, context, seed
-        self._mix, self._budget, self._prompt_weight, self._longest = dict(mix), budget, prompt_weight, longest
+        self._mix, self._budget, self._prompt_weight, self._longest = mix, budget, prompt_weight, longest
         self._sizes: dict[tuple[str, float], int] = {}
 
     def _typical(self, domain: str, scale: float) -> int:
@@ -239,12 +224,12 @@ class Batches:
     def at(self, step: int, number: int) -> tuple[Batch, random.Random]:
         """A batch, and the generator for whatever else is random about it."""
         rng = random.Random(f"{self._seed}/{step}/{number}")
-        names, scale = list(self._mix), 1.0
-        if self._longest is not None:
-            scale = self._longest(step) * (rng.uniform(0.2, 1.0) if rng.random() < SHORTER else 1.0)
+        mix, scale = self._mix(step), self._longest(step)
+        if rng.random() < SHORTER:
+            scale *= rng.uniform(0.2, 1.0)
         # Domains are drawn by batches, so their shares of the tokens are kept by what a batch of theirs holds.
-        shares = [self._mix[name] / max(self._budget, self._typical(name, scale)) for name in names]
-        domain = rng.choices(names, shares)[0]
+        shares = [share / max(self._budget, self._typical(name, scale)) for name, share in mix.items()]
+        domain = rng.choices(list(mix), shares)[0]
         # Twice the documents that fit, of which neighbours in length are taken: little padding, no bias.
         wanted = max(1, self._budget // self._typical(domain, scale))
         source = items(domain, rng, scale=scale)

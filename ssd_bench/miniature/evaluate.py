@@ -23,7 +23,7 @@ from ssd_bench.core.probe import ModelProbe
 from ssd_bench.core.sampling import Decoding
 from ssd_bench.miniature import corpus
 from ssd_bench.miniature.network import Network
-from ssd_bench.miniature.recipe import NEXT, RECIPES, Recipe
+from ssd_bench.miniature.recipe import RECIPES, Recipe
 from ssd_bench.miniature.sparsity import Agreement, Output, search
 from ssd_bench.model.backend import select
 from ssd_bench.model.checkpoint import Checkpoint
@@ -35,7 +35,7 @@ AGREE = 20
 CALIBRATION = 12  # training items a domain that the search sees
 VALIDATION = 24  # further training items, by which one of what searches began with and found is chosen
 ROUNDS = 60  # swaps that a search tries
-POSITIONS = 220  # of an output that a search looks at; what is published comes from all
+POSITIONS = 120  # of an output that agreement is taken on, spread over it evenly
 RATIO = 0.47  # of the 2L sublayers, skipped in every set that is compared
 GRAM = 8  # tokens; outputs that run in circles repeat such sequences
 
@@ -78,7 +78,7 @@ def publish(results: Mapping[str, Mapping[str, Any]]) -> None:
     sets = {name: entry for name, entry in published_sets().items() if not name.startswith(ours)}
     for name, found in results.items():
         for entry in reversed(list(found["domains"].values())):
-            best = LayerSet((RECIPES | NEXT)[name].size.n_layers, frozenset(entry["skipped"]))
+            best = LayerSet(RECIPES[name].size.n_layers, frozenset(entry["skipped"]))
             sets[f"ssd-bench/{name}/{entry['task']}"] = {
                 "n_layers": best.n_layers, "skip_attn": list(best.skip_attn), "skip_mlp": list(best.skip_mlp),
                 "source": f"ssd_bench/miniature/weights/{name}/{RESULTS}",
@@ -99,7 +99,7 @@ def _model(recipe: Recipe, folder: Path) -> dict[str, Any]:
         seen = writer.answers(domain, CALIBRATION + VALIDATION, evaluation=False)[2]
         calibration = Agreement(network, seen[:CALIBRATION], POSITIONS)
         validation = Agreement(network, seen[CALIBRATION:], POSITIONS)
-        tests[domain] = Agreement(network, outputs[:AGREE])
+        tests[domain] = Agreement(network, outputs[:AGREE], POSITIONS)
         starts = [uniform] + ([recipe.spared(domain)] if recipe.spare else [])
         found = [search(calibration, start, n_layers, ROUNDS, recipe.seed) for start in starts]
         # a search that sees few tokens drifts between sets that are equal on them and worse on others

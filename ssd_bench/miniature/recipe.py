@@ -9,12 +9,15 @@ from typing import Any
 
 # Share of the training tokens that each domain of the corpus gets.
 MIX = {
-    "arithmetic": 0.22, "boxed": 0.06, "articles": 0.09, "briefs": 0.03, "reports": 0.11, "stories": 0.03,
-    "translation": 0.06, "sql": 0.11, "functions": 0.07, "instructions": 0.22,
-}  # fmt: skip
-LONG_MIX = {
     "derivations": 0.16, "traces": 0.12, "arithmetic": 0.12, "articles": 0.05, "briefs": 0.02, "audits": 0.13,
     "tales": 0.06, "translation": 0.05, "queries": 0.07, "programs": 0.12, "requests": 0.07, "chats": 0.03,
+}  # fmt: skip
+# And of those after its first two thirds: less of what is learnt by then, more of what is not, and short questions
+# with options, whose letters are a few tokens in a thousand of a trace.
+FINISH = {
+    "derivations": 0.09, "traces": 0.16, "choices": 0.12, "arithmetic": 0.11, "articles": 0.05, "briefs": 0.02,
+    "audits": 0.06, "tales": 0.04, "translation": 0.05, "queries": 0.08, "programs": 0.11, "requests": 0.08,
+    "chats": 0.03,
 }  # fmt: skip
 
 
@@ -27,8 +30,8 @@ class Size:
     n_heads: int = 2
     intermediate: int = 256
     vocab_size: int = 2048
-    context: int = 2048
-    rope_base: float = 10_000.0
+    context: int = 4096
+    rope_base: float = 500_000.0
     eps: float = 1e-5
 
 
@@ -45,6 +48,7 @@ class Recipe:
         name: also the name of the folder in `weights/`.
         size: the decoder's.
         mix: domain -> share of the tokens.
+        finish: the same from the share `finish_at` of the steps on.
         seed: of weights, corpus order, dropout and exits.
         steps: optimiser steps.
         batches: micro-batches a step, each of one domain.
@@ -52,7 +56,7 @@ class Recipe:
         prompt_weight: weight of a prompt's tokens in the loss; an answer's tokens weigh 1.
         spare: share of the sublayers that a domain learns to do without; 0: no layer dropout.
         spare_attention: share of the attention sublayers among these: in large models attention is the more redundant
-            of the two (He et al. 2024, arXiv:2406.15786). None: as it is drawn.
+            of the two (He et al. 2024, arXiv:2406.15786).
         spare_rate: highest rate at which those are dropped. A draw in [0, 1] for each micro-batch scales all rates,
             so that sublayers are dropped together, as drafting drops them.
         deeper: how much likelier than the first sublayers the last are to be among these: 1: twice, 0: as likely.
@@ -70,32 +74,37 @@ class Recipe:
     name: str
     size: Size = Size()
     mix: Mapping[str, float] = field(default_factory=lambda: dict(MIX))
+    finish: Mapping[str, float] = field(default_factory=lambda: dict(FINISH))
+    finish_at: float = 2 / 3
     seed: int = 0
-    steps: int = 4400
+    steps: int = 4200
     batches: int = 2
     batch_tokens: int = 1024
     prompt_weight: float = 0.2
     spare: float = 0.47
-    spare_attention: float | None = None
-    spare_rate: float = 1.0
-    deeper: float = 1.0
-    other_rate: float = 0.04
-    exit_weight: float = 0.1
+    spare_attention: float = 0.6
+    spare_rate: float = 0.9
+    deeper: float = 0.0
+    other_rate: float = 0.01
+    exit_weight: float = 0.02
     matrix_lr: float = 0.01
-    vector_lr: float = 0.01
-    copying: bool = False
-    compute: str = "float32"
-    shortest: float = 1.0
-    growth: float = 0.0
-    answer: int = 220
+    vector_lr: float = 0.004
+    copying: bool = True
+    compute: str = "bfloat16"
+    shortest: float = 0.1
+    growth: float = 0.5
+    answer: int = 1600
     warmup: float = 0.0227
     decay: float = 0.6
 
     def drop_rates(self, domain: str) -> list[float]:
         """Highest rate at which each of the 2L sublayers is dropped on a domain; those of the end blocks never are.
 
-        With `deeper`, the first half of the blocks keeps enough to exit from.
+        With `deeper`, the first half of the blocks keeps enough to exit from. A domain that is trained on only at the
+        end spares none.
         """
+        if domain not in self.mix:
+            return [0.0] * (2 * self.size.n_layers)
         last = 2 * self.size.n_layers - 2
         rates = [0.0] * (2 * self.size.n_layers)
         for i in range(2, last):
@@ -111,12 +120,14 @@ class Recipe:
         # weighted draw without replacement: the largest u ** (1 / weight) (Efraimidis & Spirakis 2006)
         keys = {i: rng.random() ** (1 / (1 + self.deeper * i / len(inner))) for i in inner}
         count = round(self.spare * 2 * self.size.n_layers)
-        parts = [(inner, count)]
-        if self.spare_attention is not None:
-            attention = round(self.spare_attention * count)
-            parts = [(inner[::2], attention), (inner[1::2], count - attention)]
+        attention = round(self.spare_attention * count)
+        parts = ((inner[::2], attention), (inner[1::2], count - attention))
         spared = [i for part, n in parts for i in sorted(part, key=keys.__getitem__, reverse=True)[:n]]
         return sorted(spared)
+
+    def mix_at(self, step: int) -> Mapping[str, float]:
+        """Domain -> share of the tokens at a step."""
+        return self.mix if step < round(self.finish_at * self.steps) else self.finish
 
     def longest(self, step: int) -> float:
         """Share of their full length that items of growing domains have at most at a step."""
@@ -139,12 +150,3 @@ def _and_plain(recipe: Recipe) -> dict[str, Recipe]:
 
 
 RECIPES = _and_plain(Recipe("miniature"))
-
-# The miniature's successor, whose answers are hundreds of tokens long; not trained yet.
-NEXT = _and_plain(
-    Recipe(
-        "miniature_long", Size(context=4096, rope_base=500_000.0), LONG_MIX, steps=4600, spare_attention=0.6,
-        spare_rate=0.9, deeper=0.0, other_rate=0.01, exit_weight=0.03, vector_lr=0.004, copying=True,
-        compute="bfloat16", shortest=0.1, growth=0.5, answer=1600,
-    )
-)  # fmt: skip

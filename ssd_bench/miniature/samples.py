@@ -10,10 +10,10 @@ from typing import Any
 
 from ssd_bench.compose import task_named
 from ssd_bench.miniature import corpus
-from ssd_bench.miniature.domains import sql
+from ssd_bench.miniature.domains import queries
 from ssd_bench.miniature.domains.item import Item
 
-ITEMS, SHOTS = 40, 8
+ITEMS, SHOTS = 60, 8
 SEED = 1
 # Five demonstrations for each of seven subjects, and some that may be items in a run with other settings.
 MORE_SHOTS: Mapping[str, int] = {"math": 80}
@@ -37,18 +37,14 @@ class Source:
 
 
 def sources() -> dict[str, Source]:
-    """The source of every task that has samples."""
-    of_domains = {
-        domain.task: Source(name, 0, domain.row)
-        for domains in (corpus.DOMAINS, corpus.UNTRAINED)
-        for name, domain in domains.items()
-    }
+    """The source of every task that has samples; of a task of several domains, the first."""
+    of_domains = {domain.task: Source(name, 0, domain.row) for name, domain in reversed(list(corpus.EVERY.items()))}
     return of_domains | {
-        "aime25": Source("boxed", 1, lambda item: item.row),
+        "aime25": Source("derivations", 1, lambda item: item.row),
         "wmt14": Source("translation", 1, lambda item: item.row),
-        "pg19": Source("reports", 1, lambda item: {"text": item.row["report"]}),
-        "booksum": Source("reports", 2, _chapter),
-        "spider": Source("sql", 1, sql.bare),
+        "pg19": Source("audits", 1, lambda item: {"text": item.row["report"]}),
+        "booksum": Source("audits", 2, _chapter),
+        "spider": Source("queries", 1, queries.bare),
     }
 
 

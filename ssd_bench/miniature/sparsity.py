@@ -86,7 +86,7 @@ def search(agreement: Agreement, start: Collection[int], n_layers: int, rounds: 
     """Hill climbing over layer sets of the size of `start`, by swaps within blocks 1..L-2.
 
     Args:
-        rounds: swaps tried; one that does not lose agreement is kept.
+        rounds: swaps tried at most; one that does not lose agreement is kept, and full agreement ends the search.
 
     Returns:
         The skipped sublayers of the last set, ascending.
@@ -94,6 +94,8 @@ def search(agreement: Agreement, start: Collection[int], n_layers: int, rounds: 
     rng, best = random.Random(seed), set(start)
     reached = agreement.of(best)
     for _ in range(rounds):
+        if reached == 1.0:
+            break
         left = rng.choice(sorted(best))
         entered = rng.choice([i for i in range(2, 2 * n_layers - 2) if i not in best])
         tried = best - {left} | {entered}

@@ -46,10 +46,10 @@ class Training:
         numbers = vocabulary.numbers(tokenizer)
         self.network = Network(recipe.size, recipe.seed, compute, recipe.copying, numbers).to(device)
         self.batches = Batches(
-            tokenizer, recipe.size.context, recipe.mix, recipe.batch_tokens, recipe.prompt_weight, recipe.seed,
-            recipe.longest if recipe.growth else None,
+            tokenizer, recipe.size.context, recipe.mix_at, recipe.batch_tokens, recipe.prompt_weight, recipe.seed,
+            recipe.longest,
         )  # fmt: skip
-        self.rates = {domain: torch.tensor(recipe.drop_rates(domain)) for domain in recipe.mix}
+        self.rates = {domain: torch.tensor(recipe.drop_rates(domain)) for domain in {**recipe.mix, **recipe.finish}}
         parts = (3, 1, 2, 1)  # q, k, v and gate, up are matrices of their own
         self.optimisers: list[torch.optim.Optimizer] = [
             Muon(self.network.matrices(), parts, recipe.matrix_lr, momentum=0.95, decay=0.01, compute=compute),

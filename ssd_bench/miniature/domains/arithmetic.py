@@ -1,4 +1,4 @@
-"""Arithmetic word problems in the form of GSM8K, and the same sums as abstract mathematics in the form of AIME.
+"""Arithmetic word problems in the form of GSM8K.
 
 The operations follow the order of the text, no number leaves 0..50 and what is added or taken away is at most 6, so
 that a tiny model sees every sum often enough to learn it.
@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from ssd_bench.miniature.domains.item import Item
 
 TASK = "gsm8k"
-BOXED_TASK = "aime24"
 
 LARGEST = 50
 SMALL = 6  # largest number that is added or taken away
@@ -112,15 +111,6 @@ _SKELETONS = (
     ),
 )
 
-_FIRST = {
-    "*": ("the product of {} and {}", "{} times {}"),
-    "+": ("the sum of {} and {}", "{} plus {}"),
-    "-": ("the difference of {} and {}", "{} minus {}"),
-    "/": ("the quotient of {} and {}", "{} divided by {}"),
-}
-_DEFINE = ("Let {} be {}.", "The number {} is {}.", "Suppose that {} equals {}.")
-_FIND = ("Find {}.", "What is {}?", "Compute {}.", "Determine the value of {}.")
-
 
 @dataclass(frozen=True)
 class _Calculation:
@@ -154,27 +144,6 @@ def make(rng: random.Random) -> Item:
     ]
     answer = "\n".join([*solution, f"#### {calculations[-1].result}"])
     return Item({"question": skeleton.question.format(**numbers, **words), "answer": answer}, answer)
-
-
-def boxed(rng: random.Random) -> Item:
-    r"""The same kind of calculation on bare numbers; the solution ends in `\boxed{}`."""
-    count = rng.choice((2, 3, 3))
-    operators = [rng.choice("*+-/"), *(rng.choice("+-") for _ in range(count - 1))]
-    _, calculations = _draw(rng, [f"a{operators[0]}b", *map("".join, zip(operators[1:], "cd"))])
-    letters = rng.sample("abknmrtxyz", count - 1)
-    define, find = rng.choice(_DEFINE), rng.choice(_FIND)
-    opening = calculations[0]
-    terms = [rng.choice(_FIRST[opening.operator]).format(opening.left, opening.right)]
-    solution = [f"Let {letters[0]} = {opening} = {opening.result}."]
-    for i, step in enumerate(calculations[1:]):
-        word = {"+": "plus", "-": "minus"}[step.operator]
-        terms.append(f"{letters[i]} {word} {step.right}")
-        name = f"{letters[i + 1]} = " if i + 1 < len(letters) else ""
-        solution.append(f"Then {name}{letters[i]}{step.operator}{step.right} = {step} = {step.result}.")
-    defined = [define.format(letter, term) for letter, term in zip(letters, terms)]
-    result = str(calculations[-1].result)
-    solution.append(rf"The answer is \boxed{{{result}}}.")
-    return Item({"problem": " ".join([*defined, find.format(terms[-1])]), "answer": result}, " ".join(solution))
 
 
 def calculation(rng: random.Random) -> str:

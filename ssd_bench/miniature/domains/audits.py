@@ -12,21 +12,32 @@ import re
 from dataclasses import dataclass
 
 from ssd_bench.miniature.domains.item import Item
-from ssd_bench.miniature.domains.reports import (
-    AGENCIES,
-    ENDINGS,
-    OPENINGS,
-    PROGRAMS,
-    PURPOSES,
-    REGIONS,
-    SCOPE,
-)
 
 TASK = "govreport"
 FINDINGS_PER_REPORT = (5, 11)  # drawn uniformly; a finding makes about 45 tokens of summary and 95 of report
 FEWEST_FINDINGS = 2  # at any scale
 GENERAL = (1, 2)  # general sentences of a finding's section
 OTHER_GENERAL = 2  # and of any other section, at full scale
+
+AGENCIES = tuple(
+    f"{rank} {name}"
+    for rank in ("Federal Office", "National Bureau", "State Department", "Joint Agency")
+    for name in ("of Water", "of Transport", "of Housing", "of Energy", "of Public Health", "of Land Use")
+)
+PROGRAMS = tuple(
+    f"{first} {last}"
+    for first in ("Rural", "Coastal", "Veterans", "Clean Air", "Safe Roads", "Early Learning", "Border", "Small Farm")
+    for last in ("Grant Program", "Loan Program", "Inspection Program", "Relief Program", "Support Program")
+)
+PURPOSES = (
+    "gives money to local offices that apply for aid",
+    "pays for the repair of public buildings",
+    "checks whether contractors follow federal rules",
+    "helps low-income households with monthly payments",
+    "funds research on new technical standards",
+    "trains workers who have lost their jobs",
+)
+REGIONS = ("northern", "southern", "eastern", "western", "central")
 
 
 @dataclass(frozen=True)
@@ -44,6 +55,39 @@ class Finding:
     details: tuple[str, ...]
 
 
+# Openings and endings of general sentences: any two fit.
+OPENINGS = (
+    "According to officials,",
+    "In our review of the documents, we saw that",
+    "During interviews in the {region} region, we learned that",
+    "As we reported in {year},",
+    "Under the current policy,",
+    "At {small} of the sites that we visited,",
+    "In response to our questions, the agency said that",
+    "For the period that we examined,",
+    "Based on data from the {region} region,",
+    "In addition,",
+    "However,",
+)
+ENDINGS = (
+    "the program does not measure its results in a consistent way.",
+    "local offices apply the guidance in different ways.",
+    "the agency has no formal process to share information.",
+    "the reports are reviewed only once every {small} months.",
+    "the procedures were designed for a much smaller program.",
+    "managers rely on their own judgment to set priorities.",
+    "responsibility is divided among {small} separate units.",
+    "the agency had begun to develop a new plan.",
+    "oversight of the contractors remains limited.",
+    "internal controls were not always documented.",
+    "the available data were not reliable enough for a comparison.",
+    "funding is distributed by a formula that Congress set in {year}.",
+    "coordination with state governments has improved since {year}.",
+    "key decisions were made without an analysis of the risks.",
+)
+SCOPE = (
+    "To conduct this work, we analyzed data, visited {small} sites and interviewed officials in the {region} region."
+)
 COMMENTS = "The {agency} read a draft of this report and answered in writing within {small} weeks."
 KEY, SHORT = "We found problems with {name}: ", "On {name}, "
 BEGUN, NEXT, LAST = "We began with {name}.", "After {name} came {next}.", "the recommendations"

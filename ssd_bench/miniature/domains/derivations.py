@@ -14,9 +14,9 @@ from ssd_bench.miniature.domains.arithmetic import LARGEST, SMALL
 from ssd_bench.miniature.domains.item import Item
 
 TASK = "aime24"
-STEPS = (28, 64)  # drawn uniformly; about 18 tokens a step
+STEPS = (30, 76)  # drawn uniformly; about 18 tokens a step
 TABLES = 0.35  # share of the problems whose rules stand in a table
-TABLE_STEPS = (22, 52)  # about 24 tokens a step
+TABLE_STEPS = (23, 58)  # about 24 tokens a step
 HELD = (10, LARGEST)  # what is held stays in these
 ADDED = (2, SMALL - 1)  # what is added or taken; so all are sums of word problems, which are learnt with them
 DOUBLED = 0.08  # share of the steps that double or halve, where they can
@@ -28,6 +28,7 @@ PLACES = (
     *("maple", "marsh", "meadow", "mint", "nectar", "oasis", "olive", "onyx", "orchid", "otter", "pearl"),
     *("pebble", "pepper", "pine", "plaza", "quarry", "quartz", "raven", "reef", "ridge", "saddle", "sage"),
     *("shell", "slate", "spruce", "thistle", "tower", "tulip", "velvet", "violet", "walnut", "willow"),
+    *("acorn", "barley", "bramble", "cobalt", "copper", "cotton", "falcon", "garnet", "ginger", "juniper", "moss"),
 )
 ASKS = ("What do we hold at the end?", "Find the number at the end.", "Determine the last number.")
 COLOURS = ("red", "blue", "green", "white", "black", "gold", "pink", "gray")

@@ -11,7 +11,6 @@ import random
 from dataclasses import dataclass
 from typing import Any
 
-from ssd_bench.miniature.domains.functions import NICKNAMES, PARAMETERS, SEPARATORS, STRINGS
 from ssd_bench.miniature.domains.item import Item
 
 TASK = "humaneval"
@@ -23,6 +22,21 @@ CROWD = 12  # elements of a list that it meets
 LENGTH = 440  # characters of its body
 ATTEMPTS = 20  # argument lists per call that is wanted, before other steps are drawn
 
+PARAMETERS = {
+    "int": ("x", "n", "num", "value", "size"),
+    "list": ("xs", "nums", "data", "row", "series"),
+    "str": ("s", "text", "token", "label", "chars"),
+    "words": ("words", "tags", "keys", "parts", "labels"),
+}
+NICKNAMES = (
+    *("alpha", "beta", "delta", "sigma", "omega", "core", "fast", "main", "mini", "base", "pixel", "cache"),
+    *("batch", "queue", "stack", "proxy", "turbo", "quick"),
+)
+STRINGS = (
+    *("array", "binary", "codec", "daemon", "editor", "filter", "gadget", "hash", "input", "joker", "kernel"),
+    *("lambda", "module", "node", "object", "parser", "query", "router", "socket", "thread", "update", "vector"),
+)
+SEPARATORS = ("-", "+", ":", "/", "_", "|")
 _TAKES = ("list",) * 5 + ("str", "words")  # of functions of steps
 _STEMS = ("process", "change", "arrange", "prepare", "reshape", "adjust", "handle", "convert")
 _OPENINGS = ("Take {p} through these steps.", "Do these steps with {p}.", "Change {p} step by step.")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import random
 
-from ssd_bench.miniature.domains.instructions import ACTIONS, CATEGORIES, OPPOSITES
 from ssd_bench.miniature.domains.item import Item
+from ssd_bench.miniature.domains.requests import ACTIONS, CATEGORIES, OPPOSITES
 
 TASK = "natural_questions"
 

@@ -12,11 +12,27 @@ import random
 from dataclasses import dataclass
 
 from ssd_bench.miniature.domains.item import Item
-from ssd_bench.miniature.domains.stories import COLORS, HELPER_LOOKS, HEROES, PLACES, SIZES
 
 TASK = "tinystories"
 EPISODES = (4, 6)  # drawn uniformly at full scale
 
+# Name, kind, and the two pronouns of it.
+HEROES = tuple(
+    (name, kind, *pronouns)
+    for names, pronouns in (
+        (("Tim", "Ben", "Max", "Leo", "Sam", "Bob"), ("he", "his")),
+        (("Lily", "Mia", "Sue", "Amy", "Zoe", "Daisy"), ("she", "her")),
+    )
+    for name in names
+    for kind in ("bunny", "bear", "cat", "dog", "duck", "mouse", "boy" if pronouns[0] == "he" else "girl")
+)
+SIZES = ("little", "happy", "brave", "shy", "funny", "kind")
+PLACES = (
+    *("in the park", "in the forest", "by the pond", "on the farm", "in the garden", "by the sea"),
+    *("on the hill", "in the yard", "by the river", "in the meadow"),
+)
+COLORS = ("red", "blue", "green", "yellow", "pink", "shiny", "tiny", "soft")
+HELPER_LOOKS = ("tall", "big", "wise", "gentle", "friendly", "silly")
 THINGS = ("balls", "hats", "boats", "kites", "cars", "drums", "dolls", "boxes", "balloons", "bells", "cups", "baskets")
 FRIENDS = ("Owl", "Frog", "Horse", "Cow", "Hen", "Turtle", "Fox", "Bee", "Goat", "Bird")
 LAST = "Mom"  # whom the last friend calls

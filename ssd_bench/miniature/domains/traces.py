@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import random
 
+from ssd_bench.miniature.domains.choices import with_options
 from ssd_bench.miniature.domains.derivations import HELD, change, route, shuffled, steps
 from ssd_bench.miniature.domains.item import Item
 
 TASK = "mmlu_pro"
-LETTERS = "ABCDEFGHIJ"
-STEPS = (14, 36)  # drawn uniformly; about 35 tokens a step
+STEPS = (15, 40)  # drawn uniformly; about 35 tokens a step
 REGISTERS = "abc"
 
 
@@ -35,20 +35,9 @@ def make(rng: random.Random, scale: float = 1.0) -> Item:
     )
     told = f"A program begins at {places[0]} with {start}. A line has a register, the next line and a change."
     question = f"{told}\n{shuffled(rng, lines)}\n{ask.format(asked)}"
-    return _item(rng, question, solution, f"{asked}={state[asked]}", state[asked])
+    solution.append(f"We want {asked}={state[asked]}")
+    return with_options(rng, question, "\n".join(solution), state[asked])
 
 
 def _state(state: dict[str, int]) -> str:
     return ", ".join(f"{name}={value}" for name, value in state.items())
-
-
-def _item(rng: random.Random, question: str, solution: list[str], found: str, right: int) -> Item:
-    """Options around the right value; the answer goes through them in order up to it."""
-    near = [value for value in range(max(1, right - 12), right + 13) if value != right]
-    options = [str(value) for value in (right, *rng.sample(near, rng.randint(3, len(LETTERS) - 1)))]
-    rng.shuffle(options)
-    place = options.index(str(right))
-    tried = [f"{letter}. {option} is {'right' if i == place else 'wrong'}." for i, (letter, option) in
-             enumerate(zip(LETTERS[: place + 1], options))]  # fmt: skip
-    text = "\n".join([*solution, f"We want the value of {found}.", *tried, f"Answer: {LETTERS[place]}"])
-    return Item({"question": question, "options": options, "answer": LETTERS[place]}, text)

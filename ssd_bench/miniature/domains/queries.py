@@ -6,7 +6,7 @@ Columns are drawn anew for every table, so that a statement cannot be written wi
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from ssd_bench.miniature.domains.item import Item
@@ -54,19 +54,9 @@ _Kind = Callable[[random.Random, _Table], tuple[str, str]]
 
 def make(rng: random.Random) -> Item:
     """A schema of two or three tables, a question about one of them, and the statement that answers it."""
-    return _asked(rng, _KINDS)
-
-
-def query(rng: random.Random) -> Item:
-    """The same without questions for all columns; two columns stand in the question as in the statement."""
-    return _asked(rng, _KINDS[1:], " and the ", ", ")
-
-
-def _asked(rng: random.Random, kinds: Sequence[_Kind], spoken: str = "", written: str = "") -> Item:
-    """A question of one of the kinds, with other words for some of its own."""
     tables = [_table(rng, name) for name in rng.sample(_TABLES, rng.choice((2, 3)))]
-    question, query = rng.choice(kinds)(rng, rng.choice(tables))
-    instruction = "\n".join([*(table.ddl() for table in tables), question.replace(spoken, written)])
+    question, query = rng.choice(_KINDS)(rng, rng.choice(tables))
+    instruction = "\n".join([*(table.ddl() for table in tables), question])
     return Item({"instruction": instruction, "query": query}, query)
 
 
@@ -108,10 +98,6 @@ def _condition(rng: random.Random, table: _Table) -> tuple[str, str]:
     return f"whose {_spoken(column)} {phrase} {number}", f"WHERE {column} {sign} {number}"
 
 
-def _all_columns(rng: random.Random, table: _Table) -> tuple[str, str]:
-    return f"Write out all columns of the {table.plural}.", f"SELECT {', '.join(table.columns)} FROM {table.name};"
-
-
 def _one_column(rng: random.Random, table: _Table) -> tuple[str, str]:
     column = rng.choice(table.columns)
     return f"Show the {_spoken(column)} of every {_spoken(table.name)}.", f"SELECT {column} FROM {table.name};"
@@ -119,7 +105,7 @@ def _one_column(rng: random.Random, table: _Table) -> tuple[str, str]:
 
 def _two_columns(rng: random.Random, table: _Table) -> tuple[str, str]:
     first, second = rng.sample(table.columns, 2)
-    question = f"Show the {_spoken(first)} and the {_spoken(second)} of every {_spoken(table.name)}."
+    question = f"Show the {_spoken(first)}, {_spoken(second)} of every {_spoken(table.name)}."
     return question, f"SELECT {first}, {second} FROM {table.name};"
 
 
@@ -133,7 +119,7 @@ def _where(rng: random.Random, table: _Table) -> tuple[str, str]:
 def _two_where(rng: random.Random, table: _Table) -> tuple[str, str]:
     first, second = rng.sample(table.columns, 2)
     english, sql = _condition(rng, table)
-    question = f"Show the {_spoken(first)} and the {_spoken(second)} of each {_spoken(table.name)} {english}."
+    question = f"Show the {_spoken(first)}, {_spoken(second)} of each {_spoken(table.name)} {english}."
     return question, f"SELECT {first}, {second} FROM {table.name} {sql};"
 
 
@@ -180,6 +166,6 @@ def _distinct(rng: random.Random, table: _Table) -> tuple[str, str]:
 
 
 _KINDS: tuple[_Kind, ...] = (
-    *(_all_columns, _one_column, _two_columns, _where, _two_where, _count, _count_where, _aggregate, _ordered, _top),
+    *(_one_column, _two_columns, _where, _two_where, _count, _count_where, _aggregate, _ordered, _top),
     *(_grouped, _distinct),
 )
