@@ -40,7 +40,7 @@ def test_uniform_pattern_is_even() -> None:
 
 
 def test_every_published_set_fits_its_model() -> None:
-    assert len(published_sets()) == 70
+    assert len(published_sets()) == 71
     for name, entry in published_sets().items():
         s = published_set(name, int(entry["n_layers"]))  # type: ignore[call-overload]
         assert list(s.skip_attn) == entry["skip_attn"] and list(s.skip_mlp) == entry["skip_mlp"]
