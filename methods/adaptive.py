@@ -261,7 +261,7 @@ class Adaptive:
             index = int(np.where(equal, hopes, 0.0).argmax())
             threshold, shorter = divmod(int(rates[index].argmax()), self.draft_len)
             stop_below = float(self._prior.thresholds[threshold - 1]) if threshold else 0.0
-            draft = LayerDraft(self._arms[index].layer_set, shorter + 1, stop_below)
+            draft = LayerDraft(self._arms[index].layer_set, shorter + 1, stop_below, searched=True)
             in_use = float(best.max())
             times = float(draft_ms[index]), verify_ms[index].tolist(), costs.ar_ms
             self._choice = Pull(self._arms[index], threshold, draft, *times, in_use)

@@ -34,6 +34,8 @@ from ssd_bench.settings import Count, Fits, settings
 class ASD(MovedDraft):
     """Skips attentions by the similarity of their input and output on the prompt."""
 
+    searched = True
+
     name: Name = "asd_style"
     min_similarity: float = 0.95
     """τ, an attention at least this similar is skipped; above 1 none is, at -1 all that may be."""

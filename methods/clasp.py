@@ -109,7 +109,8 @@ class CLaSp:
     def propose(self, context: Context) -> LayerDraft:
         """Draft with the last chosen set; ask for the states between blocks if a search follows."""
         self.taps = self._listening if self._is_event(context.step) else self._quiet
-        return LayerDraft(self._layer_set, self.draft_len, self.stop_below)
+        searched = self._layer_set is not self._full
+        return LayerDraft(self._layer_set, self.draft_len, self.stop_below, searched=searched)
 
     def observe(self, verification: Verification, probe: Probe) -> Estimate | None:
         """Search when it is time, if the output goes on: every prompt starts anew.

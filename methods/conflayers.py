@@ -228,7 +228,8 @@ class ConfLayers:
     def _install(self, blocks: list[int]) -> None:
         self._search.blocks = blocks
         layer_set = LayerSet.skipping(self._rule.n_layers, attn=blocks, mlp=blocks)
-        self._draft = LayerDraft(layer_set, self.draft_len, self.stop_below, self._widths)
+        searched = self._search.iteration > 0
+        self._draft = LayerDraft(layer_set, self.draft_len, self.stop_below, self._widths, searched)
 
     def _judge(self) -> list[tuple[int, int]]:
         """What the trial says of the set, once it is over; the rounds of a set that is to be kept, else nothing."""

@@ -7,7 +7,7 @@ that move it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from methods.settings import DraftLen, StopBelow, TargetRate
 from ssd_bench.core.layer_set import LayerSet
@@ -51,9 +51,12 @@ class DraftStop:
         if not carry:
             self.value = self._stop_below
 
-    def draft(self, layer_set: LayerSet, widths: Sequence[Sequence[float]] = ()) -> LayerDraft:
-        """The draft of the next step; `widths` as in `LayerDraft`."""
-        return LayerDraft(layer_set, self._draft_len, self.value, tuple((bound, int(k)) for bound, k in widths))
+    def draft(
+        self, layer_set: LayerSet, widths: Sequence[Sequence[float]] = (), searched: bool | None = None
+    ) -> LayerDraft:
+        """The draft of the next step; `widths` and `searched` as in `LayerDraft`."""
+        pairs = tuple((bound, int(k)) for bound, k in widths)
+        return LayerDraft(layer_set, self._draft_len, self.value, pairs, searched)
 
     def observe(self, verification: Verification) -> None:
         """Move γ after a step; one that drafted nothing teaches nothing."""
@@ -75,6 +78,8 @@ class StoppedDraft:
     taps = Taps()
     reuse_prefix = False
     greedy_only = False
+    searched: ClassVar[bool | None] = None
+    """Whether a search chooses the set, as in `LayerDraft`."""
 
     _layer_set: LayerSet
     _stop: DraftStop
@@ -88,7 +93,7 @@ class StoppedDraft:
 
     def propose(self, context: Context) -> LayerDraft:
         """Draft with the set."""
-        return self._stop.draft(self._layer_set)
+        return self._stop.draft(self._layer_set, searched=self.searched)
 
     def observe(self, verification: Verification, probe: Probe) -> Estimate | None:
         """Move γ, where it moves."""

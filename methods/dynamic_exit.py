@@ -107,7 +107,7 @@ class DEL:
             length = min(max(self._gamma, 1), self.draft_cap)
         else:
             length, threshold = self.draft_cap, self._statistics.threshold(self._exit)
-        return LayerDraft(self._sets[self._exit - 1], length, threshold)
+        return LayerDraft(self._sets[self._exit - 1], length, threshold, searched=context.step > 1)
 
     def observe(self, verification: Verification, probe: Probe) -> Estimate | None:
         """Count the shadow tokens of this step, then choose E and γ* for the next one, if there is one."""

@@ -117,7 +117,7 @@ class KnapSpec:
         self.taps = self._listening if near else self._quiet
         if not (self._searched or self.warmup == "full"):
             return TokenTree((context.output[-1],), (-1,))
-        return LayerDraft(self._layer_set, self.draft_len, self.stop_below)
+        return LayerDraft(self._layer_set, self.draft_len, self.stop_below, searched=self._searched)
 
     def observe(self, verification: Verification, probe: Probe) -> Estimate | None:
         """Keep the states of the accepted tokens; search when it is time, if the output goes on.

@@ -61,6 +61,8 @@ class Anchors:
 class KNNSSD(StoppedDraft):
     """Drafts with the layer set of the domain that the prompt's states are nearest to."""
 
+    searched = True
+
     search: SearchSettings
     """How to search each domain's set, or in `reuse` the name of a set for every domain."""
     name: Name = "knn_ssd"

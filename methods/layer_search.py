@@ -237,10 +237,12 @@ def search(settings: SearchSettings, probe: Probe, samples: Sequence[Sample], do
         objective = Objective(settings, probe, prompts, Latency(**artifact.header["latency"]))
         if reached < count and artifact.seconds < budget:
             _extend(artifact, settings, objective, n_layers, count, budget)
-    made = artifact.within(count, budget)
+    made, new = artifact.within(count, budget), max(0, len(artifact.evaluations) - reached)
+    use = {"name": made.name, "evaluations": len(made.evaluations), "new": new, "seconds": made.seconds}
+    probe.origin.searches.append(use)
     print(
         f"layer search {made.name}: score {made.best.score:.4f} ({settings.objective}) after {len(made.evaluations)} "
-        f"evaluations in {made.seconds:.1f} s, of which {max(0, len(artifact.evaluations) - reached)} were made now "
+        f"evaluations in {made.seconds:.1f} s, of which {new} were made now "
         f"in {time.perf_counter() - begin:.1f} s",
         file=sys.stderr,
     )

@@ -75,6 +75,8 @@ class LayerSkip(StoppedDraft):
 class SweptLayerSkip(StoppedDraft):
     """LayerSkip with the exit and draft length of the best score on prompts that the run does not evaluate."""
 
+    searched = True
+
     name: Name = "layerskip_swept"
     calibration: Calibration = 8
     exits: Annotated[Sequence[Count], Fits("one number of blocks or more, each at least 1", len)] | None = None

@@ -29,6 +29,8 @@ from ssd_bench.settings import Count, Range, settings
 class Oracle(StoppedDraft):
     """Drafts with the best of all layer sets, or of all that skip a given number of sublayers."""
 
+    searched = True
+
     name: Name = "oracle"
     calibration: Calibration = 8
     skipped: Annotated[int, Range(0, note=" sublayers")] | None = None

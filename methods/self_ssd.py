@@ -46,6 +46,8 @@ Widths = Annotated[
 class SelfSSD(MovedDraft):
     """Drafts with the best layer set of an offline search; no prompts are asked for when a set is reused."""
 
+    searched = True
+
     search: SearchSettings
     """How to search, or what to reuse instead."""
     name: Name = "self_ssd"
@@ -95,7 +97,7 @@ class SelfSSD(MovedDraft):
 
     def propose(self, context: Context) -> LayerDraft:
         """Draft with the searched set."""
-        return self._stop.draft(self._layer_set, self.widths)
+        return self._stop.draft(self._layer_set, self.widths, self.searched)
 
     def state(self) -> bytes:
         """γ."""

@@ -170,7 +170,8 @@ class SWIFT:
 
     def propose(self, context: Context) -> LayerDraft:
         """Draft with the best set so far."""
-        return LayerDraft(self._search.layer_set, self.draft_len, self.stop_below, self._widths)
+        found = self._search.best > 0 if self.max_steps else None
+        return LayerDraft(self._search.layer_set, self.draft_len, self.stop_below, self._widths, found)
 
     def observe(self, verification: Verification, probe: Probe) -> Estimate | None:
         """Score one candidate, if the search goes on and the output is long enough.

@@ -23,6 +23,7 @@ from ssd_bench.core.engine import SCRATCH, Engine, Generation
 from ssd_bench.core.method import Illustrated, Method, Qualified, Stateful
 from ssd_bench.core.probe import ModelProbe
 from ssd_bench.core.sampling import Decoding
+from ssd_bench.core.timing import LoadWatch
 from ssd_bench.cost import profiling
 from ssd_bench.cost.latency import Latency
 from ssd_bench.hardware import lasting_buffers
@@ -77,7 +78,7 @@ def _measure(plan: Plan, writer: RunWriter, stock: Apart | None) -> None:
     state = writer.last_state()
     if state is not None and isinstance(plan.method, Stateful):
         plan.method.restore(state)
-    waiting = [unit for unit in plan.units() if unit not in writer.done]
+    waiting, watch = [unit for unit in plan.units() if unit not in writer.done], LoadWatch()
     tracker = Tracker(plan.config["wandb"], plan.run_dir, plan.config)
     with Progress(len(waiting)) as progress:
         for index, repeat in waiting:
@@ -95,9 +96,11 @@ def _measure(plan: Plan, writer: RunWriter, stock: Apart | None) -> None:
         {
             "latency": writer.header["latency"], "model": writer.header["model"] | memory,
             "scores": _scores(plan, writer),
+            "searches": plan.origin.searches,
             "load_ms": (loaded - begin) * 1e3, "profile_ms": (profiled - loaded) * 1e3,
             "prepare_ms": (prepared - profiled) * 1e3, "warmup_ms": (warm - prepared) * 1e3,
-            "base_bytes": base_bytes, "wall_s": time.perf_counter() - begin, "warnings": _warnings(plan, engine),
+            "base_bytes": base_bytes, "others_share": watch.others(), "wall_s": time.perf_counter() - begin,
+            "warnings": _warnings(plan, engine),
         }
         | ({} if stock is None else {"hf": stock.about})
     )  # fmt: skip
@@ -179,7 +182,8 @@ def _record(
         StepRow(
             prompt_index=index, repeat=repeat, arm=arm, step=s.index, context_len=s.context_len, layer_set=s.layer_set,
             draft_len=s.draft_len, tree_nodes=s.tree_nodes, accepted_len=s.accepted_len, emitted=s.emitted,
-            stop_reason=s.stop_reason, draft_ms=s.draft_ms, verify_ms=s.verify_ms, policy_ms=s.policy_ms,
+            stop_reason=s.stop_reason, searched=s.searched,
+            draft_ms=s.draft_ms, verify_ms=s.verify_ms, policy_ms=s.policy_ms,
             est_alpha=s.estimate.alpha if s.estimate else None,
             est_draft_len=s.estimate.draft_len if s.estimate else None,
             est_tokens_per_s=s.estimate.tokens_per_s if s.estimate else None,

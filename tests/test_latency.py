@@ -11,6 +11,7 @@ import pytest
 from ssd_bench.core.engine import SCRATCH
 from ssd_bench.core.layer_set import LayerSet
 from ssd_bench.core.probe import ModelProbe
+from ssd_bench.core.timing import LoadWatch
 from ssd_bench.cost import profiling
 from ssd_bench.cost.latency import Latency, NodeTimes, fit
 from ssd_bench.errors import ConfigError
@@ -76,7 +77,7 @@ def test_steps_that_profile_are_those_with_room_for_the_whole_proposal(
     decoder = decoders()
     probe = ModelProbe(decoder, decoder.new_cache(60 + SCRATCH))
     proposals = profiling._proposals(decoder.arch.n_layers, [1, 4, 64])
-    found = profiling._steps(probe, proposals, profiling._LoadWatch())
+    found = profiling._steps(probe, proposals, LoadWatch())
     sizes = {name: {(step.draft_len, step.tree_nodes) for step in steps} for name, steps in found.items()}
     length = profiling.DRAFT_LEN
     assert sizes["whole"] == {(length, length + 1)} and sizes["siblings"] == {(length, profiling.TREE_NODES)}
@@ -97,10 +98,10 @@ def test_measured_once_and_kept_unless_the_machine_was_busy(
     monkeypatch.setattr(profiling, "ROUNDS", 2)
     decoder = decoders()
     cache = decoder.new_cache(200 + SCRATCH)
-    monkeypatch.setattr(profiling._LoadWatch, "others", lambda self: 0.5)
+    monkeypatch.setattr(LoadWatch, "others", lambda self: 0.5)
     path = tmp_path / "profile.json"
     assert profiling.cached(decoder, cache, path).loaded and not path.exists()
-    monkeypatch.setattr(profiling._LoadWatch, "others", lambda self: 0.0)
+    monkeypatch.setattr(LoadWatch, "others", lambda self: 0.0)
     first = profiling.cached(decoder, cache, path)
     assert not first.loaded and first.t_mlp_ms > 0 and first.points[-1][0] == cache.capacity - 1
     assert [times.nodes for times in first.passes] == list(profiling.NODES)

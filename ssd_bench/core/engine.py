@@ -36,6 +36,7 @@ class Step:
         accepted_len: m, accepted candidates that stayed in the output; the target's own token excluded.
         emitted: tokens appended to the output.
         stop_reason: why drafting ended: confidence, length (γ), eos, budget (no room left), none (not a layer draft).
+        searched: whether a search chose the layer set, as the method says in its `LayerDraft`.
         estimate: what the method believed after a search event in this step.
     """
 
@@ -47,6 +48,7 @@ class Step:
     accepted_len: int
     emitted: int
     stop_reason: str
+    searched: bool | None
     estimate: Estimate | None
     marks: tuple[Mark, ...] = ()
     draft_ms: float = 0.0
@@ -72,6 +74,7 @@ class _Drafted:
     layer_set: LayerSet | None = None
     # Of every node but the last, [taps + 1, 1, d]: the streams at the taps before the fork, and the one that enters it
     states: list[Tensor] | None = None
+    searched: bool | None = None
 
 
 class Engine:
@@ -172,7 +175,7 @@ class Engine:
         accepted = min(len(path) - 1, len(emitted))
         return Step(
             index, start, drafted.layer_set, tree.draft_len, len(tree), accepted, len(emitted),
-            drafted.stop_reason, estimate, tuple(marks),
+            drafted.stop_reason, drafted.searched, estimate, tuple(marks),
         )  # fmt: skip
 
     def _draft(
@@ -205,7 +208,8 @@ class Engine:
                 reason = "confidence"
                 break
         tree = comb(levels, probs or None).trimmed(room, self.cache.capacity - start)
-        return _Drafted(tree, reason, draft.layer_set, states if reuse and len(levels) > 1 else None)
+        kept_states = states if reuse and len(levels) > 1 else None
+        return _Drafted(tree, reason, draft.layer_set, kept_states, draft.searched)
 
     def _candidates(
         self, draft: LayerDraft, logits: Tensor, probs: Tensor | None, generator: torch.Generator

@@ -15,7 +15,7 @@ A method file is found by the `_target_` of its YAML; nothing else needs to know
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
@@ -58,12 +58,15 @@ class LayerDraft:
             (raw softmax) exceeds says how many candidates are verified there, k - 1 of them siblings that nothing
             follows: the next likely ones (greedy), or drawn without replacement. Where no pair applies, and with
             none given, there are no siblings. Siblings are verified without `reuse_prefix`.
+        searched: whether a search chose the set, before the run or in it; False for the one that a method begins with
+            until its search has found one, None where nothing is searched.
     """
 
     layer_set: LayerSet
     max_len: int
     stop_below: float = 0.0
     widths: tuple[tuple[float, int], ...] = ()
+    searched: bool | None = None
 
 
 @dataclass(frozen=True)
@@ -161,6 +164,7 @@ class Origin:
         dtype: of the weights.
         machine: device, threads and processor.
         seed: the run's.
+        searches: what `prepare` searched or found: name, sets evaluated, how many of them now, seconds of them all.
     """
 
     folder: Path
@@ -170,6 +174,7 @@ class Origin:
     dtype: str
     machine: str
     seed: int
+    searches: list[dict[str, Any]] = field(default_factory=list)
 
 
 class Probe(Protocol):

@@ -13,13 +13,12 @@ from pathlib import Path
 from statistics import mean, median
 from typing import TYPE_CHECKING
 
-import psutil
 import torch
 
 from ssd_bench.core.layer_set import LayerSet
 from ssd_bench.core.method import Context, LayerDraft, Prefill, Probe, Sample, Taps, Verification
 from ssd_bench.core.probe import ModelProbe
-from ssd_bench.core.timing import Clock
+from ssd_bench.core.timing import QUIET, Clock, LoadWatch
 from ssd_bench.core.tree import TokenTree
 from ssd_bench.cost.latency import Latency, NodeTimes, fit, line
 from ssd_bench.model.decoder import Decoder, Pass
@@ -38,7 +37,6 @@ STEPS, WIDE = 8, 32  # of a proposal in a round; a quarter of them over more nod
 DRAFT_LEN, WIDTH = 7, 3  # of drafts with all sublayers and of trees
 TREE_NODES = 1 + DRAFT_LEN * WIDTH
 NEAR, FAR = 64, 2048  # contexts between which a pass over several nodes is taken as linear
-QUIET = 0.1  # share of the machine that other processes may use during a measurement
 ATTEMPTS = 2
 
 
@@ -52,7 +50,7 @@ def measure(decoder: Decoder, cache: KVCache) -> Latency:
     """
     best: tuple[float, Latency] | None = None
     for _ in range(ATTEMPTS):
-        watch = _LoadWatch()
+        watch = LoadWatch()
         points = [(n, _attention_ms(decoder, cache, n)) for n in contexts(cache.rows)]
         t_mlp = _median_ms(decoder, lambda: _sweep(decoder, cache, 1, cache.rows - 1))
         passes = [_node_times(decoder, cache, n) for n in NODES if n < cache.rows]
@@ -142,7 +140,7 @@ class _Timed:
     def observe(self, verification: Verification, probe: Probe) -> None: ...
 
 
-def _as_decoded(latency: Latency, decoder: Decoder, cache: KVCache, watch: _LoadWatch) -> Latency:
+def _as_decoded(latency: Latency, decoder: Decoder, cache: KVCache, watch: LoadWatch) -> Latency:
     """The profile corrected by real steps of the engine, in which everything takes longer than by itself.
 
     Drafts with all sublayers and with none give one factor for sublayers over one node. Drafts with none, short and
@@ -221,7 +219,7 @@ def _grown(
 
 
 def _steps(
-    probe: Probe, proposals: Mapping[str | int, LayerDraft | TokenTree], watch: _LoadWatch
+    probe: Probe, proposals: Mapping[str | int, LayerDraft | TokenTree], watch: LoadWatch
 ) -> dict[str | int, list[Step]]:
     """Engine steps that had room for all of a proposal, by name, without the first after a prompt, which is slower.
 
@@ -253,19 +251,3 @@ def _median_ms(decoder: Decoder, run: Callable[[], None], repeats: int = REPEATS
         marks.append(clock.mark())
     clock.settle()
     return median(clock.ms(*pair) for pair in zip(marks, marks[1:])) / decoder.arch.n_layers
-
-
-class _LoadWatch:
-    """Share of the machine's cores that processes other than this one use, from now on."""
-
-    def __init__(self) -> None:
-        self._start = self._read()
-
-    @staticmethod
-    def _read() -> tuple[float, float, float]:
-        total, own = psutil.cpu_times(), psutil.Process().cpu_times()
-        return time.perf_counter(), sum(total) - total.idle - getattr(total, "iowait", 0.0), own.user + own.system
-
-    def others(self) -> float:
-        wall, busy, own = (now - then for now, then in zip(self._read(), self._start))
-        return max(0.0, (busy - own) / max(wall * (psutil.cpu_count() or 1), 1e-9))

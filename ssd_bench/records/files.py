@@ -80,17 +80,24 @@ def _check_version(header: Mapping[str, Any], path: Path) -> None:
 
 
 def read_table(path: Path, schema: pa.Schema) -> pd.DataFrame:
-    """The columns of `schema` from a Parquet file; nullable integer columns have dtype Int32.
+    """The columns of `schema` from a Parquet file; nullable integer columns have dtype Int32, truth values boolean.
+
+    A nullable column that an older record has not is null throughout.
 
     Raises:
         ConfigError: missing, damaged or without one of the columns (named with its path).
     """
     try:
         table = pq.read_table(path, partitioning=None)
+        for column in schema:
+            if column.nullable and column.name not in table.column_names:
+                table = table.append_column(column.name, pa.nulls(len(table), column.type))
         frame: pd.DataFrame = table.select(schema.names).cast(schema).to_pandas()
     except (OSError, KeyError, ValueError, pa.ArrowException) as error:
         raise ConfigError("record", str(path), f"the file is missing or damaged ({error})") from error
     for column in schema:
         if column.nullable and pa.types.is_integer(column.type):
             frame[column.name] = frame[column.name].astype("Int32")
+        elif column.nullable and pa.types.is_boolean(column.type):
+            frame[column.name] = frame[column.name].astype("boolean")
     return frame

@@ -35,7 +35,7 @@ Unit = tuple[int, int]
 """(prompt_index, repeat): what is finished, or not, as a whole."""
 
 _INT, _LONG, _REAL, _TEXT = pa.int32(), pa.int64(), pa.float64(), pa.string()
-_INTS = pa.list_(pa.int32())
+_INTS, _FLAG = pa.list_(pa.int32()), pa.bool_()
 
 
 def _col(kind: pa.DataType, text: str) -> Any:
@@ -103,6 +103,7 @@ class StepRow:
     draft_ms: float = _col(_REAL, "milliseconds of drafting")
     verify_ms: float = _col(_REAL, "milliseconds of verification")
     policy_ms: float = _col(_REAL, "milliseconds of propose and observe")
+    searched: bool | None = _nullable(_FLAG, "whether a search chose the set that drafted; null: nothing is searched")
     est_alpha: float | None = _nullable(_REAL, "the method's own estimate of alpha at a search event after this step")
     est_draft_len: int | None = _nullable(_INT, "the draft length that estimate holds for")
     est_tokens_per_s: float | None = _nullable(_REAL, "the method's own estimate of tokens per second (TPT)")
