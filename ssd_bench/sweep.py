@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import itertools
 import traceback
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 
 import pandas as pd
@@ -79,16 +80,23 @@ class Part:
         experiments: names.
         scale: name.
         cells: every job, with its overrides at this scale.
+        ranks: overrides -> which claim is the first that needs them, of those that a claim reads.
     """
 
     experiments: Sequence[str]
     scale: str
     cells: Sequence[tuple[grid.Job, Overrides]]
+    ranks: Mapping[Overrides, int]
 
     @property
     def distinct(self) -> list[Overrides]:
-        """The runs behind the cells."""
-        return list(dict.fromkeys(overrides for _, overrides in self.cells))
+        """The runs behind the cells: what claims need first, claim by claim; those of spread exhibits shared out."""
+        at_moments = {overrides for job, overrides in self.cells if grid.load(job.experiment).spread}
+        runs = sorted(dict.fromkeys(overrides for _, overrides in self.cells), key=self._rank)
+        return shared_out([one for one in runs if one not in at_moments], [one for one in runs if one in at_moments])
+
+    def _rank(self, overrides: Overrides) -> float:
+        return self.ranks.get(overrides, inf)
 
     @property
     def head(self) -> str:
@@ -148,9 +156,18 @@ class Sweep:
     def _part(self, experiments: Sequence[str], scale: scales.Scale, own: Sequence[str]) -> Part:
         """`own` overrides of the command line stand above everything."""
         jobs = [job for name in experiments for job in grid.load(name).jobs]
-        mapped = [grid.merged([*scale.mapped(job), *own]) for job in jobs]
-        final = {each: grid.merged([*scale.capped(each, self._composed(each)), *own]) for each in dict.fromkeys(mapped)}
-        return Part(experiments, scale.name, [(job, final[each]) for job, each in zip(jobs, mapped, strict=True)])
+        asked: dict[Overrides, list[grid.Job]] = {}
+        for job in jobs:
+            asked.setdefault(grid.merged([*scale.mapped(job), *own]), []).append(job)
+        final: dict[int, Overrides] = {}
+        ranks: dict[Overrides, int] = {}
+        for each, alike in asked.items():
+            most = max((n for n in map(scale.most, alike) if n is not None), default=None)
+            run = grid.merged([*scale.capped(each, self._composed(each), most), *own])
+            final |= dict.fromkeys(map(id, alike), run)
+            found = [scale.ranks[mapped] for mapped in map(scale.mapped, alike) if mapped in scale.ranks]
+            ranks |= {run: min(found)} if found else {}
+        return Part(experiments, scale.name, [(job, final[id(job)]) for job in jobs], ranks)
 
     def _run(self, jobs: Sequence[Overrides], parts: Sequence[Part]) -> None:
         """One batch, so that the launcher may run jobs at once."""
@@ -186,6 +203,17 @@ class Sweep:
 
     def _composed(self, overrides: Sequence[str]) -> DictConfig:
         return self._loader.load_sweep_config(self._config, list(overrides))
+
+
+def shared_out(runs: Sequence[Overrides], moments: Sequence[Overrides]) -> list[Overrides]:
+    """The runs with those of `moments` at equal distances among them: one at the beginning, one at the end."""
+    gaps = max(len(moments) - 1, 1)
+    at = [round(i * len(runs) / gaps) for i in range(len(moments))]
+    found: list[Overrides] = []
+    for i in range(len(runs) + 1):
+        found += [moment for moment, position in zip(moments, at, strict=True) if position == i]
+        found += runs[i : i + 1]
+    return found
 
 
 def product(overrides: Iterable[Override]) -> list[Overrides]:

@@ -13,9 +13,9 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from ssd_bench.cli import door
 from ssd_bench.errors import ConfigError
-from ssd_bench.papers import cells, grid, index, scale
+from ssd_bench.papers import cells, claims, grid, index, scale
 from ssd_bench.records.reader import load_run
-from ssd_bench.sweep import experiments
+from ssd_bench.sweep import experiments, shared_out
 from tests.runs import GIVEN_LATENCY, composed
 
 NAME = "swift_tiny2"
@@ -64,6 +64,7 @@ def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
         monkeypatch.setattr(module, "FOLDER", tmp_path / module.__name__)
+    monkeypatch.setattr(claims, "claims", lambda: ())  # whose exhibits are not there
     cached = (grid.read, scale.load, scale.checked)
     for read in cached:
         read.cache_clear()
@@ -205,11 +206,41 @@ def test_a_scale_maps_models_and_caps_what_is_larger(folders: Path) -> None:
     mini, jobs = scale.load("mini"), grid.load(NAME).jobs
     mapped = [mini.mapped(job) for job in jobs]
     assert mapped[0] == mapped[2] == ("data=sample", "model=miniature", "task=cnn_dm", "method=jacobi", "seed=42")
-    capped = [mini.capped(each, composed(*each)) for each in mapped]
+    capped = [mini.capped(each, composed(*each), mini.limit) for each in mapped]
     assert {"limit=2", "decode.max_new_tokens=12"} <= set(capped[1]) and "limit=1000" not in capped[1]
     assert "method.draft_len=3" in capped[4] and not any("iterations" in o for o in capped[4])
     unlimited = scale.Scale("s", new_tokens=10**6, limit=10**6, caps={"method.draft_len": 99})
-    assert unlimited.capped(mapped[4], composed(*mapped[4])) == grid.merged([*mapped[4], "limit=1000000"])
+    wide = unlimited.capped(mapped[4], composed(*mapped[4]), unlimited.limit)
+    assert wide == grid.merged([*mapped[4], "limit=1000000"])
+
+
+def test_what_a_claim_reads_has_more_prompts_and_its_rank(folders: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def claim(**side: dict[str, list[str]]) -> claims.Claim:
+        return claims.Claim("p/c", "So.", "§1", [], NAME, "speedup", "value", 0.03, **side)  # type: ignore[arg-type]
+
+    made = (claim(cells={"task": ["GSM8K"]}), claim(of={"model": ["LLaMA-2-70B"], "domain": ["own"]}))
+    monkeypatch.setattr(claims, "claims", lambda: made)
+    jobs = grid.load(NAME).jobs
+    assert [claims.jobs(one) for one in made] == [
+        [job for job in jobs if job.labels["task"] == "GSM8K"],
+        [job for job in jobs if job.labels["model"] == "LLaMA-2-70B"],
+    ]
+    size = scale.Scale("s", limit=2, claimed=5, limits={NAME: 4})
+    read = [any(job in claims.jobs(one) for one in made) for job in jobs]
+    assert [size.most(job) for job in jobs] == [5 if one else 4 for one in read]
+    assert [size.ranks.get(size.mapped(job)) for job in jobs if job.labels["task"] == "GSM8K"] == [0] * 4
+    assert scale.Scale("s", limit=2).most(jobs[0]) == 2 and scale.Scale("s").most(jobs[0]) is None
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 5])
+def test_moments_are_shared_out_evenly(count: int) -> None:
+    runs, moments = [(f"r{i}",) for i in range(12)], [(f"m{i}",) for i in range(count)]
+    found = shared_out(runs, moments)
+    assert [one for one in found if one in runs] == runs and [one for one in found if one in moments] == moments
+    at = [found.index(one) for one in moments]
+    if count > 1:
+        gaps = [b - a for a, b in zip(at, at[1:])]
+        assert at[0] == 0 and at[-1] == len(found) - 1 and max(gaps) - min(gaps) <= 1
 
 
 def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:

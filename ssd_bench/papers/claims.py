@@ -28,6 +28,7 @@ import yaml
 
 from ssd_bench.errors import ConfigError
 from ssd_bench.papers import grid
+from ssd_bench.papers.grid import Job
 from ssd_bench.papers.reported import numbers
 from ssd_bench.papers.rooms import Room, rooms
 
@@ -109,6 +110,20 @@ def read(room: Room) -> list[Claim]:
         return []
     content = yaml.safe_load(path.read_text(encoding="utf-8"))
     return [_checked(room, name, said) for name, said in content.items()]
+
+
+def jobs(claim: Claim) -> list[Job]:
+    """Whose cells decide a claim: of its exhibit, with the labels of `cells` and of one of the two sides."""
+    sides = [side for side in (claim.of, claim.over) if side] or [{}]
+    return [
+        job
+        for job in grid.load(claim.exhibit).jobs
+        if _labelled(job, claim.cells) and any(_labelled(job, side) for side in sides)
+    ]
+
+
+def _labelled(job: Job, side: Mapping[str, Sequence[str]]) -> bool:
+    return all(job.labels[axis] in labels for axis, labels in side.items() if axis in grid.AXES)
 
 
 def _checked(room: Room, name: str, said: Mapping[str, Any]) -> Claim:

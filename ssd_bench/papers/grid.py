@@ -53,6 +53,7 @@ class Experiment:
         jobs: in the exhibit's order.
         not_run: what of the exhibit no job gives, and why.
         also: exhibits of other versions of the paper with the same runs, as (paper, exhibit).
+        spread: its jobs are shared out over a sweep, so that they are runs at different moments of it.
     """
 
     name: str
@@ -62,6 +63,7 @@ class Experiment:
     jobs: tuple[Job, ...]
     not_run: tuple[Mapping[str, str], ...] = ()
     also: tuple[tuple[str, str], ...] = field(default=())
+    spread: bool = False
 
 
 @dataclass(frozen=True)
@@ -209,7 +211,7 @@ def _experiment(name: str, content: Any, home: RunSet, among: Mapping[str, RunSe
     if not told:
         raise ConfigError(where, key, "a word, a number and perhaps the letter of a panel, as figure2a")
     where = f"{where}.{key}"
-    said = _mapping(where, content, ("kind", "also", "jobs", "not_run"))
+    said = _mapping(where, content, ("kind", "also", "jobs", "not_run", "spread"))
     kind = said.get("kind", told[1])
     if kind not in KINDS:
         raise ConfigError(f"{where}.kind", kind, f"one of {', '.join(KINDS)}")
@@ -224,6 +226,7 @@ def _experiment(name: str, content: Any, home: RunSet, among: Mapping[str, RunSe
     return Experiment(
         name, named(folder).latest, f"{told[1].capitalize()} {number}".strip(), kind, tuple(jobs),
         tuple(said.get("not_run") or ()), tuple((a["paper"], a["exhibit"]) for a in said.get("also") or ()),
+        said.get("spread", False) is True,
     )  # fmt: skip
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from omegaconf import DictConfig, OmegaConf
 from ssd_bench.command import CONF
 from ssd_bench.compose import built
 from ssd_bench.errors import ConfigError
-from ssd_bench.papers import grid
+from ssd_bench.papers import claims, grid
 from ssd_bench.papers.grid import Job, key_of, merged
 
 FOLDER = CONF / "scale"
@@ -30,6 +30,8 @@ class Scale:
         overrides: of every job, before its own.
         replace: override -> what takes its place.
         limit: most prompts of a job, None for no cap; of a stream most prompts of each part are `items`.
+        claimed: likewise of a job that a claim reads, where `limit` caps the others.
+        limits: experiment -> likewise of its jobs.
         new_tokens: most new tokens; a smaller limit of the task stays.
         caps: option -> its largest value, where a job's method or task has the option.
         notes: experiment -> a sentence on what this scale takes from it, for the report.
@@ -40,6 +42,8 @@ class Scale:
     overrides: tuple[str, ...] = ()
     replace: Mapping[str, Sequence[str]] = field(default_factory=dict)
     limit: int | None = None
+    claimed: int | None = None
+    limits: Mapping[str, int] = field(default_factory=dict)
     items: int | None = None
     new_tokens: int | None = None
     caps: Mapping[str, float] = field(default_factory=dict)
@@ -57,21 +61,36 @@ class Scale:
         own = [f"model={self.model}" if key_of(o) == "model" else o for o in job.overrides]
         return [o for o in own if not key_of(o).startswith("model.")]  # options of a model that is not there any more
 
-    def capped(self, overrides: Sequence[str], cfg: DictConfig) -> tuple[str, ...]:
+    @cached_property
+    def ranks(self) -> Mapping[tuple[str, ...], int]:
+        """`mapped` overrides of every job that a claim reads -> which claim is the first to read it, from 0."""
+        found: dict[tuple[str, ...], int] = {}
+        for rank, claim in enumerate(claims.claims()):
+            for job in claims.jobs(claim):
+                found.setdefault(self.mapped(job), rank)
+        return found
+
+    def most(self, job: Job) -> int | None:
+        """Most prompts of a job; None for no cap."""
+        asked = [self.limits.get(job.experiment), self.claimed if self.mapped(job) in self.ranks else None, self.limit]
+        return max((limit for limit in asked if limit is not None), default=None)
+
+    def capped(self, overrides: Sequence[str], cfg: DictConfig, most: int | None) -> tuple[str, ...]:
         """The overrides with what the caps add to them.
 
         Args:
             cfg: the config that `overrides` compose.
+            most: prompts.
         """
-        caps = dict(self.caps) | ({"task.items": self.items} if self.items else {})
+        caps: dict[str, float] = dict(self.caps) | ({"task.items": self.items} if self.items else {})
         more = []
-        for option, most in caps.items():
+        for option, largest in caps.items():
             value = OmegaConf.select(cfg, option)
-            if value is not None and value > most:
-                more.append(f"{option}={most:g}")
+            if value is not None and value > largest:
+                more.append(f"{option}={largest:g}")
         is_stream = OmegaConf.select(cfg, "task.parts") is not None
-        if self.limit and not is_stream and (cfg.limit is None or cfg.limit > self.limit):
-            more.append(f"limit={self.limit}")
+        if most and not is_stream and (cfg.limit is None or cfg.limit > most):
+            more.append(f"limit={most}")
         if self.new_tokens:
             asked = cfg.decode.max_new_tokens or built(cfg, "task").max_new_tokens
             if asked > self.new_tokens:
@@ -109,6 +128,7 @@ def checked(name: str) -> Scale:
     for key, known, allowed in (
         ("replace", there, "overrides that a job of an experiment has"),
         ("notes", set(grid.names()), "names of experiments"),
+        ("limits", set(grid.names()), "names of experiments"),
         ("caps", {option for option in scale.caps if _is_option(option)}, "options of a config in conf/"),
     ):
         unmatched = sorted(set(getattr(scale, key)) - known)
