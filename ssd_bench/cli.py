@@ -21,6 +21,8 @@ COMMANDS = {
     "replay": ("ssd_bench.replay.command", "a run's steps, predicted on another machine"),
     "frontier": ("ssd_bench.frontier", "the layer sets of the runs beside the best there are"),
     "searches": ("ssd_bench.records.search_store", "the layer searches on disk"),
+    "pack": ("ssd_bench.records.pack", "the complete runs of a folder, in one file"),
+    "coverage": ("ssd_bench.coverage", "how often intervals cover, simulated on recorded runs"),
     "data": ("ssd_bench.data.command", "what the tasks read: list, fetch, check"),
     "audit": ("ssd_bench.papers.command", "where the papers' own numbers disagree with each other"),
     "bench": ("ssd_bench.bench", "speed of the engine on this machine"),
@@ -99,7 +101,8 @@ def _run(cfg: DictConfig) -> Path | None:
 
     if dry.asked(cfg.dry):
         hydra = HydraConfig.get()
-        print(dry.describe("1 run", [dry.Planned(list(hydra.overrides.task), hydra.runtime.choices, cfg)]))
+        one = dry.Planned(list(hydra.overrides.task), hydra.runtime.choices, cfg)
+        print(dry.describe("1 run", [one], lambda _: None))
         return None
     from ssd_bench.plan import plan  # torch and transformers only once the config is composed
     from ssd_bench.report.runs import close

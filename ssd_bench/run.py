@@ -35,6 +35,7 @@ from ssd_bench.plan import Plan
 from ssd_bench.progress import Progress
 from ssd_bench.records import provenance
 from ssd_bench.records.files import save_arrays
+from ssd_bench.records.pack import opened
 from ssd_bench.records.reader import is_complete, load_run
 from ssd_bench.records.schema import PromptRecord, PromptRow, StepRow
 from ssd_bench.records.writer import RunWriter
@@ -47,6 +48,7 @@ WARMUP_TOKENS = 16
 
 def execute(plan: Plan) -> Path:
     """Run a plan, or resume it, or find it done; returns the record's folder."""
+    opened(plan.run_dir)  # what is packed beside it is there before anything is added
     if is_complete(plan.run_dir, plan.content_key) and not plan.config["force"]:
         print(f"already on record, not repeated (force=true repeats it): {plan.run_dir}")
     else:
@@ -67,7 +69,7 @@ def _measure(plan: Plan, writer: RunWriter, stock: Apart | None) -> None:
     begin, base_bytes = time.perf_counter(), psutil.Process().memory_info().rss
     engine = load_engine(plan)
     loaded = time.perf_counter()
-    engine.probe.latency = _latency(plan, engine)
+    engine.probe.latency = latency_of(plan, engine)
     profiled = time.perf_counter()
     engine.probe.origin = plan.origin
     plan.method.prepare(engine.probe, plan.samples)
@@ -211,7 +213,7 @@ def _header(plan: Plan) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _latency(plan: Plan, engine: Engine) -> Latency:
+def latency_of(plan: Plan, engine: Engine) -> Latency:
     """The given profile, or the machine's own, measured once per model x hardware x context (within a factor of two).
 
     It is kept in the cache folder.

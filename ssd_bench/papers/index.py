@@ -17,6 +17,7 @@ from pathlib import Path
 from ssd_bench.errors import ConfigError
 from ssd_bench.papers.grid import key_of
 from ssd_bench.records.files import write_atomic
+from ssd_bench.records.pack import opened
 from ssd_bench.records.provenance import DEFAULT_EXCLUDE
 
 FOLDER, OUTCOMES = "replication", ".outcomes"
@@ -111,7 +112,7 @@ def read(path: Path) -> tuple[str, str, list[Line]]:
 
 def find(runs_dir: Path) -> list[Path]:
     """All indices under a folder of runs."""
-    return sorted(runs_dir.rglob(f"{FOLDER}/*.json"))
+    return sorted(opened(runs_dir).rglob(f"{FOLDER}/*.json"))
 
 
 def note(runs_dir: Path, overrides: Sequence[str], outcome: Outcome) -> None:
@@ -131,7 +132,10 @@ def outcome(runs_dir: Path, overrides: Sequence[str]) -> Outcome:
     return found if found.run is None or (runs_dir / found.run / "run.json").is_file() else Outcome()
 
 
+def identity(overrides: Sequence[str]) -> tuple[str, ...]:
+    """What determines the record: the same job told to repeat it, or with its folder moved, is the same."""
+    return tuple(override for override in overrides if key_of(override).partition(".")[0] not in DEFAULT_EXCLUDE)
+
+
 def _path(runs_dir: Path, overrides: Sequence[str]) -> Path:
-    """By what determines the record: the same job told to repeat it, or with its folder moved, is the same."""
-    kept = [override for override in overrides if key_of(override).partition(".")[0] not in DEFAULT_EXCLUDE]
-    return runs_dir / OUTCOMES / f"{hashlib.sha256(json.dumps(kept).encode()).hexdigest()[:20]}.json"
+    return runs_dir / OUTCOMES / f"{hashlib.sha256(json.dumps(identity(overrides)).encode()).hexdigest()[:20]}.json"

@@ -11,6 +11,7 @@ import pandas as pd
 from ssd_bench.core.layer_set import LayerSet
 from ssd_bench.errors import ConfigError
 from ssd_bench.records.files import read_header, read_json, read_table
+from ssd_bench.records.pack import opened
 from ssd_bench.records.schema import SCHEMAS
 
 
@@ -44,6 +45,7 @@ def load_run(run_dir: Path | str) -> Run:
         ConfigError: not complete, damaged, or of a newer schema (named with its path).
     """
     path = Path(run_dir)
+    opened(path)
     header = read_header(path)
     if header.get("status") != "complete":
         raise ConfigError("record", str(path), "the run is not complete; the same command continues it")
@@ -52,12 +54,12 @@ def load_run(run_dir: Path | str) -> Run:
 
 
 def find_runs(runs_dir: Path | str) -> list[Path]:
-    """Directories of the complete runs anywhere under `runs_dir`, oldest first.
+    """Directories of the complete runs anywhere under `runs_dir`, packed ones too, oldest first.
 
     A directory whose run.json cannot be read is listed too, so that `load_run` names it instead of it being missed.
     """
     found = []
-    for file in Path(runs_dir).rglob("run.json"):
+    for file in opened(Path(runs_dir)).rglob("run.json"):
         try:
             header = read_json(file)
         except ConfigError:

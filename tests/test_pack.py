@@ -1,0 +1,381 @@
+"""A pack of runs: what was packed is what is read, whoever else unpacks it and however often that is cut short."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import signal
+import time
+import zipfile
+from collections.abc import Callable
+from functools import partial
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ssd_bench.errors import ConfigError
+from ssd_bench.records import pack as module
+from ssd_bench.records.pack import STAMP, main, opened, pack
+from ssd_bench.records.reader import find_runs
+
+OTHERS = (
+    "replication/x_table1.mini.json", ".outcomes/0a1b.json", "searches/one/search.json",
+    "searches/one/evaluations.jsonl", "frontier/tiny.toy.json",
+)  # fmt: skip
+UNPACKED = (".lock", "run-0/.lock", "run-0/run.json.17.tmp", "run-0/parts/00000-000.json", "report/index.html",
+            ".hidden/run.json", "replication/.lock", "searches/one/.lock", "notes.txt")  # fmt: skip
+
+
+def put(folder: Path, name: str, content: bytes) -> None:
+    (folder / name).parent.mkdir(parents=True, exist_ok=True)
+    (folder / name).write_bytes(content)
+
+
+def put_run(folder: Path, name: str, seed: int = 0, status: str = "complete") -> None:
+    """A run's folder with random tables."""
+    put(folder, f"{name}/run.json", json.dumps({"status": status, "schema_version": 1, "seed": seed}).encode())
+    for table in ("prompts.parquet", "steps.parquet", "layer_sets.parquet", "vectors.npz"):
+        put(folder, f"{name}/{table}", random.Random(f"{name} {table} {seed}").randbytes(400))
+
+
+def put_runs(folder: Path, runs: int = 3, seed: int = 0) -> Path:
+    """A folder of runs with all that belongs to them, and all that does not."""
+    for number in range(runs):
+        put_run(folder, f"run-{number}", seed)
+    put_run(folder, "unfinished", seed, status="running")
+    for name in OTHERS:
+        put(folder, name, f"{name} {seed} ≈".encode())
+    for name in UNPACKED:
+        put(folder, name, b'{"status": "complete", "schema_version": 1}')
+    return folder
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    """Of all files under a folder but the stamp."""
+    found = {file.relative_to(folder).as_posix(): file for file in folder.rglob("*") if file.is_file()}
+    return {name: file.read_bytes() for name, file in found.items() if name != STAMP}
+
+
+def packable(folder: Path) -> dict[str, bytes]:
+    """What a pack of `put_runs` holds."""
+    return {name: content for name, content in files(folder).items()
+            if name not in UNPACKED and not name.startswith("unfinished/")}  # fmt: skip
+
+
+def assert_alone(folder: Path) -> None:
+    """Nothing stands beside a folder and its pack but the lock."""
+    beside = {folder.name, f"{folder.name}.zip", f".{folder.name}.lock"}
+    assert {path.name for path in folder.parent.iterdir()} <= beside
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    return put_runs(tmp_path / "source")
+
+
+@pytest.fixture
+def mini(tmp_path: Path, source: Path) -> Path:
+    """A folder of which there is only the pack."""
+    assert pack(source, tmp_path / "shelf" / "mini.zip") == 3
+    return tmp_path / "shelf" / "mini"
+
+
+@pytest.mark.parametrize("asked", ["mini", "mini.zip", ".", "mini/run-1"])
+def test_what_was_packed_is_read(asked: str, source: Path, mini: Path) -> None:
+    expected = packable(source)
+    assert len(expected) == 3 * 5 + len(OTHERS)
+    folder = opened(mini.parent / asked)
+    assert folder == mini.parent / asked.removesuffix(".zip")
+    assert files(mini) == expected and len(find_runs(folder)) == (1 if asked == "mini/run-1" else 3)
+    assert_alone(mini)
+
+
+def test_a_relative_path_stays_relative(mini: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(mini.parent)
+    assert opened(Path("mini.zip")) == Path("mini") and (mini / "run-0/run.json").is_file()
+
+
+@pytest.mark.parametrize("name", ["runs", "none"])
+def test_a_folder_without_a_pack_is_itself(name: str, tmp_path: Path) -> None:
+    before = files(put_runs(tmp_path / "runs"))
+    assert opened(tmp_path / name) == opened(tmp_path / f"{name}.zip") == tmp_path / name
+    assert files(tmp_path / "runs") == before and [path.name for path in tmp_path.iterdir()] == ["runs"]
+
+
+def test_a_folder_of_packs_is_read_as_a_whole(source: Path, tmp_path: Path) -> None:
+    shelf = tmp_path / "shelf"
+    for name in ("one", "two", "deeper/three"):
+        pack(source, shelf / f"{name}.zip")
+    put_run(shelf, "plain")
+    assert len(find_runs(opened(shelf))) == 3 * 3 + 1
+    assert pack(shelf, tmp_path / "all.zip") == 3 * 3 + 1
+    assert len(find_runs(opened(tmp_path / "all"))) == 3 * 3 + 1
+
+
+def test_the_same_files_make_the_same_bytes(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second, again = (tmp_path / f"{name}.zip" for name in ("first", "second", "again"))
+    pack(source, first)
+    copy = tmp_path / "copy"
+    for name in sorted(files(source), reverse=True):  # other times, rights and order on disk
+        put(copy, name, (source / name).read_bytes())
+        (copy / name).chmod(0o600)
+        os.utime(copy / name, (1, 1))
+    pack(copy, second)
+    pack(opened(first), again)
+    assert first.read_bytes() == second.read_bytes() == again.read_bytes()
+
+
+def test_what_is_unpacked_is_not_unpacked_again(mini: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened(mini)
+    monkeypatch.setattr(module, "_extract", lambda *_: pytest.fail("unpacked again"))
+    with monkeypatch.context() as patched:
+        patched.setattr(module, "_identity", lambda *_: pytest.fail("read again"))
+        opened(mini)
+    os.utime(f"{mini}.zip", (1, 1))  # as by a checkout
+    opened(mini)
+    monkeypatch.setattr(module, "_identity", lambda *_: pytest.fail("the new time was not noted"))
+    opened(mini)
+
+
+def test_a_changed_pack_replaces_the_folder(source: Path, mini: Path) -> None:
+    opened(mini)
+    put(mini, "report/index.html", b"made from the runs")
+    shutil.rmtree(source)
+    put_runs(source, runs=2, seed=1)
+    pack(source, Path(f"{mini}.zip"))
+    opened(mini)
+    assert files(mini) == packable(source)
+    assert_alone(mini)
+
+
+@pytest.mark.parametrize("own", ["run-9/run.json", "run-9/parts/00000-000.json", "searches/mine/evaluations.jsonl"])
+def test_what_was_added_to_an_unpacked_folder_is_not_replaced(own: str, source: Path, mini: Path) -> None:
+    opened(mini)
+    put(mini, own, b"hours")
+    before = files(mini)
+    opened(mini)  # an unchanged pack asks for nothing
+    put_run(source, "run-3")
+    pack(source, Path(f"{mini}.zip"))
+    with pytest.raises(ConfigError, match=own):
+        opened(mini)
+    assert files(mini) == before
+    assert_alone(mini)
+
+
+def test_an_unpacked_folder_may_be_added_to_and_packed(mini: Path) -> None:
+    opened(mini)
+    put_run(mini, "run-9")
+    assert pack(mini, Path(f"{mini}.zip")) == 4
+    before = files(mini)
+    assert files(opened(mini)) == before and "run-9/run.json" in before
+
+
+@pytest.mark.parametrize("name", ["run-1/steps.parquet", ""])
+def test_what_is_missing_comes_back(name: str, source: Path, mini: Path) -> None:
+    """As where git goes to a commit that has the files of the folder, and back: it leaves the stamp alone."""
+    opened(mini)
+    for file in [mini / name] if name else [file for file in mini.rglob("*") if file.is_file() and file.name != STAMP]:
+        file.unlink()
+    assert files(opened(mini)) == packable(source)
+
+
+@pytest.mark.parametrize("stamp", [b"", b"[]", b"{}", b"\xff"])
+def test_a_damaged_stamp_is_made_anew(stamp: bytes, source: Path, mini: Path) -> None:
+    opened(mini)
+    (mini / STAMP).write_bytes(stamp)
+    assert files(opened(mini)) == packable(source)
+    assert json.loads((mini / STAMP).read_bytes())["size"] == Path(f"{mini}.zip").stat().st_size
+
+
+def test_somebodys_own_folder_is_read_as_it_is(source: Path, mini: Path) -> None:
+    put_run(mini, "own")
+    before = files(mini)
+    for asked in (mini, Path(f"{mini}.zip"), mini.parent):
+        opened(asked)
+    assert files(mini) == before and not (mini / STAMP).exists()
+
+
+def test_an_empty_folder_is_nobodys(source: Path, mini: Path) -> None:
+    mini.mkdir()
+    assert files(opened(mini)) == packable(source)
+
+
+def forked(work: Callable[[], object]) -> int:
+    """A process that does this, and ends with 0 where it returns true."""
+    child = os.fork()
+    if not child:
+        code = 1
+        try:
+            code = 0 if work() else 2
+        finally:
+            os._exit(code)
+    return child
+
+
+def ended(child: int) -> int:
+    """The exit code of a process, or minus the signal that killed it."""
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def test_several_processes_may_open_a_pack_at_once(tmp_path: Path) -> None:
+    source, shelf = put_runs(tmp_path / "source", runs=40), tmp_path / "shelf"
+    for seed in range(3):  # of which all but the first replaces what is there
+        put_run(source, "run-0", seed)
+        pack(source, shelf / "mini.zip")
+        expected, start = packable(source), time.monotonic() + 0.1
+
+        def read(asked: Path, start: float = start, expected: dict[str, bytes] = expected) -> bool:
+            time.sleep(max(0.0, start - time.monotonic()))
+            opened(asked)
+            return files(shelf / "mini") == expected
+
+        readers = [forked(partial(read, asked)) for asked in (shelf / "mini", shelf) * 4]
+        assert [ended(reader) for reader in readers] == [0] * 8
+        assert_alone(shelf / "mini")
+
+
+def killed_at(last: int, folder: Path) -> bool:
+    """Whether a process that opens a folder comes to a step of this number, at which it is killed."""
+    steps = count(1)
+
+    def dying(call: Callable[..., Any]) -> Callable[..., Any]:
+        def step(*arguments: Any, **named: Any) -> Any:
+            if next(steps) == last:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return call(*arguments, **named)
+
+        return step
+
+    def attempt() -> Path:
+        os.replace, os.unlink, shutil.copyfileobj = map(dying, (os.replace, os.unlink, shutil.copyfileobj))
+        return opened(folder)
+
+    code = ended(forked(attempt))
+    assert code in (0, -signal.SIGKILL)
+    return code != 0
+
+
+def test_an_unpacking_that_is_killed_is_done_again(source: Path, mini: Path) -> None:
+    """Wherever: within, between the two renames, and in the cleaning up."""
+    opened(mini)
+    former = shutil.copytree(mini, source.parent / "former")
+    put_run(source, "run-1", seed=1)
+    pack(source, Path(f"{mini}.zip"))
+    before, after, left = files(former), packable(source), set()
+    for last in count(1):
+        shutil.rmtree(mini)
+        shutil.copytree(former, mini)
+        if not killed_at(last, mini.parent):
+            break
+        left |= {path.name for path in mini.parent.iterdir()}
+        assert not mini.exists() or files(mini) in (before, after)  # never half
+        assert len(find_runs(opened(mini.parent))) == 3 and files(mini) == after
+        assert_alone(mini)
+    assert last > 2 * len(after) and {".mini.new", ".mini.old"} <= left
+
+
+@pytest.mark.parametrize("cut", [slice(0), slice(100), slice(-1), slice(100, None), slice(None, None, -1)])
+def test_a_damaged_pack_is_refused_by_name(cut: slice, source: Path, mini: Path) -> None:
+    """And what was unpacked before stays."""
+    opened(mini)
+    packed = Path(f"{mini}.zip")
+    content = packed.read_bytes()
+    packed.write_bytes(content[cut])
+    for _ in range(2):
+        with pytest.raises(ConfigError, match=r"shelf/mini\.zip"):
+            opened(mini)
+        assert files(mini) == packable(source)
+        assert_alone(mini)
+    packed.write_bytes(content)
+    assert files(opened(mini)) == packable(source)
+
+
+def test_damage_anywhere_is_refused_or_harmless(source: Path, mini: Path) -> None:
+    """Harmless: the bytes are of a time or a right."""
+    packed, expected, rng = Path(f"{mini}.zip"), packable(source), random.Random(0)
+    content, refusals = packed.read_bytes(), []
+    for _ in range(100):
+        before, damaged = len(refusals), bytearray(content)
+        damaged[rng.randrange(len(content))] ^= rng.randrange(1, 256)
+        packed.write_bytes(damaged)
+        try:
+            opened(mini)
+        except ConfigError as error:
+            refusals.append(str(error))
+        assert mini.exists() == (len(refusals) == before) and (not mini.exists() or files(mini) == expected)
+        shutil.rmtree(mini, ignore_errors=True)
+        assert_alone(mini)
+    assert len(refusals) > 70 and all(str(packed) in refusal for refusal in refusals)
+
+
+@pytest.mark.parametrize("name", ["/etc/x", "../x", "run-0/../../x", "C:/x", "C:x", "..\\x", "a\\b", "//host/share/x"])
+def test_a_name_outside_the_folder_is_refused(name: str, mini: Path) -> None:
+    with zipfile.ZipFile(f"{mini}.zip", "a") as archive:
+        archive.writestr(zipfile.ZipInfo(name), b"x")
+    with pytest.raises(ConfigError, match=r"mini\.zip") as caught:
+        opened(mini)
+    assert repr(name) in str(caught.value) and not mini.exists()
+    assert_alone(mini)
+
+
+def test_a_link_in_a_pack_leads_nowhere(mini: Path) -> None:
+    entry = zipfile.ZipInfo("link")
+    entry.create_system, entry.external_attr = 3, 0o120777 << 16
+    with zipfile.ZipFile(f"{mini}.zip", "a") as archive:
+        archive.writestr(entry, b"/etc")
+    opened(mini)
+    assert (mini / "link").read_bytes() == b"/etc" and not (mini / "link").is_symlink()
+
+
+def test_a_place_that_cannot_be_written_is_named(mini: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """But an unpacked folder is read there."""
+
+    def refuse(*_: object) -> None:
+        raise PermissionError("read-only")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(module, "_locked", refuse)
+        with pytest.raises(ConfigError, match=r"mini\.zip can be unpacked into \(read-only\)"):
+            opened(mini)
+    opened(mini)
+    monkeypatch.setattr(module, "_locked", refuse)
+    monkeypatch.setattr(module, "write_atomic", refuse)
+    os.utime(f"{mini}.zip", (1, 1))
+    assert len(find_runs(opened(mini))) == 3
+
+
+def test_without_file_locks_it_unpacks(mini: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError("no locks")
+
+    monkeypatch.setattr(module.fcntl, "flock", refuse)
+    assert len(find_runs(opened(mini))) == 3
+
+
+def test_what_cannot_be_packed_is_refused(source: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="at least one complete run"):
+        pack(tmp_path / "none", tmp_path / "x.zip")
+    put_run(tmp_path / "begun", "unfinished", status="running")
+    with pytest.raises(ConfigError, match="at least one complete run"):
+        pack(tmp_path / "begun", tmp_path / "x.zip")
+    with pytest.raises(ConfigError, match=r"^out="):
+        pack(source, tmp_path / "x.tar")
+    with pytest.raises(ConfigError, match=r"^out="):
+        pack(source, source / "notes.txt" / "x.zip")
+    (source / "run-1/run.json").write_bytes(b"{")
+    with pytest.raises(ConfigError, match=r"run-1/run\.json"):
+        pack(source, tmp_path / "x.zip")
+    assert not list(tmp_path.glob("x.*"))
+
+
+def test_the_command_says_what_it_wrote(source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "x.zip"
+    assert main([f"runs_dir={source}", f"out={out}"]) == 0
+    assert capsys.readouterr().out == f"{out}: 3 runs, 20 files, 0.0 MB\n"
+    for wrong in ([], [f"runs_dir={source}"], [f"out={out}"], [f"runs_dir={source}", f"out={out}", "x=1"]):
+        assert main(wrong) == 2
+    assert main(["--help"]) == 0 and "pack runs_dir=DIR out=FILE.zip" in capsys.readouterr().out
