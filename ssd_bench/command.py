@@ -87,6 +87,17 @@ def options(arguments: Sequence[str], known: Sequence[str]) -> dict[str, str]:
     return found
 
 
+def count(name: str, text: str) -> int:
+    """The value of an option of a `tool` that is a number of things.
+
+    Raises:
+        ConfigError: it is no whole number above 0.
+    """
+    if not text.isdecimal() or not int(text):
+        raise ConfigError(name, text, "a whole number, 1 or more")
+    return int(text)
+
+
 def _print_anything() -> None:
     """A terminal or log whose locale lacks the letters of the tables gets their codes, not an exception."""
     for stream in (sys.stdout, sys.stderr):

@@ -22,7 +22,7 @@ from tqdm import tqdm
 
 from methods.oracle import every_set
 from ssd_bench import metrics, tables
-from ssd_bench.command import options, tool
+from ssd_bench.command import count, options, tool
 from ssd_bench.core.engine import Engine
 from ssd_bench.core.layer_set import LayerSet
 from ssd_bench.cost.machine import Machine, own_profile
@@ -162,8 +162,8 @@ def _uses(runs: Iterable[Run]) -> dict[LayerSet, list[Use]]:
     for run in runs:
         steps = metrics.of_arm(run.steps, "method").dropna(subset=["layer_set_id"])
         drafted = steps.groupby("layer_set_id")["draft_len"].sum()
-        for set_id, count in drafted[drafted > 0].items():
-            use = Use(run.path.name, str(run.header["method"]), float(count / drafted.sum()))
+        for set_id, tokens in drafted[drafted > 0].items():
+            use = Use(run.path.name, str(run.header["method"]), float(tokens / drafted.sum()))
             found.setdefault(run.layer_set(int(str(set_id))), []).append(use)
     return found
 
@@ -203,11 +203,9 @@ def _main(arguments: Sequence[str]) -> None:
     for name in ("model", "task"):
         if name not in given:
             raise ConfigError(name, None, f"{name}=NAME, as in the records")
-    width = given.get("beam", "4")
-    if not (width.isdecimal() and int(width)):
-        raise ConfigError("beam", width, "a whole number, 1 or more")
+    width = count("beam", given.get("beam", "4"))
     runs_dir = Path(given.get("runs_dir", "runs"))
-    found = frontier(matching(runs_dir, given["model"], given["task"]), int(width))
+    found = frontier(matching(runs_dir, given["model"], given["task"]), width)
     print(screen(found))
     print(write(runs_dir, found))
 

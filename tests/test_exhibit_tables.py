@@ -285,7 +285,7 @@ def test_a_run_that_failed_or_cannot_be_read_says_so(tmp_path: Path) -> None:
     make(tmp_path, "plain")
     indexed(tmp_path, "swift_table8", "mini", lambda job: "!no memory")
     assert "its run failed: no memory" in set(exhibits.long(replications(tmp_path))["reason"])
-    indexed(tmp_path, "swift_table8", "mini", lambda job: "plain")
+    indexed(tmp_path, "swift_table8", "mini", lambda job: "plain", own_traces=False)
     (tmp_path / "plain" / "steps.parquet").write_bytes(b"PAR1")
     frame = exhibits.long(replications(tmp_path))
     assert frame["reason"].str.startswith("its record cannot be read").all()

@@ -24,6 +24,7 @@ COLUMNS = [
     *("model", "method", "n", "M", "α", "tokens/s AR", "tokens/s method", "speedup", "TPT predicted", "TPT estimated"),
     *(
         "overhead",
+        "searched",
         "skipped attn + MLP",
         "score AR",
         "score method",

@@ -37,7 +37,7 @@ from methods.fixed_layers import pattern_set
 from ssd_bench import tables
 from ssd_bench.bench import limits, measures
 from ssd_bench.bench.imposed import Acceptance, Imposed, ImposedEngine, Row, rows
-from ssd_bench.command import CONF, options, tool
+from ssd_bench.command import CONF, count, options, tool
 from ssd_bench.core.engine import SCRATCH, Step
 from ssd_bench.core.layer_set import LayerSet
 from ssd_bench.core.probe import ModelProbe
@@ -80,7 +80,7 @@ def _shapes(arguments: Sequence[str]) -> None:
         _show(Path(asked[READ]))
         return
     given = OPTIONS | asked
-    counts = {name: _count(name, given[name]) for name in ("context", "tokens", "limit")}
+    counts = {name: count(name, given[name]) for name in ("context", "tokens", "limit")}
     hardware = Hardware.of(
         device=given["device"], dtype=given["dtype"], threads=None, warmup=0, kernels=given["kernels"], isa="auto",
         latency=None,
@@ -106,12 +106,6 @@ def _show(folder: Path) -> None:
         raise ConfigError(READ, str(folder), "a folder with results of this command")
     for path in found:
         print(screen(json.loads(path.read_text(encoding="utf-8"))), f"\n{path}\n", sep="\n")
-
-
-def _count(name: str, text: str) -> int:
-    if not text.isdecimal() or not int(text):
-        raise ConfigError(name, text, "a whole number, 1 or more")
-    return int(text)
 
 
 def _of_papers() -> set[str]:

@@ -27,12 +27,16 @@ from ssd_bench.metrics.definitions import (
     tokens_per_pass,
     tokens_per_s,
 )
-from ssd_bench.metrics.intervals import Measured
+from ssd_bench.metrics.evidence import Level, Noise, floor, searched_share, slow_steps, spoiled, trace
+from ssd_bench.metrics.intervals import Measured, Spread, widened
 from ssd_bench.metrics.quality import agreement, lossless, mean_score, pass_at
 from ssd_bench.metrics.summary import by_domain, comparable, conditions, summarise
 
 __all__ = [
+    "Level",
     "Measured",
+    "Noise",
+    "Spread",
     "accounts",
     "agreement",
     "alpha",
@@ -46,6 +50,7 @@ __all__ = [
     "conditions",
     "estimated_tpt",
     "expected_speedup",
+    "floor",
     "lossless",
     "mean_draft_len",
     "mean_score",
@@ -54,16 +59,21 @@ __all__ = [
     "pass_at",
     "per_pass",
     "predicted_tpt",
+    "searched_share",
     "skip_ratio",
     "skipped_sublayers",
+    "slow_steps",
     "speedup",
     "speedup_matched",
     "speedup_mean",
     "speedup_rates",
     "speedup_wall",
+    "spoiled",
     "summarise",
     "token_times",
     "tokens_per_call",
     "tokens_per_pass",
     "tokens_per_s",
+    "trace",
+    "widened",
 ]

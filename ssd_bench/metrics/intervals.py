@@ -39,6 +39,19 @@ class Measured:
     n: int = 0
 
 
+@dataclass(frozen=True)
+class Spread:
+    """How far the logarithm of a number spreads between runs that differ in nothing but their moment.
+
+    Attributes:
+        sigma: its standard deviation.
+        dof: degrees of freedom that it was estimated with.
+    """
+
+    sigma: float
+    dof: int
+
+
 def divide(numerator: float, denominator: float) -> float | None:
     """numerator / denominator; None where that is not a finite number."""
     if denominator == 0 or not (math.isfinite(numerator) and math.isfinite(denominator)):
@@ -95,3 +108,17 @@ def measure(statistic: Callable[..., Array], *columns: Array) -> Measured:
         high = min(high, 1.0)
     usable = math.isfinite(low) and math.isfinite(high) and high - low > 1e-9 * abs(value)
     return Measured(value, low, high, n) if usable else Measured(value, n=n)
+
+
+def widened(number: Measured, spread: Spread) -> Measured:
+    """The number with an interval over prompts and moments: variances of the logarithm added up.
+
+    Degrees of freedom by Welch and Satterthwaite. A number without an interval over prompts has none of moments.
+    """
+    if not number.value or not number.low or not number.high:
+        return number
+    prompts = (math.log(number.high / number.low) / 2 / float(stats.t.ppf((1 + LEVEL) / 2, number.n - 1))) ** 2
+    moments = spread.sigma**2
+    dof = (prompts + moments) ** 2 / (prompts**2 / (number.n - 1) + moments**2 / spread.dof)
+    reach = float(stats.t.ppf((1 + LEVEL) / 2, dof)) * math.sqrt(prompts + moments)
+    return Measured(number.value, number.value * math.exp(-reach), number.value * math.exp(reach), number.n)

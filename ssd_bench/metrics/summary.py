@@ -9,6 +9,7 @@ import pandas as pd
 from ssd_bench.errors import ConfigError
 from ssd_bench.metrics import definitions as d
 from ssd_bench.metrics import quality as q
+from ssd_bench.metrics.evidence import Noise, searched_share, spoiled, steadiness, with_noise
 from ssd_bench.metrics.intervals import Measured, divide
 from ssd_bench.records.reader import Run
 from ssd_bench.records.schema import PAIR, hardware
@@ -19,13 +20,20 @@ FEW_PROMPTS = 20
 """Below this an interval over prompts is itself uncertain."""
 
 
-def summarise(run: Run) -> dict[str, Any]:
+def summarise(run: Run, noise: Noise | None = None) -> dict[str, Any]:
     """Every number of a run, flat, for a table.
 
     Keys of a number with an interval: NAME, NAME_lo, NAME_hi, and NAME_n where its prompts may be fewer than
     `n_prompts`. Undefined numbers are None. `warnings` are sentences: the method's caveat, the run's, others.
+
+    Args:
+        noise: by which every interval of a speed is widened, where it is of the run's model and machine.
     """
     summary = _identity(run) | _acceptance(run) | _speed(run) | _cost(run) | _quality(run)
+    summary |= {"searched_share": searched_share(run), **steadiness(run), "noise": None}
+    if noise is not None and noise.holds_for(run):
+        level = noise.of(run)
+        summary = with_noise(summary, level) | {"noise": level.speedup.sigma}
     own = [caveat] if (caveat := run.header.get("caveat")) else []
     return summary | {"warnings": [*own, *(run.header.get("warnings") or []), *_warnings(run, summary)]}
 
@@ -170,8 +178,12 @@ def _task_scores(run: Run) -> dict[str, Any]:
     return {"scores": sorted({name.partition("_")[2] for name in found}), **found}
 
 
-def by_domain(run: Run) -> list[dict[str, Any]]:
-    """The main numbers of each domain of a run, in the order of the stream; empty where there is one domain only."""
+def by_domain(run: Run, noise: Noise | None = None) -> list[dict[str, Any]]:
+    """The main numbers of each domain of a run, in the order of the stream; empty where there is one domain only.
+
+    Args:
+        noise: as in `summarise`.
+    """
     domains = list(dict.fromkeys(run.prompts.sort_values(["repeat", "prompt_index"])["domain"]))
     if len(domains) < 2:
         return []
@@ -200,7 +212,8 @@ def by_domain(run: Run) -> list[dict[str, Any]]:
                 **q.agreement(prompts),
             }
         )
-    return rows
+    level = noise.of(run) if noise is not None and noise.holds_for(run) else None
+    return rows if level is None else [with_noise(row, level) for row in rows]
 
 
 def _counted(prompts: pd.DataFrame, name: str, arms: tuple[str, str]) -> dict[str, Any]:
@@ -213,6 +226,10 @@ def _counted(prompts: pd.DataFrame, name: str, arms: tuple[str, str]) -> dict[st
 
 def _warnings(run: Run, s: dict[str, Any]) -> list[str]:
     found = []
+    if why := spoiled(s):
+        found.append(f"a busy machine spoiled the times: {why}")
+    if s["searched_share"] == 0:
+        found.append("no search ran: all its drafts are of the set that the method begins with")
     if s["lossless_bug"]:
         first = s["first_divergence"]
         at = f"{first['prompt_id']}, token {first['index']}, AR's top-2 logit gap {first['gap']}"

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
 from ssd_bench import metrics
 from ssd_bench.errors import ConfigError
+from ssd_bench.metrics import Level, Noise
 from ssd_bench.papers import grid, index
 from ssd_bench.papers.scale import load as load_scale
 from ssd_bench.records.files import read_header
@@ -17,6 +18,8 @@ from ssd_bench.records.reader import Run, find_runs, load_run
 from ssd_bench.records.schema import hardware
 
 PAPERS_OWN, REHEARSAL, OTHER_MODEL, OTHER_SCALE = "as the paper", "rehearsal", "other model", "other scale"
+MOMENTS = "ssd_bench_noise"
+"""The experiment whose runs are one trace at several moments."""
 SETUPS = (PAPERS_OWN, OTHER_SCALE, OTHER_MODEL, REHEARSAL)
 """The nearest first. A rehearsal is of a model that this project trained; another scale has the paper's model, but
 fewer or other prompts."""
@@ -25,12 +28,13 @@ fewer or other prompts."""
 class Record:
     """A run on disk, read when first asked for; one may stand behind several cells.
 
-    Attributes:
+    Args:
         path: its folder.
+        floors: noise floors of the folder that it is in, asked for when a number needs one.
     """
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, floors: Callable[[], Sequence[Noise]] = tuple) -> None:
+        self.path, self._floors = path, floors
 
     @cached_property
     def run(self) -> Run:
@@ -49,12 +53,22 @@ class Record:
     @cached_property
     def summary(self) -> dict[str, Any]:
         """`metrics.summarise` of it."""
-        return metrics.summarise(self.run)
+        return metrics.summarise(self.run, self.noise)
 
     @cached_property
     def domains(self) -> list[dict[str, Any]]:
         """`metrics.by_domain` of it."""
-        return metrics.by_domain(self.run)
+        return metrics.by_domain(self.run, self.noise)
+
+    @cached_property
+    def noise(self) -> Noise | None:
+        """The noise floor of its model and machine, where its folder has one."""
+        return next((one for one in self._floors() if one.holds_for(self.run)), None)
+
+    @cached_property
+    def trace(self) -> str:
+        """`metrics.trace` of it."""
+        return metrics.trace(self.run)
 
 
 @dataclass(frozen=True)
@@ -67,6 +81,8 @@ class Cell:
         record: our run; None where there is none (`error` says why, if it was tried).
         scale: of the run.
         asked: the overrides of the paper's own run, before its scale.
+        among: all cells of its exhibit, in order.
+        position: of this one among them.
     """
 
     labels: Mapping[str, str]
@@ -75,6 +91,8 @@ class Cell:
     error: str | None = None
     scale: str = "paper"
     asked: tuple[str, ...] = ()
+    among: Sequence[Cell] = field(default=(), repr=False, compare=False)
+    position: int = 0
 
     def __getitem__(self, axis: str) -> str:
         return self.labels[axis]
@@ -107,6 +125,32 @@ class Cell:
     def domains(self) -> list[dict[str, Any]]:
         """`metrics.by_domain` of it."""
         return self._its.domains
+
+    @property
+    def noise(self) -> Level | None:
+        """The noise floor of its folder for its model, machine and length, where there is one."""
+        return None if self._its.noise is None else self._its.noise.of(self.run)
+
+    @cached_property
+    def void(self) -> str:
+        """Why it decides nothing: no search ran in it, or it has the trace of a cell before it; "" where it may decide.
+
+        Only cells of one model and task are compared: at a small scale one run stands for several models.
+        """
+        if self.record is None or self.record.error:
+            return ""
+        if self.summary["searched_share"] == 0:
+            return "no search ran in it"
+        own = self.among[self.position].labels if self.among else self.labels
+        for other in self.among[: self.position]:
+            if any(own[axis] != other[axis] for axis in ("model", "task")) or other.record is None:
+                continue
+            if other.record is self.record or (not other.record.error and other.record.trace == self.record.trace):
+                named = ", ".join(filter(None, (other["method"], other["setting"])))
+                times = self.record.noise.apart(self.run, other.run) if self.record.noise else None
+                apart = "" if times is None else f", timed {times:.2f} times apart, which is beyond the noise floor"
+                return f"its trace is that of {named}{apart}"
+        return ""
 
     @property
     def setup(self) -> str:
@@ -182,8 +226,17 @@ class Replication:
 
 
 def records(runs_dir: Path) -> list[Record]:
-    """Every complete run under a folder; none is read yet."""
-    return [Record(path) for path in find_runs(runs_dir)]
+    """Every complete run under a folder; none is read yet. Their speeds have the folder's noise floors."""
+    found: list[Record] = []
+
+    @cache
+    def floors() -> list[Noise]:
+        indices = (index.read(path) for path in index.find(runs_dir) if path.name.startswith(f"{MOMENTS}."))
+        names = {line.run for _, _, lines in indices for line in lines}
+        return metrics.floor([one.run for one in found if one.path.name in names and not one.error])
+
+    found += [Record(path, floors) for path in find_runs(runs_dir)]
+    return found
 
 
 def replications(runs_dir: Path, known: Sequence[Record] | None = None) -> list[Replication]:
@@ -205,10 +258,11 @@ def replications(runs_dir: Path, known: Sequence[Record] | None = None) -> list[
             raise ConfigError("runs_dir", str(path), f"an index of an experiment that there is; {name} is none")
         experiment = grid.load(name)
         asked = {frozenset(job.labels.items()): job.overrides for job in reversed(experiment.jobs)}
-        cells = [
+        cells: list[Cell] = []
+        cells += [
             Cell(e.labels, tuple(e.overrides), made.get(e.run or ""), e.error, scale,
-                 asked.get(frozenset(e.labels.items()), ()))
-            for e in entries
+                 asked.get(frozenset(e.labels.items()), ()), cells, position)
+            for position, e in enumerate(entries)
         ]  # fmt: skip
         one = Replication(experiment, scale, tuple(cells), path.parents[1])
         other = found.get((name, scale))

@@ -16,7 +16,7 @@ from matplotlib.figure import Figure, SubFigure
 from matplotlib.ticker import MaxNLocator
 
 from ssd_bench import metrics, style
-from ssd_bench.metrics import Measured, intervals
+from ssd_bench.metrics import Level, Measured, intervals
 from ssd_bench.papers.cells import Cell, Replication
 from ssd_bench.papers.rooms import name_of
 from ssd_bench.records.reader import Run
@@ -89,10 +89,15 @@ def finish(figure: Figure, replication: Replication, drawn: Sequence[Cell], note
         note,
         f"n = {numbers} prompts{' a run' if len(drawn) > 1 else ''}.",
         f"{left} of {asked} runs are missing." if left else "",
+        *(f"Void: {_named(cell)}, {cell.void}." for cell in drawn if cell.void),
         *(f"{caveat}." for caveat in unique(cell.run.header.get("caveat") or "" for cell in drawn) if caveat),
     ]
     style.describe(figure, title, " ".join(part for part in parts if part))
     return figure
+
+
+def _named(cell: Cell) -> str:
+    return " ".join(filter(None, (cell["task"], cell["method"], cell["setting"])))
 
 
 def page(width: float, height: float) -> tuple[Figure, SubFigure]:
@@ -159,11 +164,12 @@ def of_rows(rows: pd.DataFrame, quantity: str) -> float:
     return value if np.isfinite(value) else float("nan")
 
 
-def measure_rows(rows: pd.DataFrame, quantity: str) -> Measured:
-    """A quantity over these rows of a stream, with its interval over prompts."""
+def measure_rows(rows: pd.DataFrame, quantity: str, noise: Level | None = None) -> Measured:
+    """A quantity over these rows of a stream, with its interval over prompts, of a speedup over moments as well."""
     _, columns, statistic = QUANTITIES[quantity]
     sums = rows.groupby("prompt_index")[list(columns)].sum()
-    return intervals.measure(statistic, *(sums[name].to_numpy(dtype=float) for name in columns))
+    number = intervals.measure(statistic, *(sums[name].to_numpy(dtype=float) for name in columns))
+    return number if noise is None or quantity != "speedup" else intervals.widened(number, noise.speedup)
 
 
 def cumulative(rows: pd.DataFrame, quantity: str = "speedup") -> pd.Series[float]:
@@ -260,7 +266,7 @@ def along(replication: Replication, quantities: Sequence[str], dashed: str | Non
     for i, axes in enumerate(panels):
         model, quantity = models[i // len(quantities)], quantities[i % len(quantities)]
         own = [cell for cell in drawn if cell["model"] == model]
-        frames = {_label(cell): _by_task(cell) for cell in own}
+        frames = {_label(cell): (_by_task(cell), cell.noise) for cell in own}
         _along(axes, frames, quantity, dashed)
         if len(models) > 1 and i % len(quantities) == 0:
             axes.set_title(model, loc="left", pad=22, fontweight="bold")  # above the names of the tasks
@@ -284,16 +290,18 @@ def _by_task(cell: Cell) -> pd.DataFrame:
     return rows
 
 
-def _along(axes: Axes, frames: Mapping[str, pd.DataFrame], quantity: str, dashed: str | None) -> None:
-    first = next(iter(frames.values()))
+def _along(
+    axes: Axes, frames: Mapping[str, tuple[pd.DataFrame, Level | None]], quantity: str, dashed: str | None
+) -> None:
+    first, _ = next(iter(frames.values()))
     heights: list[float] = []
     starts = [int(rows.index[0]) for _, rows in first.groupby("domain", sort=False)] + [len(first) + 1]
-    for i, (label, frame) in enumerate(frames.items()):
+    for i, (label, (frame, noise)) in enumerate(frames.items()):
         own = style.mark(label, i)
         for j, (_, rows) in enumerate(frame.groupby("domain", sort=False)):
             running = _running(rows, quantity)
             axes.plot(rows.index, running, color=own.colour, linestyle=own.line, linewidth=0.8)
-            number = measure_rows(rows, quantity)
+            number = measure_rows(rows, quantity, noise)
             if number.value is None:
                 continue
             heights.append(number.value)
@@ -393,7 +401,7 @@ def _on(cell: Cell, domain: str) -> Measured | None:
     """The speedup of a cell on a task of its stream."""
     rows = stream(cell.run)
     own = rows[rows["domain"] == domain]
-    return measure_rows(own, "speedup") if len(own) else None
+    return measure_rows(own, "speedup", cell.noise) if len(own) else None
 
 
 def _cell_text(number: Measured | None) -> str:

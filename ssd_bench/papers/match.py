@@ -18,7 +18,7 @@ from ssd_bench.papers.cells import Cell, Replication
 from ssd_bench.papers.reported import METRICS, Number
 from ssd_bench.papers.rooms import room_of
 from ssd_bench.papers.values import BASELINES, Value, has_hf, mean, pearson, search_time, value
-from ssd_bench.papers.verdict import NO_RUN, NOT_RUN, UNDEFINED, UNMEASURED, Ours
+from ssd_bench.papers.verdict import NO_RUN, NOT_RUN, UNDEFINED, UNMEASURED, VOID, Ours
 
 SCALES = ("paper", "small", "mini")
 
@@ -75,6 +75,8 @@ class Matcher:
         if lacking:
             return Ours(number, None, NO_RUN, lacking, scale)
         parts = [(cell, domain) for cell in found if cell.record for domain in _domains(number, cell)]
+        if void := _void(number, parts):
+            return Ours(number, None, VOID, void, scale, tuple(cell for cell, _ in parts))
         worked_out = _combined(number, parts)
         if isinstance(worked_out, str):
             return Ours(number, None, UNDEFINED, worked_out, scale)
@@ -130,6 +132,13 @@ def _lacking(number: Number, found: Sequence[Cell], asked: int) -> str:
     if not missing:
         return ""
     return f"no run yet of {len(missing)} of {len(found)} parts" if len(found) > 1 else NO_RUN
+
+
+def _void(number: Number, parts: Sequence[Piece]) -> str:
+    """Why a number rests on a cell that decides nothing; plain decoding, which every run has, never does."""
+    if number.method in BASELINES:
+        return ""
+    return next((f"void: {cell.void}" for cell, _ in parts if cell.void), "")
 
 
 def _place(cell: Cell) -> tuple[str, str, str]:

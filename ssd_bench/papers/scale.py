@@ -30,9 +30,9 @@ class Scale:
         overrides: of every job, before its own.
         replace: override -> what takes its place.
         limit: most prompts of a job, None for no cap; of a stream most prompts of each part are `items`.
-        claimed: likewise of a job that a claim reads, where `limit` caps the others.
-        limits: experiment -> likewise of its jobs.
+        limits: experiment -> likewise of its jobs, where more than `limit`.
         new_tokens: most new tokens; a smaller limit of the task stays.
+        minutes: that its runs may take together on the machine at hand; the last that do not fit are left out.
         caps: option -> its largest value, where a job's method or task has the option.
         notes: experiment -> a sentence on what this scale takes from it, for the report.
     """
@@ -42,10 +42,10 @@ class Scale:
     overrides: tuple[str, ...] = ()
     replace: Mapping[str, Sequence[str]] = field(default_factory=dict)
     limit: int | None = None
-    claimed: int | None = None
     limits: Mapping[str, int] = field(default_factory=dict)
     items: int | None = None
     new_tokens: int | None = None
+    minutes: float | None = None
     caps: Mapping[str, float] = field(default_factory=dict)
     notes: Mapping[str, str] = field(default_factory=dict)
 
@@ -72,7 +72,7 @@ class Scale:
 
     def most(self, job: Job) -> int | None:
         """Most prompts of a job; None for no cap."""
-        asked = [self.limits.get(job.experiment), self.claimed if self.mapped(job) in self.ranks else None, self.limit]
+        asked = [self.limits.get(job.experiment), self.limit]
         return max((limit for limit in asked if limit is not None), default=None)
 
     def capped(self, overrides: Sequence[str], cfg: DictConfig, most: int | None) -> tuple[str, ...]:

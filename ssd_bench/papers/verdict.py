@@ -24,9 +24,10 @@ from ssd_bench.papers.rooms import room_of
 from ssd_bench.papers.values import BASELINES, Value, by_definition
 
 NO_RUN, NOT_RUN, UNDEFINED, UNMEASURED = "no run yet", "not run", "undefined", "not measurable"
+VOID = "void"
 AGREES, DIFFERS, BY_DEFINITION = "agrees", "differs", "by definition"
 OTHER_HARDWARE = "other hardware"
-ABSENT = (NO_RUN, NOT_RUN, UNDEFINED, UNMEASURED)
+ABSENT = (VOID, NO_RUN, NOT_RUN, UNDEFINED, UNMEASURED)
 VERDICTS = (AGREES, DIFFERS, BY_DEFINITION, OTHER_MODEL, OTHER_SCALE, OTHER_HARDWARE, *ABSENT)
 
 ALGORITHMIC, SPEED = "algorithmic", "speed"
@@ -43,8 +44,8 @@ class Ours:
 
     Attributes:
         found: our value; None: there is none.
-        state: "" with a value, else `NO_RUN`, `NOT_RUN` (the experiment says why), `UNDEFINED` (the runs are there but
-            do not have it) or `UNMEASURED`.
+        state: "" with a value, else `VOID` (a cell behind it decides nothing), `NO_RUN`, `NOT_RUN` (the experiment says
+            why), `UNDEFINED` (the runs are there but do not have it) or `UNMEASURED`.
         reason: why there is no value, or in what it is not the paper's statistic.
         scale: of the runs.
         cells: behind it.

@@ -19,7 +19,7 @@ from typing import Any
 import pandas as pd
 
 from ssd_bench import tables
-from ssd_bench.command import options, tool
+from ssd_bench.command import count, options, tool
 from ssd_bench.cost.roofline import simulated_names
 from ssd_bench.errors import ConfigError
 from ssd_bench.metrics.text import REHEARSAL, number, percent
@@ -43,13 +43,11 @@ def _replay(arguments: Sequence[str]) -> None:
     for name in ("run", "hardware"):
         if name not in given:
             raise ConfigError(name, None, "give run=RUN_DIR and hardware=sim_<gpu>, or `validate`")
-    devices = given.get("devices")
-    if devices is not None and not (devices.isdecimal() and int(devices)):
-        raise ConfigError("devices", devices, "a whole number, 1 or more")
+    devices = count("devices", given["devices"]) if "devices" in given else None
     run = load_run(Path(given["run"]))
     machines = simulated_names() if given["hardware"] == "all" else given["hardware"].split(",")
-    model, count = given.get("model"), None if devices is None else int(devices)
-    print(screen([predict(run, machine, model, count) for machine in machines]))
+    model = given.get("model")
+    print(screen([predict(run, machine, model, devices) for machine in machines]))
     if run.header["model"].get("rehearsal"):
         print(f"\n{REHEARSAL}")
 

@@ -20,7 +20,10 @@ from ssd_bench.papers.reported import METRICS, Number, exhibits, numbers
 from ssd_bench.papers.rooms import name_of, room_of
 from ssd_bench.papers.values import OVER_AR
 
-LEGEND = "Cells: ours [95 % interval over prompts] / the paper's. –: there is none of ours yet, or none can be."
+LEGEND = (
+    "Cells: ours [95 % interval over prompts, of speeds over moments as well where the noise floor was measured] / the "
+    "paper's. –: there is none of ours yet, or none can be. void: a run that decides nothing."
+)
 COLUMNS = {  # of the long form
     "id": "of the reported number, unique in the whole report",
     "paper": "",
@@ -175,7 +178,7 @@ def _place(number: Any) -> tuple[Row, Column]:
 def _beside(number: Any, with_scale: bool) -> str:
     """`ours [low, high] / paper` of a row of the long table, as a tuple with names."""
     digits = max(DIGITS, len(number.printed.partition(".")[2]))
-    ours = ABSENT
+    ours = verdict.VOID if number.verdict == verdict.VOID else ABSENT
     if not math.isnan(number.ours):
         ours = f"{number.ours:.{digits}f}"
         if not math.isnan(number.low) and not math.isnan(number.high):

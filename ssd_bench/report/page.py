@@ -49,6 +49,8 @@ MEANING = {
     verdict.OTHER_MODEL: "ours is of another model, so the values say nothing about each other; the order may",
     verdict.OTHER_SCALE: "the paper's model, but fewer or other prompts",
     verdict.OTHER_HARDWARE: "a speed on a machine that the paper does not name: no verdict",
+    verdict.VOID: "a run behind it decides nothing: no search ran in it, or it has the trace of another cell; neither "
+    "ranked nor counted as filled",
     "no run yet": "the command that is named makes it",
     "not run": "the experiment leaves it out and says why",
     "undefined": "the runs are there, but they do not define it",

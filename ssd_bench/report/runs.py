@@ -132,6 +132,7 @@ def readable(row: dict[str, Any], with_hf: bool = False) -> dict[str, str]:
         "TPT predicted": number(row["tpt_predicted"], 1),
         "TPT estimated": number(row["tpt_estimated"], 1),
         "overhead": percent(row["overhead"]),
+        "searched": percent(row["searched_share"]),
         "skipped attn + MLP": ABSENT if row["skipped_attn"] is None else _skipped(row),
         "score AR": number(row["ar_score"], 3),
         "score method": number(row["method_score"], 3),
@@ -157,6 +158,8 @@ def document(task: str, groups: Sequence[Group]) -> str:
     for group in groups:
         parts.append(f"## {group.title}")
         parts += [f"*{REHEARSAL[0].upper()}{REHEARSAL[1:]}.*"] if group.rows[0]["rehearsal"] else []
+        noise = next((row["noise"] for row in group.rows if row["noise"] is not None), None)
+        parts += [] if noise is None else [WITH_NOISE.format(percent(noise))]
         parts += [_table([readable(row, third[id(group)]) for row in group.rows])]
         parts += _scores(group) + _domains(group)
         parts += [f"- {row['run_id']}: {text}" for row in group.rows for text in row["warnings"]]
@@ -324,6 +327,7 @@ def _found(s: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("tokens/s method", spread(s, "method_tokens_per_s", 1)),
         ("speedup, decode", spread(s, "speedup", 2)),
         ("speedup, end to end", spread(s, "speedup_e2e", 2)),
+        *([] if s["searched_share"] is None else [("drafts of a searched set", percent(s["searched_share"]))]),
         ("TPT predicted / estimated", f"{number(s['tpt_predicted'], 1)} / {estimated} tokens/s"),
         ("score", score if s["method_score"] is not None else ABSENT),
         *_further(s),
@@ -370,6 +374,9 @@ def _spent(s: Mapping[str, Any]) -> list[tuple[str, str]]:
     return rows
 
 
+WITH_NOISE = """Intervals of speeds are over prompts and moments: one trace timed at several moments of the sweep varies
+by {} (standard deviation of its speedup)."""
+
 OVERVIEW = """Totals of the same prompts, paired with AR in the same run; in brackets the 95 % interval over prompts.
 The table of each task has everything else."""
 
@@ -381,9 +388,10 @@ LEGEND = """Numbers in brackets: 95 % interval over n prompts. M: emitted tokens
 with AR prompt by prompt in the same run, the method's own online work included. TPT: tokens/s by Eq. 4 of KnapSpec,
 predicted from the latency profile, the realised draft length and the realised share of accepted tokens among those
 whose predecessors were accepted, and as the method itself estimated it.
-overhead: share of the decode time in the method's own work. skipped attn + MLP: sublayers skipped while drafting, mean
-over drafted tokens, and their share of all. score: {metric}. ROUGE-2 to AR: of the outputs, AR's as the reference; 1
-where they are the same. lossless: outputs equal to AR's over outputs checked.
+overhead: share of the decode time in the method's own work. searched: share of draft steps whose set a search chose,
+not the one that the method begins with; –: nothing is searched. skipped attn + MLP: sublayers skipped while drafting,
+mean over drafted tokens, and their share of all. score: {metric}. ROUGE-2 to AR: of the outputs, AR's as the
+reference; 1 where they are the same. lossless: outputs equal to AR's over outputs checked.
 clipped: prompts shortened to fit.
 Runs stand in one table only if task, prompts, model, hardware and choice of tokens agree."""
 

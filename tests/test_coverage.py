@@ -1,0 +1,63 @@
+"""Intervals cover what they say, on the prompts and moments of recorded runs."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ssd_bench import coverage
+from ssd_bench.errors import ConfigError
+from ssd_bench.metrics.intervals import measure, ratio_of_ratios, ratio_of_sums
+from ssd_bench.papers.cells import MOMENTS, Cell
+
+RECORDS = Path(__file__).parents[1] / "runs" / "reference" / "mini"
+DRAWS = 1000
+
+
+@cache
+def cells(experiment: str) -> list[Cell]:
+    return coverage.cells_of(RECORDS, experiment)
+
+
+@pytest.mark.parametrize("n", [8, 20])
+@pytest.mark.parametrize("method", ["uniform half-skip", "SWIFT", "KnapSpec", "adaptive"])
+def test_speedups_of_recorded_prompts_are_covered(method: str, n: int) -> None:
+    cell = next(one for one in cells(coverage.POPULATION) if one["method"] == method)
+    assert cell.run.prompts["prompt_index"].nunique() == 60
+    share, width = coverage.coverage(measure, ratio_of_ratios, coverage.columns_of(cell.run), n, DRAWS)
+    assert share >= 0.93 and 0 < width < 2
+
+
+def test_the_floor_covers_other_moments() -> None:
+    tasks = {cell["task"] for cell in cells(MOMENTS)}
+    assert len(tasks) == 3
+    for task in tasks:
+        moments = [coverage.columns_of(cell.run) for cell in cells(MOMENTS) if cell["task"] == task]
+        assert len(moments) == 8
+        without, with_floor = coverage.over_moments(moments, 20, DRAWS)
+        assert with_floor >= max(without, 0.93)
+
+
+def test_coverage_counts_what_lies_in_the_interval() -> None:
+    rng = np.random.default_rng(0)
+    columns = [rng.lognormal(0, 0.3, 60), np.ones(60)]
+    share, _ = coverage.coverage(measure, ratio_of_sums, columns, 20, 400)
+    assert 0.9 < share < 1
+    none, _ = coverage.coverage(lambda *_: coverage.Measured(1.0, 5.0, 6.0, 20), ratio_of_sums, columns, 20, 50)
+    assert none == 0
+
+
+@pytest.mark.parametrize("name", list(coverage.MAKERS))
+def test_each_kind_of_interval_is_one(name: str) -> None:
+    rng = np.random.default_rng(1)
+    columns = [rng.lognormal(1, 0.2, 12) for _ in range(4)]
+    made = coverage.MAKERS[name](ratio_of_ratios, *columns)
+    assert made.low is not None and made.high is not None and made.value is not None and made.low < made.high
+
+
+def test_a_folder_without_such_runs_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="experiment=ssd_bench_population scale=mini"):
+        coverage.cells_of(tmp_path, coverage.POPULATION)

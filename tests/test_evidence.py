@@ -1,0 +1,189 @@
+"""Void is void: planted records that decide nothing are caught, and every speed has the noise floor in its interval."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ssd_bench import metrics
+from ssd_bench.metrics import evidence
+from ssd_bench.papers import verdict
+from ssd_bench.papers.cells import MOMENTS, Cell, Record, Replication, replications
+from ssd_bench.records.schema import PromptRecord
+from ssd_bench.report import exhibits, figures
+from tests import synthetic
+from tests.exhibit_runs import MINIATURE, indexed
+
+SPREAD = (0.0, 0.02, -0.02, 0.01, -0.01, 0.015, -0.015, 0.0)  # logarithms of the moments' speeds
+TABLE = "swift_table8"
+
+
+def timed(units: list[list[PromptRecord]], factor: float) -> list[list[PromptRecord]]:
+    """The same trace with the method's times multiplied."""
+    for method in (record for unit in units for record in unit if record.prompt.arm == "method"):
+        for row in (method.prompt, *method.steps):
+            for name in ("decode_ms", "draft_ms", "verify_ms", "policy_ms"):
+                if hasattr(row, name):
+                    setattr(row, name, getattr(row, name) * factor)
+    return units
+
+
+def searched(units: list[list[PromptRecord]], when: Callable[[int], bool]) -> list[list[PromptRecord]]:
+    """With a search that has or has not chosen the set of each draft step."""
+    for step in (step for unit in units for record in unit for step in record.steps if record.prompt.arm == "method"):
+        step.searched = when(step.step) if step.draft_len else None
+    return units
+
+
+def make(folder: Path, name: str, accept: float, factor: float = 1.0, search: bool = True, prompts: int = 20) -> str:
+    units = searched([synthetic.unit(i, accept=accept) for i in range(prompts)], lambda step: search and step > 2)
+    synthetic.write_run(folder / name, timed(units, factor), run_id=name, model=MINIATURE)
+    return name
+
+
+@pytest.fixture(scope="module")
+def planted(tmp_path_factory: pytest.TempPathFactory) -> Replication:
+    """Table 8 of SWIFT: its own trace; that trace at twice the time; a search that never ran; another trace."""
+    folder = tmp_path_factory.mktemp("planted")
+    lengths = {"HumanEval, 4 problems": 4, "HumanEval, 20 problems": 8, "AIME24": 16}  # prompts: each a level
+    for prompts in lengths.values():
+        for i, log in enumerate(SPREAD):
+            make(folder, f"moment={i + 1} of {prompts}", 0.8, math.exp(log), prompts=prompts)
+    indexed(folder, MOMENTS, "mini", lambda job: f"{job.labels['setting']} of {lengths[job.labels['task']]}")
+    runs = {
+        "ablation=none": make(folder, "own", 0.7),
+        "ablation=w/o early-stopping": make(folder, "doubled", 0.7, factor=2.0),
+        "ablation=w/o dynamic ver.": make(folder, "never", 0.6, search=False),
+        "ablation=w/o optimization": make(folder, "another", 0.5),
+    }
+    indexed(folder, TABLE, "mini", lambda job: runs[job.labels["setting"]], own_traces=False)
+    return next(one for one in replications(folder) if one.experiment.name == TABLE)
+
+
+def cell(replication: Replication, run: str) -> Cell:
+    return next(one for one in replication.cells if one.path.name == run)
+
+
+def test_what_decides_nothing_is_void_and_says_why(planted: Replication) -> None:
+    assert cell(planted, "own").void == cell(planted, "another").void == ""
+    assert cell(planted, "never").void == "no search ran in it"
+    said = cell(planted, "doubled").void
+    assert said.startswith("its trace is that of SWIFT, ablation=none")
+    assert "timed 2.00 times apart, which is beyond the noise floor" in said
+    assert cell(planted, "never").summary["searched_share"] == 0
+    assert (
+        "no search ran: all its drafts are of the set that the method begins with"
+        in cell(planted, "never").summary["warnings"]
+    )
+    assert 0.7 < cell(planted, "own").summary["searched_share"] < 1
+
+
+def test_the_same_trace_within_the_floor_is_void_and_no_more(planted: Replication, tmp_path: Path) -> None:
+    for name, factor in (("a", 1.0), ("b", 1.01)):
+        make(tmp_path, name, 0.7, factor)
+    noise = cell(planted, "own").record.noise  # type: ignore[union-attr]
+    assert noise is not None
+    a, b = (Record(tmp_path / name) for name in ("a", "b"))
+    assert a.trace == b.trace == cell(planted, "own").record.trace  # type: ignore[union-attr]
+    assert noise.apart(a.run, b.run) is None
+    assert noise.apart(a.run, cell(planted, "doubled").run) == pytest.approx(2.0)
+
+
+def test_void_numbers_are_neither_shown_nor_ranked_nor_counted(planted: Replication) -> None:
+    frame = exhibits.long(planted)
+    void = frame[frame["verdict"] == verdict.VOID]
+    assert set(void["setting"]) == {"ablation=w/o early-stopping", "ablation=w/o dynamic ver."}
+    assert void["ours"].isna().all() and void["reason"].str.startswith("void: ").all()
+    assert frame.loc[frame["setting"] == "ablation=none", "ours"].notna().all()
+    ranked = {row for order in verdict.orders(frame) for row in order.rows}
+    assert ranked and not ranked & set(void.index)
+    shown = exhibits.wide(frame).to_string()
+    assert "void / " in shown
+    assert int(exhibits.counts([frame])["void"].iloc[0]) == len(void)
+
+
+def test_a_figure_says_which_cells_are_void(tmp_path: Path) -> None:
+    runs = {"S=1000;beta=25": make(tmp_path, "a", 0.7), "": make(tmp_path, "b", 0.7)}
+    indexed(tmp_path, "swift_figure8a", "mini", lambda job: runs.get(job.labels["setting"], "b"), own_traces=False)
+    drawn = figures.figure(replications(tmp_path)[0])
+    assert isinstance(drawn, figures.Figure)
+    told = " ".join(" ".join(text.get_text() for text in drawn.findobj(figures.matplotlib.text.Text)).split())
+    assert "its trace is that of SWIFT, S=1000;beta=25" in told
+
+
+def test_intervals_of_speeds_have_the_noise_floor_and_others_do_not(planted: Replication) -> None:
+    one = cell(planted, "own")
+    assert one.noise is not None
+    assert one.noise.speedup.sigma == pytest.approx(np.std(SPREAD, ddof=1), rel=1e-6)
+    assert (one.noise.speedup.dof, one.noise.runs) == (len(SPREAD) - 1, len(SPREAD))
+    floors = one.record.noise  # type: ignore[union-attr]
+    assert floors is not None and len(floors.levels) == 3 and one.noise is floors.levels[-1]
+    alone = metrics.summarise(one.run)
+    assert alone["noise"] is None and one.summary["noise"] == one.noise.speedup.sigma
+    for name in ("speedup", "speedup_e2e", "method_tokens_per_s"):
+        assert one.summary[f"{name}_lo"] < alone[f"{name}_lo"] < alone[f"{name}_hi"] < one.summary[f"{name}_hi"]
+    for name in ("M", "alpha"):
+        assert one.summary[f"{name}_lo"] == alone[f"{name}_lo"]
+    for run in (synthetic.write_run(planted.runs_dir / "elsewhere", [synthetic.unit(0)], model={"name": "other"}),):
+        assert not floors.holds_for(run)
+
+
+@pytest.mark.parametrize("sigma", [0.0, 0.03])
+def test_widening_adds_variances(sigma: float) -> None:
+    number = metrics.Measured(1.2, 1.2 / math.exp(0.1), 1.2 * math.exp(0.1), 20)
+    wide = metrics.widened(number, metrics.Spread(sigma, 7))
+    assert wide.low is not None and wide.high is not None and wide.value == 1.2
+    assert wide.low * wide.high == pytest.approx(1.2**2)
+    if sigma:
+        assert wide.high > number.high  # type: ignore[operator]
+    else:
+        assert wide.high == pytest.approx(number.high)
+    assert metrics.widened(metrics.Measured(1.2, n=1), metrics.Spread(0.1, 7)) == metrics.Measured(1.2, n=1)
+
+
+def with_slow_steps(folder: Path, slow: Sequence[int], times: float) -> dict[str, Any]:
+    units = [synthetic.unit(i) for i in range(8)]
+    for i in slow:
+        step = units[i][1].steps[3]
+        units[i][1].prompt.decode_ms += (times - 1) * step.verify_ms
+        step.verify_ms *= times
+    return metrics.summarise(synthetic.write_run(folder / f"{len(slow)}-{times:g}", units))
+
+
+def test_steps_that_took_many_times_what_their_like_do_are_marked(tmp_path: Path) -> None:
+    quiet = with_slow_steps(tmp_path, [], 1)
+    assert (quiet["slow_steps"], quiet["slow_share"]) == (0, 0.0) and not any("busy" in w for w in quiet["warnings"])
+    one = with_slow_steps(tmp_path, [2], 12)
+    assert one["slow_steps"] == 1 and 0 < one["slow_share"] < evidence.SPOILED
+    assert not any("busy" in w for w in one["warnings"])
+    many = with_slow_steps(tmp_path, range(8), 100)
+    assert many["slow_steps"] == 8 and any("a busy machine spoiled the times: 8 steps" in w for w in many["warnings"])
+
+
+def test_a_search_is_no_slow_step(tmp_path: Path) -> None:
+    units = [synthetic.unit(i) for i in range(4)]
+    units[0][1].steps[2].policy_ms *= 1000
+    assert metrics.summarise(synthetic.write_run(tmp_path / "run", units))["slow_steps"] == 0
+
+
+def test_a_run_beside_others_says_so_and_is_no_moment(tmp_path: Path) -> None:
+    runs = [synthetic.write_run(tmp_path / f"{i}", [synthetic.unit(j) for j in range(4)], others_share=share)
+            for i, share in enumerate((0.01, 0.02, 0.4))]  # fmt: skip
+    said = [metrics.summarise(run)["warnings"] for run in runs]
+    assert any("others used 40% of the machine's cores" in w for w in said[2])
+    assert not any("busy" in w for w in said[0])
+    floors = metrics.floor(runs)
+    assert len(floors) == 1 and [(level.runs, level.speedup.sigma) for level in floors[0].levels] == [(2, 0.0)]
+
+
+def test_no_floor_without_two_runs_of_a_trace(tmp_path: Path) -> None:
+    runs = [
+        synthetic.write_run(tmp_path / f"{i}", [synthetic.unit(0, accept=accept)])
+        for i, accept in enumerate((0.2, 0.9))
+    ]
+    assert metrics.trace(runs[0]) != metrics.trace(runs[1]) and metrics.floor(runs) == []
