@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cache
 
 import numpy as np
@@ -66,11 +66,17 @@ def asked(value: object) -> bool:
     return value
 
 
-def describe(head: str, runs: Sequence[Planned]) -> str:
-    """A table of runs with prompts, tokens, hours and memory, and the totals, under a line that says what they are."""
-    rows, tokens, hours = [], 0, 0.0
+def describe(head: str, runs: Sequence[Planned], recorded: Callable[[Planned], float | None]) -> str:
+    """A table of runs with prompts, tokens, hours and memory, and the totals, under a line that says what they are.
+
+    Args:
+        recorded: hours of a run by a record of it, None where there is none.
+    """
+    rows, tokens, hours, known = [], 0, 0.0, 0
     for run in runs:
         found = estimate(run.cfg, run.choices["hardware"])
+        if (told := recorded(run)) is not None:
+            found, known = replace(found, hours=told), known + 1
         tokens += len(arms_of(run.cfg.baseline)) * found.prompts * found.new_tokens
         hours += found.hours or 0.0
         rest = [o for o in run.overrides if o.partition("=")[0] not in SHOWN]
@@ -78,8 +84,16 @@ def describe(head: str, runs: Sequence[Planned]) -> str:
         shown = ["?" if value is None else f"{float(f'{value:.2g}'):g}" for value in (found.hours, found.gigabytes)]
         rows.append([*names, " ".join(rest), str(found.prompts), str(found.new_tokens), *shown])
     header = ["model", "method", "task", "options", "prompts", "new tokens", "hours", "GB"]
-    total = f"at most {tokens:,} new tokens in all arms, about {hours:.1f} hours if every method were as fast as AR"
+    how = "if every method were as fast as AR" + (
+        f", but for {known} of {len(runs)} runs, which are on record" if known else ""
+    )
+    total = f"at most {tokens:,} new tokens in all arms, about {spell(hours)} {how}"
     return "\n".join([head, total, "", tables.terminal(pd.DataFrame(rows, columns=header), header[4:], WIDTHS)])
+
+
+def spell(hours: float) -> str:
+    """A time in words."""
+    return f"{hours:.1f} hours" if hours >= 2 else f"{60 * hours:.0f} minutes"
 
 
 def estimate(cfg: DictConfig, hardware: str) -> Estimate:

@@ -30,7 +30,7 @@ from ssd_bench.task import Prompt, Task
 
 SMALL_BYTES = 2**26  # weights that are retrained keep their size; these are read in no time
 SEARCHES = "searches"  # folder in runs_dir of what offline searches found
-UNRECORDED = ("runs_dir", "force", "wandb", "dry")  # options that change nothing that is measured
+UNRECORDED = ("runs_dir", "force", "wandb", "dry", "minutes")  # options that change nothing that is measured
 
 Folder = Annotated[str, Fits("a folder", bool)]
 OPTIONS = {"limit": Count | None, "repeats": Count, "seed": Whole, "force": bool, "runs_dir": Folder}
@@ -144,6 +144,8 @@ def _check_options(config: dict[str, Any]) -> None:
     if not _has_variant(config):
         raise ConfigError("variant", config["variant"], "null: no prompt format of this task goes by a name")
     arms_of(config["baseline"])
+    if config.get("minutes") is not None:
+        raise ConfigError("minutes", config["minutes"], "null but in a sweep of experiments (-m experiment=NAME)")
 
 
 def _check_shape(model: ModelSource, arch: Shape) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import traceback
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 from pathlib import Path
 
@@ -25,10 +25,12 @@ from omegaconf import DictConfig, OmegaConf
 from ssd_bench import dry, tables
 from ssd_bench.command import EXPECTED, report
 from ssd_bench.errors import ConfigError, JobsFailed
+from ssd_bench.forecast import REFERENCE, Forecast
 from ssd_bench.papers import grid, index
 from ssd_bench.papers import scale as scales
 from ssd_bench.papers.cells import Record
 from ssd_bench.papers.index import Outcome
+from ssd_bench.records.pack import opened
 from ssd_bench.report.runs import side_by_side
 
 Overrides = tuple[str, ...]
@@ -81,12 +83,14 @@ class Part:
         scale: name.
         cells: every job, with its overrides at this scale.
         ranks: overrides -> which claim is the first that needs them, of those that a claim reads.
+        minutes: that its runs may take together; None: any time.
     """
 
     experiments: Sequence[str]
     scale: str
     cells: Sequence[tuple[grid.Job, Overrides]]
     ranks: Mapping[Overrides, int]
+    minutes: float | None = None
 
     @property
     def distinct(self) -> list[Overrides]:
@@ -136,20 +140,31 @@ class Sweep:
         """
         parser = OverridesParser.create(config_loader=self._loader)
         asked = {o.get_key_element(): o for o in parser.parse_overrides(list(arguments))}
+        minutes = _minutes(asked.pop("minutes")) if "minutes" in asked else None
         described = dry.asked(asked.pop("dry").value()) if "dry" in asked else False
         sizes = _values(asked.pop("scale")) if "scale" in asked else []
         if "experiment" in asked:
             every = experiments(asked.pop("experiment"))
             own = [_single(override) for override in asked.values()]
             parts = [self._part(every, scales.checked(name), own) for name in sizes or ["paper"]]
-            jobs = list(dict.fromkeys(overrides for part in parts for overrides in part.distinct))
-        elif sizes:
-            raise ConfigError("scale", ", ".join(arguments), "experiment=NAME beside it")
+            parts = parts if minutes is None else [replace(part, minutes=minutes) for part in parts]
+            fitting = [self._fitting(part) for part in parts]
+            jobs = list(dict.fromkeys(overrides for runs in fitting for overrides in runs))
+            if not jobs:
+                raise ConfigError("minutes", ", ".join(f"{part.minutes:g}" for part in parts), "time for the first run")
+        elif sizes or minutes is not None:
+            raise ConfigError("scale" if sizes else "minutes", ", ".join(arguments), "experiment=NAME beside it")
         else:
             parts, jobs = [], product(asked.values())
+            fitting = [jobs]
         if described:
-            heads = [(part.head, part.distinct) for part in parts] or [(f"{len(jobs)} runs", jobs)]
-            print(*(dry.describe(head, [self._planned(one) for one in runs]) for head, runs in heads), sep="\n\n")
+            heads = [part.head for part in parts] or [f"{len(jobs)} runs"]
+            recorded = self._forecast(jobs[0]).hours
+            told = [
+                dry.describe(head, [self._planned(one) for one in runs], recorded)
+                for head, runs in zip(heads, fitting, strict=True)
+            ]
+            print(*told, sep="\n\n")
         else:
             self._run(jobs, parts)
 
@@ -167,7 +182,26 @@ class Sweep:
             final |= dict.fromkeys(map(id, alike), run)
             found = [scale.ranks[mapped] for mapped in map(scale.mapped, alike) if mapped in scale.ranks]
             ranks |= {run: min(found)} if found else {}
-        return Part(experiments, scale.name, [(job, final[id(job)]) for job in jobs], ranks)
+        return Part(experiments, scale.name, [(job, final[id(job)]) for job in jobs], ranks, scale.minutes)
+
+    def _forecast(self, run: Overrides) -> Forecast:
+        """By the project's records and those of the folder that a run goes to."""
+        return Forecast([REFERENCE, Path(str(self._composed(run).runs_dir))])
+
+    def _fitting(self, part: Part) -> list[Overrides]:
+        """The runs of a part that its minutes suffice for, in their order; says which do not fit."""
+        runs = part.distinct
+        if part.minutes is None:
+            return runs
+        forecast, hours = self._forecast(runs[0]), []
+        for one in map(self._planned, runs):
+            hours.append(forecast.hours(one) or dry.estimate(one.cfg, one.choices["hardware"]).hours or 0.0)
+        fits = [sum(hours[: i + 1]) * 60 <= part.minutes for i in range(len(runs))]
+        if left := [run for run, fit in zip(runs, fits, strict=True) if not fit]:
+            more = dry.spell(sum(time for time, fit in zip(hours, fits, strict=True) if not fit))
+            print(f"left out: {len(left)} of {len(runs)} runs, about {more}, as {part.minutes:g} minutes are given:")
+            print(*(f"  {' '.join(run)}" for run in left), "minutes=N gives them another time", sep="\n", flush=True)
+        return [run for run, fit in zip(runs, fits, strict=True) if fit]
 
     def _run(self, jobs: Sequence[Overrides], parts: Sequence[Part]) -> None:
         """One batch, so that the launcher may run jobs at once."""
@@ -177,7 +211,7 @@ class Sweep:
         folder = Path(str(self._config.hydra.sweep.dir))
         folder.mkdir(parents=True, exist_ok=True)
         OmegaConf.save(self._config, folder / "multirun.yaml")
-        runs_dir = Path(str(self._composed(jobs[0]).runs_dir))
+        runs_dir = opened(Path(str(self._composed(jobs[0]).runs_dir)))
         for part in parts:  # a sweep that is killed leaves what was there before it as well
             part.write_indices(runs_dir)
         self._attempt.total = len(jobs)
@@ -272,6 +306,13 @@ def _choices(override: Override) -> list[str]:
 
 def _values(override: Override) -> list[str]:
     return [choice.partition("=")[2] for choice in _choices(override)]
+
+
+def _minutes(override: Override) -> float:
+    value = override.value()
+    if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
+        raise ConfigError("minutes", str(value), "a number above 0")
+    return float(value)
 
 
 def _single(override: Override) -> str:

@@ -13,6 +13,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from ssd_bench.cli import door
 from ssd_bench.errors import ConfigError
+from ssd_bench.forecast import BETWEEN, Forecast
 from ssd_bench.papers import cells, claims, grid, index, scale
 from ssd_bench.records.reader import load_run
 from ssd_bench.sweep import experiments, shared_out
@@ -214,7 +215,7 @@ def test_a_scale_maps_models_and_caps_what_is_larger(folders: Path) -> None:
     assert wide == grid.merged([*mapped[4], "limit=1000000"])
 
 
-def test_what_a_claim_reads_has_more_prompts_and_its_rank(folders: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_claim_reads_has_its_rank(folders: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def claim(**side: dict[str, list[str]]) -> claims.Claim:
         return claims.Claim("p/c", "So.", "§1", [], NAME, "speedup", "value", 0.03, **side)  # type: ignore[arg-type]
 
@@ -225,9 +226,8 @@ def test_what_a_claim_reads_has_more_prompts_and_its_rank(folders: Path, monkeyp
         [job for job in jobs if job.labels["task"] == "GSM8K"],
         [job for job in jobs if job.labels["model"] == "LLaMA-2-70B"],
     ]
-    size = scale.Scale("s", limit=2, claimed=5, limits={NAME: 4})
-    read = [any(job in claims.jobs(one) for one in made) for job in jobs]
-    assert [size.most(job) for job in jobs] == [5 if one else 4 for one in read]
+    size = scale.Scale("s", limit=2, limits={NAME: 4})
+    assert [size.most(job) for job in jobs] == [4] * len(jobs)
     assert [size.ranks.get(size.mapped(job)) for job in jobs if job.labels["task"] == "GSM8K"] == [0] * 4
     assert scale.Scale("s", limit=2).most(jobs[0]) == 2 and scale.Scale("s").most(jobs[0]) is None
 
@@ -281,12 +281,39 @@ def test_a_sweep_runs_distinct_jobs_once_and_says_which_run_is_which_cells(
     before = {p: p.stat().st_mtime_ns for p in runs.glob("*/run.json")}
     assert run(monkeypatch, *options, *quick) == 2  # on record: nothing is repeated
     assert {p: p.stat().st_mtime_ns for p in runs.glob("*/run.json")} == before
+    what_is_on_record_takes_its_time(monkeypatch, capsys, runs, *options, *quick)
+
+
+def what_is_on_record_takes_its_time(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], runs: Path, *options: str
+) -> None:
+    rewrite("swift/tiny", "method.context_window=0", "method.context_window=16")
+    known = Forecast([runs]).known
+    took = [one.seconds for one in known.values()]
+    assert len(took) == 3 and all(
+        one.model == "miniature" and one.step_ms == 16 * (0.5 + 0.5 + 0.256) for one in known.values()
+    )
+    capsys.readouterr()
+    assert run(monkeypatch, *options, "dry=true") == 0
+    assert "but for 3 of 4 runs, which are on record" in capsys.readouterr().out
+    (first, *_) = (load_run(path) for path in sorted(runs.glob("miniature-jacobi-cnn_dm-*")))
+    enough = (first.header["wall_s"] + BETWEEN) / 60 + 1e-6
+    assert run(monkeypatch, *options, "dry=true", f"minutes={enough}") == 0
+    said = capsys.readouterr().out
+    assert "left out: 3 of 4 runs" in said and "minutes=N gives them another time" in said
+    assert said.count("miniature  ") == 1  # the one row of the table
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (("method=ar", "scale=mini"), "scale='method=ar, scale=mini' cannot be used: experiment=NAME beside it"),
+        (("method=ar", "minutes=3"), "minutes='method=ar, minutes=3' cannot be used: experiment=NAME beside it"),
+        ((f"experiment={NAME}", "scale=mini", "minutes=0"), "minutes='0' cannot be used: a number above 0"),
+        (
+            (f"experiment={NAME}", "scale=mini", "minutes=1e-9"),
+            "minutes='1e-09' cannot be used: time for the first run",
+        ),
         (("method=ar", "dry=maybe"), "dry='maybe' cannot be used: true or false"),
         (("seed=interval(0,1)",), "seed='seed=interval(0,1)' cannot be used: values that can be listed"),
         ((f"experiment={NAME}", "scale=mini", "seed=1,2"), "seed='seed=1,2' cannot be used: one value"),

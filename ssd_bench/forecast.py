@@ -1,0 +1,88 @@
+"""How long runs take, before they are run: as the same run on record took, by how fast this machine is beside its own.
+
+Records are looked for in `runs/reference` and in the folder of runs. A machine's speed is the time of a plain step by
+its latency profile, measured where it is not known yet. What has no record takes as long as if its method were as fast
+as AR and its outputs as long as they may be (`ssd_bench.dry`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+
+from ssd_bench import dry
+from ssd_bench.command import CONF
+from ssd_bench.cost.latency import Latency
+from ssd_bench.papers import index
+from ssd_bench.records.files import read_header
+
+REFERENCE = CONF.parent / "runs" / "reference"
+CONTEXT = 256  # of the plain step that machines are compared by
+BETWEEN = 0.5  # seconds from one run of a sweep to the next
+
+
+@dataclass(frozen=True)
+class Known:
+    """What a record says of a run's time.
+
+    Attributes:
+        seconds: from its first to its last line.
+        model: its name.
+        step_ms: of a plain step on its machine; None without a profile.
+    """
+
+    seconds: float
+    model: str
+    step_ms: float | None
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """Of runs to come, by the records in some folders."""
+
+    folders: Sequence[Path]
+
+    @cached_property
+    def known(self) -> Mapping[tuple[str, ...], Known]:
+        """By what determines a run; of several records the last folder's."""
+        found: dict[tuple[str, ...], Known] = {}
+        for path in (path for folder in self.folders if folder.exists() for path in index.find(folder)):
+            for line in index.read(path)[2]:
+                if line.run and (path.parents[1] / line.run / "run.json").is_file():
+                    found[index.identity(line.overrides)] = _known(read_header(path.parents[1] / line.run))
+        return found
+
+    def hours(self, run: dry.Planned) -> float | None:
+        """Of a run; None where no record of it is there."""
+        known = self.known.get(index.identity(run.overrides))
+        return None if known is None else (known.seconds * self._slower(run, known) + BETWEEN) / 3600
+
+    def _slower(self, run: dry.Planned, known: Known) -> float:
+        """Times that a plain step takes here what it took there."""
+        if known.step_ms is None:
+            return 1.0
+        if known.model not in self._steps:
+            from ssd_bench.plan import plan  # torch, only where a model is timed
+            from ssd_bench.run import latency_of, load_engine
+
+            made = plan(OmegaConf.masked_copy(run.cfg, [str(key) for key in run.cfg if key != "hydra"]))
+            engine = load_engine(made)
+            self._steps[known.model] = latency_of(made, engine).target_ms(made.dims.n_layers, CONTEXT)
+        return self._steps[known.model] / known.step_ms
+
+    @cached_property
+    def _steps(self) -> dict[str, float]:
+        """Milliseconds of a plain step here, by model."""
+        return {}
+
+
+def _known(header: Mapping[str, Any]) -> Known:
+    model, latency = header["model"], header.get("latency")
+    keys = ("t_mlp_ms", "t_attn_slope_ms", "t_attn_intercept_ms")
+    step = Latency(**{key: latency[key] for key in keys}).target_ms(model["n_layers"], CONTEXT) if latency else None
+    return Known(float(header["wall_s"]), str(model["name"]), step)
