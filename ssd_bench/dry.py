@@ -114,6 +114,9 @@ def estimate(cfg: DictConfig, hardware: str) -> Estimate:
     shape = Shape(**sizes)
     limit = OmegaConf.select(cfg, "task.max_prompt_tokens")
     length = PROMPT_TOKENS if limit is None else int(limit)
+    if shape.context is not None:  # what is longer is clipped, and ends with the context
+        length = min(length, shape.context // 2)
+        new = min(new, shape.context - length)
     per_token = _token_ms(shape, length + new / 2, hardware)
     search = OmegaConf.select(cfg, "method.search")
     searched = 0.0

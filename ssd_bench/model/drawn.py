@@ -23,7 +23,7 @@ ROPE_BASE = 500_000.0
 def architecture(name: str, shape: Shape, context: int) -> Architecture:
     """The sizes of a model of `conf/model` as the decoder takes them; its family is told by its name."""
     family = next((family for family in FAMILIES if name.startswith(family)), "llama")
-    return Architecture(**asdict(shape), family=family, context=context, eps=1e-5)
+    return Architecture(**asdict(shape) | {"context": context}, family=family, eps=1e-5)
 
 
 def config(arch: Architecture) -> PretrainedConfig:

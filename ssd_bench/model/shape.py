@@ -7,7 +7,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Shape:
-    """Sizes of a decoder of the llama, qwen2 or qwen3 family; biases and norms are not counted."""
+    """Sizes of a decoder of the llama, qwen2 or qwen3 family; biases and norms are not counted.
+
+    Attributes:
+        context: longest sequence in tokens; None where it is not said.
+    """
 
     n_layers: int
     width: int
@@ -17,6 +21,7 @@ class Shape:
     intermediate: int
     vocab_size: int
     tied: bool = False
+    context: int | None = None
 
     @property
     def attn_params(self) -> int:
