@@ -88,6 +88,7 @@ class SelfSSD(MovedDraft):
         if self.search_on == "first":
             samples = [sample for sample in samples if sample.domain == domains[0]]
             domains = domains[:1]
+        samples = sorted(samples, key=lambda sample: sample.domain)  # one search, in whatever order a run meets them
         label = domains[0] if len(domains) == 1 else "mixed"
         self._layer_set = search(self.search, probe, samples, label).best.layer_set
 
