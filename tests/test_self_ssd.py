@@ -226,12 +226,12 @@ def test_threshold_is_carried_and_restored(decoders: Load) -> None:
 
 
 @pytest.mark.parametrize(
-    ("search_on", "expected", "label"), [("first", [1, 2], "b"), ("all", [1, 2, 3, 4], "mixed")]
+    ("search_on", "expected", "label"), [("first", [1, 2], "b"), ("all", [3, 4, 1, 2], "mixed")]
 )  # fmt: skip
 def test_search_is_on_the_first_domain_or_all(
     search_on: str, expected: list[int], label: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Fix: the stream's first; Mix: prompts of every one."""
+    """Fix: the stream's first; Mix: prompts of every one, the same search in whatever order a run meets them."""
     seen: list[tuple[list[int], str]] = []
 
     def search(settings: SearchSettings, probe: object, samples: Sequence[Sample], domain: str) -> Any:
@@ -245,6 +245,9 @@ def test_search_is_on_the_first_domain_or_all(
     assert seen == [(expected, label)]
     method.prepare(None, samples[:2])  # type: ignore[arg-type]
     assert seen[1] == ([1, 2], "b")
+    if search_on == "all":
+        method.prepare(None, samples[2:] + samples[:2])  # type: ignore[arg-type]
+        assert seen[2] == seen[0]
 
 
 def test_reused_set_needs_no_prompts(decoders: Load, monkeypatch: pytest.MonkeyPatch) -> None:
