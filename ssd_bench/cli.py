@@ -40,10 +40,8 @@ ssd-bench: self-speculative decoding, every method in one engine, paired with au
 
 {commands}
 
-  ssd-bench method=knapspec task=govreport limit=4
   ssd-bench -m method=ar,knapspec task=gsm8k,govreport       a sweep: one run per combination
   ssd-bench -m experiment=knapspec_table2 scale=mini         the runs behind an exhibit (dry=true: print them)
-  ssd-bench -m experiment=knapspec/main scale=mini           a run set: all exhibits that it fills
 
 Every group, choice and option of a run: ssd-bench run --help; of another command: ssd-bench COMMAND --help"""
 

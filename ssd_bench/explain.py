@@ -20,6 +20,8 @@ from ssd_bench.metrics.intervals import divide
 from ssd_bench.metrics.text import ABSENT, number, percent
 from ssd_bench.records.reader import Run, load_run
 
+SHOWN = 5  # slow steps
+
 
 @dataclass(frozen=True)
 class Loss:
@@ -136,8 +138,26 @@ def screen(run: Run, found: Explanation) -> str:
             tables.terminal(pd.DataFrame(losses, columns=["loss, each alone", "ms", "speedup without it"])),
             "",
             f"largest loss: {largest.name}, {largest.ms:.3f} ms per token, {percent(largest.ms / ar_ms)} of AR's",
+            *_slow(run),
         ]
     )
+
+
+def _slow(run: Run) -> list[str]:
+    """The steps that took many times what their like do, the slowest first."""
+    slow = metrics.slow_steps(run)
+    if slow.empty:
+        return []
+    worst = slow.sort_values("ms", ascending=False).head(SHOWN)
+    rows = [
+        (str(step.prompt_index), str(step.arm), str(step.step), f"{step.ms:.2f}", f"{step.expected_ms:.2f}")
+        for step in worst.itertuples()
+    ]
+    heads = ["prompt", "arm", "step", "ms", "its like"]
+    told = (
+        f"{len(slow)} of {len(run.steps)} steps took more than {metrics.MANY:g} times what their like do; the slowest:"
+    )
+    return ["", told, tables.terminal(pd.DataFrame(rows, columns=heads), heads)]
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -18,6 +18,7 @@ from omegaconf import OmegaConf
 from ssd_bench import dry
 from ssd_bench.command import CONF
 from ssd_bench.cost.latency import Latency
+from ssd_bench.errors import ConfigError
 from ssd_bench.papers import index
 from ssd_bench.records.files import read_header
 
@@ -53,8 +54,9 @@ class Forecast:
         found: dict[tuple[str, ...], Known] = {}
         for path in (path for folder in self.folders if folder.exists() for path in index.find(folder)):
             for line in index.read(path)[2]:
-                if line.run and (path.parents[1] / line.run / "run.json").is_file():
-                    found[index.identity(line.overrides)] = _known(read_header(path.parents[1] / line.run))
+                header = _complete(path.parents[1] / line.run) if line.run else None
+                if header is not None:
+                    found[index.identity(line.overrides)] = _known(header)
         return found
 
     def hours(self, run: dry.Planned) -> float | None:
@@ -79,6 +81,15 @@ class Forecast:
     def _steps(self) -> dict[str, float]:
         """Milliseconds of a plain step here, by model."""
         return {}
+
+
+def _complete(folder: Path) -> Mapping[str, Any] | None:
+    """The header of a complete record; None of one that is not, or cannot be read."""
+    try:
+        header = read_header(folder)
+    except ConfigError:
+        return None
+    return header if header.get("status") == "complete" else None
 
 
 def _known(header: Mapping[str, Any]) -> Known:

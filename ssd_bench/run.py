@@ -20,10 +20,10 @@ from methods.ar import AR
 from ssd_bench.compose import built
 from ssd_bench.core import lossless
 from ssd_bench.core.engine import SCRATCH, Engine, Generation
+from ssd_bench.core.load import LoadWatch
 from ssd_bench.core.method import Illustrated, Method, Qualified, Stateful
 from ssd_bench.core.probe import ModelProbe
 from ssd_bench.core.sampling import Decoding
-from ssd_bench.core.timing import LoadWatch
 from ssd_bench.cost import profiling
 from ssd_bench.cost.latency import Latency
 from ssd_bench.hardware import lasting_buffers

@@ -102,3 +102,15 @@ def test_a_run_without_a_baseline_is_refused(tmp_path: Path) -> None:
     alone = write_run(tmp_path / "run", [[unit(i)[1]] for i in range(3)])
     with pytest.raises(explain.ConfigError, match="paired"):
         explain.explain(alone)
+
+
+def test_slow_steps_are_listed_the_slowest_first(tmp_path: Path, run: Run) -> None:
+    assert "times what their like do" not in explain.screen(run, explain.explain(run))
+    units = [unit(i) for i in range(6)]
+    for i, times in ((1, 20), (4, 30)):
+        units[i][0].steps[2].verify_ms *= times
+    disturbed = write_run(tmp_path / "disturbed", units)
+    said = explain.screen(disturbed, explain.explain(disturbed))
+    assert f"2 of {len(disturbed.steps)} steps took more than 5 times what their like do; the slowest:" in said
+    rows = [line.split() for line in said.rpartition("its like")[2].splitlines()[2:]]
+    assert [row[:3] for row in rows] == [["4", "ar", "3"], ["1", "ar", "3"]]

@@ -10,8 +10,8 @@ import pytest
 
 from ssd_bench.core.engine import SCRATCH
 from ssd_bench.core.layer_set import LayerSet
+from ssd_bench.core.load import LoadWatch
 from ssd_bench.core.probe import ModelProbe
-from ssd_bench.core.timing import LoadWatch
 from ssd_bench.cost import profiling
 from ssd_bench.cost.latency import Latency, NodeTimes, fit
 from ssd_bench.errors import ConfigError

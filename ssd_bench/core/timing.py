@@ -1,16 +1,11 @@
-"""Times of a decode loop, read from device-synchronised marks, and what else the machine did meanwhile."""
+"""Named time accounts of a decode loop, read from device-synchronised marks."""
 
 from __future__ import annotations
 
 import time
-from contextlib import suppress
 from dataclasses import dataclass
 
-import psutil
 import torch
-
-QUIET = 0.1
-"""Share of the machine that other processes may use during a measurement."""
 
 Mark = float | torch.cuda.Event
 
@@ -43,25 +38,3 @@ class Clock:
         if isinstance(start, torch.cuda.Event) and isinstance(end, torch.cuda.Event):
             return start.elapsed_time(end)
         return (float(end) - float(start)) * 1e3  # type: ignore[arg-type]
-
-
-class LoadWatch:
-    """Share of the machine's cores that others use from now on: processes not of this one, and the hypervisor."""
-
-    def __init__(self) -> None:
-        self._start = self._read()
-
-    @staticmethod
-    def _read() -> tuple[float, float, float]:
-        process, total = psutil.Process(), psutil.cpu_times()
-        own = 0.0
-        for one in (process, *process.children(recursive=True)):
-            with suppress(psutil.Error):  # a child that has ended
-                spent = one.cpu_times()
-                own += spent.user + spent.system
-        return time.perf_counter(), sum(total) - total.idle - getattr(total, "iowait", 0.0), own
-
-    def others(self) -> float:
-        """The share so far, in [0, 1]."""
-        wall, busy, own = (now - then for now, then in zip(self._read(), self._start))
-        return min(1.0, max(0.0, (busy - own) / max(wall * (psutil.cpu_count() or 1), 1e-9)))

@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING
 import torch
 
 from ssd_bench.core.layer_set import LayerSet
+from ssd_bench.core.load import QUIET, LoadWatch
 from ssd_bench.core.method import Context, LayerDraft, Prefill, Probe, Sample, Taps, Verification
 from ssd_bench.core.probe import ModelProbe
-from ssd_bench.core.timing import QUIET, Clock, LoadWatch
+from ssd_bench.core.timing import Clock
 from ssd_bench.core.tree import TokenTree
 from ssd_bench.cost.latency import Latency, NodeTimes, fit, line
 from ssd_bench.model.decoder import Decoder, Pass
