@@ -84,9 +84,11 @@ def describe(head: str, runs: Sequence[Planned], recorded: Callable[[Planned], f
         shown = ["?" if value is None else f"{float(f'{value:.2g}'):g}" for value in (found.hours, found.gigabytes)]
         rows.append([*names, " ".join(rest), str(found.prompts), str(found.new_tokens), *shown])
     header = ["model", "method", "task", "options", "prompts", "new tokens", "hours", "GB"]
-    how = "if every method were as fast as AR" + (
-        f", but for {known} of {len(runs)} runs, which are on record" if known else ""
-    )
+    how = "if every method were as fast as AR"
+    if known:
+        how = (
+            "as on record" if known == len(runs) else f"{how}, but for {known} of {len(runs)} runs, which are on record"
+        )
     total = f"at most {tokens:,} new tokens in all arms, about {spell(hours)} {how}"
     return "\n".join([head, total, "", tables.terminal(pd.DataFrame(rows, columns=header), header[4:], WIDTHS)])
 

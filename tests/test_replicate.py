@@ -295,7 +295,7 @@ def what_is_on_record_takes_its_time(
     )
     capsys.readouterr()
     assert run(monkeypatch, *options, "dry=true") == 0
-    assert "but for 3 of 4 runs, which are on record" in capsys.readouterr().out
+    assert "as fast as AR, but for 3 of 4 runs, which are on record" in capsys.readouterr().out
     (first, *_) = (load_run(path) for path in sorted(runs.glob("miniature-jacobi-cnn_dm-*")))
     enough = (first.header["wall_s"] + BETWEEN) / 60 + 1e-6
     assert run(monkeypatch, *options, "dry=true", f"minutes={enough}") == 0

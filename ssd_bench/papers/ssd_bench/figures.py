@@ -99,9 +99,9 @@ def table(replication: Replication) -> pd.DataFrame:
     """Every method and task of the comparison.
 
     Returns:
-        Texts with 95 % intervals: speedup (decode only), M, α, share of sublayers skipped, share of the time that the
-        method's own work takes, outputs equal to AR's; and, where `python -m ssd_bench frontier` has been run, the
-        predicted speedup of the set that drafted most, and of the best set found.
+        Texts with 95 % intervals: speedup (decode only; of a void cell why), M, α, share of sublayers skipped, share of
+        the time that the method's own work takes, outputs equal to AR's; and, where `python -m ssd_bench frontier` has
+        been run, the predicted speedup of the set that drafted most, and of the best set found.
     """
     found = planes(replication)
     return pd.DataFrame([_row(cell, found[cell["task"]]) for cell in common.cells(replication)]).fillna(ABSENT)
@@ -110,7 +110,8 @@ def table(replication: Replication) -> pd.DataFrame:
 def _row(cell: Cell, found: Plane | Cannot) -> dict[str, str]:
     summary = cell.summary
     row = {
-        "task": cell["task"], "method": cell["method"], "speedup": spread(summary, "speedup"),
+        "task": cell["task"], "method": cell["method"],
+        "speedup": f"void: {cell.void}" if cell.void else spread(summary, "speedup"),
         "M": spread(summary, "M"), "α": spread(summary, "alpha", 3), "skipped": percent(summary["skip_ratio"]),
         "policy": percent(summary["overhead"]), "equal to AR": lossless(summary),
     }  # fmt: skip
