@@ -276,7 +276,7 @@ def test_tpl_star_drafts_gamma_up_to_the_cap_without_a_threshold(cap: int, lengt
     method.start(Prefill([0, 1], None))
     assert method.propose(Context(1, 2, [0], 20)).max_len == 1
     method.observe(seen(1, 3, *[[(1, 0.9)] * 2] * 3), HEADLESS)
-    assert method.propose(Context(2, 3, [0], 20)) == LayerDraft(LayerSet.exit(3, 1), length, 0.0)
+    assert method.propose(Context(2, 3, [0], 20)) == LayerDraft(LayerSet.exit(3, 1), length, 0.0, searched=True)
 
 
 @pytest.mark.parametrize("n_layers", [2, 4, 32, 80])

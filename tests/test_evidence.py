@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from ssd_bench import metrics
@@ -18,6 +19,7 @@ from ssd_bench.records.schema import PromptRecord
 from ssd_bench.report import exhibits, figures
 from tests import synthetic
 from tests.exhibit_runs import MINIATURE, indexed
+from tests.runs import executed
 
 SPREAD = (0.0, 0.02, -0.02, 0.01, -0.01, 0.015, -0.015, 0.0)  # logarithms of the moments' speeds
 TABLE = "swift_table8"
@@ -187,3 +189,33 @@ def test_no_floor_without_two_runs_of_a_trace(tmp_path: Path) -> None:
         for i, accept in enumerate((0.2, 0.9))
     ]
     assert metrics.trace(runs[0]) != metrics.trace(runs[1]) and metrics.floor(runs) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "before", "after"),
+    [  # in the first step, and in the last
+        (("method=knapspec",), False, True),
+        (("method=swift",), False, True),
+        (("method=swift", "method.max_steps=0"), None, None),
+        (("method=conflayers", "method.context_window=12", "method.interval=4"), False, True),
+        (("method=clasp",), True, True),
+        (("method=clasp_knapspec",), False, True),
+        (("method=del",), False, True),
+        (
+            ("method=self_ssd", "method.calibration=1", "method.search.iterations=1", "method.search.new_tokens=2"),
+            True,
+            True,
+        ),
+        (("method=fixed_layers",), None, None),
+    ],
+)
+def test_a_record_says_whose_set_drafted(
+    options: tuple[str, ...], before: bool | None, after: bool | None, tmp_path: Path
+) -> None:
+    run = executed(tmp_path, "model=miniature", "task=tinystories", "limit=1", "decode.max_new_tokens=100", *options)
+    steps = metrics.of_arm(run.steps, "method").sort_values("step")
+    told = [None if pd.isna(value) else bool(value) for value in steps.loc[steps["draft_len"] > 0, "searched"]]
+    assert (told[0], told[-1]) == (before, after) and told == sorted(told, key=lambda value: bool(value))
+    assert metrics.of_arm(run.steps, "ar")["searched"].isna().all()
+    share = metrics.searched_share(run)
+    assert share is None if before is None else share == sum(map(bool, told)) / len(told)

@@ -222,6 +222,7 @@ def test_an_interrupted_sweep_can_be_reported_and_goes_on(tmp_path: Path, monkey
     monkeypatch.setattr(ssd_bench.run, "execute", execute)
     monkeypatch.setattr(ssd_bench.plan, "plan", lambda cfg: cfg)
     monkeypatch.setattr(ssd_bench.report.runs, "close", lambda _: None)
+    monkeypatch.setattr(ssd_bench.sweep, "REFERENCE", tmp_path / "none")  # whose times a made-up plan cannot scale
     options = ("experiment=knn_ssd_figure1", "scale=mini", f"runs_dir={tmp_path}/runs", f"hydra.sweep.dir={tmp_path}")
     monkeypatch.setattr(sys, "argv", ["ssd_bench"])
     monkeypatch.setenv("HYDRA_FULL_ERROR", "1")  # as the program sets it, and undone after the test
