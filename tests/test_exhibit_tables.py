@@ -26,7 +26,7 @@ from ssd_bench.papers.cells import (
 from ssd_bench.papers.match import Matcher
 from ssd_bench.papers.reported import Number
 from ssd_bench.papers.rooms import papers, room_of
-from ssd_bench.papers.values import OVER_AR, Value, mean
+from ssd_bench.papers.values import OVER_AR, Value, mean, search_time
 from ssd_bench.papers.verdict import Ours
 from ssd_bench.report import command, exhibits
 from tests import synthetic
@@ -498,3 +498,17 @@ def test_order_of_settings_where_there_is_one_method(tmp_path: Path) -> None:
     assert {(o.within, len(o.rows)) for o in orders} == {("SWIFT", 4)}
     assert {o.metric for o in orders} == {"M", "alpha", "speedup"}
     assert all(o.concordant == 0 and o.same_best for o in orders)  # one run stands behind all: nothing is ordered
+
+
+def test_a_search_read_from_the_store_costs_what_it_took(tmp_path: Path) -> None:
+    """Another run made it: this one's preparation says nothing of it."""
+    found = [
+        {"name": "a", "evaluations": 101, "new": 0, "seconds": 12.5},
+        {"name": "b", "evaluations": 3, "new": 3, "seconds": 0.5},
+    ]
+    units = [synthetic.unit(i) for i in range(2)]
+    for unit in units:
+        for step in unit[1].steps:
+            step.est_alpha = None  # no online search
+    assert search_time(synthetic.write_run(tmp_path / "read", units, searches=found)) == 13.0
+    assert search_time(synthetic.write_run(tmp_path / "own", units, searches=[])) == 5.0

@@ -151,9 +151,13 @@ def _events(run: Run) -> pd.DataFrame:
 
 
 def search_time(run: Run) -> float | None:
-    """Seconds of the search: before the run (`prepare_ms`), or those of the steps at which an online one scored."""
+    """Seconds of the search: of the steps at which an online one scored, else before the run.
+
+    A search that was read from the store counts with what it took whoever made it; without one `prepare_ms` counts.
+    """
     online = _events(run)["policy_ms"].sum()
-    spent = online or run.header.get("prepare_ms")
+    offline = 1000 * sum(each["seconds"] for each in run.header.get("searches") or ())
+    spent = online or offline or run.header.get("prepare_ms")
     return float(spent) / 1000 if spent else None
 
 
