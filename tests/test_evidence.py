@@ -17,6 +17,7 @@ from ssd_bench.papers import verdict
 from ssd_bench.papers.cells import MOMENTS, Cell, Record, Replication, replications
 from ssd_bench.records.schema import PromptRecord
 from ssd_bench.report import exhibits, figures
+from ssd_bench.report.runs import side_by_side
 from tests import synthetic
 from tests.exhibit_runs import MINIATURE, indexed
 from tests.runs import executed
@@ -179,6 +180,8 @@ def test_a_run_beside_others_says_so_and_is_no_moment(tmp_path: Path) -> None:
     said = [metrics.summarise(run)["warnings"] for run in runs]
     assert any("others used 40% of the machine's cores" in w for w in said[2])
     assert not any("busy" in w for w in said[0])
+    together = side_by_side([Record(tmp_path / f"{i}") for i in range(3)])
+    assert together.count("a busy machine spoiled the times: others used 40% of the machine's cores") == 1
     floors = metrics.floor(runs)
     assert len(floors) == 1 and [(level.runs, level.speedup.sigma) for level in floors[0].levels] == [(2, 0.0)]
 

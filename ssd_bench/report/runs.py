@@ -293,7 +293,15 @@ def side_by_side(made: Sequence[Record]) -> str:
             ran.sort(key=lambda row: -1.0 if row["speedup"] is None else row["speedup"], reverse=True)
             rows = [_short(readable(row)) for row in [*ran, *ar]]
             head = f"{task}: {group.title}"
-            parts.append("\n".join([*textwrap.wrap(head, WIDTH), _listed(pd.DataFrame(rows), list(rows[0])[1:])]))
+            busy = [
+                f"{row['method']}: a busy machine spoiled the times: {why}"
+                for row in ran
+                if (why := metrics.spoiled(row))
+            ]
+            told = [line for each in busy for line in textwrap.wrap(each, WIDTH, subsequent_indent="  ")]
+            parts.append(
+                "\n".join([*textwrap.wrap(head, WIDTH), _listed(pd.DataFrame(rows), list(rows[0])[1:]), *told])
+            )
     return "\n\n".join([*parts, SIDE_BY_SIDE]) if parts else ""
 
 
