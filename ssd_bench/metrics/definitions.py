@@ -13,6 +13,7 @@ from functools import lru_cache
 import numpy as np
 import pandas as pd
 
+from ssd_bench.core.layer_set import LayerSet
 from ssd_bench.cost.tpt import tpt
 from ssd_bench.metrics.intervals import (
     Array,
@@ -108,6 +109,20 @@ def skipped_sublayers(run: Run) -> tuple[float | None, float | None]:
     return attn, mlp
 
 
+def skipped_shares(run: Run) -> pd.DataFrame:
+    """The method's steps that drafted by layers, with the shares of attentions and of MLPs that their sets skip.
+
+    Returns:
+        Columns prompt_index, context_len, attention, MLP.
+    """
+    steps = _with_sets(run)
+    shares = {
+        "attention": 1 - steps["n_attn"] / steps["n_layers"],
+        "MLP": 1 - steps["n_mlp"] / steps["n_layers"],
+    }
+    return steps[["prompt_index", "context_len"]].assign(**shares)
+
+
 @lru_cache(maxsize=8)  # several numbers of a summary are made of it
 def _with_sets(run: Run) -> pd.DataFrame:
     """The method's steps that drafted by layers, with n_layers, n_attn and n_mlp (sublayers that run)."""
@@ -117,6 +132,18 @@ def _with_sets(run: Run) -> pd.DataFrame:
     )
     steps = of_arm(run.steps, "method").dropna(subset=["layer_set_id"]).astype({"layer_set_id": "int64"})
     return steps.merge(sets[["layer_set_id", "n_layers", "n_attn", "n_mlp"]], on="layer_set_id")
+
+
+def main_set(run: Run, domain: str | None = None) -> LayerSet | None:
+    """The set that drafted most tokens, of all prompts or of those of a domain; None if no layers drafted."""
+    steps = of_arm(run.steps, "method").dropna(subset=["layer_set_id"])
+    if domain is not None:
+        own = run.prompts.loc[run.prompts["domain"] == domain, "prompt_index"]
+        steps = steps[steps["prompt_index"].isin(own)]
+    if steps.empty:
+        return None
+    drafted = steps.groupby("layer_set_id")["draft_len"].sum()
+    return run.layer_set(int(str(drafted.idxmax())))
 
 
 # --- speed ------------------------------------------------------------------------------------------------------------

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 ABSENT = "–"
+DECODE, END_TO_END = "speedup, decode", "speedup, end to end"
+"""Over AR on the same prompts in the same run: of decoding alone, and with the prefill, its time and its token."""
 REHEARSAL = "rehearsal on a model that this project trained: not a replication of any paper"
 
 

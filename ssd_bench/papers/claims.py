@@ -32,27 +32,53 @@ from ssd_bench.papers.grid import Job
 from ssd_bench.papers.reported import numbers
 from ssd_bench.papers.rooms import Room, rooms
 
+
+@dataclass(frozen=True)
+class Statistic:
+    """A number that a claim is about; `samples` has what it is made of.
+
+    Attributes:
+        says: what it is.
+        noise: what a moment's noise does to it: that of a "speedup", that of a "rate", or "" for nothing.
+        lower: whether less is better.
+        pooled: whether the runs of all methods give one number together.
+        once: a run has one, whatever its prompts.
+    """
+
+    says: str
+    noise: str = ""
+    lower: bool = False
+    pooled: bool = False
+    once: bool = False
+
+
 STATISTICS = {
-    "speedup": "decode only, over AR on the same prompts",
-    "speedup_e2e": "with prefill and search, over AR on the same prompts",
-    "alpha": "accepted over drafted tokens",
-    "M": "tokens a verification",
-    "overhead": "share of the decode time that the method's own work takes",
-    "search_s": "seconds of the search, offline or online, of runs that searched",
-    "attention_skipped": "share of attentions that drafting skips, over draft steps",
-    "mlp_skipped": "share of MLPs that drafting skips, over draft steps",
-    "matchness": "the online search's best score",
-    "tpt_correlation": "Pearson's r of predicted TPT with tokens/s, a point a prompt and method",
-    "alpha_correlation": "Pearson's r of α with tokens/s, a point a prompt and method",
-    "routing": "share of prompts that were drafted with the set of their own domain",
+    "speedup": Statistic("decode only, over AR on the same prompts", noise="speedup"),
+    "speedup_e2e": Statistic(
+        "end to end: with prefill and online search, over AR on the same prompts", noise="speedup"
+    ),
+    "alpha": Statistic("accepted over drafted tokens"),
+    "M": Statistic("tokens a verification"),
+    "overhead": Statistic("share of the decode time that the method's own work takes", lower=True),
+    "search_s": Statistic(
+        "seconds of the search, offline or online, of runs that searched", noise="rate", lower=True, once=True
+    ),
+    "attention_skipped": Statistic("share of attentions that drafting skips, over draft steps"),
+    "mlp_skipped": Statistic("share of MLPs that drafting skips, over draft steps"),
+    "matchness": Statistic("the online search's best score", once=True),
+    "tpt_correlation": Statistic(
+        "Pearson's r of predicted TPT with tokens/s, a point a prompt and method", pooled=True
+    ),
+    "alpha_correlation": Statistic("Pearson's r of α with tokens/s, a point a prompt and method", pooled=True),
+    "routing": Statistic("share of prompts that were drafted with the set of their own domain"),
+}
+PARTS = {  # of a run, where a side is not whole runs
+    "context": ("first third", "last third"),  # of the contexts that its draft steps have
+    "search": ("first", "last"),  # sets that the online search scored; what drafted before the first counts as none
+    "domain": ("own", "other"),  # prompts of the domain that the set was searched on, or of the others
 }
 EFFECTS = ("ratio", "difference", "value")
 STATISTIC = "statistic"  # of a side: another one than the claim's
-PARTS = {  # of a run, where a side is not whole runs
-    "context": ("first third", "last third"),  # of the contexts that its draft steps have
-    "search": ("first", "last"),  # events of the online search; a set before the first counts as none
-    "domain": ("own", "other"),  # prompts of the domain that the set was searched on, or of the others
-}
 
 
 @dataclass(frozen=True)

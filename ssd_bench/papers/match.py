@@ -17,7 +17,7 @@ from ssd_bench.papers import grid, select
 from ssd_bench.papers.cells import Cell, Replication
 from ssd_bench.papers.reported import METRICS, Number
 from ssd_bench.papers.rooms import room_of
-from ssd_bench.papers.values import BASELINES, Value, has_hf, mean, pearson, search_time, value
+from ssd_bench.papers.values import BASELINES, Value, has_hf, mean, pearson, search_made, search_time, value
 from ssd_bench.papers.verdict import NO_RUN, NOT_RUN, UNDEFINED, UNMEASURED, VOID, Ours
 
 SCALES = ("paper", "small", "mini")
@@ -80,7 +80,9 @@ class Matcher:
         worked_out = _combined(number, parts)
         if isinstance(worked_out, str):
             return Ours(number, None, UNDEFINED, worked_out, scale)
-        return Ours(number, worked_out, "", worked_out.remark, scale, tuple(cell for cell, _ in parts))
+        decode = _combined(number, parts, "speedup") if number.metric == "speedup" else None
+        decode = None if isinstance(decode, str) or number.method in BASELINES else decode
+        return Ours(number, worked_out, "", worked_out.remark, scale, tuple(cell for cell, _ in parts), decode)
 
     def _prose(self, number: Number) -> Ours:
         """From the numbers of the table that the prose is about."""
@@ -99,7 +101,9 @@ class Matcher:
         if len(remarks) > 1:
             return Ours(number, None, NO_RUN, "its parts are there over different baselines (baseline=hf)")
         cells = tuple(cell for ours in found for cell in ours.cells)
-        return Ours(number, extreme(number.bound)(values), "", remarks[0], scales[0], cells)
+        decoded = [ours.decode for ours in found if ours.decode is not None]
+        decode = extreme(number.bound)(decoded) if len(decoded) == len(found) else None
+        return Ours(number, extreme(number.bound)(values), "", remarks[0], scales[0], cells, decode)
 
 
 def ordered(scales: Mapping[str, object]) -> list[str]:
@@ -158,8 +162,8 @@ def _domains(number: Number, cell: Cell) -> list[str | None]:
     return [part for part in stream if (part == first) == (point == "before domain shift")]
 
 
-def _combined(number: Number, parts: Sequence[Piece]) -> Value | str:
-    """One value of all parts, or why one of them has none."""
+def _combined(number: Number, parts: Sequence[Piece], statistic: str = "") -> Value | str:
+    """One value of all parts, or why one of them has none; `statistic` as in `value`."""
     if number.metric == "pearson":
         return pearson(number, [cell.run for cell in {cell.path: cell for cell, _ in parts}.values()])
     if number.metric in room_of(number.paper).compared:
@@ -169,7 +173,7 @@ def _combined(number: Number, parts: Sequence[Piece]) -> Value | str:
         parts = [max(parts, key=lambda part: _peak(number, part, with_hf))]
     groups: dict[tuple[tuple[str, str, str], str | None], list[Value]] = {}
     for cell, domain in {(part[0].path, _place(part[0]), part[1]): part for part in parts}.values():
-        one = value(number, cell, domain, with_hf)
+        one = value(number, cell, domain, with_hf, statistic)
         if isinstance(one, str):
             return one
         groups.setdefault((_place(cell), domain), []).append(one)
@@ -190,5 +194,10 @@ def _compared(number: Number, cells: Sequence[Cell]) -> Value | str:
         return f"only beside a run of {other}"
     if number.metric == "memory_reduction_pct":
         return Value(100 * (1 - own[0].summary["peak_bytes"] / theirs[0].summary["peak_bytes"]))
-    times = [search_time(cell.run) for cell in (theirs[0], own[0])]
-    return "the methods did not search" if None in times else Value(times[0] / times[1])  # type: ignore[operator]
+    both = (theirs[0].run, own[0].run)
+    times = [search_time(run) for run in both]
+    if None in times:
+        return "the methods did not search"
+    made = [how for how in map(search_made, both) if how != "run"]
+    remark = f"a search of the two was {made[0]} from the store: its time is of when it was made" if made else ""
+    return Value(times[0] / times[1], remark=remark, compared=not made)  # type: ignore[operator]

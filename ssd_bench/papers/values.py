@@ -29,6 +29,7 @@ class Value:
     Attributes:
         estimate: the method's own, for TPT.
         remark: in what it is not the paper's statistic; "" where it is.
+        compared: whether it may be compared at all.
     """
 
     value: float
@@ -36,6 +37,7 @@ class Value:
     high: float | None = None
     estimate: float | None = None
     remark: str = ""
+    compared: bool = True
 
 
 def by_definition(number: Number) -> bool:
@@ -48,12 +50,15 @@ def has_hf(cell: Cell) -> bool:
     return "speedup_hf" in cell.summary
 
 
-def value(number: Number, cell: Cell, domain: str | None = None, with_hf: bool = False) -> Value | str:
+def value(
+    number: Number, cell: Cell, domain: str | None = None, with_hf: bool = False, statistic: str = ""
+) -> Value | str:
     """Our value for a reported number from one record, or why it has none.
 
     Args:
         domain: of a stream, the part that the number is about; None: the whole run.
         with_hf: divide by Hugging Face's arm what the paper divides by it; its run must have that.
+        statistic: of the summary, in place of what the paper counts.
     """
     baseline = number.method in BASELINES
     if domain is not None:
@@ -67,7 +72,7 @@ def value(number: Number, cell: Cell, domain: str | None = None, with_hf: bool =
         return Value(1.0) if source["ar_tokens_per_s"] is not None else "the run has no baseline"
     if domain is None and number.metric in SPECIAL:
         return SPECIAL[number.metric](number, cell)
-    name, remark = _statistic(number, with_hf)
+    name, remark = (statistic, "") if statistic else _statistic(number, with_hf)
     name = METRICS[number.metric].of_ar if baseline else name
     if name is None or name not in source:
         where = "" if domain is None else ", or not by task"
@@ -112,7 +117,7 @@ def mean(values: Sequence[Value]) -> Value:
     below = [v.value - v.low for v in values if v.low is not None]
     above = [v.high - v.value for v in values if v.high is not None]
     if len(below) < len(values) or len(above) < len(values):
-        return Value(centre, estimate=estimate, remark=values[0].remark)
+        return Value(centre, estimate=estimate, remark=values[0].remark, compared=all(v.compared for v in values))
     low, high = centre - math.hypot(*below) / len(values), centre + math.hypot(*above) / len(values)
     return Value(centre, low, high, estimate, values[0].remark)
 
@@ -161,9 +166,24 @@ def search_time(run: Run) -> float | None:
     return float(spent) / 1000 if spent else None
 
 
+def search_made(run: Run) -> str:
+    """How a run came to its search: "run" by it, "continued" by it from the store, or "read" from there; "": none."""
+    if len(_events(run)):
+        return "run"
+    searches = run.header.get("searches") or ()
+    if not searches:
+        return "run" if run.header.get("prepare_ms") else ""
+    new, all_ = (sum(each[key] for each in searches) for key in ("new", "evaluations"))
+    return "run" if new == all_ else "continued" if new else "read"
+
+
 def _search_time(number: Number, cell: Cell) -> Value | str:
-    spent = search_time(cell.run)
-    return "the method did not search" if spent is None else Value(spent)
+    spent, made = search_time(cell.run), search_made(cell.run)
+    if spent is None:
+        return "the method did not search"
+    if made == "run":
+        return Value(spent)
+    return Value(spent, remark=f"its search was {made} from the store: the time is of when it was made", compared=False)
 
 
 def _step_latency(number: Number, cell: Cell) -> Value | str:
@@ -189,22 +209,22 @@ def _matchness(number: Number, cell: Cell) -> Value | str:
 
 def pearson(number: Number, runs: Sequence[Run]) -> Value | str:
     """Correlation of TPT or α with tokens/s over points, one a prompt and method; TPT of a prompt by Eq. 4."""
-    points = [point for run in runs for point in _points(run, number.settings["pair"].startswith("TPT"))]
-    x, y = np.array(points, dtype=np.float64).reshape(-1, 2).T
+    found = pd.concat([points(run, number.settings["pair"].startswith("TPT")) for run in runs])
+    x, y = found["x"].to_numpy(), found["tokens_per_s"].to_numpy()
     if len(x) < 3 or not x.std() or not y.std():
         return "too few points, or all the same"
     return Value(float(np.corrcoef(x, y)[0, 1]))
 
 
-def _points(run: Run, with_tpt: bool) -> list[tuple[float, float]]:
-    found = []
-    for _, steps in metrics.of_arm(run.steps, "method").groupby("prompt_index"):
-        prompts = run.prompts[run.prompts["prompt_index"] == steps["prompt_index"].iloc[0]]
-        sums = metrics.token_times(metrics.of_arm(prompts, "method")).sum()
+def points(run: Run, with_tpt: bool) -> pd.DataFrame:
+    """TPT of Eq. 4, or α, as `x`, and tokens_per_s of each prompt that has both; index: prompt_index."""
+    found = {}
+    for index, steps in metrics.of_arm(run.steps, "method").groupby("prompt_index"):
+        sums = metrics.token_times(metrics.of_arm(run.prompts[run.prompts["prompt_index"] == index], "method")).sum()
         x = metrics.predicted_tpt(replace(run, steps=steps)) if with_tpt else metrics.alpha_micro(steps)
         if x is not None and sums["ms"] > 0:
-            found.append((x, 1000 * sums["tokens"] / sums["ms"]))
-    return found
+            found[index] = (x, 1000 * sums["tokens"] / sums["ms"])
+    return pd.DataFrame.from_dict(found, orient="index", columns=["x", "tokens_per_s"], dtype=float)
 
 
 SPECIAL = {

@@ -12,15 +12,19 @@ and no verdict anywhere else.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
+import numpy as np
 import pandas as pd
 
+from ssd_bench.metrics import Measured
+from ssd_bench.metrics.intervals import ratio
 from ssd_bench.papers.cells import OTHER_MODEL, OTHER_SCALE, PAPERS_OWN, SETUPS, Cell
 from ssd_bench.papers.reported import METRICS, Number
 from ssd_bench.papers.rooms import room_of
+from ssd_bench.papers.select import AVERAGES
 from ssd_bench.papers.values import BASELINES, Value, by_definition
 
 NO_RUN, NOT_RUN, UNDEFINED, UNMEASURED = "no run yet", "not run", "undefined", "not measurable"
@@ -49,6 +53,7 @@ class Ours:
         reason: why there is no value, or in what it is not the paper's statistic.
         scale: of the runs.
         cells: behind it.
+        decode: of a speedup, which every paper counts end to end, ours of decoding alone.
     """
 
     number: Number
@@ -57,6 +62,7 @@ class Ours:
     reason: str = ""
     scale: str = ""
     cells: tuple[Cell, ...] = ()
+    decode: Value | None = None
 
     @property
     def runs(self) -> list[str]:
@@ -77,6 +83,8 @@ class Ours:
             return BY_DEFINITION
         if self.setup != PAPERS_OWN:
             return OTHER_SCALE if self.setup == OTHER_SCALE else OTHER_MODEL
+        if not self.found.compared:
+            return UNDEFINED
         gpus = room_of(self.number.paper).hardware
         if kind(self.number) == SPEED and not all(cell.ran_on(gpus) for cell in self.cells):
             return OTHER_HARDWARE
@@ -96,6 +104,21 @@ def agrees(number: Number, ours: Value) -> bool:
 
 
 @dataclass(frozen=True)
+class Pair:
+    """Two rows that the paper ranks, and whether ours come in the same order.
+
+    Attributes:
+        runs: ours behind the two; at a small scale one pair of runs stands for several pairs of the paper.
+        task: of both.
+        same: 1.0 in the paper's order, 0.0 in the opposite one, 0.5 where ours are equal.
+    """
+
+    runs: frozenset[str]
+    task: str
+    same: float
+
+
+@dataclass(frozen=True)
 class Order:
     """How the methods of a row group rank here and in the paper.
 
@@ -103,8 +126,8 @@ class Order:
         rows: index values of the group in the long table.
         model, task, metric, scale: of the group.
         within: the setting whose methods are ranked, or the method whose settings are.
-        pairs: of rows that differ in the paper.
-        concordant, discordant: of these, in the paper's order here and in the opposite one.
+        methods: whether methods are ranked, within one setting; else settings of one method.
+        pairs: of rows that differ in the paper and are of different runs here.
         same_best: whether the best of ours is the paper's, or one of its best.
     """
 
@@ -114,28 +137,38 @@ class Order:
     metric: str
     within: str
     scale: str
-    pairs: int
-    concordant: int
-    discordant: int
+    methods: bool
+    pairs: tuple[Pair, ...]
     same_best: bool
+
+    @property
+    def concordant(self) -> int:
+        """Pairs in the paper's order."""
+        return sum(pair.same == 1 for pair in self.pairs)
+
+    @property
+    def discordant(self) -> int:
+        """Pairs in the opposite one."""
+        return sum(pair.same == 0 for pair in self.pairs)
 
     @property
     def tau(self) -> float | None:
         """Kendall's τ, pairs that the paper ties left out."""
-        return (self.concordant - self.discordant) / self.pairs if self.pairs else None
+        return (self.concordant - self.discordant) / len(self.pairs) if self.pairs else None
 
     @property
     def text(self) -> str:
         """A few words for a table."""
         best = "same" if self.same_best else "another"
-        return f"{self.concordant} of {self.pairs} pairs in the paper's order, {best} best"
+        return f"{self.concordant} of {len(self.pairs)} pairs in the paper's order, {best} best"
 
 
 def orders(frame: pd.DataFrame) -> list[Order]:
     """The order of each row group, which says something on any model.
 
     A group is what a table compares: the methods on one model, task and setting by one metric, or, where there is one
-    method, its settings. All its values are of one scale and over one baseline; plain decoding and bounds are left out.
+    method, its settings. All its values are of one scale and over one baseline; plain decoding, bounds and void cells
+    are left out, and so are pairs of one run.
 
     Args:
         frame: as `tables.table` makes it.
@@ -150,9 +183,10 @@ def orders(frame: pd.DataFrame) -> list[Order]:
         for key, group in fit.groupby(["model", "task", "metric", axis, "scale", "reason"], sort=False):
             if len(group) > 1 and not _known(found, group):
                 model, task, metric, within, scale, _ = map(str, key)
-                rows = tuple(int(i) for i in group.index)
-                values = list(zip(group["value"].tolist(), group["ours"].tolist()))
-                found.append(Order(rows, model, task, metric, within, scale, *_compared(values)))
+                rows, pairs = tuple(int(i) for i in group.index), tuple(_pairs(group, task))
+                found.append(
+                    Order(rows, model, task, metric, within, scale, axis == "setting", pairs, _same_best(group))
+                )
     return found
 
 
@@ -160,9 +194,56 @@ def _known(found: Sequence[Order], group: pd.DataFrame) -> bool:
     return any(set(order.rows) & set(group.index) for order in found)
 
 
-def _compared(values: Sequence[tuple[float, float]]) -> tuple[int, int, int, bool]:
-    """Pairs, concordant and discordant ones, and whether the best is the same, of (the paper's, ours)."""
-    pairs = [(a[0] - b[0]) * (a[1] - b[1]) for a, b in combinations(values, 2) if a[0] != b[0]]
-    best_theirs, best_ours = max(theirs for theirs, _ in values), max(ours for _, ours in values)
-    same_best = (best_theirs, best_ours) in values
-    return len(pairs), sum(p > 0 for p in pairs), sum(p < 0 for p in pairs), same_best
+def _pairs(group: pd.DataFrame, task: str) -> Iterator[Pair]:
+    rows = zip(group["value"].tolist(), group["ours"].tolist(), group["runs"].tolist())
+    for (theirs, ours, runs), (their_other, our_other, other_runs) in combinations(rows, 2):
+        if theirs != their_other and runs != other_runs:
+            product = (theirs - their_other) * (ours - our_other)
+            yield Pair(frozenset((runs, other_runs)), task, 1.0 if product > 0 else 0.0 if product < 0 else 0.5)
+
+
+def _same_best(group: pd.DataFrame) -> bool:
+    return bool((group["ours"] == group["ours"].max())[group["value"] == group["value"].max()].any())
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """How far our runs come in the papers' order by one metric.
+
+    Attributes:
+        methods: whether methods are ranked, within one setting; else settings of one method.
+        pairs: distinct ones of our runs.
+        share: of them in the paper's order, with its 95 % interval over tasks; a pair that stands for several of the
+            paper's counts by the share of these.
+    """
+
+    metric: str
+    methods: bool
+    pairs: int
+    share: Measured
+
+    @property
+    def text(self) -> str:
+        """`M 84 % [78, 90] of 120 pairs`."""
+        low, high = self.share.low, self.share.high
+        spread = "" if low is None or high is None else f" [{100 * low:.0f}, {100 * high:.0f}]"
+        return f"{self.metric} {100 * (self.share.value or 0):.0f} %{spread} of {self.pairs} pairs"
+
+
+def agreement(groups: Sequence[Order]) -> list[Agreement]:
+    """By metric, over distinct pairs of runs, averages left out: methods within a setting, then settings of one."""
+    found = []
+    for methods in (True, False):
+        own = [order for order in groups if order.methods == methods]
+        for metric in dict.fromkeys(order.metric for order in own):
+            said: dict[tuple[str, frozenset[str]], list[float]] = {}
+            single = [order for order in own if order.metric == metric and order.task not in AVERAGES]
+            for pair in (pair for order in single for pair in order.pairs):
+                said.setdefault((pair.task, pair.runs), []).append(pair.same)
+            if said:
+                tasks: dict[str, list[float]] = {}
+                for (task, _), same in said.items():
+                    tasks.setdefault(task, []).append(sum(same) / len(same))
+                sums = np.array([[sum(shares), len(shares)] for shares in tasks.values()], dtype=float)
+                found.append(Agreement(metric, methods, len(said), ratio(sums[:, 0], sums[:, 1])))
+    return found

@@ -1,0 +1,319 @@
+"""Which claims hold: the rule, its intervals, and what false records do to a verdict and to the page."""
+
+from __future__ import annotations
+
+import html
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from ssd_bench.errors import ConfigError
+from ssd_bench.metrics import intervals
+from ssd_bench.papers import audit, judge
+from ssd_bench.papers.cells import MOMENTS, Replication, replications
+from ssd_bench.papers.claims import PARTS, STATISTICS, Claim, claims
+from ssd_bench.papers.judge import CANNOT_SAY, FAILS, HOLDS, NOT_RUN, VERDICTS, Judged
+from ssd_bench.papers.samples import _MADE_OF, Sample, sample
+from ssd_bench.report import exhibits, page, predictions, verdicts
+from ssd_bench.report.answers import advice, cards, comparison, standing
+from tests import synthetic
+from tests.exhibit_runs import MINIATURE, indexed
+from tests.test_evidence import searched, timed
+
+REFERENCE = Path(__file__).parents[1] / "runs" / "reference" / "mini"
+TABLE = "swift_table8"
+"""SWIFT's ablation: `search_beats_uniform` compares two of its cells, 1.05 times is asked."""
+
+
+def named(name: str) -> Claim:
+    return next(claim for claim in claims() if claim.id == name)
+
+
+def make(folder: Path, name: str, accept: float, factor: float = 1.0, search: bool = True, prompts: int = 20) -> str:
+    units = searched([synthetic.unit(i, accept=accept) for i in range(prompts)], lambda step: search and step > 2)
+    synthetic.write_run(folder / name, timed(units, factor), run_id=name, model=MINIATURE)
+    return name
+
+
+def ablation(folder: Path, own: str, uniform: str) -> Replication:
+    """Table 8 with two of its runs behind all of its cells, each with a trace of its own but for these two."""
+    runs = {"ablation=none": own, "ablation=w/o optimization": uniform}
+    indexed(folder, TABLE, "mini", lambda job: runs.get(job.labels["setting"]), own_traces=False)
+    return next(one for one in replications(folder) if one.experiment.name == TABLE)
+
+
+def verdict_of(folder: Path, own: str, uniform: str) -> Judged:
+    return judge.judged(named("swift/search_beats_uniform"), ablation(folder, own, uniform))
+
+
+# --- what the records in the repository say ---------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def found() -> list[Judged]:
+    return judge.judge(replications(REFERENCE))
+
+
+def test_every_claim_has_a_verdict_with_its_evidence(found: list[Judged]) -> None:
+    assert {one.claim.id for one in found} == {claim.id for claim in claims()}
+    for one in found:
+        assert one.verdict in VERDICTS
+        assert bool(one.reason) == (one.verdict in (CANNOT_SAY, NOT_RUN)), one
+        if one.verdict in (HOLDS, FAILS):
+            assert one.effect is not None and one.low is not None and one.high is not None
+            assert one.low <= one.effect <= one.high and one.n >= (1 if STATISTICS[one.claim.statistic].once else 20)
+            assert 0 < one.places <= one.asked
+            if STATISTICS[one.claim.statistic].noise:
+                assert one.floor is not None
+    assert sum(one.verdict in (HOLDS, FAILS) for one in found) > len(found) / 3
+
+
+def test_no_verdict_rests_on_a_void_cell(found: list[Judged]) -> None:
+    for one in found:
+        void = [cell.void for cell in one.cells if cell.void]
+        assert (one.verdict == CANNOT_SAY and one.reason.startswith("void: ")) == bool(void)
+    assert any(one.reason.startswith("void: ") for one in found)
+
+
+def test_on_a_rehearsal_every_verdict_says_so(found: list[Judged]) -> None:
+    frame = verdicts.table(found)
+    for one, (_, row) in zip(found, frame.iterrows(), strict=True):
+        assert one.rehearsal == (one.verdict != NOT_RUN)
+        assert ("rehearsal" in verdicts.text(row)) == one.rehearsal
+    assert "this project trained" in verdicts.screen(frame)
+
+
+def test_every_statistic_and_part_is_made_of_something(found: list[Judged]) -> None:
+    assert set(_MADE_OF) == set(STATISTICS) >= {claim.statistic for claim in claims()}
+    assert set(PARTS) == {axis for claim in claims() for side in (claim.of, claim.over) for axis in side} & set(PARTS)
+
+
+def test_recorded_verdicts_stand_beside_and_replace_nothing(found: list[Judged], tmp_path: Path) -> None:
+    own = verdicts.table(found)
+    other = own[own["verdict"] != NOT_RUN].assign(model="another", scale="small", rehearsal=False)
+    (tmp_path / "verdicts").mkdir()
+    other.to_csv(tmp_path / "verdicts" / "another.csv", index=False)
+    again = verdicts.recorded(tmp_path)
+    pd.testing.assert_frame_equal(again, other.reset_index(drop=True), check_dtype=False)
+    both = verdicts.together(own, pd.concat([again, own]))
+    assert len(both) == len(own) + len(again)
+    lines = [line for card in cards(both) for line in card.lines]
+    assert {len(line.said) for line in lines} == {2} and [line.claim.id for line in lines] == own["claim"].tolist()
+    (tmp_path / "verdicts" / "broken.csv").write_text("claim\nnone/such\n", encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"broken\.csv"):
+        verdicts.recorded(tmp_path)
+
+
+def test_the_command_prints_and_writes_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    make(tmp_path, "own", 0.8)
+    make(tmp_path, "uniform", 0.3)
+    ablation(tmp_path, "own", "uniform")
+    out = tmp_path / "verdicts" / "mini.csv"
+    assert verdicts.main([f"runs_dir={tmp_path}", "scale=mini", f"out={out}"]) == 0
+    assert "holds (rehearsal)" in capsys.readouterr().out
+    assert verdicts.recorded(tmp_path)["claim"].tolist() == ["swift/search_beats_uniform"]
+    assert verdicts.main([f"runs_dir={tmp_path}", "scale=paper"]) == 2
+    assert "one of mini" in capsys.readouterr().err
+
+
+# --- false records ----------------------------------------------------------------------------------------------------
+
+
+def test_one_methods_times_doubled_turn_a_verdict(tmp_path: Path) -> None:
+    make(tmp_path, "own", 0.6, prompts=60)
+    make(tmp_path, "uniform", 0.3, prompts=60)
+    make(tmp_path, "slow", 0.6, factor=2.0, prompts=60)
+    true, false = verdict_of(tmp_path, "own", "uniform"), verdict_of(tmp_path, "slow", "uniform")
+    assert (true.verdict, false.verdict) == (HOLDS, FAILS)
+    assert true.effect is not None and false.effect == pytest.approx(true.effect / 2)
+
+
+@pytest.mark.parametrize(
+    ("own", "uniform", "why"), [("own", "copy", "its trace is that of"), ("own", "never", "no search ran in it")]
+)
+def test_void_cells_decide_nothing(own: str, uniform: str, why: str, tmp_path: Path) -> None:
+    make(tmp_path, "own", 0.8)
+    make(tmp_path, "copy", 0.8, factor=2.0)
+    make(tmp_path, "never", 0.3, search=False)
+    found = verdict_of(tmp_path, own, uniform)
+    assert found.verdict == CANNOT_SAY and found.reason.startswith("void: ") and why in found.reason
+    assert found.effect is None
+
+
+@pytest.mark.parametrize("prompts", [19, 20])
+def test_few_prompts_decide_nothing(prompts: int, tmp_path: Path) -> None:
+    make(tmp_path, "own", 0.8, prompts=prompts)
+    make(tmp_path, "uniform", 0.3)
+    found = verdict_of(tmp_path, "own", "uniform")
+    assert found.verdict == (HOLDS if prompts == 20 else CANNOT_SAY)
+    assert prompts == 20 or "has 19 prompts, 20 are needed" in found.reason
+
+
+def test_a_run_that_is_missing_is_no_evidence(tmp_path: Path) -> None:
+    make(tmp_path, "own", 0.8)
+    indexed(tmp_path, TABLE, "mini", lambda job: "own" if job.labels["setting"] == "ablation=none" else None)
+    (made,) = replications(tmp_path)
+    assert judge.judged(named("swift/search_beats_uniform"), made).verdict == NOT_RUN
+    indexed(
+        tmp_path, TABLE, "mini", lambda job: "own" if job.labels["setting"] == "ablation=none" else "!out of memory"
+    )
+    (made,) = replications(tmp_path)
+    assert judge.judged(named("swift/search_beats_uniform"), made).reason == "a run failed: out of memory"
+
+
+def test_sides_on_different_machines_decide_nothing(tmp_path: Path) -> None:
+    make(tmp_path, "own", 0.8)
+    units = searched([synthetic.unit(i, accept=0.3) for i in range(20)], lambda step: step > 2)
+    synthetic.write_run(
+        tmp_path / "uniform", units, run_id="uniform", model=MINIATURE, provenance={"device": {"cpu": "Another"}}
+    )
+    found = verdict_of(tmp_path, "own", "uniform")
+    assert found.verdict == CANNOT_SAY and found.reason.startswith("other machine")
+
+
+def test_the_pages_verdicts_follow_the_records(tmp_path: Path) -> None:
+    make(tmp_path, "own", 0.6, prompts=60)
+    make(tmp_path, "uniform", 0.3, prompts=60)
+    make(tmp_path, "slow", 0.6, factor=2.0, prompts=60)
+    make(tmp_path, "copy", 0.6, factor=1.5, prompts=60)
+    said = []
+    for own, uniform in (("own", "uniform"), ("slow", "uniform"), ("own", "copy")):
+        made = ablation(tmp_path, own, uniform)
+        frames = exhibits.everything([made], "swift")
+        frame = verdicts.table(judge.judge([made]))
+        text = page.render([made], frames, {}, predictions.predictions([]), audit.audit(), frame)
+        item = re.search(r'<li data-claim="swift/search_beats_uniform".*?</li>', text, re.DOTALL)
+        assert item is not None
+        said.append(html.unescape(item[0]))
+    assert [re.findall(r"<b>(.*?)</b>", each) for each in said] == [
+        ["holds (rehearsal)"], ["fails (rehearsal)"], ["cannot say (rehearsal)"]
+    ]  # fmt: skip
+    assert "void: " in said[2]
+
+
+# --- the interval -----------------------------------------------------------------------------------------------------
+
+
+def samples(values: Sequence[Sequence[float]], name: str = "p") -> Sample:
+    columns = np.array(values, dtype=float)
+    return Sample(np.array([f"{name}{i}" for i in range(len(columns))]), columns, intervals.ratio_of_sums)
+
+
+def effect(claim: Claim, places: Sequence[Sequence[Sample]]) -> judge._Effect:
+    side = judge.Side((), (), {}, claim.statistic)
+    return judge._Effect(claim, [[(side, one) for one in place] for place in places])
+
+
+VALUE = Claim("p/c", "It.", "§1", (), "swift_table8", "alpha", "value", 0.0, at_least=0.5, none=0.0)
+
+
+def test_of_one_run_it_is_the_interval_of_every_number() -> None:
+    rng = np.random.default_rng(1)
+    columns = np.stack([rng.uniform(1, 5, 12), rng.uniform(6, 9, 12)], axis=1)
+    found = effect(VALUE, [[samples(columns)]])
+    theirs = intervals.measure(intervals.ratio_of_sums, *columns.T)
+    assert (found.value, *found.interval()) == pytest.approx((theirs.value, theirs.low, theirs.high))
+    assert found.n == 12 and found.floor is None
+
+
+def test_runs_without_a_common_prompt_add_their_variances_and_the_same_prompts_do_not_count_twice() -> None:
+    rng = np.random.default_rng(2)
+    a, b = (rng.uniform((1, 6), (5, 10), (12, 2)) for _ in range(2))
+    alone, twice = effect(VALUE, [[samples(a)]]), effect(VALUE, [[samples(a)], [samples(a)]])
+    assert twice.interval() == pytest.approx(alone.interval()) and twice.n == 12
+    apart = effect(VALUE, [[samples(a)], [samples(b, "q")]])
+    assert apart.n == 24 and len(apart._prompts) == 2
+    ratio = replace(VALUE, effect="ratio", over={"method": ["x"]}, none=None)
+    same = effect(ratio, [[samples(a), samples(1.5 * a)]])
+    assert same.value == pytest.approx(1.0) and same.lacking.startswith("all prompts agree")
+
+
+def test_noise_widens_both_ends_and_a_share_of_prompts_has_an_exact_interval() -> None:
+    columns = np.random.default_rng(3).uniform((1, 6), (5, 10), (12, 2))
+    plain, wide = (effect(replace(VALUE, noise=noise), [[samples(columns)]]).interval() for noise in (0.0, 0.1))
+    assert wide == pytest.approx((plain[0] - 0.1, plain[1] + 0.1))
+    routed = replace(VALUE, statistic="routing")
+    low, high = effect(routed, [[samples([[1, 1]] * 20)]]).interval()
+    assert (low, high) == pytest.approx((0.025 ** (1 / 20), 1.0))
+
+
+@pytest.mark.parametrize(
+    ("effect_", "low", "high", "verdict"),
+    [(1.2, 1.1, 1.3, HOLDS), (1.04, 1.01, 1.07, CANNOT_SAY), (1.06, 1.01, 1.1, HOLDS), (1.06, 0.99, 1.2, CANNOT_SAY),
+     (1.0, 0.9, 1.04, FAILS), (1.0, 0.9, 1.2, CANNOT_SAY)],
+)  # fmt: skip
+def test_the_rule_of_at_least(effect_: float, low: float, high: float, verdict: str) -> None:
+    claim = named("swift/search_beats_uniform")
+    assert claim.at_least == 1.05 and judge._verdict(claim, effect_, low, high) == verdict
+
+
+@pytest.mark.parametrize(
+    ("effect_", "low", "high", "verdict"),
+    [(0.99, 0.97, 1.01, HOLDS), (1.1, 1.05, 1.2, HOLDS), (0.97, 0.94, 1.0, CANNOT_SAY), (0.9, 0.85, 0.94, FAILS)],
+)
+def test_the_rule_of_a_loss_that_is_small(effect_: float, low: float, high: float, verdict: str) -> None:
+    claim = named("conflayers/transfers")
+    assert claim.at_least == 0.95 and judge._verdict(claim, effect_, low, high) == verdict
+
+
+@pytest.mark.parametrize(("low", "high", "verdict"), [(0.01, 0.1, HOLDS), (0.01, 0.2, CANNOT_SAY), (0.11, 0.2, FAILS)])
+def test_the_rule_of_at_most(low: float, high: float, verdict: str) -> None:
+    claim = named("knapspec/search_is_cheap")
+    assert claim.at_most == 0.1 and judge._verdict(claim, 0.1, low, high) == verdict
+
+
+def test_the_measured_floor_stands_in_a_speeds_interval(tmp_path: Path) -> None:
+    logs = (0.0, 0.05, -0.05, 0.02, -0.02, 0.04, -0.04, 0.0)
+    make(tmp_path, "own", 0.8)
+    make(tmp_path, "uniform", 0.3)
+    without = verdict_of(tmp_path, "own", "uniform")
+    for i, log in enumerate(logs):
+        make(tmp_path, f"moment={i + 1}", 0.7, math.exp(log))
+    indexed(tmp_path, MOMENTS, "mini", lambda job: job.labels["setting"])
+    found = verdict_of(tmp_path, "own", "uniform")
+    sigma = float(np.std(logs, ddof=1))
+    assert without.floor is None and found.floor == pytest.approx(math.sqrt(2) * sigma, rel=1e-6)
+    assert found.effect == without.effect
+    assert None not in (found.low, without.low) and found.low < without.low and found.high > without.high  # type: ignore[operator]
+
+
+def test_the_interval_of_a_ratio_of_two_methods_covers_on_recorded_prompts() -> None:
+    """Of the four methods' 60 prompts in the repository: samples of 20 hold the ratio over all 60."""
+    made = next(one for one in replications(REFERENCE) if one.experiment.name == "ssd_bench_population")
+    by_method = {cell["method"]: sample([cell], "speedup", {}) for cell in made.where()}
+    a, b = (by_method[name] for name in ("adaptive", "KnapSpec"))
+    assert isinstance(a, Sample) and isinstance(b, Sample) and set(a.prompts) == set(b.prompts)
+    claim = replace(VALUE, statistic="M", effect="ratio", over={"method": ["x"]}, none=None)
+    truth, rng, held, rounds = a.value() / b.value(), np.random.default_rng(0), 0, 300
+    for _ in range(rounds):
+        chosen = np.isin(a.prompts, rng.choice(a.prompts, 20, replace=False))
+        parts = [Sample(one.prompts[keep], one.columns[keep], one.of) for one, keep in
+                 ((a, chosen), (b, np.isin(b.prompts, a.prompts[chosen])))]  # fmt: skip
+        low, high = effect(claim, [parts]).interval()
+        held += low <= truth <= high
+    assert held / rounds >= 0.93
+
+
+# --- which method -----------------------------------------------------------------------------------------------------
+
+
+def test_the_first_screen_says_what_to_use_and_what_the_records_are() -> None:
+    made = replications(REFERENCE)
+    compared = comparison(made)
+    assert compared is not None
+    lines = list(advice(compared))
+    tasks = list(dict.fromkeys(cell["task"] for cell in compared.where()))
+    assert [line.partition(":")[0] for line in lines] == tasks
+    for line, task in zip(lines, tasks, strict=True):
+        own = [cell for cell in compared.where(task=task) if not cell.void]
+        best = max(own, key=lambda cell: cell.summary["speedup_e2e"])
+        faster = best.summary["speedup_e2e_lo"] > 1
+        assert (best["method"] in line) == faster and ("plain decoding" in line) != faster
+    assert "this project trained" in standing(made) and "miniature" in standing(made)
+    assert comparison([]) is None and standing([]).startswith("There are no runs")
