@@ -486,7 +486,9 @@ def test_order_of_methods(tmp_path: Path) -> None:
     order = next(o for o in orders if (o.model, o.task) == ("LLaMA-2-70B", "CNN/DM"))
     theirs = frame.loc[list(order.rows)].set_index("method")[["value", "ours"]]
     assert order.same_best == (theirs["value"].idxmax() == theirs["ours"].idxmax())
-    assert order.pairs == order.concordant + order.discordant
+    assert len(order.pairs) == order.concordant + order.discordant
+    (agreed,) = [one for one in verdict.agreement(orders) if one.metric == order.metric]
+    assert agreed.pairs == 4 * 3 and agreed.share.value is not None  # four tasks: one pair of runs for all four models
     assert order.tau == pytest.approx(theirs["value"].corr(theirs["ours"], method="kendall"))
     assert (frame.loc[list(order.rows), "order"] == order.text).all()
 

@@ -21,7 +21,19 @@ from ssd_bench.report.runs import by_task, close, document, run_table, side_by_s
 from tests.synthetic import unit, with_hf, write_run
 
 COLUMNS = [
-    *("model", "method", "n", "M", "α", "tokens/s AR", "tokens/s method", "speedup", "TPT predicted", "TPT estimated"),
+    *(
+        "model",
+        "method",
+        "n",
+        "M",
+        "α",
+        "tokens/s AR",
+        "tokens/s method",
+        "speedup, decode",
+        "speedup, end to end",
+        "TPT predicted",
+        "TPT estimated",
+    ),
     *(
         "overhead",
         "searched",
@@ -87,17 +99,17 @@ def test_comparable_runs_share_a_table_under_one_ar_row(runs_dir: Path, printed:
     table = [dict(zip(COLUMNS, row, strict=True)) for row in rows]
     assert [row["method"] for row in table] == ["ar", "knapspec", "swift", "del"]
     ar, knapspec, swift, alone = table
-    assert (ar["M"], ar["speedup"], ar["α"], ar["lossless"], ar["run"]) == (
+    assert (ar["M"], ar["speedup, decode"], ar["α"], ar["lossless"], ar["run"]) == (
         "1.00",
         "1.00",
         "–",
         "by definition",
         "3 runs",
     )
-    assert knapspec["speedup"].count(",") == 1
-    assert knapspec["speedup"].endswith("]")
+    assert knapspec["speedup, decode"].count(",") == knapspec["speedup, end to end"].count(",") == 1
+    assert knapspec["speedup, decode"].endswith("]") and knapspec["speedup, decode"] != knapspec["speedup, end to end"]
     assert (knapspec["lossless"], swift["lossless"]) == ("6/6", "5/6 (1 tie)")
-    assert (alone["speedup"], alone["tokens/s AR"]) == ("–", "–")
+    assert (alone["speedup, decode"], alone["tokens/s AR"]) == ("–", "–")
     assert [row["n"] for row in table] == ["6"] * 4
     assert "- run-a: n = 6 prompts is few" in first
     assert [row[1] for row in markdown_rows(second)[1:]] == ["ar", "clasp"]
@@ -119,13 +131,15 @@ def test_the_overview_has_every_method_and_task(runs_dir: Path, printed: str) ->
     """The speedups of the tasks' own tables; runs without AR, and methods that did not run, have a dash."""
     text = (runs_dir / "report" / "README.md").read_text(encoding="utf-8")
     assert text in printed
-    head, *rows = markdown_rows(text)
-    assert head == ["method", "other/task", "toy"]
-    cells = {row[0]: row[1:] for row in rows}
-    assert set(cells) == {"knapspec", "swift", "clasp", "del"} and cells["del"] == ["–", "–"]
-    for _, *row in markdown_rows((runs_dir / "report" / "toy.md").read_text(encoding="utf-8")):
-        if row[0] in cells and row[0] != "del":
-            assert cells[row[0]][1] == row[6]
+    toy = markdown_rows((runs_dir / "report" / "toy.md").read_text(encoding="utf-8"))
+    for part, name in zip(text.split("\n### ")[1:], ("speedup, decode", "speedup, end to end"), strict=True):
+        head, *rows = markdown_rows(part)
+        assert part.lower().startswith(name) and head == ["method", "other/task", "toy"]
+        cells = {row[0]: row[1:] for row in rows}
+        assert set(cells) == {"knapspec", "swift", "clasp", "del"} and cells["del"] == ["–", "–"]
+        for _, *row in toy:
+            if row[0] in cells and row[0] != "del":
+                assert cells[row[0]][1] == row[COLUMNS.index(name) - 1]
 
 
 def test_a_method_that_ran_twice_names_its_runs(tmp_path: Path) -> None:
@@ -250,8 +264,8 @@ def test_a_table_has_columns_of_a_third_arm_where_a_run_has_one(tmp_path: Path) 
     text = document("toy", (groups := by_task(runs)["toy"]))
     with_third, without = text.split("\n## ")[1:]
     head, ar, *rows = markdown_rows(with_third)
-    assert head == [*COLUMNS[:8], "tokens/s HF", "speedup over HF", *COLUMNS[8:]]
-    over = {row[1]: row[9] for row in (ar, *rows)}
+    assert head == [*COLUMNS[:9], "tokens/s HF", "speedup over HF, decode", *COLUMNS[9:]]
+    over = {row[1]: row[10] for row in (ar, *rows)}
     assert over["ar"] == "4.50" and over["del"] == "–" and "HF: Hugging Face generate" in text
     assert over["swift"] == spread(runs[0].summary, "speedup_hf") != over["clasp"]
     assert markdown_rows(without)[0] == COLUMNS

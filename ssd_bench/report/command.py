@@ -1,10 +1,10 @@
 """`python -m ssd_bench report [runs_dir=runs] [out=RUNS_DIR/report]`: tables and figures of every complete run.
 
-Writes one Markdown, one CSV and one figure (PNG and PDF) per task, and an overview of all speedups (`README.md`), and
-prints the tables and where they are. Runs that were made for the papers' exhibits (`-m experiment=...`) stand there
-instead: every table and figure of the papers with ours beside (`tables/`, `figures/`), what replay predicts for the
-papers' hardware (`predictions.md`), what the papers' own numbers imply (`audit.md`), and all of that as one page
-(`index.html`).
+Writes one Markdown, one CSV and one figure (PNG and PDF) per task, prints the tables and where they are, and an index
+of everything with an overview of all speedups (`README.md`). Of runs that were made for the papers' exhibits
+(`-m experiment=...`) it writes which of the papers' claims hold (`verdicts.md`), every table and figure of the papers
+with ours beside (`tables/`, `figures/`), what a cost model predicts for the papers' hardware (`predictions.md`), what
+the papers' own numbers imply (`audit.md`), and all of that as a page (`index.html`).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 import pandas as pd
@@ -22,11 +22,21 @@ from ssd_bench.command import options, tool
 from ssd_bench.errors import ConfigError
 from ssd_bench.papers import audit
 from ssd_bench.papers.cells import Record, Replication, records, replications
+from ssd_bench.papers.judge import judge
 from ssd_bench.records.files import write_atomic
-from ssd_bench.report import exhibits, figures, page, predictions, runs
+from ssd_bench.report import exhibits, figures, page, predictions, runs, verdicts
 
 OPTIONS = ("runs_dir", "out")
 PAGE = "index.html"
+CONTENTS = {
+    PAGE: "the page: which claims hold, which method to use, every exhibit",
+    "verdicts.md": "which of the papers' claims hold",
+    "tables": "the papers' tables, ours beside theirs",
+    "figures": "the papers' figures, of our runs",
+    "predictions.md": "what a cost model predicts for the papers' hardware",
+    "audit.md": "what the papers' own numbers imply",
+    "notebooks": "the notebooks, executed on these runs",
+}
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -42,13 +52,16 @@ def _report(arguments: Sequence[str]) -> None:
     out = Path(given.get("out", runs_dir / "report"))
     ours = replications(runs_dir, found)
     shown = {cell.path for one in ours for cell in one.where()}
-    for path in write([one for one in made if one.path not in shown], out):
+    written = write([one for one in made if one.path not in shown], out)
+    for path in written:
         print(path)
     if ours:
-        written = write_replication(ours, out)
-        for folder, count in Counter(path.parent for path in written[:-4]).items():
+        written += write_replication(ours, out, verdicts.recorded(runs_dir))
+        for folder, count in Counter(path.parent for path in written if path.parent != out).items():
             print(f"{folder}: {count} files")
-        print(*written[-4:], sep="\n")
+        print(*(path for path in written if path.parent == out), sep="\n")
+    print(text := index(out, made, shown))
+    print(*_write(out, {"README.md": text}))
 
 
 def write(made: Sequence[Record], out: Path) -> list[Path]:
@@ -60,22 +73,39 @@ def write(made: Sequence[Record], out: Path) -> list[Path]:
     written = []
     try:
         out.mkdir(parents=True, exist_ok=True)
-        tasks = runs.by_task(made)
-        for task, groups in tasks.items():
-            name = re.sub(r"[^\w.-]+", "_", task)
+        for task, groups in runs.by_task(made).items():
+            name = _stem(task)
             print(text := runs.document(task, groups))
             written += _write(out, {f"{name}.md": text, f"{name}.csv": tables.csv(runs.unrounded(groups))})
             written += figures.save(figures.task_figure(task, groups), out / name)
-        if tasks:
-            print(text := runs.overview(tasks))
-            written += _write(out, {"README.md": text})
     except OSError as error:
         raise _cannot(out, error) from error
     return written
 
 
-def write_replication(replications: Sequence[Replication], out: Path) -> list[Path]:
-    """Write `out/tables`, `out/figures`, predictions, audit and `out/index.html`; returns the paths, the page last.
+def _stem(task: str) -> str:
+    return re.sub(r"[^\w.-]+", "_", task)
+
+
+def index(out: Path, made: Sequence[Record], shown: Collection[Path]) -> str:
+    """What there is in a report's folder, as Markdown, and the speedups of runs that no exhibit shows."""
+    parts = ["# Report"]
+    listed = [f"- [{what}]({name})" for name, what in CONTENTS.items() if (out / name).exists()]
+    parts += ["\n".join(listed)] if listed else []
+    tasks = runs.by_task([one for one in made if one.path not in shown])
+    if tasks:
+        parts.append("\n".join(f"- [{task}, run by run]({_stem(task)}.md)" for task in tasks))
+        parts.append(runs.overview(tasks).rstrip("\n"))
+    return "\n\n".join(parts) + "\n"
+
+
+def write_replication(
+    replications: Sequence[Replication], out: Path, recorded: pd.DataFrame | None = None
+) -> list[Path]:
+    """Write `out/tables`, `out/figures`, verdicts, predictions, audit and `out/index.html`; returns the paths.
+
+    Args:
+        recorded: verdicts of records that are elsewhere, shown beside these.
 
     Raises:
         ConfigError: `out` cannot be written.
@@ -86,11 +116,14 @@ def write_replication(replications: Sequence[Replication], out: Path) -> list[Pa
         drawn = figures.draw(replications, out / "figures")
         written += [path for found in drawn.values() for one in found for path in one.paths]
         checks, predicted = audit.audit(), predictions.predictions(replications)
+        judged = verdicts.together(verdicts.table(judge(replications)), recorded)
         written += _write(out, {
+            "verdicts.md": verdicts.document(judged),
+            "verdicts.csv": tables.csv(judged),
             "predictions.md": predictions.document(predicted),
             "predictions.csv": tables.csv(predicted),
             "audit.md": audit.document(checks),
-            PAGE: page.render(replications, frames, drawn, predicted, checks),
+            PAGE: page.render(replications, frames, drawn, predicted, checks, judged),
         })  # fmt: skip
     except OSError as error:
         raise _cannot(out, error) from error

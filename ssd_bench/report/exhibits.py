@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 
 from ssd_bench.errors import ConfigError
-from ssd_bench.metrics.text import ABSENT
+from ssd_bench.metrics.text import ABSENT, DECODE, END_TO_END
 from ssd_bench.metrics.text import REHEARSAL as TRAINED_HERE
 from ssd_bench.papers import select, verdict
 from ssd_bench.papers.cells import REHEARSAL, Replication
@@ -42,6 +42,9 @@ COLUMNS = {  # of the long form
     "high": "",
     "difference": "ours less the paper's",
     "relative": "that over the paper's",
+    "decode": "of a speedup, which every paper counts end to end: ours of decoding alone",
+    "decode_low": "",
+    "decode_high": "",
     "estimate": "TPT as the method itself estimated it, tokens/s",
     "kind": "algorithmic or speed",
     "verdict": "",
@@ -53,7 +56,13 @@ COLUMNS = {  # of the long form
 }
 BOUNDS = {"": "", "low": "from ", "high": "to ", "max": "up to ", "about": "about "}
 DIGITS = 2  # of ours at least, else those that the paper prints
+FLOATS = (
+    "value", "ours", "low", "high", "difference", "relative", "decode", "decode_low", "decode_high", "estimate"
+)  # fmt: skip
 TEXTS = ("id", "paper", "exhibit", "model", "task", "method", "setting", "bound", "metric", "unit", "printed")
+
+THEIRS, OURS = f"{END_TO_END} (as the paper counts)", f"{DECODE} (ours alone)"
+"""Heads of the two speedups: every paper counts prefills in."""
 
 Row = tuple[str, str, str]  # model, method, setting
 Column = tuple[str, str]  # task, metric
@@ -106,7 +115,7 @@ def everything(replications: Sequence[Replication], only: str | None = None) -> 
 
 def _long(matcher: Matcher, paper: str, exhibit: str) -> pd.DataFrame:
     rows = [_row(number, matcher) for number in numbers() if (number.paper, number.exhibit) == (paper, exhibit)]
-    floats = dict.fromkeys(("value", "ours", "low", "high", "difference", "relative", "estimate"), "float64")
+    floats = dict.fromkeys(FLOATS, "float64")
     frame = pd.DataFrame(rows, columns=list(COLUMNS)).astype(floats)
     for order in verdict.orders(frame):
         frame.loc[list(order.rows), "order"] = order.text
@@ -120,6 +129,8 @@ def _row(number: Number, matcher: Matcher) -> dict[str, Any]:
         difference = ours.found.value - number.value
         row |= {"ours": ours.found.value, "low": ours.found.low, "high": ours.found.high, "difference": difference}
         row |= {"relative": difference / number.value if number.value else None, "estimate": ours.found.estimate}
+    if ours.decode is not None:
+        row |= {"decode": ours.decode.value, "decode_low": ours.decode.low, "decode_high": ours.decode.high}
     return row | {
         "kind": verdict.kind(number),
         "verdict": ours.verdict,
@@ -158,6 +169,9 @@ def layout(frame: pd.DataFrame) -> tuple[list[Column], dict[Row, dict[Column, li
         if not math.isnan(number.estimate):
             own = (task, f"{number.metric} (the method's own estimate)")
             there.setdefault(own, []).append(Entry(f"{number.estimate:.{DIGITS}f}"))
+        if not math.isnan(number.decode):
+            decode = _spread(number.decode, number.decode_low, number.decode_high, DIGITS)
+            there.setdefault((task, OURS), []).append(Entry(f"{BOUNDS[number.bound]}{decode}"))
     columns = list(dict.fromkeys(column for row in rows.values() for column in row))
     tasks = list(dict.fromkeys(task for task, _ in columns))
     return sorted(columns, key=lambda column: tasks.index(column[0])), rows
@@ -170,9 +184,18 @@ def _place(number: Any) -> tuple[Row, Column]:
         for part in number.setting.split(";")
         if part.partition("=")[0] in room_of(number.paper).telling or "pass@" in part
     ]
-    unit = METRICS[number.metric].unit
-    metric = number.metric if unit in ("x", "fraction", "correlation", "") else f"{number.metric} ({unit})"
-    return (number.model, number.method, "; ".join(parts)), (number.task, metric)
+    return (number.model, number.method, "; ".join(parts)), (number.task, headed(number.metric, number.paper))
+
+
+def headed(metric: str, paper: str) -> str:
+    """A metric as the head of a column: of a speedup which one, of a skip ratio of what, of others the unit."""
+    if metric == "speedup":
+        return THEIRS
+    if metric == "skip_ratio":
+        inner = room_of(paper).skip_ratio == "inner"
+        return f"skip_ratio (of the sublayers {'of the inner blocks' if inner else 'of all blocks'})"
+    unit = METRICS[metric].unit
+    return metric if unit in ("x", "fraction", "correlation", "") else f"{metric} ({unit})"
 
 
 def _beside(number: Any, with_scale: bool) -> str:
@@ -180,12 +203,15 @@ def _beside(number: Any, with_scale: bool) -> str:
     digits = max(DIGITS, len(number.printed.partition(".")[2]))
     ours = verdict.VOID if number.verdict == verdict.VOID else ABSENT
     if not math.isnan(number.ours):
-        ours = f"{number.ours:.{digits}f}"
-        if not math.isnan(number.low) and not math.isnan(number.high):
-            ours += f" [{number.low:.{digits}f}, {number.high:.{digits}f}]"
+        ours = _spread(number.ours, number.low, number.high, digits)
         if with_scale:
             ours += f" ({number.scale})"
     return f"{ours} / {BOUNDS[number.bound]}{number.printed}"
+
+
+def _spread(value: float, low: float, high: float, digits: int) -> str:
+    found = f"{value:.{digits}f}"
+    return found if math.isnan(low) or math.isnan(high) else f"{found} [{low:.{digits}f}, {high:.{digits}f}]"
 
 
 def counts(frames: Iterable[pd.DataFrame]) -> pd.DataFrame:
@@ -245,19 +271,26 @@ def standing(frame: pd.DataFrame) -> str:
 
 
 def verdicts(frame: pd.DataFrame) -> list[str]:
-    """The two verdicts apart, in a sentence each, and how many row groups have the paper's order."""
+    """The two verdicts apart, in a sentence each, and how far the paper's order is kept."""
     lines = []
     for name in (verdict.ALGORITHMIC, verdict.SPEED):
         found = frame.loc[frame["kind"] == name, "verdict"].value_counts()
         parts = ", ".join(f"{found[one]} {one}" for one in verdict.VERDICTS if one in found)
         lines += [f"{name.capitalize()}: {parts}."] if parts else []
+    return [*lines, *order(frame)]
+
+
+def order(frame: pd.DataFrame) -> list[str]:
+    """How far our runs come in the paper's order, by metric, over distinct pairs that are not void."""
     groups = verdict.orders(frame)
-    if groups:
-        pairs, concordant = sum(order.pairs for order in groups), sum(order.concordant for order in groups)
-        same = sum(order.same_best for order in groups)
-        lines.append(
-            f"Order: {concordant} of {pairs} pairs as in the paper; same best in {same} of {len(groups)} groups."
-        )
+    found = verdict.agreement(groups)
+    lines = []
+    for methods, what in ((True, "methods within a setting"), (False, "settings of one method")):
+        said = ", ".join(one.text for one in found if one.methods == methods)
+        if said:
+            own = [group for group in groups if group.methods == methods]
+            best = f"same best in {sum(group.same_best for group in own)} of {len(own)} groups"
+            lines.append(f"In the paper's order, {what}: {said}; {best}.")
     return lines
 
 

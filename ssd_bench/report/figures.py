@@ -1,12 +1,11 @@
-"""Figures, drawn without global state: of a task (how fast its methods are, and where time goes), of the exhibits."""
+"""Figures, drawn without global state: of a task (how fast its methods are, where time goes), of all, of exhibits."""
 
 from __future__ import annotations
 
-import base64
 import io
 import os
 import textwrap
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing import get_context
@@ -14,14 +13,19 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator, FuncFormatter
 
+from ssd_bench import style
 from ssd_bench.errors import ConfigError
-from ssd_bench.papers.cells import Replication
-from ssd_bench.papers.figures_shared import Cannot, missing
+from ssd_bench.papers.cells import Cell, Replication
+from ssd_bench.papers.figures_shared import Cannot, cells, missing
 from ssd_bench.papers.match import ordered
 from ssd_bench.papers.rooms import rooms
+from ssd_bench.records.files import write_atomic
+from ssd_bench.report.answers import comparison
 from ssd_bench.report.runs import Group
 from ssd_bench.style import ACCOUNTS, AR_COLOUR, METHOD_COLOUR, STYLE
 
@@ -31,6 +35,7 @@ FIGURES: dict[str, Callable[[Replication], Figure | Cannot]] = {
 }
 """Experiment -> what draws it: the function of its exhibit's name in the paper's `figures.py`."""
 SVG_LIMIT = 150_000  # bytes; a larger figure is shown as PNG
+FOREST = "comparison_forest"
 
 
 @dataclass(frozen=True)
@@ -39,16 +44,18 @@ class Drawn:
 
     Attributes:
         name: of the experiment.
-        image: a data URI, SVG where that is small, else PNG; "" where it cannot be drawn, for `reason`.
-        width: of the image, in pixels of a screen.
+        image: the file that a page shows, SVG where that is small, else PNG; None where it cannot be drawn, for
+            `reason`.
+        width, height: of the image, in pixels of a screen.
         paths: the files written.
     """
 
     name: str
     scale: str
-    image: str
+    image: Path | None
     reason: str
     width: int = 0
+    height: int = 0
     paths: tuple[Path, ...] = ()
 
 
@@ -117,6 +124,69 @@ def _draw_time(axes: Axes, group: Group) -> None:
     axes.legend(ncols=4, fontsize=7, frameon=False, loc="lower left", bbox_to_anchor=(0, 1), handlelength=1.5)
 
 
+def forest(replication: Replication) -> Figure:
+    """Speedups of all methods, a panel a task: decode and end to end with intervals, AR at 1, the noise floor a band.
+
+    Methods stand in the order of their end-to-end speedup over all tasks, the fastest first.
+
+    Args:
+        replication: of the comparison, with a run at least.
+    """
+    drawn = [cell for cell in cells(replication) if cell.summary["speedup"] is not None]
+    tasks = list(dict.fromkeys(cell["task"] for cell in drawn))
+    methods = _ranked(drawn)
+    with matplotlib.rc_context(STYLE):
+        whole = style.new(style.PAGE, 0.95 + 0.17 * len(methods))
+        body = whole.subfigures(1, 1, squeeze=False)[0, 0]
+        panels = body.subplots(1, len(tasks), squeeze=False, sharey=True, sharex=True)[0]
+        for axes, task in zip(panels, tasks, strict=True):
+            _draw_forest(axes, {cell["method"]: cell for cell in drawn if cell["task"] == task}, methods)
+            axes.set_title(task, loc="left", fontweight="bold")
+        body.supxlabel("speedup over AR (×)", fontsize=8)
+        handles, labels = panels[0].get_legend_handles_labels()
+        kept = dict(zip(labels, handles))
+        body.legend(list(kept.values()), list(kept), loc="outside upper left", ncols=len(kept))
+    return whole
+
+
+def _ranked(drawn: Sequence[Cell]) -> list[str]:
+    """Methods by the geometric mean of their end-to-end speedups; void ones last."""
+    logs: dict[str, list[float]] = {}
+    for cell in drawn:
+        logs.setdefault(cell["method"], []).append(-np.inf if cell.void else np.log(cell.summary["speedup_e2e"]))
+    return sorted(logs, key=lambda method: -float(np.mean(logs[method])))
+
+
+def _draw_forest(axes: Axes, found: Mapping[str, Cell], methods: Sequence[str]) -> None:
+    noise = next((cell.noise for cell in found.values() if cell.noise is not None), None)
+    if noise is not None:
+        reach = float(np.exp(1.96 * noise.speedup.sigma))
+        axes.axvspan(1 / reach, reach, color="#DDDDDD", linewidth=0, zorder=0, label="noise floor")
+    axes.axvline(1, color="#444444", linewidth=0.8, zorder=1, label="AR")
+    for i, method in enumerate(methods):
+        cell = found.get(method)
+        if cell is None or cell.void:
+            why = "not run" if cell is None else "void"
+            axes.annotate(why, (1, i), (6, 0), textcoords="offset points", va="center", fontsize=style.SMALL)
+            continue
+        for name, shift, face, label in (
+            ("speedup_e2e", -0.14, METHOD_COLOUR, "end to end"), ("speedup", 0.16, "white", "decode")
+        ):  # fmt: skip
+            value, low, high = (cell.summary[f"{name}{end}"] for end in ("", "_lo", "_hi"))
+            spread = None if low is None else [[value - low], [high - value]]
+            axes.errorbar(
+                value, i + shift, xerr=spread, color=METHOD_COLOUR, marker="o" if face != "white" else "s",
+                markerfacecolor=face, markersize=4.5 if face != "white" else 3.5, linestyle="",
+                linewidth=1.2 if face != "white" else 0.7, label=label if i == 0 else None,
+            )  # fmt: skip
+    _labels(axes, [{"method": method} for method in methods])
+    axes.set_xscale("log")
+    axes.xaxis.set_major_locator(FixedLocator([0.25, 0.5, 0.75, 1, 1.25, 1.5, 2, 3]))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.minorticks_off()
+    axes.grid(axis="y", color="#EEEEEE", linewidth=0.6, zorder=0)
+
+
 def save(made: Figure, stem: Path) -> list[Path]:
     """Write `stem`.png and `stem`.pdf, the same bytes for the same records."""
     paths = [stem.with_name(f"{stem.name}.{kind}") for kind in ("png", "pdf")]
@@ -127,14 +197,29 @@ def save(made: Figure, stem: Path) -> list[Path]:
     return paths
 
 
+def save_for_page(made: Figure, name: str, scale: str, stem: Path) -> Drawn:
+    """`save`, and as SVG where that is small."""
+    svg = _svg(made, name)
+    made.set_layout_engine("none")
+    paths = save(made, stem)
+    if len(svg) <= SVG_LIMIT:
+        paths.append(stem.with_name(f"{stem.name}.svg"))
+        write_atomic(paths[-1], svg)
+    shown = paths[-1] if len(svg) <= SVG_LIMIT else paths[0]
+    width, height = (round(96 * inches) for inches in made.get_size_inches())
+    return Drawn(name, scale, shown, "", width, height, tuple(paths))
+
+
 def draw(replications: Sequence[Replication], out: Path) -> dict[str, list[Drawn]]:
     """Draw every experiment that is a figure, into `out/EXPERIMENT_SCALE.{png,pdf}`.
 
     Returns:
-        By experiment, the scale nearest to the papers' first.
+        By experiment, the scale nearest to the papers' first; `FOREST` where methods were compared.
     """
     out.mkdir(parents=True, exist_ok=True)
     found: dict[str, list[Drawn]] = {}
+    if (compared := comparison(replications)) is not None:
+        found[FOREST] = [save_for_page(forest(compared), FOREST, compared.scale, out / FOREST)]
     shown = list(_ordered(replications))
     for one, drawn in zip(shown, _all(shown, out)):
         found.setdefault(one.experiment.name, []).append(drawn)
@@ -174,13 +259,8 @@ def _draw(replication: Replication, out: Path) -> Drawn:
     except ConfigError as error:  # a damaged record must not cost the others their report
         made = Cannot(f"A record cannot be read: {error}.")
     if not isinstance(made, Figure):
-        return Drawn(name, scale, "", made.reason if made else "")
-    svg = _svg(made, name)
-    made.set_layout_engine("none")
-    paths = save(made, out / f"{name}_{scale}")
-    kind, content = ("svg+xml", svg) if len(svg) <= SVG_LIMIT else ("png", paths[0].read_bytes())
-    image = f"data:image/{kind};base64,{base64.b64encode(content).decode()}"
-    return Drawn(name, scale, image, "", round(96 * made.get_figwidth()), tuple(paths))
+        return Drawn(name, scale, None, made.reason if made else "")
+    return save_for_page(made, name, scale, out / f"{name}_{scale}")
 
 
 def _svg(made: Figure, name: str) -> bytes:

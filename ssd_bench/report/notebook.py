@@ -15,11 +15,13 @@ from ssd_bench import tables
 from ssd_bench.errors import ConfigError
 from ssd_bench.papers import audit, reported
 from ssd_bench.papers.cells import Replication, replications
+from ssd_bench.papers.claims import claims
 from ssd_bench.papers.figures_shared import Cannot
+from ssd_bench.papers.judge import NOT_RUN, judge
 from ssd_bench.papers.match import ordered
 from ssd_bench.papers.rooms import papers
 from ssd_bench.papers.ssd_bench import figures as figures_compare
-from ssd_bench.report import exhibits, figures
+from ssd_bench.report import answers, exhibits, figures, verdicts
 
 VARIABLE = "SSD_BENCH_RUNS"
 DPI = 120
@@ -96,6 +98,34 @@ class Paper:
             raise ConfigError("exhibit", exhibit, f"one that is drawn: {', '.join(drawable)}")
         return _drawn(name, self._replications)
 
+    @cached_property
+    def _verdicts(self) -> pd.DataFrame:
+        return verdicts.together(verdicts.table(judge(self._replications)), verdicts.recorded(self._runs_dir))
+
+    def claims(self) -> Shown:
+        """Which of the paper's claims hold."""
+        own = self._verdicts[self._verdicts["claim"].str.startswith(f"{self.name}/")]
+        said = verdicts.readable(own[own["verdict"] != NOT_RUN]).drop(columns="paper")
+        return Shown(f"{verdicts.RULE}\n\n{verdicts.counts(own)}.", said)
+
+    def claim(self, name: str) -> Shown:
+        """A claim: what the paper says, what our records say, and what would change the verdict."""
+        known = {one.id: one for one in claims()}
+        own = f"{self.name}/{name}"
+        if own not in known:
+            allowed = sorted(one.partition("/")[2] for one in known if one.startswith(f"{self.name}/"))
+            raise ConfigError("claim", name, f"one of {', '.join(allowed)}")
+        claim, rows = known[own], self._verdicts[self._verdicts["claim"] == own]
+        said = [f"**{claim.says}** ({claim.section}). *The paper*: {verdicts.theirs(claim)}."]
+        for _, row in rows.iterrows():
+            effect = verdicts.effect(claim, row)
+            said.append(
+                f"*Our records*{f', {row.model}' if row.model else ''}: **{verdicts.text(row)}**. {effect} where "
+                f"{verdicts.threshold(claim)} is asked: {verdicts.measured(claim)}. {verdicts.evidence(claim, row)}."
+            )
+            said.append(f"*What would change it*: {verdicts.turning(claim, row)}.")
+        return Shown("\n\n".join(said))
+
     def counts(self) -> Shown:
         """How many of the paper's numbers have which verdict."""
         frames = exhibits.everything(self._replications, self.name).values()
@@ -123,9 +153,22 @@ class Comparison:
         """Layer sets by draft cost and α, with lines of equal TPT and the best sets found."""
         return _drawn(figures_compare.COMPARISON, self._replications)
 
+    def forest(self) -> Shown:
+        """Speedups of all methods by task, decode and end to end."""
+        return Shown("speedups of all methods: a figure", figure=figures.forest(self._compared))
+
+    def advice(self) -> Shown:
+        """Which method these records would have one use."""
+        lines = [f"- {line}" for line in answers.advice(self._compared)]
+        return Shown("\n".join([*lines, "", answers.conditions(self._compared)]))
+
+    @property
+    def _compared(self) -> Replication:
+        return _of(figures_compare.COMPARISON, self._replications)
+
     def table(self) -> Shown:
         """Speed, M, α, losslessness; and what the sets would give."""
-        return Shown("", figures_compare.table(_of(figures_compare.COMPARISON, self._replications)))
+        return Shown("", figures_compare.table(self._compared))
 
 
 def _of(name: str, made: list[Replication]) -> Replication:

@@ -1,4 +1,4 @@
-"""The page: overview, filters, every exhibit of every paper, and what is beside them, in one file that loads nothing.
+"""The page: answers first, then every exhibit of every paper one at a time, and counts; it loads its figures alone.
 
 Here is what it shows; how it shows that is `page.html`, with its style and its script.
 """
@@ -22,9 +22,9 @@ from ssd_bench.papers.grid import Experiment
 from ssd_bench.papers.match import ordered
 from ssd_bench.papers.rooms import name_of, papers, rooms
 from ssd_bench.papers.ssd_bench import figures as ours
-from ssd_bench.report import exhibits, predictions
-from ssd_bench.report.exhibits import Entry, layout
-from ssd_bench.report.figures import FIGURES, Drawn
+from ssd_bench.report import answers, exhibits, predictions, verdicts
+from ssd_bench.report.exhibits import Column, Entry, Row, layout
+from ssd_bench.report.figures import FIGURES, FOREST, Drawn
 
 FOLDER = Path(__file__).parent
 AXES = ("model", "task", "method")
@@ -40,6 +40,7 @@ MARKS = {  # signs that differ in form, not by colour alone
     verdict.OTHER_MODEL: ("○", "model"),
     verdict.OTHER_SCALE: ("◇", "scale"),
     verdict.OTHER_HARDWARE: ("△", "hardware"),
+    verdict.VOID: ("∅", "void"),
 }
 MEANING = {
     verdict.AGREES: "the paper's own model and prompts (for speed: its hardware too), and its value lies in our 95 % "
@@ -132,7 +133,7 @@ class Exhibit:
     def figures(self) -> list[Drawn]:
         """That have an image; those of another version of the paper are shown there."""
         own = [one for one in self.experiments if one.paper == self.paper]
-        return [drawn for one in own for drawn in self.drawn.get(one.name, ()) if drawn.image]
+        return [drawn for one in own for drawn in self.drawn.get(one.name, ()) if drawn.image is not None]
 
     @cached_property
     def state(self) -> str:
@@ -194,7 +195,7 @@ class Exhibit:
 
     @property
     def numbers(self) -> dict[str, Any] | None:
-        """In the paper's layout: metrics by task, and by model the rows with what stands in each column."""
+        """In the paper's layout: metrics by task, and the blocks of its models, those without any of ours apart."""
         if self.frame is None:
             return None
         columns, rows = layout(self.frame)
@@ -203,11 +204,18 @@ class Exhibit:
             for written, shown in LABELS.items():
                 metric = metric.replace(written, shown)
             tasks.setdefault(task, []).append(metric)
-        models: dict[str, list[Any]] = {}
-        for (model, method, setting), row in rows.items():
-            cells = [(task, [_part(entry) for entry in row.get((task, metric), ())]) for task, metric in columns]
-            models.setdefault(model, []).append((method, setting, cells))
-        return {"tasks": tasks, "models": models, "width": len(columns) + 1}
+        by_model: dict[str, dict[Row, dict[Column, list[Entry]]]] = {}
+        for row, entries in rows.items():
+            by_model.setdefault(row[0], {})[row] = entries
+        known: dict[tuple[object, ...], str] = {}
+        blocks = []
+        for model, own in by_model.items():
+            like = known.setdefault(_runs(own), model)
+            blocks.append(_block(model, own, columns, "" if like == model else like))
+        there = [block for block in blocks if block["ours"]]
+        lacking = [block for block in blocks if not block["ours"]]
+        without = sum(block["numbers"] for block in lacking)
+        return {"tasks": tasks, "width": len(columns) + 1, "there": there, "lacking": lacking, "without": without}
 
     @property
     def missing(self) -> list[str]:
@@ -220,7 +228,7 @@ class Exhibit:
                 continue
             lines += [f"{entry['what']}: {entry['why']}" for entry in one.not_run if not entry.get("numbers")]
             tried = self.drawn.get(one.name, ())
-            lines += [f"No figure at scale {drawn.scale}: {drawn.reason}" for drawn in tried if not drawn.image]
+            lines += [f"No figure at scale {drawn.scale}: {drawn.reason}" for drawn in tried if drawn.image is None]
             if one.name in FIGURES and not tried:
                 lines.append(f"No figure yet: experiment={one.name} was not run at any scale.")
         return lines
@@ -270,14 +278,16 @@ def render(
     drawn: Mapping[str, Sequence[Drawn]],
     predicted: pd.DataFrame,
     checks: pd.DataFrame,
+    judged: pd.DataFrame,
 ) -> str:
     """The whole page; the same text for the same records.
 
     Args:
         frames: as `exhibits.everything` makes them.
-        drawn: as `figures.draw` makes them.
+        drawn: as `figures.draw` makes them, with `figures.FOREST` where methods were compared.
         predicted: as `predictions.predictions` makes it.
         checks: as `audit.audit` makes it.
+        judged: as `verdicts.table` makes it.
     """
     everything = pd.concat(frames.values(), ignore_index=True)
     shown = {paper: list(_exhibits(paper, replications, frames, drawn)) for paper in papers()}
@@ -290,15 +300,22 @@ def render(
     )
     environment.filters["joined"] = joined
     style, script = (Markup((FOLDER / name).read_text(encoding="utf-8")) for name in ("style.css", "script.js"))
+    compared = answers.comparison(replications)
     return environment.get_template("page.html").render(
         style=style, script=script, papers=shown, name_of=name_of, states=STATES,
         originals=[room.versions[room.latest] for room in rooms() if room.numbers],
-        standing=exhibits.standing(everything), verdicts=exhibits.verdicts(everything), counts=_counts(everything),
+        standing=answers.standing(replications), cards=answers.cards(judged),
+        rule=verdicts.RULE.replace("*", "").replace("`", ""),
+        forest=next(iter(drawn.get(FOREST, ())), None),
+        noise=compared is not None and any(cell.noise is not None for cell in compared.where()),
+        compared="" if compared is None else f"{ours.COMPARISON}_{compared.scale}",
+        advice=[] if compared is None else list(answers.advice(compared)),
+        conditions="" if compared is None else answers.conditions(compared),
+        verdicts=exhibits.verdicts(everything), counts=_counts(everything),
         legend=[(*MARKS.get(word, ("–", "none")), word, MEANING[word]) for word in verdict.VERDICTS],
         filters=_filters([one for own in shown.values() for one in own]),
         comparison=list(_comparison(replications, drawn)),
-        predicted=[_predictions(str(paper), rows) for paper, rows in predicted.groupby("paper", sort=False)],
-        introduction=predictions.INTRO, audited=audit.summary(checks), audits=list(_audits(checks)),
+        predicted=list(_predictions(predicted)), audits=list(_audits(checks)),
     ) + "\n"  # fmt: skip
 
 
@@ -307,13 +324,37 @@ def joined(values: Iterable[str]) -> str:
     return "|".join(dict.fromkeys(part for value in values for part in value.split(", ") if part))
 
 
-def _part(entry: Entry) -> dict[str, str]:
+def _runs(rows: Mapping[Row, Mapping[Column, Sequence[Entry]]]) -> tuple[object, ...]:
+    """What stands behind a block: equal where our runs of another model's block are the same ones."""
+    entries = [(row[1:], column, entry) for row, there in rows.items() for column in there for entry in there[column]]
+    numbers = [(*place, entry.number.bound, entry.number.runs) for *place, entry in entries if entry.number is not None]
+    return tuple(numbers)
+
+
+def _block(
+    model: str, rows: Mapping[Row, Mapping[Column, Sequence[Entry]]], columns: Sequence[Column], like: str
+) -> dict[str, Any]:
+    """A model's rows, with ours as ditto marks where they are those of the model that it is like."""
+    numbers = [
+        entry.number for there in rows.values() for entries in there.values() for entry in entries
+        if entry.number is not None
+    ]  # fmt: skip
+    ours = any(not pd.isna(number.ours) or number.verdict == verdict.VOID for number in numbers)
+    found = []
+    for (_, method, setting), there in rows.items():
+        cells = [(column[0], [_part(entry, bool(like and ours)) for entry in there.get(column, ())])
+                 for column in columns]  # fmt: skip
+        found.append((method, setting, cells))
+    return {"name": model, "like": like if ours else "", "rows": found, "ours": ours, "numbers": len(numbers)}
+
+
+def _part(entry: Entry, ditto: bool) -> dict[str, str]:
     """What stands in a cell, in parts that look different."""
     number = entry.number
     if number is None:
-        return {"text": entry.text}
+        return {"text": "″" if ditto else entry.text}
     ours, _, theirs = entry.text.rpartition(" / ")
-    value, _, rest = ours.partition(" ")
+    value, _, rest = ("″", "", "") if ditto and not pd.isna(number.ours) else ours.partition(" ")
     sign, style = MARKS.get(number.verdict, ("", "none"))
     title = f"{number.kind or 'not compared'}: {number.verdict}" + (f"; {number.reason}" if number.reason else "")
     return {
@@ -373,17 +414,21 @@ def _comparison(replications: Sequence[Replication], drawn: Mapping[str, Sequenc
         yield Sheet(
             f"{ours.COMPARISON}_{one.scale}", title, "", labels, title, tables.html(ours.table(one), title),
             reasons=[image.reason] if image and image.reason else [],
-            figure=image if image and image.image else None, command=one.command,
+            figure=image if image and image.image is not None else None, command=one.command,
         )  # fmt: skip
 
 
-def _predictions(paper: str, rows: pd.DataFrame) -> Sheet:
-    """Of a paper that names its hardware."""
-    title = f"Predictions for {name_of(paper)}"
-    failed = [f"Not predicted: {reason}" for reason in dict.fromkeys(rows["reason"]) if reason]
-    labels = {axis: joined(rows[axis]) for axis in AXES}
-    body = tables.html(predictions.readable(rows).fillna(""), title)
-    return Sheet(f"predictions_{exhibits.stem(paper, '')}", title, paper, labels, title, body, reasons=failed)
+def _predictions(predicted: pd.DataFrame) -> Iterator[Sheet]:
+    """One a paper; the first says what they are."""
+    for paper, rows in predicted.groupby("paper", sort=False):
+        title = f"Predictions for {name_of(str(paper))}"
+        failed = [f"Not predicted: {reason}" for reason in dict.fromkeys(rows["reason"]) if reason]
+        labels = {axis: joined(rows[axis]) for axis in AXES}
+        body = tables.html(predictions.readable(rows).fillna(""), title)
+        lines = [predictions.INTRO]
+        yield Sheet(
+            f"predictions_{exhibits.stem(str(paper), '')}", title, str(paper), labels, title, body, lines, failed
+        )
 
 
 def _audits(checks: pd.DataFrame) -> Iterator[Sheet]:
@@ -393,8 +438,10 @@ def _audits(checks: pd.DataFrame) -> Iterator[Sheet]:
         name = name_of(paper)
         found = checks.loc[checks["paper"] == paper, "verdict"].value_counts()
         parts = ", ".join(f"{found[word]} {word}" for word in audit.VERDICTS if word in found)
+        whole = f"The paper's numbers recomputed from one another, without any run of ours. {found.sum()} comparisons: "
         rows = entries.loc[entries["paper"] == paper].drop(columns="paper").set_index("finding")
         yield Sheet(
-            f"audit_{exhibits.stem(paper, '')}", f"Audit of {name}", paper, dict.fromkeys(AXES, ""), name,
-            tables.html(rows, f"Findings in {name}", "audit"), [f"{found.sum()} comparisons: {parts}."],
+            f"audit_{exhibits.stem(paper, '')}", f"Audit of {name}", paper, dict.fromkeys(AXES, ""),
+            f"What the numbers of {name} imply",
+            tables.html(rows, f"Findings in {name}", "audit"), [f"{whole}{parts}."],
         )  # fmt: skip

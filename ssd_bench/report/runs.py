@@ -13,7 +13,7 @@ import pandas as pd
 
 from ssd_bench import metrics, tables
 from ssd_bench.errors import LosslessError
-from ssd_bench.metrics.text import ABSENT, REHEARSAL, lossless, number, percent, spread
+from ssd_bench.metrics.text import ABSENT, DECODE, END_TO_END, REHEARSAL, lossless, number, percent, spread
 from ssd_bench.papers.cells import Record
 from ssd_bench.records.reader import Run, load_run
 
@@ -81,6 +81,7 @@ def _ar_row(runs: Sequence[Run], summaries: Sequence[dict[str, Any]]) -> list[di
         "n_prompts": int(prompts["prompt_index"].nunique()),
         "M": metrics.tokens_per_pass(steps),
         "speedup": 1.0,
+        "speedup_e2e": 1.0,
         "tpt_predicted": sum(predicted) / len(predicted) if predicted else None,
         "ar_score": metrics.mean_score(prompts),
         "clipped": int(prompts[prompts["clipped_tokens"] > 0]["prompt_index"].nunique()),
@@ -116,9 +117,9 @@ def readable(row: dict[str, Any], with_hf: bool = False) -> dict[str, str]:
         with_hf: with what Hugging Face's arm says, where a run has it.
     """
     ar = row["run_dir"] is None
-    hf = {"tokens/s HF": ABSENT, "speedup over HF": ABSENT} if with_hf else {}
+    hf = {"tokens/s HF": ABSENT, "speedup over HF, decode": ABSENT} if with_hf else {}
     if with_hf and row.get("speedup_hf") is not None:
-        hf = {"tokens/s HF": spread(row, "hf_tokens_per_s", 1), "speedup over HF": spread(row, "speedup_hf")}
+        hf = {"tokens/s HF": spread(row, "hf_tokens_per_s", 1), "speedup over HF, decode": spread(row, "speedup_hf")}
     return {
         "model": str(row["model"]),
         "method": str(row["method"]) + (" (A/A check)" if row["method"] == "ar" and not ar else ""),
@@ -127,7 +128,8 @@ def readable(row: dict[str, Any], with_hf: bool = False) -> dict[str, str]:
         "α": spread(row, "alpha", 3),
         "tokens/s AR": spread(row, "ar_tokens_per_s", 1),
         "tokens/s method": spread(row, "method_tokens_per_s", 1),
-        "speedup": spread(row, "speedup"),
+        DECODE: spread(row, "speedup"),
+        END_TO_END: spread(row, "speedup_e2e"),
         **hf,
         "TPT predicted": number(row["tpt_predicted"], 1),
         "TPT estimated": number(row["tpt_estimated"], 1),
@@ -190,7 +192,8 @@ def _domains(group: Group) -> list[str]:
                     "n": str(row["n_prompts"]),
                     "M": spread(row, "M"),
                     "α": spread(row, "alpha", 3),
-                    "speedup": spread(row, "speedup"),
+                    DECODE: spread(row, "speedup"),
+                    END_TO_END: spread(row, "speedup_e2e"),
                     "score AR": number(row["ar_score"], 3),
                     "score method": number(row["method_score"], 3),
                     "ROUGE-2 to AR": number(row["output_rouge2"], 3),
@@ -217,20 +220,24 @@ def overview(tasks: dict[str, list[Group]]) -> str:
             machine = f"{row['model']}{rehearsal}", str(row["dtype"]), str(row["device"])
             of_method = machines.setdefault(machine, {}).setdefault(str(row["method"]), {})
             of_method.setdefault(task, []).append(row)
-    parts = ["# Speedup over AR, decode only", OVERVIEW]
+    parts = ["# Speedup over AR", OVERVIEW]
     for machine, methods in machines.items():
-        frame = pd.DataFrame(
-            {task: {name: _speedups(found.get(task, [])) for name, found in methods.items()} for task in tasks}
-        )
-        frame = frame.loc[:, (frame != ABSENT).any()].rename_axis("method")
-        parts += [f"## {', '.join(machine)}", tables.markdown(frame)]
+        parts.append(f"## {', '.join(machine)}")
+        for statistic, head in (("speedup", DECODE), ("speedup_e2e", END_TO_END)):
+            cells = {
+                task: {name: _speedups(found.get(task, []), statistic) for name, found in methods.items()}
+                for task in tasks
+            }
+            frame = pd.DataFrame(cells)
+            frame = frame.loc[:, (frame != ABSENT).any()].rename_axis("method")
+            parts += [f"### {head[0].upper()}{head[1:]}", tables.markdown(frame)]
     return "\n\n".join(parts) + "\n"
 
 
-def _speedups(rows: Sequence[dict[str, Any]]) -> str:
+def _speedups(rows: Sequence[dict[str, Any]], statistic: str) -> str:
     if len(rows) == 1:
-        return spread(rows[0], "speedup")
-    return "; ".join(f"{spread(row, 'speedup')} ({row['run_id']})" for row in rows) or ABSENT
+        return spread(rows[0], statistic)
+    return "; ".join(f"{spread(row, statistic)} ({row['run_id']})" for row in rows) or ABSENT
 
 
 def unrounded(groups: Sequence[Group]) -> pd.DataFrame:
@@ -306,7 +313,7 @@ def side_by_side(made: Sequence[Record]) -> str:
 
 
 def _short(row: Mapping[str, str]) -> dict[str, str]:
-    names = ("method", "M", "α", "tokens/s method", "speedup", "overhead", "lossless")
+    names = ("method", "M", "α", "tokens/s method", DECODE, END_TO_END, "overhead", "lossless")
     return {name.removesuffix(" method"): row[name].partition(" [")[0] if name in names[1:4] else row[name]
             for name in names}  # fmt: skip
 
@@ -318,11 +325,11 @@ def _listed(frame: pd.DataFrame, right: Sequence[str] = ()) -> str:
 def _by_domain(domains: Sequence[Mapping[str, Any]]) -> str:
     rows = [
         (row["domain"], str(row["n_prompts"]), number(row["M"]), number(row["alpha"], 3), spread(row, "speedup"),
-         number(row["ar_score"], 3), number(row["method_score"], 3))
+         spread(row, "speedup_e2e"), number(row["ar_score"], 3), number(row["method_score"], 3))
         for row in domains
     ]  # fmt: skip
     counted = ["n", "M", "α", "score AR", "method"]
-    return _listed(pd.DataFrame(rows, columns=["", "n", "M", "α", "speedup", "score AR", "method"]), counted)
+    return _listed(pd.DataFrame(rows, columns=["", "n", "M", "α", DECODE, END_TO_END, "score AR", "method"]), counted)
 
 
 def _found(s: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -333,8 +340,8 @@ def _found(s: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("α, accepted per drafted", spread(s, "alpha", 3)),
         ("tokens/s AR", spread(s, "ar_tokens_per_s", 1)),
         ("tokens/s method", spread(s, "method_tokens_per_s", 1)),
-        ("speedup, decode", spread(s, "speedup", 2)),
-        ("speedup, end to end", spread(s, "speedup_e2e", 2)),
+        (DECODE, spread(s, "speedup", 2)),
+        (END_TO_END, spread(s, "speedup_e2e", 2)),
         *([] if s["searched_share"] is None else [("drafts of a searched set", percent(s["searched_share"]))]),
         ("TPT predicted / estimated", f"{number(s['tpt_predicted'], 1)} / {estimated} tokens/s"),
         ("score", score if s["method_score"] is not None else ABSENT),
@@ -388,12 +395,14 @@ by {} (standard deviation of its speedup)."""
 OVERVIEW = """Totals of the same prompts, paired with AR in the same run; in brackets the 95 % interval over prompts.
 The table of each task has everything else."""
 
-SIDE_BY_SIDE = """speedup: over AR on the same prompts in the same run, decode only [95 % interval over
-prompts]; overhead: the method's own work, a share of the decode time; lossless: outputs equal to AR's."""
+SIDE_BY_SIDE = """speedup: over AR on the same prompts in the same run [95 % interval over prompts], of
+decoding and end to end, with the prefill; overhead: the method's own work, a share of the decode
+time; lossless: outputs equal to AR's."""
 
 LEGEND = """Numbers in brackets: 95 % interval over n prompts. M: emitted tokens per verification pass.
-α: accepted per drafted tokens. tokens/s: decode only, total tokens over total time. speedup: of these totals, paired
-with AR prompt by prompt in the same run, the method's own online work included. TPT: tokens/s by Eq. 4 of KnapSpec,
+α: accepted per drafted tokens. tokens/s: decode only, total tokens over total time. speedup, decode: of these totals,
+paired with AR prompt by prompt in the same run, the method's own online work included; end to end: with the prefill,
+its time and its token, which is what the papers count. TPT: tokens/s by Eq. 4 of KnapSpec,
 predicted from the latency profile, the realised draft length and the realised share of accepted tokens among those
 whose predecessors were accepted, and as the method itself estimated it.
 overhead: share of the decode time in the method's own work. searched: share of draft steps whose set a search chose,

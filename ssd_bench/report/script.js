@@ -1,12 +1,13 @@
 "use strict";
-// Filters: an exhibit stays where it has all that is chosen; of its table, the rows and columns that do.
+// Exhibits: one at a time, or all that have all that is chosen; of their tables, the rows and columns that do.
 (() => {
   const form = document.getElementById("filters");
   const status = document.getElementById("status");
-  const names = ["paper", "model", "task", "method", "q"];
+  const names = ["paper", "model", "task", "method", "q", "show"];
   const list = (element, axis) => (element.dataset[axis] || "").split("|");
   const exhibits = [...document.querySelectorAll("[data-exhibit]")].map((element) => ({
     element,
+    link: document.querySelector(`nav a[href="#${element.id}"]`),
     text: `${element.dataset.exhibit} ${element.textContent}`.toLowerCase(),
     model: list(element, "model"),
     task: list(element, "task"),
@@ -17,6 +18,8 @@
     bodies: [...element.querySelectorAll(".wide tbody")],
   }));
   const fits = (values, chosen) => !chosen || values.includes(chosen);
+  let current = exhibits[0];
+  let fitting = exhibits;
 
   function narrow(exhibit, chosen) {
     for (const cell of exhibit.cells) cell.hidden = !fits(list(cell, "task"), chosen.task);
@@ -28,28 +31,31 @@
     return exhibit.bodies.length === 0 || exhibit.bodies.some((body) => !body.hidden);
   }
 
+  function fit(exhibit, chosen, words) {
+    const all =
+      fits([exhibit.element.dataset.paper], chosen.paper) &&
+      ["model", "task", "method"].every((axis) => fits(exhibit[axis], chosen[axis])) &&
+      words.every((word) => exhibit.text.includes(word));
+    return all && (narrow(exhibit, chosen) || exhibit.figure);
+  }
+
   function apply() {
     const chosen = Object.fromEntries(names.map((name) => [name, form.elements[name].value.trim()]));
     const words = chosen.q.toLowerCase().split(/\s+/).filter(Boolean);
-    let shown = 0;
+    fitting = exhibits.filter((exhibit) => fit(exhibit, chosen, words));
+    if (!fitting.includes(current)) current = fitting[0];
     for (const exhibit of exhibits) {
-      const fit =
-        fits([exhibit.element.dataset.paper], chosen.paper) &&
-        ["model", "task", "method"].every((axis) => fits(exhibit[axis], chosen[axis])) &&
-        words.every((word) => exhibit.text.includes(word));
-      exhibit.element.hidden = !fit || (!narrow(exhibit, chosen) && !exhibit.figure);
-      shown += exhibit.element.hidden ? 0 : 1;
-      const link = document.querySelector(`nav a[href="#${exhibit.element.id}"]`);
-      if (link) link.parentElement.hidden = exhibit.element.hidden;
-    }
-    for (const section of document.querySelectorAll(".paper")) {
-      section.hidden = !section.querySelector("article:not([hidden])");
+      const fit = fitting.includes(exhibit);
+      exhibit.element.hidden = !fit || !(chosen.show || exhibit === current);
+      exhibit.link.parentElement.hidden = !fit;
+      exhibit.link.toggleAttribute("aria-current", exhibit === current);
     }
     for (const group of document.querySelectorAll(".contents > div")) {
       group.hidden = !group.querySelector("li:not([hidden])");
     }
-    document.getElementById("nothing").hidden = shown > 0;
-    status.textContent = `${shown} of ${exhibits.length} shown`;
+    document.getElementById("nothing").hidden = fitting.length > 0;
+    document.querySelector(".steps").hidden = Boolean(chosen.show) || fitting.length < 2;
+    status.textContent = `${fitting.length} of ${exhibits.length} fit`;
     return chosen;
   }
 
@@ -58,32 +64,34 @@
     history.replaceState(null, "", `#${kept}`);
   }
 
-  // "#swift_table2" is an exhibit, which is shown whatever the filters; "#paper=swift&task=GSM8K" are filters
+  function step(by) {
+    const at = fitting.indexOf(current) + by;
+    location.hash = fitting[(at + fitting.length) % fitting.length].element.id;
+  }
+
+  // "#swift_table8" is an exhibit, which is shown whatever the filters; "#paper=swift&task=GSM8K" are filters
   function follow() {
-    const hash = location.hash.slice(1);
-    const target = hash && !hash.includes("=") ? document.getElementById(decodeURIComponent(hash)) : null;
-    if (target) {
-      const hidden = target.closest("[hidden]");
-      if (hidden) {
-        for (const name of names) form.elements[name].value = "";
-        apply();
-        target.scrollIntoView();
-      }
-      return;
+    const hash = decodeURIComponent(location.hash.slice(1));
+    const chosen = exhibits.find((exhibit) => exhibit.element.id === hash);
+    if (chosen) {
+      current = chosen;
+      if (!fitting.includes(chosen)) for (const name of names) form.elements[name].value = "";
+      apply();
+      chosen.element.scrollIntoView();
+    } else if (!hash || hash.includes("=")) {
+      const given = new URLSearchParams(hash);
+      for (const name of names) form.elements[name].value = given.get(name) ?? "";
+      apply();
     }
-    const given = new URLSearchParams(hash);
-    for (const name of names) form.elements[name].value = given.get(name) ?? "";
-    apply();
   }
 
   form.addEventListener("submit", (event) => event.preventDefault());
   form.addEventListener("input", () => remember(apply()));
   form.addEventListener("reset", () => setTimeout(() => remember(apply())));
+  document.getElementById("previous").addEventListener("click", () => step(-1));
+  document.getElementById("next").addEventListener("click", () => step(1));
   addEventListener("hashchange", follow);
-  addEventListener("beforeprint", () => {
-    for (const element of document.querySelectorAll("details")) element.open = true;
-  });
-  if (matchMedia("(max-width: 40rem)").matches) document.getElementById("filter-panel").open = false;
+  if (matchMedia("(max-width: 40rem)").matches) document.getElementById("contents").open = false;
   apply();
   follow();
 })();
