@@ -17,8 +17,13 @@ if TYPE_CHECKING:
 COMMANDS = {
     "run": ("ssd_bench.cli", "decode with a method, paired with AR, and record it (also without a COMMAND)"),
     "report": ("ssd_bench.report.command", "tables and figures of the runs on record, and of the papers' exhibits"),
+    "claims": ("ssd_bench.report.verdicts", "what the records say of each of the papers' claims"),
     "explain": ("ssd_bench.explain", "why a run is as fast as it is, and its largest loss"),
     "replay": ("ssd_bench.replay.command", "a run's steps, predicted on another machine"),
+    "advise": (
+        "ssd_bench.advise",
+        "whether skipping layers pays for a model on a machine, with which method, how much",
+    ),
     "frontier": ("ssd_bench.frontier", "the layer sets of the runs beside the best there are"),
     "searches": ("ssd_bench.records.search_store", "the layer searches on disk"),
     "pack": ("ssd_bench.records.pack", "the complete runs of a folder, in one file"),
@@ -35,13 +40,11 @@ COMMANDS = {
 
 HELP = """\
 ssd-bench: self-speculative decoding, every method in one engine, paired with autoregressive decoding.
-
   ssd-bench [COMMAND] name=value ...        the same as python -m ssd_bench [COMMAND] name=value ...
 
 {commands}
 
-  ssd-bench -m method=ar,knapspec task=gsm8k,govreport       a sweep: one run per combination
-  ssd-bench -m experiment=knapspec_table2 scale=mini         the runs behind an exhibit (dry=true: print them)
+  ssd-bench -m method=ar,knapspec task=gsm8k,govreport     a sweep (experiment=NAME scale=mini: the runs of an exhibit)
 
 Every group, choice and option of a run: ssd-bench run --help; of another command: ssd-bench COMMAND --help"""
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from ssd_bench.bench import shapes
-from ssd_bench.bench.imposed import Acceptance, Imposed, ImposedEngine, Row, rows
+from ssd_bench.bench.imposed import Imposed, ImposedEngine
 from ssd_bench.cli import door
 from ssd_bench.core.engine import SCRATCH
 from ssd_bench.core.layer_set import LayerSet
@@ -21,6 +21,7 @@ from ssd_bench.core.sampling import Decoding
 from ssd_bench.model import drawn
 from ssd_bench.model.backend import select
 from ssd_bench.model.shape import Shape
+from ssd_bench.papers.traces import Acceptance, Row, rows
 
 DRAWS = 20_000
 

@@ -36,7 +36,7 @@ from methods.ar import AR
 from methods.fixed_layers import pattern_set
 from ssd_bench import tables
 from ssd_bench.bench import limits, measures
-from ssd_bench.bench.imposed import Acceptance, Imposed, ImposedEngine, Row, rows
+from ssd_bench.bench.imposed import Imposed, ImposedEngine
 from ssd_bench.command import CONF, count, options, tool
 from ssd_bench.core.engine import SCRATCH, Step
 from ssd_bench.core.layer_set import LayerSet
@@ -50,6 +50,7 @@ from ssd_bench.hugging_face import HuggingFace
 from ssd_bench.model import drawn
 from ssd_bench.model.backend import select
 from ssd_bench.model.decoder import PREFILL_CHUNK, Pass
+from ssd_bench.papers.traces import Acceptance, Row, plain_name, rows
 from ssd_bench.records import provenance
 from ssd_bench.records.files import write_atomic
 
@@ -111,13 +112,9 @@ def _show(folder: Path) -> None:
 def _of_papers() -> set[str]:
     """Models of conf/model with a row of a paper that can be imposed, and whose weights fit twice in memory."""
     asked = {row.model for row in rows() if not row.missing}
-    names = {path.stem for path in (CONF / "model").glob("*.yaml") if _plain(path.stem) in asked}
+    names = {path.stem for path in (CONF / "model").glob("*.yaml") if plain_name(path.stem) in asked}
     room = torch.cuda.mem_get_info()[1] if torch.cuda.is_available() else 2**34
     return {name for name in names if (shape := known_shape(name)) and 4 * shape.n_params < room}
-
-
-def _plain(name: str) -> str:
-    return re.sub(r"[^a-z0-9]", "", name)
 
 
 def _model(name: str, hardware: Hardware, counts: dict[str, int]) -> dict[str, Any]:
@@ -152,7 +149,7 @@ def _model(name: str, hardware: Hardware, counts: dict[str, int]) -> dict[str, A
         for kind, s in searches.items()
     }
     _say(name, "the papers' rows")
-    mine = [row for row in rows() if row.model == _plain(name)]
+    mine = [row for row in rows() if row.model == plain_name(name)]
     asked = [row for row in mine if not row.missing][: counts["limit"]]
     found["rows"] = [_imposed(engine, row, prompt) for row in asked]
     found["missing"] = [{**_label(row), "why": row.missing} for row in mine if row.missing]

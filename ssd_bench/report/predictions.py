@@ -1,61 +1,164 @@
-"""What replay predicts for the papers' models on the papers' hardware from our runs' steps: never a measurement."""
+"""What the cost model predicts for the papers' models on the papers' hardware: never a measurement.
+
+Acceptance is the paper's own (the M and α that it prints beside a speedup), or that of a run of ours of the paper's own
+model. From any other model's runs nothing is predicted: `rehearsed` says how good that was.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import cache
 
+import numpy as np
 import pandas as pd
+from scipy import stats
 
 from ssd_bench import tables
+from ssd_bench.cost.roofline import simulated
+from ssd_bench.cost.shapes import known_shape
 from ssd_bench.errors import ConfigError
-from ssd_bench.metrics.text import ABSENT
+from ssd_bench.metrics.text import ABSENT, percent
 from ssd_bench.papers import grid, select
-from ssd_bench.papers.cells import Record, Replication
+from ssd_bench.papers.cells import OTHER_SCALE, PAPERS_OWN, Cell, Record, Replication
 from ssd_bench.papers.reported import Number, numbers
-from ssd_bench.papers.rooms import papers, room_of
+from ssd_bench.papers.rooms import name_of, papers, room_of
+from ssd_bench.papers.traces import CONTEXT, Acceptance, Row, Steps, models, needed_cost, rows
+from ssd_bench.papers.values import BASELINES
 from ssd_bench.replay.predict import predict
 
 MACHINES = {paper: f"sim_{gpus[0].lower()}" for paper in papers() if (gpus := room_of(paper).hardware)}
 """The first GPU that each paper names, where it names one."""
+ASSUMED, UNSTATED = "sim_h100", "not stated by the paper"
+"""Where a paper names none: a GPU of the class that its models need, and what is said of that."""
+THEIRS, OURS = "the paper's own", "the run's"
 LABELS = ("paper", "exhibit", "model", "task", "method", "setting", "printed")  # of the reported number
-COLUMNS = (*LABELS, "measured", "predicted", "machine", "scale", "run", "reason")
+COLUMNS = (
+    *LABELS, "metric", "acceptance", "M", "alpha", "derived", "measured", "predicted", "machine", "scale", "run",
+    "share", "c", "needs", "reason",
+)  # fmt: skip
+NEEDS = {
+    "any": "where a drafted token costs its share of the sublayers or more",
+    "cheaper": "only where a drafted token costs less than its share of the sublayers",
+    "impossible": "nowhere: above M",
+}
+"""Where a paper's M and α give its speedup, by a word of `need`."""
+FEW = 5  # rows of which no skill is told
 INTRO = (
-    "Predictions, never measurements. Of each run only the steps are taken (drafted, accepted, layer set, context) and "
-    "timed for the paper's model on the paper's GPU, from its data sheet; the acceptance stays that of the model that "
-    "ran. Measured: ours, on our machine. The paper's speedup stands beside for orientation: on another model than the "
-    "paper's the three are not comparable."
+    "Predictions, never measurements: a step's drafting and verification on the paper's GPU by its data sheet, at "
+    f"{CONTEXT:,} tokens of context, without any search of the method's own. Acceptance is the paper's own M and α (≈: "
+    "follows from the other one, where drafting stops at the first wrong token), which tests its speed given its "
+    "acceptance; or that of a run of ours of the paper's own model, whose steps are replayed. c: a drafted token's "
+    "time over a plain step's, as modelled, and as the paper's speedup needs it if a verification takes a plain step. "
+    "Share: of the sublayers, that draft."
 )
 
 
+@dataclass(frozen=True)
+class Skill:
+    """How near predicted speedups are to those that the papers measured.
+
+    Attributes:
+        n: how many.
+        miss, signed: median of |predicted / printed - 1|, and without the bars.
+        constant: the same of one constant, the median of what is printed.
+        rank: Spearman's correlation of predicted and printed; None where one of them does not vary.
+        models: whose runs the acceptance is of, where these are not the paper's.
+    """
+
+    n: int
+    miss: float
+    signed: float
+    constant: float
+    rank: float | None
+    models: tuple[str, ...] = ()
+
+    @property
+    def told(self) -> str:
+        """As the end of a sentence."""
+        rank = ABSENT if self.rank is None else f"{self.rank:.2f}"
+        missed = f"miss by a median of {percent(self.miss)} (with its sign {100 * self.signed:+.1f} %)"
+        return f"{missed}, one constant by {percent(self.constant)}; rank correlation {rank}"
+
+
 def predictions(replications: Sequence[Replication]) -> pd.DataFrame:
-    """Every speedup of the papers that one run of ours is about, with what that run's steps would give there.
+    """Every speedup of the papers that their own acceptance, or a run of their own model, is at hand for.
 
     Returns:
-        `COLUMNS`: `printed` of the paper, as text; `measured` and `predicted` speedups over AR, decode only, NaN where
-        there is none and `reason` says why; `machine` as in `conf/hardware`. a paper that names no device has no rows.
+        `COLUMNS`: `printed` of the paper, as text, and whether it is a measured `speedup` or an `expected_speedup`;
+        `derived` as in `Row`; `measured` and `predicted` speedups over AR, decode only, NaN where there is none, and
+        `reason` says why; `machine` as in `conf/hardware`; of the paper's own acceptance `share` of the sublayers that
+        draft, `c` as modelled and as the paper's speedup `needs` it. `attrs["rehearsed"]`: as `rehearsed`.
     """
-    rows: list[dict[str, object]] = []
-    for number in numbers():
-        if number.metric == "speedup" and not number.bound and number.paper in MACHINES:
-            sources = {one.name for one in select.experiments().get((number.paper, number.exhibit), ())}
-            for replication in (one for one in replications if one.experiment.name in sources):
-                rows += _rows(number, replication)
-    return pd.DataFrame(rows, columns=list(COLUMNS))
+    found = [_theirs(row) for row in rows()]
+    found += [_ours(number, cell) for number, cell in _about(replications) if cell.setup in (PAPERS_OWN, OTHER_SCALE)]
+    frame = pd.DataFrame(found, columns=list(COLUMNS))
+    frame = frame.astype(dict.fromkeys(("M", "alpha", "measured", "predicted", "share", "c", "needs"), "float64"))
+    order = frame["paper"].map(papers().index)
+    frame = frame.loc[order.sort_values(kind="stable").index].reset_index(drop=True).fillna({"scale": "", "run": ""})
+    frame.attrs["rehearsed"] = rehearsed(replications)
+    return frame
 
 
-def _rows(number: Number, replication: Replication) -> Iterable[dict[str, object]]:
-    found = select.about(number, replication.cells)
-    made = {cell.path: cell for cell in found if cell.record is not None}
-    if len(made) != 1 or select.domains(number, found[0]) != [None]:
-        return  # a mean over runs, or over a part of a stream
-    cell = next(iter(made.values()))
-    assert cell.record is not None, "the others were left out"
-    predicted, reason = _predicted(cell.record, MACHINES[number.paper], grid.choice(cell.asked, "model"))
-    yield {name: getattr(number, name) for name in LABELS} | {
-        "measured": cell.summary["speedup"], "predicted": predicted, "machine": MACHINES[number.paper],
-        "scale": replication.scale, "run": cell.path.name, "reason": reason,
+def _theirs(row: Row) -> dict[str, object]:
+    number, name = row.number, models().get(row.model, "")
+    known = _labels(number) | {"acceptance": THEIRS, "derived": ""}
+    if row.missing or row.skipped is None or known_shape(name) is None:
+        return known | {"reason": row.missing or f"the sizes of {number.model} are not known"}
+    acceptance, steps = Acceptance.of(row.alpha, row.tokens, row.draft_len), _steps(_machine(number.paper), name)
+    return known | {
+        "M": acceptance.accepted + 1, "alpha": acceptance.accepted / acceptance.drafted, "derived": row.derived,
+        "predicted": steps.speedup(acceptance, row.skipped), "share": 1 - row.skipped, "c": steps.cost(row.skipped),
+        "needs": needed_cost(acceptance, number.value), "reason": "",
     }  # fmt: skip
+
+
+def _labels(number: Number) -> dict[str, object]:
+    stated = "" if number.paper in MACHINES else f", {UNSTATED}"
+    found = {name: getattr(number, name) for name in (*LABELS, "metric")}
+    return found | {"machine": _machine(number.paper) + stated}
+
+
+def _machine(paper: str) -> str:
+    return MACHINES.get(paper, ASSUMED)
+
+
+@cache
+def _steps(machine: str, model: str) -> Steps:
+    shape = known_shape(model)
+    assert shape is not None, "those of no known sizes are not asked for"
+    return Steps(simulated(machine, shape), shape.n_layers)
+
+
+def _about(replications: Sequence[Replication]) -> Iterator[tuple[Number, Cell]]:
+    """The measured speedups of the papers, but for plain decoding's, that one run of ours is about."""
+    for number in numbers():
+        if number.metric != "speedup" or number.bound or number.method in BASELINES:
+            continue
+        sources = {one.name for one in select.experiments().get((number.paper, number.exhibit), ())}
+        for replication in (one for one in replications if one.experiment.name in sources):
+            found = select.about(number, replication.cells)
+            made = {cell.path: cell for cell in found if cell.record is not None}
+            cell = next(iter(made.values()), None)
+            if cell is None or len(made) > 1 or select.domains(number, found[0]) != [None]:
+                continue  # a mean over runs, or over a part of a stream
+            if cell.record is not None and not cell.record.error:
+                yield number, cell
+
+
+def _ours(number: Number, cell: Cell) -> dict[str, object]:
+    predicted, reason = _replayed(number, cell)
+    summary = cell.summary
+    return _labels(number) | {
+        "acceptance": OURS, "M": summary["M"], "alpha": summary["alpha"], "derived": "", "measured": summary["speedup"],
+        "predicted": predicted, "scale": cell.scale, "run": cell.path.name, "reason": reason,
+    }  # fmt: skip
+
+
+def _replayed(number: Number, cell: Cell) -> tuple[float, str]:
+    """The speedup that a run's steps would give the paper's model on its GPU; NaN, and why there is none."""
+    assert cell.record is not None, "the others were left out"
+    return _predicted(cell.record, _machine(number.paper), grid.choice(cell.asked, "model"))
 
 
 @cache
@@ -66,15 +169,118 @@ def _predicted(made: Record, machine: str, model: str) -> tuple[float, str]:
         return float("nan"), str(error)
 
 
+def skill(frame: pd.DataFrame) -> Skill | None:
+    """How good a frame's predictions are; None with fewer than `FEW`.
+
+    Of columns metric, printed and predicted; expected speedups follow from M and α by a formula and do not count.
+    """
+    counted = frame[(frame["metric"] == "speedup") & frame["predicted"].notna()]
+    printed, predicted = (counted[name].to_numpy(dtype=float) for name in ("printed", "predicted"))
+    if len(counted) < FEW:
+        return None
+    varied = np.ptp(printed) > 0 and np.ptp(predicted) > 0
+    rank = float(stats.spearmanr(printed, predicted).statistic) if varied else None
+    errors, constant = predicted / printed - 1, np.median(printed) / printed - 1
+    miss, base = (float(np.median(np.abs(some))) for some in (errors, constant))
+    return Skill(len(counted), miss, float(np.median(errors)), base, rank)
+
+
+def rehearsed(replications: Sequence[Replication]) -> Skill | None:
+    """The skill of what is not predicted any more: with the acceptance of other models' runs, on the GPUs of papers."""
+    own = [
+        (number, cell)
+        for number, cell in _about(replications)
+        if number.paper in MACHINES and cell.setup not in (PAPERS_OWN, OTHER_SCALE)
+    ]
+    found = [_labels(number) | {"predicted": _replayed(number, cell)[0]} for number, cell in own]
+    made = skill(pd.DataFrame(found, columns=[*LABELS, "metric", "predicted"]))
+    return made and replace(made, models=tuple(sorted({cell.run.header["model"]["name"] for _, cell in own})))
+
+
+def how_good(frame: pd.DataFrame) -> str:
+    """The skill of a frame's predictions, in all and within each paper, in sentences."""
+    own = skill(frame)
+    if own is None:
+        return "Too few of the papers' speedups are predicted to say how well."
+    within = {name_of(str(paper)): skill(rows) for paper, rows in frame.groupby("paper", sort=False)}
+    ranks = [f"{name} {one.rank:.2f}" for name, one in within.items() if one is not None and one.rank is not None]
+    parts = [f"Of the speedups that the papers measured, {own.n} are predicted; these {own.told}."]
+    parts += [f"Rank correlation within a paper: {', '.join(ranks)}."] if ranks else []
+    return " ".join(parts)
+
+
+def introduction(frame: pd.DataFrame) -> str:
+    """How good the predictions are, how good those were that are not shown, and what they are."""
+    parts, other = [how_good(frame)], frame.attrs.get("rehearsed")
+    if expected := int((frame["metric"] != "speedup").sum()):
+        parts += [f"{expected} expected speedups, which papers have from a formula of M and α, do not count there."]
+    if isinstance(other, Skill):
+        parts += [
+            f"With the acceptance of runs of other models than the paper's ({', '.join(other.models)}), {other.n} "
+            f"predictions {other.told}: they are not shown."
+        ]
+    return " ".join([*parts, INTRO])
+
+
+def need(cost: float, share: float) -> str:
+    """What a speedup needs of a machine, a key of `NEEDS`.
+
+    Args:
+        cost: c that it needs.
+        share: of the sublayers, that draft: what a drafted token costs where sublayers are all that takes time.
+    """
+    return "impossible" if cost < 0 else "cheaper" if cost < share else "any"
+
+
+def needs(frame: pd.DataFrame) -> dict[str, str]:
+    """What machine the papers' measured speedups need, given their own M and α: sentences by paper.
+
+    Expected speedups are left out: their formula says what a drafted token costs, and no machine gave them.
+    """
+    found = {}
+    asked = frame[frame["needs"].notna() & (frame["metric"] == "speedup")]
+    for paper, own in asked.groupby("paper", sort=False):
+        kinds = [need(cost, share) for cost, share in zip(own["needs"], own["share"])]
+        parts = [f"{kinds.count(word)} {what}" for word, what in NEEDS.items() if word in kinds]
+        said = [
+            f"{name_of(str(paper))}: its M and α give, of {len(own)} speedups that it measured, {'; '.join(parts)}."
+        ]
+        here = int((own["c"] <= own["needs"]).sum())
+        said += [f"{own['machine'].iloc[0]}, as modelled, drafts cheaply enough for {here}."]
+        said += _derived(own)
+        found[str(paper)] = " ".join(said)
+    return found
+
+
+def _derived(own: pd.DataFrame) -> list[str]:
+    """What is to be known of rows whose M or α follows from the other."""
+    from_alpha, guessed = int((own["derived"] == "M").sum()), own[own["derived"] == "alpha"]
+    said = [f"M follows from α in {from_alpha}."] if from_alpha else []
+    if len(guessed):
+        # the fewest drafted tokens that M allows, all accepted, leave most for each of them
+        kindest = (guessed["M"] / guessed["printed"].astype(float) - 1) / (guessed["M"] - 1)
+        left = sum(need(cost, share) != "any" for cost, share in zip(kindest, guessed["share"]))
+        said += [f"α follows from M in {len(guessed)}: were all that it drafts accepted, {left} would still need less."]
+    return said
+
+
 def readable(frame: pd.DataFrame) -> pd.DataFrame:
-    """The same for a reader: two decimals, and the word that says what a number is."""
-    shown = frame.drop(columns=["reason", "paper"])
-    for name in ("measured", "predicted"):
-        shown[name] = [ABSENT if pd.isna(value) else f"{value:.2f}" for value in frame[name]]
-    renamed = {"printed": "paper's speedup", "measured": "measured, ours", "predicted": "PREDICTED"}
-    return shown.rename(columns=renamed)
+    """The same for a reader: few decimals, and the word that says what a number is; no column without a number."""
+    shown = frame.drop(columns=["reason", "paper", "metric", "derived"])
+    for name, digits in {"M": 2, "alpha": 2, "measured": 2, "predicted": 2, "share": 3, "c": 3, "needs": 3}.items():
+        shown[name] = [ABSENT if pd.isna(value) else f"{value:.{digits}f}" for value in frame[name]]
+    for name in ("M", "alpha"):
+        shown[name] = np.where(frame["derived"] == name, "≈" + shown[name], shown[name])
+    expected = frame["metric"] == "expected_speedup"
+    shown["printed"] = np.where(expected, shown["printed"] + " (expected)", shown["printed"])
+    if not frame["run"].any():
+        shown = shown.drop(columns=["measured", "scale", "run"])
+    renamed = {"printed": "paper's speedup", "measured": "measured, ours", "predicted": "PREDICTED", "alpha": "α"}
+    return shown.rename(columns=renamed | {"c": "c modelled", "needs": "c needed"})
 
 
 def document(frame: pd.DataFrame) -> str:
     """The whole, as Markdown."""
-    return f"# Predictions for the papers' hardware\n\n{INTRO}\n\n{tables.markdown(readable(frame))}\n"
+    machines = "\n".join(f"- {sentence}" for sentence in needs(frame).values())
+    parts = ["# Predictions for the papers' hardware", introduction(frame), tables.markdown(readable(frame))]
+    return "\n\n".join([*parts, "## What machine the papers' numbers need", machines]) + "\n"

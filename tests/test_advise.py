@@ -1,0 +1,191 @@
+"""Advice on a model and a machine: the arithmetic of breaking even, whose acceptance counts, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ssd_bench import advise
+from ssd_bench.advise import AIMS, LONGEST, SHARES, WIDTH, Drafts, question
+from ssd_bench.cli import door
+from ssd_bench.cost.machine import Profile
+from ssd_bench.cost.roofline import simulated, simulated_names
+from ssd_bench.cost.shapes import shape_named
+from ssd_bench.errors import ConfigError
+from ssd_bench.metrics.text import REHEARSAL
+from ssd_bench.papers.traces import Acceptance, Steps, rows
+from ssd_bench.replay.predict import predict
+from tests.exhibit_runs import make
+from tests.runs import python
+from tests.test_replay import LATENCY
+
+MODELS = ("smollm2_135m", "llama3_1_8b", "llama2_70b")
+CONFIG = {
+    "num_hidden_layers": 24, "hidden_size": 2048, "num_attention_heads": 16, "num_key_value_heads": 4,
+    "intermediate_size": 5632, "vocab_size": 64000,
+}  # fmt: skip
+
+
+def simulations() -> Iterator[Steps]:
+    """Every simulated GPU with a small, a middle and a large model; and a profile, whose draft has a start."""
+    for model in MODELS:
+        shape = shape_named(model)
+        for name in simulated_names():
+            yield Steps(simulated(name, shape), shape.n_layers)
+    yield Steps(Profile(asdict(LATENCY)), 16)
+
+
+def test_the_acceptance_that_breaks_even_gives_a_speedup_of_1() -> None:
+    found = 0
+    for steps in simulations():
+        for share in SHARES:
+            drafts = Drafts.of(steps, share)
+            for aim in AIMS:
+                if (needed := drafts.needed(aim)) is None:
+                    assert drafts.best(1.0)[0] < aim
+                    continue
+                acceptance, length = needed
+                made = steps.speedup(Acceptance(acceptance, LONGEST, length), share)  # a whole draft at every step
+                assert made == pytest.approx(aim, abs=1e-6) and drafts.best(acceptance)[0] == pytest.approx(
+                    aim, abs=1e-6
+                )
+                found += 1
+    assert found > 30
+
+
+def test_more_acceptance_never_gives_less_and_more_skipped_never_drafts_dearer() -> None:
+    for steps in simulations():
+        every = [Drafts.of(steps, share) for share in SHARES]
+        for drafts in every:
+            speeds = [drafts.best(acceptance)[0] for acceptance in np.linspace(0, 1, 41)]
+            assert speeds == sorted(speeds)
+        assert [drafts.token for drafts in every] == sorted((drafts.token for drafts in every), reverse=True)
+        ceilings = [drafts.best(1.0)[0] for drafts in every]
+        assert ceilings == sorted(ceilings)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "field"),
+    [
+        (["hardware=sim_h100"], "model"),
+        (["model=llama3_1_8b"], "hardware"),
+        (["model=llama3_1_8b", "hardware=h100"], "hardware"),
+        (["model=none", "hardware=sim_h100"], "model"),
+        (["model=conf", "hardware=sim_h100"], "model"),
+        (["model=llama3_1_8b", "hardware=sim_h100", "task=gsm9k"], "task"),
+        (["model=llama3_1_8b", "hardware=sim_h100", "context=0"], "context"),
+        (["model=llama3_1_8b", "hardware=sim_h100", "devices=two"], "devices"),
+        (["model=llama2_70b", "hardware=sim_h100", "devices=1"], "devices"),
+        (["model=llama3_1_8b", "hardware=own", "devices=2"], "devices"),
+        (["model=llama3_1_8b", "hardware=sim_h100", "runs_dir=nowhere"], "runs_dir"),
+        (["model=llama3_1_8b", "hardware=sim_h100", "speed=2"], "option"),
+    ],
+)
+def test_what_cannot_be_used_is_refused_before_anything_is_read(
+    arguments: list[str], field: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(advise, "records", lambda asked: pytest.fail("records were read"))
+    with pytest.raises(ConfigError) as error:
+        question(arguments)
+    assert error.value.field == field and error.value.allowed
+    assert door(["advise", *arguments]) == 2 and field in capsys.readouterr().err
+
+
+def answered(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    assert door(["advise", *arguments]) == 0
+    printed = capsys.readouterr().out
+    assert max(map(len, printed.splitlines())) <= WIDTH and "PREDICTED" in printed.split("\n\n")[0]
+    return printed
+
+
+def test_a_model_of_the_papers_has_their_acceptance(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    given = ("model=llama3_1_8b", f"runs_dir={tmp_path}")
+    printed = answered(capsys, *given, "hardware=sim_h100")
+    own = [row for row in rows() if row.model == "llama318b"]
+    assert printed.startswith("Skipping pays on NVIDIA H100") and "KnapSpec" in printed.split("\n\n")[0]
+    assert printed.count("\nKnapSpec  ") == sum(not row.missing for row in own) > 3
+    assert "what DEL skips is not reported" in printed and "No record has this model." in printed
+    assert "What it does not know:" in printed
+    narrowed = answered(capsys, *given, "hardware=sim_h100", "task=pg19")
+    assert "PG19" in narrowed and "GovReport" not in narrowed
+    everywhere = answered(capsys, *given, "hardware=all")
+    assert everywhere.count("for llama3_1_8b") == len(simulated_names())
+    elsewhere = answered(capsys, *given, "hardware=sim_h100", "task=humaneval")
+    assert "no record and no paper has this model on this task" in " ".join(elsewhere.split())
+
+
+@pytest.mark.parametrize("name", ["config.json", ""])
+def test_a_config_alone_has_a_roofline(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG), encoding="utf-8")
+    printed = answered(capsys, f"model={tmp_path / name}", "hardware=sim_a6000,sim_a100", "context=4096", "devices=2")
+    assert "No record and no paper has this model" in printed and "printed" not in printed
+    assert printed.count("4,096 tokens of context") == 2 and "2 x NVIDIA" in printed
+    assert door(["advise", f"model={tmp_path / name}", "hardware=own"]) == 2
+    assert "hardware='own'" in capsys.readouterr().err
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Records of the miniature with two methods, and some that say nothing of it."""
+    folder = tmp_path_factory.mktemp("advise")
+    size = {"name": "miniature", "n_layers": 16, "n_params": shape_named("miniature").n_params, "rehearsal": True}
+    given = {"model": size, "latency": asdict(LATENCY), "task": {"name": "gsm8k"}, "config": {"method": {}}}
+    make(folder, "one", accept=0.9, method="swift", **given)
+    make(folder, "two", accept=0.8, method="swift", **given)
+    make(folder, "three", accept=0.1, method="clasp", **given)
+    make(folder, "elsewhere", **given | {"task": {"name": "pg19"}})
+    make(folder, "sampled", **given | {"decode": {"mode": "sample"}})
+    make(folder, "plain", **given | {"method": "ar"})
+    make(folder, "other", model={"name": "smollm2_135m"})
+    make(folder, "older", **given | {"model": size | {"n_params": 7}})
+    return folder
+
+
+def test_records_of_the_model_count_and_no_others(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    asked = question(["model=miniature", "hardware=sim_h100", "task=gsm8k", f"runs_dir={runs}"])
+    used, left = advise.records(asked)
+    assert {run.path.name for run in used} == {"one", "two", "three"} and sum(left.values()) == 5
+    table = advise.of_records(used, "sim_h100", None).set_index("method")
+    both = [predict(run, "sim_h100")["speedup"] for run in used if run.header["method"] == "swift"]
+    assert table.index.tolist() == ["swift", "clasp"] and table.loc["swift", "predicted"] == np.median(both)
+    assert table["runs"].tolist() == [2, 1] and table["measured"].notna().all()
+    printed = answered(capsys, "model=miniature", "hardware=sim_h100", "task=gsm8k", f"runs_dir={runs}")
+    text = " ".join(printed.split())
+    assert "the best on record, swift on gsm8k" in text and REHEARSAL in text
+    parts = ("1 of smollm2_135m: acceptance does not carry over", "1 of other tasks", "another version")
+    assert all(part in text for part in (*parts, "2 of plain decoding, or sampled", "was measured on its own machine"))
+
+
+def test_a_papers_name_of_a_task_is_its_own(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Two papers have a stream of five tasks, of other tasks."""
+    given = ("model=llama2_13b", "hardware=sim_a6000", f"runs_dir={runs}")
+    asked = [question([*given, f"task={name}"]) for name in ("stream", "stream_swift")]
+    assert [{row.number.paper for row in advise._rows(one)} for one in asked] == [{"knn-ssd"}, set()]
+    printed = answered(capsys, *given, "task=stream")
+    assert "the paper expects" in " ".join(printed.split())
+    assert "mix_ratio=0.3" in printed and "1.45*" in printed
+
+
+def test_the_machine_of_the_records_has_their_profile(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    given = ("model=miniature", "hardware=own", f"runs_dir={runs}")
+    printed = answered(capsys, *given)
+    assert "latency profile of Imaginary 9000" in printed and "pg19" in printed
+    used, _ = advise.records(question(given))
+    machine = advise._own(question(given), used)
+    assert machine.loop_ms is not None and machine.loop_ms >= 0
+    assert advise.of_records(used, "own", None)["predicted"].notna().all()
+    assert door(["advise", "model=llama3_1_8b", *given[1:]]) == 2 and "hardware='own'" in capsys.readouterr().err
+
+
+def test_it_says_how_it_is_used_and_loads_no_torch(tmp_path: Path) -> None:
+    done = python("-m", "ssd_bench", "advise", "--help")
+    assert done.returncode == 0 and "python -m ssd_bench advise" in done.stdout
+    line = ["advise", "model=llama3_1_8b", "hardware=sim_h100", f"runs_dir={tmp_path}"]
+    code = f"import sys; from ssd_bench.cli import door; sys.exit(door({line}) or 'torch' in sys.modules)"
+    done = python("-c", code)
+    assert done.returncode == 0, done.stderr
