@@ -45,6 +45,13 @@ AR_COLOUR, METHOD_COLOUR = "#BDBDBD", "#0072B2"
 ATTENTION, MLP = ("#0072B2", ""), ("#E69F00", "////")
 """Colour and hatch of the two kinds of sublayers."""
 
+FAINT = "#7F7F7F"
+"""Lines that matter, such as the speed of AR, and what is not our measurement: the papers' own numbers."""
+VOID, VOID_HATCH, VOID_MARKER = "∅", "-----", "$∅$"
+"""The mark of what decides nothing: in a text, as the hatch of a bar (no method has it), and as a point."""
+DASHED = (0, (2, 2))
+"""The line through points some of which decide nothing."""
+
 
 @dataclass(frozen=True)
 class Mark:
@@ -82,11 +89,19 @@ def new(width: float, height: float) -> Figure:
 
 
 def wrap(text: str, figure: Figure, size: float = SMALL) -> str:
-    """Lines of `text` that fit the width of the figure, at `size` points."""
-    return textwrap.fill(text, int(figure.get_figwidth() * 72 / (0.6 * size)))
+    """Lines of `text` that fit the width of the figure, at `size` points, never broken at an equals sign."""
+    whole = text.replace(" = ", "\xa0=\xa0")
+    return textwrap.fill(whole, int(figure.get_figwidth() * 72 / (0.6 * size))).replace("\xa0", " ")
 
 
 def describe(figure: Figure, title: str, caption: str) -> None:
-    """Title above everything, caption below everything."""
+    """Title above everything, caption below everything; a long caption makes the figure higher, not its panels less."""
+    wrapped = wrap(caption, figure)
     figure.suptitle(wrap(title, figure, 8.5), x=0.01, ha="left")
-    figure.supxlabel(wrap(caption, figure), x=0.01, ha="left", fontsize=SMALL)
+    figure.supxlabel(wrapped, x=0.01, ha="left", fontsize=SMALL)
+    grow(figure, max(0, wrapped.count("\n") - 2), SMALL)
+
+
+def grow(figure: Figure, lines: int, size: float) -> None:
+    """Make room for more lines of text than the figure's height was chosen for, at `size` points."""
+    figure.set_figheight(figure.get_figheight() + lines * 1.3 * size / 72)

@@ -116,7 +116,7 @@ def test_a_figure_says_which_cells_are_void(tmp_path: Path) -> None:
     drawn = figures.figure(replications(tmp_path)[0])
     assert isinstance(drawn, figures.Figure)
     told = " ".join(" ".join(text.get_text() for text in drawn.findobj(figures.matplotlib.text.Text)).split())
-    assert "its trace is that of SWIFT, S=1000;beta=25" in told
+    assert "its trace is that of SWIFT, S = 1000, β = 25" in told
 
 
 def test_intervals_of_speeds_have_the_noise_floor_and_others_do_not(planted: Replication) -> None:

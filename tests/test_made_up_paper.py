@@ -16,6 +16,7 @@ ROOM = {
 rank: 9
 versions: {made-up: Made-Up}
 hardware: [A100]
+imposed: {exhibit: Table 1, drafts: Table 1, draft_len: 10, skipped: {SWIFT: 0.5}}
 counts: {M: {statistic: M_call, meaning: the prefill counts, source: invented}}
 """,
     "exhibits.csv": """\

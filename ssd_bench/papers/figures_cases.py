@@ -18,6 +18,7 @@ from ssd_bench import metrics, style
 from ssd_bench.model.checkpoint import EMBEDDED, cache_dir
 from ssd_bench.papers import figures_layers as layers
 from ssd_bench.papers import figures_shared as common
+from ssd_bench.papers import figures_streams as streams
 from ssd_bench.papers.cells import Cell, Replication
 from ssd_bench.papers.figures_shared import Cannot
 from ssd_bench.records.reader import Run
@@ -174,7 +175,7 @@ def table(replication: Replication) -> Figure | Cannot:
     if isinstance(tokenizer, Cannot):
         return tokenizer
     index = _example(drawn)
-    outputs = [_output(cell, index, cell["method"], tokenizer, LINES) for cell in drawn]
+    outputs = [_output(cell, index, cell["method"] + common.sign(cell), tokenizer, LINES) for cell in drawn]
     figure, body = common.page(style.PAGE, height(outputs))
     draw(body, outputs)
     prompt = drawn[0].run.prompts.set_index("prompt_index")["prompt_id"].loc[[index]].iloc[0]
@@ -192,14 +193,14 @@ def _example(drawn: Sequence[Cell]) -> int:
 
 
 def _output(cell: Cell, index: int, name: str, tokenizer: Tokenizer, most: int) -> Output:
-    rows = common.stream(cell.run)
+    rows = streams.stream(cell.run)
     rows = rows[rows["prompt_index"] == index]
     steps = metrics.of_arm(cell.run.steps, "method")
     steps = steps[steps["prompt_index"] == index]
     alpha = metrics.alpha_micro(steps)
     parts = [f"M = {metrics.tokens_per_pass(steps) or 1:.2f}", f"α = {alpha:.2f}" if alpha is not None else ""]
     if len(rows):
-        parts.append(f"speedup {common.of_rows(rows, 'speedup'):.2f}×")
+        parts.append(f"speedup {streams.of_rows(rows, 'speedup'):.2f}×")
     lines, cut = wrap(tokens(cell.run, index, tokenizer), most)
     return Output(f"{name}: {', '.join(part for part in parts if part)}", lines, cut)
 
@@ -210,12 +211,12 @@ def stream(replication: Replication) -> Figure | Cannot:
     tokenizer = tokenizer_of(cell.run)
     if isinstance(tokenizer, Cannot):
         return tokenizer
-    rows = common.stream(cell.run).drop_duplicates("domain").head(SAMPLES)
-    names = [common.domain(str(domain)) for domain in rows["domain"]]
+    rows = streams.stream(cell.run).drop_duplicates("domain").head(SAMPLES)
+    names = [streams.domain(str(domain)) for domain in rows["domain"]]
     outputs = [_output(cell, int(i), name, tokenizer, 4) for i, name in zip(rows["prompt_index"], names)]
     panels = []
     for index, name in zip(rows["prompt_index"], names):
-        found = layers.main_set(_only(cell.run, int(index)))
+        found = metrics.main_set(_only(cell.run, int(index)))
         panels.append(layers.Panel(f"{name}: {'nothing drafted' if found is None else layers.counts(found)}", found))
     columns = [panels[::2], panels[1::2]] if layers.width(panels) < style.PAGE and len(panels) > 1 else [panels]
     text, maps = height(outputs) - 0.75, layers.height(len(columns[0])) - 0.75

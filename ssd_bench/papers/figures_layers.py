@@ -30,10 +30,12 @@ class Panel:
     Attributes:
         title: above it.
         layers: the set; None where there is none, and `title` says why.
+        void: whether the run that it is of decides nothing.
     """
 
     title: str
     layers: LayerSet | None
+    void: bool = False
 
 
 @cache
@@ -57,7 +59,7 @@ def width(panels: Sequence[Panel]) -> float:
 
 def height(rows: int) -> float:
     """Inches that this many rows of maps need, with title and caption."""
-    return 1.15 + 0.56 * rows
+    return 1.25 + 0.5 * rows
 
 
 def maps(body: SubFigure, columns: Sequence[Sequence[Panel]]) -> None:
@@ -66,9 +68,10 @@ def maps(body: SubFigure, columns: Sequence[Sequence[Panel]]) -> None:
     blocks = [max((p.layers.n_layers for p in column if p.layers), default=1) for column in columns]
     grid = body.subplots(rows, len(columns), squeeze=False, width_ratios=[max(n, 0.4 * max(blocks)) for n in blocks])
     for i, column in enumerate(columns):
-        for axes, panel in zip(grid[:, i], column):
+        lowest = max((row for row, panel in enumerate(column) if panel.layers), default=0)
+        for row, (axes, panel) in enumerate(zip(grid[:, i], column)):
             _map(axes, panel, blocks[i])
-            axes.tick_params(labelleft=i == 0)
+            axes.tick_params(labelleft=i == 0, labelbottom=row == lowest)
         for axes in grid[len(column) :, i]:
             axes.set_axis_off()
     body.supxlabel("block (from 0)", fontsize=8)
@@ -81,7 +84,7 @@ def maps(body: SubFigure, columns: Sequence[Sequence[Panel]]) -> None:
 
 
 def _map(axes: Axes, panel: Panel, blocks: int) -> None:
-    axes.set_title(panel.title, loc="left", fontsize=7, pad=2)
+    axes.set_title(f"{panel.title} {style.VOID}" if panel.void else panel.title, loc="left", fontsize=7, pad=2)
     for spine in axes.spines.values():
         spine.set_visible(False)
     axes.tick_params(length=0, pad=1)
@@ -96,22 +99,10 @@ def _map(axes: Axes, panel: Panel, blocks: int) -> None:
         for block in range(n):
             look: dict[str, Any] = {"facecolor": "white", "edgecolor": "#888888", "linewidth": 0.4}
             if block in skipped:
-                look |= {"facecolor": colour, "hatch": hatch, "edgecolor": "white"}
+                look |= {"facecolor": colour, "hatch": hatch, "edgecolor": "white", "alpha": 0.4 if panel.void else 1}
             axes.add_patch(Rectangle((block - 0.45, bottom + 0.07), 0.9, 0.86, **look))
     axes.set_xlim(-0.6, blocks - 0.4)
     axes.set_xticks(range(0, n, 4 if n <= 48 else 8))
-
-
-def main_set(run: Run, domain: str | None = None) -> LayerSet | None:
-    """The set that drafted most tokens, of all prompts or of those of a domain; None if no layers drafted."""
-    steps = metrics.of_arm(run.steps, "method").dropna(subset=["layer_set_id"])
-    if domain is not None:
-        own = run.prompts.loc[run.prompts["domain"] == domain, "prompt_index"]
-        steps = steps[steps["prompt_index"].isin(own)]
-    if steps.empty:
-        return None
-    drafted = steps.groupby("layer_set_id")["draft_len"].sum()
-    return run.layer_set(int(str(drafted.idxmax())))
 
 
 def sequence(run: Run) -> pd.DataFrame:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 import numpy as np
@@ -12,77 +13,107 @@ from ssd_bench import style
 from ssd_bench.metrics import Measured
 from ssd_bench.papers import figures_layers as layers
 from ssd_bench.papers import figures_shared as common
+from ssd_bench.papers import figures_streams as streams
 from ssd_bench.papers.cells import Cell, Replication
-from ssd_bench.papers.figures_shared import Cannot
+from ssd_bench.papers.figures_shared import Cannot, Shown
 
 ROUNDS = (0, 3, 4, 7)
 """Search rounds whose sets Figure 9 shows."""
 SIGNALS = "confidences.npz"
 """Beside a record: `block` [b], and `confidence`, `gradient`, `window`, `threshold` [rounds, b] of its search."""
+KEPT = "CNN/DM"
+"""The task whose set Figure 4 keeps for the others."""
 
 
 def figure4(replication: Replication) -> Figure | Cannot:
     """Speedup and acceptance with a set found on CNN/DM and kept, beside sets of the tasks' own."""
     drawn = common.cells(replication)
     frozen = [cell for cell in drawn if cell.setting("skip_set") != cell["task"]]
-    tasks = [cell["task"] for cell in drawn if cell not in frozen]
-    tasks = common.unique(tasks)
+    tasks = common.unique(cell["task"] for cell in drawn if cell not in frozen)
     if not frozen or not tasks:
         return Cannot("It needs the run on the stream and those on the tasks alone; one of the two kinds is missing.")
     figure, body = common.page(style.PAGE, 2.9)
     panels = body.subplots(1, 2)
     for axes, name in zip(panels, ("speedup", "alpha"), strict=True):
-        series: dict[str, list[Measured | None]] = {}
+        series: dict[str, list[Shown | None]] = {}
         marks: dict[str, style.Mark] = {}
         for method in common.unique(cell["method"] for cell in drawn):
             own = {cell["task"]: cell for cell in drawn if cell["method"] == method and cell not in frozen}
             kept = next((cell for cell in frozen if cell["method"] == method), None)
             own_mark = style.mark(method, 0)
-            marks[f"{method}, set of the task"] = replace(own_mark, hatch="")
-            marks[f"{method}, set of CNN/DM"] = replace(own_mark, hatch="////")
-            series[f"{method}, set of the task"] = [_of(own.get(task), name) for task in tasks]
-            series[f"{method}, set of CNN/DM"] = [_on(kept, task, name) for task in tasks]
-        common.bars(axes, tasks, series, common.QUANTITIES[name][0], marks)
+            marks[_series(method, "")] = replace(own_mark, hatch="")
+            marks[_series(method, KEPT)] = replace(own_mark, hatch="////")
+            series[_series(method, "")] = [_of(own.get(task), name) for task in tasks]
+            series[_series(method, KEPT)] = [_on(kept, task, name) for task in tasks]
+        places = common.bars(axes, tasks, series, streams.QUANTITIES[name][0], marks)
+        # of a bar its own number rather than one of several tasks
+        for number in sorted(common.reported(replication, name), key=lambda number: number.task.count(",")):
+            label = _series(number.method, KEPT if number.settings["skip_set"] == KEPT else "")
+            for task in number.task.split(", "):
+                if (task, label) in places:
+                    common.theirs(axes, [number], places.pop((task, label)))
     common.level(panels[0])
-    common.legend(body, panels[0], 2)
-    note = f"{common.INTERVALS} Paper, Alpaca: ConfLayers 1.134 and 1.117, SWIFT 1.035 and 0.998."
-    return common.finish(figure, replication, drawn, note)
+    common.legend(body)
+    return common.finish(figure, replication, drawn, common.INTERVALS)
 
 
-def _of(cell: Cell | None, name: str) -> Measured | None:
-    return None if cell is None else common.measured(cell.summary, name)
+def _series(method: str, kept: str) -> str:
+    return f"{method}, set of {kept or 'the task'}"
 
 
-def _on(cell: Cell | None, task: str, name: str) -> Measured | None:
+def _of(cell: Cell | None, name: str) -> Shown | None:
+    return None if cell is None else common.shown(cell, name)
+
+
+def _on(cell: Cell | None, task: str, name: str) -> Shown | None:
     """A number of the part of a stream that is this task."""
-    rows = [row for row in ([] if cell is None else cell.domains) if common.domain(row["domain"]) == task]
-    return common.measured(rows[0], name) if rows else None
+    rows = [row for row in ([] if cell is None else cell.domains) if streams.domain(row["domain"]) == task]
+    return common.shown(cell, common.measured(rows[0], name)) if cell is not None and rows else None
 
 
 def figure5(replication: Replication) -> Figure | Cannot:
     """Speedup so far, prompt by prompt, with the prompt at which the search came to rest."""
-    drawn = common.cells(replication)
-    tasks = common.unique(cell["task"] for cell in drawn)
-    return _panels(replication, drawn, "task", tasks, "method")
+    found = common.reported(replication, "speedup")
+
+    def bound(axes: Axes, name: str, lines: Iterable[str]) -> None:
+        """Of both tasks, whose names are lost."""
+        common.theirs(axes, found)
+
+    return _panels(replication, "task", "method", bound)
 
 
 def figure6(replication: Replication) -> Figure | Cannot:
     """Speedup so far with windows of one width and with the adaptive one."""
+    found = common.reported(replication, "speedup")
+
+    def ends(axes: Axes, model: str, lines: Iterable[str]) -> None:
+        """What the paper's bars say, after the last prompt."""
+        own = [number for number in found if number.model == common.papers_model(replication, model)]
+        last = axes.dataLim.x1
+        for i, label in enumerate(lines):
+            theirs = [number for number in own if common.pretty(f"window={number.settings['window']}") == label]
+            start = last * (1.05 + 0.1 * i)
+            common.theirs(axes, theirs, (start, start + 0.08 * last), style.mark(label, i).marker)
+        axes.set_xticks([tick for tick in axes.get_xticks() if 1 <= tick <= last])
+
+    return _panels(replication, "model", "setting", ends)
+
+
+def _panels(
+    replication: Replication, axis: str, series: str, beside: Callable[[Axes, str, Iterable[str]], None]
+) -> Figure:
+    """Speedup so far: a panel for each name of an axis, a curve for each of another, `beside` them the paper's."""
     drawn = common.cells(replication)
-    models = common.unique(cell["model"] for cell in drawn)
-    return _panels(replication, drawn, "model", models, "setting")
-
-
-def _panels(replication: Replication, drawn: list[Cell], axis: str, names: list[str], series: str) -> Figure:
-    """Speedup so far: a panel for each name of an axis, a line for each of another."""
+    names = common.unique(cell[axis] for cell in drawn)
     figure, body = common.page(style.COLUMN if len(names) == 1 else style.PAGE, 2.9)
     panels = body.subplots(1, len(names), squeeze=False, sharey=True)[0]
     for axes, name in zip(panels, names, strict=True):
-        lines = {_label(cell[series]): cell for cell in drawn if cell[axis] == name}
-        common.so_far(axes, lines, {label: common.last_change(cell) for label, cell in lines.items()})
+        lines = {common.pretty(cell[series]): cell for cell in drawn if cell[axis] == name}
+        streams.so_far(axes, lines, {label: streams.last_change(cell) for label, cell in lines.items()})
+        beside(axes, name, lines)
         axes.set_title(name, loc="left")
-    panels[0].set_ylabel("speedup so far (×)")
-    common.legend(body, panels[0], 2 if len(names) == 1 else 3)
+    panels[0].set_ylabel("speedup, decode, so far (×)")
+    common.legend(body)
     note = (
         "A ratio of totals over the prompts so far. Star: the last prompt in which the layer set changed or a search "
         "result was recorded; from there on the set was kept."
@@ -90,42 +121,39 @@ def _panels(replication: Replication, drawn: list[Cell], axis: str, names: list[
     return common.finish(figure, replication, drawn, note)
 
 
-def _label(name: str) -> str:
-    return name.replace("=", " = ").replace("lambda", "λ")
-
-
 def figure7(replication: Replication) -> Figure | Cannot:
     """Speedup and skip ratio over λ."""
     drawn = common.cells(replication)
     models = common.unique(cell["model"] for cell in drawn)
-    figure, body = common.page(style.COLUMN if len(models) == 1 else style.PAGE, 2.7)
-    panels = body.subplots(1, len(models), squeeze=False)[0]
-    for i, (axes, model) in enumerate(zip(panels, models, strict=True)):
+    figure, body = common.page(style.COLUMN if len(models) == 1 else style.PAGE, 3.7)
+    panels = body.subplots(2, len(models), squeeze=False, sharex="col", sharey="row")
+    for (upper, lower), model in zip(panels.T, models, strict=True):
         own = sorted((c for c in drawn if c["model"] == model), key=lambda cell: float(cell.setting("lambda")))
-        right = _sweep(axes, own)
-        axes.set_title(model, loc="left")
-        if i == 0:
-            axes.set_ylabel("speedup over AR (×)")
-        if i == len(models) - 1:
-            right.set_ylabel("skip ratio r")
-    common.legend(body, [panels[0], right], 2)
-    return common.finish(figure, replication, drawn, f"{common.INTERVALS} Paper: the peak is at λ = 0.2.")
+        x = [float(cell.setting("lambda")) for cell in own]
+        common.line(upper, x, [common.shown(cell, "speedup") for cell in own], style.MARKS[0], "speedup")
+        common.level(upper)
+        ratios = [common.shown(cell, Measured(_inner_ratio(cell))) for cell in own]
+        common.line(lower, x, ratios, style.MARKS[1], "skip ratio")
+        asked = common.papers_model(replication, model)
+        common.theirs(lower, common.reported(replication, "skip_ratio", model=asked))
+        lower.set_ylim(0, 1)
+        lower.set_xticks(x)
+        lower.set_xlabel("λ")
+        upper.set_title(model, loc="left")
+    panels[0, 0].set_ylabel("speedup,\ndecode (×)")
+    panels[1, 0].set_ylabel("skip ratio r")
+    common.legend(body)
+    note = (
+        f"{common.INTERVALS} r: of the sublayers between first and last block, as the paper counts; its range is that "
+        "of its peak of the speedup, at λ = 0.2."
+    )
+    return common.finish(figure, replication, drawn, note)
 
 
-def _sweep(left: Axes, own: list[Cell]) -> Axes:
-    """Both numbers of a model over λ; the axes of the right one."""
-    x = [float(cell.setting("lambda")) for cell in own]
-    speedups = [common.measured(cell.summary, "speedup") for cell in own]
-    ratios = [Measured(cell.summary["skip_ratio"]) for cell in own]
-    common.line(left, x, speedups, style.MARKS[0], "speedup (left)")
-    right = left.twinx()
-    common.line(right, x, ratios, style.MARKS[1], "skip ratio (right)")
-    common.level(left)
-    left.set_xticks(x)
-    left.set_xlabel("λ")
-    right.set_ylim(0, 1)
-    right.spines["right"].set_visible(True)
-    return right
+def _inner_ratio(cell: Cell) -> float | None:
+    """The share of sublayers that drafting skips, of those between the first and the last block."""
+    ratio, blocks = cell.summary["skip_ratio"], int(cell.run.header["model"]["n_layers"])
+    return None if ratio is None or blocks < 3 else float(ratio * blocks / (blocks - 2))
 
 
 def figure8(replication: Replication) -> Figure | Cannot:
@@ -154,7 +182,7 @@ def figure8(replication: Replication) -> Figure | Cannot:
     top.set_ylabel("confidence")
     bottom.set_ylabel("rescaled gradient")
     bottom.set_xlabel("block (from 0)")
-    common.legend(body, [top, bottom, window], 4)
+    common.legend(body)
     note = "The first search round of the run: a block whose confidence is below its threshold is skipped."
     return common.finish(figure, replication, [cell], note)
 
@@ -166,15 +194,19 @@ def figure9(replication: Replication) -> Figure | Cannot:
     if rounds.empty:
         return Cannot("No step of its run was drafted by layers.")
     last = int(rounds.index[-1])
+    theirs = {int(n.settings["search_round"]): f" (paper {n.printed})"
+              for n in common.reported(replication, "n_accepted")}  # fmt: skip
     panels = []
     for i in sorted({i for i in ROUNDS if i <= last} | {last}):
         ids, steps, accepted = (rounds[name].tolist()[i] for name in ("layer_set_id", "steps", "accepted"))
         found = cell.run.layer_set(ids)
-        title = f"round {i}: {layers.counts(found)}, mean {accepted:.2f} accepted, {steps} steps"
-        panels.append(layers.Panel(title, found))
+        title = f"round {i}: {layers.counts(found)}; {accepted:.2f} accepted{theirs.get(i, '')}, {steps} "
+        title += "step" if steps == 1 else "steps"
+        panels.append(layers.Panel(title, found, bool(cell.void)))
     figure, body = common.page(layers.width(panels), layers.height(len(panels)))
     layers.maps(body, [panels])
-    note = f"A round is a set until another one drafts; this run has {last + 1}."
+    note = "Above a map: attentions + MLPs skipped, mean of accepted tokens, and steps that drafted. A round is a set "
+    note += f"until another one drafts; this run has {last + 1}."
     if last < ROUNDS[-1]:
         note += f" Not reached of the paper's: {', '.join(str(i) for i in ROUNDS if i > last)}."
-    return common.finish(figure, replication, [cell], note + " Paper: from 1.42 to 9.13 accepted tokens.")
+    return common.finish(figure, replication, [cell], note)

@@ -17,6 +17,7 @@ from ssd_bench.metrics import Measured, intervals
 from ssd_bench.papers import figures_shared as common
 from ssd_bench.papers.cells import Cell, Replication
 from ssd_bench.papers.figures_shared import Cannot
+from ssd_bench.papers.reported import Number
 from ssd_bench.records.reader import Run
 
 BINS = 10  # of context lengths
@@ -31,23 +32,28 @@ def figure2(replication: Replication) -> Figure | Cannot:
         "alpha": "acceptance rate α",
     }  # fmt: skip
     panels = {key: text for key, text in panels.items() if any(frame[key].notna().any() for frame in points.values())}
-    figure, body = common.page(style.PAGE, 2.9)
+    theirs = {number.settings["pair"]: number for number in common.reported(replication, "pearson")}
+    theirs = {"tpt_predicted": theirs["TPT vs throughput"], "alpha": theirs["acceptance rate vs throughput"]}
+    figure, body = common.page(style.PAGE, 3.0)
     axes = body.subplots(1, len(panels), squeeze=False, sharey=True)[0]
     for panel, (key, text) in zip(axes, panels.items(), strict=True):
-        for i, (method, frame) in enumerate(points.items()):
-            own = style.mark(method, i)
+        for i, cell in enumerate(drawn):
+            frame, own = points[cell["method"]], style.mark(cell["method"], i)
             panel.plot(
-                frame[key], frame["tokens_per_s"], linestyle="", marker=own.marker, color=own.colour, label=method,
-                markerfacecolor="none",
+                frame[key], frame["tokens_per_s"], linestyle="", label=cell["method"] + common.sign(cell),
+                **common.points(own, cell.void, face="none"),
             )  # fmt: skip
         panel.set_xlabel(text)
-        panel.set_title(_correlation(pd.concat(points.values())[[key, "tokens_per_s"]].dropna()), loc="left")
+        correlation = _correlation(pd.concat(points.values())[[key, "tokens_per_s"]].dropna())
+        panel.set_title(correlation, loc="left", pad=16)
+        if key in theirs:
+            panel.annotate(f"paper: r = {theirs[key].printed}", (0, 1), (0, 5), "axes fraction", "offset points",
+                           fontsize=7, color=style.FAINT)  # fmt: skip
     axes[0].set_ylabel("throughput (tokens/s)")
-    common.legend(body, axes[0], len(points))
+    common.legend(body)
     note = (
         "A point is a prompt and a method; r: Pearson's, over all points of a panel, with its 95 % interval. "
-        "Eq. 4 takes the realised α and draft length and the measured latency of the sublayers. "
-        "Paper: r = 0.837 (TPT), 0.538 (α)."
+        "Eq. 4 takes the realised α and draft length and the measured latency of the sublayers."
     )
     return common.finish(figure, replication, drawn, note)
 
@@ -86,39 +92,31 @@ def figure3(replication: Replication) -> Figure | Cannot:
     drawn = common.cells(replication)
     figure, body = common.page(style.COLUMN, 2.9)
     axes = body.subplots()
-    frames = {cell["method"]: _skipped(cell.run) for cell in drawn}
+    frames = {cell["method"]: metrics.skipped_shares(cell.run) for cell in drawn}
     frames = {method: frame for method, frame in frames.items() if len(frame)}
     if not frames:
         return Cannot("No step of its runs was drafted by layers.")
     lengths = pd.concat(frames.values())["context_len"]
     edges = np.linspace(lengths.min(), lengths.max() + 1, BINS + 1)
-    for i, (method, frame) in enumerate(frames.items()):
+    for i, cell in enumerate(cell for cell in drawn if cell["method"] in frames):
+        frame = frames[cell["method"]]
         bins = np.searchsorted(edges, frame["context_len"].to_numpy(dtype=float), side="right")
         groups = [group for _, group in frame.groupby(bins)]
-        for j, kind in enumerate(("attention", "MLP")):
-            values = [_mean(group, kind) for group in groups]
-            x = [float(group["context_len"].mean()) for group in groups]
-            common.line(axes, x, values, style.MARKS[2 * i + j], f"{method}: {kind}")
+        x = [float(group["context_len"].mean()) for group in groups]
+        lines = {kind: [_mean(group, kind) for group in groups] for kind in ("attention", "MLP")}
+        attention, mlp = (np.array([n.value for n in numbers], dtype=float) for numbers in lines.values())
+        alike = np.allclose(attention, mlp, atol=0.005)  # then one line is both
+        for j, (kind, numbers) in enumerate(lines.items()):
+            if not (alike and j):
+                label = f"{cell['method']}: {'attention and MLP alike' if alike else kind}{common.sign(cell)}"
+                shown = [common.shown(cell, number) for number in numbers]
+                common.line(axes, x, shown, style.MARKS[2 * i + j], label)
     axes.set_xlabel("context length (tokens)")
     axes.set_ylabel("skipped share")
     axes.set_ylim(-0.04, 1)
-    common.legend(body, axes, 2)
+    common.legend(body)
     note = f"Means over draft steps in {BINS} bins of the context. {common.INTERVALS}"
     return common.finish(figure, replication, drawn, note)
-
-
-def _skipped(run: Run) -> pd.DataFrame:
-    """The steps that drafted by layers: prompt_index, context_len, and the skipped share of attention and of MLP."""
-    sets = run.layer_sets.set_index("layer_set_id")
-    shares = pd.DataFrame(
-        {
-            "attention": sets["skip_attn"].map(len) / sets["n_layers"],
-            "MLP": sets["skip_mlp"].map(len) / sets["n_layers"],
-        },
-        dtype=float,
-    )
-    steps = metrics.of_arm(run.steps, "method").dropna(subset=["layer_set_id"])
-    return steps[["prompt_index", "context_len", "layer_set_id"]].join(shares, on="layer_set_id")
 
 
 def _mean(frame: pd.DataFrame, column: str) -> Measured:
@@ -135,28 +133,36 @@ def figure4(replication: Replication) -> Figure | Cannot:
         return Cannot("The run without pruning (τ = none), to which the others are compared, is missing.")
     # on a CPU the peak is that of the process, which keeps what it once had
     memory = not any(str(cell.run.header["model"]["device"]).startswith("cpu") for cell in drawn)
-    figure, body = common.page(style.PAGE, 2.5)
+    figure, body = common.page(style.PAGE, 2.6)
     left, right, *rest = body.subplots(1, 2 + memory)
-    own = style.mark("KnapSpec", 0)
-    x = list(range(len(drawn)))
-    common.line(left, x, [common.measured(cell.summary, "method_tokens_per_s") for cell in drawn], own, "KnapSpec")
-    left.set_ylabel("throughput (tokens/s)")
+    own, x = style.mark("KnapSpec", 0), list(range(len(drawn)))
+    common.line(left, x, [common.shown(cell, "speedup") for cell in drawn], own, "KnapSpec")
+    for number in common.reported(replication, "speedup"):
+        if number.settings["tau"] in taus:
+            at = taus.index(number.settings["tau"])
+            common.theirs(left, [number], (at - 0.25, at + 0.25))
+    common.level(left)
+    left.set_ylabel("throughput over\nAR's (×)")
     times = [_policy(cell.run) for cell in drawn]
-    common.line(right, x, [_relative(time, _policy(reference.run)) for time in times], own, "KnapSpec")
-    right.set_ylabel("relative search time")
+    searches = [_relative(time, _policy(reference.run)) for time in times]
+    common.line(right, x, [common.shown(cell, n) for cell, n in zip(drawn, searches)], own, "KnapSpec")
+    right.set_ylabel("search time over that\nwithout pruning")
     for axes in rest:
-        axes.plot(x, [_memory(cell.run) for cell in drawn], color=own.colour, marker=own.marker)
-        axes.set_ylabel("memory over AR (MiB)")
+        peaks = [common.shown(cell, Measured(_memory(cell.run))) for cell in drawn]
+        common.line(axes, x, peaks, own, "KnapSpec")
+        axes.set_ylabel("memory over AR's (MiB)")
     for axes in (left, right, *rest):
         axes.set_xticks(x, [tau.split(" ")[0] for tau in taus])
         axes.set_xlabel("pruning threshold τ")
-        axes.set_ylim(bottom=0)
-    note = (
-        "Search time: policy time per decoded token, that without pruning (none) being 1. "
-        f"{common.INTERVALS} Paper, at τ = 0.5: speedup 1.26, 31 % less memory. "
-    )
-    note += "Memory: peak, what it is above that of AR on the same prompt." if memory else "Memory: not told on a CPU."
-    return common.finish(figure, replication, drawn, note)
+        axes.set_ylim(0, 1.05 * axes.get_ylim()[1])
+    common.legend(body)
+    less = ", ".join(f"{n.printed} % less at τ = {n.settings['tau']}"
+                     for n in common.reported(replication, "memory_reduction_pct"))  # fmt: skip
+    note = f"Search time: policy time per decoded token. {common.INTERVALS} "
+    note += "Memory: peak, what it is above that of AR on the same prompt" if memory else (
+        "No panel of memory: on a CPU the peak is the process's, which keeps what it once had"
+    )  # fmt: skip
+    return common.finish(figure, replication, drawn, f"{note}; paper: {less}.")
 
 
 def _memory(run: Run) -> float:
@@ -182,7 +188,7 @@ def _relative(own: pd.DataFrame, reference: pd.DataFrame) -> Measured:
 def figure5(replication: Replication) -> Figure | Cannot:
     """How often each sublayer is skipped in the sets that the search chose."""
     found = [(cell, *_frequency(cell.run)) for cell in common.cells(replication)]
-    never = [f"The run on {cell['task']} has no search after which layers drafted." for cell, _, n in found if not n]
+    never = [f"No panel of {cell['task']}: no search after which layers drafted." for cell, _, n in found if not n]
     found = [one for one in found if one[2]]
     if not found:
         return Cannot(" ".join(never))
@@ -190,9 +196,11 @@ def figure5(replication: Replication) -> Figure | Cannot:
     panels = body.subplots(len(found), 1, squeeze=False)[:, 0]
     for i, (axes, (cell, frequency, events)) in enumerate(zip(panels, found, strict=True)):
         _draw_frequency(axes, frequency)
-        axes.set_title(f"({chr(97 + i)}) {cell['model']}, {cell['task']}: {events} searches", loc="left")
+        _draw_named(axes, common.reported(replication, "layer_index", model=cell["model"]))
+        title = f"({chr(97 + i)}) {cell['model']}, {cell['task']}: {events} searches{common.sign(cell)}"
+        axes.set_title(title, loc="left")
     panels[-1].set_xlabel("sublayer (odd: attention, even: MLP)")
-    common.legend(body, panels[0], 2)
+    common.legend(body)
     note = " ".join(["Share of search events whose chosen set skips the sublayer.", *never])
     return common.finish(figure, replication, [cell for cell, _, _ in found], note)
 
@@ -221,28 +229,41 @@ def _draw_frequency(axes: Axes, frequency: Any) -> None:
     axes.set_ylabel("skip frequency")
 
 
+def _draw_named(axes: Axes, found: Sequence[Number]) -> None:
+    """Triangles at the sublayers that the paper names: up from those hardly skipped, down on those often skipped."""
+    for number in found:
+        hardly = number.settings["observation"].startswith("near-zero")
+        axes.plot(
+            number.value, 0.06 if hardly else 0.94, linestyle="", marker="^" if hardly else "v", color=style.FAINT,
+            markeredgecolor="white", markeredgewidth=0.5, label=f"paper: {number.settings['observation']}",
+        )  # fmt: skip
+
+
 def figure6(replication: Replication) -> Figure | Cannot:
     """Throughput and share of the time that the search takes, over the interval T."""
     drawn = sorted(common.cells(replication), key=lambda cell: int(cell.setting("opt_interval")))
-    figure, body = common.page(style.COLUMN, 2.8)
-    left = body.subplots()
+    figure, body = common.page(style.COLUMN, 3.9)
+    upper, lower = body.subplots(2, 1, sharex=True)
     x = [float(cell.setting("opt_interval")) for cell in drawn]
-    rates = [common.measured(cell.summary, "method_tokens_per_s") for cell in drawn]
-    common.line(left, x, rates, style.MARKS[0], "throughput (left)")
-    right = left.twinx()
-    common.line(right, x, _shares(drawn), style.MARKS[1], "search (right)")
-    left.set_xscale("log", base=2)
-    left.set_xticks(x, [f"{value:.0f}" for value in x])
-    left.minorticks_off()
-    left.set_xlabel("interval between searches T (steps)")
-    left.set_ylabel("throughput (tokens/s)")
-    right.set_ylabel("share of the time (%)")
-    right.spines["right"].set_visible(True)
-    left.set_ylim(bottom=0)
-    right.set_ylim(bottom=0)
-    common.legend(body, [left, right], 2)
-    note = f"{common.INTERVALS} Paper: 40.9 % at T = 4, 7.5 % and the peak of 18.1 tokens/s at T = 64."
-    return common.finish(figure, replication, drawn, note)
+    rates = [common.shown(cell, "method_tokens_per_s") for cell in drawn]
+    common.line(upper, x, rates, style.MARKS[0], "throughput")
+    shares = [common.shown(cell, share) for cell, share in zip(drawn, _shares(drawn))]
+    common.line(lower, x, shares, style.MARKS[1], "search")
+    for number in common.reported(replication, "overhead_pct"):
+        at = float(number.settings["opt_interval"])
+        common.theirs(lower, [number], (at / 1.25, at * 1.25))
+    lower.set_xscale("log", base=2)
+    lower.set_xticks(x, [f"{value:.0f}" for value in x])
+    lower.minorticks_off()
+    lower.set_xlabel("interval between searches T (steps)")
+    upper.set_ylabel("throughput\n(tokens/s)")
+    lower.set_ylabel("search, share of\nthe time (%)")
+    upper.set_ylim(bottom=0)
+    lower.set_ylim(bottom=0)
+    common.legend(body)
+    peaks = [f"{n.printed} tokens/s at T = {n.settings['opt_interval']}"
+             for n in common.reported(replication, "tokens_per_s")]  # fmt: skip
+    return common.finish(figure, replication, drawn, f"{common.INTERVALS} Paper's peak: {', '.join(peaks)}.")
 
 
 def _shares(drawn: Sequence[Cell]) -> list[Measured]:
@@ -250,5 +271,7 @@ def _shares(drawn: Sequence[Cell]) -> list[Measured]:
     found = []
     for cell in drawn:
         rows = metrics.of_arm(cell.run.prompts, "method").groupby("prompt_index")[["policy_ms", "decode_ms"]].sum()
-        found.append(common.scaled(intervals.ratio(rows["policy_ms"].to_numpy(), rows["decode_ms"].to_numpy()), 100))
+        share = intervals.ratio(rows["policy_ms"].to_numpy(), rows["decode_ms"].to_numpy())
+        low, high = (None if v is None else 100 * v for v in (share.low, share.high))
+        found.append(Measured(None if share.value is None else 100 * share.value, low, high, share.n))
     return found

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +10,13 @@ import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
+from scipy.spatial.distance import cdist
 
-from ssd_bench import style
+from ssd_bench import metrics, style
 from ssd_bench.papers import figures_cases as cases
 from ssd_bench.papers import figures_layers as layers
 from ssd_bench.papers import figures_shared as common
+from ssd_bench.papers import figures_streams as streams
 from ssd_bench.papers.cells import Replication
 from ssd_bench.papers.figures_shared import Cannot
 
@@ -77,29 +79,46 @@ def embedding(vectors: Array) -> Array:
 
 
 def scatter(found: Vectors) -> tuple[Figure, str]:
-    """The vectors in the plane by t-SNE, a mark for each domain; and a caption."""
-    points = embedding(np.concatenate([found.vectors, found.anchors]))
+    """The vectors in the plane by t-SNE, a mark for each domain, hollow for its anchors; and a caption."""
+    points, anchors, alone = _places(found)
     figure, body = common.page(style.COLUMN, 3.3)
     axes = body.subplots()
-    labels = np.asarray(found.labels)
-    for i, label in enumerate(common.unique(found.labels)):
-        own, of = style.MARKS[i % len(style.MARKS)], labels == label
-        axes.plot(*points[: len(labels)][of].T, linestyle="", marker=own.marker, color=own.colour, markersize=3.5,
-                  label=common.domain(label))  # fmt: skip
-    if len(found.anchors):
-        axes.plot(*points[len(labels) :].T, linestyle="", marker="o", markersize=7, color="none", zorder=1,
-                  markeredgecolor="black", markeredgewidth=0.6, label="anchor")  # fmt: skip
+    labels, owners = np.asarray(found.labels), np.asarray(found.anchor_labels)
+    domains = common.unique(found.labels)
+    for i, label in enumerate(domains):
+        own = style.MARKS[i % len(style.MARKS)]
+        axes.plot(*points[labels == label].T, linestyle="", marker=own.marker, color=own.colour, markersize=3,
+                  label=streams.domain(label))  # fmt: skip
+    for i, owner in enumerate(common.unique(found.anchor_labels)):
+        # a cluster of no domain has a number
+        shape = style.MARKS[domains.index(owner) % len(style.MARKS)].marker if owner in domains else f"${i + 1}$"
+        axes.plot(*anchors[owners == owner].T, linestyle="", marker=shape, color="black", markersize=6.5,
+                  markerfacecolor="none", markeredgewidth=0.6, label="_" if i else "anchor")  # fmt: skip
     axes.set_xlabel("t-SNE, first dimension (no unit)")
     axes.set_ylabel("t-SNE, second dimension (no unit)")
     axes.set_xticks([])
     axes.set_yticks([])
-    common.legend(body, axes, 3)
+    common.legend(body)
     accuracy = nearest_accuracy(found.vectors, found.labels)
     caption = (
         f"{len(labels)} vectors of {found.vectors.shape[1]} dimensions. The nearest other one by cosine is of the same "
         f"domain for {accuracy:.1%} of them (leave-one-out 1-NN)."
     )
+    if len(anchors):
+        caption += f" {alone} of {len(anchors)} anchors are a single prompt's vector."
     return figure, caption
+
+
+def _places(found: Vectors) -> tuple[Array, Array, int]:
+    """The vectors and anchors in the plane, and how many anchors are a vector: t-SNE would lay these beside it."""
+    if not len(found.anchors):
+        return embedding(found.vectors), found.anchors, 0
+    apart = cdist(found.anchors, found.vectors)
+    alone = apart.min(axis=1) < 1e-4 * np.linalg.norm(found.anchors, axis=1)
+    points = embedding(np.concatenate([found.vectors, found.anchors[~alone]]))
+    anchors = points[apart.argmin(axis=1)]
+    anchors[~alone] = points[len(found.vectors) :]
+    return points[: len(found.vectors)], anchors, int(alone.sum())
 
 
 def released(folder: Path, model: str) -> Figure:
@@ -121,37 +140,37 @@ def figure5(replication: Replication) -> Figure | Cannot:
 
 def figure1(replication: Replication) -> Figure | Cannot:
     """Speedup along a stream, task by task."""
-    return common.along(replication, ("speedup",), "KNN-SSD")
+    return streams.along(replication, ("speedup",), "KNN-SSD")
 
 
 def figure4(replication: Replication) -> Figure | Cannot:
     """M and α along a stream, task by task."""
-    return common.along(replication, ("M", "alpha"), "KNN-SSD")
+    return streams.along(replication, ("M", "alpha"), "KNN-SSD")
 
 
 def figure9(replication: Replication) -> Figure | Cannot:
     """Figures 9 and 10: the sets of the run's domains beside those that the authors released for the paper's model."""
     cell = common.cells(replication)[0]
-    domains = common.unique(str(name) for name in common.stream(cell.run)["domain"])
+    domains = common.unique(str(name) for name in streams.stream(cell.run)["domain"])
     paper_model = replication.cells[0]["model"]
     ours, theirs = [], []
     for name in domains:
-        found = layers.main_set(cell.run, name)
+        found = metrics.main_set(cell.run, name)
         text = "nothing drafted" if found is None else layers.counts(found)
-        ours.append(layers.Panel(f"{common.domain(name)}: {text}", found))
+        ours.append(layers.Panel(f"{streams.domain(name)}: {text}", found, bool(cell.void)))
         key = f"knn_ssd/{paper_model.lower()}/{PUBLISHED_TASKS.get(name, name)}"
         known = layers.published().get(key)
         text = "none released" if known is None else layers.counts(known)
-        theirs.append(layers.Panel(f"{common.domain(name)}: {text}", known))
+        theirs.append(layers.Panel(f"{streams.domain(name)}: {text}", known))
     figure, body = common.page(style.PAGE, layers.height(len(domains)) + 0.25)
-    ours[0] = layers.Panel(f"This run, {cell['model']}\n{ours[0].title}", ours[0].layers)
-    theirs[0] = layers.Panel(f"Released, {paper_model}\n{theirs[0].title}", theirs[0].layers)
+    ours[0] = replace(ours[0], title=f"This run, {cell['model']}\n{ours[0].title}")
+    theirs[0] = replace(theirs[0], title=f"Released, {paper_model}\n{theirs[0].title}")
     layers.maps(body, [ours, theirs])
     note = "Left: of each domain the set that drafted most of its tokens."
     return common.finish(figure, replication, [cell], note)
 
 
-figure2 = common.transfer
+figure2 = streams.transfer
 figure6 = figure5
 figure7 = figure1
 figure8 = cases.stream

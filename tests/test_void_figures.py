@@ -1,0 +1,133 @@
+"""What decides nothing, is there twice, or is the paper's own, as the papers' figures draw it."""
+
+from __future__ import annotations
+
+import io
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+
+from ssd_bench import style
+from ssd_bench.papers import grid
+from ssd_bench.papers.cells import Cell, Record, Replication
+from ssd_bench.papers.figures_shared import PAPER
+from ssd_bench.papers.reported import numbers
+from ssd_bench.report.figures import figure
+from tests.synthetic import unit, write_run
+
+pytestmark = pytest.mark.xdist_group("figures")
+
+
+def made(root: Path, name: str, accept: float = 0.0, **changes: Sequence[Any]) -> Replication:
+    """An experiment whose runs all have one trace; if `accept`, each accepts so much more; a header each."""
+    experiment, cells = grid.load(name), list[Cell]()
+    for i, job in enumerate(experiment.jobs):
+        units = [unit(k, accept=0.5 + i * accept) for k in range(6)]
+        own = {key: values[i] for key, values in changes.items()}
+        write_run(root / f"{name}-{i}", units, **{"config": {"method": {}}} | own)
+        cells.append(Cell(job.labels, job.overrides, Record(root / f"{name}-{i}"), among=cells, position=i))
+    return Replication(experiment, "paper", tuple(cells), root)
+
+
+def drawn(root: Path, name: str) -> Figure:
+    """Its figure, rendered once, with room for everything."""
+    found = figure(made(root, name))
+    assert isinstance(found, Figure), found
+    with matplotlib.rc_context(style.STYLE), warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found.savefig(io.BytesIO(), dpi=50)
+    return found
+
+
+def named(found: Figure) -> list[str]:
+    """What its legend says."""
+    return [text.get_text() for legend in found.subfigs[0].legends for text in legend.get_texts()]
+
+
+def caption(found: Figure) -> str:
+    return found.get_supxlabel().replace("\n", " ")
+
+
+def test_a_void_bar_is_hatched_and_has_the_mark_in_the_place_of_its_value(tmp_path: Path) -> None:
+    found = drawn(tmp_path, "swift_figure2a")
+    for axes in found.axes:
+        hatched = [bar for bar in axes.patches if bar.get_hatch() == style.VOID_HATCH]
+        assert len(hatched) == 3  # of three tasks the second method
+        assert [text.get_text() for text in axes.texts].count(style.VOID) == 3
+    assert style.VOID_HATCH not in {mark.hatch for mark in style.MARKS}
+    assert "void" in named(found)
+    assert caption(found).count(f"{style.VOID} void") == 1
+
+
+def test_curves_of_one_trace_are_drawn_once_and_the_legend_says_for_how_many(tmp_path: Path) -> None:
+    found = drawn(tmp_path, "swift_figure8a")
+    assert named(found) == ["S = 1000, β = 25 (and 5 others with its trace)"]
+    assert sum(len(line.get_xdata()) == 6 for line in found.axes[0].lines) == 1
+    assert f"{style.VOID} void, its trace is that of SWIFT, S = 1000, β = 25: S = 500" in caption(found)
+
+
+@pytest.mark.parametrize("name", ["swift_figure7", "knn_ssd_figure1", "knn_ssd_figure7"])
+def test_streams_of_one_trace_are_drawn_once(tmp_path: Path, name: str) -> None:
+    found = drawn(tmp_path, name)
+    assert sum("with its trace" in text for text in named(found)) == 1
+    assert len(named(found)) == 2  # and the paper's
+
+
+def test_a_void_point_leaves_the_line_and_has_the_mark(tmp_path: Path) -> None:
+    found = drawn(tmp_path, "knapspec_figure6")
+    line = found.axes[0].lines[0]
+    assert np.isfinite(np.asarray(line.get_ydata(), dtype=float)).tolist() == [True] + 6 * [False]
+    marked = [line for line in found.axes[0].lines if line.get_marker() == style.VOID_MARKER and len(line.get_xdata())]
+    assert [float(line.get_xdata()[0]) for line in marked] == [8, 16, 32, 64, 128, 256]
+
+
+@pytest.mark.parametrize(
+    ("name", "metrics"),
+    [
+        ("knapspec_figure4", {"speedup"}), ("knapspec_figure6", {"overhead_pct"}),
+        ("swift_figure7", {"speedup", "alpha"}), ("swift_figure9", {"speedup"}), ("swift_figure11", set()),
+        ("swift_figure6", {"matchness", "speedup"}),
+        ("knn_ssd_figure1", {"speedup"}), ("knn_ssd_figure7", {"speedup"}), ("conflayers_figure5", {"speedup"}),
+        ("conflayers_figure6", {"speedup"}), ("conflayers_figure7", {"skip_ratio"}),
+    ],
+)  # fmt: skip
+def test_the_papers_numbers_are_drawn_and_named(tmp_path: Path, name: str, metrics: set[str]) -> None:
+    found = drawn(tmp_path, name)
+    own = grid.load(name)
+    asked = {n.value for n in numbers() if (n.paper, n.exhibit) == (own.paper, own.exhibit) and n.metric in metrics}
+    lines = [line for axes in found.axes for line in axes.lines if line.get_label() == PAPER]
+    assert lines and asked <= {float(y) for line in lines for y in line.get_ydata()}
+    assert {line.get_color() for line in lines} == {style.FAINT}
+    assert named(found).count(PAPER) == 1
+    assert "Grey: the paper's own numbers" in caption(found) and "Paper:" not in caption(found)
+
+
+def test_a_search_that_was_not_run_is_hollow_at_the_time_that_it_took(tmp_path: Path) -> None:
+    runs = len(grid.load("swift_figure11").jobs)
+    searches = [[{"seconds": 100.0 + new, "new": new, "evaluations": 10}] for new in (10, 4, 0, *range(5, runs + 2))]
+    one = made(tmp_path, "swift_figure11", 0.05, searches=searches)
+    for cell in one.cells:
+        cell.run.steps["est_alpha"] = np.nan  # the search was before the run
+    found = figure(one)
+    assert isinstance(found, Figure)
+    points = [line for line in found.axes[0].lines if len(line.get_xdata()) == 1 and line.get_marker() == "D"]
+    faces = {line.get_xdata()[0]: line.get_markerfacecolor() for line in points}
+    assert faces[110.0] != "white" and faces[104.0] == faces[100.0] == "white"
+
+
+def test_a_void_row_of_transfers_is_hatched_and_has_no_values(tmp_path: Path) -> None:
+    one = made(tmp_path, "swift_figure2b")
+    for i, cell in enumerate(one.cells):
+        cell.run.prompts["domain"] = ["abcd"[(k + i) % 4] for k in cell.run.prompts["prompt_index"]]
+    found = figure(one)
+    assert isinstance(found, Figure)
+    axes = found.axes[0]
+    assert [text.get_text() for text in axes.texts].count(style.VOID) == 12  # of four rows all but the first
+    assert [patch.get_hatch() for patch in axes.patches] == 12 * [style.VOID_HATCH]
+    assert axes.images[0].norm(1.0) == 0.5  # colours part at the speed of AR
