@@ -20,7 +20,7 @@ RUNS ?= runs
 execute = printf '%s\n' notebooks/*.ipynb | SSD_BENCH_RUNS=$(abspath $(1)) xargs -P $(TEST_JOBS) -n 1 $(BIN)/jupyter nbconvert --log-level=ERROR --to=notebook --execute --ExecutePreprocessor.record_timing=False
 
 .DEFAULT_GOAL := help
-.PHONY: help browser setup kernels weights run test check format lint types tables report executed notebooks replicate-mini audit-papers bench miniature clean
+.PHONY: help browser setup kernels weights run test check format lint types tables report executed notebooks page replicate-mini audit-papers bench miniature clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -74,7 +74,16 @@ executed: $(STAMP)
 	$(call execute,$(RUNS)) --output-dir=$(abspath $(RUNS))/report/notebooks
 
 notebooks: $(STAMP) ## Execute the notebooks in place, on the committed records
-	$(call execute,runs/reference/mini) --inplace
+	$(call execute,runs/reference) --inplace
+
+PAGE := docs/report
+page: $(STAMP) browser ## The page of the committed records and a picture of its first screen, into docs/report
+	$(BIN)/python -m ssd_bench report runs_dir=runs/reference out=build/report
+	rm -rf $(PAGE)/figures && mkdir -p $(PAGE)/figures
+	cp build/report/index.html build/report/verdicts.md $(PAGE)
+	cd build/report && cp $$(grep -oE 'src(set)?="figures/[^"]*' index.html | cut -d'"' -f2 | sort -u) $(CURDIR)/$(PAGE)/figures
+	chromium --headless --no-sandbox --disable-gpu --hide-scrollbars --window-size=1400,1480 \
+	  --screenshot=$(CURDIR)/$(PAGE)/first_screen.png file://$(CURDIR)/$(PAGE)/index.html
 
 replicate-mini: setup ## The runs behind every exhibit of the papers on the miniature (goes on where it was), then the report
 	$(BIN)/python -m ssd_bench -m 'experiment=glob(*)' scale=mini runs_dir=runs/mini; swept=$$?; \

@@ -10,10 +10,11 @@ import pytest
 from nbclient import NotebookClient
 
 from ssd_bench.errors import ConfigError
+from ssd_bench.papers.claims import claims
 from ssd_bench.report.notebook import VARIABLE, Paper
 
 FOLDER = Path(__file__).parents[1] / "notebooks"
-RECORDS = Path(__file__).parents[1] / "runs" / "reference" / "mini"
+RECORDS = Path(__file__).parents[1] / "runs" / "reference"
 NAMES = sorted(path.name for path in FOLDER.glob("*.ipynb"))
 
 
@@ -55,10 +56,19 @@ def test_a_notebook_has_prose_before_every_call_and_no_logic(name: str) -> None:
             )
 
 
+def test_every_claim_stands_in_its_papers_notebook() -> None:
+    for claim in claims():
+        paper, name = claim.id.split("/")
+        source = (FOLDER / f"{paper.replace('-', '_')}.ipynb").read_text(encoding="utf-8")
+        assert f'paper.claim(\\"{name}\\")' in source, claim.id
+
+
 def test_what_a_paper_does_not_have_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"paper='medusa' .*knapspec"):
         Paper("medusa")
     with pytest.raises(ConfigError, match=r"exhibit='Table 99' .*Table 2"):
         Paper("swift", RECORDS).table("Table 99")
+    with pytest.raises(ConfigError, match=r"claim='best' .*faster_than_ar"):
+        Paper("swift", RECORDS).claim("best")
     with pytest.raises(ConfigError, match=r"exhibit='Table 2' .*swift_figure6"):
         Paper("swift", RECORDS).figure("Table 2")

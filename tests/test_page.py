@@ -26,11 +26,13 @@ from ssd_bench.papers.rooms import papers
 from ssd_bench.report import command, exhibits, figures, page, predictions, verdicts
 from ssd_bench.report.figures import figure
 from tests.exhibit_runs import indexed, make, make_all
+from tests.runs import ROOT
 
 pytestmark = pytest.mark.xdist_group("page")
 
+REFERENCE, COMMITTED = ROOT / "runs" / "reference", ROOT / "docs" / "report"
 DRAWN = ("swift_figure6", "knapspec_figure3", "knn_ssd_figure9")
-VOID = {"meta", "link", "input", "img", "br", "hr"}
+VOID = {"meta", "link", "input", "img", "br", "hr", "source"}
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 PROBE = """<script>
 const errors = [];
@@ -247,7 +249,7 @@ def test_predictions_are_a_part_of_the_page_and_called_so(text: str, out: Path) 
     for paper, rows in frame.groupby("paper"):
         body = article(text, f"predictions_{exhibits.stem(str(paper), '')}")
         assert "PREDICTED" in body and all(f">{value:.2f}<" in body for value in rows["predicted"].dropna())
-        assert predictions.INTRO in body and predictions.INTRO.startswith("Predictions, never measurements")
+    assert text.count("Predictions, never measurements") == 1 and predictions.INTRO in html.unescape(text)
 
 
 def test_a_page_without_runs_says_so_of_every_exhibit() -> None:
@@ -302,6 +304,21 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
 def test_texts_are_escaped_once(text: str) -> None:
     assert not re.search("&amp;(amp|lt|#)", text)
     assert page.joined(["CNN/DM, GSM8K", "", "GSM8K"]) == "CNN/DM|GSM8K"
+
+
+def test_the_committed_page_is_that_of_the_committed_records() -> None:
+    """Every number and verdict word for word; its figures are there, and no others (`make page`)."""
+    made = replications(REFERENCE)
+    judged = verdicts.together(verdicts.table(judge(made)), verdicts.recorded(REFERENCE))
+    fresh = page.render(made, exhibits.everything(made), {}, predictions.predictions(made), audit.audit(), judged)
+    committed = (COMMITTED / "index.html").read_text(encoding="utf-8")
+    for pattern in (r'<span class="n v-.*?</span>', r"<li data-claim.*?</li>", r'<div class="use">.*?</div>'):
+        found, wanted = (re.findall(pattern, text, re.DOTALL) for text in (committed, fresh))
+        assert found == wanted and found
+    assert verdicts.document(judged) == (COMMITTED / "verdicts.md").read_text(encoding="utf-8")
+    shown = {a[name] for a in Page(committed).all("img", "source") for name in ("src", "srcset") if name in a}
+    assert shown == {f"figures/{path.name}" for path in (COMMITTED / "figures").iterdir()}
+    assert (COMMITTED / "first_screen.png").is_file() and (COMMITTED / "index.html").stat().st_size < 2e6
 
 
 # --- in a browser -----------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 
-from ssd_bench.metrics.text import END_TO_END, spread
+from ssd_bench.metrics.text import ABSENT, END_TO_END, spread
 from ssd_bench.papers import grid
 from ssd_bench.papers.cells import Cell, Replication
 from ssd_bench.papers.claims import Claim, claims
@@ -28,13 +28,19 @@ MARKS = {HOLDS: ("✓", "holds"), FAILS: ("✗", "fails"), CANNOT_SAY: ("?", "un
 
 @dataclass(frozen=True)
 class Said:
-    """What one model's records say of a claim; `verdict` names the model, or that it is a rehearsal."""
+    """What one model's records say of a claim.
+
+    Attributes:
+        verdict: with the model, or that it is a rehearsal.
+        why: there is no effect; "" where there is one.
+    """
 
     mark: str
     style: str
     verdict: str
     effect: str
     evidence: str
+    why: str
 
 
 @dataclass(frozen=True)
@@ -120,7 +126,8 @@ def _line(claim: Claim, rows: pd.DataFrame) -> Line:
         mark, style = MARKS[row["verdict"]]
         effect, evidence = verdicts.effect(claim, row), verdicts.evidence(claim, row)
         text = verdicts.text(row) + (f", {row['model']}" if row["model"] and not row["rehearsal"] else "")
-        said.append(Said(mark, style, text, effect, evidence))
+        why = str(row["reason"]) if effect == ABSENT else ""
+        said.append(Said(mark, style, text, effect, evidence, why))
     experiment = grid.load(claim.exhibit)
     anchor = stem(experiment.paper, experiment.exhibit)
     return Line(claim, anchor, verdicts.threshold(claim), verdicts.measured(claim), said)

@@ -35,7 +35,7 @@ FIGURES: dict[str, Callable[[Replication], Figure | Cannot]] = {
 }
 """Experiment -> what draws it: the function of its exhibit's name in the paper's `figures.py`."""
 SVG_LIMIT = 150_000  # bytes; a larger figure is shown as PNG
-FOREST = "comparison_forest"
+FOREST, NARROW = "comparison_forest", "comparison_forest_narrow"
 
 
 @dataclass(frozen=True)
@@ -124,28 +124,30 @@ def _draw_time(axes: Axes, group: Group) -> None:
     axes.legend(ncols=4, fontsize=7, frameon=False, loc="lower left", bbox_to_anchor=(0, 1), handlelength=1.5)
 
 
-def forest(replication: Replication) -> Figure:
+def forest(replication: Replication, narrow: bool = False) -> Figure:
     """Speedups of all methods, a panel a task: decode and end to end with intervals, AR at 1, the noise floor a band.
 
     Methods stand in the order of their end-to-end speedup over all tasks, the fastest first.
 
     Args:
         replication: of the comparison, with a run at least.
+        narrow: one column of a paper wide, panels below one another.
     """
     drawn = [cell for cell in cells(replication) if cell.summary["speedup"] is not None]
     tasks = list(dict.fromkeys(cell["task"] for cell in drawn))
     methods = _ranked(drawn)
     with matplotlib.rc_context(STYLE):
-        whole = style.new(style.PAGE, 0.95 + 0.17 * len(methods))
+        rows, columns = (len(tasks), 1) if narrow else (1, len(tasks))
+        whole = style.new(style.COLUMN if narrow else style.PAGE, 0.75 + rows * (0.2 + 0.17 * len(methods)))
         body = whole.subfigures(1, 1, squeeze=False)[0, 0]
-        panels = body.subplots(1, len(tasks), squeeze=False, sharey=True, sharex=True)[0]
+        panels = body.subplots(rows, columns, squeeze=False, sharey=True, sharex=True).flat
         for axes, task in zip(panels, tasks, strict=True):
             _draw_forest(axes, {cell["method"]: cell for cell in drawn if cell["task"] == task}, methods)
             axes.set_title(task, loc="left", fontweight="bold")
         body.supxlabel("speedup over AR (×)", fontsize=8)
         handles, labels = panels[0].get_legend_handles_labels()
         kept = dict(zip(labels, handles))
-        body.legend(list(kept.values()), list(kept), loc="outside upper left", ncols=len(kept))
+        body.legend(list(kept.values()), list(kept), loc="outside upper left", ncols=2 if narrow else len(kept))
     return whole
 
 
@@ -166,8 +168,10 @@ def _draw_forest(axes: Axes, found: Mapping[str, Cell], methods: Sequence[str]) 
     for i, method in enumerate(methods):
         cell = found.get(method)
         if cell is None or cell.void:
-            why = "not run" if cell is None else "void"
-            axes.annotate(why, (1, i), (6, 0), textcoords="offset points", va="center", fontsize=style.SMALL)
+            why = "not run" if cell is None else f"void: {cell.void.split(', ')[0]}"
+            axes.annotate(
+                why, (1, i), (-3, 0), textcoords="offset points", ha="right", va="center", fontsize=style.SMALL
+            )
             continue
         for name, shift, face, label in (
             ("speedup_e2e", -0.14, METHOD_COLOUR, "end to end"), ("speedup", 0.16, "white", "decode")
@@ -181,7 +185,7 @@ def _draw_forest(axes: Axes, found: Mapping[str, Cell], methods: Sequence[str]) 
             )  # fmt: skip
     _labels(axes, [{"method": method} for method in methods])
     axes.set_xscale("log")
-    axes.xaxis.set_major_locator(FixedLocator([0.25, 0.5, 0.75, 1, 1.25, 1.5, 2, 3]))
+    axes.xaxis.set_major_locator(FixedLocator([0.25, 0.5, 0.75, 1, 1.5, 2, 3]))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axes.minorticks_off()
     axes.grid(axis="y", color="#EEEEEE", linewidth=0.6, zorder=0)
@@ -214,12 +218,13 @@ def draw(replications: Sequence[Replication], out: Path) -> dict[str, list[Drawn
     """Draw every experiment that is a figure, into `out/EXPERIMENT_SCALE.{png,pdf}`.
 
     Returns:
-        By experiment, the scale nearest to the papers' first; `FOREST` where methods were compared.
+        By experiment, the scale nearest to the papers' first; `FOREST`, `NARROW` where methods were compared.
     """
     out.mkdir(parents=True, exist_ok=True)
     found: dict[str, list[Drawn]] = {}
     if (compared := comparison(replications)) is not None:
-        found[FOREST] = [save_for_page(forest(compared), FOREST, compared.scale, out / FOREST)]
+        for name in (FOREST, NARROW):
+            found[name] = [save_for_page(forest(compared, name == NARROW), name, compared.scale, out / name)]
     shown = list(_ordered(replications))
     for one, drawn in zip(shown, _all(shown, out)):
         found.setdefault(one.experiment.name, []).append(drawn)

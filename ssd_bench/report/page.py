@@ -24,7 +24,7 @@ from ssd_bench.papers.rooms import name_of, papers, rooms
 from ssd_bench.papers.ssd_bench import figures as ours
 from ssd_bench.report import answers, exhibits, predictions, verdicts
 from ssd_bench.report.exhibits import Column, Entry, Row, layout
-from ssd_bench.report.figures import FIGURES, FOREST, Drawn
+from ssd_bench.report.figures import FIGURES, FOREST, NARROW, Drawn
 
 FOLDER = Path(__file__).parent
 AXES = ("model", "task", "method")
@@ -306,7 +306,7 @@ def render(
         originals=[room.versions[room.latest] for room in rooms() if room.numbers],
         standing=answers.standing(replications), cards=answers.cards(judged),
         rule=verdicts.RULE.replace("*", "").replace("`", ""),
-        forest=next(iter(drawn.get(FOREST, ())), None),
+        forest=next(iter(drawn.get(FOREST, ())), None), narrow=next(iter(drawn.get(NARROW, ())), None),
         noise=compared is not None and any(cell.noise is not None for cell in compared.where()),
         compared="" if compared is None else f"{ours.COMPARISON}_{compared.scale}",
         advice=[] if compared is None else list(answers.advice(compared)),
@@ -315,7 +315,7 @@ def render(
         legend=[(*MARKS.get(word, ("–", "none")), word, MEANING[word]) for word in verdict.VERDICTS],
         filters=_filters([one for own in shown.values() for one in own]),
         comparison=list(_comparison(replications, drawn)),
-        predicted=list(_predictions(predicted)), audits=list(_audits(checks)),
+        predicted=list(_predictions(predicted)), audits=list(_audits(checks, predictions.needs(predicted))),
     ) + "\n"  # fmt: skip
 
 
@@ -419,20 +419,21 @@ def _comparison(replications: Sequence[Replication], drawn: Mapping[str, Sequenc
 
 
 def _predictions(predicted: pd.DataFrame) -> Iterator[Sheet]:
-    """One a paper; the first says what they are."""
+    """One a paper; the first says what they are, and how good."""
+    lines = [predictions.introduction(predicted)]
     for paper, rows in predicted.groupby("paper", sort=False):
         title = f"Predictions for {name_of(str(paper))}"
         failed = [f"Not predicted: {reason}" for reason in dict.fromkeys(rows["reason"]) if reason]
         labels = {axis: joined(rows[axis]) for axis in AXES}
         body = tables.html(predictions.readable(rows).fillna(""), title)
-        lines = [predictions.INTRO]
         yield Sheet(
             f"predictions_{exhibits.stem(str(paper), '')}", title, str(paper), labels, title, body, lines, failed
         )
+        lines = []
 
 
-def _audits(checks: pd.DataFrame) -> Iterator[Sheet]:
-    """One a paper: how many comparisons came out how, and every finding."""
+def _audits(checks: pd.DataFrame, needs: Mapping[str, str]) -> Iterator[Sheet]:
+    """One a paper: how many comparisons came out how, what machine its speedups need, and every finding."""
     entries = audit.told(checks).rename(columns={"verdict": "finding", "count": "numbers", "source": "from"})
     for paper in papers():
         name = name_of(paper)
@@ -443,5 +444,6 @@ def _audits(checks: pd.DataFrame) -> Iterator[Sheet]:
         yield Sheet(
             f"audit_{exhibits.stem(paper, '')}", f"Audit of {name}", paper, dict.fromkeys(AXES, ""),
             f"What the numbers of {name} imply",
-            tables.html(rows, f"Findings in {name}", "audit"), [f"{whole}{parts}."],
+            tables.html(rows, f"Findings in {name}", "audit"),
+            [line for line in (f"{whole}{parts}.", needs.get(paper)) if line],
         )  # fmt: skip

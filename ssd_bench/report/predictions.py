@@ -18,7 +18,7 @@ from ssd_bench import tables
 from ssd_bench.cost.roofline import simulated
 from ssd_bench.cost.shapes import known_shape
 from ssd_bench.errors import ConfigError
-from ssd_bench.metrics.text import ABSENT, percent
+from ssd_bench.metrics.text import ABSENT, DECODE, END_TO_END, percent
 from ssd_bench.papers import grid, select
 from ssd_bench.papers.cells import OTHER_SCALE, PAPERS_OWN, Cell, Record, Replication
 from ssd_bench.papers.reported import Number, numbers
@@ -275,7 +275,10 @@ def readable(frame: pd.DataFrame) -> pd.DataFrame:
     shown["printed"] = np.where(expected, shown["printed"] + " (expected)", shown["printed"])
     if not frame["run"].any():
         shown = shown.drop(columns=["measured", "scale", "run"])
-    renamed = {"printed": "paper's speedup", "measured": "measured, ours", "predicted": "PREDICTED", "alpha": "α"}
+    renamed = {
+        "printed": f"paper's {END_TO_END}", "measured": f"measured, ours: {DECODE}", "predicted": f"PREDICTED {DECODE}",
+        "alpha": "α",
+    }  # fmt: skip
     return shown.rename(columns=renamed | {"c": "c modelled", "needs": "c needed"})
 
 

@@ -18,7 +18,7 @@
     bodies: [...element.querySelectorAll(".wide tbody")],
   }));
   const fits = (values, chosen) => !chosen || values.includes(chosen);
-  let current = exhibits[0];
+  let current = exhibits.find((exhibit) => exhibit.cells.length) || exhibits[0];
   let fitting = exhibits;
 
   function narrow(exhibit, chosen) {

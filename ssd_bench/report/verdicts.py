@@ -136,10 +136,11 @@ def effect(claim: Claim, row: pd.Series) -> str:
     if math.isnan(row["effect"]):
         return ABSENT
     sign = "+" if claim.effect == "difference" else ""
-    digits = 3 if abs(row["effect"]) < 0.1 else 2
-    found = f"{row['effect']:{sign}.{digits}f}"
+    size = abs(row["effect"])
+    form = f"{sign},.{3 if size < 0.1 else 0 if size >= 100 else 2}f"
+    found = f"{row['effect']:{form}}"
     if not math.isnan(row["low"]):
-        found += f" [{row['low']:{sign}.{digits}f}, {row['high']:{sign}.{digits}f}]"
+        found += f" [{row['low']:{form}}, {row['high']:{form}}]"
     return f"{found}×" if _is_ratio(claim) else found
 
 
