@@ -11,7 +11,7 @@ import pytest
 
 from tasks.scoring.sql import SqlExecution
 from tasks.scoring.sql.databases import cases
-from tasks.scoring.sql.engine import result, same
+from tasks.scoring.sql.engine import image_of, result, same
 from tasks.scoring.sql.schema import affinity, read_schema
 from tasks.scoring.sql.text import answered, is_ordered, statements
 
@@ -174,7 +174,8 @@ def test_an_attack_fails_in_time_and_leaves_nothing(attack: str, tmp_path: Path)
 
 
 def test_a_query_that_sqlite_cannot_interrupt_is_killed() -> None:
-    hang = "SELECT printf('%.*c', 2147483647, 'x')"
+    count = "WITH RECURSIVE t(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM t WHERE n < 5000)"
+    hang = f"{count} SELECT sum(instr(hex(zeroblob(9000)), hex(zeroblob(4500)) || n)) FROM t"  # long calls, few steps
     scorer = SqlExecution(seconds=2.0)
     assert scorer.item(JOINED, reference(JOINED)) == 1.0
     began = time.monotonic()
@@ -182,6 +183,32 @@ def test_a_query_that_sqlite_cannot_interrupt_is_killed() -> None:
     assert 1.9 <= time.monotonic() - began < 6
     assert scorer.item(JOINED, reference(JOINED)) == 1.0
     scorer.worker.close()
+
+
+IMAGE = image_of([("t", [("a", "INTEGER")], [(1,)])])
+
+
+@pytest.mark.parametrize(
+    ("query", "rows"),
+    [
+        ("SELECT date('now'), date(), CURRENT_DATE", [("2025-01-01",) * 3]),
+        ("SELECT datetime(' NOW '), CURRENT_TIMESTAMP, strftime('%Y-%m-%d %H:%M:%S')", [("2025-01-01 12:00:00",) * 3]),
+        ("SELECT time('now', '+1 hour'), CURRENT_TIME", [("13:00:00", "12:00:00")]),
+        ("SELECT unixepoch('now') - unixepoch(), julianday() - julianday('now')", [(0, 0.0)]),
+        ("SELECT date('2020-02-28', '+1 day'), strftime('%Y', '1999-05-06')", [("2020-02-29", "1999")]),
+        ("SELECT printf('%5.2f|%-4d|%s', 3.14159, 7, 'x'), format('%.3c', 'y')", [(" 3.14|7   |x", "yyy")]),
+        ("SELECT printf('%% 2000000 %d', 3000000), printf('%*d', 3, 7)", [("% 2000000 3000000", "  7")]),
+    ],
+)
+def test_an_answer_is_the_same_on_any_day(query: str, rows: list[tuple[object, ...]]) -> None:
+    assert result(IMAGE, query) == rows
+
+
+@pytest.mark.parametrize("text", ["'%.*c', 1e9, 'x'", "'%*d', 2000000000, 1", "'%999999999d', 1", "'%.999999999f', 1"])
+def test_a_call_that_makes_a_long_text_is_refused_at_once(text: str) -> None:
+    began = time.monotonic()
+    assert result(IMAGE, f"SELECT length(printf({text}))") is None
+    assert time.monotonic() - began < 0.5
 
 
 def test_the_databases_are_the_same_every_time() -> None:

@@ -6,10 +6,11 @@ stops only what they miss.
 
 from __future__ import annotations
 
+import re
 import sqlite3
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
 from typing import Any
 
@@ -30,6 +31,13 @@ _LIMITS = {
 _ALLOWED = {sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, sqlite3.SQLITE_RECURSIVE}
 # Reaching outside, and what makes a score random.
 _FUNCTIONS = {"load_extension", "random", "randomblob"}
+# Answers of 'now' are of this moment: a score is the same on any day.
+_NOW = "2025-01-01 12:00:00"
+_TODAY = {"current_date": _NOW[:10], "current_time": _NOW[11:], "current_timestamp": _NOW}
+# Functions of a moment, and how many arguments come before it, without which it is now.
+_CLOCKS = {"date": 0, "time": 0, "datetime": 0, "julianday": 0, "unixepoch": 0, "strftime": 1}
+_FORMATS = ("printf", "format")
+_WIDTHS = re.compile(r"%%|%[-+ 0#,!]*(\d+|\*)?(?:\.(\d+|\*))?")
 _QUERIES = ("select", "with", "values")
 _DIGITS = 9
 
@@ -43,10 +51,11 @@ def result(image: bytes, query: str) -> Rows | None:
     """
     if not query.lower().startswith(_QUERIES):
         return None
-    with closing(sqlite3.connect(":memory:", isolation_level=None)) as database:
+    with closing(sqlite3.connect(":memory:", isolation_level=None)) as database, closing(_plain()) as plain:
         database.deserialize(image)
         for limit, value in _LIMITS.items():
             database.setlimit(limit, value)
+        _replace_functions(database, plain)
         database.set_authorizer(_authorize)
         database.set_progress_handler(_Meter(), STEPS_A_CALL)
         try:
@@ -78,6 +87,45 @@ def image_of(tables: Iterable[tuple[str, Sequence[tuple[str, str]], Rows]]) -> b
 def quoted(name: str) -> str:
     """The name as an identifier of SQL."""
     return '"' + name.replace('"', '""') + '"'
+
+
+def _plain() -> sqlite3.Connection:
+    """SQLite's own functions, without limits."""
+    return sqlite3.connect(":memory:", isolation_level=None)
+
+
+def _replace_functions(database: sqlite3.Connection, plain: sqlite3.Connection) -> None:
+    """In place of functions that read the clock, or whose one call may take any time, ones that do not."""
+
+    def own(name: str, arguments: Sequence[Any]) -> Any:
+        return plain.execute(f"SELECT {name}({', '.join('?' * len(arguments))})", arguments).fetchone()[0]
+
+    def clock(name: str, before: int) -> Callable[..., Any]:
+        def call(*arguments: Any) -> Any:
+            given = (*arguments, _NOW) if len(arguments) == before else arguments
+            return own(name, [_NOW if str(one).strip().lower() == "now" else one for one in given])
+
+        return call
+
+    def formatted(name: str) -> Callable[..., Any]:
+        def call(*arguments: Any) -> Any:
+            found = _WIDTHS.findall(str(arguments[0])) if arguments else []
+            widths = [width for pair in found for width in pair if width]
+            numbers = [int(width) for width in widths if width != "*"]
+            if "*" in widths:  # which of the arguments it takes does not matter
+                numbers += [abs(int(one)) for one in arguments if isinstance(one, int | float)]
+            if max(numbers, default=0) > _LIMITS[sqlite3.SQLITE_LIMIT_LENGTH]:
+                raise ValueError("wider than a value may be")
+            return own(name, arguments)
+
+        return call
+
+    for name, before in _CLOCKS.items():
+        database.create_function(name, -1, clock(name, before), deterministic=True)
+    for name in _FORMATS:
+        database.create_function(name, -1, formatted(name), deterministic=True)
+    for name, moment in _TODAY.items():
+        database.create_function(name, 0, lambda moment=moment: moment, deterministic=True)
 
 
 class _Meter:
