@@ -125,10 +125,10 @@ class Judged:
         return list(dict.fromkeys(cell.path.name for cell in self.cells))
 
 
-def judge(replications: Sequence[Replication]) -> list[Judged]:
-    """Every claim at every scale that there is of its exhibit; one that is there at none was not run."""
+def judge(replications: Sequence[Replication], paper: str | None = None) -> list[Judged]:
+    """Every claim, or those of a paper, at every scale that there is of its exhibit; "not run" where there is none."""
     found = []
-    for claim in claims():
+    for claim in (one for one in claims() if paper in (None, one.id.partition("/")[0])):
         own = [one for one in replications if one.experiment.name == claim.exhibit]
         found += [judged(claim, one) for one in own] or [Judged(claim, "", NOT_RUN, "none of its runs was made")]
     return found

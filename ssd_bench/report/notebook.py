@@ -100,7 +100,8 @@ class Paper:
 
     @cached_property
     def _verdicts(self) -> pd.DataFrame:
-        return verdicts.together(verdicts.table(judge(self._replications)), verdicts.recorded(self._runs_dir))
+        own = verdicts.table(judge(self._replications, self.name))
+        return verdicts.together(own, verdicts.recorded(self._runs_dir))
 
     def claims(self) -> Shown:
         """Which of the paper's claims hold."""
