@@ -124,7 +124,8 @@ def _loaded(folder: Path, hardware: Hardware) -> Any:
 
     auto: Any = AutoModelForCausalLM
     try:
-        model, found = auto.from_pretrained(folder, dtype=hardware.dtype, output_loading_info=True)
+        asked = {"dtype": hardware.dtype, "output_loading_info": True, "trust_remote_code": False}
+        model, found = auto.from_pretrained(folder, **asked)
         model = model.to(hardware.devices[0])
     except Exception as error:  # its errors have no common type
         reason = " ".join(str(error).split())[:300]
@@ -141,7 +142,7 @@ def _drawn(config: PretrainedConfig, hardware: Hardware) -> Any:
 
     auto: Any = AutoModelForCausalLM
     with hardware.devices[0]:
-        return auto.from_config(config, dtype=hardware.dtype).eval()
+        return auto.from_config(config, dtype=hardware.dtype, trust_remote_code=False).eval()
 
 
 class Apart:

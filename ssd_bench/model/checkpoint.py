@@ -8,14 +8,16 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from ssd_bench.errors import ConfigError
+from ssd_bench.model.headers import NOT_WEIGHTS, Header, headers, opened, read_object, reason
+from ssd_bench.settings import Count, Fits, Range, Whole, fits, words
 
 if TYPE_CHECKING:
     import torch
@@ -26,8 +28,21 @@ TEMPLATES = ("chat", "plain")
 KINDS = ("F64", "F32", "F16", "BF16")
 """Dtypes of weights that can be read, as safetensors names them."""
 
-NOT_WEIGHTS = ("rotary_emb.inv_freq",)
-"""Ends of names of tensors in old checkpoints that are derived from the config."""
+FAMILIES = ("llama", "qwen2", "qwen3")
+Family = Annotated[str, Fits(f"one of {', '.join(FAMILIES)}", FAMILIES.__contains__)]
+Positive = Annotated[float, Range(above=0)]
+KEYS: dict[str, Any] = {
+    "model_type": Family, "architectures": Sequence[str] | None, "num_hidden_layers": Count, "hidden_size": Count,
+    "intermediate_size": Count, "num_attention_heads": Count, "num_key_value_heads": Count | None,
+    "head_dim": Count | None, "vocab_size": Count, "max_position_embeddings": Count, "rms_norm_eps": Positive,
+    "tie_word_embeddings": bool, "attention_bias": bool, "mlp_bias": bool, "rope_theta": Positive | None,
+    "rope_scaling": Mapping[str, Any] | None, "rope_parameters": Mapping[str, Any] | None,
+    "eos_token_id": Whole | Sequence[Whole] | None,
+}  # fmt: skip
+"""What config.json may say, where it says it; transformers has defaults for the rest."""
+
+TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json")
+"""Files of which a tokenizer has one at least."""
 
 EMBEDDED = Path(__file__).parents[1] / "miniature" / "weights"
 
@@ -94,148 +109,211 @@ class ModelSource:
                 raise ConfigError(
                     "model.path", str(folder), "a folder with config.json and weights in Hugging Face format"
                 )
-        return Checkpoint(folder)
+        return Checkpoint(folder, self.template)
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A folder in Hugging Face format."""
+    """A folder in Hugging Face format, of which no code is ever run.
+
+    Attributes:
+        template: as in `ModelSource`; what the tokenizer is tried with.
+    """
 
     folder: Path
+    template: str = "plain"
 
     @cached_property
     def config(self) -> PretrainedConfig:
         """The model's configuration, as transformers reads it (both old and new places of the rotary base).
 
         Raises:
-            ConfigError: config.json cannot be read.
+            ConfigError: config.json cannot be read, or is of a model that cannot: quantised, or with code of its own.
         """
         from transformers import AutoConfig
 
+        path = self.folder / "config.json"
+        _check_config(read_object(path), path)
         try:
-            return AutoConfig.from_pretrained(self.folder)
-        except (OSError, ValueError) as error:
-            raise ConfigError("model", str(self.folder), f"a readable config.json ({error})") from error
+            with _silent():
+                return AutoConfig.from_pretrained(self.folder, trust_remote_code=False)
+        except Exception as error:  # its errors have no common type
+            raise ConfigError("model", str(path), f"a config.json that can be read ({reason(error)})") from error
 
     @cached_property
     def tokenizer(self) -> PreTrainedTokenizerBase:
-        """The checkpoint's tokenizer."""
+        """The checkpoint's tokenizer.
+
+        Raises:
+            ConfigError: it cannot be read or used, or has ids that the model lacks.
+        """
         from transformers import AutoTokenizer
 
-        return AutoTokenizer.from_pretrained(self.folder)
+        there = [name for name in TOKENIZERS if (self.folder / name).is_file()]
+        if not there:
+            raise ConfigError("model", str(self.folder), f"a folder with a tokenizer: one of {', '.join(TOKENIZERS)}")
+        if (path := self.folder / "tokenizer_config.json").is_file():
+            _check_no_code(read_object(path), path)
+        try:
+            with _silent():
+                tokenizer = AutoTokenizer.from_pretrained(self.folder, trust_remote_code=False)
+        except Exception as error:  # its errors have no common type
+            allowed = f"a tokenizer that can be read, in {', '.join(there)} ({reason(error)})"
+            raise ConfigError("model", str(self.folder), allowed) from error
+        self._check_tokenizer(tokenizer)
+        return tokenizer
+
+    def _check_tokenizer(self, tokenizer: PreTrainedTokenizerBase) -> None:
+        """Refuse ids that the model lacks; added tokens may have some, as padding does, while nothing uses them."""
+        size, added = self.config.vocab_size, tokenizer.get_added_vocab()
+        highest = max(
+            ((i, token) for token, i in tokenizer.get_vocab().items() if token not in added), default=(-1, "")
+        )
+        text = "A text."
+        try:
+            if self.template == "chat" and tokenizer.chat_template:
+                message = [{"role": "user", "content": text}]
+                text = str(tokenizer.apply_chat_template(message, tokenize=False, add_generation_prompt=True))
+            ids = list(tokenizer(text, add_special_tokens=self.template == "plain", verbose=False)["input_ids"])
+        except Exception as error:  # a template raises what it likes
+            allowed = f"a tokenizer that makes a prompt, with model.template={self.template} ({reason(error)})"
+            raise ConfigError("model", str(self.folder), allowed) from error
+        if (top := max([highest, *zip(ids, tokenizer.convert_ids_to_tokens(ids))]))[0] >= size:
+            allowed = f"a tokenizer with ids below vocab_size {size} of config.json: {top[1]!r} has {top[0]}"
+            raise ConfigError("model", str(self.folder), allowed)
 
     @cached_property
     def eos_ids(self) -> frozenset[int]:
-        """Every id that ends an output: generation_config.json's if present, as Hugging Face `generate` stops."""
+        """Every id that ends an output: generation_config.json's if present, as Hugging Face `generate` stops.
+
+        Raises:
+            ConfigError: something that is no id of the model.
+        """
         path = self.folder / "generation_config.json"
-        ids = json.loads(path.read_text(encoding="utf-8")).get("eos_token_id") if path.is_file() else None
-        ids = self.config.eos_token_id if ids is None else ids
-        return frozenset([ids] if isinstance(ids, int) else ids or [])
+        found = read_object(path).get("eos_token_id") if path.is_file() else None
+        if found is None:
+            path, found = self.folder / "config.json", self.config.eos_token_id
+        ids = found if isinstance(found, list) else [] if found is None else [found]
+        known = Annotated[int, Range(0, below=self.config.vocab_size)]
+        if not all(fits(known, one) for one in ids):
+            allowed = f"ids below vocab_size {self.config.vocab_size} of config.json, in {path}"
+            raise ConfigError("eos_token_id", found, allowed)
+        return frozenset(ids)
+
+    @cached_property
+    def headers(self) -> dict[str, Header]:
+        """What the files say of each tensor, by name.
+
+        Raises:
+            ConfigError: the folder holds no weights, files that cannot be read, or an adapter beside them.
+        """
+        if adapters := sorted(path.name for path in self.folder.glob("adapter_*")):
+            raise ConfigError(
+                "model", str(self.folder), f"a model without an adapter: merge {', '.join(adapters)} into it"
+            )
+        return headers(self.folder)
 
     @cached_property
     def shards(self) -> dict[str, Path]:
         """Tensor name -> file that holds it.
 
         Raises:
-            ConfigError: the folder holds no weights.
+            ConfigError: as `headers`.
         """
-        for suffix in ("safetensors", "bin"):
-            stem = "model" if suffix == "safetensors" else "pytorch_model"
-            index = self.folder / f"{stem}.{suffix}.index.json"
-            if index.is_file():
-                return {
-                    k: self.folder / v for k, v in json.loads(index.read_text(encoding="utf-8"))["weight_map"].items()
-                }
-            single = self.folder / f"{stem}.{suffix}"
-            if single.is_file():
-                with _opened(single) as file:
-                    return dict.fromkeys(file.names, single)
-        raise ConfigError("model", str(self.folder), "a folder with model.safetensors or pytorch_model.bin (or shards)")
+        return {name: header.shard for name, header in self.headers.items()}
 
-    def check_all_read(self, read: Collection[str]) -> None:
-        """Refuse weights that this project would read only a part of, from the files' headers alone.
+    def check_all_read(self, shapes: Mapping[str, Mapping[str, int]], spare: Collection[str] = ()) -> None:
+        """Refuse weights other than those that the model reads, from the files' headers alone.
 
         Args:
-            read: names of all tensors that the model reads.
+            shapes: of all tensors that the model reads, by name: sizes with what config.json calls them.
+            spare: names of those that may be absent.
 
         Raises:
-            ConfigError: quantised weights, an adapter beside them, or tensors that nothing reads.
+            ConfigError: as `headers`; tensors that are absent, of another shape or dtype, or that nothing reads.
         """
-        for key in ("quantization_config", "compression_config"):
-            if (found := getattr(self.config, key, None)) is not None:
-                kind = found.get("quant_method", "unnamed") if isinstance(found, dict) else type(found).__name__
-                allowed = f"weights that are not quantised: config.json has {key} ({kind})"
-                raise ConfigError("model", str(self.folder), allowed)
-        if adapters := sorted(path.name for path in self.folder.glob("adapter_*")):
-            raise ConfigError(
-                "model", str(self.folder), f"a model without an adapter: merge {', '.join(adapters)} into it"
-            )
-        kinds = self._kinds()
-        unread = sorted(name for name in kinds if name not in read and not name.endswith(NOT_WEIGHTS))
+        unread = sorted(name for name in self.headers if name not in shapes and not name.endswith(NOT_WEIGHTS))
         if unread:
-            some = ", ".join(unread[:3]) + (f" and {len(unread) - 3} more" if len(unread) > 3 else "")
-            allowed = (
-                f"weights of which every tensor is read: nothing reads {some} (scales and adapters must be merged)"
-            )
+            allowed = f"weights of which every tensor is read: nothing reads {_some(unread)}"
+            allowed += " (biases need attention_bias or mlp_bias; scales and adapters must be merged)"
             raise ConfigError("model", str(self.folder), allowed)
-        for name, kind in kinds.items():
-            if kind not in KINDS:
-                raise ConfigError("model", str(self.folder), f"weights of {', '.join(KINDS)}: {name} is {kind}")
-
-    def _kinds(self) -> dict[str, str]:
-        """Names and dtypes of all tensors in the files that hold the weights.
-
-        Raises:
-            ConfigError: a file that cannot be read.
-        """
-        found = {}
-        for shard in sorted(set(self.shards.values())):
-            try:
-                with _opened(shard) as file:
-                    found.update({name: file.kind(name) for name in file.names})
-            except Exception as error:  # safetensors' and pickle's errors have no common type
-                reason = " ".join(str(error).split())[:200]
-                raise ConfigError("model", str(shard), f"a weights file that can be read ({reason})") from error
-        return found
+        if missing := [name for name in shapes if name not in self.headers and name not in spare]:
+            allowed = f"weights with the tensors that config.json asks for: there is no {_some(missing)}"
+            raise ConfigError("model", str(self.folder), allowed)
+        for name, sizes in shapes.items():
+            if (header := self.headers.get(name)) is None:
+                continue
+            if header.shape != tuple(sizes.values()):
+                by = " and ".join(f"{key} {size}" for key, size in sizes.items())
+                allowed = f"weights of the shapes that config.json asks for: {name} is {list(header.shape)}, not {by}"
+                raise ConfigError("model", str(header.shard), allowed)
+            if header.kind not in KINDS:
+                raise ConfigError("model", str(header.shard), f"weights of {', '.join(KINDS)}: {name} is {header.kind}")
 
     def read(self, names: list[str], dtype: torch.dtype) -> dict[str, Tensor]:
         """The named tensors, copied out of their files into `dtype`.
 
         A file is opened for this call alone: its pages leave memory with it, so that loading block by block
         never holds the weights twice.
+
+        Raises:
+            ConfigError: a value that is not finite.
         """
-        tensors = {}
+        tensors: dict[str, Tensor] = {}
         for shard in sorted({self.shards[name] for name in names}):
-            with _opened(shard) as file:
+            with opened(shard) as file:
                 here = [name for name in names if self.shards[name] == shard]
                 tensors.update({name: file.get(name).to(dtype, copy=True) for name in here})
+        for name, tensor in tensors.items():
+            # NaN is both; a sixth of the time that the copy takes, where isfinite() on all takes six times that
+            if not all(end.isfinite() for end in tensor.aminmax()):
+                allowed = f"weights that are finite in {str(dtype).removeprefix('torch.')}: {name} is not"
+                raise ConfigError("model", str(self.shards[name]), allowed)
         return tensors
 
 
-@dataclass(frozen=True)
-class _Weights:
-    """An open weights file: the names in it, and what reads a tensor, and its dtype (as safetensors writes it)."""
+def _some(names: Sequence[str]) -> str:
+    """The first of some names, and how many there are besides."""
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
-    names: list[str]
-    get: Callable[[str], Tensor]
-    kind: Callable[[str], str]
+
+def _check_no_code(found: Mapping[str, Any], path: Path) -> None:
+    if found.get("auto_map"):
+        allowed = f"a model without code of its own, which is never run: {path} has auto_map; remove it if all that is "
+        raise ConfigError("model", str(path.parent), allowed + "asked for is a class of transformers")
+
+
+def _check_config(found: Mapping[str, Any], path: Path) -> None:
+    """Refuse what transformers would run, stumble over or replace by something else.
+
+    Raises:
+        ConfigError: by the key of config.json.
+    """
+    _check_no_code(found, path)
+    for key in ("quantization_config", "compression_config"):
+        if (how := found.get(key)) is not None:
+            kind = how.get("quant_method", "unnamed") if isinstance(how, dict) else type(how).__name__
+            allowed = f"weights that are not quantised: config.json has {key} ({kind})"
+            raise ConfigError("model", str(path.parent), allowed)
+    for key, kind in KEYS.items():
+        if (key in found or key == "model_type") and not fits(kind, found.get(key)):
+            raise ConfigError(f"config.{key}", found.get(key), f"{words(kind)}, in {path}")
+    classes, known = found.get("architectures") or [], f"{found['model_type']}forcausallm"
+    if classes and known not in [name.lower() for name in classes]:
+        raise ConfigError("config.architectures", classes, f"the class of model_type for causal language, in {path}")
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[_Weights]:
-    if path.suffix == ".safetensors":
-        from safetensors import safe_open
+def _silent() -> Iterator[None]:
+    """Without transformers' warnings, which say of a fault what the error that ends it says too."""
+    from transformers.utils import logging
 
-        with safe_open(path, framework="pt") as file:
-            yield _Weights(list(file.keys()), file.get_tensor, lambda name: str(file.get_slice(name).get_dtype()))
-    else:
-        import torch
-
-        state = torch.load(path, map_location="cpu", mmap=True, weights_only=True)
-        names = {torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}
-        yield _Weights(
-            list(state), state.__getitem__, lambda name: names.get(state[name].dtype, str(state[name].dtype))
-        )
+    before = logging.get_verbosity()
+    logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(before)
 
 
 def _downloaded(hub: str, revision: str | None) -> Path:
@@ -243,7 +321,10 @@ def _downloaded(hub: str, revision: str | None) -> Path:
 
     patterns = ["*.safetensors", "*.json", "*.model", "*.jinja", "tokenizer*"]
     try:
-        return Path(snapshot_download(hub, revision=revision, allow_patterns=patterns))
+        folder = Path(snapshot_download(hub, revision=revision, allow_patterns=patterns))
+        if not any(folder.glob("*.safetensors")):
+            folder = Path(snapshot_download(hub, revision=revision, allow_patterns=[*patterns, "pytorch_model*.bin"]))
+        return folder
     except Exception as error:  # the hub library raises many unrelated types: offline, gated, not found
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         pin = f" --revision {revision}" if revision else ""
@@ -290,7 +371,11 @@ def _dequantise(source: Path, target: Path) -> None:
     from safetensors.torch import save_file
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    where: dict[str, Any] = {"pretrained_model_name_or_path": source.parent, "gguf_file": source.name}
+    where: dict[str, Any] = {
+        "pretrained_model_name_or_path": source.parent,
+        "gguf_file": source.name,
+        "trust_remote_code": False,
+    }
     model = AutoModelForCausalLM.from_pretrained(**where, dtype=torch.float32)
     # save_pretrained refuses a model that came from a GGUF, so the parts are saved one by one
     tied = {"lm_head.weight"} if model.config.tie_word_embeddings else set()

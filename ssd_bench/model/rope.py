@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import math
+from typing import TYPE_CHECKING, Annotated, Any
 
 import torch
 from torch import Tensor
 
 from ssd_bench.errors import ConfigError
+from ssd_bench.settings import Range, fits
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
 # "dynamic" differs from "default" only beyond max_position_embeddings, where no prompt gets
-SUPPORTED = ("default", "linear", "dynamic", "llama3", "yarn")
+NEEDED = {
+    "default": (), "linear": ("factor",), "dynamic": ("factor",),
+    "llama3": ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"),
+    "yarn": ("factor", "original_max_position_embeddings"),
+}  # fmt: skip
+"""Supported types, with what each is computed from besides the base."""
 
 
 def frequencies(config: PretrainedConfig) -> tuple[Tensor, float]:
@@ -23,22 +30,43 @@ def frequencies(config: PretrainedConfig) -> tuple[Tensor, float]:
     into one place; that place is the only one looked at here.
 
     Raises:
-        ConfigError: a scaling that no model of these families uses, or a config without a base.
+        ConfigError: a scaling that no model of these families uses, or that lacks what it is computed from; a config
+            without a base.
     """
     from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
     parameters = config.rope_parameters or {}
     kind = parameters.get("rope_type", "default")
-    if kind not in SUPPORTED:
-        raise ConfigError("config.rope_parameters.rope_type", kind, f"one of {', '.join(SUPPORTED)}")
-    if "rope_theta" not in parameters:
-        raise ConfigError("config.rope_parameters", parameters, "a rotary base, in rope_theta")
+    if kind not in [*NEEDED]:
+        raise ConfigError("config.rope_parameters.rope_type", kind, f"one of {', '.join(NEEDED)}")
+    _check(parameters, kind)
+    head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     if kind in ("default", "dynamic"):
-        head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
         exponents = torch.arange(0, head_dim, 2, dtype=torch.int64).float() / head_dim
         return 1.0 / (parameters["rope_theta"] ** exponents), 1.0
-    inverse, scaling = ROPE_INIT_FUNCTIONS[kind](config, torch.device("cpu"))
+    try:
+        inverse, scaling = ROPE_INIT_FUNCTIONS[kind](config, torch.device("cpu"))
+        computed = inverse.shape == (head_dim // 2,) and bool(inverse.isfinite().all()) and math.isfinite(scaling)
+    except Exception as error:  # of arithmetic, or of types, by what is in the config
+        raise ConfigError(
+            "config.rope_parameters", parameters, f"what {kind} can be computed from ({error})"
+        ) from error
+    if not computed:
+        raise ConfigError("config.rope_parameters", parameters, f"what gives {head_dim // 2} finite frequencies")
     return inverse.float(), float(scaling)
+
+
+def _check(parameters: dict[str, Any], kind: str) -> None:
+    """Refuse parameters of a rotary embedding that are absent, or no numbers above 0."""
+    if "rope_theta" not in parameters:
+        raise ConfigError("config.rope_parameters", parameters, "a rotary base, in rope_theta")
+    for key in ("rope_theta", *NEEDED[kind]):
+        if not fits(Annotated[float, Range(above=0)], parameters.get(key)):
+            raise ConfigError(f"config.rope_parameters.{key}", parameters.get(key), f"a number above 0, for {kind}")
+    if kind == "default" and parameters.get("factor", 1) != 1:
+        raise ConfigError("config.rope_parameters", parameters, "a rope_type beside its factor")
+    if kind == "llama3" and parameters["low_freq_factor"] >= parameters["high_freq_factor"]:
+        raise ConfigError("config.rope_parameters", parameters, "a low_freq_factor below its high_freq_factor")
 
 
 def tables(inverse: Tensor, scaling: float, positions: int) -> tuple[Tensor, Tensor]:

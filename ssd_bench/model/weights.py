@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ssd_bench.errors import ConfigError
+from ssd_bench.model.checkpoint import FAMILIES, Checkpoint
 from ssd_bench.model.operators import Matrix
 from ssd_bench.model.rope import frequencies
 from ssd_bench.model.shape import ModelDims, Shape
@@ -17,14 +18,14 @@ from ssd_bench.model.shape import ModelDims, Shape
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
-    from ssd_bench.model.checkpoint import Checkpoint
-
 EMBEDDING, NORM, HEAD = "model.embed_tokens.weight", "model.norm.weight", "lm_head.weight"
 ATTENTION, MLP = (
     [f"self_attn.{x}_proj" for x in "qkvo"],
     [f"mlp.{x}_proj" for x in ("gate", "up", "down")],
 )  # of a block
-FAMILIES = ("llama", "qwen2", "qwen3")
+LAYERS = "model.layers."
+WIDEST = 2**14  # of heads; what is far beyond is a fault of the file, and its frequencies fill the memory
+HEADS, KV_HEADS = "num_attention_heads * head_dim", "num_key_value_heads * head_dim"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,14 +50,23 @@ class Architecture(Shape):
         layer_types = set(getattr(config, "layer_types", None) or ["full_attention"])
         if layer_types != {"full_attention"}:
             raise ConfigError("config.layer_types", sorted(layer_types), "full_attention in every layer")
+        heads, kv_heads = config.num_attention_heads, config.num_key_value_heads
+        if heads % kv_heads:
+            raise ConfigError("config.num_key_value_heads", kv_heads, f"a divisor of num_attention_heads {heads}")
+        head_dim = getattr(config, "head_dim", None)
+        if not head_dim and config.hidden_size % heads:
+            raise ConfigError("config.hidden_size", config.hidden_size, f"a multiple of num_attention_heads {heads}")
+        head_dim = head_dim or config.hidden_size // heads
+        if head_dim % 2 or head_dim > WIDEST:
+            raise ConfigError("config.head_dim", head_dim, f"even, for positions turn pairs, and at most {WIDEST}")
         frequencies(config)
         return cls(
             family=config.model_type,
             n_layers=config.num_hidden_layers,
             width=config.hidden_size,
-            n_heads=config.num_attention_heads,
-            n_kv_heads=config.num_key_value_heads,
-            head_dim=getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads,
+            n_heads=heads,
+            n_kv_heads=kv_heads,
+            head_dim=head_dim,
             intermediate=config.intermediate_size,
             vocab_size=config.vocab_size,
             context=config.max_position_embeddings,
@@ -116,14 +126,27 @@ class Weights:
 
 
 def architecture(checkpoint: Checkpoint) -> Architecture:
-    """The architecture of a checkpoint whose tensors are all read by it; loads no weights.
+    """The architecture of a checkpoint whose tensors are all read by it, and are all there; loads no weights.
 
     Raises:
-        ConfigError: an unsupported architecture; quantised weights; tensors that nothing would read.
+        ConfigError: an unsupported architecture; quantised weights; tensors that are absent, of another shape or dtype,
+            or that nothing would read; ids that end an output and that the model lacks.
     """
-    arch = Architecture.of(checkpoint.config)
-    blocks = (name for i in range(arch.n_layers) for name in _block_tensors(checkpoint, i, arch.family))
-    checkpoint.check_all_read({EMBEDDING, NORM, HEAD, *blocks})
+    try:
+        arch = Architecture.of(checkpoint.config)
+    except ConfigError as error:
+        allowed = f"{error.allowed}, in {checkpoint.folder / 'config.json'}"
+        raise ConfigError(error.field, error.value, allowed) from error
+    layers = {name.split(".")[2] for name in checkpoint.headers if name.startswith(LAYERS)}
+    if len(layers) != arch.n_layers:
+        allowed = f"{len(layers)}, as many as the weights in {checkpoint.folder} have (tensors {LAYERS}*)"
+        raise ConfigError("config.num_hidden_layers", arch.n_layers, allowed)
+    whole = {"vocab_size": arch.vocab_size, "hidden_size": arch.width}
+    shapes = {EMBEDDING: whole, NORM: {"hidden_size": arch.width}, HEAD: whole}
+    block = _block_shapes(checkpoint.config, arch)
+    shapes |= {f"{_prefix(i)}{name}": sizes for i in range(arch.n_layers) for name, sizes in block.items()}
+    checkpoint.check_all_read(shapes, spare=[HEAD] if arch.tied else [])
+    _ = checkpoint.eos_ids  # refused here, not once the weights are there
     return arch
 
 
@@ -142,39 +165,44 @@ def load(
     arch = architecture(checkpoint)
     placement = [devices[i * len(devices) // arch.n_layers] for i in range(arch.n_layers)]
     # the largest tensors first, while little else is in memory
-    embedding = packed(_take(checkpoint, [EMBEDDING], dtype)[EMBEDDING].to(placement[0]))
+    embedding = packed(checkpoint.read([EMBEDDING], dtype)[EMBEDDING].to(placement[0]))
     if arch.tied:
         head = embedding if placement[-1] == placement[0] else embedding.to(placement[-1])
     else:
-        head = packed(_take(checkpoint, [HEAD], dtype)[HEAD].to(placement[-1]))
-    norm = packed(_take(checkpoint, [NORM], dtype)[NORM].to(placement[-1]))
+        head = packed(checkpoint.read([HEAD], dtype)[HEAD].to(placement[-1]))
+    norm = packed(checkpoint.read([NORM], dtype)[NORM].to(placement[-1]))
     blocks = [_load_block(checkpoint, i, arch, dtype, placement[i], packed) for i in range(arch.n_layers)]
     return Weights(arch, blocks, embedding, norm, head, frequencies(checkpoint.config), dtype, placement)
 
 
-def _block_tensors(checkpoint: Checkpoint, index: int, family: str) -> list[str]:
-    """Names of a block's tensors: all that it needs, and the biases that there are."""
-    needed = [f"{name}.weight" for name in (*ATTENTION, *MLP, "input_layernorm", "post_attention_layernorm")]
-    if family == "qwen3":
-        needed += ["self_attn.q_norm.weight", "self_attn.k_norm.weight"]
-    prefix = f"model.layers.{index}."
-    biases = [f"{name}.bias" for name in (*ATTENTION, *MLP) if f"{prefix}{name}.bias" in checkpoint.shards]
-    return [prefix + name for name in needed + biases]
+def _prefix(index: int) -> str:
+    return f"{LAYERS}{index}."
 
 
-def _take(checkpoint: Checkpoint, names: list[str], dtype: torch.dtype) -> dict[str, Tensor]:
-    missing = [name for name in names if name not in checkpoint.shards]
-    if missing:
-        raise ConfigError("model", str(checkpoint.folder), f"weights with the tensors {', '.join(missing)}")
-    return checkpoint.read(names, dtype)
+def _block_shapes(config: PretrainedConfig, arch: Architecture) -> dict[str, dict[str, int]]:
+    """Shapes of a block's tensors: sizes, with what config.json calls them."""
+    width, heads, kv_heads, inner = (
+        {"hidden_size": arch.width}, {HEADS: arch.n_heads * arch.head_dim}, {KV_HEADS: arch.n_kv_heads * arch.head_dim},
+        {"intermediate_size": arch.intermediate},
+    )  # fmt: skip
+    out = dict(zip(ATTENTION, (heads, kv_heads, kv_heads, width))) | dict(zip(MLP, (inner, inner, width)))
+    into = dict(zip(ATTENTION, (width, width, width, heads))) | dict(zip(MLP, (width, width, inner)))
+    shapes = {f"{name}.weight": out[name] | into[name] for name in out}
+    shapes |= {f"{name}.weight": width for name in ("input_layernorm", "post_attention_layernorm")}
+    if arch.family == "qwen3":
+        shapes |= {f"self_attn.{x}_norm.weight": {"head_dim": arch.head_dim} for x in "qk"}
+    # as the classes of transformers have it: what qwen2 has no key decides
+    biased = [*ATTENTION[:3]] if arch.family == "qwen2" else ATTENTION if config.attention_bias else []
+    biased = [*biased, *(MLP if arch.family == "llama" and config.mlp_bias else [])]
+    return shapes | {f"{name}.bias": out[name] for name in biased}
 
 
 def _load_block(
     checkpoint: Checkpoint, index: int, arch: Architecture, dtype: torch.dtype, device: torch.device,
     packed: Callable[[Tensor], Matrix],
 ) -> Block:  # fmt: skip
-    prefix = f"model.layers.{index}."
-    tensors = _take(checkpoint, _block_tensors(checkpoint, index, arch.family), dtype)
+    prefix = _prefix(index)
+    tensors = checkpoint.read([prefix + name for name in _block_shapes(checkpoint.config, arch)], dtype)
 
     def optional(kind: str, *names: str) -> Matrix | None:
         """The named parts, one after the other, as one tensor; None where there are none."""

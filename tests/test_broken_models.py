@@ -1,0 +1,402 @@
+"""Model folders with one fault each: refused before a weight is read, in one line that says where and what it is."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+from transformers import Qwen2Config, Qwen3Config
+
+from ssd_bench.data.prompts import encode_all
+from ssd_bench.errors import ConfigError
+from ssd_bench.model.checkpoint import Checkpoint, ModelSource
+from ssd_bench.model.weights import architecture
+from ssd_bench.task import Prompt
+from tests.conftest import SIZES, make_tokenizer, rope, save_model
+from tests.runs import local_model, python
+
+Break = Callable[[Path], object]
+Fault = tuple[Break, str, tuple[str, ...]]
+"""What breaks a sound folder, the field of the error, and what the message has besides."""
+
+WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
+UP, QUERY, HEAD = "model.layers.2.mlp.up_proj.weight", "model.layers.1.self_attn.q_proj.weight", "lm_head.weight"
+
+
+def opened(folder: Path, template: str = "chat") -> Checkpoint:
+    """A checkpoint after all that a plan asks of it; no weight is read."""
+    source = ModelSource("local", template, path=str(folder))
+    checkpoint = source.open()
+    arch = architecture(checkpoint)
+    assert checkpoint.eos_ids and set(checkpoint.shards.values())
+    encode_all([Prompt("a", "", "the report", "", "", "")], [4], source, checkpoint, arch.context)
+    return checkpoint
+
+
+def edited(folder: Path, file: str, change: Callable[[dict[str, Any]], object]) -> None:
+    path = folder / file
+    found = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    change(found)
+    path.write_text(json.dumps(found), encoding="utf-8")
+
+
+def says(file: str = "config.json", **keys: Any) -> Break:
+    """JSON with these keys replaced."""
+    return lambda folder: edited(folder, file, lambda found: found.update(keys))
+
+
+def scaled(**keys: Any) -> Break:
+    """A rotary embedding as files from before transformers 5 have it."""
+
+    def change(found: dict[str, Any]) -> None:
+        del found["rope_parameters"]
+        found.update({"rope_theta": 1e4, "rope_scaling": keys})
+
+    return lambda folder: edited(folder, "config.json", change)
+
+
+def text(file: str, content: str | bytes) -> Break:
+    return lambda folder: (folder / file).write_bytes(content.encode() if isinstance(content, str) else content)
+
+
+def gone(*files: str) -> Break:
+    return lambda folder: [(folder / file).unlink() for file in files]
+
+
+def cut(share: float) -> Break:
+    """The weights' file without its end."""
+
+    def shorten(folder: Path) -> None:
+        content = (folder / WEIGHTS).read_bytes()
+        (folder / WEIGHTS).write_bytes(content[: int(share * len(content))])
+
+    return shorten
+
+
+def tensors(change: Callable[[dict[str, Tensor]], object]) -> Break:
+    """Weights after a change."""
+
+    def rewrite(folder: Path) -> None:
+        found = load_file(folder / WEIGHTS)
+        change(found)
+        save_file({name: tensor.contiguous() for name, tensor in found.items()}, folder / WEIGHTS)
+
+    return rewrite
+
+
+def changed(name: str, change: Callable[[Tensor], Tensor]) -> Break:
+    return tensors(lambda found: found.update({name: change(found[name])}))
+
+
+def sharded(change: Callable[[dict[str, str]], object] = lambda places: None) -> Break:
+    """The weights in two files, with an index after a change."""
+
+    def split(folder: Path) -> None:
+        found = load_file(folder / WEIGHTS)
+        places = {name: f"part-{i % 2}.safetensors" for i, name in enumerate(sorted(found))}
+        for part in set(places.values()):
+            save_file({name: found[name] for name in found if places[name] == part}, folder / part)
+        (folder / WEIGHTS).unlink()
+        change(places)
+        (folder / INDEX).write_text(json.dumps({"weight_map": places}), encoding="utf-8")
+
+    return split
+
+
+def both(*breaks: Break) -> Break:
+    return lambda folder: [one(folder) for one in breaks]
+
+
+def other(config: type, change: Callable[[dict[str, Tensor]], object], **sizes: Any) -> Break:
+    """A model of another family, its weights after a change."""
+
+    def replace(folder: Path) -> None:
+        vocabulary = json.loads((folder / "config.json").read_text(encoding="utf-8"))["vocab_size"]
+        made = config(**SIZES | {"vocab_size": vocabulary} | sizes, rope_parameters=rope(1e5))
+        save_model(made, folder)
+        tensors(change)(folder)
+
+    return replace
+
+
+def bin_of(content: object) -> Break:
+    def replace(folder: Path) -> None:
+        (folder / WEIGHTS).unlink()
+        torch.save(content, folder / "pytorch_model.bin")
+
+    return replace
+
+
+def larger(folder: Path) -> None:
+    """A tokenizer with more tokens than the model."""
+    made = make_tokenizer("{{ messages }}")
+    assert made.backend_tokenizer.get_vocab_size() > 300
+    edited(folder, "config.json", lambda found: found.update(vocab_size=300))
+    tensors(lambda found: found.update({n: t[:300].clone() for n, t in found.items() if t.shape[0] == len(made)}))(
+        folder
+    )
+
+
+def odd_added(folder: Path) -> None:
+    """A token that the tokenizer puts before every prompt, beyond the model's vocabulary."""
+    made = make_tokenizer("<extra>{{ messages[0].content }}")
+    made.add_special_tokens({"additional_special_tokens": ["<extra>"]})
+    made.save_pretrained(folder)
+    (folder / "chat_template.jinja").write_text("<extra>{{ messages[0].content }}", encoding="utf-8")
+
+
+CONFIG: dict[str, Fault] = {
+    "no config": (gone("config.json"), "model.path", ("config.json",)),
+    "empty config": (text("config.json", ""), "model", ("config.json",)),
+    "junk config": (text("config.json", "{"), "model", ("config.json", "JSON")),
+    "config that is no text": (text("config.json", b"\xff\xfe\x00"), "model", ("config.json",)),
+    "config that is a list": (text("config.json", "[]"), "model", ("config.json", "object", "list")),
+    "no model_type": (says(model_type=None), "config.model_type", ("llama, qwen2, qwen3",)),
+    "model_type that is a number": (says(model_type=3), "config.model_type", ("llama",)),
+    "unknown model_type": (says(model_type="unheard_of"), "config.model_type", ("unheard_of", "config.json")),
+    "another model_type": (says(model_type="gpt2"), "config.model_type", ("gpt2",)),
+    "another architecture": (says(architectures=["LlamaForSequenceClassification"]), "config.architectures", ("Seq",)),
+    "architectures that are a text": (says(architectures="LlamaForCausalLM"), "config.architectures", ("list",)),
+    "code of its own": (says(auto_map={"AutoConfig": "own.Config"}), "model", ("auto_map", "never run")),
+    "code of its own, unknown type": (
+        both(says(auto_map={"AutoConfig": "own.Config"}, model_type="own"), text("own.py", "raise SystemExit(3)")),
+        "model", ("auto_map", "never run"),
+    ),
+    "quantised": (says(quantization_config={"quant_method": "awq"}), "model", ("quantization_config (awq)",)),
+    "quantised, junk": (says(quantization_config="yes"), "model", ("quantization_config",)),
+    "compressed": (says(compression_config={"format": "x"}), "model", ("compression_config",)),
+    "sizes that are texts": (says(hidden_size="32"), "config.hidden_size", ("an integer", "config.json")),
+    "sizes that are fractions": (says(num_hidden_layers=2.5), "config.num_hidden_layers", ("integer",)),
+    "sizes that are truths": (says(vocab_size=True), "config.vocab_size", ("integer",)),
+    "eps that is a text": (says(rms_norm_eps="1e-5 or so"), "config.rms_norm_eps", ("number",)),
+    "ties that are a text": (says(tie_word_embeddings="no"), "config.tie_word_embeddings", ("true or false",)),
+    "width that heads do not divide": (says(hidden_size=34, head_dim=None), "model", ("34", "config.json")),
+    "other width": (says(hidden_size=64, head_dim=None), "model", ("hidden_size 64", WEIGHTS)),
+    "other intermediate size": (says(intermediate_size=44), "model", ("intermediate_size 44", "mlp")),
+    "no heads": (says(num_attention_heads=0), "config.num_attention_heads", ("at least 1",)),
+    "no KV heads": (says(num_key_value_heads=0), "config.num_key_value_heads", ("at least 1",)),
+    "three KV heads": (says(num_key_value_heads=3), "config.num_key_value_heads", ("divisor", "4", "config.json")),
+    "one KV head": (says(num_key_value_heads=1), "model", ("num_key_value_heads * head_dim 8", "k_proj")),
+    "odd head_dim": (says(head_dim=3), "config.head_dim", ("even",)),
+    "odd head_dim, larger": (says(head_dim=7), "model", ("config.json", "even")),
+    "endless heads": (says(head_dim=2**40), "config.head_dim", ("at most",)),
+    "endless width": (says(hidden_size=2**40, head_dim=None), "config.head_dim", ("at most",)),
+    "endless layers": (says(num_hidden_layers=2**40), "config.num_hidden_layers", ("4, as many",)),
+    "other head_dim": (says(head_dim=16), "model", ("head_dim 64", "_proj")),
+    "no layers": (says(num_hidden_layers=0), "config.num_hidden_layers", ("at least 1",)),
+    "fewer layers than weights": (says(num_hidden_layers=3), "config.num_hidden_layers", ("4, as many",)),
+    "more layers than weights": (says(num_hidden_layers=5), "config.num_hidden_layers", ("4, as many",)),
+    "fewer tokens than weights": (says(vocab_size=100, eos_token_id=2), "model", ("vocab_size 100", "embed_tokens")),
+    "more tokens than weights": (says(vocab_size=4096), "model", ("vocab_size 4096", "embed_tokens")),
+    "no context": (says(max_position_embeddings=0), "config.max_position_embeddings", ("at least 1",)),
+    "another activation": (says(hidden_act="gelu"), "config.hidden_act", ("silu",)),
+    "unknown dtype": (says(dtype="junk"), "model", ("config.json", "junk")),
+    "attention biases that are not there": (says(attention_bias=True), "model", ("self_attn.q_proj.bias",)),
+    "MLP biases that are not there": (says(mlp_bias=True), "model", ("mlp.gate_proj.bias",)),
+    "biases that nothing asks for": (
+        tensors(lambda found: found.update({QUERY.replace("weight", "bias"): torch.zeros(32)})),
+        "model", ("q_proj.bias", "attention_bias"),
+    ),
+    "eos beyond the vocabulary": (
+        both(gone("generation_config.json"), says(eos_token_id=9999)), "eos_token_id", ("config.json", "vocab_size")
+    ),
+    "eos that is a text": (says(eos_token_id="</s>"), "config.eos_token_id", ("integer",)),
+}  # fmt: skip
+
+ROPE: dict[str, Fault] = {
+    "that is a text": (says(rope_parameters="linear"), "config.rope_parameters", ("table",)),
+    "that is a list": (says(rope_parameters=[1]), "config.rope_parameters", ("table",)),
+    "of unknown type": (says(rope_parameters=rope(1e4, "spiral")), "config.rope_parameters.rope_type", ("spiral",)),
+    "whose type is a list": (scaled(rope_type=["linear"]), "config.rope_parameters.rope_type", ("linear",)),
+    "without a type": (scaled(factor=4.0), "config.rope_parameters", ("rope_type",)),
+    "linear without factor": (scaled(type="linear"), "model", ("config.json", "factor")),
+    "dynamic without factor": (scaled(type="dynamic"), "model", ("config.json", "factor")),
+    "llama3 without keys": (scaled(rope_type="llama3", factor=8.0), "model", ("config.json", "low_freq_factor")),
+    "yarn without factor": (scaled(rope_type="yarn"), "model", ("config.json", "factor")),
+    "linear by 0": (scaled(rope_type="linear", factor=0), "config.rope_parameters.factor", ("above 0",)),
+    "yarn by a text": (scaled(rope_type="yarn", factor="four"), "config.rope_parameters.factor", ("above 0",)),
+    "llama3 upside down": (
+        scaled(rope_type="llama3", factor=8.0, low_freq_factor=4.0, high_freq_factor=1.0),
+        "config.rope_parameters", ("low_freq_factor",),
+    ),
+    "of a part of a head": (
+        scaled(rope_type="linear", factor=2.0, partial_rotary_factor=0.5), "config.rope_parameters", ("frequencies",)
+    ),
+    "base of 0": (says(rope_parameters=rope(0.0)), "config.rope_parameters.rope_theta", ("above 0",)),
+    "base that is a text": (says(rope_parameters=None, rope_theta="big"), "config.rope_theta", ("number",)),
+}  # fmt: skip
+
+TENSORS: dict[str, Fault] = {
+    "no weights": (gone(WEIGHTS), "model", ("safetensors",)),
+    "an empty file": (text(WEIGHTS, b""), "model", (WEIGHTS,)),
+    "junk": (text(WEIGHTS, b"not weights at all, but a text"), "model", (WEIGHTS,)),
+    "a file cut short": (cut(0.9), "model", (WEIGHTS,)),
+    "a header cut short": (cut(0.01), "model", (WEIGHTS,)),
+    "a renamed tensor": (tensors(lambda found: found.update({"odd": found.pop(UP)})), "model", ("odd",)),
+    "an absent tensor": (tensors(lambda found: found.pop(UP)), "model", (UP,)),
+    "no head": (tensors(lambda found: found.pop(HEAD)), "model", (HEAD,)),
+    "no embedding": (tensors(lambda found: found.pop("model.embed_tokens.weight")), "model", ("embed_tokens",)),
+    "a transposed tensor": (changed(UP, torch.t), "model", (UP, "[32, 48]", "intermediate_size 48", WEIGHTS)),
+    "a short tensor": (changed(QUERY, lambda t: t[:-1]), "model", (QUERY, "[31, 32]")),
+    "a flat tensor": (changed(QUERY, torch.flatten), "model", (QUERY, "[1024]")),
+    "a scalar norm": (changed("model.norm.weight", lambda t: t[0]), "model", ("model.norm.weight", "[]")),
+    "another head": (changed(HEAD, lambda t: t[:-1]), "model", (HEAD, "vocab_size")),
+    "a tied head of another shape": (
+        both(says(tie_word_embeddings=True), changed(HEAD, lambda t: t[:-1])), "model", (HEAD, "vocab_size")
+    ),
+    "integers": (changed(UP, lambda t: t.to(torch.int8)), "model", (UP, "I8", "BF16")),
+    "eight bits": (changed(UP, lambda t: t.to(torch.float8_e4m3fn)), "model", (UP, "F8_E4M3")),
+    "truths": (changed("model.norm.weight", lambda t: t > 0), "model", ("model.norm.weight", "BOOL")),
+    "other names": (
+        tensors(lambda found: [found.update({n.replace("layers", "h"): found.pop(n)}) for n in [*found]]),
+        "config.num_hidden_layers", ("0, as many", "model.layers.*"),
+    ),
+    "an adapter": (text("adapter_config.json", "{}"), "model", ("adapter_config.json",)),
+    "qwen2 without a bias": (
+        other(Qwen2Config, lambda found: found.pop(QUERY.replace("weight", "bias"))), "model", ("q_proj.bias",)
+    ),
+    "qwen3 without a norm": (
+        other(Qwen3Config, lambda found: found.pop("model.layers.3.self_attn.k_norm.weight"), head_dim=8),
+        "model", ("model.layers.3.self_attn.k_norm.weight",),
+    ),
+    "a pickle of a list": (bin_of([torch.zeros(2)]), "model", ("pytorch_model.bin",)),
+    "a pickle of numbers": (bin_of({"model.norm.weight": 3}), "model", ("pytorch_model.bin",)),
+    "a pickle of code": (bin_of({"model.norm.weight": Path("x")}), "model", ("pytorch_model.bin",)),
+    "junk for a pickle": (both(gone(WEIGHTS), text("pytorch_model.bin", "junk")), "model", ("pytorch_model.bin",)),
+}  # fmt: skip
+
+SHARDS: dict[str, Fault] = {
+    "junk index": (text(INDEX, "{"), "model", (INDEX,)),
+    "index that is a list": (text(INDEX, "[]"), "model", (INDEX, "list")),
+    "index without a map": (text(INDEX, "{}"), "model", (INDEX, "weight_map")),
+    "index of numbers": (text(INDEX, '{"weight_map": {"a": 1}}'), "model", (INDEX, "weight_map")),
+    "empty index": (text(INDEX, '{"weight_map": {}}'), "model", (INDEX, "weight_map")),
+    "absent shard": (both(sharded(), gone("part-1.safetensors")), "model", ("part-1.safetensors", "index")),
+    "junk shard": (both(sharded(), text("part-1.safetensors", "junk")), "model", ("part-1.safetensors",)),
+    "path upwards": (sharded(lambda places: places.update({UP: "../part-0.safetensors"})), "model", (INDEX, UP, "../")),
+    "absolute path": (sharded(lambda places: places.update({UP: "/etc/passwd"})), "model", (INDEX, UP, "/etc/passwd")),
+    "another kind of file": (sharded(lambda places: places.update({UP: "x.bin"})), "model", (INDEX, UP, "x.bin")),
+    "shard that is a folder": (
+        both(sharded(lambda places: places.update({UP: "a.safetensors"})), lambda f: (f / "a.safetensors").mkdir()),
+        "model", ("a.safetensors",),
+    ),
+    "tensor that the index lacks": (sharded(lambda places: places.pop(UP)), "model", (INDEX, UP)),
+    "tensor that its shard lacks": (
+        sharded(lambda places: places.update({UP: f"part-{'10'[int(places[UP][5])]}.safetensors"})),
+        "model", (INDEX, UP),
+    ),
+    "tensor that no shard has": (sharded(lambda places: places.update(odd="part-0.safetensors")), "model", ("odd",)),
+}  # fmt: skip
+
+TOKENIZER: dict[str, Fault] = {
+    "no tokenizer": (gone("tokenizer.json", "tokenizer_config.json"), "model", ("tokenizer.json",)),
+    "junk tokenizer": (text("tokenizer.json", "junk"), "model", ("tokenizer.json",)),
+    "tokenizer that is a list": (text("tokenizer.json", "[]"), "model", ("tokenizer.json",)),
+    "tokenizer that is empty": (text("tokenizer.json", "{}"), "model", ("tokenizer.json",)),
+    "junk tokenizer config": (text("tokenizer_config.json", "{"), "model", ("tokenizer_config.json",)),
+    "tokenizer config that is a list": (text("tokenizer_config.json", "[]"), "model", ("tokenizer_config.json",)),
+    "tokenizer with code": (
+        says("tokenizer_config.json", auto_map={"AutoTokenizer": ["own.Own", None]}), "model",
+        ("tokenizer_config.json", "auto_map"),
+    ),
+    "more tokens than the model": (larger, "model", ("vocab_size 300", "tokenizer")),
+    "a prompt with an id beyond": (odd_added, "model", ("<extra>", "vocab_size")),
+    "no chat template": (gone("chat_template.jinja"), "model.template", ("no chat template", "plain")),
+    "junk template": (text("chat_template.jinja", "{% for %}"), "model", ("template=chat",)),
+    "template that raises": (text("chat_template.jinja", "{{ raise_exception('no') }}"), "model", ("template=chat",)),
+    "template that divides by 0": (text("chat_template.jinja", "{{ 1 / 0 }}"), "model", ("template=chat",)),
+    "template of nothing": (text("chat_template.jinja", "{# #}"), "prompt", ("no token",)),
+    "template that is no text": (text("chat_template.jinja", b"\xff\xfe"), "model", ("tokenizer",)),
+    "junk generation config": (text("generation_config.json", "{"), "model", ("generation_config.json",)),
+    "generation config that is a list": (text("generation_config.json", "[]"), "model", ("generation_config.json",)),
+    "eos that is a text": (says("generation_config.json", eos_token_id="x"), "eos_token_id", ("generation_config",)),
+    "eos that is a table": (says("generation_config.json", eos_token_id={"a": 1}), "eos_token_id", ("vocab_size",)),
+    "eos that is a truth": (says("generation_config.json", eos_token_id=True), "eos_token_id", ("vocab_size",)),
+    "eos below 0": (says("generation_config.json", eos_token_id=[2, -1]), "eos_token_id", ("vocab_size",)),
+    "eos beyond": (says("generation_config.json", eos_token_id=[2, 9999]), "eos_token_id", ("generation_config",)),
+}  # fmt: skip
+
+FAULTS = {
+    f"{of}: {name}": fault
+    for of, faults in {
+        "config": CONFIG, "rope": ROPE, "weights": TENSORS, "shards": SHARDS, "tokenizer": TOKENIZER,
+    }.items()
+    for name, fault in faults.items()
+}  # fmt: skip
+
+
+@pytest.fixture
+def folder(small_checkpoint: Path, tmp_path: Path) -> Path:
+    """A sound model, to be broken."""
+    return Path(shutil.copytree(small_checkpoint, tmp_path / "model"))
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_broken_folder_is_refused_before_its_weights_are_read(
+    name: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    breaks, field, words = FAULTS[name]
+    breaks(folder)
+    capfd.readouterr()  # what was said while it was made
+    monkeypatch.setattr(Checkpoint, "read", lambda *_: pytest.fail("weights were read"))
+    monkeypatch.setattr("builtins.input", lambda *_: pytest.fail("a question was asked"))
+    with pytest.raises(ConfigError) as caught:
+        opened(folder)
+    message = str(caught.value)
+    assert caught.value.field == field and not [word for word in words if word not in message], message
+    assert "\n" not in message and capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("change", [
+    sharded(), says(), says(num_key_value_heads=2, head_dim=8), says(architectures=None), says(auto_map={}),
+    scaled(rope_type="yarn", factor=4.0), says("generation_config.json", eos_token_id=[2, 7]),
+    tensors(lambda found: found.update({"model.layers.0.self_attn.rotary_emb.inv_freq": torch.zeros(4)})),
+    both(says(tie_word_embeddings=True), tensors(lambda found: found.pop(HEAD))), says(tie_word_embeddings=True),
+    other(Qwen2Config, lambda _: None), other(Qwen3Config, lambda _: None, head_dim=8),
+])  # fmt: skip
+def test_a_sound_folder_is_not(change: Break, folder: Path) -> None:
+    change(folder)
+    assert opened(folder).headers
+
+
+def test_a_broken_template_matters_only_where_it_is_used(folder: Path) -> None:
+    (folder / "chat_template.jinja").write_text("{{ 1 / 0 }}", encoding="utf-8")
+    assert opened(folder, "plain").tokenizer.is_fast
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf"), 1e6])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_a_weight_that_is_not_finite_is_named_when_it_is_read(value: float, dtype: torch.dtype, folder: Path) -> None:
+    """Whatever is around it; 1e6 is infinite in float16 alone."""
+
+    def spoil(weight: Tensor) -> Tensor:
+        weight[17, 5] = value
+        return weight
+
+    changed(UP, spoil)(folder)
+    checkpoint = opened(folder)
+    if value == 1e6 and dtype != torch.float16:
+        assert checkpoint.read([UP], dtype)[UP].max() > 9e5
+        return
+    with pytest.raises(ConfigError, match=rf"model.safetensors.*finite.*{UP}"):
+        checkpoint.read([QUERY, UP], dtype)
+
+
+@pytest.mark.parametrize("name", [
+    "config: code of its own, unknown type", "config: three KV heads", "rope: without a type", "shards: path upwards",
+    "tokenizer: eos beyond", "weights: a transposed tensor",
+])  # fmt: skip
+def test_on_the_command_line_it_is_one_line(name: str, folder: Path, tmp_path: Path) -> None:
+    breaks, field, _ = FAULTS[name]
+    breaks(folder)
+    runs = tmp_path / "runs"
+    done = python("-m", "ssd_bench", *local_model(folder), "task=gsm8k", "limit=1", "method=ar", f"runs_dir={runs}")
+    assert (done.returncode, done.stdout) == (2, "") and done.stderr.startswith(f"error: {field}="), done.stderr
+    assert len(done.stderr.splitlines()) == 1 and not runs.exists()
