@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import hydra
+import yaml
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
 from hydra.types import RunMode
@@ -18,6 +19,8 @@ from omegaconf.errors import OmegaConfBaseException
 from ssd_bench.errors import ConfigError, JobsFailed, LosslessError
 
 CONF = Path(__file__).parents[1] / "conf"
+CHOSEN = ("model", "method", "task", "data", "hardware", "decode")
+"""Groups of which a run has a choice each."""
 EXPECTED = (ConfigError, LosslessError, JobsFailed, HydraException, OmegaConfBaseException)
 """Errors whose message says enough."""
 
@@ -45,6 +48,10 @@ def command(work: Callable[[DictConfig], object]) -> int:
             return None
 
     _print_anything()
+    try:
+        _check_choices(sys.argv[1:])
+    except ConfigError as error:
+        return report(error)
     OmegaConf.register_new_resolver("settings", _settings, replace=True)  # for the help
     # Hydra prints its own errors with exit code 1 unless it is told to let them through
     os.environ["HYDRA_FULL_ERROR"] = "1"
@@ -53,6 +60,25 @@ def command(work: Callable[[DictConfig], object]) -> int:
     except EXPECTED as error:
         ended.append(error)
     return report(ended[0]) if ended else 0
+
+
+def _check_choices(arguments: Sequence[str]) -> None:
+    """Refuse what is no name for a choice (`method=null`), of which Hydra has only a traceback to say.
+
+    Raises:
+        ConfigError: names the group and its choices.
+    """
+    for argument in arguments:
+        group, equals, value = argument.partition("=")
+        if equals and group in CHOSEN:
+            try:
+                said = yaml.safe_load(value)
+            except yaml.YAMLError:  # a grammar of Hydra's own, as glob(*)
+                continue
+            if not isinstance(said, str | list):
+                raise ConfigError(
+                    group, value, f"one of {', '.join(sorted(p.stem for p in (CONF / group).glob('*.yaml')))}"
+                )
 
 
 def tool(work: Callable[[Sequence[str]], object], usage: str | None, arguments: Sequence[str]) -> int:

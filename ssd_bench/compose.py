@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import importlib
+import inspect
+from collections.abc import Iterator
+from dataclasses import dataclass, is_dataclass
 from functools import cache
 from typing import Any
 
@@ -14,13 +17,23 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from ssd_bench.command import CONF
+from ssd_bench.core.method import Method
 from ssd_bench.errors import ConfigError
-from ssd_bench.task import Task
+from ssd_bench.model.checkpoint import ModelSource
+from ssd_bench.settings import MISSING, arguments, checked
+from ssd_bench.task import DataSource, Task
+
+KINDS = {"method": Method, "task": Task, "calibrate": Task, "data": DataSource, "model": ModelSource}
+"""Group -> what its `_target_` has to be."""
+
+TARGET = "_target_"
+HYDRAS = (TARGET, "_convert_")
+"""What Hydra itself reads of a table; `_args_`, `_partial_` and `_recursive_` would make something else of a part."""
 
 
 def task_names() -> list[str]:
     """Every choice of `task=`."""
-    return sorted(path.stem for path in (CONF / "task").glob("*.yaml"))
+    return _choices("task")
 
 
 @cache
@@ -68,11 +81,15 @@ class TaskChoice:
 
 
 def built(cfg: DictConfig, group: str) -> Any:
-    """The object of a config group.
+    """The object of a config group; nothing but a class of the group's kind is called for it.
 
     Raises:
         ConfigError: the object's own, or one that says why it cannot be made.
     """
+    given = cfg.get(group)
+    if not isinstance(given, DictConfig):
+        raise ConfigError(group, given, f"one of {', '.join(_choices('task' if group == 'calibrate' else group))}")
+    _examine(group, OmegaConf.to_container(given, resolve=True), KINDS[group])
     try:
         return instantiate(cfg[group])
     except InstantiationException as error:
@@ -82,7 +99,54 @@ def built(cfg: DictConfig, group: str) -> Any:
         if cause is not None:
             raise cause from None
         reason = " ".join(str(error.__cause__ or error).split())[:300]
-        raise ConfigError(group, cfg[group].get("_target_"), reason) from error
+        raise ConfigError(group, given.get(TARGET), reason) from error
+
+
+def _choices(group: str) -> list[str]:
+    return sorted(path.stem for path in (CONF / group).glob("*.yaml"))
+
+
+def _examine(place: str, given: Any, kind: type | None = None) -> None:
+    """Refuse what Hydra would call that is no class of this kind, and settings that it does not take.
+
+    Args:
+        kind: None for what a part holds: a task, or a class of settings.
+    """
+    named = given.get(TARGET, MISSING)
+    what = "a task or of settings" if kind is None else f"a {kind.__name__}"
+    allowed = f"{place}.{TARGET} has to name the class of {what}"
+    try:
+        module, _, name = named.rpartition(".")
+        found = getattr(importlib.import_module(module), name)
+    except Exception as error:  # whatever a module raises that is imported
+        raise ConfigError(place, named, f"{allowed} ({error})") from error
+    if not (_is(found, Task) or is_dataclass(found) if kind is None else _is(found, kind)):
+        raise ConfigError(place, named, allowed)
+    settings = arguments(place, found, {name: value for name, value in given.items() if name not in HYDRAS})
+    if found.__module__.startswith("ssd_bench."):  # which say what YAML holds; another class may convert it
+        for name, one in inspect.signature(found, eval_str=True).parameters.items():
+            if name in settings:
+                checked(f"{place}.{name}", one.annotation, settings[name])
+    for where, held in _held(place, settings):
+        _examine(where, held)
+
+
+def _held(place: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """The tables in a value of which Hydra would make an object, without those within them."""
+    parts = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for name, part in parts:
+        if isinstance(part, dict) and TARGET in part:
+            yield f"{place}.{name}", part
+        else:
+            yield from _held(f"{place}.{name}", part)
+
+
+def _is(found: Any, kind: type) -> bool:
+    """Whether it is a class of this kind; one that has the functions of a protocol is."""
+    if not isinstance(found, type) or kind is ModelSource:
+        return isinstance(found, type) and issubclass(found, kind)
+    asked = [name for name, member in vars(kind).items() if inspect.isfunction(member) and not name.startswith("_")]
+    return all(callable(getattr(found, name, None)) for name in asked)
 
 
 def _composed(name: str, variant: str | None) -> DictConfig:

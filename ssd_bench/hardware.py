@@ -8,7 +8,7 @@ import resource
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 
@@ -16,9 +16,10 @@ from ssd_bench.cost.latency import Latency
 from ssd_bench.errors import ConfigError
 from ssd_bench.model.arithmetic import resolve
 from ssd_bench.model.backend import check_name
-from ssd_bench.settings import Whole, settings
+from ssd_bench.settings import Range, Whole, checked, settings
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "float64": torch.float64}
+Milliseconds = Annotated[float, Range(0, what="a time in ms")]
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # malloc.h
 
 
@@ -128,11 +129,13 @@ def _check_dtype(devices: Sequence[torch.device], dtype: str) -> None:
                 raise ConfigError("hardware.dtype", dtype, f"float16 or float32: {device} is older than compute 8.0")
 
 
-def _latency(given: Mapping[str, float]) -> Latency:
+def _latency(given: Mapping[str, Any]) -> Latency:
     fields = ("t_mlp_ms", "t_attn_slope_ms", "t_attn_intercept_ms")
     if sorted(given) != sorted(fields):
         raise ConfigError("hardware.latency", given, f"null, or exactly {', '.join(fields)}")
-    mlp, slope, intercept = (float(given[field]) for field in fields)
+    mlp, slope, intercept = (
+        float(checked(f"hardware.latency.{field}", Milliseconds, given[field])) for field in fields
+    )
     return Latency(mlp, slope, intercept)
 
 

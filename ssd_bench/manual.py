@@ -1,4 +1,4 @@
-"""What `run --help` says of the chosen method, task, decoding and machine: their declared settings, one by one.
+"""What `run --help` says of the chosen method, task, decoding, machine and log: their declared settings, one by one.
 
 Declarations (`ssd_bench.settings`) are read from the source, not imported: methods and tasks import torch, which takes
 longer than all the rest of the help.
@@ -22,7 +22,11 @@ from omegaconf import DictConfig, OmegaConf
 
 from ssd_bench.settings import doc_of, words
 
-UNTARGETED = {"decode": "ssd_bench.core.sampling.Decoding", "hardware": "ssd_bench.hardware.Options"}
+UNTARGETED = {
+    "decode": "ssd_bench.core.sampling.Decoding",
+    "hardware": "ssd_bench.hardware.Options",
+    "wandb": "ssd_bench.tracking.Tracking",
+}
 """Group -> the class that its config, which names none, belongs to."""
 
 LONGEST = 200  # text of a value; longer ones, such as the parts of a stream, stand with the options

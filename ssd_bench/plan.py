@@ -4,36 +4,45 @@ from __future__ import annotations
 
 import hashlib
 import inspect
+import os
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from ssd_bench.compose import built
+from ssd_bench.compose import KINDS, built
 from ssd_bench.core import lossless
 from ssd_bench.core.method import Calibrated, Method, Origin, Sample
 from ssd_bench.core.sampling import Decoding
 from ssd_bench.data.prompting import Encoded
 from ssd_bench.data.prompts import apart, encode_all, limits
 from ssd_bench.errors import ConfigError
-from ssd_bench.hardware import Hardware
+from ssd_bench.hardware import Hardware, Options
 from ssd_bench.model.backend import Backend, select
 from ssd_bench.model.checkpoint import Checkpoint, ModelSource
 from ssd_bench.model.shape import ModelDims, Shape
 from ssd_bench.model.weights import architecture
 from ssd_bench.records import provenance
 from ssd_bench.records.schema import arms_of
-from ssd_bench.settings import Count, Fits, Whole, checked
-from ssd_bench.task import Prompt, Task
+from ssd_bench.settings import GIVEN, MISSING, Count, Fits, Whole, arguments, checked
+from ssd_bench.task import DataSource, Prompt, Task
+from ssd_bench.tracking import Tracking
 
 SMALL_BYTES = 2**26  # weights that are retrained keep their size; these are read in no time
 SEARCHES = "searches"  # folder in runs_dir of what offline searches found
 UNRECORDED = ("runs_dir", "force", "wandb", "dry", "minutes")  # options that change nothing that is measured
 
-Folder = Annotated[str, Fits("a folder", bool)]
-OPTIONS = {"limit": Count | None, "repeats": Count, "seed": Whole, "force": bool, "runs_dir": Folder}
+Folder = Annotated[str, Fits("a folder", lambda path: path and _may_be_folder(Path(path)))]
+Name = Annotated[str, Fits("a text without /, for the name of a folder", re.compile(r"[^/\0]+").fullmatch)]
+OPTIONS = {
+    "limit": Count | None, "repeats": Count, "seed": Whole, "force": bool, "runs_dir": Folder, "variant": str | None,
+    "baseline": Any,
+}  # fmt: skip
+TABLES: dict[str, type] = {"decode": Decoding, "hardware": Options, "wandb": Tracking}
+KNOWN = (*OPTIONS, *TABLES, *KINDS, "dry", "minutes")
 
 
 @dataclass(frozen=True)
@@ -86,8 +95,7 @@ def plan(cfg: DictConfig) -> Plan:
     hardware = Hardware.of(**config["hardware"])
     if config["baseline"] == "hf" and len(set(hardware.devices)) > 1:
         raise ConfigError("baseline", "hf", f"paired or none on {hardware.label}: Hugging Face's copy takes one device")
-    method, task, source = (built(cfg, group) for group in ("method", "task", "data"))
-    model: ModelSource = built(cfg, "model")
+    method, task, source, model = _parts(cfg)
     decoding = Decoding(**config["decode"])
     if method.greedy_only and not decoding.greedy:
         raise ConfigError("decode.mode", decoding.mode, f"greedy: method={method.name} has no sampling mode")
@@ -138,14 +146,28 @@ def plan(cfg: DictConfig) -> Plan:
 
 
 def _check_options(config: dict[str, Any]) -> None:
+    for name in config:
+        if name not in KNOWN:
+            raise ConfigError(name, config[name], f"no option; those are {', '.join(KNOWN)}")
     for name, kind in OPTIONS.items():
+        if name not in config:
+            raise ConfigError(name, MISSING, GIVEN)
         checked(name, kind, config[name])
-    checked("wandb.mode", Literal["disabled", "offline", "online"], config["wandb"]["mode"])
+    for name, table in TABLES.items():
+        arguments(name, table, config.get(name))
+    Tracking(**config["wandb"])
     if not _has_variant(config):
         raise ConfigError("variant", config["variant"], "null: no prompt format of this task goes by a name")
     arms_of(config["baseline"])
     if config.get("minutes") is not None:
         raise ConfigError("minutes", config["minutes"], "null but in a sweep of experiments (-m experiment=NAME)")
+
+
+def _parts(cfg: DictConfig) -> tuple[Method, Task, DataSource, ModelSource]:
+    method, task, source, model = (built(cfg, group) for group in ("method", "task", "data", "model"))
+    for group, part in (("model", model), ("method", method), ("task", task)):  # which name the record's folder
+        checked(f"{group}.name", Name, part.name)
+    return method, task, source, model
 
 
 def _check_shape(model: ModelSource, arch: Shape) -> None:
@@ -157,8 +179,16 @@ def _check_shape(model: ModelSource, arch: Shape) -> None:
 
 
 def _has_variant(config: dict[str, Any]) -> bool:
-    task = config["task"]
-    return config["variant"] is None or any("variant" in part for part in (task, *task.get("parts", {}).values()))
+    task = config.get("task")
+    given = task if isinstance(task, dict) else {}
+    parts = given.get("parts")
+    made = (given, *parts.values()) if isinstance(parts, dict) else (given,)
+    return config["variant"] is None or any("variant" in part for part in made if isinstance(part, dict))
+
+
+def _may_be_folder(path: Path) -> bool:
+    """Whether it is one, or can be made below one."""
+    return os.path.isdir(next(one for one in (path, *path.absolute().parents) if os.path.exists(one)))
 
 
 def _weights_id(checkpoint: Checkpoint) -> str:

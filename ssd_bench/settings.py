@@ -12,6 +12,7 @@ setting, a string in its type; `ssd_bench.manual` shows both.
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -22,6 +23,7 @@ from typing import Annotated, Any, Literal, TypeVar, Union, dataclass_transform,
 from ssd_bench.errors import ConfigError
 
 T = TypeVar("T")
+MISSING, GIVEN = "???", "it must be given"  # as OmegaConf writes what has no value, and what is said of it
 WORDS = {int: "an integer", float: "a number", bool: "true or false", str: "a text", NoneType: "null"}
 
 
@@ -113,6 +115,26 @@ def kinds(cls: type[Any]) -> dict[str, Any]:
     return {field.name: hints[field.name] for field in fields(cls)}
 
 
+def arguments(section: str, cls: type[Any], given: Any) -> dict[str, Any]:
+    """What the config says of a class, every name of it one that the constructor takes, and none missing.
+
+    Raises:
+        ConfigError: no table, a setting that there is not, or one left out that has no default.
+    """
+    taken = inspect.signature(cls).parameters
+    named = {name: one for name, one in taken.items() if one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)}
+    listed = ", ".join(named) or "nothing"
+    if not isinstance(given, Mapping):
+        raise ConfigError(section, given, f"a table of {listed}")
+    for name, value in given.items():
+        if name not in named and all(one.kind != one.VAR_KEYWORD for one in taken.values()):
+            raise ConfigError(f"{section}.{name}", value, f"no setting of {section}, which has {listed}")
+    for name, one in named.items():
+        if name not in given and one.default is one.empty:
+            raise ConfigError(f"{section}.{name}", MISSING, GIVEN)
+    return dict(given)
+
+
 def checked(field: str, kind: Any, value: T) -> T:
     """The value itself.
 
@@ -139,7 +161,7 @@ def fits(kind: Any, value: object) -> bool:
         return isinstance(value, numbers) and not isinstance(value, bool) and math.isfinite(value)
     if origin is Sequence:
         return isinstance(value, Sequence) and not isinstance(value, str) and all(fits(args[0], one) for one in value)
-    if origin is Mapping:
+    if origin in (Mapping, dict):
         return isinstance(value, Mapping) and all(fits(args[0], k) and fits(args[1], v) for k, v in value.items())
     return kind is Any or isinstance(value, origin or kind)
 
@@ -154,7 +176,7 @@ def words(kind: Any) -> str:
         return ", or ".join(map(words, args))
     if origin is Literal:
         return f"one of {', '.join(map(str, args))}"
-    if origin in (Sequence, Mapping):
+    if origin in (Sequence, Mapping, dict):
         each = "" if args[-1] is Any else f", each {words(args[-1])}"
         return f"a {'list' if origin is Sequence else 'table'}{each}"
     return WORDS.get(kind) or f"a {kind.__name__}"

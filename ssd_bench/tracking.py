@@ -4,17 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from ssd_bench.settings import Fits, settings
 
 if TYPE_CHECKING:
     from ssd_bench.records.schema import PromptRecord
+
+
+@settings("wandb", frozen=True)
+class Tracking:
+    """What `wandb` of `conf/config.yaml` says."""
+
+    mode: Literal["disabled", "offline", "online"]
+    """Whether the run is logged to Weights & Biases, and there or in a folder beside the record."""
+    project: Annotated[str, Fits("the name of a project", bool)]
+    """What it belongs to there."""
 
 
 class Tracker:
     """The run as a wandb run: one log step per prompt and arm, the summary at the end.
 
     Args:
-        options: `mode` (disabled, offline, online) and `project`.
+        options: those of `Tracking`.
         run_dir: record of the run; its name is the run's id, so that a resumed run continues the same one.
         config: resolved config.
     """

@@ -257,15 +257,12 @@ def failed(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, 
 
 
 @pytest.fixture
-def no_weights(small_checkpoint: Path, tmp_path: Path) -> Path:
-    """The small checkpoint without its tensors: a check that loads weights first fails here."""
-    empty = tmp_path / "no-weights"
-    empty.mkdir()
-    for file in small_checkpoint.iterdir():
-        if file.suffix != ".safetensors":
-            (empty / file.name).write_bytes(file.read_bytes())
-    (empty / "model.safetensors").write_bytes(b"\x02\x00\x00\x00\x00\x00\x00\x00{}")
-    return empty
+def no_weights(small_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of the small checkpoint of which no tensor may be read: a check that loads weights first fails here."""
+    folder = tmp_path / "no-weights"
+    shutil.copytree(small_checkpoint, folder)
+    monkeypatch.setattr(Checkpoint, "read", lambda *_: pytest.fail("weights were read"))
+    return folder
 
 
 @pytest.mark.parametrize(("options", "named"), BAD, ids=[" ".join(options) for options, _ in BAD])

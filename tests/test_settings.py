@@ -18,7 +18,8 @@ from ssd_bench.core.sampling import Decoding
 from ssd_bench.errors import ConfigError
 from ssd_bench.hardware import Options
 from ssd_bench.manual import UNTARGETED, declared, described
-from ssd_bench.settings import Count, Fits, Range, Share, Whole, fits, kinds, settings, words
+from ssd_bench.settings import Count, Fits, Range, Share, Whole, arguments, fits, kinds, settings, words
+from ssd_bench.tracking import Tracking
 from tests.runs import composed, python
 
 PRESETS = sorted(path.stem for path in (CONF / "method").glob("*.yaml"))
@@ -117,8 +118,8 @@ def test_a_number_of_another_type_is_refused_on_the_command_line() -> None:
         assert str(caught.value) == said
 
 
-@pytest.mark.parametrize(("made", "section"), [(Decoding, "decode"), (Options, "hardware")])
-def test_decode_and_hardware_are_declared_too(made: type, section: str) -> None:
+@pytest.mark.parametrize(("made", "section"), [(Decoding, "decode"), (Options, "hardware"), (Tracking, "wandb")])
+def test_decode_hardware_and_wandb_are_declared_too(made: type, section: str) -> None:
     given: Any = OmegaConf.to_container(composed()[section])
     assert list(given) == list(kinds(made)) == [setting.name for setting in declared(UNTARGETED[section])]
     for name, kind in kinds(made).items():
@@ -144,7 +145,8 @@ def test_the_help_shows_every_setting_with_its_value(preset: str) -> None:
     for section, values in (("method", made), ("method.search", made.get("search", {}))):
         for name in set(values) - {"_target_", "_convert_", "search"}:
             assert f"  {section}.{name}=" in shown
-    assert "decode.temperature=0.5: a number above 0" in shown and "hardware.threads=null: " in shown
+    for line in ("decode.temperature=0.5: a number above 0", "hardware.threads=null: ", "wandb.mode=disabled: one of"):
+        assert f"  {line}" in shown
 
 
 def test_the_help_of_no_preset_loads_torch() -> None:
@@ -192,6 +194,25 @@ def test_configs_are_lists_and_tables() -> None:
         Toy(1, table=OmegaConf.create({"a": ["1"]}))  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match=r"toy\.kind=True cannot be used: one of a, 1"):
         Toy(1, kind=True)  # type: ignore[arg-type]
+
+
+def test_arguments_are_those_of_the_constructor() -> None:
+    class Open:
+        """Takes any name."""
+
+        def __init__(self, few: int, *more: int, **others: int) -> None: ...
+
+    assert arguments("toy", Toy, {"few": 0, "share": "x"}) == {"few": 0, "share": "x"}  # which the class itself checks
+    assert arguments("toy", Open, {"few": 1, "any": 2}) == {"few": 1, "any": 2}
+    for made, given, said in (
+        (Toy, None, "toy=None cannot be used: a table of few, name"),
+        (Toy, {"few": 1, "fewer": 2}, "toy.fewer=2 cannot be used: no setting of toy, which has few, name"),
+        (Toy, {"name": "a"}, "toy.few='???' cannot be used: it must be given"),
+        (Open, {}, "toy.few='???' cannot be used: it must be given"),
+    ):
+        with pytest.raises(ConfigError) as caught:
+            arguments("toy", made, given)
+        assert str(caught.value).startswith(said)
 
 
 def test_what_declares_nothing_has_nothing_to_show() -> None:

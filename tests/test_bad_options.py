@@ -1,0 +1,181 @@
+"""Options that cannot work: one message that names the field, exit code 2, and nothing called, loaded or written."""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from hydra.core.global_hydra import GlobalHydra
+
+from ssd_bench import run
+from ssd_bench.cli import door
+from tests.runs import python
+
+MADE = "{_target_:os.mkdir,path:made}"  # would be seen
+LATENCY = "{{t_mlp_ms:{},t_attn_slope_ms:0,t_attn_intercept_ms:1}}"
+STRANGE = f"os.system os.mkdir builtins.dict nope.nope null {MADE}"
+
+# field -> values, one a word; ~ is the field removed
+VALUES = {
+    "model": "null 1 {}",
+    "method": "null 1.5",
+    "task": "null true",
+    "data": "null",
+    "hardware": "null 2",
+    "decode": "null",
+    "decode.mode": "abc null",
+    "decode.temperature": "abc inf 0 true",
+    "decode.top_p": "0 1.1 null",
+    "decode.top_k": "1.5 -1",
+    "decode.max_new_tokens": "true 0 1.5 abc",
+    "decode.reuse_prefix": "abc 1",
+    "hardware.device": "~ null 1 [] meta",
+    "hardware.dtype": "~ int8 null",
+    "hardware.threads": "1.5 abc 0 true",
+    "hardware.warmup": "-1 null",
+    "hardware.kernels": "abc 1",
+    "hardware.isa": "null",
+    "hardware.latency": "3 {t_mlp_ms:1} " + " ".join(map(LATENCY.format, ("abc", "null", "true", "inf", "-1"))),
+    "wandb": "~ null abc",
+    "wandb.mode": "~ abc null",
+    "wandb.project": "~ null 1 [a]",
+    "limit": "~ -1 1.5 abc true 1,2",
+    "repeats": "~ 0 null",
+    "seed": "~ abc null ???",
+    "baseline": "~ maybe null",
+    "runs_dir": "~ null '' 1 FILE",
+    "force": "~ maybe null",
+    "dry": "maybe null",
+    "minutes": "5",
+    "variant": "~ nope 1",
+    "method._target_": f"~ methods.knapspec methods.knapspec.Nope tasks.aime.AIME {STRANGE}",
+    "method.name": f"1 null '' a/b {MADE}",
+    "task._target_": f"~ methods.ar.AR {STRANGE}",
+    "task.hub": "1",
+    "task.max_new_tokens": "0 abc",
+    "data._target_": f"~ tasks.aime.AIME os.mkdir nope.nope {MADE}",
+    "model._target_": f"~ transformers.AutoModel os.mkdir nope.nope {MADE}",
+    "model.name": "~ 1 null a/b",
+    "model.template": "xml null",
+    "model.embedded": "nope 1 null",
+    "model.shape": "1",
+}
+
+# field -> whole lines
+LINES = {
+    "decode.mode": ("decode.top_k=3", "decode.temperature=0.5"),
+    "decode.x": ("+decode.x=1",),
+    "decode": ("~decode", "decode=nope"),
+    "hardware.x": ("+hardware.x=1",),
+    "hardware": ("~hardware", "hardware=nope"),
+    "hardware.device": ("hardware=sim_h100",),
+    "wandb.x": ("+wandb.x=1",),
+    "seed": ("seed=${nope}",),
+    "variant": ("task=gsm8k variant=nope", "task=gsm8k variant=1"),
+    "nonsense": ("nonsense=1", "+nonsense=1", "~nonsense"),
+    "method": ("~method", "method=nope", "++method._partial_=true", "+method._args_=[1]", "+method._recursive_=false"),
+    "method.x": ("+method.x=1", f"+method.x={MADE}", f"+method.x=[{MADE}]", f"+method.x.y={MADE}"),
+    "method.search": (
+        *(f"method=knn_ssd method.search={value}" for value in ("null", MADE)),
+        *(f"method=knn_ssd method.search._target_={value}" for value in ("os.mkdir", "methods.ar.AR")),
+        "method=knn_ssd ~method.search._target_", "method=knn_ssd +method.search.x=1",
+        "method=knn_ssd method.search.iterations=abc",
+    ),
+    "task": ("~task", "task=nope", "+task._partial_=true", "+task.x=1"),
+    "task.parts": (
+        *(f"task=stream task.parts.gsm8k={value}" for value in ("null", MADE)),
+        *(f"task=stream task.parts.gsm8k._target_={value}" for value in ("os.mkdir", "tasks.stream.Stream")),
+        "task=stream task.parts=null", "task=stream ~task.parts.gsm8k._target_",
+    ),
+    "calibrate": (
+        "task@calibrate=gsm8k", "+calibrate=1", f"+calibrate={MADE}", "method=knn_ssd +calibrate=null",
+        "method=knn_ssd task@calibrate=gsm8k calibrate._target_=builtins.dict",
+    ),
+    "data": ("~data", "data=nope", "+data.x=1", "+data._partial_=true"),
+    "data.root": tuple(f"data=local data.root={value}" for value in ("null", "1", "FILE")),
+    "model": ("~model", "model=nope", "+model.x=1", "+model._partial_=true", "+model.path=a"),
+    "model.template": ("model=local",),
+    "model.shape": ("model.shape.n_layers=99", "+model.shape.x=1"),
+    "model.hub": ("model.embedded=null +model.hub=1",),
+    "model.gguf": ("model.embedded=null +model.gguf=1", "model.embedded=null +model.gguf={package:1}"),
+}  # fmt: skip
+
+
+def line(field: str, value: str) -> str:
+    """The options that give the field this value; those of sampling with it."""
+    option = f"~{field}" if value == "~" else f"{field}={value}"
+    return f"decode=sample {option}" if field in ("decode.temperature", "decode.top_p", "decode.top_k") else option
+
+
+BAD = [(field, line(field, value)) for field, values in VALUES.items() for value in values.split()]
+BAD += [(field, options) for field, lines in LINES.items() for options in lines]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def all_else_uncollected() -> Iterator[None]:
+    """Each config is many objects: without this, torch's are looked through again and again for them."""
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current one, with a file in it."""
+    (tmp_path / "FILE").touch()
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def refused(folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[[str], str]:
+    """The message of options that a run refuses before it loads or writes anything, in this process."""
+    monkeypatch.setattr(run, "execute", lambda _: pytest.fail("accepted"))
+    monkeypatch.setattr(sys, "argv", ["ssd-bench"])
+
+    def message(options: str) -> str:
+        GlobalHydra.instance().clear()
+        assert door(["hardware=cpu", "runs_dir=runs", *options.split()]) == 2
+        assert [path.name for path in folder.iterdir()] == ["FILE"]
+        return capsys.readouterr().err
+
+    return message
+
+
+@pytest.mark.parametrize(("field", "options"), BAD, ids=[options for _, options in BAD])
+def test_a_bad_option_is_one_message(field: str, options: str, refused: Callable[[str], str]) -> None:
+    message = refused(options)
+    assert message.startswith("error: ") and message.count("error: ") == 1 and "Traceback" not in message
+    assert field in message
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ("decode=sample decode.temperature=inf", "decode.temperature=inf cannot be used: a number above 0"),
+        ("hardware.threads=1.5", "hardware.threads=1.5 cannot be used: an integer"),
+        ("~seed", "seed='???' cannot be used: it must be given"),
+        ("wandb=null", "wandb=None cannot be used: a table of mode, project"),
+        ("+wandb.x=1", "wandb.x=1 cannot be used: no setting of wandb, which has mode, project"),
+        ("wandb.project=''", "wandb.project='' cannot be used: the name of a project"),
+        ("~data", "data=None cannot be used: one of hub, local, sample"),
+        (
+            "task._target_=builtins.dict",
+            "task='builtins.dict' cannot be used: task._target_ has to name the class of a Task",
+        ),
+        (f"method.name={MADE}", "method.name._target_ has to name the class of a task or of settings"),
+        ("runs_dir=FILE/below", "runs_dir='FILE/below' cannot be used: a folder"),
+    ],
+)
+def test_the_message_says_what_is_allowed(options: str, said: str, refused: Callable[[str], str]) -> None:
+    assert said in refused(options)
+
+
+@pytest.mark.parametrize("options", ["wandb=null", "~seed", "method._target_=os.mkdir"])
+def test_so_it_is_in_a_process_of_its_own(options: str, folder: Path) -> None:
+    done = python("-m", "ssd_bench", "runs_dir=runs", options, cwd=folder)
+    assert done.returncode == 2 and done.stderr.startswith("error: ") and done.stderr.count("\n") == 1, done.stderr
+    assert not done.stdout and [path.name for path in folder.iterdir()] == ["FILE"]
