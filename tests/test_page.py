@@ -177,6 +177,14 @@ def test_every_exhibit_is_on_the_page_once_and_linked(parsed: Page) -> None:
     assert all(link[1:] in ids for link in links)
 
 
+def test_models_without_a_task_in_common_stand_in_tables_of_their_own(text: str) -> None:
+    """KnapSpec's Table 2 has three tasks for some models and three others for the rest."""
+    tables = re.findall(r'<table class="wide">.*?</table>', article(text, "knapspec_table2"), re.DOTALL)
+    heads = [set(re.findall(r'colspan="\d+" data-task="([^"]+)"', table)) for table in tables]
+    assert len(heads) == 2 and not heads[0] & heads[1] and all(len(head) == 3 for head in heads)
+    assert all('data-id="' in row for row in re.findall(r"<tr data-model.*?</tr>", text, re.DOTALL))
+
+
 def test_the_first_screen_has_an_answer_for_every_claim(text: str, parsed: Page) -> None:
     top = html.unescape(text[: text.index('id="browse"')])
     assert [a["data-claim"] for a in parsed.all("li") if "data-claim" in a] == [

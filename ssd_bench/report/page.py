@@ -199,11 +199,6 @@ class Exhibit:
         if self.frame is None:
             return None
         columns, rows = layout(self.frame)
-        tasks: dict[str, list[str]] = {}
-        for task, metric in columns:
-            for written, shown in LABELS.items():
-                metric = metric.replace(written, shown)
-            tasks.setdefault(task, []).append(metric)
         by_model: dict[str, dict[Row, dict[Column, list[Entry]]]] = {}
         for row, entries in rows.items():
             by_model.setdefault(row[0], {})[row] = entries
@@ -212,10 +207,9 @@ class Exhibit:
         for model, own in by_model.items():
             like = known.setdefault(_runs(own), model)
             blocks.append(_block(model, own, columns, "" if like == model else like))
-        there = [block for block in blocks if block["ours"]]
-        lacking = [block for block in blocks if not block["ours"]]
+        there, lacking = ([block for block in blocks if block["ours"] is ours] for ours in (True, False))
         without = sum(block["numbers"] for block in lacking)
-        return {"tasks": tasks, "width": len(columns) + 1, "there": there, "lacking": lacking, "without": without}
+        return {"there": _tables(columns, there), "lacking": _tables(columns, lacking), "without": without}
 
     @property
     def missing(self) -> list[str]:
@@ -346,6 +340,30 @@ def _block(
                  for column in columns]  # fmt: skip
         found.append((method, setting, cells))
     return {"name": model, "like": like if ours else "", "rows": found, "ours": ours, "numbers": len(numbers)}
+
+
+def _tables(columns: Sequence[Column], blocks: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The blocks, those that have no column in common in tables of their own: heads by task, and the models."""
+    groups: list[tuple[set[int], list[dict[str, Any]]]] = []
+    for block in blocks:
+        used = {i for _, _, cells in block["rows"] for i, (_, parts) in enumerate(cells) if parts}
+        near = [group for group in groups if group[0] & used]
+        groups = [group for group in groups if group not in near]
+        groups.append((used.union(*(own for own, _ in near)), [*(one for _, own in near for one in own), block]))
+    found = []
+    for used, own in groups:
+        tasks: dict[str, list[str]] = {}
+        for task, metric in (columns[i] for i in sorted(used)):
+            for written, shown in LABELS.items():
+                metric = metric.replace(written, shown)
+            tasks.setdefault(task, []).append(metric)
+        models = [
+            block | {"rows": [(method, setting, [cells[i] for i in sorted(used)])
+                              for method, setting, cells in block["rows"]]}
+            for block in own
+        ]  # fmt: skip
+        found.append({"tasks": tasks, "width": len(used) + 1, "models": models})
+    return found
 
 
 def _part(entry: Entry, ditto: bool) -> dict[str, str]:
