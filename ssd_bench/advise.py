@@ -23,7 +23,7 @@ from typing import Any
 import pandas as pd
 
 from ssd_bench import metrics, tables
-from ssd_bench.command import CONF, count, options, tool
+from ssd_bench.command import choices, count, options, tool
 from ssd_bench.cost.machine import Machine, own_profile
 from ssd_bench.cost.roofline import gpu_named, simulated, simulated_names
 from ssd_bench.cost.shapes import known_shape, shape_named
@@ -38,6 +38,7 @@ from ssd_bench.papers.traces import CONTEXT, Acceptance, Row, Steps, least, plai
 from ssd_bench.records.files import read_header
 from ssd_bench.records.pack import opened
 from ssd_bench.records.reader import Run, find_runs, load_run
+from ssd_bench.records.schema import device_name
 from ssd_bench.replay.predict import predict, recorded_shape, step_times
 from ssd_bench.replay.workload import workload
 from ssd_bench.report.predictions import how_good, predictions
@@ -162,7 +163,7 @@ def question(arguments: Sequence[str]) -> Asked:
             gpu_named(name)
     if OWN in machines and devices is not None:
         raise ConfigError("devices", devices, "only with hardware=sim_<gpu>")
-    tasks = sorted(path.stem for path in (CONF / "task").glob("*.yaml"))
+    tasks = choices("task")
     if given.get("task", tasks[0]) not in tasks:
         raise ConfigError("task", given["task"], f"one of {', '.join(tasks)}")
     context = count("context", given.get("context", str(CONTEXT)))
@@ -214,7 +215,7 @@ def _own(asked: Asked, runs: Sequence[Run]) -> Machine:
         if _profiled(run):
             profile = own_profile(run)
             loop = float(step_times(run, profile)["loop_ms"].iloc[0])
-            return replace(profile, name=str(metrics.summarise(run)["device"]), loop_ms=loop)
+            return replace(profile, name=device_name(run.header), loop_ms=loop)
     allowed = f"sim_<gpu>, or a runs_dir with records of {asked.model} that have a measured latency profile"
     raise ConfigError("hardware", OWN, allowed)
 

@@ -62,6 +62,11 @@ def command(work: Callable[[DictConfig], object]) -> int:
     return report(ended[0]) if ended else 0
 
 
+def choices(group: str) -> list[str]:
+    """Every choice of a group of `conf`."""
+    return sorted(path.stem for path in (CONF / group).glob("*.yaml"))
+
+
 def _check_choices(arguments: Sequence[str]) -> None:
     """Refuse what is no name for a choice (`method=null`), of which Hydra has only a traceback to say.
 
@@ -76,9 +81,7 @@ def _check_choices(arguments: Sequence[str]) -> None:
             except yaml.YAMLError:  # a grammar of Hydra's own, as glob(*)
                 continue
             if not isinstance(said, str | list):
-                raise ConfigError(
-                    group, value, f"one of {', '.join(sorted(p.stem for p in (CONF / group).glob('*.yaml')))}"
-                )
+                raise ConfigError(group, value, f"one of {', '.join(choices(group))}")
 
 
 def tool(work: Callable[[Sequence[str]], object], usage: str | None, arguments: Sequence[str]) -> int:

@@ -16,7 +16,7 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from ssd_bench.command import CONF
+from ssd_bench.command import CONF, choices
 from ssd_bench.core.method import Method
 from ssd_bench.errors import ConfigError
 from ssd_bench.model.checkpoint import ModelSource
@@ -33,7 +33,7 @@ HYDRAS = (TARGET, "_convert_")
 
 def task_names() -> list[str]:
     """Every choice of `task=`."""
-    return _choices("task")
+    return choices("task")
 
 
 @cache
@@ -88,7 +88,7 @@ def built(cfg: DictConfig, group: str) -> Any:
     """
     given = cfg.get(group)
     if not isinstance(given, DictConfig):
-        raise ConfigError(group, given, f"one of {', '.join(_choices('task' if group == 'calibrate' else group))}")
+        raise ConfigError(group, given, f"one of {', '.join(choices('task' if group == 'calibrate' else group))}")
     _examine(group, OmegaConf.to_container(given, resolve=True), KINDS[group])
     try:
         return instantiate(cfg[group])
@@ -100,10 +100,6 @@ def built(cfg: DictConfig, group: str) -> Any:
             raise cause from None
         reason = " ".join(str(error.__cause__ or error).split())[:300]
         raise ConfigError(group, given.get(TARGET), reason) from error
-
-
-def _choices(group: str) -> list[str]:
-    return sorted(path.stem for path in (CONF / group).glob("*.yaml"))
 
 
 def _examine(place: str, given: Any, kind: type | None = None) -> None:

@@ -24,7 +24,7 @@ from ssd_bench.report import exhibits, page, predictions, verdicts
 from ssd_bench.report.answers import advice, cards, comparison, standing
 from tests import synthetic
 from tests.exhibit_runs import MINIATURE, indexed
-from tests.test_evidence import searched, timed
+from tests.test_evidence import make, searched
 
 REFERENCE = Path(__file__).parents[1] / "runs" / "reference" / "mini"
 TABLE = "swift_table8"
@@ -33,12 +33,6 @@ TABLE = "swift_table8"
 
 def named(name: str) -> Claim:
     return next(claim for claim in claims() if claim.id == name)
-
-
-def make(folder: Path, name: str, accept: float, factor: float = 1.0, search: bool = True, prompts: int = 20) -> str:
-    units = searched([synthetic.unit(i, accept=accept) for i in range(prompts)], lambda step: search and step > 2)
-    synthetic.write_run(folder / name, timed(units, factor), run_id=name, model=MINIATURE)
-    return name
 
 
 def ablation(folder: Path, own: str, uniform: str) -> Replication:

@@ -37,7 +37,7 @@ from methods.fixed_layers import pattern_set
 from ssd_bench import tables
 from ssd_bench.bench import limits, measures
 from ssd_bench.bench.imposed import Imposed, ImposedEngine
-from ssd_bench.command import CONF, count, options, tool
+from ssd_bench.command import choices, count, options, tool
 from ssd_bench.core.engine import SCRATCH, Step
 from ssd_bench.core.layer_set import LayerSet
 from ssd_bench.core.probe import ModelProbe
@@ -112,7 +112,7 @@ def _show(folder: Path) -> None:
 def _of_papers() -> set[str]:
     """Models of conf/model with a row of a paper that can be imposed, and whose weights fit twice in memory."""
     asked = {row.model for row in rows() if not row.missing}
-    names = {path.stem for path in (CONF / "model").glob("*.yaml") if plain_name(path.stem) in asked}
+    names = {name for name in choices("model") if plain_name(name) in asked}
     room = torch.cuda.mem_get_info()[1] if torch.cuda.is_available() else 2**34
     return {name for name in names if (shape := known_shape(name)) and 4 * shape.n_params < room}
 

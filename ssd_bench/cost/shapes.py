@@ -10,7 +10,7 @@ from typing import Any
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 
-from ssd_bench.command import CONF
+from ssd_bench.command import CONF, choices
 from ssd_bench.errors import ConfigError
 from ssd_bench.model.shape import Shape
 
@@ -36,7 +36,7 @@ def shape_named(name: str) -> Shape:
         return known
     if name.endswith(".json"):
         return shape_of(Path(name))
-    names = sorted(path.stem for path in (CONF / "model").glob("*.yaml") if known_shape(path.stem) is not None)
+    names = [one for one in choices("model") if known_shape(one) is not None]
     raise ConfigError("model", name, f"one of {', '.join(names)}, or a path to a model's config.json")
 
 

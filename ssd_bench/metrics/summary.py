@@ -12,7 +12,7 @@ from ssd_bench.metrics import quality as q
 from ssd_bench.metrics.evidence import Noise, searched_share, spoiled, steadiness, with_noise
 from ssd_bench.metrics.intervals import Measured, divide
 from ssd_bench.records.reader import Run
-from ssd_bench.records.schema import PAIR, hardware
+from ssd_bench.records.schema import PAIR, device_name, hardware
 
 OVER_HF = ("hf", "method")
 
@@ -45,8 +45,6 @@ def _spread(name: str, number: Measured) -> dict[str, Any]:
 def _identity(run: Run) -> dict[str, Any]:
     header = run.header
     model, task = header.get("model") or {}, header.get("task") or {}
-    known = hardware(header)
-    gpus = ", ".join(known["gpus"] or [])
     return {
         "run_id": header.get("run_id"),
         "run_dir": str(run.path),
@@ -55,7 +53,7 @@ def _identity(run: Run) -> dict[str, Any]:
         "model": model.get("name"),
         "rehearsal": bool(model.get("rehearsal")),
         "dtype": model.get("dtype"),
-        "device": gpus if gpus and not str(known["device"]).startswith("cpu") else known["cpu"] or known["device"],
+        "device": device_name(header),
         "method": header.get("method"),
         "seed": header.get("seed"),
         "n_prompts": int(run.prompts["prompt_index"].nunique()),

@@ -114,16 +114,6 @@ class Judged:
     rehearsal: bool = False
     cells: tuple[Cell, ...] = field(default=(), repr=False)
 
-    @property
-    def text(self) -> str:
-        """The verdict, as a reader is to take it."""
-        return f"{self.verdict} (rehearsal)" if self.rehearsal else self.verdict
-
-    @property
-    def runs(self) -> list[str]:
-        """Names of the records behind it."""
-        return list(dict.fromkeys(cell.path.name for cell in self.cells))
-
 
 def judge(replications: Sequence[Replication], paper: str | None = None) -> list[Judged]:
     """Every claim, or those of a paper, at every scale that there is of its exhibit; "not run" where there is none."""

@@ -152,8 +152,8 @@ def _skipped(kind: str) -> Callable[[Run], pd.DataFrame | str]:
     return columns
 
 
-def _points(tpt: bool) -> Callable[[Run], pd.DataFrame | str]:
-    return lambda run: values.points(run, tpt)
+def _points(name: str) -> Callable[[Run], pd.DataFrame | str]:
+    return lambda run: values.by_prompt(run)[[name, "tokens_per_s"]].dropna()
 
 
 def _search_seconds(run: Run) -> pd.DataFrame | str:
@@ -196,8 +196,8 @@ _MADE_OF: dict[str, tuple[Callable[[Run], pd.DataFrame | str], Callable[..., Arr
     "attention_skipped": (_skipped("attention"), intervals.ratio_of_sums),
     "mlp_skipped": (_skipped("MLP"), intervals.ratio_of_sums),
     "matchness": (_matchness, np.mean),
-    "tpt_correlation": (_points(True), _correlation),
-    "alpha_correlation": (_points(False), _correlation),
+    "tpt_correlation": (_points("tpt_predicted"), _correlation),
+    "alpha_correlation": (_points("alpha"), _correlation),
     "routing": (_routes, intervals.ratio_of_sums),
 }
 """Statistic -> of a run, what it is made of, a row a prompt (index: prompt_index), or why it has none; and how."""

@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 from omegaconf import DictConfig, OmegaConf
 
-from ssd_bench.command import CONF
+from ssd_bench.command import CONF, choices
 from ssd_bench.compose import built
 from ssd_bench.errors import ConfigError
 from ssd_bench.papers import claims, grid
@@ -107,7 +107,7 @@ def load(name: str) -> Scale:
     """
     path = FOLDER / f"{name}.yaml"
     if not path.is_file():
-        raise ConfigError("scale", name, f"one of {', '.join(sorted(p.stem for p in FOLDER.glob('*.yaml')))}")
+        raise ConfigError("scale", name, f"one of {', '.join(choices('scale'))}")
     content: dict[str, Any] = OmegaConf.to_container(OmegaConf.load(path))  # type: ignore[assignment]
     try:
         return Scale(name, **content | {"overrides": tuple(content.get("overrides") or ())})

@@ -14,7 +14,7 @@ from functools import cache
 
 import numpy as np
 
-from ssd_bench.command import CONF
+from ssd_bench.command import choices
 from ssd_bench.cost.machine import Machine
 from ssd_bench.papers.reported import Number, numbers
 from ssd_bench.papers.rooms import Room, rooms
@@ -162,7 +162,7 @@ def plain_name(name: str) -> str:
 @cache
 def models() -> Mapping[str, str]:
     """`plain_name` -> choice of `conf/model`."""
-    return {plain_name(path.stem): path.stem for path in sorted((CONF / "model").glob("*.yaml"))}
+    return {plain_name(name): name for name in choices("model")}
 
 
 @dataclass(frozen=True)

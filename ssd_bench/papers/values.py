@@ -209,22 +209,30 @@ def _matchness(number: Number, cell: Cell) -> Value | str:
 
 def pearson(number: Number, runs: Sequence[Run]) -> Value | str:
     """Correlation of TPT or α with tokens/s over points, one a prompt and method; TPT of a prompt by Eq. 4."""
-    found = pd.concat([points(run, number.settings["pair"].startswith("TPT")) for run in runs])
-    x, y = found["x"].to_numpy(), found["tokens_per_s"].to_numpy()
+    x_name = "tpt_predicted" if number.settings["pair"].startswith("TPT") else "alpha"
+    found = pd.concat([by_prompt(run) for run in runs])[[x_name, "tokens_per_s"]].dropna()
+    x, y = found.to_numpy().T
     if len(x) < 3 or not x.std() or not y.std():
         return "too few points, or all the same"
     return Value(float(np.corrcoef(x, y)[0, 1]))
 
 
-def points(run: Run, with_tpt: bool) -> pd.DataFrame:
-    """TPT of Eq. 4, or α, as `x`, and tokens_per_s of each prompt that has both; index: prompt_index."""
+def by_prompt(run: Run) -> pd.DataFrame:
+    """Numbers of each prompt (index: prompt_index), NaN where one has none: what predicts speed, and speed.
+
+    Returns:
+        tokens_per_s; alpha; tpt_predicted, by Eq. 4; tpt_estimated, the method's own.
+    """
     found = {}
     for index, steps in metrics.of_arm(run.steps, "method").groupby("prompt_index"):
-        sums = metrics.token_times(metrics.of_arm(run.prompts[run.prompts["prompt_index"] == index], "method")).sum()
-        x = metrics.predicted_tpt(replace(run, steps=steps)) if with_tpt else metrics.alpha_micro(steps)
-        if x is not None and sums["ms"] > 0:
-            found[index] = (x, 1000 * sums["tokens"] / sums["ms"])
-    return pd.DataFrame.from_dict(found, orient="index", columns=["x", "tokens_per_s"], dtype=float)
+        prompts = metrics.of_arm(run.prompts[run.prompts["prompt_index"] == index], "method")
+        found[index] = {
+            "tokens_per_s": metrics.tokens_per_s(prompts).value,
+            "alpha": metrics.alpha_micro(steps),
+            "tpt_predicted": metrics.predicted_tpt(replace(run, steps=steps)),
+            "tpt_estimated": metrics.estimated_tpt(steps)[0],
+        }
+    return pd.DataFrame.from_dict(found, orient="index", dtype=float)
 
 
 SPECIAL = {

@@ -167,6 +167,13 @@ def hardware(header: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def device_name(header: Mapping[str, Any]) -> str:
+    """What ran, for a reader: the GPUs, or the CPU's model."""
+    known = hardware(header)
+    gpus = ", ".join(known["gpus"] or [])
+    return gpus if gpus and not str(known["device"]).startswith("cpu") else str(known["cpu"] or known["device"])
+
+
 def check_unit(unit: Unit, records: Sequence[PromptRecord]) -> None:
     """Raise ValueError unless `records` are distinct arms of this unit and every row belongs to it."""
     arms = [record.prompt.arm for record in records]

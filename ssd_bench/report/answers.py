@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import pandas as pd
 
@@ -19,7 +18,7 @@ from ssd_bench.papers.match import ordered
 from ssd_bench.papers.rooms import name_of, papers
 from ssd_bench.papers.ssd_bench.figures import COMPARISON
 from ssd_bench.records.files import read_header
-from ssd_bench.records.schema import hardware
+from ssd_bench.records.schema import device_name
 from ssd_bench.report import verdicts
 from ssd_bench.report.exhibits import stem
 
@@ -78,7 +77,7 @@ def standing(replications: Sequence[Replication]) -> str:
     headers = [read_header(path) for path in made]
     models = dict.fromkeys(str((header.get("model") or {}).get("name")) for header in headers)
     trained = [str((h.get("model") or {}).get("name")) for h in headers if (h.get("model") or {}).get("rehearsal")]
-    machines = dict.fromkeys(_machine(header) for header in headers)
+    machines = dict.fromkeys(map(device_name, headers))
     count = sum(1 for one in replications for _ in one.where())
     parts = f"{len(made)} runs behind {count} cells of {len(replications)} experiments"
     said = f"{parts}, of {', '.join(models)} at scale {', '.join(ordered(dict.fromkeys(made.values())))}"
@@ -90,12 +89,6 @@ def standing(replications: Sequence[Replication]) -> str:
         f"{said} A rehearsal on {which} that this project trained: it shows what the methods do and that the analysis "
         "works, and says nothing of the papers' models."
     )
-
-
-def _machine(header: Mapping[str, Any]) -> str:
-    known = hardware(header)
-    gpus = ", ".join(known["gpus"] or [])
-    return gpus if gpus and not str(known["device"]).startswith("cpu") else str(known["cpu"] or known["device"])
 
 
 def cards(frame: pd.DataFrame) -> list[Card]:
@@ -154,9 +147,8 @@ def advice(replication: Replication) -> Iterator[str]:
         if not _faster(best):
             yield f"{task}: plain decoding. None is surely faster; the best is {best['method']}, {_end_to_end(best)}."
             continue
-        level = [
-            cell["method"] for cell in own[1:] if _high(cell) >= best.summary["speedup_e2e"] and _at_least(cell, 1)
-        ]
+        near = [cell for cell in own[1:] if _high(cell) >= best.summary["speedup_e2e"]]
+        level = [cell["method"] for cell in near if cell.summary["speedup_e2e"] >= 1]
         beside = f". Not to be told from it: {', '.join(level)}" if level else ""
         yield f"{task}: {best['method']}, {_end_to_end(best)}{beside}."
 
@@ -182,10 +174,6 @@ def _end_to_end(cell: Cell) -> str:
 def _faster(cell: Cell) -> bool:
     low = cell.summary["speedup_e2e_lo"]
     return low is not None and low > 1
-
-
-def _at_least(cell: Cell, bound: float) -> bool:
-    return bool(cell.summary["speedup_e2e"] >= bound)
 
 
 def _high(cell: Cell) -> float:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,6 +14,7 @@ from scipy import stats
 from ssd_bench import metrics, style
 from ssd_bench.metrics import Measured, intervals
 from ssd_bench.papers import figures_shared as common
+from ssd_bench.papers import values
 from ssd_bench.papers.cells import Cell, Replication
 from ssd_bench.papers.figures_shared import Cannot
 from ssd_bench.papers.reported import Number
@@ -26,7 +26,7 @@ BINS = 10  # of context lengths
 def figure2(replication: Replication) -> Figure | Cannot:
     """TPT and α of each prompt against its tokens/s, with Pearson's r over all prompts and methods."""
     drawn = common.cells(replication)
-    points = {cell["method"]: _by_prompt(cell.run) for cell in drawn}
+    points = {cell["method"]: values.by_prompt(cell.run) for cell in drawn}
     panels = {
         "tpt_predicted": "TPT of Eq. 4 (tokens/s)", "tpt_estimated": "TPT, own estimate (tokens/s)",
         "alpha": "acceptance rate α",
@@ -56,25 +56,6 @@ def figure2(replication: Replication) -> Figure | Cannot:
         "Eq. 4 takes the realised α and draft length and the measured latency of the sublayers."
     )
     return common.finish(figure, replication, drawn, note)
-
-
-def _by_prompt(run: Run) -> pd.DataFrame:
-    """Numbers of each prompt: tokens_per_s, alpha, tpt_predicted, tpt_estimated; NaN where one has none."""
-    rows = []
-    for index in sorted(run.prompts["prompt_index"].unique()):
-        prompts, steps = (frame[frame["prompt_index"] == index] for frame in (run.prompts, run.steps))
-        own = replace(run, prompts=prompts, steps=steps)
-        sums = metrics.token_times(metrics.of_arm(prompts, "method"))
-        steps = metrics.of_arm(steps, "method")
-        rows.append(
-            {
-                "tokens_per_s": 1000 * intervals.ratio_of_sums(sums["tokens"].to_numpy(), sums["ms"].to_numpy()),
-                "alpha": metrics.alpha_micro(steps),
-                "tpt_predicted": metrics.predicted_tpt(own),
-                "tpt_estimated": metrics.estimated_tpt(steps)[0],
-            }
-        )
-    return pd.DataFrame(rows, dtype=float)
 
 
 def _correlation(frame: pd.DataFrame) -> str:
