@@ -9,7 +9,7 @@ import importlib
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -97,12 +97,14 @@ def main(arguments: Sequence[str]) -> int:
 
 def _run(cfg: DictConfig) -> Path | None:
     from hydra.core.hydra_config import HydraConfig
+    from omegaconf import OmegaConf
 
     from ssd_bench import dry
 
     if dry.asked(cfg.dry):
         hydra = HydraConfig.get()
-        one = dry.Planned(list(hydra.overrides.task), hydra.runtime.choices, cfg)
+        given: Any = OmegaConf.to_container(hydra.overrides.task, resolve=False)  # one may hold an interpolation
+        one = dry.Planned(given, hydra.runtime.choices, cfg)
         print(dry.describe("1 run", [one], lambda _: None))
         return None
     from ssd_bench.plan import plan  # torch and transformers only once the config is composed

@@ -12,7 +12,6 @@ import pandas as pd
 from omegaconf import DictConfig, OmegaConf
 
 from ssd_bench import tables
-from ssd_bench.compose import built
 from ssd_bench.cost.roofline import VALUE_BYTES, simulated
 from ssd_bench.errors import ConfigError
 from ssd_bench.model.shape import Shape
@@ -71,6 +70,9 @@ def describe(head: str, runs: Sequence[Planned], recorded: Callable[[Planned], f
 
     Args:
         recorded: hours of a run by a record of it, None where there is none.
+
+    Raises:
+        ConfigError: as `estimate`.
     """
     rows, tokens, hours, known = [], 0, 0.0, 0
     for run in runs:
@@ -103,11 +105,17 @@ def estimate(cfg: DictConfig, hardware: str) -> Estimate:
 
     Args:
         hardware: `sim_…` for a GPU that is not at hand, by its data sheet; else this machine, by its memory's speed.
+
+    Raises:
+        ConfigError: an option that a run would refuse before it opens anything.
     """
-    task = built(cfg, "task")
-    parts = OmegaConf.select(cfg, "task.parts")
+    from ssd_bench.options import Parts, resolved  # torch, which no description of the commands needs
+
+    resolved(cfg)
+    task = Parts.of(cfg).task
+    mixed = OmegaConf.select(cfg, "task.parts")
     rows = OmegaConf.select(cfg, "task.hub.rows") or 0
-    there = len(parts) * cfg.task["items"] if parts is not None else rows
+    there = len(mixed) * cfg.task["items"] if mixed is not None else rows
     prompts = cfg.repeats * (min(cfg.limit, there) if cfg.limit and there else cfg.limit or there)
     new = cfg.decode.max_new_tokens or task.max_new_tokens
     sizes = cfg.model.get("shape")

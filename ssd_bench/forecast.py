@@ -13,8 +13,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from omegaconf import OmegaConf
-
 from ssd_bench import dry
 from ssd_bench.command import CONF
 from ssd_bench.cost.latency import Latency
@@ -73,7 +71,7 @@ class Forecast:
             from ssd_bench.plan import plan  # torch, only where a model is timed
             from ssd_bench.run import latency_of, load_engine
 
-            made = plan(OmegaConf.masked_copy(run.cfg, [str(key) for key in run.cfg if key != "hydra"]))
+            made = plan(run.cfg)
             engine = load_engine(made)
             here = latency_of(made, engine).target_ms(made.dims.n_layers, CONTEXT)
             self._ratios[known.model] = here / known.step_ms

@@ -16,7 +16,7 @@ from ssd_bench.cost.latency import Latency
 from ssd_bench.errors import ConfigError
 from ssd_bench.model.arithmetic import resolve
 from ssd_bench.model.backend import check_name
-from ssd_bench.settings import Range, Whole, checked, settings
+from ssd_bench.settings import Count, Range, Whole, checked, settings
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "float64": torch.float64}
 Milliseconds = Annotated[float, Range(0, what="a time in ms")]
@@ -31,7 +31,7 @@ class Options:
     """auto, cpu, cuda, cuda:N, or a list of these over which the blocks are spread."""
     dtype: Literal["float32", "bfloat16", "float16", "float64"]
     """Of weights and KV cache."""
-    threads: int | None
+    threads: Count | None
     """CPU threads of PyTorch; null: all cores."""
     warmup: Whole
     """Short generations per arm before anything is measured."""
@@ -45,6 +45,9 @@ class Options:
     ran; the audit's tolerance follows."""
     latency: Mapping[str, Any] | None
     """Milliseconds of the sublayers, given instead of measured: t_mlp_ms, t_attn_slope_ms and t_attn_intercept_ms."""
+
+    def __post_init__(self) -> None:
+        check_name(self.kernels)
 
 
 @dataclass(frozen=True)
@@ -71,7 +74,6 @@ class Hardware:
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         if asked.threads is not None and not 1 <= asked.threads <= cores:
             raise ConfigError("hardware.threads", asked.threads, f"1 to {cores} on this machine, or null for all")
-        check_name(asked.kernels)
         names = [asked.device] if isinstance(asked.device, str) else list(asked.device)
         devices = tuple(_resolve(name) for name in names)
         if not devices:

@@ -4,45 +4,34 @@ from __future__ import annotations
 
 import hashlib
 import inspect
-import os
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-from omegaconf import DictConfig, OmegaConf
+import torch
+from omegaconf import DictConfig
 
-from ssd_bench.compose import KINDS, built
 from ssd_bench.core import lossless
 from ssd_bench.core.method import Calibrated, Method, Origin, Sample
 from ssd_bench.core.sampling import Decoding
 from ssd_bench.data.prompting import Encoded
 from ssd_bench.data.prompts import apart, encode_all, limits
 from ssd_bench.errors import ConfigError
-from ssd_bench.hardware import Hardware, Options
+from ssd_bench.hardware import Hardware
 from ssd_bench.model.backend import Backend, select
 from ssd_bench.model.checkpoint import Checkpoint, ModelSource
 from ssd_bench.model.shape import ModelDims, Shape
 from ssd_bench.model.weights import architecture
+from ssd_bench.options import Parts, resolved
 from ssd_bench.records import provenance
+from ssd_bench.records.contents import check_finite, contents
 from ssd_bench.records.schema import arms_of
-from ssd_bench.settings import GIVEN, MISSING, Count, Fits, Whole, arguments, checked
-from ssd_bench.task import DataSource, Prompt, Task
-from ssd_bench.tracking import Tracking
+from ssd_bench.task import Prompt, Task
 
-SMALL_BYTES = 2**26  # weights that are retrained keep their size; these are read in no time
 SEARCHES = "searches"  # folder in runs_dir of what offline searches found
-UNRECORDED = ("runs_dir", "force", "wandb", "dry", "minutes")  # options that change nothing that is measured
-
-Folder = Annotated[str, Fits("a folder", lambda path: path and _may_be_folder(Path(path)))]
-Name = Annotated[str, Fits("a text without /, for the name of a folder", re.compile(r"[^/\0]+").fullmatch)]
-OPTIONS = {
-    "limit": Count | None, "repeats": Count, "seed": Whole, "force": bool, "runs_dir": Folder, "variant": str | None,
-    "baseline": Any,
-}  # fmt: skip
-TABLES: dict[str, type] = {"decode": Decoding, "hardware": Options, "wandb": Tracking}
-KNOWN = (*OPTIONS, *TABLES, *KINDS, "dry", "minutes")
+UNRECORDED = ("runs_dir", "force", "wandb", "dry", "minutes", "model.revision")
+"""Options that change nothing that is measured: of a revision what it has counts."""
 
 
 @dataclass(frozen=True)
@@ -90,12 +79,12 @@ def plan(cfg: DictConfig) -> Plan:
     Raises:
         ConfigError: anything that cannot work, with the field, its value and what is allowed.
     """
-    config: dict[str, Any] = OmegaConf.to_container(cfg, resolve=True, throw_on_missing=True)  # type: ignore[assignment]
-    _check_options(config)
+    config = resolved(cfg)
+    parts = Parts.of(cfg)
+    method, task, source, model = parts.method, parts.task, parts.source, parts.model
     hardware = Hardware.of(**config["hardware"])
     if config["baseline"] == "hf" and len(set(hardware.devices)) > 1:
         raise ConfigError("baseline", "hf", f"paired or none on {hardware.label}: Hugging Face's copy takes one device")
-    method, task, source, model = _parts(cfg)
     decoding = Decoding(**config["decode"])
     if method.greedy_only and not decoding.greedy:
         raise ConfigError("decode.mode", decoding.mode, f"greedy: method={method.name} has no sampling mode")
@@ -108,12 +97,9 @@ def plan(cfg: DictConfig) -> Plan:
     dims = arch.dims(model.name)
     method.check(dims)
     others: list[Prompt] = []
-    school: Task = built(cfg, "calibrate") if "calibrate" in config else task
     if isinstance(method, Calibrated):
-        pool = school.pool(source, model.template, config["seed"])
-        others = apart(prompts, pool, method, others=school is not task)
-    elif school is not task:
-        raise ConfigError("task@calibrate", school.name, f"no task: method={method.name} does not calibrate")
+        pool = parts.school.pool(source, model.template, config["seed"])
+        others = apart(prompts, pool, method, others=parts.school is not task)
     asked = limits([*prompts, *others], decoding.max_new_tokens, task.max_new_tokens)
     decoding = Decoding(**config["decode"] | {"max_new_tokens": max(asked)})
     every = encode_all([*prompts, *others], asked, model, checkpoint, arch.context)
@@ -122,13 +108,14 @@ def plan(cfg: DictConfig) -> Plan:
     needed = max(len(e.ids) + new for e, new in zip(every, asked))
     read = zip(every, [*prompts, *others])
     data = hashlib.sha256("".join(e.sha256 + p.reference for e, p in read).encode()).hexdigest()
+    weights = _weights_id(checkpoint, hardware.dtype)
     spread = len(set(hardware.devices)) > 1
     backend = select(hardware.devices[0], hardware.dtype, hardware.kernels, hardware.isa, spread)
-    parts = (hardware.label, hardware.threads, hardware.gpu_names(), provenance.cpu_model(), backend.arithmetic)
-    machine = "|".join(map(str, parts))
-    identity = config | {"task_version": task.version, "weights": _weights_id(checkpoint), "machine": machine}
+    arithmetic = (hardware.label, hardware.threads, hardware.gpu_names(), provenance.cpu_model(), backend.arithmetic)
+    machine = "|".join(map(str, arithmetic))
+    identity = config | {"task_version": task.version, "weights": weights, "machine": machine}
     origin = Origin(
-        Path(config["runs_dir"]) / SEARCHES, dims.name, identity["weights"], school.name, hardware.dtype_name, machine,
+        Path(config["runs_dir"]) / SEARCHES, dims.name, weights, parts.school.name, hardware.dtype_name, machine,
         config["seed"],
     )  # fmt: skip
     code = provenance.code_hash([inspect.getfile(type(part)) for part in (method, task)])
@@ -136,38 +123,13 @@ def plan(cfg: DictConfig) -> Plan:
     name = f"{dims.name}-{method.name}-{task.name}-{key[:10]}"
     fingerprints = {
         spec.name: source.fingerprint(spec)
-        for part in dict.fromkeys((task, school))
+        for part in dict.fromkeys((task, parts.school))
         for spec in part.files(model.template)
     }
     return Plan(
         config, hardware, backend, decoding, method, task, prompts, encoded, asked, samples, checkpoint,
         model.rehearsal, dims, origin, min(needed, arch.context), fingerprints, key, Path(config["runs_dir"]) / name,
     )  # fmt: skip
-
-
-def _check_options(config: dict[str, Any]) -> None:
-    for name in config:
-        if name not in KNOWN:
-            raise ConfigError(name, config[name], f"no option; those are {', '.join(KNOWN)}")
-    for name, kind in OPTIONS.items():
-        if name not in config:
-            raise ConfigError(name, MISSING, GIVEN)
-        checked(name, kind, config[name])
-    for name, table in TABLES.items():
-        arguments(name, table, config.get(name))
-    Tracking(**config["wandb"])
-    if not _has_variant(config):
-        raise ConfigError("variant", config["variant"], "null: no prompt format of this task goes by a name")
-    arms_of(config["baseline"])
-    if config.get("minutes") is not None:
-        raise ConfigError("minutes", config["minutes"], "null but in a sweep of experiments (-m experiment=NAME)")
-
-
-def _parts(cfg: DictConfig) -> tuple[Method, Task, DataSource, ModelSource]:
-    method, task, source, model = (built(cfg, group) for group in ("method", "task", "data", "model"))
-    for group, part in (("model", model), ("method", method), ("task", task)):  # which name the record's folder
-        checked(f"{group}.name", Name, part.name)
-    return method, task, source, model
 
 
 def _check_shape(model: ModelSource, arch: Shape) -> None:
@@ -178,23 +140,15 @@ def _check_shape(model: ModelSource, arch: Shape) -> None:
         raise ConfigError("model.shape", model.shape, f"the sizes of its checkpoint: {there}")
 
 
-def _has_variant(config: dict[str, Any]) -> bool:
-    task = config.get("task")
-    given = task if isinstance(task, dict) else {}
-    parts = given.get("parts")
-    made = (given, *parts.values()) if isinstance(parts, dict) else (given,)
-    return config["variant"] is None or any("variant" in part for part in made if isinstance(part, dict))
+def _weights_id(checkpoint: Checkpoint, dtype: torch.dtype) -> str:
+    """Identity of a checkpoint: its config, the ids that end an output, and the names and contents of its files.
 
-
-def _may_be_folder(path: Path) -> bool:
-    """Whether it is one, or can be made below one."""
-    return os.path.isdir(next(one for one in (path, *path.absolute().parents) if os.path.exists(one)))
-
-
-def _weights_id(checkpoint: Checkpoint) -> str:
-    """Identity of a checkpoint: its config, the names and sizes of its files, and what is in those that are small."""
-    found = hashlib.sha256(checkpoint.config.to_json_string().encode())
-    for file in sorted(set(checkpoint.shards.values())):
-        size = file.stat().st_size
-        found.update(f"{file.name}:{size}".encode() + (file.read_bytes() if size < SMALL_BYTES else b""))
-    return found.hexdigest()[:16]
+    Raises:
+        ConfigError: numbers that are not finite in this dtype.
+    """
+    found = contents(checkpoint.shards.values())
+    check_finite(found, dtype)
+    named = hashlib.sha256(f"{checkpoint.config.to_json_string()}{sorted(checkpoint.eos_ids)}".encode())
+    for file, content in found.items():
+        named.update(f"{file.name}:{content.sha256}".encode())
+    return named.hexdigest()[:16]

@@ -200,7 +200,7 @@ def _header(plan: Plan) -> dict[str, Any]:
         "name": plan.dims.name, "n_layers": plan.dims.n_layers, "n_params": plan.dims.n_params,
         "context": plan.dims.context, "dtype": plan.hardware.dtype_name, "device": plan.hardware.label,
         "threads": plan.hardware.threads, "arithmetic": plan.backend.arithmetic.named(),
-        "weights": plan.origin.weights, "rehearsal": plan.rehearsal,
+        "weights": plan.origin.weights, "commit": plan.checkpoint.commit, "rehearsal": plan.rehearsal,
     }  # fmt: skip
     return {
         "run_id": plan.run_dir.name, "content_key": plan.content_key, "command": COMMAND + shlex.join(sys.argv[1:]),

@@ -233,7 +233,8 @@ class Sweep:
 
     def _planned(self, overrides: Overrides) -> dry.Planned:
         cfg = self._composed(overrides)
-        return dry.Planned(overrides, cfg.hydra.runtime.choices, cfg)
+        own = OmegaConf.masked_copy(cfg, [str(key) for key in cfg if key != "hydra"])
+        return dry.Planned(overrides, cfg.hydra.runtime.choices, own)
 
     def _composed(self, overrides: Sequence[str]) -> DictConfig:
         return self._loader.load_sweep_config(self._config, list(overrides))

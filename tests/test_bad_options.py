@@ -100,7 +100,9 @@ LINES = {
     "model.template": ("model=local",),
     "model.shape": ("model.shape.n_layers=99", "+model.shape.x=1"),
     "model.hub": ("model.embedded=null +model.hub=1",),
-    "model.gguf": ("model.embedded=null +model.gguf=1", "model.embedded=null +model.gguf={package:1}"),
+    "model.gguf": tuple(
+        f"model.embedded=null +model.gguf={value}" for value in ("1", "{package:1}", "{package:a}", "{}", "{file:b}")
+    ),
 }  # fmt: skip
 
 
@@ -112,6 +114,13 @@ def line(field: str, value: str) -> str:
 
 BAD = [(field, line(field, value)) for field, values in VALUES.items() for value in values.split()]
 BAD += [(field, options) for field, lines in LINES.items() for options in lines]
+
+ELSEWHERE = ("hardware.device", "hardware.latency", "hardware=sim", "data.root", "model.shape.n_layers")
+"""What only this machine, its files or the weights can refuse."""
+
+ANYWHERE = [
+    (field, options) for field, options in BAD if field != "dry" and not any(one in options for one in ELSEWHERE)
+]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -148,6 +157,14 @@ def refused(folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytes
 @pytest.mark.parametrize(("field", "options"), BAD, ids=[options for _, options in BAD])
 def test_a_bad_option_is_one_message(field: str, options: str, refused: Callable[[str], str]) -> None:
     message = refused(options)
+    assert message.startswith("error: ") and message.count("error: ") == 1 and "Traceback" not in message
+    assert field in message
+
+
+@pytest.mark.parametrize(("field", "options"), ANYWHERE, ids=[options for _, options in ANYWHERE])
+def test_it_is_one_too_where_nothing_would_run(field: str, options: str, refused: Callable[[str], str]) -> None:
+    """What depends on this machine and on the model itself is not looked at: `dry=true` describes runs elsewhere."""
+    message = refused(f"{options} dry=true")
     assert message.startswith("error: ") and message.count("error: ") == 1 and "Traceback" not in message
     assert field in message
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from fnmatch import fnmatch
 from pathlib import Path
 
@@ -45,6 +46,22 @@ def test_pickles_are_downloaded_only_where_there_is_nothing_else(
     monkeypatch.setattr("huggingface_hub.snapshot_download", download)
     assert ModelSource("m", "plain", hub="some/model").open().folder == tmp_path
     assert (tmp_path / kind).is_file() and len(seen) == asked and not any("bin" in pattern for pattern in seen[0])
+
+
+def test_a_model_of_the_hub_has_the_commit_that_its_branch_is_at(
+    small_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    repository = tmp_path / "models--some--model"
+    (repository / "refs").mkdir(parents=True)
+    for commit in ("a" * 40, "b" * 40):
+        shutil.copytree(small_checkpoint, repository / "snapshots" / commit)
+        (repository / "refs" / "main").write_text(commit, encoding="utf-8")
+        opened = ModelSource("m", "plain", hub="some/model", revision="main").open()
+        assert (opened.commit, opened.folder) == (commit, repository / "snapshots" / commit)
+    assert ModelSource("m", "plain", hub="some/model", revision="a" * 40).open().commit == "a" * 40
+    assert ModelSource("m", "plain", path=str(small_checkpoint)).open().commit is None
 
 
 def test_a_folder_without_weights_is_refused(checkpoints: dict[str, Path], tmp_path: Path) -> None:

@@ -213,6 +213,7 @@ def test_help_shows_every_group_and_choice() -> None:
         assert option in shown
 
 
+SIZES = "width: 32, n_heads: 4, n_kv_heads: 2, head_dim: 8, intermediate: 48, vocab_size: 100"
 BAD = [
     (["method=nothing"], "nothing"),
     (["task=nothing"], "nothing"),
@@ -242,7 +243,7 @@ BAD = [
     (["runs_dir=/proc/nowhere"], "runs_dir"),
     (["model.template=xml"], "model.template"),
     (["model.path=/nowhere"], "/nowhere"),
-    (["+model.shape={n_layers: 99}"], "n_layers 4"),
+    ([f"+model.shape={{n_layers: 99, {SIZES}}}"], "n_layers 4"),
 ]
 
 

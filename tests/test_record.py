@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -244,6 +245,18 @@ def test_another_key_or_machine_cannot_resume(tmp_path: Path) -> None:
     with RunWriter(tmp_path / "run", header(command="again")) as writer:
         assert writer.header["command"] == header()["command"]
         assert len(writer.header["resumed"]) == 1
+
+
+def test_another_commit_of_the_model_cannot_resume(tmp_path: Path) -> None:
+    def at(commit: str) -> dict[str, Any]:
+        return header(model=header()["model"] | {"commit": commit})
+
+    with RunWriter(tmp_path / "run", at("a" * 40)) as writer:
+        writer.add(0, 0, unit(0), None)
+    with pytest.raises(ConfigError, match=f"model.revision='{'b' * 40}'.*model.revision={'a' * 40}; or use force=true"):
+        RunWriter(tmp_path / "run", at("b" * 40))
+    with RunWriter(tmp_path / "run", at("a" * 40)) as writer:
+        assert writer.done == {(0, 0)}
 
 
 def test_a_directory_that_cannot_be_written_is_named(tmp_path: Path) -> None:

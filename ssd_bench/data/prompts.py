@@ -29,7 +29,7 @@ def encode_all(
         context: positions that the model has.
 
     Raises:
-        ConfigError: a prompt cannot be made to fit.
+        ConfigError: a prompt cannot be made to fit, or has a token that the model lacks.
     """
     encoded = []
     for prompt, asked in zip(prompts, new_tokens, strict=True):
@@ -41,7 +41,11 @@ def encode_all(
                 raise ConfigError("decode.max_new_tokens", asked, allowed)
             fitting = min(fitting, context - asked - reserve)
         encoded.append(encode(prompt, checkpoint.tokenizer, model.template, fitting))
-        length = len(encoded[-1].ids)
+        length, top = len(encoded[-1].ids), max(encoded[-1].ids)
+        if top >= checkpoint.config.vocab_size:
+            allowed = f"tokens below vocab_size {checkpoint.config.vocab_size} of config.json; it has "
+            allowed += f"{checkpoint.tokenizer.convert_ids_to_tokens(top)!r}, {top}"
+            raise ConfigError("prompt", prompt.id, allowed)
         if length >= context:
             allowed = f"at most {context - 1} tokens (context {context}); it has {length}, and {prompt.domain} does "
             raise ConfigError("prompt", prompt.id, allowed + "not clip")

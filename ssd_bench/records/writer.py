@@ -95,6 +95,10 @@ class RunWriter:
         then, now = hardware(stored), hardware(json.loads(_dump(header)))
         if then != now:
             raise ConfigError("run", str(self.path), f"it was begun on {then} and this is {now}; use force=true")
+        began, given = ((one.get("model") or {}).get("commit") for one in (stored, header))
+        if began != given:
+            allowed = f"the commit that {self.path} was begun with: model.revision={began}; or use force=true"
+            raise ConfigError("model.revision", given, allowed)
         return {**stored, "resumed": [*stored.get("resumed", []), _now()]}
 
     def _read_done(self) -> None:

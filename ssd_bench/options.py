@@ -1,0 +1,106 @@
+"""The options of a run, checked before anything is opened: names, types, and the classes that a config asks for."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from ssd_bench.compose import KINDS, built
+from ssd_bench.core.method import Calibrated, Method
+from ssd_bench.core.sampling import Decoding
+from ssd_bench.errors import ConfigError
+from ssd_bench.hardware import Options
+from ssd_bench.model.checkpoint import ModelSource
+from ssd_bench.records.schema import arms_of
+from ssd_bench.settings import GIVEN, MISSING, Count, Fits, Whole, arguments, checked
+from ssd_bench.task import DataSource, Task
+from ssd_bench.tracking import Tracking
+
+Folder = Annotated[str, Fits("a folder", lambda path: path and _may_be_folder(Path(path)))]
+Name = Annotated[str, Fits("a text without /, for the name of a folder", re.compile(r"[^/\0]+").fullmatch)]
+OPTIONS = {
+    "limit": Count | None, "repeats": Count, "seed": Whole, "force": bool, "runs_dir": Folder, "variant": str | None,
+    "baseline": Any,
+}  # fmt: skip
+TABLES: dict[str, type] = {"decode": Decoding, "hardware": Options, "wandb": Tracking}
+KNOWN = (*OPTIONS, *TABLES, *KINDS, "dry", "minutes")
+
+
+def resolved(cfg: DictConfig) -> dict[str, Any]:
+    """What a config says, as plain values.
+
+    Raises:
+        ConfigError: an option that there is not, or a value that its type does not allow.
+    """
+    try:
+        config: Any = OmegaConf.to_container(cfg, resolve=True, throw_on_missing=True)
+    except OmegaConfBaseException as error:
+        raise ConfigError(error.full_key or "option", MISSING, str(error.msg or error)) from error
+    _check(config)
+    return config
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The objects that a config asks for; none has opened anything.
+
+    Attributes:
+        school: the task that a method calibrates on.
+    """
+
+    method: Method
+    task: Task
+    source: DataSource
+    model: ModelSource
+    school: Task
+
+    @classmethod
+    def of(cls, cfg: DictConfig) -> Parts:
+        """Make them.
+
+        Raises:
+            ConfigError: a setting of theirs cannot work, or a class is none of its kind.
+        """
+        method, task, source, model = (built(cfg, group) for group in ("method", "task", "data", "model"))
+        for group, part in (("model", model), ("method", method), ("task", task)):  # which name the record's folder
+            checked(f"{group}.name", Name, part.name)
+        school = built(cfg, "calibrate") if "calibrate" in cfg else task
+        if school is not task and not isinstance(method, Calibrated):
+            raise ConfigError("task@calibrate", school.name, f"no task: method={method.name} does not calibrate")
+        return cls(method, task, source, model, school)
+
+
+def _check(config: dict[str, Any]) -> None:
+    for name in config:
+        if name not in KNOWN:
+            raise ConfigError(name, config[name], f"no option; those are {', '.join(KNOWN)}")
+    for name, kind in OPTIONS.items():
+        if name not in config:
+            raise ConfigError(name, MISSING, GIVEN)
+        checked(name, kind, config[name])
+    for name, table in TABLES.items():
+        table(**arguments(name, table, config.get(name)))
+    if not _has_variant(config):
+        raise ConfigError("variant", config["variant"], "null: no prompt format of this task goes by a name")
+    arms_of(config["baseline"])
+    if config.get("minutes") is not None:
+        raise ConfigError("minutes", config["minutes"], "null but in a sweep of experiments (-m experiment=NAME)")
+
+
+def _has_variant(config: dict[str, Any]) -> bool:
+    task = config.get("task")
+    given = task if isinstance(task, dict) else {}
+    parts = given.get("parts")
+    made = (given, *parts.values()) if isinstance(parts, dict) else (given,)
+    return config["variant"] is None or any("variant" in part for part in made if isinstance(part, dict))
+
+
+def _may_be_folder(path: Path) -> bool:
+    """Whether it is one, or can be made below one."""
+    return os.path.isdir(next(one for one in (path, *path.absolute().parents) if os.path.exists(one)))

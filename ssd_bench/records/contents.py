@@ -1,0 +1,108 @@
+"""What weights files hold, by content: a hash of each, and the number in it that is farthest from 0."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ssd_bench.errors import ConfigError
+from ssd_bench.model.checkpoint import cache_dir
+from ssd_bench.model.headers import NOT_WEIGHTS, opened
+from ssd_bench.records.files import write_atomic
+
+if TYPE_CHECKING:
+    import torch
+
+KEPT, SAID = 2**26, 2**30  # bytes: fewer are read in no time; as many take a while
+
+
+@dataclass(frozen=True)
+class Content:
+    """What is in a weights file.
+
+    Attributes:
+        sha256: of the file, hex.
+        farthest: the number farthest from 0; NaN or infinite if there is such a one.
+        tensor: whose number that is.
+    """
+
+    sha256: str
+    farthest: float
+    tensor: str
+
+
+def contents(files: Iterable[Path]) -> dict[Path, Content]:
+    """What is in each of some weights files; a large one is read once, and again when its size or time is another.
+
+    That is kept in the cache folder; where it cannot be written, files are read each time.
+    """
+    return {file: _known(file) for file in sorted(set(files))}
+
+
+def check_finite(found: dict[Path, Content], dtype: torch.dtype) -> None:
+    """Refuse weights that are not finite in the dtype that they are run in.
+
+    Raises:
+        ConfigError: names the file and the tensor.
+    """
+    import torch
+
+    for file, content in found.items():
+        if not torch.tensor(content.farthest, dtype=torch.float64).to(dtype).isfinite():
+            allowed = f"weights that are finite in {str(dtype).removeprefix('torch.')}: {content.tensor} is not"
+            raise ConfigError("model", str(file), allowed)
+
+
+def _known(file: Path) -> Content:
+    real = file.resolve()
+    stat = real.stat()
+    if stat.st_size < KEPT:
+        return _read(real)
+    key = hashlib.sha256(f"{real}|{stat.st_size}|{stat.st_mtime_ns}".encode()).hexdigest()[:24]
+    kept = cache_dir() / "contents" / f"{key}.json"
+    try:
+        return Content(**json.loads(kept.read_bytes()))
+    except (OSError, ValueError, TypeError):
+        pass  # not there, or damaged
+    if stat.st_size >= SAID:
+        print(f"reading {real.name} ({stat.st_size / 1e9:.1f} GB) once, for its hash and its range", file=sys.stderr)
+    content = _read(real)
+    try:
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(kept, json.dumps(asdict(content)).encode())
+    except OSError:
+        pass
+    return content
+
+
+def _read(file: Path) -> Content:
+    with ThreadPoolExecutor(1) as beside:
+        hashed = beside.submit(_hash, file)
+        farthest, tensor = _farthest(file)
+        return Content(hashed.result(), farthest, tensor)
+
+
+def _hash(file: Path) -> str:
+    with file.open("rb") as opened_file:
+        return hashlib.file_digest(opened_file, "sha256").hexdigest()
+
+
+def _farthest(file: Path) -> tuple[float, str]:
+    best = (0.0, "")
+    with opened(file) as weights:
+        for name in weights.headers:
+            if name.endswith(NOT_WEIGHTS):
+                continue
+            low, high = weights.get(name).aminmax()  # each NaN if any number is
+            number = max(-float(low), float(high))
+            if not number <= best[0]:
+                best = (number, name)
+            if number != number:
+                break
+    return best
