@@ -79,15 +79,19 @@ def make_tokenizer(chat_template: str | None) -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(tokenizer_object=core, bos_token="<s>", chat_template=chat_template)
 
 
-def save_model(config: PretrainedConfig, folder: Path, seed: int = 0) -> Path:
-    """A random model of this config as a checkpoint; norms and biases are random too, so that none is ignored."""
+def save_model(config: PretrainedConfig, folder: Path, seed: int = 0, shard: str = "50GB") -> Path:
+    """A random model of this config as a checkpoint; norms and biases are random too, so that none is ignored.
+
+    Args:
+        shard: the largest that a file of weights may be.
+    """
     torch.manual_seed(seed)
     model = AutoModelForCausalLM.from_config(config)
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.dim() == 1:
                 parameter.add_(torch.randn_like(parameter) * 0.2)
-    model.save_pretrained(folder)
+    model.save_pretrained(folder, max_shard_size=shard)
     return folder
 
 

@@ -8,10 +8,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM
 
 from ssd_bench.core.layer_set import LayerSet
-from ssd_bench.core.tree import TokenTree
 from ssd_bench.errors import ConfigError
 from ssd_bench.model.backend import select
 from ssd_bench.model.backends.cpu import native_problem
@@ -35,33 +33,6 @@ def all_logits(decoder: Decoder, ids: torch.Tensor, skip: LayerSet | None = None
     sublayers = skip.kept if skip else decoder.all_sublayers
     hidden, _ = decoder.run(Pass(sublayers, ids, 0), cache)
     return decoder.logits(hidden)
-
-
-@pytest.mark.parametrize("kernels", KERNELS)
-@pytest.mark.parametrize("family", FAMILIES)
-def test_parity_with_transformers(family: str, kernels: str, checkpoints: dict[str, Path], decoders: Load) -> None:
-    """Prefill, cached decode and trees, float32: max |logit difference| <= 1e-4 (HF sees a tree as its own paths)."""
-    model = AutoModelForCausalLM.from_pretrained(checkpoints[family], dtype=torch.float32, attn_implementation="eager")
-    decoder = decoders(family, torch.float32, kernels)
-    ids = tokens(40)
-    with torch.no_grad():
-        expected = model(ids[None]).logits[0]
-    cache = decoder.new_cache(64)
-    last, _ = decoder.prefill(ids[:30], cache)
-    got = [decoder.logits(last)]
-    for token in ids[30:36]:
-        hidden, _ = decoder.run(Pass(decoder.all_sublayers, token[None], cache.length), cache)
-        got.append(decoder.logits(hidden))
-        cache.commit([0])
-    assert (torch.cat(got) - expected[29:36]).abs().max() <= TOLERANCE
-    tree = TokenTree((int(ids[36]), 5, 7, 9, 11, 13), (-1, 0, 0, 1, 3, 2))
-    hidden, _ = decoder.run(Pass(decoder.all_sublayers, torch.tensor(tree.tokens), cache.length, tree), cache)
-    logits = decoder.logits(hidden)
-    for node in range(len(tree)):
-        path = [i for i in range(len(tree)) if tree.mask()[node, i]]
-        with torch.no_grad():
-            full = torch.cat([ids[:36], torch.tensor([tree.tokens[i] for i in path])])
-            assert (model(full[None]).logits[0, -1] - logits[node]).abs().max() <= TOLERANCE
 
 
 @pytest.mark.parametrize("kernels", KERNELS)

@@ -1,0 +1,124 @@
+"""Our decoder beside transformers' models, from folders as the hub's cache has them: every family, rotary embedding,
+tie, bias and grouping of heads.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, LlamaConfig, PretrainedConfig, Qwen2Config, Qwen3Config
+
+from ssd_bench.core.tree import TokenTree
+from ssd_bench.model.backend import select
+from ssd_bench.model.backends.cpu import native_problem
+from ssd_bench.model.checkpoint import Checkpoint, ModelSource
+from ssd_bench.model.decoder import Decoder, Pass
+from tests.conftest import CONTEXT, FAMILIES, LLAMA3, SIZES, VOCAB, rope, save_model
+
+KERNELS = ["torch", pytest.param("native", marks=pytest.mark.skipif(bool(native_problem()), reason=native_problem()))]
+TOLERANCE = 1e-4  # of a float32 logit
+ORIGINAL = CONTEXT // 4  # context before it was stretched
+CLASSES: dict[str, type[PretrainedConfig]] = {"llama": LlamaConfig, "qwen2": Qwen2Config, "qwen3": Qwen3Config}
+ROPES = {
+    "default": rope(1e4),
+    "linear": rope(1e4, "linear", factor=4.0),
+    "dynamic": rope(1e4, "dynamic", factor=4.0, original_max_position_embeddings=ORIGINAL),
+    "llama3": rope(5e5, "llama3", **LLAMA3 | {"original_max_position_embeddings": ORIGINAL}),
+    "yarn": rope(1e6, "yarn", factor=4.0, original_max_position_embeddings=ORIGINAL),
+}
+GROUPS = [(1, 1), (3, 1), (7, 1), (8, 1), (3, 3), (9, 3), (21, 3), (24, 3), (7, 7), (14, 7), (8, 8), (16, 8), (56, 8)]
+"""Numbers of heads and of KV heads."""
+
+BIASES = {"llama": ("attention_bias", "mlp_bias"), "qwen2": (), "qwen3": ("attention_bias",)}
+"""What a family may have; qwen2 has biases of queries, keys and values always."""
+
+Case = tuple[str, dict[str, Any]]
+CASES: dict[str, Case] = {
+    f"{family}, {kind}, {'tied' if tied else 'untied'}": (
+        family, {"rope_parameters": ROPES[kind], "tie_word_embeddings": tied},
+    )
+    for family, kind, tied in itertools.product(CLASSES, ROPES, (True, False))
+} | {
+    f"{family}, {heads} heads, {kv_heads} KV": (
+        family, {
+            "num_attention_heads": heads, "num_key_value_heads": kv_heads, "hidden_size": 8 * heads,
+            "initializer_range": 0.4 * heads**-0.5,  # so that logits, and what they round, are as large for any width
+        },
+    )
+    for family, (heads, kv_heads) in itertools.product(CLASSES, GROUPS)
+} | {
+    f"{family}, {' and '.join(biases)}": (family, dict.fromkeys(biases, True))
+    for family, may in BIASES.items()
+    for n in range(1, len(may) + 1)
+    for biases in itertools.combinations(may, n)
+}  # fmt: skip
+
+
+def agrees(decoder: Decoder, folder: Path, n: int) -> None:
+    """Prefill, cached steps and a tree up to `n` positions: max |logit difference| <= 1e-4 (HF sees its paths)."""
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager")
+    ids = torch.randint(VOCAB, (n - 4,), generator=torch.Generator().manual_seed(0))
+    steps = n - 10
+    with torch.no_grad():
+        expected = model(ids[None]).logits[0]
+    cache = decoder.new_cache(n + 8)
+    last, _ = decoder.prefill(ids[:steps], cache)
+    got = [decoder.logits(last)]
+    for token in ids[steps:-1]:
+        hidden, _ = decoder.run(Pass(decoder.all_sublayers, token[None], cache.length), cache)
+        got.append(decoder.logits(hidden))
+        cache.commit([0])
+    assert (torch.cat(got) - expected[steps - 1 : -1]).abs().max() <= TOLERANCE
+    tree = TokenTree((int(ids[-1]), 5, 7, 9, 11, 13), (-1, 0, 0, 1, 3, 2))
+    hidden, _ = decoder.run(Pass(decoder.all_sublayers, torch.tensor(tree.tokens), cache.length, tree), cache)
+    logits = decoder.logits(hidden)
+    for node in range(len(tree)):
+        path = [i for i in range(len(tree)) if tree.mask()[node, i]]
+        with torch.no_grad():
+            full = torch.cat([ids[:-1], torch.tensor([tree.tokens[i] for i in path])])
+            assert (model(full[None]).logits[0, -1] - logits[node]).abs().max() <= TOLERANCE
+
+
+@pytest.mark.parametrize("kernels", KERNELS)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_parity_within_the_original_context(
+    family: str, kernels: str, checkpoints: dict[str, Path], decoders: Callable[..., Decoder]
+) -> None:
+    agrees(decoders(family, torch.float32, kernels), checkpoints[family], 40)
+
+
+def in_the_hubs_cache(folder: Path, cache: Path) -> Path:
+    """A checkpoint under the name some/model: files in `blobs`, a snapshot of links to them, a branch."""
+    repository, commit = cache / "models--some--model", "c" * 40
+    snapshot = repository / "snapshots" / commit
+    for made in (repository / "blobs", repository / "refs", snapshot):
+        made.mkdir(parents=True)
+    (repository / "refs" / "main").write_text(commit, encoding="utf-8")
+    for i, file in enumerate(sorted(folder.iterdir())):
+        os.replace(file, repository / "blobs" / str(i))
+        (snapshot / file.name).symlink_to(Path("../../blobs") / str(i))
+    return snapshot
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_parity_at_four_times_the_original_context(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In shards, through the hub's cache."""
+    family, settings = CASES[name]
+    config = CLASSES[family](**SIZES | {"rope_parameters": ROPES["default"], "head_dim": 8} | settings)
+    folder = save_model(config, tmp_path / "saved", shard="20KB")
+    assert len(list(folder.glob("*.safetensors"))) > 1
+    snapshot = in_the_hubs_cache(folder, tmp_path / "hub")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+    opened = ModelSource("m", "plain", hub="some/model", revision="main").open()
+    assert opened == Checkpoint(snapshot, "plain", "c" * 40)
+    for kernels in ("torch", "native") if not native_problem() else ("torch",):
+        decoder = select("cpu", torch.float32, kernels).load(opened, torch.float32, [torch.device("cpu")])
+        assert decoder.arch.context == CONTEXT
+        agrees(decoder, snapshot, CONTEXT)
