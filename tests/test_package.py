@@ -1,0 +1,90 @@
+"""The package: all that a run needs is in the wheel, and works where there is no clone."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tomllib
+import zipfile
+from configparser import ConfigParser
+from pathlib import Path
+
+import pytest
+
+from ssd_bench.records.reader import load_run
+from tests.runs import GIVEN_LATENCY, ROOT, python
+
+FRAME = ("hydra-core", "omegaconf", "torch", "transformers", "datasets", "evaluate", "rouge-score", "pandas")
+PACKAGED = ("ssd_bench", "methods", "tasks", "hydra_plugins", "conf")
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("wheel")
+    built = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
+    subprocess.run(built, cwd=ROOT, check=True, capture_output=True)
+    return next(folder.glob("*.whl"))
+
+
+@pytest.fixture(scope="module")
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel's files, in a folder of their own."""
+    folder = tmp_path_factory.mktemp("site")
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(folder)
+    return folder
+
+
+def tracked() -> list[str]:
+    """The files of the repository that a package has."""
+    listed = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "--", *PACKAGED]
+    return subprocess.run(listed, cwd=ROOT, check=True, capture_output=True, encoding="utf-8").stdout.split("\n")[:-1]
+
+
+def test_the_wheel_has_every_file_and_no_other(installed: Path) -> None:
+    made = {path.relative_to(installed).as_posix() for path in installed.rglob("*") if path.is_file()}
+    about = {name for name in made if name.startswith("ssd_bench-")}
+    there = [name for name in tracked() if (ROOT / name).is_file()]
+    assert made - about == {f"ssd_bench/{name}" if name.startswith("conf/") else name for name in there}
+
+
+def test_the_program_is_the_door(installed: Path) -> None:
+    points = ConfigParser()
+    points.read(next(installed.glob("ssd_bench-*.dist-info")) / "entry_points.txt", encoding="utf-8")
+    assert dict(points["console_scripts"]) == {"ssd-bench": "ssd_bench.cli:entry"}
+
+
+def test_the_main_job_runs_in_an_empty_folder(installed: Path, tmp_path: Path) -> None:
+    """From the wheel's files, not from those of the repository."""
+    where = python("-c", "import ssd_bench; print(ssd_bench.__file__)", cwd=tmp_path, PYTHONPATH=str(installed))
+    assert Path(where.stdout.strip()).is_relative_to(installed), where
+    line = ("method=knapspec", "limit=1", "decode.max_new_tokens=8", "hardware=cpu", GIVEN_LATENCY)
+    done = python("-m", "ssd_bench", *line, cwd=tmp_path, PYTHONPATH=str(installed))
+    assert done.returncode == 0, done.stderr
+    (made,) = (path for path in (tmp_path / "runs").iterdir() if path.name.startswith("miniature-knapspec"))
+    assert load_run(made).header["provenance"]["code"]["git_sha"] is None
+    sweep = ("-m", "experiment=swift_table2", "hardware=sim_h100", "dry=true")
+    for command in (sweep, ("report",), ("audit",), ("data", "list"), ("run", "--help")):
+        done = python("-m", "ssd_bench", *command, cwd=tmp_path, PYTHONPATH=str(installed))
+        assert done.returncode == 0 and "Traceback" not in done.stderr, (command, done.stderr)
+
+
+def test_what_the_projects_frame_names_is_there_with_every_install() -> None:
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    core = {line.split(">")[0].split("[")[0] for line in settings["dependencies"]}
+    assert {*FRAME, "matplotlib", "wandb"} <= core
+    assert {"smollm2", "cluster", "ray", "notebooks", "dev"} == settings["optional-dependencies"].keys()
+
+
+def test_the_lock_names_versions_and_hashes_and_no_place() -> None:
+    text = (ROOT / "requirements.lock").read_text(encoding="utf-8")
+    entries = [line for line in text.splitlines() if line and not line.startswith((" ", "#"))]
+    assert entries and all("==" in line and line.endswith("\\") for line in entries)
+    assert "://" not in text and "--index" not in text and "file:" not in text
+    locked = {line.split("==")[0] for line in entries}
+    assert not {"torch", "triton"} & locked, "their builds are the machine's"
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    asked = [*settings["dependencies"], *(line for name, extra in settings["optional-dependencies"].items()
+                                          if name != "ray" for line in extra)]  # fmt: skip
+    names = {line.split(">")[0].split("[")[0] for line in asked}
+    assert names - locked == {"torch", "triton"}
