@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import random
 import shlex
 import sys
@@ -26,6 +27,7 @@ from ssd_bench.core.probe import ModelProbe
 from ssd_bench.core.sampling import Decoding
 from ssd_bench.cost import profiling
 from ssd_bench.cost.latency import Latency
+from ssd_bench.errors import ConfigError
 from ssd_bench.hardware import lasting_buffers
 from ssd_bench.hugging_face import Apart
 from ssd_bench.metrics import summarise
@@ -68,6 +70,7 @@ def _third_arm(plan: Plan) -> AbstractContextManager[Apart | None]:
 def _measure(plan: Plan, writer: RunWriter, stock: Apart | None) -> None:
     begin, base_bytes = time.perf_counter(), psutil.Process().memory_info().rss
     engine = load_engine(plan)
+    _check_logits(plan, engine)
     loaded = time.perf_counter()
     engine.probe.latency = latency_of(plan, engine)
     profiled = time.perf_counter()
@@ -120,6 +123,18 @@ def load_engine(plan: Plan, capacity: int | None = None) -> Engine:
         longest = max(len(encoded.ids) for encoded in plan.encoded)
         cache.reserve(cache.capacity if capacity else min(longest + BUCKET, cache.capacity))
     return Engine(decoder, cache, plan.decoding, plan.checkpoint.eos_ids, ModelProbe(decoder, cache))
+
+
+def _check_logits(plan: Plan, engine: Engine) -> None:
+    """Refuse a model that overflows: its weights may be finite where what they give is not.
+
+    Raises:
+        ConfigError: the logits after the shortest prompt are not finite.
+    """
+    encoded = min(plan.encoded, key=lambda one: len(one.ids))
+    if not math.isfinite(engine.probe.top2_gap(encoded.ids)):
+        allowed = "one in which this model's logits are finite: those of a prompt are not"
+        raise ConfigError("hardware.dtype", plan.hardware.dtype_name, allowed)
 
 
 def _scores(plan: Plan, writer: RunWriter) -> dict[str, dict[str, float]]:

@@ -23,7 +23,7 @@ from ssd_bench.records import contents as module
 from ssd_bench.records.contents import check_finite, contents
 from ssd_bench.task import Prompt
 from tests.conftest import CHAT, SIZES, make_tokenizer, rope, save_model
-from tests.runs import local_model, python
+from tests.runs import GIVEN_LATENCY, local_model, python
 
 Break = Callable[[Path], object]
 Fault = tuple[Break, str, tuple[str, ...]]
@@ -478,3 +478,12 @@ def test_on_the_command_line_it_is_one_line(name: str, folder: Path, tmp_path: P
     done = python("-m", "ssd_bench", *local_model(folder), "task=gsm8k", "limit=1", "method=ar", f"runs_dir={runs}")
     assert (done.returncode, done.stdout) == (2, "") and done.stderr.startswith(f"error: {field}="), done.stderr
     assert len(done.stderr.splitlines()) == 1 and not runs.exists()
+
+
+def test_a_model_that_overflows_is_refused_when_it_is_loaded(folder: Path, tmp_path: Path) -> None:
+    """Its weights are finite; what its MLPs make of them is not."""
+    changed(UP, lambda tensor: tensor * 0 + 3e38)(folder)
+    line = ("task=gsm8k", "limit=1", "method=ar", f"runs_dir={tmp_path / 'runs'}", GIVEN_LATENCY, "hardware=cpu")
+    done = python("-m", "ssd_bench", *local_model(folder), *line, "hardware.dtype=float32")
+    assert done.returncode == 2 and done.stderr.count("\n") == 1, done.stderr
+    assert done.stderr.startswith("error: hardware.dtype='float32' cannot be used: one in which this model's logits")
