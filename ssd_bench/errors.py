@@ -18,6 +18,10 @@ class LosslessError(RuntimeError):
     """A greedy output differs from AR's where rounding cannot explain it."""
 
 
+class Lost(RuntimeError):
+    """What this process worked on went to another one."""
+
+
 class JobsFailed(RuntimeError):
     """Jobs of a sweep failed; what came of each has been said.
 

@@ -111,8 +111,7 @@ def plan(cfg: DictConfig) -> Plan:
     weights = _weights_id(checkpoint, hardware.dtype)
     spread = len(set(hardware.devices)) > 1
     backend = select(hardware.devices[0], hardware.dtype, hardware.kernels, hardware.isa, spread)
-    arithmetic = (hardware.label, hardware.threads, hardware.gpu_names(), provenance.cpu_model(), backend.arithmetic)
-    machine = "|".join(map(str, arithmetic))
+    machine = _machine(hardware, backend)
     identity = config | {"task_version": task.version, "weights": weights, "machine": machine}
     origin = Origin(
         Path(config["runs_dir"]) / SEARCHES, dims.name, weights, parts.school.name, hardware.dtype_name, machine,
@@ -130,6 +129,12 @@ def plan(cfg: DictConfig) -> Plan:
         config, hardware, backend, decoding, method, task, prompts, encoded, asked, samples, checkpoint,
         model.rehearsal, dims, origin, min(needed, arch.context), fingerprints, key, Path(config["runs_dir"]) / name,
     )  # fmt: skip
+
+
+def _machine(hardware: Hardware, backend: Backend) -> str:
+    """What a run may not change while it is resumed; of a GPU run the CPU and its threads are provenance alone."""
+    host = () if hardware.gpu_names() else (hardware.threads, provenance.cpu_model())
+    return "|".join(map(str, (hardware.label, hardware.gpu_names(), *host, backend.arithmetic)))
 
 
 def _check_shape(model: ModelSource, arch: Shape) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import random
@@ -338,21 +339,21 @@ def test_a_place_that_cannot_be_written_is_named(mini: Path, monkeypatch: pytest
         raise PermissionError("read-only")
 
     with monkeypatch.context() as patched:
-        patched.setattr(module, "_locked", refuse)
+        patched.setattr(module, "owned", refuse)
         with pytest.raises(ConfigError, match=r"mini\.zip can be unpacked into \(read-only\)"):
             opened(mini)
     opened(mini)
-    monkeypatch.setattr(module, "_locked", refuse)
+    monkeypatch.setattr(module, "owned", refuse)
     monkeypatch.setattr(module, "write_atomic", refuse)
     os.utime(f"{mini}.zip", (1, 1))
     assert len(find_runs(opened(mini))) == 3
 
 
-def test_without_file_locks_it_unpacks(mini: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_links_it_unpacks(mini: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
-        raise OSError("no locks")
+        raise OSError(errno.EPERM, "no links")
 
-    monkeypatch.setattr(module.fcntl, "flock", refuse)
+    monkeypatch.setattr(os, "link", refuse)
     assert len(find_runs(opened(mini))) == 3
 
 

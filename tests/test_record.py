@@ -205,10 +205,10 @@ def test_a_value_that_does_not_fit_fails_when_it_is_added(tmp_path: Path) -> Non
 def test_two_writers_of_one_run_are_refused_until_the_first_lets_go(tmp_path: Path) -> None:
     script = "import sys; from tests.synthetic import *; RunWriter(Path(sys.argv[1]), header())"
     with RunWriter(tmp_path / "run", header()):
-        with pytest.raises(ConfigError, match="another process is writing"):
+        with pytest.raises(ConfigError, match="one that nobody else works on: process"):
             RunWriter(tmp_path / "run", header())
         other = python("-c", script, str(tmp_path / "run"))
-        assert "another process is writing" in other.stderr
+        assert "one that nobody else works on: process" in other.stderr
     RunWriter(tmp_path / "run", header()).close()
 
 
@@ -291,4 +291,4 @@ def test_find_runs_lists_complete_runs_oldest_first(tmp_path: Path) -> None:
     RunWriter(tmp_path / "running", header()).close()
     assert [str(path.relative_to(tmp_path)) for path in find_runs(tmp_path)] == ["a", "reference/b", "c"]
     assert find_runs(tmp_path / "nowhere") == []
-    assert not os.path.exists(tmp_path / "a" / ".lock")
+    assert not os.path.exists(tmp_path / "a" / ".lease")

@@ -6,21 +6,21 @@ which run is then read from the files that are there.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from ssd_bench.errors import ConfigError
 from ssd_bench.papers.grid import key_of
 from ssd_bench.records.files import write_atomic
+from ssd_bench.records.lease import owned
 from ssd_bench.records.pack import opened
 from ssd_bench.records.provenance import DEFAULT_EXCLUDE
 
 FOLDER, OUTCOMES = "replication", ".outcomes"
+HELD = 75  # EX_TEMPFAIL of sysexits.h
 
 
 @dataclass(frozen=True)
@@ -30,12 +30,18 @@ class Outcome:
     Attributes:
         run: name of the record's folder; None: there is no record that counts.
         error: why it failed; None: it is done.
-        code: exit code of the job as a program of its own: 0 done; 2 input that cannot work; 1 anything else.
+        code: exit code of the job as a program of its own: 0 done; 2 input that cannot work; `HELD` another process
+            works on it; 1 anything else.
     """
 
     run: str | None = None
     error: str | None = None
     code: int = 0
+
+    @property
+    def known(self) -> bool:
+        """Whether the job has ended at all."""
+        return self.run is not None or self.error is not None
 
 
 @dataclass(frozen=True)
@@ -67,7 +73,7 @@ def refresh(
         ConfigError: the folder cannot be written.
     """
     try:
-        with _locked(runs_dir / FOLDER):
+        with owned(runs_dir / FOLDER):  # so that no older reading is written over a newer one
             ends = [outcome(runs_dir, overrides) for _, overrides in jobs]
             cells = [
                 Line(dict(labels), list(overrides), end.run, end.error)
@@ -76,16 +82,6 @@ def refresh(
             return write(runs_dir, experiment, scale, cells)
     except OSError as error:
         raise ConfigError("runs_dir", str(runs_dir), f"a directory that can be written ({error})") from error
-
-
-@contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """So that no older reading of the outcomes is written over a newer one."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with open(folder / ".lock", "wb") as lock:
-        with suppress(OSError):  # a file system without locks
-            fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
 
 
 def write(runs_dir: Path, experiment: str, scale: str, cells: Sequence[Line]) -> Path:
@@ -115,19 +111,42 @@ def find(runs_dir: Path) -> list[Path]:
     return sorted(opened(runs_dir).rglob(f"{FOLDER}/*.json"))
 
 
-def note(runs_dir: Path, overrides: Sequence[str], outcome: Outcome) -> None:
+def begin(runs_dir: Path, overrides: Sequence[str], sweep: str) -> None:
+    """Note that a job of a sweep has begun."""
+    path = _path(runs_dir, overrides).with_suffix(".begun")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomic(path, sweep.encode())
+
+
+def begun(runs_dir: Path, overrides: Sequence[str], sweep: str) -> bool:
+    """Whether a job has begun in this sweep, and not ended."""
+    try:
+        return _path(runs_dir, overrides).with_suffix(".begun").read_text(encoding="utf-8") == sweep
+    except OSError:
+        return False
+
+
+def note(runs_dir: Path, overrides: Sequence[str], outcome: Outcome, sweep: str = "") -> None:
     """Note what came of a job, in place of what came of it before."""
     path = _path(runs_dir, overrides)
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomic(path, json.dumps({"overrides": list(overrides), **asdict(outcome)}, ensure_ascii=False).encode())
+    content = {"overrides": list(overrides), **asdict(outcome), "sweep": sweep}
+    write_atomic(path, json.dumps(content, ensure_ascii=False).encode())
+    path.with_suffix(".begun").unlink(missing_ok=True)
 
 
-def outcome(runs_dir: Path, overrides: Sequence[str]) -> Outcome:
-    """What came of a job; an empty outcome if that is not known, or its record is not there any more."""
+def outcome(runs_dir: Path, overrides: Sequence[str], sweep: str | None = None) -> Outcome:
+    """What came of a job; an empty outcome if that is not known, or its record is not there any more.
+
+    Args:
+        sweep: the one that it ended in; None: any.
+    """
     try:
         content = json.loads(_path(runs_dir, overrides).read_bytes())
         found = Outcome(content["run"], content["error"], content["code"])
     except (OSError, ValueError, TypeError, KeyError):
+        return Outcome()
+    if sweep is not None and content.get("sweep") != sweep:
         return Outcome()
     return found if found.run is None or (runs_dir / found.run / "run.json").is_file() else Outcome()
 

@@ -6,7 +6,6 @@ runs asks `opened` for it, which unpacks the file once, and again when it has ch
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import io
 import json
@@ -15,14 +14,15 @@ import shutil
 import struct
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path, PurePath, PurePosixPath, PureWindowsPath
 from typing import Any, BinaryIO
 
 from ssd_bench.command import options, tool
 from ssd_bench.errors import ConfigError
 from ssd_bench.records.files import read_header, write_atomic
+from ssd_bench.records.lease import owned
 
 OPTIONS = ("runs_dir", "out")
 SUFFIX, STAMP = ".zip", ".packed"
@@ -109,11 +109,11 @@ def _unpack(folder: Path) -> None:
     packed = Path(f"{folder}{SUFFIX}")
     if not packed.is_file():
         return
-    lock, new, old = (folder.with_name(f".{folder.name}.{end}") for end in ("lock", "new", "old"))
+    new, old = (folder.with_name(f".{folder.name}.{end}") for end in ("new", "old"))
     if _settled(folder, packed) and not new.exists() and not old.exists():
         return
     try:
-        with _locked(lock):
+        with owned(folder.parent, f".{folder.name}.lock"):  # of several processes one unpacks, the others find it done
             for leftover in (new, old):  # of a process that was killed: their runs would be found twice
                 if leftover.exists():
                     shutil.rmtree(leftover)
@@ -130,15 +130,6 @@ def _unpack(folder: Path) -> None:
             shutil.rmtree(old, ignore_errors=True)
     except OSError as error:
         raise ConfigError("runs_dir", str(folder), f"a folder that {packed} can be unpacked into ({error})") from error
-
-
-@contextmanager
-def _locked(file: Path) -> Iterator[None]:
-    """So that of several processes one unpacks and the others find it done."""
-    with open(file, "wb") as lock:
-        with suppress(OSError):  # a file system without locks
-            fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
 
 
 def _settled(folder: Path, packed: Path) -> bool:

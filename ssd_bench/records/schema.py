@@ -159,12 +159,14 @@ def arms_of(baseline: object) -> tuple[str, ...]:
 
 
 def hardware(header: Mapping[str, Any]) -> dict[str, Any]:
-    """What must agree for two timings to be comparable: device, threads, arithmetic, CPU model, cores, GPU names."""
+    """What must agree for two timings to be comparable: device, arithmetic, GPU names; on a CPU also it and threads."""
     model = header.get("model") or {}
     device = (header.get("provenance") or {}).get("device") or {}
-    return {key: model.get(key) for key in ("device", "threads", "arithmetic")} | {
+    alike = {key: model.get(key) for key in ("device", "threads", "arithmetic")} | {
         k: device.get(k) for k in ("cpu", "cores", "gpus")
     }
+    on_gpu = str(model.get("device")).startswith("cuda")
+    return alike | ({"threads": None, "cpu": None, "cores": None} if on_gpu else {})
 
 
 def device_name(header: Mapping[str, Any]) -> str:

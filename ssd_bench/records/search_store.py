@@ -7,13 +7,12 @@ Whatever else is asked of a search (best set, trace, cost) follows from these tw
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from itertools import accumulate
@@ -28,8 +27,9 @@ from ssd_bench.core.layer_set import LayerSet
 from ssd_bench.errors import ConfigError
 from ssd_bench.records import pack, provenance
 from ssd_bench.records.files import write_atomic
+from ssd_bench.records.lease import Lease
 
-HEADER, EVALUATIONS, LOCK = "search.json", "evaluations.jsonl", ".lock"
+HEADER, EVALUATIONS = "search.json", "evaluations.jsonl"
 DEFAULT = Path("runs", "searches")
 KEY_DIGITS = 10  # of the content key, at the end of a name
 
@@ -126,12 +126,10 @@ def opened(folder: Path, label: str, header: Mapping[str, Any]) -> Iterator[Arti
     path = kept[0] if kept else folder / f"{re.sub(r'[^A-Za-z0-9._-]+', '-', label)}-{key[:KEY_DIGITS]}"
     try:
         path.mkdir(parents=True, exist_ok=True)
-        lock = open(path / LOCK, "wb")  # noqa: SIM115 - held until the end of this block
+        lease = Lease(path)
     except OSError as error:
         raise ConfigError("runs_dir", str(path), f"a directory that can be written ({error})") from error
-    with lock:
-        with suppress(OSError):  # a file system without locks
-            fcntl.flock(lock, fcntl.LOCK_EX)
+    with lease:
         if not (path / HEADER).is_file():
             content = {**header, "provenance": _provenance()}
             write_atomic(path / HEADER, json.dumps(content, indent=1).encode())

@@ -10,11 +10,10 @@ Raw values only: every derived number (M, alpha, speedup, TPT) is computed by `s
 from __future__ import annotations
 
 import base64
-import fcntl
 import json
 import os
 import shutil
-import warnings
+import sys
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -24,7 +23,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ssd_bench.errors import ConfigError
+from ssd_bench.model.headers import reason
 from ssd_bench.records.files import read_header, read_json, read_table, write_atomic
+from ssd_bench.records.lease import Lease
 from ssd_bench.records.schema import SCHEMA_VERSION, SCHEMAS, PromptRecord, Unit, check_unit, hardware, merge, pack
 
 
@@ -43,26 +44,28 @@ class RunWriter:
 
     A directory that already holds finished units of the same content key is resumed: its first header stays, and
     `resumed` in it grows by one time stamp. A directory that is already complete has every unit done, and `finish`
-    changes nothing. One process at a time: a lock file is held until `finish`, `close` or the end of the process.
+    changes nothing. One process at a time: it holds the folder's lease until `finish`, `close` or its end.
 
     Args:
         run_dir: directory of the record, created with its parents.
         header: run.json; `content_key` is required, `schema_version` and `status` are set here.
         fresh: throw away whatever the directory holds (`force=true`).
+        wait: for another process that writes it; else that is refused.
 
     Raises:
-        ConfigError: the directory cannot be written, is being written by another process, or holds a run of
-            another content key, schema or machine, or a damaged file.
+        Held: another process writes it.
+        ConfigError: the directory cannot be written, or holds a run of another content key, schema or machine, or a
+            damaged file.
     """
 
-    def __init__(self, run_dir: Path | str, header: Mapping[str, Any], fresh: bool = False) -> None:
+    def __init__(self, run_dir: Path | str, header: Mapping[str, Any], fresh: bool = False, wait: bool = False) -> None:
         self.path = Path(run_dir)
         self._parts = self.path / "parts"
         self._seq: dict[Unit, int] = {}
         self._last_state: bytes | None = None
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            self._lock: int | None = _acquire(self.path / ".lock")
+            self._lease = Lease(self.path, wait)
         except OSError as error:
             raise ConfigError("runs_dir", str(self.path), f"a directory that can be written ({error})") from error
         try:
@@ -73,7 +76,7 @@ class RunWriter:
             raise
 
     def _open(self, header: dict[str, Any], fresh: bool) -> dict[str, Any]:
-        for leftover in [*self.path.glob("*.tmp"), *self._parts.glob("*.tmp")]:
+        for leftover in [*self.path.glob("[!.]*.tmp"), *self._parts.glob("*.tmp")]:  # others take leases meanwhile
             leftover.unlink()
         if fresh or not (self.path / "run.json").exists():
             self._discard_parts()  # before the header: parts must never outlive the header they belong to
@@ -106,9 +109,31 @@ class RunWriter:
             units = read_table(self.path / "prompts.parquet", SCHEMAS["prompts"])[["prompt_index", "repeat"]]
             self._seq = {(int(p), int(r)): i for i, (p, r) in enumerate(units.drop_duplicates().to_numpy())}
             return
+        self._set_aside_faults()
         for part in self._read_parts():
             self._seq[part["prompt_index"], part["repeat"]] = part["seq"]
             self._last_state = None if part["state"] is None else base64.b64decode(part["state"])
+
+    def _set_aside_faults(self) -> None:
+        """Move away what is no finished unit, so that it is measured again; it is named, and kept beside the parts."""
+        found: dict[Path, dict[str, Any]] = {}
+        for file in sorted(self._parts.glob("*.json")):
+            try:
+                found[file] = _sound(file)
+            except (ConfigError, ValueError, TypeError, KeyError, AttributeError, pa.ArrowException) as error:
+                self._set_aside(file, f"damaged ({reason(error)})")
+        begun = sorted(found, key=lambda file: found[file]["seq"])
+        if begun and found[begun[-1]]["state"] is not None:  # a method that learns goes on from where it was
+            for number, file in enumerate(begun):
+                if found[file]["seq"] != number:
+                    self._set_aside(file, "after one that is missing")
+
+    def _set_aside(self, file: Path, why: str) -> None:
+        aside = self.path / ".damaged"
+        aside.mkdir(exist_ok=True)
+        target = aside / f"{_now().replace(':', '')}-{file.name}"
+        print(f"{file} is {why}: moved to {target}, and measured again", file=sys.stderr, flush=True)
+        os.replace(file, target)
 
     def _read_parts(self) -> list[dict[str, Any]]:
         return sorted((read_json(file) for file in self._parts.glob("*.json")), key=lambda part: part["seq"])
@@ -143,20 +168,22 @@ class RunWriter:
 
         Raises:
             ValueError: the unit is done already, a row belongs to another unit, or a value does not fit its column.
+            Lost: another process took the run over.
         """
         unit = (prompt_index, repeat)
         if unit in self._seq or self.complete:
             raise ValueError(f"unit {unit} of {self.path} is done already")
         check_unit(unit, records)
         part = pack(records) | {
-            "seq": len(self._seq),
+            "seq": 1 + max(self._seq.values(), default=-1),
             "prompt_index": prompt_index,
             "repeat": repeat,
             "state": None if method_state is None else base64.b64encode(method_state).decode(),
         }
         data = _dump(part)
+        self._lease.check()
         merge([json.loads(data)])  # a value that does not fit must fail now, not when hours of units are merged
-        write_atomic(self._parts / f"{prompt_index:05d}-{repeat:03d}.json", data)
+        write_atomic(self._parts / _name(unit), data)
         self._seq[unit] = part["seq"]
         self._last_state = method_state
 
@@ -175,6 +202,7 @@ class RunWriter:
             extra: keys to add to run.json (`finished_at` is set if missing).
         """
         if not self.complete:
+            self._lease.check()
             for name, table in merge(self._read_parts()).items():
                 sink = pa.BufferOutputStream()
                 pq.write_table(table, sink, compression="zstd")
@@ -182,14 +210,11 @@ class RunWriter:
             self.header = {**self.header, "finished_at": _now(), **extra, "status": "complete"}
             write_atomic(self.path / "run.json", _dump(self.header, indent=2))
             self._discard_parts()
-        (self.path / ".lock").unlink(missing_ok=True)
         self.close()
 
     def close(self) -> None:
-        """Let go of the lock; what was added stays."""
-        if self._lock is not None:
-            os.close(self._lock)
-            self._lock = None
+        """Let go of the lease; what was added stays."""
+        self._lease.close()
 
     def __enter__(self) -> Self:
         return self
@@ -202,23 +227,23 @@ def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
-def _acquire(path: Path) -> int:
-    """Lock `path`, creating it; the descriptor holds the lock until it is closed or the process ends."""
-    while True:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(descriptor)
-            raise ConfigError(
-                "run", str(path.parent), "another process is writing it; wait for it or stop it"
-            ) from None
-        except OSError as error:
-            warnings.warn(f"{path}: no file locks here ({error}); do not start this run twice", stacklevel=3)
-            return descriptor
-        try:
-            if os.stat(path).st_ino == os.fstat(descriptor).st_ino:
-                return descriptor
-        except FileNotFoundError:
-            pass  # the previous holder finished and removed the file between open and flock
-        os.close(descriptor)
+def _sound(file: Path) -> dict[str, Any]:
+    """A finished unit.
+
+    Raises:
+        ConfigError, ValueError, TypeError, KeyError, AttributeError, ArrowException: by what is wrong with it.
+    """
+    part = read_json(file)
+    unit, seq, state = (part["prompt_index"], part["repeat"]), part["seq"], part["state"]
+    if file.name != _name(unit):
+        raise ValueError(f"it is of the unit in {_name(unit)}")
+    if not isinstance(seq, int) or not isinstance(state, str | None):
+        raise ValueError("seq or state")
+    rows = merge([part])["prompts"]
+    if not len(rows) or {*zip(rows["prompt_index"].to_pylist(), rows["repeat"].to_pylist())} != {unit}:
+        raise ValueError("rows of another unit, or none")
+    return part
+
+
+def _name(unit: Unit) -> str:
+    return "{:05d}-{:03d}.json".format(*unit)

@@ -1,0 +1,142 @@
+"""Who works on a folder: one at a time, whoever is killed, and wherever the others are."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ssd_bench.errors import Lost
+from ssd_bench.records import lease as module
+from ssd_bench.records.lease import NAME, SILENT, Held, Lease, Owner, gone, holder
+from tests.runs import environment
+
+HOLD = """
+import sys, time
+from pathlib import Path
+from ssd_bench.records.lease import Lease
+with Lease(Path(sys.argv[1])):
+    print("held", flush=True)
+    time.sleep(60)
+"""
+
+
+def held_by_another(folder: Path) -> subprocess.Popen[str]:
+    """A process that has the lease."""
+    line = [sys.executable, "-c", HOLD, str(folder)]
+    other = subprocess.Popen(line, env=environment(), stdout=subprocess.PIPE, encoding="utf-8")
+    assert other.stdout is not None and other.stdout.readline() == "held\n"
+    return other
+
+
+def elsewhere(folder: Path, age: float) -> Path:
+    """A lease of a process on another machine, last touched `age` seconds ago."""
+    path = folder / NAME
+    path.write_text(json.dumps(vars(replace(Owner.here(), token="x", host="far", space="far"))), encoding="utf-8")
+    os.utime(path, (time.time() - age, time.time() - age))
+    return path
+
+
+def test_one_at_a_time(tmp_path: Path) -> None:
+    with Lease(tmp_path):
+        with pytest.raises(Held, match=f"process {os.getpid()} on "):
+            Lease(tmp_path, wait=False)
+        with Lease(tmp_path, name="another"):
+            assert holder(tmp_path / NAME) != holder(tmp_path / "another")
+    assert not list(tmp_path.iterdir())
+    with Lease(tmp_path):
+        pass
+
+
+def test_who_is_killed_loses_it_at_once(tmp_path: Path) -> None:
+    other = held_by_another(tmp_path)
+    with pytest.raises(Held, match=f"process {other.pid} on "):
+        Lease(tmp_path, wait=False)
+    other.send_signal(signal.SIGKILL)
+    other.wait()
+    with Lease(tmp_path, wait=False) as own:
+        assert own.mine
+
+
+def test_a_number_that_another_process_has_by_now_is_nobodys(tmp_path: Path) -> None:
+    (tmp_path / NAME).write_text(json.dumps(vars(replace(Owner.here(), begun=1.0))), encoding="utf-8")
+    assert Lease(tmp_path, wait=False).mine
+
+
+def test_elsewhere_only_silence_says_that_it_is_gone(tmp_path: Path) -> None:
+    elsewhere(tmp_path, SILENT / 2)
+    with pytest.raises(Held, match="on far"):
+        Lease(tmp_path, wait=False)
+    elsewhere(tmp_path, SILENT + 5)
+    assert Lease(tmp_path, wait=False).mine
+
+
+def test_one_that_cannot_be_read_is_somebodys_who_is_just_writing_it(tmp_path: Path) -> None:
+    path = tmp_path / NAME
+    path.write_bytes(b"")
+    assert not gone(path, holder(path))
+    os.utime(path, (1, 1))
+    assert gone(path, holder(path)) and Lease(tmp_path, wait=False).mine
+
+
+def test_a_heartbeat_keeps_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "BEAT", 0.01)
+    with Lease(tmp_path):
+        os.utime(tmp_path / NAME, (1, 1))
+        deadline = time.monotonic() + 30
+        while (tmp_path / NAME).stat().st_mtime < 2:
+            assert time.monotonic() < deadline, "no heartbeat"
+            time.sleep(0.01)
+
+
+def test_who_was_silent_finds_that_out(tmp_path: Path) -> None:
+    own = Lease(tmp_path)
+    own.check()
+    elsewhere(tmp_path, 0)
+    with pytest.raises(Lost, match="silent for too long"):
+        own.check()
+    own.close()
+    assert holder(tmp_path / NAME) is not None, "it is the other's"
+
+
+def test_a_file_system_without_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError(1, "no links")
+
+    monkeypatch.setattr(os, "link", refuse)
+    with Lease(tmp_path), pytest.raises(Held):
+        Lease(tmp_path, wait=False)
+    assert not list(tmp_path.iterdir())
+
+
+def count(folder: Path, times: int) -> None:
+    for _ in range(times):
+        with Lease(folder):
+            counter = folder / "counter"
+            seen = int(counter.read_text(encoding="utf-8"))
+            time.sleep(0.001)
+            counter.write_text(str(seen + 1), encoding="utf-8")
+
+
+def test_no_two_ever_have_it(tmp_path: Path) -> None:
+    """Also where an owner that was killed is followed by several at once."""
+    other = held_by_another(tmp_path)
+    other.send_signal(signal.SIGKILL)
+    other.wait()
+    (tmp_path / "counter").write_text("0", encoding="utf-8")
+    context = multiprocessing.get_context("spawn")
+    processes = [context.Process(target=count, args=(tmp_path, 25)) for _ in range(4)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+    assert (tmp_path / "counter").read_text(encoding="utf-8") == "100"
+    assert [path.name for path in tmp_path.iterdir()] == ["counter"]
