@@ -6,6 +6,7 @@ A command is imported when it is chosen, so that what does not need torch starts
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -60,6 +61,7 @@ def door(arguments: Sequence[str]) -> int:
     Returns:
         The command's exit code; 2 if there is no such command.
     """
+    arguments = [at_home(argument) for argument in arguments]
     first = arguments[0] if arguments else "run"
     if first in ("-h", "--help"):
         listed = "\n".join(f"  {name:10} {line}" for name, (_, line) in COMMANDS.items())
@@ -74,6 +76,12 @@ def door(arguments: Sequence[str]) -> int:
     sys.argv = [sys.argv[0], *rest]  # Hydra, and the command that a record names, read them there
     code: int = importlib.import_module(COMMANDS[first][0]).main(rest)
     return code
+
+
+def at_home(argument: str) -> str:
+    """An option with the home folder for a leading ~, which a shell leaves alone within a word."""
+    name, equals, value = argument.partition("=")
+    return f"{name}={os.path.expanduser(value)}" if equals and value.startswith("~/") else argument
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -108,9 +116,10 @@ def _run(cfg: DictConfig) -> Path | None:
         print(dry.describe("1 run", [one], lambda _: None))
         return None
     from ssd_bench.plan import plan  # torch and transformers only once the config is composed
+    from ssd_bench.records.lease import PATIENT
     from ssd_bench.report.runs import close
     from ssd_bench.run import execute
 
-    made = execute(plan(cfg))
+    made = execute(plan(cfg), PATIENT.get())
     close(made)
     return made

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
+import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import hydra
@@ -16,15 +20,21 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from ssd_bench.errors import ConfigError, JobsFailed, LosslessError
+from ssd_bench.errors import ConfigError, JobsFailed, LosslessError, Lost
+from ssd_bench.stopping import CODE, Stopped
 
 CONF = next(one for one in (Path(__file__).with_name("conf"), Path(__file__).parents[1] / "conf") if one.is_dir())
 """Of an installed package; or of a clone, where it stands at top level."""
 
 CHOSEN = ("model", "method", "task", "data", "hardware", "decode")
 """Groups of which a run has a choice each."""
-EXPECTED = (ConfigError, LosslessError, JobsFailed, HydraException, OmegaConfBaseException)
+EXPECTED = (ConfigError, LosslessError, Lost, JobsFailed, HydraException, OmegaConfBaseException)
 """Errors whose message says enough."""
+
+FULL = (errno.ENOSPC, errno.EDQUOT)
+GOES_ON = "what was done is on record, and the same command goes on where it was"
+EXTRAS = {"joblib": "cluster", "submitit": "cluster", "ray": "ray"}
+"""Beginning of a launcher's name -> the extra that has it."""
 
 
 def command(work: Callable[[DictConfig], object]) -> int:
@@ -33,8 +43,8 @@ def command(work: Callable[[DictConfig], object]) -> int:
     A job that fails does not stop the others (`ssd_bench.sweep`). `work` may return the folder of a record.
 
     Returns:
-        0 done; 1 an output was not lossless, or a job of a sweep failed unexpectedly; 2 an option, file or environment
-        that cannot work.
+        0 done; 1 an output was not lossless, a job of a sweep failed unexpectedly, or a disk is full; 2 an option, file
+        or environment that cannot work; 130 an interrupt from the keyboard; 143 SIGTERM or SIGUSR1.
     """
 
     ended: list[Exception] = []
@@ -58,10 +68,44 @@ def command(work: Callable[[DictConfig], object]) -> int:
     # Hydra prints its own errors with exit code 1 unless it is told to let them through
     os.environ["HYDRA_FULL_ERROR"] = "1"
     try:
-        hydra.main(version_base="1.3", config_path=str(CONF), config_name="config")(job)()
+        with ends() as end:
+            hydra.main(version_base="1.3", config_path=str(CONF), config_name="config")(job)()
     except EXPECTED as error:
         ended.append(error)
-    return report(ended[0]) if ended else 0
+    return report(ended[0]) if ended else end.code
+
+
+@dataclass
+class End:
+    """How a program ended, as its exit code."""
+
+    code: int = 0
+
+
+@contextmanager
+def ends() -> Iterator[End]:
+    """One line for what may end any command: an interrupt, a signal, a full disk."""
+    end = End()
+    try:
+        yield end
+    except KeyboardInterrupt:
+        end.code = _say(f"interrupted: {GOES_ON}", 130)
+    except Stopped:
+        end.code = _say(f"stopped by a signal, after the prompt in flight: {GOES_ON}", CODE)
+    except OSError as error:
+        if error.errno not in FULL:
+            raise
+        end.code = _say(f"error: {full(error)}", 1)
+
+
+def full(error: OSError) -> str:
+    """What is said of a full disk."""
+    return f"{error.strerror or 'no space left'}{f', {error.filename}' if error.filename else ''}: {GOES_ON}"
+
+
+def _say(line: str, code: int) -> int:
+    print(line, file=sys.stderr, flush=True)
+    return code
 
 
 def choices(group: str) -> list[str]:
@@ -97,10 +141,11 @@ def tool(work: Callable[[Sequence[str]], object], usage: str | None, arguments: 
         print(usage)
         return 0
     try:
-        work(arguments)
+        with ends() as end:
+            work(arguments)
     except ConfigError as error:
         return report(error)
-    return 0
+    return end.code
 
 
 def options(arguments: Sequence[str], known: Sequence[str]) -> dict[str, str]:
@@ -145,7 +190,13 @@ def _settings(*, _root_: DictConfig) -> str:
 
 def report(error: Exception) -> int:
     """Print one of the `EXPECTED` errors; returns the exit code."""
-    print(f"error: {str(error).strip()}", file=sys.stderr)
+    message = str(error).strip()
+    if asked := re.search(r"hydra/launcher/(\w+)", message):
+        message = next(
+            (f"{message.splitlines()[0]}: pip install 'ssd-bench[{extra}]' has it" for name, extra in EXTRAS.items()
+             if asked[1].startswith(name)), message,
+        )  # fmt: skip
+    print(f"error: {message}", file=sys.stderr)
     if isinstance(error, JobsFailed):
         return error.code
-    return 1 if isinstance(error, LosslessError) else 2
+    return 1 if isinstance(error, LosslessError | Lost) else 2

@@ -41,6 +41,7 @@ from ssd_bench.records.pack import opened
 from ssd_bench.records.reader import is_complete, load_run
 from ssd_bench.records.schema import PromptRecord, PromptRow, StepRow
 from ssd_bench.records.writer import RunWriter
+from ssd_bench.stopping import Stopping
 from ssd_bench.task import Prompt
 from ssd_bench.tracking import Tracker
 
@@ -48,14 +49,28 @@ COMMAND = "python -m ssd_bench "
 WARMUP_TOKENS = 16
 
 
-def execute(plan: Plan) -> Path:
-    """Run a plan, or resume it, or find it done; returns the record's folder."""
+def execute(plan: Plan, wait: bool = True) -> Path:
+    """Run a plan, or resume it, or find it done; returns the record's folder.
+
+    Args:
+        wait: for another process that runs it, and then find it done.
+
+    Raises:
+        Held: another process runs it, and is not to be waited for.
+        Stopped: the system asked for it; the prompt in flight is finished first.
+    """
     opened(plan.run_dir)  # what is packed beside it is there before anything is added
-    if is_complete(plan.run_dir, plan.content_key) and not plan.config["force"]:
-        print(f"already on record, not repeated (force=true repeats it): {plan.run_dir}")
-    else:
-        with _third_arm(plan) as stock, RunWriter(plan.run_dir, _header(plan), fresh=plan.config["force"]) as writer:
-            _measure(plan, writer, stock)
+    force, done = plan.config["force"], f"already on record, not repeated (force=true repeats it): {plan.run_dir}"
+    if is_complete(plan.run_dir, plan.content_key) and not force:
+        print(done)
+        return plan.run_dir
+    stopping = Stopping()
+    with stopping.listening(), RunWriter(plan.run_dir, _header(plan), fresh=force, wait=wait) as writer:
+        if writer.complete:  # another process was waited for
+            print(done)
+        else:
+            with _third_arm(plan) as stock:
+                _measure(plan, writer, stock, stopping)
     return plan.run_dir
 
 
@@ -67,7 +82,7 @@ def _third_arm(plan: Plan) -> AbstractContextManager[Apart | None]:
     return Apart(checkpoint.folder, plan.hardware, plan.decoding, checkpoint.eos_ids, plan.context)
 
 
-def _measure(plan: Plan, writer: RunWriter, stock: Apart | None) -> None:
+def _measure(plan: Plan, writer: RunWriter, stock: Apart | None, stopping: Stopping) -> None:
     begin, base_bytes = time.perf_counter(), psutil.Process().memory_info().rss
     engine = load_engine(plan)
     _check_logits(plan, engine)
@@ -87,11 +102,12 @@ def _measure(plan: Plan, writer: RunWriter, stock: Apart | None) -> None:
     tracker = Tracker(plan.config["wandb"], plan.run_dir, plan.config)
     with Progress(len(waiting)) as progress:
         for index, repeat in waiting:
-            records = _unit(plan, engine, stock, index, repeat, progress)
-            state = plan.method.state() if isinstance(plan.method, Stateful) else None
-            writer.add(index, repeat, records, state)
-            tracker.log(records)
-            progress.done(plan.prompts[index].id, records)
+            with stopping.finishing():
+                records = _unit(plan, engine, stock, index, repeat, progress)
+                state = plan.method.state() if isinstance(plan.method, Stateful) else None
+                writer.add(index, repeat, records, state)
+                tracker.log(records)
+                progress.done(plan.prompts[index].id, records)
     if isinstance(plan.method, Illustrated):
         for name, arrays in plan.method.arrays().items():
             save_arrays(plan.run_dir / f"{name}.npz", arrays)

@@ -7,9 +7,12 @@ experiments from what is on disk.
 from __future__ import annotations
 
 import itertools
+import sys
 import traceback
+import uuid
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import inf
 from pathlib import Path
 
@@ -19,17 +22,19 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Glob, Override
 from hydra.core.plugins import Plugins
+from hydra.plugins.launcher import Launcher
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, OmegaConf
 
 from ssd_bench import dry, tables
-from ssd_bench.command import EXPECTED, report
+from ssd_bench.command import EXPECTED, FULL, full, report
 from ssd_bench.errors import ConfigError, JobsFailed
 from ssd_bench.forecast import REFERENCE, Forecast
 from ssd_bench.papers import grid, index
 from ssd_bench.papers import scale as scales
 from ssd_bench.papers.cells import Record
-from ssd_bench.papers.index import Outcome
+from ssd_bench.papers.index import HELD, Outcome
+from ssd_bench.records.lease import PATIENT, Held
 from ssd_bench.records.pack import opened
 from ssd_bench.report.runs import side_by_side
 
@@ -45,32 +50,46 @@ class Attempt:
     Attributes:
         work: the job itself; it may return the folder of a record.
         total: number of jobs in the sweep.
+        sweep: no two sweeps have the same.
+        wait: for a run that another process works on; else that is its outcome.
     """
 
     work: TaskFunction
     total: int = 0
+    sweep: str = field(default_factory=lambda: uuid.uuid4().hex)
+    wait: bool = False
 
     def __call__(self, cfg: DictConfig) -> Outcome:
         """Only what is no Exception, as an interrupt from the keyboard, ends the sweep."""
         job = HydraConfig.get()
         overrides = list(job.overrides.task)
         print(f"\n[run {job.job.num + 1} of {self.total}] {' '.join(overrides)}", flush=True)
-        outcome = self._outcome(cfg)
+        runs_dir = Path(str(cfg.runs_dir))
         try:
-            index.note(Path(str(cfg.runs_dir)), overrides, outcome)
+            index.begin(runs_dir, overrides, self.sweep)
+            outcome = self._outcome(cfg)
+            index.note(runs_dir, overrides, outcome, self.sweep)
         except OSError as error:
             return Outcome(error=f"runs_dir={str(cfg.runs_dir)!r} cannot be written: {error}", code=2)
         return outcome
 
     def _outcome(self, cfg: DictConfig) -> Outcome:
+        before = PATIENT.set(self.wait)
         try:
             made = self.work(cfg)
+        except Held as error:
+            print(str(error), flush=True)
+            return Outcome(error=str(error), code=HELD)
         except EXPECTED as error:
             return Outcome(error=str(error).strip(), code=report(error))
         except (Exception, SystemExit) as error:
+            if isinstance(error, OSError) and error.errno in FULL:
+                return Outcome(error=full(error), code=1)
             traceback.print_exc()
             first = next(iter(str(error).strip().splitlines()), "")
             return Outcome(error=f"{type(error).__name__}: {first}", code=1)
+        finally:
+            PATIENT.reset(before)
         return Outcome(made.name if isinstance(made, Path) else None)
 
 
@@ -216,11 +235,10 @@ class Sweep:
             part.write_indices(runs_dir)
         self._attempt.total = len(jobs)
         try:
-            returned = self._launcher.launch([list(overrides) for overrides in jobs], initial_job_idx=0)
+            ends = Batch(self._launcher, self._attempt, runs_dir).ends(jobs)
         finally:
             for part in parts:
                 part.write_indices(runs_dir)
-        ends = [job.return_value for job in returned]
         if not parts:  # those of experiments stand in their exhibits
             folders = [
                 Path(str(self._composed(overrides).runs_dir)) / end.run
@@ -238,6 +256,62 @@ class Sweep:
 
     def _composed(self, overrides: Sequence[str]) -> DictConfig:
         return self._loader.load_sweep_config(self._config, list(overrides))
+
+
+@dataclass
+class Batch:
+    """Jobs with a launcher, until each has ended: whatever becomes of the processes that it starts.
+
+    Attributes:
+        runs_dir: where jobs note that they began and what came of them.
+    """
+
+    launcher: Launcher
+    attempt: Attempt
+    runs_dir: Path
+
+    def ends(self, jobs: Sequence[Overrides]) -> list[Outcome]:
+        """Of each job; first of those that no other process works on."""
+        found = self._rounds(jobs)
+        if held := [job for job in jobs if found[job].code == HELD]:
+            print(f"\n{len(held)} runs that other processes had begun: waiting for them", flush=True)
+            self.attempt.wait = True
+            found |= self._rounds(held)
+        return [found[job] for job in jobs]
+
+    def _rounds(self, jobs: Sequence[Overrides]) -> dict[Overrides, Outcome]:
+        """A job that is in flight at two breaks of the launcher runs alone, and has failed if that breaks too."""
+        found: dict[Overrides, Outcome] = {}
+        breaks: Counter[Overrides] = Counter()
+        while left := [job for job in jobs if job not in found]:
+            together = [job for job in left if breaks[job] < 2]
+            batch = together or left[:1]
+            made, error = self._launched(batch, len(found))
+            found |= made
+            if error is None:
+                continue
+            flying = [job for job in batch if job not in made and index.begun(self.runs_dir, job, self.attempt.sweep)]
+            if not made and not flying:
+                raise error
+            breaks.update(flying)
+            said = f"{type(error).__name__}: {next(iter(str(error).strip().splitlines()), '')}"
+            print(f"\n{len(flying)} runs ended with their process ({said})", file=sys.stderr, flush=True)
+            if not together:
+                end = Outcome(error="its process ended three times: killed, or out of memory", code=1)
+                index.note(self.runs_dir, batch[0], end, self.attempt.sweep)
+                found[batch[0]] = end
+        return found
+
+    def _launched(self, jobs: Sequence[Overrides], first: int) -> tuple[dict[Overrides, Outcome], Exception | None]:
+        """What came of the jobs of one batch, and what broke it."""
+        try:
+            returned = self.launcher.launch([list(job) for job in jobs], initial_job_idx=first)
+        except EXPECTED:
+            raise
+        except Exception as error:  # of whatever the launcher is made of
+            known = {job: index.outcome(self.runs_dir, job, self.attempt.sweep) for job in jobs}
+            return {job: end for job, end in known.items() if end.known}, error
+        return {job: made.return_value for job, made in zip(jobs, returned, strict=True)}, None
 
 
 def shared_out(runs: Sequence[Overrides], moments: Sequence[Overrides]) -> list[Overrides]:

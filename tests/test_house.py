@@ -21,7 +21,8 @@ COMMANDS = (
 )  # fmt: skip
 # From the ground up, as ssd_bench/README.md has it; a longer name stands on its own floor.
 FLOORS = (
-    ("errors", "settings", "rouge", "tables", "model.shape", "core.tree", "core.layer_set", "core.load", "core.timing"),
+    ("errors", "settings", "stopping", "rouge", "tables", "model.shape", "core.tree", "core.layer_set", "core.load",
+     "core.timing"),
     ("model",),
     ("core",),
     ("records", "cost", "data", "task", "command", "compose", "hardware", "hugging_face", "manual", "options",

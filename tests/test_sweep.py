@@ -204,10 +204,12 @@ def test_an_index_is_of_the_records_that_are_there(tmp_path: Path) -> None:
     assert [c.run for c in index.read(index.refresh(tmp_path, "one", "mini", cells[:2]))[2]] == ["a", None]
 
 
-def test_an_interrupted_sweep_can_be_reported_and_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_sweep_can_be_reported_and_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     done, states = [], []
 
-    def execute(_: object) -> Path:
+    def execute(*_: object) -> Path:
         """In place of a run: what the index says when it begins; the second is interrupted, once."""
         ((_, _, cells),) = map(index.read, index.find(tmp_path / "runs"))
         states.append([cell.run for cell in cells])
@@ -227,8 +229,8 @@ def test_an_interrupted_sweep_can_be_reported_and_goes_on(tmp_path: Path, monkey
     monkeypatch.setattr(sys, "argv", ["ssd_bench"])
     monkeypatch.setenv("HYDRA_FULL_ERROR", "1")  # as the program sets it, and undone after the test
     GlobalHydra.instance().clear()
-    with pytest.raises(KeyboardInterrupt):
-        door(["-m", *options])
+    assert door(["-m", *options]) == 130
+    assert "interrupted: what was done is on record, and the same command goes on" in capsys.readouterr().err
     (path,) = index.find(tmp_path / "runs")
     first = [cell.run for cell in index.read(path)[2]]
     assert set(first) == {"record1", None} and not any(states[0])

@@ -1,0 +1,272 @@
+"""Runs and sweeps that end before they are done, by signals, killed workers, full disks and damage: nothing is lost."""
+
+from __future__ import annotations
+
+import errno
+import json
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from ssd_bench.cli import at_home, door
+from ssd_bench.records import writer as module
+from ssd_bench.records.reader import Run, find_runs, load_run
+from tests.runs import CPU, environment, executed, local_model, python
+from tests.synthetic import header, unit, write_run
+
+PROMPTS = 8
+METHODS = """
+import os, signal
+from pathlib import Path
+from methods.ar import AR
+
+class Deadly(AR):
+    \"\"\"Kills its process as often as FATAL says, once for each file that is not there yet.\"\"\"
+
+    def prepare(self, probe, samples):
+        for number in range(int(os.environ["FATAL"])):
+            try:
+                Path(os.environ["DEATHS"], str(number)).touch(exist_ok=False)
+            except FileExistsError:
+                continue
+            os.kill(os.getpid(), signal.SIGKILL)
+"""
+TIMES = ["prefill_ms", "decode_ms", "draft_ms", "verify_ms", "policy_ms", "peak_bytes"]
+
+
+@pytest.fixture(scope="module")
+def options(small_checkpoint: Path) -> list[str]:
+    """Of a run of `PROMPTS` prompts, with a method whose steps vary."""
+    return [
+        *local_model(small_checkpoint), "task=gsm8k", f"limit={PROMPTS}", "decode.max_new_tokens=24",
+        "method=fixed_layers", "method.ratio=0.25", *CPU,
+    ]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def whole(options: list[str], tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """The run that nothing disturbs."""
+    return executed(tmp_path_factory.mktemp("whole"), *options)
+
+
+def same(one: Run, other: Run) -> None:
+    """Everything but times, the memory of a process, and the order of the arms' clocks."""
+    for name in ("prompts", "steps", "layer_sets"):
+        tables = (getattr(run, name).drop(columns=TIMES, errors="ignore") for run in (one, other))
+        pd.testing.assert_frame_equal(*tables)
+
+
+@pytest.mark.parametrize(
+    ("number", "code", "said"),
+    [
+        (signal.SIGTERM, 143, "stopped by a signal, after the prompt in flight"),
+        (signal.SIGUSR1, 143, "stopped by a signal, after the prompt in flight"),
+        (signal.SIGINT, 130, "interrupted"),
+    ],
+)
+def test_a_signal_ends_a_run_and_the_same_command_goes_on(
+    number: signal.Signals, code: int, said: str, options: list[str], whole: Run, tmp_path: Path
+) -> None:
+    line = [sys.executable, "-m", "ssd_bench", *options, f"runs_dir={tmp_path}"]
+    with subprocess.Popen(line, env=environment(), stderr=subprocess.PIPE, encoding="utf-8") as run:
+        assert run.stderr is not None and run.stderr.readline().startswith(f"[1/{PROMPTS}]")
+        run.send_signal(number)
+        rest = run.stderr.read()
+    assert run.returncode == code and "Traceback" not in rest
+    last = rest.splitlines()[-1]
+    assert last == f"{said}: what was done is on record, and the same command goes on where it was"
+    (folder,) = tmp_path.glob("*-gsm8k-*")
+    done = len(list((folder / "parts").glob("*.json")))
+    assert 1 <= done < PROMPTS and not (folder / ".lease").exists()
+    again = python(*line[1:])
+    assert again.returncode == 0 and f"[1/{PROMPTS - done}]" in again.stderr
+    same(load_run(folder), whole)
+
+
+def test_a_signal_while_nothing_is_measured_ends_it_at_once(options: list[str], tmp_path: Path) -> None:
+    """Here while it waits for the process that has the run."""
+    line = [sys.executable, "-m", "ssd_bench", *options, f"runs_dir={tmp_path}"]
+    with subprocess.Popen(line, env=environment(), stderr=subprocess.PIPE, encoding="utf-8") as first:
+        assert first.stderr is not None and first.stderr.readline().startswith("[1/")
+        first.send_signal(signal.SIGSTOP)
+        with subprocess.Popen(line, env=environment(), stderr=subprocess.PIPE, encoding="utf-8") as second:
+            assert second.stderr is not None
+            assert f"process {first.pid} on" in second.stderr.readline()
+            second.send_signal(signal.SIGTERM)
+            assert second.wait(timeout=60) == 143
+        first.send_signal(signal.SIGCONT)
+        first.stderr.read()
+    assert first.returncode == 0
+
+
+@pytest.mark.parametrize("joint", [True, False], ids=["the same command", "four commands"])
+def test_processes_that_are_started_at_once_make_each_run_once(
+    joint: bool, options: list[str], whole: Run, tmp_path: Path
+) -> None:
+    lines = [[*options, *([] if joint else [f"seed={seed}"]), f"runs_dir={tmp_path}"] for seed in range(4)]
+    cache = {"SSD_BENCH_CACHE": str(tmp_path / "cache")} if joint else {}  # kernels are compiled once, by one of them
+    started = [
+        subprocess.Popen(
+            [sys.executable, "-m", "ssd_bench", *line], env=environment() | cache, stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE, encoding="utf-8",
+        )
+        for line in lines
+    ]  # fmt: skip
+    ends = [process.communicate(timeout=300) for process in started]
+    assert [process.returncode for process in started] == [0] * 4, ends
+    found = [load_run(path) for path in find_runs(tmp_path)]
+    assert len(found) == (1 if joint else 4)
+    measured = sum(f"[{PROMPTS}/{PROMPTS}]" in said for _, said in ends)
+    assert measured == len(found), ends
+    if joint:
+        same(found[0], whole)
+        assert sum("already on record" in said for said, _ in ends) == 3
+
+
+def test_two_equal_sweeps_share_their_runs(options: list[str], tmp_path: Path) -> None:
+    """What the other one is at comes last."""
+    line = [sys.executable, "-m", "ssd_bench", "-m", *options, "seed=0,1,2,3", f"runs_dir={tmp_path}"]
+    started = [
+        subprocess.Popen(line, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding="utf-8")
+        for _ in range(2)
+    ]
+    ends = [process.communicate(timeout=300) for process in started]
+    assert [process.returncode for process in started] == [0, 0], ends
+    assert len(find_runs(tmp_path)) == 4
+    assert sum(said.count(f"[{PROMPTS}/{PROMPTS}]") for _, said in ends) == 4, ends
+    assert all(said.count("fixed_layers-gsm8k-") >= 4 and "4   " in said for said, _ in ends)
+
+
+@pytest.fixture
+def deadly(options: list[str], tmp_path: Path) -> Callable[[int], subprocess.CompletedProcess[str]]:
+    """A sweep on two workers, of which one dies a number of times."""
+    own = tmp_path / "own"
+    (own / "conf" / "method").mkdir(parents=True)
+    (own / "deaths").mkdir()
+    (own / "my_methods.py").write_text(METHODS, encoding="utf-8")
+    text = "_target_: my_methods.Deadly\nname: deadly\n"
+    (own / "conf" / "method" / "deadly.yaml").write_text(text, encoding="utf-8")
+
+    def swept(deaths: int) -> subprocess.CompletedProcess[str]:
+        line = [option for option in options if not option.startswith("method")]
+        return python(
+            "-m", "ssd_bench", "-m", *line, "method=ar,deadly,fixed_layers", "limit=2", f"runs_dir={tmp_path}/runs",
+            "hydra/launcher=joblib", "hydra.launcher.n_jobs=2", f"hydra.searchpath=[file://{own}/conf]",
+            extra_path=own, FATAL=str(deaths), DEATHS=str(own / "deaths"),
+        )  # fmt: skip
+
+    return swept
+
+
+@pytest.mark.parametrize("deaths", [1, 2, 9])
+def test_a_killed_worker_ends_no_other_run(
+    deaths: int, deadly: Callable[[int], subprocess.CompletedProcess[str]], tmp_path: Path
+) -> None:
+    """Twice it is started again, the second time alone; then it has failed."""
+    done = deadly(deaths)
+    names = {load_run(path).header["method"] for path in find_runs(tmp_path / "runs")}
+    assert "Traceback" not in done.stderr, done.stderr
+    if deaths < 3:
+        assert (done.returncode, names) == (0, {"ar", "deadly", "fixed_layers"}), done.stderr
+    else:
+        assert (done.returncode, names) == (1, {"ar", "fixed_layers"}), done.stderr
+        assert "its process ended three times: killed, or out of memory" in done.stdout
+        assert len(list((tmp_path / "own" / "deaths").iterdir())) == 3
+
+
+def test_a_full_disk_is_one_message_and_costs_nothing_that_was_done(
+    options: list[str], whole: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write = module.write_atomic
+
+    def full(path: Path, data: bytes) -> None:
+        if path.name.startswith("00003"):
+            raise OSError(errno.ENOSPC, "No space left on device", str(path))
+        write(path, data)
+
+    monkeypatch.setattr(sys, "argv", ["ssd-bench"])
+    with monkeypatch.context() as patched:
+        patched.setattr(module, "write_atomic", full)
+        assert door([*options, f"runs_dir={tmp_path}"]) == 1
+    said = capsys.readouterr().err
+    assert re.search(r"error: No space left on device, \S+00003-000.json: what was done is on record", said)
+    assert "Traceback" not in said
+    (folder,) = tmp_path.glob("*-gsm8k-*")
+    assert len(list((folder / "parts").glob("*.json"))) == 3
+    assert door([*options, f"runs_dir={tmp_path}"]) == 0
+    same(load_run(folder), whole)
+
+
+def emptied(file: Path) -> None:
+    file.write_text("{}", encoding="utf-8")
+
+
+def torn(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[:100])
+
+
+def without_a_column(file: Path) -> None:
+    part = json.loads(file.read_bytes())
+    del part["prompts"]["new_tokens"]
+    file.write_text(json.dumps(part), encoding="utf-8")
+
+
+def a_folder(file: Path) -> None:
+    file.unlink()
+    file.mkdir()
+
+
+def copied(file: Path) -> None:
+    shutil.copy(file, file.with_name("00005-000.json"))
+
+
+@pytest.mark.parametrize("damage", [emptied, torn, without_a_column, a_folder, copied])
+@pytest.mark.parametrize("learns", [False, True])
+def test_damaged_parts_are_named_set_aside_and_measured_again(
+    damage: Callable[[Path], None], learns: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With a method that learns so is all that came after, for it goes on from where it was."""
+    with module.RunWriter(tmp_path / "run", header()) as begun:
+        for number in range(4):
+            begun.add(number, 0, unit(number), b"%d" % number if learns else None)
+    damage(tmp_path / "run" / "parts" / "00001-000.json")
+    with module.RunWriter(tmp_path / "run", header()) as again:
+        whole = {0, 1, 2, 3} if damage is copied else {0} if learns else {0, 2, 3}
+        assert again.done == {(number, 0) for number in whole}
+        assert again.last_state() == (b"%d" % max(whole) if learns else None)
+        for number in sorted({0, 1, 2, 3} - whole):
+            again.add(number, 0, unit(number), b"%d" % number if learns else None)
+        again.finish({})
+    said = capsys.readouterr().err
+    name = "00005-000.json" if damage is copied else "00001-000.json"
+    assert f"{name} is damaged" in said and "measured again" in said
+    assert len(list((tmp_path / "run" / ".damaged").iterdir())) == (3 if learns and damage is not copied else 1)
+    same(load_run(tmp_path / "run"), write_run(tmp_path / "other", [unit(number) for number in range(4)]))
+
+
+def test_the_home_folder_is_the_same_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/her")
+    assert at_home("runs_dir=~/x") == "runs_dir=/home/her/x"
+    assert [at_home(one) for one in ("~seed", "method=a~b", "runs_dir=~", "--help")] == [
+        "~seed", "method=a~b", "runs_dir=~", "--help",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("launcher", "extra"), [("submitit_slurm", "cluster"), ("ray", "ray"), ("joblib", "cluster")])
+def test_a_launcher_that_is_not_installed_names_the_extra_that_has_it(
+    launcher: str, extra: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from hydra.errors import MissingConfigException
+
+    from ssd_bench.command import report
+
+    error = MissingConfigException(f"Could not find 'hydra/launcher/{launcher}'\n\nAvailable options", "x")
+    assert report(error) == 2
+    assert capsys.readouterr().err.endswith(f"'hydra/launcher/{launcher}': pip install 'ssd-bench[{extra}]' has it\n")
