@@ -19,6 +19,7 @@ COMMANDS = {
     "run": ("ssd_bench.cli", "decode with a method, paired with AR, and record it (also without a COMMAND)"),
     "report": ("ssd_bench.report.command", "tables and figures of the runs on record, and of the papers' exhibits"),
     "claims": ("ssd_bench.report.verdicts", "what the records say of each of the papers' claims"),
+    "status": ("ssd_bench.status", "what the runs of a folder are at: running where, failed why, waiting"),
     "explain": ("ssd_bench.explain", "why a run is as fast as it is, and its largest loss"),
     "replay": ("ssd_bench.replay.command", "a run's steps, predicted on another machine"),
     "advise": (
@@ -46,7 +47,6 @@ ssd-bench: self-speculative decoding, every method in one engine, paired with au
 {commands}
 
   ssd-bench -m method=ar,knapspec task=gsm8k,govreport     a sweep (experiment=NAME scale=mini: the runs of an exhibit)
-
 Every group, choice and option of a run: ssd-bench run --help; of another command: ssd-bench COMMAND --help"""
 
 

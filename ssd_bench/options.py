@@ -29,7 +29,7 @@ OPTIONS = {
     "baseline": Any,
 }  # fmt: skip
 TABLES: dict[str, type] = {"decode": Decoding, "hardware": Options, "wandb": Tracking}
-KNOWN = (*OPTIONS, *TABLES, *KINDS, "dry", "minutes")
+KNOWN = (*OPTIONS, *TABLES, *KINDS, "dry", "minutes", "retry")
 
 
 def resolved(cfg: DictConfig) -> dict[str, Any]:
@@ -89,8 +89,9 @@ def _check(config: dict[str, Any]) -> None:
     if not _has_variant(config):
         raise ConfigError("variant", config["variant"], "null: no prompt format of this task goes by a name")
     arms_of(config["baseline"])
-    if config.get("minutes") is not None:
-        raise ConfigError("minutes", config["minutes"], "null but in a sweep of experiments (-m experiment=NAME)")
+    for name, where in (("minutes", "of experiments (-m experiment=NAME)"), ("retry", "(-m)")):
+        if config.get(name) is not None:
+            raise ConfigError(name, config[name], f"null but in a sweep {where}")
 
 
 def _has_variant(config: dict[str, Any]) -> bool:

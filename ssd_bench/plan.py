@@ -30,7 +30,7 @@ from ssd_bench.records.schema import arms_of
 from ssd_bench.task import Prompt, Task
 
 SEARCHES = "searches"  # folder in runs_dir of what offline searches found
-UNRECORDED = ("runs_dir", "force", "wandb", "dry", "minutes", "model.revision")
+UNRECORDED = ("runs_dir", "force", "wandb", "dry", "minutes", "retry", "model.revision")
 """Options that change nothing that is measured: of a revision what it has counts."""
 
 

@@ -161,6 +161,7 @@ class Sweep:
         asked = {o.get_key_element(): o for o in parser.parse_overrides(list(arguments))}
         minutes = _minutes(asked.pop("minutes")) if "minutes" in asked else None
         described = dry.asked(asked.pop("dry").value()) if "dry" in asked else False
+        again = _retry(asked.pop("retry")) if "retry" in asked else False
         sizes = _values(asked.pop("scale")) if "scale" in asked else []
         if "experiment" in asked:
             every = experiments(asked.pop("experiment"))
@@ -176,6 +177,12 @@ class Sweep:
         else:
             parts, jobs = [], product(asked.values())
             fitting = [jobs]
+        if again:
+            fitting = [[job for job in runs if self._failed(job)] for runs in fitting]
+            jobs = [job for job in jobs if self._failed(job)]
+            if not jobs:
+                print("retry=failed: no run of this sweep has failed")
+                return
         if described:
             heads = [part.head for part in parts] or [f"{len(jobs)} runs"]
             recorded = self._forecast(jobs[0]).hours
@@ -234,6 +241,7 @@ class Sweep:
         for part in parts:  # a sweep that is killed leaves what was there before it as well
             part.write_indices(runs_dir)
         self._attempt.total = len(jobs)
+        index.ask(runs_dir, jobs, self._attempt.sweep)
         try:
             ends = Batch(self._launcher, self._attempt, runs_dir).ends(jobs)
         finally:
@@ -248,6 +256,9 @@ class Sweep:
             if text := side_by_side([Record(path) for path in dict.fromkeys(folders)]):
                 print(f"\n{text}", flush=True)
         _conclude(jobs, ends)
+
+    def _failed(self, overrides: Overrides) -> bool:
+        return index.outcome(Path(str(self._composed(overrides).runs_dir)), overrides).error is not None
 
     def _planned(self, overrides: Overrides) -> dry.Planned:
         cfg = self._composed(overrides)
@@ -388,6 +399,12 @@ def _minutes(override: Override) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
         raise ConfigError("minutes", str(value), "a number above 0")
     return float(value)
+
+
+def _retry(override: Override) -> bool:
+    if (value := override.value()) not in ("failed", None):
+        raise ConfigError("retry", str(value), "failed, or null")
+    return value is not None
 
 
 def _single(override: Override) -> str:

@@ -50,6 +50,7 @@ VALUES = {
     "force": "~ maybe null",
     "dry": "maybe null",
     "minutes": "5",
+    "retry": "failed 1",
     "variant": "~ nope 1",
     "method._target_": f"~ methods.knapspec methods.knapspec.Nope tasks.aime.AIME {STRANGE}",
     "method.name": f"1 null '' a/b {MADE}",

@@ -33,7 +33,7 @@ FLOORS = (
     ("plan", "run", "dry", "miniature"),
     ("replay",),
     ("report",),
-    ("forecast", "sweep", "explain", "bench", "frontier", "coverage", "advise", *COMMANDS),
+    ("forecast", "sweep", "explain", "bench", "frontier", "coverage", "advise", "status", *COMMANDS),
     ("cli", "__main__", "hydra_plugins"),
 )  # fmt: skip
 PACKAGES = ("ssd_bench", "methods", "tasks", "hydra_plugins")

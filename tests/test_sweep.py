@@ -281,3 +281,32 @@ def test_a_summary_shows_what_differs() -> None:
         ["1", "task=a", "done", "r1"], ["2", "task=b", "failed", "no"],
     ]  # fmt: skip
     assert "model=m task=a" in summary(jobs[:1], [Outcome()])
+
+
+def test_retry_repeats_what_failed_and_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ran: list[int] = []
+
+    def execute(cfg: Any, *_: object) -> Path:
+        ran.append(int(cfg.seed))
+        if cfg.seed in (1, 3) and len(ran) <= 4:
+            raise ConfigError("seed", cfg.seed, "even")
+        folder = tmp_path / f"record{cfg.seed}"
+        folder.mkdir(exist_ok=True)
+        (folder / "run.json").write_text("{}", encoding="utf-8")
+        return folder
+
+    monkeypatch.setattr(ssd_bench.run, "execute", execute)
+    monkeypatch.setattr(ssd_bench.plan, "plan", lambda cfg: cfg)
+    monkeypatch.setattr(ssd_bench.report.runs, "close", lambda _: None)
+    monkeypatch.setattr(ssd_bench.sweep, "side_by_side", lambda _: "")
+    monkeypatch.setattr(sys, "argv", ["ssd_bench"])
+    line = ["-m", "seed=0,1,2,3", f"runs_dir={tmp_path}"]
+    codes = []
+    for options in ([], ["retry=failed"], ["retry=failed"], ["retry=all"]):
+        GlobalHydra.instance().clear()
+        codes.append(door([*line, *options]))
+    assert codes == [2, 0, 0, 2] and ran == [0, 1, 2, 3, 1, 3]
+    said = capsys.readouterr()
+    assert "no run of this sweep has failed" in said.out and "retry='all' cannot be used: failed, or null" in said.err

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from ssd_bench.records.lease import owned
 from ssd_bench.records.pack import opened
 from ssd_bench.records.provenance import DEFAULT_EXCLUDE
 
-FOLDER, OUTCOMES = "replication", ".outcomes"
+FOLDER, OUTCOMES, ASKED = "replication", ".outcomes", ".jobs"
 HELD = 75  # EX_TEMPFAIL of sysexits.h
 
 
@@ -109,6 +109,27 @@ def read(path: Path) -> tuple[str, str, list[Line]]:
 def find(runs_dir: Path) -> list[Path]:
     """All indices under a folder of runs."""
     return sorted(opened(runs_dir).rglob(f"{FOLDER}/*.json"))
+
+
+def ask(runs_dir: Path, jobs: Sequence[Sequence[str]], sweep: str) -> None:
+    """Note what a sweep asks for."""
+    path = runs_dir / OUTCOMES / f"{sweep}{ASKED}"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomic(path, json.dumps([list(job) for job in jobs], ensure_ascii=False).encode())
+
+
+def asked(runs_dir: Path) -> Iterator[tuple[list[str], Outcome, bool]]:
+    """Every job that sweeps asked for, once: its overrides, what came of it, and whether it has begun and not ended."""
+    seen = set()
+    for path in sorted((runs_dir / OUTCOMES).glob(f"*{ASKED}"), key=lambda path: path.stat().st_mtime):
+        try:
+            jobs = [[str(one) for one in job] for job in json.loads(path.read_bytes())]
+        except (OSError, ValueError, TypeError):
+            continue  # of a sweep that is just beginning, or damaged
+        for job in jobs:
+            if (own := _path(runs_dir, job)) not in seen:
+                seen.add(own)
+                yield job, outcome(runs_dir, job), own.with_suffix(".begun").is_file()
 
 
 def begin(runs_dir: Path, overrides: Sequence[str], sweep: str) -> None:

@@ -24,7 +24,10 @@ CODE_PACKAGES = ("ssd_bench", "methods", "tasks")
 READERS = (
     *(f"ssd_bench/{room}" for room in ("report", "papers", "metrics", "replay")),
     *(f"ssd_bench/cost/{file}.py" for file in ("machine", "plane", "roofline", "shapes")),
-    *(f"ssd_bench/{file}.py" for file in ("advise", "cli", "coverage", "dry", "manual", "style", "sweep", "tables")),
+    *(
+        f"ssd_bench/{file}.py"
+        for file in ("advise", "cli", "coverage", "dry", "manual", "status", "style", "sweep", "tables")
+    ),
     *(f"ssd_bench/records/{file}.py" for file in ("pack", "reader")),
 )
 """Code that only reads records, starts runs or helps: changing it makes no run stale, the code hash is without it."""
@@ -36,7 +39,7 @@ VERSIONS_OF = (
     *("omegaconf", "numpy", "scipy", "pandas", "pyarrow", "scikit-learn", "wandb", "triton", "ssd-bench"),
 )
 
-DEFAULT_EXCLUDE = ("runs_dir", "force", "wandb", "dry", "minutes", "hydra", "progress", "run_id")
+DEFAULT_EXCLUDE = ("runs_dir", "force", "wandb", "dry", "minutes", "retry", "hydra", "progress", "run_id")
 """Dotted config keys that change where or how a run is shown, not what it measures."""
 
 _SECRET = re.compile(r"((?:^|[._\-+])(?:api_?key|token|secret|password|passwd)=).*", re.IGNORECASE | re.DOTALL)

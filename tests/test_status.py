@@ -1,0 +1,75 @@
+"""What the runs of a folder are at."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from ssd_bench import status
+from ssd_bench.cli import door
+from ssd_bench.papers import index
+from ssd_bench.papers.index import Outcome
+from ssd_bench.records.lease import Lease
+from ssd_bench.records.writer import RunWriter
+from ssd_bench.status import look, shown
+from tests.synthetic import header, unit, write_run
+
+
+def begun(folder: Path, prompts: int, seconds: float) -> int:
+    """A run of 8 prompts of which some are done, each in so many seconds; returns the tokens after the first."""
+    with RunWriter(folder, header(domains=["toy"] * 8)) as writer:
+        for number in range(prompts):
+            writer.add(number, 0, unit(number), None)
+    parts = sorted((folder / "parts").iterdir())
+    for number, part in enumerate(parts):
+        when = time.time() + seconds * (number + 1)
+        os.utime(part, (when, when))
+    found = [json.loads(part.read_bytes())["prompts"]["new_tokens"] for part in parts[1:]]
+    return sum(map(sum, found))
+
+
+def test_every_state_has_its_line(tmp_path: Path) -> None:
+    write_run(tmp_path / "finished", [unit(0)])
+    begun(tmp_path / "stopped", 2, 1)
+    tokens = begun(tmp_path / "running", 3, 90)
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "run.json").write_text("{", encoding="utf-8")
+    jobs = [["task=a"], ["task=b"], ["task=c"], ["task=d", f"runs_dir={tmp_path}"]]
+    index.ask(tmp_path, jobs, "one")
+    index.ask(tmp_path, jobs[1:], "two")
+    index.note(tmp_path, jobs[0], Outcome(run="finished"))
+    index.note(tmp_path, jobs[1], Outcome(error="no memory\nat all", code=1))
+    index.begin(tmp_path, jobs[2], "one")
+    with Lease(tmp_path / "running"):
+        lines = {(line.state, line.what): line for line in look(tmp_path)}
+        text = shown(list(lines.values()))
+    assert set(lines) == {
+        ("done", "finished"), ("stopped", "stopped"), ("running", "running"), ("failed", "broken"),
+        ("failed", "task=b"), ("waiting", "task=d"),
+    }  # fmt: skip
+    running = lines["running", "running"]
+    assert running.prompts == "3 of 8" and float(running.speed) == pytest.approx(tokens / 180, abs=0.06)
+    assert f"process {os.getpid()} on" in running.more and "8 minutes left" in running.more
+    assert lines["failed", "task=b"].more == "no memory"
+    assert text.startswith("1 done, 1 running, 2 failed, 1 stopped, 1 waiting")
+
+
+def test_it_watches_until_nothing_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    begun(tmp_path / "running", 1, 1)
+    lease = Lease(tmp_path / "running")
+    monkeypatch.setattr(status.time, "sleep", lambda _: lease.close())
+    assert door(["status", f"runs_dir={tmp_path}", "watch=true"]) == 0
+    said = capsys.readouterr().out
+    assert "1 running" in said and said.index("1 running") < said.index("1 stopped")
+
+
+@pytest.mark.parametrize("option", ["runs_dir=nowhere", "watch=maybe", "nonsense=1"])
+def test_bad_options_are_named(option: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert door(["status", option]) == 2
+    assert option.partition("=")[0] in capsys.readouterr().err
