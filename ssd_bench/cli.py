@@ -121,5 +121,6 @@ def _run(cfg: DictConfig) -> Path | None:
     from ssd_bench.run import execute
 
     made = execute(plan(cfg), PATIENT.get())
-    close(made)
+    if made is not None:
+        close(made)
     return made

@@ -24,12 +24,13 @@ from ssd_bench.tracking import Tracking
 
 Folder = Annotated[str, Fits("a folder", lambda path: path and _may_be_folder(Path(path)))]
 Name = Annotated[str, Fits("a text without /, for the name of a folder", re.compile(r"[^/\0]+").fullmatch)]
+Part = Annotated[str, Fits("NUMBER/OF, as 3/8: the third of eight", lambda text: _is_part(text))]
 OPTIONS = {
     "limit": Count | None, "repeats": Count, "seed": Whole, "force": bool, "runs_dir": Folder, "variant": str | None,
     "baseline": Any,
 }  # fmt: skip
 TABLES: dict[str, type] = {"decode": Decoding, "hardware": Options, "wandb": Tracking}
-KNOWN = (*OPTIONS, *TABLES, *KINDS, "dry", "minutes", "retry")
+KNOWN = (*OPTIONS, *TABLES, *KINDS, "dry", "minutes", "retry", "shard")
 
 
 def resolved(cfg: DictConfig) -> dict[str, Any]:
@@ -89,6 +90,7 @@ def _check(config: dict[str, Any]) -> None:
     if not _has_variant(config):
         raise ConfigError("variant", config["variant"], "null: no prompt format of this task goes by a name")
     arms_of(config["baseline"])
+    checked("shard", Part | None, config.get("shard"))  # no record from before there were shards has it
     for name, where in (("minutes", "of experiments (-m experiment=NAME)"), ("retry", "(-m)")):
         if config.get(name) is not None:
             raise ConfigError(name, config[name], f"null but in a sweep {where}")
@@ -100,6 +102,12 @@ def _has_variant(config: dict[str, Any]) -> bool:
     parts = given.get("parts")
     made = (given, *parts.values()) if isinstance(parts, dict) else (given,)
     return config["variant"] is None or any("variant" in part for part in made if isinstance(part, dict))
+
+
+def _is_part(text: str) -> bool:
+    """Whether it is NUMBER/OF."""
+    found = re.fullmatch(r"([1-9]\d{0,5})/([1-9]\d{0,5})", text)
+    return found is not None and int(found[1]) <= int(found[2])
 
 
 def _may_be_folder(path: Path) -> bool:

@@ -13,7 +13,7 @@ import torch
 from omegaconf import DictConfig
 
 from ssd_bench.core import lossless
-from ssd_bench.core.method import Calibrated, Method, Origin, Sample
+from ssd_bench.core.method import Calibrated, Method, Origin, Sample, Stateful
 from ssd_bench.core.sampling import Decoding
 from ssd_bench.data.prompting import Encoded
 from ssd_bench.data.prompts import apart, encode_all, limits
@@ -29,9 +29,31 @@ from ssd_bench.records.contents import check_finite, contents
 from ssd_bench.records.schema import arms_of
 from ssd_bench.task import Prompt, Task
 
-SEARCHES = "searches"  # folder in runs_dir of what offline searches found
-UNRECORDED = ("runs_dir", "force", "wandb", "dry", "minutes", "retry", "model.revision")
+SEARCHES, SHARDS = "searches", ".shards"  # folders in runs_dir: what offline searches found, parts of runs
+UNRECORDED = ("runs_dir", "force", "wandb", "dry", "minutes", "retry", "shard", "model.revision")
 """Options that change nothing that is measured: of a revision what it has counts."""
+
+
+@dataclass(frozen=True)
+class Shard:
+    """The prompts of one job of several that share a run: the prompt at i belongs to number i mod `of` + 1."""
+
+    number: int
+    of: int
+
+    @classmethod
+    def asked(cls, text: str | None) -> Shard | None:
+        """Of the option `shard`, NUMBER/OF."""
+        return None if text is None else cls(*map(int, text.split("/")))
+
+    @property
+    def name(self) -> str:
+        return f"{self.number}of{self.of}"
+
+    @property
+    def all(self) -> list[Shard]:
+        """Itself and its like."""
+        return [Shard(number, self.of) for number in range(1, self.of + 1)]
 
 
 @dataclass(frozen=True)
@@ -56,6 +78,7 @@ class Plan:
     fingerprints: dict[str, str]
     content_key: str
     run_dir: Path
+    shard: Shard | None
 
     @property
     def tie_tolerance(self) -> float:
@@ -68,9 +91,14 @@ class Plan:
         """Names of what decodes each prompt."""
         return arms_of(self.config["baseline"])
 
-    def units(self) -> Iterator[tuple[int, int]]:
-        """(prompt index, repeat) in stream order."""
-        return ((i, repeat) for repeat in range(self.config["repeats"]) for i in range(len(self.prompts)))
+    def units(self, shard: Shard | None = None) -> Iterator[tuple[int, int]]:
+        """(prompt index, repeat) in stream order; of a shard its own."""
+        prompts = range(len(self.prompts))[slice(None) if shard is None else slice(shard.number - 1, None, shard.of)]
+        return ((i, repeat) for repeat in range(self.config["repeats"]) for i in prompts)
+
+    def folder(self, shard: Shard | None) -> Path:
+        """Of the record, or of a shard's part of it, which no reader takes for a record."""
+        return self.run_dir if shard is None else self.run_dir.parent / SHARDS / self.run_dir.name / shard.name
 
 
 def plan(cfg: DictConfig) -> Plan:
@@ -128,7 +156,21 @@ def plan(cfg: DictConfig) -> Plan:
     return Plan(
         config, hardware, backend, decoding, method, task, prompts, encoded, asked, samples, checkpoint,
         model.rehearsal, dims, origin, min(needed, arch.context), fingerprints, key, Path(config["runs_dir"]) / name,
+        _shard(config, method, len(prompts)),
     )  # fmt: skip
+
+
+def _shard(config: dict[str, Any], method: Method, prompts: int) -> Shard | None:
+    """The shard that is asked for, of a run whose prompts may be decoded in any order."""
+    shard, said = Shard.asked(config.get("shard")), config.get("shard")
+    if shard is not None:
+        if isinstance(method, Stateful):
+            raise ConfigError("shard", said, f"null: method={method.name} learns from one prompt for the next")
+        if "parts" in config["task"]:
+            raise ConfigError("shard", said, "null: the prompts of a stream come one after the other")
+        if shard.of > prompts:
+            raise ConfigError("shard", said, f"of at most {prompts}, as many as there are prompts")
+    return shard
 
 
 def _machine(hardware: Hardware, backend: Backend) -> str:

@@ -40,7 +40,8 @@ from ssd_bench.records.files import save_arrays
 from ssd_bench.records.pack import opened
 from ssd_bench.records.reader import is_complete, load_run
 from ssd_bench.records.schema import PromptRecord, PromptRow, StepRow
-from ssd_bench.records.writer import RunWriter
+from ssd_bench.records.writer import SHARD, RunWriter
+from ssd_bench.shards import gathered
 from ssd_bench.stopping import Stopping
 from ssd_bench.task import Prompt
 from ssd_bench.tracking import Tracker
@@ -49,8 +50,8 @@ COMMAND = "python -m ssd_bench "
 WARMUP_TOKENS = 16
 
 
-def execute(plan: Plan, wait: bool = True) -> Path:
-    """Run a plan, or resume it, or find it done; returns the record's folder.
+def execute(plan: Plan, wait: bool = True) -> Path | None:
+    """Run a plan, or resume it, or find it done; returns the record's folder, None while shards of it are not done.
 
     Args:
         wait: for another process that runs it, and then find it done.
@@ -64,14 +65,20 @@ def execute(plan: Plan, wait: bool = True) -> Path:
     if is_complete(plan.run_dir, plan.content_key) and not force:
         print(done)
         return plan.run_dir
-    stopping = Stopping()
-    with stopping.listening(), RunWriter(plan.run_dir, _header(plan), fresh=force, wait=wait) as writer:
+    stopping, folder = Stopping(), plan.folder(plan.shard)
+    with stopping.listening(), RunWriter(folder, _header(plan), fresh=force, wait=wait) as writer:
         if writer.complete:  # another process was waited for
             print(done)
-        else:
+        elif plan.shard is None or writer.header["status"] != SHARD:
             with _third_arm(plan) as stock:
                 _measure(plan, writer, stock, stopping)
-    return plan.run_dir
+    if plan.shard is None:
+        return plan.run_dir
+    another = not force and is_complete(plan.run_dir, plan.content_key)  # shard, which ended at the same time
+    if another or gathered(plan, lambda made: _scores(plan, made)):
+        return plan.run_dir
+    print(f"shard {plan.shard.name} is done; the record is made when all of them are: {folder.parent}")
+    return None
 
 
 def _third_arm(plan: Plan) -> AbstractContextManager[Apart | None]:
@@ -98,7 +105,7 @@ def _measure(plan: Plan, writer: RunWriter, stock: Apart | None, stopping: Stopp
     state = writer.last_state()
     if state is not None and isinstance(plan.method, Stateful):
         plan.method.restore(state)
-    waiting, watch = [unit for unit in plan.units() if unit not in writer.done], LoadWatch()
+    waiting, watch = [unit for unit in plan.units(plan.shard) if unit not in writer.done], LoadWatch()
     tracker = Tracker(plan.config["wandb"], plan.run_dir, plan.config)
     with Progress(len(waiting)) as progress:
         for index, repeat in waiting:
@@ -110,10 +117,11 @@ def _measure(plan: Plan, writer: RunWriter, stock: Apart | None, stopping: Stopp
                 progress.done(plan.prompts[index].id, records)
     if isinstance(plan.method, Illustrated):
         for name, arrays in plan.method.arrays().items():
-            save_arrays(plan.run_dir / f"{name}.npz", arrays)
+            save_arrays(writer.path / f"{name}.npz", arrays)
     cache = engine.cache  # as it has grown
     memory = {"weight_bytes": engine.decoder.weights.nbytes, "cache_bytes": cache.nbytes, "cache_rows": cache.rows}
-    writer.finish(
+    finish = writer.finish if plan.shard is None else writer.finish_shard
+    finish(
         {
             "latency": writer.header["latency"], "model": writer.header["model"] | memory,
             "scores": _scores(plan, writer),
@@ -125,7 +133,7 @@ def _measure(plan: Plan, writer: RunWriter, stock: Apart | None, stopping: Stopp
         }
         | ({} if stock is None else {"hf": stock.about})
     )  # fmt: skip
-    tracker.finish(lambda: summarise(load_run(plan.run_dir)))
+    tracker.finish(dict if plan.shard else lambda: summarise(load_run(plan.run_dir)))
 
 
 def load_engine(plan: Plan, capacity: int | None = None) -> Engine:

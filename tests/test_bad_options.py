@@ -51,6 +51,7 @@ VALUES = {
     "dry": "maybe null",
     "minutes": "5",
     "retry": "failed 1",
+    "shard": "3 0/2 3/2 1/0 a/b 1/2/3 1.5/2 true",
     "variant": "~ nope 1",
     "method._target_": f"~ methods.knapspec methods.knapspec.Nope tasks.aime.AIME {STRANGE}",
     "method.name": f"1 null '' a/b {MADE}",
@@ -76,6 +77,10 @@ LINES = {
     "wandb.x": ("+wandb.x=1",),
     "seed": ("seed=${nope}",),
     "variant": ("task=gsm8k variant=nope", "task=gsm8k variant=1"),
+    "shard": (
+        "shard=1/99 limit=4", "shard=1/2 method=swift", "shard=1/2 method=adaptive", "shard=1/2 method=conflayers",
+        "shard=1/2 task=stream",
+    ),
     "nonsense": ("nonsense=1", "+nonsense=1", "~nonsense"),
     "method": ("~method", "method=nope", "++method._partial_=true", "+method._args_=[1]", "+method._recursive_=false"),
     "method.x": ("+method.x=1", f"+method.x={MADE}", f"+method.x=[{MADE}]", f"+method.x.y={MADE}"),
@@ -116,7 +121,7 @@ def line(field: str, value: str) -> str:
 BAD = [(field, line(field, value)) for field, values in VALUES.items() for value in values.split()]
 BAD += [(field, options) for field, lines in LINES.items() for options in lines]
 
-ELSEWHERE = ("hardware.device", "hardware.latency", "hardware=sim", "data.root", "model.shape.n_layers")
+ELSEWHERE = ("shard=1/", "hardware.device", "hardware.latency", "hardware=sim", "data.root", "model.shape.n_layers")
 """What only this machine, its files or the weights can refuse."""
 
 ANYWHERE = [

@@ -30,7 +30,7 @@ FLOORS = (
     ("methods", "tasks"),
     ("metrics",),
     ("papers", "style"),
-    ("plan", "run", "dry", "miniature"),
+    ("plan", "shards", "run", "dry", "miniature"),
     ("replay",),
     ("report",),
     ("forecast", "sweep", "explain", "bench", "frontier", "coverage", "advise", "status", *COMMANDS),

@@ -39,7 +39,7 @@ VERSIONS_OF = (
     *("omegaconf", "numpy", "scipy", "pandas", "pyarrow", "scikit-learn", "wandb", "triton", "ssd-bench"),
 )
 
-DEFAULT_EXCLUDE = ("runs_dir", "force", "wandb", "dry", "minutes", "retry", "hydra", "progress", "run_id")
+DEFAULT_EXCLUDE = ("runs_dir", "force", "wandb", "dry", "minutes", "retry", "shard", "hydra", "progress", "run_id")
 """Dotted config keys that change where or how a run is shown, not what it measures."""
 
 _SECRET = re.compile(r"((?:^|[._\-+])(?:api_?key|token|secret|password|passwd)=).*", re.IGNORECASE | re.DOTALL)

@@ -14,7 +14,7 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self
@@ -27,6 +27,10 @@ from ssd_bench.model.headers import reason
 from ssd_bench.records.files import read_header, read_json, read_table, write_atomic
 from ssd_bench.records.lease import Lease
 from ssd_bench.records.schema import SCHEMA_VERSION, SCHEMAS, PromptRecord, Unit, check_unit, hardware, merge, pack
+
+SHARD = "shard"  # status of a part of a run that is done
+FAULTS = (ConfigError, ValueError, TypeError, KeyError, AttributeError, pa.ArrowException)
+"""What is raised by a file that is no finished unit."""
 
 
 def _plain(value: Any) -> Any:
@@ -120,7 +124,7 @@ class RunWriter:
         for file in sorted(self._parts.glob("*.json")):
             try:
                 found[file] = _sound(file)
-            except (ConfigError, ValueError, TypeError, KeyError, AttributeError, pa.ArrowException) as error:
+            except FAULTS as error:
                 self._set_aside(file, f"damaged ({reason(error)})")
         begun = sorted(found, key=lambda file: found[file]["seq"])
         if begun and found[begun[-1]]["state"] is not None:  # a method that learns goes on from where it was
@@ -212,6 +216,35 @@ class RunWriter:
             self._discard_parts()
         self.close()
 
+    def finish_shard(self, extra: Mapping[str, Any]) -> None:
+        """Mark a part of a run as done; its units stay as they are, for `adopt`.
+
+        Args:
+            extra: keys to add to run.json.
+        """
+        self._lease.check()
+        self.header = {**self.header, **extra, "status": SHARD}
+        write_atomic(self.path / "run.json", _dump(self.header, indent=2))
+        self.close()
+
+    def adopt(self, folders: Sequence[Path], order: Iterable[Unit]) -> None:
+        """Take the units of a run's shards that are not here yet, in stream order.
+
+        Raises:
+            ConfigError: a unit that is damaged (named with its path), or there is none of it.
+        """
+        for seq, unit in enumerate(order):
+            if unit not in self._seq:
+                file = next((path for folder in folders if (path := folder / "parts" / _name(unit)).exists()), None)
+                if file is None:
+                    raise ConfigError("shard", _name(unit), f"units of all prompts in {folders[0].parent}")
+                try:
+                    part = _sound(file)
+                except FAULTS as error:
+                    raise ConfigError("shard", str(file), f"a file that is whole ({reason(error)})") from error
+                write_atomic(self._parts / _name(unit), _dump(part | {"seq": seq}))
+                self._seq[unit] = seq
+
     def close(self) -> None:
         """Let go of the lease; what was added stays."""
         self._lease.close()
@@ -231,7 +264,7 @@ def _sound(file: Path) -> dict[str, Any]:
     """A finished unit.
 
     Raises:
-        ConfigError, ValueError, TypeError, KeyError, AttributeError, ArrowException: by what is wrong with it.
+        FAULTS: by what is wrong with it.
     """
     part = read_json(file)
     unit, seq, state = (part["prompt_index"], part["repeat"]), part["seq"], part["state"]

@@ -1,0 +1,94 @@
+"""A run whose prompts several jobs share is the run that one job makes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from ssd_bench.metrics import summarise
+from ssd_bench.plan import Shard
+from ssd_bench.records.reader import Run, find_runs, load_run
+from ssd_bench.run import execute
+from tests.runs import CPU, executed, local_model, planned, python
+
+TIMES = ["prefill_ms", "decode_ms", "draft_ms", "verify_ms", "policy_ms", "peak_bytes"]
+METHODS = {
+    "given": ("method=fixed_layers", "method.ratio=0.25"),
+    "per prompt": ("method=knapspec", "method.interval=3"),
+    "searched": (
+        "method=knn_ssd", "method.search.iterations=3", "method.search.new_tokens=4", "method.calibration=2",
+    ),
+}  # fmt: skip
+
+
+@pytest.fixture
+def options(small_checkpoint: Path) -> list[str]:
+    return [*local_model(small_checkpoint), "task=gsm8k", "limit=7", "decode.max_new_tokens=12", "repeats=2"]
+
+
+def equal(one: Run, other: Run) -> None:
+    for name in ("prompts", "steps", "layer_sets"):
+        tables = (getattr(run, name).drop(columns=TIMES, errors="ignore") for run in (one, other))
+        pd.testing.assert_frame_equal(*tables)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_shards_in_any_order_make_the_record_of_one_job(method: str, options: list[str], tmp_path: Path) -> None:
+    line = [*options, *METHODS[method]]
+    whole = executed(tmp_path / "whole", *line)
+    made = [execute(planned(tmp_path / "shared", *line, f"shard={n}/3")) for n in (2, 3, 1)]
+    assert made[:2] == [None, None] and made[2] is not None and find_runs(tmp_path / "shared") == [made[2]]
+    run = load_run(made[2])
+    equal(run, whole)
+    assert run.path.name == whole.path.name and run.header["content_key"] == whole.header["content_key"]
+    assert run.header["scores"] == whole.header["scores"] and run.header["config"]["shard"] is None
+    assert {*whole.header} <= {*run.header} and len(run.header["shards"]) == 3
+    assert [one["name"] for one in run.header["searches"]] == [one["name"] for one in whole.header["searches"]]
+    assert run.header["wall_s"] == sum(shard["wall_s"] for shard in run.header["shards"])
+    assert {*summarise(run)} == {*summarise(whole)}
+    assert not (tmp_path / "shared" / ".shards" / run.path.name).exists()
+    assert execute(planned(tmp_path / "shared", *line, "shard=2/3")) == made[2], "it is on record"
+
+
+def test_each_prompt_is_one_shards(options: list[str], tmp_path: Path) -> None:
+    plan = planned(tmp_path, *options, *METHODS["given"], "shard=1/3")
+    units = [unit for shard in Shard(1, 3).all for unit in plan.units(shard)]
+    assert sorted(units) == sorted(plan.units()) and len(units) == 14
+    assert [i for i, repeat in plan.units(Shard(3, 3)) if not repeat] == [2, 5]
+
+
+def test_a_shard_goes_on_where_it_was(options: list[str], tmp_path: Path) -> None:
+    line = [*options, *METHODS["given"]]
+    assert execute(planned(tmp_path, *line, "shard=1/2")) is None
+    plan = planned(tmp_path, *line, "shard=1/2")
+    folder = plan.folder(plan.shard)
+    header = json.loads((folder / "run.json").read_text(encoding="utf-8"))
+    (folder / "run.json").write_text(json.dumps(header | {"status": "running"}), encoding="utf-8")
+    kept = sorted((folder / "parts").iterdir())
+    kept[0].unlink()
+    times = {part: part.stat().st_mtime_ns for part in kept[1:]}
+    assert execute(plan) is None
+    assert {part: part.stat().st_mtime_ns for part in kept[1:]} == times and kept[0].is_file()
+    made = execute(planned(tmp_path, *line, "shard=2/2"))
+    assert made is not None
+    equal(load_run(made), executed(tmp_path / "whole", *line))
+
+
+def test_force_makes_all_shards_again(options: list[str], tmp_path: Path) -> None:
+    line = [*options, *METHODS["given"]]
+    first = [execute(planned(tmp_path, *line, f"shard={n}/2")) for n in (1, 2)][-1]
+    assert first is not None
+    before = load_run(first).header["finished_at"]
+    again = [execute(planned(tmp_path, *line, f"shard={n}/2", "force=true")) for n in (1, 2)]
+    assert again[0] is None and load_run(first).header["finished_at"] > before
+
+
+def test_a_sweep_of_all_shards_on_two_workers_shows_the_run(options: list[str], tmp_path: Path) -> None:
+    line = [*options, *METHODS["given"], *CPU, f"runs_dir={tmp_path}", "shard=1/4,2/4,3/4,4/4"]
+    done = python("-m", "ssd_bench", "-m", *line, "hydra/launcher=joblib", "hydra.launcher.n_jobs=2")
+    assert done.returncode == 0, done.stderr
+    (path,) = find_runs(tmp_path)
+    equal(load_run(path), executed(tmp_path / "whole", *options, *METHODS["given"]))

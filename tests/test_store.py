@@ -1,0 +1,251 @@
+"""The store of digests: a report is the same with it and without it, whatever has become of the file."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ssd_bench import metrics
+from ssd_bench.metrics import store as stored
+from ssd_bench.metrics.store import FILE, Shelf, Store
+from ssd_bench.papers.cells import MOMENTS, Record, prepare, records, replications
+from ssd_bench.papers.judge import judge
+from ssd_bench.records.reader import load_run
+from ssd_bench.report import exhibits, figures, verdicts
+from ssd_bench.report.command import main
+from ssd_bench.report.runs import Group, by_task
+from tests.exhibit_runs import indexed, make
+from tests.runs import ROOT
+from tests.synthetic import unit, with_hf, write_run
+from tests.test_house import imports
+
+
+def make_some(folder: Path, names: str = "abc") -> Path:
+    """Comparable runs, one with three arms and several domains."""
+    for name in names:
+        units = [unit(i, accept=0.3 + 0.1 * ord(name) % 5) for i in range(4)]
+        if name == "b":
+            units = [with_hf(one) for one in units]
+            units[0][0].prompt.domain = units[0][1].prompt.domain = "other"
+        write_run(folder / name, units, run_id=f"run-{name}", method=f"method_{name}", caveat="of a toy")
+    return folder
+
+
+def report(runs_dir: Path, out: Path) -> dict[str, bytes]:
+    """What a report prints and writes, by file."""
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        assert main([f"runs_dir={runs_dir}", f"out={out}"]) == 0
+    files = {str(file.relative_to(out)): file.read_bytes() for file in out.rglob("*") if file.is_file()}
+    return files | {"": printed.getvalue().replace(str(out), "").encode()}
+
+
+@pytest.fixture
+def digested(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the runs whose digests were worked out."""
+    names, work_out = list[str](), metrics.Digest.of.__func__  # type: ignore[attr-defined]
+
+    def counted(cls: type[metrics.Digest], run: metrics.summary.Run) -> metrics.Digest:
+        names.append(run.path.name)
+        return work_out(cls, run)  # type: ignore[no-any-return]
+
+    monkeypatch.setattr(metrics.Digest, "of", classmethod(counted))
+    return names
+
+
+def test_a_digest_says_what_its_run_does(tmp_path: Path) -> None:
+    for path in sorted(make_some(tmp_path).iterdir()):
+        run = load_run(path)
+        kept = metrics.Digest.read(metrics.Digest.of(run).text)
+        assert kept.summarised(path) == metrics.summarise(run) and kept.by_domain() == metrics.by_domain(run)
+        assert list(kept.summarised(path)) == list(metrics.summarise(run))
+        assert (kept.moment.machine, kept.moment.trace) == (metrics.evidence.machine(run), metrics.trace(run))
+
+
+def test_a_report_is_the_same_with_the_store_and_without(tmp_path: Path, digested: list[str]) -> None:
+    runs = make_some(tmp_path / "runs")
+    first = report(runs, tmp_path / "one")
+    assert sorted(digested) == list("abc") and (runs / FILE).is_file()
+    digested.clear()
+    assert report(runs, tmp_path / "two") == first and not digested
+    (runs / FILE).unlink()
+    (runs / FILE).mkdir()  # it can be neither read nor written
+    assert report(runs, tmp_path / "three") == first and sorted(digested) == list("abc")
+
+
+def exhibited(runs: Path) -> list[object]:
+    """What stands in an exhibit, and the verdicts on its claims."""
+    found = records(runs)
+    prepare(found)
+    made = replications(runs, found)
+    cells = [(cell.labels, cell.summary, cell.domains, cell.noise, cell.void) for one in made for cell in one.cells]
+    own = [one for one in made if one.experiment.name == "knapspec_figure3"]
+    return [cells, exhibits.long(own).to_csv(), verdicts.table(judge(made)).to_csv()]
+
+
+def test_exhibits_with_a_noise_floor_are_the_same_with_the_store_and_without(
+    tmp_path: Path, digested: list[str]
+) -> None:
+    moments = [make(tmp_path, f"moment{i}") for i in range(3)]
+    indexed(tmp_path, "knapspec_figure3", "mini", lambda job: make(tmp_path, "own", 0.8), own_traces=False)
+    indexed(tmp_path, MOMENTS, "mini", lambda job: moments[int(job.labels["setting"][-1]) % 3], own_traces=False)
+    first = exhibited(tmp_path)
+    assert sorted(set(digested)) == sorted([*moments, "own"])
+    digested.clear()
+    assert exhibited(tmp_path) == first and not digested
+    (tmp_path / FILE).unlink()
+    assert exhibited(tmp_path) == first and digested
+
+
+def test_the_claims_keep_what_they_worked_out(
+    tmp_path: Path, digested: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    make(tmp_path, "own")
+    make(tmp_path, "not_asked_for")
+    indexed(tmp_path, "knapspec_figure3", "mini", lambda job: "own", own_traces=False)
+    assert verdicts.main([f"runs_dir={tmp_path}"]) == 0 and digested == ["own"]
+    told = capsys.readouterr().out
+    assert verdicts.main([f"runs_dir={tmp_path}"]) == 0 and digested == ["own"]
+    assert capsys.readouterr().out == told
+
+
+def test_a_run_added_is_added_alone(tmp_path: Path, digested: list[str]) -> None:
+    prepare(records(make_some(tmp_path)))
+    make_some(tmp_path, "d")
+    digested.clear()
+    prepare(records(tmp_path))
+    assert digested == ["d"]
+    prepare(records(tmp_path))
+    assert digested == ["d"] and all(Store(tmp_path).has(tmp_path / name) for name in "abcd")
+
+
+def test_many_runs_are_digested_alike_by_several_processes(tmp_path: Path) -> None:
+    for i in range(stored.FEW):
+        write_run(tmp_path / f"{i}", [unit(0, accept=i / stored.FEW)], run_id=f"run-{i}")
+    (tmp_path / "0" / "steps.parquet").write_bytes(b"no table")
+    found = records(tmp_path)
+    prepare(found)
+    assert [one.path.name for one in found if one.error] == ["0"]
+    for one in found:
+        if not one.error:
+            assert one.summary == metrics.summarise(load_run(one.path))
+
+
+def test_a_changed_record_is_worked_out_again(tmp_path: Path, digested: list[str]) -> None:
+    prepare(records(make_some(tmp_path)))
+    digested.clear()
+    path = tmp_path / "a" / "run.json"
+    path.write_text(path.read_text(encoding="utf-8").replace('"of a toy"', '"of a cat"'), encoding="utf-8")
+    os.utime(path, ns=(0, 0))  # of the same length, and clocks are coarse
+    made = {one.path.name: one for one in records(tmp_path)}
+    assert made["a"].summary["warnings"][0] == "of a cat" and made["b"].summary["warnings"][0] == "of a toy"
+    assert digested == ["a"]
+
+
+def test_a_record_that_was_removed_leaves_the_store(tmp_path: Path) -> None:
+    prepare(records(make_some(tmp_path)))
+    for file in (tmp_path / "a").iterdir():
+        file.unlink()
+    (tmp_path / "a").rmdir()
+    make_some(tmp_path, "d")
+    prepare(records(tmp_path))
+    assert {Path(name).name for name in stored._read(tmp_path / FILE)} == {"b", "c", "d"}
+
+
+def flipped(file: Path) -> None:
+    content = bytearray(file.read_bytes())
+    content[len(content) // 3] ^= 1
+    file.write_bytes(bytes(content))
+
+
+def of_another_form(file: Path) -> None:
+    stored.pq.write_table(stored.pa.table({"run": ["a"]}), file)
+
+
+def of_other_digests(file: Path) -> None:
+    table = stored.pq.read_table(file)
+    digests = stored.pa.array([json.dumps({"summary": {}}), "{", "[]"])
+    stored.pq.write_table(table.set_column(table.column_names.index("digest"), "digest", digests), file)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda file: file.write_bytes(b""),
+        lambda file: file.write_bytes(file.read_bytes()[:-20]),
+        lambda file: file.write_text("no table", encoding="utf-8"),
+        flipped,
+        of_another_form,
+        of_other_digests,
+    ],
+)
+def test_a_damaged_store_is_written_anew(damage: Callable[[Path], object], tmp_path: Path, digested: list[str]) -> None:
+    prepare(records(make_some(tmp_path)))
+    told = {one.path: one.summary for one in records(tmp_path)}
+    damage(tmp_path / FILE)
+    digested.clear()
+    found = records(tmp_path)
+    prepare(found)
+    assert sorted(digested) == list("abc") and {one.path: one.summary for one in found} == told
+    prepare(records(tmp_path))
+    assert len(digested) == 3
+
+
+def test_the_digests_of_other_code_do_not_count(
+    tmp_path: Path, digested: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepare(records(make_some(tmp_path)))
+    changed = tmp_path / "changed.py"
+    changed.write_text("# another line", encoding="utf-8")
+    monkeypatch.setattr(stored, "CODE", (*stored.CODE[:-1], changed))
+    stored._version.cache_clear()
+    prepare(records(tmp_path))
+    stored._version.cache_clear()
+    assert len(digested) == 6
+
+
+def test_all_code_that_makes_digests_is_counted() -> None:
+    """But for what has no part in a number."""
+    taken, modules = set[str](), imports()
+    asked = ["ssd_bench.metrics", *(name for name in modules if name.startswith("ssd_bench.metrics."))]
+    while asked:
+        name = asked.pop()
+        if name not in taken:
+            taken.add(name)
+            asked += modules[name]
+    counted = {".".join(file.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__") for file in stored.CODE}
+    others = {"command", "errors", "manual", "settings", *(f"records.{name}" for name in ("lease", "pack"))}
+    assert taken - counted <= {f"ssd_bench.{name}" for name in others} and counted <= taken
+
+
+def test_only_some_records_are_in_memory(tmp_path: Path) -> None:
+    made = [Record(path, shelf=shelf) for shelf in [Shelf(0)] for path in sorted(make_some(tmp_path).iterdir())]
+    first = made[0].run
+    assert made[0].run is first and made[1].run is not first
+    assert made[0].run is not first and made[0].run.path == first.path
+    size = sum(file.stat().st_size for path in tmp_path.iterdir() for file in path.iterdir())
+    all_of_them = [Record(one.path, shelf=shelf) for shelf in [Shelf(size)] for one in made]
+    kept = [one.run for one in all_of_them]
+    assert [one.run for one in all_of_them] == kept
+
+
+def test_the_figure_of_a_task_shows_the_fastest_of_many_runs(tmp_path: Path) -> None:
+    group = by_task(records(make_some(tmp_path)))["toy"][0]
+    ran = [row for row in group.rows if row["run_dir"] is not None]
+    many = [
+        {**ran[0], "method": f"m{i}", "method_tokens_per_s": 1.0 + i % 70, "method_tokens_per_s_lo": None}
+        for i in range(700)
+    ]
+    drawn = figures.task_figure("toy", [Group(group.title, [group.rows[0], *many], {})])
+    labels = [text.get_text() for text in drawn.axes[0].get_yticklabels()]
+    assert len(labels) == 1 + figures.ROWS and labels[0] == "ar" and {"m69", "m699"} <= {*labels}
+    assert f"the {figures.ROWS} fastest of 700 runs" in " ".join(drawn.axes[0].get_title(loc="left").split())
+    tall = figures.task_figure("toy", [group] * 160)
+    png, _ = figures.save(tall, tmp_path / "tall")
+    assert int.from_bytes(png.read_bytes()[20:24], "big") <= figures.LONGEST
