@@ -45,6 +45,8 @@ class Options:
     ran; the audit's tolerance follows."""
     latency: Mapping[str, Any] | None
     """Milliseconds of the sublayers, given instead of measured: t_mlp_ms, t_attn_slope_ms and t_attn_intercept_ms."""
+    exclusive: bool = False
+    """Wait until no other run with this switch measures on the same CPU or GPUs of this machine."""
 
     def __post_init__(self) -> None:
         check_name(self.kernels)
@@ -61,6 +63,7 @@ class Hardware:
     kernels: str
     isa: str
     latency: Latency | None
+    exclusive: bool
 
     @classmethod
     def of(cls, *given: Any, **options: Any) -> Hardware:
@@ -85,7 +88,7 @@ class Hardware:
             raise ConfigError("hardware.isa", asked.isa, f"auto: levels are a CPU's, and this runs on {devices[0]}")
         latency = None if asked.latency is None else _latency(asked.latency)
         dtype, threads = DTYPES[asked.dtype], asked.threads or cores
-        return cls(devices, dtype, threads, asked.warmup, asked.kernels, asked.isa, latency)
+        return cls(devices, dtype, threads, asked.warmup, asked.kernels, asked.isa, latency, asked.exclusive)
 
     @property
     def dtype_name(self) -> str:

@@ -30,7 +30,7 @@ from ssd_bench.records.schema import arms_of
 from ssd_bench.task import Prompt, Task
 
 SEARCHES, SHARDS = "searches", ".shards"  # folders in runs_dir: what offline searches found, parts of runs
-UNRECORDED = ("runs_dir", "force", "wandb", "dry", "minutes", "retry", "shard", "model.revision")
+UNRECORDED = ("runs_dir", "force", "wandb", "dry", "minutes", "retry", "shard", "model.revision", "hardware.exclusive")
 """Options that change nothing that is measured: of a revision what it has counts."""
 
 

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import math
+import os
 import random
+import re
 import shlex
 import sys
+import tempfile
 import time
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -37,6 +41,7 @@ from ssd_bench.plan import Plan
 from ssd_bench.progress import Progress
 from ssd_bench.records import provenance
 from ssd_bench.records.files import save_arrays
+from ssd_bench.records.lease import owned
 from ssd_bench.records.pack import opened
 from ssd_bench.records.reader import is_complete, load_run
 from ssd_bench.records.schema import PromptRecord, PromptRow, StepRow
@@ -70,7 +75,7 @@ def execute(plan: Plan, wait: bool = True) -> Path | None:
         if writer.complete:  # another process was waited for
             print(done)
         elif plan.shard is None or writer.header["status"] != SHARD:
-            with _third_arm(plan) as stock:
+            with _alone(plan), _third_arm(plan) as stock:
                 _measure(plan, writer, stock, stopping)
     if plan.shard is None:
         return plan.run_dir
@@ -79,6 +84,20 @@ def execute(plan: Plan, wait: bool = True) -> Path | None:
         return plan.run_dir
     print(f"shard {plan.shard.name} is done; the record is made when all of them are: {folder.parent}")
     return None
+
+
+@contextmanager
+def _alone(plan: Plan) -> Iterator[None]:
+    """No other run that asks for it too is on a device of this one meanwhile (`hardware.exclusive`)."""
+    with ExitStack() as held:
+        if plan.hardware.exclusive:
+            visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+            folder = Path(tempfile.gettempdir(), f"ssd-bench-{os.getuid()}")
+            for name in sorted(
+                {f"{device}-{visible if device.type == 'cuda' else ''}" for device in plan.hardware.devices}
+            ):
+                held.enter_context(owned(folder, re.sub(r"[^\w-]", "_", name)))
+        yield
 
 
 def _third_arm(plan: Plan) -> AbstractContextManager[Apart | None]:

@@ -38,6 +38,7 @@ VALUES = {
     "hardware.warmup": "-1 null",
     "hardware.kernels": "abc 1",
     "hardware.isa": "null",
+    "hardware.exclusive": "null 1 abc",
     "hardware.latency": "3 {t_mlp_ms:1} " + " ".join(map(LATENCY.format, ("abc", "null", "true", "inf", "-1"))),
     "wandb": "~ null abc",
     "wandb.mode": "~ abc null",

@@ -144,6 +144,21 @@ def test_two_equal_sweeps_share_their_runs(options: list[str], tmp_path: Path) -
     assert all(said.count("fixed_layers-gsm8k-") >= 4 and "4   " in said for said, _ in ends)
 
 
+def test_runs_that_ask_for_it_measure_one_after_the_other(options: list[str], tmp_path: Path) -> None:
+    lines = [[*options, f"seed={seed}", "hardware.exclusive=true", f"runs_dir={tmp_path}/runs"] for seed in range(3)]
+    started = [
+        subprocess.Popen([sys.executable, "-m", "ssd_bench", *line], env=environment() | {"TMPDIR": str(tmp_path)})
+        for line in lines
+    ]
+    assert [process.wait(timeout=300) for process in started] == [0] * 3
+    times = []
+    for path in find_runs(tmp_path / "runs"):
+        end = pd.Timestamp(load_run(path).header["finished_at"]).timestamp()
+        times.append((end - load_run(path).header["wall_s"], end))
+    times.sort()
+    assert len(times) == 3 and all(one[1] < other[0] + 0.01 for one, other in zip(times, times[1:])), times
+
+
 @pytest.fixture
 def deadly(options: list[str], tmp_path: Path) -> Callable[[int], subprocess.CompletedProcess[str]]:
     """A sweep on two workers, of which one dies a number of times."""
