@@ -29,15 +29,17 @@ from ssd_bench.metrics.definitions import (
     tokens_per_pass,
     tokens_per_s,
 )
-from ssd_bench.metrics.evidence import MANY, Level, Noise, floor, searched_share, slow_steps, spoiled, trace
+from ssd_bench.metrics.evidence import MANY, Level, Moment, Noise, floor, searched_share, slow_steps, spoiled, trace
 from ssd_bench.metrics.intervals import Measured, Spread, widened
 from ssd_bench.metrics.quality import agreement, lossless, mean_score, pass_at
-from ssd_bench.metrics.summary import by_domain, comparable, conditions, summarise
+from ssd_bench.metrics.summary import Digest, by_domain, comparable, conditions, summarise
 
 __all__ = [
     "MANY",
+    "Digest",
     "Level",
     "Measured",
+    "Moment",
     "Noise",
     "Spread",
     "accounts",

@@ -100,6 +100,33 @@ def spoiled(steady: Mapping[str, Any]) -> str:
 
 
 @dataclass(frozen=True)
+class Moment:
+    """What the noise floor asks of a run; a folder of runs is told by these, without its tables.
+
+    Attributes:
+        machine, trace: as the functions of these names.
+        seconds: that AR and the method decode.
+        speedup: over AR, decoding alone.
+        rate: tokens per second of the method.
+        spoiled: whether a busy machine spoiled it.
+    """
+
+    machine: str
+    trace: str
+    seconds: float
+    speedup: float | None
+    rate: float | None
+    spoiled: bool
+
+    @classmethod
+    def of(cls, run: Run) -> Moment:
+        """Of a run."""
+        rate = d.tokens_per_s(d.of_arm(run.prompts[d.TIMES], "method")).value
+        speedup, busy = d.speedup(run.prompts[d.TIMES]).value, bool(spoiled(steadiness(run)))
+        return cls(machine(run), trace(run), decode_seconds(run), speedup, rate, busy)
+
+
+@dataclass(frozen=True)
 class Level:
     """The noise of runs of one length.
 
@@ -128,29 +155,25 @@ class Noise:
     machine: str
     levels: tuple[Level, ...]
 
-    def holds_for(self, run: Run) -> bool:
+    def holds_for(self, one: Run | Moment) -> bool:
         """Whether a run is of the same model on the same machine."""
-        return self.machine == machine(run)
+        return self.machine == (one.machine if isinstance(one, Moment) else machine(one))
 
     def at(self, seconds: float) -> Level:
         """Of runs of a length: those of the longest level that is no longer, else of the shortest."""
         shorter = [level for level in self.levels if level.seconds <= seconds]
         return shorter[-1] if shorter else self.levels[0]
 
-    def of(self, run: Run) -> Level:
-        """Of a run's length."""
-        return self.at(decode_seconds(run))
-
-    def apart(self, a: Run, b: Run) -> float | None:
+    def apart(self, a: Run | Moment, b: Run | Moment) -> float | None:
         """How many times faster one run of a trace is than another, at least 1, if that is beyond the floor; else None.
 
         Two moments differ by more than that in one of twenty cases.
         """
-        values = [d.speedup(run.prompts[d.TIMES]).value for run in (a, b)]
-        if None in values:
+        one, other = _moment(a), _moment(b)
+        if one.speedup is None or other.speedup is None:
             return None
-        spread = self.at(min(decode_seconds(a), decode_seconds(b))).speedup
-        difference = abs(math.log(values[0] / values[1]))  # type: ignore[operator]
+        spread = self.at(min(one.seconds, other.seconds)).speedup
+        difference = abs(math.log(one.speedup / other.speedup))
         reach = float(stats.t.ppf((1 + LEVEL) / 2, spread.dof)) * math.sqrt(2) * spread.sigma
         return math.exp(difference) if difference > reach else None
 
@@ -166,15 +189,15 @@ def machine(run: Run) -> str:
     return json.dumps([model.get("name"), model.get("dtype"), hardware(run.header)], sort_keys=True, default=str)
 
 
-def floor(runs: Sequence[Run]) -> list[Noise]:
+def floor(runs: Sequence[Run | Moment]) -> list[Noise]:
     """The noise floors that runs of equal traces show, one for each model and machine that has two of them at least.
 
     Runs that a busy machine spoiled are left out: they say so themselves, and theirs is another noise.
     """
-    places: dict[str, dict[str, list[Run]]] = {}
-    for run in runs:
-        if not spoiled(steadiness(run)):
-            places.setdefault(machine(run), {}).setdefault(trace(run), []).append(run)
+    places: dict[str, dict[str, list[Moment]]] = {}
+    for one in map(_moment, runs):
+        if not one.spoiled:
+            places.setdefault(one.machine, {}).setdefault(one.trace, []).append(one)
     floors = []
     for place, traces in places.items():
         levels = [_level(group) for group in traces.values() if len(group) > 1]
@@ -183,12 +206,13 @@ def floor(runs: Sequence[Run]) -> list[Noise]:
     return floors
 
 
-def _level(runs: Sequence[Run]) -> Level:
-    prompts = [run.prompts[d.TIMES] for run in runs]
-    speedups = [d.speedup(each).value for each in prompts]
-    rates = [d.tokens_per_s(d.of_arm(each, "method")).value for each in prompts]
-    seconds = float(np.median([decode_seconds(run) for run in runs]))
-    return Level(seconds, _spread(speedups), _spread(rates), len(runs))
+def _moment(one: Run | Moment) -> Moment:
+    return one if isinstance(one, Moment) else Moment.of(one)
+
+
+def _level(runs: Sequence[Moment]) -> Level:
+    seconds = float(np.median([run.seconds for run in runs]))
+    return Level(seconds, _spread([run.speedup for run in runs]), _spread([run.rate for run in runs]), len(runs))
 
 
 def _spread(values: Sequence[float | None]) -> Spread:

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -9,7 +14,18 @@ import pandas as pd
 from ssd_bench.errors import ConfigError
 from ssd_bench.metrics import definitions as d
 from ssd_bench.metrics import quality as q
-from ssd_bench.metrics.evidence import Noise, searched_share, spoiled, steadiness, with_noise
+from ssd_bench.metrics.evidence import (
+    Level,
+    Moment,
+    Noise,
+    decode_seconds,
+    machine,
+    searched_share,
+    spoiled,
+    steadiness,
+    trace,
+    with_noise,
+)
 from ssd_bench.metrics.intervals import Measured, divide
 from ssd_bench.records.reader import Run
 from ssd_bench.records.schema import PAIR, device_name, hardware
@@ -18,6 +34,68 @@ OVER_HF = ("hf", "method")
 
 FEW_PROMPTS = 20
 """Below this an interval over prompts is itself uncertain."""
+
+
+@dataclass(frozen=True)
+class Digest:
+    """All that a report asks of every run, in plain types: read off its tables once, it can be kept as a line of JSON.
+
+    Attributes:
+        summary, domains: as `summarise` and `by_domain` have them, without warnings and noise.
+        facts: what warnings are made of beside the summary.
+        moment: what the noise floor asks of it.
+        conditions: digest of `conditions`; equal where two runs may be compared.
+        ar_emitted, ar_steps: tokens of AR's steps, and their number.
+    """
+
+    summary: Mapping[str, Any]
+    facts: Mapping[str, Any]
+    domains: list[dict[str, Any]]
+    moment: Moment
+    conditions: str
+    ar_emitted: int
+    ar_steps: int
+
+    @classmethod
+    def of(cls, run: Run) -> Digest:
+        """Of a run."""
+        summary, ar = _numbers(run), d.of_arm(run.steps, "ar")
+        speed, rate = summary["speedup"], summary["method_tokens_per_s"]
+        moment = Moment(machine(run), trace(run), decode_seconds(run), speed, rate, bool(spoiled(summary)))
+        told = hashlib.sha256(repr(conditions(run)).encode()).hexdigest()
+        made = cls(summary, _facts(run), _domains(run), moment, told, int(ar["emitted"].sum()), len(ar))
+        return cls.read(made.text)  # the same types, whether or not it was kept
+
+    @property
+    def text(self) -> str:
+        """As JSON."""
+        return json.dumps(asdict(self), default=lambda value: value.item())
+
+    @classmethod
+    def read(cls, text: str) -> Digest:
+        """From its `text`.
+
+        Raises:
+            ValueError, TypeError, KeyError: it is none.
+        """
+        content = json.loads(text)
+        return cls(**content | {"moment": Moment(**content["moment"])})
+
+    def summarised(self, path: Path, noise: Noise | None = None) -> dict[str, Any]:
+        """`summarise` of the run in this folder."""
+        level = self._level(noise)
+        summary = {**self.summary, "run_dir": str(path)}
+        if level is not None:
+            summary = with_noise(summary, level) | {"noise": level.speedup.sigma}
+        return _warned(summary, self.facts)
+
+    def by_domain(self, noise: Noise | None = None) -> list[dict[str, Any]]:
+        """`by_domain` of the run."""
+        level = self._level(noise)
+        return self.domains if level is None else [with_noise(row, level) for row in self.domains]
+
+    def _level(self, noise: Noise | None) -> Level | None:
+        return noise.at(self.moment.seconds) if noise is not None and noise.holds_for(self.moment) else None
 
 
 def summarise(run: Run, noise: Noise | None = None) -> dict[str, Any]:
@@ -29,13 +107,20 @@ def summarise(run: Run, noise: Noise | None = None) -> dict[str, Any]:
     Args:
         noise: by which every interval of a speed is widened, where it is of the run's model and machine.
     """
-    summary = _identity(run) | _acceptance(run) | _speed(run) | _cost(run) | _quality(run)
-    summary |= {"searched_share": searched_share(run), **steadiness(run), "noise": None}
+    summary = _numbers(run)
     if noise is not None and noise.holds_for(run):
-        level = noise.of(run)
+        level = noise.at(decode_seconds(run))
         summary = with_noise(summary, level) | {"noise": level.speedup.sigma}
-    own = [caveat] if (caveat := run.header.get("caveat")) else []
-    return summary | {"warnings": [*own, *(run.header.get("warnings") or []), *_warnings(run, summary)]}
+    return _warned(summary, _facts(run))
+
+
+def _numbers(run: Run) -> dict[str, Any]:
+    summary = _identity(run) | _acceptance(run) | _speed(run) | _cost(run) | _quality(run)
+    return summary | {"searched_share": searched_share(run), **steadiness(run), "noise": None}
+
+
+def _warned(summary: Mapping[str, Any], facts: Mapping[str, Any]) -> dict[str, Any]:
+    return {**summary, "warnings": [*facts["told"], *_warnings(summary, facts)]}
 
 
 def _spread(name: str, number: Measured) -> dict[str, Any]:
@@ -182,6 +267,13 @@ def by_domain(run: Run, noise: Noise | None = None) -> list[dict[str, Any]]:
     Args:
         noise: as in `summarise`.
     """
+    rows = _domains(run)
+    if not rows or noise is None or not noise.holds_for(run):
+        return rows
+    return [with_noise(row, noise.at(decode_seconds(run))) for row in rows]
+
+
+def _domains(run: Run) -> list[dict[str, Any]]:
     domains = list(dict.fromkeys(run.prompts.sort_values(["repeat", "prompt_index"])["domain"]))
     if len(domains) < 2:
         return []
@@ -210,8 +302,7 @@ def by_domain(run: Run, noise: Noise | None = None) -> list[dict[str, Any]]:
                 **q.agreement(prompts),
             }
         )
-    level = noise.of(run) if noise is not None and noise.holds_for(run) else None
-    return rows if level is None else [with_noise(row, level) for row in rows]
+    return rows
 
 
 def _counted(prompts: pd.DataFrame, name: str, arms: tuple[str, str]) -> dict[str, Any]:
@@ -222,7 +313,28 @@ def _counted(prompts: pd.DataFrame, name: str, arms: tuple[str, str]) -> dict[st
     }
 
 
-def _warnings(run: Run, s: dict[str, Any]) -> list[str]:
+def _facts(run: Run) -> dict[str, Any]:
+    """What warnings are made of beside the summary.
+
+    Returns:
+        told: the method's caveat and the run's own warnings; units: (prompt, repeat) there are; uneven: pairs whose
+        outputs differ in length; outputs: of the method; adds_up: whether the steps' tokens are those of the outputs.
+    """
+    own = [caveat] if (caveat := run.header.get("caveat")) else []
+    lengths = d.paired(run.prompts[d.TIMES]).groupby(["prompt_index", "repeat"])["new_tokens"].nunique()
+    emitted = run.steps.groupby(["prompt_index", "repeat", "arm"])["emitted"].sum()
+    stepwise = run.prompts[run.prompts["arm"].isin(PAIR)]
+    told = stepwise.set_index(["prompt_index", "repeat", "arm"])["new_tokens"] - 1
+    return {
+        "told": [*own, *(run.header.get("warnings") or [])],
+        "units": len(run.prompts[["prompt_index", "repeat"]].drop_duplicates()),
+        "uneven": int((lengths > 1).sum()),
+        "outputs": len(d.of_arm(run.prompts, "method")),
+        "adds_up": bool((emitted.reindex(told.index, fill_value=0) == told.clip(lower=0)).all()),
+    }
+
+
+def _warnings(s: Mapping[str, Any], facts: Mapping[str, Any]) -> list[str]:
     found = []
     if why := spoiled(s):
         found.append(f"a busy machine spoiled the times: {why}")
@@ -237,15 +349,12 @@ def _warnings(run: Run, s: dict[str, Any]) -> list[str]:
         found.append(f"the speedup {s['speedup']:.2f} is above M = {s['M']:.2f}, its upper bound: check the timing")
     if not s["n_pairs"]:
         found.append("no baseline: there is no speedup, and nothing says whether the outputs are lossless")
-    elif s["n_pairs"] < len(run.prompts[["prompt_index", "repeat"]].drop_duplicates()):
+    elif s["n_pairs"] < facts["units"]:
         found.append(f"only {s['n_pairs']} pairs have a baseline; the speedup is over these")
     if s["n_pairs"] and s["n_prompts"] < FEW_PROMPTS:
         found.append(f"n = {s['n_prompts']} prompts is few: the intervals themselves are uncertain")
-    lengths = d.paired(run.prompts[d.TIMES]).groupby(["prompt_index", "repeat"])["new_tokens"].nunique()
-    if (lengths > 1).any():
-        found.append(
-            f"{int((lengths > 1).sum())} of {len(lengths)} pairs differ in length; speedup_matched leaves them out"
-        )
+    if facts["uneven"]:
+        found.append(f"{facts['uneven']} of {s['n_pairs']} pairs differ in length; speedup_matched leaves them out")
     exact = s.get("hf_output_exact")
     if exact is not None and exact < 1:
         found.append(
@@ -253,15 +362,12 @@ def _warnings(run: Run, s: dict[str, Any]) -> list[str]:
         )
     if s["finish_context"]:
         found.append(
-            f"{s['finish_context']} of {len(d.of_arm(run.prompts, 'method'))} outputs ended at the end of the model's "
+            f"{s['finish_context']} of {facts['outputs']} outputs ended at the end of the model's "
             "context (finish_reason=context), before max_new_tokens"
         )
     if s["other_share"] is not None and s["other_share"] < -0.01:
         found.append(f"the time spans add up to {1 - s['other_share']:.0%} of the decode time: some overlap")
-    emitted = run.steps.groupby(["prompt_index", "repeat", "arm"])["emitted"].sum()
-    stepwise = run.prompts[run.prompts["arm"].isin(PAIR)]
-    told = stepwise.set_index(["prompt_index", "repeat", "arm"])["new_tokens"] - 1
-    if (emitted.reindex(told.index, fill_value=0) != told.clip(lower=0)).any():
+    if not facts["adds_up"]:
         found.append("the steps' emitted tokens do not add up to the outputs")
     return found
 

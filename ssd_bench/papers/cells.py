@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from pathlib import Path
@@ -10,10 +10,12 @@ from typing import Any
 
 from ssd_bench import metrics
 from ssd_bench.errors import ConfigError
-from ssd_bench.metrics import Level, Noise
+from ssd_bench.metrics import Digest, Level, Moment, Noise
+from ssd_bench.metrics.store import Shelf, Store
 from ssd_bench.papers import grid, index
 from ssd_bench.papers.scale import load as load_scale
 from ssd_bench.records.files import read_header
+from ssd_bench.records.pack import opened
 from ssd_bench.records.reader import Run, find_runs, load_run
 from ssd_bench.records.schema import hardware
 
@@ -31,19 +33,34 @@ class Record:
     Args:
         path: its folder.
         floors: noise floors of the folder that it is in, asked for when a number needs one.
+        shelf: where its tables stay for a while; one of its own unless given.
+        store: where its digest is kept.
     """
 
-    def __init__(self, path: Path, floors: Callable[[], Sequence[Noise]] = tuple) -> None:
-        self.path, self._floors = path, floors
+    def __init__(
+        self,
+        path: Path,
+        floors: Callable[[], Sequence[Noise]] = tuple,
+        shelf: Shelf | None = None,
+        store: Store | None = None,
+    ) -> None:
+        self.path, self.store, self._floors, self._shelf = path, store, floors, shelf or Shelf()
+
+    @property
+    def run(self) -> Run:
+        """What it holds; of many records only those asked for last stay in memory."""
+        return self._shelf.run(self, self.path)
 
     @cached_property
-    def run(self) -> Run:
-        """What it holds."""
-        return load_run(self.path)
+    def header(self) -> dict[str, Any]:
+        """run.json of it."""
+        return read_header(self.path)
 
     @cached_property
     def error(self) -> ConfigError | None:
         """Why it cannot be read; None: it can."""
+        if self.store is not None and self.store.has(self.path):
+            return None
         try:
             self.run  # noqa: B018
         except ConfigError as error:
@@ -51,24 +68,31 @@ class Record:
         return None
 
     @cached_property
+    def digest(self) -> Digest:
+        """`metrics.Digest` of it."""
+        if self.store is None:  # whoever asks many for it alone need not have room for their tables
+            return Digest.of(self.run if self in self._shelf else load_run(self.path))
+        return self.store.digest(self.path, lambda: self.run)
+
+    @cached_property
     def summary(self) -> dict[str, Any]:
         """`metrics.summarise` of it."""
-        return metrics.summarise(self.run, self.noise)
+        return self.digest.summarised(self.path, self.noise)
 
     @cached_property
     def domains(self) -> list[dict[str, Any]]:
         """`metrics.by_domain` of it."""
-        return metrics.by_domain(self.run, self.noise)
+        return self.digest.by_domain(self.noise)
 
     @cached_property
     def noise(self) -> Noise | None:
         """The noise floor of its model and machine, where its folder has one."""
-        return next((one for one in self._floors() if one.holds_for(self.run)), None)
+        return next((one for one in self._floors() if one.holds_for(self.digest.moment)), None)
 
-    @cached_property
+    @property
     def trace(self) -> str:
         """`metrics.trace` of it."""
-        return metrics.trace(self.run)
+        return self.digest.moment.trace
 
 
 @dataclass(frozen=True)
@@ -117,6 +141,11 @@ class Cell:
         return self._its.run
 
     @property
+    def header(self) -> dict[str, Any]:
+        """run.json of the record."""
+        return self._its.header
+
+    @property
     def summary(self) -> dict[str, Any]:
         """`metrics.summarise` of it."""
         return self._its.summary
@@ -129,7 +158,12 @@ class Cell:
     @property
     def noise(self) -> Level | None:
         """The noise floor of its folder for its model, machine and length, where there is one."""
-        return None if self._its.noise is None else self._its.noise.of(self.run)
+        return None if self._its.noise is None else self._its.noise.at(self.moment.seconds)
+
+    @property
+    def moment(self) -> Moment:
+        """What the noise floor asks of its record."""
+        return self._its.digest.moment
 
     @cached_property
     def void(self) -> str:
@@ -147,7 +181,7 @@ class Cell:
                 continue
             if other.record is self.record or (not other.record.error and other.record.trace == self.record.trace):
                 named = ", ".join(filter(None, (other["method"], other["setting"])))
-                times = self.record.noise.apart(self.run, other.run) if self.record.noise else None
+                times = self.record.noise.apart(self.moment, other.moment) if self.record.noise else None
                 apart = "" if times is None else f", timed {times:.2f} times apart, which is beyond the noise floor"
                 return f"its trace is that of {named}{apart}"
         return ""
@@ -155,17 +189,17 @@ class Cell:
     @property
     def setup(self) -> str:
         """How near its run is to the paper's, one of `SETUPS`."""
-        model = self.run.header.get("model") or {}
+        model = self.header.get("model") or {}
         if model.get("rehearsal"):
             return REHEARSAL
         if model.get("name") != grid.choice(self.asked, "model"):
             return OTHER_MODEL
-        data = ((self.run.header.get("config") or {}).get("data") or {}).get("_target_", "")
+        data = ((self.header.get("config") or {}).get("data") or {}).get("_target_", "")
         return PAPERS_OWN if self.scale == "paper" and data.endswith(("HubSource", "LocalSource")) else OTHER_SCALE
 
     def ran_on(self, gpus: Sequence[str]) -> bool:
         """Whether all its GPUs, one at least, are of these, by parts of their names."""
-        own = hardware(self.run.header)["gpus"] or []
+        own = hardware(self.header)["gpus"] or []
         return bool(own) and all(any(name in str(gpu) for name in gpus) for gpu in own)
 
 
@@ -191,8 +225,8 @@ class Replication:
     def notes(self) -> list[str]:
         """What is to be known of its runs: the scale's own note, settings that one run stands for, methods' caveats."""
         found = [self._scale_note] if self._scale_note else []
-        runs = [cell.run for cell in self.cells if cell.record is not None and not cell.record.error]
-        found += [f"{caveat}." for caveat in dict.fromkeys(run.header.get("caveat") for run in runs) if caveat]
+        readable = [cell for cell in self.cells if cell.record is not None and not cell.record.error]
+        found += [f"{caveat}." for caveat in dict.fromkeys(cell.header.get("caveat") for cell in readable) if caveat]
         shared: dict[str, list[str]] = {}
         for cell in self.where():
             if cell["setting"]:
@@ -228,15 +262,26 @@ class Replication:
 def records(runs_dir: Path) -> list[Record]:
     """Every complete run under a folder; none is read yet. Their speeds have the folder's noise floors."""
     found: list[Record] = []
+    shelf, store = Shelf(), Store(opened(runs_dir))
 
     @cache
     def floors() -> list[Noise]:
         indices = (index.read(path) for path in index.find(runs_dir) if path.name.startswith(f"{MOMENTS}."))
         names = {line.run for _, _, lines in indices for line in lines}
-        return metrics.floor([one.run for one in found if one.path.name in names and not one.error])
+        return metrics.floor([one.digest.moment for one in found if one.path.name in names and not one.error])
 
-    found += [Record(path, floors) for path in find_runs(runs_dir)]
+    found += [Record(path, floors, shelf, store) for path in find_runs(runs_dir)]
     return found
+
+
+def prepare(made: Iterable[Record]) -> None:
+    """Work out at once, and keep in their folders, what all of these records will be asked for."""
+    by_store: dict[Store, list[Path]] = {}
+    for one in made:
+        if one.store is not None:
+            by_store.setdefault(one.store, []).append(one.path)
+    for store, paths in by_store.items():
+        store.fill(paths)
 
 
 def replications(runs_dir: Path, known: Sequence[Record] | None = None) -> list[Replication]:

@@ -73,7 +73,7 @@ def cells(replication: Replication, **labels: str) -> list[Cell]:
     found: dict[Path, Cell] = {}
     for cell in replication.where(**labels):
         if replication.scale != "paper":
-            cell = replace(cell, labels={**cell.labels, "model": str(cell.run.header["model"]["name"])})
+            cell = replace(cell, labels={**cell.labels, "model": str(cell.header["model"]["name"])})
         found.setdefault(cell.path, cell)
     return list(found.values())
 
@@ -112,14 +112,14 @@ def finish(figure: Figure, replication: Replication, drawn: Sequence[Cell], note
     experiment = replication.experiment
     panel = experiment.name[-1] if experiment.name[-2].isdigit() and experiment.name[-1].isalpha() else ""
     title = f"{name_of(experiment.paper)} {experiment.exhibit}{panel}"
-    models = unique(str(cell.run.header["model"]["name"]) for cell in drawn)
-    if any(cell.run.header["model"].get("rehearsal") for cell in drawn):
+    models = unique(str(cell.header["model"]["name"]) for cell in drawn)
+    if any(cell.header["model"].get("rehearsal") for cell in drawn):
         title += f" – rehearsal on the {', '.join(models)}"
     elif replication.scale != "paper":
         title += f" – at scale {replication.scale}, on {', '.join(models)}"
     if all(cell.void for cell in drawn):
         title += f" – {style.VOID} void"
-    counts = sorted({int(cell.run.prompts["prompt_index"].nunique()) for cell in drawn})
+    counts = sorted({int(cell.summary["n_prompts"]) for cell in drawn})
     several = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
     asked = len(replication.cells)
     left = asked - sum(cell.record is not None for cell in replication.cells)
@@ -130,7 +130,7 @@ def finish(figure: Figure, replication: Replication, drawn: Sequence[Cell], note
         f"{left} of {asked} runs are missing." if left else "",
         _of_the_paper(figure, replication, drawn),
         *_voids(drawn),
-        *(f"{caveat}." for caveat in unique(cell.run.header.get("caveat") or "" for cell in drawn) if caveat),
+        *(f"{caveat}." for caveat in unique(cell.header.get("caveat") or "" for cell in drawn) if caveat),
     ]
     style.describe(figure, title, " ".join(part for part in parts if part))
     return figure

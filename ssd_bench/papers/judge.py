@@ -17,7 +17,6 @@ from scipy import stats
 
 from ssd_bench import metrics
 from ssd_bench.metrics import Level
-from ssd_bench.metrics.evidence import machine
 from ssd_bench.metrics.intervals import LEVEL
 from ssd_bench.papers import grid, select
 from ssd_bench.papers.cells import REHEARSAL, Cell, Replication
@@ -140,7 +139,7 @@ def judged(claim: Claim, replication: Replication) -> Judged:
     broken = next((cell.record.error for cell in cells if cell.record and cell.record.error), None)
     if broken:
         return Judged(claim, replication.scale, CANNOT_SAY, f"a record cannot be read: {broken}", asked=len(asked))
-    models = tuple(dict.fromkeys(str(cell.run.header["model"]["name"]) for cell in cells))
+    models = tuple(dict.fromkeys(str(cell.header["model"]["name"]) for cell in cells))
     rehearsal = any(cell.setup == REHEARSAL for cell in cells)
     unsure = Judged(
         claim, replication.scale, CANNOT_SAY, places=len(places), asked=len(asked), models=models,
@@ -265,7 +264,7 @@ def _undecided(claim: Claim, places: Sequence[Place]) -> str:
             return f"{_named(cell)} has {cell.summary['n_prompts']} prompts, {claim.prompts} are needed"
         if timed and (why := metrics.spoiled(cell.summary)):
             return f"{_named(cell)}: a busy machine spoiled the times: {why}"
-    if timed and any(len({machine(cell.run) for cell in place.cells}) > 1 for place in places):
+    if timed and any(len({cell.moment.machine for cell in place.cells}) > 1 for place in places):
         return "other machine: its two sides were timed on different ones"
     return ""
 

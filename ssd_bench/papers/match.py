@@ -165,7 +165,7 @@ def _domains(number: Number, cell: Cell) -> list[str | None]:
 def _combined(number: Number, parts: Sequence[Piece], statistic: str = "") -> Value | str:
     """One value of all parts, or why one of them has none; `statistic` as in `value`."""
     if number.metric == "pearson":
-        return pearson(number, [cell.run for cell in {cell.path: cell for cell, _ in parts}.values()])
+        return pearson(number, (cell.run for cell in {cell.path: cell for cell, _ in parts}.values()))
     if number.metric in room_of(number.paper).compared:
         return _compared(number, [cell for cell, _ in parts])
     with_hf = all(has_hf(cell) for cell, _ in parts)  # one baseline for all that is averaged or compared

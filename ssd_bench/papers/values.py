@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -127,7 +127,7 @@ def _skip_ratio(number: Number, cell: Cell) -> Value | str:
     found = cell.summary["skip_ratio"]
     if found is None:
         return "nothing was drafted by skipping layers"
-    n_layers = (cell.run.header.get("model") or {}).get("n_layers")
+    n_layers = (cell.header.get("model") or {}).get("n_layers")
     if room_of(number.paper).skip_ratio != "inner":
         return Value(found)
     if not n_layers or n_layers <= 2:
@@ -207,7 +207,7 @@ def _matchness(number: Number, cell: Cell) -> Value | str:
     return "at no point that a record has" if found is None else Value(float(found))
 
 
-def pearson(number: Number, runs: Sequence[Run]) -> Value | str:
+def pearson(number: Number, runs: Iterable[Run]) -> Value | str:
     """Correlation of TPT or α with tokens/s over points, one a prompt and method; TPT of a prompt by Eq. 4."""
     x_name = "tpt_predicted" if number.settings["pair"].startswith("TPT") else "alpha"
     found = pd.concat([by_prompt(run) for run in runs])[[x_name, "tokens_per_s"]].dropna()

@@ -67,7 +67,7 @@ class Ours:
     @property
     def runs(self) -> list[str]:
         """Ids of the runs behind it."""
-        return list(dict.fromkeys(str(cell.run.header["run_id"]) for cell in self.cells))
+        return list(dict.fromkeys(str(cell.header["run_id"]) for cell in self.cells))
 
     @property
     def setup(self) -> str:

@@ -156,7 +156,7 @@ def advice(replication: Replication) -> Iterator[str]:
 def conditions(replication: Replication) -> str:
     """Under which the advice holds."""
     one = next(cell for cell in cells(replication) if cell.record)
-    summary, decode = one.summary, one.run.header.get("decode") or {}
+    summary, decode = one.summary, one.header.get("decode") or {}
     sampled = decode.get("mode", "greedy") != "greedy"
     how = f"sampling at temperature {decode['temperature']}" if sampled else "greedy"
     methods = len({cell["method"] for cell in cells(replication)})

@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 import sys
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pandas as pd
@@ -21,7 +21,7 @@ from ssd_bench import tables
 from ssd_bench.command import options, tool
 from ssd_bench.errors import ConfigError
 from ssd_bench.papers import audit
-from ssd_bench.papers.cells import Record, Replication, records, replications
+from ssd_bench.papers.cells import Record, Replication, prepare, records, replications
 from ssd_bench.papers.judge import judge
 from ssd_bench.records.files import write_atomic
 from ssd_bench.report import exhibits, figures, page, predictions, runs, verdicts
@@ -48,11 +48,13 @@ def _report(arguments: Sequence[str]) -> None:
     given = options(arguments, OPTIONS)
     runs_dir = Path(given.get("runs_dir", "runs"))
     found = records(runs_dir)
+    prepare(found)
     made = _readable(found, runs_dir)
     out = Path(given.get("out", runs_dir / "report"))
     ours = replications(runs_dir, found)
     shown = {cell.path for one in ours for cell in one.where()}
-    written = write([one for one in made if one.path not in shown], out)
+    tasks = runs.by_task([one for one in made if one.path not in shown])
+    written = write(tasks, out)
     for path in written:
         print(path)
     if ours:
@@ -60,11 +62,11 @@ def _report(arguments: Sequence[str]) -> None:
         for folder, count in Counter(path.parent for path in written if path.parent != out).items():
             print(f"{folder}: {count} files")
         print(*(path for path in written if path.parent == out), sep="\n")
-    print(text := index(out, made, shown))
+    print(text := index(out, tasks))
     print(*_write(out, {"README.md": text}))
 
 
-def write(made: Sequence[Record], out: Path) -> list[Path]:
+def write(tasks: Mapping[str, Sequence[runs.Group]], out: Path) -> list[Path]:
     """Write the tables and figures of runs under `out`, print the tables, return the paths.
 
     Raises:
@@ -73,7 +75,7 @@ def write(made: Sequence[Record], out: Path) -> list[Path]:
     written = []
     try:
         out.mkdir(parents=True, exist_ok=True)
-        for task, groups in runs.by_task(made).items():
+        for task, groups in tasks.items():
             name = _stem(task)
             print(text := runs.document(task, groups))
             written += _write(out, {f"{name}.md": text, f"{name}.csv": tables.csv(runs.unrounded(groups))})
@@ -87,12 +89,11 @@ def _stem(task: str) -> str:
     return re.sub(r"[^\w.-]+", "_", task)
 
 
-def index(out: Path, made: Sequence[Record], shown: Collection[Path]) -> str:
+def index(out: Path, tasks: Mapping[str, Sequence[runs.Group]]) -> str:
     """What there is in a report's folder, as Markdown, and the speedups of runs that no exhibit shows."""
     parts = ["# Report"]
     listed = [f"- [{what}]({name})" for name, what in CONTENTS.items() if (out / name).exists()]
     parts += ["\n".join(listed)] if listed else []
-    tasks = runs.by_task([one for one in made if one.path not in shown])
     if tasks:
         parts.append("\n".join(f"- [{task}, run by run]({_stem(task)}.md)" for task in tasks))
         parts.append(runs.overview(tasks).rstrip("\n"))

@@ -6,7 +6,7 @@ import io
 import os
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
@@ -35,6 +35,9 @@ FIGURES: dict[str, Callable[[Replication], Figure | Cannot]] = {
 }
 """Experiment -> what draws it: the function of its exhibit's name in the paper's `figures.py`."""
 SVG_LIMIT = 150_000  # bytes; a larger figure is shown as PNG
+ROWS = 60
+"""Of a group of runs in the figure of a task; the table has all."""
+LONGEST = 30_000  # pixels of a side; twice as many are more than the library draws
 FOREST, NARROW = "comparison_forest", "comparison_forest_narrow"
 
 
@@ -73,8 +76,9 @@ def figure(replication: Replication) -> Figure | Cannot | None:
 def task_figure(task: str, groups: Sequence[Group]) -> Figure:
     """Left: decode tokens/s with 95 % intervals, AR first. Right: milliseconds per token, split by account.
 
-    One row of panels per group of comparable runs.
+    One row of panels per group of comparable runs, of which at most `ROWS` are drawn, the fastest.
     """
+    groups = [_fastest(group) for group in groups]
     heights = [1.0 + 0.34 * len(group.rows) for group in groups]
     with matplotlib.rc_context(STYLE):
         whole = Figure(figsize=(8.5, sum(heights) + 0.5), layout="constrained")
@@ -85,6 +89,17 @@ def task_figure(task: str, groups: Sequence[Group]) -> Figure:
             _draw_time(right, group)
             left.set_title(textwrap.fill(group.title, 60), fontsize=8, loc="left")
     return whole
+
+
+def _fastest(group: Group) -> Group:
+    """What is drawn of a group: AR and the fastest runs; its title says so where there are more."""
+    ran = [row for row in group.rows if row["run_dir"] is not None]
+    if len(ran) <= ROWS:
+        return group
+    drawn = sorted(ran, key=lambda row: -(row["method_tokens_per_s"] or 0.0))[:ROWS]
+    ids = {id(row) for row in drawn}
+    rows = [row for row in group.rows if row["run_dir"] is None or id(row) in ids]
+    return replace(group, title=f"{group.title}; the {ROWS} fastest of {len(ran)} runs", rows=rows)
 
 
 def _labels(axes: Axes, rows: Sequence[dict[str, Any]]) -> None:
@@ -195,7 +210,7 @@ def save(made: Figure, stem: Path) -> list[Path]:
     """Write `stem`.png and `stem`.pdf, the same bytes for the same records."""
     paths = [stem.with_name(f"{stem.name}.{kind}") for kind in ("png", "pdf")]
     with matplotlib.rc_context(STYLE):
-        made.savefig(paths[0], dpi=200)
+        made.savefig(paths[0], dpi=min(200, LONGEST / max(made.get_size_inches())))
         made.set_layout_engine("none")  # it is laid out now: once is enough for all formats
         made.savefig(paths[1], metadata={"CreationDate": None})
     return paths

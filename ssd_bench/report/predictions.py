@@ -194,7 +194,7 @@ def rehearsed(replications: Sequence[Replication]) -> Skill | None:
     ]
     found = [_labels(number) | {"predicted": _replayed(number, cell)[0]} for number, cell in own]
     made = skill(pd.DataFrame(found, columns=[*LABELS, "metric", "predicted"]))
-    return made and replace(made, models=tuple(sorted({cell.run.header["model"]["name"] for _, cell in own})))
+    return made and replace(made, models=tuple(sorted({cell.header["model"]["name"] for _, cell in own})))
 
 
 def how_good(frame: pd.DataFrame) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,15 +9,21 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import pyarrow as pa
 
 from ssd_bench import metrics, tables
 from ssd_bench.errors import LosslessError
+from ssd_bench.metrics.definitions import TIMES
+from ssd_bench.metrics.intervals import divide
 from ssd_bench.metrics.text import ABSENT, DECODE, END_TO_END, REHEARSAL, lossless, number, percent, spread
 from ssd_bench.papers.cells import Record
-from ssd_bench.records.reader import Run, load_run
+from ssd_bench.records.files import read_table
+from ssd_bench.records.reader import load_run
+from ssd_bench.records.schema import SCHEMAS
 
 WIDTH = 100
 
+OF_AR = [*TIMES, "draft_ms", "verify_ms", "policy_ms", "clipped_tokens", "score"]
 NOTABLE_MS = 1000
 """A shorter preparation (a cached profile, reading a set) is not worth a line."""
 
@@ -42,44 +47,41 @@ def by_task(records: Sequence[Record]) -> dict[str, list[Group]]:
     """Group the runs: task name -> its groups of comparable runs, in the order in which they came."""
     groups: dict[str, list[Record]] = {}
     for made in records:
-        groups.setdefault(repr(metrics.conditions(made.run)), []).append(made)
+        groups.setdefault(made.digest.conditions, []).append(made)
     tasks: dict[str, list[Group]] = {}
     for key, members in groups.items():
         summaries = [made.summary for made in members]
-        rows = [
-            *_ar_row([made.run for made in members], summaries),
-            *(row for row in summaries if row["M"] is not None),
-        ]
+        rows = [*_ar_row(members), *(row for row in summaries if row["M"] is not None)]
         if rows:
-            domains = {str(made.run.header.get("run_id")): made.domains for made in members}
+            domains = {str(made.summary["run_id"]): made.domains for made in members}
             tasks.setdefault(str(rows[0]["task"]), []).append(Group(_title(rows[0], key), rows, domains))
     return dict(sorted(tasks.items()))
 
 
-def _title(row: dict[str, Any], key: str) -> str:
-    conditions = hashlib.sha256(key.encode()).hexdigest()[:6]
+def _title(row: dict[str, Any], conditions: str) -> str:
     model = f"{row['model']} (rehearsal)" if row["rehearsal"] else row["model"]
-    return f"{model}, {row['dtype']}, {row['device']}, n = {row['n_prompts']} prompts (conditions {conditions})"
+    return f"{model}, {row['dtype']}, {row['device']}, n = {row['n_prompts']} prompts (conditions {conditions[:6]})"
 
 
-def _ar_row(runs: Sequence[Run], summaries: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def _ar_row(members: Sequence[Record]) -> list[dict[str, Any]]:
     """One row for the baseline: the AR arms of all runs together, each run one more repeat of its prompts."""
-    prompts = pd.concat([metrics.of_arm(run.prompts, "ar") for run in runs], ignore_index=True)
-    steps = pd.concat([metrics.of_arm(run.steps, "ar") for run in runs], ignore_index=True)
+    arms = [_baselines(made) for made in members]
+    prompts = pd.concat([metrics.of_arm(rows, "ar") for rows in arms], ignore_index=True)
     if prompts.empty:
         return []
+    summaries, digests = [made.summary for made in members], [made.digest for made in members]
     first = summaries[0]
     predicted = [s["tpt_predicted_ar"] for s in summaries if s["tpt_predicted_ar"] is not None]
     shares = metrics.accounts(prompts)
     row = dict.fromkeys(first) | {
         key: first[key] for key in ("task", "metric", "model", "rehearsal", "dtype", "device")
     }
-    row |= _over_hf(runs)
+    row |= _over_hf(arms)
     row |= {
         "method": "ar",
-        "run_id": str(first["run_id"]) if len(runs) == 1 else f"{len(runs)} runs",
+        "run_id": str(first["run_id"]) if len(members) == 1 else f"{len(members)} runs",
         "n_prompts": int(prompts["prompt_index"].nunique()),
-        "M": metrics.tokens_per_pass(steps),
+        "M": divide(sum(one.ar_emitted for one in digests), sum(one.ar_steps for one in digests)),
         "speedup": 1.0,
         "speedup_e2e": 1.0,
         "tpt_predicted": sum(predicted) / len(predicted) if predicted else None,
@@ -96,9 +98,15 @@ def _ar_row(runs: Sequence[Run], summaries: Sequence[dict[str, Any]]) -> list[di
     return [row]
 
 
-def _over_hf(runs: Sequence[Run]) -> dict[str, Any]:
+def _baselines(made: Record) -> pd.DataFrame:
+    """What the baseline's row is made of: of the arms but the method's, without the outputs."""
+    rows = read_table(made.path / "prompts.parquet", pa.schema([SCHEMAS["prompts"].field(name) for name in OF_AR]))
+    return rows[rows["arm"] != "method"]
+
+
+def _over_hf(arms: Sequence[pd.DataFrame]) -> dict[str, Any]:
     """AR over Hugging Face `generate` in the runs that have both, their arms together."""
-    prompts = [run.prompts for run in runs if "hf" in set(run.prompts["arm"])]
+    prompts = [rows for rows in arms if "hf" in set(rows["arm"])]
     if not prompts:
         return {}
     together = pd.concat(prompts, ignore_index=True)
@@ -207,7 +215,7 @@ def _table(rows: Sequence[dict[str, str]]) -> str:
     return tables.markdown(pd.DataFrame(rows).fillna(ABSENT))
 
 
-def overview(tasks: dict[str, list[Group]]) -> str:
+def overview(tasks: Mapping[str, Sequence[Group]]) -> str:
     """Speedups of all methods over all tasks, one table per model, dtype and device.
 
     A cell is what the task's own table says: runs of one column may differ in prompts from those of another. Where a

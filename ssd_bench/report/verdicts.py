@@ -21,7 +21,7 @@ from ssd_bench.command import options, tool
 from ssd_bench.errors import ConfigError
 from ssd_bench.metrics.text import ABSENT
 from ssd_bench.metrics.text import REHEARSAL as TRAINED_HERE
-from ssd_bench.papers.cells import replications
+from ssd_bench.papers.cells import prepare, replications
 from ssd_bench.papers.claims import STATISTICS, Claim, claims
 from ssd_bench.papers.judge import CANNOT_SAY, HOLDS, NOT_RUN, VERDICTS, Judged, judge
 from ssd_bench.papers.reported import numbers
@@ -63,6 +63,7 @@ def _claims(arguments: Sequence[str]) -> None:
         if scale not in scales:
             raise ConfigError("scale", scale, f"one of {', '.join(sorted(scales)) or 'none: there are no runs there'}")
         made = [one for one in made if one.scale == scale]
+    prepare(cell.record for one in made for cell in one.where() if cell.record is not None)
     frame = table(judge(made))
     print(screen(frame))
     if "out" in given:

@@ -152,20 +152,20 @@ def figure7(replication: Replication) -> Figure | Cannot:
 
 def _inner_ratio(cell: Cell) -> float | None:
     """The share of sublayers that drafting skips, of those between the first and the last block."""
-    ratio, blocks = cell.summary["skip_ratio"], int(cell.run.header["model"]["n_layers"])
+    ratio, blocks = cell.summary["skip_ratio"], int(cell.header["model"]["n_layers"])
     return None if ratio is None or blocks < 3 else float(ratio * blocks / (blocks - 2))
 
 
 def figure8(replication: Replication) -> Figure | Cannot:
     """Confidence, gradient, window and threshold of each block, where a run stored them."""
     drawn = common.cells(replication)
-    cell = next((cell for cell in drawn if (cell.run.path / SIGNALS).is_file()), None)
+    cell = next((cell for cell in drawn if (cell.path / SIGNALS).is_file()), None)
     if cell is None:
         return Cannot(
             "Its run kept no confidences: none were computed, as where no output is as long as the context window, or "
             "it is older than their file."
         )
-    with np.load(cell.run.path / SIGNALS) as file:
+    with np.load(cell.path / SIGNALS) as file:
         arrays = {name: file[name] for name in ("block", "confidence", "gradient", "window", "threshold")}
     figure, body = common.page(style.PAGE, 3.4)
     top, bottom = body.subplots(2, 1, sharex=True)

@@ -113,7 +113,7 @@ def figure4(replication: Replication) -> Figure | Cannot:
     if reference is None:
         return Cannot("The run without pruning (τ = none), to which the others are compared, is missing.")
     # on a CPU the peak is that of the process, which keeps what it once had
-    memory = not any(str(cell.run.header["model"]["device"]).startswith("cpu") for cell in drawn)
+    memory = not any(str(cell.header["model"]["device"]).startswith("cpu") for cell in drawn)
     figure, body = common.page(style.PAGE, 2.6)
     left, right, *rest = body.subplots(1, 2 + memory)
     own, x = style.mark("KnapSpec", 0), list(range(len(drawn)))

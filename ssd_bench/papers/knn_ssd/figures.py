@@ -131,10 +131,10 @@ def released(folder: Path, model: str) -> Figure:
 
 def figure5(replication: Replication) -> Figure | Cannot:
     """Figures 5 and 6: last hidden vectors of the prompts that anchors are made of."""
-    cell = next((cell for cell in common.cells(replication) if (cell.run.path / VECTORS).is_file()), None)
+    cell = next((cell for cell in common.cells(replication) if (cell.path / VECTORS).is_file()), None)
     if cell is None:
         return Cannot("Its run did not store the vectors of its calibration prompts.")
-    figure, caption = scatter(load(cell.run.path / VECTORS))
+    figure, caption = scatter(load(cell.path / VECTORS))
     return common.finish(figure, replication, [cell], caption)
 
 

@@ -46,7 +46,7 @@ def planes(replication: Replication) -> dict[str, Plane | Cannot]:
     """By the name of each task, its layer sets, or why there are none."""
     found: dict[str, Plane | Cannot] = {}
     for cell in common.cells(replication):
-        model, task = cell.run.header["model"]["name"], cell.run.header["task"]["name"]
+        model, task = cell.header["model"]["name"], cell.header["task"]["name"]
         path = path_of(replication.runs_dir, model, task)
         command = f"python -m ssd_bench frontier model={model} task={task} runs_dir={replication.runs_dir}"
         if cell["task"] not in found:

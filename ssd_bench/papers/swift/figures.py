@@ -167,11 +167,11 @@ def figure8b(replication: Replication) -> Figure | Cannot:
 
 def _scaling(axes: Axes, best: list[tuple[float, Cell]], models: list[str]) -> None:
     for value, cell in best:
-        billions = float(cell.run.header["model"]["n_params"]) / 1e9
+        billions = float(cell.header["model"]["n_params"]) / 1e9
         number, own = common.measured(cell.summary, "speedup"), style.MARKS[models.index(cell["model"])]
         axes.errorbar(billions, value, yerr=common.error(number), color=own.colour, marker=own.marker, capsize=2)
         axes.annotate(f"r = {cell.setting('r')}", (billions, value), (5, 3), textcoords="offset points")
-    sizes = sorted({float(cell.run.header["model"]["n_params"]) / 1e9 for _, cell in best})
+    sizes = sorted({float(cell.header["model"]["n_params"]) / 1e9 for _, cell in best})
     axes.set_xscale("log")
     axes.set_xticks(sizes, [f"{size:.3g}" for size in sizes])
     axes.minorticks_off()
@@ -254,7 +254,7 @@ def _draw_searches(axes: Axes, points: list[tuple[float, Cell]], method: str) ->
         )  # fmt: skip
         if number.void:
             common.explain_void(axes)
-        options, below = cell.run.header["config"]["method"].get("search"), i % 2 == 1
+        options, below = cell.header["config"]["method"].get("search"), i % 2 == 1
         if options is not None:
             end = number.low if below else number.high
             axes.annotate(
