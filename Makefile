@@ -24,7 +24,7 @@ RUNS ?= runs
 execute = printf '%s\n' notebooks/*.ipynb | SSD_BENCH_RUNS=$(abspath $(1)) xargs -P $(TEST_JOBS) -n 1 $(BIN)/jupyter nbconvert --log-level=ERROR --to=notebook --execute --ExecutePreprocessor.record_timing=False
 
 .DEFAULT_GOAL := help
-.PHONY: help lock fast test-lowest browser setup kernels weights run test check format lint types tables report executed notebooks page replicate-mini audit-papers bench miniature clean
+.PHONY: help lock fast test-cluster test-lowest browser setup kernels weights run test check format lint types tables report executed notebooks page replicate-mini audit-papers bench miniature clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -60,6 +60,22 @@ browser: # of the page's tests, which are skipped without one
 
 test: kernels weights browser ## All tests; ISA=avx2: on that level of instructions; SEED=7: in another order
 	$(BIN)/python -m pytest -q -rs -n $(TEST_JOBS) --dist loadgroup --randomly-seed=$(SEED) # groups: what takes long is made once
+
+# Ray's launcher asks for an older cloudpickle than .venv has, so it stands in an environment of its own on top of that
+CLUSTER := build/cluster
+RAY := ray==2.60.0 hydra-ray-launcher==1.2.2 joblib==1.5.3
+$(CLUSTER)/.installed: $(STAMP)
+	$(BIN)/python -m venv --clear --without-pip $(CLUSTER)
+	$(BIN)/python -c "import sysconfig; print(sysconfig.get_path('purelib'))" > $$(echo $(CLUSTER)/lib/python3*/site-packages)/base.pth
+	$(BIN)/pip --python $(CLUSTER) install --quiet --disable-pip-version-check --no-compile $(RAY)
+	touch $@
+
+# Without a network but loopback, which has an address of documentation too: Slurm looks no name up where all are 127.*
+SLURM := slurmctld slurmd slurmdbd slurm-client munge mariadb-server iproute2
+test-cluster: kernels $(CLUSTER)/.installed ## A sweep on a Slurm and a Ray of this machine, workers killed; as root
+	@command -v slurmctld >/dev/null && command -v slurmdbd >/dev/null && command -v mariadbd >/dev/null \
+	  || { apt-get update && apt-get install -y --no-install-recommends $(SLURM); }
+	unshare --net sh -c 'ip link set lo up && ip address add 192.0.2.1/32 dev lo && exec $(CLUSTER)/bin/python -m pytest -q -rs -p no:randomly -m cluster --durations=0 tests/cluster'
 
 # Lossless, chain = tree, cache = recompute, parity, DP <= brute force; records, tables, data and scores
 FAST := adaptive checkpoint conflayers_search data data_hub engine fixed_layers house jacobi kv_cache layer_search metrics \

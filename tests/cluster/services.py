@@ -1,0 +1,101 @@
+"""Background processes of the cluster tests: started, waited for with a bound, and all ended at the end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+
+LOOPBACK = "127.0.0.1"
+MARK = "SSD_BENCH_CLUSTER_TEST"
+"""Environment variable that every process of a test cluster inherits, daemons of daemons included."""
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports that nobody listens on now, below those that connections get."""
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for one in sockets:
+            one.bind((LOOPBACK, 0))
+        return [one.getsockname()[1] for one in sockets]
+    finally:
+        for one in sockets:
+            one.close()
+
+
+def until(holds: Callable[[], object], what: str, seconds: float = 30.0) -> None:
+    """Wait until something holds.
+
+    Raises:
+        TimeoutError: it does not in time.
+    """
+    deadline = time.monotonic() + seconds
+    while not holds():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{what}: not within {seconds:g} s")
+        time.sleep(0.1)
+
+
+class Services:
+    """Processes in the foreground of their own sessions, marked so that whatever they start is found again.
+
+    Args:
+        folder: for their logs.
+        mark: value of the mark, of this cluster alone.
+    """
+
+    def __init__(self, folder: Path, mark: str) -> None:
+        self._folder, self._mark = folder, mark
+        self.running: dict[str, subprocess.Popen[bytes]] = {}
+
+    def environment(self, **variables: str) -> dict[str, str]:
+        """Of a process that belongs to the cluster."""
+        return os.environ | {MARK: self._mark} | variables
+
+    def start(self, name: str, command: Sequence[str], variables: Mapping[str, str] | None = None) -> None:
+        """Start a process under a name."""
+        with open(self._folder / f"{name}.out", "ab") as log:
+            self.running[name] = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=self.environment(**(variables or {})),
+                start_new_session=True,
+            )  # fmt: skip
+
+    def kill(self, name: str) -> None:
+        """Kill one process, which leaves what it started."""
+        process = self.running.pop(name)
+        process.kill()
+        process.wait(timeout=10)
+
+    def all(self) -> list[psutil.Process]:
+        """Every process with the mark, this one excepted."""
+        found = []
+        for process in psutil.process_iter():
+            with suppress(psutil.Error):
+                if process.pid != os.getpid() and process.environ().get(MARK) == self._mark:
+                    found.append(process)
+        return found
+
+    def stop(self) -> None:
+        """End every process of the cluster."""
+        for sent in (signal.SIGTERM, signal.SIGKILL):
+            processes = self.all()
+            for process in processes:
+                with suppress(psutil.Error):
+                    process.send_signal(sent)
+            psutil.wait_procs(processes, timeout=10)
+        for one in self.running.values():
+            one.wait(timeout=10)
+        self.running.clear()
+
+    def log(self) -> str:
+        """The ends of all logs."""
+        logs = [*self._folder.glob("*.out"), *self._folder.glob("*.log")]
+        ends = [(log.name, log.read_text(encoding="utf-8", errors="replace")[-1500:]) for log in sorted(logs)]
+        return "\n".join(f"--- {name}\n{text}" for name, text in ends)

@@ -1,0 +1,175 @@
+"""Sweeps as a user starts them, on the launchers' own processes, and what their records must have in common."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+import psutil
+
+from ssd_bench.records.reader import find_runs, load_run
+from tests.cluster.services import until
+from tests.runs import CPU, ROOT, environment
+
+TIMES = ["prefill_ms", "decode_ms", "draft_ms", "verify_ms", "policy_ms", "peak_bytes"]
+MINIATURE = ("model=miniature", "limit=2", "decode.max_new_tokens=24")
+METHOD = '''
+import json, os, time
+from pathlib import Path
+from methods.ar import AR
+
+class Staying(AR):
+    """Says where it runs; stays at its third prompt until it is let go."""
+
+    def prepare(self, probe, samples):
+        self.prompts, self.begun = 0, time.time()
+        self.say()
+
+    def say(self):
+        said = {"pid": os.getpid(), "gpus": os.environ.get("CUDA_VISIBLE_DEVICES"), "prompts": self.prompts,
+                "begun": self.begun, "seen": time.time()}
+        path = Path(os.environ["STAY"], f"{os.getpid()}.json")
+        path.with_suffix(".tmp").write_text(json.dumps(said))
+        path.with_suffix(".tmp").replace(path)
+
+    def start(self, prefill):
+        self.prompts += 1
+        self.say()
+        deadline = time.monotonic() + 120
+        while self.prompts == 3 and not Path(os.environ["STAY"], "go").exists():
+            assert time.monotonic() < deadline, "nobody let it go"
+            time.sleep(0.1)
+            self.say()
+'''
+CONFIG = "_target_: staying.Staying\nname: staying\n"
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """A sweep that runs.
+
+    Attributes:
+        log: what it says.
+    """
+
+    process: subprocess.Popen[bytes]
+    log: Path
+
+    def ended(self, seconds: float = 600) -> tuple[int, str]:
+        """Exit code and output; it is killed if it takes longer."""
+        try:
+            code = self.process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise AssertionError(f"not done within {seconds:g} s:\n{self._said[-3000:]}") from None
+        return code, self._said
+
+    def kill(self) -> None:
+        """Kill it, not its jobs."""
+        self.process.kill()
+        self.process.wait(30)
+
+    @property
+    def _said(self) -> str:
+        return self.log.read_text(encoding="utf-8", errors="replace")
+
+
+@dataclass(frozen=True)
+class Bench:
+    """A folder with a method of the user's, and sweeps that may use it.
+
+    Attributes:
+        folder: for the method and for what it says.
+        variables: environment of the cluster.
+    """
+
+    folder: Path
+    variables: Mapping[str, str]
+
+    def __post_init__(self) -> None:
+        for name, text in {"staying.py": METHOD, "conf/method/staying.yaml": CONFIG}.items():
+            (self.folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (self.folder / name).write_text(text, encoding="utf-8")
+        self.stay.mkdir(exist_ok=True)
+
+    @property
+    def stay(self) -> Path:
+        """Where a staying method says what it does, and looks whether it may go on."""
+        return self.folder / "stay"
+
+    def start(self, runs: Path, *options: str) -> Sweep:
+        """Start a sweep."""
+        line = [
+            "-m", "ssd_bench", "-m", f"runs_dir={runs}", *CPU, *MINIATURE,
+            f"hydra.searchpath=[file://{self.folder}/conf]", *options,
+        ]  # fmt: skip
+        env = {**environment(self.folder), **self.variables, "STAY": str(self.stay)}
+        log = self.folder / f"{uuid.uuid4().hex}.log"  # no pipe: jobs that outlive their sweep would hold it
+        with open(log, "wb") as output:
+            process = subprocess.Popen(
+                [sys.executable, *line], cwd=ROOT, env=env, stdout=output, stderr=output, start_new_session=True
+            )
+        return Sweep(process, log)
+
+    def swept(self, runs: Path, *options: str, seconds: float = 600) -> tuple[int, str]:
+        """Exit code and output of a sweep."""
+        return self.start(runs, *options).ended(seconds)
+
+    def said(self) -> list[dict[str, float]]:
+        """What the staying methods have said last."""
+        return [json.loads(path.read_text(encoding="utf-8")) for path in self.stay.glob("*.json")]
+
+    def staying(self, count: int = 1) -> list[int]:
+        """Wait until so many jobs stay at their third prompt; their processes."""
+
+        def found() -> list[int]:
+            return [
+                int(one["pid"]) for one in self.said() if one["prompts"] == 3 and psutil.pid_exists(int(one["pid"]))
+            ]
+
+        until(lambda: len(found()) >= count, f"{count} jobs in their middle", seconds=180)
+        return found()
+
+    def go(self) -> None:
+        """Let all go on that stay, and none stay from now on."""
+        (self.stay / "go").touch()
+
+
+def records(runs: Path) -> dict[str, dict[str, pd.DataFrame]]:
+    """Of every run its tables without what is time, by its name."""
+    found = {}
+    for path in find_runs(runs):
+        run = load_run(path)
+        tables = {"prompts": run.prompts, "steps": run.steps, "layer_sets": run.layer_sets}
+        found[path.name] = {name: table.drop(columns=TIMES, errors="ignore") for name, table in tables.items()}
+    return found
+
+
+def assert_same(one: Path, other: Path) -> None:
+    """The same runs with the same outputs, steps and layer sets."""
+    made, expected = records(one), records(other)
+    assert sorted(made) == sorted(expected)
+    for name, tables in expected.items():
+        for table, frame in tables.items():
+            pd.testing.assert_frame_equal(made[name][table], frame, obj=f"{name}: {table}")
+
+
+def assert_whole(runs: Path, prompts: int, count: int) -> None:
+    """So many runs, each with every prompt once in every arm."""
+    found = records(runs)
+    assert len(found) == count
+    for tables in found.values():
+        counts = tables["prompts"].groupby("arm")["prompt_index"].apply(sorted)
+        assert dict(counts) == {arm: list(range(prompts)) for arm in ("ar", "method")}
+
+
+def asked_runs() -> int:
+    """How many runs the sweep of every launcher has: 6, or SSD_BENCH_CLUSTER_RUNS."""
+    return int(os.environ.get("SSD_BENCH_CLUSTER_RUNS", "6"))
