@@ -21,7 +21,7 @@ from ssd_bench.records.reader import Run, find_runs, load_run
 from tests.runs import CPU, environment, executed, local_model, python
 from tests.synthetic import header, unit, write_run
 
-PROMPTS = 8
+PROMPTS = 40  # so many that a signal after the first comes before the last, however slow the machine
 METHODS = """
 import os, signal
 from pathlib import Path
@@ -45,7 +45,7 @@ TIMES = ["prefill_ms", "decode_ms", "draft_ms", "verify_ms", "policy_ms", "peak_
 def options(small_checkpoint: Path) -> list[str]:
     """Of a run of `PROMPTS` prompts, with a method whose steps vary."""
     return [
-        *local_model(small_checkpoint), "task=gsm8k", f"limit={PROMPTS}", "decode.max_new_tokens=24",
+        *local_model(small_checkpoint), "task=gsm8k", f"limit={PROMPTS}", "decode.max_new_tokens=96",
         "method=fixed_layers", "method.ratio=0.25", *CPU,
     ]  # fmt: skip
 
@@ -156,7 +156,7 @@ def test_runs_that_ask_for_it_measure_one_after_the_other(options: list[str], tm
         end = pd.Timestamp(load_run(path).header["finished_at"]).timestamp()
         times.append((end - load_run(path).header["wall_s"], end))
     times.sort()
-    assert len(times) == 3 and all(one[1] < other[0] + 0.01 for one, other in zip(times, times[1:])), times
+    assert len(times) == 3 and all(one[1] < other[0] + 0.2 for one, other in zip(times, times[1:])), times
 
 
 @pytest.fixture
