@@ -16,13 +16,6 @@ from tests.cluster.sweeps import Bench
 
 
 @pytest.fixture(scope="module")
-def short() -> Iterator[Path]:
-    """A folder of a short name, as those of sockets must be."""
-    with tempfile.TemporaryDirectory(prefix="ssd", dir="/tmp", ignore_cleanup_errors=True) as folder:
-        yield Path(folder)
-
-
-@pytest.fixture(scope="module")
 def slurm() -> Iterator[Slurm]:
     if os.geteuid() != 0:
         pytest.skip("Slurm's daemons are started as root")
