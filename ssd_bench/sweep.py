@@ -7,6 +7,7 @@ experiments from what is on disk.
 from __future__ import annotations
 
 import itertools
+import os
 import sys
 import traceback
 import uuid
@@ -39,6 +40,7 @@ from ssd_bench.records.pack import opened
 from ssd_bench.report.runs import side_by_side
 
 Overrides = tuple[str, ...]
+REQUEUED = -1  # what submitit ends a process with once it has queued its job again
 
 
 @dataclass
@@ -83,6 +85,8 @@ class Attempt:
         except EXPECTED as error:
             return Outcome(error=str(error).strip(), code=report(error))
         except (Exception, SystemExit) as error:
+            if isinstance(error, SystemExit) and error.code == REQUEUED and "SUBMITIT_EXECUTOR" in os.environ:
+                raise  # submitit has queued this job again, which goes on where it was
             if isinstance(error, OSError) and error.errno in FULL:
                 return Outcome(error=full(error), code=1)
             traceback.print_exc()

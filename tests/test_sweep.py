@@ -180,6 +180,20 @@ def test_an_attempt_returns_whatever_was_raised(
     assert pickle.loads(pickle.dumps(found)) == found
 
 
+def test_a_job_that_submitit_has_queued_again_has_not_failed(
+    in_a_job: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def work(_: object) -> None:
+        raise SystemExit(-1)
+
+    assert Attempt(work, 1)(in_a_job).error == "SystemExit: -1", "of any other program it is a failure"
+    index.note(tmp_path, ["a=1"], Outcome())
+    monkeypatch.setenv("SUBMITIT_EXECUTOR", "slurm")
+    with pytest.raises(SystemExit):
+        Attempt(work, 1)(in_a_job)
+    assert not index.outcome(tmp_path, ["a=1"]).known
+
+
 def test_only_an_interrupt_ends_a_sweep(in_a_job: Any) -> None:
     def work(_: object) -> None:
         raise KeyboardInterrupt
