@@ -15,8 +15,10 @@ import os
 import shutil
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
+from types import TracebackType
 from typing import Any, Self
 
 import pyarrow as pa
@@ -67,17 +69,23 @@ class RunWriter:
         self._parts = self.path / "parts"
         self._seq: dict[Unit, int] = {}
         self._last_state: bytes | None = None
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            self._lease = Lease(self.path, wait)
-        except OSError as error:
-            raise ConfigError("runs_dir", str(self.path), f"a directory that can be written ({error})") from error
+        self._lease = self._leased(wait)
         try:
             self.header = self._open(dict(header), fresh)
             self._read_done()
         except BaseException:
             self.close()
             raise
+
+    def _leased(self, wait: bool) -> Lease:
+        while True:
+            try:
+                self.path.mkdir(parents=True, exist_ok=True)
+                return Lease(self.path, wait)
+            except OSError as error:
+                if isinstance(error, FileNotFoundError) and not self.path.exists():
+                    continue  # a run that was refused took it away meanwhile
+                raise ConfigError("runs_dir", str(self.path), f"a directory that can be written ({error})") from error
 
     def _open(self, header: dict[str, Any], fresh: bool) -> dict[str, Any]:
         for leftover in [*self.path.glob("[!.]*.tmp"), *self._parts.glob("*.tmp")]:  # others take leases meanwhile
@@ -252,8 +260,18 @@ class RunWriter:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        refused = isinstance(error, ConfigError) and not self._seq
+        if refused and self._lease.mine:
+            self._discard_parts()
+            (self.path / "run.json").unlink(missing_ok=True)
         self.close()
+        if refused:  # no record of what cannot work, and no folder either, unless it holds something else
+            with suppress(OSError):
+                self.path.rmdir()
+                self.path.parent.rmdir()
 
 
 def _now() -> str:
