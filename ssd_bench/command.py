@@ -34,7 +34,9 @@ EXPECTED = (ConfigError, LosslessError, Lost, JobsFailed, HydraException, OmegaC
 FULL = (errno.ENOSPC, errno.EDQUOT)
 GOES_ON = "what was done is on record, and the same command goes on where it was"
 EXTRAS = {"joblib": "cluster", "submitit": "cluster", "ray": "ray"}
-"""Beginning of a launcher's name -> the extra that has it."""
+"""Beginning of the name of one of Hydra's launchers -> the extra that has it."""
+WITHOUT_JOBS = {"--cfg", "-c", "--info", "-i"}
+"""Hydra's options that show a config, of which a sweep has many."""
 
 
 def command(work: Callable[[DictConfig], object]) -> int:
@@ -114,11 +116,14 @@ def choices(group: str) -> list[str]:
 
 
 def _check_choices(arguments: Sequence[str]) -> None:
-    """Refuse what is no name for a choice (`method=null`), of which Hydra has only a traceback to say.
+    """Refuse what Hydra has only a traceback to say of: what is no name for a choice (`method=null`), `-m --cfg`.
 
     Raises:
-        ConfigError: names the group and its choices.
+        ConfigError: names the group and its choices, or the option.
     """
+    odd = WITHOUT_JOBS & {argument.partition("=")[0] for argument in arguments}
+    if odd and {"-m", "--multirun"} & set(arguments):
+        raise ConfigError("option", min(odd), "without -m, of one run; dry=true describes those of a sweep")
     for argument in arguments:
         group, equals, value = argument.partition("=")
         if equals and group in CHOSEN:
@@ -188,14 +193,18 @@ def _settings(*, _root_: DictConfig) -> str:
     return described(_root_).replace("$", "$$")
 
 
+def installed_by(extra: str) -> str:
+    """What brings a package that is not here."""
+    return f"pip install 'ssd-bench[{extra}]' has it"
+
+
 def report(error: Exception) -> int:
     """Print one of the `EXPECTED` errors; returns the exit code."""
     message = str(error).strip()
-    if asked := re.search(r"hydra/launcher/(\w+)", message):
-        message = next(
-            (f"{message.splitlines()[0]}: pip install 'ssd-bench[{extra}]' has it" for name, extra in EXTRAS.items()
-             if asked[1].startswith(name)), message,
-        )  # fmt: skip
+    first, *_ = message.splitlines() or [""]
+    for asked in re.findall(r"hydra/launcher/(\w+)", first)[-1:]:  # one of ours names the one that it builds on
+        for name, extra in EXTRAS.items():
+            message = f"{first.rstrip('.')}: {installed_by(extra)}" if asked.startswith(name) else message
     print(f"error: {message}", file=sys.stderr)
     if isinstance(error, JobsFailed):
         return error.code

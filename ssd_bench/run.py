@@ -67,7 +67,7 @@ def execute(plan: Plan, wait: bool = True) -> Path | None:
     """
     opened(plan.run_dir)  # what is packed beside it is there before anything is added
     force, done = plan.config["force"], f"already on record, not repeated (force=true repeats it): {plan.run_dir}"
-    if is_complete(plan.run_dir, plan.content_key) and not force:
+    if not force and is_complete(plan.run_dir, plan.content_key):
         print(done)
         return plan.run_dir
     stopping, folder = Stopping(), plan.folder(plan.shard)

@@ -6,6 +6,7 @@ experiments from what is on disk.
 
 from __future__ import annotations
 
+import importlib
 import itertools
 import os
 import sys
@@ -28,7 +29,7 @@ from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, OmegaConf
 
 from ssd_bench import dry, tables
-from ssd_bench.command import EXPECTED, FULL, full, report
+from ssd_bench.command import EXPECTED, EXTRAS, FULL, full, installed_by, report
 from ssd_bench.errors import ConfigError, JobsFailed
 from ssd_bench.forecast import REFERENCE, Forecast
 from ssd_bench.papers import grid, index
@@ -68,9 +69,9 @@ class Attempt:
         print(f"\n[run {job.job.num + 1} of {self.total}] {' '.join(overrides)}", flush=True)
         runs_dir = Path(str(cfg.runs_dir))
         try:
-            index.begin(runs_dir, overrides, self.sweep)
-            outcome = self._outcome(cfg)
-            index.note(runs_dir, overrides, outcome, self.sweep)
+            with index.under_way(runs_dir, overrides, self.sweep):
+                outcome = self._outcome(cfg)
+                index.note(runs_dir, overrides, outcome, self.sweep)
         except OSError as error:
             return Outcome(error=f"runs_dir={str(cfg.runs_dir)!r} cannot be written: {error}", code=2)
         return outcome
@@ -144,11 +145,15 @@ class Sweep:
     Args:
         task_function: one job.
         config: what Hydra composed of the options that are its own.
+
+    Raises:
+        ConfigError: the launcher's package is not installed.
     """
 
     def __init__(self, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
         self._loader, self._config = hydra_context.config_loader, config
         self._attempt = Attempt(task_function)
+        _check_launcher(config)
         self._launcher = Plugins.instance().instantiate_launcher(
             hydra_context=hydra_context, task_function=self._attempt, config=config
         )
@@ -247,7 +252,7 @@ class Sweep:
         self._attempt.total = len(jobs)
         index.ask(runs_dir, jobs, self._attempt.sweep)
         try:
-            ends = Batch(self._launcher, self._attempt, runs_dir).ends(jobs)
+            ends = Batch(self._launcher, _chosen(self._config), self._attempt, runs_dir).ends(jobs)
         finally:
             for part in parts:
                 part.write_indices(runs_dir)
@@ -273,15 +278,35 @@ class Sweep:
         return self._loader.load_sweep_config(self._config, list(overrides))
 
 
+def _check_launcher(config: DictConfig) -> None:
+    """One that builds on no config of its package is composed without it."""
+    package = str(config.hydra.launcher._target_).rpartition(".")[0]
+    try:
+        importlib.import_module(package)
+    except ImportError as error:
+        extra = next((extra for name, extra in EXTRAS.items() if f"_{name}_" in package), None)
+        if extra is None:
+            raise
+        allowed = f"one that is installed: {installed_by(extra)}"
+        raise ConfigError("hydra/launcher", _chosen(config), allowed) from error
+
+
+def _chosen(config: DictConfig) -> str:
+    """The name of the launcher."""
+    return str(config.hydra.runtime.choices["hydra/launcher"])
+
+
 @dataclass
 class Batch:
     """Jobs with a launcher, until each has ended: whatever becomes of the processes that it starts.
 
     Attributes:
+        name: of the launcher, as it was asked for.
         runs_dir: where jobs note that they began and what came of them.
     """
 
     launcher: Launcher
+    name: str
     attempt: Attempt
     runs_dir: Path
 
@@ -295,7 +320,11 @@ class Batch:
         return [found[job] for job in jobs]
 
     def _rounds(self, jobs: Sequence[Overrides]) -> dict[Overrides, Outcome]:
-        """A job that is in flight at two breaks of the launcher runs alone, and has failed if that breaks too."""
+        """A job whose process ends at two breaks of the launcher runs alone, and has failed if that breaks too.
+
+        Raises:
+            ConfigError: the launcher cannot start jobs.
+        """
         found: dict[Overrides, Outcome] = {}
         breaks: Counter[Overrides] = Counter()
         while left := [job for job in jobs if job not in found]:
@@ -305,12 +334,12 @@ class Batch:
             found |= made
             if error is None:
                 continue
-            flying = [job for job in batch if job not in made and index.begun(self.runs_dir, job, self.attempt.sweep)]
-            if not made and not flying:
-                raise error
-            breaks.update(flying)
-            said = f"{type(error).__name__}: {next(iter(str(error).strip().splitlines()), '')}"
-            print(f"\n{len(flying)} runs ended with their process ({said})", file=sys.stderr, flush=True)
+            said = f"{type(error).__name__}: {str(error).strip()}"
+            lost = index.lost(self.runs_dir, (job for job in batch if job not in made), self.attempt.sweep)
+            if not made and not lost:
+                raise ConfigError("hydra/launcher", self.name, f"one that works here ({said})") from error
+            breaks.update(map(tuple, lost))
+            print(f"\n{len(lost)} runs ended with their process ({said.splitlines()[0]})", file=sys.stderr, flush=True)
             if not together:
                 end = Outcome(error="its process ended three times: killed, or out of memory", code=1)
                 index.note(self.runs_dir, batch[0], end, self.attempt.sweep)

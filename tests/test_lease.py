@@ -12,11 +12,12 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+import psutil
 import pytest
 
 from ssd_bench.errors import Lost
 from ssd_bench.records import lease as module
-from ssd_bench.records.lease import NAME, SILENT, Held, Lease, Owner, gone, holder
+from ssd_bench.records.lease import NAME, SILENT, Held, Lease, Owner, abandoned, gone, holder
 from tests.runs import environment
 
 HOLD = """
@@ -66,6 +67,16 @@ def test_who_is_killed_loses_it_at_once(tmp_path: Path) -> None:
         assert own.mine
 
 
+def test_who_was_killed_and_not_yet_buried_has_ended(tmp_path: Path) -> None:
+    """Its parent may be the one that waits."""
+    other = held_by_another(tmp_path)
+    other.send_signal(signal.SIGKILL)
+    os.waitid(os.P_PID, other.pid, os.WEXITED | os.WNOWAIT)
+    assert psutil.Process(other.pid).status() == psutil.STATUS_ZOMBIE
+    assert Lease(tmp_path, wait=False).mine
+    other.wait()
+
+
 def test_a_number_that_another_process_has_by_now_is_nobodys(tmp_path: Path) -> None:
     (tmp_path / NAME).write_text(json.dumps(vars(replace(Owner.here(), begun=1.0))), encoding="utf-8")
     assert Lease(tmp_path, wait=False).mine
@@ -77,6 +88,24 @@ def test_elsewhere_only_silence_says_that_it_is_gone(tmp_path: Path) -> None:
         Lease(tmp_path, wait=False)
     elsewhere(tmp_path, SILENT + 5)
     assert Lease(tmp_path, wait=False).mine
+
+
+def test_who_is_elsewhere_has_time_to_show_that_it_lives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A heartbeat comes of one, none of another; a third lives here, a fourth lets go meanwhile."""
+    beating, silent, leaving = (tmp_path / name for name in ("beating", "silent", "leaving"))
+    for folder in (beating, silent, leaving):
+        folder.mkdir()
+        elsewhere(folder, 10)
+
+    def pause(_: float) -> None:
+        os.utime(beating / NAME)
+        (leaving / NAME).unlink()
+        monkeypatch.setattr(module, "SILENT", 5)  # as if the time had passed
+
+    monkeypatch.setattr(module.time, "sleep", pause)
+    with Lease(tmp_path):
+        leases = [folder / NAME for folder in (tmp_path, beating, silent, leaving, tmp_path / "none")]
+        assert abandoned(leases) == {silent / NAME}
 
 
 def test_one_that_cannot_be_read_is_somebodys_who_is_just_writing_it(tmp_path: Path) -> None:

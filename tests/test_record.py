@@ -276,7 +276,7 @@ def test_damage_newer_schemas_and_unfinished_runs_are_named(tmp_path: Path) -> N
     with pytest.raises(ConfigError, match="newer ssd-bench"):
         load_run(run.path)
     (run.path / "run.json").write_text('{"status": "comp', encoding="utf-8")
-    with pytest.raises(ConfigError, match=r"run\.json.*damaged"):
+    with pytest.raises(ConfigError, match=r"run\.json.*a file that is whole"):
         read_header(run.path)
     assert find_runs(tmp_path) == [run.path]  # listed, so that whoever loads it hears of the damage
     with RunWriter(tmp_path / "running", header()), pytest.raises(ConfigError, match="not complete"):

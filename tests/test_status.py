@@ -43,8 +43,7 @@ def test_every_state_has_its_line(tmp_path: Path) -> None:
     index.ask(tmp_path, jobs[1:], "two")
     index.note(tmp_path, jobs[0], Outcome(run="finished"))
     index.note(tmp_path, jobs[1], Outcome(error="no memory\nat all", code=1))
-    index.begin(tmp_path, jobs[2], "one")
-    with Lease(tmp_path / "running"):
+    with Lease(tmp_path / "running"), index.under_way(tmp_path, jobs[2], "one"):
         lines = {(line.state, line.what): line for line in look(tmp_path)}
         text = shown(list(lines.values()))
     assert set(lines) == {

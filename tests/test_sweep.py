@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import importlib
+import json
 import pickle
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import Any, cast
 
 import pandas as pd
 import pytest
@@ -15,6 +18,8 @@ import torch
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.utils import JobReturn, JobStatus
+from hydra.plugins.launcher import Launcher
 from omegaconf import OmegaConf
 
 import ssd_bench.plan
@@ -26,7 +31,7 @@ from ssd_bench.errors import ConfigError, JobsFailed, LosslessError
 from ssd_bench.papers import index
 from ssd_bench.papers.index import Outcome
 from ssd_bench.records.reader import Run, find_runs, load_run
-from ssd_bench.sweep import Attempt, product, summary
+from ssd_bench.sweep import Attempt, Batch, product, summary
 from tests.runs import GIVEN_LATENCY, local_model, planned, python
 
 METHODS = """
@@ -192,6 +197,80 @@ def test_a_job_that_submitit_has_queued_again_has_not_failed(
     with pytest.raises(SystemExit):
         Attempt(work, 1)(in_a_job)
     assert not index.outcome(tmp_path, ["a=1"]).known
+
+
+class Breaking:
+    """A launcher that raises at the first job whose process is gone, while those after it go on."""
+
+    def __init__(self, runs_dir: Path, deadly: str, alive: Sequence[str]) -> None:
+        self.runs_dir, self.deadly, self.alive = runs_dir, deadly, alive
+        self.batches: list[list[str]] = []
+
+    def launch(self, jobs: Sequence[Sequence[str]], initial_job_idx: int) -> list[JobReturn]:
+        """The end of each job; those that are alive elsewhere are held the first two times."""
+        self.batches.append([name for (name,) in jobs])
+        for name in self.batches[-1]:
+            with index.under_way(self.runs_dir, [name], "sweep"):
+                if name == self.deadly:
+                    begun = next((self.runs_dir / index.OUTCOMES).glob("*.begun"))
+                    owner = {**json.loads(begun.read_bytes()), "begun": 1.0}
+            if name == self.deadly:
+                begun.write_text(json.dumps(owner), encoding="utf-8")
+            elif name not in self.alive or len(self.batches) > 2:
+                index.note(self.runs_dir, [name], Outcome(error=name), "sweep")
+        if self.deadly in self.batches[-1]:
+            raise RuntimeError("killed")
+        return [JobReturn(_return_value=Outcome(error=name), status=JobStatus.COMPLETED) for (name,) in jobs]
+
+
+def test_only_whose_process_ended_runs_alone(tmp_path: Path) -> None:
+    """A launcher that reports one lost process leaves the others at work, which is no break of theirs."""
+    launcher = Breaking(tmp_path, "a=deadly", ["a=long", "a=longer"])
+    batch = Batch(cast(Launcher, launcher), "breaking", Attempt(print, 4, "sweep"), tmp_path)
+    with index.under_way(tmp_path, ["a=long"], "sweep"), index.under_way(tmp_path, ["a=longer"], "sweep"):
+        ends = batch.ends([("a=deadly",), ("a=short",), ("a=long",), ("a=longer",)])
+    assert [end.error for end in ends[1:]] == ["a=short", "a=long", "a=longer"]
+    assert "its process ended three times" in str(ends[0].error)
+    assert launcher.batches == [
+        ["a=deadly", "a=short", "a=long", "a=longer"], ["a=deadly", "a=long", "a=longer"],
+        ["a=long", "a=longer"], ["a=deadly"],
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("launcher", "extra"), [("box", "cluster"), ("workers", "cluster")])
+def test_a_launcher_without_its_package_is_one_message(
+    launcher: str, extra: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """Of ours that build on one of Hydra's, and of one that is composed without it."""
+    imported = importlib.import_module
+
+    def without(name: str, package: str | None = None) -> ModuleType:
+        if name.startswith("hydra_plugins.hydra_"):
+            raise ModuleNotFoundError(name)
+        return imported(name, package)
+
+    monkeypatch.setattr(importlib, "import_module", without)
+    assert door(["-m", "method=ar", "seed=0,1", f"hydra/launcher={launcher}", f"runs_dir={tmp_path}/runs"]) == 2
+    assert capsys.readouterr().err.endswith(f"pip install 'ssd-bench[{extra}]' has it\n")
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_launcher_that_cannot_start_jobs_is_one_message(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Here a box without a GPU."""
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    options = ["seed=0,1", "hydra/launcher=box", f"runs_dir={tmp_path}/runs"]
+    assert door(["-m", "method=ar", *options]) == 2
+    said = capsys.readouterr().err
+    assert "error: hydra/launcher='box' cannot be used: one that works here" in said and "Traceback" not in said
+
+
+@pytest.mark.parametrize("option", ["--cfg=job", "--cfg job", "-c job", "--info", "-i"])
+def test_what_shows_one_config_is_refused_beside_a_sweep(option: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert door(["-m", "method=ar", "seed=0,1", *option.split()]) == 2
+    assert f"error: option={option.replace('=', ' ').split()[0]!r} cannot be used: without -m" in capsys.readouterr().err
 
 
 def test_only_an_interrupt_ends_a_sweep(in_a_job: Any) -> None:

@@ -8,18 +8,19 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from ssd_bench.errors import ConfigError
 from ssd_bench.papers.grid import key_of
 from ssd_bench.records.files import write_atomic
-from ssd_bench.records.lease import owned
+from ssd_bench.records.lease import Held, Lease, abandoned, owned
 from ssd_bench.records.pack import opened
 from ssd_bench.records.provenance import DEFAULT_EXCLUDE
 
-FOLDER, OUTCOMES, ASKED = "replication", ".outcomes", ".jobs"
+FOLDER, OUTCOMES, ASKED, BEGUN = "replication", ".outcomes", ".jobs", ".begun"
 HELD = 75  # EX_TEMPFAIL of sysexits.h
 
 
@@ -121,6 +122,7 @@ def ask(runs_dir: Path, jobs: Sequence[Sequence[str]], sweep: str) -> None:
 def asked(runs_dir: Path) -> Iterator[tuple[list[str], Outcome, bool]]:
     """Every job that sweeps asked for, once: its overrides, what came of it, and whether it has begun and not ended."""
     seen = set()
+    flying = {path.name.partition(".")[0] for path in (runs_dir / OUTCOMES).glob(f"*{BEGUN}")}
     for path in sorted((runs_dir / OUTCOMES).glob(f"*{ASKED}"), key=lambda path: path.stat().st_mtime):
         try:
             jobs = [[str(one) for one in job] for job in json.loads(path.read_bytes())]
@@ -129,22 +131,25 @@ def asked(runs_dir: Path) -> Iterator[tuple[list[str], Outcome, bool]]:
         for job in jobs:
             if (own := _path(runs_dir, job)) not in seen:
                 seen.add(own)
-                yield job, outcome(runs_dir, job), own.with_suffix(".begun").is_file()
+                yield job, outcome(runs_dir, job), own.stem in flying
 
 
-def begin(runs_dir: Path, overrides: Sequence[str], sweep: str) -> None:
-    """Note that a job of a sweep has begun."""
-    path = _path(runs_dir, overrides).with_suffix(".begun")
+@contextmanager
+def under_way(runs_dir: Path, overrides: Sequence[str], sweep: str) -> Iterator[None]:
+    """A job of a sweep, from when it begins till it has ended or its process has."""
+    path = _begun(runs_dir, overrides, sweep)
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomic(path, sweep.encode())
+    with ExitStack() as held:
+        with suppress(Held):  # of a node that may be lost, which `lost` finds out
+            held.enter_context(Lease(path.parent, wait=False, name=path.name))
+        yield
 
 
-def begun(runs_dir: Path, overrides: Sequence[str], sweep: str) -> bool:
-    """Whether a job has begun in this sweep, and not ended."""
-    try:
-        return _path(runs_dir, overrides).with_suffix(".begun").read_text(encoding="utf-8") == sweep
-    except OSError:
-        return False
+def lost(runs_dir: Path, jobs: Iterable[Sequence[str]], sweep: str) -> list[Sequence[str]]:
+    """Those whose process ended before they had; it may take `lease.SILENT` seconds to know of one on another node."""
+    leases = {_begun(runs_dir, job, sweep): job for job in jobs}
+    found = abandoned(leases)
+    return [job for path, job in leases.items() if path in found]
 
 
 def note(runs_dir: Path, overrides: Sequence[str], outcome: Outcome, sweep: str = "") -> None:
@@ -153,7 +158,6 @@ def note(runs_dir: Path, overrides: Sequence[str], outcome: Outcome, sweep: str 
     path.parent.mkdir(parents=True, exist_ok=True)
     content = {"overrides": list(overrides), **asdict(outcome), "sweep": sweep}
     write_atomic(path, json.dumps(content, ensure_ascii=False).encode())
-    path.with_suffix(".begun").unlink(missing_ok=True)
 
 
 def outcome(runs_dir: Path, overrides: Sequence[str], sweep: str | None = None) -> Outcome:
@@ -179,3 +183,8 @@ def identity(overrides: Sequence[str]) -> tuple[str, ...]:
 
 def _path(runs_dir: Path, overrides: Sequence[str]) -> Path:
     return runs_dir / OUTCOMES / f"{hashlib.sha256(json.dumps(identity(overrides)).encode()).hexdigest()[:20]}.json"
+
+
+def _begun(runs_dir: Path, overrides: Sequence[str], sweep: str) -> Path:
+    path = _path(runs_dir, overrides)
+    return path.with_name(f"{path.stem}.{sweep}{BEGUN}")

@@ -21,6 +21,8 @@ from numpy.typing import NDArray
 from ssd_bench.errors import ConfigError
 from ssd_bench.records.schema import SCHEMA_VERSION
 
+REPEATED = "force=true in its command measures the run again"
+
 
 def write_atomic(path: Path, data: bytes) -> None:
     """Replace `path` by `data` so that a kill or power cut leaves either the old file or the new one, whole."""
@@ -57,7 +59,7 @@ def read_json(path: Path) -> dict[str, Any]:
         reason = "it holds no JSON object"
     except (OSError, ValueError) as error:
         reason = str(error)
-    raise ConfigError("record", str(path), f"the file is damaged ({reason}); delete its directory and run again")
+    raise ConfigError("record", str(path), f"a file that is whole ({reason}); {REPEATED}")
 
 
 def read_header(run_dir: Path) -> dict[str, Any]:
@@ -79,6 +81,18 @@ def _check_version(header: Mapping[str, Any], path: Path) -> None:
         )
 
 
+def check_table(path: Path) -> None:
+    """Look at a Parquet file's two ends, which say whether it was cut off.
+
+    Raises:
+        ConfigError: missing or damaged (named with its path).
+    """
+    try:
+        pq.read_metadata(path)
+    except (OSError, ValueError, pa.ArrowException) as error:
+        raise ConfigError("record", str(path), f"a file that is whole ({error}); {REPEATED}") from error
+
+
 def read_table(path: Path, schema: pa.Schema) -> pd.DataFrame:
     """The columns of `schema` from a Parquet file; nullable integer columns have dtype Int32, truth values boolean.
 
@@ -94,7 +108,7 @@ def read_table(path: Path, schema: pa.Schema) -> pd.DataFrame:
                 table = table.append_column(column.name, pa.nulls(len(table), column.type))
         frame: pd.DataFrame = table.select(schema.names).cast(schema).to_pandas()
     except (OSError, KeyError, ValueError, pa.ArrowException) as error:
-        raise ConfigError("record", str(path), f"the file is missing or damaged ({error})") from error
+        raise ConfigError("record", str(path), f"a file that is whole ({error}); {REPEATED}") from error
     for column in schema:
         if column.nullable and pa.types.is_integer(column.type):
             frame[column.name] = frame[column.name].astype("Int32")

@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import asdict, dataclass
@@ -71,7 +71,8 @@ class Owner:
         if self.space != _space():
             return None
         try:
-            return abs(psutil.Process(self.pid).create_time() - self.begun) > 1
+            process = psutil.Process(self.pid)
+            return abs(process.create_time() - self.begun) > 1 or process.status() == psutil.STATUS_ZOMBIE
         except psutil.NoSuchProcess:
             return True
         except psutil.Error:
@@ -203,6 +204,33 @@ def gone(path: Path, owner: Owner | None) -> bool:
         return _now(path.parent) - path.stat().st_mtime > SILENT
     except FileNotFoundError:
         return True
+
+
+def abandoned(leases: Iterable[Path]) -> set[Path]:
+    """Those that are there and whose owner has ended; one elsewhere has `SILENT` seconds to show that it has not."""
+    found, seen = set(), {path: _touched(path) for path in leases}
+    unclear = {path for path in seen if seen[path] is not None}
+    while unclear:
+        for path in sorted(unclear):
+            if (
+                (now := _touched(path)) is None
+                or now != seen[path]
+                or ((owner := holder(path)) and owner.dead is False)
+            ):
+                unclear.remove(path)
+            elif gone(path, owner):
+                found.add(path)
+        unclear -= found
+        if unclear:
+            time.sleep(BEAT / 2)
+    return found
+
+
+def _touched(path: Path) -> float | None:
+    try:
+        return path.stat().st_mtime
+    except FileNotFoundError:
+        return None
 
 
 def _now(folder: Path) -> float:

@@ -10,7 +10,7 @@ import pandas as pd
 
 from ssd_bench.core.layer_set import LayerSet
 from ssd_bench.errors import ConfigError
-from ssd_bench.records.files import read_header, read_json, read_table
+from ssd_bench.records.files import check_table, read_header, read_json, read_table
 from ssd_bench.records.pack import opened
 from ssd_bench.records.schema import SCHEMAS
 
@@ -71,11 +71,18 @@ def find_runs(runs_dir: Path | str) -> list[Path]:
 
 
 def is_complete(run_dir: Path | str, content_key: str) -> bool:
-    """Whether `run_dir` holds a complete run of this content key."""
+    """Whether `run_dir` holds a complete run of this content key.
+
+    Raises:
+        ConfigError: it does, but for a table that is missing or damaged (named with its path).
+    """
     path = Path(run_dir)
     try:
         header = read_header(path)
     except ConfigError:
         return False
     finished = header.get("status") == "complete" and header.get("content_key") == content_key
-    return finished and all((path / f"{name}.parquet").is_file() for name in SCHEMAS)
+    if finished:
+        for name in SCHEMAS:
+            check_table(path / f"{name}.parquet")
+    return finished
