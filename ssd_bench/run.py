@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import math
-import os
 import random
-import re
 import shlex
 import sys
-import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -37,11 +33,11 @@ from ssd_bench.hugging_face import Apart
 from ssd_bench.metrics import summarise
 from ssd_bench.model.checkpoint import cache_dir
 from ssd_bench.model.kv_cache import BUCKET
+from ssd_bench.neighbours import Neighbours
 from ssd_bench.plan import Plan
 from ssd_bench.progress import Progress
 from ssd_bench.records import provenance
 from ssd_bench.records.files import save_arrays
-from ssd_bench.records.lease import owned
 from ssd_bench.records.pack import opened
 from ssd_bench.records.reader import is_complete, load_run
 from ssd_bench.records.schema import PromptRecord, PromptRow, StepRow
@@ -75,8 +71,8 @@ def execute(plan: Plan, wait: bool = True) -> Path | None:
         if writer.complete:  # another process was waited for
             print(done)
         elif plan.shard is None or writer.header["status"] != SHARD:
-            with _alone(plan), _third_arm(plan) as stock:
-                _measure(plan, writer, stock, stopping)
+            with Neighbours(plan.run_dir.name, plan.hardware) as beside, _third_arm(plan) as stock:
+                _measure(plan, writer, stock, stopping, beside)
     if plan.shard is None:
         return plan.run_dir
     another = not force and is_complete(plan.run_dir, plan.content_key)  # shard, which ended at the same time
@@ -84,20 +80,6 @@ def execute(plan: Plan, wait: bool = True) -> Path | None:
         return plan.run_dir
     print(f"shard {plan.shard.name} is done; the record is made when all of them are: {folder.parent}")
     return None
-
-
-@contextmanager
-def _alone(plan: Plan) -> Iterator[None]:
-    """No other run that asks for it too is on a device of this one meanwhile (`hardware.exclusive`)."""
-    with ExitStack() as held:
-        if plan.hardware.exclusive:
-            visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
-            folder = Path(tempfile.gettempdir(), f"ssd-bench-{os.getuid()}")
-            for name in sorted(
-                {f"{device}-{visible if device.type == 'cuda' else ''}" for device in plan.hardware.devices}
-            ):
-                held.enter_context(owned(folder, re.sub(r"[^\w-]", "_", name)))
-        yield
 
 
 def _third_arm(plan: Plan) -> AbstractContextManager[Apart | None]:
@@ -108,7 +90,7 @@ def _third_arm(plan: Plan) -> AbstractContextManager[Apart | None]:
     return Apart(checkpoint.folder, plan.hardware, plan.decoding, checkpoint.eos_ids, plan.context)
 
 
-def _measure(plan: Plan, writer: RunWriter, stock: Apart | None, stopping: Stopping) -> None:
+def _measure(plan: Plan, writer: RunWriter, stock: Apart | None, stopping: Stopping, beside: Neighbours) -> None:
     begin, base_bytes = time.perf_counter(), psutil.Process().memory_info().rss
     engine = load_engine(plan)
     _check_logits(plan, engine)
@@ -129,7 +111,9 @@ def _measure(plan: Plan, writer: RunWriter, stock: Apart | None, stopping: Stopp
     with Progress(len(waiting)) as progress:
         for index, repeat in waiting:
             with stopping.finishing():
+                beside.look()
                 records = _unit(plan, engine, stock, index, repeat, progress)
+                beside.look()
                 state = plan.method.state() if isinstance(plan.method, Stateful) else None
                 writer.add(index, repeat, records, state)
                 tracker.log(records)
@@ -147,8 +131,8 @@ def _measure(plan: Plan, writer: RunWriter, stock: Apart | None, stopping: Stopp
             "searches": plan.origin.searches,
             "load_ms": (loaded - begin) * 1e3, "profile_ms": (profiled - loaded) * 1e3,
             "prepare_ms": (prepared - profiled) * 1e3, "warmup_ms": (warm - prepared) * 1e3,
-            "base_bytes": base_bytes, "others_share": watch.others(), "wall_s": time.perf_counter() - begin,
-            "warnings": _warnings(plan, engine),
+            "base_bytes": base_bytes, "others_share": watch.others(), "beside": beside.seen,
+            "wall_s": time.perf_counter() - begin, "warnings": _warnings(plan, engine),
         }
         | ({} if stock is None else {"hf": stock.about})
     )  # fmt: skip

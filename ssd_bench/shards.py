@@ -65,6 +65,7 @@ def _together(headers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     worst = {key: max((header[key] for header in headers if header[key] is not None), default=None) for key in WORST}
     warnings = list(dict.fromkeys(one for header in headers for one in header["warnings"]))
     found = sorted((one for header in headers for one in header["searches"]), key=lambda one: one["new"])
+    beside = list({tuple(one.items()): one for header in headers for one in header["beside"]}.values())
     searches = list({one["name"]: one for one in found}.values())  # made by one shard, found by the others
     return (
         summed
@@ -72,6 +73,7 @@ def _together(headers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         | {
             "warnings": warnings,
             "searches": searches,
+            "beside": beside,
             "shards": [{key: header[key] for key in OF_EACH} for header in headers],
         }
     )

@@ -5,7 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +22,7 @@ from ssd_bench.errors import ConfigError
 from ssd_bench.model.checkpoint import Checkpoint, ModelSource
 from ssd_bench.model.weights import architecture
 from ssd_bench.records import contents as module
-from ssd_bench.records.contents import check_finite, contents
+from ssd_bench.records.contents import Content, check_finite, contents
 from ssd_bench.task import Prompt
 from tests.conftest import CHAT, SIZES, make_tokenizer, rope, save_model
 from tests.runs import GIVEN_LATENCY, local_model, python
@@ -445,6 +447,24 @@ def test_a_weight_that_is_not_finite_is_named(value: float, dtype: torch.dtype, 
         return
     with pytest.raises(ConfigError, match=rf"model.safetensors.*finite.*{UP}"):
         check_finite(found, dtype)
+
+
+def test_of_runs_that_begin_at_once_one_reads_a_large_file(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SSD_BENCH_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(module, "KEPT", 0)
+    read, reading = module._read, []
+
+    def slowly(file: Path) -> Content:
+        reading.append(file)
+        time.sleep(0.3)
+        return read(file)
+
+    monkeypatch.setattr(module, "_read", slowly)
+    with ThreadPoolExecutor(8) as together:
+        found = list(together.map(lambda _: contents(opened(folder).shards.values()), range(8)))
+    assert all(one == found[0] for one in found) and len(reading) == 1
 
 
 def test_what_is_in_a_large_file_is_known_until_it_changes(

@@ -22,7 +22,7 @@ COMMANDS = (
 # From the ground up, as ssd_bench/README.md has it; a longer name stands on its own floor.
 FLOORS = (
     ("errors", "settings", "stopping", "rouge", "tables", "model.shape", "core.tree", "core.layer_set", "core.load",
-     "core.timing"),
+     "core.timing", "records.lease"),
     ("model",),
     ("core",),
     ("records", "cost", "data", "task", "command", "compose", "hardware", "hugging_face", "manual", "options",
@@ -30,7 +30,7 @@ FLOORS = (
     ("methods", "tasks"),
     ("metrics",),
     ("papers", "style"),
-    ("plan", "shards", "run", "dry", "miniature"),
+    ("plan", "shards", "neighbours", "run", "dry", "miniature"),
     ("replay",),
     ("report",),
     ("forecast", "sweep", "explain", "bench", "frontier", "coverage", "advise", "status", *COMMANDS),

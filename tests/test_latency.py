@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -118,6 +120,27 @@ def test_measured_once_and_kept_unless_the_machine_was_busy(
     assert first.passes
     monkeypatch.setattr(profiling, "measure", lambda *a: pytest.fail("measured again"))
     assert profiling.cached(decoder, cache, path) == first
+
+
+def test_of_runs_that_begin_at_once_one_measures(
+    decoders: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decoder = decoders()
+    cache, measuring = decoder.new_cache(8), []
+
+    def measure(*_: object) -> Latency:
+        measuring.append(True)
+        time.sleep(0.3)
+        return Latency(1.0, 0.0, 1.0, "measured", passes=(NodeTimes(1, 0.0, 1.0, 1.0, 1.0),))
+
+    monkeypatch.setattr(profiling, "measure", measure)
+    with ThreadPoolExecutor(8) as together:
+        path = tmp_path / "new" / "profile.json"
+        found = set(together.map(lambda _: profiling.cached(decoder, cache, path), range(8)))
+    assert len(found) == len(measuring) == 1
+    assert [path.name for path in (tmp_path / "new").iterdir()] == ["profile.json"]
+    unwritable = tmp_path / "new" / "profile.json" / "profile.json"
+    assert {profiling.cached(decoder, cache, unwritable)} == found, "where it cannot be kept it is measured"
 
 
 def test_contexts_reach_the_end_of_the_cache() -> None:

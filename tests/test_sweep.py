@@ -270,7 +270,9 @@ def test_a_launcher_that_cannot_start_jobs_is_one_message(
 @pytest.mark.parametrize("option", ["--cfg=job", "--cfg job", "-c job", "--info", "-i"])
 def test_what_shows_one_config_is_refused_beside_a_sweep(option: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert door(["-m", "method=ar", "seed=0,1", *option.split()]) == 2
-    assert f"error: option={option.replace('=', ' ').split()[0]!r} cannot be used: without -m" in capsys.readouterr().err
+    assert (
+        f"error: option={option.replace('=', ' ').split()[0]!r} cannot be used: without -m" in capsys.readouterr().err
+    )
 
 
 def test_only_an_interrupt_ends_a_sweep(in_a_job: Any) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -25,6 +24,8 @@ from ssd_bench.cost.latency import Latency, NodeTimes, fit, line
 from ssd_bench.model.decoder import Decoder, Pass
 from ssd_bench.model.kv_cache import KVCache
 from ssd_bench.model.shape import ModelDims
+from ssd_bench.records.files import write_atomic
+from ssd_bench.records.lease import owned
 
 if TYPE_CHECKING:
     from ssd_bench.core.engine import Step
@@ -73,22 +74,27 @@ def contexts(rows: int) -> list[int]:
 
 def cached(decoder: Decoder, cache: KVCache, path: Path) -> Latency:
     """The profile in `path` if it is there, else a measured one, kept there unless the machine was busy."""
-    stored = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-    if set(stored) == {field.name for field in fields(Latency)}:  # else from before a part of it was measured
-        points = tuple((int(n), t) for n, t in stored["points"])
-        passes = tuple(NodeTimes(**times) for times in stored["passes"])
-        return Latency(**stored | {"points": points, "passes": passes})
-    latency = measure(decoder, cache)
-    if latency.loaded:
-        return latency
+    latency = _kept(path)
+    if latency is None:
+        try:
+            with owned(path.parent, f"{path.stem}.lease"):  # two that measure at once would disturb each other
+                latency = _kept(path) or measure(decoder, cache)
+                if not latency.loaded:
+                    write_atomic(path, json.dumps(asdict(latency), indent=1).encode())
+        except OSError as error:  # a home that cannot be written: the profile is measured in every run
+            print(f"the latency profile is not kept, SSD_BENCH_CACHE names a folder for it ({error})", file=sys.stderr)
+    return latency or measure(decoder, cache)
+
+
+def _kept(path: Path) -> Latency | None:
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        scratch = path.with_suffix(f".{os.getpid()}.tmp")
-        scratch.write_text(json.dumps(asdict(latency), indent=1), encoding="utf-8")
-        os.replace(scratch, path)
-    except OSError as error:  # a home that cannot be written: the profile is measured in every run
-        print(f"the latency profile is not kept, SSD_BENCH_CACHE names a folder for it ({error})", file=sys.stderr)
-    return latency
+        stored = json.loads(path.read_bytes())
+        if set(stored) != {field.name for field in fields(Latency)}:  # from before a part of it was measured
+            return None
+        points = tuple((int(n), t) for n, t in stored["points"])
+        return Latency(**stored | {"points": points, "passes": tuple(NodeTimes(**times) for times in stored["passes"])})
+    except (OSError, ValueError, TypeError):  # not there, or damaged
+        return None
 
 
 def _sweep(decoder: Decoder, cache: KVCache, parity: int, context: int, n: int = 1) -> None:

@@ -74,14 +74,17 @@ def steadiness(run: Run) -> dict[str, Any]:
 
     Returns:
         slow_steps: their number; slow_share: of the decode time, what they took beyond their like; others_share: of
-        the machine's cores, what others used meanwhile (None in a record that does not say).
+        the machine's cores, what others used meanwhile; beside: how many runs measured meanwhile that could use the
+        same cores or GPU (both None in a record that does not say).
     """
     slow, total = slow_steps(run), float(run.prompts["decode_ms"].sum())
     beyond = float((slow["ms"] - slow["expected_ms"]).sum())
+    beside = run.header.get("beside")
     return {
         "slow_steps": len(slow),
         "slow_share": beyond / total if total else None,
         "others_share": run.header.get("others_share"),
+        "beside": None if beside is None else sum(other["shares"] for other in beside),
     }
 
 
@@ -90,6 +93,8 @@ def spoiled(steady: Mapping[str, Any]) -> str:
     found = []
     if (steady["others_share"] or 0.0) > QUIET:
         found.append(f"others used {steady['others_share']:.0%} of the machine's cores")
+    if number := steady["beside"]:
+        found.append(f"{number} other run{'s' if number > 1 else ''} measured on its cores or GPU meanwhile")
     if (steady["slow_share"] or 0.0) > SPOILED:
         steps = f"{steady['slow_steps']} step{'s' if steady['slow_steps'] > 1 else ''}"
         found.append(

@@ -7,6 +7,7 @@ import json
 import sys
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,6 +16,7 @@ from ssd_bench.errors import ConfigError
 from ssd_bench.model.checkpoint import cache_dir
 from ssd_bench.model.headers import NOT_WEIGHTS, opened
 from ssd_bench.records.files import write_atomic
+from ssd_bench.records.lease import owned
 
 if TYPE_CHECKING:
     import torch
@@ -66,22 +68,25 @@ def _known(file: Path) -> Content:
         return _read(real)
     key = hashlib.sha256(f"{real}|{stat.st_size}|{stat.st_mtime_ns}".encode()).hexdigest()[:24]
     kept = cache_dir() / "contents" / f"{key}.json"
+    content = _kept(kept)
+    if content is None:
+        # a cache that cannot be written is done without; of processes that start at once one reads
+        with suppress(OSError), owned(kept.parent, f"{key}.lease"):
+            content = _kept(kept) or _read(real)
+            write_atomic(kept, json.dumps(asdict(content)).encode())
+    return content or _read(real)
+
+
+def _kept(path: Path) -> Content | None:
     try:
-        return Content(**json.loads(kept.read_bytes()))
-    except (OSError, ValueError, TypeError):
-        pass  # not there, or damaged
-    if stat.st_size >= SAID:
-        print(f"reading {real.name} ({stat.st_size / 1e9:.1f} GB) once, for its hash and its range", file=sys.stderr)
-    content = _read(real)
-    try:
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        write_atomic(kept, json.dumps(asdict(content)).encode())
-    except OSError:
-        pass
-    return content
+        return Content(**json.loads(path.read_bytes()))
+    except (OSError, ValueError, TypeError):  # not there, or damaged
+        return None
 
 
 def _read(file: Path) -> Content:
+    if (size := file.stat().st_size) >= SAID:
+        print(f"reading {file.name} ({size / 1e9:.1f} GB) once, for its hash and its range", file=sys.stderr)
     with ThreadPoolExecutor(1) as beside:
         hashed = beside.submit(_hash, file)
         farthest, tensor = _farthest(file)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import uuid
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ REPEATED = "force=true in its command measures the run again"
 
 def write_atomic(path: Path, data: bytes) -> None:
     """Replace `path` by `data` so that a kill or power cut leaves either the old file or the new one, whole."""
-    tmp = path.with_name(f"{path.name}.{os.getpid()}.tmp")  # several processes may replace it at once
+    tmp = path.with_name(f"{path.name}.{uuid.uuid4().hex}.tmp")  # processes of several nodes may replace it at once
     with open(tmp, "wb") as file:
         file.write(data)
         file.flush()

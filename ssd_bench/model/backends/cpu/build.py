@@ -1,6 +1,5 @@
 """Builds the C++ extension once per level of instructions, torch version and source text, and loads it."""
 
-import fcntl
 import hashlib
 import importlib.machinery
 import importlib.util
@@ -16,6 +15,7 @@ from types import ModuleType
 import torch
 
 from ssd_bench.model.arithmetic import Level
+from ssd_bench.records.lease import owned
 
 HERE = Path(__file__).parent
 SOURCES = [HERE / "cpu.cpp"]
@@ -52,14 +52,6 @@ def build_directory(level: Level) -> Path:
 
 def _module_name(level: Level) -> str:
     return f"ssd_bench_cpu_{level.name}"
-
-
-@contextmanager
-def _exclusive(path: Path) -> Iterator[None]:
-    """Holds a lock that the system releases when the process dies."""
-    with path.open("wb") as handle:
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
 
 
 @contextmanager
@@ -113,8 +105,7 @@ def load_extension(level: Level) -> ModuleType:
         name, directory = _module_name(level), build_directory(level)
         library, finished = directory / f"{name}.so", directory / "finished"
         if not (finished.exists() and library.exists()):
-            directory.mkdir(parents=True, exist_ok=True)
-            with _exclusive(directory / "build.lock"), _tools_on_path():
+            with owned(directory, "build.lock"), _tools_on_path():
                 if not (finished.exists() and library.exists()):
                     _compile(level, directory)
                     finished.touch()
