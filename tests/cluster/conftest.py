@@ -13,6 +13,16 @@ import pytest
 from tests.cluster.ray_cluster import RayCluster
 from tests.cluster.slurm import Slurm, missing
 from tests.cluster.sweeps import Bench
+from tests.runs import ROOT
+
+Launched = tuple[Bench, tuple[str, ...]]
+SMALL = ("hydra.launcher.cpus_per_task=1", "hydra.launcher.mem_gb=1")
+OPTIONS = {
+    "workers": ("hydra/launcher=workers",),
+    "box": ("hydra/launcher=box",),
+    "slurm": ("hydra/launcher=slurm", *SMALL),
+    "ray": ("hydra/launcher=ray_nodes", "hydra.launcher.ray.remote.num_cpus=1"),
+}
 
 
 @pytest.fixture(scope="module")
@@ -47,11 +57,22 @@ def ray() -> Iterator[RayCluster]:
 
 
 @pytest.fixture
-def local(tmp_path: Path) -> Bench:
-    """This machine, with two made-up GPUs."""
-    return Bench(tmp_path / "own", {"CUDA_VISIBLE_DEVICES": "5,7"})
+def on_slurm(tmp_path: Path, slurm: Slurm) -> Launched:
+    """A bench on Slurm and its launcher's options."""
+    return Bench(tmp_path / "own", slurm.environment()), OPTIONS["slurm"]
 
 
-@pytest.fixture
-def on_slurm(tmp_path: Path, slurm: Slurm) -> Bench:
-    return Bench(tmp_path / "own", slurm.environment())
+@pytest.fixture(params=sorted(OPTIONS))
+def launched(request: pytest.FixtureRequest, tmp_path: Path) -> Launched:
+    """A bench and the options of a launcher; the machine has two made-up GPUs."""
+    options, own = OPTIONS[request.param], tmp_path / "own"
+    if request.param == "slurm":
+        on_slurm: Launched = request.getfixturevalue("on_slurm")
+        return on_slurm
+    if request.param == "ray":
+        cluster: RayCluster = request.getfixturevalue("ray")
+        bench, init = Bench(own, cluster.environment()), "hydra.launcher.ray.init"
+        told = {"STAY": bench.stay, "PYTHONPATH": f"{ROOT}:{own}"}
+        variables = [f"+{init}.runtime_env.env_vars.{name}='{value}'" for name, value in told.items()]
+        return bench, (*options, f"{init}.address={cluster.address}", *variables)
+    return Bench(own, {"CUDA_VISIBLE_DEVICES": "5,7"}), options

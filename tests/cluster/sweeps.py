@@ -10,6 +10,7 @@ import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import psutil
@@ -34,7 +35,7 @@ class Staying(AR):
 
     def say(self):
         said = {"pid": os.getpid(), "gpus": os.environ.get("CUDA_VISIBLE_DEVICES"), "prompts": self.prompts,
-                "begun": self.begun, "seen": time.time()}
+                "begun": self.begun, "seen": time.time(), "cores": sorted(os.sched_getaffinity(0))}
         path = Path(os.environ["STAY"], f"{os.getpid()}.json")
         path.with_suffix(".tmp").write_text(json.dumps(said))
         path.with_suffix(".tmp").replace(path)
@@ -122,7 +123,7 @@ class Bench:
         """Exit code and output of a sweep."""
         return self.start(runs, *options).ended(seconds)
 
-    def said(self) -> list[dict[str, float]]:
+    def said(self) -> list[dict[str, Any]]:
         """What the staying methods have said last."""
         return [json.loads(path.read_text(encoding="utf-8")) for path in self.stay.glob("*.json")]
 
