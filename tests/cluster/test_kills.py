@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
+import time
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import psutil
 import pytest
 
+from ssd_bench.papers import index
+from ssd_bench.records.lease import NAME, holder
 from tests.cluster.conftest import Launched
 from tests.cluster.services import until
 from tests.cluster.slurm import Slurm
-from tests.cluster.sweeps import Bench, assert_same, assert_whole
+from tests.cluster.sweeps import Bench, Sweep, assert_same, assert_whole
 
 pytestmark = pytest.mark.cluster
 SWEEP = ("method=staying", "task=gsm8k", "limit=4", "seed=0,1")
+EXPERIMENT = "swift_table2"
 JOB = "ssd-bench"
 everywhere = pytest.mark.parametrize("launched", ["box", "slurm", "ray"], indirect=True)
 
@@ -32,7 +39,8 @@ def same_again(bench: Bench, runs: Path, launcher: tuple[str, ...], tmp_path: Pa
 
 def kill(pids: list[int]) -> None:
     for pid in pids:
-        os.kill(pid, signal.SIGKILL)
+        with suppress(ProcessLookupError):  # it has just ended
+            os.kill(pid, signal.SIGKILL)
     until(lambda: not any(map(psutil.pid_exists, pids)), "the end of what was killed")
 
 
@@ -70,6 +78,54 @@ def test_a_killed_slurmd_costs_nothing(on_slurm: Launched, slurm: Slurm, tmp_pat
     code, output = first.ended()
     assert code == 0, output
     same_again(bench, tmp_path / "runs", launcher, tmp_path)
+
+
+@pytest.mark.parametrize("launched", ["workers", "slurm"], indirect=True)
+def test_kills_at_random_moments(launched: Launched, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    """Of a run's process, of the sweep's, of slurmd: the records and the index are those of a sweep left alone."""
+    bench, launcher = launched
+    runs, chance = tmp_path / "runs", random.Random(0)
+    asked = (f"experiment={EXPERIMENT}", "scale=mini", "limit=20", "decode.max_new_tokens=64")
+    who = ["run", "run", "sweep", *(["slurmd"] if "hydra/launcher=slurm" in launcher else [])]
+    sweep = bench.start(runs, *asked, *launcher)
+    for _ in range(int(os.environ.get("SSD_BENCH_CLUSTER_KILLS", "4"))):
+        if sweep.process.poll() is not None:
+            sweep = bench.start(runs, *asked, *launcher)
+        until(partial(under_way, sweep, runs), "a run", seconds=120)
+        time.sleep(chance.uniform(0, 3))
+        match chance.choice(who):
+            case "run":
+                kill([*owners(runs)][:1])
+            case "sweep":
+                sweep.kill()
+            case "slurmd":
+                slurm: Slurm = request.getfixturevalue("slurm")
+                slurm.services.kill("slurmd")
+                slurm.start_node()
+    code, output = bench.swept(runs, *asked, *launcher)
+    assert code == 0, output
+    sweep.ended()
+    code, output = bench.swept(tmp_path / "undisturbed", *asked)
+    assert code == 0, output
+    assert_same(runs, tmp_path / "undisturbed")
+    assert cells(runs) == cells(tmp_path / "undisturbed")
+
+
+def cells(runs: Path) -> list[tuple[str, str, list[tuple[dict[str, str], str | None, str | None]]]]:
+    """Of every index, which run each cell has."""
+    found = [index.read(path) for path in index.find(runs)]
+    return [(name, scale, [(line.labels, line.run, line.error) for line in lines]) for name, scale, lines in found]
+
+
+def under_way(sweep: Sweep, runs: Path) -> bool:
+    """Whether a run of a sweep has begun, or the sweep has ended."""
+    return bool(owners(runs)) or sweep.process.poll() is not None
+
+
+def owners(runs: Path) -> dict[int, None]:
+    """Processes that have runs."""
+    found = (holder(path) for path in runs.glob(f"*/{NAME}"))
+    return dict.fromkeys(owner.pid for owner in found if owner is not None and not owner.dead)
 
 
 def test_a_job_that_must_give_way_is_queued_again(on_slurm: Launched, slurm: Slurm, tmp_path: Path) -> None:
