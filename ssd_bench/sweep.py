@@ -34,7 +34,8 @@ from ssd_bench.errors import ConfigError, JobsFailed
 from ssd_bench.forecast import REFERENCE, Forecast
 from ssd_bench.papers import grid, index
 from ssd_bench.papers import scale as scales
-from ssd_bench.papers.cells import Record
+from ssd_bench.papers.cells import these
+from ssd_bench.papers.grid import key_of
 from ssd_bench.papers.index import HELD, Outcome
 from ssd_bench.records.lease import PATIENT, Held
 from ssd_bench.records.pack import opened
@@ -153,6 +154,7 @@ class Sweep:
     def __init__(self, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
         self._loader, self._config = hydra_context.config_loader, config
         self._attempt = Attempt(task_function)
+        self._folders: dict[Overrides, Path] = {}
         _check_launcher(config)
         self._launcher = Plugins.instance().instantiate_launcher(
             hydra_context=hydra_context, task_function=self._attempt, config=config
@@ -240,13 +242,12 @@ class Sweep:
 
     def _run(self, jobs: Sequence[Overrides], parts: Sequence[Part]) -> None:
         """One batch, so that the launcher may run jobs at once."""
-        if not parts:  # those of experiments were composed for their caps
-            for overrides in jobs:
-                self._composed(overrides)
+        for overrides in jobs:  # an option that no job can have is refused before any begins
+            self._runs_dir(overrides)
         folder = Path(str(self._config.hydra.sweep.dir))
         folder.mkdir(parents=True, exist_ok=True)
         OmegaConf.save(self._config, folder / "multirun.yaml")
-        runs_dir = opened(Path(str(self._composed(jobs[0]).runs_dir)))
+        runs_dir = opened(self._runs_dir(jobs[0]))
         for part in parts:  # a sweep that is killed leaves what was there before it as well
             part.write_indices(runs_dir)
         self._attempt.total = len(jobs)
@@ -258,21 +259,36 @@ class Sweep:
                 part.write_indices(runs_dir)
         if not parts:  # those of experiments stand in their exhibits
             folders = [
-                Path(str(self._composed(overrides).runs_dir)) / end.run
+                self._runs_dir(overrides) / end.run
                 for overrides, end in zip(jobs, ends, strict=True)
                 if end.run is not None
             ]
-            if text := side_by_side([Record(path) for path in dict.fromkeys(folders)]):
+            if text := side_by_side(these(folders)):
                 print(f"\n{text}", flush=True)
         _conclude(jobs, ends)
 
     def _failed(self, overrides: Overrides) -> bool:
-        return index.outcome(Path(str(self._composed(overrides).runs_dir)), overrides).error is not None
+        return index.outcome(self._runs_dir(overrides), overrides).error is not None
 
     def _planned(self, overrides: Overrides) -> dry.Planned:
         cfg = self._composed(overrides)
         own = OmegaConf.masked_copy(cfg, [str(key) for key in cfg if key != "hydra"])
         return dry.Planned(overrides, cfg.hydra.runtime.choices, own)
+
+    def _runs_dir(self, overrides: Sequence[str]) -> Path:
+        """Where a job's record goes; jobs that differ in plain values alone are composed once, as that takes 0.1 s."""
+        kind = tuple(one if self._is_choice(key_of(one)) else one.partition("=")[0] for one in overrides)
+        if kind in self._folders:
+            return self._folders[kind]
+        cfg = self._composed(overrides)
+        folder = Path(str(cfg.runs_dir))
+        if not OmegaConf.is_interpolation(cfg, "runs_dir"):  # of a plain value, perhaps
+            self._folders[kind] = folder
+        return folder
+
+    def _is_choice(self, key: str) -> bool:
+        """Whether more than a plain value changes with it."""
+        return key.startswith(("runs_dir", "hydra")) or bool(self._loader.get_group_options(key.partition("@")[0]))
 
     def _composed(self, overrides: Sequence[str]) -> DictConfig:
         return self._loader.load_sweep_config(self._config, list(overrides))

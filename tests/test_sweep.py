@@ -15,6 +15,7 @@ from typing import Any, cast
 import pandas as pd
 import pytest
 import torch
+from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -359,6 +360,44 @@ def test_dry_is_no_part_of_a_run(tmp_path: Path) -> None:
 def test_a_bench_cannot_be_described() -> None:
     with pytest.raises(ConfigError, match="dry=True cannot be used"):
         bench(OmegaConf.create({"dry": True}))
+
+
+@pytest.mark.parametrize(
+    ("options", "folders", "composed"),
+    [
+        (["seed=0,1,2,3"], ["x"] * 4, 1),
+        (["seed=0,1", "runs_dir={0}/a,{0}/b"], ["a", "a", "b", "b"], 2),
+        (["seed=0,1", "runs_dir={0}/of${{seed}}"], ["of0", "of1"], None),
+        (["seed=0,1", "method=ar,swift"], ["x"] * 4, 2),
+    ],
+)
+def test_jobs_that_differ_in_plain_values_are_composed_once(
+    options: list[str], folders: list[str], composed: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each has its own folder all the same."""
+    compose, found, asked = ConfigLoaderImpl.load_sweep_config, [], []
+
+    def execute(cfg: Any, *_: object) -> Path:
+        folder = Path(cfg.runs_dir) / f"{cfg.method.name}{cfg.seed}"
+        folder.mkdir(parents=True)
+        (folder / "run.json").write_text("{}", encoding="utf-8")
+        return folder
+
+    def counted(self: ConfigLoaderImpl, *given: Any) -> Any:
+        asked.append(given)
+        return compose(self, *given)
+
+    monkeypatch.setattr(ssd_bench.run, "execute", execute)
+    monkeypatch.setattr(ssd_bench.plan, "plan", lambda cfg: cfg)
+    monkeypatch.setattr(ssd_bench.report.runs, "close", lambda _: None)
+    monkeypatch.setattr(ssd_bench.sweep, "these", lambda paths: found.extend(paths))
+    monkeypatch.setattr(ssd_bench.sweep, "side_by_side", lambda _: "")
+    monkeypatch.setattr(ConfigLoaderImpl, "load_sweep_config", counted)
+    monkeypatch.setattr(sys, "argv", ["ssd_bench"])
+    assert door(["-m", "method=ar", f"runs_dir={tmp_path}/x", *(option.format(tmp_path) for option in options)]) == 0
+    assert [path.parent.name for path in found] == folders
+    if composed is not None:
+        assert len(asked) == composed + len(found), "and by Hydra, for the job itself"
 
 
 def test_a_product_has_every_kind_of_choice_once() -> None:

@@ -274,6 +274,18 @@ def records(runs_dir: Path) -> list[Record]:
     return found
 
 
+def these(run_dirs: Iterable[Path]) -> list[Record]:
+    """The records of some folders, each once, prepared."""
+    stores: dict[Path, Store] = {}
+    shelf, found = Shelf(), []
+    for run_dir in dict.fromkeys(run_dirs):
+        if run_dir.parent not in stores:
+            stores[run_dir.parent] = Store(run_dir.parent)
+        found.append(Record(run_dir, shelf=shelf, store=stores[run_dir.parent]))
+    prepare(found)
+    return found
+
+
 def prepare(made: Iterable[Record]) -> None:
     """Work out at once, and keep in their folders, what all of these records will be asked for."""
     by_store: dict[Store, list[Path]] = {}
