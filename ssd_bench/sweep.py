@@ -155,6 +155,7 @@ class Sweep:
         self._loader, self._config = hydra_context.config_loader, config
         self._attempt = Attempt(task_function)
         self._folders: dict[Overrides, Path] = {}
+        self._choosing: dict[str, bool] = {}
         _check_launcher(config)
         self._launcher = Plugins.instance().instantiate_launcher(
             hydra_context=hydra_context, task_function=self._attempt, config=config
@@ -277,7 +278,7 @@ class Sweep:
 
     def _runs_dir(self, overrides: Sequence[str]) -> Path:
         """Where a job's record goes; jobs that differ in plain values alone are composed once, as that takes 0.1 s."""
-        kind = tuple(one if self._is_choice(key_of(one)) else one.partition("=")[0] for one in overrides)
+        kind = tuple(one if self._chooses(key_of(one)) else one.partition("=")[0] for one in overrides)
         if kind in self._folders:
             return self._folders[kind]
         cfg = self._composed(overrides)
@@ -286,9 +287,13 @@ class Sweep:
             self._folders[kind] = folder
         return folder
 
-    def _is_choice(self, key: str) -> bool:
+    def _chooses(self, key: str) -> bool:
         """Whether more than a plain value changes with it."""
-        return key.startswith(("runs_dir", "hydra")) or bool(self._loader.get_group_options(key.partition("@")[0]))
+        if key not in self._choosing:  # looking for its files takes as long as a run of the miniature
+            group = key.partition("@")[0]
+            found = bool(self._loader.get_group_options(group))
+            self._choosing[key] = found or key.startswith(("runs_dir", "hydra"))
+        return self._choosing[key]
 
     def _composed(self, overrides: Sequence[str]) -> DictConfig:
         return self._loader.load_sweep_config(self._config, list(overrides))
