@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import numpy
 
 from ssd_bench.errors import ConfigError
-from ssd_bench.model.checkpoint import TEMPLATES
+from ssd_bench.model.template import TEMPLATES
 
 T = TypeVar("T")
 Row = dict[str, Any]

@@ -13,6 +13,7 @@ from transformers import PreTrainedTokenizerFast
 
 from ssd_bench.data.prompting import encode
 from ssd_bench.errors import ConfigError
+from ssd_bench.model.template import Template
 from ssd_bench.task import Prompt
 from tests.conftest import CHAT, make_tokenizer
 
@@ -31,35 +32,35 @@ def expected_text(text: str, template: str) -> str:
 @pytest.mark.parametrize("limit", [None, 10_000])
 def test_a_prompt_that_fits_is_left_alone(template: str, limit: int | None) -> None:
     prompt = make_prompt("the ferry report")
-    encoded = encode(prompt, TOKENIZER, template, limit)
+    encoded = encode(prompt, TOKENIZER, Template(template), limit)
     assert TOKENIZER.decode(list(encoded.ids)) == expected_text("Read this:\n\nthe ferry report\n\nSummary:", template)
     assert encoded.ids.count(TOKENIZER.bos_token_id) == 1
     assert encoded.clipped == 0
 
 
 def test_the_hash_is_that_of_the_ids() -> None:
-    one, two = (encode(make_prompt(body), TOKENIZER, "plain", None) for body in ("one", "two"))
+    one, two = (encode(make_prompt(body), TOKENIZER, Template("plain"), None) for body in ("one", "two"))
     assert len(one.sha256) == 64
     assert one.sha256 != two.sha256
-    assert one == encode(make_prompt("one"), TOKENIZER, "plain", 500)
+    assert one == encode(make_prompt("one"), TOKENIZER, Template("plain"), 500)
 
 
 def test_a_template_that_prints_the_date_gets_a_fixed_one() -> None:
     dated = make_tokenizer(
         "{% if not date_string is defined %}{{ raise_exception('today') }}{% endif %}{{ date_string }}"
     )
-    assert "26 Jul 2024" in dated.decode(list(encode(make_prompt("x"), dated, "chat", None).ids))
+    assert "26 Jul 2024" in dated.decode(list(encode(make_prompt("x"), dated, Template("chat"), None).ids))
 
 
 def fits(prompt: Prompt, body: str, template: str, limit: int) -> bool:
     whole = make_prompt(body, prompt.head, prompt.tail)
-    return len(encode(whole, TOKENIZER, template, None).ids) <= limit
+    return len(encode(whole, TOKENIZER, Template(template), None).ids) <= limit
 
 
 def check_clip(prompt: Prompt, template: str, limit: int) -> None:
     """At most `limit` ids, head and tail whole, a beginning of the body that one more token would make too long."""
-    full = encode(prompt, TOKENIZER, template, None)
-    clipped = encode(prompt, TOKENIZER, template, limit)
+    full = encode(prompt, TOKENIZER, Template(template), None)
+    clipped = encode(prompt, TOKENIZER, Template(template), limit)
     assert 1 <= len(clipped.ids) <= limit
     assert clipped.clipped == len(full.ids) - len(clipped.ids)
     ends = TOKENIZER(prompt.body, add_special_tokens=False, return_offsets_mapping=True)["offset_mapping"]
@@ -78,8 +79,8 @@ def check_clip(prompt: Prompt, template: str, limit: int) -> None:
 )
 def test_clipping_is_exact_and_maximal(template: str, body: str, cut: int) -> None:
     prompt = make_prompt("the " + body)
-    limit = len(encode(prompt, TOKENIZER, template, None).ids) - cut
-    if limit >= len(encode(make_prompt("the"), TOKENIZER, template, None).ids):
+    limit = len(encode(prompt, TOKENIZER, Template(template), None).ids) - cut
+    if limit >= len(encode(make_prompt("the"), TOKENIZER, Template(template), None).ids):
         check_clip(prompt, template, limit)
 
 
@@ -94,37 +95,37 @@ def test_clipping_a_long_body_asks_the_tokenizer_a_few_times_only(monkeypatch: p
         return call(self, *args, **kwargs)
 
     monkeypatch.setattr(PreTrainedTokenizerFast, "__call__", counted)
-    assert 990 < len(encode(prompt, TOKENIZER, "plain", 1000).ids) <= 1000
+    assert 990 < len(encode(prompt, TOKENIZER, Template("plain"), 1000).ids) <= 1000
     assert calls < 30
 
 
 @pytest.mark.parametrize("template", ["chat", "plain"])
 def test_every_limit_from_the_smallest_that_fits(template: str) -> None:
     prompt = make_prompt("the report of the ferry service, 日本語 text")
-    smallest = len(encode(make_prompt("the"), TOKENIZER, template, None).ids)
-    for limit in range(smallest, len(encode(prompt, TOKENIZER, template, None).ids)):
+    smallest = len(encode(make_prompt("the"), TOKENIZER, Template(template), None).ids)
+    for limit in range(smallest, len(encode(prompt, TOKENIZER, Template(template), None).ids)):
         check_clip(prompt, template, limit)
     with pytest.raises(ConfigError, match=r"prompt='toy-1' .*head and tail alone exceed that.*longer context"):
-        encode(prompt, TOKENIZER, template, smallest - 1)
+        encode(prompt, TOKENIZER, Template(template), smallest - 1)
 
 
 @pytest.mark.parametrize("limit", [3, 0, -5])
 def test_a_prompt_without_a_body_is_never_cut(limit: int) -> None:
     prompt = make_prompt("", head="Question: how many?\nAnswer:", tail="")
-    length = len(encode(prompt, TOKENIZER, "plain", None).ids)
+    length = len(encode(prompt, TOKENIZER, Template("plain"), None).ids)
     with pytest.raises(ConfigError, match=rf"prompt='toy-1' .*has {length} tokens and at most {limit} fit.*shots"):
-        encode(prompt, TOKENIZER, "plain", limit)
+        encode(prompt, TOKENIZER, Template("plain"), limit)
 
 
 def test_templates_that_cannot_work_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"model\.template='chat' .*no chat template: use model\.template=plain"):
-        encode(make_prompt("x"), make_tokenizer(None), "chat", None)
-    with pytest.raises(ConfigError, match=r"model\.template='raw' .*chat, plain"):
-        encode(make_prompt("x"), TOKENIZER, "raw", None)
+        encode(make_prompt("x"), make_tokenizer(None), Template("chat"), None)
+    with pytest.raises(ConfigError, match=r"model\.template\.form='raw' .*chat, plain"):
+        encode(make_prompt("x"), TOKENIZER, Template("raw"), None)
 
 
 def test_an_empty_prompt_is_refused() -> None:
     bare = make_tokenizer(None)
     bare.backend_tokenizer.post_processor = processors.ByteLevel()
     with pytest.raises(ConfigError, match=r"prompt='toy-1' .*at least one"):
-        encode(make_prompt("", head="", tail=""), bare, "plain", None)
+        encode(make_prompt("", head="", tail=""), bare, Template("plain"), None)

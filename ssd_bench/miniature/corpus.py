@@ -32,6 +32,7 @@ from ssd_bench.miniature.domains import (
     translation,
 )  # fmt: skip
 from ssd_bench.miniature.domains.item import Item
+from ssd_bench.model.template import Template
 from ssd_bench.task import DataSpec, Prompt
 
 if TYPE_CHECKING:
@@ -169,7 +170,7 @@ def documents(domain: str, made: Sequence[Item], tokenizer: PreTrainedTokenizerB
     found = []
     for prompt, item in zip(prompts(domain, made), made, strict=True):
         answer = (*ids(item.answer), tokenizer.eos_token_id)
-        read, earlier = encode(prompt, tokenizer, TEMPLATE, context - len(answer)).ids, []
+        read, earlier = encode(prompt, tokenizer, Template(TEMPLATE), context - len(answer)).ids, []
         for asked, replied in item.further:
             said = [{"role": "user", "content": asked}]
             turn = str(tokenizer.apply_chat_template(said, tokenize=False, add_generation_prompt=True))

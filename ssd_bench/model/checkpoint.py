@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from ssd_bench.errors import ConfigError
 from ssd_bench.model.headers import NOT_WEIGHTS, Header, headers, opened, read_object, reason
 from ssd_bench.model.shape import Shape
+from ssd_bench.model.template import PLAIN, Template
 from ssd_bench.settings import Count, Fits, Range, Whole, arguments, checked, fits, kinds, words
 
 if TYPE_CHECKING:
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
-TEMPLATES = ("chat", "plain")
 KINDS = ("F64", "F32", "F16", "BF16")
 """Dtypes of weights that can be read, as safetensors names them."""
 
@@ -65,7 +65,7 @@ class ModelSource:
 
     Attributes:
         name: name in tables and run ids.
-        template: `chat` (the tokenizer's chat template) or `plain` (the text as it is).
+        template: the settings of a `Template`, or its form alone.
         embedded: name of a model that this project trained and ships (`ssd_bench/miniature/weights`).
         path: folder of a checkpoint in Hugging Face format.
         hub: hub id, with `revision` pinning it.
@@ -74,7 +74,7 @@ class ModelSource:
     """
 
     name: str
-    template: str
+    template: str | Mapping[str, Any]
     embedded: str | None = None
     path: str | None = None
     hub: str | None = None
@@ -83,8 +83,7 @@ class ModelSource:
     shape: dict[str, Any] | None = None
 
     def __post_init__(self) -> None:
-        if self.template not in TEMPLATES:
-            raise ConfigError("model.template", self.template, f"one of {', '.join(TEMPLATES)}")
+        Template.of(self.template)
         given = [k for k in ("embedded", "path", "hub", "gguf") if getattr(self, k)]
         if len(given) != 1:
             allowed = "exactly one of model.embedded, model.path, model.hub and model.gguf"
@@ -95,6 +94,11 @@ class ModelSource:
         if self.embedded and not (EMBEDDED / self.embedded / "config.json").is_file():
             present = sorted(path.parent.name for path in EMBEDDED.glob("*/config.json"))
             raise ConfigError("model.embedded", self.embedded, f"one of {', '.join(present)}")
+
+    @property
+    def prompting(self) -> Template:
+        """How prompts are put to it."""
+        return Template.of(self.template)
 
     @property
     def rehearsal(self) -> bool:
@@ -121,7 +125,7 @@ class ModelSource:
                 raise ConfigError(
                     "model.path", str(folder), "a folder with config.json and weights in Hugging Face format"
                 )
-        return Checkpoint(folder, self.template, commit)
+        return Checkpoint(folder, self.prompting, commit)
 
 
 @dataclass(frozen=True)
@@ -129,12 +133,12 @@ class Checkpoint:
     """A folder in Hugging Face format, of which no code is ever run.
 
     Attributes:
-        template: as in `ModelSource`; what the tokenizer is tried with.
+        template: `ModelSource.prompting`; what the tokenizer is tried with.
         commit: of the hub, where it comes from there.
     """
 
     folder: Path
-    template: str = "plain"
+    template: Template = PLAIN
     commit: str | None = None
 
     @cached_property
@@ -185,14 +189,13 @@ class Checkpoint:
         highest = max(
             ((i, token) for token, i in tokenizer.get_vocab().items() if token not in added), default=(-1, "")
         )
-        text = "A text."
         try:
-            if self.template == "chat" and tokenizer.chat_template:
-                message = [{"role": "user", "content": text}]
-                text = str(tokenizer.apply_chat_template(message, tokenize=False, add_generation_prompt=True))
-            ids = list(tokenizer(text, add_special_tokens=self.template == "plain", verbose=False)["input_ids"])
+            self.template.check(tokenizer)
+            ids = self.template.ids(tokenizer, ["A text."])
+        except ConfigError:
+            raise
         except Exception as error:  # a template raises what it likes
-            allowed = f"a tokenizer that makes a prompt, with model.template={self.template} ({reason(error)})"
+            allowed = f"a tokenizer that makes a prompt, with model.template={self.template.form} ({reason(error)})"
             raise ConfigError("model", str(self.folder), allowed) from error
         if (top := max([highest, *zip(ids, tokenizer.convert_ids_to_tokens(ids))]))[0] >= size:
             allowed = f"a tokenizer with ids below vocab_size {size} of config.json: {top[1]!r} has {top[0]}"

@@ -1,0 +1,108 @@
+"""How a prompt is put to a model: in the chat template of its tokenizer, or as the text that it is."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import zip_longest
+from typing import TYPE_CHECKING, Any
+
+from ssd_bench.errors import ConfigError
+from ssd_bench.settings import arguments, checked, kinds
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+TEMPLATES = ("chat", "plain")
+# Some chat templates (Llama 3.2) print today's date unless they are given one. Prompts must not change with the day,
+# so they get the date that Llama 3's own template falls back on; templates without a date ignore it.
+CHAT_DATE = "26 Jul 2024"
+OURS = {"messages", "conversation", "chat_template", "tokenize", "add_generation_prompt", "enable_thinking"}
+
+
+@dataclass(frozen=True)
+class Template:
+    """What `model.template` says."""
+
+    form: str
+    """chat: the tokenizer's chat template; plain: the text as it is, with the tokenizer's own special tokens."""
+    enable_thinking: bool | None = None
+    """Of a chat template with this switch (Qwen3): whether the model may think first; null: what it does unasked."""
+    system: str | None = None
+    """The system's message, first in every conversation; null: none but the template's own."""
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    """Further variables of a chat template, by their names in it."""
+
+    def __post_init__(self) -> None:
+        if self.form not in TEMPLATES:
+            raise ConfigError("model.template.form", self.form, f"one of {', '.join(TEMPLATES)}")
+
+    @classmethod
+    def of(cls, given: object) -> Template:
+        """From a config: the form alone, or all of it.
+
+        Raises:
+            ConfigError: a form that there is not, or a setting of another type.
+        """
+        if isinstance(given, cls):
+            return given
+        if isinstance(given, Mapping):
+            asked = arguments("model.template", cls, given)
+            for name, value in asked.items():
+                checked(f"model.template.{name}", kinds(Template)[name], value)
+            return cls(**asked)
+        if given not in TEMPLATES:
+            raise ConfigError("model.template", given, f"one of {', '.join(TEMPLATES)}")
+        return cls(str(given))
+
+    def check(self, tokenizer: PreTrainedTokenizerBase) -> None:
+        """Refuse what this tokenizer's template would ignore.
+
+        Raises:
+            ConfigError: no chat template, or a setting that it does not know.
+        """
+        asked = {"enable_thinking": self.enable_thinking, "system": self.system, "kwargs": dict(self.kwargs) or None}
+        given = {name: value for name, value in asked.items() if value is not None}
+        if self.form == "plain":
+            for name, value in given.items():
+                raise ConfigError(f"model.template.{name}", value, "null, or model.template.form=chat: plain has none")
+            return
+        if not tokenizer.chat_template:
+            raise ConfigError("model.template", "chat", "this tokenizer has no chat template: use model.template=plain")
+        for name in sorted(OURS & set(self.kwargs)):
+            raise ConfigError("model.template.kwargs", name, "variables beside those that every prompt sets")
+        names = [*self.kwargs, *(["enable_thinking"] if "enable_thinking" in given else [])]
+        for name in names:
+            if not re.search(rf"\b{re.escape(name)}\b", str(tokenizer.chat_template)):
+                where = "" if name == "enable_thinking" else ".kwargs"
+                allowed = "no variable of this tokenizer's chat template"
+                raise ConfigError(f"model.template{where}", name, allowed)
+        if self.system is not None and self.system.strip() not in self.text(tokenizer, ["A text."]):
+            raise ConfigError("model.template.system", self.system, "null: this chat template leaves it out")
+
+    def text(self, tokenizer: PreTrainedTokenizerBase, said: Sequence[str], answers: Sequence[str] = ()) -> str:
+        """A conversation up to where the model's next answer begins.
+
+        Args:
+            said: by the user, in turn.
+            answers: of the model, to all but the last.
+        """
+        pairs = list(zip_longest(said, answers))
+        if self.form == "plain":
+            return "".join(text + (answer or "") for text, answer in pairs)
+        messages = [] if self.system is None else [{"role": "system", "content": self.system}]
+        for text, answer in pairs:
+            messages.append({"role": "user", "content": text})
+            messages += [] if answer is None else [{"role": "assistant", "content": answer}]
+        options = {"date_string": CHAT_DATE, **self.kwargs}
+        options |= {} if self.enable_thinking is None else {"enable_thinking": self.enable_thinking}
+        return str(tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True, **options))
+
+    def ids(self, tokenizer: PreTrainedTokenizerBase, said: Sequence[str], answers: Sequence[str] = ()) -> list[int]:
+        """Token ids of `text`; a template's own special tokens are not doubled (a known fault of released code)."""
+        rendered = self.text(tokenizer, said, answers)
+        return list(tokenizer(rendered, add_special_tokens=self.form == "plain", verbose=False)["input_ids"])
+
+
+PLAIN = Template("plain")
