@@ -19,6 +19,7 @@ from ssd_bench.errors import ConfigError
 from ssd_bench.metrics.intervals import divide
 from ssd_bench.metrics.text import ABSENT, number, percent
 from ssd_bench.records.reader import Run, load_run
+from ssd_bench.records.schema import ANSWER
 
 SHOWN = 5  # slow steps
 
@@ -70,9 +71,8 @@ def explain(run: Run) -> Explanation:
     Raises:
         ConfigError: no prompt was decoded by both arms, or no output is longer than the prefill's token.
     """
-    prompts, steps = metrics.paired(run.prompts), run.steps.merge(
-        metrics.paired(run.prompts)[["prompt_index", "repeat", "arm"]], on=["prompt_index", "repeat", "arm"]
-    )  # fmt: skip
+    prompts = metrics.paired(run.prompts)
+    steps = run.steps.merge(prompts[list(ANSWER)], on=list(ANSWER))
     ours, mine = metrics.of_arm(prompts, "method"), metrics.of_arm(steps, "method")
     plain, theirs = metrics.of_arm(prompts, "ar"), metrics.of_arm(steps, "ar")
     if not len(mine) or not len(theirs):

@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from ssd_bench.compose import KINDS, built
+from ssd_bench.compose import KINDS, TARGET, built
 from ssd_bench.core.method import Calibrated, Method
 from ssd_bench.core.sampling import Decoding
+from ssd_bench.data.local import SampleSource
 from ssd_bench.errors import ConfigError
 from ssd_bench.hardware import Options
 from ssd_bench.model.checkpoint import ModelSource
+from ssd_bench.model.template import Template
 from ssd_bench.records.schema import arms_of
 from ssd_bench.settings import GIVEN, MISSING, Count, Fits, Whole, arguments, checked
-from ssd_bench.task import DataSource, Task
+from ssd_bench.task import DataSource, Sourced, Task
 from ssd_bench.tracking import Tracking
 
 Folder = Annotated[str, Fits("a folder", lambda path: path and _may_be_folder(Path(path)))]
@@ -44,6 +46,8 @@ def resolved(cfg: DictConfig) -> dict[str, Any]:
     except OmegaConfBaseException as error:
         raise ConfigError(error.full_key or "option", MISSING, str(error.msg or error)) from error
     _check(config)
+    if isinstance(model := config["model"], dict) and "template" in model:  # however it was written
+        model["template"] = asdict(Template.of(model["template"]))
     return config
 
 
@@ -71,10 +75,20 @@ class Parts:
         method, task, source, model = (built(cfg, group) for group in ("method", "task", "data", "model"))
         for group, part in (("model", model), ("method", method), ("task", task)):  # which name the record's folder
             checked(f"{group}.name", Name, part.name)
+        own = isinstance(task, Sourced) and task.source is not None
+        if own and not isinstance(source, SampleSource):
+            raise ConfigError(
+                "data", cfg.data[TARGET], f"sample, the default: task={task.name} reads a file of its own"
+            )
         school = built(cfg, "calibrate") if "calibrate" in cfg else task
         if school is not task and not isinstance(method, Calibrated):
             raise ConfigError("task@calibrate", school.name, f"no task: method={method.name} does not calibrate")
         return cls(method, task, source, model, school)
+
+    def source_of(self, task: Task) -> DataSource:
+        """Where a task's rows come from."""
+        own = task.source if isinstance(task, Sourced) else None
+        return own or self.source
 
 
 def _check(config: dict[str, Any]) -> None:

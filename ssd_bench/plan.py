@@ -16,7 +16,7 @@ from ssd_bench.core import lossless
 from ssd_bench.core.method import Calibrated, Method, Origin, Sample, Stateful
 from ssd_bench.core.sampling import Decoding
 from ssd_bench.data.prompting import Encoded
-from ssd_bench.data.prompts import apart, encode_all, limits
+from ssd_bench.data.prompts import apart, encode_all, limits, reach
 from ssd_bench.errors import ConfigError
 from ssd_bench.hardware import Hardware
 from ssd_bench.model.backend import Backend, select
@@ -91,6 +91,11 @@ class Plan:
         """Names of what decodes each prompt."""
         return arms_of(self.config["baseline"])
 
+    @property
+    def answering(self) -> str:
+        """The arm whose answers stand in a conversation: AR, or without it the only one."""
+        return "ar" if "ar" in self.arms else "method"
+
     def units(self, shard: Shard | None = None) -> Iterator[tuple[int, int]]:
         """(prompt index, repeat) in stream order; of a shard its own."""
         prompts = range(len(self.prompts))[slice(None) if shard is None else slice(shard.number - 1, None, shard.of)]
@@ -109,14 +114,14 @@ def plan(cfg: DictConfig) -> Plan:
     """
     config = resolved(cfg)
     parts = Parts.of(cfg)
-    method, task, source, model = parts.method, parts.task, parts.source, parts.model
+    method, task, model = parts.method, parts.task, parts.model
     hardware = Hardware.of(**config["hardware"])
     if config["baseline"] == "hf" and len(set(hardware.devices)) > 1:
         raise ConfigError("baseline", "hf", f"paired or none on {hardware.label}: Hugging Face's copy takes one device")
     decoding = Decoding(**config["decode"])
     if method.greedy_only and not decoding.greedy:
         raise ConfigError("decode.mode", decoding.mode, f"greedy: method={method.name} has no sampling mode")
-    prompts = task.prompts(source, model.template, config["limit"], config["seed"])
+    prompts = task.prompts(parts.source_of(task), model.prompting.form, config["limit"], config["seed"])
     if not prompts:
         raise ConfigError("task", task.name, "a data source with at least one item")
     checkpoint = model.open()
@@ -126,16 +131,17 @@ def plan(cfg: DictConfig) -> Plan:
     method.check(dims)
     others: list[Prompt] = []
     if isinstance(method, Calibrated):
-        pool = parts.school.pool(source, model.template, config["seed"])
+        pool = parts.school.pool(parts.source_of(parts.school), model.prompting.form, config["seed"])
         others = apart(prompts, pool, method, others=parts.school is not task)
     asked = limits([*prompts, *others], decoding.max_new_tokens, task.max_new_tokens)
     decoding = Decoding(**config["decode"] | {"max_new_tokens": max(asked)})
     every = encode_all([*prompts, *others], asked, model, checkpoint, arch.context)
     encoded = every[: len(prompts)]
     samples = [Sample(e.ids, p.domain) for e, p in zip(every[len(prompts) :], others)]
-    needed = max(len(e.ids) + new for e, new in zip(every, asked))
+    needed = max(reach(p, e, new, model, checkpoint) for p, e, new in zip([*prompts, *others], every, asked))
     read = zip(every, [*prompts, *others])
-    data = hashlib.sha256("".join(e.sha256 + p.reference for e, p in read).encode()).hexdigest()
+    told = (e.sha256 + p.reference + "".join(turn.text + turn.reference for turn in p.turns) for e, p in read)
+    data = hashlib.sha256("".join(told).encode()).hexdigest()
     weights = _weights_id(checkpoint, hardware.dtype)
     spread = len(set(hardware.devices)) > 1
     backend = select(hardware.devices[0], hardware.dtype, hardware.kernels, hardware.isa, spread)
@@ -149,9 +155,9 @@ def plan(cfg: DictConfig) -> Plan:
     key = provenance.content_key(identity, code, data, exclude=UNRECORDED)
     name = f"{dims.name}-{method.name}-{task.name}-{key[:10]}"
     fingerprints = {
-        spec.name: source.fingerprint(spec)
+        spec.name: parts.source_of(part).fingerprint(spec)
         for part in dict.fromkeys((task, parts.school))
-        for spec in part.files(model.template)
+        for spec in part.files(model.prompting.form)
     }
     return Plan(
         config, hardware, backend, decoding, method, task, prompts, encoded, asked, samples, checkpoint,

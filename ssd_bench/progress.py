@@ -38,12 +38,13 @@ class Progress:
         self._made += sum(record.prompt.new_tokens for record in records)
         elapsed = time.perf_counter() - self._begin
         left = elapsed / self._finished * (self._total - self._finished)
-        rates = ", ".join(
-            f"{r.prompt.arm} {1e3 * (r.prompt.new_tokens - 1) / r.prompt.decode_ms:.1f} tok/s"
-            for r in sorted(records, key=lambda r: r.prompt.arm)
-            if r.prompt.decode_ms > 0
-        )
-        verdict = next((f", {r.prompt.lossless}" for r in records if r.prompt.lossless), "")
+        sums: dict[str, tuple[int, float]] = {}
+        for row in (record.prompt for record in records):
+            tokens, ms = sums.get(row.arm, (0, 0.0))
+            sums[row.arm] = tokens + row.new_tokens - 1, ms + row.decode_ms
+        rates = ", ".join(f"{arm} {1e3 * n / ms:.1f} tok/s" for arm, (n, ms) in sorted(sums.items()) if ms > 0)
+        found = {record.prompt.lossless for record in records}
+        verdict = next((f", {one}" for one in ("bug", "tie", "identical") if one in found), "")
         line = f"{prompt_id}: {rates}{verdict}"
         if self._bar is not None:
             self._bar.set_description_str(line)

@@ -9,7 +9,7 @@ import shlex
 import sys
 import time
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from ssd_bench.core.probe import ModelProbe
 from ssd_bench.core.sampling import Decoding
 from ssd_bench.cost import profiling
 from ssd_bench.cost.latency import Latency
+from ssd_bench.data.prompting import Encoded, encode_turn
 from ssd_bench.errors import ConfigError
 from ssd_bench.hardware import lasting_buffers
 from ssd_bench.hugging_face import Apart
@@ -167,19 +168,46 @@ def _check_logits(plan: Plan, engine: Engine) -> None:
 def _scores(plan: Plan, writer: RunWriter) -> dict[str, dict[str, float]]:
     """Of each arm, the task's scores over all answers of the record, also those from before it was resumed."""
     answers: dict[str, list[tuple[Prompt, str]]] = {}
-    for arm, index, text in (found for found in writer.answers() if found[0] != "hf"):
-        answers.setdefault(arm, []).append((plan.prompts[index], text))
+    for arm, index, turn, text in (found for found in writer.answers() if found[0] != "hf"):
+        answers.setdefault(arm, []).append((plan.prompts[index].at(turn), text))
     return {arm: plan.task.scores([p for p, _ in found], [t for _, t in found]) for arm, found in answers.items()}
 
 
 def _unit(
     plan: Plan, engine: Engine, stock: Apart | None, index: int, repeat: int, progress: Progress
 ) -> list[PromptRecord]:
-    """All arms on one prompt, in random (seeded) order; the method's record carries the audit."""
-    names = sorted(plan.arms)
-    random.Random(f"{plan.config['seed']}:{repeat}:{index}").shuffle(names)
-    seed = _prompt_seed(plan.config["seed"], plan.prompts[index].id, repeat)
-    ids, most = plan.encoded[index].ids, plan.new_tokens[index]
+    """All arms on one prompt; of a conversation on each turn, after AR's answers to those before."""
+    prompt, checkpoint = plan.prompts[index], plan.checkpoint
+    records: list[PromptRecord] = []
+    answers: list[str] = []
+    for turn in range(len(prompt.said)):
+        encoded = plan.encoded[index]
+        if turn:
+            encoded = encode_turn(prompt, answers, checkpoint.tokenizer, checkpoint.template)
+            if len(encoded.ids) >= plan.context:
+                allowed = f"answers that can be read again: with them turn {turn + 1} has {len(encoded.ids)} tokens"
+                raise ConfigError("prompt", prompt.id, allowed)
+        records += _turn(plan, engine, stock, Asked(index, repeat, turn, encoded), progress)
+        answers.append({record.prompt.arm: record.prompt.text for record in records}[plan.answering])
+    return records
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What is decoded by every arm: a prompt, of a conversation with what was said before."""
+
+    index: int
+    repeat: int
+    turn: int
+    encoded: Encoded
+
+
+def _turn(plan: Plan, engine: Engine, stock: Apart | None, asked: Asked, progress: Progress) -> list[PromptRecord]:
+    """All arms, in random (seeded) order; the method's record carries the audit."""
+    names, which = sorted(plan.arms), f":{asked.turn}" if asked.turn else ""
+    random.Random(f"{plan.config['seed']}:{asked.repeat}:{asked.index}{which}").shuffle(names)
+    seed = _prompt_seed(plan.config["seed"], plan.prompts[asked.index].id + which, asked.repeat)
+    ids, most = asked.encoded.ids, plan.new_tokens[asked.index]
     made = {}
     for name in names:
         if name == "hf":
@@ -197,7 +225,7 @@ def _unit(
 
         verdict = lossless.classify(made["method"].output, reference, gap_at, plan.tie_tolerance)
     records = [
-        _record(plan, index, repeat, name, names.index(name), made[name], verdict if name == "method" else None)
+        _record(plan, asked, name, names.index(name), made[name], verdict if name == "method" else None)
         for name in names
     ]
     for record in records:
@@ -207,12 +235,13 @@ def _unit(
 
 
 def _record(
-    plan: Plan, index: int, repeat: int, arm: str, order: int, made: Generation, verdict: lossless.Verdict | None
+    plan: Plan, asked: Asked, arm: str, order: int, made: Generation, verdict: lossless.Verdict | None
 ) -> PromptRecord:
-    prompt, encoded = plan.prompts[index], plan.encoded[index]
+    prompt, encoded = plan.prompts[asked.index].at(asked.turn), asked.encoded
+    where: dict[str, Any] = {"prompt_index": asked.index, "repeat": asked.repeat, "turn": asked.turn, "arm": arm}
     text = str(plan.checkpoint.tokenizer.decode(made.output, skip_special_tokens=True))
     row = PromptRow(
-        prompt_index=index, prompt_id=prompt.id, domain=prompt.domain, repeat=repeat, arm=arm, order=order,
+        **where, prompt_id=prompt.id, domain=prompt.domain, order=order,
         prompt_sha256=encoded.sha256, prompt_len=len(encoded.ids), clipped_tokens=encoded.clipped,
         new_tokens=len(made.output), prefill_ms=made.prefill_ms, decode_ms=made.decode_ms,
         draft_ms=sum(s.draft_ms for s in made.steps), verify_ms=sum(s.verify_ms for s in made.steps),
@@ -224,7 +253,7 @@ def _record(
     )  # fmt: skip
     steps = [
         StepRow(
-            prompt_index=index, repeat=repeat, arm=arm, step=s.index, context_len=s.context_len, layer_set=s.layer_set,
+            **where, step=s.index, context_len=s.context_len, layer_set=s.layer_set,
             draft_len=s.draft_len, tree_nodes=s.tree_nodes, accepted_len=s.accepted_len, emitted=s.emitted,
             stop_reason=s.stop_reason, searched=s.searched,
             draft_ms=s.draft_ms, verify_ms=s.verify_ms, policy_ms=s.policy_ms,

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol, runtime_checkable
 
 
 @dataclass(frozen=True)
@@ -17,8 +17,10 @@ class DataSpec:
         hub: arguments of `datasets.load_dataset` (path, name, split, revision) for `data=hub`; a list of names is read
             one after the other; `rows`, if not null, is the number of rows that there must be.
         rename: hub column -> local field, where they differ; `a.b` is the entry b of a nested column a.
-        optional: fields that a row may lack or leave empty; such a row has "" there.
-        lists: those of `fields` that are lists, neither they nor their strings empty.
+        optional: fields that a row may lack or leave empty; such a row has "" there, or no entry of a list.
+        lists: those of `fields` that are lists, neither they nor their strings empty, and of `optional`.
+        either: those of `lists` where a string is a list of it alone.
+        numbered: a row of a local file without `id` is called by its line.
     """
 
     name: str
@@ -27,6 +29,8 @@ class DataSpec:
     rename: Mapping[str, str] = field(default_factory=dict)
     optional: tuple[str, ...] = ()
     lists: tuple[str, ...] = ()
+    either: tuple[str, ...] = ()
+    numbered: bool = False
 
 
 class DataSource(Protocol):
@@ -46,6 +50,19 @@ class DataSource(Protocol):
 
 
 @dataclass(frozen=True)
+class Turn:
+    """What the user says once the model has answered.
+
+    Attributes:
+        text: all of it.
+        reference: what `Task.score` compares the answer with; "" where there is none.
+    """
+
+    text: str
+    reference: str = ""
+
+
+@dataclass(frozen=True)
 class Prompt:
     """One item, before tokenisation. The text that the model reads is `head + body + tail`.
 
@@ -57,7 +74,8 @@ class Prompt:
         max_tokens: a longer prompt is clipped to this, or to the context where that is less, as the paper of its task
             does; None: never clipped, refused where it does not fit.
         clip_reserve: tokens kept free of the context besides the new tokens when a prompt is clipped to fit it.
-        max_new_tokens: most tokens of its answer where `decode.max_new_tokens` is null; None: the task's.
+        max_new_tokens: most tokens of each answer where `decode.max_new_tokens` is null; None: the task's.
+        turns: of a conversation, what is said after the first answer; it is never clipped.
     """
 
     id: str
@@ -69,6 +87,31 @@ class Prompt:
     max_tokens: int | None = None
     clip_reserve: int = 0
     max_new_tokens: int | None = None
+    turns: tuple[Turn, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.turns and self.max_tokens is not None:
+            raise ValueError(f"{self.id}: a conversation is never clipped")
+
+    @property
+    def said(self) -> list[str]:
+        """What the user says, in turn."""
+        return [self.head + self.body + self.tail, *(turn.text for turn in self.turns)]
+
+    def at(self, turn: int) -> Prompt:
+        """This prompt with the reference of a turn, counted from 0."""
+        return replace(self, reference=self.turns[turn - 1].reference) if turn else self
+
+
+@runtime_checkable
+class Sourced(Protocol):
+    """A task that may bring its rows itself.
+
+    Attributes:
+        source: of its rows; None: the one of the run.
+    """
+
+    source: DataSource | None
 
 
 class Task(Protocol):
@@ -104,7 +147,10 @@ class Task(Protocol):
         ...
 
     def score(self, prompt: Prompt, text: str) -> float | None:
-        """Score in [0, 1] of one answer to a prompt of this task; None where the prompt has no reference."""
+        """Score in [0, 1] of one answer to a prompt of this task; None where the prompt has no reference.
+
+        Of a conversation each answer is scored with `Prompt.at` its turn.
+        """
         ...
 
     def scores(self, prompts: Sequence[Prompt], texts: Sequence[str]) -> dict[str, float]:

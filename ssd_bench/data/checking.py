@@ -8,7 +8,7 @@ from pathlib import Path
 from ssd_bench.compose import TaskChoice, task_names
 from ssd_bench.data.local import LocalSource
 from ssd_bench.errors import ConfigError
-from ssd_bench.model.checkpoint import TEMPLATES
+from ssd_bench.model.template import TEMPLATES
 from ssd_bench.task import DataSpec, Task
 
 MOST = 20  # faults of a file that are printed
@@ -35,7 +35,7 @@ class Folder:
 
     def sound(self, spec: DataSpec) -> bool:
         """Whether all rows can be used; prints their number and what is wrong with them, the first time."""
-        wanted = repr((spec.name, spec.fields, spec.optional, spec.lists))
+        wanted = repr((spec.name, spec.fields, spec.optional, spec.lists, spec.either, spec.numbered))
         if wanted not in self._sound:
             self._sound[wanted] = self._examine(spec)
         return self._sound[wanted]

@@ -43,7 +43,8 @@ def show() -> None:
 
 
 def _fields(spec: DataSpec) -> str:
-    required = [f"[{field}]" if field in spec.lists else field for field in spec.fields]
+    marks = dict.fromkeys(spec.lists, "[{}]") | dict.fromkeys(spec.either, "[{0}] or {0}")
+    required = [marks.get(field, "{}").format(field) for field in spec.fields]
     return ", ".join([*required, *(f"({field})" for field in spec.optional)])
 
 

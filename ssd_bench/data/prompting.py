@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import hashlib
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING
 
 from ssd_bench.errors import ConfigError
-from ssd_bench.model.checkpoint import TEMPLATES
+from ssd_bench.model.template import Template
 from ssd_bench.task import Prompt
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-# Some chat templates (Llama 3.2) print today's date unless they are given one. Prompts must not change with the day,
-# so they get the date that Llama 3's own template falls back on; templates without a date ignore it.
-CHAT_DATE = "26 Jul 2024"
+SLACK = 64
+"""Tokens that the answers of a conversation may grow by when they are read again as text."""
 
 
 @dataclass(frozen=True)
@@ -36,12 +35,8 @@ class Encoded:
     sha256: str
 
 
-def encode(prompt: Prompt, tokenizer: PreTrainedTokenizerBase, template: str, max_tokens: int | None) -> Encoded:
+def encode(prompt: Prompt, tokenizer: PreTrainedTokenizerBase, template: Template, max_tokens: int | None) -> Encoded:
     """The ids of `head + body + tail`, with the body's end cut where more than `max_tokens` would result.
-
-    `chat` renders one user turn with the tokenizer's chat template and its generation prompt, and adds no special
-    token to what the template wrote (a second BOS is a known fault of released code). `plain` is the text with the
-    tokenizer's own special tokens.
 
     The cut falls between two tokens of the body and is maximal: with one more token of the body the prompt would
     exceed `max_tokens`. Head and tail are never cut (KNN-SSD and ConfLayers code cut just before the end marker).
@@ -52,7 +47,11 @@ def encode(prompt: Prompt, tokenizer: PreTrainedTokenizerBase, template: str, ma
     Raises:
         ConfigError: no chat template, an empty prompt, or a prompt that cannot be made to fit.
     """
-    ids_of = _encoder(prompt, tokenizer, template)
+    template.check(tokenizer)
+
+    def ids_of(body: str) -> list[int]:
+        return template.ids(tokenizer, [prompt.head + body + prompt.tail])
+
     ids = ids_of(prompt.body)
     if not ids:
         raise ConfigError("prompt", prompt.id, "the tokenizer makes no token of it; a prompt needs at least one")
@@ -62,23 +61,21 @@ def encode(prompt: Prompt, tokenizer: PreTrainedTokenizerBase, template: str, ma
     return _encoded(kept, clipped=len(ids) - len(kept))
 
 
-def _encoder(prompt: Prompt, tokenizer: PreTrainedTokenizerBase, template: str) -> Callable[[str], list[int]]:
-    """A function from a body to the ids of the whole prompt around it."""
-    if template not in TEMPLATES:
-        raise ConfigError("model.template", template, f"one of {', '.join(TEMPLATES)}")
-    if template == "chat" and not tokenizer.chat_template:
-        raise ConfigError("model.template", template, "this tokenizer has no chat template: use model.template=plain")
+def encode_turn(
+    prompt: Prompt, answers: Sequence[str], tokenizer: PreTrainedTokenizerBase, template: Template
+) -> Encoded:
+    """The ids of a conversation up to its next answer.
 
-    def ids_of(body: str) -> list[int]:
-        text = prompt.head + body + prompt.tail
-        if template == "plain":
-            return list(tokenizer(text, verbose=False)["input_ids"])
-        rendered = tokenizer.apply_chat_template(
-            [{"role": "user", "content": text}], tokenize=False, add_generation_prompt=True, date_string=CHAT_DATE
-        )
-        return list(tokenizer(rendered, add_special_tokens=False, verbose=False)["input_ids"])
+    Args:
+        answers: to the turns so far; the turn after the last of them is the next.
+    """
+    return _encoded(template.ids(tokenizer, prompt.said[: len(answers) + 1], answers), clipped=0)
 
-    return ids_of
+
+def room(prompt: Prompt, tokenizer: PreTrainedTokenizerBase, template: Template, new_tokens: int) -> int:
+    """Most positions that a conversation takes, with answers of `new_tokens` each."""
+    asked = encode_turn(prompt, ["."] * len(prompt.turns), tokenizer, template)
+    return len(asked.ids) + len(prompt.said) * (new_tokens + SLACK)
 
 
 def _clip(

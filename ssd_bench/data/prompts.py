@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ssd_bench.core.method import Calibrated
-from ssd_bench.data.prompting import Encoded, encode
+from ssd_bench.data.prompting import Encoded, encode, room
 from ssd_bench.errors import ConfigError
 from ssd_bench.model.checkpoint import Checkpoint, ModelSource
 from ssd_bench.task import Prompt
@@ -29,7 +29,8 @@ def encode_all(
         context: positions that the model has.
 
     Raises:
-        ConfigError: a prompt cannot be made to fit, or has a token that the model lacks.
+        ConfigError: a prompt, or a conversation with its answers, cannot be made to fit, or has a token that the model
+            lacks.
     """
     encoded = []
     for prompt, asked in zip(prompts, new_tokens, strict=True):
@@ -40,16 +41,27 @@ def encode_all(
                 allowed += f"context {context}" + (f" less a reserve of {reserve}" if reserve else "")
                 raise ConfigError("decode.max_new_tokens", asked, allowed)
             fitting = min(fitting, context - asked - reserve)
-        encoded.append(encode(prompt, checkpoint.tokenizer, model.template, fitting))
+        encoded.append(encode(prompt, checkpoint.tokenizer, model.prompting, fitting))
         length, top = len(encoded[-1].ids), max(encoded[-1].ids)
         if top >= checkpoint.config.vocab_size:
             allowed = f"tokens below vocab_size {checkpoint.config.vocab_size} of config.json; it has "
             allowed += f"{checkpoint.tokenizer.convert_ids_to_tokens(top)!r}, {top}"
             raise ConfigError("prompt", prompt.id, allowed)
+        if prompt.turns and (most := room(prompt, checkpoint.tokenizer, model.prompting, asked)) > context:
+            fewer = asked - -(-(most - context) // len(prompt.said))
+            allowed = f"at most {fewer}, so that the {len(prompt.said)} turns of {prompt.id} fit: context {context}"
+            raise ConfigError("decode.max_new_tokens", asked, allowed)
         if length >= context:
             allowed = f"at most {context - 1} tokens (context {context}); it has {length}, and {prompt.domain} does "
             raise ConfigError("prompt", prompt.id, allowed + "not clip")
     return encoded
+
+
+def reach(prompt: Prompt, encoded: Encoded, new_tokens: int, model: ModelSource, checkpoint: Checkpoint) -> int:
+    """Most positions that a prompt takes with its answers."""
+    if prompt.turns:
+        return room(prompt, checkpoint.tokenizer, model.prompting, new_tokens)
+    return len(encoded.ids) + new_tokens
 
 
 def apart(

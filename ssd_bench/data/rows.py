@@ -30,7 +30,8 @@ def examined(
         fields: must be non-empty strings; `id` may also be an integer, of which it becomes the decimal text.
         where: what the errors name before the field.
         optional: must be strings, or null or missing, which both become "".
-        lists: those of `fields` that must be non-empty lists of non-empty strings instead.
+        lists: those of `fields` that must be non-empty lists of non-empty strings instead; of `optional` lists, which
+            may be empty too.
     """
     checked: Row = {}
     faults = []
@@ -50,7 +51,13 @@ def examined(
             faults.append(ConfigError(f"{where} {field}", _shown(value), allowed))
     for field in optional:
         value = row.get(field)
-        if value is None or value == "":
+        if field in listed:
+            fault = _list_fault(value) if value else None
+            if fault is None:
+                checked[field] = list(value or ())
+            else:
+                faults.append(ConfigError(f"{where} {field}", _shown(value), f"{fault}, null or missing"))
+        elif value is None or value == "":
             checked[field] = ""
         elif isinstance(value, str) and _encodable(value):
             checked[field] = value

@@ -1,6 +1,7 @@
 """What a record says: its tables in, numbers with intervals out; `definitions` holds each number in one place."""
 
 from ssd_bench.metrics.definitions import (
+    UNIT,
     accounts,
     alpha,
     alpha_by_position,
@@ -36,6 +37,7 @@ from ssd_bench.metrics.summary import Digest, by_domain, comparable, conditions,
 
 __all__ = [
     "MANY",
+    "UNIT",
     "Digest",
     "Level",
     "Measured",

@@ -28,8 +28,12 @@ from ssd_bench.metrics.intervals import (
 from ssd_bench.records.reader import Run
 from ssd_bench.records.schema import PAIR
 
-TIMES = ["arm", "prompt_index", "repeat", "new_tokens", "prefill_ms", "decode_ms"]
+TIMES = ["arm", "prompt_index", "repeat", "turn", "new_tokens", "prefill_ms", "decode_ms"]
 """Of `prompts`, all that speeds are made of: rows of these are picked in a fraction of the time that texts take."""
+
+
+UNIT = ["prompt_index", "repeat", "turn"]
+"""What two arms answer alike."""
 
 
 def of_arm(frame: pd.DataFrame, arm: str) -> pd.DataFrame:
@@ -172,9 +176,9 @@ def tokens_per_s(prompts: pd.DataFrame, end_to_end: bool = False) -> Measured:
 
 
 def paired(prompts: pd.DataFrame, arms: tuple[str, str] = PAIR) -> pd.DataFrame:
-    """The rows of two arms, AR and the method unless told, of those (prompt_index, repeat) that both decoded."""
+    """The rows of two arms, AR and the method unless told, of those prompts, repeats and turns that both decoded."""
     two = prompts[prompts["arm"].isin(arms)]
-    return two[two.duplicated(["prompt_index", "repeat"], keep=False)]  # an arm has one row of each
+    return two[two.duplicated(UNIT, keep=False)]  # an arm has one row of each
 
 
 def speedup(prompts: pd.DataFrame, end_to_end: bool = False, arms: tuple[str, str] = PAIR) -> Measured:
@@ -209,7 +213,7 @@ def speedup_wall(prompts: pd.DataFrame, arms: tuple[str, str] = PAIR) -> Measure
 def speedup_matched(prompts: pd.DataFrame) -> Measured:
     """Speedup (ratio of totals, decode-only) over the pairs whose two outputs have the same length."""
     both = paired(prompts)
-    same = both.groupby(["prompt_index", "repeat"])["new_tokens"].transform("nunique") == 1
+    same = both.groupby(UNIT)["new_tokens"].transform("nunique") == 1
     return speedup(both[same])
 
 

@@ -28,8 +28,9 @@ MANY = 5.0
 """A step that takes so many times what its like do is slow."""
 SPOILED = 0.05
 """Share of the decode time that slow steps may take beyond what their like do."""
-STEP = ["prompt_index", "repeat", "step"]
-DONE = [*STEP, "draft_len", "tree_nodes", "accepted_len", "emitted"]
+STEP = [*d.UNIT, "step"]
+ASKED = ["prompt_index", "turn"]
+DONE = ["prompt_index", "repeat", "step", "draft_len", "tree_nodes", "accepted_len", "emitted"]
 
 
 def searched_share(run: Run) -> float | None:
@@ -44,7 +45,7 @@ def trace(run: Run) -> str:
     ids, attn, mlp = (run.layer_sets[name].tolist() for name in ("layer_set_id", "skip_attn", "skip_mlp"))
     sets = {int(i): (tuple(map(int, a)), tuple(map(int, m))) for i, a, m in zip(ids, attn, mlp, strict=True)}
     used = [sets[int(i)] if pd.notna(i) else None for i in steps["layer_set_id"]]
-    prompts = run.prompts.drop_duplicates("prompt_index").sort_values("prompt_index")["prompt_sha256"]
+    prompts = run.prompts.drop_duplicates(ASKED).sort_values(ASKED)["prompt_sha256"]
     model = run.header.get("model") or {}
     told = json.dumps([list(prompts), model.get("name"), model.get("weights")])
     done = np.ascontiguousarray(steps[DONE].to_numpy(dtype=np.int64)).tobytes()

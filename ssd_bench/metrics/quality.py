@@ -6,12 +6,10 @@ from typing import Any
 
 import pandas as pd
 
-from ssd_bench.metrics.definitions import of_arm, paired
+from ssd_bench.metrics.definitions import UNIT, of_arm, paired
 from ssd_bench.records.schema import PAIR
 from ssd_bench.rouge import rouge
 from tasks.scoring.passk import pass_at_k
-
-UNIT = ["prompt_index", "repeat"]
 
 
 def lossless(prompts: pd.DataFrame) -> dict[str, Any]:
@@ -21,7 +19,7 @@ def lossless(prompts: pd.DataFrame) -> dict[str, Any]:
         identical, tie, bug, unchecked; `first`: prompt_id, repeat, index, gap and verdict of the first bug (or, without
         one, of the first tie) in stream order, or None.
     """
-    rows = of_arm(prompts, "method").sort_values(["prompt_index", "repeat"])
+    rows = of_arm(prompts, "method").sort_values(UNIT)
     counts = {verdict: int((rows["lossless"] == verdict).sum()) for verdict in ("identical", "tie", "bug")}
     found = rows[rows["lossless"] == ("bug" if counts["bug"] else "tie")]
     first = None

@@ -321,13 +321,13 @@ def _facts(run: Run) -> dict[str, Any]:
         outputs differ in length; outputs: of the method; adds_up: whether the steps' tokens are those of the outputs.
     """
     own = [caveat] if (caveat := run.header.get("caveat")) else []
-    lengths = d.paired(run.prompts[d.TIMES]).groupby(["prompt_index", "repeat"])["new_tokens"].nunique()
-    emitted = run.steps.groupby(["prompt_index", "repeat", "arm"])["emitted"].sum()
+    lengths = d.paired(run.prompts[d.TIMES]).groupby(d.UNIT)["new_tokens"].nunique()
+    emitted = run.steps.groupby([*d.UNIT, "arm"])["emitted"].sum()
     stepwise = run.prompts[run.prompts["arm"].isin(PAIR)]
-    told = stepwise.set_index(["prompt_index", "repeat", "arm"])["new_tokens"] - 1
+    told = stepwise.set_index([*d.UNIT, "arm"])["new_tokens"] - 1
     return {
         "told": [*own, *(run.header.get("warnings") or [])],
-        "units": len(run.prompts[["prompt_index", "repeat"]].drop_duplicates()),
+        "units": len(run.prompts[d.UNIT].drop_duplicates()),
         "uneven": int((lengths > 1).sum()),
         "outputs": len(d.of_arm(run.prompts, "method")),
         "adds_up": bool((emitted.reindex(told.index, fill_value=0) == told.clip(lower=0)).all()),

@@ -45,11 +45,37 @@ def sources() -> dict[str, Source]:
         "pg19": Source("audits", 1, lambda item: {"text": item.row["report"]}),
         "booksum": Source("audits", 2, _chapter),
         "spider": Source("queries", 1, queries.bare),
+        "mt_bench": Source("chats", 0, _conversation),
+        "spec_bench": Source("chats", 1, _conversation),
+        "speed_bench": Source("chats", 2, _conversation),
+        "mbpp": Source("programs", 1, _problem),
+        "jsonl": Source("chats", 3, _prompts),
     }
 
 
 def _chapter(item: Item) -> Row:
     return {"chapter": item.row["report"], "summary_text": item.row["summary"]}
+
+
+def _conversation(item: Item) -> Row:
+    """As the miniature has learnt it: the first turn is an instruction in the form of Alpaca."""
+    category = item.answer.partition(" ")[0].strip(":.").lower().replace("it", "queue")
+    first = f"Instruction: {item.row['instruction']}\n{item.row['input']}\nAnswer:"
+    return {"category": category, "turns": [first, *(asked for asked, _ in item.further)]}
+
+
+def _problem(item: Item) -> Row:
+    """A function of a docstring's examples, which are its tests."""
+    head, _, doc = str(item.row["prompt"]).partition('"""')
+    steps, *examples = doc.rstrip().removesuffix('"""').split(">>> ")
+    tests = [f"assert {call.strip()} == {result.strip()}" for call, result in (one.split("\n")[:2] for one in examples)]
+    asked = f"Write {item.row['entry_point']}. {' '.join(steps.split())}"
+    return {"prompt": asked, "code": f"{head.rstrip()}\n{item.row['canonical_solution']}".rstrip(), "test_list": tests}
+
+
+def _prompts(item: Item) -> Row:
+    made = _conversation(item)
+    return {"prompt": made["turns"], "category": made["category"]}
 
 
 def files() -> Iterator[tuple[str, list[Row]]]:

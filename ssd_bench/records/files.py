@@ -97,7 +97,7 @@ def check_table(path: Path) -> None:
 def read_table(path: Path, schema: pa.Schema) -> pd.DataFrame:
     """The columns of `schema` from a Parquet file; nullable integer columns have dtype Int32, truth values boolean.
 
-    A nullable column that an older record has not is null throughout.
+    A column that an older record has not is null throughout, or has its default.
 
     Raises:
         ConfigError: missing, damaged or without one of the columns (named with its path).
@@ -105,8 +105,12 @@ def read_table(path: Path, schema: pa.Schema) -> pd.DataFrame:
     try:
         table = pq.read_table(path, partitioning=None)
         for column in schema:
-            if column.nullable and column.name not in table.column_names:
+            if column.name in table.column_names:
+                continue
+            if column.nullable:
                 table = table.append_column(column.name, pa.nulls(len(table), column.type))
+            elif (default := (column.metadata or {}).get(b"default")) is not None:
+                table = table.append_column(column.name, pa.repeat(pa.scalar(int(default), column.type), len(table)))
         frame: pd.DataFrame = table.select(schema.names).cast(schema).to_pandas()
     except (OSError, KeyError, ValueError, pa.ArrowException) as error:
         raise ConfigError("record", str(path), f"a file that is whole ({error}); {REPEATED}") from error

@@ -7,7 +7,7 @@ Below them: how the rows of a unit become JSON, and units become tables.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields
 from typing import Any
 
 import pyarrow as pa
@@ -29,10 +29,12 @@ took until they were loaded (`load_ms`, in no other time).
 """
 
 ARMS = BASELINES["hf"]
+ANSWER = ("prompt_index", "repeat", "turn", "arm")
+"""What an answer is known by, in both tables."""
 PAIR = ("ar", "method")
 
 Unit = tuple[int, int]
-"""(prompt_index, repeat): what is finished, or not, as a whole."""
+"""(prompt_index, repeat): what is finished, or not, as a whole; of a conversation all turns."""
 
 _INT, _LONG, _REAL, _TEXT = pa.int32(), pa.int64(), pa.float64(), pa.string()
 _INTS, _FLAG = pa.list_(pa.int32()), pa.bool_()
@@ -40,6 +42,11 @@ _INTS, _FLAG = pa.list_(pa.int32()), pa.bool_()
 
 def _col(kind: pa.DataType, text: str) -> Any:
     return field(metadata={"type": kind, "text": text})
+
+
+def _since(default: int, kind: pa.DataType, text: str) -> Any:
+    """A column that older records do not have."""
+    return field(default=default, metadata={"type": kind, "text": text})
 
 
 def _nullable(kind: pa.DataType, text: str) -> Any:
@@ -54,6 +61,7 @@ class PromptRow:
     prompt_id: str = _col(_TEXT, "id within the task, stable over runs")
     domain: str = _col(_TEXT, "label for per-domain methods and tables")
     repeat: int = _col(_INT, "which repetition of the same prompt, from 0")
+    turn: int = _since(0, _INT, "which answer of a conversation, from 0; its prompt has AR's answers before it")
     arm: str = _col(_TEXT, '"ar": the paired baseline; "method": the method under test; "hf": Hugging Face generate')
     order: int = _col(_INT, "0: this arm ran first on its prompt; 1: second; 2: third")
     prompt_sha256: str = _col(_TEXT, "sha256 of the prompt's token ids; runs are comparable only where it agrees")
@@ -84,6 +92,7 @@ class StepRow:
 
     prompt_index: int = _col(_INT, "as in prompts")
     repeat: int = _col(_INT, "as in prompts")
+    turn: int = _since(0, _INT, "as in prompts")
     arm: str = _col(_TEXT, "as in prompts")
     step: int = _col(_INT, "1-based index of the step; the prefill is step 0 and has no row")
     context_len: int = _col(_INT, "committed cache positions before the step")
@@ -111,7 +120,7 @@ class StepRow:
 
 @dataclass(slots=True)
 class PromptRecord:
-    """One arm of one unit: its row of `prompts` and its rows of `steps`."""
+    """One arm of one unit, of a conversation in one turn: its row of `prompts` and its rows of `steps`."""
 
     prompt: PromptRow
     steps: list[StepRow]
@@ -122,7 +131,10 @@ def _schema(row: type[PromptRow] | type[StepRow]) -> pa.Schema:
     for f in fields(row):
         name = "layer_set_id" if f.name == "layer_set" else f.name
         nullable = bool(f.metadata.get("nullable"))
-        columns.append(pa.field(name, f.metadata["type"], nullable, {"description": f.metadata["text"]}))
+        told = {"description": f.metadata["text"]}
+        if not nullable and f.default is not MISSING:
+            told["default"] = str(f.default)
+        columns.append(pa.field(name, f.metadata["type"], nullable, told))
     return pa.schema(columns, {"schema_version": str(SCHEMA_VERSION)})
 
 
@@ -177,15 +189,16 @@ def device_name(header: Mapping[str, Any]) -> str:
 
 
 def check_unit(unit: Unit, records: Sequence[PromptRecord]) -> None:
-    """Raise ValueError unless `records` are distinct arms of this unit and every row belongs to it."""
-    arms = [record.prompt.arm for record in records]
-    if not arms or len(set(arms)) < len(arms) or not set(arms) <= set(ARMS):
-        raise ValueError(f"unit {unit}: arms {arms}, expected each of {ARMS} at most once")
+    """Raise ValueError unless `records` are distinct arms of each turn of this unit and every row belongs to it."""
+    arms = [(record.prompt.turn, record.prompt.arm) for record in records]
+    if not arms or len(set(arms)) < len(arms) or not {arm for _, arm in arms} <= set(ARMS):
+        raise ValueError(f"unit {unit}: arms {arms}, expected each of {ARMS} at most once in a turn")
     for record in records:
         rows: list[PromptRow | StepRow] = [record.prompt, *record.steps]
         for row in rows:
-            if (row.prompt_index, row.repeat, row.arm) != (*unit, record.prompt.arm):
-                raise ValueError(f"unit {unit}: a row of ({row.prompt_index}, {row.repeat}, {row.arm!r})")
+            if (row.prompt_index, row.repeat, row.turn, row.arm) != (*unit, record.prompt.turn, record.prompt.arm):
+                found = (row.prompt_index, row.repeat, row.turn, row.arm)
+                raise ValueError(f"unit {unit}: a row of {found}")
 
 
 def _columns(rows: Sequence[PromptRow | StepRow], kind: type) -> dict[str, list[Any]]:
@@ -194,7 +207,7 @@ def _columns(rows: Sequence[PromptRow | StepRow], kind: type) -> dict[str, list[
 
 def pack(records: Sequence[PromptRecord]) -> dict[str, Any]:
     """The JSON of one unit: columns of its arms, layer sets as indices into a list of their own."""
-    records = sorted(records, key=lambda record: record.prompt.arm)
+    records = sorted(records, key=lambda record: (record.prompt.turn, record.prompt.arm))
     steps = _columns([step for record in records for step in record.steps], StepRow)
     ids: dict[LayerSet, int] = {}
     steps["layer_set_id"] = [s if s is None else ids.setdefault(s, len(ids)) for s in steps.pop("layer_set")]
@@ -216,7 +229,7 @@ def merge(parts: Sequence[Mapping[str, Any]]) -> dict[str, pa.Table]:
         tables["steps"].append(_table("steps", steps))
     n_layers, attn, mlp = zip(*ids, strict=True) if ids else ((), (), ())
     sets = {"layer_set_id": list(ids.values()), "n_layers": n_layers, "skip_attn": attn, "skip_mlp": mlp}
-    order = [(key, "ascending") for key in ("prompt_index", "repeat", "arm")]
+    order = [(key, "ascending") for key in ANSWER]
     merged = {name: pa.concat_tables([SCHEMAS[name].empty_table(), *found]) for name, found in tables.items()}
     return {
         "prompts": merged["prompts"].sort_by(order),

@@ -175,7 +175,7 @@ class RunWriter:
         """Put one finished unit on disk; when this returns, no kill can lose it.
 
         Args:
-            records: the arms of this unit, in any order.
+            records: the arms of this unit, of a conversation in every turn, in any order.
             method_state: what a stateful method needs to go on from here.
 
         Raises:
@@ -199,12 +199,13 @@ class RunWriter:
         self._seq[unit] = part["seq"]
         self._last_state = method_state
 
-    def answers(self) -> list[tuple[str, int, str]]:
-        """Arm, prompt_index and text of every answer that is on disk, in stream order."""
+    def answers(self) -> list[tuple[str, int, int, str]]:
+        """Arm, prompt_index, turn and text of every answer that is on disk, in stream order."""
         found = []
         for part in self._read_parts():
             columns = part["prompts"]
-            found += list(zip(columns["arm"], columns["prompt_index"], columns["text"], strict=True))
+            names = ("arm", "prompt_index", "turn", "text")
+            found += list(zip(*(columns[name] for name in names), strict=True))
         return found
 
     def finish(self, extra: Mapping[str, Any]) -> None:

@@ -32,7 +32,7 @@ from ssd_bench.cost.shapes import known_shape, shape_named
 from ssd_bench.errors import ConfigError
 from ssd_bench.model.shape import Shape
 from ssd_bench.records.reader import Run
-from ssd_bench.records.schema import PAIR
+from ssd_bench.records.schema import ANSWER, PAIR
 from ssd_bench.replay.workload import Workload, workload
 
 MODES = ("whole", "saved", "tapped")
@@ -114,7 +114,7 @@ def _times(run: Run, work: Workload, machine: Machine, mode: str) -> pd.DataFram
     loop = overhead["loop"] * scale if machine.loop_ms is None else machine.loop_ms
     policy = np.where(method, spent[:, 2], 0.0)
     policy *= _ratio(overhead["policy"], policy.sum()) * scale
-    frame = work.steps[["prompt_index", "repeat", "arm", "step", "emitted"]].copy()
+    frame = work.steps[[*ANSWER, "step", "emitted"]].copy()
     for name, values in zip(PARTS, (draft, verify, policy, np.full_like(draft, loop))):
         frame[name] = values
     frame.attrs["policy_scale"] = scale
@@ -136,8 +136,7 @@ def _verify(work: Workload, machine: Machine, mode: str) -> Array:
 
 def _overhead(run: Run, work: Workload, spent: Array) -> dict[str, float]:
     """Recorded milliseconds: the loop's own work in a step, and the method's own work in all its steps."""
-    keys = ["prompt_index", "repeat", "arm"]
-    rows = run.prompts.merge(work.steps[keys].drop_duplicates(), on=keys)
+    rows = run.prompts.merge(work.steps[list(ANSWER)].drop_duplicates(), on=list(ANSWER))
     outside = {
         arm: float(metrics.of_arm(rows, arm)["decode_ms"].sum()) - float(spent[work.of_arm(arm), :2].sum())
         for arm in PAIR

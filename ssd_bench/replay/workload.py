@@ -12,6 +12,7 @@ from ssd_bench.core.layer_set import LayerSet
 from ssd_bench.cost.machine import Array
 from ssd_bench.errors import ConfigError
 from ssd_bench.records.reader import Run
+from ssd_bench.records.schema import ANSWER
 
 COLUMNS = ("draft_ms", "verify_ms", "policy_ms")
 
@@ -93,9 +94,9 @@ def _counts(table: pd.DataFrame, n_layers: int) -> list[tuple[int, int, int]]:
 
 def _steps(run: Run) -> tuple[pd.DataFrame, bool]:
     """The paired steps of both arms; without a baseline, AR's are made up, one per token that the method emitted."""
-    both = metrics.paired(run.prompts)[["prompt_index", "repeat", "arm"]]
+    both = metrics.paired(run.prompts)[list(ANSWER)]
     if len(both):
-        return run.steps.merge(both, on=["prompt_index", "repeat", "arm"]), True
+        return run.steps.merge(both, on=list(ANSWER)), True
     method = metrics.of_arm(run.steps, "method")
     plain = method.loc[method.index.repeat(method["emitted"])].copy()
     plain["context_len"] += plain.groupby(level=0).cumcount().astype("int32")

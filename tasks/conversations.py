@@ -1,0 +1,92 @@
+"""What the field measures speculative decoding on: conversations, each of a category, without a score of their own.
+
+- MT-Bench: Zheng et al. 2023, arXiv:2306.05685; 80 questions of 8 categories, each with a second turn. A judge, GPT-4,
+  scores its answers; here they are decoded for speed and losslessness alone.
+- Spec-Bench: Xia et al. 2024, arXiv:2401.07851; 480 questions: MT-Bench's, and 80 each of translation, summarization,
+  question answering, mathematical reasoning and retrieval-augmented generation, in one turn.
+- SPEED-Bench: Abramovich et al. 2026, arXiv:2604.09557; its qualitative set has 880 of 11 categories, some of several
+  turns. On the hub some rows are placeholders, which its authors' script fills in from other data sets; they are read
+  as they are, so run it on the script's file (`data=local`).
+
+A chat model gets each turn as the user's message, a base model as `Question: …`, `Answer:`. A turn after the first has
+AR's answers to those before it in its prompt, so that both arms read the same. Items come in the data's order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from ssd_bench.settings import settings
+from ssd_bench.task import DataSource, DataSpec, Prompt, Turn
+from tasks.rows import RowTask
+from tasks.scoring.unscored import Unscored
+from tasks.selection import Row
+from tasks.settings import Hub, MaxNewTokens
+
+
+class Conversations(RowTask):
+    """Rows of a category and one or several turns.
+
+    Attributes:
+        turns: column of the hub that has them.
+    """
+
+    version = 1
+    scorer = Unscored()
+    in_order = True
+    turns: str = "turns"
+
+    max_new_tokens: MaxNewTokens
+    hub: Hub
+
+    def __post_init__(self) -> None:
+        items = DataSpec(self.name, ("category", "turns"), self.hub, {self.turns: "turns"}, lists=("turns",))
+        super().__init__(items, self.max_new_tokens)
+
+    def prompts(self, source: DataSource, template: str, limit: int | None, seed: int) -> Sequence[Prompt]:
+        """The first `limit` conversations."""
+        made = super().prompts(source, template, limit, seed)
+        return made if template == "chat" else [_asked(prompt) for prompt in made]
+
+    def _prompt(self, row: Row) -> Prompt:
+        first, *others = row["turns"]
+        made = self._made(row, first, reference="", domain=row["category"])
+        return replace(made, turns=tuple(map(Turn, others)))
+
+
+def _asked(prompt: Prompt) -> Prompt:
+    """A conversation as a base model goes on with it."""
+    first, *others = (f"Question: {text}\nAnswer:" for text in prompt.said)
+    return replace(prompt, head=first, turns=tuple(Turn(f"\n\n{text}") for text in others))
+
+
+@settings("task")
+class MTBench(Conversations):
+    """MT-Bench: 80 conversations of two turns, of 8 categories."""
+
+    name = "mt_bench"
+    turns = "prompt"
+
+    max_new_tokens: MaxNewTokens
+    hub: Hub
+
+
+@settings("task")
+class SpecBench(Conversations):
+    """Spec-Bench: 480 conversations of 13 categories, those of MT-Bench in two turns."""
+
+    name = "spec_bench"
+
+    max_new_tokens: MaxNewTokens
+    hub: Hub
+
+
+@settings("task")
+class SpeedBench(Conversations):
+    """SPEED-Bench's qualitative set: 880 conversations of 11 categories."""
+
+    name = "speed_bench"
+
+    max_new_tokens: MaxNewTokens
+    hub: Hub

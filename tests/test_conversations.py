@@ -1,0 +1,143 @@
+"""Items of several turns: lossless turn by turn, AR's answers in the prompts, one unit to resume, shard and count."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from ssd_bench import metrics
+from ssd_bench.errors import ConfigError
+from ssd_bench.model.checkpoint import Checkpoint
+from ssd_bench.model.template import Template
+from ssd_bench.records.reader import Run, load_run
+from ssd_bench.records.writer import RunWriter
+from ssd_bench.run import execute
+from ssd_bench.task import Prompt, Turn
+from tests.runs import executed, local_model, planned
+
+TIMES = ["prefill_ms", "decode_ms", "draft_ms", "verify_ms", "policy_ms", "peak_bytes"]
+ROWS = [
+    {"id": 1, "category": "writing", "turns": ["the report of the ferry", "shorter", "and once more"]},
+    {"id": 2, "category": "maths", "turns": ["one and one"]},
+    {"id": 3, "category": "writing", "turns": ["a café", "and its text"]},
+]
+TURNS = [3, 1, 2]
+FIXED = ("method=fixed_layers", "method.ratio=0.25")  # whose drafts are wrong at times
+
+
+@pytest.fixture
+def options(small_checkpoint: Path, tmp_path: Path) -> list[str]:
+    """Of a run on conversations of one to three turns."""
+    (tmp_path / "data").mkdir()
+    text = "".join(json.dumps(row) + "\n" for row in ROWS)
+    (tmp_path / "data" / "spec_bench.jsonl").write_text(text, encoding="utf-8")
+    return [
+        *local_model(small_checkpoint), "task=spec_bench", "data=local", f"data.root={tmp_path}/data",
+        "decode.max_new_tokens=24",
+    ]  # fmt: skip
+
+
+def same(one: Run, other: Run) -> None:
+    for name in ("prompts", "steps", "layer_sets"):
+        tables = (getattr(run, name).drop(columns=TIMES, errors="ignore") for run in (one, other))
+        pd.testing.assert_frame_equal(*tables)
+
+
+def asked(row: dict[str, object], turn: int, form: str) -> list[str]:
+    """What the user has said by then, as the task puts it."""
+    said = [str(text) for text in row["turns"]][: turn + 1]  # type: ignore[attr-defined]
+    if form == "chat":
+        return said
+    return ["\n\n" * (i > 0) + f"Question: {text}\nAnswer:" for i, text in enumerate(said)]
+
+
+@pytest.mark.parametrize("form", ["chat", "plain"])
+def test_each_turn_reads_the_answers_of_ar(
+    form: str, options: list[str], small_checkpoint: Path, tmp_path: Path
+) -> None:
+    run = executed(tmp_path / "runs", *options, *FIXED, f"model.template={form}")
+    tokenizer = Checkpoint(small_checkpoint).tokenizer
+    assert len(run.prompts) == 2 * sum(TURNS)
+    assert (
+        list(run.prompts.drop_duplicates(["prompt_index", "turn"])["domain"])
+        == ["writing"] * 3 + ["maths"] + ["writing"] * 2
+    )
+    for (index, turn), rows in run.prompts.groupby(["prompt_index", "turn"]):
+        before = metrics.of_arm(run.prompts[run.prompts["prompt_index"] == index], "ar").sort_values("turn")
+        answers = list(before["text"])[:turn]
+        ids = Template(form).ids(tokenizer, asked(ROWS[index], turn, form), answers)
+        assert set(rows["prompt_sha256"]) == {hashlib.sha256(",".join(map(str, ids)).encode()).hexdigest()}
+        assert set(rows["arm"]) == {"ar", "method"} and set(rows["prompt_len"]) == {len(ids)}
+    method = metrics.of_arm(run.prompts, "method")
+    assert (method["lossless"] == "identical").all() and method["score"].isna().all()
+    assert (metrics.of_arm(run.steps, "method")["accepted_len"] > 0).any()
+    emitted = run.steps.groupby([*metrics.UNIT, "arm"])["emitted"].sum()
+    told = run.prompts.set_index([*metrics.UNIT, "arm"])["new_tokens"] - 1
+    assert (emitted.reindex(told.index, fill_value=0) == told).all()
+
+
+def test_the_prompts_of_a_turn_are_those_of_ar_alone(options: list[str], tmp_path: Path) -> None:
+    """Whatever the method; and one without AR has its own answers."""
+    runs = [
+        executed(tmp_path / name, *options, *more)
+        for name, more in {"first": FIXED, "other": ("method=swift",), "alone": (*FIXED, "baseline=none")}.items()
+    ]
+    keys = ["prompt_index", "turn"]
+    read = [run.prompts.drop_duplicates(keys).set_index(keys)["prompt_sha256"] for run in runs]
+    assert read[0].equals(read[1]) and read[0].equals(read[2])
+
+
+def test_a_unit_is_a_conversation(options: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Killed after the first, the run goes on with the second; shards are of whole ones."""
+    whole = executed(tmp_path / "whole", *options, *FIXED, "repeats=2")
+    add: Callable[..., None] = RunWriter.add
+
+    def killed(self: RunWriter, index: int, *rest: object) -> None:
+        if index == 1:
+            raise KeyboardInterrupt
+        add(self, index, *rest)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(RunWriter, "add", killed)
+        with pytest.raises(KeyboardInterrupt):
+            executed(tmp_path / "resumed", *options, *FIXED, "repeats=2")
+    resumed = executed(tmp_path / "resumed", *options, *FIXED, "repeats=2")
+    assert len(resumed.header["resumed"]) == 1
+    same(resumed, whole)
+    made = [execute(planned(tmp_path / "shared", *options, *FIXED, "repeats=2", f"shard={n}/2")) for n in (2, 1)]
+    assert made[0] is None and made[1] is not None
+    same(load_run(made[1]), whole)
+
+
+def test_intervals_are_over_conversations(options: list[str], tmp_path: Path) -> None:
+    run = executed(tmp_path, *options, *FIXED)
+    summary = metrics.summarise(run)
+    assert summary["n_prompts"] == 3 and summary["lossless_identical"] == sum(TURNS)
+    times = metrics.token_times(metrics.of_arm(run.prompts, "method"))
+    tokens = metrics.of_arm(run.prompts, "method").groupby("prompt_index")["new_tokens"].sum()
+    assert np.array_equal(times["tokens"], tokens - np.array(TURNS))
+
+
+def test_a_conversation_has_room_for_all_of_its_answers(
+    options: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ssd_bench.run.load_engine", lambda plan: pytest.fail("the engine was loaded"))
+    with pytest.raises(ConfigError, match=r"decode\.max_new_tokens=1500.*at most (\d+), so that the 3 turns of 1 fit"):
+        executed(tmp_path, *options, "decode.max_new_tokens=1500")
+    assert planned(tmp_path, *options, "decode.max_new_tokens=1250").context <= 4096
+
+
+def test_a_conversation_is_never_clipped() -> None:
+    with pytest.raises(ValueError, match="never clipped"):
+        Prompt("x", "", "text", "", "", "d", max_tokens=10, turns=(Turn("more"),))
+
+
+def test_the_reference_of_a_turn_is_its_own() -> None:
+    prompt = Prompt("x", "a", "b", "c", "first", "d", turns=(Turn("more", "second"),))
+    assert [prompt.at(turn).reference for turn in (0, 1)] == ["first", "second"] and prompt.said == ["abc", "more"]
