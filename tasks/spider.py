@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from ssd_bench.errors import ConfigError
 from ssd_bench.settings import settings
@@ -59,8 +59,8 @@ class TextToSql(RowTask):
     def __post_init__(self) -> None:
         self.max_prompt_tokens = CONTEXT if self.schema else None
         self.clip_reserve = self.clip_reserve if self.schema else 0
-        both = {"fields": ("question", "query"), "optional": ABOUT}
-        without = {"fields": ("question",), "optional": ("query", *ABOUT)}
+        both: dict[str, Any] = {"fields": ("question", "query"), "optional": ABOUT}
+        without: dict[str, Any] = {"fields": ("question",), "optional": ("query", *ABOUT)}
         items = DataSpec(self.file, hub=self.hub, rename=self.columns, **(both if self.query_of_item else without))
         shots = Shots(items, self.fewshot_hub, self.shots, self._demonstration, both)
         super().__init__(items, self.max_new_tokens, shots)

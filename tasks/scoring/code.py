@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+from abc import abstractmethod
+from collections.abc import Mapping
+from typing import Any
 
 from tasks.scoring.sandbox import Limits, runs_to_the_end
 from tasks.scoring.scorer import Scorer
@@ -16,13 +19,11 @@ _INDENT = re.compile(r"^[ \t]+", re.MULTILINE)
 _SHORT = re.compile(r"\A(\n*)((?: {4})* {3})(?=\S)")
 
 
-class PassesTests(Scorer):
-    """1.0 where the function that an answer completes passes its tests, else 0.0.
-
-    A reference is JSON: `prompt`, `test` and `entry_point` as HumanEval has them.
+class Runs(Scorer):
+    """1.0 where the program of an answer and its tests runs to its end, else 0.0.
 
     Args:
-        limits: of the process that runs an answer with its tests.
+        limits: of the process that runs it.
         required: whether nothing runs on a kernel that cannot lock the process up.
     """
 
@@ -32,10 +33,28 @@ class PassesTests(Scorer):
         self.limits, self.required = limits, required
 
     def item(self, prediction: str, reference: str) -> float | None:
-        """Whether the program of the answer and its tests runs to its end."""
-        made = json.loads(reference)
-        source = program(made["prompt"], prediction, made["entry_point"], made["test"])
-        return float(runs_to_the_end(source, self.limits, self.required))
+        """Whether it does."""
+        return float(runs_to_the_end(self._program(prediction, json.loads(reference)), self.limits, self.required))
+
+    @abstractmethod
+    def _program(self, answer: str, reference: Mapping[str, Any]) -> str:
+        """The program of an answer and its tests."""
+
+
+class PassesTests(Runs):
+    """The function that an answer completes; a reference is HumanEval's `prompt`, `test` and `entry_point`."""
+
+    def _program(self, answer: str, reference: Mapping[str, Any]) -> str:
+        return program(reference["prompt"], answer, reference["entry_point"], reference["test"])
+
+
+class PassesAsserts(Runs):
+    """The program that an answer is, and MBPP's tests; a reference is their `imports` and the `tests`, statements."""
+
+    def _program(self, answer: str, reference: Mapping[str, Any]) -> str:
+        blocks = _BLOCK.findall(answer)
+        own = next((block for block in blocks if "def " in block), None) or answer.partition("[DONE]")[0]
+        return "\n".join([*reference["imports"], own, *reference["tests"]]) + "\n"
 
 
 def program(prompt: str, answer: str, entry_point: str, test: str) -> str:

@@ -50,7 +50,8 @@ def test_every_run_is_made_but_those_that_end_badly(tmp_path: Path) -> None:
     (bench.folder / "fated.py").write_text(METHOD, encoding="utf-8")
     (bench.folder / "conf" / "method" / "fated.yaml").write_text(CONFIG, encoding="utf-8")
     line = (
-        "method=fated", "task=gsm8k", "limit=4", "decode.max_new_tokens=64", f"seed={','.join(map(str, range(number)))}",
+        "method=fated", "task=gsm8k", "limit=4", "decode.max_new_tokens=64",
+        f"seed={','.join(map(str, range(number)))}",
         "hydra/launcher=workers",
     )  # fmt: skip
     bad = [seed for seed in range(number) if seed % 20 == 7]

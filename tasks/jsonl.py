@@ -1,0 +1,62 @@
+"""Anybody's prompts: a JSONL file with a `prompt` a line, a text or the user's turns of a conversation.
+
+    {"prompt": "Explain how a lease works."}
+    {"prompt": ["Name three rivers.", "Which is the longest?"], "category": "geography", "reference": "…"}
+
+The text is put to the model as it is. `id` (a line's number without it), `category` (the domain of the tables) and
+`reference` (what the first answer is scored with, by `task.score_by`) may be missing. Items come in the file's order.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Literal
+
+from ssd_bench.data.local import LocalSource
+from ssd_bench.errors import ConfigError
+from ssd_bench.settings import Fits, settings
+from ssd_bench.task import DataSource, DataSpec, Prompt, Turn
+from tasks.rows import RowTask
+from tasks.scoring.math_answer import MathAnswer
+from tasks.scoring.numbers import FinalNumber
+from tasks.scoring.rouge import Rouge
+from tasks.scoring.scorer import Scorer
+from tasks.scoring.unscored import Unscored
+from tasks.selection import Row
+from tasks.settings import Hub, MaxNewTokens
+
+SCORERS: dict[str, type[Scorer]] = {"none": Unscored, "rouge": Rouge, "number": FinalNumber, "math": MathAnswer}
+
+
+@settings("task")
+class Jsonl(RowTask):
+    """The prompts of a file."""
+
+    name = "jsonl"
+    version = 1
+    in_order = True
+
+    path: Annotated[str, Fits("a file NAME.jsonl", lambda path: Path(path).suffix == ".jsonl")] | None
+    """The file; null: jsonl.jsonl of the data source, or what `hub` names."""
+    score_by: Literal["none", "rouge", "number", "math"]
+    """How an answer is compared with its reference."""
+    max_new_tokens: MaxNewTokens
+    hub: Hub
+
+    def __post_init__(self) -> None:
+        file = Path(self.path).expanduser() if self.path is not None else None
+        if file is not None and not file.is_file():
+            raise ConfigError("task.path", self.path, "a file that is there")
+        self.source: DataSource | None = None if file is None else LocalSource(file.parent)
+        self.scorer: Scorer = SCORERS[self.score_by]()
+        items = DataSpec(
+            self.name if file is None else file.stem, ("prompt",), self.hub, optional=("category", "reference"),
+            lists=("prompt",), either=("prompt",), numbered=True,
+        )  # fmt: skip
+        super().__init__(items, self.max_new_tokens)
+
+    def _prompt(self, row: Row) -> Prompt:
+        first, *others = row["prompt"]
+        made = self._made(row, first, reference=row["reference"], domain=row["category"] or None)
+        return replace(made, turns=tuple(map(Turn, others)))
