@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
@@ -59,6 +60,12 @@ def test_a_scales_model_of_no_job_is_refused(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(scale, "FOLDER", tmp_path)
     with pytest.raises(ConfigError, match=r"scale odd models='ssd_bench_del_home\.qwen3_8b'"):
         scale.checked("odd")
+
+
+def test_one_side_alone_is_no_pair(tmp_path: Path) -> None:
+    one = made(tmp_path, 1.5, 0.8)
+    half = replace(one, cells=tuple(cell for cell in one.cells if cell["model"] in del_home.PAIRS))
+    assert "No pair of runs is there yet." in del_home.document(half) and not [*page._del_home([half])]
 
 
 def made(folder: Path, trained: float, stock: float, alike: bool = False, prompts: int = 8) -> Replication:

@@ -440,11 +440,11 @@ def _comparison(replications: Sequence[Replication], drawn: Mapping[str, Sequenc
 def _del_home(replications: Sequence[Replication]) -> Iterator[Sheet]:
     """One a scale at which DEL was run on trained and stock weights."""
     for one in replications:
-        if one.experiment.name == del_home.DEL_HOME and any(one.where()):
+        if one.experiment.name == del_home.DEL_HOME and del_home.places(one):
             title = f"DEL on weights trained for exits and without, scale {one.scale}"
             labels = {axis: joined(cell[axis] for cell in one.cells) for axis in AXES}
             body = tables.html(del_home.table(one), title)
-            lines, anchor = [del_home.note(), *one.notes], f"{del_home.DEL_HOME}_{one.scale}"
+            lines, anchor = [del_home.note(), *del_home.remarks(one)], f"{del_home.DEL_HOME}_{one.scale}"
             yield Sheet(anchor, title, "", labels, title, body, lines, command=one.command)
 
 

@@ -269,6 +269,19 @@ def note() -> str:
     )
 
 
+def remarks(replication: Replication) -> list[str]:
+    """What the scale takes from it, runs that a busy machine spoiled, and cells without a run."""
+    made = {cell.path: cell for cell in replication.where() if cell.record and not cell.record.error}
+    found, bad = [*replication.notes], sum(cell.moment.spoiled for cell in made.values())
+    if bad:
+        found.append(
+            f"A busy machine spoiled {bad} of {len(made)} runs, as their records say: not their α, M and exits."
+        )
+    if left := sum(cell.record is None for cell in replication.cells):
+        found.append(f"{left} of {len(replication.cells)} cells have no run.")
+    return found
+
+
 def document(replication: Replication) -> str:
     """The exhibit as Markdown: what it is of, how it is made, the table, what decides and what the scale takes."""
     found = table(replication)
@@ -276,7 +289,5 @@ def document(replication: Replication) -> str:
     if any(cell.header["model"].get("rehearsal") for cell in replication.where()):
         parts.append(f"**A {REHEARSAL}.**")
     parts += [f"    {replication.command}", tables.markdown(found) if len(found) else "No pair of runs is there yet."]
-    parts += [note(), *(f"- {line}" for line in replication.notes)]
-    left = sum(cell.record is None for cell in replication.cells)
-    parts += [f"- {left} of {len(replication.cells)} cells have no run."] if left else []
+    parts += [note(), *(f"- {line}" for line in remarks(replication))]
     return "\n\n".join(parts) + "\n"
