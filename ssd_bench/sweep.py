@@ -415,8 +415,10 @@ def introduce(arguments: Sequence[str]) -> None:
         if key.startswith("experiment/"):
             raise ConfigError(key, value, f"experiment={key.removeprefix('experiment/')}/{value} is how to ask for it")
         if key == "experiment" and "(" not in value:
-            for name in value.split(","):
-                grid.filled(name.strip())
+            for name in map(str.strip, value.split(",")):
+                grid.filled(name)
+                if "/" not in name:  # a run set by its file's name alone
+                    ConfigStore.instance().store(name=name, node={}, group="experiment")
 
 
 def experiments(override: Override) -> list[str]:

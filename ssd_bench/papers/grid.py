@@ -137,9 +137,14 @@ def sets() -> Mapping[str, RunSet]:
 def filled(name: str) -> list[str]:
     """The experiments that a name on the command line stands for: all of a run set, or the one of that name.
 
+    A run set may be called by its file's name alone, where no other has it.
+
     Raises:
         ConfigError: there is neither; or as `read`.
     """
+    if name not in sets() and name not in names():
+        alike = [one for one in sets() if one.partition("/")[2] == name]
+        name = alike[0] if len(alike) == 1 else name
     return [*sets()[name].exhibits] if name in sets() else [load(name).name]
 
 
@@ -207,7 +212,7 @@ def _experiment(name: str, content: Any, home: RunSet, among: Mapping[str, RunSe
     folder = home.name.partition("/")[0]
     key = name.removeprefix(f"{folder}_")
     where = f"experiment {home.name} exhibits"
-    told = re.fullmatch(r"([a-z]+?)(\d+[a-z]?)?", key)
+    told = re.fullmatch(r"([a-z]+?(?:_[a-z]+?)*)(\d+[a-z]?)?", key)
     if not told:
         raise ConfigError(where, key, "a word, a number and perhaps the letter of a panel, as figure2a")
     where = f"{where}.{key}"
@@ -224,7 +229,7 @@ def _experiment(name: str, content: Any, home: RunSet, among: Mapping[str, RunSe
         raise ConfigError(f"{where}.jobs", jobs, "at least one")
     number = re.sub(r"\D", "", told[2] or "")
     return Experiment(
-        name, named(folder).latest, f"{told[1].capitalize()} {number}".strip(), kind, tuple(jobs),
+        name, named(folder).latest, f"{told[1].replace('_', ' ').capitalize()} {number}".strip(), kind, tuple(jobs),
         tuple(said.get("not_run") or ()), tuple((a["paper"], a["exhibit"]) for a in said.get("also") or ()),
         said.get("spread", False) is True,
     )  # fmt: skip

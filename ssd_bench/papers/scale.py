@@ -15,7 +15,7 @@ from ssd_bench.command import CONF, choices
 from ssd_bench.compose import built
 from ssd_bench.errors import ConfigError
 from ssd_bench.papers import claims, grid
-from ssd_bench.papers.grid import Job, key_of, merged
+from ssd_bench.papers.grid import Job, choice, key_of, merged
 
 FOLDER = CONF / "scale"
 
@@ -27,6 +27,7 @@ class Scale:
     Attributes:
         name: in `conf/scale`.
         model: what every model becomes; None: it stays.
+        models: experiment -> model -> what it becomes there instead, where an exhibit compares two.
         overrides: of every job, before its own.
         replace: override -> what takes its place.
         limit: most prompts of a job, None for no cap; of a stream most prompts of each part are `items`.
@@ -39,6 +40,7 @@ class Scale:
 
     name: str
     model: str | None = None
+    models: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     overrides: tuple[str, ...] = ()
     replace: Mapping[str, Sequence[str]] = field(default_factory=dict)
     limit: int | None = None
@@ -58,7 +60,8 @@ class Scale:
         """The job's overrides with the scale's model."""
         if not self.model:
             return list(job.overrides)
-        own = [f"model={self.model}" if key_of(o) == "model" else o for o in job.overrides]
+        there = self.models.get(job.experiment, {}).get(choice(job.overrides, "model"), self.model)
+        own = [f"model={there}" if key_of(o) == "model" else o for o in job.overrides]
         return [o for o in own if not key_of(o).startswith("model.")]  # options of a model that is not there any more
 
     @cached_property
@@ -125,6 +128,9 @@ def checked(name: str) -> Scale:
     scale = load(name)
     jobs = [job for experiment in grid.names() for job in grid.load(experiment).jobs]
     there = {override for job in jobs for override in scale.remodelled(job)}
+    compared = {(job.experiment, choice(job.overrides, "model")) for job in jobs}
+    if wrong := [f"{name}.{one}" for name, own in scale.models.items() for one in own if (name, one) not in compared]:
+        raise ConfigError(f"scale {scale.name} models", ", ".join(wrong), "models of jobs of that experiment")
     for key, known, allowed in (
         ("replace", there, "overrides that a job of an experiment has"),
         ("notes", set(grid.names()), "names of experiments"),

@@ -23,6 +23,7 @@ from ssd_bench.errors import ConfigError
 from ssd_bench.papers import audit
 from ssd_bench.papers.cells import Record, Replication, prepare, records, replications
 from ssd_bench.papers.judge import judge
+from ssd_bench.papers.ssd_bench import del_home
 from ssd_bench.records.files import write_atomic
 from ssd_bench.report import exhibits, figures, page, predictions, runs, verdicts
 
@@ -114,6 +115,7 @@ def write_replication(
     frames = exhibits.everything(replications)
     try:
         written = write_tables(replications, out / "tables", frames)
+        written += write_own(replications, out / "tables")
         drawn = figures.draw(replications, out / "figures")
         written += [path for found in drawn.values() for one in found for path in one.paths]
         checks, predicted = audit.audit(), predictions.predictions(replications)
@@ -148,6 +150,17 @@ def write_tables(
             f"{name}.tex": latex(*key, frame),
             f"{name}.csv": tables.csv(frame),
         })  # fmt: skip
+    return written
+
+
+def write_own(replications: Sequence[Replication], out: Path) -> list[Path]:
+    """Write and print the tables of our own exhibits that have runs, `out/EXPERIMENT_SCALE.{md,csv}`."""
+    written = []
+    for one in replications:
+        if one.experiment.name == del_home.DEL_HOME and any(one.where()):
+            print(text := del_home.document(one))
+            name = f"{one.experiment.name}_{one.scale}"
+            written += _write(out, {f"{name}.md": text, f"{name}.csv": tables.csv(del_home.table(one))})
     return written
 
 

@@ -21,6 +21,7 @@ from ssd_bench.papers.cells import Replication
 from ssd_bench.papers.grid import Experiment
 from ssd_bench.papers.match import ordered
 from ssd_bench.papers.rooms import name_of, papers, rooms
+from ssd_bench.papers.ssd_bench import del_home
 from ssd_bench.papers.ssd_bench import figures as ours
 from ssd_bench.report import answers, exhibits, predictions, verdicts
 from ssd_bench.report.exhibits import Column, Entry, Row, layout
@@ -308,7 +309,7 @@ def render(
         verdicts=exhibits.verdicts(everything), counts=_counts(everything),
         legend=[(*MARKS.get(word, ("–", "none")), word, MEANING[word]) for word in verdict.VERDICTS],
         filters=_filters([one for own in shown.values() for one in own]),
-        comparison=list(_comparison(replications, drawn)),
+        comparison=[*_comparison(replications, drawn), *_del_home(replications)],
         predicted=list(_predictions(predicted)), audits=list(_audits(checks, predictions.needs(predicted))),
     ) + "\n"  # fmt: skip
 
@@ -434,6 +435,17 @@ def _comparison(replications: Sequence[Replication], drawn: Mapping[str, Sequenc
             reasons=[image.reason] if image and image.reason else [],
             figure=image if image and image.image is not None else None, command=one.command,
         )  # fmt: skip
+
+
+def _del_home(replications: Sequence[Replication]) -> Iterator[Sheet]:
+    """One a scale at which DEL was run on trained and stock weights."""
+    for one in replications:
+        if one.experiment.name == del_home.DEL_HOME and del_home.places(one):
+            title = f"DEL on weights trained for exits and without, scale {one.scale}"
+            labels = {axis: joined(cell[axis] for cell in one.cells) for axis in AXES}
+            body = tables.html(del_home.table(one), title)
+            lines, anchor = [del_home.note(), *del_home.remarks(one)], f"{del_home.DEL_HOME}_{one.scale}"
+            yield Sheet(anchor, title, "", labels, title, body, lines, command=one.command)
 
 
 def _predictions(predicted: pd.DataFrame) -> Iterator[Sheet]:

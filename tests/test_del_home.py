@@ -1,0 +1,167 @@
+"""DEL on weights trained for exits and on stock ones: the grid, the scales, the table and what it decides."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from ssd_bench.errors import ConfigError
+from ssd_bench.metrics import Measured
+from ssd_bench.papers import cells, grid, scale
+from ssd_bench.papers.cells import Replication, replications
+from ssd_bench.papers.reported import numbers
+from ssd_bench.papers.ssd_bench import del_home
+from ssd_bench.papers.ssd_bench.del_home import ALL, EXPLAINS, HELPS, LOWERS, OVER, UNDECIDED, VERDICT, Effect, verdict
+from ssd_bench.report import command, page
+from tests import synthetic
+from tests.exhibit_runs import indexed
+
+TASKS = ["CNN/DM", "GSM8K", "WMT14 DE-EN", "GovReport"]
+
+
+def test_the_grid_has_the_pairs_on_the_tasks_of_both_sides() -> None:
+    jobs = grid.load(del_home.DEL_HOME).jobs
+    found = {(job.labels["model"], job.labels["task"], job.labels["method"]) for job in jobs}
+    models = [*del_home.PAIRS, *del_home.PAIRS.values()]
+    asked = {*product(models, TASKS[:3], ("DEL", "LayerSkip"))}
+    asked |= {*product(("LayerSkip-Llama3.2-1B", "Llama3.2-1B"), TASKS[3:], ("DEL", "LayerSkip"))}
+    assert found == asked and len(jobs) == len(asked) == 28
+    choices = {job.labels["model"]: grid.choice(job.overrides, "model") for job in jobs}
+    assert [choices[trained] for trained in del_home.PAIRS] == ["layerskip_llama3_2_1b", "layerskip_llama3_8b"]
+    assert [choices[stock] for stock in del_home.PAIRS.values()] == ["llama3_2_1b", "llama3_8b"]
+    assert {grid.choice(job.overrides, "method") for job in jobs} == {"del", "layerskip"}
+
+
+def test_it_is_asked_for_by_its_short_name() -> None:
+    assert grid.filled("del_home") == grid.filled("ssd_bench/del_home") == [del_home.DEL_HOME]
+    with pytest.raises(ConfigError, match="experiment='main'"):  # of which there are several
+        grid.filled("main")
+
+
+def test_a_small_scale_has_a_model_for_each_side() -> None:
+    jobs = grid.load(del_home.DEL_HOME).jobs
+    for name, stock in (("mini", "miniature_plain"), ("small", "smollm2_135m")):
+        own = scale.checked(name)
+        for job in jobs:
+            trained = job.labels["model"] in del_home.PAIRS
+            assert grid.choice(own.mapped(job), "model") == (own.model if trained else stock)
+    elsewhere = next(job for job in grid.load("knapspec_table2").jobs if "model=llama3_2_1b" in job.overrides)
+    assert grid.choice(scale.load("mini").mapped(elsewhere), "model") == "miniature"
+
+
+def test_a_scales_model_of_no_job_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "model: miniature\nmodels: {ssd_bench_del_home: {qwen3_8b: miniature_plain}}\n"
+    (tmp_path / "odd.yaml").write_text(text, encoding="utf-8")
+    monkeypatch.setattr(scale, "FOLDER", tmp_path)
+    with pytest.raises(ConfigError, match=r"scale odd models='ssd_bench_del_home\.qwen3_8b'"):
+        scale.checked("odd")
+
+
+def test_one_side_alone_is_no_pair(tmp_path: Path) -> None:
+    one = made(tmp_path, 1.5, 0.8)
+    half = replace(one, cells=tuple(cell for cell in one.cells if cell["model"] in del_home.PAIRS))
+    assert "No pair of runs is there yet." in del_home.document(half) and not [*page._del_home([half])]
+
+
+def made(folder: Path, trained: float, stock: float, alike: bool = False, prompts: int = 8) -> Replication:
+    """Its runs at scale mini, DEL having these speedups over AR, give or take a few per cent a prompt."""
+
+    def run(job: grid.Job) -> str:
+        exits = alike or job.labels["model"] in del_home.PAIRS
+        task = job.labels["task"].replace("/", "")
+        name = f"{'trained' if exits else 'stock'}-{task}-{job.labels['method']}"
+        if not (folder / name).is_dir():
+            seed = len(task) + 3 * exits
+            units = [synthetic.unit(i, accept=0.9 if exits else 0.2) for i in range(prompts)]
+            for i, (ar, own) in enumerate(units):
+                speed = (trained if exits else stock) * (1 + 0.03 * math.sin(seed + i))
+                rate = (ar.prompt.new_tokens - 1) / ar.prompt.decode_ms
+                ar.prompt.prefill_ms = own.prompt.prefill_ms = 0.0
+                ar.prompt.new_tokens = own.prompt.new_tokens
+                ar.prompt.decode_ms = (own.prompt.new_tokens - 1) / rate
+                own.prompt.decode_ms = ar.prompt.decode_ms / speed
+            model = {"name": "miniature" if exits else "miniature_plain", "rehearsal": True}
+            synthetic.write_run(folder / name, units, run_id=name, model=model)
+        return name
+
+    indexed(folder, del_home.DEL_HOME, "mini", run)
+    return next(one for one in replications(folder) if one.experiment.name == del_home.DEL_HOME)
+
+
+@pytest.mark.parametrize(
+    ("trained", "stock", "said"),
+    [(1.5, 0.8, EXPLAINS), (0.95, 0.7, HELPS), (0.8, 1.4, LOWERS), (1.2, 1.2, UNDECIDED)],
+)
+def test_the_table_decides(trained: float, stock: float, said: str, tmp_path: Path) -> None:
+    frame = del_home.table(made(tmp_path, trained, stock))
+    judged = frame[frame[VERDICT] != ""]
+    assert set(judged[VERDICT]) == {said} and set(judged["method"]) == {"DEL"}
+    assert judged["task"].tolist() == [*TASKS, f"{ALL} (4)"]
+    together = judged.iloc[-1]
+    assert together["model"] == "miniature / miniature_plain"
+    assert float(together[OVER].split()[0]) == pytest.approx(trained / stock, rel=0.03)
+    both = frame[(frame["task"] == "GovReport") & (frame["method"] == "DEL")].set_index("weights")
+    assert both["model"].to_dict() == {"trained for exits": "miniature", "stock": "miniature_plain"}
+    assert both.loc["stock", "papers, as given"] == "KnapSpec Table 2 0.89 (Llama3.2-1B)"
+    assert both.loc["trained for exits", "papers, as given"] == del_home.AUTHORS
+    assert both["exit"].str.fullmatch(r"\d\.\d of 8").all()
+    assert (frame.loc[frame["method"] == "LayerSkip", OVER].iloc[::2] != "").all()
+
+
+def test_one_model_for_both_decides_nothing(tmp_path: Path) -> None:
+    frame = del_home.table(made(tmp_path, 1.5, 1.5, alike=True))
+    assert set(frame[VERDICT]) == {"", f"{UNDECIDED}: one model stands for both"} and ALL not in str(frame["task"])
+
+
+def test_one_prompt_decides_nothing(tmp_path: Path) -> None:
+    frame = del_home.table(made(tmp_path, 1.5, 0.5, prompts=1))
+    assert set(frame[VERDICT]) == {"", UNDECIDED}
+
+
+def test_moments_widen_the_ratio_where_both_have_a_noise_floor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = del_home.places(made(tmp_path, 1.5, 0.8))[0]
+    narrow = one.ratio(end_to_end=True)
+    level = cells.Level(1.0, cells.metrics.Spread(0.2, 7), cells.metrics.Spread(0.2, 7), 8)
+    monkeypatch.setattr(cells.Cell, "noise", property(lambda self: level))
+    wide = one.ratio(end_to_end=True)
+    assert narrow is not None and wide is not None and narrow.value == wide.value
+    assert wide.interval[0] < narrow.interval[0] < narrow.value < narrow.interval[1] < wide.interval[1]
+    assert verdict(narrow, one.speedup()) in (EXPLAINS, HELPS) and verdict(wide, one.speedup()) in (HELPS, UNDECIDED)
+
+
+def test_an_effect_keeps_the_interval_of_its_number() -> None:
+    one = Effect.of(Measured(1.5, 1.5 / 1.2, 1.5 * 1.2, n=9))
+    assert one is not None and one.interval == pytest.approx((1.25, 1.8))
+    both = Effect.mean([one, one])
+    assert both.value == pytest.approx(1.5) and 1.25 < both.interval[0] < both.interval[1] < 1.8
+    assert Effect.of(Measured(1.5)) is None and verdict(None, one) == UNDECIDED
+
+
+def test_what_papers_report_stands_as_given() -> None:
+    """The note's range is that of all cells of the table, and the exhibit's labels are the papers' own."""
+    given = {
+        (one.paper, one.model, one.task): one.printed
+        for one in numbers() if one.method == "DEL" and one.metric == "speedup"
+    }  # fmt: skip
+    assert given["knapspec", "Llama3.2-1B", "GovReport"] == "0.89"
+    assert [given["conflayers", "LLaMA-3-8B", task] for task in TASKS[:3]] == ["0.77", "0.74", "0.73"]
+    own = [float(value) for (paper, *_), value in given.items() if paper == "knapspec"]
+    assert f"{min(own):.2f} to {max(own):.2f} times AR in all its {len(own)} cells" in del_home.note()
+
+
+def test_report_and_page_show_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    one = made(tmp_path, 1.5, 0.8)
+    paths = command.write_own([one], tmp_path)
+    assert [path.name for path in paths] == ["ssd_bench_del_home_mini.md", "ssd_bench_del_home_mini.csv"]
+    text = paths[0].read_text(encoding="utf-8")
+    assert text in capsys.readouterr().out and "rehearsal" in text and EXPLAINS in text
+    assert "without early-exit loss and without layer dropout" in " ".join(text.split())
+    assert len(pd.read_csv(paths[1])) == 17
+    (sheet,) = page._del_home([one])
+    assert sheet.anchor == "ssd_bench_del_home_mini" and EXPLAINS in sheet.table
+    assert not [*page._del_home([])]

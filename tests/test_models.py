@@ -1,0 +1,80 @@
+"""The models of `conf/model`: each composes, can be planned without its weights, and says how to get it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from omegaconf import OmegaConf
+
+from ssd_bench import dry
+from ssd_bench.command import CONF
+from ssd_bench.compose import built
+from ssd_bench.model.shape import Shape
+from tests.runs import ROOT, composed
+
+MODELS = sorted(path.stem for path in (CONF / "model").glob("*.yaml"))
+LAYERSKIP = {
+    "layerskip_llama2_7b": ("llama2_7b", "facebook/layerskip-llama2-7B"),
+    "layerskip_llama2_13b": ("llama2_13b", "facebook/layerskip-llama2-13B"),
+    "layerskip_llama2_70b": ("llama2_70b", "facebook/layerskip-llama2-70B"),
+    "layerskip_codellama_7b": (None, "facebook/layerskip-codellama-7B"),
+    "layerskip_codellama_34b": ("codellama_34b", "facebook/layerskip-codellama-34B"),
+    "layerskip_llama3_8b": ("llama3_8b", "facebook/layerskip-llama3-8B"),
+    "layerskip_llama3_2_1b": ("llama3_2_1b", "facebook/layerskip-llama3.2-1B"),
+}
+SIZES = {  # billions of parameters, where a name does not say them
+    "layerskip_llama3_2_1b": 1.24, "llama3_2_1b": 1.24, "llama3_2_3b": 3.21, "qwen3_0_6b": 0.6, "qwen3_1_7b": 1.72,
+    "qwen3_4b": 4.02, "miniature": 0.0029, "miniature_plain": 0.0029, "smollm2_135m": 0.135, "smollm2_135m_hub": 0.135,
+}  # fmt: skip
+
+
+def comments(name: str) -> list[str]:
+    """The lines that a model's file begins with."""
+    text = (CONF / "model" / f"{name}.yaml").read_text(encoding="utf-8")
+    return [line for line in text.splitlines() if line.startswith("#")]
+
+
+@pytest.mark.parametrize("name", [name for name in MODELS if name != "local"])
+def test_a_model_can_be_planned_without_its_weights(name: str) -> None:
+    cfg = composed(f"model={name}", "data=hub", "task=gsm8k", "limit=2", "method=del")
+    source = built(cfg, "model")
+    assert source.name == name and source.shape is not None
+    shape = Shape(**source.shape)
+    stated = re.search(r"_(\d+)b(?:_|$)", name)
+    size = SIZES.get(name) or float(stated[1] if stated else "nan")
+    assert shape.n_params / 1e9 == pytest.approx(size, rel=0.1), name
+    assert shape.n_heads % shape.n_kv_heads == 0
+    found = dry.estimate(cfg, "sim_h100")
+    assert found.prompts == 2 and found.hours and found.gigabytes
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_model_says_its_licence_and_how_to_get_in(name: str) -> None:
+    (licence,) = [line for line in comments(name) if line.startswith("# Licence: ")]
+    assert not any("Gated:" in line for line in comments(name))
+    hub = str(OmegaConf.load(CONF / "model" / f"{name}.yaml").get("hub") or "")
+    gated = hub.startswith(("meta-llama/", "facebook/"))
+    assert ("; gated: " in licence and "`hf auth login`" in licence) == gated
+    assert ("request form" in licence) == hub.startswith("facebook/")
+    assert gated or not hub or "; not gated" in licence
+
+
+def test_the_checkpoints_of_layerskip_are_there_with_their_bases_sizes() -> None:
+    assert {name for name in MODELS if name.startswith("layerskip")} == set(LAYERSKIP)
+    for name, (base, hub) in LAYERSKIP.items():
+        source = built(composed(f"model={name}"), "model")
+        assert (source.hub, source.template) == (hub, built(composed("model=llama3_8b"), "model").template)
+        assert "FAIR Noncommercial Research License" in " ".join(comments(name))
+        if base is not None:
+            assert source.shape == built(composed(f"model={base}"), "model").shape
+
+
+def test_the_readme_counts_the_pinned_models() -> None:
+    entries = [OmegaConf.load(path) for path in Path(CONF / "model").glob("*.yaml")]
+    revisions = [str(one.revision) for one in entries if one.get("hub")]
+    pinned = sum(re.fullmatch(r"[0-9a-f]{40}", one) is not None for one in revisions)
+    assert pinned + revisions.count("main") == len(revisions)
+    readme = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    assert f"{pinned} of {len(revisions)} models are pinned" in readme
