@@ -71,10 +71,10 @@ def test_the_checkpoints_of_layerskip_are_there_with_their_bases_sizes() -> None
             assert source.shape == built(composed(f"model={base}"), "model").shape
 
 
-def test_the_readme_counts_the_pinned_models() -> None:
+def test_the_limits_count_the_pinned_models() -> None:
     entries = [OmegaConf.load(path) for path in Path(CONF / "model").glob("*.yaml")]
     revisions = [str(one.revision) for one in entries if one.get("hub")]
     pinned = sum(re.fullmatch(r"[0-9a-f]{40}", one) is not None for one in revisions)
     assert pinned + revisions.count("main") == len(revisions)
-    readme = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
-    assert f"{pinned} of {len(revisions)} models are pinned" in readme
+    limits = " ".join((ROOT / "docs" / "limits.md").read_text(encoding="utf-8").split())
+    assert f"{pinned} of {len(revisions)} models are pinned" in limits
