@@ -28,7 +28,7 @@ from tests.synthetic import N_LAYERS, unit, with_hf, write_run
 def steps_of(drafts: Sequence[tuple[int, int]], prompt_index: int = 0) -> pd.DataFrame:
     """Full steps of (k, m): each emits its m accepted tokens and the bonus."""
     frame = pd.DataFrame(drafts, columns=["draft_len", "accepted_len"])
-    return frame.assign(emitted=frame["accepted_len"] + 1, prompt_index=prompt_index, repeat=0, arm="method")
+    return frame.assign(emitted=frame["accepted_len"] + 1, prompt_index=prompt_index, repeat=0, turn=0, arm="method")
 
 
 def prompts_of(rows: Sequence[tuple[int, float, int, float]], repeat: int = 0) -> pd.DataFrame:
@@ -36,7 +36,7 @@ def prompts_of(rows: Sequence[tuple[int, float, int, float]], repeat: int = 0) -
     made: list[dict[str, Any]] = []
     for i, (ar_tokens, ar_ms, method_tokens, method_ms) in enumerate(rows):
         for arm, tokens, spent in (("ar", ar_tokens, ar_ms), ("method", method_tokens, method_ms)):
-            row: dict[str, Any] = {"prompt_index": i, "repeat": repeat, "arm": arm, "new_tokens": tokens + 1}
+            row: dict[str, Any] = {"prompt_index": i, "repeat": repeat, "turn": 0, "arm": arm, "new_tokens": tokens + 1}
             made.append(row | {"decode_ms": float(spent), "prefill_ms": 10.0})
     return pd.DataFrame(made)
 
@@ -353,8 +353,8 @@ def answered(rows: Sequence[tuple[str, str, list[int], list[int]]]) -> pd.DataFr
     """One pair per row of AR's text, the method's, and their tokens."""
     made: list[dict[str, Any]] = []
     for i, (ar_text, text, ar_ids, ids) in enumerate(rows):
-        made.append({"prompt_index": i, "repeat": 0, "arm": "ar", "text": ar_text, "output_ids": ar_ids})
-        made.append({"prompt_index": i, "repeat": 0, "arm": "method", "text": text, "output_ids": ids})
+        made.append({"prompt_index": i, "repeat": 0, "turn": 0, "arm": "ar", "text": ar_text, "output_ids": ar_ids})
+        made.append({"prompt_index": i, "repeat": 0, "turn": 0, "arm": "method", "text": text, "output_ids": ids})
     return pd.DataFrame(made)
 
 
