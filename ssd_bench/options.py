@@ -46,7 +46,7 @@ def resolved(cfg: DictConfig) -> dict[str, Any]:
     except OmegaConfBaseException as error:
         raise ConfigError(error.full_key or "option", MISSING, str(error.msg or error)) from error
     _check(config)
-    if isinstance(model := config["model"], dict) and "template" in model:  # however it was written
+    if isinstance(model := config.get("model"), dict) and "template" in model:  # however it was written
         model["template"] = asdict(Template.of(model["template"]))
     return config
 
