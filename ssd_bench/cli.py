@@ -26,6 +26,8 @@ COMMANDS = {
         "ssd_bench.advise",
         "whether skipping layers pays for a model on a machine, with which method, how much",
     ),
+    "export": ("ssd_bench.exchange.export", "a run's acceptance in vLLM's form, or a layer set that it found"),
+    "acceptance": ("ssd_bench.exchange.acceptance", "acceptance that a vLLM server reports, beside a run's"),
     "frontier": ("ssd_bench.frontier", "the layer sets of the runs beside the best there are"),
     "searches": ("ssd_bench.records.search_store", "the layer searches on disk"),
     "pack": ("ssd_bench.records.pack", "the complete runs of a folder, in one file"),
@@ -43,9 +45,7 @@ COMMANDS = {
 HELP = """\
 ssd-bench: self-speculative decoding, every method in one engine, paired with autoregressive decoding.
   ssd-bench [COMMAND] name=value ...        the same as python -m ssd_bench [COMMAND] name=value ...
-
 {commands}
-
   ssd-bench -m method=ar,knapspec task=gsm8k,govreport     a sweep (experiment=NAME scale=mini: the runs of an exhibit)
 Every group, choice and option of a run: ssd-bench run --help; of another command: ssd-bench COMMAND --help"""
 

@@ -33,7 +33,8 @@ FLOORS = (
     ("plan", "shards", "neighbours", "run", "dry", "miniature"),
     ("replay",),
     ("report",),
-    ("forecast", "sweep", "explain", "bench", "frontier", "coverage", "advise", "status", *COMMANDS),
+    ("forecast", "sweep", "explain", "bench", "frontier", "coverage", "advise", "status", "exchange",
+     *COMMANDS),
     ("cli", "__main__", "hydra_plugins"),
 )  # fmt: skip
 PACKAGES = ("ssd_bench", "methods", "tasks", "hydra_plugins")

@@ -1,0 +1,1 @@
+"""Records in other tools' forms, and other tools' counts beside ours."""

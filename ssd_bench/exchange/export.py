@@ -1,0 +1,84 @@
+"""`python -m ssd_bench export run=DIR to=FILE [form=vllm]`: a run's acceptance, or a layer set that it found.
+
+  run=DIR           the folder of a record
+  to=FILE           that is written; one that exists is left alone
+  force=true        replaces it
+  form=vllm         a line of JSON an answer, as vLLM reports acceptance per request (detailed); the default
+    arm=method      or ar
+  form=layer_set    one set with where it comes from, and the options of method=fixed_layers that draft with it
+  form=layer_list   one set as SWIFT's and Self-SD's codes read it (skip_layers.json), and with KnapSpec's flags
+    set=ID          layer_set_id; the set that drafted most tokens unless given
+
+docs/exchange.md has the fields of each.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from ssd_bench.command import options, tool
+from ssd_bench.errors import ConfigError
+from ssd_bench.exchange import answers, layers
+from ssd_bench.records.files import write_atomic
+from ssd_bench.records.reader import Run, load_run
+
+SETS = {"layer_set": layers.with_origin, "layer_list": layers.released}
+FORMS = ("vllm", *SETS)
+OPTIONS = ("run", "to", "form", "arm", "set", "force")
+
+
+def _work(arguments: Sequence[str]) -> None:
+    given = options(arguments, OPTIONS)
+    for name, what in (("run", "the folder of a record"), ("to", "the file to write")):
+        if name not in given:
+            raise ConfigError(name, "", what)
+    form, force = given.get("form", "vllm"), given.get("force", "false")
+    if form not in FORMS:
+        raise ConfigError("form", form, f"one of {', '.join(FORMS)}")
+    if force not in ("true", "false"):
+        raise ConfigError("force", force, "true or false")
+    other = "set" if form == "vllm" else "arm"
+    if other in given:
+        allowed = "a form of layer sets" if other == "set" else "form=vllm"
+        raise ConfigError(other, given[other], f"{allowed}; with form={form} it says nothing")
+    to = _free(Path(given["to"]), force == "true")
+    run = load_run(Path(given["run"]))
+    text, told = _vllm(run, given.get("arm", "method")) if form == "vllm" else _set(run, form, given.get("set"))
+    try:
+        write_atomic(to, text.encode())
+    except OSError as error:
+        raise ConfigError("to", str(to), f"a file that can be written ({error.strerror})") from None
+    print(f"{to}: {told}")
+
+
+def _free(to: Path, force: bool) -> Path:
+    """The file, where it may be written.
+
+    Raises:
+        ConfigError: it is there and not to be replaced, is a folder, or has none.
+    """
+    if to.is_dir() or not to.parent.is_dir():
+        raise ConfigError("to", str(to), "a file in a folder that exists")
+    if to.exists() and not force:
+        raise ConfigError("to", str(to), "a file that does not exist yet; force=true replaces this one")
+    return to
+
+
+def _vllm(run: Run, arm: str) -> tuple[str, str]:
+    lines = list(answers.lines(run, arm))
+    return "".join(f"{line}\n" for line in lines), f"{len(lines)} answers of arm {arm}"
+
+
+def _set(run: Run, form: str, asked: str | None) -> tuple[str, str]:
+    set_id = layers.chosen(run, asked)
+    layer_set = run.layer_set(set_id)
+    skipped = f"{len(layer_set.skip_attn)} attentions and {len(layer_set.skip_mlp)} MLPs of {layer_set.n_layers}"
+    told = f"set {set_id}, which skips {skipped}; to draft with it:\n  {layers.command(layer_set)}"
+    return f"{json.dumps(SETS[form](run, set_id), indent=1, ensure_ascii=False)}\n", told
+
+
+def main(arguments: Sequence[str]) -> int:
+    """The command `export`; returns the exit code."""
+    return tool(_work, __doc__, arguments)

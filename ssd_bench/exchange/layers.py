@@ -1,0 +1,87 @@
+"""A layer set that a run found, for other runs and for released codes."""
+
+from __future__ import annotations
+
+import shlex
+from typing import Any
+
+from ssd_bench import metrics
+from ssd_bench.core.layer_set import LayerSet
+from ssd_bench.errors import ConfigError
+from ssd_bench.metrics.intervals import divide
+from ssd_bench.records.reader import Run
+
+
+def chosen(run: Run, asked: str | None) -> int:
+    """The id of a set of the run: the one asked for, or that which drafted most tokens.
+
+    Raises:
+        ConfigError: no layers drafted, or there is no such set.
+    """
+    known = [int(one) for one in run.layer_sets["layer_set_id"]]
+    main = metrics.main_set(run)
+    if main is None:
+        raise ConfigError("run", str(run.path), "a run whose drafts some layers made; no layers drafted in this one")
+    if asked is None:
+        return next(one for one in known if run.layer_set(one) == main)
+    if not asked.isdecimal() or int(asked) not in known:
+        raise ConfigError("set", asked, f"one of the layer_set_id of the run, {known[0]} to {known[-1]}")
+    return int(asked)
+
+
+def overrides(layer_set: LayerSet) -> list[str]:
+    """The options by which `method=fixed_layers` drafts with a set; a record of them names every layer."""
+    lists = {"skip_attn": layer_set.skip_attn, "skip_mlp": layer_set.skip_mlp}
+    given = [f"method.{name}=[{','.join(map(str, blocks))}]" for name, blocks in lists.items()]
+    return ["method=fixed_layers", "method.ratio=null", *given]
+
+
+def command(layer_set: LayerSet) -> str:
+    """The command of these options, for a shell."""
+    return f"python -m ssd_bench {shlex.join(overrides(layer_set))}"
+
+
+def with_origin(run: Run, set_id: int) -> dict[str, Any]:
+    """A set, the options to draft with it, and where it comes from."""
+    header, layer_set = run.header, run.layer_set(set_id)
+    model, task = header.get("model") or {}, header.get("task") or {}
+    settings = dict((header.get("config") or {}).get("method") or {})
+    method = metrics.of_arm(run.steps, "method")
+    steps = method[(method["layer_set_id"] == set_id).fillna(False).astype(bool)]
+    by_layers = method.loc[method["layer_set_id"].notna(), "draft_len"].sum()
+    return {
+        "n_layers": layer_set.n_layers,
+        "skip_attn": list(layer_set.skip_attn),
+        "skip_mlp": list(layer_set.skip_mlp),
+        "overrides": overrides(layer_set),
+        "model": {key: model.get(key) for key in ("name", "weights", "commit", "dtype")},
+        "method": header.get("method"),
+        "settings": {name: value for name, value in settings.items() if name not in ("_target_", "name")},
+        "task": task.get("name"),
+        "run_id": header.get("run_id"),
+        "layer_set_id": set_id,
+        "alpha": metrics.alpha_micro(steps),
+        "M": metrics.tokens_per_pass(steps),
+        "drafted_tokens": int(steps["draft_len"].sum()),
+        "draft_share": divide(steps["draft_len"].sum(), by_layers),
+        "code": (header.get("provenance") or {}).get("code"),
+        "finished_at": header.get("finished_at"),
+    }
+
+
+def released(run: Run, set_id: int) -> dict[str, Any]:
+    """A set as an entry of the files that released codes read, under the name MODEL_TASK.
+
+    `attention` and `mlp` are the blocks, from 0, whose sublayers are skipped: an entry of `skip_layers.json` of
+    dilab-zju/self-speculative-decoding and of hemingkx/SWIFT, whose code looks it up as model and task joined by `_`.
+    `skip_set` is what KnapSpec's code (kaist-flexml-lab/knapspec, `Knapspec.skip_set`) holds in memory, which reads no
+    file: 2L flags, 1 for skipped, attention of block i at 2i and its MLP at 2i + 1.
+    """
+    layer_set = run.layer_set(set_id)
+    model, task = (str((run.header.get(part) or {}).get("name")) for part in ("model", "task"))
+    entry = {
+        "attention": list(layer_set.skip_attn),
+        "mlp": list(layer_set.skip_mlp),
+        "skip_set": [int(i in layer_set.skipped) for i in range(2 * layer_set.n_layers)],
+    }
+    return {f"{model}_{task}": entry}
