@@ -18,8 +18,8 @@ from ssd_bench.core.tree import TokenTree
 from ssd_bench.model.backend import select
 from ssd_bench.model.backends.cpu import native_problem
 from ssd_bench.model.checkpoint import Checkpoint, ModelSource
-from ssd_bench.model.template import PLAIN
 from ssd_bench.model.decoder import Decoder, Pass
+from ssd_bench.model.template import PLAIN
 from tests.conftest import CONTEXT, FAMILIES, LLAMA3, SIZES, VOCAB, rope, save_model
 
 KERNELS = ["torch", pytest.param("native", marks=pytest.mark.skipif(bool(native_problem()), reason=native_problem()))]
