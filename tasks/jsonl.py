@@ -26,6 +26,7 @@ from tasks.scoring.unscored import Unscored
 from tasks.selection import Row
 from tasks.settings import Hub, MaxNewTokens
 
+PromptFile = Annotated[str, Fits("a file NAME.jsonl", lambda path: Path(path).suffix == ".jsonl")]
 SCORERS: dict[str, type[Scorer]] = {"none": Unscored, "rouge": Rouge, "number": FinalNumber, "math": MathAnswer}
 
 
@@ -37,7 +38,7 @@ class Jsonl(RowTask):
     version = 1
     in_order = True
 
-    path: Annotated[str, Fits("a file NAME.jsonl", lambda path: Path(path).suffix == ".jsonl")] | None
+    path: PromptFile | None
     """The file; null: jsonl.jsonl of the data source, or what `hub` names."""
     score_by: Literal["none", "rouge", "number", "math"]
     """How an answer is compared with its reference."""

@@ -100,7 +100,7 @@ def test_a_run_knows_its_file(small_checkpoint: Path, file: Path, tmp_path: Path
     before = planned(tmp_path, *options).content_key
     file.write_text(file.read_text(encoding="utf-8").replace("ferry", "boat"), encoding="utf-8")
     assert planned(tmp_path, *options).content_key != before
-    with pytest.raises(ConfigError, match=r"data=.*sample, the default: jsonl reads a file of its own"):
+    with pytest.raises(ConfigError, match=r"data=.*sample, the default: task=jsonl reads a file of its own"):
         planned(tmp_path, *options, "data=local", f"data.root={tmp_path}")
 
 
