@@ -441,7 +441,7 @@ def _del_home(replications: Sequence[Replication]) -> Iterator[Sheet]:
     """One a scale at which DEL was run on trained and stock weights."""
     for one in replications:
         if one.experiment.name == del_home.DEL_HOME and del_home.places(one):
-            title = f"DEL on weights trained for exits and without, scale {one.scale}"
+            title = f"DEL at home, scale {one.scale}"
             labels = {axis: joined(cell[axis] for cell in one.cells) for axis in AXES}
             body = tables.html(del_home.table(one), title)
             lines, anchor = [del_home.note(), *del_home.remarks(one)], f"{del_home.DEL_HOME}_{one.scale}"
