@@ -19,7 +19,8 @@ from ssd_bench.miniature import corpus, samples, vocabulary
 from ssd_bench.miniature.domains import audits, problems, tales
 from ssd_bench.miniature.domains.item import Item
 from ssd_bench.miniature.recipe import RECIPES
-from ssd_bench.model.checkpoint import EMBEDDED, TEMPLATES, Checkpoint
+from ssd_bench.model.checkpoint import EMBEDDED, Checkpoint
+from ssd_bench.model.template import TEMPLATES
 from tasks.stream import Stream
 
 RECIPE = RECIPES["miniature"]

@@ -256,16 +256,13 @@ def test_a_launcher_without_its_package_is_one_message(
     assert not (tmp_path / "runs").exists()
 
 
-def test_a_launcher_that_cannot_start_jobs_is_one_message(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_launcher_that_cannot_start_jobs_is_one_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Here a box without a GPU."""
-    monkeypatch.setenv("PATH", "/usr/bin:/bin")
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    options = ["seed=0,1", "hydra/launcher=box", f"runs_dir={tmp_path}/runs"]
-    assert door(["-m", "method=ar", *options]) == 2
-    said = capsys.readouterr().err
-    assert "error: hydra/launcher='box' cannot be used: one that works here" in said and "Traceback" not in said
+    line = ("-m", "ssd_bench", "-m", "method=ar", "seed=0,1", "hydra/launcher=box", f"runs_dir={tmp_path}/runs")
+    done = python(*line, PATH="/usr/bin:/bin")
+    assert done.returncode == 2 and "Traceback" not in done.stderr
+    assert "error: hydra/launcher='box' cannot be used: one that works here" in done.stderr
 
 
 @pytest.mark.parametrize("option", ["--cfg=job", "--cfg job", "-c job", "--info", "-i"])
