@@ -109,10 +109,10 @@ def _measure(plan: Plan, writer: RunWriter, stock: Apart | None, stopping: Stopp
         plan.method.restore(state)
     waiting, watch = [unit for unit in plan.units(plan.shard) if unit not in writer.done], LoadWatch()
     tracker = Tracker(plan.config["wandb"], plan.run_dir, plan.config)
+    beside.look()
     with Progress(len(waiting)) as progress:
         for index, repeat in waiting:
             with stopping.finishing():
-                beside.look()
                 records = _unit(plan, engine, stock, index, repeat, progress)
                 beside.look()
                 state = plan.method.state() if isinstance(plan.method, Stateful) else None

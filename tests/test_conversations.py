@@ -13,6 +13,7 @@ import pytest
 
 from ssd_bench import metrics
 from ssd_bench.errors import ConfigError
+from ssd_bench.exchange.answers import lines
 from ssd_bench.model.checkpoint import Checkpoint
 from ssd_bench.model.template import Template
 from ssd_bench.records.reader import Run, load_run
@@ -122,6 +123,15 @@ def test_intervals_are_over_conversations(options: list[str], tmp_path: Path) ->
     times = metrics.token_times(metrics.of_arm(run.prompts, "method"))
     tokens = metrics.of_arm(run.prompts, "method").groupby("prompt_index")["new_tokens"].sum()
     assert np.array_equal(times["tokens"], tokens - np.array(TURNS))
+
+
+def test_each_answer_is_exported_with_its_own_steps(options: list[str], tmp_path: Path) -> None:
+    run = executed(tmp_path, *options, *FIXED)
+    found = [json.loads(line) for line in lines(run)]
+    steps = metrics.of_arm(run.steps, "method")
+    assert sum(one["ssd_bench"]["steps"] for one in found) == len(steps)
+    assert sum(one["ssd_bench"]["emitted"] for one in found) == steps["emitted"].sum()
+    assert len({one["request_id"] for one in found}) == len(found) == sum(TURNS)
 
 
 def test_a_conversation_has_room_for_all_of_its_answers(

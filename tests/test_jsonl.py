@@ -104,7 +104,7 @@ def test_a_run_knows_its_file(small_checkpoint: Path, file: Path, tmp_path: Path
         planned(tmp_path, *options, "data=local", f"data.root={tmp_path}")
 
 
-def test_a_prompt_may_ask_for_no_more_than_there_is(file: Path) -> None:
+def test_a_limit_takes_the_first_lines(file: Path) -> None:
     task = made(file)
     assert task.source is not None
     (first,) = task.prompts(task.source, "chat", 1, 0)

@@ -119,7 +119,7 @@ def test_a_prompt_without_a_body_is_never_cut(limit: int) -> None:
 
 def test_templates_that_cannot_work_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"model\.template='chat' .*no chat template: use model\.template=plain"):
-        encode(make_prompt("x"), make_tokenizer(None), Template("chat"), None)
+        Template("chat").check(make_tokenizer(None))
     with pytest.raises(ConfigError, match=r"model\.template\.form='raw' .*chat, plain"):
         encode(make_prompt("x"), TOKENIZER, Template("raw"), None)
 

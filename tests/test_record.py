@@ -212,6 +212,12 @@ def test_two_writers_of_one_run_are_refused_until_the_first_lets_go(tmp_path: Pa
     RunWriter(tmp_path / "run", header()).close()
 
 
+def test_a_folder_that_cannot_be_made_is_refused_at_once() -> None:
+    """Where making it says that there is no such folder, as in /proc."""
+    with pytest.raises(ConfigError, match="a directory that can be written"):
+        RunWriter(Path("/proc/ssd-bench/run"), header())
+
+
 def test_a_complete_run_is_left_as_it_is_unless_fresh(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", [unit(0), unit(1)])
     assert is_complete(run.path, "key")

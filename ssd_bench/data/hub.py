@@ -116,12 +116,10 @@ def _rows(spec: DataSpec, parts: Sequence[Dataset]) -> Iterator[Row]:
         columns = _columns(spec, part)
         for batch in part.select_columns(sorted({path[0] for path in columns.values()})).iter(BATCH):
             values = [_values(batch, path, field in spec.lists) for field, path in columns.items()]
-            for at, field in enumerate(columns):
-                if field in spec.either:
-                    values[at] = [[value] if isinstance(value, str) else value for value in values[at]]
             for row in zip(*values, strict=True):
                 named = dict(zip(columns, row, strict=True)) | {"id": f"{name}-{spec.hub['split']}-{index}"}
-                yield checked_row(named, ("id", *spec.fields), f"{label}:{index}", spec.optional, spec.lists)
+                where = f"{label}:{index}"
+                yield checked_row(named, ("id", *spec.fields), where, spec.optional, spec.lists, spec.either)
                 index += 1
     if not index:
         raise ConfigError(label, 0, "the split must hold at least one row")

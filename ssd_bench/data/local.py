@@ -67,10 +67,8 @@ class LocalSource:
                 text = _text(raw, where, first=number == 1)
                 if not text.strip():
                     continue
-                found_row = _json_object(text, where)
-                found_row |= {one: [found_row[one]] for one in spec.either if isinstance(found_row.get(one), str)}
-                found_row = {"id": number, **found_row} if spec.numbered else found_row
-                row, faults = examined(found_row, ("id", *spec.fields), where, spec.optional, spec.lists)
+                told = ({"id": number} if spec.numbered else {}) | _json_object(text, where)
+                row, faults = examined(told, ("id", *spec.fields), where, spec.optional, spec.lists, spec.either)
             except ConfigError as error:
                 row, faults = {}, [error]
             if "id" in row and (earlier := line_of.setdefault(row["id"], number)) != number:

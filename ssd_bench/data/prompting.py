@@ -45,9 +45,8 @@ def encode(prompt: Prompt, tokenizer: PreTrainedTokenizerBase, template: Templat
         max_tokens: most ids that fit; None: no limit.
 
     Raises:
-        ConfigError: no chat template, an empty prompt, or a prompt that cannot be made to fit.
+        ConfigError: an empty prompt, or one that cannot be made to fit.
     """
-    template.check(tokenizer)
 
     def ids_of(body: str) -> list[int]:
         return template.ids(tokenizer, [prompt.head + body + prompt.tail])

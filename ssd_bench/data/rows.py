@@ -11,18 +11,21 @@ Row = dict[str, Any]
 SHOWN = 80  # characters of a faulty value that an error repeats
 
 
-def checked_row(
-    row: Mapping[str, Any], fields: Iterable[str], where: str, optional: Iterable[str] = (), lists: Iterable[str] = ()
-) -> Row:
+def checked_row(row: Mapping[str, Any], fields: Iterable[str], where: str, *kinds: Iterable[str]) -> Row:
     """The named fields of one row, or a `ConfigError` that says which of them cannot be used; as `examined`."""
-    checked, faults = examined(row, fields, where, optional, lists)
+    checked, faults = examined(row, fields, where, *kinds)
     if faults:
         raise faults[0]
     return checked
 
 
 def examined(
-    row: Mapping[str, Any], fields: Iterable[str], where: str, optional: Iterable[str] = (), lists: Iterable[str] = ()
+    row: Mapping[str, Any],
+    fields: Iterable[str],
+    where: str,
+    optional: Iterable[str] = (),
+    lists: Iterable[str] = (),
+    either: Iterable[str] = (),
 ) -> tuple[Row, list[ConfigError]]:
     """The fields of one row that can be used, and an error for each that cannot.
 
@@ -32,12 +35,15 @@ def examined(
         optional: must be strings, or null or missing, which both become "".
         lists: those of `fields` that must be non-empty lists of non-empty strings instead; of `optional` lists, which
             may be empty too.
+        either: those of `lists` where a string stands for a list of it alone.
     """
     checked: Row = {}
     faults = []
-    listed = frozenset(lists)
+    listed, single = frozenset(lists), frozenset(either)
     for field in fields:
         value = row.get(field)
+        if field in single and isinstance(value, str):
+            value = [value]
         if field == "id" and isinstance(value, int) and not isinstance(value, bool):
             value = str(value)
         if field not in row:

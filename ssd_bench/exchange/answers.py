@@ -100,11 +100,11 @@ def lines(run: Run, arm: str = "method") -> Iterator[str]:
         known = [name for name in run.prompts["arm"].unique() if name != "hf"]
         raise ConfigError("arm", arm, f"one of {', '.join(sorted(known))}, whose steps the run has")
     most = int(steps["draft_len"].max()) if len(steps) else 0
-    own = {key: rows.sort_values("step") for key, rows in steps.groupby(["prompt_index", "repeat"])}
-    for row in prompts.sort_values(["repeat", "prompt_index"]).itertuples():
-        mine = own.get((row.prompt_index, row.repeat), steps.iloc[:0])
+    own = {key: rows.sort_values("step") for key, rows in steps.groupby(metrics.UNIT)}
+    for row in prompts.sort_values(["repeat", "prompt_index", "turn"]).to_dict("records"):
+        mine = own.get(tuple(row[key] for key in metrics.UNIT), steps.iloc[:0])
         answer = {
-            "request_id": f"{row.prompt_id}/{row.repeat}",
+            "request_id": f"{row['prompt_id']}/{row['repeat']}" + (f"/{row['turn']}" if row["turn"] else ""),
             "metrics": {"speculative_decoding": _written(_drafting(mine), most)},
             OWN: {"steps": len(mine), "emitted": int(mine["emitted"].sum())},
         }

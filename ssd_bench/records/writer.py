@@ -78,14 +78,13 @@ class RunWriter:
             raise
 
     def _leased(self, wait: bool) -> Lease:
-        while True:
-            try:
+        try:
+            while True:
                 self.path.mkdir(parents=True, exist_ok=True)
-                return Lease(self.path, wait)
-            except OSError as error:
-                if isinstance(error, FileNotFoundError) and not self.path.exists():
-                    continue  # a run that was refused took it away meanwhile
-                raise ConfigError("runs_dir", str(self.path), f"a directory that can be written ({error})") from error
+                with suppress(FileNotFoundError):  # a run that was refused took it away meanwhile
+                    return Lease(self.path, wait)
+        except OSError as error:
+            raise ConfigError("runs_dir", str(self.path), f"a directory that can be written ({error})") from error
 
     def _open(self, header: dict[str, Any], fresh: bool) -> dict[str, Any]:
         for leftover in [*self.path.glob("[!.]*.tmp"), *self._parts.glob("*.tmp")]:  # others take leases meanwhile
