@@ -123,13 +123,17 @@ class Engine:
         last, tapped = self.decoder.prefill(tokens, self.cache, taps.prefill, taps.prompt_end)
         output = [self._choose(self.decoder.logits(last), generator)]
         prefilled = self.clock.mark()
-        method.start(Prefill(prompt, tapped))
-        started = self.clock.mark()
         steps: list[Step] = []
-        while not (reason := "steps" if len(steps) == max_steps else self._finished(output, max_new)):
-            steps.append(self._step(method, output, max_new, generator, len(steps) + 1))
-            if on_token is not None:
-                on_token(len(output))
+        self.cache.held = True
+        try:
+            method.start(Prefill(prompt, tapped))
+            started = self.clock.mark()
+            while not (reason := "steps" if len(steps) == max_steps else self._finished(output, max_new)):
+                steps.append(self._step(method, output, max_new, generator, len(steps) + 1))
+                if on_token is not None:
+                    on_token(len(output))
+        finally:
+            self.cache.held = False
         end = self.clock.mark()
         self.clock.settle()
         for step in steps:

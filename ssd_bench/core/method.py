@@ -237,15 +237,24 @@ class Probe(Protocol):
         """Decode greedily and past any EOS, whatever the run's own decoding: what offline searches compare sets by.
 
         For `prepare` only, since it takes the cache. Source: Self-SD, searching.py:55-70.
+
+        Raises:
+            RuntimeError: a prompt is being decoded.
         """
         ...
 
     def prompt_states(self, prompt: Sequence[int], taps: Sequence[int]) -> Tensor:
-        """States [len(taps), P, d] of a prompt at the given boundaries, as `Prefill.hidden`; empties the cache."""
+        """States [len(taps), P, d] of a prompt at the given boundaries, as `Prefill.hidden`; empties the cache.
+
+        For `prepare` only, as `trial`.
+        """
         ...
 
     def top2_gap(self, tokens: Sequence[int]) -> float:
-        """Difference of the two largest next-token logits after `tokens`; uses and empties the cache."""
+        """Difference of the two largest next-token logits after `tokens`; empties the cache.
+
+        For `prepare` only, as `trial`.
+        """
         ...
 
 
@@ -269,7 +278,7 @@ class Method(Protocol):
         ...
 
     def prepare(self, probe: Probe, samples: Sequence[Sample]) -> None:
-        """Whatever is done once per run before the first prompt is decoded.
+        """Whatever is done once per run before the first prompt is decoded; a copy of what it leaves warms up.
 
         Args:
             probe: the same as in `observe`; may be kept.

@@ -29,10 +29,12 @@ class KVCache:
     Attributes:
         rows: rows that there are now.
         keys, values: per block [n_kv_heads, rows, head_dim], views of the buffers.
+        held: whether a prompt is being decoded, whose rows nobody may take away.
     """
 
     keys: list[Tensor]
     values: list[Tensor]
+    held = False
 
     def __init__(
         self, devices: Sequence[torch.device], n_kv_heads: int, head_dim: int, capacity: int, dtype: torch.dtype,
@@ -75,7 +77,16 @@ class KVCache:
         self.keys, self.values = [keys for keys, _ in pairs], [values for _, values in pairs]
 
     def reset(self) -> None:
-        """Forget everything; the buffers stay."""
+        """Forget everything; the buffers stay.
+
+        Raises:
+            RuntimeError: a prompt is being decoded.
+        """
+        if self.held:
+            raise RuntimeError(
+                "the KV cache holds the prompt that is being decoded: what takes the cache (trial, prompt_states and "
+                "top2_gap of the probe) is for a method's prepare"
+            )
         self.length = 0
 
     def commit(self, path: Sequence[int]) -> None:
