@@ -94,7 +94,6 @@ class CLaSp:
         self._quiet = Taps(prefill=boundaries, prompt_end=1) if self.search_on == "prefill" else Taps()
         self._listening = replace(self._quiet, verify=boundaries)
         self.taps = self._quiet
-        self._probe: Probe | None = None
 
     def prepare(self, probe: Probe, samples: Sequence[Sample]) -> None:
         """Nothing to prepare."""
@@ -103,7 +102,7 @@ class CLaSp:
     def start(self, prefill: Prefill) -> None:
         """Every prompt starts with a search on its last token, or with the full model as its own draft."""
         self._layer_set = self._full
-        if prefill.hidden is not None and self._probe is not None:  # a method that warms the engine up has no probe
+        if prefill.hidden is not None:
             self._choose(prefill.hidden[:, -1], len(prefill.prompt), self._probe)
 
     def propose(self, context: Context) -> LayerDraft:

@@ -97,7 +97,6 @@ class KnapSpec:
         self._quiet = Taps() if self._prompt_end is None else Taps(prefill=every, prompt_end=self._prompt_end)
         self._listening = replace(self._quiet, verify=every)
         self.taps = self._quiet
-        self._probe: Probe | None = None
 
     def prepare(self, probe: Probe, samples: Sequence[Sample]) -> None:
         """Nothing beyond the latency profile, which the runner provides."""
@@ -108,7 +107,7 @@ class KnapSpec:
         self._layer_set, self._searched = self._full, False
         self._found: Estimate | None = None
         self._captured: deque[Tensor] = deque(maxlen=self.capture_steps)
-        if prefill.hidden is not None and self._probe is not None:  # a method that warms the engine up has no probe
+        if prefill.hidden is not None:
             self._choose(prefill.hidden, len(prefill.prompt), self._probe)
 
     def propose(self, context: Context) -> LayerDraft | TokenTree:

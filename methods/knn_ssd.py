@@ -137,9 +137,8 @@ class KNNSSD(StoppedDraft):
 
     def start(self, prefill: Prefill) -> None:
         """Route the prompt to a domain; nothing else is kept between prompts."""
-        if self._sets:  # a method that warms the engine up is not prepared
-            assert prefill.hidden is not None, "the taps ask for it"
-            self._layer_set = self._sets[self._anchor.nearest(self._feature(prefill.hidden[0]))]
+        assert prefill.hidden is not None, "the taps ask for it"
+        self._layer_set = self._sets[self._anchor.nearest(self._feature(prefill.hidden[0]))]
 
     def _feature(self, states: Tensor) -> Tensor:
         """[d] float32 of a prompt's states [P, d] before the final norm."""

@@ -9,16 +9,15 @@ import shlex
 import sys
 import time
 from contextlib import AbstractContextManager, nullcontext
+from copy import deepcopy
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import psutil
 import torch
-from omegaconf import OmegaConf
 
 from methods.ar import AR
-from ssd_bench.compose import built
 from ssd_bench.core import lossless
 from ssd_bench.core.engine import SCRATCH, Engine, Generation
 from ssd_bench.core.load import LoadWatch
@@ -307,12 +306,11 @@ def _profile_path(plan: Plan, rows: int) -> Path:
 
 
 def _warm_up(plan: Plan, engine: Engine, stock: Apart | None) -> None:
-    """Short generations that touch every shape; the method warms up as a copy, so that it learns nothing from them."""
+    """Short generations that touch every shape; a copy of the prepared method warms up, so that it learns nothing."""
     short = Decoding(**plan.config["decode"] | {"max_new_tokens": min(WARMUP_TOKENS, max(plan.new_tokens))})
     warm = Engine(engine.decoder, engine.cache, short, engine.eos_ids, engine.probe)
     prompt = min((e.ids for e in plan.encoded), key=len)
-    method: Method = built(OmegaConf.create(plan.config), "method")
-    method.check(plan.dims)
+    method = deepcopy(plan.method, {id(engine.probe): engine.probe})  # which is the model, and no part of a method
     for _ in range(plan.hardware.warmup):
         for arm in [method, *([AR()] if "ar" in plan.arms else [])]:
             warm.generate(arm, prompt)

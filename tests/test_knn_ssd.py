@@ -22,7 +22,7 @@ from methods.knn_ssd import KNNSSD, Anchors, Clusters
 from methods.layer_search import SearchSettings
 from ssd_bench.core.engine import Engine
 from ssd_bench.core.layer_set import LayerSet
-from ssd_bench.core.method import Calibrated, Origin, Prefill, Sample
+from ssd_bench.core.method import Calibrated, Origin, Sample
 from ssd_bench.errors import ConfigError
 from ssd_bench.model.decoder import Decoder, Pass
 from tests.conftest import LAYERS
@@ -282,15 +282,6 @@ def test_first_token_eos_drafts_nothing(decoders: Load) -> None:
     first = decode(decoders(), AR(), [5, 6], 1).output
     made = decode(decoders(), KNNSSD(SEARCH, calibration=1), [5, 6], 9, frozenset(first))
     assert made.output == first and made.steps == []
-
-
-def test_unprepared_method_warms_up(decoders: Load) -> None:
-    """A run warms up with a copy that is checked only."""
-    method = KNNSSD(SEARCH)
-    method.check(DIMS)
-    method.start(Prefill([1], torch.zeros(1, 1, 8)))
-    made = engine_for(decoders(), 10, 5, frozenset()).generate(method, [5, 6])
-    assert all(step.layer_set == LayerSet.full(LAYERS) for step in made.steps)
 
 
 def test_groups_without_global_clusters_and_one_set_for_all_domains_are_refused() -> None:
