@@ -24,7 +24,7 @@ RUNS ?= runs
 execute = printf '%s\n' notebooks/*.ipynb | SSD_BENCH_RUNS=$(abspath $(1)) xargs -P $(TEST_JOBS) -n 1 $(BIN)/jupyter nbconvert --log-level=ERROR --to=notebook --execute --ExecutePreprocessor.record_timing=False
 
 .DEFAULT_GOAL := help
-.PHONY: help lock fast test-cluster test-lowest browser setup kernels weights run test check format lint types tables report executed notebooks page replicate-mini audit-papers bench miniature clean
+.PHONY: help lock fast test-cluster test-lowest browser setup kernels weights run test check format lint types tables report executed notebooks page replicate-mini glossary audit-papers bench miniature clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -128,6 +128,9 @@ replicate-mini: setup ## The runs behind every exhibit of the papers on the mini
 	$(BIN)/python -m ssd_bench -m 'experiment=glob(*)' scale=mini runs_dir=runs/mini; swept=$$?; \
 	for task in gsm8k cnn_dm; do $(BIN)/python -m ssd_bench frontier model=miniature task=$$task runs_dir=runs/mini || swept=$$?; done; \
 	$(MAKE) tables RUNS=runs/mini && exit $$swept
+
+glossary: $(STAMP) ## The table of all options at the end of docs/glossary.md, as they now are
+	sed -i '/^| option | of | may be/,$$d' docs/glossary.md && $(BIN)/python -m ssd_bench options >> docs/glossary.md
 
 audit-papers: $(STAMP) ## What the papers' own numbers imply, and where they disagree
 	$(BIN)/python -m ssd_bench audit

@@ -37,14 +37,14 @@ COMMANDS = {
     "bench": ("ssd_bench.bench", "speed of the engine on this machine"),
     "shapes": ("ssd_bench.bench.shapes", "speed of known models' sizes on this GPU, at the papers' acceptance"),
     "kernels": ("ssd_bench.model.backends.cpu.command", "compile the CPU kernels, or say why that fails"),
+    "options": ("ssd_bench.every_option", "every option there is, of every method and task, or those about=TEXT"),
     "weights": ("ssd_bench.model.convert", "convert SmolLM2's weights, so that runs start at once"),
     "miniature": ("ssd_bench.miniature.command", "train the embedded models, evaluate them, write the samples"),
 }
 """Command -> the module whose `main` it is, and what it does."""
 
 HELP = """\
-ssd-bench: self-speculative decoding, every method in one engine, paired with autoregressive decoding.
-  ssd-bench [COMMAND] name=value ...        the same as python -m ssd_bench [COMMAND] name=value ...
+ssd-bench [COMMAND] name=value ..., or python -m ssd_bench: self-speculative decoding, every method in one engine
 {commands}
   ssd-bench -m method=ar,knapspec task=gsm8k,govreport     a sweep (experiment=NAME scale=mini: the runs of an exhibit)
 Every group, choice and option of a run: ssd-bench run --help; of another command: ssd-bench COMMAND --help"""

@@ -6,6 +6,7 @@ import errno
 import io
 import os
 import re
+import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -148,8 +149,12 @@ def tool(work: Callable[[Sequence[str]], object], usage: str | None, arguments: 
     try:
         with ends() as end:
             work(arguments)
+            sys.stdout.flush()
     except ConfigError as error:
         return report(error)
+    except BrokenPipeError:  # who reads has seen enough, as head and less do
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush at the end of the process
+        return 128 + signal.SIGPIPE
     return end.code
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from ssd_bench import cli
 from ssd_bench.cli import COMMANDS, door
-from tests.runs import ROOT, python
+from tests.runs import ROOT, environment, python
 
 
 def program(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -88,3 +88,9 @@ def test_the_script_is_the_door() -> None:
     scripts = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["scripts"]
     module, _, name = scripts["ssd-bench"].partition(":")
     assert getattr(importlib.import_module(module), name) is cli.entry
+
+
+def test_a_reader_that_has_seen_enough_ends_a_command_without_a_word() -> None:
+    line = f"set -o pipefail; {sys.executable} -m ssd_bench options | head -1"
+    done = subprocess.run(["bash", "-c", line], cwd=ROOT, env=environment(), capture_output=True, encoding="utf-8")
+    assert (done.returncode, done.stderr, done.stdout) == (141, "", "| option | of | may be | |\n")

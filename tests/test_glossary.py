@@ -1,13 +1,18 @@
-"""The glossary has every column of a record, in its own words, and of the report's tables."""
+"""The glossary has every column of a record, in its own words, of the report's tables, and every option."""
 
 from __future__ import annotations
 
 import re
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
+from ssd_bench.cli import door
 from ssd_bench.metrics import summarise
+from ssd_bench.model.checkpoint import ModelSource
+from ssd_bench.model.template import Template
+from ssd_bench.options import KNOWN
 from ssd_bench.records.schema import SCHEMAS
 from ssd_bench.report.runs import readable
 from tests.synthetic import unit, write_run
@@ -30,3 +35,22 @@ def test_it_has_the_columns_of_a_record(name: str) -> None:
 def test_it_has_the_columns_of_the_reports_tables(tmp_path: Path) -> None:
     shown = readable(summarise(write_run(tmp_path / "run", [unit(0), unit(1)])), with_hf=True)
     assert set(shown) <= set(rows("Columns of the report's tables"))
+
+
+def test_it_has_the_options_as_the_command_prints_them(capsys: pytest.CaptureFixture[str]) -> None:
+    """`make glossary` writes them."""
+    assert door(["options"]) == 0
+    printed = capsys.readouterr().out
+    assert GLOSSARY.endswith(printed)
+    named = re.findall(r"^\| `(.+?)` \|", printed, re.MULTILINE)
+    assert {name.split(".")[0] for name in named} >= {*KNOWN} - {"model", "data", "calibrate"}
+    assert door(["options", "about=nothing that there is"]) == 0
+    assert capsys.readouterr().out.count("\n") == 2  # its head
+    assert door(["options", "of=x"]) == 2
+
+
+def test_it_has_the_options_of_models() -> None:
+    told = " ".join(rows("Options of models and data"))
+    asked = [f"`model.{one.name}`" for one in fields(ModelSource)]
+    asked += [f"`model.template.{one.name}`" for one in fields(Template)]
+    assert all(option in told for option in [*asked, "`data.root`"])
