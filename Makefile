@@ -106,8 +106,12 @@ check: lint types test ## Format, lint, types and tests
 tables: $(STAMP) ## Tables, figures, page and notebooks of everything on record, into runs/report (RUNS=DIR: of that folder)
 	$(MAKE) --no-print-directory -j2 report executed RUNS=$(RUNS)
 
+OUT ?= $(RUNS)/report
 report: $(STAMP)
-	$(BIN)/python -m ssd_bench report runs_dir=$(RUNS)
+	$(BIN)/python -m ssd_bench report runs_dir=$(RUNS) out=$(OUT)
+	@if command -v chromium > /dev/null; then chromium --headless --no-sandbox --disable-gpu --hide-scrollbars \
+	  --window-size=1400,1480 --screenshot=$(abspath $(OUT))/first_screen.png file://$(abspath $(OUT))/index.html; \
+	else echo "no chromium here: no picture of the page's first screen"; fi
 
 executed: $(STAMP)
 	$(call execute,$(RUNS)) --output-dir=$(abspath $(RUNS))/report/notebooks
@@ -117,12 +121,10 @@ notebooks: $(STAMP) ## Execute the notebooks in place, on the committed records
 
 PAGE := docs/report
 page: $(STAMP) browser ## The page of the committed records and a picture of its first screen, into docs/report
-	$(BIN)/python -m ssd_bench report runs_dir=runs/reference out=build/report
+	$(MAKE) --no-print-directory report RUNS=runs/reference OUT=build/report
 	rm -rf $(PAGE)/figures && mkdir -p $(PAGE)/figures
-	cp build/report/index.html build/report/verdicts.md $(PAGE)
+	cd build/report && cp index.html verdicts.md first_screen.png $(CURDIR)/$(PAGE)
 	cd build/report && cp $$(grep -oE 'src(set)?="figures/[^"]*' index.html | cut -d'"' -f2 | sort -u) $(CURDIR)/$(PAGE)/figures
-	chromium --headless --no-sandbox --disable-gpu --hide-scrollbars --window-size=1400,1480 \
-	  --screenshot=$(CURDIR)/$(PAGE)/first_screen.png file://$(CURDIR)/$(PAGE)/index.html
 
 replicate-mini: setup ## The runs behind every exhibit of the papers on the miniature (goes on where it was), then the report
 	$(BIN)/python -m ssd_bench -m 'experiment=glob(*)' scale=mini runs_dir=runs/mini; swept=$$?; \
