@@ -39,10 +39,10 @@ from ssd_bench.progress import Progress
 from ssd_bench.records import provenance
 from ssd_bench.records.files import save_arrays
 from ssd_bench.records.pack import opened
-from ssd_bench.records.reader import is_complete, load_run
+from ssd_bench.records.reader import load_run
 from ssd_bench.records.schema import PromptRecord, PromptRow, StepRow
 from ssd_bench.records.writer import SHARD, RunWriter
-from ssd_bench.shards import gathered
+from ssd_bench.shards import gathered, recorded
 from ssd_bench.stopping import Stopping
 from ssd_bench.task import Prompt
 from ssd_bench.tracking import Tracker
@@ -62,21 +62,18 @@ def execute(plan: Plan, wait: bool = True) -> Path | None:
         Stopped: the system asked for it; the prompt in flight is finished first.
     """
     opened(plan.run_dir)  # what is packed beside it is there before anything is added
-    force, done = plan.config["force"], f"already on record, not repeated (force=true repeats it): {plan.run_dir}"
-    if not force and is_complete(plan.run_dir, plan.content_key):
+    done = f"already on record, not repeated (force=true repeats it): {plan.run_dir}"
+    if recorded(plan):
         print(done)
         return plan.run_dir
     stopping, folder = Stopping(), plan.folder(plan.shard)
-    with stopping.listening(), RunWriter(folder, _header(plan), fresh=force, wait=wait) as writer:
-        if writer.complete:  # another process was waited for
+    with stopping.listening(), RunWriter(folder, _header(plan), fresh=plan.config["force"], wait=wait) as writer:
+        if recorded(plan):  # by another process, which was waited for
             print(done)
         elif plan.shard is None or writer.header["status"] != SHARD:
             with Neighbours(plan.run_dir.name, plan.hardware) as beside, _third_arm(plan) as stock:
                 _measure(plan, writer, stock, stopping, beside)
-    if plan.shard is None:
-        return plan.run_dir
-    another = not force and is_complete(plan.run_dir, plan.content_key)  # shard, which ended at the same time
-    if another or gathered(plan, lambda made: _scores(plan, made)):
+    if plan.shard is None or gathered(plan, lambda made: _scores(plan, made)):
         return plan.run_dir
     print(f"shard {plan.shard.name} is done; the record is made when all of them are: {folder.parent}")
     return None

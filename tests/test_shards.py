@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import json
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
 
+from ssd_bench import run as runner
 from ssd_bench.metrics import summarise
 from ssd_bench.plan import Shard
 from ssd_bench.records.reader import Run, find_runs, load_run
+from ssd_bench.records.writer import RunWriter
 from ssd_bench.run import execute
+from ssd_bench.shards import gathered
 from tests.runs import CPU, executed, local_model, planned, python
 
 TIMES = ["prefill_ms", "decode_ms", "draft_ms", "verify_ms", "policy_ms", "peak_bytes"]
@@ -84,6 +91,48 @@ def test_force_makes_all_shards_again(options: list[str], tmp_path: Path) -> Non
     before = load_run(first).header["finished_at"]
     again = [execute(planned(tmp_path, *line, f"shard={n}/2", "force=true")) for n in (1, 2)]
     assert again[0] is None and load_run(first).header["finished_at"] > before
+
+
+def test_of_shards_that_end_at_once_one_makes_the_record(
+    options: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plans = [planned(tmp_path, *options, *METHODS["given"], f"shard={n}/4") for n in (1, 2, 3, 4)]
+    with monkeypatch.context() as patch:
+        patch.setattr(runner, "gathered", lambda plan, scores: False)
+        assert [execute(plan) for plan in plans] == [None] * 4
+    together, made = threading.Barrier(len(plans)), []
+
+    def scores(writer: RunWriter) -> dict[str, float]:
+        time.sleep(0.3)  # the others come meanwhile
+        made.append(writer.path)
+        return {}
+
+    def ends(plan: Any) -> bool:
+        together.wait()
+        return gathered(plan, scores)
+
+    with ThreadPoolExecutor(len(plans)) as jobs:
+        assert list(jobs.map(ends, plans)) == [True] * 4
+    assert made == find_runs(tmp_path) == [plans[0].run_dir]
+    assert not any((tmp_path / ".shards").iterdir())
+    equal(load_run(made[0]), executed(tmp_path / "whole", *options, *METHODS["given"]))
+
+
+def test_a_shard_whose_run_was_made_while_it_waited_is_not_measured_again(
+    options: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, last = (planned(tmp_path, *options, *METHODS["given"], f"shard={n}/2") for n in (1, 2))
+    assert execute(first) is None
+
+    def after_a_twin(*args: Any, **words: Any) -> RunWriter:
+        monkeypatch.undo()
+        assert execute(last) == last.run_dir
+        monkeypatch.setattr(runner, "_measure", lambda *_: pytest.fail("it is on record"))
+        return RunWriter(*args, **words)
+
+    monkeypatch.setattr(runner, "RunWriter", after_a_twin)
+    assert execute(last) == last.run_dir
+    assert not any((tmp_path / ".shards").iterdir())
 
 
 def test_a_sweep_of_all_shards_on_two_workers_shows_the_run(options: list[str], tmp_path: Path) -> None:
