@@ -127,9 +127,12 @@ page: $(STAMP) browser ## The page of the committed records and a picture of its
 	cd build/report && cp $$(grep -oE 'src(set)?="figures/[^"]*' index.html | cut -d'"' -f2 | sort -u) $(CURDIR)/$(PAGE)/figures
 
 replicate-mini: setup ## The runs behind every exhibit of the papers on the miniature (goes on where it was), then the report
+	mkdir -p build
 	$(BIN)/python -m ssd_bench -m 'experiment=glob(*)' scale=mini runs_dir=runs/mini; swept=$$?; \
 	for task in gsm8k cnn_dm; do $(BIN)/python -m ssd_bench frontier model=miniature task=$$task runs_dir=runs/mini || swept=$$?; done; \
-	$(MAKE) tables RUNS=runs/mini && exit $$swept
+	echo $$swept > build/swept
+	$(MAKE) --no-print-directory tables RUNS=runs/mini
+	@exit $$(cat build/swept)
 
 glossary: $(STAMP) ## The table of all options at the end of docs/glossary.md, as they now are
 	sed -i '/^| option | of | may be/,$$d' docs/glossary.md && $(BIN)/python -m ssd_bench options >> docs/glossary.md
