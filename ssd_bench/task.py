@@ -16,7 +16,8 @@ class DataSpec:
         fields: the fields every row must have, under their local names: non-empty strings, but for `lists`.
         hub: arguments of `datasets.load_dataset` (path, name, split, revision) for `data=hub`; a list of names is read
             one after the other; `rows`, if not null, is the number of rows that there must be.
-        rename: hub column -> local field, where they differ; `a.b` is the entry b of a nested column a.
+        rename: hub column, or name in the authors' own file -> local field, where they differ; `a.b` is the entry b of
+            a nested column a. A local file may have either.
         optional: fields that a row may lack or leave empty; such a row has "" there, or no entry of a list.
         lists: those of `fields` that are lists, neither they nor their strings empty, and of `optional`.
         either: those of `lists` where a string is a list of it alone.

@@ -41,7 +41,8 @@ class Conversations(RowTask):
     hub: Hub
 
     def __post_init__(self) -> None:
-        items = DataSpec(self.name, ("category", "turns"), self.hub, {self.turns: "turns"}, lists=("turns",))
+        rename = {self.turns: "turns", "question_id": "id"}  # as FastChat's and Spec-Bench's files have it
+        items = DataSpec(self.name, ("category", "turns"), self.hub, rename, lists=("turns",))
         super().__init__(items, self.max_new_tokens)
 
     def prompts(self, source: DataSource, template: str, limit: int | None, seed: int) -> Sequence[Prompt]:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
+from hydra.utils import instantiate
 
 from ssd_bench import metrics
+from ssd_bench.data.local import LocalSource
 from ssd_bench.errors import ConfigError
 from ssd_bench.exchange.answers import lines
 from ssd_bench.model.checkpoint import Checkpoint
@@ -20,7 +22,7 @@ from ssd_bench.records.reader import Run, load_run
 from ssd_bench.records.writer import RunWriter
 from ssd_bench.run import execute
 from ssd_bench.task import Prompt, Turn
-from tests.runs import executed, local_model, planned
+from tests.runs import composed, executed, local_model, planned
 
 TIMES = ["prefill_ms", "decode_ms", "draft_ms", "verify_ms", "policy_ms", "peak_bytes"]
 ROWS = [
@@ -42,6 +44,29 @@ def options(small_checkpoint: Path, tmp_path: Path) -> list[str]:
         *local_model(small_checkpoint), "task=spec_bench", "data=local", f"data.root={tmp_path}/data",
         "decode.max_new_tokens=24",
     ]  # fmt: skip
+
+
+def prompts_of(task: str, folder: Path) -> Sequence[Prompt]:
+    """The prompts that a task makes of a file in the folder."""
+    found: Sequence[Prompt] = instantiate(composed(f"task={task}").task).prompts(LocalSource(folder), "chat", None, 0)
+    return found
+
+
+def test_the_files_of_their_authors_are_read_as_they_are(tmp_path: Path) -> None:
+    """Those of FastChat and Spec-Bench, whose ids have another name, and a row of the hub's MT-Bench."""
+    files = {
+        "spec_bench": {"question_id": 1, "category": "rag", "turns": ["a café"]},
+        "mt_bench": {"question_id": 81, "category": "writing", "turns": ["a café", "shorter"], "reference": []},
+        "speed_bench": {"question_id": "0f", "category": "rag", "turns": ["a café"], "difficulty": None},
+    }
+    for name, row in files.items():
+        path = tmp_path / f"{name}.jsonl"
+        path.write_text(json.dumps(row) + "\n", encoding="utf-8")
+        (made,) = prompts_of(name, tmp_path)
+        assert (made.id, made.domain, list(made.said)) == (str(row["question_id"]), row["category"], row["turns"])
+    path = tmp_path / "mt_bench.jsonl"
+    path.write_text(json.dumps({"id": 1, "category": "writing", "prompt": ["one", "two"]}), encoding="utf-8")
+    assert [list(made.said) for made in prompts_of("mt_bench", tmp_path)] == [["one", "two"]]
 
 
 def same(one: Run, other: Run) -> None:

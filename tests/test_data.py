@@ -252,6 +252,23 @@ def test_other_fields_stay_required(tmp_path: Path) -> None:
         source(tmp_path, question="", note="n").rows(NOTED)
 
 
+@pytest.mark.parametrize(
+    ("row", "question"),
+    [
+        ({"asked": {"text": "q"}}, "q"),
+        ({"question": "own", "asked": {"text": "q"}}, "own"),
+        ({"question": "own", "asked": ["q"]}, "own"),
+    ],
+)
+def test_a_local_row_may_have_the_names_of_its_source(row: dict[str, object], question: str, tmp_path: Path) -> None:
+    elsewhere = DataSpec("toy", ("question",), HUB, rename={"asked.text": "question", "number": "id"})
+    write(tmp_path, row | {"number": 7})
+    assert LocalSource(tmp_path).rows(elsewhere) == [{"id": "7", "question": question}]
+    write(tmp_path, {"number": 7, "asked": "q"})
+    with pytest.raises(ConfigError, match=r"toy\.jsonl:1 question=None .*the row has: number, asked, id"):
+        LocalSource(tmp_path).rows(elsewhere)
+
+
 def test_the_hub_reads_an_optional_column_where_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
     columns: dict[str, list[str | None]] = {"question": ["q0", "q1"], "remark": ["r0", None]}
     monkeypatch.setattr(datasets, "load_dataset", lambda **_: datasets.Dataset.from_dict(columns))

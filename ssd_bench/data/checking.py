@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from ssd_bench.compose import TaskChoice, task_names
@@ -35,7 +36,7 @@ class Folder:
 
     def sound(self, spec: DataSpec) -> bool:
         """Whether all rows can be used; prints their number and what is wrong with them, the first time."""
-        wanted = repr((spec.name, spec.fields, spec.optional, spec.lists, spec.either, spec.numbered))
+        wanted = repr(replace(spec, hub={}))
         if wanted not in self._sound:
             self._sound[wanted] = self._examine(spec)
         return self._sound[wanted]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib.resources import files
 from io import BufferedReader
@@ -29,8 +29,9 @@ class Line:
 class LocalSource:
     """JSONL files of a folder, one object per line, `DIR/NAME.jsonl` for each file that a task reads.
 
-    Every row needs `id` (an integer or a non-empty string) and the fields of the `DataSpec`; optional fields may be
-    missing or empty; other fields are ignored, and so are blank lines. No more than one line is held besides the rows.
+    Every row needs `id` (an integer or a non-empty string) and the fields of the `DataSpec`, under their local names or
+    those of the source; optional fields may be missing or empty; other fields are ignored, and so are blank lines. No
+    more than one line is held besides the rows.
 
     Args:
         root: the folder; None is accepted so that the config composes, and refused when rows are asked for.
@@ -67,7 +68,7 @@ class LocalSource:
                 text = _text(raw, where, first=number == 1)
                 if not text.strip():
                     continue
-                told = ({"id": number} if spec.numbered else {}) | _json_object(text, where)
+                told = ({"id": number} if spec.numbered else {}) | _named(_json_object(text, where), spec.rename)
                 row, faults = examined(told, ("id", *spec.fields), where, spec.optional, spec.lists, spec.either)
             except ConfigError as error:
                 row, faults = {}, [error]
@@ -165,6 +166,18 @@ def _json_object(line: str, where: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ConfigError(where, shortened(line.strip()), "every line must be a JSON object")
     return value
+
+
+def _named(row: dict[str, Any], rename: Mapping[str, str]) -> dict[str, Any]:
+    """A row with the local names of fields that it has under another name alone."""
+    found = dict(row)
+    for path, field in rename.items():
+        value: Any = row
+        for key in path.split("."):
+            value = value.get(key) if isinstance(value, dict) else None
+        if value is not None:
+            found.setdefault(field, value)
+    return found
 
 
 def _unreadable(path: Path, error: OSError) -> ConfigError:
