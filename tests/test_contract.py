@@ -13,11 +13,14 @@ import torch
 from methods.ar import AR
 from ssd_bench.command import CONF
 from ssd_bench.core.engine import Engine
-from ssd_bench.core.method import Context, Prefill, Probe, Sample, Verification
+from ssd_bench.core.layer_set import LayerSet
+from ssd_bench.core.method import Context, LayerDraft, Prefill, Probe, Sample, Taps, Verification
 from ssd_bench.core.probe import ModelProbe
 from ssd_bench.core.tree import TokenTree
+from ssd_bench.errors import ConfigError
 from ssd_bench.model.decoder import Decoder
 from ssd_bench.records.reader import Run
+from tests.conftest import VOCAB
 from tests.lossless import decode, engine_for
 from tests.runs import CPU, executed
 
@@ -156,3 +159,97 @@ SHORT = {"self_ssd": ("method.search.iterations=2",), "knn_ssd": ("method.search
 def test_every_preset_can_be_copied_when_it_is_prepared(preset: str, tmp_path: Path) -> None:
     short = next((options for name, options in SHORT.items() if preset.startswith(name)), ())
     assert set(warmed_up(tmp_path, f"method={preset}", *short).prompts["lossless"].dropna()) == {"identical"}
+
+
+class Answering(AR):
+    """AR but for one of its answers."""
+
+    def __init__(self, **answers: Any):
+        super().__init__("answering")
+        self.answers = answers
+        self.taps = answers.get("taps", Taps())
+
+    def propose(self, context: Context) -> Any:
+        return self.answers["propose"](context) if "propose" in self.answers else super().propose(context)
+
+    def observe(self, verification: Verification, probe: Probe) -> Any:
+        return self.answers.get("observe")
+
+
+def tree(*tokens: Any) -> Callable[[Context], TokenTree]:
+    return lambda context: TokenTree.chain([context.output[-1], *tokens])
+
+
+def draft(*arguments: Any) -> Callable[[Context], LayerDraft]:
+    return lambda context: LayerDraft(*arguments)
+
+
+@pytest.mark.parametrize(
+    ("answers", "message"),
+    [
+        ({"propose": lambda _: None}, r"answering\.propose=None .* a TokenTree or a LayerDraft"),
+        ({"propose": lambda _: [5, 6]}, r"answering\.propose=\[5, 6\] .* a TokenTree or a LayerDraft"),
+        (
+            {"propose": lambda _: TokenTree((60,), (-1,))},
+            r"TokenTree\.tokens=\(60,\) .* its root, context.output\[-1\]",
+        ),
+        ({"propose": tree(VOCAB)}, rf"TokenTree\.tokens=.*{VOCAB}\) .* integers from 0 to {VOCAB - 1}"),
+        ({"propose": tree(-1)}, r"TokenTree\.tokens=.*-1\) .* integers from 0"),
+        ({"propose": tree("the")}, r"TokenTree\.tokens=.*'the'\) .* integers from 0"),
+        (
+            {"propose": lambda _: TokenTree(torch.tensor([5]), (-1,))},
+            r"TokenTree\.tokens=tensor.* a tuple of token ids",
+        ),
+        ({"propose": draft(LayerSet(2), 3)}, r"LayerDraft\.layer_set=LayerSet.* n_layers=4"),
+        ({"propose": draft(frozenset({2}), 3)}, r"LayerDraft\.layer_set=frozenset.* n_layers=4"),
+        ({"propose": draft(3, LayerSet(4))}, r"LayerDraft\.layer_set=3 .* n_layers=4"),
+        ({"propose": draft(LayerSet(4), -2)}, r"LayerDraft\.max_len=-2 .* at least 0"),
+        ({"propose": draft(LayerSet(4), 2.5)}, r"LayerDraft\.max_len=2.5 .* an integer"),
+        ({"observe": 3.0}, r"answering\.observe=3.0 .* an Estimate after a search, or None"),
+        ({"taps": None}, r"answering\.taps=None .* Taps"),
+        ({"taps": Taps(verify=True)}, r"answering\.taps\.verify=True .* boundaries in \[0, 8\]"),  # type: ignore[arg-type]
+        ({"taps": Taps(verify=(0, 9))}, r"answering\.taps\.verify=\(0, 9\) .* boundaries in \[0, 8\]"),
+        ({"taps": Taps(prefill=(-1,))}, r"answering\.taps\.prefill=\(-1,\) .* boundaries in \[0, 8\]"),
+    ],
+)
+def test_an_answer_that_cannot_be_decoded_is_refused(
+    answers: dict[str, Any], message: str, decoders: Callable[..., Decoder]
+) -> None:
+    for mode in ("greedy", "sample"):
+        engine = engine_for(decoders("llama"), 60, NEW, frozenset(), mode=mode)
+        with pytest.raises(ConfigError, match=message):
+            engine.generate(Answering(**answers), PROMPT)
+        assert len(engine.generate(AR(), PROMPT).output) == NEW
+
+
+def test_taps_that_change_are_looked_at_anew(decoders: Callable[..., Decoder]) -> None:
+    method = Answering()
+
+    def later(context: Context) -> TokenTree:
+        method.taps = Taps(verify=(0,) if context.step < 3 else (9,))
+        return TokenTree((context.output[-1],), (-1,))
+
+    method.answers["propose"] = later
+    with pytest.raises(ConfigError, match=r"taps\.verify=\(9,\)"):
+        decode(decoders("llama"), method, PROMPT, NEW)
+
+
+@pytest.mark.parametrize("mode", ["greedy", "sample"])
+def test_no_token_is_a_methods_to_choose(mode: str, decoders: Callable[..., Decoder]) -> None:
+    """What it writes over what it is shown stays its own."""
+
+    def spoils(context: Context) -> LayerDraft:
+        context.output[:] = [5] * 20  # type: ignore[index]
+        return LayerDraft(LayerSet(4, [2, 3]), 2)  # type: ignore[arg-type]
+
+    class Spoiling(Answering):
+        def observe(self, verification: Verification, probe: Probe) -> None:
+            verification.emitted[:] = verification.path[:] = [5] * 9  # type: ignore[index]
+
+    engine = engine_for(decoders("llama"), 60, NEW, frozenset(), mode=mode)
+    methods = Spoiling(propose=spoils), Answering(propose=draft(LayerSet(4, frozenset([2, 3])), 2))
+    made = [engine.generate(method, PROMPT) for method in methods]
+    assert made[0].output == made[1].output and len(made[0].output) == NEW
+    assert [(step.emitted, step.accepted_len) for step in made[0].steps] == [
+        (step.emitted, step.accepted_len) for step in made[1].steps
+    ]

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from ssd_bench.core.contract import Contract
 from ssd_bench.core.layer_set import LayerSet
 from ssd_bench.core.method import Context, Estimate, LayerDraft, Method, Prefill, Probe, Verification
 from ssd_bench.core.sampling import Decoding, draw, verify_greedy, verify_sampled, warp
@@ -96,6 +97,7 @@ class Engine:
         self.decoder, self.cache, self.decoding, self.eos_ids = decoder, cache, decoding, eos_ids
         self.context = context or cache.capacity - SCRATCH
         self.clock = Clock(decoder.device)
+        self._contract = Contract(decoder.arch.n_layers, decoder.arch.vocab_size)
         self._waits = decoder.device.type != "cpu"
         self.probe = probe
 
@@ -113,15 +115,19 @@ class Engine:
             on_token: called after every step with the number of tokens so far (progress bars).
             max_new: longest output; None for the decoding's.
             max_steps: end after so many steps; None for as many as it takes.
+
+        Raises:
+            ConfigError: the method answered what the contract does not allow.
         """
         max_new = max_new or self.decoding.max_new_tokens
         assert max_new is not None, "the caller resolves decode.max_new_tokens"
         generator = torch.Generator(self.decoder.weights.head.device).manual_seed(seed)
         begin = self.clock.mark()
         tokens = self.decoder.ids(prompt)
-        taps = method.taps
+        taps = self._contract.taps(method)
         last, tapped = self.decoder.prefill(tokens, self.cache, taps.prefill, taps.prompt_end)
         output = [self._choose(self.decoder.logits(last), generator)]
+        shown = output.copy()  # the method's: what it changes there changes nothing here
         prefilled = self.clock.mark()
         steps: list[Step] = []
         self.cache.held = True
@@ -129,7 +135,7 @@ class Engine:
             method.start(Prefill(prompt, tapped))
             started = self.clock.mark()
             while not (reason := "steps" if len(steps) == max_steps else self._finished(output, max_new)):
-                steps.append(self._step(method, output, max_new, generator, len(steps) + 1))
+                steps.append(self._step(method, output, shown, max_new, generator, len(steps) + 1))
                 if on_token is not None:
                     on_token(len(output))
         finally:
@@ -150,13 +156,15 @@ class Engine:
             return "length"
         return "context" if self.cache.length >= self.context else ""
 
-    def _step(self, method: Method, output: list[int], max_new: int, generator: torch.Generator, index: int) -> Step:
+    def _step(
+        self, method: Method, output: list[int], shown: list[int], max_new: int, generator: torch.Generator, index: int
+    ) -> Step:
         start, clock = self.cache.length, self.clock
         room = min(max_new - len(output), self.context - start) - 1
         marks = [clock.mark()]
-        proposal = method.propose(Context(index, start, output, room))
+        proposal = method.propose(Context(index, start, shown, room))
         marks.append(clock.mark())
-        taps = method.taps.verify
+        proposal, taps = self._contract.proposal(method, proposal, output[-1]), self._contract.taps(method).verify
         if isinstance(proposal, LayerDraft):
             reuse = method.reuse_prefix if self.decoding.reuse_prefix is None else self.decoding.reuse_prefix
             drafted = self._draft(proposal, output[-1], room, reuse, taps, generator)
@@ -171,14 +179,15 @@ class Engine:
         emitted = emitted[: min(first_eos + 1, max_new - len(output))]
         self.cache.commit(path)
         output.extend(emitted)
+        shown.extend(emitted)
+        accepted, count = min(len(path) - 1, len(emitted)), len(emitted)
         marks.append(clock.mark())
         last = bool(self._finished(output, max_new))
         seen = Verification(index, tree, path, emitted, self.cache.length, logits, hidden, last)
-        estimate = method.observe(seen, self.probe)
+        estimate = self._contract.estimate(method, method.observe(seen, self.probe))
         marks.append(clock.mark())
-        accepted = min(len(path) - 1, len(emitted))
         return Step(
-            index, start, drafted.layer_set, tree.draft_len, len(tree), accepted, len(emitted),
+            index, start, drafted.layer_set, tree.draft_len, len(tree), accepted, count,
             drafted.stop_reason, drafted.searched, estimate, tuple(marks),
         )  # fmt: skip
 

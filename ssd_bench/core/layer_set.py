@@ -17,13 +17,15 @@ class LayerSet:
 
     Args:
         n_layers: L, number of blocks.
-        skipped: indices in [0, 2L) of the sublayers that do not run.
+        skipped: indices in [0, 2L) of the sublayers that do not run, in any collection.
     """
 
     n_layers: int
     skipped: frozenset[int] = frozenset()
 
     def __post_init__(self) -> None:
+        if not isinstance(self.skipped, frozenset):
+            object.__setattr__(self, "skipped", frozenset(self.skipped))
         outside = sorted(i for i in self.skipped if not 0 <= i < 2 * self.n_layers)
         if outside:
             raise ConfigError("skipped sublayers", outside, f"indices in [0, {2 * self.n_layers})")
