@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Any
 
 from ssd_bench.errors import ConfigError
 from ssd_bench.plan import Plan
 from ssd_bench.records.files import read_header
-from ssd_bench.records.lease import Lease, owned
+from ssd_bench.records.lease import Held, Lease, owned
 from ssd_bench.records.reader import is_complete
 from ssd_bench.records.writer import SHARD, RunWriter
 
@@ -36,12 +36,11 @@ def gathered(plan: Plan, scores: Callable[[RunWriter], Mapping[str, Any]]) -> bo
     """
     assert plan.shard is not None, "asked of a shard"
     folders = [plan.folder(shard) for shard in plan.shard.all]
-    together = folders[0].parent
-    with owned(together.parent, f"{together.name}.lease"):  # not in what is removed, where others wait for it
+    with _alone(plan):
         if not plan.folder(plan.shard).exists():
             return True
         if not recorded(plan):
-            headers = [header for folder in folders if (header := _done(folder)) is not None]
+            headers = [header for folder in folders if (header := _done(plan, folder)) is not None]
             if len(headers) < len(folders):
                 return False
             with RunWriter(plan.run_dir, _common(headers), fresh=plan.config["force"], wait=True) as writer:
@@ -50,7 +49,7 @@ def gathered(plan: Plan, scores: Callable[[RunWriter], Mapping[str, Any]]) -> bo
                     for arrays in folders[0].glob("*.npz"):
                         shutil.copy(arrays, plan.run_dir)
                     writer.finish(_together(headers) | {"scores": scores(writer)})
-        _remove(folders)
+        _remove(plan)
     return True
 
 
@@ -59,21 +58,54 @@ def recorded(plan: Plan) -> bool:
     return not plan.config["force"] and is_complete(plan.run_dir, plan.content_key)
 
 
-def _remove(folders: Sequence[Path]) -> None:
-    """Shards that are in the record; who waits for one finds none."""
-    with ExitStack() as leases:
-        for folder in folders:
-            if folder.is_dir():
-                leases.enter_context(Lease(folder))
-        shutil.rmtree(folders[0].parent, ignore_errors=True)  # what comes in meanwhile is another's, who removes it
+def clear(plan: Plan) -> None:
+    """Remove what a process that was killed left of shards that are in the record."""
+    if plan.shard is not None and _together_in(plan).is_dir():
+        with _alone(plan):
+            _remove(plan)
 
 
-def _done(folder: Path) -> dict[str, Any] | None:
+def _together_in(plan: Plan) -> Path:
+    """The folder of all shards of the run."""
+    return plan.folder(plan.shard).parent
+
+
+def _alone(plan: Plan) -> AbstractContextManager[None]:
+    """Among all that gather or clear this run: not in the folder that they remove, where others would wait for it."""
+    folder = _together_in(plan)
+    return owned(folder.parent, f"{folder.name}.lease")
+
+
+def _remove(plan: Plan) -> None:
+    """Shards that nobody works on, and that are in the record or of no use since there is one."""
+    together = _together_in(plan)
+    for folder in [path for path in together.glob("*") if path.is_dir()]:
+        with suppress(Held, FileNotFoundError), Lease(folder, wait=False):
+            if not _forced_since(plan, folder, _header(folder)):
+                shutil.rmtree(folder, ignore_errors=True)
+    with suppress(OSError):
+        together.rmdir()
+
+
+def _done(plan: Plan, folder: Path) -> Mapping[str, Any] | None:
+    """The header of a shard that can be gathered; with force=true one of those that are made again."""
+    header = _header(folder)
+    current = not plan.config["force"] or _forced_since(plan, folder, header)
+    return header if current and header.get("status") == SHARD else None
+
+
+def _forced_since(plan: Plan, folder: Path, header: Mapping[str, Any]) -> bool:
+    """Whether a shard was made again, or is being made, since the record was."""
+    record, own = (path / "run.json" for path in (plan.run_dir, folder))
+    forced = bool((header.get("config") or {}).get("force"))
+    return forced and (not record.exists() or own.stat().st_mtime_ns > record.stat().st_mtime_ns)
+
+
+def _header(folder: Path) -> Mapping[str, Any]:
     try:
-        header = read_header(folder)
+        return read_header(folder)
     except ConfigError:
-        return None
-    return header if header.get("status") == SHARD else None
+        return {}
 
 
 def _common(headers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

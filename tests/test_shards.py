@@ -135,6 +135,67 @@ def test_a_shard_whose_run_was_made_while_it_waited_is_not_measured_again(
     assert not any((tmp_path / ".shards").iterdir())
 
 
+def left_by_one_that_was_killed(options: list[str], folder: Path, patch: pytest.MonkeyPatch, *more: str) -> Path:
+    """A record, and the shards that it was made of: its process ended before it removed them."""
+    with patch.context() as patched:
+        patched.setattr("ssd_bench.shards._remove", lambda plan: None)
+        made = [execute(planned(folder, *options, *METHODS["given"], *more, f"shard={n}/2")) for n in (1, 2)]
+    assert made[1] is not None and len(list((folder / ".shards" / made[1].name).iterdir())) == 2
+    return made[1]
+
+
+def test_shards_that_a_killed_process_left_are_removed(
+    options: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = left_by_one_that_was_killed(options, tmp_path, monkeypatch)
+    assert execute(planned(tmp_path, *options, *METHODS["given"], "shard=1/2")) == made
+    assert not any((tmp_path / ".shards").iterdir())
+
+
+@pytest.mark.parametrize("before", ["", "force=true"])
+def test_force_takes_no_shard_of_before(
+    before: str, options: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = left_by_one_that_was_killed(options, tmp_path, monkeypatch, *filter(None, [before]))
+    first = load_run(made).header["finished_at"]
+    again = [planned(tmp_path, *options, *METHODS["given"], f"shard={n}/2", "force=true") for n in (1, 2)]
+    assert execute(again[0]) is None
+    assert load_run(made).header["finished_at"] == first, "the second shard is not made again yet"
+    assert execute(planned(tmp_path, *options, *METHODS["given"], "shard=2/2")) == made, "it is on record"
+    assert again[0].folder(again[0].shard).exists(), "it is of a record to come"
+    assert execute(again[1]) == made and load_run(made).header["finished_at"] > first
+    assert not any((tmp_path / ".shards").iterdir())
+
+
+def test_a_shard_without_force_is_none_of_those_that_are_made_again(options: list[str], tmp_path: Path) -> None:
+    line = [*options, *METHODS["given"]]
+    assert execute(planned(tmp_path, *line, "shard=1/2")) is None
+    assert execute(planned(tmp_path, *line, "shard=2/2", "force=true")) is None
+    assert execute(planned(tmp_path, *line, "shard=1/2", "force=true")) is not None
+
+
+def test_a_damaged_part_of_a_shard_is_measured_again(options: list[str], tmp_path: Path) -> None:
+    line = [*options, *METHODS["given"]]
+    first, last = (planned(tmp_path, *line, f"shard={n}/2") for n in (1, 2))
+    assert execute(first) is None
+    part = min((first.folder(first.shard) / "parts").iterdir())
+    part.write_bytes(part.read_bytes()[:50])
+    assert execute(planned(tmp_path, *line, "shard=1/2")) is None
+    made = execute(last)
+    assert made is not None
+    equal(load_run(made), executed(tmp_path / "whole", *line))
+
+
+def test_a_shard_that_somebody_works_on_is_not_removed(options: list[str], tmp_path: Path) -> None:
+    """Of another division of the same prompts: it finds the record when it is done."""
+    line = [*options, *METHODS["given"]]
+    other = planned(tmp_path, *line, "shard=1/3")
+    with RunWriter(other.folder(other.shard), runner._header(other)) as writer:
+        assert [execute(planned(tmp_path, *line, f"shard={n}/2")) for n in (1, 2)][-1] == other.run_dir
+        writer.finish_shard({})
+    assert gathered(other, lambda made: {}) and not any((tmp_path / ".shards").iterdir())
+
+
 def test_a_sweep_of_all_shards_on_two_workers_shows_the_run(options: list[str], tmp_path: Path) -> None:
     line = [*options, *METHODS["given"], *CPU, f"runs_dir={tmp_path}", "shard=1/4,2/4,3/4,4/4"]
     done = python("-m", "ssd_bench", "-m", *line, "hydra/launcher=joblib", "hydra.launcher.n_jobs=2")
