@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import inspect
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -139,9 +140,7 @@ def plan(cfg: DictConfig) -> Plan:
     encoded = every[: len(prompts)]
     samples = [Sample(e.ids, p.domain) for e, p in zip(every[len(prompts) :], others)]
     needed = max(reach(p, e, new, model, checkpoint) for p, e, new in zip([*prompts, *others], every, asked))
-    read = zip(every, [*prompts, *others])
-    told = (e.sha256 + p.reference + "".join(turn.text + turn.reference for turn in p.turns) for e, p in read)
-    data = hashlib.sha256("".join(told).encode()).hexdigest()
+    data = _data_id([*prompts, *others], every)
     weights = _weights_id(checkpoint, hardware.dtype)
     spread = len(set(hardware.devices)) > 1
     backend = select(hardware.devices[0], hardware.dtype, hardware.kernels, hardware.isa, spread)
@@ -164,6 +163,15 @@ def plan(cfg: DictConfig) -> Plan:
         model.rehearsal, dims, origin, min(needed, arch.context), fingerprints, key, Path(config["runs_dir"]) / name,
         _shard(config, method, len(prompts)),
     )  # fmt: skip
+
+
+def _data_id(prompts: Sequence[Prompt], encoded: Sequence[Encoded]) -> str:
+    """Identity of what is read of a run's items: what is decoded, scored, drawn with and shown in tables."""
+    told = [
+        (p.id, p.domain, e.sha256, p.reference, [(turn.text, turn.reference) for turn in p.turns])
+        for p, e in zip(prompts, encoded, strict=True)
+    ]
+    return hashlib.sha256(json.dumps(told).encode()).hexdigest()
 
 
 def _shard(config: dict[str, Any], method: Method, prompts: int) -> Shard | None:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from ssd_bench.records import provenance
 from ssd_bench.records.provenance import code_hash, collect, content_key
+from tests.runs import planned
 
 TEXT = st.text("ab1é", max_size=4)
 LEAF = st.none() | st.booleans() | st.integers(-5, 5) | st.floats(-9, 9) | TEXT
@@ -58,6 +59,14 @@ def test_the_key_sees_code_data_and_types() -> None:
     assert content_key({"a": 1}, "x", "y") == content_key({"a": 1.0}, "x", "y")
     with pytest.raises(TypeError):
         content_key({"a": object()}, "x", "y")
+
+
+def test_the_key_of_a_run_sees_what_its_tables_and_draws_have_of_an_item(tmp_path: Path) -> None:
+    keys = []
+    for row in ('"id": 1', '"id": 2', '"id": 1, "category": "c"', '"id": 1, "reference": "r"'):
+        (tmp_path / "mine.jsonl").write_text(f'{{"prompt": ["a", "b"], {row}}}', encoding="utf-8")
+        keys.append(planned(tmp_path, "task=jsonl", f"task.path={tmp_path}/mine.jsonl", "method=ar").content_key)
+    assert len(set(keys)) == 4
 
 
 def test_dotted_exclusions_leave_out_only_their_branch() -> None:
