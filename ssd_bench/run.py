@@ -42,7 +42,7 @@ from ssd_bench.records.pack import opened
 from ssd_bench.records.reader import load_run
 from ssd_bench.records.schema import PromptRecord, PromptRow, StepRow
 from ssd_bench.records.writer import SHARD, RunWriter
-from ssd_bench.shards import gathered, recorded
+from ssd_bench.shards import clear, gathered, recorded
 from ssd_bench.stopping import Stopping
 from ssd_bench.task import Prompt
 from ssd_bench.tracking import Tracker
@@ -65,12 +65,13 @@ def execute(plan: Plan, wait: bool = True) -> Path | None:
     done = f"already on record, not repeated (force=true repeats it): {plan.run_dir}"
     if recorded(plan):
         print(done)
+        clear(plan)
         return plan.run_dir
     stopping, folder = Stopping(), plan.folder(plan.shard)
     with stopping.listening(), RunWriter(folder, _header(plan), fresh=plan.config["force"], wait=wait) as writer:
         if recorded(plan):  # by another process, which was waited for
             print(done)
-        elif plan.shard is None or writer.header["status"] != SHARD:
+        elif writer.header["status"] != SHARD or {*plan.units(plan.shard)} - writer.done:
             with Neighbours(plan.run_dir.name, plan.hardware) as beside, _third_arm(plan) as stock:
                 _measure(plan, writer, stock, stopping, beside)
     if plan.shard is None or gathered(plan, lambda made: _scores(plan, made)):
@@ -129,7 +130,7 @@ def _measure(plan: Plan, writer: RunWriter, stock: Apart | None, stopping: Stopp
             "load_ms": (loaded - begin) * 1e3, "profile_ms": (profiled - loaded) * 1e3,
             "prepare_ms": (prepared - profiled) * 1e3, "warmup_ms": (warm - prepared) * 1e3,
             "base_bytes": base_bytes, "others_share": watch.others(), "beside": beside.seen,
-            "wall_s": time.perf_counter() - begin, "warnings": _warnings(plan, engine),
+            "wall_s": time.perf_counter() - begin, "warnings": _warnings(plan, engine, writer),
         }
         | ({} if stock is None else {"hf": stock.about})
     )  # fmt: skip
@@ -172,7 +173,7 @@ def _scores(plan: Plan, writer: RunWriter) -> dict[str, dict[str, float]]:
 def _unit(
     plan: Plan, engine: Engine, stock: Apart | None, index: int, repeat: int, progress: Progress
 ) -> list[PromptRecord]:
-    """All arms on one prompt; of a conversation on each turn, after AR's answers to those before."""
+    """All arms on one prompt; of a conversation on each turn that fits after AR's answers to those before."""
     prompt, checkpoint = plan.prompts[index], plan.checkpoint
     records: list[PromptRecord] = []
     answers: list[str] = []
@@ -181,8 +182,7 @@ def _unit(
         if turn:
             encoded = encode_turn(prompt, answers, checkpoint.tokenizer, checkpoint.template)
             if len(encoded.ids) >= plan.context:
-                allowed = f"answers that can be read again: with them turn {turn + 1} has {len(encoded.ids)} tokens"
-                raise ConfigError("prompt", prompt.id, allowed)
+                break
         records += _turn(plan, engine, stock, Asked(index, repeat, turn, encoded), progress)
         answers.append({record.prompt.arm: record.prompt.text for record in records}[plan.answering])
     return records
@@ -315,8 +315,11 @@ def _warm_up(plan: Plan, engine: Engine, stock: Apart | None) -> None:
             stock.generate(prompt, max_new=short.max_new_tokens)
 
 
-def _warnings(plan: Plan, engine: Engine) -> list[str]:
+def _warnings(plan: Plan, engine: Engine, writer: RunWriter) -> list[str]:
     found = []
+    turns = sum(len(plan.prompts[index].said) for index, _ in plan.units(plan.shard))
+    if unasked := turns - sum(arm == plan.answering for arm, *_ in writer.answers()):
+        found.append(f"{unasked} of {turns} turns were not asked: with the answers before them they do not fit")
     if engine.probe.latency.loaded:
         found.append("the latency profile was measured while other processes used the machine")
     if plan.backend.warning:

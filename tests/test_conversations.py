@@ -13,6 +13,7 @@ import pytest
 from hydra.utils import instantiate
 
 from ssd_bench import metrics
+from ssd_bench.core.engine import Engine
 from ssd_bench.data.local import LocalSource
 from ssd_bench.errors import ConfigError
 from ssd_bench.exchange.answers import lines
@@ -108,6 +109,44 @@ def test_each_turn_reads_the_answers_of_ar(
     assert (emitted.reindex(told.index, fill_value=0) == told).all()
 
 
+@pytest.mark.parametrize(("baseline", "answering"), [("paired", "ar"), ("none", "method")])
+def test_answers_that_differ_are_those_of_ar_where_there_is_one(
+    baseline: str, answering: str, options: list[str], small_checkpoint: Path, tmp_path: Path
+) -> None:
+    drawn = ("decode=sample", "decode.temperature=1.5", f"baseline={baseline}")
+    run = executed(tmp_path / "runs", *options, *FIXED, *drawn)
+    texts = run.prompts.set_index(["prompt_index", "turn", "arm"])["text"]
+    if baseline == "paired":
+        assert (texts.xs("ar", level="arm") != texts.xs("method", level="arm")).any()
+    tokenizer = Checkpoint(small_checkpoint).tokenizer
+    for (index, turn), rows in run.prompts[run.prompts["turn"] > 0].groupby(["prompt_index", "turn"]):
+        answers = [texts[index, before, answering] for before in range(turn)]
+        ids = Template("chat").ids(tokenizer, asked(ROWS[index], turn, "chat"), answers)
+        assert set(rows["prompt_sha256"]) == {hashlib.sha256(",".join(map(str, ids)).encode()).hexdigest()}
+
+
+@pytest.mark.parametrize(("new", "turns"), [(20, 3), (100, 2)])
+def test_a_turn_that_does_not_fit_after_its_answers_is_not_asked(
+    new: int, turns: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of answers that are no text each token is read again as three; the run goes on with the next conversation."""
+    file = tmp_path / "mine.jsonl"
+    file.write_text('{"prompt": ["the report", "shorter", "and again"]}\n{"prompt": "one"}\n', encoding="utf-8")
+    line = ("task=jsonl", f"task.path={file}", f"decode.max_new_tokens={new}", *FIXED, "model=miniature")
+    tokenizer = planned(tmp_path, *line).checkpoint.tokenizer
+    byte = next(i for i in range(2048) if tokenizer.decode([i] * 9) == "\ufffd" * 9)
+    monkeypatch.setattr(Engine, "accept", lambda *_: ([0], byte))
+    run = executed(tmp_path / "runs", *line)
+    made = metrics.of_arm(run.prompts, "method")
+    assert list(zip(made["prompt_index"], made["turn"])) == [*((0, turn) for turn in range(turns)), (1, 0)]
+    assert set(made["lossless"]) == {"identical"}
+    assert metrics.summarise(run)["n_prompts"] == 2
+    warned = [text for text in run.header["warnings"] if "turns" in text]
+    assert warned == (
+        [f"{3 - turns} of 4 turns were not asked: with the answers before them they do not fit"] * (turns < 3)
+    )
+
+
 def test_the_prompts_of_a_turn_are_those_of_ar_alone(options: list[str], tmp_path: Path) -> None:
     """Whatever the method; and one without AR has its own answers."""
     runs = [
@@ -166,6 +205,10 @@ def test_a_conversation_has_room_for_all_of_its_answers(
     with pytest.raises(ConfigError, match=r"decode\.max_new_tokens=1500.*at most (\d+), so that the 3 turns of 1 fit"):
         executed(tmp_path, *options, "decode.max_new_tokens=1500")
     assert planned(tmp_path, *options, "decode.max_new_tokens=1250").context <= 4096
+    rows = [{"id": 9, "category": "writing", "turns": ["the ferry"] * 80}]
+    (tmp_path / "data" / "spec_bench.jsonl").write_text(json.dumps(rows[0]), encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"prompt='9' .*a conversation whose 80 turns and their answers fit"):
+        planned(tmp_path, *options)
 
 
 def test_a_conversation_is_never_clipped() -> None:

@@ -49,6 +49,9 @@ def encode_all(
             raise ConfigError("prompt", prompt.id, allowed)
         if prompt.turns and (most := room(prompt, checkpoint.tokenizer, model.prompting, asked)) > context:
             fewer = asked - -(-(most - context) // len(prompt.said))
+            if fewer < 1:
+                allowed = f"a conversation whose {len(prompt.said)} turns and their answers fit: context {context}"
+                raise ConfigError("prompt", prompt.id, allowed)
             allowed = f"at most {fewer}, so that the {len(prompt.said)} turns of {prompt.id} fit: context {context}"
             raise ConfigError("decode.max_new_tokens", asked, allowed)
         if length >= context:
@@ -58,9 +61,14 @@ def encode_all(
 
 
 def reach(prompt: Prompt, encoded: Encoded, new_tokens: int, model: ModelSource, checkpoint: Checkpoint) -> int:
-    """Most positions that a prompt takes with its answers."""
+    """Most positions that a prompt takes with its answers.
+
+    Those of a conversation may be a quarter longer still when they are read again; a turn that then does not fit is not
+    asked.
+    """
     if prompt.turns:
-        return room(prompt, checkpoint.tokenizer, model.prompting, new_tokens)
+        most = room(prompt, checkpoint.tokenizer, model.prompting, new_tokens)
+        return most + len(prompt.said) * new_tokens // 4
     return len(encoded.ids) + new_tokens
 
 
