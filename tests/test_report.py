@@ -240,6 +240,18 @@ def test_runs_of_a_sweep_stand_side_by_side_where_they_can(tmp_path: Path) -> No
     assert side_by_side([]) == ""
 
 
+def test_runs_of_one_method_are_told_apart_by_what_they_differ_in(tmp_path: Path) -> None:
+    units = [unit(i) for i in range(4)]
+    given = [("swift", 4), ("swift", 8), ("clasp", 4)]
+    made = []
+    for i, (method, length) in enumerate(given):
+        config = {"method": {"name": method, "draft_len": length, "stop_below": 0.5}}
+        made.append(Record(write_run(tmp_path / f"{i}", units, run_id=f"run-{i}", method=method, config=config).path))
+    lines = side_by_side(made).splitlines()
+    names = [line.split("  ")[1] for line in lines if line.startswith("  ") and line.split()[0] != "method"]
+    assert sorted(names) == ["ar", "clasp", "swift, draft_len=4", "swift, draft_len=8"]
+
+
 def test_the_terminal_table_shows_a_third_arm_only_where_there_is_one(tmp_path: Path) -> None:
     units = [with_hf(unit(i), slower=5.0) for i in range(3)]
     summary = metrics.summarise(write_run(tmp_path / "three", units, hf={"weight_bytes": 5 * 10**6}))

@@ -297,16 +297,19 @@ def run_table(summary: Mapping[str, Any], domains: Sequence[Mapping[str, Any]] =
 
 
 def side_by_side(made: Sequence[Record]) -> str:
-    """What the runs of a sweep found, as text of about 100 columns: a table a task, the fastest run first.
+    """What the runs of a sweep found, as text of about 100 columns: a table a task, the largest speedup first.
 
-    Runs that cannot be compared (other prompts, tokens, model or machine) stand in tables of their own.
+    Runs that cannot be compared (other prompts, tokens, model or machine) stand in tables of their own. Those of one
+    method have beside its name the settings in which they differ.
     """
     parts = []
+    asked = {str(one.path): (one.header.get("config") or {}).get("method") or {} for one in made}
     for task, groups in by_task(made).items():
         for group in groups:
-            ar, ran = ([row for row in group.rows if (row["run_dir"] is None) is asked] for asked in (True, False))
+            ar, ran = ([row for row in group.rows if (row["run_dir"] is None) is plain] for plain in (True, False))
             ran.sort(key=lambda row: -1.0 if row["speedup"] is None else row["speedup"], reverse=True)
-            rows = [_short(readable(row)) for row in [*ran, *ar]]
+            rows = [_short(readable(row) | {"method": name}) for row, name in zip(ran, _told_apart(ran, asked))]
+            rows += [_short(readable(row)) for row in ar]
             head = f"{task}: {group.title}"
             busy = [
                 f"{row['method']}: a busy machine spoiled the times: {why}"
@@ -318,6 +321,21 @@ def side_by_side(made: Sequence[Record]) -> str:
                 "\n".join([*textwrap.wrap(head, WIDTH), _listed(pd.DataFrame(rows), list(rows[0])[1:]), *told])
             )
     return "\n\n".join([*parts, SIDE_BY_SIDE]) if parts else ""
+
+
+def _told_apart(rows: Sequence[Mapping[str, Any]], asked: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """The method of each row, with the settings in which it differs from another one of that method.
+
+    Args:
+        asked: folder of a run -> the settings of its method.
+    """
+    found = []
+    for row in rows:
+        own, name = asked[str(row["run_dir"])], readable(row)["method"]
+        others = [asked[str(one["run_dir"])] for one in rows if one["method"] == row["method"]]
+        differing = [key for key in own if any(one.get(key) != own[key] for one in others)]
+        found.append(", ".join([name, *(f"{key}={own[key]}" for key in differing if key != "name")]))
+    return found
 
 
 def _short(row: Mapping[str, str]) -> dict[str, str]:
