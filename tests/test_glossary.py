@@ -15,7 +15,7 @@ from ssd_bench.model.template import Template
 from ssd_bench.options import KNOWN
 from ssd_bench.records.schema import SCHEMAS
 from ssd_bench.report.runs import readable
-from tests.synthetic import unit, write_run
+from tests.synthetic import unit, with_hf, write_run
 
 GLOSSARY = (Path(__file__).parents[1] / "docs" / "glossary.md").read_text(encoding="utf-8")
 
@@ -35,6 +35,19 @@ def test_it_has_the_columns_of_a_record(name: str) -> None:
 def test_it_has_the_columns_of_the_reports_tables(tmp_path: Path) -> None:
     shown = readable(summarise(write_run(tmp_path / "run", [unit(0), unit(1)])), with_hf=True)
     assert set(shown) <= set(rows("Columns of the report's tables"))
+
+
+def test_it_has_the_columns_of_frames(tmp_path: Path) -> None:
+    """Of a run with all arms; ends of intervals and numbers of prompts go with what they are of."""
+    units = [with_hf(unit(i), slower=3.0) for i in range(2)]
+    summary = summarise(write_run(tmp_path / "run", units, hf={"weight_bytes": 5}))
+    columns = {name for name in summary if not re.search(r"_(lo|hi)$|(?<!^)_n$", name)}
+    told = [
+        name
+        for names in rows("Columns of `load_runs` and of the report's CSV")
+        for name in re.findall(r"`(\w+)`", names)
+    ]
+    assert {*told} == columns | {"group", "settings"} and len(told) == len({*told})
 
 
 def test_it_has_the_options_as_the_command_prints_them(capsys: pytest.CaptureFixture[str]) -> None:
