@@ -51,6 +51,8 @@ class Contract:
         """
         if isinstance(proposal, TokenTree):
             tokens = proposal.tokens
+            if type(tokens) is tuple and len(tokens) == 1 and tokens[0] == root:  # AR, at every step
+                return proposal
             if not _integers(tokens) or min(tokens) < 0 or max(tokens) >= self._vocab_size:  # a tree has a root
                 allowed = f"a tuple of token ids, integers from 0 to {self._vocab_size - 1}"
                 raise _fault(method, "propose: TokenTree.tokens", tokens, allowed)
@@ -80,7 +82,7 @@ class Contract:
 
 
 def _integers(values: object) -> bool:
-    if not isinstance(values, Sequence):
+    if type(values) is not tuple and not isinstance(values, Sequence):
         return False
     kinds = {*map(type, values)}
     return kinds <= {int} or all(issubclass(kind, Integral) for kind in kinds)
