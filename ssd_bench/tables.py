@@ -52,7 +52,7 @@ def terminal(
 
 def markdown(frame: pd.DataFrame) -> str:
     """A pipe table; tabulate, which pandas writes it with, leaves bars in cells to its callers."""
-    cells = _flat(frame).map(lambda cell: str(cell).replace("|", r"\|"))
+    cells = _flat(frame).map(lambda cell: " ".join(str(cell).replace("|", r"\|").splitlines()))
     return str(cells.to_markdown(index=False, disable_numparse=True))
 
 

@@ -22,6 +22,7 @@ def test_an_index_with_a_name_stands_in_front() -> None:
     indexed = FRAME.set_index("a|b")
     assert tables.terminal(indexed) == tables.terminal(FRAME) and tables.markdown(indexed) == tables.markdown(FRAME)
     assert r"x\|y" in tables.markdown(indexed) and r"| 10.0 |" in tables.markdown(indexed)
+    assert tables.markdown(pd.DataFrame({"a": ["one\ntwo"]})).count("\n") == 2, "a row is one line"
     assert tables.csv(FRAME) == "a|b,n\nx|y,1.5\n1,10.0\n"
 
 
