@@ -3,11 +3,11 @@
 What acceptance drafts need on that machine by its roofline, what the papers' own acceptance and the records of exactly
 that model would give there, and what all of that leaves open. What is not called measured is PREDICTED.
 
-  model=NAME        of conf/model; or the path of a Hugging Face config.json, or of its folder
+  model=NAME        of conf/model; or the path of a Hugging Face config.json, or of its folder, of a model that runs
   hardware=NAME     sim_<gpu>, several with commas, or all; own: the machine of the model's records, by their profile
   task=NAME         the papers' numbers and the records of this task only
   runs_dir=runs     where records are
-  context=1024      tokens before those that are drafted
+  context=1024      tokens before those that are drafted, fewer than the model's context
   devices=N         simulated GPUs; the fewest that hold the weights unless given
 """
 
@@ -30,6 +30,7 @@ from ssd_bench.cost.shapes import known_shape, shape_named
 from ssd_bench.cost.tpt import tpt
 from ssd_bench.errors import ConfigError
 from ssd_bench.metrics.text import ABSENT, REHEARSAL
+from ssd_bench.model.checkpoint import Checkpoint
 from ssd_bench.model.shape import Shape
 from ssd_bench.papers import grid, select
 from ssd_bench.papers.reported import Number
@@ -173,7 +174,9 @@ def question(arguments: Sequence[str]) -> Asked:
         model = str(Path(model) / "config.json")
     if not named and OWN in machines:
         raise ConfigError("hardware", OWN, "sim_<gpu> for a model that is not of conf/model: it has no records")
-    shape = shape_named(model)
+    shape = _opened(Path(model)) if not named and model.endswith(".json") else shape_named(model)
+    if shape.context is not None and context >= shape.context:
+        raise ConfigError("context", context, f"below {shape.context}, the context of {model}")
     for name in machines:
         if name != OWN:
             simulated(name, shape, devices)  # enough of them
@@ -182,8 +185,21 @@ def question(arguments: Sequence[str]) -> Asked:
     return Asked(model, named, shape, tuple(machines), given.get("task", ""), runs_dir, context, devices)
 
 
+def _opened(path: Path) -> Shape:
+    """The sizes in a config.json, refused where a run would refuse it."""
+    from ssd_bench.model.weights import Architecture  # torch, which models of conf/model do without
+
+    if path.name != "config.json":
+        raise ConfigError("model", str(path), "a file that is named config.json, or its folder")
+    config = Checkpoint(path.parent).config
+    try:
+        return Architecture.of(config)
+    except ConfigError as error:
+        raise ConfigError(error.field, error.value, f"{error.allowed}, in {path}") from error
+
+
 def records(asked: Asked) -> tuple[list[Run], Counter[str]]:
-    """The greedy runs of a method with exactly the model, and on the task; how many others are not used, by reason."""
+    """The greedy, lossless runs of a method on exactly the model and the task; how many others there are, by reason."""
     found, left = list[Run](), Counter[str]()
     for path in find_runs(asked.runs_dir):
         try:
@@ -192,7 +208,9 @@ def records(asked: Asked) -> tuple[list[Run], Counter[str]]:
                 run = load_run(path)
                 recorded_shape(run)
                 workload(run)
-                found.append(run)
+                bad = metrics.lossless(run.prompts)["bug"]
+                why = "not lossless: outputs differ from AR's beyond rounding" if bad else ""
+                found += [] if bad else [run]
         except ConfigError as error:
             why = f"that cannot be used: {error}"
         left.update([why] if why else [])

@@ -19,15 +19,17 @@ from ssd_bench.cost.shapes import shape_named
 from ssd_bench.errors import ConfigError
 from ssd_bench.metrics.text import REHEARSAL
 from ssd_bench.papers.traces import Acceptance, Steps, rows
+from ssd_bench.records.files import read_header
 from ssd_bench.replay.predict import predict
+from tests import synthetic
 from tests.exhibit_runs import make
 from tests.runs import python
 from tests.test_replay import LATENCY
 
 MODELS = ("smollm2_135m", "llama3_1_8b", "llama2_70b")
 CONFIG = {
-    "num_hidden_layers": 24, "hidden_size": 2048, "num_attention_heads": 16, "num_key_value_heads": 4,
-    "intermediate_size": 5632, "vocab_size": 64000,
+    "model_type": "llama", "num_hidden_layers": 24, "hidden_size": 2048, "num_attention_heads": 16,
+    "num_key_value_heads": 4, "intermediate_size": 5632, "vocab_size": 64000, "max_position_embeddings": 8192,
 }  # fmt: skip
 
 
@@ -129,6 +131,47 @@ def test_a_config_alone_has_a_roofline(name: str, tmp_path: Path, capsys: pytest
     assert "hardware='own'" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"num_hidden_layers": 0}, "config.num_hidden_layers"),
+        ({"hidden_size": -5}, "config.hidden_size"),
+        ({"model_type": "gpt2"}, "config.model_type"),
+        ({"model_type": "mistral"}, "config.model_type"),
+        ({"model_type": "qwen2_moe"}, "config.model_type"),
+        ({"model_type": None}, "config.model_type"),
+        ({"quantization_config": {"quant_method": "gptq"}}, "model"),
+        ({"hidden_size": 3072, "num_attention_heads": 24, "num_key_value_heads": 7}, "config.num_key_value_heads"),
+        ({"num_attention_heads": 24, "num_key_value_heads": 8}, ""),  # transformers' message, or ours
+        ({"hidden_act": "gelu"}, "config.hidden_act"),
+    ],
+)
+def test_a_config_that_no_run_would_open_is_refused(
+    changes: dict[str, object], field: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG | changes), encoding="utf-8")
+    assert door(["advise", f"model={tmp_path}", "hardware=sim_h100"]) == 2
+    told = capsys.readouterr()
+    assert f"{field}=" in told.err and str(tmp_path) in told.err and len(told.err.splitlines()) == 1
+    assert not told.out
+
+
+def test_a_config_under_another_name_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "sizes.json").write_text(json.dumps(CONFIG), encoding="utf-8")
+    assert door(["advise", f"model={tmp_path / 'sizes.json'}", "hardware=sim_h100"]) == 2
+    assert "config.json" in capsys.readouterr().err
+
+
+def test_a_context_beyond_the_models_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG), encoding="utf-8")
+    for model, most in ((str(tmp_path), 8192), ("smollm2_135m", 8192), ("miniature", 4096)):
+        given = [f"model={model}", "hardware=sim_h100", f"runs_dir={tmp_path}"]
+        assert question([*given, f"context={most - 1}"]).context == most - 1
+        for context in (most, 99999999):
+            with pytest.raises(ConfigError, match=f"context={context} .*below {most}"):
+                question([*given, f"context={context}"])
+
+
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Records of the miniature with two methods, and some that say nothing of it."""
@@ -159,6 +202,24 @@ def test_records_of_the_model_count_and_no_others(runs: Path, capsys: pytest.Cap
     assert "the best on record, swift on gsm8k" in text and REHEARSAL in text
     parts = ("1 of smollm2_135m: acceptance does not carry over", "1 of other tasks", "another version")
     assert all(part in text for part in (*parts, "2 of plain decoding, or sampled", "was measured on its own machine"))
+
+
+def test_runs_that_are_not_lossless_do_not_count(
+    runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    header = read_header(runs / "one")
+    given = {name: header[name] for name in ("model", "latency", "task", "method")}
+    for name, bad in (("good", 0), ("bad", 1)):
+        units = [synthetic.unit(i, accept=0.9 if bad else 0.5) for i in range(3)]
+        for _, own in units[:bad]:
+            own.prompt.lossless = "bug"
+        synthetic.write_run(tmp_path / name, units, run_id=name, **given)
+    for machine in ("own", "sim_h100"):
+        options = ["model=miniature", f"hardware={machine}", f"runs_dir={tmp_path}"]
+        used, left = advise.records(question(options))
+        assert [run.path.name for run in used] == ["good"] and sum(left.values()) == 1
+        text = " ".join(answered(capsys, *options).split())
+        assert "Records not used: 1 not lossless: outputs differ from AR's beyond rounding." in text
 
 
 def test_a_papers_name_of_a_task_is_its_own(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
