@@ -26,6 +26,13 @@ SERVER = {
 }  # fmt: skip
 
 
+LONG = {
+    "acceptance_histogram": [2, 0], "num_spec_steps": 2, "num_accepted_draft_tokens": 0, "num_draft_tokens": 2,
+    "num_spec_tokens": 1,
+}  # fmt: skip
+"""Of two steps with a token each; with both tokens in one of them it is longer than may be."""
+
+
 @pytest.fixture
 def run(tmp_path: Path) -> Run:
     return write_run(tmp_path / "run", [unit(i, repeat) for repeat in range(2) for i in range(3)])
@@ -140,6 +147,15 @@ def test_shorter_drafts_give_a_bound_unless_their_lengths_are_known(
         (response(per_step_accepted=[1], per_step_drafted=[1]), "do not have the acceptance_histogram"),
         (response(per_step_accepted=[1]), "two lists"),
         (response() | {"ssd_bench": {"steps": 1}}, "ssd_bench is"),
+        ("[" * 100_000, "no JSON"),
+        (f'{{"num_spec_steps": 1{"0" * 5000}}}', "no JSON that can be read"),
+        (
+            response(num_spec_steps=10**12, acceptance_histogram=[10**12, 0, 0, 0]),
+            "num_spec_steps is 1000000000000, more",
+        ),
+        (response(acceptance_histogram_by_draft_length={"3": [10**12, 0, 0, 0]}), "its steps are 1000000000000, more"),
+        (response(**LONG, per_step_drafted=[2, 0], per_step_accepted=[0, 0]), "drafted 2 tokens, num_spec_tokens is 1"),
+        (response(**LONG, acceptance_histogram_by_draft_length={"2": [1], "0": [1]}), "drafted 2 tokens"),
     ],
 )
 def test_bad_lines_are_named(told: Any, why: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -33,6 +33,7 @@ FIELDS: dict[str, Any] = {
     "num_spec_tokens": Whole,
 }
 """What every answer must have; its two ratios follow from these and are not read."""
+MOST = 10**6  # steps of an answer; one with more is none
 PER_STEP = ("per_step_drafted", "per_step_accepted")
 BY_LENGTH = "acceptance_histogram_by_draft_length"
 ASKED = (
@@ -173,13 +174,14 @@ def _parsed(text: str) -> _Answer:
     """
     try:
         content = json.loads(text)
-    except ValueError as error:
-        raise ValueError(f"it is no JSON ({error}); {ASKED}") from None
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"it is no JSON that can be read ({error}); {ASKED}") from None
     told = _told(content)
     for name, kind in FIELDS.items():
         if not fits(kind, told.get(name)):
             raise ValueError(f"{name} is {told.get(name)!r}, not {words(kind)}")
     histogram, steps, accepted, drafted, most = (told[name] for name in FIELDS)
+    _check(steps <= MOST, f"num_spec_steps is {steps}, more than {MOST:,}")
     _check(len(histogram) == most + 1, f"acceptance_histogram has {len(histogram)} numbers, num_spec_tokens is {most}")
     _check(sum(histogram) == steps, f"acceptance_histogram counts {sum(histogram)} steps, num_spec_steps is {steps}")
     counted = sum(length * count for length, count in enumerate(histogram))
@@ -195,6 +197,9 @@ def _parsed(text: str) -> _Answer:
     if pairs is None:
         pairs = Counter({(most, length): count for length, count in enumerate(histogram)})
     else:
+        longest = max((length for length, _ in pairs), default=0)
+        _check(longest <= most, f"a step drafted {longest} tokens, num_spec_tokens is {most}")
+        _check(pairs.total() <= MOST, f"its steps are {pairs.total()}, more than {MOST:,}")
         lengths = Counter({length: count for length, count in enumerate(histogram) if count})
         found = Counter(length for _, length in pairs.elements())
         _check(lengths == found, "its steps do not have the acceptance_histogram")
