@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
@@ -13,9 +14,13 @@ from omegaconf import DictConfig, OmegaConf
 
 from ssd_bench import tables
 from ssd_bench.cost.roofline import VALUE_BYTES, simulated
+from ssd_bench.data.local import LocalSource
 from ssd_bench.errors import ConfigError
 from ssd_bench.model.shape import Shape
 from ssd_bench.records.schema import arms_of
+
+if TYPE_CHECKING:
+    from ssd_bench.options import Parts
 
 PROMPT_TOKENS = 1000  # where the task sets no limit: one prompt with its demonstrations, for the time of attention
 SHARE_OF_BANDWIDTH = 0.6  # that plain decoding reaches on a CPU (README: 63 %)
@@ -26,14 +31,18 @@ SHOWN = ("model", "method", "task", "data", "runs_dir", "dry")  # overrides that
 
 @dataclass(frozen=True)
 class Estimate:
-    """One run: prompts times repeats, new tokens of each at most, offline search included in the hours.
+    """One run: prompts times repeats, new tokens of each answer at most, offline search included in the hours.
 
     Attributes:
+        answers: of an arm, one a turn.
+        unknown: whether there may be more prompts or answers, of which nothing is known without the rows.
         hours: of all arms, each being as fast as AR; None for a model of unknown size.
         gigabytes: weights in half precision and cache, twice where Hugging Face has its own.
     """
 
     prompts: int
+    answers: int
+    unknown: bool
     new_tokens: int
     hours: float | None
     gigabytes: float | None
@@ -74,17 +83,20 @@ def describe(head: str, runs: Sequence[Planned], recorded: Callable[[Planned], f
     Raises:
         ConfigError: as `estimate`.
     """
-    rows, tokens, hours, known = [], 0, 0.0, 0
+    rows, tokens, hours, known, left = [], 0, 0.0, 0, 0
     for run in runs:
         found = estimate(run.cfg, run.choices["hardware"])
+        if found.unknown:
+            found, left = replace(found, hours=None), left + 1
+        else:
+            tokens += len(arms_of(run.cfg.baseline)) * found.answers * found.new_tokens
         if (told := recorded(run)) is not None:
             found, known = replace(found, hours=told), known + 1
-        tokens += len(arms_of(run.cfg.baseline)) * found.prompts * found.new_tokens
         hours += found.hours or 0.0
         rest = [o for o in run.overrides if o.partition("=")[0] not in SHOWN]
         names = [run.choices[axis] for axis in ("model", "method", "task")]
         shown = ["?" if value is None else f"{float(f'{value:.2g}'):g}" for value in (found.hours, found.gigabytes)]
-        rows.append([*names, " ".join(rest), str(found.prompts), str(found.new_tokens), *shown])
+        rows.append([*names, " ".join(rest), str(found.prompts or "?"), str(found.new_tokens), *shown])
     header = ["model", "method", "task", "options", "prompts", "new tokens", "hours", "GB"]
     how = "if every method were as fast as AR"
     if known:
@@ -92,6 +104,10 @@ def describe(head: str, runs: Sequence[Planned], recorded: Callable[[Planned], f
             "as on record" if known == len(runs) else f"{how}, but for {known} of {len(runs)} runs, which are on record"
         )
     total = f"at most {tokens:,} new tokens in all arms, about {spell(hours)} {how}"
+    if left:
+        total += f"; but for {left} of {len(runs)} runs, whose rows are not at hand"
+    if left == len(runs):
+        total = "how many new tokens is not known: the rows are not at hand"
     return "\n".join([head, total, "", tables.terminal(pd.DataFrame(rows, columns=header), header[4:], WIDTHS)])
 
 
@@ -112,15 +128,12 @@ def estimate(cfg: DictConfig, hardware: str) -> Estimate:
     from ssd_bench.options import Parts, resolved  # torch, which no description of the commands needs
 
     resolved(cfg)
-    task = Parts.of(cfg).task
-    mixed = OmegaConf.select(cfg, "task.parts")
-    rows = OmegaConf.select(cfg, "task.hub.rows") or 0
-    there = len(mixed) * cfg.task["items"] if mixed is not None else rows
-    prompts = cfg.repeats * (min(cfg.limit, there) if cfg.limit and there else cfg.limit or there)
-    new = cfg.decode.max_new_tokens or task.max_new_tokens
+    parts = Parts.of(cfg)
+    prompts, answers, unknown = _counted(cfg, parts)
+    new = cfg.decode.max_new_tokens or parts.task.max_new_tokens
     sizes = cfg.model.get("shape")
     if sizes is None:
-        return Estimate(prompts, new, None, None)
+        return Estimate(prompts, answers, unknown, new, None, None)
     shape = Shape(**sizes)
     limit = OmegaConf.select(cfg, "task.max_prompt_tokens")
     length = PROMPT_TOKENS if limit is None else int(limit)
@@ -135,7 +148,24 @@ def estimate(cfg: DictConfig, hardware: str) -> Estimate:
     row_bytes = shape.n_layers * shape.cache_row * VALUE_BYTES
     arms = arms_of(cfg.baseline)
     gigabytes = (2 if "hf" in arms else 1) * (shape.n_params * VALUE_BYTES + row_bytes * (length + new)) / 1e9
-    return Estimate(prompts, new, (len(arms) * prompts * new + searched) * per_token / 3.6e6, gigabytes)
+    hours = (len(arms) * answers * new + searched) * per_token / 3.6e6
+    return Estimate(prompts, answers, unknown, new, hours, gigabytes)
+
+
+def _counted(cfg: DictConfig, parts: Parts) -> tuple[int, int, bool]:
+    """Prompts and answers of an arm, repeats included, and whether there may be more: of rows on disk, else as said."""
+    source, task = parts.source_of(parts.task), parts.task
+    if isinstance(source, LocalSource):
+        try:
+            made = task.prompts(source, parts.model.prompting.form, cfg.limit, cfg.seed)
+            return cfg.repeats * len(made), cfg.repeats * sum(len(one.said) for one in made), False
+        except ConfigError:  # of another machine's, perhaps
+            pass
+    mixed = OmegaConf.select(cfg, "task.parts")
+    rows = OmegaConf.select(cfg, "task.hub.rows") or 0
+    there = len(mixed) * cfg.task["items"] if mixed is not None else rows
+    prompts = cfg.repeats * (min(cfg.limit, there) if cfg.limit and there else cfg.limit or there)
+    return prompts, prompts, not prompts or getattr(task, "conversations", False)
 
 
 @cache

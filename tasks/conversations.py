@@ -35,6 +35,7 @@ class Conversations(RowTask):
     version = 1
     scorer = Unscored()
     in_order = True
+    conversations = True
     turns: str = "turns"
 
     max_new_tokens: MaxNewTokens

@@ -37,6 +37,7 @@ class Jsonl(RowTask):
     name = "jsonl"
     version = 1
     in_order = True
+    conversations = True
 
     path: PromptFile | None
     """The file; null: jsonl.jsonl of the data source, or what `hub` names."""

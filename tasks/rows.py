@@ -36,6 +36,7 @@ class RowTask(ABC):
         scorer: what compares answers with references.
         max_prompt_tokens, clip_reserve: `max_tokens` and `clip_reserve` of all prompts; None and 0 of tasks without.
         in_order: whether items come in the data's order; else in a shuffle with the run's seed.
+        conversations: whether an item may have several turns.
     """
 
     name: str
@@ -44,6 +45,7 @@ class RowTask(ABC):
     max_prompt_tokens: int | None
     clip_reserve: int
     in_order: bool = False
+    conversations: bool = False
 
     def __init__(self, items: DataSpec, max_new_tokens: int, shots: Shots | None = None) -> None:
         # no values of the class, which would be the defaults of settings

@@ -1,9 +1,11 @@
 """The papers' experiments: each composes, and each reported number has the job that it is to be compared with."""
 
+import json
 from collections.abc import Iterable
 from copy import deepcopy
 from fnmatch import fnmatch
 from functools import cache
+from pathlib import Path
 
 import pytest
 from hydra import compose, initialize_config_dir
@@ -31,6 +33,7 @@ NO_RESULTS = {
 }
 GROUPS = ("model", "method", "task", "data", "hardware", "decode")
 BASELINES = ("AR", "Vanilla")  # the other arm of every run
+CHOICES = {"model": "llama2_13b", "method": "ar", "task": "", "hardware": "sim_h100"}
 # names that stand for all of an axis
 ALL = ("", "Overall", "Average", "other tasks", "two tasks (names lost)", "Yi-34B and DeepSeek-Coder-33B families")
 
@@ -218,6 +221,41 @@ def test_streams_are_estimated() -> None:
     for stream in parts_of_streams():
         cfg = composed(("model=llama2_13b", f"task={stream}"))
         assert dry.estimate(cfg, "sim_h100").prompts == len(cfg.task.parts) * cfg.task["items"]
+
+
+def test_a_dry_run_counts_every_turn_of_the_rows_at_hand(tmp_path: Path) -> None:
+    file = tmp_path / "mine.jsonl"
+    rows = [{"prompt": ["a ferry", "shorter", "again"]}, {"prompt": "a lease"}, {"prompt": ["a café", "and?"]}]
+    file.write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
+    options = ("model=llama2_13b", "method=ar", "repeats=2")
+    for limit, prompts, answers in (("null", 6, 12), ("2", 4, 8), ("9", 6, 12)):
+        own = composed((*options, "task=jsonl", f"task.path={file}", f"limit={limit}"))
+        found = dry.estimate(own, "sim_h100")
+        assert (found.prompts, found.answers, found.unknown) == (prompts, answers, False)
+        told = dry.describe("1 run", [dry.Planned([], CHOICES, own)], lambda _: None)
+        assert f"at most {2 * answers * found.new_tokens:,} new tokens in all arms, about" in told
+    samples = dry.estimate(composed((*options, "task=mt_bench")), "sim_h100")
+    assert samples.answers > samples.prompts == 2 * 60
+
+
+def test_a_dry_run_says_what_it_cannot_count(tmp_path: Path) -> None:
+    options = ("model=llama2_13b", "method=ar", "limit=null")
+    for more, prompts in (
+        (("task=mt_bench", "data=hub"), 80),
+        (("task=mt_bench", "data=local", f"data.root={tmp_path / 'elsewhere'}"), 80),
+        (("task=jsonl", "data=hub"), 0),
+        (("task=jsonl", "data=hub", "limit=5"), 5),
+    ):
+        cfg = composed((*options, *more))
+        found = dry.estimate(cfg, "sim_h100")
+        assert (found.prompts, found.answers, found.unknown) == (prompts, prompts, True)
+        told = dry.describe("1 run", [dry.Planned([], CHOICES, cfg)], lambda _: None)
+        assert "at most" not in told and "not known" in told
+        assert told.splitlines()[-1].split()[-4:-1] == [str(prompts or "?"), str(found.new_tokens), "?"]
+        both = [dry.Planned([], CHOICES, one) for one in (cfg, composed((*options, "task=gsm8k", "limit=3")))]
+        told = dry.describe("2 runs", both, lambda _: None)
+        assert "at most 384 new tokens" in told and "but for 1 of 2 runs, whose rows are not at hand" in told
+    assert not dry.estimate(composed((*options, "task=gsm8k", "data=hub")), "sim_h100").unknown
 
 
 def test_a_dry_run_counts_every_arm_and_copy_of_the_weights() -> None:
