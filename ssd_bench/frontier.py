@@ -28,6 +28,7 @@ from ssd_bench.core.layer_set import LayerSet
 from ssd_bench.cost.machine import Machine, own_profile
 from ssd_bench.cost.matchness import matchness
 from ssd_bench.cost.plane import DRAFT_LEN, LONGEST, Plane, Point, Use, pareto, write
+from ssd_bench.data.prompting import encode_turn
 from ssd_bench.errors import ConfigError
 from ssd_bench.plan import Plan, plan
 from ssd_bench.records.files import read_header
@@ -106,11 +107,11 @@ def frontier(runs: Sequence[Run], width: int) -> Plane:
     """
     header = runs[0].header
     planned = _plan(header["config"])
-    plain = runs[0].prompts.query("arm == 'ar' and repeat == 0").sort_values("prompt_index")
-    if plain["prompt_sha256"].tolist() != [encoded.sha256 for encoded in planned.encoded]:
+    plain = _plain(runs[0])
+    prompts = _read(planned, plain)
+    if prompts is None:
         raise ConfigError("task", header["task"]["name"], f"the prompts of {header['run_id']}; they have changed since")
     outputs = [[int(token) for token in ids] for ids in plain["output_ids"]]
-    prompts = [encoded.ids for encoded in planned.encoded]
     longest = max(len(prompt) + len(output) for prompt, output in zip(prompts, outputs))
     engine = load_engine(planned, longest)
     n_layers = planned.dims.n_layers
@@ -133,6 +134,28 @@ def frontier(runs: Sequence[Run], width: int) -> Plane:
         "exhaustive" if exhaustive else f"beam of {width}", len(points), score.tokens, context,
         verify, tuple(pareto(points)), tuple(point for point in points if point.uses),
     )  # fmt: skip
+
+
+def _plain(run: Run) -> pd.DataFrame:
+    """AR's answers in the first repeat, of a conversation turn by turn."""
+    return run.prompts.query("arm == 'ar' and repeat == 0").sort_values(["prompt_index", "turn"])
+
+
+def _read(planned: Plan, plain: pd.DataFrame) -> list[tuple[int, ...]] | None:
+    """What AR read for each answer: the prompt, of a later turn with its answers before; None if it is other now."""
+    firsts, found, answers = plain.loc[plain["turn"] == 0, "prompt_sha256"], [], list[str]()
+    if firsts.tolist() != [encoded.sha256 for encoded in planned.encoded]:
+        return None
+    tokenizer, template = planned.checkpoint.tokenizer, planned.checkpoint.template
+    for row in plain.to_dict("records"):
+        encoded = planned.encoded[row["prompt_index"]]
+        if row["turn"]:
+            encoded = encode_turn(planned.prompts[row["prompt_index"]], answers, tokenizer, template)
+        if encoded.sha256 != row["prompt_sha256"]:
+            return None
+        found.append(encoded.ids)
+        answers = [*(answers if row["turn"] else ()), row["text"]]
+    return found
 
 
 def _plan(config: Mapping[str, Any]) -> Plan:
@@ -182,7 +205,7 @@ def matching(runs_dir: Path, model: str, task: str) -> list[Run]:
         if not named or sampled or header.get("status") != "complete" or not header.get("latency"):
             continue
         run = load_run(path)
-        plain = run.prompts.query("arm == 'ar' and repeat == 0").sort_values("prompt_index")
+        plain = _plain(run)
         outputs = tuple(tuple(map(int, ids)) for ids in plain["output_ids"])
         key = (own["weights"], own["dtype"], own["device"], own["threads"], tuple(plain["prompt_sha256"]), outputs)
         if outputs:

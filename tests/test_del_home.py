@@ -134,6 +134,19 @@ def test_moments_widen_the_ratio_where_both_have_a_noise_floor(tmp_path: Path, m
     assert verdict(narrow, one.speedup()) in (EXPLAINS, HELPS) and verdict(wide, one.speedup()) in (HELPS, UNDECIDED)
 
 
+def test_moments_count_in_both_numbers_or_in_neither(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The speedup on trained weights is judged beside the ratio, by the same rule."""
+    one = del_home.places(made(tmp_path, 1.5, 0.8))[0]
+    narrow = one.ratio(end_to_end=True), one.speedup()
+    level = cells.Level(1.0, cells.metrics.Spread(0.2, 7), cells.metrics.Spread(0.2, 7), 8)
+    for path in (one.trained.path, one.stock.path):
+        monkeypatch.setattr(cells.Cell, "noise", property(lambda self, path=path: level if self.path == path else None))
+        assert (one.ratio(end_to_end=True), one.speedup()) == narrow
+    monkeypatch.setattr(cells.Cell, "noise", property(lambda self: level))
+    wide = one.speedup()
+    assert narrow[1] is not None and wide is not None and wide.interval[0] < narrow[1].interval[0]
+
+
 def test_an_effect_keeps_the_interval_of_its_number() -> None:
     one = Effect.of(Measured(1.5, 1.5 / 1.2, 1.5 * 1.2, n=9))
     assert one is not None and one.interval == pytest.approx((1.25, 1.8))

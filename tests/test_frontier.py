@@ -140,6 +140,24 @@ def test_sets_of_records_lie_under_the_frontier(
         assert any(best.cost <= point.cost and best.alpha >= point.alpha for best in found.frontier)
 
 
+def test_every_turn_of_a_conversation_is_scored(
+    tmp_path: Path, small_checkpoint: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "mine.jsonl"
+    said = [{"prompt": ["the report of the ferry", "shorter"]}, {"prompt": "a lease"}]
+    file.write_text("".join(f"{json.dumps(one)}\n" for one in said), encoding="utf-8")
+    options = (*local_model(small_checkpoint), "task=jsonl", f"task.path={file}", "decode.max_new_tokens=20")
+    run = executed(tmp_path / "runs", *options, "method=layerskip", "method.exit_layer=1")
+    plain = run.prompts[run.prompts["arm"] == "ar"]
+    assert plain["turn"].tolist() == [0, 1, 0]
+    model = run.header["model"]["name"]
+    assert main([f"model={model}", "task=jsonl", f"runs_dir={tmp_path / 'runs'}"]) == 0
+    assert f"α over {plain['output_ids'].map(len).sum() - len(plain)} tokens" in capsys.readouterr().out
+    later = run.prompts.assign(prompt_sha256=run.prompts["prompt_sha256"].where(run.prompts["turn"] == 0, "other"))
+    with pytest.raises(ConfigError, match="changed since"):
+        frontier.frontier([replace(run, prompts=later)], 2)
+
+
 def test_a_plane_is_read_as_written(tmp_path: Path) -> None:
     points = (Point((1, 4), 0.5, 0.75, (Use("run", "method", 1.0),)), Point((), 1.0, 1.0))
     made = Plane("m", "t", 4, "beam of 2", 9, 70, 12.5, (1.0, 1.1), points[1:], points)

@@ -125,15 +125,18 @@ class Place:
         """Speedup on trained weights over that on stock weights."""
         both = _times(self.trained.run, end_to_end).join(_times(self.stock.run, end_to_end), rsuffix="_stock")
         columns = both.dropna().to_numpy().T
-        levels = [cell.noise for cell in (self.trained, self.stock)]
-        moments = [(level.speedup.sigma**2, float(level.speedup.dof)) for level in levels if level is not None]
-        return Effect.of(intervals.measure(_ratio, *columns), moments if len(moments) == len(levels) else [])
+        return Effect.of(intervals.measure(_ratio, *columns), self._moments())
 
     def speedup(self) -> Effect | None:
         """End to end, on trained weights."""
-        level = self.trained.noise
-        moments = [] if level is None else [(level.speedup.sigma**2, float(level.speedup.dof))]
-        return Effect.of(metrics.speedup(self.trained.run.prompts, end_to_end=True), moments)
+        found = metrics.speedup(self.trained.run.prompts, end_to_end=True)
+        return Effect.of(found, self._moments()[:1])
+
+    def _moments(self) -> list[tuple[float, float]]:
+        """Of the trained and of the stock weights; none where only one of the two has them measured."""
+        levels = [cell.noise for cell in (self.trained, self.stock)]
+        found = [(level.speedup.sigma**2, float(level.speedup.dof)) for level in levels if level is not None]
+        return found if len(found) == len(levels) else []
 
 
 def _ratio(*columns: Array, axis: int = -1) -> Array:
