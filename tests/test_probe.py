@@ -12,6 +12,7 @@ from methods.fixed_layers import FixedLayers
 from ssd_bench.core.engine import SCRATCH, Engine
 from ssd_bench.core.probe import ModelProbe
 from ssd_bench.core.sampling import Decoding
+from ssd_bench.errors import ConfigError
 from ssd_bench.model import decoder as decoder_module
 from ssd_bench.model.backends.cpu import native_problem
 from ssd_bench.model.decoder import Decoder
@@ -81,3 +82,20 @@ def test_a_trial_ends_after_the_steps_asked_for(decoders: Load) -> None:
     whole, part = (probe.trial(AR(), [5, 6, 7], 9, max_steps) for max_steps in (None, 4))
     assert (whole.finish_reason, len(whole.steps)) == ("length", 8)
     assert (part.finish_reason, len(part.steps)) == ("steps", 4) and part.output == whole.output[:5]
+
+
+@pytest.mark.parametrize(
+    ("prompt", "new_tokens", "said"),
+    [
+        ([], 4, r"probe\.trial prompt=\[\] .*at least one token id"),
+        ("abc", 4, r"probe\.trial prompt='abc' .*at least one token id"),
+        ([5, 10**6], 4, r"probe\.trial prompt=1000000 .*token ids in \[0, \d+\)"),
+        ([5], 0, r"probe\.trial new_tokens=0 .*1 or more"),
+    ],
+)
+def test_a_trial_that_cannot_be_is_refused_by_its_name(
+    prompt: list[int], new_tokens: int, said: str, decoders: Load
+) -> None:
+    decoder = decoders()
+    with pytest.raises(ConfigError, match=said):
+        ModelProbe(decoder, decoder.new_cache(CONTEXT + SCRATCH)).trial(AR(), prompt, new_tokens)

@@ -11,6 +11,7 @@ from torch import Tensor
 from ssd_bench.core.engine import Engine, Generation
 from ssd_bench.core.method import Method, Origin
 from ssd_bench.core.sampling import Decoding
+from ssd_bench.errors import ConfigError
 from ssd_bench.model.decoder import Decoder
 from ssd_bench.model.kv_cache import KVCache
 
@@ -58,6 +59,14 @@ class ModelProbe:
         return self._decoder.logits(_rows(hidden), tokens).view(*hidden.shape[:-1], len(tokens))
 
     def trial(self, method: Method, prompt: Sequence[int], new_tokens: int, max_steps: int | None = None) -> Generation:
+        size = self._decoder.arch.vocab_size
+        if isinstance(prompt, str) or not len(prompt):
+            raise ConfigError("probe.trial prompt", prompt, "at least one token id")
+        for token in prompt:
+            if not 0 <= token < size:
+                raise ConfigError("probe.trial prompt", token, f"token ids in [0, {size})")
+        if new_tokens < 1:
+            raise ConfigError("probe.trial new_tokens", new_tokens, "1 or more")
         engine = Engine(self._decoder, self._cache, Decoding(max_new_tokens=new_tokens), frozenset(), self)
         return engine.generate(method, prompt, max_steps=max_steps)
 
