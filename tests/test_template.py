@@ -8,15 +8,18 @@ from pathlib import Path
 
 import pytest
 
-from ssd_bench.data.prompting import encode
+from ssd_bench.data.prompting import encode, room
 from ssd_bench.errors import ConfigError
 from ssd_bench.model.template import CHAT_DATE, PLAIN, Template
-from ssd_bench.task import Prompt
+from ssd_bench.task import Prompt, Turn
 from tests.conftest import CHAT, make_tokenizer
 from tests.runs import executed, local_model, planned
 
 THINKING = CHAT + "{% if enable_thinking is defined and enable_thinking is false %}<think></think>{% endif %}"
 DATED = "{{ date_string }} {{ mood }}: {{ messages[-1].content }}"
+NO_ANSWERS = "{% for m in messages %}{% if m.role == 'assistant' %}{{ raise_exception('no answers here') }}{% endif %}"
+NO_ANSWERS += "{{ m.content }}{% endfor %}"
+NO_SYSTEM = NO_ANSWERS.replace("assistant", "system")
 ONE_SPEAKER = "{% for m in messages %}{% if m.role != 'system' %}{{ m.content }}{% endif %}{% endfor %}"
 
 
@@ -52,6 +55,13 @@ def test_other_variables_have_their_names() -> None:
         (Template("chat", system="be brief"), ONE_SPEAKER, "model.template.system"),
         (Template("chat", kwargs={"mood": "glad"}), CHAT, "model.template.kwargs"),
         (Template("chat", kwargs={"messages": []}), CHAT, "model.template.kwargs"),
+        (Template("chat", kwargs={"m": 1}), CHAT, "model.template.kwargs"),
+        (Template("chat", kwargs={"endfor": 1}), CHAT, "model.template.kwargs"),
+        (Template("chat", kwargs={"role": 1}), CHAT, "model.template.kwargs"),
+        (Template("chat", kwargs={"user": 1}), "{% generation %}user{% endgeneration %}", "model.template.kwargs"),
+        (Template("chat", system="user"), ONE_SPEAKER + "user", "model.template.system"),
+        (Template("chat", system="A text."), ONE_SPEAKER, "model.template.system"),
+        (Template("chat", system="be brief"), NO_SYSTEM, "model.template.system"),
         (Template("chat"), None, "model.template"),
         (Template("plain", enable_thinking=True), CHAT, "model.template.enable_thinking"),
         (Template("plain", system="be brief"), CHAT, "model.template.system"),
@@ -62,6 +72,24 @@ def test_what_a_template_would_ignore_is_refused(template: Template, chat_templa
     with pytest.raises(ConfigError) as error:
         template.check(make_tokenizer(chat_template))
     assert error.value.field == field
+
+
+@pytest.mark.parametrize("system", ["be brief", "a", "", "Be kind."])
+def test_a_system_message_that_a_template_says_is_taken(system: str) -> None:
+    unasked = "{% if messages[0].role != 'system' %}Be kind.{% endif %}"
+    Template("chat", system=system).check(make_tokenizer(unasked + CHAT))
+
+
+def test_a_variable_is_one_wherever_it_stands() -> None:
+    text = "{% generation %}{% if not mood is defined %}{% set mood = 'sad' %}{% endif %}{{ mood }}{% endgeneration %}"
+    Template("chat", kwargs={"mood": "glad"}).check(make_tokenizer(text))
+
+
+def test_a_conversation_that_a_template_refuses_is_one_message() -> None:
+    tokenizer, template = make_tokenizer(NO_ANSWERS), Template("chat")
+    template.check(tokenizer)
+    with pytest.raises(ConfigError, match=r"model\.template='chat' .* \(no answers here\)"):
+        room(Prompt("x", "", "a", "", "", "d", turns=(Turn("b"),)), tokenizer, template, 4)
 
 
 @pytest.mark.parametrize(

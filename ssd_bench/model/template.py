@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 from ssd_bench.errors import ConfigError
+from ssd_bench.model.headers import reason
 from ssd_bench.settings import arguments, checked, kinds
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ TEMPLATES = ("chat", "plain")
 # Some chat templates (Llama 3.2) print today's date unless they are given one. Prompts must not change with the day,
 # so they get the date that Llama 3's own template falls back on; templates without a date ignore it.
 CHAT_DATE = "26 Jul 2024"
+WORD = "Zq7wKx"  # in no template
 OURS = {"messages", "conversation", "chat_template", "tokenize", "add_generation_prompt", "enable_thinking"}
 
 
@@ -73,13 +75,23 @@ class Template:
         for name in sorted(OURS & set(self.kwargs)):
             raise ConfigError("model.template.kwargs", name, "variables beside those that every prompt sets")
         names = [*self.kwargs, *(["enable_thinking"] if "enable_thinking" in given else [])]
+        known = _variables(tokenizer) if names else set()
         for name in names:
-            if not re.search(rf"\b{re.escape(name)}\b", str(tokenizer.chat_template)):
+            if name not in known:
                 where = "" if name == "enable_thinking" else ".kwargs"
                 allowed = "no variable of this tokenizer's chat template"
                 raise ConfigError(f"model.template{where}", name, allowed)
-        if self.system is not None and self.system.strip() not in self.text(tokenizer, ["A text."]):
-            raise ConfigError("model.template.system", self.system, "null: this chat template leaves it out")
+        if self.system is not None and (fault := self._unheard(tokenizer)):
+            raise ConfigError("model.template.system", self.system, f"null: this chat template {fault}")
+
+    def _unheard(self, tokenizer: PreTrainedTokenizerBase) -> str | None:
+        """Why the template does not say the system's message; tried with a word that no template has."""
+        try:
+            said = WORD in replace(self, system=WORD).text(tokenizer, ["A text."])
+        except ConfigError as error:
+            replace(self, system=None).text(tokenizer, ["A text."])  # it may refuse all else
+            return f"refuses it ({reason(error.__cause__ or error)})"
+        return None if said else "leaves it out"
 
     def text(self, tokenizer: PreTrainedTokenizerBase, said: Sequence[str], answers: Sequence[str] = ()) -> str:
         """A conversation up to where the model's next answer begins.
@@ -87,6 +99,9 @@ class Template:
         Args:
             said: by the user, in turn.
             answers: of the model, to all but the last.
+
+        Raises:
+            ConfigError: the chat template refuses it.
         """
         pairs = list(zip_longest(said, answers))
         if self.form == "plain":
@@ -97,7 +112,11 @@ class Template:
             messages += [] if answer is None else [{"role": "assistant", "content": answer}]
         options = {"date_string": CHAT_DATE, **self.kwargs}
         options |= {} if self.enable_thinking is None else {"enable_thinking": self.enable_thinking}
-        return str(tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True, **options))
+        try:
+            return str(tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True, **options))
+        except Exception as error:  # a template raises what it likes
+            allowed = f"messages that this tokenizer's chat template takes ({reason(error)})"
+            raise ConfigError("model.template", "chat", allowed) from error
 
     def ids(self, tokenizer: PreTrainedTokenizerBase, said: Sequence[str], answers: Sequence[str] = ()) -> list[int]:
         """Token ids of `text`; a template's own special tokens are not doubled (a known fault of released code)."""
@@ -106,3 +125,12 @@ class Template:
 
 
 PLAIN = Template("plain")
+
+
+def _variables(tokenizer: PreTrainedTokenizerBase) -> set[str]:
+    """The names that a chat template looks up in what it is given."""
+    from jinja2 import Environment, meta  # not what every command waits for
+
+    source = Environment(extensions=["jinja2.ext.loopcontrols"])
+    text = re.sub(r"\{%[-+]?\s*(end)?generation\s*[-+]?%\}", "", tokenizer.get_chat_template())  # tags of transformers
+    return meta.find_undeclared_variables(source.parse(text)) - {"raise_exception", "strftime_now"}
