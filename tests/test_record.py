@@ -289,6 +289,20 @@ def test_damage_newer_schemas_and_unfinished_runs_are_named(tmp_path: Path) -> N
         load_run(tmp_path / "running")
 
 
+def test_a_folder_that_is_no_run_is_no_damaged_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_run(tmp_path / "runs" / "one", [unit(0)])
+    for path, allowed in (
+        ("nope", "the folder of a run; there is no such folder"),
+        ("one", "the folder of a run; there is no such folder, but runs/one: run=runs/one"),
+        ("runs/one/run.json", "the folder of a run, and it is a file"),
+        ("runs", "the folder of a run, and it has no run.json"),
+    ):
+        with pytest.raises(ConfigError) as caught:
+            load_run(Path(path))
+        assert (caught.value.field, caught.value.value, caught.value.allowed) == ("run", path, allowed)
+
+
 def test_find_runs_lists_complete_runs_oldest_first(tmp_path: Path) -> None:
     for name, finished in (("reference/b", "2026-01-02"), ("c", "2026-01-03"), ("a", "2026-01-01")):
         with RunWriter(tmp_path / name, header()) as writer:

@@ -14,6 +14,9 @@ from ssd_bench.records.files import check_table, read_header, read_json, read_ta
 from ssd_bench.records.pack import opened
 from ssd_bench.records.schema import SCHEMAS
 
+RUNS = "runs"
+"""Where records go unless `runs_dir` says otherwise."""
+
 
 @dataclass(frozen=True, eq=False)  # tables have no truth value to compare: a run is equal to itself
 class Run:
@@ -42,15 +45,26 @@ def load_run(run_dir: Path | str) -> Run:
     """Read a complete run.
 
     Raises:
-        ConfigError: not complete, damaged, or of a newer schema (named with its path).
+        ConfigError: no run, not complete, damaged, or of a newer schema (named with its path).
     """
     path = Path(run_dir)
     opened(path)
+    if not (path / "run.json").is_file():
+        raise ConfigError("run", str(path), f"the folder of a run{_but(path)}")
     header = read_header(path)
     if header.get("status") != "complete":
         raise ConfigError("record", str(path), "the run is not complete; the same command continues it")
     frames = {name: read_table(path / f"{name}.parquet", SCHEMAS[name]) for name in SCHEMAS}
     return Run(path, header, **frames)
+
+
+def _but(path: Path) -> str:
+    """Why a path is not the folder of a run, and which may be meant: tables have the names alone."""
+    if path.exists():
+        return ", and it has no run.json" if path.is_dir() else ", and it is a file"
+    near = Path(RUNS, path)  # the path itself where that is absolute
+    known = (opened(near) / "run.json").is_file()
+    return f"; there is no such folder{f', but {near}: run={near}' if known else ''}"
 
 
 def find_runs(runs_dir: Path | str) -> list[Path]:
