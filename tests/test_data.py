@@ -298,3 +298,47 @@ def test_a_list_field_of_anything_else_is_refused(answer: object, tmp_path: Path
 def test_a_field_that_is_no_list_takes_none(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"toy\.jsonl:1 question=\['q'\] .*non-empty string"):
         source(tmp_path, question=["q"], answer=["a"]).rows(LISTS)
+
+
+NUMBERED = DataSpec("toy", ("question",), {}, lists=("question",), either=("question",), numbered=True)
+
+
+@pytest.mark.parametrize(
+    ("line", "value", "allowed"),
+    [
+        ({"question": ""}, "", "it must be a non-empty string, or a non-empty list of such"),
+        ({"question": 5}, 5, "it must be a non-empty string, or a non-empty list of such"),
+        ({"question": ["a", ""]}, ["a", ""], "it must be a non-empty string, or a non-empty list of such"),
+        ({"question": ["\ud800"]}, ["\ud800"], "it must be Unicode text: it has half of a surrogate pair"),
+        ({"question": "a", "id": 1.5}, 1.5, "it must be an integer or a non-empty string"),
+        ({"question": "a", "id": ""}, "", "it must be an integer or a non-empty string"),
+    ],
+)
+def test_the_fault_of_a_row_says_all_that_is_allowed(
+    line: dict[str, object], value: object, allowed: str, tmp_path: Path
+) -> None:
+    write(tmp_path, line)
+    with pytest.raises(ConfigError) as caught:
+        LocalSource(tmp_path).rows(NUMBERED)
+    assert (caught.value.value, caught.value.allowed) == (value, allowed)
+
+
+def test_a_numbered_row_whose_id_is_null_has_none(tmp_path: Path) -> None:
+    write(tmp_path, {"question": "a", "id": None}, {"question": "b"}, {"question": "c", "id": "x"})
+    assert [row["id"] for row in LocalSource(tmp_path).rows(NUMBERED)] == ["1", "2", "x"]
+
+
+@pytest.mark.parametrize(
+    ("ids", "fault"),
+    [
+        (["2", None], "an id of its own: a row without one is called by its line, 2, as is line 1"),
+        ([None, 1], "ids must be unique; line 1 has none, and is called by its line"),
+        (["x", "x"], "ids must be unique; line 1 has the same id"),
+    ],
+)
+def test_an_id_that_nobody_wrote_is_not_said_to_be_repeated(ids: list[object], fault: str, tmp_path: Path) -> None:
+    write(tmp_path, *({"question": "a"} | ({} if name is None else {"id": name}) for name in ids))
+    with pytest.raises(ConfigError) as caught:
+        LocalSource(tmp_path).rows(NUMBERED)
+    assert caught.value.field.endswith(":2 id") and caught.value.allowed == fault
+    assert caught.value.value == (None if ids[1] is None else str(ids[1]))

@@ -216,6 +216,18 @@ def test_every_problem_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert f"PROBLEM {tmp_path}/gsm8k.fewshot.jsonl is missing" in shown
 
 
+def test_a_file_of_prompts_is_checked_as_its_task_would(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = rows(tmp_path / "mine.jsonl", {"prompt": "a"}, {"prompt": ["b", "c"]})
+    code, shown, _ = outcome(capsys, "check", file)
+    assert code == 0 and "mine.jsonl: 2 rows, 0 problems" in shown and shown.count(": 2 prompts") == 2
+    rows(file, {"prompt": "a"}, {"prompt": ""})
+    code, shown, error = outcome(capsys, "check", file)
+    assert code == 2 and f"PROBLEM {file}:2 prompt=''" in shown and f"DIR='{file}'" in error
+    for line in ((file, "gsm8k"), (tmp_path / "none.jsonl",)):
+        code, _, error = outcome(capsys, "check", *line)
+        assert code == 2 and "folder of JSONL files, or one file NAME.jsonl of prompts, without a TASK" in error
+
+
 def test_a_file_full_of_problems_is_cut_short(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rows(tmp_path / "humaneval.jsonl", *["[]"] * 50)
     code, shown, _ = outcome(capsys, "check", tmp_path, "humaneval")

@@ -83,6 +83,7 @@ FILLED = {
     "model.path=DIR": "model.path={0}/model",
     "data.root=DIR": "data.root={0}/data",
     "check DIR": "check {0}/data",
+    "check FILE.jsonl": "check {0}/prompts.jsonl",
     "run=RUN_DIR": "run=runs/NAME",
     "runs_dir=DIR": "runs_dir=runs/table",
     "runs_dir=…": "runs_dir=runs/del_home",

@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from ssd_bench.compose import TaskChoice, task_names
+from omegaconf import OmegaConf
+
+from ssd_bench.compose import TaskChoice, built, task_names, task_settings
 from ssd_bench.data.local import LocalSource
 from ssd_bench.errors import ConfigError
 from ssd_bench.model.template import TEMPLATES
@@ -68,14 +70,23 @@ def check(root: str, choices: Sequence[TaskChoice]) -> None:
     """Print what the files of a folder hold and everything that is wrong with them.
 
     Args:
+        root: the folder, or one file of prompts, checked as `task=jsonl task.path=FILE` reads it.
         choices: the tasks, whose files must all be there; none: every task, as far as its files are there.
 
     Raises:
         ConfigError: there is no such folder, or there was a problem.
     """
     path = Path(root).expanduser()
+    if path.suffix == ".jsonl" and path.is_file() and not choices:
+        folder = Folder(path.parent)
+        task: Task = built(OmegaConf.create({"task": task_settings("jsonl") | {"path": str(path)}}), "task")
+        print(task.name)
+        _check_task(folder, task, task.files("plain"), named=True)
+        _conclude(folder, root)
+        return
     if not path.is_dir():
-        raise ConfigError("DIR", root, "it must be an existing folder of JSONL files")
+        allowed = "an existing folder of JSONL files, or one file NAME.jsonl of prompts, without a TASK"
+        raise ConfigError("DIR", root, allowed)
     folder, absent = Folder(path), []
     for choice in choices or [TaskChoice(name) for name in task_names()]:
         try:
@@ -98,6 +109,10 @@ def check(root: str, choices: Sequence[TaskChoice]) -> None:
         unread = sorted(file.name for file in path.glob("*.jsonl") if file.stem not in folder.read)
         print("files that no task reads: " + (", ".join(unread) or "none"))
         print("tasks that lack files: " + ("; ".join(absent) or "none"))
+    _conclude(folder, root)
+
+
+def _conclude(folder: Folder, root: str) -> None:
     if folder.problems:
         raise ConfigError("DIR", root, f"problems in its files, listed above: {folder.problems}")
 

@@ -5,6 +5,7 @@
                          `all` for every task
     check DIR [TASK…]    check the JSONL files of a folder (data=local data.root=DIR); without TASK all files that any
                          task reads
+    check FILE.jsonl     check one file of prompts of your own, as task=jsonl task.path=FILE.jsonl reads it
 
 TASK is a name of `list`, or NAME:VARIANT (gsm8k:conflayers). Exit code 2 if anything cannot be used.
 """

@@ -60,21 +60,22 @@ class LocalSource:
             ConfigError: no root, no such file, or one that cannot be read.
         """
         path = self._path(spec)
-        line_of: dict[str, int] = {}
+        line_of: dict[str, tuple[int, bool]] = {}  # and whether the id is the line's number alone
         found = False
         for number, raw in _lines(path):
-            where = f"{path}:{number}"
+            where, unnamed = f"{path}:{number}", False
             try:
                 text = _text(raw, where, first=number == 1)
                 if not text.strip():
                     continue
-                told = ({"id": number} if spec.numbered else {}) | _named(_json_object(text, where), spec.rename)
+                told = _named(_json_object(text, where), spec.rename)
+                unnamed = spec.numbered and told.get("id") is None
+                told |= {"id": number} if unnamed else {}
                 row, faults = examined(told, ("id", *spec.fields), where, spec.optional, spec.lists, spec.either)
             except ConfigError as error:
                 row, faults = {}, [error]
-            if "id" in row and (earlier := line_of.setdefault(row["id"], number)) != number:
-                allowed = f"ids must be unique; line {earlier} has the same id"
-                faults.append(ConfigError(f"{where} id", row["id"], allowed))
+            if "id" in row and (earlier := line_of.setdefault(row["id"], (number, unnamed)))[0] != number:
+                faults.append(_repeated(where, None if unnamed else row["id"], *earlier))
             found = True
             yield Line(row, faults)
         if not found:
@@ -178,6 +179,22 @@ def _named(row: dict[str, Any], rename: Mapping[str, str]) -> dict[str, Any]:
         if value is not None:
             found.setdefault(field, value)
     return found
+
+
+def _repeated(where: str, name: str | None, earlier: int, unnamed: bool) -> ConfigError:
+    """The error of a row with the id of an earlier line.
+
+    Args:
+        name: as the row has it; None: it is called by its line.
+        unnamed: the earlier line is called by its number.
+    """
+    if name is None:
+        number = where.rpartition(":")[2]
+        allowed = f"an id of its own: a row without one is called by its line, {number}, as is line {earlier}"
+    else:
+        has = "has none, and is called by its line" if unnamed else "has the same id"
+        allowed = f"ids must be unique; line {earlier} {has}"
+    return ConfigError(f"{where} id", name, allowed)
 
 
 def _unreadable(path: Path, error: OSError) -> ConfigError:

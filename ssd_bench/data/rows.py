@@ -9,6 +9,9 @@ from ssd_bench.errors import ConfigError
 
 Row = dict[str, Any]
 SHOWN = 80  # characters of a faulty value that an error repeats
+TEXT, ID = "it must be a non-empty string", "it must be an integer or a non-empty string"
+LIST = "it must be a non-empty list of non-empty strings"
+EITHER = f"{TEXT}, or a non-empty list of such"
 
 
 def checked_row(row: Mapping[str, Any], fields: Iterable[str], where: str, *kinds: Iterable[str]) -> Row:
@@ -41,7 +44,7 @@ def examined(
     faults = []
     listed, single = frozenset(lists), frozenset(either)
     for field in fields:
-        value = row.get(field)
+        value = given = row.get(field)
         if field in single and isinstance(value, str):
             value = [value]
         if field == "id" and isinstance(value, int) and not isinstance(value, bool):
@@ -49,12 +52,14 @@ def examined(
         if field not in row:
             present = ", ".join(row) or "no field"
             allowed: str | None = shortened(f"the field is missing; the row has: {present}", 2 * SHOWN)
+        elif field in listed:
+            allowed = _list_fault(value, EITHER if field in single else LIST)
         else:
-            allowed = _list_fault(value) if field in listed else _text_fault(value)
+            allowed = _text_fault(value, ID if field == "id" else TEXT)
         if allowed is None:
             checked[field] = value
         else:
-            faults.append(ConfigError(f"{where} {field}", _shown(value), allowed))
+            faults.append(ConfigError(f"{where} {field}", _shown(given), allowed))
     for field in optional:
         value = row.get(field)
         if field in listed:
@@ -77,16 +82,17 @@ def shortened(text: str, length: int = SHOWN) -> str:
     return text if len(text) <= length else text[: length - 3] + "..."
 
 
-def _text_fault(value: object) -> str | None:
+def _text_fault(value: object, allowed: str = TEXT) -> str | None:
     if not isinstance(value, str) or not value.strip():
-        return "it must be a non-empty string"
+        return allowed
     return None if _encodable(value) else "it must be Unicode text: it has half of a surrogate pair"
 
 
-def _list_fault(value: object) -> str | None:
-    if isinstance(value, list) and value and not any(map(_text_fault, value)):
-        return None
-    return "it must be a non-empty list of non-empty strings"
+def _list_fault(value: object, allowed: str = LIST) -> str | None:
+    if not isinstance(value, list) or not value:
+        return allowed
+    faults = [_text_fault(one, allowed) for one in value]
+    return allowed if allowed in faults else next(filter(None, faults), None)
 
 
 def _encodable(text: str) -> bool:
