@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import importlib
 import io
 import os
 import re
@@ -20,8 +21,10 @@ from hydra.errors import HydraException
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
+from yaml.reader import ReaderError
 
 from ssd_bench.errors import ConfigError, JobsFailed, LosslessError, Lost
+from ssd_bench.settings import arguments as settings_of
 from ssd_bench.stopping import CODE, Stopped
 
 CONF = next(one for one in (Path(__file__).with_name("conf"), Path(__file__).parents[1] / "conf") if one.is_dir())
@@ -34,6 +37,8 @@ EXPECTED = (ConfigError, LosslessError, Lost, JobsFailed, HydraException, OmegaC
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
 GOES_ON = "what was done is on record, and the same command goes on where it was"
+CLOSED = ("decode", "hardware", "wandb", "model.template")
+"""Tables that have all of their settings."""
 EXTRAS = {"joblib": "cluster", "submitit": "cluster", "ray": "ray"}
 """Beginning of the name of one of Hydra's launchers -> the extra that has it."""
 WITHOUT_JOBS = {"--cfg", "-c", "--info", "-i"}
@@ -74,7 +79,9 @@ def command(work: Callable[[DictConfig], object]) -> int:
         with ends() as end:
             hydra.main(version_base="1.3", config_path=str(CONF), config_name="config")(job)()
     except EXPECTED as error:
-        ended.append(error)
+        ended.append(_advised(error))
+    except yaml.YAMLError as error:
+        ended.append(_no_yaml(error))
     return report(ended[0]) if ended else end.code
 
 
@@ -134,6 +141,44 @@ def _check_choices(arguments: Sequence[str]) -> None:
                 continue
             if not isinstance(said, str | list):
                 raise ConfigError(group, value, f"one of {', '.join(choices(group))}")
+
+
+def _no_yaml(error: yaml.YAMLError) -> ConfigError:
+    """What is said of a config file that YAML cannot read."""
+    if isinstance(error, ReaderError):
+        return ConfigError("config", str(error.name), f"YAML (character {error.position + 1}: {error.reason})")
+    if not isinstance(error, yaml.MarkedYAMLError) or error.problem_mark is None:
+        return ConfigError("config", "a file", f"YAML ({' '.join(str(error).split())})")
+    at, begin = error.problem_mark, error.context_mark
+    since = f", line {begin.line + 1}" if begin is not None and begin.line != at.line else ""
+    why = f"{error.context}{since}: {error.problem}" if error.context else error.problem
+    return ConfigError("config", f"{at.name}:{at.line + 1}", f"YAML ({why})")
+
+
+def _advised(error: Exception) -> Exception:
+    """The error of an option that there is not, without Hydra's advice to add it with + where that is refused."""
+    found = re.search(r"use \+([^=\s]+)=(.*)", str(error))
+    cause = error.__cause__
+    if not found or not isinstance(cause, OmegaConfBaseException) or not isinstance(cause.parent_node, DictConfig):
+        return error
+    table, (place, _, key) = cause.parent_node, str(cause.full_key).rpartition(".")
+    try:
+        value = yaml.safe_load(found[2])
+    except yaml.YAMLError:
+        value = found[2]
+    names = ", ".join(str(name) for name in table if name != "hydra")
+    if not place:
+        return ConfigError(found[1], value, f"no option; those are {names}")
+    if place in CLOSED:
+        return ConfigError(found[1], value, f"no setting of {place}, which has {names}")
+    try:  # a setting that the class has by default may be added
+        module, _, name = str(table["_target_"]).rpartition(".")
+        settings_of(place, getattr(importlib.import_module(module), name), {key: value})
+    except ConfigError as refused:
+        return ConfigError(found[1], value, refused.allowed) if refused.field == f"{place}.{key}" else error
+    except Exception:  # whatever a module raises that is imported
+        return error
+    return error
 
 
 def tool(work: Callable[[Sequence[str]], object], usage: str | None, arguments: Sequence[str]) -> int:

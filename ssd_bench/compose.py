@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Iterator
 from dataclasses import dataclass, is_dataclass
 from functools import cache
-from typing import Any
+from typing import Any, get_type_hints
 
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
@@ -27,6 +27,8 @@ KINDS = {"method": Method, "task": Task, "calibrate": Task, "data": DataSource, 
 """Group -> what its `_target_` has to be."""
 
 TARGET = "_target_"
+AR = "methods.ar.AR"
+"""The one class that may be called ar, which tables take for plain decoding."""
 HYDRAS = (TARGET, "_convert_")
 """What Hydra itself reads of a table; `_args_`, `_partial_` and `_recursive_` would make something else of a part."""
 
@@ -91,7 +93,7 @@ def built(cfg: DictConfig, group: str) -> Any:
         raise ConfigError(group, given, f"one of {', '.join(choices('task' if group == 'calibrate' else group))}")
     _examine(group, OmegaConf.to_container(given, resolve=True), KINDS[group])
     try:
-        return instantiate(cfg[group])
+        made = instantiate(cfg[group])
     except InstantiationException as error:
         cause: BaseException | None = error
         while cause is not None and not isinstance(cause, ConfigError):  # Hydra wraps it once per level of nesting
@@ -100,6 +102,23 @@ def built(cfg: DictConfig, group: str) -> Any:
             raise cause from None
         reason = " ".join(str(error.__cause__ or error).split())[:300]
         raise ConfigError(group, given.get(TARGET), reason) from error
+    _examine_made(group, given.get(TARGET), made)
+    return made
+
+
+def _examine_made(group: str, named: Any, made: Any) -> None:
+    """Refuse an object without what its kind has beside functions, and a method that tables would take for AR."""
+    kind = KINDS[group]
+    if kind is not ModelSource:
+        types = get_type_hints(kind)
+        asked = [*types, *(name for name, member in vars(kind).items() if isinstance(member, property))]
+        if lacking := [name for name in asked if not hasattr(made, name)]:
+            allowed = f"{group}.{TARGET} has to name the class of a {kind.__name__}; what it makes lacks"
+            raise ConfigError(group, named, f"{allowed} {', '.join(lacking)}")
+        for name, one in types.items():
+            checked(f"{group}.{name}", one, getattr(made, name))
+    if group == "method" and made.name == "ar" and f"{type(made).__module__}.{type(made).__qualname__}" != AR:
+        raise ConfigError("method.name", "ar", f"any other name: tables take ar for plain decoding, which is {AR}")
 
 
 def _examine(place: str, given: Any, kind: type | None = None) -> None:
@@ -111,12 +130,19 @@ def _examine(place: str, given: Any, kind: type | None = None) -> None:
     named = given.get(TARGET, MISSING)
     what = "a task or of settings" if kind is None else f"a {kind.__name__}"
     allowed = f"{place}.{TARGET} has to name the class of {what}"
+    module, _, name = named.rpartition(".") if isinstance(named, str) else ("", "", "")
+    if not module:
+        raise ConfigError(place, named, f"{allowed}, as module.Class")
     try:
-        module, _, name = named.rpartition(".")
         found = getattr(importlib.import_module(module), name)
     except Exception as error:  # whatever a module raises that is imported
-        raise ConfigError(place, named, f"{allowed} ({error})") from error
+        package = module.partition(".")[0]
+        absent = isinstance(error, ModuleNotFoundError) and error.name == package
+        where = f": the folder that {package} is in has to be on PYTHONPATH" if absent else ""
+        raise ConfigError(place, named, f"{allowed} ({error}{where})") from error
     if not (_is(found, Task) or is_dataclass(found) if kind is None else _is(found, kind)):
+        if kind is not None and kind is not ModelSource and isinstance(found, type):
+            allowed += f"; {name} lacks {', '.join(_lacks(found, kind))}"
         raise ConfigError(place, named, allowed)
     settings = arguments(place, found, {name: value for name, value in given.items() if name not in HYDRAS})
     if found.__module__.startswith("ssd_bench."):  # which say what YAML holds; another class may convert it
@@ -141,8 +167,13 @@ def _is(found: Any, kind: type) -> bool:
     """Whether it is a class of this kind; one that has the functions of a protocol is."""
     if not isinstance(found, type) or kind is ModelSource:
         return isinstance(found, type) and issubclass(found, kind)
+    return not _lacks(found, kind)
+
+
+def _lacks(found: type, kind: type) -> list[str]:
+    """The functions of a protocol that a class does not have."""
     asked = [name for name, member in vars(kind).items() if inspect.isfunction(member) and not name.startswith("_")]
-    return all(callable(getattr(found, name, None)) for name in asked)
+    return [name for name in asked if not callable(getattr(found, name, None))]
 
 
 def _composed(name: str, variant: str | None) -> DictConfig:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
+from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
 from ssd_bench.compose import KINDS, TARGET, built
 from ssd_bench.core.method import Calibrated, Method
@@ -18,7 +18,7 @@ from ssd_bench.data.local import SampleSource
 from ssd_bench.errors import ConfigError
 from ssd_bench.hardware import Options
 from ssd_bench.model.checkpoint import ModelSource
-from ssd_bench.model.template import Template
+from ssd_bench.model.template import TEMPLATES, Template
 from ssd_bench.records.schema import arms_of
 from ssd_bench.settings import GIVEN, MISSING, Count, Fits, Whole, arguments, checked
 from ssd_bench.task import DataSource, Sourced, Task
@@ -44,7 +44,10 @@ def resolved(cfg: DictConfig) -> dict[str, Any]:
     try:
         config: Any = OmegaConf.to_container(cfg, resolve=True, throw_on_missing=True)
     except OmegaConfBaseException as error:
-        raise ConfigError(error.full_key or "option", MISSING, str(error.msg or error)) from error
+        allowed = GIVEN if isinstance(error, MissingMandatoryValue) else str(error.msg or error).partition("\n")[0]
+        if error.full_key == "model.template.form":
+            allowed += f": {' or '.join(f'model.template={form}' for form in TEMPLATES)}"
+        raise ConfigError(error.full_key or "option", MISSING, allowed) from error
     _check(config)
     if isinstance(model := config.get("model"), dict) and "template" in model:  # however it was written
         model["template"] = asdict(Template.of(model["template"]))

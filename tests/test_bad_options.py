@@ -104,7 +104,7 @@ LINES = {
     "data": ("~data", "data=nope", "+data.x=1", "+data._partial_=true"),
     "data.root": tuple(f"data=local data.root={value}" for value in ("null", "1", "FILE")),
     "model": ("~model", "model=nope", "+model.x=1", "+model._partial_=true", "+model.path=a"),
-    "model.template": ("model=local",),
+    "model.template": ("model=local", "model=local model.path=a"),
     "model.shape": ("model.shape.n_layers=99", "+model.shape.x=1"),
     "model.hub": ("model.embedded=null +model.hub=1",),
     "model.gguf": tuple(
@@ -192,6 +192,21 @@ def test_it_is_one_too_where_nothing_would_run(field: str, options: str, refused
         ),
         (f"method.name={MADE}", "method.name._target_ has to name the class of a task or of settings"),
         ("runs_dir=FILE/below", "runs_dir='FILE/below' cannot be used: a folder"),
+        ("model=local model.path=a", "it must be given: model.template=chat or model.template=plain\n"),
+        ("seed=${nope}", "seed='???' cannot be used: Interpolation key 'nope' not found\n"),
+        ("method._target_=ar.AR", "(No module named 'ar': the folder that ar is in has to be on PYTHONPATH)"),
+        ("method._target_=methods.nope.A", "(No module named 'methods.nope')"),
+        ("method._target_=AR", "has to name the class of a Method, as module.Class\n"),
+        ("method._target_=os.mkdir", "has to name the class of a Method\n"),
+        ("method=fixed_layers method.name=ar", "method.name='ar' cannot be used: any other name: tables take ar for"),
+        ("lmit=3", "lmit=3 cannot be used: no option; those are model, method, task, data, hardware, decode, variant"),
+        ("a.b.c=x", "a.b.c='x' cannot be used: no option; those are model"),
+        ("method=ar method.nodes=3", "method.nodes=3 cannot be used: no setting of method, which has name\n"),
+        ("method=knn_ssd method.search.x=1", "method.search.x=1 cannot be used: no setting of method.search, which"),
+        ("hardware.x=1", "hardware.x=1 cannot be used: no setting of hardware, which has device, dtype"),
+        ("model.template.sytem=x", "no setting of model.template, which has form, enable_thinking, system, kwargs\n"),
+        ("model.template.kwargs.mood=x", "use +model.template.kwargs.mood=x"),
+        ("model=llama3_8b model.embedded=a", "use +model.embedded=a"),
     ],
 )
 def test_the_message_says_what_is_allowed(options: str, said: str, refused: Callable[[str], str]) -> None:
@@ -203,3 +218,70 @@ def test_so_it_is_in_a_process_of_its_own(options: str, folder: Path) -> None:
     done = python("-m", "ssd_bench", "runs_dir=runs", options, cwd=folder)
     assert done.returncode == 2 and done.stderr.startswith("error: ") and done.stderr.count("\n") == 1, done.stderr
     assert not done.stdout and [path.name for path in folder.iterdir()] == ["FILE"]
+
+
+PARTS = {
+    "taps": "    taps = Taps()",
+    "reuse_prefix": "    reuse_prefix = False",
+    "greedy_only": "    greedy_only = False",
+    "check": "    def check(self, dims): ...",
+    "prepare": "    def prepare(self, probe, samples): ...",
+    "start": "    def start(self, prefill): ...",
+    "propose": "    def propose(self, context): ...",
+    "observe": "    def observe(self, verification, probe): ...",
+}
+
+
+@pytest.mark.parametrize(
+    ("without", "said"),
+    [
+        ("observe", "has to name the class of a Method; M lacks observe\n"),
+        ("prepare start", "has to name the class of a Method; M lacks prepare, start\n"),
+        ("taps", "has to name the class of a Method; what it makes lacks taps\n"),
+        ("reuse_prefix greedy_only", "what it makes lacks reuse_prefix, greedy_only\n"),
+    ],
+)
+def test_what_a_method_lacks_is_named(
+    without: str, said: str, refused: Callable[[str], str], tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    lines = [line for name, line in PARTS.items() if name not in without.split()]
+    assert said in refused(f"method=ar method._target_={module(tmp_path_factory, monkeypatch, lines)}.M")
+
+
+def test_a_part_of_another_type_is_refused(
+    refused: Callable[[str], str], tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = [line for name, line in PARTS.items() if name != "taps"] + ["    taps = (1, 2)"]
+    name = module(tmp_path_factory, monkeypatch, lines)
+    assert "method.taps=(1, 2) cannot be used: a Taps" in refused(f"method=ar method.name=x method._target_={name}.M")
+
+
+def module(folders: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch, lines: list[str]) -> str:
+    """The name of a module with a method `M` of these lines."""
+    folder = folders.mktemp("own")
+    head = ["from ssd_bench.core.method import Taps", "class M:", "    def __init__(self, name): self.name = name"]
+    (folder / f"{folder.name}.py").write_text("\n".join([*head, *lines]), encoding="utf-8")
+    monkeypatch.syspath_prepend(folder)
+    return folder.name
+
+
+@pytest.mark.parametrize("sweep", [False, True])
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("ngram 2\n", "odd.yaml:3' cannot be used: YAML (while scanning a simple key, line 2: could not find"),
+        ("a:\n\t- x\n", r"odd.yaml:3' cannot be used: YAML (while scanning for the next token: found character '\t'"),
+        ("name: a\nname: b\n", "odd.yaml:3' cannot be used: YAML (while constructing a mapping, line 1: found"),
+        ("name: \x07\n", "odd.yaml' cannot be used: YAML (character 31: special characters are not allowed"),
+    ],
+)  # fmt: skip
+def test_a_file_that_is_no_yaml_is_named_with_its_line(
+    text: str, said: str, sweep: bool, refused: Callable[[str], str], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tmp_path_factory.mktemp("conf")
+    (folder / "method").mkdir()
+    (folder / "method" / "odd.yaml").write_text(f"_target_: methods.ar.AR\n{text}", encoding="utf-8")
+    chosen = "method=ar,odd -m" if sweep else "method=odd"
+    message = refused(f"hydra.searchpath=[file://{folder}] {chosen}")
+    assert said in message and message.count("\n") == 1

@@ -323,7 +323,7 @@ def side_by_side(made: Sequence[Record]) -> str:
     return "\n\n".join([*parts, SIDE_BY_SIDE]) if parts else ""
 
 
-def _told_apart(rows: Sequence[Mapping[str, Any]], asked: Mapping[str, Mapping[str, Any]]) -> list[str]:
+def _told_apart(rows: Sequence[dict[str, Any]], asked: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """The method of each row, with the settings in which it differs from another one of that method.
 
     Args:
