@@ -145,7 +145,7 @@ def warmed_up(runs_dir: Path, *options: str) -> Run:
 
 def test_what_warms_up_is_prepared_and_the_method_learns_nothing_from_it(tmp_path: Path) -> None:
     Prepared.states.clear()
-    warmed_up(tmp_path, "method=ar", "method._target_=tests.test_contract.Prepared")
+    warmed_up(tmp_path, "method=ar", "method.name=prepared", "method._target_=tests.test_contract.Prepared")
     assert Prepared.states == [b"1", b"2"]
 
 

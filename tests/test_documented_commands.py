@@ -101,9 +101,9 @@ ROOMS = {"advise": "headers", "claims": "judged", "frontier": "alone"}
 """Command -> where it finds its runs, if not in `runs` of `workplace`."""
 SAYS = {
     "acceptance": "M, drafting steps", "advise": "What it does not know:", "audit": "comparisons:", "claims": "claims:",
-    "coverage": "jackknife t on the logarithm", "data": "gsm8k", "explain": "largest loss:", "status": "done",
+    "coverage": "jackknife t on the logarithm", "data": "gsm8k|0 problems", "explain": "largest loss:",
     "export": "answers of arm method|to draft with it", "frontier": "miniature on gsm8k:", "pack": r"zip: \d runs",
-    "help": "python -m ssd_bench", "options": r"method\.\w*window", "replay": "PREDICTED", "report": "# Report",
+    "help": "python -m ssd_bench", "status": "done", "options": r"method\.\w*window", "replay": "PREDICTED", "report": "# Report",
     "run": "new tokens in all arms", "searches": "evaluations", "shapes": "llama3_1_8b",
 }  # fmt: skip
 """Command -> what its output has."""

@@ -128,7 +128,7 @@ def _node_times(decoder: Decoder, cache: KVCache, n: int) -> NodeTimes:
 
 
 class _Timed:
-    """The same proposal in every step, made anew: what trees derive from their nodes, they derive once."""
+    """The same proposal in every step, made anew, a tree with the step's root: what trees derive, they derive once."""
 
     name, taps, reuse_prefix, greedy_only = "timed", Taps(), False, True
 
@@ -142,7 +142,9 @@ class _Timed:
     def start(self, prefill: Prefill) -> None: ...
 
     def propose(self, context: Context) -> LayerDraft | TokenTree:
-        return replace(self._proposal)
+        if isinstance(self._proposal, LayerDraft):
+            return replace(self._proposal)
+        return replace(self._proposal, tokens=(context.output[-1], *self._proposal.tokens[1:]))
 
     def observe(self, verification: Verification, probe: Probe) -> None: ...
 
