@@ -103,8 +103,8 @@ SAYS = {
     "acceptance": "M, drafting steps", "advise": "What it does not know:", "audit": "comparisons:", "claims": "claims:",
     "coverage": "jackknife t on the logarithm", "data": "gsm8k|0 problems", "explain": "largest loss:",
     "export": "answers of arm method|to draft with it", "frontier": "miniature on gsm8k:", "pack": r"zip: \d runs",
-    "help": "python -m ssd_bench", "status": "done", "options": r"method\.\w*window", "replay": "PREDICTED", "report": "# Report",
-    "run": "new tokens in all arms", "searches": "evaluations", "shapes": "llama3_1_8b",
+    "help": "python -m ssd_bench", "options": r"method\.\w*window", "replay": "PREDICTED", "report": "# Report",
+    "run": "new tokens in all arms", "status": "done", "searches": "evaluations", "shapes": "llama3_1_8b",
 }  # fmt: skip
 """Command -> what its output has."""
 NAMED = ("python -m ssd_bench advise", "python -m ssd_bench data")  # in prose, without what they need
