@@ -317,8 +317,9 @@ def _warm_up(plan: Plan, engine: Engine, stock: Apart | None) -> None:
 
 def _warnings(plan: Plan, engine: Engine, writer: RunWriter) -> list[str]:
     found = []
-    turns = sum(len(plan.prompts[index].said) for index, _ in plan.units(plan.shard))
-    if unasked := turns - sum(arm == plan.answering for arm, *_ in writer.answers()):
+    units = [plan.prompts[index] for index, _ in plan.units(plan.shard)]
+    turns = sum(len(prompt.said) for prompt in units)
+    if turns > len(units) and (unasked := turns - sum(arm == plan.answering for arm, *_ in writer.answers())):
         found.append(f"{unasked} of {turns} turns were not asked: with the answers before them they do not fit")
     if engine.probe.latency.loaded:
         found.append("the latency profile was measured while other processes used the machine")
