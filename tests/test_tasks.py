@@ -177,7 +177,7 @@ def test_the_papers_limits() -> None:
     assert (gov.max_new_tokens, gov.max_prompt_tokens, gov.clip_reserve) == (1024, 16384, 250)
     for name in ("gsm8k", "govreport"):
         task = make(name)
-        assert (task.name, task.version) == (name, 1)
+        assert (task.name, task.version) == (name, 2)
 
 
 def test_a_limit_and_a_template_that_cannot_work_are_refused() -> None:
