@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 import psutil
 import pytest
 
-from tasks.scoring.math_answer import MathAnswer, last_boxed
+from tasks.scoring.math_answer import MathAnswer
 from tasks.scoring.worker import Worker
 from tests.runs import python
 
@@ -72,6 +72,48 @@ EQUAL = [
     (r"\text{Evelyn}", "Evelyn"),
     (r"\text{(C)}", "C"),
     ("$7$", "7"),
+    # separators of thousands
+    (r"10,\!080", "10080"),
+    ("10080", r"10,\!080"),
+    ("10080", "10,080"),
+    ("10080", "10 080"),
+    ("10080", r"10\ 080"),
+    ("10080", r"10~080"),
+    ("10080", r"10, \!080"),
+    ("1011_2", "1011_{2}"),
+    (r"11,\! 111,\! 111,\! 100", "11111111100"),
+    ("11111111100", r"11,\!111,\!111,\!100"),
+    (r"\$32,\!348", "32348"),
+    (r"\$32,\!348", r"\$32,348"),
+    ("32348", r"\$32,\!348"),
+    ("-1234.5", r"-1,\!234.5"),
+    (r"(1,\!234, 5)", "(1234, 5)"),
+    # units and exponents
+    ("204", r"204\text{ cm}^2"),
+    ("204", r"204\ \text{cm}^{2}"),
+    ("204", r"204\,\mathrm{cm}^2"),
+    ("204", "204 cm^2"),
+    ("204", "204 cm²"),
+    ("4", r"\text{4 hours}"),
+    ("72", r"72^\circ F"),
+    ("72", r"72^{\circ}\text{C}"),
+    ("72", "72°"),
+    ("35000", r"3.5\times10^{4}"),
+    ("35000", "3.5e4"),
+    (r"6.02\times10^{23}", "6.02e+23"),
+    ("602000000000000000000000", r"6.02\times10^{23}"),
+    (r"2\text{ hours }30\text{ minutes}", r"2 \text{ hours } 30 \text{ minutes}"),
+    # values that are small, large or not written with all digits
+    (".0000672", r"6.72\times10^{-5}"),
+    (r"\frac{1}{2^{99}}", "2^{-99}"),
+    (r"\frac{1}{10^7}", "0.0000001"),
+    (r"\frac13", "0.333333"),
+    (r"\frac{1}{3000000}", "0.000000333333"),
+    (r"\pi", "3.141593"),
+    (r"\sqrt{2}+\sqrt{3}", r"\sqrt{5+2\sqrt{6}}"),
+    ("[.0000672,1]", "[0.0000672,1]"),
+    (".0000672, 5", "5, 0.0000672"),
+    (r"\frac{x}{2^{99}}", r"2^{-99}x"),
 ]
 DIFFERENT = [
     ("42", "43"),
@@ -104,11 +146,40 @@ DIFFERENT = [
     (r"\text{even}", r"\text{odd}"),
     ("12", "1 2"),
     ("5", ""),
+    ("(1,234)", "1234"),
+    ("3", r"3\times10^{4}"),
+    ("204", r"204\times10^2"),
+    # a compound quantity is none of its parts
+    ("2", r"2 \text{ hours } 30 \text{ minutes}"),
+    ("30", r"2 \text{ hours } 30 \text{ minutes}"),
+    ("1011_2", "1011_3"),
+    ("1011_2", "1011_{3}"),
+    # agree to six decimals, or to any number of digits
+    (".0000672", ".0000671"),
+    ("5", "5.0000001"),
+    ("0", "0.0000001"),
+    (r"10^{-20}", "0"),
+    (r"\frac{1}{2^{99}}", r"\frac{1}{2^{98}}"),
+    (r"\frac{x}{2^{99}}", r"\frac{x}{2^{98}}"),
+    (r"x+\frac{1}{2^{99}}", r"x+\frac{1}{2^{98}}"),
+    ("2^{1000}", "2^{1000}+1"),
+    ("602000000000000000000001", r"6.02\times10^{23}"),
+    (r"10^{100}\sqrt{2}", r"10^{100}\sqrt{2}+1"),
+    (r"e^{\pi\sqrt{163}}", "262537412640768744"),
+    (r"\frac13", "0.333"),
+    ("x=.0000672", "x=.0000671"),
+    (r"x>\frac{1}{2^{99}}", r"x>\frac{1}{2^{98}}"),
+    (r"y=\frac{x}{2^{99}}", r"y=\frac{x}{2^{98}}"),
+    ("(.0000672,1)", "(.0000671,1)"),
+    ("[.0000672,1]", "[.0000671,1]"),
+    (r"\{.0000672,1\}", r"\{.0000671,1\}"),
+    ("(1,2,.0000672)", "(1,2,.0000671)"),
+    (r"\begin{pmatrix}.0000672\\1\end{pmatrix}", r"\begin{pmatrix}.0000671\\1\end{pmatrix}"),
 ]
 # (reference, answer, verdict): where a mathematician would say otherwise.
 KNOWN_LIMITS = [
     (r"5\text{ cm}", r"5\text{ m}", 1.0),  # units are dropped
-    ("1011_2", "1011_3", 1.0),  # so are the bases of numerals
+    ("1011_2", "1011", 1.0),  # so are the bases of numerals
     ("1011_2", "11", 0.0),
     (r"\frac{1}{2}", r"50\%", 0.0),  # per cent is a unit too
     (r"90^\circ", r"\frac{\pi}{2}", 0.0),  # and degrees
@@ -118,7 +189,7 @@ KNOWN_LIMITS = [
     (r"e^{i\pi}", "-1", 0.0),  # i is a variable
     (r"0.\overline{3}", r"\frac13", 0.0),  # not read
     (r"\emptyset", r"\varnothing", 0.0),
-    (r"\frac13", "0.333333333", 1.0),  # equal to six places is equal
+    (r"\frac13", "0.333333333", 1.0),  # a decimal has to have six digits
     ("5", "five", 0.0),
 ]
 
@@ -157,6 +228,14 @@ def test_known_limits_of_math_verify(scorer: MathAnswer, reference: str, answer:
         (r"\boxed{4} and then \boxed{", "4", 1.0),
         (r"\fbox{4}", "4", 1.0),
         (r"\boxed {4}", r"$\boxed{4}$", 1.0),
+        (r"so $\boxed 4$.", "4", 1.0),
+        (r"in \boxed{}: \boxed{4} \boxed{}", "4", 1.0),
+        (r"4 in \boxed{}", "4", 0.0),
+        (r"$\boxed{3}$ and $\boxed{5}$", "3, 5", 1.0),
+        (r"$\boxed{3}$, so it is $\boxed{5}$", "5", 1.0),
+        (r"$\boxed{4}$, $\boxed{4}$", "4", 1.0),
+        (r"The answer is $10,\!080$.", "10080", 1.0),
+        (r"The answer is \$32,\!348.", r"\$32,\!348", 1.0),
         (r"the final answer is $\frac{1}{2}$.", "0.5", 1.0),
         ("The answer is 42.", "42", 1.0),
         ("The answer is 42.", "43", 0.0),
@@ -172,23 +251,15 @@ def test_which_answer_counts(scorer: MathAnswer, text: str, reference: str, expe
     assert scorer.item(text, reference) == expected
 
 
-@pytest.mark.parametrize(
-    ("text", "inside"),
-    [
-        (r"\boxed{\frac{1}{\sqrt{2}}} then", r"\frac{1}{\sqrt{2}}"),
-        (r"\boxed{\{1, 2\}}", r"\{1, 2\}"),
-        (r"\boxed{\boxed{4}}", "4"),
-        (r"\boxed{4", None),
-        (r"\boxed 4", None),
-        ("4", None),
-    ],
-)
-def test_a_box_ends_at_its_own_brace(text: str, inside: str | None) -> None:
-    assert last_boxed(text) == inside
-
-
 def test_an_item_without_a_reference_has_no_score(scorer: MathAnswer) -> None:
     assert [scorer.item(*pair) for pair in ((r"\boxed{1}", "1"), (r"\boxed{2}", "3"), ("x", ""))] == [1.0, 0.0, None]
+
+
+def test_unread_answers_are_counted(scorer: MathAnswer) -> None:
+    texts = [r"\boxed{1}", r"\boxed{2}", "no idea", r"\boxed{}", "", r"\boxed{1}"]
+    references = ["1", "1", "1", "1", "1", ""]
+    assert scorer.corpus(texts, references) == {"unread": 3 / 5}
+    assert scorer.corpus(["1"], [""]) == {}
 
 
 # --- the process ------------------------------------------------------------------------------------------------------
@@ -241,6 +312,7 @@ def test_a_hanging_answer_scores_zero_within_its_time_and_the_next_one_works() -
     began = time.monotonic()
     assert scorer.item(r"\boxed{hang}", "1") == 0.0
     assert time.monotonic() - began < 8.0  # the start of the process included
+    assert scorer.corpus([r"\boxed{hang}"], ["1"]) == {"unread": 1.0}  # and is not compared again
     assert scorer.worker.pid is None
     scorer.worker.seconds = 30.0
     assert scorer.item(r"\boxed{2}", "1") == 1.0
@@ -265,11 +337,11 @@ def test_math_verify_itself_is_killed_and_started_again() -> None:
 
 def test_a_dead_process_costs_one_answer_at_most_and_one_that_died_idle_none() -> None:
     scorer = fake()
-    assert [scorer.item(rf"\boxed{{{text}}}", "1") for text in ("2", "die", "2")] == [1.0, 0.0, 1.0]
+    assert [scorer.item(rf"\boxed{{{text}}}", "1") for text in ("2", "die", "3")] == [1.0, 0.0, 1.0]
     first = pid_of(scorer)
     os.kill(first, signal.SIGKILL)
     assert gone(first)
-    assert scorer.item(r"\boxed{2}", "1") == 1.0
+    assert scorer.item(r"\boxed{4}", "1") == 1.0
     assert pid_of(scorer) != first
     scorer.close()
 
@@ -277,8 +349,8 @@ def test_a_dead_process_costs_one_answer_at_most_and_one_that_died_idle_none() -
 def test_one_process_serves_all_answers_and_ends_with_the_scorer() -> None:
     scorer = fake()
     pids = set()
-    for _ in range(3):
-        scorer.item(r"\boxed{2}", "1")
+    for answer in "234":
+        scorer.item(rf"\boxed{{{answer}}}", "1")
         pids.add(pid_of(scorer))
     assert len(pids) == 1
     del scorer
@@ -290,7 +362,7 @@ def test_copies_have_no_process_of_their_own_yet() -> None:
     scorer.item(r"\boxed{2}", "1")
     for made in (copy.deepcopy(scorer), pickle.loads(pickle.dumps(scorer))):
         assert made.worker.pid is None
-        assert made.item(r"\boxed{2}", "1") == 1.0
+        assert made.item(r"\boxed{3}", "1") == 1.0
         assert pid_of(made) != pid_of(scorer)
         made.close()
     assert psutil.pid_exists(pid_of(scorer))
@@ -329,7 +401,7 @@ def test_a_fork_starts_its_own_process_and_leaves_the_parents_alone() -> None:
         "print(scorer.worker.pid, flush=True)\n"
         "child = os.fork()\n"
         "if child:\n    os.waitpid(child, 0)\n"
-        "score = scorer.item('2', '1')\n"
+        "score = scorer.item('3', '1')\n"
         "print(scorer.worker.pid, int(score), flush=True)\n"
     )
     assert first == last != forked

@@ -274,7 +274,7 @@ WITHOUT_REFERENCE = {"pg19", "mt_bench", "spec_bench", "speed_bench", "jsonl"}
 NEW_TOKENS = 24
 PARTS = {  # measures beside the mean score
     "cnn_dm": ["rouge1", "rouge2"],
-    "gsm8k": [],
+    "gsm8k": ["unread"],
     "wmt16": ["corpus chrF", "BLEU"],
     "spider2": ["exact_match", "executable"],
     "tinystories": ["rouge1", "rouge2"],
