@@ -64,6 +64,13 @@ EQUAL = [
     (r"\pm 2", "2,-2"),
     (r"(-\infty, 3]\cup[5,\infty)", r"[5,\infty)\cup(-\infty,3]"),
     ("x<3", r"(-\infty,3)"),
+    (r"(-\infty,3)", "x<3"),
+    (r"[-2,7]", r"-2\le x\le 7"),
+    (r"\sqrt[3]{2}", r"\sqrt[3]2"),
+    (r"0.\overline{3}", r"\frac13"),
+    (r"\frac{61}{495}", r"0.1\overline{23}"),
+    (r"\emptyset", r"\varnothing"),
+    (r"\text{June 20}", r"\text{June } 20"),
     ("2^{10}", "1024"),
     (r"\binom{5}{2}", "10"),
     (r"\log_2 8", "3"),
@@ -138,10 +145,13 @@ DIFFERENT = [
     ("(1,2)", "(2,1)"),
     ("(1,2,3)", "(1,3,2)"),
     ("(1,2)", "[1,2]"),
+    ("(1,2)", r"\{1,2\}"),
+    (r"\{1,2\}", "(1,2)"),
     ("[0,1)", "[0,1]"),
     (r"\{1,2\}", r"\{1,3\}"),
     ("2", r"\pm2"),
     (r"\infty", r"-\infty"),
+    ("[-2,7]", r"-2<x\le 7"),
     ("3+4i", "3-4i"),
     (r"\text{even}", r"\text{odd}"),
     ("12", "1 2"),
@@ -183,12 +193,8 @@ KNOWN_LIMITS = [
     ("1011_2", "11", 0.0),
     (r"\frac{1}{2}", r"50\%", 0.0),  # per cent is a unit too
     (r"90^\circ", r"\frac{\pi}{2}", 0.0),  # and degrees
-    ("(1,2)", r"\{1,2\}", 1.0),  # a pair is an open interval, and that is compared by its ends
-    ("2,4", "(2,4)", 1.0),
-    (r"(-\infty,3)", "x<3", 0.0),  # the other way round it is equal
+    ("2,4", "(2,4)", 1.0),  # a pair is an open interval, and that is compared by its ends
     (r"e^{i\pi}", "-1", 0.0),  # i is a variable
-    (r"0.\overline{3}", r"\frac13", 0.0),  # not read
-    (r"\emptyset", r"\varnothing", 0.0),
     (r"\frac13", "0.333333333", 1.0),  # a decimal has to have six digits
     ("5", "five", 0.0),
 ]
@@ -234,6 +240,12 @@ def test_known_limits_of_math_verify(scorer: MathAnswer, reference: str, answer:
         (r"$\boxed{3}$ and $\boxed{5}$", "3, 5", 1.0),
         (r"$\boxed{3}$, so it is $\boxed{5}$", "5", 1.0),
         (r"$\boxed{4}$, $\boxed{4}$", "4", 1.0),
+        (r"$$\boxed{(1, 2)} \quad \text{and} \quad \boxed{(3, 4)}$$", "(1,2), (3,4)", 1.0),
+        (r"\(\boxed{3}\) or \(\boxed{5}\)", r"$\boxed{5}$ and $\boxed{3}$", 1.0),
+        (r"\boxed{3} of \boxed{5}", "3, 5", 0.0),
+        (r"First $\boxed{200}$. Final Answer: The final answer is $10,455$.", "10455", 1.0),
+        (r"First $\boxed{200}$. Final Answer: The final answer is $10,455$.", "200", 0.0),
+        (r"It is $\boxed{200}$. The final answer is above.", "200", 1.0),
         (r"The answer is $10,\!080$.", "10080", 1.0),
         (r"The answer is \$32,\!348.", r"\$32,\!348", 1.0),
         (r"the final answer is $\frac{1}{2}$.", "0.5", 1.0),

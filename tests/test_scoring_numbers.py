@@ -42,6 +42,7 @@ from tasks.scoring.thoughts import without_thoughts
         (r"1\frac{1}{2}", "3/2"),
         ("1 1/2", "3/2"),
         ("3/4", "3/4"),
+        (r"25 \pmod{1000}", 25),
         (r"\boxed{5}", 5),
         # no number, or more than one
         ("", None),

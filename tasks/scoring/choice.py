@@ -25,9 +25,13 @@ _FOLLOWED = (
 )
 _OPTION = rf"(?:{_STYLE})?(?:(?:option|choice|letter)\s+)?(?:{_CLOSED}|{_ENDED}|{_FOLLOWED})"
 _NAMED = r"(?<![A-Za-z])(?:answer|option|choice|letter)(?:\s+(?:choice|option|letter|to\s+(?:the|this)\s+question))?"
-_IS = r"\s+(?:is|would\s+be|should\s+be|must\s+be|will\s+be)\b(?:\s+(?:therefore|thus|then|likely|clearly))?:?"
+_ADVERB = r"(?:,?\s+(?:therefore|thus|then|likely|clearly|indeed),?)?"
+_IS = (
+    rf"{_ADVERB}\s+(?:is|would\s+be|should\s+be|must\s+be|will\s+be)\b{_ADVERB}"
+    r"(?:\s+not\s+[(\[]?[A-J][)\]]?,?\s+but)?:?"
+)
 _RIGHT = r"\s{0,4}[)\]}*_\"'`.]{0,8}\s+is\s+(?:the\s+)?(?:most\s+)?(?:correct|right|best|accurate|appropriate)\b"
-_CHOSEN = r"\b(?:choose|chose|select|selected|pick|picked|go\s+with|going\s+with)"
+_CHOSEN = r"\b(?:choose|chose|select|selected|pick|picked|go\s+with|going\s+with|it\s+(?:must|has\s+to)\s+be)"
 
 
 def _pattern(*befores: str) -> re.Pattern[str]:
@@ -37,11 +41,17 @@ def _pattern(*befores: str) -> re.Pattern[str]:
 
 _PATTERNS = (
     _pattern(rf"(?<![A-Za-z])answer{_EMPHASIS}:{_EMPHASIS}(?:{_BOX})?"),
-    _pattern(rf"{_NAMED}{_IS}{_EMPHASIS}(?:{_BOX})?", rf"{_BOX}\s*", r"\banswer\s*(?:=|→|->)\s*"),
+    _pattern(rf"{_NAMED}{_IS}{_EMPHASIS}(?:{_BOX})?", rf"{_BOX}\s*", rf"{_NAMED}{_EMPHASIS}(?:[:=–—→-]|->)\s"),
     re.compile(rf"(?:\b(?:option|choice)\s+|[(\[*])[(\[*]{{0,4}}((?-i:[A-J])){_RIGHT}", re.IGNORECASE),
     _pattern(rf"{_CHOSEN}(?:\s+(?:option|choice|answer))?\s*:?"),
 )
 _ALONE = re.compile(r"[\s*_$(\[{\"'`>]*(?:(?:option|choice)\s+)?([A-J])[)\]}.:*_$\s\"'`<]*", re.IGNORECASE)
+# A last line that is a letter, or a conclusion; a text that is an option with its letter.
+_LAST_LINE = (
+    _ALONE,
+    re.compile(r".*\b(?:thus|therefore|hence|so),?:?\s+[*_(\[]{0,4}((?-i:[A-HJ]))[)\]*_.]{0,4}\s*", re.IGNORECASE),
+)
+_WHOLE = re.compile(r"\s*(?:[(\[]([A-J])[)\]]|([A-J])[):])[ ].*|\s*([A-J])\.[ ][^a-z].*")
 
 
 class MultipleChoice(ReadingScorer[str]):
@@ -63,15 +73,17 @@ def chosen_option(text: str) -> str | None:
     r"""Return the letter that an answer ends on, or None.
 
     It is that of the last `Answer: X`, as KnapSpec's prompt for MMLU-Pro asks for; without one that of the last "the
-    answer is X" (or option, choice) or \boxed{X}; then of "option X is correct", then of "I choose X"; without any the
-    last line where it is a letter alone. X may be in brackets, quotes, emphasis or a box; its option's text may follow
-    after a full stop, colon, comma or dash, and a number or a reason at once. A base model goes on to invent further
-    questions: the text is cut at the first line that begins `Question:` or `Q:`.
+    answer is X" (or option, choice) or \boxed{X}; then of "option X is correct", then of "I choose X"; without any that
+    of the last line where it is a letter alone or ends on "thus X", or of a text of one line `X) …`. X may be in
+    brackets, quotes, emphasis or a box; its option's text may follow after a full stop, colon, comma or dash, and a
+    number or a reason at once. A base model goes on to invent further questions: the text is cut at the first line that
+    begins `Question:` or `Q:`.
     """
     text = before_next_question(text)
     for pattern in _PATTERNS:
         letters = [letter for match in pattern.finditer(text) for letter in match.groups() if letter]
         if letters:
             return letters[-1].upper()
-    alone = _ALONE.fullmatch(text.rstrip().rpartition("\n")[2])
-    return alone[1].upper() if alone else None
+    matches = [pattern.fullmatch(text.rstrip().rpartition("\n")[2]) for pattern in _LAST_LINE]
+    letters = [letter for match in (*matches, _WHOLE.fullmatch(text.strip())) if match for letter in match.groups()]
+    return next((letter.upper() for letter in letters if letter), None)

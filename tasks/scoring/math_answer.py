@@ -38,11 +38,19 @@ _COMPOUND = re.compile(
     r"\d\s*\\(?:text|mathrm|mbox)\s*\{\s*(?:hours?|hrs?|minutes?|mins?|days?|weeks?|months?|years?|feet|foot|ft|"
     r"yards?|miles?|pounds?|lbs?|dollars?|k?m|k?g)\.?,?\s*(?:and\s*)?\}\s*(?:\\text\s*\{\s*and\s*\}\s*)?\d"
 )
+_TEXT = re.compile(r"\\text(?:bf|it|rm)?\s*\{([^{}\\]*)\}")
+_PERIOD = re.compile(r"(?<![\d.])(\d{0,30})\.(\d{0,30})\\overline\s{0,4}\{\s{0,4}(\d{1,30})\s{0,4}\}")
+_PAIR_OR_SET = re.compile(r"\s*(?:(\()[^()]*,[^()]*\)|(\\\{)[^{}]*,[^{}]*\\\})\s*")
 _BASE = re.compile(r"[\dA-F]+_\{?(?P<base>\d+)\}?")
 # Not between digits, where it separates two numbers.
 _BLANK = re.compile(r"(?<!\d)\s+|\s+(?!\d)")
 # What may be between boxes that are one answer.
-_BETWEEN = re.compile(r"[\s$]*(?:,|;|,?\s*(?:and|or)\b|\\text\s*\{\s*,?\s*(?:and|or)\s*\})?[\s$]*")
+_BETWEEN = re.compile(
+    r"(?:[\s$,;]|\\[()\[\],;:! ]|\\q?quad(?![A-Za-z])|\b(?:and|or)\b|\\text\s*\{\s*,?\s*(?:and|or)\s*,?\s*\})*+"
+)
+# A later statement than any box.
+_STATED = re.compile(r"final\s+answer\s+is:?\s*(?=[$\\\d(\[-])", re.IGNORECASE)
+_ROOT = re.compile(r"(\\sqrt\s*\[[^\]]*\])\s*([A-Za-z\d])")
 
 
 class MathAnswer(ReadingScorer[str]):
@@ -71,7 +79,7 @@ class MathAnswer(ReadingScorer[str]):
 
     def expected(self, reference: str) -> str | None:
         """Return the reference's content, in plain LaTeX."""
-        boxed = last_boxed(reference)
+        boxed = _last_boxes(reference)
         return _plain(reference if boxed is None else boxed) or None
 
     def verdict(self, prediction: str, expected: str) -> bool | None:
@@ -79,11 +87,11 @@ class MathAnswer(ReadingScorer[str]):
         text = before_next_question(prediction)
         boxed = _last_boxes(text)
         answer = _thousands(text.replace(r"\$", "")) if boxed is None else _plain(boxed)
-        if boxed is not None and _BLANK.sub("", answer) == _BLANK.sub("", expected):
+        if boxed is not None and _letters(answer) == _letters(expected):
             return True
         if not answer:
             return None
-        if boxed is not None and (_COMPOUND.search(answer) or _other_base(answer, expected)):
+        if boxed is not None and (_COMPOUND.search(answer) or _other_kind(answer, expected)):
             return False
         # Kept: it is asked for again when unread answers are counted.
         request = (f"${expected}$", answer if boxed is None else f"${answer}$")
@@ -97,10 +105,15 @@ class MathAnswer(ReadingScorer[str]):
 
 
 def _last_boxes(text: str) -> str | None:
-    """Return the content of the last box and of those that are one answer with it; "" where all are empty."""
+    """Return the content of the last box and of those that are one answer with it.
+
+    "" where all boxes are empty; None where a text has none, or says after the last one what the final answer is.
+    """
     filled = [box for box in boxes(text) if box[2].strip()]
     if not filled:
         return last_boxed(text)
+    if _STATED.search(text, filled[-1][1]):
+        return None
     contents = [filled[-1][2]]
     for (_, end, content), (begin, _, _) in reversed(list(pairwise(filled))):
         if end > begin or not _BETWEEN.fullmatch(text, end, begin):
@@ -109,10 +122,20 @@ def _last_boxes(text: str) -> str | None:
     return ", ".join(reversed(contents))
 
 
-def _other_base(answer: str, expected: str) -> bool:
-    """Return whether both are numerals, of different bases, which math-verify does not compare."""
-    numerals = [_BASE.fullmatch(numeral) for numeral in (answer, expected)]
-    return len({numeral["base"] for numeral in numerals if numeral}) == 2
+def _letters(latex: str) -> str:
+    """Return what is printed, without blanks and the commands of upright text."""
+    return _BLANK.sub("", _TEXT.sub(r"\1", latex))
+
+
+def _other_kind(answer: str, expected: str) -> bool:
+    """Return whether both are numerals, but of different bases, or one is a pair and one a set.
+
+    math-verify does not tell them apart.
+    """
+    numerals = [_BASE.fullmatch(side) for side in (answer, expected)]
+    bases = {numeral["base"] for numeral in numerals if numeral}
+    brackets = {_PAIR_OR_SET.sub(r"\1\2", side) for side in (answer, expected)}
+    return len(bases) == 2 or brackets == {"(", r"\{"}
 
 
 def _thousands(latex: str) -> str:
@@ -124,11 +147,20 @@ def _thousands(latex: str) -> str:
     return _THOUSANDS.sub(joined, latex)
 
 
+def _fraction(number: re.Match[str]) -> str:
+    """Return a decimal with a period as a fraction."""
+    whole, fixed, period = number.groups()
+    scale = 10 ** len(fixed)
+    top = int(f"{whole}{fixed}{period}") - int(f"{whole}{fixed}" or 0)
+    return rf"\frac{{{top}}}{{{scale * (10 ** len(period) - 1)}}}"
+
+
 def _plain(latex: str) -> str:
     """Return the same mathematics without what sets only its looks, and without a full stop at the end."""
     latex = _DOLLAR.sub("", latex.replace(r"\$", ""))
     latex = _THIN_SPACE.sub("", _thousands(_SIZE.sub("", latex)))
-    latex = _FRACTION.sub(r"\\frac", _SPACE.sub(" ", latex))
+    latex = _ROOT.sub(r"\1{\2}", _FRACTION.sub(r"\\frac", _SPACE.sub(" ", latex)))
+    latex = _PERIOD.sub(_fraction, latex.replace(r"\varnothing", r"\emptyset"))
     latex = _DEGREES.sub(r"^\\circ", latex.replace("²", "^2").replace("³", "^3"))
     latex = _TEXT_NUMBER.sub(r"\1\\text{ \2}", latex.strip().removesuffix(".").rstrip())
     latex = _SCIENTIFIC.sub(r"\1\\times 10^{\2}", _SCALE.sub(r"\1", _UNIT_POWER.sub("", latex)))

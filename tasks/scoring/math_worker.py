@@ -55,7 +55,8 @@ def equal(reference: str, answer: str) -> bool | None:
     None where it extracts no answer. Both without a time limit, which math-verify would keep by alarms of its own.
     """
     expected, answers = (parse(text, parsing_timeout=None) for text in (reference, answer))
-    return bool(verify(expected, answers, timeout_seconds=None)) if answers else None
+    # An interval and the inequality that says the same are equal, whichever is the reference.
+    return bool(verify(expected, answers, timeout_seconds=None, allow_set_relation_comp=True)) if answers else None
 
 
 def numerically_equal(a: Any, b: Any, decimals: int, digits: int) -> bool:

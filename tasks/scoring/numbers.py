@@ -34,6 +34,7 @@ _STATED = re.compile(r"(?<![A-Za-z])answer[\s*_]*+(?:\bis\b|[:=])[\s*_:]*+(?:\\[
 _SENTENCE_END = re.compile(r"[^\d\n.!?;(]{0,40}(?:[.!?](?!\d)|\n|\(|\Z)")
 _EQUALS = re.compile(r"=|\\approx|≈")
 _EXPRESSION = re.compile(r"\\(?:sqrt|pi|log|ln|sin|cos|tan|binom|infty)(?![A-Za-z])|[π√∞]|\d!|=.*[,;].*=", re.DOTALL)
+_MODULUS = re.compile(r"\\(?:p?mod|bmod)\s?(?:\{[^{}]*\}|\d+)")
 _SEPARATOR = re.compile(r"(?P<comma>,\\!\s*|\{,\})|\\[,!]")
 
 
@@ -94,6 +95,7 @@ def _plain(text: str) -> str:
 
 def _boxed_number(content: str) -> Fraction | None:
     """Return the number in a box; None where it has none, several, or one that is part of an expression."""
+    content = _MODULUS.sub("", content)
     if _EXPRESSION.search(content):
         return None
     numbers = list(_numbers(_EQUALS.split(content)[-1]))
