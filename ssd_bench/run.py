@@ -26,7 +26,7 @@ from ssd_bench.core.probe import ModelProbe
 from ssd_bench.core.sampling import Decoding
 from ssd_bench.cost import profiling
 from ssd_bench.cost.latency import Latency
-from ssd_bench.data.prompting import Encoded, encode_turn
+from ssd_bench.data.prompting import Encoded, encode_turn, scored_text
 from ssd_bench.errors import ConfigError
 from ssd_bench.hardware import lasting_buffers
 from ssd_bench.hugging_face import Apart
@@ -166,8 +166,13 @@ def _scores(plan: Plan, writer: RunWriter) -> dict[str, dict[str, float]]:
     """Of each arm, the task's scores over all answers of the record, also those from before it was resumed."""
     answers: dict[str, list[tuple[Prompt, str]]] = {}
     for arm, index, turn, text in (found for found in writer.answers() if found[0] != "hf"):
-        answers.setdefault(arm, []).append((plan.prompts[index].at(turn), text))
+        answers.setdefault(arm, []).append((plan.prompts[index].at(turn), _scored_text(plan, index, turn, text)))
     return {arm: plan.task.scores([p for p, _ in found], [t for _, t in found]) for arm, found in answers.items()}
+
+
+def _scored_text(plan: Plan, index: int, turn: int, text: str) -> str:
+    """Return the text of an answer that the task scores."""
+    return scored_text(plan.prompts[index], turn, text, plan.checkpoint.tokenizer, plan.checkpoint.template)
 
 
 def _unit(
@@ -243,7 +248,7 @@ def _record(
         draft_ms=sum(s.draft_ms for s in made.steps), verify_ms=sum(s.verify_ms for s in made.steps),
         policy_ms=sum(s.policy_ms for s in made.steps), peak_bytes=plan.hardware.peak_bytes(),
         finish_reason=made.finish_reason, output_ids=made.output, text=text,
-        score=None if arm == "hf" else plan.task.score(prompt, text),
+        score=None if arm == "hf" else plan.task.score(prompt, _scored_text(plan, asked.index, asked.turn, text)),
         divergence_index=verdict.index if verdict else None, divergence_gap=verdict.gap if verdict else None,
         lossless=verdict.verdict if verdict else None,
     )  # fmt: skip

@@ -36,7 +36,7 @@ class AIME(RowTask):
     """
 
     scorer = FinalNumber()
-    version = 1
+    version = 2
     in_order = True
 
     year: Literal[2024, 2025]

@@ -43,7 +43,7 @@ class GSM8K(VariantTask):
 
     name: str = "gsm8k"
     scorer = FinalNumber()
-    version: int = 1
+    version: int = 2
     variants = ("knn_ssd", "conflayers", "knapspec")
     zero_shot = "knapspec"
 

@@ -35,7 +35,7 @@ class Jsonl(RowTask):
     """The prompts of a file."""
 
     name = "jsonl"
-    version = 1
+    version = 2
     in_order = True
     conversations = True
 

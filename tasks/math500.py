@@ -47,7 +47,7 @@ class Math(VariantTask):
 
     name: str = "math"
     scorer = MathAnswer()
-    version: int = 1
+    version: int = 2
     variants = ("knn_ssd", "knapspec")
     zero_shot = "knapspec"
 

@@ -26,7 +26,7 @@ class MBPP(ProgramTask):
     """One function to write. An answer is run against the item's tests: pass@1."""
 
     name = "mbpp"
-    version = 1
+    version = 2
 
     shots: ShotCount
     fewshot_hub: FewshotHub

@@ -23,6 +23,7 @@ from tasks.scoring.rouge import Rouge
 from tasks.scoring.sandbox import Limits
 from tasks.scoring.scorer import Scorer, mean
 from tasks.scoring.sql import SqlExecution
+from tasks.scoring.thoughts import without_thoughts
 from tasks.scoring.translation import Translation
 
 SCORERS: dict[str, Callable[[], Scorer]] = {
@@ -37,9 +38,10 @@ class Scores(evaluate.Metric):
 
     `compute(predictions=TEXTS, references=TEXTS)` returns the mean of the scorer's `item`, by the name of its metric,
     and its `corpus`; with `items=True` also the list `items` with the score of each answer, None where its reference
-    is empty. `pass_at_k` is called as `evaluate`'s own `code_eval` is: predictions are a list of candidates for each
-    problem, references the JSON of `tasks.scoring.code.PassesTests`, and a k is left out where a problem has fewer
-    candidates. It runs the candidates: see `tasks.scoring.sandbox` for what that is guarded against and what not.
+    is empty. As in runs, the thoughts of a model ahead of its answer are left out. `pass_at_k` is called as
+    `evaluate`'s own `code_eval` is: predictions are a list of candidates for each problem, references the JSON of
+    `tasks.scoring.code.PassesTests`, and a k is left out where a problem has fewer candidates. It runs the candidates:
+    see `tasks.scoring.sandbox` for what that is guarded against and what not.
 
     Raises:
         ValueError: no scorer of that name.
@@ -62,9 +64,10 @@ class Scores(evaluate.Metric):
 
 
 def _scores(scorer: Scorer, predictions: list[str], references: list[str], items: bool = False) -> dict[str, Any]:
-    each = [scorer.item(p, r) for p, r in zip(predictions, references, strict=True)]
+    answers = [without_thoughts(text) for text in predictions]
+    each = [scorer.item(p, r) for p, r in zip(answers, references, strict=True)]
     found: dict[str, Any] = mean({scorer.metric: score} for score in each if score is not None)
-    found |= scorer.corpus(predictions, references)
+    found |= scorer.corpus(answers, references)
     return found | ({"items": each} if items else {})
 
 
@@ -75,7 +78,7 @@ def _pass_at_k(
     """Mean over problems of the estimated pass@k."""
     scorer = PassesTests(Limits(cpu_seconds, wall_seconds, memory_mib))
     passed = [
-        [scorer.item(candidate, reference) == 1.0 for candidate in candidates]
+        [scorer.item(without_thoughts(candidate), reference) == 1.0 for candidate in candidates]
         for candidates, reference in zip(predictions, references, strict=True)
     ]
     fewest = min(map(len, passed), default=0)

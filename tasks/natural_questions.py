@@ -26,7 +26,7 @@ class NaturalQuestions(RowTask):
 
     name = "natural_questions"
     scorer = ShortAnswer()
-    version = 1
+    version = 2
 
     max_new_tokens: MaxNewTokens
     hub: Hub

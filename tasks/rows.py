@@ -10,6 +10,7 @@ from typing import Any
 from ssd_bench.settings import checked
 from ssd_bench.task import DataSource, DataSpec, Prompt
 from tasks.scoring.scorer import Scorer
+from tasks.scoring.thoughts import without_thoughts
 from tasks.selection import (
     Row,
     checked_shots,
@@ -81,8 +82,8 @@ class RowTask(ABC):
         return self.scorer.metric
 
     def score(self, prompt: Prompt, text: str) -> float | None:
-        """As the scorer has it."""
-        return self.scorer.item(text, prompt.reference)
+        """Compare what follows the model's thoughts with the reference, as the scorer does."""
+        return self.scorer.item(without_thoughts(text), prompt.reference)
 
     def scores(self, prompts: Sequence[Prompt], texts: Sequence[str]) -> dict[str, float]:
         """Over all prompts, then `DOMAIN/NAME` over those of each domain where there are several."""
@@ -90,7 +91,7 @@ class RowTask(ABC):
         for prompt, text in zip(prompts, texts, strict=True):
             for domain in ("", f"{prompt.domain}/"):
                 predictions, references = answered.setdefault(domain, ([], []))
-                predictions.append(text)
+                predictions.append(without_thoughts(text))
                 references.append(prompt.reference)
         chosen = answered if len(answered) > 2 else {"": answered.get("", ([], []))}
         return {

@@ -42,7 +42,7 @@ class TextToSql(RowTask):
     """
 
     scorer = SqlExecution()
-    version = 1
+    version = 2
     file: ClassVar[str]
     query_of_item: ClassVar[bool]
     dialect = ""
@@ -97,7 +97,7 @@ class Spider2(TextToSql):
     """Spider 2.0-lite, the text-to-SQL tasks of Spider 2.0 (KNN-SSD); the hub has no gold queries."""
 
     name = "spider2"
-    version = 2
+    version = 3
     file = "spider2_lite"
     query_of_item = False
     columns: ClassVar[Mapping[str, str]] = {"db": "db_id"}

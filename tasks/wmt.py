@@ -30,7 +30,7 @@ class WMT16(RowTask):
 
     name = "wmt16"
     scorer = Translation()
-    version = 2
+    version = 3
 
     shots: ShotCount
     max_new_tokens: MaxNewTokens
@@ -54,7 +54,7 @@ class WMT14(RowTask):
 
     name = "wmt14"
     scorer = Translation()
-    version = 2
+    version = 3
 
     max_new_tokens: MaxNewTokens
     hub: Hub

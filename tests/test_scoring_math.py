@@ -16,111 +16,10 @@ from concurrent.futures import ThreadPoolExecutor
 import psutil
 import pytest
 
-from tasks.scoring.math_answer import MathAnswer, last_boxed
+from tasks.scoring.math_answer import MathAnswer
 from tasks.scoring.worker import Worker
+from tests.math_answers import DIFFERENT, EQUAL, KNOWN_LIMITS
 from tests.runs import python
-
-EQUAL = [
-    ("42", "42"),
-    (r"\frac{1}{2}", r"\dfrac{1}{2}"),
-    (r"\frac{1}{2}", r"\tfrac12"),
-    (r"\frac12", r"1/2"),
-    (r"\frac{1}{2}", "0.5"),
-    ("0.5", r"\frac{2}{4}"),
-    (r"1\frac{1}{2}", r"\frac{3}{2}"),
-    (r"7\frac12", "7.5"),
-    ("6", "6.0"),
-    ("5", "5."),
-    (r"\sqrt{8}", r"2\sqrt{2}"),
-    (r"\frac{1}{\sqrt2}", r"\frac{\sqrt2}{2}"),
-    (r"3\sqrt{13}", r"\sqrt{117}"),
-    (r"\frac{\pi}{2}", r"\pi/2"),
-    (r"90^\circ", r"90^{\circ}"),
-    (r"90^\circ", "90"),
-    (r"50\%", "50"),
-    ("50", r"50 \%"),
-    (r"5\text{ cm}", "5"),
-    ("5", r"5\text{ cm}"),
-    (r"3\mathrm{~km}", "3"),
-    (r"\$18.90", "18.9"),
-    ("1000", "1,000"),
-    ("1,000,000", r"1{,}000{,}000"),
-    ("1000", r"1\,000"),
-    (r"\begin{pmatrix}1&2\\3&4\end{pmatrix}", r"\begin{bmatrix} 1 & 2 \\ 3 & 4 \end{bmatrix}"),
-    ("x+1", "1+x"),
-    ("p - q", "-q+p"),
-    ("(x+1)^2", "x^2+2x+1"),
-    ("n(n+1)/2", r"\frac{n^2+n}{2}"),
-    ("5", "x=5"),
-    ("x=5", "5"),
-    ("y=2x+1", "2x-y+1=0"),
-    ("x+y=1", "y+x=1"),
-    ("-3", "- 3"),
-    (r"-\frac{1}{2}", r"\frac{-1}{2}"),
-    (r"\left(1,2\right)", "(1, 2)"),
-    (r"\left( 3, \frac{\pi}{2} \right)", r"(3, \pi/2)"),
-    (r"\{1,2,3\}", r"\{3,1,2\}"),
-    ("1,2,3", "3, 2, 1"),
-    (r"\pm 2", "2,-2"),
-    (r"(-\infty, 3]\cup[5,\infty)", r"[5,\infty)\cup(-\infty,3]"),
-    ("x<3", r"(-\infty,3)"),
-    ("2^{10}", "1024"),
-    (r"\binom{5}{2}", "10"),
-    (r"\log_2 8", "3"),
-    ("3+4i", "4i+3"),
-    (r"\sin^2 x+\cos^2 x", "1"),
-    (r"\text{Evelyn}", "Evelyn"),
-    (r"\text{(C)}", "C"),
-    ("$7$", "7"),
-]
-DIFFERENT = [
-    ("42", "43"),
-    (r"\frac{3}{4}", r"\frac{4}{3}"),
-    (r"\frac13", "0.33"),
-    ("0.5", "0.05"),
-    (r"\sqrt{2}", "1.41"),
-    (r"\sqrt{2}", r"-\sqrt{2}"),
-    (r"\pi", "3.14"),
-    (r"\pi", r"2\pi"),
-    (r"30^\circ", r"60^\circ"),
-    (r"50\%", r"40\%"),
-    (r"5\text{ cm}", r"6\text{ cm}"),
-    ("1,000", "1,001"),
-    (r"\begin{pmatrix}1&2\\3&4\end{pmatrix}", r"\begin{pmatrix}1&2\\4&3\end{pmatrix}"),
-    ("x+1", "x-1"),
-    ("x^2", "x^3"),
-    ("x=5", "x=6"),
-    ("x=5", "y=5"),
-    ("x+y=1", "x-y=1"),
-    ("-3", "3"),
-    ("(1,2)", "(2,1)"),
-    ("(1,2,3)", "(1,3,2)"),
-    ("(1,2)", "[1,2]"),
-    ("[0,1)", "[0,1]"),
-    (r"\{1,2\}", r"\{1,3\}"),
-    ("2", r"\pm2"),
-    (r"\infty", r"-\infty"),
-    ("3+4i", "3-4i"),
-    (r"\text{even}", r"\text{odd}"),
-    ("12", "1 2"),
-    ("5", ""),
-]
-# (reference, answer, verdict): where a mathematician would say otherwise.
-KNOWN_LIMITS = [
-    (r"5\text{ cm}", r"5\text{ m}", 1.0),  # units are dropped
-    ("1011_2", "1011_3", 1.0),  # so are the bases of numerals
-    ("1011_2", "11", 0.0),
-    (r"\frac{1}{2}", r"50\%", 0.0),  # per cent is a unit too
-    (r"90^\circ", r"\frac{\pi}{2}", 0.0),  # and degrees
-    ("(1,2)", r"\{1,2\}", 1.0),  # a pair is an open interval, and that is compared by its ends
-    ("2,4", "(2,4)", 1.0),
-    (r"(-\infty,3)", "x<3", 0.0),  # the other way round it is equal
-    (r"e^{i\pi}", "-1", 0.0),  # i is a variable
-    (r"0.\overline{3}", r"\frac13", 0.0),  # not read
-    (r"\emptyset", r"\varnothing", 0.0),
-    (r"\frac13", "0.333333333", 1.0),  # equal to six places is equal
-    ("5", "five", 0.0),
-]
 
 
 @pytest.fixture(scope="module")
@@ -157,6 +56,20 @@ def test_known_limits_of_math_verify(scorer: MathAnswer, reference: str, answer:
         (r"\boxed{4} and then \boxed{", "4", 1.0),
         (r"\fbox{4}", "4", 1.0),
         (r"\boxed {4}", r"$\boxed{4}$", 1.0),
+        (r"so $\boxed 4$.", "4", 1.0),
+        (r"in \boxed{}: \boxed{4} \boxed{}", "4", 1.0),
+        (r"4 in \boxed{}", "4", 0.0),
+        (r"$\boxed{3}$ and $\boxed{5}$", "3, 5", 1.0),
+        (r"$\boxed{3}$, so it is $\boxed{5}$", "5", 1.0),
+        (r"$\boxed{4}$, $\boxed{4}$", "4", 1.0),
+        (r"$$\boxed{(1, 2)} \quad \text{and} \quad \boxed{(3, 4)}$$", "(1,2), (3,4)", 1.0),
+        (r"\(\boxed{3}\) or \(\boxed{5}\)", r"$\boxed{5}$ and $\boxed{3}$", 1.0),
+        (r"\boxed{3} of \boxed{5}", "3, 5", 0.0),
+        (r"First $\boxed{200}$. Final Answer: The final answer is $10,455$.", "10455", 1.0),
+        (r"First $\boxed{200}$. Final Answer: The final answer is $10,455$.", "200", 0.0),
+        (r"It is $\boxed{200}$. The final answer is above.", "200", 1.0),
+        (r"The answer is $10,\!080$.", "10080", 1.0),
+        (r"The answer is \$32,\!348.", r"\$32,\!348", 1.0),
         (r"the final answer is $\frac{1}{2}$.", "0.5", 1.0),
         ("The answer is 42.", "42", 1.0),
         ("The answer is 42.", "43", 0.0),
@@ -172,23 +85,15 @@ def test_which_answer_counts(scorer: MathAnswer, text: str, reference: str, expe
     assert scorer.item(text, reference) == expected
 
 
-@pytest.mark.parametrize(
-    ("text", "inside"),
-    [
-        (r"\boxed{\frac{1}{\sqrt{2}}} then", r"\frac{1}{\sqrt{2}}"),
-        (r"\boxed{\{1, 2\}}", r"\{1, 2\}"),
-        (r"\boxed{\boxed{4}}", "4"),
-        (r"\boxed{4", None),
-        (r"\boxed 4", None),
-        ("4", None),
-    ],
-)
-def test_a_box_ends_at_its_own_brace(text: str, inside: str | None) -> None:
-    assert last_boxed(text) == inside
-
-
 def test_an_item_without_a_reference_has_no_score(scorer: MathAnswer) -> None:
     assert [scorer.item(*pair) for pair in ((r"\boxed{1}", "1"), (r"\boxed{2}", "3"), ("x", ""))] == [1.0, 0.0, None]
+
+
+def test_unread_answers_are_counted(scorer: MathAnswer) -> None:
+    texts = [r"\boxed{1}", r"\boxed{2}", "no idea", r"\boxed{}", "", r"\boxed{1}"]
+    references = ["1", "1", "1", "1", "1", ""]
+    assert scorer.corpus(texts, references) == {"unread": 3 / 5}
+    assert scorer.corpus(["1"], [""]) == {}
 
 
 # --- the process ------------------------------------------------------------------------------------------------------
@@ -241,6 +146,7 @@ def test_a_hanging_answer_scores_zero_within_its_time_and_the_next_one_works() -
     began = time.monotonic()
     assert scorer.item(r"\boxed{hang}", "1") == 0.0
     assert time.monotonic() - began < 8.0  # the start of the process included
+    assert scorer.corpus([r"\boxed{hang}"], ["1"]) == {"unread": 1.0}  # and is not compared again
     assert scorer.worker.pid is None
     scorer.worker.seconds = 30.0
     assert scorer.item(r"\boxed{2}", "1") == 1.0
@@ -265,11 +171,11 @@ def test_math_verify_itself_is_killed_and_started_again() -> None:
 
 def test_a_dead_process_costs_one_answer_at_most_and_one_that_died_idle_none() -> None:
     scorer = fake()
-    assert [scorer.item(rf"\boxed{{{text}}}", "1") for text in ("2", "die", "2")] == [1.0, 0.0, 1.0]
+    assert [scorer.item(rf"\boxed{{{text}}}", "1") for text in ("2", "die", "3")] == [1.0, 0.0, 1.0]
     first = pid_of(scorer)
     os.kill(first, signal.SIGKILL)
     assert gone(first)
-    assert scorer.item(r"\boxed{2}", "1") == 1.0
+    assert scorer.item(r"\boxed{4}", "1") == 1.0
     assert pid_of(scorer) != first
     scorer.close()
 
@@ -277,8 +183,8 @@ def test_a_dead_process_costs_one_answer_at_most_and_one_that_died_idle_none() -
 def test_one_process_serves_all_answers_and_ends_with_the_scorer() -> None:
     scorer = fake()
     pids = set()
-    for _ in range(3):
-        scorer.item(r"\boxed{2}", "1")
+    for answer in "234":
+        scorer.item(rf"\boxed{{{answer}}}", "1")
         pids.add(pid_of(scorer))
     assert len(pids) == 1
     del scorer
@@ -290,7 +196,7 @@ def test_copies_have_no_process_of_their_own_yet() -> None:
     scorer.item(r"\boxed{2}", "1")
     for made in (copy.deepcopy(scorer), pickle.loads(pickle.dumps(scorer))):
         assert made.worker.pid is None
-        assert made.item(r"\boxed{2}", "1") == 1.0
+        assert made.item(r"\boxed{3}", "1") == 1.0
         assert pid_of(made) != pid_of(scorer)
         made.close()
     assert psutil.pid_exists(pid_of(scorer))
@@ -329,7 +235,7 @@ def test_a_fork_starts_its_own_process_and_leaves_the_parents_alone() -> None:
         "print(scorer.worker.pid, flush=True)\n"
         "child = os.fork()\n"
         "if child:\n    os.waitpid(child, 0)\n"
-        "score = scorer.item('2', '1')\n"
+        "score = scorer.item('3', '1')\n"
         "print(scorer.worker.pid, int(score), flush=True)\n"
     )
     assert first == last != forked

@@ -74,7 +74,8 @@ def computed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, An
     }
     calls["rouge without items"] = {"predictions": ["a dog"], "references": ["a cat"]}
     problems = [json.dumps(PROBLEM)] * 2
-    mixed = [[RIGHT] + [WRONG] * 9, [WRONG] * 10]
+    mixed = [[f"<think>\n{WRONG}</think>{RIGHT}"] + [WRONG] * 8 + [f"{RIGHT}</think>{WRONG}"], [WRONG] * 10]
+    calls["choice after thoughts"] = {"predictions": ["<think>Answer: B</think>Answer: C"], "references": ["C"]}
     calls["pass_at_k"] = {"predictions": mixed, "references": problems}
     calls["pass_at_k with few candidates"] = {"predictions": [[RIGHT, WRONG], [WRONG]], "references": problems}
     calls["pass_at_k with k"] = {"predictions": mixed, "references": problems, "k": [2, 5]}
@@ -115,6 +116,10 @@ def test_rouge_is_that_of_rouge_score(computed: dict[str, dict[str, Any]]) -> No
         kind: sum(scores[kind].fmeasure for scores in theirs) / 2 for kind in kinds
     }
     assert computed["rouge"]["items"] == [*(scores["rougeL"].fmeasure for scores in theirs), None]
+
+
+def test_thoughts_are_no_answer(computed: dict[str, dict[str, Any]]) -> None:
+    assert computed["choice after thoughts"]["accuracy"] == 1.0
 
 
 def test_items_are_listed_on_request_only(computed: dict[str, dict[str, Any]]) -> None:

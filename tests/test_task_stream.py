@@ -17,6 +17,7 @@ from ssd_bench.data.prompts import apart, encode_all, limits
 from ssd_bench.errors import ConfigError
 from ssd_bench.model.checkpoint import ModelSource
 from ssd_bench.task import Prompt, Task
+from tasks.gsm8k import GSM8K
 from tasks.selection import CONTEXT
 from tasks.stream import code_order, markov_order
 from tests.test_tasks import SAMPLE, composed, make
@@ -215,7 +216,7 @@ def test_each_prompt_is_clipped_by_its_own_tasks_rule() -> None:
 
 def test_a_higher_version_of_a_part_is_one_of_the_stream(monkeypatch: pytest.MonkeyPatch) -> None:
     before = make("stream").version
-    monkeypatch.setattr("tasks.gsm8k.GSM8K.version", 2)
+    monkeypatch.setattr(GSM8K, "version", GSM8K.version + 1)
     assert make("stream").version == before + 1
 
 

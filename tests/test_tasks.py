@@ -177,7 +177,7 @@ def test_the_papers_limits() -> None:
     assert (gov.max_new_tokens, gov.max_prompt_tokens, gov.clip_reserve) == (1024, 16384, 250)
     for name in ("gsm8k", "govreport"):
         task = make(name)
-        assert (task.name, task.version) == (name, 1)
+        assert (task.name, task.version) == (name, 2)
 
 
 def test_a_limit_and_a_template_that_cannot_work_are_refused() -> None:
@@ -210,11 +210,11 @@ def test_a_gsm8k_row_without_a_final_number_is_refused(answer: str) -> None:
         ("It is 12.\n\nQ: How many are 9?\nA: 9", 12),
         ("Question: restated 5?\nAnswer: 6", 6),
         ("#### 5 apples, not 6", 5),
-        ("#### about five\nor 6", None),
+        ("#### about five\nor 6", 6),
         (r"so 3 of 4, thus \boxed{18}. Check: 18 > 2", 18),
         (r"first \boxed{1}, then \boxed{\$1{,}250}", 1250),
         (r"\boxed{70.00\text{ dollars}}", 70),
-        (r"\boxed{\frac{1}{2}}", None),
+        (r"\boxed{\frac{1}{2}}", "1/2"),
         (r"\boxed{x} and 5", None),
         ("The answer is 18.", 18),
         ("The answer is **18**", 18),
@@ -274,7 +274,7 @@ WITHOUT_REFERENCE = {"pg19", "mt_bench", "spec_bench", "speed_bench", "jsonl"}
 NEW_TOKENS = 24
 PARTS = {  # measures beside the mean score
     "cnn_dm": ["rouge1", "rouge2"],
-    "gsm8k": [],
+    "gsm8k": ["unread"],
     "wmt16": ["corpus chrF", "BLEU"],
     "spider2": ["exact_match", "executable"],
     "tinystories": ["rouge1", "rouge2"],

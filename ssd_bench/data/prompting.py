@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 SLACK = 64
 """Tokens that the answers of a conversation may grow by when they are read again as text."""
 
+THOUGHTS = "<think>"
+"""Tag on which a chat template ends that makes the model think first."""
+
 
 @dataclass(frozen=True)
 class Encoded:
@@ -69,6 +72,16 @@ def encode_turn(
         answers: to the turns so far; the turn after the last of them is the next.
     """
     return _encoded(template.ids(tokenizer, prompt.said[: len(answers) + 1], answers), clipped=0)
+
+
+def scored_text(prompt: Prompt, turn: int, text: str, tokenizer: PreTrainedTokenizerBase, template: Template) -> str:
+    """Return an answer as tasks score it: after the `<think>` on which its prompt ends.
+
+    The chat templates of DeepSeek-R1, QwQ and Qwen3-Thinking open the thoughts in the prompt. An answer without that
+    tag, truncated ahead of `</think>`, would otherwise be scored from the thoughts.
+    """
+    rendered = template.text(tokenizer, prompt.said[: turn + 1], ["."] * turn)
+    return f"{THOUGHTS}\n{text}" if rendered.rstrip().endswith(THOUGHTS) else text
 
 
 def room(prompt: Prompt, tokenizer: PreTrainedTokenizerBase, template: Template, new_tokens: int) -> int:

@@ -5,54 +5,85 @@ from __future__ import annotations
 import re
 
 from tasks.scoring.numbers import before_next_question
-from tasks.scoring.scorer import Scorer
+from tasks.scoring.reading import ReadingScorer
 
-# A letter in brackets, or one after which the line, the clause or the emphasis ends: not the first word of "A man",
-# "I think" or "B cells", nor the beginning of "C-14".
-_OPTION = (
-    r"(?:\\(?:text|textbf|mathrm|mathbf)\s*\{\s*)?(?:option\s+)?"
-    r"(?:[(\[]\s*(?:option\s+)?([A-J])\s*[)\]]"
-    r"|([A-J])(?=\s*(?:\n|\Z|[)\]}.:,;*_$(])|\s+[-–—]\s))"
+_EMPHASIS = r"(?:[\s*_$]|\\[(\[])*+"
+_STYLE = r"\\(?:text|textbf|textrm|mathrm|mathbf|boldsymbol)\s*\{\s*"
+_BOX = r"\\boxed\s*\{"
+_QUOTES = r"\"'`“”‘’"
+# Words that go on with a reason. After other words the letter may be the first of the option's own text ("B cells").
+_REASON = r"(?:because|since|as|due\s+to|which|where|if|when|but|is)\b"
+_REASON_OF_CAPITAL = r"(?:given|with|so|not)\b"
+# In brackets, quotes or braces; or ahead of the end of the line, of the clause or of the emphasis: not the first word
+# of "A man" or "I think", nor the beginning of "C-14" or "I'd".
+_CLOSED = rf"[(\[{{<{_QUOTES}]{{1,4}}\s*(?:option\s+)?(?:{_STYLE})?([A-J])\s*\}}?\s*(?:[)\]}}>{_QUOTES}]|[.:,]\s)"
+_ENDED = r"([A-J])(?=\s*(?:\n|\Z|[)\]}.:,;*_$(=]|\\[)\]])|\s+[-–—]\s|['\"`”’](?![a-z]))"
+# Ahead of a number or a reason; capitals other than A and I also ahead of another capital.
+_FOLLOWED = (
+    rf"((?-i:[A-J]))\s+(?=(?:[$\\+\u2212-]|\d[\d.,]*(?![\d.,-]))|(?-i:(?<=[B-HJ]\s)(?:[A-Z]|{_REASON_OF_CAPITAL})))"
+    rf"|([A-HJ])\s+(?={_REASON})|((?-i:I))\s+(?=because\b|since\b)"
 )
-_EMPHASIS = r"[\s*_$]*"
+_OPTION = rf"(?:{_STYLE})?(?:(?:option|choice|letter)\s+)?(?:{_CLOSED}|{_ENDED}|{_FOLLOWED})"
+_NAMED = r"(?<![A-Za-z])(?:answer|option|choice|letter)(?:\s+(?:choice|option|letter|to\s+(?:the|this)\s+question))?"
+_ADVERB = r"(?:,?\s+(?:therefore|thus|then|likely|clearly|indeed),?)?"
+_IS = (
+    rf"{_ADVERB}\s+(?:is|would\s+be|should\s+be|must\s+be|will\s+be)\b{_ADVERB}"
+    r"(?:\s+not\s+[(\[]?[A-J][)\]]?,?\s+but)?:?"
+)
+_RIGHT = r"\s{0,4}[)\]}*_\"'`.]{0,8}\s+is\s+(?:the\s+)?(?:most\s+)?(?:correct|right|best|accurate|appropriate)\b"
+_CHOSEN = r"\b(?:choose|chose|select|selected|pick|picked|go\s+with|going\s+with|it\s+(?:must|has\s+to)\s+be)"
 
 
 def _pattern(*befores: str) -> re.Pattern[str]:
-    """An option after one of the given expressions, its letter the only group that is not empty."""
+    """Return the pattern of an option after one of the expressions; of its groups one is the letter."""
     return re.compile(f"(?:{'|'.join(befores)}){_EMPHASIS}{_OPTION}", re.IGNORECASE)
 
 
-_BOX = r"\\boxed\s*\{"
 _PATTERNS = (
-    _pattern(rf"\banswer{_EMPHASIS}:{_EMPHASIS}(?:{_BOX})?"),
-    _pattern(rf"\banswer\s+is\b:?{_EMPHASIS}(?:{_BOX})?", _BOX),
+    _pattern(rf"(?<![A-Za-z])answer{_EMPHASIS}:{_EMPHASIS}(?:{_BOX})?"),
+    _pattern(rf"{_NAMED}{_IS}{_EMPHASIS}(?:{_BOX})?", rf"{_BOX}\s*", rf"{_NAMED}{_EMPHASIS}(?:[:=–—→-]|->)\s"),
+    re.compile(rf"(?:\b(?:option|choice)\s+|[(\[*])[(\[*]{{0,4}}((?-i:[A-J])){_RIGHT}", re.IGNORECASE),
+    _pattern(rf"{_CHOSEN}(?:\s+(?:option|choice|answer))?\s*:?"),
 )
-_ALONE = re.compile(r"[\s*_]*[(\[]?([A-J])[)\]]?[.:]?[\s*_]*", re.IGNORECASE)
+_ALONE = re.compile(r"[\s*_$(\[{\"'`>]*(?:(?:option|choice)\s+)?([A-J])[)\]}.:*_$\s\"'`<]*", re.IGNORECASE)
+# A last line that is a letter, or a conclusion; a text that is an option with its letter.
+_LAST_LINE = (
+    _ALONE,
+    re.compile(r".*\b(?:thus|therefore|hence|so),?:?\s+[*_(\[]{0,4}((?-i:[A-HJ]))[)\]*_.]{0,4}\s*", re.IGNORECASE),
+)
+_WHOLE = re.compile(r"\s*(?:[(\[]([A-J])[)\]]|([A-J])[):])[ ].*|\s*([A-J])\.[ ][^a-z].*")
 
 
-class MultipleChoice(Scorer):
+class MultipleChoice(ReadingScorer[str]):
     """1.0 where an answer ends on the letter of the right option, else 0.0; a reference is a letter from A to J."""
 
     metric = "accuracy"
 
-    def item(self, prediction: str, reference: str) -> float | None:
-        """Whether the letters are the same."""
-        expected = reference.strip().upper()
-        return float(chosen_option(prediction) == expected) if expected else None
+    def expected(self, reference: str) -> str | None:
+        """Return the letter of the reference."""
+        return reference.strip().upper() or None
+
+    def verdict(self, prediction: str, expected: str) -> bool | None:
+        """Return whether the letters are the same."""
+        letter = chosen_option(prediction)
+        return None if letter is None else letter == expected
 
 
 def chosen_option(text: str) -> str | None:
-    r"""The letter that an answer ends on, or None.
+    r"""Return the letter that an answer ends on, or None.
 
     It is that of the last `Answer: X`, as KnapSpec's prompt for MMLU-Pro asks for; without one that of the last "the
-    answer is X" or \boxed{X}; without either the text itself where it is a letter alone. X may be in brackets, emphasis
-    or a box, and its option's text may follow after a full stop, colon, comma or dash. A base model goes on to invent
-    further questions: the text is cut at the first line that begins `Question:` or `Q:`.
+    answer is X" (or option, choice) or \boxed{X}; then of "option X is correct", then of "I choose X"; without any that
+    of the last line where it is a letter alone or ends on "thus X", or of a text of one line `X) …`. X may be in
+    brackets, quotes, emphasis or a box; its option's text may follow after a full stop, colon, comma or dash, and a
+    number or a reason at once. A base model goes on to invent further questions: the text is cut at the first line that
+    begins `Question:` or `Q:`.
     """
     text = before_next_question(text)
     for pattern in _PATTERNS:
-        found = [letter for match in pattern.finditer(text) for letter in match.groups() if letter]
-        if found:
-            return found[-1].upper()
-    alone = _ALONE.fullmatch(text)
-    return alone[1].upper() if alone else None
+        letters = [letter for match in pattern.finditer(text) for letter in match.groups() if letter]
+        if letters:
+            return letters[-1].upper()
+    matches = [pattern.fullmatch(text.rstrip().rpartition("\n")[2]) for pattern in _LAST_LINE]
+    letters = [letter for match in (*matches, _WHOLE.fullmatch(text.strip())) if match for letter in match.groups()]
+    return next((letter.upper() for letter in letters if letter), None)

@@ -6,33 +6,61 @@ import math
 import re
 import sys
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 
+from tasks.scoring.boxes import boxes, last_boxed
 from tasks.scoring.numbers import before_next_question
-from tasks.scoring.scorer import Scorer
+from tasks.scoring.reading import ReadingScorer
 from tasks.scoring.worker import Worker
 
 MEMORY_MIB = 2048
-_BOX = re.compile(r"\\f?boxed\s*\{|\\fbox\s*\{")
-_BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
 # What sets the size of brackets, fractions and spaces, and dollars that begin or end mathematics. Two backslashes are a
 # new row of a matrix.
 _SIZE = re.compile(r"(?<!\\)\\(?:left|right|[bB]igg?[lr]?)(?![A-Za-z])\.?")
 _FRACTION = re.compile(r"(?<!\\)\\[dtc]frac(?![A-Za-z])")
-_THIN_SPACE = re.compile(r"(?<=\d)(?:\\[,!]|\{,\})(?=\d{3})")
 _SPACE = re.compile(r"(?<!\\)\\(?:[,;:! ]|q?quad(?![A-Za-z]))|~")
 _DOLLAR = re.compile(r"(?<!\\)\$")
+# Digits in groups of three. A bare comma separates them only next to a separator that no list has.
+_SEPARATOR = r"(?:(?:,\s*)?\\!\s*|\\[,:;]\s*|\\ |~|\{,\}(?:\\!)?\s*)"
+_THOUSANDS = re.compile(rf"(?<![\d.,])\d{{1,3}}(?:{_SEPARATOR}\d{{3}}|,\d{{3}})+(?!\d)")
+_THIN_SPACE = re.compile(r"(?<=\d)(?:\\[,!]|\{,\})(?=\d{3})")
+_SPACED = re.compile(r"-?\d{1,3}(?: \d{3})+(?:\.\d+)?")
+# Units, and numbers in forms that math-verify does not read.
+_TEXT_NUMBER = re.compile(r"\\text\s*\{\s*(-?\d[\d.,]*)\s+([A-Za-z][A-Za-z. ]*)\}")
+_LENGTH = r"(?:[cmk]?m|in|ft|yd|mi|inch(?:es)?|foot|feet|yards?|miles?|(?:centi|milli|kilo)?met(?:er|re)s?|units?)"
+_UNIT_POWER = re.compile(rf"(?<=[\d}}])\s+(?:sq\.?\s+)?{_LENGTH}\s*\^\s*\{{?\s*[23]\s*\}}?\s*\Z")
+_SCIENTIFIC = re.compile(r"(?<![A-Za-z\d.])(\d+(?:\.\d+)?)[eE]([+-]?\d+)(?![A-Za-z\d.])")
+_DEGREES = re.compile(r"°|(?<!\\)\\degree(?![A-Za-z])|\^\s*\{\s*\\circ\s*\}")
+_SCALE = re.compile(r"(\^\\circ)\s*(?:\\(?:text|mathrm)\s*\{\s*)?[CF](?:\s*\})?\s*\Z")
+# Two numbers of which the first has a unit, as in 2 hours 30 minutes: neither is the answer.
+_COMPOUND = re.compile(
+    r"\d\s*\\(?:text|mathrm|mbox)\s*\{\s*(?:hours?|hrs?|minutes?|mins?|days?|weeks?|months?|years?|feet|foot|ft|"
+    r"yards?|miles?|pounds?|lbs?|dollars?|k?m|k?g)\.?,?\s*(?:and\s*)?\}\s*(?:\\text\s*\{\s*and\s*\}\s*)?\d"
+)
+_TEXT = re.compile(r"\\text(?:bf|it|rm)?\s*\{([^{}\\]*)\}")
+_PERIOD = re.compile(r"(?<![\d.])(\d{0,30})\.(\d{0,30})\\overline\s{0,4}\{\s{0,4}(\d{1,30})\s{0,4}\}")
+_PAIR_OR_SET = re.compile(r"\s*(?:(\()[^()]*,[^()]*\)|(\\\{)[^{}]*,[^{}]*\\\})\s*")
+_BASE = re.compile(r"[\dA-F]+_\{?(?P<base>\d+)\}?")
 # Not between digits, where it separates two numbers.
 _BLANK = re.compile(r"(?<!\d)\s+|\s+(?!\d)")
+# What may be between boxes that are one answer.
+_BETWEEN = re.compile(
+    r"(?:[\s$,;]|\\[()\[\],;:! ]|\\q?quad(?![A-Za-z])|\b(?:and|or)\b|\\text\s*\{\s*,?\s*(?:and|or)\s*,?\s*\})*+"
+)
+# A later statement than any box.
+_STATED = re.compile(r"final\s+answer\s+is:?\s*(?=[$\\\d(\[-])", re.IGNORECASE)
+_ROOT = re.compile(r"(\\sqrt\s*\[[^\]]*\])\s*([A-Za-z\d])")
 
 
-class MathAnswer(Scorer):
+class MathAnswer(ReadingScorer[str]):
     r"""1.0 where the last \boxed{} of an answer equals the reference, else 0.0.
 
     The reference is LaTeX, in a \boxed{} or bare. Answers that are written alike are equal; of all others math-verify
-    decides (`parse` and `verify`, with its defaults), which also finds the final answer of a text without a box. It
-    runs in one other process for all answers, since some of them keep it busy for hours: an answer that is not
-    compared within the time limit scores 0.0.
+    decides (`parse` and `verify`, with values compared as `math_worker` says), which also finds the final answer of a
+    text without a box. Boxes with only a comma, "and" or "or" between them are one answer. math-verify runs in one
+    other process for all answers, since some of them keep it busy for hours: an answer that is not compared within the
+    time limit scores 0.0 and counts as unread, like a text in which it finds no answer.
 
     Args:
         seconds: time on the clock for one answer.
@@ -47,40 +75,93 @@ class MathAnswer(Scorer):
         default = (sys.executable, "-P", program, str(math.ceil(seconds) + 1), str(MEMORY_MIB))
         # SymPy's results may depend on the order of sets: one seed makes verdicts the same in every run.
         self.worker = Worker(command or default, seconds, {"PYTHONHASHSEED": "0"})
+        self._verdicts: dict[tuple[str, str], bool | None] = {}
 
-    def item(self, prediction: str, reference: str) -> float | None:
-        """Whether the answers are equal; a base model's text ends where it goes on to a new question."""
-        bare = last_boxed(reference)
-        expected = _plain(reference if bare is None else bare)
-        if not expected:
-            return None
+    def expected(self, reference: str) -> str | None:
+        """Return the reference's content, in plain LaTeX."""
+        boxed = _last_boxes(reference)
+        return _plain(reference if boxed is None else boxed) or None
+
+    def verdict(self, prediction: str, expected: str) -> bool | None:
+        """Return whether the answers are equal; a base model's text ends where it goes on to a new question."""
         text = before_next_question(prediction)
-        boxed = last_boxed(text)
-        found = None if boxed is None else _plain(boxed)
-        if found is not None and _BLANK.sub("", found) == _BLANK.sub("", expected):
-            return 1.0
-        if not text or found == "":
-            return 0.0
-        return float(self.worker.ask([f"${expected}$", text if found is None else f"${found}$"]) is True)
+        boxed = _last_boxes(text)
+        answer = _thousands(text.replace(r"\$", "")) if boxed is None else _plain(boxed)
+        if boxed is not None and _letters(answer) == _letters(expected):
+            return True
+        if not answer:
+            return None
+        if boxed is not None and (_COMPOUND.search(answer) or _other_kind(answer, expected)):
+            return False
+        # Kept: it is asked for again when unread answers are counted.
+        request = (f"${expected}$", answer if boxed is None else f"${answer}$")
+        if request not in self._verdicts:
+            self._verdicts[request] = self.worker.ask(list(request))
+        return self._verdicts[request]
 
     def close(self) -> None:
         """End the other process, if there is one; a later answer starts another."""
         self.worker.close()
 
 
-def last_boxed(text: str) -> str | None:
-    r"""What is in the last complete \boxed{} or \fbox{} of a text, or None; braces nest, and `\{` is none."""
-    for start in reversed([found.end() for found in _BOX.finditer(text)]):
-        depth = 1
-        for brace in _BRACE.finditer(text, start):
-            depth += {"{": 1, "}": -1}.get(brace[0], 0)
-            if depth == 0:
-                return text[start : brace.start()]
-    return None
+def _last_boxes(text: str) -> str | None:
+    """Return the content of the last box and of those that are one answer with it.
+
+    "" where all boxes are empty; None where a text has none, or says after the last one what the final answer is.
+    """
+    filled = [box for box in boxes(text) if box[2].strip()]
+    if not filled:
+        return last_boxed(text)
+    if _STATED.search(text, filled[-1][1]):
+        return None
+    contents = [filled[-1][2]]
+    for (_, end, content), (begin, _, _) in reversed(list(pairwise(filled))):
+        if end > begin or not _BETWEEN.fullmatch(text, end, begin):
+            break
+        contents += [] if content in contents else [content]
+    return ", ".join(reversed(contents))
+
+
+def _letters(latex: str) -> str:
+    """Return what is printed, without blanks and the commands of upright text."""
+    return _BLANK.sub("", _TEXT.sub(r"\1", latex))
+
+
+def _other_kind(answer: str, expected: str) -> bool:
+    """Return whether both are numerals, but of different bases, or one is a pair and one a set.
+
+    math-verify does not tell them apart.
+    """
+    numerals = [_BASE.fullmatch(side) for side in (answer, expected)]
+    bases = {numeral["base"] for numeral in numerals if numeral}
+    brackets = {_PAIR_OR_SET.sub(r"\1\2", side) for side in (answer, expected)}
+    return len(bases) == 2 or brackets == {"(", r"\{"}
+
+
+def _thousands(latex: str) -> str:
+    """Return the text with the separators of thousands left out that only LaTeX has."""
+
+    def joined(number: re.Match[str]) -> str:
+        return re.sub(r"\D", "", number[0]) if re.search(r"[\\~{]", number[0]) else number[0]
+
+    return _THOUSANDS.sub(joined, latex)
+
+
+def _fraction(number: re.Match[str]) -> str:
+    """Return a decimal with a period as a fraction."""
+    whole, fixed, period = number.groups()
+    scale = 10 ** len(fixed)
+    top = int(f"{whole}{fixed}{period}") - int(f"{whole}{fixed}" or 0)
+    return rf"\frac{{{top}}}{{{scale * (10 ** len(period) - 1)}}}"
 
 
 def _plain(latex: str) -> str:
-    """The same mathematics without what sets only its looks, and without a full stop at the end."""
-    latex = _DOLLAR.sub("", latex)
-    latex = _SPACE.sub(" ", _THIN_SPACE.sub("", _SIZE.sub("", latex)))
-    return _FRACTION.sub(r"\\frac", latex).strip().removesuffix(".").rstrip()
+    """Return the same mathematics without what sets only its looks, and without a full stop at the end."""
+    latex = _DOLLAR.sub("", latex.replace(r"\$", ""))
+    latex = _THIN_SPACE.sub("", _thousands(_SIZE.sub("", latex)))
+    latex = _ROOT.sub(r"\1{\2}", _FRACTION.sub(r"\\frac", _SPACE.sub(" ", latex)))
+    latex = _PERIOD.sub(_fraction, latex.replace(r"\varnothing", r"\emptyset"))
+    latex = _DEGREES.sub(r"^\\circ", latex.replace("²", "^2").replace("³", "^3"))
+    latex = _TEXT_NUMBER.sub(r"\1\\text{ \2}", latex.strip().removesuffix(".").rstrip())
+    latex = _SCIENTIFIC.sub(r"\1\\times 10^{\2}", _SCALE.sub(r"\1", _UNIT_POWER.sub("", latex)))
+    return latex.replace(" ", "") if _SPACED.fullmatch(latex) else latex

@@ -1,7 +1,8 @@
 """The program that compares mathematical answers by math-verify; `MathAnswer` runs it in a process of its own.
 
 Arguments: processor time of one comparison in seconds, and address space in MiB. One line `true` says that it is ready;
-then for each line [REFERENCE, ANSWER] of JSON on stdin one line of JSON on stdout: whether the answer is the reference.
+then for each line [REFERENCE, ANSWER] of JSON on stdin one line of JSON on stdout: whether the answer is the reference,
+null where the text has none.
 """
 
 from __future__ import annotations
@@ -11,8 +12,17 @@ import logging
 import os
 import resource
 import sys
+from decimal import Decimal
+from fractions import Fraction
+from typing import Any
 
-from math_verify import parse, verify
+from math_verify import grader, parse, verify
+from sympy import Basic, Float, MatrixBase, MatrixExpr, Rational
+
+WORKING_DIGITS, MOST_DIGITS = 60, 400
+"""Digits of values that are compared; most to which the difference of two values is evaluated to tell it from zero."""
+DECIMALS = 6
+"""Places to which a decimal has to agree with another value, counted from its first digit where that is behind them."""
 
 
 def main() -> None:
@@ -25,6 +35,10 @@ def main() -> None:
     os.dup2(silent, 1)
     _limit(resource.RLIMIT_AS, memory << 20)
     _limit(resource.RLIMIT_CORE, 0)
+    # math-verify compares sets, intervals, matrices and equations part by part, and all parts by this function. Its own
+    # takes values for equal that agree to six decimals, however small they are.
+    assert callable(grader.sympy_numeric_eq), "a version of math-verify without this function compares otherwise"
+    grader.sympy_numeric_eq = numerically_equal
     equal("$1$", "$\\frac{2}{2}$")  # the first use loads the grammar
     os.dup2(silent, 2)
     print("true", file=replies, flush=True)
@@ -35,13 +49,83 @@ def main() -> None:
         print(json.dumps(equal(*json.loads(line))), file=replies, flush=True)
 
 
-def equal(reference: str, answer: str) -> bool:
-    """Whether the final answer in `answer` is that in `reference`, by math-verify's own extraction and comparison.
+def equal(reference: str, answer: str) -> bool | None:
+    """Return whether the final answer in `answer` is that in `reference`, both as math-verify extracts them.
 
-    Both without a time limit, which math-verify would keep by alarms of its own.
+    None where it extracts no answer. Both without a time limit, which math-verify would keep by alarms of its own.
     """
-    expected, found = (parse(text, parsing_timeout=None) for text in (reference, answer))
-    return bool(verify(expected, found, timeout_seconds=None))
+    expected, answers = (parse(text, parsing_timeout=None) for text in (reference, answer))
+    # An interval and the inequality that says the same are equal, whichever is the reference.
+    return bool(verify(expected, answers, timeout_seconds=None, allow_set_relation_comp=True)) if answers else None
+
+
+def numerically_equal(a: Any, b: Any, decimals: int, digits: int) -> bool:
+    """Return whether two expressions have the same value; exactly, unless one has a decimal.
+
+    A decimal is equal to a value that rounds to the same at `DECIMALS` places, or significant digits where that is
+    stricter. A percentage is equal to its number and to its hundredth. The arguments are those of math-verify's
+    function, which this one replaces; its numbers of digits are not used.
+    """
+    if all(isinstance(side, MatrixBase | MatrixExpr) for side in (a, b)):
+        a, b = (grader.safe_sympy_doit(side) for side in (a, b))
+        shapes = [side.shape for side in (a, b) if isinstance(side, MatrixBase)]
+        if len(shapes) < 2 or shapes[0] != shapes[1]:
+            return False
+        return all(numerically_equal(*pair, decimals, digits) for pair in zip(a.flat(), b.flat(), strict=True))
+    try:
+        return any(_same(x, y) for x in _readings(a) for y in _readings(b))
+    except Exception:  # of whatever kind: SymPy then tries to simplify the difference
+        return False
+
+
+def _readings(value: Basic) -> list[Basic]:
+    """Return the value, of a percentage also the number ahead of its sign."""
+    number = grader.get_pct_val(value)
+    return [value] if number is None else [value, number]
+
+
+def _same(a: Any, b: Any) -> bool:
+    rounded = (a.has(Float) and not b.is_Integer) or (b.has(Float) and not a.is_Integer)
+    a, b = (_exact(side) for side in (a, b))
+    if a.free_symbols or b.free_symbols:
+        return _same_terms(a, b)
+    difference = (a - b).evalf(DECIMALS, maxn=MOST_DIGITS)  # without `chop`, which takes what is small for zero
+    if not any(map(_significant, difference.as_real_imag())):
+        return True
+    return rounded and all(_same_rounded(*pair) for pair in zip(_parts(a), _parts(b), strict=True))
+
+
+def _significant(value: Any) -> bool:
+    """Return whether a value differs from zero: SymPy marks what has no certain digit by a precision of 1."""
+    return bool(value != 0 and getattr(value, "_prec", 0) != 1)
+
+
+def _exact(value: Any) -> Any:
+    """Return the expression with each decimal as the fraction that is written."""
+    return value.xreplace({number: Rational(str(number)) for number in value.atoms(Float)})
+
+
+def _same_terms(a: Any, b: Any) -> bool:
+    """Return whether the numbers ahead of all terms are the same; terms are not rearranged."""
+    difference, size = (
+        max((abs(number) for number in side.evalf(WORKING_DIGITS).as_coefficients_dict().values()), default=0)
+        for side in (a - b, a)
+    )
+    return bool(difference <= size * Rational(1, 10 ** (WORKING_DIGITS - 10)))
+
+
+def _parts(value: Any) -> list[Fraction]:
+    """Return real and imaginary part."""
+    return [Fraction(str(part)) for part in value.evalf(WORKING_DIGITS).as_real_imag()]
+
+
+def _same_rounded(a: Fraction, b: Fraction) -> bool:
+    size = max(abs(a), abs(b))
+    if not size:
+        return True
+    exponent = (Decimal(size.numerator) / Decimal(size.denominator)).adjusted()
+    places = max(DECIMALS, DECIMALS - 1 - exponent)
+    return round(a, places) == round(b, places)
 
 
 def _limit(kind: int, value: int) -> None:

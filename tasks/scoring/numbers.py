@@ -5,65 +5,122 @@ from __future__ import annotations
 import re
 from fractions import Fraction
 
-from tasks.scoring.scorer import Scorer
+from tasks.scoring.boxes import last_boxed
+from tasks.scoring.reading import ReadingScorer
 
-# A minus counts as a sign only where it touches the number and nothing before it that could make it a subtraction;
-# digits glued to a letter ("H2O") are no number.
-_NUMBER = re.compile(
-    r"(?<![A-Za-z\d])(?P<sign>(?<![\w)\]}%])-)?(?:[$€£]\s?(?P<inner>-)?)?"
-    r"(?P<digits>\d{1,3}(?:,\d{3})+(?!\d)(?:\.\d+)?|\d+(?:\.\d+)?|\.\d+)"
+_DIGITS = r"\d{1,3}(?:,\d{3})+(?!\d)(?:\.\d+)?|\d+(?:\.\d+)?|\.\d+"
+_INTEGER = r"\{\s{0,4}-?\d+\s{0,4}\}|-?\d+"
+# Digits glued to a letter ("H2O"), exponents ("cm^2") and subscripts ("x_1") are no numbers.
+_BEGIN = r"(?<![A-Za-z\d^])(?<!\^[{-])(?<!\^\{-)(?<!\d\*\*)(?<![A-Za-z\d})]_)(?<![A-Za-z\d})]_\{)"
+# A minus is a sign only where it touches the number and nothing before it that could make it a subtraction.
+_SIGN = r"(?P<sign>(?<![\w)\]}%])-)?(?:[$€£]\s?(?P<inner>-)?)?"
+_FRACTION = (
+    rf"(?:(?P<whole>\d+)\s{{0,4}})?\\[dtc]?frac\s{{0,4}}(?P<top>\{{\s{{0,4}}-?(?:{_DIGITS})\s{{0,4}}\}}|\d)\s{{0,4}}"
+    rf"(?P<bottom>\{{\s{{0,4}}(?:{_DIGITS})\s{{0,4}}\}}|\d)"
 )
-_NEXT_QUESTION = re.compile(r"\n\s*(?:Question|Q):")
-_BOXED = re.compile(r"\\boxed\s*\{((?:[^{}]|\{[^{}]*\})*)\}")
+_FACTOR = (
+    rf"\s{{0,4}}(?:\\times|\\cdot|[×·*x])\s{{0,4}}10\s{{0,4}}\^\s{{0,4}}(?P<ten>{_INTEGER})|[eE](?P<e>[+-]?\d+)(?![\w.])"
+    rf"|\^(?P<power>{_INTEGER})|\s?/\s?(?P<under>{_DIGITS})|[ ](?P<over>\d+)/(?P<below>\d+)"
+)
+_NUMBER = re.compile(rf"{_BEGIN}{_SIGN}(?:{_FRACTION}|(?P<digits>{_DIGITS})(?:{_FACTOR})?)")
+# More digits are no answer, but a model that repeats itself: Python refuses to read 4301 of them.
+MOST_DIGITS, MOST_POWER = 1000, 400
+POWERS = ("ten", "e", "power")
+_NEXT_QUESTION = re.compile(r"(?<=\n)[^\S\n]*(?:Question|Q):")
+# Markdown's headings of the fourth level begin as the mark of GSM8K's solutions does.
+_HEADING = re.compile(r"[\s*_]*(?:#|(?:step|part|case)\b|\d+\s*[.):]\s+\D)", re.IGNORECASE)
+_STATED = re.compile(r"(?<![A-Za-z])answer[\s*_]*+(?:\bis\b|[:=])[\s*_:]*+(?:\\[(\[]\s*+)?", re.IGNORECASE)
+# The number's unit, and the end of the sentence or a remark.
+_SENTENCE_END = re.compile(r"[^\d\n.!?;(]{0,40}(?:[.!?](?!\d)|\n|\(|\Z)")
+_EQUALS = re.compile(r"=|\\approx|≈")
+_EXPRESSION = re.compile(r"\\(?:sqrt|pi|log|ln|sin|cos|tan|binom|infty)(?![A-Za-z])|[π√∞]|\d!|=.*[,;].*=", re.DOTALL)
+_MODULUS = re.compile(r"\\(?:p?mod|bmod)\s?(?:\{[^{}]*\}|\d+)")
+_SEPARATOR = re.compile(r"(?P<comma>,\\!\s*|\{,\})|\\[,!]")
 
 
 def final_number(text: str) -> Fraction | None:
-    r"""The number that an answer ends on, or None.
+    r"""Return the number that an answer ends on, or None.
 
-    It is the first number after the first `####` (the mark of GSM8K's own solutions); without that mark the last
-    number of the last `\boxed{}`; without either the last number of the text. A base model goes on to invent
-    further questions after its few-shot answer: the text is cut at the first line that begins `Question:` or `Q:`.
-    Thousands separators, currency and percent signs are dropped, and 70.00 equals 70.
+    It is the first number after the first `####` that has one (the mark of GSM8K's own solutions); without that mark
+    the number in the last `\boxed{}`; without either that of the last sentence "the answer is …", else the last number
+    of the text. A base model goes on to invent further questions after its few-shot answer: the text is cut at the
+    first line that begins `Question:` or `Q:`. Thousands separators, currency, percent signs and units are dropped,
+    powers and fractions evaluated, and 70.00 equals 70.
     """
     text = _plain(before_next_question(text))
-    if "####" in text:
-        marked = _numbers(text.split("####", maxsplit=1)[1].strip().split("\n", maxsplit=1)[0])
-        return marked[0] if marked else None
-    boxed = _BOXED.findall(text)
-    if boxed:
-        # A fraction is no final answer of this kind; its denominator must not pass for one.
-        inside = [] if "frac" in boxed[-1] or "/" in boxed[-1] else _numbers(boxed[-1])
-        return inside[-1] if inside else None
-    found = _numbers(text)
-    return found[-1] if found else None
+    for marked in text.split("####")[1:]:
+        line = marked.strip().split("\n", maxsplit=1)[0]
+        numbers = [] if _HEADING.match(line) else _numbers(line)
+        if numbers:
+            return numbers[0]
+    boxed = last_boxed(text)
+    if boxed is not None:
+        return _boxed_number(boxed)
+    numbers = _stated(text) or _numbers(text)
+    return numbers[-1] if numbers else None
+
+
+def _stated(text: str) -> list[Fraction]:
+    """Return the numbers of sentences that say what the answer is, and nothing more."""
+    places = [_NUMBER.match(text, stated.end()) for stated in _STATED.finditer(text)]
+    values = [_value(place) for place in places if place and _SENTENCE_END.match(text, place.end())]
+    return [value for value in values if value is not None]
 
 
 def before_next_question(text: str) -> str:
-    """The text up to the first line that begins `Question:` or `Q:`, which a base model invents after its answer."""
+    """Return the text up to the first line that begins `Question:` or `Q:`, which a base model goes on to."""
     return _NEXT_QUESTION.split(text.strip(), maxsplit=1)[0]
 
 
-class FinalNumber(Scorer):
+class FinalNumber(ReadingScorer[Fraction]):
     """1.0 where the final number of an answer equals that of the reference, else 0.0."""
 
     metric = "exact_match"
 
-    def item(self, prediction: str, reference: str) -> float | None:
-        """Whether the values are equal, however they are written."""
-        expected = final_number(reference)
-        return None if expected is None else float(final_number(prediction) == expected)
+    def expected(self, reference: str) -> Fraction | None:
+        """Return the final number of the reference."""
+        return final_number(reference)
+
+    def verdict(self, prediction: str, expected: Fraction) -> bool | None:
+        """Return whether the values are equal, however they are written."""
+        number = final_number(prediction)
+        return None if number is None else number == expected
 
 
 def _plain(text: str) -> str:
-    r"""The text with the minus sign as `-`, and `{,}`, `\,`, `\!` and `\$` of LaTeX as in plain text."""
-    for written, plain in (("\u2212", "-"), ("{,}", ","), (r"\,", ""), (r"\!", ""), (r"\$", "$")):
-        text = text.replace(written, plain)
-    return text
+    r"""Return the text with the minus sign as `-`, and separators and `\$` of LaTeX as in plain text."""
+    text = _SEPARATOR.sub(lambda separator: "," if separator["comma"] else "", text)
+    return text.replace("\u2212", "-").replace(r"\$", "$").replace(r"\%", "%")
+
+
+def _boxed_number(content: str) -> Fraction | None:
+    """Return the number in a box; None where it has none, several, or one that is part of an expression."""
+    content = _MODULUS.sub("", content)
+    if _EXPRESSION.search(content):
+        return None
+    numbers = list(_numbers(_EQUALS.split(content)[-1]))
+    return numbers[0] if len(numbers) == 1 else None
 
 
 def _numbers(text: str) -> list[Fraction]:
-    numbers = []
-    for match in _NUMBER.finditer(text):
-        value = Fraction(match["digits"].replace(",", ""))
-        numbers.append(-value if match["sign"] or match["inner"] else value)
-    return numbers
+    values = map(_value, _NUMBER.finditer(text))
+    return [value for value in values if value is not None]
+
+
+def _value(match: re.Match[str]) -> Fraction | None:
+    """Return the value of a match; None where it has too many digits or divides by zero."""
+    parts = {name: re.sub(r"[{}\s,]", "", text) for name, text in match.groupdict().items() if text}
+    if max(map(len, parts.values())) > MOST_DIGITS or any(abs(int(parts.get(name, 0))) > MOST_POWER for name in POWERS):
+        return None
+    number = {name: Fraction(text) for name, text in parts.items() if name not in ("sign", "inner")}
+    try:
+        if "top" in parts:
+            value = number.get("whole", Fraction(0)) + number["top"] / number["bottom"]
+        elif "over" in parts:
+            value = number["digits"] + number["over"] / number["below"]
+        else:
+            value = number["digits"] ** int(parts.get("power", 1)) / number.get("under", 1)
+            value *= Fraction(10) ** int(parts.get("ten") or parts.get("e") or 0)
+    except ZeroDivisionError:
+        return None
+    return -value if "sign" in parts or "inner" in parts else value

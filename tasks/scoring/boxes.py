@@ -1,0 +1,34 @@
+r"""Answers in a \boxed{}, where models put their final one."""
+
+from __future__ import annotations
+
+import re
+
+_TOKEN = re.compile(
+    r"(?P<box>\\(?:f?boxed|fbox)\s{0,4}\{)|\\(?:f?boxed|fbox)\s{1,4}(?P<bare>[^\s{}$]+)|\\.|[{}]", re.DOTALL
+)
+# What a bare box may be followed by in a sentence.
+_END = re.compile(r"(?:\\[)\]]|[.,;:!?])+\Z")
+
+
+def boxes(text: str) -> list[tuple[int, int, str]]:
+    r"""Return begin, end and content of all complete boxes, by their begin.
+
+    A box is `\boxed{…}`, `\fbox{…}` or `\boxed 5`. Braces nest, boxes too; `\{` is no brace.
+    """
+    complete = []
+    opened: list[tuple[int, int] | None] = []  # begin of a box and of its content; None: another brace
+    for token in _TOKEN.finditer(text):
+        if token["box"] or token[0] == "{":
+            opened.append((token.start(), token.end()) if token["box"] else None)
+        elif token["bare"]:
+            complete.append((token.start(), token.end(), _END.sub("", token["bare"])))
+        elif token[0] == "}" and opened and (box := opened.pop()):
+            complete.append((box[0], token.end(), text[box[1] : token.start()]))
+    return sorted(complete)
+
+
+def last_boxed(text: str) -> str | None:
+    """Return the content of the last box that is not empty, "" where all are, None where a text has no box."""
+    contents = [content for _, _, content in boxes(text)]
+    return next((content for content in reversed(contents) if content.strip()), "" if contents else None)
