@@ -28,7 +28,7 @@ class HumanEval(ProgramTask):
     """
 
     name = "humaneval"
-    version = 2
+    version = 3
 
     def __post_init__(self) -> None:
         RowTask.__init__(self, DataSpec("humaneval", ("prompt", "test", "entry_point"), self.hub), self.max_new_tokens)

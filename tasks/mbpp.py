@@ -2,7 +2,8 @@
 
 The sanitized set: 427 problems that its authors went over, 257 of them for tests. The prompt is the paper's: the task,
 its tests, and `[BEGIN]`; a base model sees three solved ones before it, drawn with the run's seed (the paper's are
-always those numbered 2, 3 and 4), a chat model none. What stands before `[DONE]`, or in a fenced block, is the answer.
+always those numbered 2, 3 and 4), a chat model none. The answer is what a base model writes up to `[DONE]`; of a chat
+model the code in it, in a fenced block or not, that defines the tested functions.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ class MBPP(ProgramTask):
     """One function to write. An answer is run against the item's tests: pass@1."""
 
     name = "mbpp"
-    version = 1
+    version = 2
 
     shots: ShotCount
     fewshot_hub: FewshotHub
