@@ -35,7 +35,7 @@ class Alpaca(VariantTask):
 
     name: str = "alpaca"
     scorer = Rouge()
-    version: int = 1
+    version: int = 2
     variants = ("knn_ssd", "conflayers")
     zero_shot = "conflayers"
 

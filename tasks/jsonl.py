@@ -35,9 +35,10 @@ class Jsonl(RowTask):
     """The prompts of a file."""
 
     name = "jsonl"
-    version = 1
+    version = 2
     in_order = True
     conversations = True
+    reference_hint = "; task.score_by=none scores no answer"
 
     path: PromptFile | None
     """The file; null: jsonl.jsonl of the data source, or what `hub` names."""

@@ -20,7 +20,7 @@ class TinyStories(RowTask):
 
     name = "tinystories"
     scorer = Rouge()
-    version = 1
+    version = 2
     max_prompt_tokens = CONTEXT
 
     max_new_tokens: MaxNewTokens
