@@ -303,9 +303,7 @@ def test_tabs_and_a_prompt_that_ends_within_a_line() -> None:
 # ---- ROUGE
 
 
-ENGLISH = (
-    "The mayor of Malmö, José Núñez, said on Thursday: “It isn’t naïve” – 3½ cafés closed… (see § 4_b, 12.5 %)."
-)
+ENGLISH = "The mayor of Malmö, José Núñez, said on Thursday: “It isn’t naïve” – 3½ cafés closed… (see § 4_b, 12.5 %)."
 
 
 @pytest.mark.parametrize(

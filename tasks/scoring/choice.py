@@ -40,6 +40,10 @@ class MultipleChoice(Scorer):
         expected = reference.strip().upper()
         return float(chosen_option(prediction) == expected) if expected else None
 
+    def reference_fault(self, reference: str) -> str | None:
+        """Refuse a reference that is no letter of an option."""
+        return None if reference.strip().upper() in tuple("ABCDEFGHIJ") else "one letter from A to J"
+
 
 def chosen_option(text: str) -> str | None:
     r"""The letter that an answer ends on, or None.

@@ -63,6 +63,17 @@ class MathAnswer(Scorer):
             return 0.0
         return float(self.worker.ask([f"${expected}$", text if found is None else f"${found}$"]) is True)
 
+    def reference_fault(self, reference: str) -> str | None:
+        """Refuse a reference in which nothing is left to compare, or whose braces do not close."""
+        bare = last_boxed(reference)
+        depths = [0]
+        for brace in _BRACE.findall(reference):
+            depths.append(depths[-1] + {"{": 1, "}": -1}.get(brace, 0))
+        closed = min(depths) == depths[-1] == 0
+        if closed and any(map(str.isalnum, _plain(reference if bare is None else bare))):
+            return None
+        return r"an answer in LaTeX whose braces close, such as \frac{1}{2}, bare or in a \boxed{}"
+
     def close(self) -> None:
         """End the other process, if there is one; a later answer starts another."""
         self.worker.close()

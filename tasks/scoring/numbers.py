@@ -53,6 +53,10 @@ class FinalNumber(Scorer):
         expected = final_number(reference)
         return None if expected is None else float(final_number(prediction) == expected)
 
+    def reference_fault(self, reference: str) -> str | None:
+        """Refuse a reference without a number in digits."""
+        return None if final_number(reference) is not None else "a text that ends on a number in digits, such as 12"
+
 
 def _plain(text: str) -> str:
     r"""The text with the minus sign as `-`, and `{,}`, `\,`, `\!` and `\$` of LaTeX as in plain text."""
