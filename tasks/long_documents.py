@@ -33,7 +33,7 @@ class LongDocument(RowTask):
     """
 
     scorer = Rouge()
-    version = 2
+    version = 1
     in_order = True
     text: ClassVar[str]
     summary: ClassVar[str | None]

@@ -44,7 +44,7 @@ class News(RowTask):
     """
 
     scorer = Rouge()
-    version: int = 2
+    version: int = 1
     max_prompt_tokens: int | None = CONTEXT
     file: str
     fields: tuple[str, str]

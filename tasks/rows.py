@@ -71,11 +71,10 @@ class RowTask(ABC):
         asked = self._asked(rows)
         chosen = first(asked if self.in_order else shuffled(asked, seed), limit)
         shown = None if shots is None else shots.draw(source, rows, seed)
+        ahead = ["" if shown is None else shown(row) for row in chosen]
         prompts = [self._prompt(row) for row in chosen]
         self._check_references(source, prompts)
-        if shown is None:
-            return prompts
-        return [replace(prompt, head=shown(row) + prompt.head) for row, prompt in zip(chosen, prompts, strict=True)]
+        return [replace(prompt, head=text + prompt.head) for text, prompt in zip(ahead, prompts, strict=True)]
 
     def pool(self, source: DataSource, template: str, seed: int) -> Sequence[Prompt]:
         """All items."""

@@ -20,7 +20,7 @@ class TinyStories(RowTask):
 
     name = "tinystories"
     scorer = Rouge()
-    version = 2
+    version = 1
     max_prompt_tokens = CONTEXT
 
     max_new_tokens: MaxNewTokens

@@ -95,6 +95,7 @@ SUB = "def add(a, b):\n    return a - b\n"
         ("class Solution:\n    def add(self, a, b):\n        return a + b\n", False),  # no function of that name
         ("async def add(a, b):\n    return a + b\n", False),  # gives a coroutine
         ("    def add(a, b):\n        return a + b\n", False),  # within the prompt's function
+        ("  Sure, this adds:\n\n" + ADD, True),
         ("    return a - b\n```python\n" + ADD + "```\n", False),  # a base model's text is its body alone
         ("I cannot.", False),
         ("```python\n```", False),

@@ -444,7 +444,8 @@ whose predecessors were accepted, and as the method itself estimated it.
 overhead: share of the decode time in the method's own work. searched: share of draft steps whose set a search chose,
 not the one that the method begins with; –: nothing is searched. skipped attn + MLP: sublayers skipped while drafting,
 mean over drafted tokens, and their share of all. score: {metric}; (n of m): n of m answers have one.
-ROUGE-2 to AR: of the outputs, AR's as the reference; 1 where they are the same. lossless: outputs equal to AR's over outputs checked.
+ROUGE-2 to AR: of the outputs, AR's as the reference; 1 where they are the same.
+lossless: outputs equal to AR's over outputs checked.
 clipped: prompts shortened to fit.
 Runs stand in one table only if task, prompts, model, hardware and choice of tokens agree."""
 

@@ -19,6 +19,8 @@ _TOP_LEVEL = re.compile(r"^[^\s)\]}]", re.MULTILINE)
 _INDENT = re.compile(r"^[ \t]+", re.MULTILINE)
 # The first line of an answer, where one space is missing of its indentation by fours.
 _SHORT = re.compile(r"\A(\n*)((?: {4})* {3})(?=\S)")
+MOST_BLANKS = 2
+"""Most blanks ahead of a chat model's first word (Llama 2's answers begin with two)."""
 _FENCE = re.compile(r"`{3}|~{3}")
 _FENCE_AHEAD = re.compile(r"(?:(?:[-*+]|\d+[.)])[ ]+)*(?:`{3}|~{3})")
 _BEGIN, _DONE = (re.compile(rf"^\[{mark}\][ \t]*$", re.MULTILINE) for mark in ("BEGIN", "DONE"))
@@ -160,14 +162,14 @@ def _continuation(prompt: str, answer: str) -> str:
 def _goes_on(prompt: str, answer: str) -> bool:
     """Return whether the answer begins as the body of the prompt's function does; a fence may be indented, too."""
     first = _FIRST_LINE.match(answer)
-    return first is not None and len(first[1]) > 1 and not _FENCE_AHEAD.match(answer, first.end())
+    return first is not None and len(first[1]) > MOST_BLANKS and not _FENCE_AHEAD.match(answer, first.end())
 
 
 def _may_go_on(prompt: str, answer: str) -> bool:
-    """Return whether the answer may go on with the prompt's last line, or begins with one space, as some prose does."""
+    """Return whether the answer may go on with the prompt's last line, or begins with a few blanks, like some prose."""
     first = _FIRST_LINE.match(answer)
     in_line = not prompt.endswith("\n") and not answer.startswith("\n")
-    return in_line or (first is not None and len(first[1]) == 1)
+    return in_line or (first is not None and 0 < len(first[1]) <= MOST_BLANKS)
 
 
 def _body(block: str) -> str | None:
