@@ -42,10 +42,10 @@ class Progress:
         for row in (record.prompt for record in records):
             tokens, ms = sums.get(row.arm, (0, 0.0))
             sums[row.arm] = tokens + row.new_tokens - 1, ms + row.decode_ms
-        rates = ", ".join(f"{arm} {1e3 * n / ms:.1f} tok/s" for arm, (n, ms) in sorted(sums.items()) if ms > 0)
+        rates = ", ".join(f"{arm} {1e3 * n / ms:.1f} tok/s" for arm, (n, ms) in sorted(sums.items()) if n and ms > 0)
         found = {record.prompt.lossless for record in records}
         verdict = next((f", {one}" for one in ("bug", "tie", "identical") if one in found), "")
-        line = f"{prompt_id}: {rates}{verdict}"
+        line = f"{prompt_id}: {rates or 'no token decoded'}{verdict}"
         if self._bar is not None:
             self._bar.set_description_str(line)
             self._bar.set_postfix_str(f"{self._made / elapsed:.1f} tok/s over all")

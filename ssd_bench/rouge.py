@@ -1,27 +1,111 @@
-"""ROUGE by the `rouge-score` package: of summaries against references, and of a method's outputs against AR's."""
+"""ROUGE by the `rouge-score` package: of summaries against references, and of a method's outputs against AR's.
+
+The package's own tokenizer keeps `[a-z0-9]` alone, so that a text without Latin letters scores 0 against itself. It
+stays for references in which nine letters of ten are a to z: English with its foreign names, whose numbers are to be
+the package's, and German or French, whose accented letters split words there. All other references, and what is
+compared with them, have the words of Unicode.
+"""
 
 from __future__ import annotations
 
+import unicodedata
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rouge_score.rouge_scorer import RougeScorer
+    from rouge_score.tokenizers import DefaultTokenizer
 
 KINDS = ("rougeL", "rouge1", "rouge2")
+LATIN_SHARE = 0.9
+"""Least share of a to z among a reference's letters with which the package's tokenizer reads it."""
+ZERO_WIDTH_SPACE = "\u200b"
+# Scripts written without spaces between words: each character with its marks is a token.
+_UNSPACED = (
+    *((0x0E00, 0x0EFF), (0x1000, 0x109F), (0x1780, 0x17FF), (0x1950, 0x19FF), (0x1A20, 0x1AAF)),  # Thai to Tai Tham
+    *((0xA9E0, 0xA9FF), (0xAA60, 0xAADF)),  # Myanmar extended, Tai Viet
+    *((0x2E80, 0x2FDF), (0x3005, 0x3007), (0x3021, 0x312F), (0x31A0, 0x31BF), (0x31F0, 0x31FF)),  # Han, kana
+    *((0x3400, 0x4DBF), (0x4E00, 0x9FFF), (0xF900, 0xFAFF), (0xFF66, 0xFF9F), (0x1B000, 0x1B16F), (0x20000, 0x323AF)),
+)
+_PLAIN = {code: unicodedata.normalize("NFKC", chr(code)) for code in (*range(0xFB00, 0xFB07), *range(0xFF10, 0xFF5B))}
+"""Latin ligatures, and letters and digits as wide as Chinese ones."""
 
 
 @lru_cache(maxsize=4096)  # AR and a lossless method give the same text, and a run scores it twice
 def rouge(prediction: str, reference: str) -> dict[str, float]:
-    """F1 of every kind with Porter stemming, L over the whole text; nothing where the reference is empty."""
-    if not reference.strip():
+    """Return F1 of every kind with Porter stemming, L over the whole text; nothing for a reference without a token."""
+    if not any(_kind(character) in ("word", "single") for character in reference):
         return {}
-    found = _scorer().score(reference, prediction)
-    return {kind: float(found[kind].fmeasure) for kind in KINDS}
+    scores = _scorer(_is_plain_latin(reference)).score(reference, prediction)
+    return {kind: float(scores[kind].fmeasure) for kind in KINDS}
+
+
+def _is_plain_latin(text: str) -> bool:
+    letters = [character for character in unicodedata.normalize("NFC", text) if character.isalpha()]
+    return sum(map(str.isascii, letters)) >= LATIN_SHARE * len(letters)
+
+
+def is_unspaced(text: str) -> bool:
+    """Return whether a text has characters of a script that puts no spaces between words."""
+    return any(_kind(character) == "single" for character in text)
+
+
+class Words:
+    """A tokenizer for `RougeScorer`: Unicode words in lower case, those of ASCII stemmed as by the package.
+
+    A word is a run of letters, decimal digits and the marks on them, in composed form (NFC); full-width letters and
+    ligatures count as plain ones. Joiners, soft hyphens and
+    other characters that only steer layout do not split it. In scripts without spaces (Chinese, Japanese, Thai, Lao,
+    Khmer, Burmese) every character is one.
+    """
+
+    def tokenize(self, text: str) -> list[str]:
+        """Return the tokens."""
+        tokens: list[str] = []
+        word = ""
+        for character in unicodedata.normalize("NFC", text.translate(_PLAIN).lower()) + " ":
+            kind = _kind(character)
+            if kind == "word" or (kind == "mark" and word):
+                word += character
+            elif kind == "mark" and tokens and is_unspaced(tokens[-1]):
+                tokens[-1] += character
+            elif kind != "layout":
+                if word:
+                    tokens.append(_stemmed(word))
+                    word = ""
+                if kind == "single":
+                    tokens.append(character)
+        return tokens
+
+
+@lru_cache(maxsize=8192)
+def _kind(character: str) -> str:
+    """Return what a character is to a word: word, mark, single (a word by itself), layout or gap."""
+    category, code = unicodedata.category(character), ord(character)
+    if category[0] == "M":
+        selects_glyph = 0xFE00 <= code <= 0xFE0F or 0xE0100 <= code <= 0xE01EF or category == "Me"
+        return "layout" if selects_glyph else "mark"
+    if category == "Cf":
+        return "gap" if character == ZERO_WIDTH_SPACE else "layout"
+    if category[0] != "L" and category not in ("Nd", "Nl"):  # like the package, no superscripts and fractions
+        return "gap"
+    return "single" if any(first <= code <= last for first, last in _UNSPACED) else "word"
+
+
+@lru_cache(maxsize=65536)
+def _stemmed(word: str) -> str:
+    return "".join(_tokenizer().tokenize(word)) if word.isascii() else word
 
 
 @cache
-def _scorer() -> RougeScorer:
+def _tokenizer() -> DefaultTokenizer:
+    from rouge_score.tokenizers import DefaultTokenizer
+
+    return DefaultTokenizer(use_stemmer=True)
+
+
+@cache
+def _scorer(plain_latin: bool) -> RougeScorer:
     from rouge_score.rouge_scorer import RougeScorer  # imports nltk and numpy: only where a text is scored
 
-    return RougeScorer(list(KINDS), use_stemmer=True)
+    return RougeScorer(list(KINDS), tokenizer=_tokenizer() if plain_latin else Words())

@@ -38,6 +38,7 @@ class Jsonl(RowTask):
     version = 2
     in_order = True
     conversations = True
+    reference_hint = "; task.score_by=none scores no answer"
 
     path: PromptFile | None
     """The file; null: jsonl.jsonl of the data source, or what `hub` names."""

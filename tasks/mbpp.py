@@ -2,7 +2,8 @@
 
 The sanitized set: 427 problems that its authors went over, 257 of them for tests. The prompt is the paper's: the task,
 its tests, and `[BEGIN]`; a base model sees three solved ones before it, drawn with the run's seed (the paper's are
-always those numbered 2, 3 and 4), a chat model none. What stands before `[DONE]`, or in a fenced block, is the answer.
+always those numbered 2, 3 and 4), a chat model none. The answer is what a base model writes up to `[DONE]`; of a chat
+model the code in it, in a fenced block or not, that defines the tested functions.
 """
 
 from __future__ import annotations

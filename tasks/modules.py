@@ -44,7 +44,7 @@ class Scores(evaluate.Metric):
     see `tasks.scoring.sandbox` for what that is guarded against and what not.
 
     Raises:
-        ValueError: no scorer of that name.
+        ValueError: no scorer of that name, or a reference that it cannot read.
     """
 
     def _info(self) -> evaluate.MetricInfo:
@@ -63,7 +63,14 @@ class Scores(evaluate.Metric):
         return _scores(SCORERS[self.config_name](), predictions, references, **options)
 
 
+def _check_references(scorer: Scorer, references: list[str]) -> None:
+    for i, reference in enumerate(references):
+        if reference.strip() and (expected := scorer.reference_fault(reference)):
+            raise ValueError(f"references[{i}]={reference!r} is invalid: expected {expected}")
+
+
 def _scores(scorer: Scorer, predictions: list[str], references: list[str], items: bool = False) -> dict[str, Any]:
+    _check_references(scorer, references)
     answers = [without_thoughts(text) for text in predictions]
     each = [scorer.item(p, r) for p, r in zip(answers, references, strict=True)]
     found: dict[str, Any] = mean({scorer.metric: score} for score in each if score is not None)
@@ -77,6 +84,7 @@ def _pass_at_k(
 ) -> dict[str, float]:  # fmt: skip
     """Mean over problems of the estimated pass@k."""
     scorer = PassesTests(Limits(cpu_seconds, wall_seconds, memory_mib))
+    _check_references(scorer, references)
     passed = [
         [scorer.item(without_thoughts(candidate), reference) == 1.0 for candidate in candidates]
         for candidates, reference in zip(predictions, references, strict=True)

@@ -5,8 +5,11 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
+from ssd_bench.data.local import LocalSource
+from ssd_bench.data.rows import shortened
+from ssd_bench.errors import ConfigError
 from ssd_bench.settings import checked
 from ssd_bench.task import DataSource, DataSpec, Prompt
 from tasks.scoring.scorer import Scorer
@@ -38,6 +41,7 @@ class RowTask(ABC):
         max_prompt_tokens, clip_reserve: `max_tokens` and `clip_reserve` of all prompts; None and 0 of tasks without.
         in_order: whether items come in the data's order; else in a shuffle with the run's seed.
         conversations: whether an item may have several turns.
+        reference_hint: how to run items whose references the scorer cannot read.
     """
 
     name: str
@@ -47,6 +51,7 @@ class RowTask(ABC):
     clip_reserve: int
     in_order: bool = False
     conversations: bool = False
+    reference_hint: ClassVar[str] = ""
 
     def __init__(self, items: DataSpec, max_new_tokens: int, shots: Shots | None = None) -> None:
         # no values of the class, which would be the defaults of settings
@@ -66,11 +71,11 @@ class RowTask(ABC):
         rows = source.rows(self._items)
         asked = self._asked(rows)
         chosen = first(asked if self.in_order else shuffled(asked, seed), limit)
-        if shots is None:
-            return [self._prompt(row) for row in chosen]
-        shown = shots.draw(source, rows, seed)
-        made = ((row, self._prompt(row)) for row in chosen)
-        return [replace(prompt, head=shown(row) + prompt.head) for row, prompt in made]
+        shown = None if shots is None else shots.draw(source, rows, seed)
+        ahead = ["" if shown is None else shown(row) for row in chosen]
+        prompts = [self._prompt(row) for row in chosen]
+        self._check_references(source, prompts)
+        return [replace(prompt, head=text + prompt.head) for text, prompt in zip(ahead, prompts, strict=True)]
 
     def pool(self, source: DataSource, template: str, seed: int) -> Sequence[Prompt]:
         """All items."""
@@ -98,6 +103,23 @@ class RowTask(ABC):
             f"{domain}{name}": value for domain, texts in chosen.items()
             for name, value in self.scorer.corpus(*texts).items()
         }  # fmt: skip
+
+    def _check_references(self, source: DataSource, prompts: Sequence[Prompt]) -> None:
+        """Refuse references that the scorer cannot read: their items would have no score, or always 0.
+
+        Raises:
+            ConfigError: with the file and line of the first, or its id where the rows are of the hub.
+        """
+        faulty = []
+        for prompt in prompts:
+            for reference in (prompt.reference, *(turn.reference for turn in prompt.turns)):
+                if reference.strip() and (allowed := self.scorer.reference_fault(reference)):
+                    faulty.append((prompt.id, reference, allowed))
+        if faulty:
+            identity, reference, allowed = faulty[0]
+            more = f"; references that cannot be read: {len(faulty)}" if len(faulty) > 1 else ""
+            place = _place(source, self._items, identity)
+            raise ConfigError(f"{place} reference", shortened(reference), f"{allowed}{self.reference_hint}{more}")
 
     def _asked(self, rows: Sequence[Row]) -> Sequence[Row]:
         """The rows that are items: all, but for tasks that leave some out."""
@@ -149,3 +171,12 @@ class VariantTask(RowTask):
     @abstractmethod
     def _demonstration(self, row: Row) -> str:
         """A row with its answer."""
+
+
+def _place(source: DataSource, spec: DataSpec, identity: str) -> str:
+    """Return where an item is: its file and line, or the file's name and the item's id where it is of the hub."""
+    if isinstance(source, LocalSource):
+        for line in source.scan(spec):
+            if line.row.get("id") == identity:
+                return f"{line.where} (id {identity})"
+    return f"{spec.name} {identity}"

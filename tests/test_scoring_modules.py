@@ -60,6 +60,10 @@ for name in ("default", "bleu"):
         evaluate.load(path, name)
     except ValueError as error:
         found[f"{name} refused"] = {"message": str(error)}
+try:
+    evaluate.load(path, "final_number", keep_in_memory=True).compute(predictions=["1"], references=["twelve"])
+except ValueError as error:
+    found["twelve refused"] = {"message": str(error)}
 print(json.dumps(found))
 """
 
@@ -120,6 +124,10 @@ def test_rouge_is_that_of_rouge_score(computed: dict[str, dict[str, Any]]) -> No
 
 def test_thoughts_are_no_answer(computed: dict[str, dict[str, Any]]) -> None:
     assert computed["choice after thoughts"]["accuracy"] == 1.0
+
+
+def test_a_reference_that_cannot_be_read_is_refused(computed: dict[str, dict[str, Any]]) -> None:
+    assert computed["twelve refused"]["message"].startswith("references[0]='twelve' is invalid: expected a text")
 
 
 def test_items_are_listed_on_request_only(computed: dict[str, dict[str, Any]]) -> None:

@@ -6,12 +6,15 @@ import json
 import math
 
 import pytest
+from rouge_score.rouge_scorer import RougeScorer
 from sacrebleu.metrics import BLEU, CHRF
 
+from ssd_bench.rouge import Words, rouge
 from tasks.scoring.choice import MultipleChoice, chosen_option
 from tasks.scoring.code import program, until_top_level
 from tasks.scoring.passk import pass_at_k
 from tasks.scoring.qa import ShortAnswer, normalised
+from tasks.scoring.rouge import Rouge
 from tasks.scoring.sql import SqlExecution, sql_match
 from tasks.scoring.translation import Translation, translation
 from tests.test_tasks import make, score
@@ -392,3 +395,73 @@ def test_tabs_and_a_prompt_that_ends_within_a_line() -> None:
     assert source == 'def f(x):\n    """ Tab. """\n    return x\n    # done\n\n\nTEST\n\n\ncheck(f)\n'
     literal = program(PROMPT, '\treturn "a\tb"\n', "add", TEST)
     assert '    return "a\tb"\n' in literal
+
+
+# ---- ROUGE
+
+
+ENGLISH = "The mayor of Malmö, José Núñez, said on Thursday: “It isn’t naïve” – 3½ cafés closed… (see § 4_b, 12.5 %)."
+
+
+@pytest.mark.parametrize(
+    "reference",
+    [
+        "The ferries were repaired.",
+        ENGLISH,
+        "it's 1,000 dogs\n\nand U.S. cats_2",
+        "12 34",
+        "a\u00a0b",
+        "Die schöne Straße am Fluss",
+    ],
+)
+def test_rouge_of_plain_latin_is_the_packages(reference: str) -> None:
+    official = RougeScorer(["rougeL", "rouge1", "rouge2"], use_stemmer=True)
+    words = reference.split()
+    for prediction in (reference, " ".join(words[::-1]), " ".join(words[: len(words) // 2]), "the ferry 12", ""):
+        expected = official.score(reference, prediction)
+        assert rouge(prediction, reference) == {kind: expected[kind].fmeasure for kind in rouge("a", "a")}
+
+
+@pytest.mark.parametrize(
+    ("text", "tokens"),
+    [
+        ("今天天气很好。", [*"今天天气很好"]),
+        ("データを2回読む", ["デ", "ー", "タ", "を", "2", "回", "読", "む"]),
+        ("สวัสดี น้ำ", ["ส", "วั", "ส", "ดี", "น้", "ำ"]),
+        ("안녕하세요 세계", ["안녕하세요", "세계"]),
+        ("Привет, мир! ПРИВЕТ", ["привет", "мир", "привет"]),
+        ("مرحبا بالعالم", ["مرحبا", "بالعالم"]),
+        ("می‌خواهم", ["میخواهم"]),
+        ("नमस्ते दुनिया", ["नमस्ते", "दुनिया"]),
+        ("Καλημέρα ΚΌΣΜΟΣ", ["καλημέρα", "κόσμος"]),
+        ("İstanbul ığdır şöyle", ["i̇stanbul", "ığdır", "şöyle"]),
+        ("Ở đâu", ["ở", "đâu"]),
+        ("O\u031b\u0309 \u0111a\u0302u", ["ở", "đâu"]),
+        ("用iPhone打开 the drawers、ＡＢ１ ﬁn", [*"用", "iphon", *"打开", "the", "drawer", "ab1", "fin"]),
+        ("١٢ км²", ["١٢", "км"]),
+        ("👍🏽 ❤️ 1️⃣ — …!", ["1"]),
+    ],
+)
+def test_rouge_tokens_are_unicode_words(text: str, tokens: list[str]) -> None:
+    assert Words().tokenize(text) == tokens
+
+
+@pytest.mark.parametrize("text", ["今天天气很好。", "สวัสดี", "Привет, мир", "안녕", "नमस्ते दुनिया", "שלום", "é"])
+def test_rouge_of_other_scripts_is_1_against_itself(text: str) -> None:
+    assert Rouge().item(text, text) == 1.0 and Rouge().item("a dog", text) == 0.0
+    if len(text) > 4:
+        half = Rouge().item(text[: len(text) // 2], text)
+        assert half is not None and 0 <= half < 1
+
+
+@pytest.mark.parametrize("reference", ["👍🏽❤️", "…!", "—\n", "½", "\u0301", "\u200d"])
+def test_rouge_of_a_reference_without_a_word_is_no_score(reference: str) -> None:
+    scorer = Rouge()
+    assert scorer.item("a dog", reference) is None and scorer.item(reference, reference) is None
+    assert scorer.corpus(["a dog", "a dog"], [reference, "a dog"]) == {"rouge1": 1.0, "rouge2": 1.0}
+
+
+def test_bleu_is_left_out_where_no_spaces_part_words() -> None:
+    scorer = Translation()
+    assert scorer.corpus(["今天天气很好。"], ["今天天气好。"]).keys() == {"corpus chrF"}
+    assert scorer.corpus(["Сегодня хорошая погода."], ["Сегодня хорошая погода."])["BLEU"] == pytest.approx(1)

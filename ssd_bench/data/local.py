@@ -20,10 +20,15 @@ LINE_LIMIT = 32 * 2**20  # bytes; no row of any task comes near, so a longer lin
 
 @dataclass(frozen=True)
 class Line:
-    """One row of a file: its usable fields, and what is wrong with the others or with the line as a whole."""
+    """One row of a file: its usable fields, and what is wrong with the others or with the line as a whole.
+
+    Attributes:
+        where: the file and the line's number, FILE:LINE.
+    """
 
     row: Row
     faults: list[ConfigError]
+    where: str
 
 
 class LocalSource:
@@ -77,9 +82,9 @@ class LocalSource:
             if "id" in row and (earlier := line_of.setdefault(row["id"], (number, unnamed)))[0] != number:
                 faults.append(_repeated(where, None if unnamed else row["id"], *earlier))
             found = True
-            yield Line(row, faults)
+            yield Line(row, faults, where)
         if not found:
-            yield Line({}, [ConfigError(str(path), "", "the file must hold at least one row")])
+            yield Line({}, [ConfigError(str(path), "", "the file must hold at least one row")], str(path))
 
     def fingerprint(self, spec: DataSpec) -> str:
         """`sha256:` and the hash of the file's bytes."""

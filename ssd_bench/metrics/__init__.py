@@ -32,7 +32,7 @@ from ssd_bench.metrics.definitions import (
 )
 from ssd_bench.metrics.evidence import MANY, Level, Moment, Noise, floor, searched_share, slow_steps, spoiled, trace
 from ssd_bench.metrics.intervals import Measured, Spread, widened
-from ssd_bench.metrics.quality import agreement, lossless, mean_score, pass_at
+from ssd_bench.metrics.quality import agreement, lossless, mean_score, pass_at, scored
 from ssd_bench.metrics.summary import Digest, by_domain, comparable, conditions, summarise
 
 __all__ = [
@@ -67,6 +67,7 @@ __all__ = [
     "pass_at",
     "per_pass",
     "predicted_tpt",
+    "scored",
     "searched_share",
     "skip_ratio",
     "skipped_shares",

@@ -170,8 +170,10 @@ def token_times(prompts: pd.DataFrame, end_to_end: bool = False) -> pd.DataFrame
 
 
 def tokens_per_s(prompts: pd.DataFrame, end_to_end: bool = False) -> Measured:
-    """Tokens per second of the given rows: total tokens over total time."""
+    """Return tokens per second of the rows: total tokens over total time; undefined where no token was decoded."""
     sums = token_times(prompts, end_to_end)
+    if not sums["tokens"].any():
+        return Measured(None, n=len(sums))
     return ratio(1000 * sums["tokens"].to_numpy(), sums["ms"].to_numpy())
 
 
@@ -222,6 +224,8 @@ def _speed_ratio(
 ) -> Measured:
     both = paired(prompts, arms)
     theirs, ours = (token_times(of_arm(both, arm), end_to_end) for arm in arms)
+    if not (theirs["tokens"].any() and ours["tokens"].any()):
+        return Measured(None, n=len(ours))
     if statistic is not ratio_of_ratios:
         defined = (ours > 0).all(axis=1) & (theirs > 0).all(axis=1)
         theirs, ours = theirs[defined], ours[defined]
@@ -279,8 +283,11 @@ def estimated_tpt(steps: pd.DataFrame) -> tuple[float | None, int]:
 
 
 def accounts(prompts: pd.DataFrame) -> dict[str, float | None]:
-    """Shares of the decode time, summing to 1: draft, verify, policy, and other (whatever no span covers)."""
-    total = prompts["decode_ms"].sum()
+    """Return shares of the decode time, summing to 1: draft, verify, policy, and other (whatever no span covers).
+
+    All are None where no prompt has a decode step: the loop then took some time for nothing.
+    """
+    total = prompts["decode_ms"].sum() if (prompts["new_tokens"] > 1).any() else 0.0
     shares = {name: divide(prompts[f"{name}_ms"].sum(), total) for name in ("draft", "verify", "policy")}
     known = [share for share in shares.values() if share is not None]
     return {**shares, "other": 1 - sum(known) if known else None}

@@ -83,7 +83,7 @@ def steadiness(run: Run) -> dict[str, Any]:
     beside = run.header.get("beside")
     return {
         "slow_steps": len(slow),
-        "slow_share": beyond / total if total else None,
+        "slow_share": beyond / total if total and len(run.steps) else None,
         "others_share": run.header.get("others_share"),
         "beside": None if beside is None else sum(other["shares"] for other in beside),
     }

@@ -37,6 +37,15 @@ def mean_score(prompts: pd.DataFrame) -> float | None:
     return float(scores.mean()) if len(scores) else None
 
 
+def scored(prompts: pd.DataFrame) -> dict[str, int]:
+    """Count what a mean score is over.
+
+    Returns:
+        n_scored: answers with a score; n_answers: all.
+    """
+    return {"n_scored": int(prompts["score"].notna().sum()), "n_answers": len(prompts)}
+
+
 def pass_at(prompts: pd.DataFrame, k: int) -> float | None:
     """pass@k of the given rows: `score` says of each repeat whether it passed; None with fewer than k repeats."""
     counts = prompts.dropna(subset=["score"]).groupby("prompt_index")["score"].agg(["size", "sum"])

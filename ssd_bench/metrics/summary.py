@@ -246,6 +246,7 @@ def _quality(run: Run) -> dict[str, Any]:
         "clipped": int(clipped),
         "ar_score": q.mean_score(ar),
         "method_score": q.mean_score(method),
+        **q.scored(method),
         **q.agreement(prompts),
         **_task_scores(run),
     }
@@ -299,6 +300,7 @@ def _domains(run: Run) -> list[dict[str, Any]]:
                 **(_counted(prompts, "speedup_hf", OVER_HF) if "hf" in set(prompts["arm"]) else {}),
                 "ar_score": q.mean_score(ar),
                 "method_score": q.mean_score(method),
+                **q.scored(method),
                 **q.agreement(prompts),
             }
         )

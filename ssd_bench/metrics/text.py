@@ -28,6 +28,14 @@ def spread(summary: Mapping[str, Any], name: str, digits: int = 2, unit: str = "
     return text if low is None or high is None else f"{text} [{low:.{digits}f}, {high:.{digits}f}]"
 
 
+def score(summary: Mapping[str, Any], name: str) -> str:
+    """Return a score of a summary with three decimals, and over how many answers it is where some have none."""
+    text, answered = number(summary[name], 3), summary.get("n_scored")
+    if summary[name] is None or answered is None or answered == summary["n_answers"]:
+        return text
+    return f"{text} ({answered} of {summary['n_answers']})"
+
+
 def lossless(summary: Mapping[str, Any]) -> str:
     """Outputs equal to AR's over outputs checked, with ties and bugs named."""
     identical, tie, bug = (summary[f"lossless_{verdict}"] for verdict in ("identical", "tie", "bug"))

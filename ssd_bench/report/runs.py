@@ -15,7 +15,7 @@ from ssd_bench import metrics, tables
 from ssd_bench.errors import LosslessError
 from ssd_bench.metrics.definitions import TIMES
 from ssd_bench.metrics.intervals import divide
-from ssd_bench.metrics.text import ABSENT, DECODE, END_TO_END, REHEARSAL, lossless, number, percent, spread
+from ssd_bench.metrics.text import ABSENT, DECODE, END_TO_END, REHEARSAL, lossless, number, percent, score, spread
 from ssd_bench.papers.cells import Record
 from ssd_bench.records.files import read_table
 from ssd_bench.records.reader import load_run
@@ -51,7 +51,7 @@ def by_task(records: Sequence[Record]) -> dict[str, list[Group]]:
     tasks: dict[str, list[Group]] = {}
     for key, members in groups.items():
         summaries = [made.summary for made in members]
-        rows = [*_ar_row(members), *(row for row in summaries if row["M"] is not None)]
+        rows = [*_ar_row(members), *(row for row in summaries if row["method_tokens_per_s_e2e"] is not None)]
         if rows:
             domains = {str(made.summary["run_id"]): made.domains for made in members}
             tasks.setdefault(str(rows[0]["task"]), []).append(Group(_title(rows[0], key), rows, domains))
@@ -82,10 +82,11 @@ def _ar_row(members: Sequence[Record]) -> list[dict[str, Any]]:
         "run_id": str(first["run_id"]) if len(members) == 1 else f"{len(members)} runs",
         "n_prompts": int(prompts["prompt_index"].nunique()),
         "M": divide(sum(one.ar_emitted for one in digests), sum(one.ar_steps for one in digests)),
-        "speedup": 1.0,
+        "speedup": 1.0 if (prompts["new_tokens"] > 1).any() else None,
         "speedup_e2e": 1.0,
         "tpt_predicted": sum(predicted) / len(predicted) if predicted else None,
         "ar_score": metrics.mean_score(prompts),
+        **metrics.scored(metrics.of_arm(prompts, "ar")),
         "clipped": int(prompts[prompts["clipped_tokens"] > 0]["prompt_index"].nunique()),
         "overhead": shares["policy"],
         **{f"{name}_share": share for name, share in shares.items()},
@@ -144,8 +145,8 @@ def readable(row: dict[str, Any], with_hf: bool = False) -> dict[str, str]:
         "overhead": percent(row["overhead"]),
         "searched": percent(row["searched_share"]),
         "skipped attn + MLP": ABSENT if row["skipped_attn"] is None else _skipped(row),
-        "score AR": number(row["ar_score"], 3),
-        "score method": number(row["method_score"], 3),
+        "score AR": score(row, "ar_score"),
+        "score method": score(row, "method_score"),
         "ROUGE-2 to AR": ABSENT if ar else number(row["output_rouge2"], 3),
         "lossless": "by definition" if ar else lossless(row),
         "clipped": str(row["clipped"]),
@@ -202,8 +203,8 @@ def _domains(group: Group) -> list[str]:
                     "α": spread(row, "alpha", 3),
                     DECODE: spread(row, "speedup"),
                     END_TO_END: spread(row, "speedup_e2e"),
-                    "score AR": number(row["ar_score"], 3),
-                    "score method": number(row["method_score"], 3),
+                    "score AR": score(row, "ar_score"),
+                    "score method": score(row, "method_score"),
                     "ROUGE-2 to AR": number(row["output_rouge2"], 3),
                     "run": run_id,
                 }
@@ -238,7 +239,8 @@ def overview(tasks: Mapping[str, Sequence[Group]]) -> str:
             }
             frame = pd.DataFrame(cells)
             frame = frame.loc[:, (frame != ABSENT).any()].rename_axis("method")
-            parts += [f"### {head[0].upper()}{head[1:]}", tables.markdown(frame)]
+            if len(frame.columns):
+                parts += [f"### {head[0].upper()}{head[1:]}", tables.markdown(frame)]
     return "\n\n".join(parts) + "\n"
 
 
@@ -351,7 +353,7 @@ def _listed(frame: pd.DataFrame, right: Sequence[str] = ()) -> str:
 def _by_domain(domains: Sequence[Mapping[str, Any]]) -> str:
     rows = [
         (row["domain"], str(row["n_prompts"]), number(row["M"]), number(row["alpha"], 3), spread(row, "speedup"),
-         spread(row, "speedup_e2e"), number(row["ar_score"], 3), number(row["method_score"], 3))
+         spread(row, "speedup_e2e"), score(row, "ar_score"), score(row, "method_score"))
         for row in domains
     ]  # fmt: skip
     counted = ["n", "M", "α", "score AR", "method"]
@@ -360,7 +362,7 @@ def _by_domain(domains: Sequence[Mapping[str, Any]]) -> str:
 
 def _found(s: Mapping[str, Any]) -> list[tuple[str, str]]:
     estimated = number(s["tpt_estimated"], 1) if s["tpt_estimated_n"] else ABSENT
-    score = f"{number(s['ar_score'], 3)} AR, {number(s['method_score'], 3)} method ({s['metric']})"
+    scores = f"{number(s['ar_score'], 3)} AR, {number(s['method_score'], 3)} method ({_scored_by(s)})"
     return [
         ("M, tokens per verification", spread(s, "M")),
         ("α, accepted per drafted", spread(s, "alpha", 3)),
@@ -370,12 +372,18 @@ def _found(s: Mapping[str, Any]) -> list[tuple[str, str]]:
         (END_TO_END, spread(s, "speedup_e2e", 2)),
         *([] if s["searched_share"] is None else [("drafts of a searched set", percent(s["searched_share"]))]),
         ("TPT predicted / estimated", f"{number(s['tpt_predicted'], 1)} / {estimated} tokens/s"),
-        ("score", score if s["method_score"] is not None else ABSENT),
+        ("score", ABSENT if s["method_score"] is None else scores),
         *_further(s),
         ("output against AR's", f"ROUGE-2 {number(s['output_rouge2'], 3)}, same tokens {percent(s['output_exact'])}"),
         ("lossless (outputs equal to AR's)", lossless(s)),
         ("prompts clipped to fit", f"{s['clipped']} of {s['n_prompts']}"),
     ]
+
+
+def _scored_by(s: Mapping[str, Any]) -> str:
+    """Return the metric, and over how many answers it is where some have no score."""
+    metric, answered = str(s["metric"]), s["n_scored"]
+    return metric if answered == s["n_answers"] else f"{metric}; {answered} of {s['n_answers']} answers have a score"
 
 
 def _third_arm(s: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -411,6 +419,8 @@ def _spent(s: Mapping[str, Any]) -> list[tuple[str, str]]:
     if (s["prepare_ms"] or 0) >= NOTABLE_MS:
         even = s["break_even_tokens"]
         paid = "never at this speed" if even is None else f"after {even:,.0f} tokens"
+        if s["ar_tokens_per_s"] is None or s["method_tokens_per_s"] is None:
+            paid = ABSENT
         rows.append(("offline preparation", f"{s['prepare_ms'] / 1000:.1f} s, paid back {paid}"))
     return rows
 
@@ -433,8 +443,9 @@ predicted from the latency profile, the realised draft length and the realised s
 whose predecessors were accepted, and as the method itself estimated it.
 overhead: share of the decode time in the method's own work. searched: share of draft steps whose set a search chose,
 not the one that the method begins with; –: nothing is searched. skipped attn + MLP: sublayers skipped while drafting,
-mean over drafted tokens, and their share of all. score: {metric}. ROUGE-2 to AR: of the outputs, AR's as the
-reference; 1 where they are the same. lossless: outputs equal to AR's over outputs checked.
+mean over drafted tokens, and their share of all. score: {metric}; (n of m): n of m answers have one.
+ROUGE-2 to AR: of the outputs, AR's as the reference; 1 where they are the same.
+lossless: outputs equal to AR's over outputs checked.
 clipped: prompts shortened to fit.
 Runs stand in one table only if task, prompts, model, hardware and choice of tokens agree."""
 

@@ -32,3 +32,13 @@ def last_boxed(text: str) -> str | None:
     """Return the content of the last box that is not empty, "" where all are, None where a text has no box."""
     contents = [content for _, _, content in boxes(text)]
     return next((content for content in reversed(contents) if content.strip()), "" if contents else None)
+
+
+def braces_close(text: str) -> bool:
+    r"""Return whether every brace that opens closes, and none closes that was not opened; `\{` is no brace."""
+    depth = 0
+    for token in _TOKEN.finditer(text):
+        depth += {"{": 1, "}": -1}.get(token[0][-1], 0) if token["box"] or token[0] in "{}" else 0
+        if depth < 0:
+            return False
+    return depth == 0

@@ -68,6 +68,10 @@ class MultipleChoice(ReadingScorer[str]):
         letter = chosen_option(prediction)
         return None if letter is None else letter == expected
 
+    def reference_fault(self, reference: str) -> str | None:
+        """Refuse a reference that is no letter of an option."""
+        return None if reference.strip().upper() in tuple("ABCDEFGHIJ") else "one letter from A to J"
+
 
 def chosen_option(text: str) -> str | None:
     r"""Return the letter that an answer ends on, or None.

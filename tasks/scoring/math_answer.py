@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 
-from tasks.scoring.boxes import boxes, last_boxed
+from tasks.scoring.boxes import boxes, braces_close, last_boxed
 from tasks.scoring.numbers import before_next_question
 from tasks.scoring.reading import ReadingScorer
 from tasks.scoring.worker import Worker
@@ -98,6 +98,12 @@ class MathAnswer(ReadingScorer[str]):
         if request not in self._verdicts:
             self._verdicts[request] = self.worker.ask(list(request))
         return self._verdicts[request]
+
+    def reference_fault(self, reference: str) -> str | None:
+        """Refuse a reference in which nothing is left to compare, or whose braces do not close."""
+        if braces_close(reference) and any(map(str.isalnum, self.expected(reference) or "")):
+            return None
+        return r"an answer in LaTeX whose braces close, such as \frac{1}{2}, bare or in a \boxed{}"
 
     def close(self) -> None:
         """End the other process, if there is one; a later answer starts another."""

@@ -86,6 +86,10 @@ class FinalNumber(ReadingScorer[Fraction]):
         number = final_number(prediction)
         return None if number is None else number == expected
 
+    def reference_fault(self, reference: str) -> str | None:
+        """Refuse a reference without a number in digits."""
+        return None if final_number(reference) is not None else "a text that ends on a number in digits, such as 12"
+
 
 def _plain(text: str) -> str:
     r"""Return the text with the minus sign as `-`, and separators and `\$` of LaTeX as in plain text."""

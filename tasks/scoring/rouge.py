@@ -9,7 +9,10 @@ from tasks.scoring.scorer import Scorer, mean
 
 
 class Rouge(Scorer):
-    """ROUGE F1 with Porter stemming: L over the whole text (one longest common subsequence), 1 and 2."""
+    """ROUGE F1 with Porter stemming: L over the whole text (one longest common subsequence), 1 and 2.
+
+    A reference without a word (punctuation, emoji) has no score.
+    """
 
     metric = "rougeL"
 

@@ -17,7 +17,15 @@ class Scorer(ABC):
 
     @abstractmethod
     def item(self, prediction: str, reference: str) -> float | None:
-        """Score in [0, 1] of one answer; None where the reference is empty: the item cannot be scored."""
+        """Return the score in [0, 1] of one answer; None where the reference is empty: the item cannot be scored."""
+
+    def reference_fault(self, reference: str) -> str | None:
+        """Say what a reference must be, where this scorer cannot read the given one; None where it can.
+
+        Args:
+            reference: not empty; an empty one is no fault, its item has no score.
+        """
+        return None
 
     def corpus(self, predictions: Sequence[str], references: Sequence[str]) -> dict[str, float]:
         """What else there is to say of many answers, by name, in [0, 1], beside the mean of `item`.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from ssd_bench.rouge import is_unspaced
 from tasks.scoring.scorer import Scorer
 
 _NEXT_PROMPT = re.compile(r"\n\s*(?:\n|(?:Translate German to English|German|English|Answer):)")
@@ -24,17 +25,21 @@ class Translation(Scorer):
         return _share(CHRF().sentence_score(translation(prediction), [reference]).score)
 
     def corpus(self, predictions: Sequence[str], references: Sequence[str]) -> dict[str, float]:
-        """chrF and BLEU (tokenizer 13a, exponential smoothing) of the corpus, which are no means over sentences."""
+        """Return chrF and BLEU (tokenizer 13a, exponential smoothing) of the corpus, which are no means over sentences.
+
+        The tokenizer splits at spaces: where a reference is in a script without them (Chinese, Japanese, Thai) no BLEU
+        is given, since a whole sentence would count as one word.
+        """
         from sacrebleu.metrics import BLEU, CHRF
 
         pairs = [(translation(p), r) for p, r in zip(predictions, references, strict=True) if r.strip()]
         if not pairs:
             return {}
         found, expected = map(list, zip(*pairs))
-        return {
-            "corpus chrF": _share(CHRF().corpus_score(found, [expected]).score),
-            "BLEU": _share(BLEU().corpus_score(found, [expected]).score),
-        }
+        scores = {"corpus chrF": _share(CHRF().corpus_score(found, [expected]).score)}
+        if any(map(is_unspaced, expected)):
+            return scores
+        return scores | {"BLEU": _share(BLEU().corpus_score(found, [expected]).score)}
 
 
 def _share(percent: float) -> float:

@@ -1,0 +1,68 @@
+"""Fenced code blocks of an answer in Markdown."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+
+# A fence may be indented, follow the mark of a list item or, if a language is named, end a line of prose.
+_OPENING = re.compile(
+    r"(?P<indent>[ \t]*(?:(?:[-*+]|\d+[.)])[ \t]+)*)(?P<mark>`{3,}|~{3,})(?P<info>[^`]*)"
+    r"|[ \t]*[^\s`][^`]*(?P<end>`{3,})[ \t]*[A-Za-z][\w.+#-]*[ \t]*"
+)
+_LANGUAGE = re.compile(r"\A(?:python|py)\d*[ \t]+", re.IGNORECASE)
+_NESTED = 3
+"""Most columns by which a closing fence may be indented against its opening one (CommonMark)."""
+
+
+def fenced_blocks(text: str, is_code: Callable[[str], bool]) -> list[str]:
+    """Return the contents of all blocks, without the indentation of their fences.
+
+    A block ends at a fence of its mark, at least as long; at one with a language, which opens the next block; at the
+    end of the text; and at a line of code with the mark at its end, where `is_code` holds for the block so far: within
+    a docstring the mark is text.
+    """
+    lines = text.split("\n")
+    blocks, i = [], 0
+    while i < len(lines):
+        line, i = lines[i], i + 1
+        if (content := _in_one_line(line)) is not None:
+            blocks.append(content)
+        elif opening := _OPENING.fullmatch(line):
+            mark, width = opening["mark"] or opening["end"], len(opening["indent"] or "")
+            body, i = _body(lines, i, mark, width, is_code)
+            blocks.append("\n".join(body) + "\n")
+    return blocks
+
+
+def _in_one_line(line: str) -> str | None:
+    """Return the content of a block that begins and ends in the line, or None."""
+    line = line.strip()
+    mark = line[:3]
+    if mark not in ("```", "~~~") or not line.endswith(mark):
+        return None
+    content = line.strip(mark[0])
+    return _LANGUAGE.sub("", content, count=1).strip() + "\n" if content and mark not in content else None
+
+
+def _body(
+    lines: Sequence[str], start: int, mark: str, width: int, is_code: Callable[[str], bool]
+) -> tuple[list[str], int]:
+    """Return the lines of the block that begins at `start`, and the index of the line after it."""
+    body: list[str] = []
+    for i in range(start, len(lines)):
+        line = lines[i].rstrip()
+        fence = _OPENING.fullmatch(line)
+        if fence and fence["mark"] and fence["mark"].startswith(mark) and len(fence["indent"]) <= width + _NESTED:
+            return body, i if fence["info"].strip() else i + 1
+        if line.endswith(mark):
+            last = _without(width, line.removesuffix(mark))
+            if is_code("\n".join([*body, last])):
+                return [*body, last], i + 1
+        body.append(_without(width, lines[i]))
+    return body, len(lines)
+
+
+def _without(width: int, line: str) -> str:
+    """Return the line without the blanks of its first `width` columns."""
+    return line[:width].lstrip(" \t") + line[width:]
