@@ -108,7 +108,7 @@ def test_markdown_and_latex_head_our_rows_with_the_model_that_ran(out: Path) -> 
 
 
 def test_the_page_heads_our_rows_with_the_model_that_ran(out: Path) -> None:
-    text = html.unescape((out / "index.html").read_text(encoding="utf-8"))
+    text = html.unescape((out / "index.html").read_text(encoding="utf-8")).replace("\xa0", " ")
     for exhibit, frame in frames(out).items():
         name = exhibits.stem(TABLES[exhibit], exhibit)
         article = re.search(rf'<article id="{name}".*?</article>', text, re.DOTALL)

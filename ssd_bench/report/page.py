@@ -28,6 +28,7 @@ from ssd_bench.papers.ssd_bench import figures as ours
 from ssd_bench.report import answers, exhibits, predictions, verdicts
 from ssd_bench.report.figures import FIGURES, FOREST, NARROW, Drawn
 from ssd_bench.report.layout import EXCLUDED, NONE, SAME_RUN, Cells, Column, Entry, layout, paper_label
+from ssd_bench.style import unbroken
 
 FOLDER = Path(__file__).parent
 AXES = ("model", "task", "method")
@@ -291,7 +292,7 @@ def render(
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters["joined"] = joined
+    environment.filters |= {"joined": joined, "unbroken": unbroken}
     style, script = (Markup((FOLDER / name).read_text(encoding="utf-8")) for name in ("style.css", "script.js"))
     compared = answers.comparison(replications)
     return environment.get_template("page.html").render(
@@ -330,8 +331,8 @@ def completeness(
     runs = {cell.path for one in replications for cell in one.where()}
     return (
         f"Of {len(every)} tables and figures of the papers {parts}. Behind them: "
-        f"{exhibits.counting(list(runs), 'run')}, {exhibits.counting(exhibits.results(numbers), 'distinct result')} for "
-        f"{len(numbers)} numbers of the papers."
+        f"{exhibits.counting(list(runs), 'run')}, {exhibits.counting(exhibits.results(numbers), 'distinct result')} "
+        f"for {len(numbers)} numbers of the papers."
     )
 
 

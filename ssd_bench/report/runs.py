@@ -68,8 +68,11 @@ def _title(row: dict[str, Any], conditions: str) -> str:
 
 def _model(row: Mapping[str, Any]) -> str:
     """Return the model of a summary with its size, and whether this project trained it."""
-    model = ModelRan(str(row["model"]), row.get("params"), bool(row["rehearsal"]))
-    return f"{model.text} ({TOY})" if model.toy else model.text
+    return f"{_sized(row)} ({TOY})" if row["rehearsal"] else _sized(row)
+
+
+def _sized(row: Mapping[str, Any]) -> str:
+    return ModelRan(str(row["model"]), row.get("params")).text
 
 
 def _ar_row(members: Sequence[Record]) -> list[dict[str, Any]]:
@@ -138,7 +141,7 @@ def readable(row: dict[str, Any], with_hf: bool = False) -> dict[str, str]:
     if with_hf and row.get("speedup_hf") is not None:
         hf = {"tokens/s HF": spread(row, "hf_tokens_per_s", 1), "speedup over HF, decode": spread(row, "speedup_hf")}
     return {
-        "model": ModelRan(str(row["model"]), row.get("params")).text,
+        "model": _sized(row),
         "method": str(row["method"]) + (" (A/A check)" if row["method"] == "ar" and not ar else ""),
         "n": str(row["n_prompts"]),
         "M": spread(row, "M"),
@@ -292,7 +295,7 @@ def run_table(summary: Mapping[str, Any], domains: Sequence[Mapping[str, Any]] =
     """
     pairs = summary["n_pairs"] or "no"
     head = (
-        f"{summary['method']} on {summary['task']}: {_model(summary)}, {summary['dtype']}, {summary['device']}; "
+        f"{summary['method']} on {summary['task']}: {_sized(summary)}, {summary['dtype']}, {summary['device']}; "
         f"n = {summary['n_prompts']} prompts, {pairs} pairs with AR"
     )
     rows = [*_found(summary), *_third_arm(summary), *_spent(summary), ("record", summary["run_dir"])]
