@@ -276,7 +276,7 @@ def document(frame: pd.DataFrame) -> str:
     parts = ["# Which claims hold", RULE]
     for (paper, model), rows in readable(frame).groupby(["paper", "model"], sort=False):
         parts += [
-            f"## {paper}, " + ("not run" if model == ABSENT else model),
+            f"## {paper}, " + ("not run" if model == ABSENT else str(model)),
             tables.markdown(rows.drop(columns=["paper", "model"])),
         ]
     return "\n\n".join(parts) + "\n"
