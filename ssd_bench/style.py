@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from dataclasses import dataclass
 from typing import Any
@@ -88,9 +89,14 @@ def new(width: float, height: float) -> Figure:
     return Figure(figsize=(width, height), layout=ConstrainedLayoutEngine(w_pad=0.05, h_pad=0.05))
 
 
+def unbroken(text: str) -> str:
+    """Return a text whose sizes ("2.9 M") keep to one line."""
+    return re.sub(r"(?<=\d) (?=[kMB]\b)", "\xa0", text)
+
+
 def wrap(text: str, figure: Figure, size: float = SMALL) -> str:
-    """Lines of `text` that fit the width of the figure, at `size` points, never broken at an equals sign."""
-    whole = text.replace(" = ", "\xa0=\xa0")
+    """Lines of `text` that fit the width of the figure, at `size` points, never broken at "=" or within "2.9 M"."""
+    whole = unbroken(text).replace(" = ", "\xa0=\xa0")
     return textwrap.fill(whole, int(figure.get_figwidth() * 72 / (0.6 * size))).replace("\xa0", " ")
 
 

@@ -85,7 +85,7 @@ def made(folder: Path, trained: float, stock: float, alike: bool = False, prompt
                 ar.prompt.new_tokens = own.prompt.new_tokens
                 ar.prompt.decode_ms = (own.prompt.new_tokens - 1) / rate
                 own.prompt.decode_ms = ar.prompt.decode_ms / speed
-            model = {"name": "miniature" if exits else "miniature_plain", "rehearsal": True}
+            model = {"name": "miniature" if exits else "miniature_plain", "n_params": 2_883_584, "rehearsal": True}
             synthetic.write_run(folder / name, units, run_id=name, model=model)
         return name
 
@@ -103,10 +103,10 @@ def test_the_table_decides(trained: float, stock: float, said: str, tmp_path: Pa
     assert set(judged[VERDICT]) == {said} and set(judged["method"]) == {"DEL"}
     assert judged["task"].tolist() == [*TASKS, f"{ALL} (4)"]
     together = judged.iloc[-1]
-    assert together["model"] == "miniature / miniature_plain"
+    assert together["model"] == "miniature, 2.9 M / miniature_plain, 2.9 M"
     assert float(together[OVER].split()[0]) == pytest.approx(trained / stock, rel=0.03)
     both = frame[(frame["task"] == "GovReport") & (frame["method"] == "DEL")].set_index("weights")
-    assert both["model"].to_dict() == {"trained for exits": "miniature", "stock": "miniature_plain"}
+    assert both["model"].to_dict() == {"trained for exits": "miniature, 2.9 M", "stock": "miniature_plain, 2.9 M"}
     assert both.loc["stock", "papers, as given"] == "KnapSpec Table 2 0.89 (Llama3.2-1B)"
     assert both.loc["trained for exits", "papers, as given"] == del_home.AUTHORS
     assert both["exit"].str.fullmatch(r"\d\.\d of 8").all()
@@ -172,7 +172,7 @@ def test_report_and_page_show_it(tmp_path: Path, capsys: pytest.CaptureFixture[s
     paths = command.write_own([one], tmp_path)
     assert [path.name for path in paths] == ["ssd_bench_del_home_mini.md", "ssd_bench_del_home_mini.csv"]
     text = paths[0].read_text(encoding="utf-8")
-    assert text in capsys.readouterr().out and "rehearsal" in text and EXPLAINS in text
+    assert text in capsys.readouterr().out and "toy-model run" in text and EXPLAINS in text
     assert "without early-exit loss and without layer dropout" in " ".join(text.split())
     assert len(pd.read_csv(paths[1])) == 17
     (sheet,) = page._del_home([one])

@@ -16,7 +16,7 @@ from ssd_bench.metrics import evidence
 from ssd_bench.papers import verdict
 from ssd_bench.papers.cells import MOMENTS, Cell, Record, Replication, replications
 from ssd_bench.records.schema import PromptRecord
-from ssd_bench.report import exhibits, figures
+from ssd_bench.report import exhibits, figures, layout
 from ssd_bench.report.runs import side_by_side
 from tests import synthetic
 from tests.exhibit_runs import MINIATURE, indexed
@@ -105,7 +105,7 @@ def test_void_numbers_are_neither_shown_nor_ranked_nor_counted(planted: Replicat
     assert frame.loc[frame["setting"] == "ablation=none", "ours"].notna().all()
     ranked = {row for order in verdict.orders(frame) for row in order.rows}
     assert ranked and not ranked & set(void.index)
-    shown = exhibits.wide(frame).to_string()
+    shown = layout.wide(frame).to_string()
     assert "void / " in shown
     assert int(exhibits.counts([frame])["void"].iloc[0]) == len(void)
 

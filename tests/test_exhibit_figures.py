@@ -158,7 +158,7 @@ def test_every_figure_draws_with_labels_that_keep_apart(root: Path, name: str) -
     assert found.get_figwidth() in (style.COLUMN, style.PAGE)
     title, caption = found.get_suptitle(), found.get_supxlabel()
     assert title.startswith(tuple(name for room in rooms() for name in room.versions.values()))
-    assert "rehearsal" not in title
+    assert "toy-model" not in title
     assert "n =" in caption.replace("\n", " ")
 
 
@@ -170,11 +170,12 @@ def test_at_a_small_scale_the_models_are_one_and_the_title_says_so(root: Path, n
               for r in small.cells]  # fmt: skip
     found = drawn(figure(replace(small, cells=tuple(shared))))
     check(found)
-    assert "rehearsal on the miniature" in found.get_suptitle().replace("\n", " ")
+    assert "toy-model runs: miniature, 10.0 B" in found.get_suptitle().replace("\n", " ")
     panels = [
         text for text in texts(found) if text.get_text() != found.get_supxlabel()
     ]  # which names the paper's models
-    assert not any("LLaMA" in text.get_text() for text in panels)
+    named = [text.get_text() for text in panels if "LLaMA" in text.get_text()]
+    assert all(text.startswith("paper: ") for text in named)
 
 
 @pytest.mark.parametrize("name", ["knn_ssd_figure1", "swift_figure2a", "swift_figure12", "swift_table13"])

@@ -28,7 +28,7 @@ from ssd_bench.papers.reported import Number
 from ssd_bench.papers.rooms import papers, room_of
 from ssd_bench.papers.values import OVER_AR, Value, mean, search_time
 from ssd_bench.papers.verdict import Ours
-from ssd_bench.report import command, exhibits
+from ssd_bench.report import command, exhibits, layout
 from tests import synthetic
 from tests.exhibit_runs import indexed, make, make_all, make_code, number
 
@@ -68,9 +68,12 @@ def test_each_number_is_in_the_report_once(name: str, request: pytest.FixtureReq
 @pytest.mark.parametrize("name", ["filled", "empty"])
 def test_each_number_is_in_one_cell_of_the_papers_layout(name: str, request: pytest.FixtureRequest) -> None:
     for frame in request.getfixturevalue(name).values():
-        cells = [text for row in exhibits.wide(frame).itertuples(index=False) for text in row]
-        theirs = sorted(part.rpartition(" / ")[2] for text in cells for part in text.split("; ") if " / " in part)
-        assert theirs == sorted(exhibits.BOUNDS[n.bound] + n.printed for n in frame.itertuples())
+        wide = layout.wide(frame)
+        body = wide[wide["model"].str.startswith("paper")].drop(columns=["method", "setting", "model"], errors="ignore")
+        theirs = sorted(
+            part for row in body.itertuples(index=False) for text in row for part in text.split("; ") if part
+        )
+        assert theirs == sorted(layout.BOUNDS[n.bound] + n.printed for n in frame.itertuples())
 
 
 def test_without_runs_each_number_says_why(empty: dict[tuple[str, str], pd.DataFrame]) -> None:
@@ -277,7 +280,7 @@ def test_the_largest_scale_that_has_a_value_counts(tmp_path: Path) -> None:
     scales = frame[frame["method"] == "SWIFT"].groupby("setting")["scale"].unique().str.join("")
     assert dict(scales) == {setting: "small" if setting == one else "mini" for setting in scales.index}
     assert (frame["rehearsal"] == (frame["scale"] == "mini")).all()
-    assert "(small)" in exhibits.wide(frame).to_string()
+    assert "scale small" in layout.wide(frame).to_string() and "scale mini" in layout.wide(frame).to_string()
     assert "model that this project trained" in exhibits.standing(frame)
 
 
@@ -369,11 +372,12 @@ def test_markdown_says_what_it_is(full: list[Replication]) -> None:
     text = command.document("swift", "Table 8", frame)
     assert text.startswith("# SWIFT, Table 8: Ablation\n")
     assert "python -m ssd_bench -m experiment=swift_table8 scale=mini" in text
-    assert "Ours at scale mini: 14 of 14 numbers. This is a rehearsal" in text
-    assert "Algorithmic: 1 by definition, 8 other model." in text and "Runs: plain" in text
+    assert "Ours: miniature, size not recorded; 14 of 14 numbers of the paper have one" in text
+    assert "A toy-model run on a model that this project trained" in text
+    assert "Algorithmic: 1 by definition, 8 other model; 8 distinct results." in text and "Runs: plain" in text
     none = command.document("knn-ssd", "text §5.3", exhibits.long([], "text §5.3", "knn-ssd"))
     assert "There is no number of ours yet." in none and "experiment=knn_ssd_table3 scale=paper" in none
-    tpt = exhibits.wide(exhibits.long(full, "Table 2", "knapspec"))
+    tpt = layout.wide(exhibits.long(full, "Table 2", "knapspec"))
     assert "AIME24 tpt (the method's own estimate)" in tpt.columns
 
 
@@ -381,7 +385,7 @@ def test_latex_has_a_sign_for_everything(filled: dict[tuple[str, str], pd.DataFr
     for exhibit, frame in filled.items():
         text = command.latex(*exhibit, frame)
         body = text.split("\\midrule\n")[1].split("\\bottomrule")[0].strip().splitlines()
-        columns = exhibits.wide(frame).shape[1]
+        columns = layout.wide(frame).shape[1]
         assert all(line.endswith(r" \\") and line.replace(r"\&", "").count("&") == columns - 1 for line in body)
         assert text.count("{") - text.count(r"\{") == text.count("}") - text.count(r"\}")
         assert text.isascii() and "?" not in text

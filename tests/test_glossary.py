@@ -14,6 +14,7 @@ from ssd_bench.model.checkpoint import ModelSource
 from ssd_bench.model.template import Template
 from ssd_bench.options import KNOWN
 from ssd_bench.records.schema import SCHEMAS
+from ssd_bench.report import exhibits, verdicts
 from ssd_bench.report.runs import readable
 from tests.synthetic import unit, with_hf, write_run
 
@@ -37,6 +38,11 @@ def test_it_has_the_columns_of_the_reports_tables(tmp_path: Path) -> None:
     assert set(shown) <= set(rows("Columns of the report's tables"))
 
 
+def test_it_has_the_columns_of_the_papers_tables() -> None:
+    assert [f"`{name}`" for name in exhibits.COLUMNS] == [*rows("Columns of the papers' tables as CSV")]
+    assert {f"`{name}`" for name in verdicts.COLUMNS} <= set(rows("Columns of `verdicts.csv`"))
+
+
 def test_it_has_the_columns_of_frames(tmp_path: Path) -> None:
     """Of a run with all arms; ends of intervals and numbers of prompts go with what they are of."""
     units = [with_hf(unit(i), slower=3.0) for i in range(2)]
@@ -47,7 +53,7 @@ def test_it_has_the_columns_of_frames(tmp_path: Path) -> None:
         for names in rows("Columns of `load_runs` and of the report's CSV")
         for name in re.findall(r"`(\w+)`", names)
     ]
-    assert {*told} == columns | {"group", "settings"} and len(told) == len({*told})
+    assert {*told} == columns | {"group", "settings", "params"} and len(told) == len({*told})
 
 
 def test_it_has_the_options_as_the_command_prints_them(capsys: pytest.CaptureFixture[str]) -> None:

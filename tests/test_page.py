@@ -132,7 +132,7 @@ def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("page")
     make_all(folder / "runs")
     (folder / "runs" / "verdicts").mkdir()
-    row = "swift/faster_than_ar,small,another,False,fails,0.5,0.4,0.6,60,3,3,,"
+    row = "swift/faster_than_ar,small,another,,False,fails,0.5,0.4,0.6,60,3,3,,"
     text = f"{','.join(verdicts.COLUMNS)}\n{row}\n"
     (folder / "runs" / "verdicts" / "another.csv").write_text(text, encoding="utf-8")
     assert command.main([f"runs_dir={folder / 'runs'}", f"out={folder / 'out'}"]) == 0
@@ -193,8 +193,8 @@ def test_the_first_screen_has_an_answer_for_every_claim(text: str, parsed: Page)
     assert all(claim.says in top for claim in claims()) and verdicts.RULE.replace("*", "").replace("`", "") in top
     assert "this project trained" in top and figures.FOREST in top and "What to use" in top
     both = re.search(r'<li data-claim="swift/faster_than_ar".*?</li>', top, re.DOTALL)
-    assert both is not None and "fails, another</b> 0.50 [0.40, 0.60]×" in both[0]
-    assert "(rehearsal)" in both[0] and both[0].count('class="said') == 2
+    assert both is not None and "fails, another, size not recorded</b> 0.50 [0.40, 0.60]×" in both[0]
+    assert "(toy-model run), miniature, size not recorded" in both[0] and both[0].count('class="said') == 2
 
 
 def test_nothing_is_loaded_and_nothing_is_told_of_the_machine(parsed: Page, text: str, out: Path) -> None:
@@ -229,9 +229,9 @@ def article(text: str, name: str) -> str:
 def test_an_exhibit_says_what_it_is(text: str) -> None:
     table = article(text, "swift_table8")
     assert "python -m ssd_bench -m experiment=swift_table8 scale=mini" in table
-    assert "rehearsal on a model that this project trained: not a replication of any paper" in table
+    assert "toy-model run on a model that this project trained: not a replication of any paper" in table
     assert "<code>plain</code>" in table and ">filled<" in table
-    assert "Algorithmic: 1 by definition, 8 other model." in table and "Speed: " in table
+    assert "Algorithmic: 1 by definition, 8 other model; 8 distinct results." in table and "Speed: " in table
     figure6 = article(text, "swift_figure6")
     assert figure6.count("<img") == 1 and "figures/swift_figure6_mini.pdf" in figure6
     assert "No figure at scale mini: Not now." in article(text, "swift_figure12")

@@ -79,7 +79,7 @@ def test_on_a_rehearsal_every_verdict_says_so(found: list[Judged]) -> None:
     frame = verdicts.table(found)
     for one, (_, row) in zip(found, frame.iterrows(), strict=True):
         assert one.rehearsal == (one.verdict != NOT_RUN)
-        assert ("rehearsal" in verdicts.text(row)) == one.rehearsal
+        assert ("toy-model run" in verdicts.text(row)) == one.rehearsal
     assert "this project trained" in verdicts.screen(frame)
 
 
@@ -110,7 +110,7 @@ def test_the_command_prints_and_writes_them(tmp_path: Path, capsys: pytest.Captu
     ablation(tmp_path, "own", "uniform")
     out = tmp_path / "verdicts" / "mini.csv"
     assert verdicts.main([f"runs_dir={tmp_path}", "scale=mini", f"out={out}"]) == 0
-    assert "holds (rehearsal)" in capsys.readouterr().out
+    assert "holds (toy-model run)" in capsys.readouterr().out
     assert verdicts.recorded(tmp_path)["claim"].tolist() == ["swift/search_beats_uniform"]
     assert verdicts.main([f"runs_dir={tmp_path}", "scale=paper"]) == 2
     assert "one of mini" in capsys.readouterr().err
@@ -186,7 +186,7 @@ def test_the_pages_verdicts_follow_the_records(tmp_path: Path) -> None:
         assert item is not None
         said.append(html.unescape(item[0]))
     assert [re.findall(r"<b>(.*?)</b>", each) for each in said] == [
-        ["holds (rehearsal)"], ["fails (rehearsal)"], ["cannot say (rehearsal)"]
+        [f"{verdict} (toy-model run), miniature, size not recorded"] for verdict in ("holds", "fails", "cannot say")
     ]  # fmt: skip
     assert "void: " in said[2]
 
@@ -309,5 +309,5 @@ def test_the_first_screen_says_what_to_use_and_what_the_records_are() -> None:
         best = max(own, key=lambda cell: cell.summary["speedup_e2e"])
         faster = best.summary["speedup_e2e_lo"] > 1
         assert (best["method"] in line) == faster and ("plain decoding" in line) != faster
-    assert "this project trained" in standing(made) and "miniature" in standing(made)
-    assert comparison([]) is None and standing([]).startswith("There are no runs")
+    assert "this project trained" in standing(made, 7) and "miniature, 2.9 M" in standing(made, 7)
+    assert comparison([]) is None and standing([], 0).startswith("There are no runs")

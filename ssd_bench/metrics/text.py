@@ -8,7 +8,8 @@ from typing import Any
 ABSENT = "–"
 DECODE, END_TO_END = "speedup, decode", "speedup, end to end"
 """Over AR on the same prompts in the same run: of decoding alone, and with the prefill, its time and its token."""
-REHEARSAL = "rehearsal on a model that this project trained: not a replication of any paper"
+TOY = "toy-model run"
+REHEARSAL = f"{TOY} on a model that this project trained: not a replication of any paper"
 
 
 def number(value: float | None, digits: int = 2, unit: str = "") -> str:

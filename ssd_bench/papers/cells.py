@@ -13,6 +13,7 @@ from ssd_bench.errors import ConfigError
 from ssd_bench.metrics import Digest, Level, Moment, Noise
 from ssd_bench.metrics.store import Shelf, Store
 from ssd_bench.papers import grid, index
+from ssd_bench.papers.ran import ModelRan, named
 from ssd_bench.papers.scale import load as load_scale
 from ssd_bench.records.files import read_header
 from ssd_bench.records.pack import opened
@@ -187,6 +188,16 @@ class Cell:
         return ""
 
     @property
+    def ran(self) -> ModelRan:
+        """The model that ran."""
+        return ModelRan.of(self.header)
+
+    @property
+    def is_of_papers_model(self) -> bool:
+        """Whether the paper's own model ran."""
+        return self.setup in (PAPERS_OWN, OTHER_SCALE)
+
+    @property
     def setup(self) -> str:
         """How near its run is to the paper's, one of `SETUPS`."""
         model = self.header.get("model") or {}
@@ -220,6 +231,11 @@ class Replication:
     def command(self) -> str:
         """What makes its runs."""
         return f"python -m ssd_bench -m experiment={self.experiment.name} scale={self.scale}"
+
+    @property
+    def ran(self) -> str:
+        """The models of its runs, with their sizes."""
+        return named(cell.ran for cell in self.where())
 
     @property
     def notes(self) -> list[str]:

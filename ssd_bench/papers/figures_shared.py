@@ -17,8 +17,10 @@ from matplotlib.ticker import MaxNLocator
 
 from ssd_bench import style
 from ssd_bench.metrics import Measured
+from ssd_bench.metrics.text import TOY
 from ssd_bench.papers.cells import Cell, Replication
 from ssd_bench.papers.grid import AXES
+from ssd_bench.papers.ran import named
 from ssd_bench.papers.reported import Number, numbers
 from ssd_bench.papers.rooms import name_of
 
@@ -68,12 +70,11 @@ class Shown(Measured):
 def cells(replication: Replication, **labels: str) -> list[Cell]:
     """The cells with these labels that have a record, each record once: at a small scale several cells share one.
 
-    Where the paper's model was replaced they are labelled with that of the record.
+    They are labelled with the model that ran and its size.
     """
     found: dict[Path, Cell] = {}
     for cell in replication.where(**labels):
-        if replication.scale != "paper":
-            cell = replace(cell, labels={**cell.labels, "model": str(cell.header["model"]["name"])})
+        cell = replace(cell, labels={**cell.labels, "model": cell.ran.text})
         found.setdefault(cell.path, cell)
     return list(found.values())
 
@@ -108,15 +109,14 @@ def page(width: float, height: float) -> tuple[Figure, SubFigure]:
 
 
 def finish(figure: Figure, replication: Replication, drawn: Sequence[Cell], note: str) -> Figure:
-    """Title (paper, exhibit, rehearsal) and caption (what is drawn, n, what is void, the paper's, missing or odd)."""
+    """Title (paper, exhibit, the model that ran), caption (what is drawn, n, void cells, the paper's numbers, gaps)."""
     experiment = replication.experiment
     panel = experiment.name[-1] if experiment.name[-2].isdigit() and experiment.name[-1].isalpha() else ""
     title = f"{name_of(experiment.paper)} {experiment.exhibit}{panel}"
-    models = unique(str(cell.header["model"]["name"]) for cell in drawn)
-    if any(cell.header["model"].get("rehearsal") for cell in drawn):
-        title += f" – rehearsal on the {', '.join(models)}"
-    elif replication.scale != "paper":
-        title += f" – at scale {replication.scale}, on {', '.join(models)}"
+    toy = f"{TOY}{'s' if len(drawn) > 1 else ''}" if any(cell.ran.toy for cell in drawn) else "ours"
+    title += f" – {toy}: {named(cell.ran for cell in drawn)}"
+    if toy == "ours" and replication.scale != "paper":
+        title += f", scale {replication.scale}"
     if all(cell.void for cell in drawn):
         title += f" – {style.VOID} void"
     counts = sorted({int(cell.summary["n_prompts"]) for cell in drawn})
@@ -223,9 +223,15 @@ def _of_exhibit(replication: Replication) -> list[Number]:
 
 
 def papers_model(replication: Replication, model: str) -> str:
-    """The paper's model whose numbers belong beside those of `model`: its own, or the first where it was replaced."""
-    asked = unique(cell["model"] for cell in replication.cells)
-    return model if model in asked else asked[0]
+    """Return the paper's model to compare with `model`, a label of `cells`: itself, else the first it stands for."""
+    own = [cell for cell in replication.where() if cell.ran.text == model]
+    nearest = sorted(own, key=lambda cell: not cell.is_of_papers_model) or replication.cells
+    return nearest[0]["model"]
+
+
+def paper_label(number: Number) -> str:
+    """Return what a legend calls a number of the paper, with the paper's model."""
+    return f"{PAPER}: {number.model}" if number.model else PAPER
 
 
 def printed(number: Number) -> str:
@@ -248,7 +254,8 @@ def theirs(
         ends, value = over or (0.0, 1.0), number.value
         axes.plot(
             ends, [value, value], color=style.FAINT, linewidth=1.0, linestyle="-" if over else style.DASHED,
-            label=PAPER, zorder=BEHIND, path_effects=[withStroke(linewidth=2.4, foreground="white")], **place,
+            label=paper_label(number), zorder=BEHIND,
+            path_effects=[withStroke(linewidth=2.4, foreground="white")], **place,
         )  # fmt: skip
         low, high = axes.get_ylim()
         if not low <= value <= high:

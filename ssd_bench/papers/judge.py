@@ -21,6 +21,7 @@ from ssd_bench.metrics.intervals import LEVEL
 from ssd_bench.papers import grid, select
 from ssd_bench.papers.cells import REHEARSAL, Cell, Replication
 from ssd_bench.papers.claims import PARTS, STATISTIC, STATISTICS, Claim, claims
+from ssd_bench.papers.ran import ModelRan
 from ssd_bench.papers.samples import Sample, sample
 
 HOLDS, FAILS, CANNOT_SAY, NOT_RUN = "holds", "fails", "cannot say", "not run"
@@ -109,7 +110,7 @@ class Judged:
     places: int = 0
     asked: int = 0
     floor: float | None = None
-    models: tuple[str, ...] = ()
+    models: tuple[ModelRan, ...] = ()
     rehearsal: bool = False
     cells: tuple[Cell, ...] = field(default=(), repr=False)
 
@@ -139,7 +140,7 @@ def judged(claim: Claim, replication: Replication) -> Judged:
     broken = next((cell.record.error for cell in cells if cell.record and cell.record.error), None)
     if broken:
         return Judged(claim, replication.scale, CANNOT_SAY, f"a record cannot be read: {broken}", asked=len(asked))
-    models = tuple(dict.fromkeys(str(cell.header["model"]["name"]) for cell in cells))
+    models = tuple(dict.fromkeys(cell.ran for cell in cells))
     rehearsal = any(cell.setup == REHEARSAL for cell in cells)
     unsure = Judged(
         claim, replication.scale, CANNOT_SAY, places=len(places), asked=len(asked), models=models,

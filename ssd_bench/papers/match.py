@@ -17,7 +17,7 @@ from ssd_bench.papers import grid, select
 from ssd_bench.papers.cells import Cell, Replication
 from ssd_bench.papers.reported import METRICS, Number
 from ssd_bench.papers.rooms import room_of
-from ssd_bench.papers.values import BASELINES, Value, has_hf, mean, pearson, search_made, search_time, value
+from ssd_bench.papers.values import BASELINES, Value, has_hf, mean, pearson, search_made, search_time, source_of, value
 from ssd_bench.papers.verdict import NO_RUN, NOT_RUN, UNDEFINED, UNMEASURED, VOID, Ours
 
 SCALES = ("paper", "small", "mini")
@@ -165,7 +165,7 @@ def _domains(number: Number, cell: Cell) -> list[str | None]:
 def _combined(number: Number, parts: Sequence[Piece], statistic: str = "") -> Value | str:
     """One value of all parts, or why one of them has none; `statistic` as in `value`."""
     if number.metric == "pearson":
-        return pearson(number, (cell.run for cell in {cell.path: cell for cell, _ in parts}.values()))
+        return pearson(number, list({cell.path: cell for cell, _ in parts}.values()))
     if number.metric in room_of(number.paper).compared:
         return _compared(number, [cell for cell, _ in parts])
     with_hf = all(has_hf(cell) for cell, _ in parts)  # one baseline for all that is averaged or compared
@@ -192,12 +192,14 @@ def _compared(number: Number, cells: Sequence[Cell]) -> Value | str:
     own = [cell for cell in cells if cell[axis] != other]
     if not theirs or not own:
         return f"only beside a run of {other}"
+    source = source_of((own[0], theirs[0]), number.metric)
     if number.metric == "memory_reduction_pct":
-        return Value(100 * (1 - own[0].summary["peak_bytes"] / theirs[0].summary["peak_bytes"]))
+        reduction = 100 * (1 - own[0].summary["peak_bytes"] / theirs[0].summary["peak_bytes"])
+        return Value(reduction, source=source)
     both = (theirs[0].run, own[0].run)
     times = [search_time(run) for run in both]
     if None in times:
         return "the methods did not search"
     made = [how for how in map(search_made, both) if how != "run"]
     remark = f"a search of the two was {made[0]} from the store: its time is of when it was made" if made else ""
-    return Value(times[0] / times[1], remark=remark, compared=not made)  # type: ignore[operator]
+    return Value(times[0] / times[1], remark=remark, compared=not made, source=source)  # type: ignore[operator]

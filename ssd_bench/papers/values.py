@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -30,6 +31,8 @@ class Value:
         estimate: the method's own, for TPT.
         remark: in what it is not the paper's statistic; "" where it is.
         compared: whether it may be compared at all.
+        source: statistic, run and part of the run behind it; equal for values that are one result. Empty for what no
+            run measured.
     """
 
     value: float
@@ -38,6 +41,13 @@ class Value:
     estimate: float | None = None
     remark: str = ""
     compared: bool = True
+    source: frozenset[tuple[str, ...]] = frozenset()
+
+    @property
+    def result(self) -> str:
+        """Digest of the source; "" without one."""
+        text = repr(sorted(self.source))
+        return hashlib.sha256(text.encode()).hexdigest()[:12] if self.source else ""
 
 
 def by_definition(number: Number) -> bool:
@@ -71,7 +81,8 @@ def value(
     if by_definition(number):
         return Value(1.0) if source["ar_tokens_per_s"] is not None else "the run has no baseline"
     if domain is None and number.metric in SPECIAL:
-        return SPECIAL[number.metric](number, cell)
+        special = SPECIAL[number.metric](number, cell)
+        return special if isinstance(special, str) else replace(special, source=source_of([cell], _variant(number)))
     name, remark = (statistic, "") if statistic else _statistic(number, with_hf)
     name = METRICS[number.metric].of_ar if baseline else name
     if name is None or name not in source:
@@ -80,7 +91,23 @@ def value(
     if source[name] is None:
         return "the run has no baseline" if baseline else _undefined(number.metric, source)
     estimate = None if baseline or number.metric != "tpt" else source["tpt_estimated"]
-    return Value(source[name], source.get(f"{name}_lo"), source.get(f"{name}_hi"), estimate, remark)
+    return Value(
+        source[name], source.get(f"{name}_lo"), source.get(f"{name}_hi"), estimate, remark,
+        source=source_of([cell], name, domain or ""),
+    )  # fmt: skip
+
+
+def source_of(cells: Iterable[Cell], statistic: str, part: str = "") -> frozenset[tuple[str, ...]]:
+    """Return what a value rests on, as `Value.source`: one statistic of some runs, or of a part of their streams."""
+    return frozenset((statistic, cell.path.name, part) for cell in cells)
+
+
+def _variant(number: Number) -> str:
+    """Name the statistic of a special metric: what decides its value in a given record."""
+    arm = "ar" if number.method in BASELINES else "method"
+    counted = room_of(number.paper).skip_ratio if number.metric == "skip_ratio" else ""
+    settings = [number.settings.get(key, "") for key in ("pass@k", "point")]
+    return " ".join([number.metric, arm, counted, *settings])
 
 
 def _statistic(number: Number, with_hf: bool) -> tuple[str | None, str]:
@@ -111,15 +138,19 @@ def mean(values: Sequence[Value]) -> Value:
     """
     if len(values) == 1:
         return values[0]
-    centre = sum(v.value for v in values) / len(values)
+    centre, source = (
+        sum(v.value for v in values) / len(values),
+        frozenset[tuple[str, ...]]().union(*(v.source for v in values)),
+    )
     estimates = [v.estimate for v in values if v.estimate is not None]
     estimate = sum(estimates) / len(values) if len(estimates) == len(values) else None
     below = [v.value - v.low for v in values if v.low is not None]
     above = [v.high - v.value for v in values if v.high is not None]
     if len(below) < len(values) or len(above) < len(values):
-        return Value(centre, estimate=estimate, remark=values[0].remark, compared=all(v.compared for v in values))
+        compared = all(v.compared for v in values)
+        return Value(centre, estimate=estimate, remark=values[0].remark, compared=compared, source=source)
     low, high = centre - math.hypot(*below) / len(values), centre + math.hypot(*above) / len(values)
-    return Value(centre, low, high, estimate, values[0].remark)
+    return Value(centre, low, high, estimate, values[0].remark, source=source)
 
 
 def _skip_ratio(number: Number, cell: Cell) -> Value | str:
@@ -207,14 +238,14 @@ def _matchness(number: Number, cell: Cell) -> Value | str:
     return "at no point that a record has" if found is None else Value(float(found))
 
 
-def pearson(number: Number, runs: Iterable[Run]) -> Value | str:
+def pearson(number: Number, cells: Sequence[Cell]) -> Value | str:
     """Correlation of TPT or α with tokens/s over points, one a prompt and method; TPT of a prompt by Eq. 4."""
     x_name = "tpt_predicted" if number.settings["pair"].startswith("TPT") else "alpha"
-    found = pd.concat([by_prompt(run) for run in runs])[[x_name, "tokens_per_s"]].dropna()
+    found = pd.concat([by_prompt(cell.run) for cell in cells])[[x_name, "tokens_per_s"]].dropna()
     x, y = found.to_numpy().T
     if len(x) < 3 or not x.std() or not y.std():
         return "too few points, or all the same"
-    return Value(float(np.corrcoef(x, y)[0, 1]))
+    return Value(float(np.corrcoef(x, y)[0, 1]), source=source_of(cells, f"pearson {x_name}"))
 
 
 def by_prompt(run: Run) -> pd.DataFrame:

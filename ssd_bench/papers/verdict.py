@@ -22,6 +22,7 @@ import pandas as pd
 from ssd_bench.metrics import Measured
 from ssd_bench.metrics.intervals import ratio
 from ssd_bench.papers.cells import OTHER_MODEL, OTHER_SCALE, PAPERS_OWN, SETUPS, Cell
+from ssd_bench.papers.ran import ModelRan
 from ssd_bench.papers.reported import METRICS, Number
 from ssd_bench.papers.rooms import room_of
 from ssd_bench.papers.select import AVERAGES
@@ -68,6 +69,11 @@ class Ours:
     def runs(self) -> list[str]:
         """Ids of the runs behind it."""
         return list(dict.fromkeys(str(cell.header["run_id"]) for cell in self.cells))
+
+    @property
+    def models(self) -> list[ModelRan]:
+        """The distinct models that ran."""
+        return list(dict.fromkeys(cell.ran for cell in self.cells))
 
     @property
     def setup(self) -> str:

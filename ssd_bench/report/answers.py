@@ -8,16 +8,16 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from ssd_bench.metrics.text import ABSENT, END_TO_END, spread
+from ssd_bench.metrics.text import ABSENT, END_TO_END, TOY, spread
 from ssd_bench.papers import grid
 from ssd_bench.papers.cells import Cell, Replication
 from ssd_bench.papers.claims import Claim, claims
 from ssd_bench.papers.figures_shared import cells
 from ssd_bench.papers.judge import CANNOT_SAY, FAILS, HOLDS, NOT_RUN
 from ssd_bench.papers.match import ordered
+from ssd_bench.papers.ran import named
 from ssd_bench.papers.rooms import name_of, papers
 from ssd_bench.papers.ssd_bench.figures import COMPARISON
-from ssd_bench.records.files import read_header
 from ssd_bench.records.schema import device_name
 from ssd_bench.report import verdicts
 from ssd_bench.report.exhibits import stem
@@ -30,7 +30,7 @@ class Said:
     """What one model's records say of a claim.
 
     Attributes:
-        verdict: with the model, or that it is a rehearsal.
+        verdict: with the model that ran and its size.
         why: there is no effect; "" where there is one.
     """
 
@@ -69,25 +69,31 @@ class Card:
     lines: Sequence[Line]
 
 
-def standing(replications: Sequence[Replication]) -> str:
-    """A sentence on what the records are: runs, scale, models and machine."""
-    made = {cell.path: one.scale for one in replications for cell in one.where()}
+def standing(replications: Sequence[Replication], results: int) -> str:
+    """Return sentences on what the records are: runs, distinct results, scale, models and machine.
+
+    Args:
+        results: distinct ones of ours that stand behind numbers of the papers.
+    """
+    made = {cell.path: (cell, one.scale) for one in replications for cell in one.where()}
     if not made:
         return "There are no runs of the papers' experiments here yet."
-    headers = [read_header(path) for path in made]
-    models = dict.fromkeys(str((header.get("model") or {}).get("name")) for header in headers)
-    trained = [str((h.get("model") or {}).get("name")) for h in headers if (h.get("model") or {}).get("rehearsal")]
-    machines = dict.fromkeys(map(device_name, headers))
+    models = list(dict.fromkeys(cell.ran for cell, _ in made.values()))
+    machines = dict.fromkeys(device_name(cell.header) for cell, _ in made.values())
     count = sum(1 for one in replications for _ in one.where())
-    parts = f"{len(made)} runs behind {count} cells of {len(replications)} experiments"
-    said = f"{parts}, of {', '.join(models)} at scale {', '.join(ordered(dict.fromkeys(made.values())))}"
-    said += f" on {', '.join(machines)}."
-    if not trained:
+    scales = ordered(dict.fromkeys(scale for _, scale in made.values()))
+    said = (
+        f"{len(made)} runs of {named(models)}, at scale {', '.join(scales)} on {', '.join(machines)}. They stand "
+        f"behind {count} cells of {len(replications)} experiments: one run behind several where one model stands for "
+        f"several of a paper's. {results} distinct results are compared with the papers' numbers."
+    )
+    toys = [model for model in models if model.toy]
+    if not toys:
         return said
-    which = "a model" if len(set(trained)) == len(models) else f"{', '.join(dict.fromkeys(trained))}, a model"
+    which = "" if len(toys) == len(models) else f"Those of {named(toys)}: "
     return (
-        f"{said} A rehearsal on {which} that this project trained: it shows what the methods do and that the analysis "
-        "works, and says nothing of the papers' models."
+        f"{said} {which}{TOY[0].upper()}{TOY[1:]}s, of a model that this project trained: they show what the methods "
+        "do and that the analysis works, and say nothing of the papers' models."
     )
 
 
@@ -103,7 +109,7 @@ def cards(frame: pd.DataFrame) -> list[Card]:
         if own:
             rows = frame[frame["claim"].isin([claim.id for claim in own])]
             by_model = rows[rows["verdict"] != NOT_RUN].groupby("model", sort=False)
-            counted = [f"{model}: {verdicts.counts(group)}" for model, group in by_model]
+            counted = [f"{verdicts.model_ran(group.iloc[0])}: {verdicts.counts(group)}" for _, group in by_model]
             lines = [_line(claim, rows[rows["claim"] == claim.id]) for claim in own]
             found.append(Card(paper, name_of(paper), counted or ["not run"], lines))
     return found
@@ -118,7 +124,7 @@ def _line(claim: Claim, rows: pd.DataFrame) -> Line:
     ):
         mark, style = MARKS[row["verdict"]]
         effect, evidence = verdicts.effect(claim, row), verdicts.evidence(claim, row)
-        text = verdicts.text(row) + (f", {row['model']}" if row["model"] and not row["rehearsal"] else "")
+        text = ", ".join(filter(None, (verdicts.text(row), verdicts.model_ran(row))))
         why = str(row["reason"]) if effect == ABSENT else ""
         said.append(Said(mark, style, text, effect, evidence, why))
     experiment = grid.load(claim.exhibit)
@@ -161,7 +167,7 @@ def conditions(replication: Replication) -> str:
     how = f"sampling at temperature {decode['temperature']}" if sampled else "greedy"
     methods = len({cell["method"] for cell in cells(replication)})
     return (
-        f"Of {summary['model']} ({summary['dtype']}) on {summary['device']}, {how}, one prompt at a time, "
+        f"Of {one.ran.text} ({summary['dtype']}) on {summary['device']}, {how}, one prompt at a time, "
         f"n = {summary['n_prompts']} prompts a cell, the time of a search before the run left out. The best of "
         f"{methods} is chosen by these numbers, which its interval does not count."
     )

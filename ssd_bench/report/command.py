@@ -25,14 +25,14 @@ from ssd_bench.papers.cells import Record, Replication, prepare, records, replic
 from ssd_bench.papers.judge import judge
 from ssd_bench.papers.ssd_bench import del_home
 from ssd_bench.records.files import write_atomic
-from ssd_bench.report import exhibits, figures, page, predictions, runs, verdicts
+from ssd_bench.report import exhibits, figures, layout, page, predictions, runs, verdicts
 
 OPTIONS = ("runs_dir", "out")
 PAGE = "index.html"
 CONTENTS = {
     PAGE: "the page: which claims hold, which method to use, every exhibit",
     "verdicts.md": "which of the papers' claims hold",
-    "tables": "the papers' tables, ours beside theirs",
+    "tables": "the papers' tables, with ours",
     "figures": "the papers' figures, of our runs",
     "predictions.md": "what a cost model predicts for the papers' hardware",
     "audit.md": "what the papers' own numbers imply",
@@ -118,6 +118,7 @@ def write_replication(
         written += write_own(replications, out / "tables")
         drawn = figures.draw(replications, out / "figures")
         written += [path for found in drawn.values() for one in found for path in one.paths]
+        print(page.completeness(replications, frames, drawn))
         checks, predicted = audit.audit(), predictions.predictions(replications)
         judged = verdicts.together(verdicts.table(judge(replications)), recorded)
         written += _write(out, {
@@ -169,7 +170,7 @@ def document(paper: str, exhibit: str, frame: pd.DataFrame, remarks: Sequence[st
     parts = [f"# {exhibits.title(paper, exhibit)}", f"**{exhibits.standing(frame)}**"]
     parts += [*exhibits.verdicts(frame), *exhibits.speedups(frame)]
     parts += ["\n".join(f"    {command}" for command in exhibits.commands(paper, exhibit, frame))]
-    parts += [tables.markdown(exhibits.wide(frame)), exhibits.LEGEND]
+    parts += [tables.markdown(layout.wide(frame)), exhibits.LEGEND]
     parts += ["\n".join(f"- {line}" for line in [*remarks, *exhibits.missing(frame)])]
     made = exhibits.run_ids(frame)
     parts += [f"Runs: {', '.join(made)}"] if made else []
@@ -180,7 +181,7 @@ def latex(paper: str, exhibit: str, frame: pd.DataFrame) -> str:
     """An exhibit as a table for LaTeX."""
     title = f"{exhibits.title(paper, exhibit)}."
     caption = " ".join([title, exhibits.standing(frame), *exhibits.speedups(frame), exhibits.LEGEND])
-    return tables.latex(exhibits.wide(frame), caption, f"tab:{exhibits.stem(paper, exhibit).replace('_', '-')}")
+    return tables.latex(layout.wide(frame), caption, f"tab:{exhibits.stem(paper, exhibit).replace('_', '-')}")
 
 
 def _write(out: Path, texts: Mapping[str, str]) -> list[Path]:

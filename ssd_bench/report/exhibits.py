@@ -1,34 +1,34 @@
-"""An exhibit's numbers beside ours, a row each (`long`) or in the paper's layout (`wide`), and what is said of them."""
+"""An exhibit's numbers with ours, a row each, and sentences on them."""
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
 
 from ssd_bench.errors import ConfigError
-from ssd_bench.metrics.text import ABSENT, DECODE, END_TO_END
-from ssd_bench.metrics.text import REHEARSAL as TRAINED_HERE
-from ssd_bench.papers import select, verdict
-from ssd_bench.papers.cells import REHEARSAL, Replication
+from ssd_bench.metrics.text import REHEARSAL
+from ssd_bench.papers import ran, select, verdict
+from ssd_bench.papers.cells import REHEARSAL as TRAINED_HERE
+from ssd_bench.papers.cells import Replication
 from ssd_bench.papers.match import Matcher
-from ssd_bench.papers.reported import METRICS, Number, exhibits, numbers
+from ssd_bench.papers.reported import Number, exhibits, numbers
 from ssd_bench.papers.rooms import name_of, room_of
 from ssd_bench.papers.values import OVER_AR
 
 LEGEND = (
-    "Cells: ours [95 % interval over prompts, of speeds over moments as well where the noise floor was measured] / the "
-    "paper's. –: there is none of ours yet, or none can be. void: a run that decides nothing."
+    "Each row says whose numbers it has: ours: the model that ran, with its size, and 95 % intervals over prompts (of "
+    "speeds over moments as well where the noise floor was measured); paper: the paper's own model, which the paper "
+    "ran. –: no number of ours. excluded: a run that decides nothing. same run: the result of another row, not a "
+    "further one."
 )
 COLUMNS = {  # of the long form
     "id": "of the reported number, unique in the whole report",
     "paper": "",
     "exhibit": "table, figure, or passage",
-    "model": "",
+    "model": "the paper's",
     "task": "",
     "method": "",
     "setting": "",
@@ -51,29 +51,17 @@ COLUMNS = {  # of the long form
     "order": "whether the methods of the row group come in the paper's order",
     "scale": "of our runs",
     "rehearsal": "whether a model stands behind it that this project trained",
+    "model_ran": "the model of our runs, with its size",
+    "params": "its number of parameters",
     "runs": "their ids",
+    "result": "digest of statistic, runs and part of the runs: equal where two numbers are one result of ours",
+    "repeats": "id of the first number of the exhibit with the same result",
     "reason": "why ours is missing, or in what it is not the paper's statistic",
 }
-BOUNDS = {"": "", "low": "from ", "high": "to ", "max": "up to ", "about": "about "}
-DIGITS = 2  # of ours at least, else those that the paper prints
 FLOATS = (
     "value", "ours", "low", "high", "difference", "relative", "decode", "decode_low", "decode_high", "estimate"
 )  # fmt: skip
 TEXTS = ("id", "paper", "exhibit", "model", "task", "method", "setting", "bound", "metric", "unit", "printed")
-
-THEIRS, OURS = f"{END_TO_END} (as the paper counts)", f"{DECODE} (ours alone)"
-"""Heads of the two speedups: every paper counts prefills in."""
-
-Row = tuple[str, str, str]  # model, method, setting
-Column = tuple[str, str]  # task, metric
-
-
-@dataclass(frozen=True)
-class Entry:
-    """What stands in a place of the paper's layout, with the row of the long table that it shows, if any."""
-
-    text: str
-    number: Any = None
 
 
 def long(
@@ -119,6 +107,8 @@ def _long(matcher: Matcher, paper: str, exhibit: str) -> pd.DataFrame:
     frame = pd.DataFrame(rows, columns=list(COLUMNS)).astype(floats)
     for order in verdict.orders(frame):
         frame.loc[list(order.rows), "order"] = order.text
+    first = frame.groupby("result")["id"].transform("first")
+    frame["repeats"] = first.where((frame["result"] != "") & (first != frame["id"]), "")
     return frame
 
 
@@ -136,94 +126,30 @@ def _row(number: Number, matcher: Matcher) -> dict[str, Any]:
         "verdict": ours.verdict,
         "order": "",
         "scale": ours.scale if ours.found is not None else "",
-        "rehearsal": ours.setup == REHEARSAL,
+        "rehearsal": ours.setup == TRAINED_HERE,
+        "model_ran": ran.named(ours.models),
+        "params": ran.sizes(ours.models),
         "runs": "; ".join(ours.runs),
+        "result": ours.found.result if ours.found is not None else "",
+        "repeats": "",
         "reason": ours.reason,
     }
-
-
-def wide(frame: pd.DataFrame) -> pd.DataFrame:
-    """A long table in the paper's layout: rows are models, methods and settings, columns are tasks and metrics.
-
-    Returns:
-        Texts `ours [low, high] / paper`, "–" where one is missing and "" where the paper has no number; of several
-        scales each names its own. What all rows have in common is left out of their names.
-    """
-    columns, rows = layout(frame)
-    texts = [["; ".join(entry.text for entry in row.get(column, ())) for column in columns] for row in rows.values()]
-    body = pd.DataFrame(texts, columns=[" ".join(filter(None, column)) for column in columns], dtype="str")
-    heads = pd.DataFrame(list(rows), columns=["model", "method", "setting"], dtype="str")
-    kept = [name for name in heads if name == "method" or (heads[name] != "").any()]
-    return pd.concat([heads[kept], body], axis=1)
-
-
-def layout(frame: pd.DataFrame) -> tuple[list[Column], dict[Row, dict[Column, list[Entry]]]]:
-    """The paper's layout of a long table: columns by task, and of each row what stands in them."""
-    rows: dict[Row, dict[Column, list[Entry]]] = {}
-    several = len({scale for scale in frame["scale"] if scale}) > 1
-    numbers: Iterable[Any] = frame.itertuples()
-    for number in numbers:
-        row, (task, metric) = _place(number)
-        there = rows.setdefault(row, {})
-        there.setdefault((task, metric), []).append(Entry(_beside(number, several), number))
-        if not math.isnan(number.estimate):
-            own = (task, f"{number.metric} (the method's own estimate)")
-            there.setdefault(own, []).append(Entry(f"{number.estimate:.{DIGITS}f}"))
-        if not math.isnan(number.decode):
-            decode = _spread(number.decode, number.decode_low, number.decode_high, DIGITS)
-            there.setdefault((task, OURS), []).append(Entry(f"{BOUNDS[number.bound]}{decode}"))
-    columns = list(dict.fromkeys(column for row in rows.values() for column in row))
-    tasks = list(dict.fromkeys(task for task, _ in columns))
-    return sorted(columns, key=lambda column: tasks.index(column[0])), rows
-
-
-def _place(number: Any) -> tuple[Row, Column]:
-    """Row and column of a number; of its setting what tells it from another one is part of the row."""
-    parts = [
-        part
-        for part in number.setting.split(";")
-        if part.partition("=")[0] in room_of(number.paper).telling or "pass@" in part
-    ]
-    return (number.model, number.method, "; ".join(parts)), (number.task, headed(number.metric, number.paper))
-
-
-def headed(metric: str, paper: str) -> str:
-    """A metric as the head of a column: of a speedup which one, of a skip ratio of what, of others the unit."""
-    if metric == "speedup":
-        return THEIRS
-    if metric == "skip_ratio":
-        inner = room_of(paper).skip_ratio == "inner"
-        return f"skip_ratio (of the sublayers {'of the inner blocks' if inner else 'of all blocks'})"
-    unit = METRICS[metric].unit
-    return metric if unit in ("x", "fraction", "correlation", "") else f"{metric} ({unit})"
-
-
-def _beside(number: Any, with_scale: bool) -> str:
-    """`ours [low, high] / paper` of a row of the long table, as a tuple with names."""
-    digits = max(DIGITS, len(number.printed.partition(".")[2]))
-    ours = verdict.VOID if number.verdict == verdict.VOID else ABSENT
-    if not math.isnan(number.ours):
-        ours = _spread(number.ours, number.low, number.high, digits)
-        if with_scale:
-            ours += f" ({number.scale})"
-    return f"{ours} / {BOUNDS[number.bound]}{number.printed}"
-
-
-def _spread(value: float, low: float, high: float, digits: int) -> str:
-    found = f"{value:.{digits}f}"
-    return found if math.isnan(low) or math.isnan(high) else f"{found} [{low:.{digits}f}, {high:.{digits}f}]"
 
 
 def counts(frames: Iterable[pd.DataFrame]) -> pd.DataFrame:
     """How many numbers have which verdict, by paper.
 
     Returns:
-        One row a paper, one column each of `verdict.VERDICTS` and `numbers`.
+        One row a paper, one column each of `verdict.VERDICTS`, `numbers`, and of what stands behind these: `distinct
+        results` of ours and `runs`.
     """
-    joined = pd.concat([frame[["paper", "verdict"]] for frame in frames], ignore_index=True)
+    joined = pd.concat([frame[["paper", "verdict", "result", "runs"]] for frame in frames], ignore_index=True)
     found = pd.crosstab(joined["paper"], joined["verdict"]).reindex(columns=list(verdict.VERDICTS), fill_value=0)
     found = found.loc[list(dict.fromkeys(joined["paper"]))]
     found["numbers"] = found.sum(axis=1)
+    own = {paper: joined[joined["paper"] == paper] for paper in found.index}
+    found["distinct results"] = [len(results(own[paper])) for paper in found.index]
+    found["runs"] = [len(run_ids(own[paper])) for paper in found.index]
     return found.rename_axis(columns=None).reset_index()
 
 
@@ -257,17 +183,44 @@ def standing(frame: pd.DataFrame) -> str:
     have = frame[frame["ours"].notna()]
     if have.empty:
         return "There is no number of ours yet."
-    scales = ", ".join(dict.fromkeys(have["scale"]))
-    some = f"Ours at scale {scales}: {len(have)} of {len(frame)} numbers."
-    if have["rehearsal"].all():
-        return f"{some} This is a {TRAINED_HERE}."
-    if have["rehearsal"].any():
-        return f"{some} {int(have['rehearsal'].sum())} of them are a {TRAINED_HERE}."
+    scales, models = (", ".join(dict.fromkeys(have[name])) for name in ("scale", "model_ran"))
+    counted = [f"{counting(run_ids(have), 'run')} at scale {scales}", counting(results(have), "distinct result")]
+    repeated = int((have["repeats"] != "").sum())
+    defined = int((have["verdict"] == verdict.BY_DEFINITION).sum())
+    counted += [f"{repeated} repeat one of them"] if repeated else []
+    counted += [f"{defined} are 1 by definition"] if defined else []
+    some = f"Ours: {models}; {len(have)} of {len(frame)} numbers of the paper have one: {', '.join(counted)}."
+    some += shared(str(frame["paper"].iloc[0]), str(frame["exhibit"].iloc[0]))
+    toys = int(have["rehearsal"].sum())
+    if toys:
+        which = "A" if toys == len(have) else f"{toys} of them are of a"
+        return f"{some} {which} {REHEARSAL}."
     if not have["verdict"].isin((verdict.AGREES, verdict.DIFFERS, verdict.OTHER_HARDWARE, verdict.BY_DEFINITION)).any():
         return (
             f"{some} They are of another model than the paper's or of fewer prompts: not a replication of its values."
         )
     return some
+
+
+def shared(paper: str, exhibit: str) -> str:
+    """Return a sentence on the exhibits whose runs give these numbers; "" for runs of its own."""
+    sources = select.experiments().get((paper, exhibit))
+    if sources is None:
+        names = select.sources(paper, exhibit)
+        return f" The runs are those of {', '.join(names)}." if names else ""
+    others = [one for one in sources if (one.paper, one.exhibit) != (paper, exhibit)]
+    names = [f"{name_of(one.paper)}, {one.exhibit}" for one in others]
+    return f" The runs are those of {'; '.join(names)}." if names else ""
+
+
+def results(frame: pd.DataFrame) -> list[str]:
+    """Return the distinct results of ours behind a table."""
+    return [result for result in dict.fromkeys(frame["result"]) if result]
+
+
+def counting(things: Sequence[object], name: str) -> str:
+    """Return a count with its noun."""
+    return f"{len(things)} {name}{'' if len(things) == 1 else 's'}"
 
 
 def verdicts(frame: pd.DataFrame) -> list[str]:
@@ -276,7 +229,8 @@ def verdicts(frame: pd.DataFrame) -> list[str]:
     for name in (verdict.ALGORITHMIC, verdict.SPEED):
         found = frame.loc[frame["kind"] == name, "verdict"].value_counts()
         parts = ", ".join(f"{found[one]} {one}" for one in verdict.VERDICTS if one in found)
-        lines += [f"{name.capitalize()}: {parts}."] if parts else []
+        distinct = counting(results(frame[frame["kind"] == name]), "distinct result")
+        lines += [f"{name.capitalize()}: {parts}; {distinct}."] if parts else []
     return [*lines, *order(frame)]
 
 

@@ -23,6 +23,7 @@ from ssd_bench.errors import ConfigError
 from ssd_bench.papers.cells import Cell, Replication
 from ssd_bench.papers.figures_shared import Cannot, cells, missing
 from ssd_bench.papers.match import ordered
+from ssd_bench.papers.ran import named
 from ssd_bench.papers.rooms import rooms
 from ssd_bench.records.files import write_atomic
 from ssd_bench.report.answers import comparison
@@ -47,6 +48,7 @@ class Drawn:
 
     Attributes:
         name: of the experiment.
+        models: that ran, with their sizes.
         image: the file that a page shows, SVG where that is small, else PNG; None where it cannot be drawn, for
             `reason`.
         width, height: of the image, in pixels of a screen.
@@ -55,6 +57,7 @@ class Drawn:
 
     name: str
     scale: str
+    models: str
     image: Path | None
     reason: str
     width: int = 0
@@ -160,6 +163,7 @@ def forest(replication: Replication, narrow: bool = False) -> Figure:
             _draw_forest(axes, {cell["method"]: cell for cell in drawn if cell["task"] == task}, methods)
             axes.set_title(task, loc="left", fontweight="bold")
         body.supxlabel("speedup over AR (×)", fontsize=8)
+        whole.suptitle(f"Ours: {named(cell.ran for cell in drawn)}", x=0.01, ha="left")
         handles, labels = panels[0].get_legend_handles_labels()
         kept = dict(zip(labels, handles))
         body.legend(list(kept.values()), list(kept), loc="outside upper left", ncols=2 if narrow else len(kept))
@@ -216,8 +220,8 @@ def save(made: Figure, stem: Path) -> list[Path]:
     return paths
 
 
-def save_for_page(made: Figure, name: str, scale: str, stem: Path) -> Drawn:
-    """`save`, and as SVG where that is small."""
+def save_for_page(made: Figure, name: str, replication: Replication, stem: Path) -> Drawn:
+    """Save a figure, also as SVG where that is small."""
     svg = _svg(made, name)
     made.set_layout_engine("none")
     paths = save(made, stem)
@@ -226,7 +230,7 @@ def save_for_page(made: Figure, name: str, scale: str, stem: Path) -> Drawn:
         write_atomic(paths[-1], svg)
     shown = paths[-1] if len(svg) <= SVG_LIMIT else paths[0]
     width, height = (round(96 * inches) for inches in made.get_size_inches())
-    return Drawn(name, scale, shown, "", width, height, tuple(paths))
+    return Drawn(name, replication.scale, replication.ran, shown, "", width, height, tuple(paths))
 
 
 def draw(replications: Sequence[Replication], out: Path) -> dict[str, list[Drawn]]:
@@ -239,7 +243,7 @@ def draw(replications: Sequence[Replication], out: Path) -> dict[str, list[Drawn
     found: dict[str, list[Drawn]] = {}
     if (compared := comparison(replications)) is not None:
         for name in (FOREST, NARROW):
-            found[name] = [save_for_page(forest(compared, name == NARROW), name, compared.scale, out / name)]
+            found[name] = [save_for_page(forest(compared, name == NARROW), name, compared, out / name)]
     shown = list(_ordered(replications))
     for one, drawn in zip(shown, _all(shown, out)):
         found.setdefault(one.experiment.name, []).append(drawn)
@@ -279,8 +283,8 @@ def _draw(replication: Replication, out: Path) -> Drawn:
     except ConfigError as error:  # a damaged record must not cost the others their report
         made = Cannot(f"A record cannot be read: {error}.")
     if not isinstance(made, Figure):
-        return Drawn(name, scale, None, made.reason if made else "")
-    return save_for_page(made, name, scale, out / f"{name}_{scale}")
+        return Drawn(name, scale, replication.ran, None, made.reason if made else "")
+    return save_for_page(made, name, replication, out / f"{name}_{scale}")
 
 
 def _svg(made: Figure, name: str) -> bytes:

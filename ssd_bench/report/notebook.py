@@ -21,7 +21,7 @@ from ssd_bench.papers.judge import NOT_RUN, judge
 from ssd_bench.papers.match import ordered
 from ssd_bench.papers.rooms import papers
 from ssd_bench.papers.ssd_bench import figures as figures_compare
-from ssd_bench.report import answers, exhibits, figures, verdicts
+from ssd_bench.report import answers, exhibits, figures, layout, verdicts
 
 VARIABLE = "SSD_BENCH_RUNS"
 DPI = 120
@@ -87,9 +87,7 @@ class Paper:
         sentences = [f"**{exhibits.title(self.name, exhibit)}.** {exhibits.standing(frame)}", *exhibits.verdicts(frame)]
         sentences += exhibits.speedups(frame)
         sentences += exhibits.notes(self.name, exhibit, self._replications) + exhibits.missing(frame)
-        return Shown(
-            "\n\n".join(filter(None, [*sentences, ", ".join(commands), exhibits.LEGEND])), exhibits.wide(frame)
-        )
+        return Shown("\n\n".join(filter(None, [*sentences, ", ".join(commands), exhibits.LEGEND])), layout.wide(frame))
 
     def figure(self, exhibit: str) -> Shown:
         """A figure or case study ("Figure 6", "Figure 2a", "Table 13") from our runs, or why there is none."""
@@ -120,9 +118,9 @@ class Paper:
         claim, rows = known[own], self._verdicts[self._verdicts["claim"] == own]
         said = [f"**{claim.says}** ({claim.section}). *The paper*: {verdicts.theirs(claim)}."]
         for _, row in rows.iterrows():
-            effect = verdicts.effect(claim, row)
+            effect, model = verdicts.effect(claim, row), verdicts.model_ran(row)
             said.append(
-                f"*Our records*{f', {row.model}' if row.model else ''}: **{verdicts.text(row)}**. {effect} where "
+                f"*Our records*{f', {model}' if model else ''}: **{verdicts.text(row)}**. {effect} where "
                 f"{verdicts.threshold(claim)} is asked: {verdicts.measured(claim)}. {verdicts.evidence(claim, row)}."
             )
             said.append(f"*What would change it*: {verdicts.turning(claim, row)}.")
@@ -157,7 +155,7 @@ class Comparison:
 
     def forest(self) -> Shown:
         """Speedups of all methods by task, decode and end to end."""
-        return Shown("speedups of all methods: a figure", figure=figures.forest(self._compared))
+        return Shown(f"speedups of all methods, {self._compared.ran}: a figure", figure=figures.forest(self._compared))
 
     def advice(self) -> Shown:
         """Which method these records would have one use."""
@@ -170,7 +168,7 @@ class Comparison:
 
     def table(self) -> Shown:
         """Speed, M, α, losslessness; and what the sets would give."""
-        return Shown("", figures_compare.table(self._compared))
+        return Shown(f"Ours: {self._compared.ran}.", figures_compare.table(self._compared))
 
 
 def _of(name: str, made: list[Replication]) -> Replication:

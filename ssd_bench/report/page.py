@@ -5,6 +5,7 @@ Here is what it shows; how it shows that is `page.html`, with its style and its 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -16,6 +17,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from ssd_bench import tables
+from ssd_bench.metrics.text import ABSENT
 from ssd_bench.papers import audit, reported, select, verdict
 from ssd_bench.papers.cells import Replication
 from ssd_bench.papers.grid import Experiment
@@ -24,14 +26,19 @@ from ssd_bench.papers.rooms import name_of, papers, rooms
 from ssd_bench.papers.ssd_bench import del_home
 from ssd_bench.papers.ssd_bench import figures as ours
 from ssd_bench.report import answers, exhibits, predictions, verdicts
-from ssd_bench.report.exhibits import Column, Entry, Row, layout
 from ssd_bench.report.figures import FIGURES, FOREST, NARROW, Drawn
+from ssd_bench.report.layout import EXCLUDED, NONE, SAME_RUN, Cells, Column, Entry, layout, paper_label
+from ssd_bench.style import unbroken
 
 FOLDER = Path(__file__).parent
 AXES = ("model", "task", "method")
 FILTERS = {"paper": "Paper", "model": "Model", "task": "Task", "method": "Method"}
 KINDS = {"sets": "layer sets", "cases": "case study", "vectors": "hidden vectors"}
 STATES = {"filled": "●", "partly filled": "◐", "empty": "○", "elsewhere": "→", "no results": "–"}
+COMPLETE = {
+    "filled": "are whole", "partly filled": "in part", "empty": "missing", "elsewhere": "have the runs of another",
+    "no results": "hold no results",
+}  # fmt: skip
 PART = {verdict.ALGORITHMIC: "algorithmic", verdict.SPEED: "speed", "": "not compared"}
 LABELS = {"alpha": "α", "tpt": "TPT", "_pct": "", "rouge2": "ROUGE-2", "_": " "}  # of metrics
 MARKS = {  # signs that differ in form, not by colour alone
@@ -196,21 +203,13 @@ class Exhibit:
 
     @property
     def numbers(self) -> dict[str, Any] | None:
-        """In the paper's layout: metrics by task, and the blocks of its models, those without any of ours apart."""
+        """Its tables in the paper's layout, those of the paper's models without any number of ours in `lacking`."""
         if self.frame is None:
             return None
-        columns, rows = layout(self.frame)
-        by_model: dict[str, dict[Row, dict[Column, list[Entry]]]] = {}
-        for row, entries in rows.items():
-            by_model.setdefault(row[0], {})[row] = entries
-        known: dict[tuple[object, ...], str] = {}
-        blocks = []
-        for model, own in by_model.items():
-            like = known.setdefault(_runs(own), model)
-            blocks.append(_block(model, own, columns, "" if like == model else like))
-        there, lacking = ([block for block in blocks if block["ours"] is ours] for ours in (True, False))
-        without = sum(block["numbers"] for block in lacking)
-        return {"there": _tables(columns, there), "lacking": _tables(columns, lacking), "without": without}
+        have = self.frame["ours"].notna() | (self.frame["verdict"] == verdict.VOID)
+        compared = have.groupby(self.frame["model"]).transform("any")
+        there, lacking = self.frame[compared], self.frame[~compared]
+        return {"there": _tables(there), "lacking": _tables(lacking), "without": len(lacking)}
 
     @property
     def missing(self) -> list[str]:
@@ -293,19 +292,20 @@ def render(
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters["joined"] = joined
+    environment.filters |= {"joined": joined, "unbroken": unbroken}
     style, script = (Markup((FOLDER / name).read_text(encoding="utf-8")) for name in ("style.css", "script.js"))
     compared = answers.comparison(replications)
     return environment.get_template("page.html").render(
         style=style, script=script, papers=shown, name_of=name_of, states=STATES,
         originals=[room.versions[room.latest] for room in rooms() if room.numbers],
-        standing=answers.standing(replications), cards=answers.cards(judged),
+        standing=answers.standing(replications, len(exhibits.results(everything))), cards=answers.cards(judged),
         rule=verdicts.RULE.replace("*", "").replace("`", ""),
         forest=next(iter(drawn.get(FOREST, ())), None), narrow=next(iter(drawn.get(NARROW, ())), None),
         noise=compared is not None and any(cell.noise is not None for cell in compared.where()),
         compared="" if compared is None else f"{ours.COMPARISON}_{compared.scale}",
         advice=[] if compared is None else list(answers.advice(compared)),
         conditions="" if compared is None else answers.conditions(compared),
+        complete=completeness(replications, frames, drawn),
         verdicts=exhibits.verdicts(everything), counts=_counts(everything),
         legend=[(*MARKS.get(word, ("–", "none")), word, MEANING[word]) for word in verdict.VERDICTS],
         filters=_filters([one for own in shown.values() for one in own]),
@@ -314,71 +314,80 @@ def render(
     ) + "\n"  # fmt: skip
 
 
+def completeness(
+    replications: Sequence[Replication],
+    frames: Mapping[tuple[str, str], pd.DataFrame],
+    drawn: Mapping[str, Sequence[Drawn]],
+) -> str:
+    """Return a sentence: how many tables and figures of the papers are whole or in part, by runs and distinct results.
+
+    Passages of the text are left out.
+    """
+    every = [one for paper in papers() for one in _exhibits(paper, replications, frames, drawn) if one.listed]
+    counted = Counter(one.state for one in every)
+    parts = ", ".join(f"{counted[state]} {word}" for state, word in COMPLETE.items() if counted[state])
+    numbers = pd.concat(frames.values(), ignore_index=True)
+    numbers = numbers[numbers["ours"].notna()]
+    runs = {cell.path for one in replications for cell in one.where()}
+    return (
+        f"Of {len(every)} tables and figures of the papers {parts}. Behind them: "
+        f"{exhibits.counting(list(runs), 'run')}, {exhibits.counting(exhibits.results(numbers), 'distinct result')} "
+        f"for {len(numbers)} numbers of the papers."
+    )
+
+
 def joined(values: Iterable[str]) -> str:
     """The distinct values of a data attribute, as the script takes them apart; lists of tasks are taken apart here."""
     return "|".join(dict.fromkeys(part for value in values for part in value.split(", ") if part))
 
 
-def _runs(rows: Mapping[Row, Mapping[Column, Sequence[Entry]]]) -> tuple[object, ...]:
-    """What stands behind a block: equal where our runs of another model's block are the same ones."""
-    entries = [(row[1:], column, entry) for row, there in rows.items() for column in there for entry in there[column]]
-    numbers = [(*place, entry.number.bound, entry.number.runs) for *place, entry in entries if entry.number is not None]
-    return tuple(numbers)
-
-
-def _block(
-    model: str, rows: Mapping[Row, Mapping[Column, Sequence[Entry]]], columns: Sequence[Column], like: str
-) -> dict[str, Any]:
-    """A model's rows, with ours as ditto marks where they are those of the model that it is like."""
-    numbers = [
-        entry.number for there in rows.values() for entries in there.values() for entry in entries
-        if entry.number is not None
-    ]  # fmt: skip
-    ours = any(not pd.isna(number.ours) or number.verdict == verdict.VOID for number in numbers)
-    found = []
-    for (_, method, setting), there in rows.items():
-        cells = [(column[0], [_part(entry, bool(like and ours)) for entry in there.get(column, ())])
-                 for column in columns]  # fmt: skip
-        found.append((method, setting, cells))
-    return {"name": model, "like": like if ours else "", "rows": found, "ours": ours, "numbers": len(numbers)}
-
-
-def _tables(columns: Sequence[Column], blocks: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The blocks, those that have no column in common in tables of their own: heads by task, and the models."""
-    groups: list[tuple[set[int], list[dict[str, Any]]]] = []
-    for block in blocks:
-        used = {i for _, _, cells in block["rows"] for i, (_, parts) in enumerate(cells) if parts}
+def _tables(frame: pd.DataFrame) -> list[dict[str, Any]]:
+    """Lay a long table out, models of the paper that have no column in common in tables of their own."""
+    groups: list[tuple[set[Column], list[pd.DataFrame]]] = []
+    for _, rows in frame.groupby("model", sort=False):
+        used = set(zip(rows["task"], rows["metric"]))
         near = [group for group in groups if group[0] & used]
         groups = [group for group in groups if group not in near]
-        groups.append((used.union(*(own for own, _ in near)), [*(one for _, own in near for one in own), block]))
-    found = []
-    for used, own in groups:
-        tasks: dict[str, list[str]] = {}
-        for task, metric in (columns[i] for i in sorted(used)):
-            for written, shown in LABELS.items():
-                metric = metric.replace(written, shown)
-            tasks.setdefault(task, []).append(metric)
-        models = [
-            block | {"rows": [(method, setting, [cells[i] for i in sorted(used)])
-                              for method, setting, cells in block["rows"]]}
-            for block in own
-        ]  # fmt: skip
-        found.append({"tasks": tasks, "width": len(used) + 1, "models": models})
-    return found
+        groups.append((used.union(*(own for own, _ in near)), [*(one for _, own in near for one in own), rows]))
+    return [_table(pd.concat(own).sort_index()) for _, own in groups]
 
 
-def _part(entry: Entry, ditto: bool) -> dict[str, str]:
-    """What stands in a cell, in parts that look different."""
+def _table(frame: pd.DataFrame) -> dict[str, Any]:
+    """Return metrics by task, and of every method and setting its rows, each with the label of whose numbers it has."""
+    columns, groups = layout(frame)
+    tasks: dict[str, list[str]] = {}
+    for task, metric in columns:
+        for written, shown in LABELS.items():
+            metric = metric.replace(written, shown)
+        tasks.setdefault(task, []).append(metric)
+    bodies = [
+        {
+            "method": group.method, "setting": group.setting,
+            "ours": [(label, _cells(cells, columns)) for label, cells in group.ours.items() if label != NONE],
+            "paper": [(paper_label(model), model, _cells(cells, columns)) for model, cells in group.paper.items()],
+        }
+        for group in groups
+    ]  # fmt: skip
+    return {"tasks": tasks, "width": len(columns) + 1, "groups": bodies}
+
+
+def _cells(cells: Cells, columns: Sequence[Column]) -> list[tuple[str, list[dict[str, str]]]]:
+    return [(column[0], [_part(entry) for entry in cells.get(column, ())]) for column in columns]
+
+
+def _part(entry: Entry) -> dict[str, str]:
+    """Return a number in parts that look different; a number of the paper has the verdict."""
     number = entry.number
-    if number is None:
-        return {"text": "″" if ditto else entry.text}
-    ours, _, theirs = entry.text.rpartition(" / ")
-    value, _, rest = ("″", "", "") if ditto and not pd.isna(number.ours) else ours.partition(" ")
+    if entry.ours:
+        value, _, rest = (entry.text, "", "") if entry.text in (SAME_RUN, ABSENT) else entry.text.partition(" [")
+        title = f"the result of {number.repeats}" if entry.text == SAME_RUN else ""
+        style = "void" if entry.text == EXCLUDED else "ours"
+        return {"ours": value, "rest": rest and f"[{rest}", "title": title, "style": style}
     sign, style = MARKS.get(number.verdict, ("", "none"))
-    title = f"{number.kind or 'not compared'}: {number.verdict}" + (f"; {number.reason}" if number.reason else "")
+    ran = f"; ours: {number.model_ran}" if number.model_ran else ""
+    title = f"{number.kind or 'not compared'}: {number.verdict}{ran}" + (f"; {number.reason}" if number.reason else "")
     return {
-        "id": number.id, "ours": value, "rest": rest, "theirs": theirs, "sign": sign, "style": style, "title": title,
-        "verdict": number.verdict,
+        "id": number.id, "theirs": entry.text, "sign": sign, "style": style, "title": title, "verdict": number.verdict,
     }  # fmt: skip
 
 
@@ -395,7 +404,7 @@ def _exhibits(
 
 
 def _counts(everything: pd.DataFrame) -> str:
-    """How many numbers have which verdict, by paper, algorithmic ones and speed apart."""
+    """How many numbers have which verdict, by paper, algorithmic ones and speed apart, and what of ours is behind."""
     shown = (verdict.AGREES, verdict.DIFFERS, *set(everything["verdict"]))
     columns = [word for word in verdict.VERDICTS if word in shown]
     rows = {}
@@ -404,9 +413,11 @@ def _counts(everything: pd.DataFrame) -> str:
         for kind in (kind for kind in PART if kind in set(own["kind"])):
             found = own.loc[own["kind"] == kind, "verdict"].value_counts()
             key = name_of(paper) if paper else "All", PART[kind]
-            rows[key] = [str(found.get(word, 0) or "·") for word in columns] + [str(found.sum())]
+            ours = own[own["kind"] == kind]
+            behind = [str(len(exhibits.results(ours))), str(len(exhibits.run_ids(ours)))]
+            rows[key] = [str(found.get(word, 0) or "·") for word in columns] + [str(found.sum()), *behind]
     index = pd.MultiIndex.from_tuples(rows, names=["paper", "numbers that are"])
-    frame = pd.DataFrame(list(rows.values()), index, [*columns, "all"])
+    frame = pd.DataFrame(list(rows.values()), index, [*columns, "all", "distinct results of ours", "runs"])
     return tables.html(frame, "Numbers by paper, kind and verdict", "counts")
 
 
@@ -428,7 +439,7 @@ def _comparison(replications: Sequence[Replication], drawn: Mapping[str, Sequenc
         yield Sheet(ours.COMPARISON, what, "", {}, lines=[text])
     images = {one.scale: one for one in drawn.get(ours.COMPARISON, ())}
     for one in own:
-        title, image = f"{what}, scale {one.scale}", images.get(one.scale)
+        title, image = f"{what}, {one.ran}, scale {one.scale}", images.get(one.scale)
         labels = {axis: joined(cell[axis] for cell in one.cells) for axis in AXES}
         yield Sheet(
             f"{ours.COMPARISON}_{one.scale}", title, "", labels, title, tables.html(ours.table(one), title),
@@ -441,7 +452,7 @@ def _del_home(replications: Sequence[Replication]) -> Iterator[Sheet]:
     """One a scale at which DEL was run on trained and stock weights."""
     for one in replications:
         if one.experiment.name == del_home.DEL_HOME and del_home.places(one):
-            title = f"DEL at home, scale {one.scale}"
+            title = f"DEL at home, {one.ran}, scale {one.scale}"
             labels = {axis: joined(cell[axis] for cell in one.cells) for axis in AXES}
             body = tables.html(del_home.table(one), title)
             lines, anchor = [del_home.note(), *del_home.remarks(one)], f"{del_home.DEL_HOME}_{one.scale}"

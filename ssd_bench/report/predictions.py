@@ -21,6 +21,7 @@ from ssd_bench.errors import ConfigError
 from ssd_bench.metrics.text import ABSENT, DECODE, END_TO_END, percent
 from ssd_bench.papers import grid, select
 from ssd_bench.papers.cells import OTHER_SCALE, PAPERS_OWN, Cell, Record, Replication
+from ssd_bench.papers.ran import sizes
 from ssd_bench.papers.reported import Number, numbers
 from ssd_bench.papers.rooms import name_of, papers, room_of
 from ssd_bench.papers.traces import CONTEXT, Acceptance, Row, Steps, models, needed_cost, rows
@@ -35,6 +36,7 @@ THEIRS, OURS = "the paper's own", "the run's"
 LABELS = ("paper", "exhibit", "model", "task", "method", "setting", "printed")  # of the reported number
 COLUMNS = (
     *LABELS, "metric", "acceptance", "M", "alpha", "derived", "measured", "predicted", "machine", "scale", "run",
+    "model_ran", "params",
     "share", "c", "needs", "reason",
 )  # fmt: skip
 NEEDS = {
@@ -95,7 +97,11 @@ def predictions(replications: Sequence[Replication]) -> pd.DataFrame:
     frame = pd.DataFrame(found, columns=list(COLUMNS))
     frame = frame.astype(dict.fromkeys(("M", "alpha", "measured", "predicted", "share", "c", "needs"), "float64"))
     order = frame["paper"].map(papers().index)
-    frame = frame.loc[order.sort_values(kind="stable").index].reset_index(drop=True).fillna({"scale": "", "run": ""})
+    frame = (
+        frame.loc[order.sort_values(kind="stable").index]
+        .reset_index(drop=True)
+        .fillna(dict.fromkeys(("scale", "run", "model_ran", "params"), ""))
+    )
     frame.attrs["rehearsed"] = rehearsed(replications)
     return frame
 
@@ -152,6 +158,7 @@ def _ours(number: Number, cell: Cell) -> dict[str, object]:
     return _labels(number) | {
         "acceptance": OURS, "M": summary["M"], "alpha": summary["alpha"], "derived": "", "measured": summary["speedup"],
         "predicted": predicted, "scale": cell.scale, "run": cell.path.name, "reason": reason,
+        "model_ran": cell.ran.text, "params": sizes([cell.ran]),
     }  # fmt: skip
 
 
@@ -194,7 +201,7 @@ def rehearsed(replications: Sequence[Replication]) -> Skill | None:
     ]
     found = [_labels(number) | {"predicted": _replayed(number, cell)[0]} for number, cell in own]
     made = skill(pd.DataFrame(found, columns=[*LABELS, "metric", "predicted"]))
-    return made and replace(made, models=tuple(sorted({cell.header["model"]["name"] for _, cell in own})))
+    return made and replace(made, models=tuple(sorted({cell.ran.text for _, cell in own})))
 
 
 def how_good(frame: pd.DataFrame) -> str:
@@ -216,7 +223,7 @@ def introduction(frame: pd.DataFrame) -> str:
         parts += [f"{expected} expected speedups, which papers have from a formula of M and α, do not count there."]
     if isinstance(other, Skill):
         parts += [
-            f"With the acceptance of runs of other models than the paper's ({', '.join(other.models)}), {other.n} "
+            f"With the acceptance of runs of other models than the paper's ({'; '.join(other.models)}), {other.n} "
             f"predictions {other.told}: they are not shown."
         ]
     return " ".join([*parts, INTRO])
@@ -266,7 +273,7 @@ def _derived(own: pd.DataFrame) -> list[str]:
 
 def readable(frame: pd.DataFrame) -> pd.DataFrame:
     """The same for a reader: few decimals, and the word that says what a number is; no column without a number."""
-    shown = frame.drop(columns=["reason", "paper", "metric", "derived"])
+    shown = frame.drop(columns=["reason", "paper", "metric", "derived", "params"])
     for name, digits in {"M": 2, "alpha": 2, "measured": 2, "predicted": 2, "share": 3, "c": 3, "needs": 3}.items():
         shown[name] = [ABSENT if pd.isna(value) else f"{value:.{digits}f}" for value in frame[name]]
     for name in ("M", "alpha"):
@@ -274,8 +281,9 @@ def readable(frame: pd.DataFrame) -> pd.DataFrame:
     expected = frame["metric"] == "expected_speedup"
     shown["printed"] = np.where(expected, shown["printed"] + " (expected)", shown["printed"])
     if not frame["run"].any():
-        shown = shown.drop(columns=["measured", "scale", "run"])
+        shown = shown.drop(columns=["measured", "scale", "run", "model_ran"])
     renamed = {
+        "model": "paper's model", "model_ran": "ours: model that ran",
         "printed": f"paper's {END_TO_END}", "measured": f"measured, ours: {DECODE}", "predicted": f"PREDICTED {DECODE}",
         "alpha": "α",
     }  # fmt: skip

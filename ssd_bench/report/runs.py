@@ -15,8 +15,9 @@ from ssd_bench import metrics, tables
 from ssd_bench.errors import LosslessError
 from ssd_bench.metrics.definitions import TIMES
 from ssd_bench.metrics.intervals import divide
-from ssd_bench.metrics.text import ABSENT, DECODE, END_TO_END, REHEARSAL, lossless, number, percent, score, spread
+from ssd_bench.metrics.text import ABSENT, DECODE, END_TO_END, REHEARSAL, TOY, lossless, number, percent, score, spread
 from ssd_bench.papers.cells import Record
+from ssd_bench.papers.ran import ModelRan
 from ssd_bench.records.files import read_table
 from ssd_bench.records.reader import load_run
 from ssd_bench.records.schema import SCHEMAS
@@ -51,7 +52,9 @@ def by_task(records: Sequence[Record]) -> dict[str, list[Group]]:
     tasks: dict[str, list[Group]] = {}
     for key, members in groups.items():
         summaries = [made.summary for made in members]
-        rows = [*_ar_row(members), *(row for row in summaries if row["method_tokens_per_s_e2e"] is not None)]
+        size = {"params": ModelRan.of(members[0].header).params}
+        measured = (row for row in summaries if row["method_tokens_per_s_e2e"] is not None)
+        rows = [row | size for row in (*_ar_row(members), *measured)]
         if rows:
             domains = {str(made.summary["run_id"]): made.domains for made in members}
             tasks.setdefault(str(rows[0]["task"]), []).append(Group(_title(rows[0], key), rows, domains))
@@ -59,8 +62,18 @@ def by_task(records: Sequence[Record]) -> dict[str, list[Group]]:
 
 
 def _title(row: dict[str, Any], conditions: str) -> str:
-    model = f"{row['model']} (rehearsal)" if row["rehearsal"] else row["model"]
-    return f"{model}, {row['dtype']}, {row['device']}, n = {row['n_prompts']} prompts (conditions {conditions[:6]})"
+    return (
+        f"{_model(row)}, {row['dtype']}, {row['device']}, n = {row['n_prompts']} prompts (conditions {conditions[:6]})"
+    )
+
+
+def _model(row: Mapping[str, Any]) -> str:
+    """Return the model of a summary with its size, and whether this project trained it."""
+    return f"{_sized(row)} ({TOY})" if row["rehearsal"] else _sized(row)
+
+
+def _sized(row: Mapping[str, Any]) -> str:
+    return ModelRan(str(row["model"]), row.get("params")).text
 
 
 def _ar_row(members: Sequence[Record]) -> list[dict[str, Any]]:
@@ -130,7 +143,7 @@ def readable(row: dict[str, Any], with_hf: bool = False) -> dict[str, str]:
     if with_hf and row.get("speedup_hf") is not None:
         hf = {"tokens/s HF": spread(row, "hf_tokens_per_s", 1), "speedup over HF, decode": spread(row, "speedup_hf")}
     return {
-        "model": str(row["model"]),
+        "model": _sized(row),
         "method": str(row["method"]) + (" (A/A check)" if row["method"] == "ar" and not ar else ""),
         "n": str(row["n_prompts"]),
         "M": spread(row, "M"),
@@ -225,8 +238,7 @@ def overview(tasks: Mapping[str, Sequence[Group]]) -> str:
     machines: dict[tuple[str, str, str], dict[str, dict[str, list[dict[str, Any]]]]] = {}
     for task, groups in tasks.items():
         for row in (row for group in groups for row in group.rows if row["run_dir"] is not None):
-            rehearsal = " (rehearsal)" if row["rehearsal"] else ""
-            machine = f"{row['model']}{rehearsal}", str(row["dtype"]), str(row["device"])
+            machine = _model(row), str(row["dtype"]), str(row["device"])
             of_method = machines.setdefault(machine, {}).setdefault(str(row["method"]), {})
             of_method.setdefault(task, []).append(row)
     parts = ["# Speedup over AR", OVERVIEW]
@@ -268,7 +280,8 @@ def close(path: Path) -> None:
         LosslessError: an output differs from AR's beyond rounding.
     """
     run = load_run(path)
-    print(run_table(metrics.summarise(run), metrics.by_domain(run)))
+    summary = metrics.summarise(run) | {"params": ModelRan.of(run.header).params}
+    print(run_table(summary, metrics.by_domain(run)))
     bugs = run.prompts.loc[run.prompts["lossless"] == "bug", "prompt_id"].tolist()
     if bugs:
         raise LosslessError(
@@ -280,12 +293,12 @@ def run_table(summary: Mapping[str, Any], domains: Sequence[Mapping[str, Any]] =
     """What a run found, as text of at most 100 columns.
 
     Args:
-        summary: as `metrics.summarise` returns it.
+        summary: as `metrics.summarise` returns it, with `params` of the model.
         domains: as `metrics.by_domain` returns it.
     """
     pairs = summary["n_pairs"] or "no"
     head = (
-        f"{summary['method']} on {summary['task']}: {summary['model']}, {summary['dtype']}, {summary['device']}; "
+        f"{summary['method']} on {summary['task']}: {_sized(summary)}, {summary['dtype']}, {summary['device']}; "
         f"n = {summary['n_prompts']} prompts, {pairs} pairs with AR"
     )
     rows = [*_found(summary), *_third_arm(summary), *_spent(summary), ("record", summary["run_dir"])]

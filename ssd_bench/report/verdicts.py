@@ -18,9 +18,11 @@ import pandas as pd
 
 from ssd_bench import tables
 from ssd_bench.command import options, tool
+from ssd_bench.cost.shapes import known_shape
 from ssd_bench.errors import ConfigError
-from ssd_bench.metrics.text import ABSENT
+from ssd_bench.metrics.text import ABSENT, TOY
 from ssd_bench.metrics.text import REHEARSAL as TRAINED_HERE
+from ssd_bench.papers import ran
 from ssd_bench.papers.cells import prepare, replications
 from ssd_bench.papers.claims import STATISTICS, Claim, claims
 from ssd_bench.papers.judge import CANNOT_SAY, HOLDS, NOT_RUN, VERDICTS, Judged, judge
@@ -35,6 +37,7 @@ COLUMNS = {
     "claim": "paper/name, as in the paper's claims.yaml",
     "scale": "of the runs",
     "model": "that ran",
+    "params": "its number of parameters; files written before this column lack it",
     "rehearsal": "whether this project trained it",
     "verdict": "holds, fails, cannot say, not run",
     "effect": "in the claim's unit",
@@ -46,6 +49,7 @@ COLUMNS = {
     "floor": "relative standard deviation of the effect between moments, where the noise floor was measured",
     "reason": "why it cannot be said",
 }
+PARAMS = "params"
 WIDTH = 50
 MANY = 100  # times as many prompts
 
@@ -80,7 +84,8 @@ def table(found: Iterable[Judged]) -> pd.DataFrame:
     """A row a claim and scale, columns as `COLUMNS`."""
     rows = [
         {
-            "claim": one.claim.id, "scale": one.scale, "model": ", ".join(one.models), "rehearsal": one.rehearsal,
+            "claim": one.claim.id, "scale": one.scale, "model": ", ".join(model.name for model in one.models),
+            "params": ran.sizes(one.models), "rehearsal": one.rehearsal,
             "verdict": one.verdict, "effect": one.effect, "low": one.low, "high": one.high, "n": one.n,
             "places": one.places, "asked": one.asked, "floor": one.floor, "reason": one.reason,
         }
@@ -90,7 +95,7 @@ def table(found: Iterable[Judged]) -> pd.DataFrame:
 
 
 def _typed(frame: pd.DataFrame) -> pd.DataFrame:
-    texts = dict.fromkeys(("scale", "model", "reason"), "")
+    texts = dict.fromkeys(("scale", "model", "params", "reason"), "")
     return frame.fillna(texts).astype(dict.fromkeys(("effect", "low", "high", "floor"), "float64"))
 
 
@@ -104,15 +109,23 @@ def recorded(runs_dir: Path) -> pd.DataFrame:
     frames = []
     for path in sorted(opened(runs_dir).rglob(f"{FOLDER}/*.csv")):
         try:
-            frame = pd.read_csv(path)
+            frame = pd.read_csv(path, dtype={"params": "str"})
         except ValueError as error:
             raise ConfigError("verdicts", str(path), f"a table ({error})") from error
+        if PARAMS not in frame and "model" in frame:
+            frame.insert(list(COLUMNS).index(PARAMS), PARAMS, [_known_params(names) for names in frame["model"]])
         if list(frame.columns) != list(COLUMNS) or not set(frame["claim"]) <= known:
             raise ConfigError("verdicts", str(path), f"columns {', '.join(COLUMNS)}, and claims of the papers")
         if not set(frame["verdict"]) <= set(VERDICTS):
             raise ConfigError("verdicts", str(path), f"verdicts of {', '.join(VERDICTS)}")
         frames.append(_typed(frame))
     return pd.concat(frames, ignore_index=True) if frames else table([])
+
+
+def _known_params(names: object) -> str:
+    """Look models up in `conf/model`, for a file of verdicts without their sizes, whose records are elsewhere."""
+    shapes = {name: known_shape(name) for name in str(names).split(", ")}
+    return ran.sizes([ran.ModelRan(name, shape.n_params if shape else None) for name, shape in shapes.items()])
 
 
 def together(own: pd.DataFrame, others: pd.DataFrame | None) -> pd.DataFrame:
@@ -129,7 +142,19 @@ def together(own: pd.DataFrame, others: pd.DataFrame | None) -> pd.DataFrame:
 
 def text(row: pd.Series) -> str:
     """The verdict, as a reader is to take it."""
-    return f"{row['verdict']} (rehearsal)" if row["rehearsal"] else str(row["verdict"])
+    return f"{row['verdict']} ({TOY})" if row["rehearsal"] else str(row["verdict"])
+
+
+def model_ran(row: pd.Series) -> str:
+    """Return the models that ran, with their sizes; "" where none did."""
+    names, params = (str(row[name]) for name in ("model", PARAMS))
+    if not names:
+        return ""
+    sizes = params.split("; ") if params else [""] * len(names.split(", "))
+    models = [
+        ran.ModelRan(name, int(count) if count else None) for name, count in zip(names.split(", "), sizes, strict=True)
+    ]
+    return ran.named(models)
 
 
 def effect(claim: Claim, row: pd.Series) -> str:
@@ -228,7 +253,7 @@ def readable(frame: pd.DataFrame) -> pd.DataFrame:
         claim = by_id[row["claim"]]
         rows.append(
             {
-                "paper": name_of(claim.id.partition("/")[0]), "claim": claim.says, "model": row["model"] or ABSENT,
+                "paper": name_of(claim.id.partition("/")[0]), "claim": claim.says, "model": model_ran(row) or ABSENT,
                 "verdict": text(row), "effect": effect(claim, row), "asked": threshold(claim),
                 "evidence": evidence(claim, row),
             }
@@ -242,19 +267,22 @@ def screen(frame: pd.DataFrame) -> str:
     for paper, rows in readable(frame).groupby("paper", sort=False):
         own = rows.drop(columns="paper")
         parts.append(f"{paper}\n\n{tables.terminal(own, wrap=[40, 12, None, None, None, WIDTH])}")
-    rehearsal = [f"rehearsal: {TRAINED_HERE.removeprefix('rehearsal ')}"] if frame["rehearsal"].any() else []
-    return "\n\n".join([*parts, *rehearsal, f"{len(frame)} claims: {counts(frame)}"])
+    toy = [f"{TOY}: {TRAINED_HERE.removeprefix(f'{TOY} ')}"] if frame["rehearsal"].any() else []
+    return "\n\n".join([*parts, *toy, f"{len(frame)} claims: {counts(frame)}"])
 
 
 def document(frame: pd.DataFrame) -> str:
     """The same as Markdown."""
     parts = ["# Which claims hold", RULE]
     for (paper, model), rows in readable(frame).groupby(["paper", "model"], sort=False):
-        parts += [f"## {paper}, {model}", tables.markdown(rows.drop(columns=["paper", "model"]))]
+        parts += [
+            f"## {paper}, " + ("not run" if model == ABSENT else str(model)),
+            tables.markdown(rows.drop(columns=["paper", "model"])),
+        ]
     return "\n\n".join(parts) + "\n"
 
 
 RULE = """Statements and thresholds were written before the runs (`claims.yaml` of each paper). *Holds*: the effect
 reaches its threshold and its 95 % interval excludes no effect; *fails*: the whole interval is on the other side of the
 threshold; *cannot say*: neither, too few prompts, a void cell, or sides timed on different machines. The interval is
-over prompts and moments. A *rehearsal* is of a model that this project trained: it says nothing of the paper."""
+over prompts and moments. A *toy-model run* is of a model that this project trained: it says nothing of the paper."""

@@ -177,7 +177,11 @@ def figure5(replication: Replication) -> Figure | Cannot:
     panels = body.subplots(len(found), 1, squeeze=False)[:, 0]
     for i, (axes, (cell, frequency, events)) in enumerate(zip(panels, found, strict=True)):
         _draw_frequency(axes, frequency)
-        _draw_named(axes, common.reported(replication, "layer_index", model=cell["model"]))
+        if cell.is_of_papers_model:  # layers of another model have other meanings
+            _draw_named(
+                axes,
+                common.reported(replication, "layer_index", model=common.papers_model(replication, cell["model"])),
+            )
         title = f"({chr(97 + i)}) {cell['model']}, {cell['task']}: {events} searches{common.sign(cell)}"
         axes.set_title(title, loc="left")
     panels[-1].set_xlabel("sublayer (odd: attention, even: MLP)")

@@ -187,7 +187,7 @@ def table(replication: Replication) -> pd.DataFrame:
 
 
 def _model(cell: Cell) -> str:
-    return str(cell.header["model"]["name"])
+    return cell.ran.text
 
 
 def _rows(place: Place) -> Iterator[dict[str, str]]:
@@ -289,7 +289,7 @@ def document(replication: Replication) -> str:
     """The exhibit as Markdown: what it is of, how it is made, the table, what decides and what the scale takes."""
     found = table(replication)
     parts = ["# Is DEL's gain that of weights trained for early exits?"]
-    if any(cell.header["model"].get("rehearsal") for cell in replication.where()):
+    if any(cell.ran.toy for cell in replication.where()):
         parts.append(f"**A {REHEARSAL}.**")
     parts += [f"    {replication.command}", tables.markdown(found) if len(found) else "No pair of runs is there yet."]
     parts += [note(), *(f"- {line}" for line in remarks(replication))]

@@ -175,9 +175,10 @@ def table(replication: Replication) -> pd.DataFrame:
     """Every method and task of the comparison.
 
     Returns:
-        Texts with 95 % intervals: both speedups (of a void cell why it is), M, α, share of sublayers skipped, share of
-        the time that the method's own work takes, outputs equal to AR's; and, where `python -m ssd_bench frontier` has
-        been run, the predicted speedup of the set that drafted most, and of the best set found.
+        Texts: the model that ran; with 95 % intervals both speedups (of a void cell why it is), M, α, share of
+        sublayers skipped, share of the time that the method's own work takes, outputs equal to AR's; and, where
+        `python -m ssd_bench frontier` has been run, the predicted speedup of the set that drafted most, and of the best
+        set found.
     """
     found = planes(replication)
     return pd.DataFrame([_row(cell, found[cell["task"]]) for cell in common.cells(replication)]).fillna(ABSENT)
@@ -186,7 +187,7 @@ def table(replication: Replication) -> pd.DataFrame:
 def _row(cell: Cell, found: Plane | Cannot) -> dict[str, str]:
     summary = cell.summary
     row = {
-        "task": cell["task"], "method": cell["method"],
+        "model": cell.ran.text, "task": cell["task"], "method": cell["method"],
         DECODE: f"void: {cell.void}" if cell.void else spread(summary, "speedup"),
         END_TO_END: ABSENT if cell.void else spread(summary, "speedup_e2e"),
         "M": spread(summary, "M"), "α": spread(summary, "alpha", 3),

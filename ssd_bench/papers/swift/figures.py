@@ -271,7 +271,7 @@ def _draw_theirs(axes: Axes, replication: Replication) -> None:
         if time is not None:
             axes.plot(
                 time.value, number.value, linestyle="", color=style.FAINT, marker=style.mark(number.method, 0).marker,
-                label=common.PAPER,
+                label=common.paper_label(number),
             )  # fmt: skip
             iterations = number.settings.get("iterations", "")
             axes.annotate(iterations, (time.value, number.value), (0, 4), textcoords="offset points", ha="center",

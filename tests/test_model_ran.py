@@ -1,0 +1,295 @@
+"""No view heads our numbers with a model that did not run: each names the model that ran and its size."""
+
+from __future__ import annotations
+
+import contextlib
+import html
+import io
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib.figure import Figure
+
+from ssd_bench.papers import reported
+from ssd_bench.papers.cells import Replication, replications
+from ssd_bench.report import command, exhibits, figures, verdicts
+from ssd_bench.report.notebook import Comparison, Paper
+from tests import synthetic
+from tests.exhibit_runs import indexed
+from tests.test_page import ROOT
+
+pytestmark = pytest.mark.xdist_group("model ran")
+
+REFERENCE = ROOT / "runs" / "reference"
+TOY = {"name": "toy", "n_params": 2_883_584, "rehearsal": True}
+PLAIN = {"name": "toy_plain", "n_params": 134_515_008}
+RAN = "toy, 2.9 M"
+EXPERIMENTS = ("swift_table2", "swift_figure9", "conflayers_figure7", "knapspec_figure2", "ssd_bench_comparison")
+TABLES = {"Table 2": "swift", "Figure 9": "swift", "Figure 2": "knapspec", "abstract": "swift"}
+MODELS = {one.model for one in reported.numbers() if one.model}
+"""What the papers call their models; none of them ran here."""
+
+
+def make(folder: Path, name: str, accept: float, model: dict[str, object]) -> str:
+    units = [synthetic.unit(i, accept=accept) for i in range(6)]
+    synthetic.write_run(folder / name, units, run_id=name, model=model)
+    return name
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One run of a toy model for every method and setting, whatever the paper's model; two of them keep verdicts."""
+    folder = tmp_path_factory.mktemp("ran") / "runs"
+    names: dict[tuple[str, ...], str] = {}
+    for experiment in EXPERIMENTS:
+
+        def run(job: object) -> str:
+            labels = job.labels  # type: ignore[attr-defined]
+            key = tuple(labels[axis] for axis in ("task", "method", "setting"))
+            if key not in names:
+                names[key] = make(folder, f"run{len(names)}", 0.31 + 0.007 * len(names), TOY)
+            return names[key]
+
+        indexed(folder, experiment, "mini", run, own_traces=False)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def out(runs: Path) -> Path:
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        assert command.main([f"runs_dir={runs}", f"out={runs.parent / 'out'}"]) == 0
+    (runs.parent / "out" / "printed.txt").write_text(printed.getvalue(), encoding="utf-8")
+    return runs.parent / "out"
+
+
+def ours_of(frame: pd.DataFrame) -> set[str]:
+    """Our numbers of a long table as its views print them, less what the paper prints too."""
+    texts = {
+        f"{value:.{digits}f}"
+        for name in ("ours", "decode", "estimate") for value in frame[name].dropna() for digits in (2, 3)
+    }  # fmt: skip
+    return texts - set(frame["printed"].astype(str)) - {"1.00", "1.000", "0.00"}
+
+
+def numbers_in(text: str) -> set[str]:
+    return set(re.findall(r"\d+\.\d+", text))
+
+
+def check_rows(rows: Iterator[str], ours: set[str]) -> int:
+    """Every row with a number of ours names the model that ran; returns how many there are."""
+    count = 0
+    for row in rows:
+        if numbers_in(row) & ours:
+            assert RAN in row, row
+            assert not any(f"paper: {model}" in row for model in MODELS), row
+            count += 1
+    return count
+
+
+def frames(folder: Path) -> dict[str, pd.DataFrame]:
+    return {
+        exhibit: pd.read_csv(folder / "tables" / f"{exhibits.stem(paper, exhibit)}.csv", dtype={"printed": "str"})
+        for exhibit, paper in TABLES.items()
+    }
+
+
+def test_markdown_and_latex_head_our_rows_with_the_model_that_ran(out: Path) -> None:
+    for exhibit, frame in frames(out).items():
+        stem = out / "tables" / exhibits.stem(TABLES[exhibit], exhibit)
+        for kind, mark in (("md", "| "), ("tex", " & ")):
+            text = stem.with_suffix(f".{kind}").read_text(encoding="utf-8")
+            assert check_rows((line for line in text.splitlines() if mark in line), ours_of(frame)) > 0
+            assert RAN in text.partition("|" if kind == "md" else "toprule")[0]  # the caption
+            assert "toy-model run" in text.lower()
+
+
+def test_the_page_heads_our_rows_with_the_model_that_ran(out: Path) -> None:
+    text = html.unescape((out / "index.html").read_text(encoding="utf-8")).replace("\xa0", " ")
+    for exhibit, frame in frames(out).items():
+        name = exhibits.stem(TABLES[exhibit], exhibit)
+        article = re.search(rf'<article id="{name}".*?</article>', text, re.DOTALL)
+        assert article is not None
+        rows = re.findall(r"<tr.*?</tr>", article[0], re.DOTALL)
+        assert check_rows((re.sub(r'title="[^"]*"', "", row) for row in rows), ours_of(frame)) > 0
+    heads = re.findall(r'<th scope="(?:row|rowgroup)"[^>]*>(.*?)</th>', text, re.DOTALL)
+    bare = {re.sub(r"<[^>]*>", "", head).strip() for head in heads} & MODELS
+    assert not bare  # no heading is the name of a paper's model alone
+    top = text[: text.index('id="browse"')]
+    said = re.findall(r'<span class="said m-(?!none).*?</b>', top, re.DOTALL)
+    assert said and all(RAN in one for one in said)
+    assert not re.search(r"our runs are those of", text)
+
+
+def test_notebooks_head_our_rows_with_the_model_that_ran(runs: Path, out: Path) -> None:
+    for exhibit, frame in frames(out).items():
+        bundle = Paper(TABLES[exhibit], runs).table(exhibit)._repr_mimebundle_()
+        rows = [line for line in bundle["text/markdown"].splitlines() if line.startswith("|")]
+        assert check_rows(iter(rows), ours_of(frame)) > 0
+    assert set(Paper("swift", runs).claims().frame["model"]) == {RAN}  # type: ignore[index]
+    assert RAN in Paper("swift", runs).claim("faster_than_ar").text
+    compared = Comparison(runs)
+    assert RAN in compared.table().text and set(compared.table().frame["model"]) == {RAN}  # type: ignore[index]
+    assert RAN in compared.advice().text
+
+
+def test_csv_has_the_model_that_ran_with_every_number(out: Path) -> None:
+    for path in (out / "tables").glob("*_*.csv"):
+        frame = pd.read_csv(path, keep_default_na=False)
+        have = frame[frame["ours"] != ""] if "ours" in frame else frame.iloc[:0]
+        assert set(have["model_ran"]) <= {RAN} and set(have["params"].astype(str)) <= {"2883584"}
+    judged = pd.read_csv(out / "verdicts.csv", dtype="str", keep_default_na=False)
+    ran = judged[judged["model"] != ""]
+    assert len(ran) and set(zip(ran["model"], ran["params"])) == {("toy", "2883584")}
+    assert f", {RAN}\n" in (out / "verdicts.md").read_text(encoding="utf-8")
+
+
+def words(figure: Figure) -> list[str]:
+    """Every text of a figure but for its caption."""
+    found = [figure.get_suptitle()]
+    for part in figure.subfigs:
+        found += [text.get_text() for legend in part.legends for text in legend.get_texts()]
+    for axes in figure.axes:
+        own = (axes.title, axes._left_title, axes.xaxis.label, axes.yaxis.label)  # type: ignore[attr-defined]
+        found += [text.get_text() for text in (*axes.texts, *own, *axes.get_xticklabels(), *axes.get_yticklabels())]
+    return [text for text in found if text]
+
+
+@pytest.mark.parametrize("name", ["swift_figure9", "conflayers_figure7", "knapspec_figure2"])
+def test_figures_name_the_model_that_ran(runs: Path, name: str) -> None:
+    (one,) = [one for one in replications(runs) if one.experiment.name == name]
+    figure = figures.figure(one)
+    assert isinstance(figure, Figure)
+    found = words(figure)
+    assert RAN in found[0].replace("\n", " ") and "toy-model run" in found[0]
+    for model in MODELS:
+        assert all(model not in text or text.startswith("paper: ") for text in found)
+    grey = [text for text in found if text.startswith("paper")]
+    assert grey and (name == "knapspec_figure2" or all(text.removeprefix("paper: ") in MODELS for text in grey))
+
+
+def test_the_first_figure_names_the_model_that_ran(runs: Path) -> None:
+    (one,) = [one for one in replications(runs) if one.experiment.name == "ssd_bench_comparison"]
+    for narrow in (False, True):
+        assert figures.forest(one, narrow).get_suptitle() == f"Ours: {RAN}"
+
+
+def test_claims_and_predictions_name_the_model_that_ran(runs: Path, out: Path) -> None:
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        assert verdicts.main([f"runs_dir={runs}"]) == 0
+    assert RAN in printed.getvalue() and not re.search(r"\btoy\b(?!, 2\.9 M|-model)", printed.getvalue())
+    predicted = (out / "predictions.md").read_text(encoding="utf-8")
+    assert RAN in predicted or "runs of other models" not in predicted
+
+
+# --- one result behind several numbers --------------------------------------------------------------------------------
+
+
+def test_a_result_behind_several_of_the_papers_models_is_in_one_row(out: Path) -> None:
+    table = pd.read_csv(out / "tables" / "swift_table2.csv", keep_default_na=False, dtype={"ours": "str"})
+    models = table.loc[table["method"] == "SWIFT", "model"].unique()
+    assert len(models) > 1
+    text = (out / "tables" / "swift_table2.md").read_text(encoding="utf-8")
+    own = [line for line in text.splitlines() if re.match(rf"\| SWIFT +\| ours: {RAN} ", line)]
+    theirs = [line for line in text.splitlines() if re.match(r"\| SWIFT +\| paper: ", line)]
+    assert (len(own), len(theirs)) == (1, len(models)) and "same run" not in own[0]
+    have = table[table["result"] != ""]
+    assert (have.groupby("result")["ours"].nunique() == 1).all()
+    repeats = have[have["repeats"] != ""]
+    values = table.set_index("id")["ours"]
+    assert len(repeats) and (repeats["ours"].to_numpy() == values[repeats["repeats"]].to_numpy()).all()
+    distinct = have["result"].nunique()
+    assert f"{distinct} distinct results" in text and f"{len(repeats)} repeat one of them" in text
+    assert len(have) == distinct + len(repeats)
+
+
+def two(folder: Path, large: str, small: str) -> pd.DataFrame:
+    """SWIFT's Table 2 with one run for its 13B models and one for the 70B."""
+    indexed(folder, "swift_table2", "mini", lambda job: large if "70B" in job.labels["model"] else small, False)
+    return exhibits.long(replications(folder))
+
+
+def test_a_second_model_has_rows_of_its_own(tmp_path: Path) -> None:
+    make(tmp_path, "a", 0.7, TOY)
+    make(tmp_path, "b", 0.5, PLAIN)
+    frame = two(tmp_path, "b", "a")
+    text = command.document("swift", "Table 2", frame)
+    assert "Ours: toy, 2.9 M, toy_plain, 134.5 M;" in text
+    rows = [line for line in text.splitlines() if re.match(r"\| Vanilla", line)]
+    heads = [re.split(r" *\| *", line)[2] for line in rows]
+    assert heads == [
+        "ours: toy, 2.9 M", "paper: LLaMA-2-13B", "paper: LLaMA-2-13B-Chat",
+        "ours: toy_plain, 134.5 M", "paper: LLaMA-2-70B",
+    ]  # fmt: skip
+    overall = frame[(frame["model"] == "LLaMA-2-70B") & frame["ours"].notna()]
+    assert set(overall["model_ran"]) == {"toy_plain, 134.5 M"} and set(overall["params"]) == {"134515008"}
+
+
+def test_a_repeated_result_of_another_row_reads_same_run(tmp_path: Path) -> None:
+    """Copies of a run decide nothing and are excluded; a repeated result is not printed again."""
+    make(tmp_path, "a", 0.7, TOY)
+    indexed(tmp_path, "knn_ssd_table6", "mini", lambda job: "a", own_traces=False)
+    frame = exhibits.long(replications(tmp_path), "Table 6", "knn-ssd")
+    text = command.document("knn-ssd", "Table 6", frame)
+    assert "excluded" in text and " void " not in text
+    frame.loc[frame["verdict"] == "void", ["ours", "verdict", "result"]] = [0.5, "other model", "r"]
+    frame["repeats"] = np.where(frame["id"] == frame["id"].iloc[0], "", frame["id"].iloc[0])
+    assert "same run" in command.document("knn-ssd", "Table 6", frame)
+
+
+def test_sizes_come_from_the_record(tmp_path: Path) -> None:
+    """Older records have the sizes of the config alone, or none."""
+    shape = {"n_layers": 16, "width": 128, "n_heads": 2, "n_kv_heads": 2, "head_dim": 64, "intermediate": 256,
+             "vocab_size": 2048, "tied": True, "context": 4096, "unheard_of": 1}  # fmt: skip
+    units = [synthetic.unit(i) for i in range(2)]
+    synthetic.write_run(
+        tmp_path / "old", units, run_id="old", model={"name": "old"}, config={"model": {"shape": shape}}
+    )
+    make(tmp_path, "none", 0.7, {"name": "none"})
+    synthetic.write_run(tmp_path / "cut", units, run_id="cut", model={"name": "cut"}, config={"model": {"shape": {}}})
+    found = {}
+    for name in ("old", "none", "cut"):
+        indexed(tmp_path, "swift_table8", "mini", lambda job, name=name: name)  # type: ignore[misc]
+        frame = exhibits.long(replications(tmp_path))
+        found[name] = set(zip(frame["model_ran"], frame["params"]))
+    assert found == {
+        "old": {("old, 2.9 M", "2883584")}, "none": {("none, size not recorded", "")},
+        "cut": {("cut, size not recorded", "")},
+    }  # fmt: skip
+
+
+def test_older_files_of_verdicts_are_read(tmp_path: Path) -> None:
+    columns = [name for name in verdicts.COLUMNS if name != "params"]
+    (tmp_path / "verdicts").mkdir()
+    rows = ["swift/faster_than_ar,small,smollm2_135m,False,fails,0.5,0.4,0.6,60,3,3,,",
+            "swift/faster_than_lookahead,small,unheard_of,False,fails,0.5,0.4,0.6,60,3,3,,"]  # fmt: skip
+    text = "\n".join([",".join(columns), *rows, ""])
+    (tmp_path / "verdicts" / "old.csv").write_text(text, encoding="utf-8")
+    shown = verdicts.readable(verdicts.recorded(tmp_path))
+    assert shown["model"].tolist() == ["smollm2_135m, 134.5 M", "unheard_of, size not recorded"]
+
+
+# --- the committed records --------------------------------------------------------------------------------------------
+
+
+def test_the_committed_records_are_counted_once(reference: list[Replication]) -> None:
+    every = pd.concat(exhibits.everything(reference).values())
+    have = every[every["ours"].notna()]
+    assert set(have["model_ran"]) == {"miniature, 2.9 M"} and set(have["params"]) == {"2883584"}
+    runs = {cell.path.name for one in reference for cell in one.where()}
+    behind = set(exhibits.run_ids(have))
+    assert len(runs) == 190 and behind <= runs
+    spread = have[have["result"] != ""].groupby("result")["ours"].agg(lambda values: np.ptp(values) / abs(values).max())
+    assert (spread.fillna(0) < 1e-9).all()  # equal digest, equal number
+    distinct = exhibits.results(have)
+    assert len(distinct) < len(have) / 3  # most numbers repeat one: every model is the miniature
+    counted = exhibits.counts([every])
+    assert counted["numbers"].sum() == len(every) and counted["distinct results"].max() < len(distinct)
+
+
+@pytest.fixture(scope="module")
+def reference() -> list[Replication]:
+    return replications(REFERENCE)
