@@ -21,7 +21,7 @@ from ssd_bench.data.prompts import apart, encode_all, limits, reach
 from ssd_bench.errors import ConfigError
 from ssd_bench.hardware import Hardware
 from ssd_bench.model.backend import Backend, select
-from ssd_bench.model.checkpoint import Checkpoint
+from ssd_bench.model.checkpoint import Checkpoint, ModelSource
 from ssd_bench.model.shape import ModelDims
 from ssd_bench.model.weights import architecture, declared
 from ssd_bench.options import Parts, resolved
@@ -145,10 +145,7 @@ def plan(cfg: DictConfig) -> Plan:
     backend = select(
         hardware.devices[0], hardware.dtype, hardware.kernels, hardware.isa, len(set(hardware.devices)) > 1
     )
-    arch = architecture(checkpoint)
-    model.check_shape(arch)
-    if (dims := arch.dims(model.name)) != stated:  # whether the head is tied is known by the weights
-        method.check(dims)
+    dims = _dims(model, checkpoint, method, stated)
     weights = _weights_id(checkpoint, hardware.dtype)
     machine = _machine(hardware, backend)
     identity = config | {"task_version": task.version, "weights": weights, "machine": machine}
@@ -169,6 +166,23 @@ def plan(cfg: DictConfig) -> Plan:
         model.rehearsal, dims, origin, min(needed, arch.context), fingerprints, key, Path(config["runs_dir"]) / name,
         shard,
     )  # fmt: skip
+
+
+def _dims(model: ModelSource, checkpoint: Checkpoint, method: Method, stated: ModelDims) -> ModelDims:
+    """Return the sizes of the model that its weights make; of a model from the hub they are downloaded now.
+
+    Args:
+        stated: by config.json; whether the head is tied is for the weights to say.
+
+    Raises:
+        ConfigError: weights that differ from config.json, or sizes that the model's settings or the method refuse.
+    """
+    arch = architecture(checkpoint)
+    model.check_shape(arch)
+    dims = arch.dims(model.name)
+    if dims != stated:
+        method.check(dims)
+    return dims
 
 
 def _data_id(prompts: Sequence[Prompt], encoded: Sequence[Encoded]) -> str:

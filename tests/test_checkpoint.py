@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
@@ -29,23 +28,6 @@ def test_an_unreachable_hub_names_what_works_offline(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     with pytest.raises(ConfigError, match=r"hf download nobody/nothing.*model=smollm2_135m"):
         ModelSource("m", "plain", hub="nobody/nothing").open()
-
-
-@pytest.mark.parametrize(("kind", "asked"), [("model.safetensors", 1), ("pytorch_model-00001-of-00001.bin", 2)])
-def test_pickles_are_downloaded_only_where_there_is_nothing_else(
-    kind: str, asked: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seen: list[list[str]] = []
-
-    def download(hub: str, revision: str | None, allow_patterns: list[str]) -> str:
-        seen.append(allow_patterns)
-        if any(fnmatch(kind, pattern) for pattern in allow_patterns):
-            (tmp_path / kind).touch()
-        return str(tmp_path)
-
-    monkeypatch.setattr("huggingface_hub.snapshot_download", download)
-    assert ModelSource("m", "plain", hub="some/model").open().folder == tmp_path
-    assert (tmp_path / kind).is_file() and len(seen) == asked and not any("bin" in pattern for pattern in seen[0])
 
 
 def test_a_model_of_the_hub_has_the_commit_that_its_branch_is_at(

@@ -91,9 +91,6 @@ class ModelSource:
 
     def __post_init__(self) -> None:
         Template.of(self.template)
-        if self.revision is not None and not isinstance(self.revision, str):
-            allowed = "text: a commit, branch or tag; quote one of digits alone, as in model.revision=\"'1234567'\""
-            raise ConfigError("model.revision", self.revision, allowed)
         if self.hub and not ID.fullmatch(self.hub):
             raise ConfigError("model.hub", self.hub, "the id of a repository of the hub, such as Qwen/Qwen3-8B")
         given = [k for k in ("embedded", "path", "hub", "gguf") if getattr(self, k)]
@@ -123,7 +120,7 @@ class ModelSource:
         Raises:
             ConfigError: names the sizes that differ.
         """
-        stated = {} if self.shape is None else {"tied": False} | self.shape  # a shape that is silent says: not tied
+        stated = {} if self.shape is None else {"tied": False, **self.shape}  # a shape that is silent says: not tied
         differing = [name for name, size in stated.items() if getattr(actual, name, None) != size]
         if differing:
             sizes = ", ".join(f"{name} {getattr(actual, name, 'unknown')}" for name in differing)

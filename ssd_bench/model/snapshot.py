@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from glob import escape
 from pathlib import Path
@@ -52,7 +53,8 @@ class Snapshot:
 
         # names, not `*.json`: that reaches into subfolders with other formats of the model (`original/`, `onnx/`)
         try:
-            folder = snapshot_download(hub, revision=revision, allow_patterns=[*TEXTS])
+            with _no_progress():
+                folder = snapshot_download(hub, revision=revision, allow_patterns=[*TEXTS])
         except Exception as error:  # the hub's clients raise many unrelated types
             raise _failed(error, hub, revision) from error
         snapshot = cls(hub, Path(folder))
@@ -78,11 +80,13 @@ class Snapshot:
         """
         from huggingface_hub import snapshot_download
 
-        if self._cached():
+        if self._cached(".safetensors"):
             return
         try:
             listing = self._listing()
         except Exception as error:  # as above
+            if self._cached(".bin"):  # which is all that the commit has, as far as this machine can tell
+                return
             raise _failed(error, self.hub, self.commit) from error
         missing = {path: size for path, size in listing.items() if not (self.folder / path).exists()}
         wanted = [path for path in self._weights(listing) if path in missing]
@@ -93,10 +97,10 @@ class Snapshot:
         except Exception as error:  # as above
             raise _failed(error, self.hub, self.commit) from error
 
-    def _cached(self) -> bool:
-        """Return whether the cache has all safetensors files that the model needs, so that no network is asked."""
+    def _cached(self, kind: str) -> bool:
+        """Return whether the cache has all files of weights of a kind, so that no network is needed."""
         for name, suffix in candidates():
-            if suffix == ".safetensors" and (path := self.folder / name).is_file():
+            if suffix == kind and (path := self.folder / name).is_file():
                 files = _indexed(path) if name.endswith(".index.json") else [name]
                 return bool(files) and all((self.folder / file).is_file() for file in files)
         return False
@@ -149,6 +153,20 @@ class Snapshot:
             return _some(self._listing())
         except Exception:  # the message is as true without it
             return ""
+
+
+@contextmanager
+def _no_progress() -> Iterator[None]:
+    """Suppress progress bars, of small files that are there at once."""
+    from huggingface_hub.utils import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
+
+    shown = not are_progress_bars_disabled()
+    disable_progress_bars()
+    try:
+        yield
+    finally:
+        if shown:
+            enable_progress_bars()
 
 
 def _indexed(index: Path) -> list[str]:

@@ -39,6 +39,8 @@ def load_tokenizer(folder: Path, template: Template, vocab_size: int) -> PreTrai
             tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
     except Exception as error:  # its errors have no common type
         allowed = f"a tokenizer that can be read, in {', '.join(there)} ({reason(error)})"
+        if there == ["tokenizer.model"]:  # transformers then asks for a package of another format
+            allowed += "; without tokenizer.json it is read by sentencepiece: pip install sentencepiece protobuf"
         raise ConfigError("model", str(folder), allowed) from error
     _check_tokenizer(tokenizer, folder, template, vocab_size)
     if (own := folder / "tokenizer.json").is_file():
