@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatch
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -25,7 +26,7 @@ from ssd_bench.model.headers import (
     silent,
 )
 from ssd_bench.model.shape import Shape
-from ssd_bench.model.snapshot import Snapshot
+from ssd_bench.model.snapshot import TEXTS, Snapshot
 from ssd_bench.model.template import PLAIN, Template
 from ssd_bench.model.tokenizer import load_tokenizer
 from ssd_bench.settings import Count, Fits, Range, Whole, arguments, checked, fits, kinds, words
@@ -138,6 +139,7 @@ class ModelSource:
             folder = converted(**self.gguf, cache=cache_dir())
         elif self.hub:
             snapshot = Snapshot.of(self.hub, self.revision)
+            _check_folder(snapshot.folder)
             return Checkpoint(snapshot.folder, self.prompting, snapshot)
         else:
             folder = Path(str(self.path)).expanduser()
@@ -301,11 +303,13 @@ def _check_folder(folder: Path) -> None:
     """Refuse a folder without a model, and say where one is if it is the hub's cache of one.
 
     Raises:
-        ConfigError: no config.json in it.
+        ConfigError: no config.json in it, or a link to a file that does not exist: without its generation_config.json
+            or template a model would run all the same, with other ends or prompts.
     """
-    path = folder / "config.json"
-    check_link(path)
-    if not path.is_file():
+    for path in sorted(folder.iterdir()) if folder.is_dir() else []:
+        if any(fnmatch(path.name, name) for name in TEXTS):
+            check_link(path)
+    if not (folder / "config.json").is_file():
         allowed = "a folder with config.json and weights in Hugging Face format"
         if below := sorted([*folder.glob("*/config.json"), *folder.glob("snapshots/*/config.json")]):
             allowed += f", such as {below[0].parent}"

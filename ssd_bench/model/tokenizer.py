@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ssd_bench.errors import ConfigError
-from ssd_bench.model.headers import check_link, check_no_code, read_object, reason, silent
+from ssd_bench.model.headers import check_no_code, read_object, reason, silent
 from ssd_bench.model.template import Template
 
 if TYPE_CHECKING:
@@ -27,8 +27,6 @@ def load_tokenizer(folder: Path, template: Template, vocab_size: int) -> PreTrai
     """
     from transformers import AutoTokenizer
 
-    for name in TOKENIZERS:
-        check_link(folder / name)
     there = [name for name in TOKENIZERS if (folder / name).is_file()]
     if not there:
         raise ConfigError("model", str(folder), f"a folder with a tokenizer: one of {', '.join(TOKENIZERS)}")

@@ -41,6 +41,8 @@ def test_every_model_runs_through_the_hub(hub: Hub, tmp_path: Path) -> None:
         assert_whole(run_of(runs, name), name, repository.branches["main"])
     assert {*hub.downloads()} == set.union(*(wanted_files(repository) for repository in repositories.values()))
     assert not {*hub.downloads()} & {*UNWANTED}
+    ids = [f"/{source_of(name).hub}/" for name in HUB_MODELS]
+    assert not [line for line, _ in hub.requests if not any(name in line for name in ids)], "asked for something else"
     before, requests = sorted(runs.glob("*/run.json")), len(hub.requests)
     again = python(*line, cwd=tmp_path, **hub.variables(tmp_path / "home", HF_HUB_OFFLINE="1"))
     assert again.returncode == 0, again.stderr[-3000:]

@@ -31,7 +31,7 @@ def without(*names: str) -> Change:
     return lambda files: [files.pop(name) for name in [*files] if name in names or name.endswith(names)]
 
 
-def template(text: str) -> Change:
+def template(text: object) -> Change:
     def change(files: Files) -> None:
         settings = json.loads(files["tokenizer_config.json"])
         files["tokenizer_config.json"] = json.dumps(settings | {"chat_template": text})
@@ -51,6 +51,7 @@ REFUSED: Mapping[str, tuple[Change, str, tuple[str, ...]]] = {
     "no-template": (template(""), "model.template", ("no chat template",)),
     "deaf-template": (template("Hello!"), "model.template", ("tokenizer_config.json leaves out the user's text",)),
     "broken-template": (template("{{ 1 / 0 }}"), "model.template", ("by zero",)),
+    "no-default-template": (template([{"name": "tools", "template": "{{ tools }}"}]), "model.template", ("default",)),
     "no-tokenizer": (without("tokenizer.json", "vocab.json", "merges.txt"), "model", ("folder with a tokenizer",)),
     "no-config": (without("config.json"), "model.hub", ("config.json", "it has ")),
     "gguf": (lambda files: [files.clear(), files.update({"m.Q4_0.gguf": b"GGUF", "README.md": "x"})], "model.hub",
