@@ -246,7 +246,7 @@ class Checkpoint:
         """
         if not (self.config.tie_word_embeddings and {EMBEDDING, HEAD} <= {*self.headers}):
             return False
-        return not same_numbers(self.headers[EMBEDDING], self.headers[HEAD], EMBEDDING, HEAD)
+        return not same_numbers(self.headers[EMBEDDING], EMBEDDING, self.headers[HEAD], HEAD)
 
     @cached_property
     def shards(self) -> dict[str, Path]:

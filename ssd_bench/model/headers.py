@@ -154,17 +154,16 @@ def check_link(path: Path) -> None:
         raise ConfigError("model", str(path), allowed)
 
 
-def same_numbers(first: Header, second: Header, name: str, other: str) -> bool:
+def same_numbers(first: Header, first_name: str, second: Header, second_name: str) -> bool:
     """Compare two matrices of files, block of rows by block of rows, so that memory stays bounded.
 
     Args:
-        name: of the tensor of `first`.
-        other: of the tensor of `second`.
+        first_name: name of the tensor of `first` in its file; second_name: of `second`.
     """
     if first.shape != second.shape:
         return False
     with opened(first.shard) as left, opened(second.shard) as right:
-        pairs = zip(left.get(name).split(ROWS), right.get(other).split(ROWS), strict=True)
+        pairs = zip(left.get(first_name).split(ROWS), right.get(second_name).split(ROWS), strict=True)
         # float64 holds the numbers of every dtype exactly
         return all(a.equal(b) if a.dtype == b.dtype else a.double().equal(b.double()) for a, b in pairs)
 

@@ -47,7 +47,7 @@ UNWANTED = {
 
 
 def sentencepiece_tokenizer(specials: tuple[str, ...]) -> Tokenizer:
-    """A BPE tokenizer with byte fallback, as tokenizer.json has those that were made with SentencePiece."""
+    """Make a BPE tokenizer with byte fallback, as tokenizer.json has those of SentencePiece."""
     alphabet = [f"<0x{byte:02X}>" for byte in range(256)]
     core = Tokenizer(models.BPE(byte_fallback=True, fuse_unk=True, unk_token="<unk>"))
     core.pre_tokenizer = pre_tokenizers.Metaspace()
@@ -68,7 +68,7 @@ def sentencepiece_tokenizer(specials: tuple[str, ...]) -> Tokenizer:
 
 
 def byte_level_tokenizer(specials: tuple[str, ...]) -> Tokenizer:
-    """A byte-level BPE tokenizer; one whose first special token begins texts puts it there."""
+    """Make a byte-level BPE tokenizer; a first special token that begins texts is put before each."""
     core = Tokenizer(models.BPE())
     core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     core.decoder = token_decoders.ByteLevel()

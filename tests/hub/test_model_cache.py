@@ -18,12 +18,12 @@ PINNED, BRANCH, SHAPE = "qwen3_8b", "codellama_13b", "model.shape=null"
 
 
 def served(client: Client, tmp_path: Path, name: str) -> tuple[Repository, tuple[str, ...]]:
-    """A model of `conf/model` in a repository of this test alone, and the options for it."""
+    """Serve a model of `conf/model` in a repository of this test alone; return it and the options for it."""
     source = source_of(name)
     repository = add_model(client.hub, name, tmp_path / "files")
-    own = f"{tmp_path.name}/{name}"
-    client.hub.models[own] = client.hub.models.pop(str(source.hub))
-    return repository, (f"model={name}", SHAPE, f"model.hub={own}")
+    name_here = f"{tmp_path.name}/{name}"
+    client.hub.models[name_here] = client.hub.models.pop(str(source.hub))
+    return repository, (f"model={name}", SHAPE, f"model.hub={name_here}")
 
 
 @pytest.mark.parametrize("name", [PINNED, BRANCH])
@@ -45,8 +45,8 @@ def test_another_commit_in_the_cache_is_not_taken(client: Client, tmp_path: Path
     repository, line = served(client, tmp_path, PINNED)
     pinned = str(source_of(PINNED).revision)
     files = {path: file.content for path, file in repository.commits[pinned].items()}
-    other = repository.commit(files | {"README.md": "newer"})
-    assert client.plan(*line, f"model.revision={other}")["commit"] == other
+    newer = repository.commit(files | {"README.md": "newer"})
+    assert client.plan(*line, f"model.revision={newer}")["commit"] == newer
     offline = client.plan(*line, offline=True)
     client.hub.faults.append(Fault("/", 500))
     for result in (offline, client.plan(*line)):
@@ -130,6 +130,6 @@ def test_the_files_are_downloaded_that_transformers_would_load(client: Client, t
         line = (f"model={PINNED}", SHAPE, f"model.hub={repository}", "model.revision=main")
         result = client.plan(*line)
         assert result.get("files") == weights, (name, result)
-        asked = {line.rpartition("/")[2] for line, _ in client.hub.requests if f"{repository}/" in line}
-        assert {path for path in asked if path.endswith((".safetensors", ".bin"))} == {*weights}, name
+        requested = {line.rpartition("/")[2] for line, _ in client.hub.requests if f"{repository}/" in line}
+        assert {path for path in requested if path.endswith((".safetensors", ".bin"))} == {*weights}, name
         assert client.plan(*line, offline=True) == result, name

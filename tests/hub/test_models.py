@@ -23,7 +23,7 @@ def run_of(runs: Path, name: str) -> Run:
 
 
 def assert_whole(run: Run, name: str, commit: str) -> None:
-    """The record is complete and lossless, and names the commit."""
+    """Fail unless the record is complete and lossless, and names the commit."""
     assert run.header["model"]["commit"] == commit
     assert run.header["model"]["name"] == name
     assert set(metrics.of_arm(run.prompts, "method")["lossless"]) == {"identical"}

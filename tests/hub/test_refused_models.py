@@ -18,7 +18,7 @@ SHAPE = "model.shape=null"
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> Files:
-    """A sound checkpoint for a chat model."""
+    """Write a sound checkpoint for a chat model."""
     folder = write_checkpoint("qwen2_5_14b_instruct", tmp_path_factory.mktemp("sound"))
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
@@ -109,7 +109,7 @@ def weights_asked(hub: Hub, repository: str) -> list[str]:
 
 
 def chat_model(hub: str) -> tuple[str, ...]:
-    """Options for a chat model of the hub at its branch."""
+    """Return options for a chat model of the hub at its branch."""
     return ("model=qwen2_5_14b_instruct", f"model.hub={hub}", "model.revision=main")
 
 
