@@ -145,6 +145,13 @@ class Snapshot:
         if needed > (free := shutil.disk_usage(cache).free):
             allowed = f"a model that the disk of {cache} has room for: its weights need {needed / GB:.1f} GB more and "
             allowed += f"{free / GB:.1f} GB are free; free some space, or let HF_HOME name a folder on another disk"
+            # the hub's client deletes them, unless its process was killed, and does not go on from them
+            rest = sum(path.stat().st_size for path in (self.folder.parents[1] / "blobs").glob("*.incomplete"))
+            if rest:
+                allowed += (
+                    f"; {rest / GB:.1f} GB are in *.incomplete of {self.folder.parents[1]}, left by downloads that "
+                )
+                allowed += "were killed: delete them unless one is running"
             raise ConfigError("model.hub", self.hub, allowed)
 
     def _held(self) -> str:

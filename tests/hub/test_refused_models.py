@@ -157,6 +157,9 @@ def test_a_disk_without_room_is_said_before_the_download(client: Client, files: 
     result = client.plan(*line, free=size - 1)
     assert f"need {size / 1e9:.1f} GB more" in result["message"] and "GB are free" in result["message"], result
     assert str(client.home) in result["message"] and "HF_HOME" in result["message"]
+    assert "incomplete" not in result["message"]
+    (client.home / "hub" / "models--org--full" / "blobs" / "abc.12345678.incomplete").write_bytes(b"begun")
+    assert "0.0 GB are in *.incomplete" in client.plan(*line, free=size - 1)["message"]
     assert not weights_asked(client.hub, "org/full")
     sound = client.plan(*line, free=size)
     assert sound["commit"] == client.hub.model("org/full").branches["main"]
