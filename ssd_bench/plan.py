@@ -22,8 +22,8 @@ from ssd_bench.errors import ConfigError
 from ssd_bench.hardware import Hardware
 from ssd_bench.model.backend import Backend, select
 from ssd_bench.model.checkpoint import Checkpoint, ModelSource
-from ssd_bench.model.shape import ModelDims, Shape
-from ssd_bench.model.weights import architecture
+from ssd_bench.model.shape import ModelDims
+from ssd_bench.model.weights import architecture, declared
 from ssd_bench.options import Parts, resolved
 from ssd_bench.records import provenance
 from ssd_bench.records.contents import check_finite, contents
@@ -125,11 +125,11 @@ def plan(cfg: DictConfig) -> Plan:
     prompts = task.prompts(parts.source_of(task), model.prompting.form, config["limit"], config["seed"])
     if not prompts:
         raise ConfigError("task", task.name, "a data source with at least one item")
+    # Everything that the weights are not needed for comes first: a model of the hub that is refused is not downloaded.
     checkpoint = model.open()
-    arch = architecture(checkpoint)
-    _check_shape(model, arch)
-    dims = arch.dims(model.name)
-    method.check(dims)
+    arch = declared(checkpoint)
+    model.check_shape(arch)
+    method.check(stated := arch.dims(model.name))
     others: list[Prompt] = []
     if isinstance(method, Calibrated):
         pool = parts.school.pool(parts.source_of(parts.school), model.prompting.form, config["seed"])
@@ -141,9 +141,12 @@ def plan(cfg: DictConfig) -> Plan:
     samples = [Sample(e.ids, p.domain) for e, p in zip(every[len(prompts) :], others)]
     needed = max(reach(p, e, new, model, checkpoint) for p, e, new in zip([*prompts, *others], every, asked))
     data = _data_id([*prompts, *others], every)
+    shard = _shard(config, method, len(prompts))
+    backend = select(
+        hardware.devices[0], hardware.dtype, hardware.kernels, hardware.isa, len(set(hardware.devices)) > 1
+    )
+    dims = _dims(model, checkpoint, method, stated)
     weights = _weights_id(checkpoint, hardware.dtype)
-    spread = len(set(hardware.devices)) > 1
-    backend = select(hardware.devices[0], hardware.dtype, hardware.kernels, hardware.isa, spread)
     machine = _machine(hardware, backend)
     identity = config | {"task_version": task.version, "weights": weights, "machine": machine}
     origin = Origin(
@@ -161,8 +164,25 @@ def plan(cfg: DictConfig) -> Plan:
     return Plan(
         config, hardware, backend, decoding, method, task, prompts, encoded, asked, samples, checkpoint,
         model.rehearsal, dims, origin, min(needed, arch.context), fingerprints, key, Path(config["runs_dir"]) / name,
-        _shard(config, method, len(prompts)),
+        shard,
     )  # fmt: skip
+
+
+def _dims(model: ModelSource, checkpoint: Checkpoint, method: Method, stated: ModelDims) -> ModelDims:
+    """Return the sizes of the model that its weights make; of a model from the hub they are downloaded now.
+
+    Args:
+        stated: by config.json; whether the head is tied is for the weights to say.
+
+    Raises:
+        ConfigError: weights that differ from config.json, or sizes that the model's settings or the method refuse.
+    """
+    arch = architecture(checkpoint)
+    model.check_shape(arch)
+    dims = arch.dims(model.name)
+    if dims != stated:
+        method.check(dims)
+    return dims
 
 
 def _data_id(prompts: Sequence[Prompt], encoded: Sequence[Encoded]) -> str:
@@ -191,14 +211,6 @@ def _machine(hardware: Hardware, backend: Backend) -> str:
     """What a run may not change while it is resumed; of a GPU run the CPU and its threads are provenance alone."""
     host = () if hardware.gpu_names() else (hardware.threads, provenance.cpu_model())
     return "|".join(map(str, (hardware.label, hardware.gpu_names(), *host, backend.arithmetic)))
-
-
-def _check_shape(model: ModelSource, arch: Shape) -> None:
-    """What is said of a model without its weights (`dry=true`, replay) is said of this one."""
-    differing = [name for name, size in (model.shape or {}).items() if getattr(arch, name, None) != size]
-    if differing:
-        there = ", ".join(f"{name} {getattr(arch, name, 'unknown')}" for name in differing)
-        raise ConfigError("model.shape", model.shape, f"the sizes of its checkpoint: {there}")
 
 
 def _weights_id(checkpoint: Checkpoint, dtype: torch.dtype) -> str:

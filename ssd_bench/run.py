@@ -240,7 +240,7 @@ def _record(
 ) -> PromptRecord:
     prompt, encoded = plan.prompts[asked.index].at(asked.turn), asked.encoded
     where: dict[str, Any] = {"prompt_index": asked.index, "repeat": asked.repeat, "turn": asked.turn, "arm": arm}
-    text = str(plan.checkpoint.tokenizer.decode(made.output, skip_special_tokens=True))
+    text = plan.checkpoint.text(made.output)
     row = PromptRow(
         **where, prompt_id=prompt.id, domain=prompt.domain, order=order,
         prompt_sha256=encoded.sha256, prompt_len=len(encoded.ids), clipped_tokens=encoded.clipped,
@@ -272,7 +272,8 @@ def _header(plan: Plan) -> dict[str, Any]:
         "name": plan.dims.name, "n_layers": plan.dims.n_layers, "n_params": plan.dims.n_params,
         "context": plan.dims.context, "dtype": plan.hardware.dtype_name, "device": plan.hardware.label,
         "threads": plan.hardware.threads, "arithmetic": plan.backend.arithmetic.named(),
-        "weights": plan.origin.weights, "commit": plan.checkpoint.commit, "rehearsal": plan.rehearsal,
+        "weights": plan.origin.weights, "commit": plan.checkpoint.commit, "lm_head": plan.checkpoint.head,
+        "rehearsal": plan.rehearsal,
     }  # fmt: skip
     return {
         "run_id": plan.run_dir.name, "content_key": plan.content_key, "command": COMMAND + shlex.join(sys.argv[1:]),
@@ -328,6 +329,8 @@ def _warnings(plan: Plan, engine: Engine, writer: RunWriter) -> list[str]:
         found.append(f"{unasked} of {turns} turns were not asked: with the answers before them they do not fit")
     if engine.probe.latency.loaded:
         found.append("the latency profile was measured while other processes used the machine")
+    if plan.checkpoint.head_differs:
+        found.append(f"the LM head that ran is {plan.checkpoint.head}; transformers does the same")
     if plan.backend.warning:
         found.append(plan.backend.warning)
     return found

@@ -318,11 +318,11 @@ TENSORS: dict[str, Fault] = {
 }  # fmt: skip
 
 SHARDS: dict[str, Fault] = {
-    "junk index": (text(INDEX, "{"), "model", (INDEX,)),
-    "index that is a list": (text(INDEX, "[]"), "model", (INDEX, "list")),
-    "index without a map": (text(INDEX, "{}"), "model", (INDEX, "weight_map")),
-    "index of numbers": (text(INDEX, '{"weight_map": {"a": 1}}'), "model", (INDEX, "weight_map")),
-    "empty index": (text(INDEX, '{"weight_map": {}}'), "model", (INDEX, "weight_map")),
+    "junk index": (both(gone(WEIGHTS), text(INDEX, "{")), "model", (INDEX,)),
+    "index that is a list": (both(gone(WEIGHTS), text(INDEX, "[]")), "model", (INDEX, "list")),
+    "index without a map": (both(gone(WEIGHTS), text(INDEX, "{}")), "model", (INDEX, "weight_map")),
+    "index of numbers": (both(gone(WEIGHTS), text(INDEX, '{"weight_map": {"a": 1}}')), "model", (INDEX, "weight_map")),
+    "empty index": (both(gone(WEIGHTS), text(INDEX, '{"weight_map": {}}')), "model", (INDEX, "weight_map")),
     "absent shard": (both(sharded(), gone("part-1.safetensors")), "model", ("part-1.safetensors", "index")),
     "junk shard": (both(sharded(), text("part-1.safetensors", "junk")), "model", ("part-1.safetensors",)),
     "path upwards": (sharded(lambda places: places.update({UP: "../part-0.safetensors"})), "model", (INDEX, UP, "../")),
@@ -362,7 +362,7 @@ TOKENIZER: dict[str, Fault] = {
     "junk template": (text("chat_template.jinja", "{% for %}"), "model.template", ("chat template", "expression")),
     "template that raises": (text("chat_template.jinja", "{{ raise_exception('no') }}"), "model.template", ("(no)",)),
     "template that divides by 0": (text("chat_template.jinja", "{{ 1 / 0 }}"), "model.template", ("by zero",)),
-    "template of nothing": (text("chat_template.jinja", "{# #}"), "prompt", ("no token",)),
+    "template of nothing": (text("chat_template.jinja", "{# #}"), "model.template", ("chat_template.jinja", "user's")),
     "template that is no text": (text("chat_template.jinja", b"\xff\xfe"), "model", ("tokenizer",)),
     "junk generation config": (text("generation_config.json", "{"), "model", ("generation_config.json",)),
     "generation config that is a list": (text("generation_config.json", "[]"), "model", ("generation_config.json",)),

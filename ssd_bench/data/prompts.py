@@ -33,6 +33,8 @@ def encode_all(
             lacks.
     """
     encoded = []
+    if any(prompt.turns for prompt in prompts):
+        model.prompting.check_conversation(checkpoint.tokenizer)
     for prompt, asked in zip(prompts, new_tokens, strict=True):
         fitting, reserve = prompt.max_tokens, prompt.clip_reserve
         if fitting is not None:

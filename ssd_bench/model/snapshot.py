@@ -1,0 +1,196 @@
+"""A model of the hub, downloaded in two steps at one commit: what says which model it is, then its weights."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from glob import escape
+from pathlib import Path
+from typing import Any
+
+from ssd_bench.errors import ConfigError
+from ssd_bench.model.fetch import command, failure
+from ssd_bench.model.headers import candidates, read_object
+
+TEXTS = (
+    *("config.json", "generation_config.json", "adapter_config.json"),
+    *("model.safetensors.index.json", "pytorch_model.bin.index.json"),
+    *("tokenizer.json", "tokenizer.*.json", "tokenizer_config.json", "tokenizer.model", "vocab.json", "merges.txt"),
+    *("special_tokens_map.json", "added_tokens.json"),
+    *("chat_template.jinja", "chat_template.json", "additional_chat_templates/*.jinja"),
+)
+"""Files that are read of a model besides its weights, as transformers names them."""
+
+ELSEWHERE = "or choose a model that works offline: model=miniature, model=smollm2_135m, or model=local model.path=DIR"
+GB = 1e9
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """A model of the hub at one commit, in the hub's cache on this machine.
+
+    Attributes:
+        hub: id of the repository.
+        folder: the snapshot in the cache; its name is the commit.
+    """
+
+    hub: str
+    folder: Path
+
+    @classmethod
+    def of(cls, hub: str, revision: str | None) -> Snapshot:
+        """Return a model's snapshot with every file that says which model it is, and no weights unless cached.
+
+        Args:
+            revision: commit, branch or tag; its commit holds for the weights too.
+
+        Raises:
+            ConfigError: the hub does not give these files, or the repository holds no model in Hugging Face format.
+        """
+        from huggingface_hub import snapshot_download
+
+        # names, not `*.json`: that reaches into subfolders with other formats of the model (`original/`, `onnx/`)
+        try:
+            with _no_progress():
+                folder = snapshot_download(hub, revision=revision, allow_patterns=[*TEXTS])
+        except Exception as error:  # the hub's clients raise many unrelated types
+            raise _failed(error, hub, revision) from error
+        snapshot = cls(hub, Path(folder))
+        if not (snapshot.folder / "config.json").is_file():
+            allowed = "a repository with config.json and weights in Hugging Face format"
+            if (snapshot.folder / "adapter_config.json").is_file():
+                allowed += "; this one is an adapter: merge it into its model, then model=local model.path=DIR"
+            else:
+                allowed += snapshot._held()
+            raise ConfigError("model.hub", hub, allowed)
+        return snapshot
+
+    @property
+    def commit(self) -> str:
+        """Commit of the repository, 40 hex digits."""
+        return self.folder.name
+
+    def fetch_weights(self) -> None:
+        """Download the weights that transformers would load, unless they are in the cache.
+
+        Raises:
+            ConfigError: the hub does not give them, has none in a format that is read, or the disk has no room.
+        """
+        from huggingface_hub import snapshot_download
+
+        if self._cached(".safetensors"):
+            return
+        try:
+            listing = self._listing()
+        except Exception as error:  # as above
+            if self._cached(".bin"):  # which is all that the commit has, as far as this machine can tell
+                return
+            raise _failed(error, self.hub, self.commit) from error
+        missing = {path: size for path, size in listing.items() if not (self.folder / path).exists()}
+        wanted = [path for path in self._weights(listing) if path in missing]
+        self._check_room(sum(missing[path] for path in wanted))
+        try:
+            patterns = [escape(path) for path in wanted]
+            snapshot_download(self.hub, revision=self.commit, allow_patterns=patterns)
+        except Exception as error:  # as above
+            raise _failed(error, self.hub, self.commit) from error
+
+    def _cached(self, kind: str) -> bool:
+        """Return whether the cache has all files of weights of a kind, so that no network is needed."""
+        for name, suffix in candidates():
+            if suffix == kind and (path := self.folder / name).is_file():
+                files = _indexed(path) if name.endswith(".index.json") else [name]
+                return bool(files) and all((self.folder / file).is_file() for file in files)
+        return False
+
+    def _listing(self) -> dict[str, int]:
+        """Return the files of the commit with the bytes that a download of each takes; 0 where the cache has them."""
+        from huggingface_hub import HfApi
+
+        blobs, sizes = self.folder.parents[1] / "blobs", {}
+        for entry in HfApi().list_repo_tree(self.hub, recursive=True, revision=self.commit):
+            if (size := getattr(entry, "size", None)) is not None:  # else a folder
+                lfs: Any = getattr(entry, "lfs", None)
+                sizes[entry.path] = 0 if lfs and (blobs / lfs.sha256).exists() else size
+        return sizes
+
+    def _weights(self, listing: Collection[str]) -> list[str]:
+        """Return the files that transformers would load of those that the commit has.
+
+        Raises:
+            ConfigError: none, or an index that names a file that the commit lacks.
+        """
+        for name, _ in candidates():
+            if name not in listing:
+                continue
+            if not name.endswith(".index.json"):
+                return [name]
+            files = _indexed(self.folder / name)
+            if absent := [file for file in files if file not in listing]:
+                allowed = f"a repository with the files that its {name} names; it lacks {absent[0]}"
+                raise ConfigError("model.hub", self.hub, allowed)
+            return files
+        allowed = "a repository with model.safetensors or pytorch_model.bin (or shards with an index)"
+        raise ConfigError("model.hub", self.hub, allowed + _some(listing))
+
+    def _check_room(self, needed: int) -> None:
+        """Refuse a download that the disk has no room for, before it starts.
+
+        Raises:
+            ConfigError: says what it needs, what is free, and where.
+        """
+        cache = self.folder.parents[2]
+        if needed > (free := shutil.disk_usage(cache).free):
+            allowed = f"a model that the disk of {cache} has room for: its weights need {needed / GB:.1f} GB more and "
+            allowed += f"{free / GB:.1f} GB are free; free some space, or let HF_HOME name a folder on another disk"
+            # the hub's client deletes them, unless its process was killed, and does not go on from them
+            rest = sum(path.stat().st_size for path in (self.folder.parents[1] / "blobs").glob("*.incomplete"))
+            if rest:
+                allowed += (
+                    f"; {rest / GB:.1f} GB are in *.incomplete of {self.folder.parents[1]}, left by downloads that "
+                )
+                allowed += "were killed: delete them unless one is running"
+            raise ConfigError("model.hub", self.hub, allowed)
+
+    def _held(self) -> str:
+        """Return what the repository holds, for a message; empty if the hub does not say."""
+        try:
+            return _some(self._listing())
+        except Exception:  # the message is as true without it
+            return ""
+
+
+@contextmanager
+def _no_progress() -> Iterator[None]:
+    """Suppress progress bars, of small files that are there at once."""
+    from huggingface_hub.utils import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
+
+    shown = not are_progress_bars_disabled()
+    disable_progress_bars()
+    try:
+        yield
+    finally:
+        if shown:
+            enable_progress_bars()
+
+
+def _indexed(index: Path) -> list[str]:
+    """Return the files that an index names."""
+    places = read_object(index).get("weight_map")
+    return sorted({str(name) for name in places.values()}) if isinstance(places, Mapping) else []
+
+
+def _some(listing: Collection[str]) -> str:
+    """Return the first files of a repository as part of a message."""
+    files = sorted(path for path in listing if not path.startswith(".git"))
+    return f"; it has {', '.join(files[:3])}{', ...' if len(files) > 3 else ''}" if files else ""
+
+
+def _failed(error: Exception, hub: str, revision: str | None) -> ConfigError:
+    """Return the refusal of a model whose download failed."""
+    cause = failure(error, "model", hub, revision)
+    advice = command("model", hub, revision)
+    told = cause if advice in cause else f"{cause}; {advice}"
+    return ConfigError("model.hub", hub, f"a model that can be had: {told}, {ELSEWHERE}")
