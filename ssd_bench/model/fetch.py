@@ -1,0 +1,81 @@
+"""Causes of failed downloads from the Hugging Face hub, and what to do about each."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator
+from typing import Literal
+
+Kind = Literal["model", "dataset"]
+
+
+def failure(error: BaseException, kind: Kind, name: str, revision: str | None = None) -> str:
+    """Return the cause of a failed download and its remedy, in one line.
+
+    The clients wrap errors of different libraries in one another, so the whole chain of causes is searched for the
+    most specific one.
+
+    Args:
+        name: id of the repository.
+        revision: commit, branch or tag; None: the default branch.
+    """
+    from huggingface_hub import constants, errors
+
+    chain = list(_causes(error))
+    page = f"{constants.ENDPOINT}/{'datasets/' if kind == 'dataset' else ''}{name}"
+    status = next((s for e in chain if (s := getattr(getattr(e, "response", None), "status_code", None))), None)
+
+    def has(*types: type[BaseException]) -> bool:
+        return any(isinstance(e, types) for e in chain)
+
+    if has(errors.GatedRepoError):
+        if status == 403:
+            return f"it is gated, and this account has no access yet: request it on {page}, then run the same command"
+        return f"it is gated: accept its licence on {page}, then run `hf auth login`"
+    if any(getattr(e, "errno", None) in (errno.ENOSPC, errno.EDQUOT) for e in chain):
+        return f"the disk of {constants.HF_HUB_CACHE} is full: free some space, or let HF_HOME name a folder elsewhere"
+    if has(errors.RevisionNotFoundError):
+        return f"the hub has no revision {revision or 'main'} of it: {page}/commits/main lists them"
+    if has(errors.RepositoryNotFoundError):
+        return f"the hub has no such {kind}, or it is private: check the id on {page}, or run `hf auth login`"
+    if has(errors.OfflineModeIsEnabled):
+        return f"HF_HUB_OFFLINE is set, and {constants.HF_HUB_CACHE} lacks it: {command(kind, name, revision)}"
+    if status == 429:
+        return (
+            "the hub limits how often it may be asked (HTTP 429): wait some minutes; `hf auth login` raises the limit"
+        )
+    if status is not None and status >= 500:
+        return f"the hub has a fault of its own (HTTP {status}): run the same command later"
+    if _disconnected(chain):
+        told = reason(chain[-1])
+        return f"the hub cannot be reached, or the connection broke off ({told}): the same command goes on where it was"
+    return reason(error)
+
+
+def command(kind: Kind, name: str, revision: str | None = None) -> str:
+    """Return advice on how to fill the hub's cache by hand, on a machine with a network."""
+    options = ("" if kind == "model" else " --repo-type dataset") + (f" --revision {revision}" if revision else "")
+    return f"with a network `hf download {name}{options}` gets it"
+
+
+def reason(error: BaseException) -> str:
+    """Return the first line of an error with its type, shortened."""
+    lines = str(error).strip().splitlines() or [""]
+    return f"{type(error).__name__}: {lines[0]}".removesuffix(": ")[:300]
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """Yield the error, what it was raised from, and so on."""
+    step: BaseException | None = error
+    seen: set[int] = set()
+    while step is not None and id(step) not in seen:
+        yield step
+        seen.add(id(step))
+        step = step.__cause__ or step.__context__
+
+
+def _disconnected(chain: list[BaseException]) -> bool:
+    """Return whether the transport failed, by the names of its errors: the HTTP library is the client's own choice."""
+    names = ("ConnectError", "ConnectTimeout", "ReadTimeout", "ReadError", "RemoteProtocolError", "TransportError")
+    known = any(kind.__name__ in names for e in chain for kind in type(e).__mro__)
+    return known or any(isinstance(e, ConnectionError | TimeoutError) for e in chain)
