@@ -50,7 +50,8 @@ class Alpaca(VariantTask):
         chosen = checked_variant(variant, self.variants)
         # 28 rows of the data set have no output (tatsu-lab/stanford_alpaca issue 265); the papers' code keeps them.
         optional = ("input", "output")
-        items = DataSpec("alpaca", ("instruction",), of_variant("hub", hub, chosen), optional=optional)
+        rows: Mapping[str, Any] = of_variant("hub", hub, chosen)
+        items = DataSpec("alpaca", ("instruction",), rows, optional=optional, place=f"task.hub.{chosen}")
         super().__init__(chosen, shots, max_new_tokens, items, fewshot_hub)
 
     def _demonstration(self, row: Row) -> str:

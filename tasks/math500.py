@@ -66,10 +66,12 @@ class Math(VariantTask):
         items = DataSpec("math500", ("problem", "answer", "subject"), hub)
         # The hub's copy of the train split has no column of answers, and another name for the subject.
         solved = {"fields": ("problem", "solution", "subject"), "rename": {"type": "subject"}}
-        super().__init__(variant, shots, max_new_tokens, items, fewshot_hub, differs=solved, group=subject_of)
+        super().__init__(variant, shots, max_new_tokens, items, fewshot_hub, differs=solved, group=known_subject)
 
     def _asked(self, rows: Sequence[Row]) -> Sequence[Row]:
-        asked = [row for row in rows if subject_of(row) in self.subjects]
+        # a row of no known subject may be of any: it stops a run that takes it, unless the run asks for some subjects
+        wanted = (*self.subjects, None) if self.subjects == SUBJECTS else self.subjects
+        asked = [row for row in rows if known_subject(row) in wanted]
         if not asked:
             raise ConfigError("task.subjects", list(self.subjects), "subjects of which the data has any problem")
         return asked
@@ -83,8 +85,20 @@ class Math(VariantTask):
 
 
 def subject_of(row: Row) -> str:
-    """The row's subject as one of `SUBJECTS`: `Counting & Probability` is `counting_and_probability`."""
-    subject = re.sub(r"[^a-z]+", "_", row["subject"].lower().replace("&", "and")).strip("_")
-    if subject not in SUBJECTS:
+    """Return the row's subject as one of `SUBJECTS`.
+
+    Raises:
+        ConfigError: it is none of them.
+    """
+    if (subject := known_subject(row)) is None:
         raise ConfigError(f"math {row['id']} subject", row["subject"], f"one of {', '.join(SUBJECTS)}")
     return subject
+
+
+def known_subject(row: Row) -> str | None:
+    """Return the row's subject as one of `SUBJECTS`; None: it is none of them.
+
+    `Counting & Probability` is `counting_and_probability`.
+    """
+    subject = re.sub(r"[^a-z]+", "_", row.get("subject", "").lower().replace("&", "and")).strip("_")
+    return subject if subject in SUBJECTS else None

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from ssd_bench.data.rows import usable
 from ssd_bench.settings import checked
 from ssd_bench.task import DataSource, DataSpec, Prompt
 from tasks.scoring.scorer import Scorer
@@ -60,20 +61,27 @@ class RowTask(ABC):
         return (self._items, shots.file) if shots else (self._items,)
 
     def prompts(self, source: DataSource, template: str, limit: int | None, seed: int) -> Sequence[Prompt]:
-        """The first `limit` items; shuffled, unless `in_order`, as KNN-SSD's and ConfLayers' code does."""
-        shots = self._shots_of(template)
-        rows = source.rows(self._items)
-        asked = self._asked(rows)
-        chosen = first(asked if self.in_order else shuffled(asked, seed), limit)
-        if shots is None:
-            return [self._prompt(row) for row in chosen]
-        shown = shots.draw(source, rows, seed)
-        made = ((row, self._prompt(row)) for row in chosen)
-        return [replace(prompt, head=shown(row) + prompt.head) for row, prompt in made]
+        """Return the first `limit` items; shuffled, unless `in_order`, as KNN-SSD's and ConfLayers' code does."""
+        ordered, prompt_of = self._opened(source, template, seed)
+        return [prompt_of(row) for row in first(ordered, limit)]
 
-    def pool(self, source: DataSource, template: str, seed: int) -> Sequence[Prompt]:
-        """All items."""
-        return self.prompts(source, template, None, seed)
+    def pool(self, source: DataSource, template: str, seed: int) -> Iterator[Prompt]:
+        """Yield all items."""
+        ordered, prompt_of = self._opened(source, template, seed)
+        return (prompt_of(usable(row)) for row in ordered)
+
+    def _opened(self, source: DataSource, template: str, seed: int) -> tuple[Sequence[Row], Callable[[Row], Prompt]]:
+        """Return all items in their order, and a function from an item to its prompt with the demonstrations."""
+        shots = self._shots_of(template)
+        rows = list(source.rows(self._items))  # all of them, so that every fault of the file is counted
+        items = self._asked(rows)
+        shown = shots.draw(source, rows, seed) if shots else lambda row: ""
+
+        def prompt_of(row: Row) -> Prompt:
+            prompt = self._prompt(row)
+            return replace(prompt, head=shown(row) + prompt.head)
+
+        return items if self.in_order else shuffled(items, seed), prompt_of
 
     @property
     def metric(self) -> str:
