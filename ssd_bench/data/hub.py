@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 from ssd_bench.data.repository import Repository, opened
 from ssd_bench.data.rows import Row, UnusableRow, examined
-from ssd_bench.data.splits import Split, SplitError, read
+from ssd_bench.data.splits import LayoutError, Split, SplitError, read
 from ssd_bench.errors import ConfigError
 from ssd_bench.model.fetch import failure, reason
 from ssd_bench.settings import checked
@@ -217,8 +217,8 @@ def _check_count(spec: DataSpec, splits: Sequence[Split]) -> None:
 
 
 def _failure(spec: DataSpec, repository: Repository, error: Exception) -> ConfigError:
-    cause = reason(error)
-    if repository.commit is not None:
+    cause = str(error) if isinstance(error, LayoutError) else reason(error)
+    if repository.commit is not None and not isinstance(error, LayoutError):
         cause = failure(error, "dataset", repository.path, repository.commit)
     return ConfigError("data", f"hub ({_label(spec)})", f"it could not be loaded ({cause}); {OFFLINE}")
 

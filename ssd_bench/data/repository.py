@@ -157,16 +157,18 @@ def _names(path: str, commit: str) -> tuple[str, ...]:
         if not (_unanswered(error) and snapshot.is_dir()):
             raise
         files = (file.relative_to(snapshot).as_posix() for file in snapshot.rglob("*") if file.is_file())
-        return _complete(sorted(files))
+        return _complete(path, sorted(files))
     _write(kept, json.dumps(names))
     return tuple(names)
 
 
-def _complete(names: list[str]) -> tuple[str, ...]:
+def _complete(path: str, names: list[str]) -> tuple[str, ...]:
     """Return the files that a cache has of a commit, without those whose shards it has in part."""
     families = {name: match.groups() for name in names if (match := SHARD.fullmatch(name))}
     present = Counter(families.values())
     partial = {family for family, count in present.items() if count < int(family[1])}
+    for stem, count, suffix in sorted(partial):
+        print(f"{path}: the cache lacks some of {stem}*-of-{count}{suffix}, so none is read", file=sys.stderr)
     return tuple(name for name in names if families.get(name) not in partial)
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ssd_bench.data.repository import Repository
+from ssd_bench.model.fetch import reason
 
 if TYPE_CHECKING:
     from datasets import Dataset, DatasetBuilder
@@ -20,6 +21,10 @@ PLACES = ("name", "version", "data_dir", "data_files", "description", "features"
 
 class SplitError(ValueError):
     """A split that a configuration does not have; the message lists those that it has."""
+
+
+class LayoutError(ValueError):
+    """A repository in which `datasets` does not find what is asked for; the message is its own."""
 
 
 @dataclass(frozen=True)
@@ -47,13 +52,17 @@ def read(repository: Repository, name: str | None, split: str, options: Mapping[
 
     Raises:
         SplitError: there is no such split.
+        LayoutError: there is no such configuration, or there are no files.
         Exception: whatever `datasets` and the hub's client raise.
     """
     import datasets
 
     labels = [part.partition("[")[0].strip() for part in split.split("+")]
     with repository.outline() as folder:
-        builder = datasets.load_dataset_builder(str(folder), name=name, **options)
+        try:
+            builder = datasets.load_dataset_builder(str(folder), name=name, **options)
+        except Exception as error:  # its errors have no common type
+            raise LayoutError(reason(error).replace(str(folder), repository.path)) from error
         listed = {label: _within(folder, paths) for label, paths in (builder.config.data_files or {}).items()}
     if absent := [label for label in labels if label not in listed]:
         raise SplitError(f"no {', '.join(absent)}: the splits are {', '.join(map(str, listed))}")
