@@ -90,6 +90,14 @@ class Parts:
             raise ConfigError("task@calibrate", school.name, f"no task: method={method.name} does not calibrate")
         return cls(method, task, source, model, school)
 
+    def systems(self) -> dict[str, str]:
+        """Return the system messages of the tasks and of their parts, by option."""
+        tasks = {"task": self.task} | ({} if self.school is self.task else {"calibrate": self.school})
+        parts = {f"{place}.parts.{name}": part for place, task in tasks.items()
+                 for name, part in getattr(task, "parts", {}).items()}  # fmt: skip
+        said = {f"{place}.system": getattr(task, "system", None) for place, task in (tasks | parts).items()}
+        return {option: system for option, system in said.items() if system is not None}
+
     def source_of(self, task: Task) -> DataSource:
         """Where a task's rows come from."""
         own = task.source if isinstance(task, Sourced) else None

@@ -127,7 +127,10 @@ def plan(cfg: DictConfig) -> Plan:
     prompts = task.prompts(parts.source_of(task), model.prompting.form, config["limit"], config["seed"])
     if not prompts:
         raise ConfigError("task", task.name, "a data source with at least one item")
+    systems = {option: model.prompting.addressed(text, option) for option, text in parts.systems().items()}
     checkpoint = model.open()
+    for option, template in systems.items():
+        template.check_heard(checkpoint.tokenizer, option)
     arch = architecture(checkpoint)
     _check_shape(model, arch)
     dims = arch.dims(model.name)

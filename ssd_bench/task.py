@@ -99,6 +99,7 @@ class Prompt:
         clip_reserve: tokens kept free of the context besides the new tokens when a prompt is clipped to fit it.
         max_new_tokens: most tokens of each answer where `decode.max_new_tokens` is null; None: the task's.
         turns: of a conversation, what is said after the first answer; it is never clipped.
+        system: message of the system ahead of it, for a chat template; None: what `model.template.system` says.
     """
 
     id: str
@@ -111,6 +112,7 @@ class Prompt:
     clip_reserve: int = 0
     max_new_tokens: int | None = None
     turns: tuple[Turn, ...] = ()
+    system: str | None = None
 
     def __post_init__(self) -> None:
         if self.turns and self.max_tokens is not None:

@@ -20,11 +20,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ssd_bench.errors import ConfigError
+from ssd_bench.settings import checked
 from ssd_bench.task import DataSpec, Prompt
 from tasks.aime import boxed_prompt
 from tasks.rows import VariantTask
 from tasks.scoring.math_answer import MathAnswer
 from tasks.selection import Row
+from tasks.settings import System
 from tasks.shots import in_one_line
 
 SUBJECTS = (
@@ -38,11 +40,12 @@ class Math(VariantTask):
 
     Args:
         variant: one of `variants`; None: `knn_ssd`.
-        subjects: those of `SUBJECTS` whose problems are items; None: all.
         shots: demonstrations in a `plain` prompt, of each variant or one number for all; `knapspec` has none.
+        subjects: those of `SUBJECTS` whose problems are items; None: all.
         max_new_tokens: most tokens of a solution, of each variant's paper or one number for all.
         hub: `datasets.load_dataset` arguments of the test split.
         fewshot_hub: the same for the split of the demonstrations.
+        system: message of the system ahead of every prompt, for chat templates; None: none.
     """
 
     name: str = "math"
@@ -54,11 +57,12 @@ class Math(VariantTask):
     def __init__(
         self,
         variant: str | None,
-        subjects: Sequence[str] | None,
         shots: int | Mapping[str, int],
+        subjects: Sequence[str] | None,
         max_new_tokens: int | Mapping[str, int],
         hub: Mapping[str, Any],
         fewshot_hub: Mapping[str, Any],
+        system: str | None = None,
     ) -> None:
         if subjects is not None and (isinstance(subjects, str) or not subjects or set(subjects) - set(SUBJECTS)):
             raise ConfigError("task.subjects", subjects, f"null or a list of {', '.join(SUBJECTS)}")
@@ -67,6 +71,7 @@ class Math(VariantTask):
         # The hub's copy of the train split has no column of answers, and another name for the subject.
         solved = {"fields": ("problem", "solution", "subject"), "rename": {"type": "subject"}}
         super().__init__(variant, shots, max_new_tokens, items, fewshot_hub, differs=solved, group=known_subject)
+        self.system = checked("task.system", System, system)
 
     def _asked(self, rows: Sequence[Row]) -> Sequence[Row]:
         # a row of no known subject may be of any: it stops a run that takes it, unless the run asks for some subjects

@@ -38,6 +38,7 @@ class RowTask(ABC):
         max_prompt_tokens, clip_reserve: `max_tokens` and `clip_reserve` of all prompts; None and 0 of tasks without.
         in_order: whether items come in the data's order; else in a shuffle with the run's seed.
         conversations: whether an item may have several turns.
+        system: message of the system ahead of every prompt; None: none.
     """
 
     name: str
@@ -47,6 +48,7 @@ class RowTask(ABC):
     clip_reserve: int
     in_order: bool = False
     conversations: bool = False
+    system: str | None = None
 
     def __init__(self, items: DataSpec, max_new_tokens: int, shots: Shots | None = None) -> None:
         # no values of the class, which would be the defaults of settings
@@ -79,7 +81,7 @@ class RowTask(ABC):
 
         def prompt_of(row: Row) -> Prompt:
             prompt = self._prompt(row)
-            return replace(prompt, head=shown(row) + prompt.head)
+            return replace(prompt, head=shown(row) + prompt.head, system=self.system)
 
         return items if self.in_order else shuffled(items, seed), prompt_of
 

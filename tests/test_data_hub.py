@@ -207,9 +207,15 @@ def test_the_fingerprint_is_of_all_configurations_in_order(tmp_path: Path) -> No
         ({"name": "none"}, r"none test\).*'none' not found.*main.*socratic"),
         ({"name": ["main", "none"]}, r"main\+none test\).*'none' not found"),
         ({"name": []}, r"task\.hub\.name of toy=\[\] .*at least one"),
-        ({"revision": 1234567}, r"task\.hub\.revision=1234567 .*a text; quote .*'task\.hub\.revision=\"\.\.\.\"'"),
-        ({"revision": 1e10}, r"task\.hub\.revision=10000000000\.0 .*a text; quote"),
-        ({"revision": True}, r"task\.hub\.revision=True .*a text; quote"),
+        (
+            {"revision": 1234567},
+            r"revision=1234567 .*looks like a number needs quotes: 'task\.hub\.revision=\"\.\.\.\"'",
+        ),
+        (
+            {"revision": 1e10},
+            r"task\.hub\.revision=10000000000\.0 .*a text, or null; what looks like a number needs quotes",
+        ),
+        ({"revision": True}, r"task\.hub\.revision=True .*a text, or null; what looks like a number needs quotes"),
         ({"revision": ["main"]}, r"task\.hub\.revision=\['main'\] .*a text, or null"),
         ({"revision": "0" * 40}, r"task\.hub\.revision='0{40}' .*null: the folder .* has no commits"),
         ({"name": 3.0}, r"task\.hub\.name=3\.0 .*a text, or a list"),

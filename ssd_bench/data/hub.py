@@ -189,10 +189,6 @@ def _check(spec: DataSpec) -> None:
     absent = [key for key in NEEDED if key not in spec.hub]
     if absent:
         raise ConfigError(f"{option} of {spec.name}", dict(spec.hub), f"it must also name: {', '.join(absent)}")
-    revision = spec.hub["revision"]
-    if isinstance(revision, int | float):  # digits may be lost by now: YAML reads 0123 as 83
-        allowed = f'a text; quote what looks like a number: \'{option}.revision="..."\', in YAML revision: "..."'
-        raise ConfigError(f"{option}.revision", revision, allowed)
     for key, kind in KINDS.items():
         checked(f"{option}.{key}", kind, spec.hub[key])
     if not _names(spec):

@@ -81,8 +81,35 @@ class Template:
                 where = "" if name == "enable_thinking" else ".kwargs"
                 allowed = "no variable of this tokenizer's chat template"
                 raise ConfigError(f"model.template{where}", name, allowed)
+        self.check_heard(tokenizer, "model.template.system")
+
+    def addressed(self, system: str | None, option: str = "task.system") -> Template:
+        """Return the template with a task's message of the system.
+
+        Args:
+            option: that has the message, for errors.
+
+        Raises:
+            ConfigError: a plain form, or a template that has such a message already.
+        """
+        if system is None:
+            return self
+        if self.form == "plain":
+            raise ConfigError(option, system, "null, or model.template.form=chat: plain has none")
+        if self.system is not None:
+            raise ConfigError(
+                option, system, "null, or model.template.system=null: a conversation has one such message"
+            )
+        return replace(self, system=system)
+
+    def check_heard(self, tokenizer: PreTrainedTokenizerBase, option: str) -> None:
+        """Refuse a system message that this tokenizer's chat template does not say.
+
+        Raises:
+            ConfigError: the template refuses it or leaves it out.
+        """
         if self.system is not None and (fault := self._unheard(tokenizer)):
-            raise ConfigError("model.template.system", self.system, f"null: this chat template {fault}")
+            raise ConfigError(option, self.system, f"null: this chat template {fault}")
 
     def _unheard(self, tokenizer: PreTrainedTokenizerBase) -> str | None:
         """Why the template does not say the system's message; tried with a word that no template has."""
