@@ -7,14 +7,16 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import datasets
 import numpy
 import pytest
 
-from ssd_bench.data import LocalSource, UnusableRow
+from ssd_bench.data import HubSource, LocalSource, UnusableRow
 from ssd_bench.errors import ConfigError
 from ssd_bench.task import DataSpec
 from tasks.selection import shuffled
 from tests.runs import executed, local_model, planned
+from tests.test_data_hub import repository
 from tests.test_tasks import make, problem
 
 Row = dict[str, Any]
@@ -94,6 +96,22 @@ def test_demonstrations_of_every_subject_take_one_pass() -> None:
         own = [row["problem"] for row in order if row["subject"].lower() == prompt.domain][:5]
         assert [line.removeprefix("Question: ") for line in prompt.head.splitlines() if line.startswith("Q")][:5] == own
     assert len(source.shots.read) == len(set(source.shots.read)) < 100
+
+
+def test_rows_of_the_hub_that_are_not_drawn_are_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    drawn = set(numpy.random.default_rng(4).permutation(80)[:5])
+    train = [{"question": f"t{i}", "answer": "#### 1" if i in drawn else ""} for i in range(80)]
+    last = numpy.random.default_rng(4).permutation(9)[-1]
+    test = [{"question": f"q{i}", "answer": "" if i == last else "#### 1"} for i in range(9)]
+    folder = repository(tmp_path / "repository", {"train.jsonl": train, "test.jsonl": test})
+    hub = {"path": str(folder), "name": None, "revision": None, "rows": None}
+    task, source = make("gsm8k", hub=hub | {"split": "test"}, fewshot_hub=hub | {"split": "train"}), HubSource()
+    assert len(task.prompts(source, "plain", 2, 4)) == 2
+    assert {label.rpartition(" ")[2]: len(faults) for label, faults in source.unusable().items()} == {
+        "test": 1,
+        "train": 0,
+    }
 
 
 def test_a_shuffle_reads_nothing_by_itself() -> None:

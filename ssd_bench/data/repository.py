@@ -10,7 +10,7 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -37,16 +37,16 @@ class Repository:
     Attributes:
         path: id on the hub, or a folder.
         commit: 40 hex digits; None: a folder, which has no commits.
-        names: paths of all files within it; empty for a folder, which can be searched.
+        names: paths of all files within it; None: a folder, which can be searched.
     """
 
     path: str
     commit: str | None
-    names: tuple[str, ...] = ()
+    names: tuple[str, ...] | None = None
 
     def file(self, name: str) -> Path:
         """Return a file on this machine, downloaded unless the cache has it."""
-        if self.commit is None or not self.names:
+        if self.commit is None or self.names is None:
             return Path(self.path).expanduser() / name
         from huggingface_hub import hf_hub_download
 
@@ -69,7 +69,7 @@ class Repository:
         `datasets` finds the files of a configuration and split in it, as it would in the repository: nothing that no
         run reads is downloaded.
         """
-        if not self.names:
+        if self.names is None:
             yield Path(self.path).expanduser().resolve()
             return
         with tempfile.TemporaryDirectory(prefix="ssd-bench-") as folder:
@@ -147,7 +147,7 @@ def _names(path: str, commit: str) -> tuple[str, ...]:
     from huggingface_hub.hf_api import RepoFile
 
     kept = _storage(path) / LISTS / f"{commit}.json"
-    if kept.is_file():
+    with suppress(OSError, ValueError):  # none yet, or a damaged one
         return tuple(json.loads(kept.read_text(encoding="utf-8")))
     try:
         tree = HfApi().list_repo_tree(path, recursive=True, revision=commit, repo_type="dataset")
@@ -188,10 +188,8 @@ def _storage(path: str) -> Path:
 
 def _write(file: Path, text: str) -> None:
     """Write a small file at once or not at all; a cache that cannot be written is no fault."""
-    try:
+    with suppress(OSError):
         file.parent.mkdir(parents=True, exist_ok=True)
         partial = file.with_name(f".{file.name}.{os.getpid()}")
         partial.write_text(text, encoding="utf-8")
         partial.replace(file)
-    except OSError:
-        pass
