@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ssd_bench.records.reader import Run, load_run
-from tests.hub.layouts import publish
+from tests.hub.layouts import grouped, publish, sample
 from tests.hub.server import Hub, serving
 from tests.hub.test_tasks import CASES, pins
 from tests.runs import CPU, python
@@ -70,3 +70,19 @@ def test_a_run_names_the_rows_that_it_does_not_use(hub: Hub, tmp_path: Path) -> 
     assert told in done.stderr and any(told in warning for warning in record(tmp_path).header["warnings"])
     done = typed(hub, tmp_path, "task=jsonl", "data=hub", data)
     assert done.returncode == 2 and "org/it None test:4 prompt='' cannot be used" in done.stderr
+
+
+def test_fetch_tells_the_commit_to_pin(hub: Hub, tmp_path: Path) -> None:
+    rows, shots = (sample("mbpp") * 5)[:257], sample("mbpp.fewshot")[:7]
+    commit = hub.dataset("google-research-datasets/mbpp").commit(
+        grouped({"sanitized": {"test": rows, "prompt": shots}})
+    )
+    done = python("-m", "ssd_bench", "data", "fetch", "mbpp", **hub.variables(tmp_path))
+    assert done.returncode == 0, done.stderr
+    for split, count, option in (("test", 257, "task.hub"), ("prompt", 7, "task.fewshot_hub")):
+        told = f"mbpp {split}, {count} rows (as expected), main is {commit}; pin with {option}.revision={commit}"
+        assert told in done.stdout
+    done = typed(hub, tmp_path, "task=mbpp", "data=hub", "limit=1", "task.sandbox=best_effort", HF_HUB_OFFLINE="1")
+    assert done.returncode == 0, done.stderr
+    assert f"main is commit {commit}, as cached" in done.stderr
+    assert f"@{commit} " in record(tmp_path).header["data"]["mbpp"]
