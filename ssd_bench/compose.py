@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, is_dataclass
 from functools import cache
@@ -25,6 +26,9 @@ from ssd_bench.task import DataSource, Task
 
 KINDS = {"method": Method, "task": Task, "calibrate": Task, "data": DataSource, "model": ModelSource}
 """Group -> what its `_target_` has to be."""
+
+SECTIONS = {"calibrate": "task"}
+"""Group -> how its objects call it in messages, where that is another name."""
 
 TARGET = "_target_"
 AR = "methods.ar.AR"
@@ -99,11 +103,17 @@ def built(cfg: DictConfig, group: str) -> Any:
         while cause is not None and not isinstance(cause, ConfigError):  # Hydra wraps it once per level of nesting
             cause = cause.__cause__
         if cause is not None:
-            raise cause from None
+            raise cause.within(SECTIONS.get(group, group), _place(error, group)) from None
         reason = " ".join(str(error.__cause__ or error).split())[:300]
         raise ConfigError(group, given.get(TARGET), reason) from error
     _examine_made(group, given.get(TARGET), made)
     return made
+
+
+def _place(error: InstantiationException, group: str) -> str:
+    """Return where the part is in the config that could not be made: the group, or a part within it."""
+    places = re.findall(r"^full_key: (\S+)$", str(error), re.MULTILINE)
+    return max((place for place in places if place.startswith(f"{group}.parts.")), key=len, default=group)
 
 
 def _examine_made(group: str, named: Any, made: Any) -> None:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 
 class ConfigError(ValueError):
     """An option, file or environment that cannot work: names the field, its value and what is allowed."""
@@ -10,8 +14,27 @@ class ConfigError(ValueError):
         super().__init__(f"{field}={value!r} cannot be used: {allowed}")
         self.field, self.value, self.allowed = field, value, allowed
 
+    def within(self, section: str, place: str) -> ConfigError:
+        """Return the error with a part's options by their place in the config: `task.shots` as `task.parts.xsum.shots`.
+
+        Args:
+            section: how the part itself calls the place of its options.
+        """
+        pattern = re.compile(rf"(?<![\w.]){re.escape(section)}\.(?=\w)")
+        field, allowed = (pattern.sub(f"{place}.", text) for text in (self.field, self.allowed))
+        return ConfigError(field, self.value, allowed)
+
     def __reduce__(self) -> tuple[type[ConfigError], tuple[str, object, str]]:
         return type(self), (self.field, self.value, self.allowed)
+
+
+@contextmanager
+def naming(section: str, place: str) -> Iterator[None]:
+    """Let the errors of a part name its options by their place in the config; as `ConfigError.within`."""
+    try:
+        yield
+    except ConfigError as error:
+        raise error.within(section, place) from error
 
 
 class LosslessError(RuntimeError):

@@ -84,14 +84,33 @@ class Parts:
                 "data", cfg.data[TARGET], f"sample, the default: task={task.name} reads a file of its own"
             )
         school = built(cfg, "calibrate") if "calibrate" in cfg else task
+        for place, reader in (("task", task), ("calibrate", school)):
+            _check_file(place, reader, source)
         if school is not task and not isinstance(method, Calibrated):
             raise ConfigError("task@calibrate", school.name, f"no task: method={method.name} does not calibrate")
         return cls(method, task, source, model, school)
+
+    def systems(self) -> dict[str, str]:
+        """Return the system messages of the tasks and of their parts, by option."""
+        tasks = {"task": self.task} | ({} if self.school is self.task else {"calibrate": self.school})
+        parts = {f"{place}.parts.{name}": part for place, task in tasks.items()
+                 for name, part in getattr(task, "parts", {}).items()}  # fmt: skip
+        said = {f"{place}.system": getattr(task, "system", None) for place, task in (tasks | parts).items()}
+        return {option: system for option, system in said.items() if system is not None}
 
     def source_of(self, task: Task) -> DataSource:
         """Where a task's rows come from."""
         own = task.source if isinstance(task, Sourced) else None
         return own or self.source
+
+
+def _check_file(place: str, task: Task, source: DataSource) -> None:
+    """Refuse a task that reads a user's own file where no file is named: samples of it say nothing to anybody."""
+    for name, part in getattr(task, "parts", {}).items():
+        _check_file(f"{place}.parts.{name}", part, source)
+    if isinstance(task, Sourced) and task.source is None and isinstance(source, SampleSource):
+        allowed = "a file NAME.jsonl with a prompt a line; or data=local data.root=DIR, which reads DIR/jsonl.jsonl"
+        raise ConfigError(f"{place}.path", None, allowed)
 
 
 def _check(config: dict[str, Any]) -> None:

@@ -18,7 +18,7 @@ from ssd_bench.core.method import Calibrated, Method, Origin, Sample, Stateful
 from ssd_bench.core.sampling import Decoding
 from ssd_bench.data.prompting import Encoded
 from ssd_bench.data.prompts import apart, encode_all, limits, reach
-from ssd_bench.errors import ConfigError
+from ssd_bench.errors import ConfigError, naming
 from ssd_bench.hardware import Hardware
 from ssd_bench.model.backend import Backend, select
 from ssd_bench.model.checkpoint import Checkpoint, ModelSource
@@ -28,9 +28,10 @@ from ssd_bench.options import Parts, resolved
 from ssd_bench.records import provenance
 from ssd_bench.records.contents import check_finite, contents
 from ssd_bench.records.schema import arms_of
-from ssd_bench.task import Prompt, Task
+from ssd_bench.task import Examined, Prompt, Task
 
 SEARCHES, SHARDS = "searches", ".shards"  # folders in runs_dir: what offline searches found, parts of runs
+FAULTS = 5  # of a file that are named where no run stops for them
 UNRECORDED = ("runs_dir", "force", "wandb", "dry", "minutes", "retry", "shard", "model.revision", "hardware.exclusive")
 """Options that change nothing that is measured: of a revision what it has counts."""
 
@@ -80,6 +81,7 @@ class Plan:
     content_key: str
     run_dir: Path
     shard: Shard | None
+    warnings: tuple[str, ...]
 
     @property
     def tie_tolerance(self) -> float:
@@ -125,15 +127,19 @@ def plan(cfg: DictConfig) -> Plan:
     prompts = task.prompts(parts.source_of(task), model.prompting.form, config["limit"], config["seed"])
     if not prompts:
         raise ConfigError("task", task.name, "a data source with at least one item")
+    systems = {option: model.prompting.addressed(text, option) for option, text in parts.systems().items()}
     # Everything that the weights are not needed for comes first: a model of the hub that is refused is not downloaded.
     checkpoint = model.open()
+    for option, template in systems.items():
+        template.check_heard(checkpoint.tokenizer, option)
     arch = declared(checkpoint)
     model.check_shape(arch)
     method.check(stated := arch.dims(model.name))
     others: list[Prompt] = []
     if isinstance(method, Calibrated):
-        pool = parts.school.pool(parts.source_of(parts.school), model.prompting.form, config["seed"])
-        others = apart(prompts, pool, method, others=parts.school is not task)
+        with naming("task", "task" if parts.school is task else "calibrate"):
+            pool = parts.school.pool(parts.source_of(parts.school), model.prompting.form, config["seed"])
+            others = apart(prompts, pool, method, others=parts.school is not task)
     asked = limits([*prompts, *others], decoding.max_new_tokens, task.max_new_tokens)
     decoding = Decoding(**config["decode"] | {"max_new_tokens": max(asked)})
     every = encode_all([*prompts, *others], asked, model, checkpoint, arch.context)
@@ -164,7 +170,7 @@ def plan(cfg: DictConfig) -> Plan:
     return Plan(
         config, hardware, backend, decoding, method, task, prompts, encoded, asked, samples, checkpoint,
         model.rehearsal, dims, origin, min(needed, arch.context), fingerprints, key, Path(config["runs_dir"]) / name,
-        shard,
+        shard, _unused(parts),
     )  # fmt: skip
 
 
@@ -183,6 +189,19 @@ def _dims(model: ModelSource, checkpoint: Checkpoint, method: Method, stated: Mo
     if dims != stated:
         method.check(dims)
     return dims
+
+
+def _unused(parts: Parts) -> tuple[str, ...]:
+    """Return what to tell of rows that cannot be used, by file; a run that needs one of them has stopped by now."""
+    sources = {id(source): source for source in (parts.source_of(parts.task), parts.source_of(parts.school))}
+    told = []
+    for source in sources.values():
+        for file, faults in source.unusable().items() if isinstance(source, Examined) else ():
+            if faults:
+                shown = "; ".join(f"{fault.field}={fault.value!r}: {fault.allowed}" for fault in faults[:FAULTS])
+                more = f"; and {len(faults) - FAULTS} more" if len(faults) > FAULTS else ""
+                told.append(f"{file}: {len(faults)} faults in rows that this run does not use: {shown}{more}")
+    return tuple(told)
 
 
 def _data_id(prompts: Sequence[Prompt], encoded: Sequence[Encoded]) -> str:

@@ -67,6 +67,8 @@ def execute(plan: Plan, wait: bool = True) -> Path | None:
         print(done)
         clear(plan)
         return plan.run_dir
+    for warning in plan.warnings:
+        print(f"warning: {warning}", file=sys.stderr)
     stopping, folder = Stopping(), plan.folder(plan.shard)
     with stopping.listening(), RunWriter(folder, _header(plan), fresh=plan.config["force"], wait=wait) as writer:
         if recorded(plan):  # by another process, which was waited for
@@ -322,7 +324,7 @@ def _warm_up(plan: Plan, engine: Engine, stock: Apart | None) -> None:
 
 
 def _warnings(plan: Plan, engine: Engine, writer: RunWriter) -> list[str]:
-    found = []
+    found = list(plan.warnings)
     units = [plan.prompts[index] for index, _ in plan.units(plan.shard)]
     turns = sum(len(prompt.said) for prompt in units)
     if turns > len(units) and (unasked := turns - sum(arm == plan.answering for arm, *_ in writer.answers())):

@@ -142,7 +142,10 @@ def checked(field: str, kind: Any, value: T) -> T:
         ConfigError: for this field of the config, if its type does not allow the value.
     """
     if not fits(kind, value):
-        raise ConfigError(field, value, words(kind))
+        allowed = words(kind)
+        if isinstance(value, int | float) and fits(kind, str(value)):  # digits may be lost: YAML reads 0123 as 83
+            allowed += f"; what looks like a number needs quotes: '{field}=\"...\"'"
+        raise ConfigError(field, value, allowed)
     return value
 
 

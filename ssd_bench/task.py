@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, runtime_checkable
+
+from ssd_bench.errors import ConfigError
 
 
 @dataclass(frozen=True)
@@ -22,6 +24,7 @@ class DataSpec:
         lists: those of `fields` that are lists, neither they nor their strings empty, and of `optional`.
         either: those of `lists` where a string is a list of it alone.
         numbered: a row of a local file without `id` is called by its line.
+        place: option that `hub` comes from; None: `task.hub`, and `task.PART_hub` of a file NAME.PART.
     """
 
     name: str
@@ -32,21 +35,40 @@ class DataSpec:
     lists: tuple[str, ...] = ()
     either: tuple[str, ...] = ()
     numbered: bool = False
+    place: str | None = None
+
+    @property
+    def option(self) -> str:
+        """Option that `hub` comes from, as a user types it."""
+        part = self.name.partition(".")[2]
+        return self.place or (f"task.{part}_hub" if part else "task.hub")
 
 
 class DataSource(Protocol):
     """One of the three worlds that rows come from (`conf/data`)."""
 
-    def rows(self, spec: DataSpec) -> list[dict[str, Any]]:
-        """All rows in source order, with the fields of `spec` under their local names and an `id`.
+    def rows(self, spec: DataSpec) -> Sequence[dict[str, Any]]:
+        """Return all rows in source order, with the fields of `spec` under their local names and an `id`.
+
+        A row with faults is in its place, and raises its first fault where a task reads a field that it lacks; `usable`
+        of `ssd_bench.data.rows` raises it for a row that is used.
 
         Raises:
-            ConfigError: the file, column or row cannot be used (named with its line).
+            ConfigError: the file, a column or every row cannot be used (named with its line).
         """
         ...
 
     def fingerprint(self, spec: DataSpec) -> str:
-        """What identifies the content that `rows` reads for `spec`; part of a run's content key."""
+        """Return what identifies the content that `rows` reads for `spec`, for the record."""
+        ...
+
+
+@runtime_checkable
+class Examined(Protocol):
+    """A data source that tells of the rows that it read and no run can use."""
+
+    def unusable(self) -> Mapping[str, Sequence[ConfigError]]:
+        """Return the faults of all rows that were read so far, by file or split."""
         ...
 
 
@@ -77,6 +99,7 @@ class Prompt:
         clip_reserve: tokens kept free of the context besides the new tokens when a prompt is clipped to fit it.
         max_new_tokens: most tokens of each answer where `decode.max_new_tokens` is null; None: the task's.
         turns: of a conversation, what is said after the first answer; it is never clipped.
+        system: message of the system ahead of it, for a chat template; None: what `model.template.system` says.
     """
 
     id: str
@@ -89,6 +112,7 @@ class Prompt:
     clip_reserve: int = 0
     max_new_tokens: int | None = None
     turns: tuple[Turn, ...] = ()
+    system: str | None = None
 
     def __post_init__(self) -> None:
         if self.turns and self.max_tokens is not None:
@@ -133,17 +157,18 @@ class Task(Protocol):
     def metric(self) -> str: ...
 
     def files(self, template: str) -> tuple[DataSpec, ...]:
-        """The files that `prompts` reads for this template; their fingerprints go into a run's content key."""
+        """The files that `prompts` reads for this template; their fingerprints go into the record."""
         ...
 
     def prompts(self, source: DataSource, template: str, limit: int | None, seed: int) -> Sequence[Prompt]:
         """What a run evaluates: the first `limit` items (None: all) for a `chat` or `plain` template, in its order."""
         ...
 
-    def pool(self, source: DataSource, template: str, seed: int) -> Sequence[Prompt]:
-        """All there is to draw from, also what no run of this task evaluates; each domain in the order of `prompts`.
+    def pool(self, source: DataSource, template: str, seed: int) -> Iterable[Prompt]:
+        """Yield all there is to draw from, also what no run of this task evaluates; a domain in the order of `prompts`.
 
-        A `Calibrated` method gets prompts of it that the run does not evaluate.
+        A `Calibrated` method gets prompts of it that the run does not evaluate. Reading ends with the last that it
+        needs, so that a row after it stops no run.
         """
         ...
 

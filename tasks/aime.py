@@ -14,7 +14,7 @@ from ssd_bench.task import DataSpec, Prompt
 from tasks.rows import RowTask
 from tasks.scoring.numbers import FinalNumber
 from tasks.selection import Row
-from tasks.settings import Hub, MaxNewTokens
+from tasks.settings import Hub, MaxNewTokens, System
 
 NAMES = {2024: "aime24", 2025: "aime25"}
 ASK = "Solve the following math problem. Make sure to put the answer (and only the answer) inside \\boxed{}.\n\n"
@@ -43,6 +43,7 @@ class AIME(RowTask):
     """Of the examination; the task and its file are called by it."""
     max_new_tokens: MaxNewTokens
     hub: Hub
+    system: System = None
 
     def __post_init__(self) -> None:
         self.name = NAMES[self.year]

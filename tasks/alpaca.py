@@ -15,10 +15,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from ssd_bench.settings import checked
 from ssd_bench.task import DataSpec, Prompt
 from tasks.rows import VariantTask
 from tasks.scoring.rouge import Rouge
 from tasks.selection import Row, checked_variant, of_variant
+from tasks.settings import System
 from tasks.shots import in_one_line
 
 
@@ -31,6 +33,7 @@ class Alpaca(VariantTask):
         max_new_tokens: most tokens of an answer, of each variant's paper or one number for all.
         hub: `datasets.load_dataset` arguments of each variant's items.
         fewshot_hub: the same for the rows of the demonstrations.
+        system: message of the system ahead of every prompt, for chat templates; None: none.
     """
 
     name: str = "alpaca"
@@ -46,12 +49,15 @@ class Alpaca(VariantTask):
         max_new_tokens: int | Mapping[str, int],
         hub: Mapping[str, Mapping[str, Any]],
         fewshot_hub: Mapping[str, Any],
+        system: str | None = None,
     ) -> None:
         chosen = checked_variant(variant, self.variants)
         # 28 rows of the data set have no output (tatsu-lab/stanford_alpaca issue 265); the papers' code keeps them.
         optional = ("input", "output")
-        items = DataSpec("alpaca", ("instruction",), of_variant("hub", hub, chosen), optional=optional)
+        rows: Mapping[str, Any] = of_variant("hub", hub, chosen)
+        items = DataSpec("alpaca", ("instruction",), rows, optional=optional, place=f"task.hub.{chosen}")
         super().__init__(chosen, shots, max_new_tokens, items, fewshot_hub)
+        self.system = checked("task.system", System, system)
 
     def _demonstration(self, row: Row) -> str:
         return f"Instruction: {row['instruction']}\nAnswer: {in_one_line(row['output'])}\n"

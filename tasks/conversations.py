@@ -14,7 +14,7 @@ AR's answers to those before it in its prompt, so that both arms read the same. 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from ssd_bench.settings import settings
@@ -22,7 +22,7 @@ from ssd_bench.task import DataSource, DataSpec, Prompt, Turn
 from tasks.rows import RowTask
 from tasks.scoring.unscored import Unscored
 from tasks.selection import Row
-from tasks.settings import Hub, MaxNewTokens
+from tasks.settings import Hub, MaxNewTokens, System
 
 
 class Conversations(RowTask):
@@ -46,10 +46,9 @@ class Conversations(RowTask):
         items = DataSpec(self.name, ("category", "turns"), self.hub, rename, lists=("turns",))
         super().__init__(items, self.max_new_tokens)
 
-    def prompts(self, source: DataSource, template: str, limit: int | None, seed: int) -> Sequence[Prompt]:
-        """The first `limit` conversations."""
-        made = super().prompts(source, template, limit, seed)
-        return made if template == "chat" else [_asked(prompt) for prompt in made]
+    def _opened(self, source: DataSource, template: str, seed: int) -> tuple[Sequence[Row], Callable[[Row], Prompt]]:
+        ordered, prompt_of = super()._opened(source, template, seed)
+        return ordered, prompt_of if template == "chat" else lambda row: _asked(prompt_of(row))
 
     def _prompt(self, row: Row) -> Prompt:
         first, *others = row["turns"]
@@ -72,6 +71,7 @@ class MTBench(Conversations):
 
     max_new_tokens: MaxNewTokens
     hub: Hub
+    system: System = None
 
 
 @settings("task")
@@ -82,6 +82,7 @@ class SpecBench(Conversations):
 
     max_new_tokens: MaxNewTokens
     hub: Hub
+    system: System = None
 
 
 @settings("task")
@@ -92,3 +93,4 @@ class SpeedBench(Conversations):
 
     max_new_tokens: MaxNewTokens
     hub: Hub
+    system: System = None

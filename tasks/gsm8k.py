@@ -19,11 +19,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from ssd_bench.errors import ConfigError
+from ssd_bench.settings import checked
 from ssd_bench.task import DataSpec, Prompt
 from tasks.aime import boxed_prompt
 from tasks.rows import VariantTask
 from tasks.scoring.numbers import FinalNumber, final_number
 from tasks.selection import Row
+from tasks.settings import System
 from tasks.shots import in_one_line
 
 
@@ -39,6 +41,7 @@ class GSM8K(VariantTask):
         max_new_tokens: most tokens of an answer, of each variant's paper or one number for all.
         hub: `datasets.load_dataset` arguments of the test split.
         fewshot_hub: the same for the split of the demonstrations.
+        system: message of the system ahead of every prompt, for chat templates; None: none.
     """
 
     name: str = "gsm8k"
@@ -54,9 +57,11 @@ class GSM8K(VariantTask):
         max_new_tokens: int | Mapping[str, int],
         hub: Mapping[str, Any],
         fewshot_hub: Mapping[str, Any],
+        system: str | None = None,
     ) -> None:
         items = DataSpec("gsm8k", ("question", "answer"), hub)
         super().__init__(variant, shots, max_new_tokens, items, fewshot_hub)
+        self.system = checked("task.system", System, system)
 
     def _demonstration(self, row: Row) -> str:
         if self.variant == "knn_ssd":

@@ -24,7 +24,7 @@ from tasks.scoring.rouge import Rouge
 from tasks.scoring.scorer import Scorer
 from tasks.scoring.unscored import Unscored
 from tasks.selection import Row
-from tasks.settings import Hub, MaxNewTokens
+from tasks.settings import Hub, MaxNewTokens, System
 
 PromptFile = Annotated[str, Fits("a file NAME.jsonl", lambda path: Path(path).suffix == ".jsonl")]
 SCORERS: dict[str, type[Scorer]] = {"none": Unscored, "rouge": Rouge, "number": FinalNumber, "math": MathAnswer}
@@ -41,11 +41,12 @@ class Jsonl(RowTask):
     reference_hint = "; task.score_by=none scores no answer"
 
     path: PromptFile | None
-    """The file; null: jsonl.jsonl of the data source, or what `hub` names."""
+    """The file; null: DIR/jsonl.jsonl with data=local data.root=DIR, or what `hub` names with data=hub."""
     score_by: Literal["none", "rouge", "number", "math"]
     """How an answer is compared with its reference."""
     max_new_tokens: MaxNewTokens
     hub: Hub
+    system: System = None
 
     def __post_init__(self) -> None:
         file = Path(self.path).expanduser() if self.path is not None else None

@@ -15,7 +15,7 @@ from ssd_bench.task import DataSpec, Prompt
 from tasks.rows import RowTask
 from tasks.scoring.rouge import Rouge
 from tasks.selection import Row
-from tasks.settings import ClipReserve, Hub, MaxNewTokens
+from tasks.settings import ClipReserve, Hub, MaxNewTokens, System
 
 LEAD = "Summarize the following text:\n\n"
 MARK = "\n\nSummary:"
@@ -43,6 +43,7 @@ class LongDocument(RowTask):
     """Longer prompts lose the end of the document."""
     clip_reserve: ClipReserve
     hub: Hub
+    system: System = None
 
     def __post_init__(self) -> None:
         fields = (self.text,) if self.summary is None else (self.text, self.summary)

@@ -20,11 +20,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ssd_bench.errors import ConfigError
+from ssd_bench.settings import checked
 from ssd_bench.task import DataSpec, Prompt
 from tasks.aime import boxed_prompt
 from tasks.rows import VariantTask
 from tasks.scoring.math_answer import MathAnswer
 from tasks.selection import Row
+from tasks.settings import System
 from tasks.shots import in_one_line
 
 SUBJECTS = (
@@ -38,11 +40,12 @@ class Math(VariantTask):
 
     Args:
         variant: one of `variants`; None: `knn_ssd`.
-        subjects: those of `SUBJECTS` whose problems are items; None: all.
         shots: demonstrations in a `plain` prompt, of each variant or one number for all; `knapspec` has none.
+        subjects: those of `SUBJECTS` whose problems are items; None: all.
         max_new_tokens: most tokens of a solution, of each variant's paper or one number for all.
         hub: `datasets.load_dataset` arguments of the test split.
         fewshot_hub: the same for the split of the demonstrations.
+        system: message of the system ahead of every prompt, for chat templates; None: none.
     """
 
     name: str = "math"
@@ -54,11 +57,12 @@ class Math(VariantTask):
     def __init__(
         self,
         variant: str | None,
-        subjects: Sequence[str] | None,
         shots: int | Mapping[str, int],
+        subjects: Sequence[str] | None,
         max_new_tokens: int | Mapping[str, int],
         hub: Mapping[str, Any],
         fewshot_hub: Mapping[str, Any],
+        system: str | None = None,
     ) -> None:
         if subjects is not None and (isinstance(subjects, str) or not subjects or set(subjects) - set(SUBJECTS)):
             raise ConfigError("task.subjects", subjects, f"null or a list of {', '.join(SUBJECTS)}")
@@ -66,10 +70,13 @@ class Math(VariantTask):
         items = DataSpec("math500", ("problem", "answer", "subject"), hub)
         # The hub's copy of the train split has no column of answers, and another name for the subject.
         solved = {"fields": ("problem", "solution", "subject"), "rename": {"type": "subject"}}
-        super().__init__(variant, shots, max_new_tokens, items, fewshot_hub, differs=solved, group=subject_of)
+        super().__init__(variant, shots, max_new_tokens, items, fewshot_hub, differs=solved, group=known_subject)
+        self.system = checked("task.system", System, system)
 
     def _asked(self, rows: Sequence[Row]) -> Sequence[Row]:
-        asked = [row for row in rows if subject_of(row) in self.subjects]
+        # a row of no known subject may be of any: it stops a run that takes it, unless the run asks for some subjects
+        wanted = (*self.subjects, None) if self.subjects == SUBJECTS else self.subjects
+        asked = [row for row in rows if known_subject(row) in wanted]
         if not asked:
             raise ConfigError("task.subjects", list(self.subjects), "subjects of which the data has any problem")
         return asked
@@ -83,8 +90,20 @@ class Math(VariantTask):
 
 
 def subject_of(row: Row) -> str:
-    """The row's subject as one of `SUBJECTS`: `Counting & Probability` is `counting_and_probability`."""
-    subject = re.sub(r"[^a-z]+", "_", row["subject"].lower().replace("&", "and")).strip("_")
-    if subject not in SUBJECTS:
+    """Return the row's subject as one of `SUBJECTS`.
+
+    Raises:
+        ConfigError: it is none of them.
+    """
+    if (subject := known_subject(row)) is None:
         raise ConfigError(f"math {row['id']} subject", row["subject"], f"one of {', '.join(SUBJECTS)}")
     return subject
+
+
+def known_subject(row: Row) -> str | None:
+    """Return the row's subject as one of `SUBJECTS`; None: it is none of them.
+
+    `Counting & Probability` is `counting_and_probability`.
+    """
+    subject = re.sub(r"[^a-z]+", "_", row.get("subject", "").lower().replace("&", "and")).strip("_")
+    return subject if subject in SUBJECTS else None

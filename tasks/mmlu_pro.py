@@ -12,7 +12,7 @@ from ssd_bench.task import DataSpec, Prompt
 from tasks.rows import RowTask
 from tasks.scoring.choice import MultipleChoice
 from tasks.selection import Row
-from tasks.settings import Hub, MaxNewTokens
+from tasks.settings import Hub, MaxNewTokens, System
 
 LETTERS = "ABCDEFGHIJ"
 ASK = (
@@ -35,6 +35,7 @@ class MmluPro(RowTask):
 
     max_new_tokens: MaxNewTokens
     hub: Hub
+    system: System = None
 
     def __post_init__(self) -> None:
         items = DataSpec("mmlu_pro", ("question", "options", "answer"), self.hub, lists=("options",))

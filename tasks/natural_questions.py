@@ -17,7 +17,7 @@ from ssd_bench.task import DataSpec, Prompt
 from tasks.rows import RowTask
 from tasks.scoring.qa import ShortAnswer
 from tasks.selection import Row
-from tasks.settings import Hub, MaxNewTokens
+from tasks.settings import Hub, MaxNewTokens, System
 
 
 @settings("task")
@@ -30,6 +30,7 @@ class NaturalQuestions(RowTask):
 
     max_new_tokens: MaxNewTokens
     hub: Hub
+    system: System = None
 
     def __post_init__(self) -> None:
         items = DataSpec(self.name, ("question", "answer"), self.hub, lists=("answer",))

@@ -19,7 +19,7 @@ from ssd_bench.task import DataSpec, Prompt
 from tasks.rows import RowTask
 from tasks.scoring.rouge import Rouge
 from tasks.selection import CONTEXT, Row, checked_variant, of_variant
-from tasks.settings import ClipReserve
+from tasks.settings import ClipReserve, System
 from tasks.shots import Shots, in_one_line
 
 MARK = "\nSummary:"
@@ -36,6 +36,7 @@ class News(RowTask):
         clip_reserve: tokens kept free besides prompt and summary where an article is clipped.
         hub: `datasets.load_dataset` arguments of the test split.
         fewshot_hub: the same for the split of the demonstrations.
+        system: message of the system ahead of every prompt, for chat templates; None: none.
 
     Attributes:
         file: name of the file of the test articles.
@@ -58,6 +59,7 @@ class News(RowTask):
         clip_reserve: int,
         hub: Mapping[str, Any],
         fewshot_hub: Mapping[str, Any],
+        system: str | None = None,
     ) -> None:
         self.variant = checked_variant(variant, self.variants)
         items = DataSpec(self.file, self.fields, hub)
@@ -65,6 +67,7 @@ class News(RowTask):
         limit = of_variant("max_new_tokens", max_new_tokens, self.variant)
         super().__init__(items, limit, Shots(items, fewshot_hub, count, self._demonstration))
         self.clip_reserve = checked("task.clip_reserve", ClipReserve, clip_reserve)
+        self.system = checked("task.system", System, system)
 
     def _demonstration(self, row: Row) -> str:
         article, summary = (row[field] for field in self.fields)

@@ -10,7 +10,7 @@ from ssd_bench.task import DataSource, Prompt
 from tasks.rows import RowTask
 from tasks.scoring.sandbox import Limits, check
 from tasks.selection import checked_template
-from tasks.settings import Hub, MaxNewTokens
+from tasks.settings import Hub, MaxNewTokens, System
 
 
 @settings("task", kw_only=True)
@@ -29,6 +29,7 @@ class ProgramTask(RowTask):
     sandbox: Literal["required", "best_effort"]
     """No answer runs on a kernel that cannot keep it from files, network and processes, or with what the kernel has."""
     hub: Hub
+    system: System = None
 
     @property
     def limits(self) -> Limits:

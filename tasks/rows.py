@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
 from ssd_bench.data.local import LocalSource
-from ssd_bench.data.rows import shortened
+from ssd_bench.data.rows import shortened, usable
 from ssd_bench.errors import ConfigError
 from ssd_bench.settings import checked
 from ssd_bench.task import DataSource, DataSpec, Prompt
@@ -42,6 +42,7 @@ class RowTask(ABC):
         in_order: whether items come in the data's order; else in a shuffle with the run's seed.
         conversations: whether an item may have several turns.
         reference_hint: how to run items whose references the scorer cannot read.
+        system: message of the system ahead of every prompt; None: none.
     """
 
     name: str
@@ -52,6 +53,7 @@ class RowTask(ABC):
     in_order: bool = False
     conversations: bool = False
     reference_hint: ClassVar[str] = ""
+    system: str | None = None
 
     def __init__(self, items: DataSpec, max_new_tokens: int, shots: Shots | None = None) -> None:
         # no values of the class, which would be the defaults of settings
@@ -66,20 +68,29 @@ class RowTask(ABC):
         return (self._items, shots.file) if shots else (self._items,)
 
     def prompts(self, source: DataSource, template: str, limit: int | None, seed: int) -> Sequence[Prompt]:
-        """The first `limit` items; shuffled, unless `in_order`, as KNN-SSD's and ConfLayers' code does."""
-        shots = self._shots_of(template)
-        rows = source.rows(self._items)
-        asked = self._asked(rows)
-        chosen = first(asked if self.in_order else shuffled(asked, seed), limit)
-        shown = None if shots is None else shots.draw(source, rows, seed)
-        ahead = ["" if shown is None else shown(row) for row in chosen]
-        prompts = [self._prompt(row) for row in chosen]
+        """Return the first `limit` items; shuffled, unless `in_order`, as KNN-SSD's and ConfLayers' code does."""
+        ordered, prompt_of = self._opened(source, template, seed)
+        prompts = [prompt_of(row) for row in first(ordered, limit)]
         self._check_references(source, prompts)
-        return [replace(prompt, head=text + prompt.head) for text, prompt in zip(ahead, prompts, strict=True)]
+        return prompts
 
-    def pool(self, source: DataSource, template: str, seed: int) -> Sequence[Prompt]:
-        """All items."""
-        return self.prompts(source, template, None, seed)
+    def pool(self, source: DataSource, template: str, seed: int) -> Iterator[Prompt]:
+        """Yield all items."""
+        ordered, prompt_of = self._opened(source, template, seed)
+        return (prompt_of(usable(row)) for row in ordered)
+
+    def _opened(self, source: DataSource, template: str, seed: int) -> tuple[Sequence[Row], Callable[[Row], Prompt]]:
+        """Return all items in their order, and a function from an item to its prompt with the demonstrations."""
+        shots = self._shots_of(template)
+        rows = list(source.rows(self._items))  # all of them, so that every fault of the file is counted
+        items = self._asked(rows)
+        shown = shots.draw(source, rows, seed) if shots else lambda row: ""
+
+        def prompt_of(row: Row) -> Prompt:
+            prompt = self._prompt(row)
+            return replace(prompt, head=shown(row) + prompt.head, system=self.system)
+
+        return items if self.in_order else shuffled(items, seed), prompt_of
 
     @property
     def metric(self) -> str:

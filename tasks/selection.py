@@ -3,34 +3,63 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeVar, overload
 
 import numpy
 
+from ssd_bench.data.rows import Row, usable
 from ssd_bench.errors import ConfigError
 from ssd_bench.model.template import TEMPLATES
 
+__all__ = ["CONTEXT", "Permuted", "Row", "checked_shots", "checked_template", "checked_variant", "first", "of_variant",
+           "shuffled"]  # fmt: skip
+
 T = TypeVar("T")
-Row = dict[str, Any]
 
 # `Prompt.max_tokens` of a paper that clips to the model's context and has no limit of its own.
 CONTEXT = 2**31 - 1
 
 
-def shuffled(rows: Sequence[T], seed: int) -> list[T]:
-    """The rows in the order of `datasets.Dataset.shuffle(seed)`, which the released code of the papers calls.
+class Permuted(Sequence[T]):
+    """A sequence in another order; an element is read when it is asked for.
+
+    Args:
+        order: index of each element in `rows`.
+    """
+
+    def __init__(self, rows: Sequence[T], order: Sequence[int]) -> None:
+        self._rows, self._order = rows, order
+
+    def __len__(self) -> int:
+        return len(self._order)
+
+    @overload
+    def __getitem__(self, at: int) -> T: ...
+    @overload
+    def __getitem__(self, at: slice) -> Permuted[T]: ...
+    def __getitem__(self, at: int | slice) -> T | Permuted[T]:
+        return Permuted(self._rows, self._order[at]) if isinstance(at, slice) else self._rows[int(self._order[at])]
+
+
+def shuffled(rows: Sequence[T], seed: int) -> Permuted[T]:
+    """Return the rows in the order of `datasets.Dataset.shuffle(seed)`, which the released code of the papers calls.
 
     KNN-SSD (`evaluation_llama/utils.py`) and ConfLayers (`evaluation/eval.py`) take the first n rows of that order:
     with the same split and seed these are the same items.
     """
-    return [rows[i] for i in numpy.random.default_rng(seed).permutation(len(rows))]
+    order: Any = numpy.random.default_rng(seed).permutation(len(rows))
+    return Permuted(rows, order)
 
 
 def first(rows: Sequence[T], limit: int | None) -> list[T]:
-    """The first `limit` rows, or all where there are fewer or `limit` is None."""
+    """Return the first `limit` rows, or all where there are fewer or `limit` is None.
+
+    Raises:
+        ConfigError: one of them cannot be used.
+    """
     if limit is not None and limit < 1:
         raise ConfigError("limit", limit, "null (all items) or an integer of at least 1")
-    return list(rows[:limit])
+    return list(map(usable, rows[:limit]))
 
 
 def checked_template(template: str) -> str:

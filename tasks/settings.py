@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 from ssd_bench.settings import Count, Whole
 
+System = Annotated[str | None, "Message of the system ahead of every prompt, for chat templates; null: none."]
 MaxNewTokens = Annotated[Count, "Most tokens of an answer."]
 ClipReserve = Annotated[Whole, "Tokens kept free besides prompt and answer where a prompt is clipped."]
 ShotCount = Annotated[Whole, "Demonstrations in a plain prompt; a chat prompt has none."]

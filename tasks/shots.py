@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
+from ssd_bench.data.rows import usable
 from ssd_bench.errors import ConfigError
 from ssd_bench.settings import checked
 from ssd_bench.task import DataSource, DataSpec
@@ -27,7 +28,7 @@ class Shots:
         count: how many of them.
         text: a row as a demonstration.
         differs: what else of the file's `DataSpec` is not as that of the items; its first field is.
-        group: a row's group; an item sees demonstrations of its own.
+        group: a row's group, of which an item sees demonstrations; None: the row has none and no item sees it.
     """
 
     items: DataSpec
@@ -35,7 +36,7 @@ class Shots:
     count: int
     text: Callable[[Row], str]
     differs: Mapping[str, Any] = field(default_factory=dict)
-    group: Callable[[Row], str] = lambda row: ""
+    group: Callable[[Row], str | None] = lambda row: ""
 
     def __post_init__(self) -> None:
         checked("task.shots", ShotCount, self.count)
@@ -43,28 +44,34 @@ class Shots:
     @property
     def file(self) -> DataSpec:
         """What the demonstrations are drawn from."""
-        return replace(self.items, name=f"{self.items.name}.fewshot", hub=self.hub, **self.differs)
+        return replace(self.items, name=f"{self.items.name}.fewshot", hub=self.hub, place=None, **self.differs)
 
     def draw(self, source: DataSource, items: Sequence[Row], seed: int) -> Callable[[Row], str]:
-        """From an item to the text of all its demonstrations.
+        """Return a function from an item to the text of all its demonstrations.
+
+        Rows are read in their order until an item has enough of its group, so a train split is not read as a whole.
 
         Args:
             items: all rows of the task, not only the evaluated ones: the demonstrations do not depend on the limit.
         """
         key = self.items.fields[0]
-        asked = {row[key].strip() for row in items} | {row["id"] for row in items}
-        rows = shuffled(source.rows(self.file), seed)
-        pool = [row for row in rows if row[key].strip() not in asked and row["id"] not in asked]
+        excluded = {str(row[name]).strip() for row in items for name in (key, "id") if name in row}
+        waiting = iter(shuffled(source.rows(self.file), seed))
+        drawn: dict[str | None, list[Row]] = {}
 
         @cache
-        def shown(group: str) -> str:
-            own = [row for row in pool if self.group(row) == group]
-            if len(own) < self.count:
-                which = f"demonstrations of {self.file.name}{f' for {group}' if group else ''}"
-                raise ConfigError("task.shots", self.count, f"at most {len(own)}, the {which} that are not test items")
-            return "".join(map(self.text, own[: self.count]))
+        def demonstrations(group: str | None) -> str:
+            rows = drawn.setdefault(group, [])
+            while len(rows) < self.count:
+                if (row := next(waiting, None)) is None:
+                    which = f"demonstrations of {self.file.name}{f' for {group}' if group else ''}"
+                    allowed = f"at most {len(rows)}, the {which} that are not test items"
+                    raise ConfigError("task.shots", self.count, allowed)
+                if not any(name in row and str(row[name]).strip() in excluded for name in (key, "id")):
+                    drawn.setdefault(self.group(row), []).append(row)
+            return "".join(self.text(usable(row)) for row in rows[: self.count])
 
-        return lambda item: shown(self.group(item))
+        return lambda item: demonstrations(self.group(item))
 
 
 def in_one_line(text: str) -> str:

@@ -22,7 +22,7 @@ from ssd_bench.task import DataSpec, Prompt
 from tasks.rows import RowTask
 from tasks.scoring.sql import SqlExecution
 from tasks.selection import CONTEXT, Row
-from tasks.settings import ClipReserve, FewshotHub, Hub, MaxNewTokens, ShotCount
+from tasks.settings import ClipReserve, FewshotHub, Hub, MaxNewTokens, ShotCount, System
 from tasks.shots import Shots, in_one_line
 
 LEAD = "Instruction: "
@@ -55,6 +55,7 @@ class TextToSql(RowTask):
     clip_reserve: ClipReserve
     hub: Hub
     fewshot_hub: FewshotHub
+    system: System = None
 
     def __post_init__(self) -> None:
         self.max_prompt_tokens = CONTEXT if self.schema else None

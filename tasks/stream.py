@@ -16,13 +16,13 @@ which the loaders of SQL and MATH seed again, and so on the order in which the t
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
-from ssd_bench.errors import ConfigError
-from ssd_bench.settings import Count, Probability, Whole, settings
-from ssd_bench.task import DataSource, DataSpec, Prompt, Task
+from ssd_bench.errors import ConfigError, naming
+from ssd_bench.settings import MISSING, Count, Probability, Whole, settings
+from ssd_bench.task import DataSource, DataSpec, Prompt, Sourced, Task
 from tasks.selection import first as first_of
 
 VERSION = 1
@@ -59,6 +59,11 @@ class Stream:
             if isinstance(part, Stream) or not hasattr(part, "score"):
                 allowed = f"the settings of a task other than stream; +task@task.parts.{label}=TASK adds one"
                 raise ConfigError(f"task.parts.{label}", part, allowed)
+            if isinstance(part, Sourced) and part.source is not None:
+                allowed = (
+                    "null: the parts of a stream read the run's data, so DIR/jsonl.jsonl with data=local data.root=DIR"
+                )
+                raise ConfigError(f"task.parts.{label}.path", getattr(part, "path", MISSING), allowed)
         if self.first is not None and self.first not in self.parts:
             raise ConfigError("task.first", self.first, f"null or one of {', '.join(self.parts)}")
         if self.order == "listed" and (self.mix_ratio, self.first) != (0, None):
@@ -70,8 +75,12 @@ class Stream:
         self.version = VERSION + sum(part.version for part in self.parts.values())
 
     def files(self, template: str) -> tuple[DataSpec, ...]:
-        """The files of all parts."""
-        return tuple(spec for part in self.parts.values() for spec in part.files(template))
+        """Return the files of all parts."""
+        return tuple(
+            replace(spec, place=spec.option.replace("task.", f"task.parts.{name}.", 1))
+            for name, part in self.parts.items()
+            for spec in part.files(template)
+        )
 
     def domains(self) -> list[str]:
         """The part that each prompt of the whole stream is from, in order."""
@@ -88,17 +97,28 @@ class Stream:
         waiting = {}
         for name in dict.fromkeys(domains):
             taken = domains.count(name)
-            found = self.parts[name].prompts(source, template, taken, seed)
+            with naming("task", f"task.parts.{name}"):
+                found = self.parts[name].prompts(source, template, taken, seed)
             if len(found) < taken:
                 allowed = f"fewer: the stream takes {taken} prompts of {name}, which has {len(found)}"
                 raise ConfigError("task.items", self.items, allowed)
             waiting[name] = iter(found)
         return [self._labelled(name, next(waiting[name])) for name in domains]
 
-    def pool(self, source: DataSource, template: str, seed: int) -> Sequence[Prompt]:
-        """All items of all parts, part by part: also those that are not in the stream."""
-        parts = self.parts.items()
-        return [self._labelled(name, prompt) for name, part in parts for prompt in part.pool(source, template, seed)]
+    def pool(self, source: DataSource, template: str, seed: int) -> Iterator[Prompt]:
+        """Yield all items of all parts in turn, one of each: also those that are not in the stream."""
+        pools: dict[str, Iterator[Prompt]] = {}
+        for name, part in self.parts.items():
+            with naming("task", f"task.parts.{name}"):
+                pools[name] = iter(part.pool(source, template, seed))
+        while pools:
+            for name in list(pools):
+                with naming("task", f"task.parts.{name}"):
+                    prompt = next(pools[name], None)
+                if prompt is None:
+                    del pools[name]
+                else:
+                    yield self._labelled(name, prompt)
 
     def _labelled(self, name: str, prompt: Prompt) -> Prompt:
         return replace(prompt, id=f"{name}/{prompt.id}", domain=name, max_new_tokens=self._new_tokens[name])

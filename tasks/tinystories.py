@@ -11,7 +11,7 @@ from ssd_bench.task import DataSpec, Prompt
 from tasks.rows import RowTask
 from tasks.scoring.rouge import Rouge
 from tasks.selection import CONTEXT, Row
-from tasks.settings import ClipReserve, Hub, MaxNewTokens
+from tasks.settings import ClipReserve, Hub, MaxNewTokens, System
 
 
 @settings("task")
@@ -26,6 +26,7 @@ class TinyStories(RowTask):
     max_new_tokens: MaxNewTokens
     clip_reserve: ClipReserve
     hub: Hub
+    system: System = None
 
     def __post_init__(self) -> None:
         super().__init__(DataSpec("tinystories", ("text",), self.hub), self.max_new_tokens)

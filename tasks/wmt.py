@@ -17,7 +17,7 @@ from ssd_bench.task import DataSpec, Prompt
 from tasks.rows import RowTask
 from tasks.scoring.translation import Translation
 from tasks.selection import Row
-from tasks.settings import FewshotHub, Hub, MaxNewTokens, ShotCount
+from tasks.settings import FewshotHub, Hub, MaxNewTokens, ShotCount, System
 from tasks.shots import Shots, in_one_line
 
 FIELDS = ("source_de", "target_en")
@@ -36,6 +36,7 @@ class WMT16(RowTask):
     max_new_tokens: MaxNewTokens
     hub: Hub
     fewshot_hub: FewshotHub
+    system: System = None
 
     def __post_init__(self) -> None:
         items = DataSpec("wmt16_deen", FIELDS, self.hub, COLUMNS)
@@ -58,6 +59,7 @@ class WMT14(RowTask):
 
     max_new_tokens: MaxNewTokens
     hub: Hub
+    system: System = None
 
     def __post_init__(self) -> None:
         super().__init__(DataSpec("wmt14_deen", FIELDS, self.hub, COLUMNS), self.max_new_tokens)

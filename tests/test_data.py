@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import datasets
@@ -18,6 +20,7 @@ from ssd_bench.data import HubSource, LocalSource, SampleSource, checked_row
 from ssd_bench.errors import ConfigError
 from ssd_bench.task import DataSpec
 from tests.runs import ROOT, python
+from tests.sources import used
 
 HUB = {"path": "openai/gsm8k", "name": "main", "split": "test", "revision": "main"}
 SPEC = DataSpec(name="toy", fields=("question", "answer"), hub=HUB)
@@ -34,13 +37,13 @@ def write(folder: Path, *lines: str | Mapping[str, object]) -> Path:
 
 def test_local_rows_keep_file_order_and_only_the_fields_of_the_spec(tmp_path: Path) -> None:
     write(tmp_path, GOOD | {"level": 3}, "", {"id": "b", "question": "q\u2028r", "answer": "x"})
-    rows = LocalSource(str(tmp_path)).rows(SPEC)
+    rows = used(LocalSource(str(tmp_path)), SPEC)
     assert rows == [GOOD, {"id": "b", "question": "q\u2028r", "answer": "x"}]
 
 
 def test_local_reads_a_byte_order_mark_and_windows_line_ends(tmp_path: Path) -> None:
     (tmp_path / "toy.jsonl").write_bytes(b"\xef\xbb\xbf" + json.dumps(GOOD).encode() + b"\r\n")
-    assert LocalSource(tmp_path).rows(SPEC) == [GOOD]
+    assert used(LocalSource(tmp_path), SPEC) == [GOOD]
 
 
 @pytest.mark.parametrize(
@@ -61,7 +64,7 @@ def test_local_names_file_line_field_and_value(
 ) -> None:
     path = write(tmp_path, GOOD, line)
     with pytest.raises(ConfigError) as caught:
-        LocalSource(tmp_path).rows(SPEC)
+        used(LocalSource(tmp_path), SPEC)
     assert caught.value.field == f"{path}{place}"
     assert caught.value.value == value
     assert allowed in caught.value.allowed
@@ -70,7 +73,7 @@ def test_local_names_file_line_field_and_value(
 def test_local_names_the_line_of_bytes_that_are_no_utf8(tmp_path: Path) -> None:
     (tmp_path / "toy.jsonl").write_bytes(json.dumps(GOOD).encode() + b"\n\n{\xff")
     with pytest.raises(ConfigError, match=r"toy\.jsonl:3=b'\\xff'.*UTF-8"):
-        LocalSource(tmp_path).rows(SPEC)
+        used(LocalSource(tmp_path), SPEC)
 
 
 def test_local_without_root_folder_file_or_rows(tmp_path: Path) -> None:
@@ -78,32 +81,32 @@ def test_local_without_root_folder_file_or_rows(tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match=r"data\.root=None .*data\.root=DIR, or use data=sample"):
             read(SPEC)
     with pytest.raises(ConfigError, match=r"data\.root='.*/none'.*existing folder that holds toy\.jsonl"):
-        LocalSource(tmp_path / "none").rows(SPEC)
+        used(LocalSource(tmp_path / "none"), SPEC)
     (tmp_path / "other.jsonl").touch()
     with pytest.raises(ConfigError, match=r"reads toy\.jsonl there; the folder holds: other\.jsonl"):
-        LocalSource(tmp_path).rows(SPEC)
+        used(LocalSource(tmp_path), SPEC)
     write(tmp_path, "")
     with pytest.raises(ConfigError, match=r"toy\.jsonl.*at least one row"):
-        LocalSource(tmp_path).rows(SPEC)
+        used(LocalSource(tmp_path), SPEC)
 
 
 @pytest.mark.parametrize(("given", "read"), [(7, "7"), (-1, "-1"), (10**30, "1" + "0" * 30), ("x-1", "x-1")])
 def test_a_local_id_may_be_an_integer(given: int | str, read: str, tmp_path: Path) -> None:
     write(tmp_path, GOOD | {"id": given})
-    assert LocalSource(tmp_path).rows(SPEC) == [GOOD | {"id": read}]
+    assert used(LocalSource(tmp_path), SPEC) == [GOOD | {"id": read}]
 
 
 @pytest.mark.parametrize("given", [True, 1.0, None, "", [1]])
 def test_other_local_ids_are_refused(given: object, tmp_path: Path) -> None:
     write(tmp_path, GOOD, GOOD | {"id": given})
     with pytest.raises(ConfigError, match=r"toy\.jsonl:2 id=.*non-empty string"):
-        LocalSource(tmp_path).rows(SPEC)
+        used(LocalSource(tmp_path), SPEC)
 
 
 def test_an_integer_and_its_text_are_the_same_id(tmp_path: Path) -> None:
     write(tmp_path, GOOD | {"id": "7"}, GOOD | {"id": 7})
     with pytest.raises(ConfigError, match=r"toy\.jsonl:2 id='7' .*line 1 has the same id"):
-        LocalSource(tmp_path).rows(SPEC)
+        used(LocalSource(tmp_path), SPEC)
 
 
 def test_a_checked_row_has_only_what_was_asked_for() -> None:
@@ -116,7 +119,7 @@ def test_a_checked_row_has_only_what_was_asked_for() -> None:
 def test_a_long_value_is_not_repeated_whole(tmp_path: Path) -> None:
     write(tmp_path, GOOD | {"answer": [0] * 100_000})
     with pytest.raises(ConfigError) as caught:
-        LocalSource(tmp_path).rows(SPEC)
+        used(LocalSource(tmp_path), SPEC)
     assert len(str(caught.value)) < 400 and "[0, 0," in str(caught.value)
 
 
@@ -158,7 +161,7 @@ def hub_spec(folder: Path, **changes: object) -> DataSpec:
 
 
 def test_hub_rows_have_ids_that_trace_back(hub_folder: Path) -> None:
-    rows = HubSource().rows(hub_spec(hub_folder))
+    rows = used(HubSource(), hub_spec(hub_folder))
     assert rows == [
         {"question": "q0", "answer": "#### 1", "id": "toy-test-0"},
         {"question": "q1", "answer": "#### 2", "id": "toy-test-1"},
@@ -167,41 +170,21 @@ def test_hub_rows_have_ids_that_trace_back(hub_folder: Path) -> None:
 
 def test_hub_renames_columns(hub_folder: Path) -> None:
     spec = hub_spec(hub_folder, fields=("question", "note"), rename={"extra": "note"})
-    assert HubSource().rows(spec)[1] == {"question": "q1", "note": "y", "id": "toy-test-1"}
+    assert used(HubSource(), spec)[1] == {"question": "q1", "note": "y", "id": "toy-test-1"}
 
 
 def test_hub_names_the_columns_that_exist(hub_folder: Path) -> None:
     with pytest.raises(ConfigError, match=r"column='problem'.*exist are: question, answer, extra"):
-        HubSource().rows(hub_spec(hub_folder, fields=("problem",)))
+        used(HubSource(), hub_spec(hub_folder, fields=("problem",)))
 
 
-def test_hub_fingerprint_tells_source_revision_and_content(hub_folder: Path) -> None:
-    spec = hub_spec(hub_folder)
-    found = HubSource().fingerprint(spec)
-    content = json.dumps(HubSource().rows(spec), ensure_ascii=False, sort_keys=True)
-    assert found == f"{hub_folder}@main sha256:{hashlib.sha256(content.encode()).hexdigest()}"
-    assert found == HubSource().fingerprint(spec)
-    assert found != HubSource().fingerprint(hub_spec(hub_folder, fields=("question", "extra")))
-
-
-def test_hub_fingerprint_names_the_commit_of_the_cached_data(monkeypatch: pytest.MonkeyPatch) -> None:
-    commit = "0123456789abcdef0123456789abcdef01234567"
-    data = datasets.Dataset.from_dict({"question": ["q"], "answer": ["a"]})
-    cached = [{"filename": f"/cache/openai___gsm8k/main/0.0.0/{commit}/gsm8k-test.arrow"}]
-    monkeypatch.setattr(datasets.Dataset, "cache_files", property(lambda self: cached))
-    monkeypatch.setattr(datasets, "load_dataset", lambda **_: data)
-    assert HubSource().fingerprint(SPEC).startswith(f"openai/gsm8k@{commit} sha256:")
-
-
-@pytest.mark.parametrize("error", [ConnectionError("no route"), ValueError("no config"), RuntimeError("odd")])
-def test_hub_out_of_reach_names_what_works_offline(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(**_: str) -> None:
-        raise error
-
-    monkeypatch.setattr(datasets, "load_dataset", fail)
-    with pytest.raises(ConfigError, match=r"openai/gsm8k main test.*data=sample.*data=local data\.root=DIR") as caught:
-        HubSource().rows(SPEC)
-    assert str(error) in str(caught.value)
+def test_hub_fingerprint_tells_source_and_files(hub_folder: Path) -> None:
+    fingerprint = HubSource().fingerprint(hub_spec(hub_folder))
+    assert re.fullmatch(rf"{re.escape(str(hub_folder))} files:[0-9a-f]{{64}}", fingerprint)
+    assert fingerprint == HubSource().fingerprint(hub_spec(hub_folder, fields=("question", "extra")))
+    table = pyarrow.table({"question": ["q0", "q2"], "answer": ["#### 1", "#### 2"]})
+    pyarrow.parquet.write_table(table, hub_folder / "main" / "test-00000-of-00001.parquet")
+    assert fingerprint != HubSource().fingerprint(hub_spec(hub_folder))
 
 
 def test_hub_in_offline_mode_is_refused_at_once(tmp_path: Path) -> None:
@@ -211,14 +194,14 @@ def test_hub_in_offline_mode_is_refused_at_once(tmp_path: Path) -> None:
     )
     done = python("-c", code, HF_HOME=str(tmp_path))
     assert done.returncode == 1
-    assert "ConfigError: data='hub (openai/gsm8k main test)' cannot be used" in done.stderr
-    assert "data=local data.root=DIR" in done.stderr
+    assert "ConfigError: task.hub.revision='main' cannot be used" in done.stderr
+    assert "HF_HUB_OFFLINE is set" in done.stderr
 
 
 def test_hub_needs_every_argument_pinned() -> None:
     spec = DataSpec(name="toy", fields=("question",), hub={"path": "openai/gsm8k", "split": "test"})
     with pytest.raises(ConfigError, match="also name: name, revision"):
-        HubSource().rows(spec)
+        used(HubSource(), spec)
 
 
 # ---- optional fields and lists, from a folder and from the hub
@@ -238,18 +221,18 @@ def source(folder: Path, **row: object) -> LocalSource:
     [({}, ""), ({"note": ""}, ""), ({"note": None}, ""), ({"note": "  "}, "  "), ({"note": "as given"}, "as given")],
 )
 def test_an_optional_field_may_be_missing_or_empty(row: dict[str, object], note: str, tmp_path: Path) -> None:
-    assert source(tmp_path, more=1, **row).rows(NOTED) == [{"id": "a", "question": "1+1?", "note": note}]
+    assert used(source(tmp_path, more=1, **row), NOTED) == [{"id": "a", "question": "1+1?", "note": note}]
 
 
 @pytest.mark.parametrize("note", [0, False, [], {"text": "n"}])
 def test_an_optional_field_that_is_no_text_is_refused(note: object, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"toy\.jsonl:1 note=.*string, null or missing"):
-        source(tmp_path, note=note).rows(NOTED)
+        used(source(tmp_path, note=note), NOTED)
 
 
 def test_other_fields_stay_required(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"toy\.jsonl:1 question='' .*non-empty string"):
-        source(tmp_path, question="", note="n").rows(NOTED)
+        used(source(tmp_path, question="", note="n"), NOTED)
 
 
 @pytest.mark.parametrize(
@@ -263,41 +246,42 @@ def test_other_fields_stay_required(tmp_path: Path) -> None:
 def test_a_local_row_may_have_the_names_of_its_source(row: dict[str, object], question: str, tmp_path: Path) -> None:
     elsewhere = DataSpec("toy", ("question",), HUB, rename={"asked.text": "question", "number": "id"})
     write(tmp_path, row | {"number": 7})
-    assert LocalSource(tmp_path).rows(elsewhere) == [{"id": "7", "question": question}]
+    assert used(LocalSource(tmp_path), elsewhere) == [{"id": "7", "question": question}]
     write(tmp_path, {"number": 7, "asked": "q"})
     with pytest.raises(ConfigError, match=r"toy\.jsonl:1 question=None .*the row has: number, asked, id"):
-        LocalSource(tmp_path).rows(elsewhere)
+        used(LocalSource(tmp_path), elsewhere)
 
 
-def test_the_hub_reads_an_optional_column_where_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    columns: dict[str, list[str | None]] = {"question": ["q0", "q1"], "remark": ["r0", None]}
-    monkeypatch.setattr(datasets, "load_dataset", lambda **_: datasets.Dataset.from_dict(columns))
-    renamed = DataSpec("toy", ("question",), HUB, rename={"remark": "note"}, optional=("note",))
-    notes = {spec.rename.get("remark"): [row["note"] for row in HubSource().rows(spec)] for spec in (NOTED, renamed)}
-    assert notes == {None: ["", ""], "note": ["r0", ""]}
-    assert HubSource().fingerprint(NOTED) != HubSource().fingerprint(renamed)
+def test_the_hub_reads_an_optional_column_where_there_is_one(hub_folder: Path) -> None:
+    noted = hub_spec(hub_folder, fields=("question",), optional=("note",))
+    renamed = replace(noted, rename={"extra": "note"})
+    notes = [[row["note"] for row in used(HubSource(), spec)] for spec in (noted, renamed)]
+    assert notes == [["", ""], ["x", "y"]]
 
 
 LISTS = DataSpec("toy", ("question", "answer"), HUB, lists=("answer",))
 
 
 @pytest.mark.parametrize("answer", [["a"], ["a", "b", "a"], [" x "]])
-def test_a_list_field_holds_texts(answer: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert source(tmp_path, question="q", answer=answer).rows(LISTS) == [{"id": "a", "question": "q", "answer": answer}]
-    made = datasets.Dataset.from_dict({"question": ["q"], "answer": [answer]})
-    monkeypatch.setattr(datasets, "load_dataset", lambda **_: made)
-    assert HubSource().rows(LISTS) == [{"id": "toy-test-0", "question": "q", "answer": answer}]
+def test_a_list_field_holds_texts(answer: list[str], tmp_path: Path, hub_folder: Path) -> None:
+    assert used(source(tmp_path, question="q", answer=answer), LISTS) == [
+        {"id": "a", "question": "q", "answer": answer}
+    ]
+    table = pyarrow.table({"question": ["q"], "answer": [answer]})
+    pyarrow.parquet.write_table(table, hub_folder / "main" / "test-00000-of-00001.parquet")
+    listed = hub_spec(hub_folder, lists=("answer",))
+    assert used(HubSource(), listed) == [{"id": "toy-test-0", "question": "q", "answer": answer}]
 
 
 @pytest.mark.parametrize("answer", ["a", [], [""], ["a", " "], ["a", None], [1], [["a"]], {"a": "b"}, None, 3])
 def test_a_list_field_of_anything_else_is_refused(answer: object, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"toy\.jsonl:1 answer=.*non-empty list of non-empty strings"):
-        source(tmp_path, answer=answer).rows(LISTS)
+        used(source(tmp_path, answer=answer), LISTS)
 
 
 def test_a_field_that_is_no_list_takes_none(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"toy\.jsonl:1 question=\['q'\] .*non-empty string"):
-        source(tmp_path, question=["q"], answer=["a"]).rows(LISTS)
+        used(source(tmp_path, question=["q"], answer=["a"]), LISTS)
 
 
 NUMBERED = DataSpec("toy", ("question",), {}, lists=("question",), either=("question",), numbered=True)
@@ -319,13 +303,13 @@ def test_the_fault_of_a_row_says_all_that_is_allowed(
 ) -> None:
     write(tmp_path, line)
     with pytest.raises(ConfigError) as caught:
-        LocalSource(tmp_path).rows(NUMBERED)
+        used(LocalSource(tmp_path), NUMBERED)
     assert (caught.value.value, caught.value.allowed) == (value, allowed)
 
 
 def test_a_numbered_row_whose_id_is_null_has_none(tmp_path: Path) -> None:
     write(tmp_path, {"question": "a", "id": None}, {"question": "b"}, {"question": "c", "id": "x"})
-    assert [row["id"] for row in LocalSource(tmp_path).rows(NUMBERED)] == ["1", "2", "x"]
+    assert [row["id"] for row in used(LocalSource(tmp_path), NUMBERED)] == ["1", "2", "x"]
 
 
 @pytest.mark.parametrize(
@@ -339,6 +323,6 @@ def test_a_numbered_row_whose_id_is_null_has_none(tmp_path: Path) -> None:
 def test_an_id_that_nobody_wrote_is_not_said_to_be_repeated(ids: list[object], fault: str, tmp_path: Path) -> None:
     write(tmp_path, *({"question": "a"} | ({} if name is None else {"id": name}) for name in ids))
     with pytest.raises(ConfigError) as caught:
-        LocalSource(tmp_path).rows(NUMBERED)
+        used(LocalSource(tmp_path), NUMBERED)
     assert caught.value.field.endswith(":2 id") and caught.value.allowed == fault
     assert caught.value.value == (None if ids[1] is None else str(ids[1]))

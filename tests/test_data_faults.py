@@ -19,6 +19,7 @@ from ssd_bench.data import LocalSource, local
 from ssd_bench.errors import ConfigError
 from ssd_bench.plan import plan
 from ssd_bench.task import DataSpec
+from tests.sources import used
 
 SPEC = DataSpec("toy", ("question", "answer"), {}, lists=("answer",))
 MIB = 2**20
@@ -63,7 +64,7 @@ def test_a_fault_is_named_with_its_line(fault: str, before: int, blank: int, aft
         path = Path(root, "toy.jsonl")
         path.write_bytes(b"\n".join([*good[:before], *[b" "] * blank, line, *good[before:]]))
         with pytest.raises(ConfigError, match=rf"toy\.jsonl:{before + blank + 1}\b.*{message}"):
-            LocalSource(root).rows(SPEC)
+            used(LocalSource(root), SPEC)
         lines = list(LocalSource(root).scan(SPEC))
     assert [bool(found.faults) for found in lines] == [False] * before + [True] + [False] * after
 
@@ -76,7 +77,7 @@ def test_both_lines_of_a_repeated_id_are_named(first: int, between: int) -> None
         Path(root, "toy.jsonl").write_bytes(b"\n".join([*lines, row(str(first - 1)), b""]))
         message = rf"toy\.jsonl:{first + between + 1} id='{first - 1}' .*line {first} has the same id"
         with pytest.raises(ConfigError, match=message):
-            LocalSource(root).rows(SPEC)
+            used(LocalSource(root), SPEC)
 
 
 def test_every_fault_of_a_row_is_found(tmp_path: Path) -> None:
@@ -89,7 +90,7 @@ def test_every_fault_of_a_row_is_found(tmp_path: Path) -> None:
 def test_a_file_without_rows_is_refused(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "toy.jsonl").write_bytes(content)
     with pytest.raises(ConfigError, match=r"toy\.jsonl=.*at least one row"):
-        LocalSource(tmp_path).rows(SPEC)
+        used(LocalSource(tmp_path), SPEC)
 
 
 def test_a_folder_in_place_of_a_file_is_refused(tmp_path: Path) -> None:
@@ -99,7 +100,7 @@ def test_a_folder_in_place_of_a_file_is_refused(tmp_path: Path) -> None:
             read(SPEC)
     (tmp_path / "file").touch()
     with pytest.raises(ConfigError, match=r"data\.root='.*/file'.*existing folder"):
-        LocalSource(tmp_path / "file").rows(SPEC)
+        used(LocalSource(tmp_path / "file"), SPEC)
 
 
 @pytest.mark.parametrize("read", [LocalSource.rows, LocalSource.fingerprint])
@@ -124,7 +125,7 @@ def test_a_line_without_end_is_refused_before_it_is_read(tmp_path: Path) -> None
     tracemalloc.start()
     try:
         with pytest.raises(ConfigError) as caught:
-            LocalSource(tmp_path).rows(SPEC)
+            used(LocalSource(tmp_path), SPEC)
         lines = list(LocalSource(tmp_path).scan(SPEC))
         peak = tracemalloc.get_traced_memory()[1]
     finally:
@@ -142,10 +143,10 @@ def test_a_line_just_as_long_as_allowed_is_read(
     (tmp_path / "toy.jsonl").write_bytes(row(0) + ending)
     monkeypatch.setattr(local, "LINE_LIMIT", len(row(0)) + spare)
     if spare == 0:
-        assert len(LocalSource(tmp_path).rows(SPEC)) == 1
+        assert len(used(LocalSource(tmp_path), SPEC)) == 1
     else:
         with pytest.raises(ConfigError, match=rf":1=.*{len(row(0))} were read"):
-            LocalSource(tmp_path).rows(SPEC)
+            used(LocalSource(tmp_path), SPEC)
 
 
 def test_the_fingerprint_does_not_hold_the_file(tmp_path: Path) -> None:

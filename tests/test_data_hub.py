@@ -18,6 +18,7 @@ import pytest
 from ssd_bench.data import HubSource
 from ssd_bench.errors import ConfigError
 from ssd_bench.task import DataSpec
+from tests.sources import used
 
 Rows = list[dict[str, Any]]
 
@@ -184,7 +185,7 @@ LAYOUTS = {
 def test_a_layout_of_the_hub_is_read(name: str, tmp_path: Path) -> None:
     layout = LAYOUTS[name]
     spec = layout.spec(tmp_path, rows=len(layout.expected))
-    rows = HubSource().rows(spec)
+    rows = used(HubSource(), spec)
     assert rows == [{"id": f"toy-{layout.split}-{i}"} | row for i, row in enumerate(layout.expected)]
     assert HubSource().survey(spec).rows == len(rows)
 
@@ -202,10 +203,23 @@ def test_the_fingerprint_is_of_all_configurations_in_order(tmp_path: Path) -> No
         ({"rows": 0}, r"task\.hub\.rows of toy=0 .*null, or the number"),
         ({"rows": "2"}, r"task\.hub\.rows of toy='2' .*null, or the number"),
         ({"rows": True}, r"task\.hub\.rows of toy=True .*null, or the number"),
-        ({"split": "tests"}, r"main tests\).*Unknown split.*train.*test"),
+        ({"split": "tests"}, r"task\.hub\.split='tests' .*main tests has no tests: the splits are train, test"),
         ({"name": "none"}, r"none test\).*'none' not found.*main.*socratic"),
         ({"name": ["main", "none"]}, r"main\+none test\).*'none' not found"),
         ({"name": []}, r"task\.hub\.name of toy=\[\] .*at least one"),
+        (
+            {"revision": 1234567},
+            r"revision=1234567 .*looks like a number needs quotes: 'task\.hub\.revision=\"\.\.\.\"'",
+        ),
+        (
+            {"revision": 1e10},
+            r"task\.hub\.revision=10000000000\.0 .*a text, or null; what looks like a number needs quotes",
+        ),
+        ({"revision": True}, r"task\.hub\.revision=True .*a text, or null; what looks like a number needs quotes"),
+        ({"revision": ["main"]}, r"task\.hub\.revision=\['main'\] .*a text, or null"),
+        ({"revision": "0" * 40}, r"task\.hub\.revision='0{40}' .*null: the folder .* has no commits"),
+        ({"name": 3.0}, r"task\.hub\.name=3\.0 .*a text, or a list"),
+        ({"split": None}, r"task\.hub\.split=None .*a text"),
         ({"data_files": "none.parquet"}, r"could not be loaded .*none\.parquet"),
         ({"nonsense": 1}, r"could not be loaded .*nonsense"),
     ],
@@ -219,19 +233,19 @@ def test_what_the_repository_does_not_have_is_refused(changes: dict[str, object]
 
 @pytest.mark.parametrize("rows", [None, 2])
 def test_the_number_of_rows_is_checked_if_it_is_given(rows: int | None, tmp_path: Path) -> None:
-    assert len(HubSource().rows(LAYOUTS["gsm8k"].spec(tmp_path, rows=rows))) == 2
+    assert len(used(HubSource(), LAYOUTS["gsm8k"].spec(tmp_path, rows=rows))) == 2
 
 
 def test_the_rows_of_all_configurations_count(tmp_path: Path) -> None:
-    assert len(HubSource().rows(LAYOUTS["aime25"].spec(tmp_path, rows=3))) == 3
+    assert len(used(HubSource(), LAYOUTS["aime25"].spec(tmp_path, rows=3))) == 3
     with pytest.raises(ConfigError, match=r"rows of toy=2 .*AIME2025-I\+AIME2025-II test has 3 rows"):
-        HubSource().rows(LAYOUTS["aime25"].spec(tmp_path, rows=2))
+        used(HubSource(), LAYOUTS["aime25"].spec(tmp_path, rows=2))
 
 
 def test_demonstrations_name_their_own_option(tmp_path: Path) -> None:
     hub = LAYOUTS["gsm8k"].spec(tmp_path, split="train", rows=9).hub
     with pytest.raises(ConfigError, match=r"task\.fewshot_hub\.rows of toy\.fewshot=9 .*task\.fewshot_hub\.rows=null"):
-        HubSource().rows(DataSpec("toy.fewshot", ("question",), hub))
+        used(HubSource(), DataSpec("toy.fewshot", ("question",), hub))
 
 
 def test_a_missing_nested_column_names_those_that_exist(tmp_path: Path) -> None:
@@ -240,13 +254,13 @@ def test_a_missing_nested_column_names_those_that_exist(tmp_path: Path) -> None:
     with pytest.raises(
         ConfigError, match=r"column='translation\.fr' .*exist are: translation, translation\.de, translation\.en"
     ):
-        HubSource().rows(spec)
+        used(HubSource(), spec)
 
 
 def test_a_missing_optional_nested_column_is_empty(tmp_path: Path) -> None:
     hub = LAYOUTS["wmt"].spec(tmp_path).hub
     rename = {"translation.fr": "source_fr", "translation.de": "source_de"}
-    rows = HubSource().rows(DataSpec("toy", ("source_de",), hub, rename, optional=("source_fr",)))
+    rows = used(HubSource(), DataSpec("toy", ("source_de",), hub, rename, optional=("source_fr",)))
     assert [row["source_fr"] for row in rows] == ["", ""]
 
 
@@ -260,23 +274,22 @@ def test_a_missing_optional_nested_column_is_empty(tmp_path: Path) -> None:
 def test_a_row_that_cannot_be_used_is_named_by_its_index(row: dict[str, Any], message: str, tmp_path: Path) -> None:
     layout = Layout({"test.jsonl": [*qa(0), row]}, None, "default", "test", ("question", "answer"), [])
     with pytest.raises(ConfigError, match=message):
-        HubSource().rows(layout.spec(tmp_path))
+        used(HubSource(), layout.spec(tmp_path))
 
 
 def test_a_struct_that_is_null_has_no_text(tmp_path: Path) -> None:
     rows = [{"translation": PAIRS[0]}, {"translation": None}]
     layout = Layout({"test.parquet": rows}, None, "default", "test", ("de",), [], {"translation.de": "de"})
     with pytest.raises(ConfigError, match=r"test:1 de=None .*non-empty string"):
-        HubSource().rows(layout.spec(tmp_path))
+        used(HubSource(), layout.spec(tmp_path))
 
 
 def test_an_empty_split_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     spec = LAYOUTS["gsm8k"].spec(tmp_path)
-    monkeypatch.setattr(
-        datasets, "load_dataset", lambda **_: datasets.Dataset.from_dict({"question": [], "answer": []})
-    )
+    empty = datasets.Dataset.from_dict({"question": [], "answer": []})
+    monkeypatch.setattr(datasets, "load_dataset", lambda *_, **__: empty)
     with pytest.raises(ConfigError, match=r"main test=0 .*at least one row"):
-        HubSource().rows(spec)
+        used(HubSource(), spec)
 
 
 @pytest.mark.parametrize("name", ["toy", "toy.fewshot"])

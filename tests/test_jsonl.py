@@ -109,3 +109,18 @@ def test_a_limit_takes_the_first_lines(file: Path) -> None:
     assert task.source is not None
     (first,) = task.prompts(task.source, "chat", 1, 0)
     assert isinstance(first, Prompt) and first.turns == ()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["task=jsonl"], r"task\.path=None .*a file NAME\.jsonl .*or data=local data\.root=DIR"),
+        (["task=gsm8k", "task@calibrate=jsonl", "method=oracle"], r"calibrate\.path=None .*a file NAME\.jsonl"),
+        (["task=stream", "+task@task.parts.own=jsonl"], r"task\.parts\.own\.path=None .*a file NAME\.jsonl"),
+        (["task=stream", "+task@task.parts.own=jsonl", "task.parts.own.path=FILE"], r"task\.parts\.own\.path=.*null: "),
+        (["task=stream", "+task@task.parts.own=jsonl", "task.parts.own.path=no.jsonl"], r"task\.parts\.own\.path='no"),
+    ],
+)
+def test_samples_do_not_take_the_place_of_a_file_of_ones_own(options: list[str], message: str, file: Path) -> None:
+    with pytest.raises(ConfigError, match=f"^{message}"):
+        planned(file.parent, *(option.replace("FILE", str(file)) for option in options))

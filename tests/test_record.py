@@ -265,6 +265,16 @@ def test_another_commit_of_the_model_cannot_resume(tmp_path: Path) -> None:
         assert writer.done == {(0, 0)}
 
 
+def test_another_commit_of_the_data_cannot_resume(tmp_path: Path) -> None:
+    files = {file: f"org/it@{'a' * 40} files:{file}" for file in ("toy", "toy.fewshot")}
+    local = {"own": "sha256:1"}
+    RunWriter(tmp_path / "run", header() | {"data": files | local}).close()
+    moved = files | {"toy": f"org/it@{'b' * 40} files:toy"}
+    with pytest.raises(ConfigError, match=f"data set of toy='{'b' * 40}' .*begun with: {'a' * 40}.*or use force=true"):
+        RunWriter(tmp_path / "run", header() | {"data": moved | local})
+    RunWriter(tmp_path / "run", header() | {"data": files | {"own": "sha256:2"}}).close()
+
+
 def test_a_directory_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("", encoding="utf-8")
     with pytest.raises(ConfigError) as caught:

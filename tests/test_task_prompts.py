@@ -11,7 +11,7 @@ from typing import Any
 import datasets
 import pytest
 
-from ssd_bench.data import HubSource, LocalSource
+from ssd_bench.data import LocalSource
 from ssd_bench.errors import ConfigError
 from ssd_bench.task import Prompt, Task
 from tasks.selection import CONTEXT
@@ -288,24 +288,6 @@ def test_an_unknown_template_is_refused_before_anything_is_read(name: str, tmp_p
 def test_rows_that_cannot_be_used_are_refused(name: str, row: dict[str, str], message: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=message):
         make(name).prompts(folder(tmp_path, {name: [row]}), "chat", None, 0)
-
-
-def test_the_hub_nests_the_languages_of_wmt(monkeypatch: pytest.MonkeyPatch) -> None:
-    nested = datasets.Dataset.from_dict({"translation": [{"de": "Es regnet.", "en": "It rains."}]})
-    monkeypatch.setattr(datasets, "load_dataset", lambda **_: nested)
-    for name in ("wmt16", "wmt14"):
-        (prompt,) = make(name, hub={"rows": 1}).prompts(HubSource(), "chat", None, 0)
-        assert "Es regnet." in text(prompt) and prompt.reference == "It rains."
-
-
-def test_aime_2025_is_two_configurations_of_the_hub_in_the_papers_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    def load(name: str, **_: object) -> datasets.Dataset:
-        return datasets.Dataset.from_dict({"question": [f"{name}/{i}" for i in range(15)], "answer": ["7"] * 15})
-
-    monkeypatch.setattr(datasets, "load_dataset", load)
-    prompts = make("aime25").prompts(HubSource(), "plain", None, 0)
-    asked = [f"AIME2025-{part}/{i}" for part in ("I", "II") for i in range(15)]
-    assert [text(prompt) for prompt in prompts] == [AIME_TEXT.replace("Find $1+1$.", name) for name in asked]
 
 
 UNPINNED = ("spider", "humaneval", "mbpp", "speed_bench")

@@ -98,24 +98,6 @@ def test_math_demonstrations_are_of_the_items_subject_and_no_items(tmp_path: Pat
         make("math", shots=7).prompts(source, "plain", None, 7)
 
 
-def test_math_reads_the_train_split_of_all_subjects_from_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
-    read = []
-
-    def load(path: str, name: str, split: str, **_: object) -> datasets.Dataset:
-        read.append((path, name, split))
-        if path == "HuggingFaceH4/MATH-500":
-            return datasets.Dataset.from_list([PROBLEM | {"solution": "s", "level": 1, "unique_id": "u"}])
-        rows = [PROBLEM_SHOT | {"problem": f"{name} {i}", "type": NAMES[SUBJECTS.index(name)]} for i in range(5)]
-        return datasets.Dataset.from_list(rows).remove_columns(["subject", "id"])
-
-    monkeypatch.setattr(datasets, "load_dataset", load)
-    counts = {"hub": {"rows": 1}, "fewshot_hub": {"rows": 35}}
-    (prompt,) = make("math", **counts).prompts(HubSource(), "plain", None, 0)
-    assert prompt.head.count("Question: counting_and_probability") == 5
-    train = [("EleutherAI/hendrycks_math", subject, "train") for subject in SUBJECTS]
-    assert read == [("HuggingFaceH4/MATH-500", "default", "test"), *train]
-
-
 @pytest.mark.parametrize(
     ("name", "file", "row", "message"),
     [
@@ -233,18 +215,8 @@ def test_demonstrations_need_queries_where_items_do_not(tmp_path: Path) -> None:
         make("spider2", shots=1).prompts(folder(tmp_path, files), "plain", None, 0)
 
 
-def test_spider2_of_the_hub_has_no_queries(monkeypatch: pytest.MonkeyPatch) -> None:
-    row = {"instance_id": "bq1", "db": "shop", "question": "Count users.", "external_knowledge": None}
-    monkeypatch.setattr(datasets, "load_dataset", lambda **_: datasets.Dataset.from_list([row]))
-    task = make("spider2", hub={"rows": 1})
-    with pytest.raises(
-        ConfigError, match=r"task\.fewshot_hub of spider2_lite\.fewshot=\{\} .*task\.shots=0 needs none"
-    ):
-        task.prompts(HubSource(), "plain", None, 0)
-    for prompts in (
-        task.prompts(HubSource(), "chat", None, 0),
-        make("spider2", hub={"rows": 1}, shots=0).prompts(HubSource(), "plain", None, 0),
-    ):
-        assert [(text(prompt), prompt.reference) for prompt in prompts] == [
-            ("Instruction: Count users.\nSQL Query:", "")
-        ]
+def test_spider2_of_the_hub_has_no_demonstrations() -> None:
+    spec = make("spider2").files("plain")[1]
+    message = r"task\.fewshot_hub of spider2_lite\.fewshot=\{\} .*task\.shots=0 needs none"
+    with pytest.raises(ConfigError, match=message):
+        HubSource().rows(spec)

@@ -8,7 +8,6 @@ import datasets
 import pytest
 from hydra.utils import instantiate
 
-from ssd_bench.data import HubSource
 from ssd_bench.errors import ConfigError
 from ssd_bench.task import Task
 from tasks.rows import RowTask
@@ -180,16 +179,3 @@ def test_variants_and_numbers_that_cannot_work_are_refused(name: str, changes: d
     with pytest.raises(Exception, match=message) as caught:  # Hydra wraps what a target raises
         make(name, **changes)
     assert isinstance(caught.value.__cause__, ConfigError)
-
-
-def test_each_variant_of_alpaca_reads_the_rows_of_its_paper(monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = datasets.Dataset.from_list([{key: INSTRUCTION[key] for key in ("instruction", "input", "output")}])
-    read: list[str] = []
-    monkeypatch.setattr(datasets, "load_dataset", lambda split, **_: read.append(split) or rows)
-    hub = {variant: {"rows": 1} for variant in NUMBERS["alpaca"]}
-    ids = [
-        make("alpaca", variant=variant, hub=hub).prompts(HubSource(), "chat", None, 0)[0].id
-        for variant in NUMBERS["alpaca"]
-    ]
-    assert read == ["train[10%:]", "train"]
-    assert ids == ["alpaca-train[10%:]-0", "alpaca-train-0"]

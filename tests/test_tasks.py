@@ -286,6 +286,8 @@ def test_a_task_runs_scored_and_lossless(task: str, tmp_path: Path) -> None:
     options = ["task.items=2"] if task.startswith("stream") else ["limit=2"]
     if task in ("humaneval", "mbpp"):
         options.append("task.sandbox=best_effort")  # also where the kernel has no Landlock
+    if task == "jsonl":
+        options.append(f"task.path={SAMPLE.root}/jsonl.jsonl")
     run = executed(tmp_path, f"task={task}", f"decode.max_new_tokens={NEW_TOKENS}", "method=layerskip", *options)
     prompts = run.prompts
     assert set(prompts["arm"]) == {"ar", "method"} and prompts["new_tokens"].between(1, NEW_TOKENS).all()

@@ -2,6 +2,6 @@
 
 from ssd_bench.data.hub import HubSource
 from ssd_bench.data.local import LocalSource, SampleSource
-from ssd_bench.data.rows import Row, checked_row
+from ssd_bench.data.rows import Row, UnusableRow, checked_row, usable
 
-__all__ = ["HubSource", "LocalSource", "Row", "SampleSource", "checked_row"]
+__all__ = ["HubSource", "LocalSource", "Row", "SampleSource", "UnusableRow", "checked_row", "usable"]

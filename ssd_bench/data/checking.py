@@ -38,7 +38,7 @@ class Folder:
 
     def sound(self, spec: DataSpec) -> bool:
         """Whether all rows can be used; prints their number and what is wrong with them, the first time."""
-        wanted = repr(replace(spec, hub={}))
+        wanted = repr(replace(spec, hub={}, place=None))
         if wanted not in self._sound:
             self._sound[wanted] = self._examine(spec)
         return self._sound[wanted]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -47,14 +47,18 @@ def fetch(choices: Sequence[TaskChoice], every: bool = False) -> None:
 
 
 def _fetched(spec: DataSpec, settings: Mapping[str, Any], fetched: dict[str, Survey]) -> str:
-    """What to tell of a file; one that several tasks read is read once."""
-    survey = fetched.get(repr(spec))
+    """Return what to tell of a file; one that several tasks read is read once."""
+    content = repr(replace(spec, place=None))
+    survey = fetched.get(content)
     if survey is None:
-        survey = fetched[repr(spec)] = HubSource().survey(spec)
+        survey = fetched[content] = HubSource().survey(spec)
     hub = spec.hub
     expected = "as expected" if hub.get("rows") else "expected number not set"
-    label = f"{hub['path']} {hub['split']}, {survey.rows} rows ({expected}), {hub['revision']} is {survey.commit}"
-    if re.fullmatch(r"[0-9a-f]{40}", hub["revision"]):
+    label = f"{hub['path']} {hub['split']}, {survey.rows} rows ({expected})"
+    if survey.commit is None:
+        return f"{label}, a folder without commits"
+    label += f", {hub['revision']} is {survey.commit}"
+    if hub["revision"] == survey.commit:
         return label
     return f"{label}; pin with {next(_places(settings, hub), 'task.hub')}.revision={survey.commit}"
 

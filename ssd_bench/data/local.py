@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from io import BufferedReader
 from pathlib import Path
 from typing import Any, NoReturn
 
-from ssd_bench.data.rows import Row, examined, shortened
+from ssd_bench.data.rows import Row, UnusableRow, examined, shortened
 from ssd_bench.errors import ConfigError
 from ssd_bench.task import DataSpec
 
@@ -44,19 +44,24 @@ class LocalSource:
 
     def __init__(self, root: str | Path | None) -> None:
         self.root = None if root is None else Path(root).expanduser()
+        self._faults: dict[str, list[ConfigError]] = {}
 
     def rows(self, spec: DataSpec) -> list[Row]:
-        """All rows of `root/NAME.jsonl` in file order.
+        """Return all rows of `root/NAME.jsonl` in file order; one with faults is an `UnusableRow`.
 
         Raises:
-            ConfigError: no root, no such file, or a row that cannot be used (named as FILE:LINE).
+            ConfigError: no root, no such file, or no row that can be used (named as FILE:LINE).
         """
-        rows = []
-        for line in self.scan(spec):
-            if line.faults:
-                raise line.faults[0]
-            rows.append(line.row)
-        return rows
+        lines = list(self.scan(spec))
+        faults = [fault for line in lines for fault in line.faults]
+        if all(line.faults for line in lines):
+            raise faults[0]
+        self._faults[str(self._path(spec))] = faults
+        return [UnusableRow(line.row, line.faults) if line.faults else line.row for line in lines]
+
+    def unusable(self) -> Mapping[str, Sequence[ConfigError]]:
+        """Return the faults of all files that were read."""
+        return self._faults
 
     def scan(self, spec: DataSpec) -> Iterator[Line]:
         """Each row with all of its faults; an empty file is one line with a fault.
@@ -159,8 +164,16 @@ def _json_object(line: str, where: str) -> dict[str, Any]:
     def refuse(constant: str) -> NoReturn:
         raise ConfigError(where, constant, "every line must be a JSON object, and JSON has no such number")
 
+    def table(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        values = dict(pairs)
+        if len(values) < len(pairs):
+            names = [name for name, _ in pairs]
+            repeated = next(name for name in names if names.count(name) > 1)
+            raise ConfigError(where, shortened(repeated), "a key may be in an object once")
+        return values
+
     try:
-        value = json.loads(line, parse_constant=refuse)
+        value = json.loads(line, parse_constant=refuse, object_pairs_hook=table)
     except json.JSONDecodeError as error:
         allowed = f"every line must be a JSON object ({error.msg} at {error.colno})"
         raise ConfigError(where, shortened(line.strip()), allowed) from error

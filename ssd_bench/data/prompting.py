@@ -51,8 +51,10 @@ def encode(prompt: Prompt, tokenizer: PreTrainedTokenizerBase, template: Templat
         ConfigError: an empty prompt, or one that cannot be made to fit.
     """
 
+    addressed = template.addressed(prompt.system)
+
     def ids_of(body: str) -> list[int]:
-        return template.ids(tokenizer, [prompt.head + body + prompt.tail])
+        return addressed.ids(tokenizer, [prompt.head + body + prompt.tail])
 
     ids = ids_of(prompt.body)
     if not ids:
@@ -71,7 +73,8 @@ def encode_turn(
     Args:
         answers: to the turns so far; the turn after the last of them is the next.
     """
-    return _encoded(template.ids(tokenizer, prompt.said[: len(answers) + 1], answers), clipped=0)
+    addressed = template.addressed(prompt.system)
+    return _encoded(addressed.ids(tokenizer, prompt.said[: len(answers) + 1], answers), clipped=0)
 
 
 def scored_text(prompt: Prompt, turn: int, text: str, tokenizer: PreTrainedTokenizerBase, template: Template) -> str:

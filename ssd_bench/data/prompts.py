@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from ssd_bench.core.method import Calibrated
 from ssd_bench.data.prompting import Encoded, encode, room
@@ -75,9 +75,11 @@ def reach(prompt: Prompt, encoded: Encoded, new_tokens: int, model: ModelSource,
 
 
 def apart(
-    evaluated: Sequence[Prompt], pool: Sequence[Prompt], method: Calibrated, others: bool = False
+    evaluated: Sequence[Prompt], pool: Iterable[Prompt], method: Calibrated, others: bool = False
 ) -> list[Prompt]:
-    """The prompts that a method calibrates on: of each evaluated domain the next ones that are not evaluated.
+    """Return the prompts that a method calibrates on: of each evaluated domain the next ones that are not evaluated.
+
+    The pool is read until there are enough of them.
 
     Args:
         others: of each domain of the pool instead, which is another task's.
@@ -85,11 +87,18 @@ def apart(
     Raises:
         ConfigError: too few are left.
     """
-    ids, found = {prompt.id for prompt in evaluated}, []
-    for domain in dict.fromkeys(prompt.domain for prompt in (pool if others else evaluated)):
-        free = [prompt for prompt in pool if prompt.domain == domain and prompt.id not in ids]
-        if len(free) < method.calibration:
-            most = f"fewer: the method calibrates on {method.calibration} prompts of {domain} that are not evaluated"
-            raise ConfigError("limit", f"{len(evaluated)} prompts, {len(free)} of {domain} left", most)
-        found += free[: method.calibration]
-    return found
+    ids = {prompt.id for prompt in evaluated}
+    pool = list(pool) if others else pool
+    chosen: dict[str, list[Prompt]] = {prompt.domain: [] for prompt in (pool if others else evaluated)}
+    lacking = set(chosen) if method.calibration else set()
+    for prompt in pool if lacking else ():
+        if prompt.domain in lacking and prompt.id not in ids:
+            chosen[prompt.domain].append(prompt)
+            if len(chosen[prompt.domain]) == method.calibration:
+                lacking.remove(prompt.domain)
+                if not lacking:
+                    break
+    for domain in (domain for domain in chosen if domain in lacking):
+        most = f"fewer: the method calibrates on {method.calibration} prompts of {domain} that are not evaluated"
+        raise ConfigError("limit", f"{len(evaluated)} prompts, {len(chosen[domain])} of {domain} left", most)
+    return [prompt for prompts in chosen.values() for prompt in prompts]

@@ -2,16 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NoReturn, TypeVar
 
 from ssd_bench.errors import ConfigError
 
+T = TypeVar("T")
 Row = dict[str, Any]
 SHOWN = 80  # characters of a faulty value that an error repeats
 TEXT, ID = "it must be a non-empty string", "it must be an integer or a non-empty string"
 LIST = "it must be a non-empty list of non-empty strings"
 EITHER = f"{TEXT}, or a non-empty list of such"
+
+
+class UnusableRow(Row):
+    """The usable fields of a row with faults, so that only a run that uses the row stops.
+
+    Any other field raises the first fault.
+
+    Attributes:
+        faults: at least one.
+    """
+
+    def __init__(self, fields: Mapping[str, Any], faults: Sequence[ConfigError]) -> None:
+        super().__init__(fields)
+        self.faults = tuple(faults)
+
+    def __missing__(self, field: str) -> NoReturn:
+        raise self.faults[0]
+
+
+def usable(row: T) -> T:
+    """Return the row itself.
+
+    Raises:
+        ConfigError: its first fault.
+    """
+    if isinstance(row, UnusableRow):
+        raise row.faults[0]
+    return row
 
 
 def checked_row(row: Mapping[str, Any], fields: Iterable[str], where: str, *kinds: Iterable[str]) -> Row:

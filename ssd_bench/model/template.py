@@ -83,9 +83,36 @@ class Template:
                 where = "" if name == "enable_thinking" else ".kwargs"
                 allowed = "no variable of this tokenizer's chat template"
                 raise ConfigError(f"model.template{where}", name, allowed)
-        if self.system is not None and (fault := self._unheard(tokenizer)):
-            raise ConfigError("model.template.system", self.system, f"null: this chat template {fault}")
+        self.check_heard(tokenizer, "model.template.system")
         self._check_renders(tokenizer, [_probe("a")], [])
+
+    def addressed(self, system: str | None, option: str = "task.system") -> Template:
+        """Return the template with a task's message of the system.
+
+        Args:
+            option: that has the message, for errors.
+
+        Raises:
+            ConfigError: a plain form, or a template that has such a message already.
+        """
+        if system is None:
+            return self
+        if self.form == "plain":
+            raise ConfigError(option, system, "null, or model.template.form=chat: plain has none")
+        if self.system is not None:
+            raise ConfigError(
+                option, system, "null, or model.template.system=null: a conversation has one such message"
+            )
+        return replace(self, system=system)
+
+    def check_heard(self, tokenizer: PreTrainedTokenizerBase, option: str) -> None:
+        """Refuse a system message that this tokenizer's chat template does not say.
+
+        Raises:
+            ConfigError: the template refuses it or leaves it out.
+        """
+        if self.system is not None and (fault := self._unheard(tokenizer)):
+            raise ConfigError(option, self.system, f"null: this chat template {fault}")
 
     def check_conversation(self, tokenizer: PreTrainedTokenizerBase) -> None:
         """Refuse a chat template that leaves out a part of a conversation of several turns.

@@ -12,6 +12,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import re
 import shutil
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -113,6 +114,13 @@ class RunWriter:
         if began != given:
             allowed = f"the commit that {self.path} was begun with: model.revision={began}; or use force=true"
             raise ConfigError("model.revision", given, allowed)
+        for file, fingerprint in (stored.get("data") or {}).items():
+            began, given = map(_commit, (fingerprint, header.get("data", {}).get(file)))
+            if began != given:
+                allowed = (
+                    f"the commit that {self.path} was begun with: {began}, as that file's revision; or use force=true"
+                )
+                raise ConfigError(f"data set of {file}", given, allowed)
         return {**stored, "resumed": [*stored.get("resumed", []), _now()]}
 
     def _read_done(self) -> None:
@@ -298,3 +306,9 @@ def _sound(file: Path) -> dict[str, Any]:
 
 def _name(unit: Unit) -> str:
     return "{:05d}-{:03d}.json".format(*unit)
+
+
+def _commit(fingerprint: object) -> str | None:
+    """Return the commit of the hub in the fingerprint of a data file; None: it has none."""
+    match = re.search(r"@([0-9a-f]{40}) ", str(fingerprint))
+    return match[1] if match else None

@@ -1,0 +1,195 @@
+"""Repositories of data sets: one commit of the Hugging Face hub, or a folder that is laid out like one."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from ssd_bench.errors import ConfigError
+from ssd_bench.model.fetch import failure, reason
+
+COMMIT = re.compile(r"[0-9a-f]{40}")
+CARDS = ("README.md", ".huggingface.yaml", "dataset_infos.json")
+"""Files that say which data files are whose configuration and split."""
+
+ARCHIVES = (".zip",)
+"""Data files that `datasets` looks into before it knows how to read them."""
+
+LISTS = ".ssd-bench"
+"""Folder in the hub's cache of a repository for the lists of its commits' files."""
+
+SHARD = re.compile(r"(?P<stem>.*-)\d{5}-of-(?P<count>\d{5})(?P<suffix>\.[^/]*)")
+
+
+@dataclass(frozen=True)
+class Repository:
+    """Files of one commit; each is downloaded once it is read, at that commit and no other.
+
+    Attributes:
+        path: id on the hub, or a folder.
+        commit: 40 hex digits; None: a folder, which has no commits.
+        names: paths of all files within it; None: a folder, which can be searched.
+    """
+
+    path: str
+    commit: str | None
+    names: tuple[str, ...] | None = None
+
+    def file(self, name: str) -> Path:
+        """Return a file on this machine, downloaded unless the cache has it."""
+        if self.commit is None or self.names is None:
+            return Path(self.path).expanduser() / name
+        from huggingface_hub import hf_hub_download
+
+        # with a commit's 40 digits the client takes nothing from its cache but this commit's file
+        return Path(hf_hub_download(self.path, name, repo_type="dataset", revision=self.commit))
+
+    def content(self, name: str) -> str:
+        """Return a hash of a file: the name of its blob in the hub's cache, else the sha256 of its bytes."""
+        file = self.file(name)
+        target = file.resolve()
+        if file.is_symlink() and target.parent.name == "blobs":
+            return target.name
+        with file.open("rb") as stream:
+            return hashlib.file_digest(stream, "sha256").hexdigest()
+
+    @contextmanager
+    def outline(self) -> Iterator[Path]:
+        """Give a folder with the names of all files, of which only those that describe the others have content.
+
+        `datasets` finds the files of a configuration and split in it, as it would in the repository: nothing that no
+        run reads is downloaded.
+        """
+        if self.names is None:
+            yield Path(self.path).expanduser().resolve()
+            return
+        with tempfile.TemporaryDirectory(prefix="ssd-bench-") as folder:
+            for name in self.names:
+                place = Path(folder, name)
+                place.parent.mkdir(parents=True, exist_ok=True)
+                if name in CARDS or name.endswith(ARCHIVES):
+                    place.symlink_to(self.file(name).resolve())
+                else:
+                    place.touch()
+            yield Path(folder).resolve()
+
+
+def opened(path: str, revision: str | None, option: str) -> Repository:
+    """Return the repository at the commit that a revision stands for now.
+
+    Where the hub does not answer, a branch or tag is the commit that the cache has for it, which a line on stderr says.
+
+    Args:
+        option: of the revision, for messages.
+
+    Raises:
+        ConfigError: a revision that cannot be had; nothing else is read in its place.
+    """
+    if (folder := Path(path).expanduser()).is_dir():
+        inside = folder.name if COMMIT.fullmatch(folder.name) else None  # a snapshot in the hub's cache
+        if revision is not None and COMMIT.fullmatch(revision) and revision != inside:
+            holds = f"the folder {path} holds commit {inside}" if inside else f"the folder {path} has no commits"
+            raise ConfigError(option, revision, f"null: {holds}")
+        return Repository(path, inside)
+    try:
+        commit = _resolved(path, revision or "main")
+        return Repository(path, commit, _names(path, commit))
+    except ConfigError:
+        raise
+    except Exception as error:  # the hub's clients raise OSError, ValueError, RuntimeError and errors of httpx
+        cause = failure(error, "dataset", path, revision)
+        there = ", ".join(cached_commits(path))
+        there = f"; the cache has commit {there}, which {option}=COMMIT reads" if there else ""
+        raise ConfigError(option, revision, f"{path} could not be loaded ({cause}){there}") from error
+
+
+def cached_commits(path: str) -> list[str]:
+    """Return the commits of a repository of which the hub's cache has files."""
+    return sorted(folder.name for folder in (_storage(path) / "snapshots").glob("*"))
+
+
+def _resolved(path: str, revision: str) -> str:
+    from huggingface_hub import HfApi
+
+    if COMMIT.fullmatch(revision):
+        return revision
+    reference = _storage(path) / "refs" / revision
+    try:
+        commit = HfApi().repo_info(path, repo_type="dataset", revision=revision).sha
+    except Exception as error:
+        if not (_unanswered(error) and reference.is_file()):
+            raise
+        commit = reference.read_text(encoding="utf-8").strip()
+        print(f"{path}: the hub does not answer ({reason(error)}): {revision} is commit {commit}, as cached",
+              file=sys.stderr)  # fmt: skip
+        return commit
+    assert commit is not None, "the hub names a commit unless it is told not to"
+    _write(reference, commit)
+    return commit
+
+
+def _names(path: str, commit: str) -> tuple[str, ...]:
+    """Return the files of a commit, as the hub lists them.
+
+    The list is kept in the hub's cache of the repository, so that a machine without a network, to which the
+    cache was copied, knows which files there are.
+    """
+    from huggingface_hub import HfApi
+    from huggingface_hub.hf_api import RepoFile
+
+    kept = _storage(path) / LISTS / f"{commit}.json"
+    with suppress(OSError, ValueError):  # none yet, or a damaged one
+        return tuple(json.loads(kept.read_text(encoding="utf-8")))
+    try:
+        tree = HfApi().list_repo_tree(path, recursive=True, revision=commit, repo_type="dataset")
+        names = sorted(entry.path for entry in tree if isinstance(entry, RepoFile))
+    except Exception as error:
+        snapshot = _storage(path) / "snapshots" / commit
+        if not (_unanswered(error) and snapshot.is_dir()):
+            raise
+        files = (file.relative_to(snapshot).as_posix() for file in snapshot.rglob("*") if file.is_file())
+        return _complete(path, sorted(files))
+    _write(kept, json.dumps(names))
+    return tuple(names)
+
+
+def _complete(path: str, names: list[str]) -> tuple[str, ...]:
+    """Return the files that a cache has of a commit, without those whose shards it has in part."""
+    families = {name: match.groups() for name in names if (match := SHARD.fullmatch(name))}
+    present = Counter(families.values())
+    partial = {family for family, count in present.items() if count < int(family[1])}
+    for stem, count, suffix in sorted(partial):
+        print(f"{path}: the cache lacks some of {stem}*-of-{count}{suffix}, so none is read", file=sys.stderr)
+    return tuple(name for name in names if families.get(name) not in partial)
+
+
+def _unanswered(error: BaseException) -> bool:
+    """Return whether the hub said nothing about the repository: not reached, busy, or at fault itself."""
+    from huggingface_hub.errors import HfHubHTTPError
+
+    status = error.response.status_code if isinstance(error, HfHubHTTPError) else None
+    return status is None or status == 429 or status >= 500
+
+
+def _storage(path: str) -> Path:
+    from huggingface_hub import constants
+
+    return Path(constants.HF_HUB_CACHE) / f"datasets--{path.replace('/', '--')}"
+
+
+def _write(file: Path, text: str) -> None:
+    """Write a small file at once or not at all; a cache that cannot be written is no fault."""
+    with suppress(OSError):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        partial = file.with_name(f".{file.name}.{os.getpid()}")
+        partial.write_text(text, encoding="utf-8")
+        partial.replace(file)

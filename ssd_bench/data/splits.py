@@ -1,0 +1,96 @@
+"""Splits of data sets, read by `datasets` from the files of one commit."""
+
+from __future__ import annotations
+
+import dataclasses
+import glob
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ssd_bench.data.repository import Repository
+from ssd_bench.model.fetch import reason
+
+if TYPE_CHECKING:
+    from datasets import Dataset, DatasetBuilder
+
+PLACES = ("name", "version", "data_dir", "data_files", "description", "features")
+"""Fields of a builder's config that are not about how a file is read."""
+
+
+class SplitError(ValueError):
+    """A split that a configuration does not have; the message lists those that it has."""
+
+
+class LayoutError(ValueError):
+    """A repository in which `datasets` does not find what is asked for; the message is its own."""
+
+
+@dataclass(frozen=True)
+class Split:
+    """A split of one configuration.
+
+    Attributes:
+        data: its rows, memory-mapped.
+        files: names of the files that it was read from.
+        stated: number of rows by the repository's card; None: the card has none, or only a part of a split is read.
+    """
+
+    data: Dataset
+    files: tuple[str, ...]
+    stated: int | None
+
+
+def read(repository: Repository, name: str | None, split: str, options: Mapping[str, Any]) -> Split:
+    """Read a split from its own files: no file of another split or configuration is downloaded.
+
+    Args:
+        name: of the configuration; None: the default one.
+        split: as `datasets` has it: `test`, `train[:10%]`, `train+test`.
+        options: further arguments of `datasets.load_dataset`.
+
+    Raises:
+        SplitError: there is no such split.
+        LayoutError: there is no such configuration, or there are no files.
+        Exception: whatever `datasets` and the hub's client raise.
+    """
+    import datasets
+
+    labels = [part.partition("[")[0].strip() for part in split.split("+")]
+    with repository.outline() as folder:
+        try:
+            builder = datasets.load_dataset_builder(str(folder), name=name, **options)
+        except Exception as error:  # its errors have no common type
+            raise LayoutError(reason(error).replace(str(folder), repository.path)) from error
+        listed = {label: _within(folder, paths) for label, paths in (builder.config.data_files or {}).items()}
+    if absent := [label for label in labels if label not in listed]:
+        raise SplitError(f"no {', '.join(absent)}: the splits are {', '.join(map(str, listed))}")
+    files = {label: listed[label] for label in labels}
+    places = {label: [glob.escape(str(repository.file(name))) for name in names] for label, names in files.items()}
+    data = datasets.load_dataset(
+        builder.name, data_files=places, split=split, features=builder.info.features, **_reading(builder)
+    )
+    names = tuple(name for names in files.values() for name in names)
+    return Split(data, names, _stated(builder, split))
+
+
+def _within(folder: Path, paths: list[str]) -> list[str]:
+    """Return the names of files within a folder."""
+    return [Path(path).relative_to(folder).as_posix() for path in paths]
+
+
+def _reading(builder: DatasetBuilder) -> dict[str, Any]:
+    """Return the settings of a configuration for how its files are read, such as the separator of a CSV file."""
+    chosen = {}
+    for field in dataclasses.fields(builder.config):
+        default = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
+        value = getattr(builder.config, field.name)
+        if field.name not in PLACES and value is not default and value != default:
+            chosen[field.name] = value
+    return chosen
+
+
+def _stated(builder: DatasetBuilder, split: str) -> int | None:
+    stated = (builder.info.splits or {}).get(split)
+    return None if stated is None else stated.num_examples

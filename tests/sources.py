@@ -1,0 +1,13 @@
+"""Rows as a run reads them that needs all of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ssd_bench.data import usable
+from ssd_bench.task import DataSource, DataSpec
+
+
+def used(source: DataSource, spec: DataSpec) -> list[dict[str, Any]]:
+    """Return all rows, or raise the fault of the first that cannot be used."""
+    return [usable(row) for row in source.rows(spec)]
