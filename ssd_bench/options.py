@@ -19,16 +19,16 @@ from ssd_bench.errors import ConfigError
 from ssd_bench.hardware import Options
 from ssd_bench.model.checkpoint import ModelSource
 from ssd_bench.model.template import TEMPLATES, Template
+from ssd_bench.paths import local_path
 from ssd_bench.records.schema import arms_of
 from ssd_bench.settings import GIVEN, MISSING, Count, Fits, Whole, arguments, checked
 from ssd_bench.task import DataSource, Sourced, Task
 from ssd_bench.tracking import Tracking
 
-Folder = Annotated[str, Fits("a folder", lambda path: path and _may_be_folder(Path(path)))]
 Name = Annotated[str, Fits("a text without /, for the name of a folder", re.compile(r"[^/\0]+").fullmatch)]
 Part = Annotated[str, Fits("NUMBER/OF, as 3/8: the third of eight", lambda text: _is_part(text))]
 OPTIONS = {
-    "limit": Count | None, "repeats": Count, "seed": Whole, "force": bool, "runs_dir": Folder, "variant": str | None,
+    "limit": Count | None, "repeats": Count, "seed": Whole, "force": bool, "runs_dir": str, "variant": str | None,
     "baseline": Any,
 }  # fmt: skip
 TABLES: dict[str, type] = {"decode": Decoding, "hardware": Options, "wandb": Tracking}
@@ -102,6 +102,8 @@ def _check(config: dict[str, Any]) -> None:
         if name not in config:
             raise ConfigError(name, MISSING, GIVEN)
         checked(name, kind, config[name])
+    if not _may_be_folder(local_path("runs_dir", config["runs_dir"])):
+        raise ConfigError("runs_dir", config["runs_dir"], "a folder")
     for name, table in TABLES.items():
         table(**arguments(name, table, config.get(name)))
     if not _has_variant(config):
@@ -129,4 +131,4 @@ def _is_part(text: str) -> bool:
 
 def _may_be_folder(path: Path) -> bool:
     """Whether it is one, or can be made below one."""
-    return os.path.isdir(next(one for one in (path, *path.absolute().parents) if os.path.exists(one)))
+    return os.path.isdir(next(one for one in (path, *path.parents) if os.path.exists(one)))

@@ -24,6 +24,7 @@ from ssd_bench.command import options, tool
 from ssd_bench.dry import spell
 from ssd_bench.errors import ConfigError
 from ssd_bench.papers import index
+from ssd_bench.paths import local_path
 from ssd_bench.records.files import read_header
 from ssd_bench.records.lease import NAME, gone, holder
 from ssd_bench.records.pack import opened
@@ -127,7 +128,7 @@ def shown(lines: Sequence[Line]) -> str:
 
 def _work(arguments: Sequence[str]) -> None:
     given = options(arguments, ("runs_dir", "watch"))
-    runs_dir, watch = Path(given.get("runs_dir", "runs")), given.get("watch", "false")
+    runs_dir, watch = local_path("runs_dir", given.get("runs_dir", "runs")), given.get("watch", "false")
     if watch not in ("true", "false"):
         raise ConfigError("watch", watch, "true or false")
     while True:

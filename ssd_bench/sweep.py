@@ -37,6 +37,7 @@ from ssd_bench.papers import scale as scales
 from ssd_bench.papers.cells import these
 from ssd_bench.papers.grid import key_of
 from ssd_bench.papers.index import HELD, Outcome
+from ssd_bench.paths import local_path
 from ssd_bench.records.lease import PATIENT, Held
 from ssd_bench.records.pack import opened
 from ssd_bench.report.runs import side_by_side
@@ -68,7 +69,7 @@ class Attempt:
         job = HydraConfig.get()
         overrides = list(job.overrides.task)
         print(f"\n[run {job.job.num + 1} of {self.total}] {' '.join(overrides)}", flush=True)
-        runs_dir = Path(str(cfg.runs_dir))
+        runs_dir = local_path("runs_dir", cfg.runs_dir)
         try:
             with index.under_way(runs_dir, overrides, self.sweep):
                 outcome = self._outcome(cfg)
@@ -224,7 +225,7 @@ class Sweep:
 
     def _forecast(self, run: Overrides) -> Forecast:
         """By the project's records and those of the folder that a run goes to."""
-        return Forecast([REFERENCE, Path(str(self._composed(run).runs_dir))])
+        return Forecast([REFERENCE, local_path("runs_dir", self._composed(run).runs_dir)])
 
     def _fitting(self, part: Part) -> list[Overrides]:
         """The runs of a part that its minutes suffice for, in their order; says which do not fit."""
@@ -282,7 +283,7 @@ class Sweep:
         if kind in self._folders:
             return self._folders[kind]
         cfg = self._composed(overrides)
-        folder = Path(str(cfg.runs_dir))
+        folder = local_path("runs_dir", cfg.runs_dir)
         if not OmegaConf.is_interpolation(cfg, "runs_dir"):  # of a plain value, perhaps
             self._folders[kind] = folder
         return folder

@@ -19,6 +19,7 @@ from ssd_bench.errors import ConfigError
 from ssd_bench.model.headers import NOT_WEIGHTS, Header, headers, opened, read_object, reason
 from ssd_bench.model.shape import Shape
 from ssd_bench.model.template import PLAIN, Template
+from ssd_bench.paths import local_path
 from ssd_bench.settings import Count, Fits, Range, Whole, arguments, checked, fits, kinds, words
 
 if TYPE_CHECKING:
@@ -120,7 +121,7 @@ class ModelSource:
             folder = _downloaded(self.hub, self.revision)
             commit = folder.name  # of a snapshot, whatever the revision is called
         else:
-            folder = Path(str(self.path)).expanduser()
+            folder = local_path("model.path", self.path)
             if not (folder / "config.json").is_file():
                 raise ConfigError(
                     "model.path", str(folder), "a folder with config.json and weights in Hugging Face format"

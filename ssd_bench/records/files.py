@@ -5,13 +5,15 @@ A resumed run is read by these too, so they stand apart from `ssd_bench.records.
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import os
+import stat
 import uuid
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import pandas as pd
@@ -40,6 +42,19 @@ def write_atomic(path: Path, data: bytes) -> None:
         os.close(folder)
 
 
+def open_regular(path: Path) -> BinaryIO:
+    """Open a file to read: pyarrow would take the name `exp:2/steps.parquet` for a URI, and `~` for the home folder.
+
+    Raises:
+        OSError: no such file, or a folder, pipe or device, the last two of which could wait for ever.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "it is no regular file", str(path))
+    return os.fdopen(descriptor, "rb")
+
+
 def save_arrays(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
     """Write arrays as one compressed `.npz`, whole or not at all."""
     file = io.BytesIO()
@@ -54,7 +69,8 @@ def read_json(path: Path) -> dict[str, Any]:
         ConfigError: missing or damaged (named with its path).
     """
     try:
-        content = json.loads(path.read_bytes())
+        with open_regular(path) as file:
+            content = json.loads(file.read())
         if isinstance(content, dict):
             return content
         reason = "it holds no JSON object"
@@ -89,7 +105,8 @@ def check_table(path: Path) -> None:
         ConfigError: missing or damaged (named with its path).
     """
     try:
-        pq.read_metadata(path)
+        with open_regular(path) as file:
+            pq.read_metadata(file)
     except (OSError, ValueError, pa.ArrowException) as error:
         raise ConfigError("record", str(path), f"a file that is whole ({error}); {REPEATED}") from error
 
@@ -103,7 +120,8 @@ def read_table(path: Path, schema: pa.Schema) -> pd.DataFrame:
         ConfigError: missing, damaged or without one of the columns (named with its path).
     """
     try:
-        table = pq.read_table(path, partitioning=None)
+        with open_regular(path) as file:
+            table = pq.read_table(file, partitioning=None)
         for column in schema:
             if column.name in table.column_names:
                 continue

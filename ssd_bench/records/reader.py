@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -62,7 +63,7 @@ def _but(path: Path) -> str:
     """Why a path is not the folder of a run, and which may be meant: tables have the names alone."""
     if path.exists():
         return ", and it has no run.json" if path.is_dir() else ", and it is a file"
-    near = Path(RUNS, path)  # the path itself where that is absolute
+    near = Path(RUNS, os.path.relpath(path))
     known = (opened(near) / "run.json").is_file()
     return f"; there is no such folder{f', but {near}: run={near}' if known else ''}"
 

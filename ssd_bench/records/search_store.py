@@ -25,6 +25,7 @@ from ssd_bench import tables
 from ssd_bench.command import tool
 from ssd_bench.core.layer_set import LayerSet
 from ssd_bench.errors import ConfigError
+from ssd_bench.paths import local_path
 from ssd_bench.records import pack, provenance
 from ssd_bench.records.files import write_atomic
 from ssd_bench.records.lease import Lease
@@ -223,7 +224,7 @@ def main(arguments: Sequence[str]) -> int:
 def _print(arguments: Sequence[str]) -> None:
     if len(arguments) > 1:
         raise ConfigError("arguments", list(arguments), "one folder of searches")
-    folder = pack.opened(Path(arguments[0]) if arguments else DEFAULT)
+    folder = pack.opened(local_path("folder", arguments[0]) if arguments else DEFAULT)
     if not names(folder):
         raise ConfigError("folder", str(folder), "a folder with searches (method=self_ssd makes one)")
     print(screen(folder))
