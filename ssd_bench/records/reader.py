@@ -11,6 +11,7 @@ import pandas as pd
 
 from ssd_bench.core.layer_set import LayerSet
 from ssd_bench.errors import ConfigError
+from ssd_bench.records.consistency import check_tables
 from ssd_bench.records.files import check_table, read_header, read_json, read_table
 from ssd_bench.records.pack import opened
 from ssd_bench.records.schema import SCHEMAS
@@ -56,6 +57,7 @@ def load_run(run_dir: Path | str) -> Run:
     if header.get("status") != "complete":
         raise ConfigError("record", str(path), "the run is not complete; the same command continues it")
     frames = {name: read_table(path / f"{name}.parquet", SCHEMAS[name]) for name in SCHEMAS}
+    check_tables(path, header, frames)
     return Run(path, header, **frames)
 
 

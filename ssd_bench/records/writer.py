@@ -10,6 +10,7 @@ Raw values only: every derived number (M, alpha, speedup, TPT) is computed by `s
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
 import os
 import shutil
@@ -28,7 +29,17 @@ from ssd_bench.errors import ConfigError
 from ssd_bench.model.headers import reason
 from ssd_bench.records.files import read_header, read_json, read_table, write_atomic
 from ssd_bench.records.lease import Lease
-from ssd_bench.records.schema import SCHEMA_VERSION, SCHEMAS, PromptRecord, Unit, check_unit, hardware, merge, pack
+from ssd_bench.records.schema import (
+    DIGESTS,
+    SCHEMA_VERSION,
+    SCHEMAS,
+    PromptRecord,
+    Unit,
+    check_unit,
+    hardware,
+    merge,
+    pack,
+)
 
 SHARD = "shard"  # status of a part of a run that is done
 FAULTS = (ConfigError, ValueError, TypeError, KeyError, AttributeError, pa.ArrowException)
@@ -215,11 +226,14 @@ class RunWriter:
         """
         if not self.complete:
             self._lease.check()
+            digests = {}
             for name, table in merge(self._read_parts()).items():
                 sink = pa.BufferOutputStream()
                 pq.write_table(table, sink, compression="zstd")
-                write_atomic(self.path / f"{name}.parquet", sink.getvalue().to_pybytes())
-            self.header = {**self.header, "finished_at": _now(), **extra, "status": "complete"}
+                data = sink.getvalue().to_pybytes()
+                write_atomic(self.path / f"{name}.parquet", data)
+                digests[name] = hashlib.sha256(data).hexdigest()
+            self.header = {**self.header, "finished_at": _now(), **extra, DIGESTS: digests, "status": "complete"}
             write_atomic(self.path / "run.json", _dump(self.header, indent=2))
             self._discard_parts()
         self.close()
