@@ -28,6 +28,7 @@ from ssd_bench.paths import local_path
 from ssd_bench.records.files import read_header
 from ssd_bench.records.lease import NAME, gone, holder
 from ssd_bench.records.pack import opened
+from ssd_bench.records.writer import FAILED
 
 EVERY = 5.0  # seconds between looks
 ORDER = ("running", "failed", "stopped", "waiting")
@@ -78,7 +79,8 @@ def _run(folder: Path) -> Line | None:
     total = len(header.get("domains", ())) * int(header.get("config", {}).get("repeats", 1))
     prompts = f"{len(parts)} of {total}"
     if owner is None or gone(lease, owner):
-        return Line("stopped", folder.name, prompts)
+        failed = header.get("status") == FAILED
+        return Line("failed" if failed else "stopped", folder.name, prompts, more=str(header.get("error", "")))
     begun = [path for path in parts if path[0] >= _since(owner.since)]
     speed, left = _pace(begun, total - len(parts))
     more = f"{owner}" + (f", {spell(left / 3600)} left" if left is not None else "")

@@ -12,6 +12,7 @@ import os
 import stat
 import uuid
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -30,11 +31,17 @@ REPEATED = "force=true in its command measures the run again"
 def write_atomic(path: Path, data: bytes) -> None:
     """Replace `path` by `data` so that a kill or power cut leaves either the old file or the new one, whole."""
     tmp = path.with_name(f"{path.name}.{uuid.uuid4().hex}.tmp")  # processes of several nodes may replace it at once
-    with open(tmp, "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(tmp, path)
+    try:
+        with open(tmp, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(tmp, path)
+    except OSError as error:
+        with suppress(OSError):
+            tmp.unlink(missing_ok=True)  # a full disk needs its room
+        error.filename = str(path)  # which a write that found no room does not name
+        raise
     folder = os.open(path.parent, os.O_RDONLY)
     try:
         os.fsync(folder)  # the rename itself is durable only once its directory is
