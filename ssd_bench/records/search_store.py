@@ -32,6 +32,7 @@ from ssd_bench.records.lease import Lease
 
 HEADER, EVALUATIONS = "search.json", "evaluations.jsonl"
 DEFAULT = Path("runs", "searches")
+LONGEST_LABEL = 150  # characters of a name that a model and a domain, perhaps of a row, make up
 KEY_DIGITS = 10  # of the content key, at the end of a name
 
 
@@ -124,7 +125,7 @@ def opened(folder: Path, label: str, header: Mapping[str, Any]) -> Iterator[Arti
     """
     key = header["content_key"]
     kept = [path for path in folder.glob(f"*-{key[:KEY_DIGITS]}") if (path / HEADER).is_file()]
-    path = kept[0] if kept else folder / f"{re.sub(r'[^A-Za-z0-9._-]+', '-', label)}-{key[:KEY_DIGITS]}"
+    path = kept[0] if kept else folder / f"{re.sub(r'[^A-Za-z0-9._-]+', '-', label)[:LONGEST_LABEL]}-{key[:KEY_DIGITS]}"
     try:
         path.mkdir(parents=True, exist_ok=True)
         lease = Lease(path)
