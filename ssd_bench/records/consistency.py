@@ -74,7 +74,7 @@ def faults(header: Mapping[str, Any], tables: Mapping[str, pd.DataFrame]) -> Ite
     columns = {name: prompts[name].tolist() for name in prompts.columns if name != "output_ids"}
     columns["output_ids"] = list(prompts["output_ids"])
     rows = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
-    keys: list[Key] = [tuple(row[name] for name in ANSWER) for row in rows]  # type: ignore[misc]
+    keys: list[Key] = [tuple(row[name] for name in ANSWER) for row in rows]
     yield from _missing_rows(header, keys)
     for key, row in zip(keys, rows, strict=True):
         yield from (("prompts", key, text) for text in _row_faults(header, row))
@@ -205,7 +205,7 @@ def _set_faults(header: Mapping[str, Any], steps: pd.DataFrame, layer_sets: pd.D
 
 
 def _key(steps: pd.DataFrame, at: int) -> Key:
-    return tuple(steps[name].iloc[at] for name in ANSWER)  # type: ignore[return-value]
+    return tuple(steps[name].iloc[at] for name in ANSWER)
 
 
 def _step_faults(answers: Mapping[Key, Mapping[str, Any]], steps: pd.DataFrame) -> Iterator[Fault]:
