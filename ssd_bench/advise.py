@@ -36,6 +36,7 @@ from ssd_bench.papers import grid, select
 from ssd_bench.papers.reported import Number
 from ssd_bench.papers.rooms import name_of
 from ssd_bench.papers.traces import CONTEXT, Acceptance, Row, Steps, least, plain_name, rows
+from ssd_bench.paths import local_path
 from ssd_bench.records.files import read_header
 from ssd_bench.records.pack import opened
 from ssd_bench.records.reader import Run, find_runs, load_run
@@ -168,10 +169,10 @@ def question(arguments: Sequence[str]) -> Asked:
     if given.get("task", tasks[0]) not in tasks:
         raise ConfigError("task", given["task"], f"one of {', '.join(tasks)}")
     context = count("context", given.get("context", str(CONTEXT)))
-    runs_dir = Path(given.get("runs_dir", "runs"))
+    runs_dir = local_path("runs_dir", given.get("runs_dir", "runs"))
     model, named = given["model"], known_shape(given["model"]) is not None
-    if not named and Path(model).is_dir():
-        model = str(Path(model) / "config.json")
+    if not named and (path := local_path("model", model)).exists():
+        model = str(path / "config.json" if path.is_dir() else path)
     if not named and OWN in machines:
         raise ConfigError("hardware", OWN, "sim_<gpu> for a model that is not of conf/model: it has no records")
     shape = _opened(Path(model)) if not named and model.endswith(".json") else shape_named(model)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -79,9 +80,9 @@ def door(arguments: Sequence[str]) -> int:
 
 
 def at_home(argument: str) -> str:
-    """An option with the home folder for a leading ~, which a shell leaves alone within a word."""
-    name, equals, value = argument.partition("=")
-    return f"{name}={os.path.expanduser(value)}" if equals and value.startswith("~/") else argument
+    """Put the home folder for a leading ~ of an option's value, quoted or not: within a word a shell does not."""
+    found = re.fullmatch(r"""([^=]*=['"]?)(~/.*)""", argument, re.DOTALL)
+    return found[1] + os.path.expanduser(found[2]) if found else argument
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -7,6 +7,7 @@ import importlib
 import io
 import os
 import re
+import shlex
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -17,6 +18,7 @@ from pathlib import Path
 import hydra
 import yaml
 from hydra.core.hydra_config import HydraConfig
+from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
@@ -24,6 +26,7 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml.reader import ReaderError
 
 from ssd_bench.errors import ConfigError, JobsFailed, LosslessError, Lost
+from ssd_bench.paths import LONGEST_NAME, shortened
 from ssd_bench.settings import arguments as settings_of
 from ssd_bench.stopping import CODE, Stopped
 
@@ -35,6 +38,7 @@ CHOSEN = ("model", "method", "task", "data", "hardware", "decode")
 EXPECTED = (ConfigError, LosslessError, Lost, JobsFailed, HydraException, OmegaConfBaseException)
 """Errors whose message says enough."""
 
+LONGEST_MESSAGE = 5000
 FULL = (errno.ENOSPC, errno.EDQUOT)
 GOES_ON = "what was done is on record, and the same command goes on where it was"
 CLOSED = ("decode", "hardware", "wandb", "model.template")
@@ -61,10 +65,10 @@ def command(work: Callable[[DictConfig], object]) -> int:
         _print_anything()  # a launcher's worker has streams of its own
         try:
             return work(cfg)
-        except EXPECTED as error:
+        except Exception as error:
             if HydraConfig.get().mode is RunMode.MULTIRUN:
                 raise
-            ended.append(error)  # of an error that is raised Hydra prints more than its message
+            ended.append(error)  # of an error that is raised Hydra prints lines of its own
             return None
 
     _print_anything()
@@ -78,6 +82,8 @@ def command(work: Callable[[DictConfig], object]) -> int:
     try:
         with ends() as end:
             hydra.main(version_base="1.3", config_path=str(CONF), config_name="config")(job)()
+            if ended and not isinstance(ended[0], EXPECTED):
+                raise ended.pop()
     except EXPECTED as error:
         ended.append(_advised(error))
     except yaml.YAMLError as error:
@@ -94,7 +100,7 @@ class End:
 
 @contextmanager
 def ends() -> Iterator[End]:
-    """One line for what may end any command: an interrupt, a signal, a full disk."""
+    """Say in one line what may end any command: an interrupt, a signal, a full disk, a file that cannot be used."""
     end = End()
     try:
         yield end
@@ -103,14 +109,17 @@ def ends() -> Iterator[End]:
     except Stopped:
         end.code = _say(f"stopped by a signal, after the prompt in flight: {GOES_ON}", CODE)
     except OSError as error:
-        if error.errno not in FULL:
+        if (said := disk_fault(error)) is None:
             raise
-        end.code = _say(f"error: {full(error)}", 1)
+        end.code = _say(f"error: {said}", 1)
 
 
-def full(error: OSError) -> str:
-    """What is said of a full disk."""
-    return f"{error.strerror or 'no space left'}{f', {error.filename}' if error.filename else ''}: {GOES_ON}"
+def disk_fault(error: BaseException) -> str | None:
+    """Return one line about a full disk, or a file that cannot be read or written; None for any other error."""
+    if not isinstance(error, OSError) or (error.errno not in FULL and error.filename is None):
+        return None
+    goes_on = f": {GOES_ON}" if error.errno in FULL else ""
+    return f"{error.strerror or 'no space left'}{f', {error.filename}' if error.filename else ''}{goes_on}"
 
 
 def _say(line: str, code: int) -> int:
@@ -134,13 +143,66 @@ def _check_choices(arguments: Sequence[str]) -> None:
         raise ConfigError("option", min(odd), "without -m, of one run; dry=true describes those of a sweep")
     for argument in arguments:
         group, equals, value = argument.partition("=")
+        if equals and not argument.startswith("-"):
+            _check_grammar(argument, bool({"-m", "--multirun"} & set(arguments)))
         if equals and group in CHOSEN:
             try:
                 said = yaml.safe_load(value)
             except yaml.YAMLError:  # a grammar of Hydra's own, as glob(*)
                 continue
-            if not isinstance(said, str | list):
-                raise ConfigError(group, value, f"one of {', '.join(choices(group))}")
+            if not isinstance(said, str | list) or max(map(len, value.split(","))) > LONGEST_NAME:
+                raise ConfigError(group, shortened(value), f"one of {', '.join(choices(group))}")
+
+
+def _check_grammar(argument: str, sweep: bool) -> None:
+    """Refuse an option whose value Hydra's grammar does not take, or takes for several.
+
+    Raises:
+        ConfigError: says how to type the value as text.
+    """
+    name, _, value = argument.partition("=")
+    if not name or len(name) > LONGEST_NAME:
+        raise ConfigError("option", shortened(argument), "NAME=VALUE, with the name of an option")
+    try:
+        several = OverridesParser.create().parse_override(argument).is_sweep_override()
+    except Exception as error:  # of the parser, of Python's limits for digits and nesting
+        reason = " ".join(str(error).split()).partition(" expecting ")[0].partition(" See https://")[0]
+        allowed = f"a value in Hydra's grammar ({shortened(reason, 120) or type(error).__name__})"
+        raise ConfigError(shortened(name), shortened(value), f"{allowed}; {as_text(name, value)}") from None
+    if several and not sweep:
+        allowed = f"one value; with -m before it a run of each; {as_text(name, value)}"
+        raise ConfigError(name, shortened(value), allowed)
+
+
+def as_text(name: str, value: str) -> str:
+    """Return how a shell gives an option a text with characters of Hydra's grammar."""
+    escaped = re.sub(r'(\\*)"', r'\1\1\\"', value.replace("${", r"\${"))
+    ending = "\\" * (len(escaped) - len(escaped.rstrip("\\")))
+    typed = shlex.quote(f'{name}="{escaped}{ending}"')
+    return f"as text it is {typed}" if len(value) < 200 else "as text it is in quotes"
+
+
+def plain_value(cfg: DictConfig, name: str) -> object:
+    """Return the value of an option.
+
+    Raises:
+        ConfigError: it names another option that does not exist.
+    """
+    try:
+        return cfg[name]
+    except OmegaConfBaseException as error:
+        raise unresolved(cfg, name, error) from None
+
+
+def unresolved(cfg: DictConfig, name: str, error: OmegaConfBaseException) -> ConfigError:
+    """Return what is said of a value with a ${...} that names nothing."""
+    given = OmegaConf.to_container(OmegaConf.masked_copy(cfg, [name.partition(".")[0]]), resolve=False)
+    for part in name.split("."):
+        given = given.get(part) if isinstance(given, dict) else None
+    reason = str(error.msg or error).partition("\n")[0]
+    if not isinstance(given, str):
+        return ConfigError(name, None, reason)
+    return ConfigError(name, given, f"{reason}, for ${{...}} stands for an option; {as_text(name, given)}")
 
 
 def _no_yaml(error: yaml.YAMLError) -> ConfigError:
@@ -224,8 +286,8 @@ def count(name: str, text: str) -> int:
     Raises:
         ConfigError: it is no whole number above 0.
     """
-    if not text.isdecimal() or not int(text):
-        raise ConfigError(name, text, "a whole number, 1 or more")
+    if not text.isdecimal() or len(text) > 18 or not int(text):
+        raise ConfigError(name, shortened(text), "a whole number, 1 or more")
     return int(text)
 
 
@@ -255,7 +317,7 @@ def report(error: Exception) -> int:
     for asked in re.findall(r"hydra/launcher/(\w+)", first)[-1:]:  # one of ours names the one that it builds on
         for name, extra in EXTRAS.items():
             message = f"{first.rstrip('.')}: {installed_by(extra)}" if asked.startswith(name) else message
-    print(f"error: {message}", file=sys.stderr)
+    print(f"error: {shortened(message, LONGEST_MESSAGE)}", file=sys.stderr)
     if isinstance(error, JobsFailed):
         return error.code
     return 1 if isinstance(error, LosslessError | Lost) else 2

@@ -21,7 +21,7 @@ from ssd_bench.command import CONF, choices
 from ssd_bench.core.method import Method
 from ssd_bench.errors import ConfigError
 from ssd_bench.model.checkpoint import ModelSource
-from ssd_bench.settings import MISSING, arguments, checked
+from ssd_bench.settings import arguments, checked
 from ssd_bench.task import DataSource, Task
 
 KINDS = {"method": Method, "task": Task, "calibrate": Task, "data": DataSource, "model": ModelSource}
@@ -137,7 +137,7 @@ def _examine(place: str, given: Any, kind: type | None = None) -> None:
     Args:
         kind: None for what a part holds: a task, or a class of settings.
     """
-    named = given.get(TARGET, MISSING)
+    named = given.get(TARGET)
     what = "a task or of settings" if kind is None else f"a {kind.__name__}"
     allowed = f"{place}.{TARGET} has to name the class of {what}"
     module, _, name = named.rpartition(".") if isinstance(named, str) else ("", "", "")

@@ -24,6 +24,7 @@ from ssd_bench.errors import ConfigError
 from ssd_bench.metrics import Measured, Spread, widened
 from ssd_bench.metrics.intervals import LEVEL, Array, measure, ratio_of_ratios, ratio_of_sums
 from ssd_bench.papers.cells import MOMENTS, Cell, records, replications
+from ssd_bench.paths import local_path
 from ssd_bench.records.reader import Run
 
 POPULATION = "ssd_bench_population"
@@ -183,7 +184,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def _main(arguments: Sequence[str]) -> None:
     given = DEFAULTS | options(arguments, tuple(DEFAULTS))
-    runs_dir, draws = Path(given["runs_dir"]), count("draws", given["draws"])
+    runs_dir, draws = local_path("runs_dir", given["runs_dir"]), count("draws", given["draws"])
     cells = cells_of(runs_dir, POPULATION)
     print(f"Coverage of 95 % intervals, {draws} draws.\n\nOf ours, by method:\n")
     print(tables.markdown(by_method(cells, draws)))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -18,6 +17,7 @@ from ssd_bench.command import tool
 from ssd_bench.errors import ConfigError
 from ssd_bench.metrics.intervals import divide
 from ssd_bench.metrics.text import ABSENT, number, percent
+from ssd_bench.paths import local_path
 from ssd_bench.records.reader import Run, load_run
 from ssd_bench.records.schema import ANSWER
 
@@ -168,5 +168,5 @@ def main(arguments: Sequence[str]) -> int:
 def _print(arguments: Sequence[str]) -> None:
     if len(arguments) != 1 or not arguments[0].startswith("run=") or arguments[0] == "run=":
         raise ConfigError("option", " ".join(arguments), "exactly run=RUN_DIR, the folder of a run's record")
-    run = load_run(Path(arguments[0].removeprefix("run=")))
+    run = load_run(local_path("run", arguments[0].removeprefix("run=")))
     print(screen(run, explain(run)))

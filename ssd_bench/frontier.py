@@ -30,6 +30,7 @@ from ssd_bench.cost.matchness import matchness
 from ssd_bench.cost.plane import DRAFT_LEN, LONGEST, Plane, Point, Use, pareto, write
 from ssd_bench.data.prompting import encode_turn
 from ssd_bench.errors import ConfigError
+from ssd_bench.paths import local_path
 from ssd_bench.plan import Plan, plan
 from ssd_bench.records.files import read_header
 from ssd_bench.records.reader import Run, find_runs, load_run
@@ -227,7 +228,7 @@ def _main(arguments: Sequence[str]) -> None:
         if name not in given:
             raise ConfigError(name, None, f"{name}=NAME, as in the records")
     width = count("beam", given.get("beam", "4"))
-    runs_dir = Path(given.get("runs_dir", "runs"))
+    runs_dir = local_path("runs_dir", given.get("runs_dir", "runs"))
     found = frontier(matching(runs_dir, given["model"], given["task"]), width)
     print(screen(found))
     print(write(runs_dir, found))

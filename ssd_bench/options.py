@@ -11,6 +11,7 @@ from typing import Annotated, Any
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
+from ssd_bench.command import unresolved
 from ssd_bench.compose import KINDS, TARGET, built
 from ssd_bench.core.method import Calibrated, Method
 from ssd_bench.core.sampling import Decoding
@@ -19,17 +20,19 @@ from ssd_bench.errors import ConfigError
 from ssd_bench.hardware import Options
 from ssd_bench.model.checkpoint import ModelSource
 from ssd_bench.model.template import TEMPLATES, Template
+from ssd_bench.paths import LONGEST_NAME, local_path, shortened
 from ssd_bench.records.schema import arms_of
-from ssd_bench.settings import GIVEN, MISSING, Count, Fits, Whole, arguments, checked
+from ssd_bench.settings import GIVEN, Count, Fits, Range, Whole, arguments, checked
 from ssd_bench.task import DataSource, Sourced, Task
 from ssd_bench.tracking import Tracking
 
-Folder = Annotated[str, Fits("a folder", lambda path: path and _may_be_folder(Path(path)))]
 Name = Annotated[str, Fits("a text without /, for the name of a folder", re.compile(r"[^/\0]+").fullmatch)]
 Part = Annotated[str, Fits("NUMBER/OF, as 3/8: the third of eight", lambda text: _is_part(text))]
+LONGEST_NAMES = LONGEST_NAME - 20  # bytes; the folder's name ends with digits of the run's key
+MOST_REPEATS = 10_000  # the units of a run are listed in memory
 OPTIONS = {
-    "limit": Count | None, "repeats": Count, "seed": Whole, "force": bool, "runs_dir": Folder, "variant": str | None,
-    "baseline": Any,
+    "limit": Count | None, "repeats": Annotated[int, Range(1, MOST_REPEATS)], "seed": Whole, "force": bool,
+    "runs_dir": str, "variant": str | None, "baseline": Any,
 }  # fmt: skip
 TABLES: dict[str, type] = {"decode": Decoding, "hardware": Options, "wandb": Tracking}
 KNOWN = (*OPTIONS, *TABLES, *KINDS, "dry", "minutes", "retry", "shard")
@@ -44,10 +47,11 @@ def resolved(cfg: DictConfig) -> dict[str, Any]:
     try:
         config: Any = OmegaConf.to_container(cfg, resolve=True, throw_on_missing=True)
     except OmegaConfBaseException as error:
-        allowed = GIVEN if isinstance(error, MissingMandatoryValue) else str(error.msg or error).partition("\n")[0]
-        if error.full_key == "model.template.form":
-            allowed += f": {' or '.join(f'model.template={form}' for form in TEMPLATES)}"
-        raise ConfigError(error.full_key or "option", MISSING, allowed) from error
+        name = str(error.full_key or "option")
+        if not isinstance(error, MissingMandatoryValue):
+            raise unresolved(cfg, name, error) from error
+        forms = f": {' or '.join(f'model.template={form}' for form in TEMPLATES)}"
+        raise ConfigError(name, None, GIVEN + (forms if name == "model.template.form" else "")) from error
     _check(config)
     if isinstance(model := config.get("model"), dict) and "template" in model:  # however it was written
         model["template"] = asdict(Template.of(model["template"]))
@@ -76,8 +80,13 @@ class Parts:
             ConfigError: a setting of theirs cannot work, or a class is none of its kind.
         """
         method, task, source, model = (built(cfg, group) for group in ("method", "task", "data", "model"))
-        for group, part in (("model", model), ("method", method), ("task", task)):  # which name the record's folder
+        named = {"model": model, "method": method, "task": task}  # which name the record's folder
+        for group, part in named.items():
             checked(f"{group}.name", Name, part.name)
+        if (length := sum(len(part.name.encode()) for part in named.values())) > LONGEST_NAMES:
+            group = max(named, key=lambda group: len(named[group].name))
+            allowed = f"shorter: the record's folder has the names of model, method and task, {length} bytes of at most"
+            raise ConfigError(f"{group}.name", shortened(named[group].name), f"{allowed} {LONGEST_NAMES}")
         own = isinstance(task, Sourced) and task.source is not None
         if own and not isinstance(source, SampleSource):
             raise ConfigError(
@@ -119,8 +128,10 @@ def _check(config: dict[str, Any]) -> None:
             raise ConfigError(name, config[name], f"no option; those are {', '.join(KNOWN)}")
     for name, kind in OPTIONS.items():
         if name not in config:
-            raise ConfigError(name, MISSING, GIVEN)
+            raise ConfigError(name, None, GIVEN)
         checked(name, kind, config[name])
+    if not _may_be_folder(local_path("runs_dir", config["runs_dir"])):
+        raise ConfigError("runs_dir", config["runs_dir"], "a folder")
     for name, table in TABLES.items():
         table(**arguments(name, table, config.get(name)))
     if not _has_variant(config):
@@ -148,4 +159,4 @@ def _is_part(text: str) -> bool:
 
 def _may_be_folder(path: Path) -> bool:
     """Whether it is one, or can be made below one."""
-    return os.path.isdir(next(one for one in (path, *path.absolute().parents) if os.path.exists(one)))
+    return os.path.isdir(next(one for one in (path, *path.parents) if os.path.exists(one)))

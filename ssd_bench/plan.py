@@ -25,6 +25,7 @@ from ssd_bench.model.checkpoint import Checkpoint, ModelSource
 from ssd_bench.model.shape import ModelDims
 from ssd_bench.model.weights import architecture, declared
 from ssd_bench.options import Parts, resolved
+from ssd_bench.paths import local_path
 from ssd_bench.records import provenance
 from ssd_bench.records.contents import check_finite, contents
 from ssd_bench.records.schema import arms_of
@@ -116,6 +117,7 @@ def plan(cfg: DictConfig) -> Plan:
         ConfigError: anything that cannot work, with the field, its value and what is allowed.
     """
     config = resolved(cfg)
+    runs_dir = local_path("runs_dir", config["runs_dir"])
     parts = Parts.of(cfg)
     method, task, model = parts.method, parts.task, parts.model
     hardware = Hardware.of(**config["hardware"])
@@ -156,7 +158,7 @@ def plan(cfg: DictConfig) -> Plan:
     machine = _machine(hardware, backend)
     identity = config | {"task_version": task.version, "weights": weights, "machine": machine}
     origin = Origin(
-        Path(config["runs_dir"]) / SEARCHES, dims.name, weights, parts.school.name, hardware.dtype_name, machine,
+        runs_dir / SEARCHES, dims.name, weights, parts.school.name, hardware.dtype_name, machine,
         config["seed"],
     )  # fmt: skip
     code = provenance.code_hash([inspect.getfile(type(part)) for part in (method, task)])
@@ -169,7 +171,7 @@ def plan(cfg: DictConfig) -> Plan:
     }
     return Plan(
         config, hardware, backend, decoding, method, task, prompts, encoded, asked, samples, checkpoint,
-        model.rehearsal, dims, origin, min(needed, arch.context), fingerprints, key, Path(config["runs_dir"]) / name,
+        model.rehearsal, dims, origin, min(needed, arch.context), fingerprints, key, runs_dir / name,
         shard, _unused(parts),
     )  # fmt: skip
 

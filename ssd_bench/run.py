@@ -41,7 +41,7 @@ from ssd_bench.records.files import save_arrays
 from ssd_bench.records.pack import opened
 from ssd_bench.records.reader import load_run
 from ssd_bench.records.schema import PromptRecord, PromptRow, StepRow
-from ssd_bench.records.writer import SHARD, RunWriter
+from ssd_bench.records.writer import SHARD, RunWriter, clear_leftovers
 from ssd_bench.shards import clear, gathered, recorded
 from ssd_bench.stopping import Stopping
 from ssd_bench.task import Prompt
@@ -66,6 +66,7 @@ def execute(plan: Plan, wait: bool = True) -> Path | None:
     if recorded(plan):
         print(done)
         clear(plan)
+        clear_leftovers(plan.run_dir)
         return plan.run_dir
     for warning in plan.warnings:
         print(f"warning: {warning}", file=sys.stderr)

@@ -23,7 +23,7 @@ from typing import Annotated, Any, Literal, TypeVar, Union, dataclass_transform,
 from ssd_bench.errors import ConfigError
 
 T = TypeVar("T")
-MISSING, GIVEN = "???", "it must be given"  # as OmegaConf writes what has no value, and what is said of it
+GIVEN = "it must be given"
 WORDS = {int: "an integer", float: "a number", bool: "true or false", str: "a text", NoneType: "null"}
 
 
@@ -131,7 +131,7 @@ def arguments(section: str, cls: type[Any], given: Any) -> dict[str, Any]:
             raise ConfigError(f"{section}.{name}", value, f"no setting of {section}, which has {listed}")
     for name, one in named.items():
         if name not in given and one.default is one.empty:
-            raise ConfigError(f"{section}.{name}", MISSING, GIVEN)
+            raise ConfigError(f"{section}.{name}", None, GIVEN)
     return dict(given)
 
 

@@ -60,7 +60,8 @@ def recorded(plan: Plan) -> bool:
 
 def clear(plan: Plan) -> None:
     """Remove what a process that was killed left of shards that are in the record."""
-    if plan.shard is not None and _together_in(plan).is_dir():
+    together = _together_in(plan) if plan.shard is not None else None
+    if together is not None and (together.is_dir() or together.with_name(f"{together.name}.lease").exists()):
         with _alone(plan):
             _remove(plan)
 

@@ -24,9 +24,11 @@ from ssd_bench.command import options, tool
 from ssd_bench.dry import spell
 from ssd_bench.errors import ConfigError
 from ssd_bench.papers import index
+from ssd_bench.paths import local_path
 from ssd_bench.records.files import read_header
 from ssd_bench.records.lease import NAME, gone, holder
 from ssd_bench.records.pack import opened
+from ssd_bench.records.writer import FAILED
 
 EVERY = 5.0  # seconds between looks
 ORDER = ("running", "failed", "stopped", "waiting")
@@ -77,7 +79,8 @@ def _run(folder: Path) -> Line | None:
     total = len(header.get("domains", ())) * int(header.get("config", {}).get("repeats", 1))
     prompts = f"{len(parts)} of {total}"
     if owner is None or gone(lease, owner):
-        return Line("stopped", folder.name, prompts)
+        failed = header.get("status") == FAILED
+        return Line("failed" if failed else "stopped", folder.name, prompts, more=str(header.get("error", "")))
     begun = [path for path in parts if path[0] >= _since(owner.since)]
     speed, left = _pace(begun, total - len(parts))
     more = f"{owner}" + (f", {spell(left / 3600)} left" if left is not None else "")
@@ -127,7 +130,7 @@ def shown(lines: Sequence[Line]) -> str:
 
 def _work(arguments: Sequence[str]) -> None:
     given = options(arguments, ("runs_dir", "watch"))
-    runs_dir, watch = Path(given.get("runs_dir", "runs")), given.get("watch", "false")
+    runs_dir, watch = local_path("runs_dir", given.get("runs_dir", "runs")), given.get("watch", "false")
     if watch not in ("true", "false"):
         raise ConfigError("watch", watch, "true or false")
     while True:

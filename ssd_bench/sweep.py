@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import itertools
+import math
 import os
 import sys
 import traceback
@@ -29,7 +30,7 @@ from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, OmegaConf
 
 from ssd_bench import dry, tables
-from ssd_bench.command import EXPECTED, EXTRAS, FULL, full, installed_by, report
+from ssd_bench.command import CHOSEN, EXPECTED, EXTRAS, FULL, choices, disk_fault, installed_by, plain_value, report
 from ssd_bench.errors import ConfigError, JobsFailed
 from ssd_bench.forecast import REFERENCE, Forecast
 from ssd_bench.papers import grid, index
@@ -37,11 +38,14 @@ from ssd_bench.papers import scale as scales
 from ssd_bench.papers.cells import these
 from ssd_bench.papers.grid import key_of
 from ssd_bench.papers.index import HELD, Outcome
+from ssd_bench.paths import local_path
 from ssd_bench.records.lease import PATIENT, Held
 from ssd_bench.records.pack import opened
+from ssd_bench.records.writer import one_line
 from ssd_bench.report.runs import side_by_side
 
 Overrides = tuple[str, ...]
+MOST_JOBS = 100_000  # of one sweep
 REQUEUED = -1  # what submitit ends a process with once it has queued its job again
 
 
@@ -68,7 +72,7 @@ class Attempt:
         job = HydraConfig.get()
         overrides = list(job.overrides.task)
         print(f"\n[run {job.job.num + 1} of {self.total}] {' '.join(overrides)}", flush=True)
-        runs_dir = Path(str(cfg.runs_dir))
+        runs_dir = local_path("runs_dir", cfg.runs_dir)
         try:
             with index.under_way(runs_dir, overrides, self.sweep):
                 outcome = self._outcome(cfg)
@@ -89,11 +93,11 @@ class Attempt:
         except (Exception, SystemExit) as error:
             if isinstance(error, SystemExit) and error.code == REQUEUED and "SUBMITIT_EXECUTOR" in os.environ:
                 raise  # submitit has queued this job again, which goes on where it was
-            if isinstance(error, OSError) and error.errno in FULL:
-                return Outcome(error=full(error), code=1)
+            if (said := disk_fault(error)) is not None:
+                print(f"error: {said}", file=sys.stderr)
+                return Outcome(error=said, code=1)
             traceback.print_exc()
-            first = next(iter(str(error).strip().splitlines()), "")
-            return Outcome(error=f"{type(error).__name__}: {first}", code=1)
+            return Outcome(error=one_line(error), code=1)
         finally:
             PATIENT.reset(before)
         return Outcome(made.name if isinstance(made, Path) else None)
@@ -224,7 +228,7 @@ class Sweep:
 
     def _forecast(self, run: Overrides) -> Forecast:
         """By the project's records and those of the folder that a run goes to."""
-        return Forecast([REFERENCE, Path(str(self._composed(run).runs_dir))])
+        return Forecast([REFERENCE, local_path("runs_dir", self._composed(run).runs_dir)])
 
     def _fitting(self, part: Part) -> list[Overrides]:
         """The runs of a part that its minutes suffice for, in their order; says which do not fit."""
@@ -246,8 +250,13 @@ class Sweep:
         for overrides in jobs:  # an option that no job can have is refused before any begins
             self._runs_dir(overrides)
         folder = Path(str(self._config.hydra.sweep.dir))
-        folder.mkdir(parents=True, exist_ok=True)
-        OmegaConf.save(self._config, folder / "multirun.yaml")
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            OmegaConf.save(self._config, folder / "multirun.yaml")
+        except OSError as error:
+            if error.errno in FULL:
+                raise
+            raise ConfigError("runs_dir", str(folder.parent), f"a directory that can be written ({error})") from error
         runs_dir = opened(self._runs_dir(jobs[0]))
         for part in parts:  # a sweep that is killed leaves what was there before it as well
             part.write_indices(runs_dir)
@@ -282,7 +291,7 @@ class Sweep:
         if kind in self._folders:
             return self._folders[kind]
         cfg = self._composed(overrides)
-        folder = Path(str(cfg.runs_dir))
+        folder = local_path("runs_dir", plain_value(cfg, "runs_dir"))
         if not OmegaConf.is_interpolation(cfg, "runs_dir"):  # of a plain value, perhaps
             self._folders[kind] = folder
         return folder
@@ -396,7 +405,10 @@ def product(overrides: Iterable[Override]) -> list[Overrides]:
     Raises:
         ConfigError: the values of an override cannot be listed.
     """
-    return list(dict.fromkeys(itertools.product(*map(_choices, overrides))))
+    values = [_choices(override) for override in overrides]
+    if (count := math.prod(map(len, values))) > MOST_JOBS:
+        raise ConfigError("-m", f"{count} runs", f"at most {MOST_JOBS} in one sweep")
+    return list(dict.fromkeys(itertools.product(*values)))
 
 
 def introduce(arguments: Sequence[str]) -> None:
@@ -443,7 +455,17 @@ def _choices(override: Override) -> list[str]:
         return [str(override.input_line)]
     if not override.is_discrete_sweep():
         raise ConfigError(override.get_key_element(), override.input_line, "values that can be listed, as a,b")
-    return [f"{override.get_key_element()}={value}" for value in override.sweep_string_iterator()]
+    key, text = override.get_key_element(), str(override.input_line).partition("=")[2]
+    try:
+        values = [f"{key}={value}" for value in itertools.islice(override.sweep_string_iterator(), MOST_JOBS + 1)]
+    except ValueError as error:  # of Python's range
+        raise ConfigError(key, text, f"values that can be listed ({error})") from None
+    if not values:
+        among = f", among {', '.join(choices(key))}" if key in CHOSEN else ""
+        raise ConfigError(key, text, f"values of which there is one at least{among}")
+    if len(values) > MOST_JOBS:
+        raise ConfigError(key, text, f"at most {MOST_JOBS} values")
+    return values
 
 
 def _values(override: Override) -> list[str]:
@@ -452,7 +474,7 @@ def _values(override: Override) -> list[str]:
 
 def _minutes(override: Override) -> float:
     value = override.value()
-    if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < inf:
         raise ConfigError("minutes", str(value), "a number above 0")
     return float(value)
 

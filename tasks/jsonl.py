@@ -15,6 +15,7 @@ from typing import Annotated, Literal
 
 from ssd_bench.data.local import LocalSource
 from ssd_bench.errors import ConfigError
+from ssd_bench.paths import local_path
 from ssd_bench.settings import Fits, settings
 from ssd_bench.task import DataSource, DataSpec, Prompt, Turn
 from tasks.rows import RowTask
@@ -49,7 +50,7 @@ class Jsonl(RowTask):
     system: System = None
 
     def __post_init__(self) -> None:
-        file = Path(self.path).expanduser() if self.path is not None else None
+        file = local_path("task.path", self.path) if self.path is not None else None
         if file is not None and not file.is_file():
             raise ConfigError("task.path", self.path, "a file that is there")
         self.source: DataSource | None = None if file is None else LocalSource(file.parent)

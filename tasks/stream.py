@@ -21,7 +21,7 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from ssd_bench.errors import ConfigError, naming
-from ssd_bench.settings import MISSING, Count, Probability, Whole, settings
+from ssd_bench.settings import Count, Probability, Whole, settings
 from ssd_bench.task import DataSource, DataSpec, Prompt, Sourced, Task
 from tasks.selection import first as first_of
 
@@ -63,7 +63,7 @@ class Stream:
                 allowed = (
                     "null: the parts of a stream read the run's data, so DIR/jsonl.jsonl with data=local data.root=DIR"
                 )
-                raise ConfigError(f"task.parts.{label}.path", getattr(part, "path", MISSING), allowed)
+                raise ConfigError(f"task.parts.{label}.path", getattr(part, "path", None), allowed)
         if self.first is not None and self.first not in self.parts:
             raise ConfigError("task.first", self.first, f"null or one of {', '.join(self.parts)}")
         if self.order == "listed" and (self.mix_ratio, self.first) != (0, None):

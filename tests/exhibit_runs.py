@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 import zlib
@@ -14,6 +15,7 @@ import pyarrow.parquet as pq
 
 from ssd_bench.papers import grid, index, reported, select
 from ssd_bench.papers.cells import Replication, replications
+from ssd_bench.records.schema import DIGESTS
 from tests import synthetic
 
 STREAMS = ("stream", "stream_swift", "stream_shift")
@@ -79,6 +81,9 @@ def _with_another_trace(folder: Path, name: str, which: int) -> str:
         pq.write_table(
             steps.set_column(at, steps.schema.field(at), pa.array(nodes, pa.int32())), copy / "steps.parquet"
         )
+        header = json.loads((copy / "run.json").read_bytes())
+        header[DIGESTS]["steps"] = hashlib.sha256((copy / "steps.parquet").read_bytes()).hexdigest()
+        (copy / "run.json").write_text(json.dumps(header), encoding="utf-8")
     return copy.name
 
 

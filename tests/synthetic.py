@@ -62,9 +62,13 @@ def unit(prompt_index: int, repeat: int = 0, tokens: int = 48, accept: float = 0
         drafted.append(step)
         left, context = left - m - 1, context + m + 1
     ids = rng.integers(0, 100, tokens).tolist()
+    at = row.get("divergence_index")
+    drafted_ids = ids if at is None else [*ids[:at], 100, *ids[at + 1 :]]
     return [
         PromptRecord(_row(prompt_index, repeat, "ar", 0, ids, plain), plain),
-        PromptRecord(_row(prompt_index, repeat, "method", 1, ids, drafted, **{"lossless": "identical"} | row), drafted),
+        PromptRecord(
+            _row(prompt_index, repeat, "method", 1, drafted_ids, drafted, **{"lossless": "identical"} | row), drafted
+        ),
     ]
 
 

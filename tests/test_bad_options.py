@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import gc
+import shlex
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from hydra.core.global_hydra import GlobalHydra
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from omegaconf import OmegaConf
 
 from ssd_bench import run
 from ssd_bench.cli import door
@@ -27,7 +30,7 @@ VALUES = {
     "hardware": "null 2",
     "decode": "null",
     "decode.mode": "abc null",
-    "decode.temperature": "abc inf 0 true",
+    "decode.temperature": "abc inf 0 true 1e-7 1e-37 1e-300",
     "decode.top_p": "0 1.1 null",
     "decode.top_k": "1.5 -1",
     "decode.max_new_tokens": "true 0 1.5 abc",
@@ -44,7 +47,7 @@ VALUES = {
     "wandb.mode": "~ abc null",
     "wandb.project": "~ null 1 [a]",
     "limit": "~ -1 1.5 abc true 1,2",
-    "repeats": "~ 0 null",
+    "repeats": "~ 0 null 10001 99999999999999999999",
     "seed": "~ abc null ???",
     "baseline": "~ maybe null",
     "runs_dir": "~ null '' 1 FILE",
@@ -179,9 +182,9 @@ def test_it_is_one_too_where_nothing_would_run(field: str, options: str, refused
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ("decode=sample decode.temperature=inf", "decode.temperature=inf cannot be used: a number above 0"),
+        ("decode=sample decode.temperature=inf", "decode.temperature=inf cannot be used: a number of at least 1e-06"),
         ("hardware.threads=1.5", "hardware.threads=1.5 cannot be used: an integer"),
-        ("~seed", "seed='???' cannot be used: it must be given"),
+        ("~seed", "seed=None cannot be used: it must be given"),
         ("wandb=null", "wandb=None cannot be used: a table of mode, project"),
         ("+wandb.x=1", "wandb.x=1 cannot be used: no setting of wandb, which has mode, project"),
         ("wandb.project=''", "wandb.project='' cannot be used: the name of a project"),
@@ -193,7 +196,10 @@ def test_it_is_one_too_where_nothing_would_run(field: str, options: str, refused
         (f"method.name={MADE}", "method.name._target_ has to name the class of a task or of settings"),
         ("runs_dir=FILE/below", "runs_dir='FILE/below' cannot be used: a folder"),
         ("model=local model.path=a", "it must be given: model.template=chat or model.template=plain\n"),
-        ("seed=${nope}", "seed='???' cannot be used: Interpolation key 'nope' not found\n"),
+        (
+            "seed=${nope}",
+            "seed='${nope}' cannot be used: Interpolation key 'nope' not found, for ${...} stands",
+        ),
         ("method._target_=ar.AR", "(No module named 'ar': the folder that ar is in has to be on PYTHONPATH)"),
         ("method._target_=methods.nope.A", "(No module named 'methods.nope')"),
         ("method._target_=AR", "has to name the class of a Method, as module.Class\n"),
@@ -285,3 +291,64 @@ def test_a_file_that_is_no_yaml_is_named_with_its_line(
     chosen = "method=ar,odd -m" if sweep else "method=odd"
     message = refused(f"hydra.searchpath=[file://{folder}] {chosen}")
     assert said in message and message.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("value", "typed"),
+    [
+        ("a=b", "'runs_dir=\"a=b\"'"),
+        ("${x}", "'runs_dir=\"\\${x}\"'"),
+        ("a${x}b", "'runs_dir=\"a\\${x}b\"'"),
+        ("a[x]b", "'runs_dir=\"a[x]b\"'"),
+        ("{a", "'runs_dir=\"{a\"'"),
+        ("a(b)", "'runs_dir=\"a(b)\"'"),
+        ("a,b", "'runs_dir=\"a,b\"'"),
+        ("~", "'runs_dir=\"~\"'"),
+        ("日本", "'runs_dir=\"日本\"'"),
+        ("“a”", "'runs_dir=\"“a”\"'"),
+        ("a#b", "'runs_dir=\"a#b\"'"),
+        ('a"b', "'runs_dir=\"a\\\"b\"'"),
+        ("it's", "'runs_dir=\"it'\"'\"'s\"'"),
+    ],
+)  # fmt: skip
+def test_a_value_with_characters_of_the_grammar_gets_the_quoted_form_to_type(
+    value: str, typed: str, refused: Callable[[str], str]
+) -> None:
+    message = refused(f"runs_dir={value}")
+    assert message.count("\n") == 1 and message.endswith(f"as text it is {typed}\n")
+    (argument,) = shlex.split(typed)
+    quoted = OverridesParser.create().parse_override(argument).value()
+    assert OmegaConf.create({"runs_dir": quoted}).runs_dir == value
+    if value != "a,b":
+        assert "as text it is" in refused(f"seed=1,2 runs_dir={value} -m")
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ("model=local model.path=a model.template.form=???", "model.template.form=None cannot be used: it must"),
+        ("seed=???", "seed=None cannot be used: it must be given"),
+        ("minutes=nan", "minutes=nan cannot be used: null but in a sweep"),
+        *((f"experiment=swift_table2 minutes={value} -m", f"minutes='{value}' cannot be used: a number")
+          for value in ("nan", "inf", "-1", "0", "abc", "")),
+        ("method=glob(nope*) -m", "method='glob(nope*)' cannot be used: values of which there is one at"),
+        ("seed=range(3,3) -m", "seed='range(3,3)' cannot be used: values of which there is one at"),
+        ("runs_dir=a,b seed=range(3,3) -m", "seed='range(3,3)' cannot be used: values of which there is one at"),
+        ("seed=range(0,3,0) -m", "seed='range(0,3,0)' cannot be used: values that can be listed"),
+        ("seed=range(0,99999999999) -m", "seed='range(0,99999999999)' cannot be used: at most 100000 values"),
+        ("seed=range(0,1000) limit=range(1,1001) -m", "-m='1000000 runs' cannot be used: at most 100000 in one sweep"),
+        (f"model.name={'m' * 300}", "model.name='mmmmmmmmmmmmmmmmmmmmmmmmmmmmmm...mm"),
+        (f"method.name={'m' * 175}", "(175 characters)' cannot be used: shorter: the record's folder has the names of"),
+        (f"method={'m' * 300}", "method='mmmmmmmmmmmmmmmmmmmmmmmmmmmmmm...mm"),
+        (f"{'m' * 300}=1", "option='mmmmmmmmmmmmmmmmmmmmmmmmmmmmmm...mm"),
+        (f"seed={'9' * 5000}", "(5000 characters)' cannot be used: a value in Hydra's grammar (Exceeds"),
+        (f"variant={'[' * 500}{']' * 500}", "(1000 characters)' cannot be used: a value in Hydra's grammar (maximum"),
+        (f"variant={'x' * 50000}", " (50077 characters)"),
+        ("=3", "option='=3' cannot be used: NAME=VALUE"),
+    ],
+)  # fmt: skip
+def test_what_selects_nothing_and_what_is_too_long_is_one_message(
+    options: str, said: str, refused: Callable[[str], str]
+) -> None:
+    message = refused(options)
+    assert message.startswith("error: ") and message.count("\n") == 1 and said in message and len(message) < 6000

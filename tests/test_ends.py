@@ -297,6 +297,7 @@ def test_a_finished_run_with_a_broken_table_says_how_to_repeat_it(
 def test_the_home_folder_is_the_same_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/home/her")
     assert at_home("runs_dir=~/x") == "runs_dir=/home/her/x"
+    assert at_home("runs_dir='~/x'") == "runs_dir='/home/her/x'"
     assert [at_home(one) for one in ("~seed", "method=a~b", "runs_dir=~", "--help")] == [
         "~seed", "method=a~b", "runs_dir=~", "--help",
     ]  # fmt: skip

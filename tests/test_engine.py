@@ -20,7 +20,7 @@ from ssd_bench.core.layer_set import LayerSet
 from ssd_bench.core.lossless import LOGIT_TOLERANCE, Verdict, classify, tolerance
 from ssd_bench.core.method import Context, LayerDraft, Method, Taps
 from ssd_bench.core.probe import ModelProbe
-from ssd_bench.core.sampling import Decoding, verify_greedy, verify_sampled, warp
+from ssd_bench.core.sampling import COLDEST, Decoding, verify_greedy, verify_sampled, warp
 from ssd_bench.core.tree import TokenTree, comb
 from ssd_bench.errors import ConfigError
 from ssd_bench.model.backends.cpu import native_problem
@@ -243,6 +243,26 @@ def test_warp_by_hand() -> None:
     assert warp(logits, Decoding("sample", top_p=1e-9)).tolist() == [[1, 0, 0, 0]]
     ties = torch.zeros(1, 4)
     assert warp(ties, Decoding("sample", top_k=2)).tolist() == [[0.5, 0.5, 0, 0]]
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e-30, 1e30])  # of logits; those of models are below 1e5
+@pytest.mark.parametrize(
+    ("settings", "kept"),
+    [
+        ({"top_p": 1e-300}, 1),
+        ({"top_k": 1}, 1),
+        ({"temperature": COLDEST, "top_p": 1e-300}, 1),
+        ({"temperature": 1e300, "top_k": 1}, 1),
+        ({"temperature": COLDEST}, None),
+        ({"temperature": 1e300, "top_k": 10**30}, 4),
+        ({"top_p": 1 - 1e-16, "top_k": 2}, None),
+    ],
+)
+def test_warp_at_its_limits(settings: dict[str, float], kept: int | None, scale: float) -> None:
+    """In float32 some of these are 0 or infinite."""
+    probs = warp(scale * torch.tensor([[2.0, 1.0, 0.0, -1.0]]), Decoding("sample", **settings))  # type: ignore[arg-type]
+    assert probs.isfinite().all() and torch.allclose(probs.sum(), torch.tensor(1.0)) and probs[0, 0] == probs.max()
+    assert kept is None or int((probs > 0).sum()) == kept
 
 
 def test_greedy_verification_of_a_tree_by_hand() -> None:

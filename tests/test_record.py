@@ -22,7 +22,7 @@ from ssd_bench.errors import ConfigError
 from ssd_bench.records.files import read_header
 from ssd_bench.records.reader import Run, find_runs, is_complete, load_run
 from ssd_bench.records.schema import SCHEMA_VERSION, SCHEMAS, PromptRecord
-from ssd_bench.records.writer import RunWriter
+from ssd_bench.records.writer import RunWriter, clear_leftovers
 from tests.runs import python
 from tests.synthetic import header, unit, write_run
 
@@ -95,6 +95,9 @@ def test_a_kill_at_any_write_loses_at_most_the_unit_in_flight(
     kept = []
     for run_dir in attempts:
         complete = is_complete(run_dir, "key")
+        if complete:  # of what was killed in its last clean-up nothing stays
+            clear_leftovers(run_dir)
+            assert {path.name for path in run_dir.iterdir()} == {"run.json", *(f"{name}.parquet" for name in SCHEMAS)}
         assert complete or not find_runs(run_dir)
         with RunWriter(run_dir, header()) as writer:
             assert writer.done == set(UNITS[: len(writer.done)])

@@ -69,7 +69,7 @@ def bench(cfg: DictConfig, record: bool = False) -> Path:
         "machine": _machine(hardware), "threads": hardware.threads, **engine.decoder.arithmetic.named(),
         "provenance": provenance.collect(line, hardware.gpu_names()),
     } | _measured(planned, engine)  # fmt: skip
-    folder = Path(planned.config["runs_dir"]) / "bench"
+    folder = planned.run_dir.parent / "bench"
     target = _recorded(results, folder) if record else _by_time(results, folder)
     print(screen(results), f"\n{target}", sep="\n")
     return target

@@ -51,6 +51,7 @@ from ssd_bench.model import drawn
 from ssd_bench.model.backend import select
 from ssd_bench.model.decoder import PREFILL_CHUNK, Pass
 from ssd_bench.papers.traces import Acceptance, Row, plain_name, rows
+from ssd_bench.paths import local_path
 from ssd_bench.records import provenance
 from ssd_bench.records.files import write_atomic
 
@@ -78,7 +79,7 @@ def main(arguments: Sequence[str]) -> int:
 def _shapes(arguments: Sequence[str]) -> None:
     asked = options(arguments, (*OPTIONS, READ))
     if READ in asked:
-        _show(Path(asked[READ]))
+        _show(local_path(READ, asked[READ]))
         return
     given = OPTIONS | asked
     counts = {name: count(name, given[name]) for name in ("context", "tokens", "limit")}
@@ -91,7 +92,7 @@ def _shapes(arguments: Sequence[str]) -> None:
         if known_shape(name) is None:
             raise ConfigError("models", name, "models of conf/model whose sizes it has")
     machine = ", ".join(hardware.gpu_names()) or provenance.cpu_model()
-    folder = Path(given["out"]) / re.sub("[^a-z0-9]+", "-", machine.lower()).strip("-")
+    folder = local_path("out", given["out"]) / re.sub("[^a-z0-9]+", "-", machine.lower()).strip("-")
     for name in names:
         result = {"machine": machine, **counts} | _model(name, hardware, counts)
         folder.mkdir(parents=True, exist_ok=True)

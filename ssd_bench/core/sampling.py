@@ -15,6 +15,9 @@ from ssd_bench.core.tree import TokenTree
 from ssd_bench.errors import ConfigError
 from ssd_bench.settings import Count, Range, settings
 
+COLDEST = 1e-6
+"""Lowest temperature: logits divided by a lower one may overflow float32, and here they are one-hot already."""
+
 
 @settings("decode", frozen=True)
 class Decoding:
@@ -22,7 +25,7 @@ class Decoding:
 
     mode: Literal["greedy", "sample"] = "greedy"
     """The most likely token, or one drawn after temperature, top-k and top-p, in that order."""
-    temperature: Annotated[float, Range(above=0, note=" (decode.mode=greedy is temperature 0)")] = 1.0
+    temperature: Annotated[float, Range(COLDEST, note=" (decode.mode=greedy is temperature 0)")] = 1.0
     """What logits are divided by."""
     top_p: Annotated[float, Range(above=0, most=1)] = 1.0
     """Draw among the most likely tokens that together have this probability; 1: off."""
@@ -56,9 +59,9 @@ def warp(logits: Tensor, decoding: Decoding) -> Tensor:
     if decoding.top_p < 1:
         ordered, order = probs.sort(dim=-1, descending=True, stable=True)
         before = ordered.cumsum(-1) - ordered  # mass of the tokens ahead of each one
-        probs = probs.masked_fill(
-            torch.empty_like(before, dtype=torch.bool).scatter_(-1, order, before >= decoding.top_p), 0
-        )
+        dropped = before >= decoding.top_p
+        dropped[..., 0] = False  # in float32 a top_p below 1e-45 is 0, which is the mass before the first
+        probs = probs.masked_fill(torch.empty_like(dropped).scatter_(-1, order, dropped), 0)
         probs = probs / probs.sum(-1, keepdim=True)
     return probs
 

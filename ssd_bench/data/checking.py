@@ -12,6 +12,7 @@ from ssd_bench.compose import TaskChoice, built, task_names, task_settings
 from ssd_bench.data.local import LocalSource
 from ssd_bench.errors import ConfigError
 from ssd_bench.model.template import TEMPLATES
+from ssd_bench.paths import local_path
 from ssd_bench.task import DataSpec, Task
 
 MOST = 20  # faults of a file that are printed
@@ -76,7 +77,7 @@ def check(root: str, choices: Sequence[TaskChoice]) -> None:
     Raises:
         ConfigError: there is no such folder, or there was a problem.
     """
-    path = Path(root).expanduser()
+    path = local_path("DIR", root)
     if path.suffix == ".jsonl" and path.is_file() and not choices:
         folder = Folder(path.parent)
         task: Task = built(OmegaConf.create({"task": task_settings("jsonl") | {"path": str(path)}}), "task")

@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 
 from ssd_bench.data.rows import Row, UnusableRow, examined, shortened
 from ssd_bench.errors import ConfigError
+from ssd_bench.paths import local_path
 from ssd_bench.task import DataSpec
 
 LINE_LIMIT = 32 * 2**20  # bytes; no row of any task comes near, so a longer line is a file without line ends
@@ -43,7 +44,7 @@ class LocalSource:
     """
 
     def __init__(self, root: str | Path | None) -> None:
-        self.root = None if root is None else Path(root).expanduser()
+        self.root = None if root is None else local_path("data.root", root)
         self._faults: dict[str, list[ConfigError]] = {}
 
     def rows(self, spec: DataSpec) -> list[Row]:

@@ -14,7 +14,6 @@ share of the steps that accepted i tokens or more.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import pandas as pd
 
@@ -24,6 +23,7 @@ from ssd_bench.errors import ConfigError
 from ssd_bench.exchange.answers import Acceptance, read, recorded
 from ssd_bench.metrics.intervals import divide
 from ssd_bench.metrics.text import ABSENT, number
+from ssd_bench.paths import local_path
 from ssd_bench.records.reader import load_run
 
 
@@ -55,9 +55,9 @@ def _work(arguments: Sequence[str]) -> None:
     given = options(arguments, ("file", "run"))
     if "file" not in given:
         raise ConfigError("file", "", "a file of answers, one JSON object a line")
-    sides = {given["file"]: read(Path(given["file"]))}
+    sides = {given["file"]: read(local_path("file", given["file"]))}
     if "run" in given:
-        run = load_run(Path(given["run"]))
+        run = load_run(local_path("run", given["run"]))
         sides[str(run.header.get("run_id"))] = recorded(run)
     print(table(sides))
 

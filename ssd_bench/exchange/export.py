@@ -21,6 +21,7 @@ from pathlib import Path
 from ssd_bench.command import options, tool
 from ssd_bench.errors import ConfigError
 from ssd_bench.exchange import answers, layers
+from ssd_bench.paths import local_path
 from ssd_bench.records.files import write_atomic
 from ssd_bench.records.reader import Run, load_run
 
@@ -43,8 +44,8 @@ def _work(arguments: Sequence[str]) -> None:
     if other in given:
         allowed = "a form of layer sets" if other == "set" else "form=vllm"
         raise ConfigError(other, given[other], f"{allowed}; with form={form} it says nothing")
-    to = _free(Path(given["to"]), force == "true")
-    run = load_run(Path(given["run"]))
+    to = _free(local_path("to", given["to"]), force == "true")
+    run = load_run(local_path("run", given["run"]))
     text, told = _vllm(run, given.get("arm", "method")) if form == "vllm" else _set(run, form, given.get("set"))
     try:
         write_atomic(to, text.encode())

@@ -10,6 +10,7 @@ import pandas as pd
 
 from ssd_bench.errors import ConfigError
 from ssd_bench.papers.cells import Record, prepare, records, these
+from ssd_bench.paths import local_path
 from ssd_bench.records.pack import opened
 
 CALLER = 3  # frames up to whoever called `load_runs`
@@ -17,7 +18,7 @@ CALLER = 3  # frames up to whoever called `load_runs`
 
 def frame(path: Path | str) -> pd.DataFrame:
     """As `ssd_bench.load_runs`."""
-    asked = Path(path)
+    asked = local_path("path", path)
     if not opened(asked).is_dir():
         raise ConfigError("path", str(path), "a folder of runs, or the folder of one")
     if (asked / "run.json").is_file():

@@ -24,7 +24,7 @@ from ssd_bench.cost import tpt
 from ssd_bench.errors import ConfigError
 from ssd_bench.metrics.summary import Digest
 from ssd_bench.records import files, reader, schema
-from ssd_bench.records.files import write_atomic
+from ssd_bench.records.files import open_regular, write_atomic
 from ssd_bench.records.reader import Run, load_run
 from ssd_bench.records.schema import SCHEMAS
 from tasks.scoring import passk
@@ -141,7 +141,8 @@ class Store:
 def _read(file: Path) -> dict[str, tuple[str, str]]:
     """By run its stamp and digest; none where the file is of other code or damaged."""
     try:
-        table = pq.read_table(file, partitioning=None, use_threads=False)
+        with open_regular(file) as source:
+            table = pq.read_table(source, partitioning=None, use_threads=False)
         names, stamps, texts = columns = [table[name].to_pylist() for name in ("run", "stamp", "digest")]
         told, found = table.schema.metadata or {}, {"version": _version(), "sha256": _sum(columns)}
     except (OSError, KeyError, ValueError, pa.ArrowException):

@@ -29,6 +29,7 @@ from ssd_bench.model.shape import Shape
 from ssd_bench.model.snapshot import TEXTS, Snapshot
 from ssd_bench.model.template import PLAIN, Template
 from ssd_bench.model.tokenizer import load_tokenizer
+from ssd_bench.paths import local_path
 from ssd_bench.settings import Count, Fits, Range, Whole, arguments, checked, fits, kinds, words
 
 if TYPE_CHECKING:
@@ -142,7 +143,7 @@ class ModelSource:
             _check_folder(snapshot.folder)
             return Checkpoint(snapshot.folder, self.prompting, snapshot)
         else:
-            folder = Path(str(self.path)).expanduser()
+            folder = local_path("model.path", self.path)
             _check_folder(folder)
         return Checkpoint(folder, self.prompting)
 

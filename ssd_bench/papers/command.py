@@ -6,12 +6,12 @@ Prints the disagreements by paper; with `out` also writes them as `audit.md` and
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 from ssd_bench import tables
 from ssd_bench.command import options, tool
 from ssd_bench.errors import ConfigError
 from ssd_bench.papers import audit
+from ssd_bench.paths import local_path
 from ssd_bench.records.files import write_atomic
 
 
@@ -22,7 +22,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def _audit(arguments: Sequence[str]) -> None:
     given = options(arguments, ("out",)).get("out")
-    out = Path(given) if given else None
+    out = local_path("out", given) if given else None
     try:
         if out is not None:
             out.mkdir(parents=True, exist_ok=True)

@@ -5,13 +5,16 @@ A resumed run is read by these too, so they stand apart from `ssd_bench.records.
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import os
+import stat
 import uuid
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import pandas as pd
@@ -28,16 +31,35 @@ REPEATED = "force=true in its command measures the run again"
 def write_atomic(path: Path, data: bytes) -> None:
     """Replace `path` by `data` so that a kill or power cut leaves either the old file or the new one, whole."""
     tmp = path.with_name(f"{path.name}.{uuid.uuid4().hex}.tmp")  # processes of several nodes may replace it at once
-    with open(tmp, "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(tmp, path)
+    try:
+        with open(tmp, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(tmp, path)
+    except OSError as error:
+        with suppress(OSError):
+            tmp.unlink(missing_ok=True)  # a full disk needs its room
+        error.filename = str(path)  # which a write that found no room does not name
+        raise
     folder = os.open(path.parent, os.O_RDONLY)
     try:
         os.fsync(folder)  # the rename itself is durable only once its directory is
     finally:
         os.close(folder)
+
+
+def open_regular(path: Path) -> BinaryIO:
+    """Open a file to read: pyarrow would take the name `exp:2/steps.parquet` for a URI, and `~` for the home folder.
+
+    Raises:
+        OSError: no such file, or a folder, pipe or device, the last two of which could wait for ever.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "it is no regular file", str(path))
+    return os.fdopen(descriptor, "rb")
 
 
 def save_arrays(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
@@ -54,7 +76,8 @@ def read_json(path: Path) -> dict[str, Any]:
         ConfigError: missing or damaged (named with its path).
     """
     try:
-        content = json.loads(path.read_bytes())
+        with open_regular(path) as file:
+            content = json.loads(file.read())
         if isinstance(content, dict):
             return content
         reason = "it holds no JSON object"
@@ -89,7 +112,8 @@ def check_table(path: Path) -> None:
         ConfigError: missing or damaged (named with its path).
     """
     try:
-        pq.read_metadata(path)
+        with open_regular(path) as file:
+            pq.read_metadata(file)
     except (OSError, ValueError, pa.ArrowException) as error:
         raise ConfigError("record", str(path), f"a file that is whole ({error}); {REPEATED}") from error
 
@@ -103,7 +127,8 @@ def read_table(path: Path, schema: pa.Schema) -> pd.DataFrame:
         ConfigError: missing, damaged or without one of the columns (named with its path).
     """
     try:
-        table = pq.read_table(path, partitioning=None)
+        with open_regular(path) as file:
+            table = pq.read_table(file, partitioning=None)
         for column in schema:
             if column.name in table.column_names:
                 continue

@@ -7,6 +7,7 @@ touched for `SILENT` seconds by the clock of the file system that both see.
 from __future__ import annotations
 
 import errno
+import glob
 import json
 import os
 import socket
@@ -105,6 +106,7 @@ class Lease:
 
     def __init__(self, folder: Path, wait: bool = True, name: str = NAME):
         self._path, self._own = folder / name, Owner.here()
+        self._breaking = folder / f"{name}.breaking"
         self._done = threading.Event()
         pause, said = POLL[0], False
         while (other := self._take()) is not None:
@@ -115,8 +117,9 @@ class Lease:
                 said = True
             time.sleep(pause)
             pause = min(1.5 * pause, POLL[1])
-        for leftover in folder.glob(f"{name}.*.tmp"):  # of a process that was killed while it tried
-            if gone(leftover, holder(leftover)):
+        # of processes that were killed while they tried; nobody takes the lease from this one meanwhile
+        for leftover in [*folder.glob(f"{glob.escape(name)}.*.tmp"), self._breaking]:
+            if leftover.exists() and gone(leftover, holder(leftover)):
                 leftover.unlink(missing_ok=True)
         threading.Thread(target=self._beat, name="lease", daemon=True).start()
 
@@ -128,18 +131,18 @@ class Lease:
         other = holder(self._path)
         if not gone(self._path, other):
             return other or "another process"
-        breaking = self._path.with_name(f"{self._path.name}.breaking")
-        if not _create(breaking, content):  # one at a time, or the second would take what the first just took
-            if gone(breaking, holder(breaking)):
-                breaking.unlink(missing_ok=True)
-            return other or "another process"
+        if not _create(self._breaking, content):  # one at a time, or the second would take what the first just took
+            if not gone(self._breaking, holder(self._breaking)):
+                return other or "another process"
+            self._breaking.unlink(missing_ok=True)
+            return self._take()
         try:
             if holder(self._path) == other:
                 mine = self._path.with_name(f"{self._path.name}.{self._own.token}.tmp")
                 mine.write_bytes(content)
                 os.replace(mine, self._path)
         finally:
-            breaking.unlink(missing_ok=True)
+            self._breaking.unlink(missing_ok=True)
         return None if self.mine else holder(self._path) or "another process"
 
     @property
@@ -150,6 +153,8 @@ class Lease:
 
     def check(self) -> None:
         """Raises `Lost` if another process has taken it."""
+        if not self._path.exists():
+            raise Lost(f"{self._path.parent}: the folder, or {self._path.name} in it, was deleted during the run")
         if not self.mine:
             raise Lost(f"{self._path.parent}: this process was silent for too long, and another one took it over")
 
@@ -191,7 +196,9 @@ def owned(folder: Path, name: str = NAME) -> Iterator[None]:
 def holder(path: Path) -> Owner | None:
     """Whose a lease is; None of one that is not there, or is just being written."""
     try:
-        return Owner(**json.loads(path.read_bytes()))
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # of a pipe nobody may ever write
+        with os.fdopen(descriptor, "rb") as file:
+            return Owner(**json.loads(file.read()))
     except (OSError, ValueError, TypeError):
         return None
 

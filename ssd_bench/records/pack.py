@@ -21,6 +21,7 @@ from typing import Any, BinaryIO
 
 from ssd_bench.command import options, tool
 from ssd_bench.errors import ConfigError
+from ssd_bench.paths import local_path
 from ssd_bench.records.files import read_header, write_atomic
 from ssd_bench.records.lease import owned
 
@@ -224,8 +225,8 @@ def _main(arguments: Sequence[str]) -> None:
     for name in OPTIONS:
         if name not in given:
             raise ConfigError(name, None, f"runs_dir=DIR out=FILE{SUFFIX}")
-    out = Path(given["out"])
-    runs = pack(Path(given["runs_dir"]), out)
+    out = local_path("out", given["out"])
+    runs = pack(local_path("runs_dir", given["runs_dir"]), out)
     with zipfile.ZipFile(out) as archive:
         files = len(archive.namelist())
     print(f"{out}: {runs} runs, {files} files, {out.stat().st_size / 1e6:.1f} MB")

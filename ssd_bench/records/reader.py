@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import pandas as pd
 
 from ssd_bench.core.layer_set import LayerSet
 from ssd_bench.errors import ConfigError
+from ssd_bench.records.consistency import check_tables
 from ssd_bench.records.files import check_table, read_header, read_json, read_table
 from ssd_bench.records.pack import opened
 from ssd_bench.records.schema import SCHEMAS
@@ -55,6 +57,7 @@ def load_run(run_dir: Path | str) -> Run:
     if header.get("status") != "complete":
         raise ConfigError("record", str(path), "the run is not complete; the same command continues it")
     frames = {name: read_table(path / f"{name}.parquet", SCHEMAS[name]) for name in SCHEMAS}
+    check_tables(path, header, frames)
     return Run(path, header, **frames)
 
 
@@ -62,7 +65,7 @@ def _but(path: Path) -> str:
     """Why a path is not the folder of a run, and which may be meant: tables have the names alone."""
     if path.exists():
         return ", and it has no run.json" if path.is_dir() else ", and it is a file"
-    near = Path(RUNS, path)  # the path itself where that is absolute
+    near = Path(RUNS, os.path.relpath(path))
     known = (opened(near) / "run.json").is_file()
     return f"; there is no such folder{f', but {near}: run={near}' if known else ''}"
 

@@ -32,6 +32,8 @@ ARMS = BASELINES["hf"]
 ANSWER = ("prompt_index", "repeat", "turn", "arm")
 """What an answer is known by, in both tables."""
 PAIR = ("ar", "method")
+DIGESTS = "tables"
+"""Key of run.json: SHA-256 of each table's file; records of before 2026-11 have none."""
 
 Unit = tuple[int, int]
 """(prompt_index, repeat): what is finished, or not, as a whole; of a conversation all turns."""

@@ -25,12 +25,14 @@ from ssd_bench import tables
 from ssd_bench.command import tool
 from ssd_bench.core.layer_set import LayerSet
 from ssd_bench.errors import ConfigError
+from ssd_bench.paths import local_path
 from ssd_bench.records import pack, provenance
 from ssd_bench.records.files import write_atomic
 from ssd_bench.records.lease import Lease
 
 HEADER, EVALUATIONS = "search.json", "evaluations.jsonl"
 DEFAULT = Path("runs", "searches")
+LONGEST_LABEL = 150  # characters of a name that a model and a domain, perhaps of a row, make up
 KEY_DIGITS = 10  # of the content key, at the end of a name
 
 
@@ -123,7 +125,7 @@ def opened(folder: Path, label: str, header: Mapping[str, Any]) -> Iterator[Arti
     """
     key = header["content_key"]
     kept = [path for path in folder.glob(f"*-{key[:KEY_DIGITS]}") if (path / HEADER).is_file()]
-    path = kept[0] if kept else folder / f"{re.sub(r'[^A-Za-z0-9._-]+', '-', label)}-{key[:KEY_DIGITS]}"
+    path = kept[0] if kept else folder / f"{re.sub(r'[^A-Za-z0-9._-]+', '-', label)[:LONGEST_LABEL]}-{key[:KEY_DIGITS]}"
     try:
         path.mkdir(parents=True, exist_ok=True)
         lease = Lease(path)
@@ -223,7 +225,7 @@ def main(arguments: Sequence[str]) -> int:
 def _print(arguments: Sequence[str]) -> None:
     if len(arguments) > 1:
         raise ConfigError("arguments", list(arguments), "one folder of searches")
-    folder = pack.opened(Path(arguments[0]) if arguments else DEFAULT)
+    folder = pack.opened(local_path("folder", arguments[0]) if arguments else DEFAULT)
     if not names(folder):
         raise ConfigError("folder", str(folder), "a folder with searches (method=self_ssd makes one)")
     print(screen(folder))

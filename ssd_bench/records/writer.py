@@ -10,6 +10,7 @@ Raw values only: every derived number (M, alpha, speedup, TPT) is computed by `s
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
 import os
 import re
@@ -28,10 +29,25 @@ import pyarrow.parquet as pq
 from ssd_bench.errors import ConfigError
 from ssd_bench.model.headers import reason
 from ssd_bench.records.files import read_header, read_json, read_table, write_atomic
-from ssd_bench.records.lease import Lease
-from ssd_bench.records.schema import SCHEMA_VERSION, SCHEMAS, PromptRecord, Unit, check_unit, hardware, merge, pack
+from ssd_bench.records.lease import NAME, Held, Lease
+from ssd_bench.records.schema import (
+    DIGESTS,
+    SCHEMA_VERSION,
+    SCHEMAS,
+    PromptRecord,
+    Unit,
+    check_unit,
+    hardware,
+    merge,
+    pack,
+)
 
 SHARD = "shard"  # status of a part of a run that is done
+FAILED, STOPPED = "failed", "stopped"  # of a run that an error ended, or somebody; run.json says under `error` what did
+DISCARDED = ".discarded"
+LEFTOVERS = (DISCARDED, "parts", NAME)
+"""Names in a finished record of what its writer removes last."""
+TABLES = tuple(f"{name}.parquet" for name in SCHEMAS)
 FAULTS = (ConfigError, ValueError, TypeError, KeyError, AttributeError, pa.ArrowException)
 """What is raised by a file that is no finished unit."""
 
@@ -88,16 +104,22 @@ class RunWriter:
             raise ConfigError("runs_dir", str(self.path), f"a directory that can be written ({error})") from error
 
     def _open(self, header: dict[str, Any], fresh: bool) -> dict[str, Any]:
-        for leftover in [*self.path.glob("[!.]*.tmp"), *self._parts.glob("*.tmp")]:  # others take leases meanwhile
-            leftover.unlink()
+        for leftover in _unfinished(self.path):
+            _remove(leftover)
         if fresh or not (self.path / "run.json").exists():
-            self._discard_parts()  # before the header: parts must never outlive the header they belong to
+            _discard_parts(self.path)  # before the header: parts must never outlive the header they belong to
+            for name in (*TABLES, "run.json") if fresh else ():  # a folder would be in the way when hours have passed
+                if (self.path / name).is_dir():
+                    _remove(self.path / name)
             opened = {"schema_version": SCHEMA_VERSION, **header, "status": "running"}
         else:
             opened = self._resume(read_header(self.path), header)
             if opened["status"] == "complete":
-                self._discard_parts()  # killed between the last write of `finish` and its clean-up
+                _discard_parts(self.path)  # killed between the last write of `finish` and its clean-up
                 return opened
+        for name in ("parts", *TABLES):
+            if os.path.lexists(path := self.path / name) and path.is_dir() != (name == "parts"):
+                self._set_aside(path, "in the way")
         self._parts.mkdir(exist_ok=True)
         write_atomic(self.path / "run.json", _dump(opened, indent=2))
         return opened
@@ -121,7 +143,9 @@ class RunWriter:
                     f"the commit that {self.path} was begun with: {began}, as that file's revision; or use force=true"
                 )
                 raise ConfigError(f"data set of {file}", given, allowed)
-        return {**stored, "resumed": [*stored.get("resumed", []), _now()]}
+        status = "running" if stored.get("status") in (FAILED, STOPPED) else stored.get("status")
+        kept = {key: value for key, value in stored.items() if key != "error"}
+        return {**kept, "status": status, "resumed": [*stored.get("resumed", []), _now()]}
 
     def _read_done(self) -> None:
         if self.complete:
@@ -156,13 +180,6 @@ class RunWriter:
 
     def _read_parts(self) -> list[dict[str, Any]]:
         return sorted((read_json(file) for file in self._parts.glob("*.json")), key=lambda part: part["seq"])
-
-    def _discard_parts(self) -> None:
-        trash = self.path / ".discarded"
-        shutil.rmtree(trash, ignore_errors=True)
-        if self._parts.exists():
-            os.replace(self._parts, trash)  # at once: some parts without the others would pass for a shorter run
-            shutil.rmtree(trash, ignore_errors=True)
 
     @property
     def complete(self) -> bool:
@@ -223,13 +240,16 @@ class RunWriter:
         """
         if not self.complete:
             self._lease.check()
+            digests = {}
             for name, table in merge(self._read_parts()).items():
                 sink = pa.BufferOutputStream()
                 pq.write_table(table, sink, compression="zstd")
-                write_atomic(self.path / f"{name}.parquet", sink.getvalue().to_pybytes())
-            self.header = {**self.header, "finished_at": _now(), **extra, "status": "complete"}
+                data = sink.getvalue().to_pybytes()
+                write_atomic(self.path / f"{name}.parquet", data)
+                digests[name] = hashlib.sha256(data).hexdigest()
+            self.header = {**self.header, "finished_at": _now(), **extra, DIGESTS: digests, "status": "complete"}
             write_atomic(self.path / "run.json", _dump(self.header, indent=2))
-            self._discard_parts()
+            _discard_parts(self.path)
         self.close()
 
     def finish_shard(self, extra: Mapping[str, Any]) -> None:
@@ -261,6 +281,14 @@ class RunWriter:
                 write_atomic(self._parts / _name(unit), _dump(part | {"seq": seq}))
                 self._seq[unit] = seq
 
+    def _note_end(self, error: BaseException) -> None:
+        """Say in run.json what ended the run, as far as the disk allows; only a process that is killed cannot."""
+        if self.header["status"] == "running" and self._lease.mine:
+            status = FAILED if isinstance(error, Exception) else STOPPED
+            self.header = {**self.header, "status": status, "error": one_line(error)}
+            with suppress(OSError):  # of a full disk the error itself is said
+                write_atomic(self.path / "run.json", _dump(self.header, indent=2))
+
     def close(self) -> None:
         """Let go of the lease; what was added stays."""
         self._lease.close()
@@ -273,13 +301,51 @@ class RunWriter:
     ) -> None:
         refused = isinstance(error, ConfigError) and not self._seq
         if refused and self._lease.mine:
-            self._discard_parts()
+            _discard_parts(self.path)
             (self.path / "run.json").unlink(missing_ok=True)
+        elif error is not None:
+            self._note_end(error)
         self.close()
         if refused:  # no record of what cannot work, and no folder either, unless it holds something else
             with suppress(OSError):
                 self.path.rmdir()
                 self.path.parent.rmdir()
+
+
+def clear_leftovers(path: Path) -> None:
+    """Remove what a process left of a finished record that was killed at its end, unless somebody works on it."""
+    if any(os.path.lexists(path / name) for name in LEFTOVERS) or [*_unfinished(path), *path.glob(f"{NAME}.*")]:
+        with suppress(Held, OSError), Lease(path, wait=False):  # a folder that cannot be written is read all the same
+            _discard_parts(path)
+            for leftover in _unfinished(path):
+                _remove(leftover)
+
+
+def _unfinished(path: Path) -> list[Path]:
+    """Return files of a record that were never given their names; leases have names with a dot in front."""
+    return [*path.glob("[!.]*.tmp"), *path.glob("parts/*.tmp")]
+
+
+def _discard_parts(path: Path) -> None:
+    trash, parts = path / DISCARDED, path / "parts"
+    _remove(trash)
+    if parts.exists():
+        os.replace(parts, trash)  # at once: some parts without the others would pass for a shorter run
+        _remove(trash)
+
+
+def _remove(path: Path) -> None:
+    """Remove a file, a link or a folder, where it exists."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def one_line(error: BaseException) -> str:
+    """Return the kind of an error and the first line of its message."""
+    first, *_ = str(error).strip().splitlines() or [""]
+    return f"{type(error).__name__}{f': {first}' if first else ''}"
 
 
 def _now() -> str:

@@ -23,6 +23,7 @@ from ssd_bench.command import count, options, tool
 from ssd_bench.cost.roofline import simulated_names
 from ssd_bench.errors import ConfigError
 from ssd_bench.metrics.text import REHEARSAL, number, percent
+from ssd_bench.paths import local_path
 from ssd_bench.records.reader import find_runs, load_run
 from ssd_bench.replay import validation
 from ssd_bench.replay.predict import predict
@@ -37,14 +38,14 @@ def main(arguments: Sequence[str]) -> int:
 
 def _replay(arguments: Sequence[str]) -> None:
     if arguments[:1] == ["validate"]:
-        _validate(Path(options(arguments[1:], VALIDATE_OPTIONS).get("runs_dir", "runs")))
+        _validate(local_path("runs_dir", options(arguments[1:], VALIDATE_OPTIONS).get("runs_dir", "runs")))
         return
     given = options(arguments, OPTIONS)
     for name in ("run", "hardware"):
         if name not in given:
             raise ConfigError(name, None, "give run=RUN_DIR and hardware=sim_<gpu>, or `validate`")
     devices = count("devices", given["devices"]) if "devices" in given else None
-    run = load_run(Path(given["run"]))
+    run = load_run(local_path("run", given["run"]))
     machines = simulated_names() if given["hardware"] == "all" else given["hardware"].split(",")
     model = given.get("model")
     print(screen([predict(run, machine, model, devices) for machine in machines]))

@@ -24,6 +24,7 @@ from ssd_bench.papers import audit
 from ssd_bench.papers.cells import Record, Replication, prepare, records, replications
 from ssd_bench.papers.judge import judge
 from ssd_bench.papers.ssd_bench import del_home
+from ssd_bench.paths import local_path
 from ssd_bench.records.files import write_atomic
 from ssd_bench.report import exhibits, figures, layout, page, predictions, runs, verdicts
 
@@ -47,11 +48,11 @@ def main(arguments: Sequence[str]) -> int:
 
 def _report(arguments: Sequence[str]) -> None:
     given = options(arguments, OPTIONS)
-    runs_dir = Path(given.get("runs_dir", "runs"))
+    runs_dir = local_path("runs_dir", given.get("runs_dir", "runs"))
     found = records(runs_dir)
     prepare(found)
     made = _readable(found, runs_dir)
-    out = Path(given.get("out", runs_dir / "report"))
+    out = local_path("out", given.get("out", runs_dir / "report"))
     ours = replications(runs_dir, found)
     shown = {cell.path for one in ours for cell in one.where()}
     tasks = runs.by_task([one for one in made if one.path not in shown])

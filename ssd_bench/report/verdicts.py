@@ -28,6 +28,7 @@ from ssd_bench.papers.claims import STATISTICS, Claim, claims
 from ssd_bench.papers.judge import CANNOT_SAY, HOLDS, NOT_RUN, VERDICTS, Judged, judge
 from ssd_bench.papers.reported import numbers
 from ssd_bench.papers.rooms import name_of
+from ssd_bench.paths import local_path
 from ssd_bench.records.files import write_atomic
 from ssd_bench.records.pack import opened
 
@@ -61,7 +62,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def _claims(arguments: Sequence[str]) -> None:
     given = options(arguments, OPTIONS)
-    made = replications(Path(given.get("runs_dir", "runs")))
+    made = replications(local_path("runs_dir", given.get("runs_dir", "runs")))
     scales = {one.scale for one in made}
     if (scale := given.get("scale")) is not None:
         if scale not in scales:
@@ -71,7 +72,7 @@ def _claims(arguments: Sequence[str]) -> None:
     frame = table(judge(made))
     print(screen(frame))
     if "out" in given:
-        path = Path(given["out"])
+        path = local_path("out", given["out"])
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             write_atomic(path, tables.csv(frame[frame["verdict"] != NOT_RUN]).encode())

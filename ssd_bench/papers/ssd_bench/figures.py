@@ -15,6 +15,7 @@ from ssd_bench.metrics.text import ABSENT, DECODE, END_TO_END, lossless, percent
 from ssd_bench.papers import figures_shared as common
 from ssd_bench.papers.cells import Cell, Replication
 from ssd_bench.papers.figures_shared import Cannot
+from ssd_bench.paths import display_path
 
 COMPARISON = "ssd_bench_comparison"
 """Its experiment."""
@@ -48,7 +49,9 @@ def planes(replication: Replication) -> dict[str, Plane | Cannot]:
     for cell in common.cells(replication):
         model, task = cell.header["model"]["name"], cell.header["task"]["name"]
         path = path_of(replication.runs_dir, model, task)
-        command = f"python -m ssd_bench frontier model={model} task={task} runs_dir={replication.runs_dir}"
+        command = (
+            f"python -m ssd_bench frontier model={model} task={task} runs_dir={display_path(replication.runs_dir)}"
+        )
         if cell["task"] not in found:
             found[cell["task"]] = read(path) if path.is_file() else Cannot(f"`{command}` was not run yet.")
     return found

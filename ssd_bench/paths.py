@@ -1,0 +1,55 @@
+"""Paths in options: text becomes an absolute path of this machine, here and nowhere else."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+from ssd_bench.errors import ConfigError
+
+URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://|file:", re.IGNORECASE)
+LONGEST_NAME = 200  # bytes; file systems take 255, and files are written first as NAME.(32 digits).tmp
+LONGEST_PATH = 3500  # bytes; Linux takes 4095, and a record's files are below its runs_dir
+
+
+def local_path(field: str, value: object) -> Path:
+    """Return the absolute path that an option names, with the home folder for a leading ~.
+
+    Symbolic links stay as they are, so that a record keeps the name by which it was asked for.
+
+    Args:
+        field: the option, for errors.
+
+    Raises:
+        ConfigError: no text, a URI, or a path that no file system takes.
+    """
+    if not isinstance(value, str | Path) or not str(value):
+        raise ConfigError(field, value, "a path")
+    text = str(value)
+    if URI.match(text):
+        here = " (file:///DIR is /DIR)" if text.lower().startswith("file:") else ""
+        allowed = f"a path on this machine, not a URI: download or mount what it names, and give that path{here}"
+        raise ConfigError(field, text, allowed)
+    try:
+        encoded = os.path.abspath(os.path.expanduser(text)).encode()
+    except UnicodeEncodeError:
+        raise ConfigError(field, text, "a path in UTF-8, for records hold it as text") from None
+    except FileNotFoundError:
+        raise ConfigError(field, text, "an absolute path, for the current folder was deleted") from None
+    if any(ord(character) < 32 for character in text):
+        raise ConfigError(field, text, "a path without line breaks and other control characters")
+    if len(encoded) > LONGEST_PATH or max(map(len, encoded.split(b"/"))) > LONGEST_NAME:
+        allowed = f"a path of at most {LONGEST_PATH} bytes, each name in it of at most {LONGEST_NAME}"
+        raise ConfigError(field, shortened(text), allowed)
+    return Path(encoded.decode())
+
+
+def shortened(text: str, most: int = 60) -> str:
+    """Return a text for a message: one that is too long loses its middle."""
+    return text if len(text) <= most else f"{text[: most // 2]}...{text[-most // 2 :]} ({len(text)} characters)"
+
+
+def display_path(path: Path) -> str:
+    """Return a path as documents show it: relative to the current folder where it is below that."""
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)

@@ -1,0 +1,210 @@
+"""Records that were edited or truncated: the reader names the file, the prompt and what differs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from ssd_bench.errors import ConfigError
+from ssd_bench.records.consistency import faults
+from ssd_bench.records.reader import Run, find_runs, load_run
+from ssd_bench.records.schema import DIGESTS, SCHEMAS, PromptRecord
+from tests.runs import ROOT
+from tests.synthetic import unit, with_hf, write_run
+
+UNNOTICED = {
+    "prompts": {
+        "prompt_sha256": "a digest of tokens that the record does not hold",  # that both arms have is checked
+        "prefill_ms": "a time",
+        "decode_ms": "a time",
+        "peak_bytes": "a measurement",
+        "text": "only a tokenizer could tell",
+        "score": "only the task could tell",
+        "output_ids": "an id after a near-tie: the outputs differ from there",
+        "finish_reason": "only the model's end-of-text ids could tell",
+        "divergence_gap": "only the model could tell",
+    },
+    "steps": {
+        "draft_len": "more that was drafted and rejected",
+        "tree_nodes": "more that was verified and rejected",
+        "accepted_len": "of a last step, which the length limit cut",
+        "layer_set_id": "another of the sets",
+        "stop_reason": "the method's own word",
+        "searched": "the method's own word",
+        "est_alpha": "the method's own estimate",
+        "est_draft_len": "the method's own estimate",
+        "est_tokens_per_s": "the method's own estimate",
+    },
+    "layer_sets": {"skip_attn": "another set", "skip_mlp": "another set"},
+}
+"""Columns of which single edits may pass where run.json has no digests, and why."""
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    """Two prompts, of which one ends in a near-tie."""
+    units = [unit(0, tokens=16, divergence_index=3, divergence_gap=0.25, lossless="tie"), unit(1, tokens=16)]
+    return write_run(
+        tmp_path / "run", units, domains=["toy", "toy"], config={"baseline": "paired", "repeats": 1}, tie_tolerance=0.5
+    )
+
+
+def tables(run: Run) -> dict[str, pd.DataFrame]:
+    return {name: getattr(run, name) for name in SCHEMAS}
+
+
+def edited(value: Any) -> Iterator[Any]:
+    """Values near this one, and of its column."""
+    if isinstance(value, str):
+        yield from ("", value + "x", "bug", "hf", "ar")
+    elif hasattr(value, "__len__"):
+        ids = [int(one) for one in value]
+        yield from ([*ids, 7], ids[:-1], [*ids[:-1], 99], [*ids[:1], *ids[2:]], [])
+    elif value is None or value is pd.NA or value != value:
+        yield from (0, 1)
+    elif isinstance(value, bool):
+        yield not value
+    elif isinstance(value, int):
+        yield from (value + 1, value - 1, 0, 10**6)
+    else:
+        yield from (value * 1.001 + 1e-3, -value - 1.0, float("nan"), float("inf"))
+
+
+def edits(frame: pd.DataFrame) -> Iterator[tuple[str, int, Any, pd.DataFrame]]:
+    """Every column and row with every other value, and the table that has it."""
+    for column in frame.columns:
+        values = (
+            frame[column].tolist() if column not in ("output_ids", "skip_attn", "skip_mlp") else list(frame[column])
+        )
+        for row, value in enumerate(values):
+            for new in edited(value):
+                if isinstance(value, str | int) and new == value:
+                    continue
+                changed = frame.copy()
+                series = pd.Series([*values[:row], new, *values[row + 1 :]], dtype=object)
+                changed[column] = series if frame[column].dtype == object else series.astype(frame[column].dtype)
+                yield column, row, new, changed
+
+
+@pytest.mark.parametrize("name", SCHEMAS)
+def test_every_edit_of_a_cell_is_noticed_but_where_nothing_could(name: str, run: Run) -> None:
+    assert list(faults(run.header, tables(run))) == []
+    passed: dict[str, list[object]] = {}
+    for column, row, new, frame in edits(getattr(run, name)):
+        if not any(faults(run.header, tables(run) | {name: frame})):
+            passed.setdefault(column, []).append((row, new))
+    assert set(passed) <= set(UNNOTICED[name]), {k: v for k, v in passed.items() if k not in UNNOTICED[name]}
+
+
+def rewritten(run: Run, name: str, frame: pd.DataFrame, digests: bool) -> None:
+    """Put another table in a record, without digests as in records of older versions."""
+    path = run.path / f"{name}.parquet"
+    pq.write_table(pa.Table.from_pandas(frame, SCHEMAS[name], preserve_index=False), path)
+    if not digests:
+        content = json.loads((run.path / "run.json").read_bytes())
+        content.pop(DIGESTS, None)
+        (run.path / "run.json").write_text(json.dumps(content), encoding="utf-8")
+
+
+def one_id_more(frame: pd.DataFrame) -> pd.DataFrame:
+    return frame.assign(output_ids=[[*ids, 7] if i == 1 else ids for i, ids in enumerate(frame["output_ids"])])
+
+
+CHANGES: dict[str, tuple[str, Callable[[pd.DataFrame], pd.DataFrame], str]] = {
+    "an id more": ("prompts", one_id_more, "prompt 0, repeat 0, arm method: new_tokens is"),
+    "no steps": ("steps", lambda frame: frame.iloc[:0], "prompt 0, repeat 0, arm ar: its steps emitted 0 tokens"),
+    "an arm less": ("prompts", lambda frame: frame.drop(index=3), "prompt 1, repeat 0, arm method: its row is missing"),
+    "a prompt less": ("prompts", lambda frame: frame[:2], "prompt 1, repeat 0, arm ar: its row is missing"),
+    "no rows": ("prompts", lambda frame: frame[:0], "prompt 0, repeat 0, arm ar: its row is missing"),
+    "a row twice": ("prompts", lambda frame: pd.concat([frame, frame[3:]]), "arm method: it has two rows"),
+    "a step less": ("steps", lambda frame: frame.drop(index=4), "arm ar: step 6: step does not count"),
+    "the last step less": ("steps", lambda frame: frame[:-1], "prompt 1, repeat 0, arm method: its steps emitted"),
+    "steps reversed": ("steps", lambda frame: frame[::-1], "prompt 1, repeat 0, arm method: step"),
+    "no sets": ("layer_sets", lambda frame: frame[:0], "prompt 0, repeat 0, arm method: layer_set_id is"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("digests", [True, False])
+@pytest.mark.parametrize("change", CHANGES)
+def test_the_reader_names_the_file_the_prompt_and_what_differs(change: str, digests: bool, run: Run) -> None:
+    name, edit, said = CHANGES[change]
+    rewritten(run, name, edit(getattr(run, name)), digests)
+    with pytest.raises(ConfigError) as caught:
+        load_run(run.path)
+    assert said in caught.value.allowed and "force=true in its command" in caught.value.allowed
+    assert caught.value.field == "record" and str(caught.value.value).endswith(".parquet")
+
+
+def test_a_digest_tells_what_no_column_could(run: Run) -> None:
+    longer = run.prompts.assign(decode_ms=run.prompts["decode_ms"] * 2)
+    rewritten(run, "prompts", longer, digests=True)
+    with pytest.raises(ConfigError, match=r"prompts\.parquet.*its SHA-256 is not that under tables in run\.json"):
+        load_run(run.path)
+    rewritten(run, "prompts", longer, digests=False)
+    assert load_run(run.path).prompts["decode_ms"].tolist() == longer["decode_ms"].tolist()
+
+
+def conversation() -> list[PromptRecord]:
+    """Return two turns of a prompt."""
+    second = unit(0, tokens=8)
+    for record in second:
+        record.prompt.turn, record.prompt.prompt_sha256 = 1, "0" * 64
+        for step in record.steps:
+            step.turn = 1
+    return [*unit(0, tokens=8), *second]
+
+
+def one_token() -> list[PromptRecord]:
+    """Return answers that the prefill ended."""
+    rows = [record.prompt for record in unit(0, tokens=8)]
+    for row in rows:
+        row.output_ids, row.new_tokens, row.draft_ms, row.verify_ms, row.policy_ms = [2], 1, 0.0, 0.0, 0.0
+    return [PromptRecord(row, []) for row in rows]
+
+
+def alone() -> list[PromptRecord]:
+    """Return the answer of a method without AR."""
+    (record,) = unit(0, lossless=None)[1:]
+    record.prompt.order = 0
+    return [record]
+
+
+def shorter(verdict: str) -> list[PromptRecord]:
+    """Return an output that ends before AR's, where there are no logits to compare."""
+    plain, drafted = unit(0, tokens=16)
+    row, last = drafted.prompt, drafted.steps.pop()
+    row.new_tokens -= last.emitted
+    row.output_ids = list(row.output_ids)[: row.new_tokens]
+    for name in ("draft_ms", "verify_ms", "policy_ms"):
+        setattr(row, name, sum(getattr(step, name) for step in drafted.steps))
+    row.lossless, row.divergence_index = verdict, row.new_tokens
+    return [plain, drafted]
+
+
+@pytest.mark.parametrize(
+    "records", [with_hf(unit(0)), conversation(), one_token(), alone(), unit(0, lossless=None), shorter("bug")],
+    ids=["hf", "turns", "one token", "alone", "sampled", "shorter"],
+)  # fmt: skip
+def test_sound_records_of_every_kind_are_read(records: list[PromptRecord], tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", [records], domains=["toy"])
+    assert list(faults(run.header, tables(run))) == []
+
+
+def test_one_that_ends_early_is_no_tie(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", [shorter("tie")])
+    assert [text for _, _, text in faults(run.header, tables(run))] == ["lossless is tie, without a divergence_gap"]
+
+
+def test_the_committed_records_are_sound() -> None:
+    """They are of versions that kept no digests."""
+    paths = find_runs(ROOT / "runs" / "reference")
+    assert len(paths) > 100
+    for path in paths[::10]:
+        assert DIGESTS not in load_run(path).header

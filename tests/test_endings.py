@@ -1,0 +1,343 @@
+"""What ends a run is said in its record and in one message, and what a killed process left is removed."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from hydra.core.global_hydra import GlobalHydra
+
+from ssd_bench import run
+from ssd_bench.cli import door
+from ssd_bench.errors import Lost
+from ssd_bench.records import writer as module
+from ssd_bench.records.lease import NAME, Lease, Owner
+from ssd_bench.records.reader import load_run
+from ssd_bench.status import look
+from ssd_bench.stopping import Stopped
+from tests.runs import CPU, environment
+from tests.synthetic import header, unit, write_run
+
+LINE = (*CPU, "hardware.kernels=torch", "limit=2", "decode.max_new_tokens=4", "method=ar", "runs_dir=runs")
+FILES = ["layer_sets.parquet", "prompts.parquet", "run.json", "steps.parquet"]
+STAGES = {
+    "load": (run, "load_engine"),
+    "profile": (run, "latency_of"),
+    "search": (run.AR, "prepare"),
+    "warm-up": (run, "_warm_up"),
+    "decode": (run, "_turn"),
+    "score": (run, "_record"),
+    "write": (module, "write_atomic"),
+    "finish": (module.RunWriter, "finish"),
+}
+ERRORS = {
+    "error": (ValueError("it broke\nhere"), "failed", "ValueError: it broke"),
+    "memory": (MemoryError(), "failed", "MemoryError"),
+    "device": (torch.OutOfMemoryError("out of memory"), "failed", "OutOfMemoryError: out of memory"),
+    "file": (FileNotFoundError(errno.ENOENT, "No such file", "/a"), "failed", "FileNotFoundError: [Errno 2] No such"),
+    "interrupt": (KeyboardInterrupt(), "stopped", "KeyboardInterrupt"),
+    "signal": (Stopped(), "stopped", "Stopped"),
+}
+
+
+@pytest.fixture
+def answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., tuple[int, str]]:
+    """Exit code and errors of a command, in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["ssd-bench"])
+
+    def code(*arguments: str) -> tuple[int, str]:
+        GlobalHydra.instance().clear()
+        return door(arguments), capsys.readouterr().err
+
+    return code
+
+
+def record() -> Path:
+    """Return the folder of the only run."""
+    (folder,) = (path for path in Path("runs").iterdir() if not path.name.startswith("."))
+    return folder
+
+
+def content() -> dict[str, object]:
+    found: dict[str, object] = json.loads((record() / "run.json").read_bytes())
+    return found
+
+
+@pytest.mark.parametrize(
+    ("stage", "error"), [*((stage, "error") for stage in STAGES), *(("decode", error) for error in [*ERRORS][1:])]
+)
+def test_whatever_ends_a_run_is_in_its_record(
+    stage: str, error: str, answer: Callable[..., tuple[int, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    raised, status, said = ERRORS[error]
+    calls, (place, name) = 0, STAGES[stage]
+    original = getattr(place, name)
+
+    def broken(*arguments: object) -> object:
+        nonlocal calls
+        calls += 1
+        if stage == "write" and "parts" not in Path(str(arguments[0])).parts:
+            return original(*arguments)
+        if stage == "score" and calls < 3:
+            return original(*arguments)  # the first prompt is finished
+        raise raised
+
+    with monkeypatch.context() as patched:
+        patched.setattr(place, name, broken)
+        if error in ("error", "memory", "device"):
+            with pytest.raises(type(raised)):
+                answer(*LINE)
+        else:
+            code, message = answer(*LINE)
+            assert code == {"file": 1, "interrupt": 130, "signal": 143}[error] and message.count("\n") == 1
+    assert content()["status"] == status and str(content()["error"]).startswith(said)
+    assert "\n" not in str(content()["error"]) and not (record() / NAME).exists()
+    (line,) = look(Path("runs"))
+    assert (line.state, line.more) == (status, content()["error"])
+    assert answer(*LINE)[0] == 0
+    assert load_run(record()).header["status"] == "complete" and "error" not in load_run(record()).header
+
+
+def test_an_error_is_shown_without_lines_of_hydra(
+    answer: Callable[..., tuple[int, str]], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def broken(*_: object) -> None:
+        raise ValueError("it broke")
+
+    monkeypatch.setattr(run, "load_engine", broken)
+    with pytest.raises(ValueError, match="it broke"):
+        answer(*LINE)
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    "settings",
+    ["decode.temperature=1e-06", "decode.temperature=1e300", "decode.top_p=1e-300", "decode.top_k=99999999999999999999",
+     "seed=9223372036854775808"],
+)  # fmt: skip
+def test_sampling_at_its_limits_works(settings: str, answer: Callable[..., tuple[int, str]]) -> None:
+    assert answer(*LINE, "decode=sample", *settings.split())[0] == 0
+
+
+def dead(path: Path) -> None:
+    """Leave a lease of a process that has ended."""
+    path.write_text(json.dumps(vars(replace(Owner.here(), begun=1.0))), encoding="utf-8")
+
+
+def folder_with_a_file(path: Path) -> None:
+    path.mkdir()
+    (path / "00000-000.json").write_text("{}", encoding="utf-8")
+
+
+LEFT: dict[str, Callable[[Path], object]] = {
+    ".lease.breaking": lambda folder: dead(folder / f"{NAME}.breaking"),
+    ".lease.x.tmp": lambda folder: dead(folder / f"{NAME}.x.tmp"),
+    ".discarded": lambda folder: folder_with_a_file(folder / ".discarded"),
+    "parts": lambda folder: (folder / "parts").mkdir(exist_ok=True),
+    "steps.parquet.x.tmp": lambda folder: (folder / "steps.parquet.x.tmp").write_bytes(b"x"),
+}
+
+
+@pytest.mark.parametrize("finished", [True, False])
+def test_what_a_killed_process_left_is_removed_by_the_same_command(
+    finished: bool, answer: Callable[..., tuple[int, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a lease that it also left, and without."""
+    with monkeypatch.context() as patched:
+        if not finished:
+            patched.setattr(run, "_turn", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        assert answer(*LINE)[0] == (0 if finished else 130)
+    for lease in (True, False):
+        for leave in LEFT.values():
+            leave(record())
+        if lease:
+            dead(record() / NAME)
+        assert answer(*LINE)[0] == 0
+        assert sorted(path.name for path in record().iterdir()) == FILES
+        assert load_run(record()).header["status"] == "complete"
+
+
+@pytest.mark.parametrize("left", LEFT)
+def test_each_of_them_is_removed_alone(left: str, tmp_path: Path) -> None:
+    write_run(tmp_path / "run", [unit(0)])
+    LEFT[left](tmp_path / "run")
+    module.clear_leftovers(tmp_path / "run")
+    assert sorted(path.name for path in (tmp_path / "run").iterdir()) == FILES
+
+
+def test_leftovers_are_no_fault_where_nothing_can_be_written_or_somebody_works(tmp_path: Path) -> None:
+    (tmp_path / ".discarded").mkdir()
+    with Lease(tmp_path):
+        module.clear_leftovers(tmp_path)
+    assert (tmp_path / ".discarded").is_dir()
+    module.clear_leftovers(tmp_path / "nowhere")
+
+
+KILL_IN_A_LEASE = """
+import os, signal, sys
+from pathlib import Path
+from ssd_bench.records.lease import Lease
+from tests.test_endings import dead
+
+def attempt(folder, kill_at):
+    calls = 0
+    def deadly(function):
+        def call(*args, **kwargs):
+            nonlocal calls
+            calls += 1
+            if calls == kill_at:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return function(*args, **kwargs)
+        return call
+    for name in ("link", "replace", "unlink"):
+        setattr(os, name, deadly(getattr(os, name)))
+    Lease(folder, wait=False).close()
+
+kill_at, killed = 1, True
+while killed:
+    folder = Path(sys.argv[1]) / str(kill_at)
+    folder.mkdir()
+    dead(folder / ".lease")
+    pid = os.fork()
+    if pid == 0:
+        attempt(folder, kill_at)
+        os._exit(0)
+    killed = os.WIFSIGNALED(os.waitpid(pid, 0)[1])
+    kill_at += 1
+"""
+
+
+def test_a_kill_at_any_moment_of_taking_a_lease_over_leaves_it_to_the_next(tmp_path: Path) -> None:
+    subprocess.run([sys.executable, "-c", KILL_IN_A_LEASE, str(tmp_path)], check=True, timeout=60, env=environment())
+    attempts = list(tmp_path.iterdir())
+    left = {file.name for folder in attempts for file in folder.iterdir()}
+    assert len(attempts) > 5 and {".lease", ".lease.breaking"} <= left
+    for folder in attempts:
+        Lease(folder, wait=False).close()
+        assert list(folder.iterdir()) == []
+
+
+def test_who_works_on_a_deleted_folder_says_so(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    with Lease(tmp_path / "run") as lease:
+        shutil.rmtree(tmp_path / "run")
+        with pytest.raises(Lost, match=r"run: the folder, or \.lease in it, was deleted during the run"):
+            lease.check()
+
+
+@pytest.mark.parametrize("sweep", [False, True])
+def test_a_folder_that_is_deleted_during_the_run_is_one_message(
+    sweep: bool, answer: Callable[..., tuple[int, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    turn = run._turn
+
+    def deleting(*arguments: object) -> object:
+        shutil.rmtree(record())
+        return turn(*arguments)  # type: ignore[arg-type]
+
+    with monkeypatch.context() as patched:
+        patched.setattr(run, "_turn", deleting)
+        code, said = answer(*(["-m"] if sweep else []), *LINE)
+    assert code == 1 and said.count("was deleted during the run") == 1 and "Traceback" not in said
+    assert sweep or said.count("\n") == 1
+    assert answer(*LINE)[0] == 0 and load_run(record()).header["status"] == "complete"
+
+
+def directory(path: Path) -> None:
+    path.unlink(missing_ok=True)
+    path.mkdir()
+    (path / "inside").touch()
+
+
+def empty(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def pipe(path: Path) -> None:
+    path.unlink(missing_ok=True)
+    os.mkfifo(path)
+
+
+def dangling(path: Path) -> None:
+    path.unlink(missing_ok=True)
+    path.symlink_to("nowhere")
+
+
+@pytest.mark.parametrize("odd", [directory, empty, pipe, dangling])
+@pytest.mark.parametrize("name", ["run.json", "steps.parquet"])
+def test_odd_files_in_a_finished_record_are_named_and_force_replaces_them(
+    name: str, odd: Callable[[Path], None], answer: Callable[..., tuple[int, str]]
+) -> None:
+    assert answer(*LINE)[0] == 0
+    odd(record() / name)
+    code, said = answer(*LINE)
+    if (name, odd) == ("run.json", dangling):
+        assert code == 0  # nothing is there, and nothing is lost
+    else:
+        assert code == 2 and said.count("\n") == 1 and f"{name}' cannot be used: a file that is whole (" in said
+        assert "force=true in its command measures the run again" in said
+        assert answer(*LINE, "force=true")[0] == 0
+    assert load_run(record()).header["status"] == "complete"
+    assert sorted(path.name for path in record().iterdir()) == FILES
+
+
+@pytest.mark.parametrize("odd", [directory, empty, pipe, dangling])
+@pytest.mark.parametrize("name", ["parts", "steps.parquet", "x.tmp", ".discarded"])
+def test_odd_files_in_a_begun_record_are_not_in_its_way(name: str, odd: Callable[[Path], None], tmp_path: Path) -> None:
+    with module.RunWriter(tmp_path, header()) as begun:
+        begun.add(0, 0, unit(0), None)
+    if name == "parts":
+        shutil.rmtree(tmp_path / "parts")
+    odd(tmp_path / name)
+    with module.RunWriter(tmp_path, header()) as again:
+        for number in {0, 1} - {prompt for prompt, _ in again.done}:
+            again.add(number, 0, unit(number), None)
+        again.finish({})
+    assert {path.name for path in tmp_path.iterdir()} - {".damaged"} == set(FILES)
+    assert len(load_run(tmp_path).prompts) == 4
+
+
+@pytest.mark.parametrize("sweep", [False, True])
+def test_a_folder_that_cannot_be_written_is_one_message(sweep: bool, answer: Callable[..., tuple[int, str]]) -> None:
+    code, said = answer(*(["-m"] if sweep else []), *LINE[:-1], "runs_dir=/proc/nowhere/runs")
+    assert code == 2 and said.startswith("error: runs_dir='/proc/nowhere/runs") and said.count("\n") == 1
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 64 kB, where this process may mount one."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    line = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(disk)]
+    if os.geteuid() or not shutil.which("mount") or subprocess.run(line, capture_output=True).returncode:
+        pytest.skip("only root may mount a small disk")
+    yield disk
+    subprocess.run(["umount", str(disk)], check=True)
+
+
+def test_a_disk_that_is_really_full_is_one_message_and_goes_on_with_more_room(
+    small_disk: Path, answer: Callable[..., tuple[int, str]]
+) -> None:
+    line = [*LINE[:-1], "limit=12", "decode.max_new_tokens=48", f"runs_dir={small_disk}"]
+    code, said = answer(*line)
+    assert (
+        code == 1 and "Traceback" not in said and said.splitlines()[-1].startswith("error: No space left on device, ")
+    )
+    (folder,) = small_disk.glob("miniature-*")
+    done = len(list((folder / "parts").glob("*.json")))
+    assert 0 < done < 12 and not list(folder.glob("**/*.tmp"))
+    subprocess.run(["mount", "-o", "remount,size=8m", str(small_disk)], check=True)
+    code, said = answer(*line)
+    assert code == 0 and f"[1/{12 - done}]" in said and len(load_run(folder).prompts) == 24

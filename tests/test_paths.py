@@ -1,0 +1,143 @@
+"""Paths in options: any name that a file system takes works to the end, all else is refused before anything runs."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from hydra.core.global_hydra import GlobalHydra
+
+from ssd_bench import load_runs
+from ssd_bench.cli import door
+from ssd_bench.errors import ConfigError
+from ssd_bench.paths import display_path, local_path
+from ssd_bench.records.reader import find_runs, load_run
+from tests.runs import CPU
+from tests.synthetic import unit, write_run
+
+NAMES = ("night-10:30", "exp:2", "a%20b #?", "*[x]{y}$z", "日本", "-x", "./x/../it's/", "n" * 200, "~/runs", "s3:/x")
+SHORT = (*CPU, "hardware.kernels=torch", "limit=1", "decode.max_new_tokens=4", "method=ar")
+URIS = ("s3://bucket/runs", "file:///runs", "file:runs", "hf://a/b", "https://a/b", "S3://x")
+TOOLS = (
+    "status runs_dir=", "report runs_dir=", "claims runs_dir=", "pack out=x.zip runs_dir=",
+    "pack runs_dir=runs out=", "coverage runs_dir=", "frontier model=a task=b runs_dir=",
+    "advise hardware=sim_h100 model=llama3_8b runs_dir=",
+    "advise hardware=sim_h100 model=", "explain run=", "replay hardware=sim_h100 run=", "replay validate runs_dir=",
+    "export to=x run=", "export run=x to=", "acceptance file=", "searches ", "audit out=", "shapes read=",
+    "data check ",
+)  # fmt: skip
+
+
+@pytest.fixture
+def answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., tuple[int, str]]:
+    """Exit code and errors of a command in an empty folder, which is the home folder, too."""
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    monkeypatch.setenv("HOME", str(tmp_path / "here"))
+    monkeypatch.setattr(sys, "argv", ["ssd-bench"])
+
+    def code(*arguments: str) -> tuple[int, str]:
+        GlobalHydra.instance().clear()
+        return door(arguments), capsys.readouterr().err
+
+    return code
+
+
+def quoted(name: str) -> str:
+    """A value as Hydra's grammar quotes it."""
+    return "'" + name.replace("'", "\\'") + "'"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_run_goes_to_any_folder_and_is_read_back(name: str, answer: Callable[..., tuple[int, str]]) -> None:
+    line = [*SHORT, f"runs_dir={quoted(name)}"]
+    assert answer(*line)[0] == 0
+    folder = local_path("runs_dir", name)
+    assert len(find_runs(folder)) == 1 and len(load_runs(name)) == 1
+    assert answer(*line) == (0, "")  # it is found, and not measured again
+
+
+@pytest.mark.parametrize("name", ["exp:2", "~/a"])
+def test_sweeps_and_tools_go_to_it_too(name: str, answer: Callable[..., tuple[int, str]]) -> None:
+    line = [*SHORT, f"runs_dir={quoted(name)}"]
+    assert answer("-m", "seed=1,2", *line)[0] == 0
+    folder = local_path("runs_dir", name)
+    (first, _) = find_runs(folder)
+    assert answer("report", f"runs_dir={name}", "out=rep:1")[0] == 0 and Path("rep:1", "README.md").is_file()
+    for tool in ("status", "claims", "pack out=p:1.zip"):
+        assert answer(*tool.split(), f"runs_dir={name}")[0] == 0
+    assert answer("explain", f"run={Path(name, first.name)}")[0] == 0
+    assert not Path("~").exists()
+
+
+@pytest.mark.parametrize(
+    "option",
+    ["runs_dir=", "-m seed=1,2 runs_dir=", "model=local model.template=plain model.path=", "data=local data.root=",
+     "task=jsonl task.path=", *TOOLS],
+)  # fmt: skip
+def test_a_uri_is_refused_before_anything_is_opened(option: str, answer: Callable[..., tuple[int, str]]) -> None:
+    code, said = answer(*f"{option}s3://bucket/runs.jsonl".split())
+    assert code == 2 and said.count("\n") == 1 and "='s3://bucket/runs.jsonl' cannot be used: a path on this" in said
+    assert list(Path.cwd().iterdir()) == []
+
+
+@pytest.mark.parametrize("uri", URIS)
+def test_every_uri_is_one(uri: str) -> None:
+    with pytest.raises(ConfigError, match="not a URI: download or mount what it names"):
+        local_path("runs_dir", uri)
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        (None, "a path"),
+        ("", "a path"),
+        (3, "a path"),
+        ("a\nb", "without line breaks"),
+        ("a\0b", "without line breaks"),
+        (os.fsdecode(b"a\xff"), "UTF-8"),
+        ("n" * 201, "at most 200"),
+        ("é" * 101, "at most 200"),
+        ("abc/" * 1000, "at most 3500 bytes"),
+    ],
+)
+def test_what_no_file_system_or_record_takes_is_refused(value: object, said: str) -> None:
+    with pytest.raises(ConfigError, match=said) as caught:
+        local_path("runs_dir", value)
+    assert caught.value.field == "runs_dir" and len(str(caught.value)) < 400
+
+
+def test_a_path_is_absolute_and_a_link_keeps_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to("real")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", "/home/her")
+    assert [local_path("a", text) for text in ("link", "./x/../link/", "~", "~/x", "/a/b")] == [
+        tmp_path / "link", tmp_path / "link", Path("/home/her"), Path("/home/her/x"), Path("/a/b"),
+    ]  # fmt: skip
+    assert display_path(tmp_path / "link") == "link" and display_path(Path("/a/b")) == "/a/b"
+    write_run(tmp_path / "link" / "run", [unit(0)])
+    assert [path.parent.name for path in find_runs(local_path("a", "link"))] == ["link"]
+
+
+def test_a_folder_that_was_deleted_under_the_shell_is_one_message(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    with pytest.raises(ConfigError, match="the current folder was deleted"):
+        local_path("runs_dir", "runs")
+
+
+def test_a_relative_path_given_to_the_reader_itself_is_no_uri(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    run = write_run(tmp_path / "exp:2" / "run", [unit(0)])
+    for path in (Path("exp:2/run"), "exp:2/run"):
+        pd.testing.assert_frame_equal(load_run(path).steps, run.steps)
