@@ -52,7 +52,7 @@ def cases(folder: Path) -> dict[str, tuple[list[str], str]]:
     rows = [row | {"prompt": "p"} for row in qa(*range(9))]
     info = {"config_name": "default", "features": features, "splits": splits}
     repository(stated, {"test.jsonl": rows}, configs({"default": {"test": "test.jsonl"}}) | {"dataset_info": [info]})
-    own = [f"task.hub.path={stated}", "task.hub.name=default", "task.hub.split=test", "task.hub.revision=null"]
+    described = [f"task.hub.path={stated}", "task.hub.name=default", "task.hub.split=test", "task.hub.revision=null"]
     jsonl = f"+task.hub={{path: {stated}, name: default, split: test, revision: null}}"
     return {
         "rows": (["task=gsm8k", *gsm8k], "task.hub.rows"),
@@ -63,8 +63,8 @@ def cases(folder: Path) -> dict[str, tuple[list[str], str]]:
         "rows of a part": (stream, "task.parts.cnn_dm.hub.rows"),
         "rows of a part's variant": (shift, "task.parts.alpaca.hub.conflayers.rows"),
         "rows of calibration": (school, "calibrate.hub.rows"),
-        "rows of a card": (["task=gsm8k", *own, "task.hub.rows=null"], "task.hub.rows"),
-        "rows of a card, without the option": (["task=gsm8k", *own, "~task.hub.rows"], "+task.hub.rows"),
+        "rows of a card": (["task=gsm8k", *described, "task.hub.rows=null"], "task.hub.rows"),
+        "rows of a card, without the option": (["task=gsm8k", *described, "~task.hub.rows"], "+task.hub.rows"),
         "rows of a card, of one's own prompts": (["task=jsonl", jsonl], "+task.hub.rows"),
         "demonstrations": (["task=spider2", *sql, "model.template=plain"], "task.shots"),
         "demonstrations of a part": (

@@ -67,9 +67,9 @@ class Both:
 
 def eager(items: list[Row], shots: list[Row], count: int, seed: int) -> list[str]:
     """Return the ids of the demonstrations by reading all: shuffle the rows, leave out the items, take the first."""
-    known = {row["question"].strip() for row in items} | {row["id"] for row in items}
+    excluded = {row["question"].strip() for row in items} | {row["id"] for row in items}
     rows = [shots[i] for i in numpy.random.default_rng(seed).permutation(len(shots))]
-    pool = [row for row in rows if row["question"].strip() not in known and row["id"] not in known]
+    pool = [row for row in rows if row["question"].strip() not in excluded and row["id"] not in excluded]
     return [row["id"] for row in pool[:count]]
 
 
@@ -80,8 +80,10 @@ def test_demonstrations_are_those_of_a_shuffle_of_all_rows_and_no_further_row_is
     source = Both(items, shots)
     prompt = make("gsm8k").prompts(source, "plain", 1, seed)[0]
     expected = eager(items, shots, 5, seed)
-    asked = [shots[int(name[1:])]["question"] for name in expected]
-    assert [line.removeprefix("Question: ") for line in prompt.head.splitlines() if line.startswith("Q")][:5] == asked
+    questions = [shots[int(name[1:])]["question"] for name in expected]
+    assert [line.removeprefix("Question: ") for line in prompt.head.splitlines() if line.startswith("Q")][
+        :5
+    ] == questions
     assert 5 <= len(source.shots.read) < 40
 
 
@@ -93,8 +95,10 @@ def test_demonstrations_of_every_subject_take_one_pass() -> None:
     prompts = make("math").prompts(source, "plain", None, 3)
     order = [shots[int(i)] for i in numpy.random.default_rng(3).permutation(600)]
     for prompt in prompts:
-        own = [row["problem"] for row in order if row["subject"].lower() == prompt.domain][:5]
-        assert [line.removeprefix("Question: ") for line in prompt.head.splitlines() if line.startswith("Q")][:5] == own
+        wanted = [row["problem"] for row in order if row["subject"].lower() == prompt.domain][:5]
+        assert [line.removeprefix("Question: ") for line in prompt.head.splitlines() if line.startswith("Q")][
+            :5
+        ] == wanted
     assert len(source.shots.read) == len(set(source.shots.read)) < 100
 
 

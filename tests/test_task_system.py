@@ -25,13 +25,13 @@ def texts(plan: Plan) -> list[str]:
 
 def test_a_tasks_system_message_is_ahead_of_every_prompt(small_checkpoint: Path, tmp_path: Path) -> None:
     line = (*local_model(small_checkpoint), "task=gsm8k", "limit=2", NEW)
-    without, given = planned(tmp_path, *line), planned(tmp_path, *line, f"task.system={SAID!r}")
-    wanted = [text.replace("<|user|>", f"<|system|>{SAID}\n<|user|>", 1) for text in texts(without)]
-    assert texts(given) == wanted
-    assert not {e.sha256 for e in without.encoded} & {e.sha256 for e in given.encoded}
-    assert given.content_key != without.content_key
+    plain, addressed = planned(tmp_path, *line), planned(tmp_path, *line, f"task.system={SAID!r}")
+    wanted = [text.replace("<|user|>", f"<|system|>{SAID}\n<|user|>", 1) for text in texts(plain)]
+    assert texts(addressed) == wanted
+    assert not {e.sha256 for e in plain.encoded} & {e.sha256 for e in addressed.encoded}
+    assert addressed.content_key != plain.content_key
     by_model = planned(tmp_path, *line, f"model.template={{form: chat, system: {SAID!r}}}")
-    assert [e.ids for e in by_model.encoded] == [e.ids for e in given.encoded]
+    assert [e.ids for e in by_model.encoded] == [e.ids for e in addressed.encoded]
 
 
 @pytest.mark.parametrize("task", [name for name in TASKS if not name.startswith("stream")])

@@ -15,8 +15,8 @@ import json, sys
 from ssd_bench.data import HubSource
 from ssd_bench.errors import ConfigError
 from ssd_bench.task import DataSpec
-for asked in json.loads(sys.argv[1]):
-    spec = DataSpec("toy", ("question",), {"path": "org/it", "name": None, "split": "test"} | asked)
+for arguments in json.loads(sys.argv[1]):
+    spec = DataSpec("toy", ("question",), {"path": "org/it", "name": None, "split": "test"} | arguments)
     source = HubSource()
     try:
         rows = [row["question"] for row in source.rows(spec)]
@@ -35,9 +35,9 @@ def files(word: str) -> dict[str, bytes | str]:
     return {"test.jsonl": lines(f"{word} 0", f"{word} 1"), "train.jsonl": lines("t"), "README.md": "text"}
 
 
-def read(hub: Hub, home: Path, *asked: dict[str, object], **variables: str) -> list[object]:
+def read(hub: Hub, home: Path, *arguments: dict[str, object], **variables: str) -> list[object]:
     """Return what one client process reads or is told, for each set of arguments."""
-    done = python("-c", READ, json.dumps(asked), **hub.variables(home, **variables))
+    done = python("-c", READ, json.dumps(arguments), **hub.variables(home, **variables))
     assert done.returncode == 0, done.stderr
     return [json.loads(line) for line in done.stdout.splitlines()]
 
@@ -47,10 +47,10 @@ def test_no_other_commit_is_read_in_place_of_the_one_asked_for(hub: Hub, tmp_pat
     hub.dataset("org/it").commit(files("new"), sha=NEW)
     ((rows, fingerprint), (main, branch)) = read(hub, tmp_path, {"revision": NEW}, {"revision": "main"})  # type: ignore[misc]
     assert rows == main == ["new 0", "new 1"] and fingerprint == branch and f"org/it@{NEW} files:" in fingerprint
-    asked = {"revision": OLD}, {"revision": NEW}, {"revision": "main"}
+    arguments = {"revision": OLD}, {"revision": NEW}, {"revision": "main"}
     for variables, cause in (({"HF_HUB_OFFLINE": "1"}, "HF_HUB_OFFLINE is set"), ({}, "HTTP 500")):
         hub.faults.append(Fault("/org/it", 500))
-        old, new, moved = read(hub, tmp_path, *asked, **variables)
+        old, new, moved = read(hub, tmp_path, *arguments, **variables)
         assert str(old).startswith(f"task.hub.revision='{OLD}' cannot be used: org/it could not be loaded (")
         assert cause in str(old)
         assert f"the cache has commit {NEW}, which task.hub.revision=COMMIT reads" in str(old)
@@ -74,16 +74,16 @@ def test_the_cause_of_a_failure_is_named(hub: Hub, tmp_path: Path) -> None:
         Fault("/org/broken", 500),
         Fault("GET .*/org/dropped.*test.jsonl", None, after=5),
     ]
-    asked = [
+    arguments = [
         {"path": f"org/{name}", "revision": "main"} for name in ("gated", "limited", "broken", "dropped", "absent")
     ]
     gated, limited, broken, dropped, absent, revision = map(
-        str, read(hub, tmp_path, *asked, {"path": "org/gated", "revision": "dev"})
+        str, read(hub, tmp_path, *arguments, {"path": "org/gated", "revision": "dev"})
     )
     assert f"accept its licence on {hub.endpoint}/datasets/org/gated, then run `hf auth login`" in gated
     assert "HTTP 429" in limited and "HTTP 500" in broken and "broke off" in dropped
     assert "no such dataset" in absent and "no revision dev" in revision
-    (stranger,) = read(hub, tmp_path, asked[0], HF_TOKEN="hf_stranger")
+    (stranger,) = read(hub, tmp_path, arguments[0], HF_TOKEN="hf_stranger")
     assert "this account has no access yet" in str(stranger)
 
 

@@ -29,11 +29,11 @@ UNREAD = re.compile(r"(socratic|1\.0\.0|cs-en|throughput_1k|full)/|pg19.*train|T
 
 def counted(task: str) -> list[str]:
     """Return the options that accept other numbers of rows than the real data sets have."""
-    made = make(task)
-    parts = {f"task.parts.{name}.": part for name, part in made.parts.items()} if isinstance(made, Stream) else {}
+    task_of = make(task)
+    parts = {f"task.parts.{name}.": part for name, part in task_of.parts.items()} if isinstance(task_of, Stream) else {}
     return [
         f"{spec.option.replace('task.', place, 1)}.rows=null"
-        for place, part in (parts or {"task.": made}).items()
+        for place, part in (parts or {"task.": task_of}).items()
         for spec in part.files("plain")
         if spec.hub
     ]
@@ -41,7 +41,7 @@ def counted(task: str) -> list[str]:
 
 def cases() -> dict[str, list[str]]:
     """Return the options of every task and of its variants that read the hub."""
-    found = {}
+    options_of = {}
     for name in choices("task"):
         if name == "spec_bench":
             continue
@@ -49,15 +49,15 @@ def cases() -> dict[str, list[str]]:
         options = [f"task={name}", *counted(name), *SHOTS.get(name, []), *SANDBOX.get(name, [])]
         options += [f"task.items={items}"] if items else []
         options += [OWN] if name == "jsonl" else []
-        found[name] = options
+        options_of[name] = options
         for variant in VARIANTS.get(name, ()):
-            found[f"{name}:{variant}"] = [*options, f"variant={variant}"]
-    found["alpaca:conflayers"] = ["task=alpaca", "variant=conflayers", "task.hub.conflayers.rows=null"]
-    found["alpaca"] += ["task.fewshot_hub.rows=null"]
-    found["xsum:self_ssd"] += ["task.fewshot_hub.rows=null"]
+            options_of[f"{name}:{variant}"] = [*options, f"variant={variant}"]
+    options_of["alpaca:conflayers"] = ["task=alpaca", "variant=conflayers", "task.hub.conflayers.rows=null"]
+    options_of["alpaca"] += ["task.fewshot_hub.rows=null"]
+    options_of["xsum:self_ssd"] += ["task.fewshot_hub.rows=null"]
     for variant in ("gsm8k:knapspec", "math:knapspec"):
-        found[variant] = [option for option in found[variant] if "fewshot" not in option]
-    return found
+        options_of[variant] = [option for option in options_of[variant] if "fewshot" not in option]
+    return options_of
 
 
 CASES = cases()
@@ -85,7 +85,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def outcomes(shared: Hub, home: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """What one client process found of all tasks."""
+    """What one client process options_of of all tasks."""
     folder = tmp_path_factory.mktemp("local")
     done = subprocess.run(
         [sys.executable, "-m", "tests.hub.prompts", str(folder)], input=json.dumps(list(CASES.values())), cwd=ROOT,
