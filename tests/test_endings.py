@@ -186,36 +186,18 @@ def test_leftovers_are_no_fault_where_nothing_can_be_written_or_somebody_works(t
 
 
 KILL_IN_A_LEASE = """
-import os, signal, sys
+import sys
 from pathlib import Path
 from ssd_bench.records.lease import Lease
+from tests.kills import kill_at_every_call
 from tests.test_endings import dead
 
-def attempt(folder, kill_at):
-    calls = 0
-    def deadly(function):
-        def call(*args, **kwargs):
-            nonlocal calls
-            calls += 1
-            if calls == kill_at:
-                os.kill(os.getpid(), signal.SIGKILL)
-            return function(*args, **kwargs)
-        return call
-    for name in ("link", "replace", "unlink"):
-        setattr(os, name, deadly(getattr(os, name)))
-    Lease(folder, wait=False).close()
-
-kill_at, killed = 1, True
-while killed:
-    folder = Path(sys.argv[1]) / str(kill_at)
+def prepare(folder):
     folder.mkdir()
     dead(folder / ".lease")
-    pid = os.fork()
-    if pid == 0:
-        attempt(folder, kill_at)
-        os._exit(0)
-    killed = os.WIFSIGNALED(os.waitpid(pid, 0)[1])
-    kill_at += 1
+
+take = lambda folder: Lease(folder, wait=False).close()
+kill_at_every_call(Path(sys.argv[1]), ("link", "replace", "unlink"), take, prepare)
 """
 
 

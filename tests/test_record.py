@@ -55,33 +55,13 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 
 KILL_AT_EVERY_CALL = """
-import os, signal, sys
+import os, sys
 from pathlib import Path
+from tests.kills import kill_at_every_call
 from tests.test_record import stateful_run
 
-def attempt(run_dir, kill_at):
-    calls = 0
-    def deadly(function):
-        def call(*args, **kwargs):
-            nonlocal calls
-            calls += 1
-            if calls == kill_at:
-                os.kill(os.getpid(), signal.SIGKILL)
-            return function(*args, **kwargs)
-        return call
-    os.fsync = lambda descriptor: None  # a kill, unlike a power cut, does not need the disk
-    for name in ("replace", "fsync", "unlink", "rmdir", "mkdir"):
-        setattr(os, name, deadly(getattr(os, name)))
-    stateful_run(run_dir)
-
-kill_at, killed = 1, True
-while killed:
-    pid = os.fork()
-    if pid == 0:
-        attempt(Path(sys.argv[1]) / str(kill_at), kill_at)
-        os._exit(0)
-    killed = os.WIFSIGNALED(os.waitpid(pid, 0)[1])
-    kill_at += 1
+os.fsync = lambda descriptor: None  # a kill, unlike a power cut, does not need the disk
+kill_at_every_call(Path(sys.argv[1]), ("replace", "fsync", "unlink", "rmdir", "mkdir"), stateful_run)
 """
 
 

@@ -345,7 +345,7 @@ def _remove(path: Path) -> None:
 def one_line(error: BaseException) -> str:
     """Return the kind of an error and the first line of its message."""
     first, *_ = str(error).strip().splitlines() or [""]
-    return f"{type(error).__name__}{f': {first}' if first else ''}"
+    return f"{type(error).__name__}: {first}"
 
 
 def _now() -> str:
