@@ -137,11 +137,7 @@ def plan(cfg: DictConfig) -> Plan:
     arch = declared(checkpoint)
     model.check_shape(arch)
     method.check(stated := arch.dims(model.name))
-    others: list[Prompt] = []
-    if isinstance(method, Calibrated):
-        with naming("task", "task" if parts.school is task else "calibrate"):
-            pool = parts.school.pool(parts.source_of(parts.school), model.prompting.form, config["seed"])
-            others = apart(prompts, pool, method, others=parts.school is not task)
+    others = _calibration_prompts(parts, prompts, config["seed"])
     asked = limits([*prompts, *others], decoding.max_new_tokens, task.max_new_tokens)
     decoding = Decoding(**config["decode"] | {"max_new_tokens": max(asked)})
     every = encode_all([*prompts, *others], asked, model, checkpoint, arch.context)
@@ -158,8 +154,7 @@ def plan(cfg: DictConfig) -> Plan:
     machine = _machine(hardware, backend)
     identity = config | {"task_version": task.version, "weights": weights, "machine": machine}
     origin = Origin(
-        runs_dir / SEARCHES, dims.name, weights, parts.school.name, hardware.dtype_name, machine,
-        config["seed"],
+        runs_dir / SEARCHES, dims.name, weights, parts.school.name, hardware.dtype_name, machine, config["seed"],
     )  # fmt: skip
     code = provenance.code_hash([inspect.getfile(type(part)) for part in (method, task)])
     key = provenance.content_key(identity, code, data, exclude=UNRECORDED)
@@ -174,6 +169,16 @@ def plan(cfg: DictConfig) -> Plan:
         model.rehearsal, dims, origin, min(needed, arch.context), fingerprints, key, runs_dir / name,
         shard, _unused(parts),
     )  # fmt: skip
+
+
+def _calibration_prompts(parts: Parts, prompts: Sequence[Prompt], seed: int) -> list[Prompt]:
+    """Return the prompts that the method searches or calibrates on; none of them is evaluated."""
+    if not isinstance(parts.method, Calibrated):
+        return []
+    separate = parts.school is not parts.task
+    with naming("task", "calibrate" if separate else "task"):
+        pool = parts.school.pool(parts.source_of(parts.school), parts.model.prompting.form, seed)
+        return apart(prompts, pool, parts.method, others=separate)
 
 
 def _dims(model: ModelSource, checkpoint: Checkpoint, method: Method, stated: ModelDims) -> ModelDims:

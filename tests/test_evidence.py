@@ -106,7 +106,7 @@ def test_void_numbers_are_neither_shown_nor_ranked_nor_counted(planted: Replicat
     ranked = {row for order in verdict.orders(frame) for row in order.rows}
     assert ranked and not ranked & set(void.index)
     shown = layout.wide(frame).to_string()
-    assert "void / " in shown
+    assert layout.EXCLUDED in shown
     assert int(exhibits.counts([frame])["void"].iloc[0]) == len(void)
 
 

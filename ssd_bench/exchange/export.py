@@ -21,7 +21,7 @@ from pathlib import Path
 from ssd_bench.command import options, tool
 from ssd_bench.errors import ConfigError
 from ssd_bench.exchange import answers, layers
-from ssd_bench.paths import local_path
+from ssd_bench.paths import display_path, local_path
 from ssd_bench.records.files import write_atomic
 from ssd_bench.records.reader import Run, load_run
 
@@ -51,7 +51,7 @@ def _work(arguments: Sequence[str]) -> None:
         write_atomic(to, text.encode())
     except OSError as error:
         raise ConfigError("to", str(to), f"a file that can be written ({error.strerror})") from None
-    print(f"{to}: {told}")
+    print(f"{display_path(to)}: {told}")
 
 
 def _free(to: Path, force: bool) -> Path:
