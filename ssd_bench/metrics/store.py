@@ -23,7 +23,7 @@ from ssd_bench.core import layer_set, load
 from ssd_bench.cost import tpt
 from ssd_bench.errors import ConfigError
 from ssd_bench.metrics.summary import Digest
-from ssd_bench.records import files, reader, schema
+from ssd_bench.records import consistency, files, reader, schema
 from ssd_bench.records.files import open_regular, write_atomic
 from ssd_bench.records.reader import Run, load_run
 from ssd_bench.records.schema import SCHEMAS
@@ -33,7 +33,7 @@ FILE = ".summaries.parquet"
 COLUMNS = pa.schema([(name, pa.string()) for name in ("run", "run_id", "stamp", "digest")])
 CODE = (
     *sorted(Path(__file__).parent.glob("*.py")),
-    *(Path(str(module.__file__)) for module in (layer_set, load, tpt, files, reader, schema, passk)),
+    *(Path(str(module.__file__)) for module in (layer_set, load, tpt, consistency, files, reader, schema, passk)),
     Path(__file__).parents[1] / "rouge.py",
 )
 """What a digest is made by: where one of these has changed, none counts any more."""
