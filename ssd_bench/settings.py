@@ -2,8 +2,8 @@
 
     @settings("method")
     class PromptLookup:
-        ngram: Count = 2
-        \"""Tokens at the end that must have occurred before.\"""
+        draft_len: Count = 10
+        \"""Most tokens of a draft.\"""
 
 A field's type says what is allowed: int, float, bool, str, None for null, `Literal`, sequences and mappings of these, a
 `Range` or `Fits` in `Annotated`, or a class. Its doc is the string under it or, where several classes have the same

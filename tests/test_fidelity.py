@@ -23,6 +23,7 @@ OF_SECTION = {  # a preset of each class that the section is about
     "KnapSpec": ("knapspec",), "CLaSp": ("clasp",), "ConfLayers": ("conflayers",), "SWIFT": ("swift",),
     "Self-SD": ("self_ssd",), "KNN-SSD": ("knn_ssd",), "DEL": ("del",), "LayerSkip": ("layerskip", "layerskip_swept"),
     "ASD-style": ("asd",), "Jacobi": ("jacobi",), "Lookahead": ("lookahead",),
+    "Prompt lookup": ("prompt_lookup",), "Suffix decoding": ("suffix",),
 }  # fmt: skip
 
 

@@ -25,16 +25,16 @@ def block(language: str) -> str:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    (tmp_path / "prompt_lookup.py").write_text(block("python"), encoding="utf-8")
+    (tmp_path / "successors.py").write_text(block("python"), encoding="utf-8")
     (tmp_path / "method").mkdir()
-    (tmp_path / "method" / "prompt_lookup.yaml").write_text(block("yaml"), encoding="utf-8")
+    (tmp_path / "method" / "successors.yaml").write_text(block("yaml"), encoding="utf-8")
     monkeypatch.syspath_prepend(tmp_path)
     return tmp_path
 
 
 def test_the_example_is_lossless(folder: Path, decoders: Callable[..., Decoder]) -> None:
-    settings = OmegaConf.load(folder / "method" / "prompt_lookup.yaml")
-    assert check_greedy(lambda rng: instantiate(settings, ngram=rng.choice([1, 2])), decoders) > 0
+    settings = OmegaConf.load(folder / "method" / "successors.yaml")
+    assert check_greedy(lambda rng: instantiate(settings, draft_len=rng.choice([1, 4])), decoders) > 0
 
 
 def test_the_example_runs_by_its_command(folder: Path) -> None:
@@ -44,18 +44,18 @@ def test_the_example_runs_by_its_command(folder: Path) -> None:
     options = ("decode.max_new_tokens=24", f"runs_dir={folder / 'runs'}", *CPU)
     made = python(*arguments, *options, extra_path=folder)
     assert made.returncode == 0, made.stderr
-    assert "prompt_lookup on gsm8k" in made.stdout and re.search(r"lossless.*4/4", made.stdout)
+    assert "successors on gsm8k" in made.stdout and re.search(r"lossless.*4/4", made.stdout)
 
 
 def test_a_plain_class_runs_as_well(folder: Path) -> None:
     plain = """
 
-class Plain(PromptLookup):
-    def __init__(self, name, ngram, draft_len):
-        self.name, self.ngram, self.draft_len = name, ngram, draft_len
+class Plain(Successors):
+    def __init__(self, name, draft_len):
+        self.name, self.draft_len = name, draft_len
 """
     (folder / "plain.py").write_text(block("python").replace('@settings("method")', "") + plain, encoding="utf-8")
-    written = block("yaml").replace("prompt_lookup.PromptLookup", "plain.Plain")
+    written = block("yaml").replace("successors.Successors", "plain.Plain")
     (folder / "method" / "plain.yaml").write_text(written, encoding="utf-8")
     options = ("limit=1", "decode.max_new_tokens=12", f"runs_dir={folder / 'runs'}", *CPU)
     search = f"hydra.searchpath=[file://{folder}]"

@@ -1,0 +1,120 @@
+"""Prompt lookup: candidates equal to Hugging Face's and to a scan of the text, losslessness."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+
+import pytest
+import torch
+from hydra.utils import instantiate
+from transformers.generation.candidate_generator import PromptLookupCandidateGenerator
+
+from methods.prompt_lookup import PromptLookup
+from ssd_bench.core.method import Context, Prefill
+from ssd_bench.errors import ConfigError
+from ssd_bench.model.decoder import Decoder
+from tests.lossless import check_greedy, check_sampled
+from tests.runs import config
+
+Load = Callable[..., Decoder]
+
+
+def drafts(method: PromptLookup, prompt: Sequence[int], output: Sequence[int], sizes: Sequence[int]) -> list[list[int]]:
+    """Return the draft at every step of an output that grows by these numbers of tokens."""
+    method.start(Prefill(list(prompt), None))
+    shown, length = [], 1
+    for step, size in enumerate(sizes, start=1):
+        context = Context(step, len(prompt) + length - 1, list(output[:length]), 100)
+        shown.append(list(method.propose(context).tokens[1:]))
+        length += size
+    return shown
+
+
+def text(rng: random.Random) -> tuple[list[int], list[int], list[int]]:
+    """Return a prompt and an output of few different tokens, and by how many tokens each step extends the output."""
+    vocabulary = rng.choice([2, 4, 30])
+    prompt = [rng.randrange(vocabulary) for _ in range(rng.choice([1, 2, 5, 40]))]
+    sizes = [rng.randint(1, 4) for _ in range(12)]
+    return prompt, [rng.randrange(vocabulary) for _ in range(1 + sum(sizes))], sizes
+
+
+def test_candidates_are_those_of_hugging_face() -> None:
+    drafted = 0
+    for seed in range(300):
+        rng = random.Random(seed)
+        prompt, output, sizes = text(rng)
+        size, ngram = rng.choice([1, 4, 10]), rng.randint(1, 4)
+        judge = PromptLookupCandidateGenerator(num_output_tokens=size, max_matching_ngram_size=ngram, max_length=10**6)
+        length = 1
+        for draft, step in zip(
+            drafts(PromptLookup(max_ngram=ngram, draft_len=size, whole=False), prompt, output, sizes), sizes
+        ):
+            ids = torch.tensor([prompt + output[:length]])
+            expected = judge.get_candidates(ids)[0][0, ids.shape[1] :].tolist()
+            assert draft == expected, (seed, length)
+            drafted += len(draft)
+            length += step
+    assert drafted > 3000
+
+
+@pytest.mark.parametrize("match", ["earliest", "latest"])
+@pytest.mark.parametrize("whole", [True, False])
+def test_candidates_are_those_of_a_scan(match: str, whole: bool) -> None:
+    drafted = 0
+    for seed in range(100):
+        rng = random.Random(seed)
+        prompt, output, sizes = text(rng)
+        highest = rng.randint(1, 4)
+        method = PromptLookup(
+            max_ngram=highest,
+            min_ngram=rng.randint(1, highest),
+            draft_len=rng.choice([1, 3, 8]),
+            match=match,
+            whole=whole,
+        )
+        length = 1
+        for draft, step in zip(drafts(method, prompt, output, sizes), sizes):
+            assert draft == scanned(method, prompt + output[:length]), (seed, length)
+            drafted += len(draft)
+            length += step
+    assert drafted > 500
+
+
+def scanned(method: PromptLookup, tokens: list[int]) -> list[int]:
+    """Return the draft by a scan of the whole text for every length of n-gram."""
+    for n in range(method.max_ngram, method.min_ngram - 1, -1):
+        ends = [end for end in range(n, len(tokens)) if tokens[end - n : end] == tokens[-n:] and n < len(tokens)]
+        if ends:
+            end = ends[0] if method.match == "earliest" else ends[-1]
+            if not method.whole or end + method.draft_len <= len(tokens):
+                return tokens[end : end + method.draft_len]
+    return []
+
+
+def test_a_known_continuation_is_drafted() -> None:
+    method = PromptLookup(whole=False)
+    assert drafts(method, [7, 1, 2, 3, 4, 5, 9, 1, 2], [3], [1]) == [[4, 5, 9, 1, 2, 3]]
+    assert drafts(PromptLookup(), [7, 1, 2, 3, 4, 5, 9, 1, 2], [3], [1]) == [[]]  # ten tokens do not follow it
+    assert drafts(method, [1, 2, 3], [4], [1]) == [[]]
+
+
+def test_it_is_lossless(decoders: Load) -> None:
+    def make(rng: random.Random) -> PromptLookup:
+        highest = rng.randint(1, 4)
+        return PromptLookup(
+            max_ngram=highest, min_ngram=rng.randint(1, highest), draft_len=rng.randint(1, 12),
+            match=rng.choice(["earliest", "latest"]), whole=rng.random() < 0.5,
+        )  # fmt: skip
+
+    assert check_greedy(make, decoders) > 100
+
+
+@pytest.mark.parametrize("preset", ["prompt_lookup", "prompt_lookup_hf"])
+def test_sampled_tokens_are_distributed_as_by_ar(preset: str, decoders: Load) -> None:
+    check_sampled(lambda: instantiate(config(preset)), decoders)
+
+
+def test_settings_that_contradict_each_other_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"method.min_ngram=4 .*at most method.max_ngram=3"):
+        PromptLookup(min_ngram=4)
