@@ -8,7 +8,9 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -100,6 +102,22 @@ def test_wide_passes_have_a_lane_of_their_own(
     assert all((want - have).abs().max() <= TOLERANCE for want, have in zip(found[:2], found[2:]))
 
 
+@pytest.fixture
+def _row_by_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Products in the interpreter row by row: the BLAS of NumPy sums the rows of one product in different orders.
+
+    On a GPU all rows of a tile are summed in one order. The BLAS kernel depends on the CPU and OPENBLAS_CORETYPE.
+    """
+    from triton.runtime import interpreter
+
+    def create_dot(self: object, a: Any, b: Any, d: Any, *precision: object) -> Any:
+        rows = [np.matmul(row[None], b.data, dtype=d.data.dtype) for row in a.data]
+        return interpreter.TensorHandle(np.concatenate(rows) + d.data, d.dtype.scalar)
+
+    monkeypatch.setattr(interpreter.InterpreterBuilder, "create_dot", create_dot)
+
+
+@pytest.mark.usefixtures("_row_by_row")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_nodes_bits_do_not_depend_on_the_others(dtype: torch.dtype, interpreted: Callable[..., Decoder]) -> None:
     """One by one, in chains of any length, and behind a prefix that the chain wrote itself."""
