@@ -41,7 +41,7 @@ class PromptLookup:
     min_ngram: Annotated[Count, "Fewest tokens that are looked up."] = 1
     draft_len: DraftLen = 10
     match: Literal["earliest", "latest"] = "earliest"
-    """Which of several occurrences is continued."""
+    """Occurrence that is continued where there are several."""
     whole: bool = True
     """Whether an occurrence counts only if `draft_len` tokens follow it."""
 

@@ -230,6 +230,7 @@ CONFIG: dict[str, Fault] = {
     "more tokens than weights": (says(vocab_size=4096), "model", ("vocab_size 4096", "embed_tokens")),
     "no context": (says(max_position_embeddings=0), "config.max_position_embeddings", ("at least 1",)),
     "another activation": (says(hidden_act="gelu"), "config.hidden_act", ("silu",)),
+    "attention to later tokens": (says(is_causal=False), "config.is_causal", ("true",)),
     "unknown dtype": (says(dtype="junk"), "model", ("config.json", "junk")),
     "attention biases that are not there": (says(attention_bias=True), "model", ("self_attn.q_proj.bias",)),
     "MLP biases that are not there": (says(mlp_bias=True), "model", ("mlp.gate_proj.bias",)),
@@ -424,7 +425,7 @@ def test_a_broken_folder_is_refused_before_its_weights_are_read(
     scaled(rope_type="yarn", factor=4.0), says("generation_config.json", eos_token_id=[2, 7]),
     tensors(lambda found: found.update({"model.layers.0.self_attn.rotary_emb.inv_freq": torch.zeros(4)})),
     both(says(tie_word_embeddings=True), tensors(lambda found: found.pop(HEAD))), says(tie_word_embeddings=True),
-    other(Qwen2Config, lambda _: None), other(Qwen3Config, lambda _: None, head_dim=8),
+    other(Qwen2Config, lambda _: None), other(Qwen3Config, lambda _: None, head_dim=8), says(hidden_act="swish"),
 ])  # fmt: skip
 def test_a_sound_folder_is_not(change: Break, folder: Path) -> None:
     change(folder)

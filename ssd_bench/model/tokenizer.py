@@ -16,7 +16,7 @@ TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json")
 """Files of which a tokenizer has one at least."""
 
 PROBE = "The ferry's 1,234 na\u00efve caf\u00e9s:  \u65e5\u672c\n\n\tdef f(x):\n    return x**2  # 10% \U0001f6a2 I'LL"
-"""What tokenizers split in different ways: contractions, digits, letters beyond ASCII, spaces, code."""
+"""Text that tokenizers split in different ways: contractions, digits, letters beyond ASCII, spaces, code."""
 
 
 def load_tokenizer(folder: Path, template: Template, vocab_size: int) -> PreTrainedTokenizerBase:

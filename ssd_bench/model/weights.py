@@ -25,6 +25,7 @@ ATTENTION, MLP = (
 )  # of a block
 LAYERS = "model.layers."
 WIDEST = 2**14  # of heads; what is far beyond is a fault of the file, and its frequencies fill the memory
+ACTIVATIONS = ("silu", "swish")  # two names of one function
 HEADS, KV_HEADS = "num_attention_heads * head_dim", "num_key_value_heads * head_dim"
 
 
@@ -45,8 +46,10 @@ class Architecture(Shape):
         """
         if config.model_type not in FAMILIES:
             raise ConfigError("config.model_type", config.model_type, f"one of {', '.join(FAMILIES)}")
-        if config.hidden_act != "silu":
-            raise ConfigError("config.hidden_act", config.hidden_act, "silu")
+        if config.hidden_act not in ACTIVATIONS:
+            raise ConfigError("config.hidden_act", config.hidden_act, " or ".join(ACTIVATIONS))
+        if getattr(config, "is_causal", True) is False:  # transformers then attends to later tokens as well
+            raise ConfigError("config.is_causal", False, "true, or no such key")
         layer_types = set(getattr(config, "layer_types", None) or ["full_attention"])
         if layer_types != {"full_attention"}:
             raise ConfigError("config.layer_types", sorted(layer_types), "full_attention in every layer")

@@ -19,7 +19,7 @@ from ssd_bench.records.schema import ANSWER, ARMS, BASELINES, DIGESTS, PAIR, SCH
 Key = tuple[int, int, int, str]
 """Values of `ANSWER`."""
 NAMES = ("prompt", "repeat", "turn", "arm")
-"""What messages call the parts of a `Key`."""
+"""Names of the parts of a `Key` in messages."""
 Fault = tuple[str, Key | None, str]
 """Table, answer (None: of the whole table), and what is wrong."""
 

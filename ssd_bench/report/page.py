@@ -404,7 +404,7 @@ def _exhibits(
 
 
 def _counts(everything: pd.DataFrame) -> str:
-    """How many numbers have which verdict, by paper, algorithmic ones and speed apart, and what of ours is behind."""
+    """Return the numbers with each verdict by paper, speed separate from the others, and our results behind them."""
     shown = (verdict.AGREES, verdict.DIFFERS, *set(everything["verdict"]))
     columns = [word for word in verdict.VERDICTS if word in shown]
     rows = {}
