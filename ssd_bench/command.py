@@ -7,7 +7,6 @@ import importlib
 import io
 import os
 import re
-import shlex
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -25,8 +24,9 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml.reader import ReaderError
 
-from ssd_bench.errors import ConfigError, JobsFailed, LosslessError, Lost
-from ssd_bench.paths import LONGEST_NAME, shortened
+from ssd_bench.errors import ConfigError, JobsFailed, LosslessError, Lost, shortened
+from ssd_bench.paths import LONGEST_NAME
+from ssd_bench.quoting import as_text, unresolved
 from ssd_bench.settings import arguments as settings_of
 from ssd_bench.stopping import CODE, Stopped
 
@@ -174,14 +174,6 @@ def _check_grammar(argument: str, sweep: bool) -> None:
         raise ConfigError(name, shortened(value), allowed)
 
 
-def as_text(name: str, value: str) -> str:
-    """Return how a shell gives an option a text with characters of Hydra's grammar."""
-    escaped = re.sub(r'(\\*)"', r'\1\1\\"', value.replace("${", r"\${"))
-    ending = "\\" * (len(escaped) - len(escaped.rstrip("\\")))
-    typed = shlex.quote(f'{name}="{escaped}{ending}"')
-    return f"as text it is {typed}" if len(value) < 200 else "as text it is in quotes"
-
-
 def plain_value(cfg: DictConfig, name: str) -> object:
     """Return the value of an option.
 
@@ -192,17 +184,6 @@ def plain_value(cfg: DictConfig, name: str) -> object:
         return cfg[name]
     except OmegaConfBaseException as error:
         raise unresolved(cfg, name, error) from None
-
-
-def unresolved(cfg: DictConfig, name: str, error: OmegaConfBaseException) -> ConfigError:
-    """Return what is said of a value with a ${...} that names nothing."""
-    given = OmegaConf.to_container(OmegaConf.masked_copy(cfg, [name.partition(".")[0]]), resolve=False)
-    for part in name.split("."):
-        given = given.get(part) if isinstance(given, dict) else None
-    reason = str(error.msg or error).partition("\n")[0]
-    if not isinstance(given, str):
-        return ConfigError(name, None, reason)
-    return ConfigError(name, given, f"{reason}, for ${{...}} stands for an option; {as_text(name, given)}")
 
 
 def _no_yaml(error: yaml.YAMLError) -> ConfigError:

@@ -58,3 +58,14 @@ class JobsFailed(RuntimeError):
 
     def __str__(self) -> str:
         return self.message
+
+
+def one_line(error: BaseException) -> str:
+    """Return the kind of an error and the first line of its message."""
+    first, *_ = str(error).strip().splitlines() or [""]
+    return f"{type(error).__name__}: {first}"
+
+
+def shortened(text: str, most: int = 60) -> str:
+    """Return a text for a message: one that is too long loses its middle."""
+    return text if len(text) <= most else f"{text[: most // 2]}...{text[-most // 2 :]} ({len(text)} characters)"

@@ -11,16 +11,16 @@ from typing import Annotated, Any
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
-from ssd_bench.command import unresolved
 from ssd_bench.compose import KINDS, TARGET, built
 from ssd_bench.core.method import Calibrated, Method
 from ssd_bench.core.sampling import Decoding
 from ssd_bench.data.local import SampleSource
-from ssd_bench.errors import ConfigError
+from ssd_bench.errors import ConfigError, shortened
 from ssd_bench.hardware import Options
 from ssd_bench.model.checkpoint import ModelSource
 from ssd_bench.model.template import TEMPLATES, Template
-from ssd_bench.paths import LONGEST_NAME, local_path, shortened
+from ssd_bench.paths import LONGEST_NAME, local_path
+from ssd_bench.quoting import unresolved
 from ssd_bench.records.schema import arms_of
 from ssd_bench.settings import GIVEN, Count, Fits, Range, Whole, arguments, checked
 from ssd_bench.task import DataSource, Sourced, Task

@@ -6,7 +6,7 @@ import os
 import re
 from pathlib import Path
 
-from ssd_bench.errors import ConfigError
+from ssd_bench.errors import ConfigError, shortened
 
 URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://|file:", re.IGNORECASE)
 LONGEST_NAME = 200  # bytes; file systems take 255, and files are written first as NAME.(32 digits).tmp
@@ -43,11 +43,6 @@ def local_path(field: str, value: object) -> Path:
         allowed = f"a path of at most {LONGEST_PATH} bytes, each name in it of at most {LONGEST_NAME}"
         raise ConfigError(field, shortened(text), allowed)
     return Path(encoded.decode())
-
-
-def shortened(text: str, most: int = 60) -> str:
-    """Return a text for a message: one that is too long loses its middle."""
-    return text if len(text) <= most else f"{text[: most // 2]}...{text[-most // 2 :]} ({len(text)} characters)"
 
 
 def display_path(path: Path) -> str:

@@ -31,7 +31,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from ssd_bench import dry, tables
 from ssd_bench.command import CHOSEN, EXPECTED, EXTRAS, FULL, choices, disk_fault, installed_by, plain_value, report
-from ssd_bench.errors import ConfigError, JobsFailed
+from ssd_bench.errors import ConfigError, JobsFailed, one_line
 from ssd_bench.forecast import REFERENCE, Forecast
 from ssd_bench.papers import grid, index
 from ssd_bench.papers import scale as scales
@@ -41,7 +41,6 @@ from ssd_bench.papers.index import HELD, Outcome
 from ssd_bench.paths import local_path
 from ssd_bench.records.lease import PATIENT, Held
 from ssd_bench.records.pack import opened
-from ssd_bench.records.writer import one_line
 from ssd_bench.report.runs import side_by_side
 
 Overrides = tuple[str, ...]

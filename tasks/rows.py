@@ -8,8 +8,8 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 from ssd_bench.data.local import LocalSource
-from ssd_bench.data.rows import shortened, usable
-from ssd_bench.errors import ConfigError
+from ssd_bench.data.rows import usable
+from ssd_bench.errors import ConfigError, shortened
 from ssd_bench.settings import checked
 from ssd_bench.task import DataSource, DataSpec, Prompt
 from tasks.scoring.scorer import Scorer

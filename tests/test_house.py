@@ -21,8 +21,8 @@ COMMANDS = (
 )  # fmt: skip
 # From the ground up, as ssd_bench/README.md has it; a longer name stands on its own floor.
 FLOORS = (
-    ("errors", "settings", "stopping", "rouge", "paths", "tables", "model.shape", "core.tree", "core.layer_set",
-     "core.load", "core.timing", "records.lease"),
+    ("errors", "settings", "stopping", "rouge", "paths", "quoting", "tables", "model.shape", "core.tree",
+     "core.layer_set", "core.load", "core.timing", "records.lease"),
     ("model",),
     ("core",),
     ("records", "cost", "data", "task", "command", "compose", "every_option", "hardware", "hugging_face", "manual",

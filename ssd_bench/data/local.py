@@ -11,8 +11,8 @@ from io import BufferedReader
 from pathlib import Path
 from typing import Any, NoReturn
 
-from ssd_bench.data.rows import Row, UnusableRow, examined, shortened
-from ssd_bench.errors import ConfigError
+from ssd_bench.data.rows import Row, UnusableRow, examined
+from ssd_bench.errors import ConfigError, shortened
 from ssd_bench.paths import local_path
 from ssd_bench.task import DataSpec
 

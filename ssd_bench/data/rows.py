@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NoReturn, TypeVar
 
-from ssd_bench.errors import ConfigError
+from ssd_bench.errors import ConfigError, shortened
 
 T = TypeVar("T")
 Row = dict[str, Any]
@@ -106,11 +106,6 @@ def examined(
     return checked, faults
 
 
-def shortened(text: str, length: int = SHOWN) -> str:
-    """The text, its end replaced by dots where it is longer than `length`."""
-    return text if len(text) <= length else text[: length - 3] + "..."
-
-
 def _text_fault(value: object, allowed: str = TEXT) -> str | None:
     if not isinstance(value, str) or not value.strip():
         return allowed
@@ -136,4 +131,4 @@ def _encodable(text: str) -> bool:
 def _shown(value: object) -> object:
     """The value itself, or the beginning of its representation where that is long."""
     text = repr(value)
-    return value if len(text) <= SHOWN else shortened(text)
+    return value if len(text) <= SHOWN else shortened(text, SHOWN)

@@ -6,6 +6,8 @@ import errno
 from collections.abc import Iterator
 from typing import Literal
 
+from ssd_bench.errors import one_line
+
 Kind = Literal["model", "dataset"]
 
 
@@ -48,7 +50,7 @@ def failure(error: BaseException, kind: Kind, name: str, revision: str | None = 
         return f"the hub has a fault of its own (HTTP {status}): run the same command later"
     if _disconnected(chain):
         told = reason(chain[-1])
-        return f"the hub cannot be reached, or the connection broke off ({told}): the same command goes on where it was"
+        return f"the hub cannot be reached, or the connection broke off ({told}): run the same command again"
     return reason(error)
 
 
@@ -60,8 +62,7 @@ def command(kind: Kind, name: str, revision: str | None = None) -> str:
 
 def reason(error: BaseException) -> str:
     """Return the first line of an error with its type, shortened."""
-    lines = str(error).strip().splitlines() or [""]
-    return f"{type(error).__name__}: {lines[0]}".removesuffix(": ")[:300]
+    return one_line(error).removesuffix(": ")[:300]
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:

@@ -24,10 +24,8 @@ CODE_PACKAGES = ("ssd_bench", "methods", "tasks")
 READERS = (
     *(f"ssd_bench/{room}" for room in ("report", "papers", "metrics", "replay", "exchange")),
     *(f"ssd_bench/cost/{file}.py" for file in ("machine", "plane", "roofline", "shapes")),
-    *(
-        f"ssd_bench/{file}.py"
-        for file in ("advise", "cli", "coverage", "dry", "manual", "paths", "status", "style", "sweep", "tables")
-    ),
+    *(f"ssd_bench/{file}.py" for file in ("advise", "cli", "coverage", "dry", "manual", "paths", "quoting", "status")),
+    *(f"ssd_bench/{file}.py" for file in ("style", "sweep", "tables")),
     *(f"ssd_bench/records/{file}.py" for file in ("consistency", "pack", "reader")),
 )
 """Code that only reads records, starts runs or helps: changing it makes no run stale, the code hash is without it."""

@@ -26,7 +26,7 @@ from typing import Any, Self
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ssd_bench.errors import ConfigError
+from ssd_bench.errors import ConfigError, one_line
 from ssd_bench.model.headers import reason
 from ssd_bench.records.files import read_header, read_json, read_table, write_atomic
 from ssd_bench.records.lease import NAME, Held, Lease
@@ -340,12 +340,6 @@ def _remove(path: Path) -> None:
         shutil.rmtree(path, ignore_errors=True)
     else:
         path.unlink(missing_ok=True)
-
-
-def one_line(error: BaseException) -> str:
-    """Return the kind of an error and the first line of its message."""
-    first, *_ = str(error).strip().splitlines() or [""]
-    return f"{type(error).__name__}: {first}"
 
 
 def _now() -> str:
