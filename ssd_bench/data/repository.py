@@ -16,6 +16,7 @@ from pathlib import Path
 
 from ssd_bench.errors import ConfigError
 from ssd_bench.model.fetch import failure, reason
+from ssd_bench.paths import local_path
 
 COMMIT = re.compile(r"[0-9a-f]{40}")
 CARDS = ("README.md", ".huggingface.yaml", "dataset_infos.json")
@@ -47,7 +48,7 @@ class Repository:
     def file(self, name: str) -> Path:
         """Return a file on this machine, downloaded unless the cache has it."""
         if self.commit is None or self.names is None:
-            return Path(self.path).expanduser() / name
+            return Path(self.path, name)
         from huggingface_hub import hf_hub_download
 
         # with a commit's 40 digits the client takes nothing from its cache but this commit's file
@@ -70,7 +71,7 @@ class Repository:
         run reads is downloaded.
         """
         if self.names is None:
-            yield Path(self.path).expanduser().resolve()
+            yield Path(self.path).resolve()
             return
         with tempfile.TemporaryDirectory(prefix="ssd-bench-") as folder:
             for name in self.names:
@@ -94,12 +95,12 @@ def opened(path: str, revision: str | None, option: str) -> Repository:
     Raises:
         ConfigError: a revision that cannot be had; nothing else is read in its place.
     """
-    if (folder := Path(path).expanduser()).is_dir():
+    if (folder := local_path(f"{option.removesuffix('revision')}path", path)).is_dir():
         inside = folder.name if COMMIT.fullmatch(folder.name) else None  # a snapshot in the hub's cache
         if revision is not None and COMMIT.fullmatch(revision) and revision != inside:
             holds = f"the folder {path} holds commit {inside}" if inside else f"the folder {path} has no commits"
             raise ConfigError(option, revision, f"null: {holds}")
-        return Repository(path, inside)
+        return Repository(str(folder), inside)
     try:
         commit = _resolved(path, revision or "main")
         return Repository(path, commit, _names(path, commit))

@@ -21,6 +21,7 @@ from ssd_bench.papers import figures_shared as common
 from ssd_bench.papers import figures_streams as streams
 from ssd_bench.papers.cells import Cell, Replication
 from ssd_bench.papers.figures_shared import Cannot
+from ssd_bench.paths import local_path
 from ssd_bench.records.reader import Run
 
 FONT, POINTS = "DejaVu Sans Mono", 6.578  # a character is 11 pixels wide at 200 dpi: rounding moves none
@@ -68,7 +69,7 @@ def _folders(source: dict[str, Any]) -> Iterator[Path]:
     if source.get("embedded"):
         yield EMBEDDED / source["embedded"]
     if source.get("path"):
-        yield Path(source["path"]).expanduser()
+        yield local_path("model.path", source["path"])
     if source.get("gguf"):
         stem = Path(source["gguf"]["file"]).stem
         yield from sorted(path for path in cache_dir().glob("*") if stem.lower() in path.name.lower())
