@@ -83,7 +83,7 @@ def scored_text(prompt: Prompt, turn: int, text: str, tokenizer: PreTrainedToken
     The chat templates of DeepSeek-R1, QwQ and Qwen3-Thinking open the thoughts in the prompt. An answer without that
     tag, truncated ahead of `</think>`, would otherwise be scored from the thoughts.
     """
-    rendered = template.text(tokenizer, prompt.said[: turn + 1], ["."] * turn)
+    rendered = template.addressed(prompt.system).text(tokenizer, prompt.said[: turn + 1], ["."] * turn)
     return f"{THOUGHTS}\n{text}" if rendered.rstrip().endswith(THOUGHTS) else text
 
 
