@@ -11,7 +11,7 @@ from typing import Annotated, ClassVar
 
 from methods.settings import DraftLen, StopBelow, TargetRate
 from ssd_bench.core.layer_set import LayerSet
-from ssd_bench.core.method import Context, Estimate, LayerDraft, Prefill, Probe, Sample, Taps, Verification
+from ssd_bench.core.method import Context, Estimate, LayerDraft, Prefill, Probe, Sample, Taps, Verification, Window
 from ssd_bench.settings import Range, Share, settings
 
 
@@ -27,6 +27,7 @@ class DraftStop:
         stop_below: γ at the start: drafting stops after a token less likely than γ, which stays in the draft.
         target_rate: α*, acceptance rate below which γ rises; None keeps γ fixed.
         rate_decay, stop_step, stop_decay: β1, ε and β2.
+        window: the positions that the draft's attentions read; None: all.
 
     Attributes:
         value: γ.
@@ -40,9 +41,11 @@ class DraftStop:
         rate_decay: float = 0.5,
         stop_step: float = 0.01,
         stop_decay: float = 0.9,
+        window: Window | None = None,
     ):
         self._draft_len, self._stop_below, self._target = draft_len, stop_below, target_rate
         self._rate_decay, self._step, self._decay = rate_decay, stop_step, stop_decay
+        self._window = window
         self.value, self._rate = stop_below, 0.0
 
     def start(self, carry: bool = False) -> None:
@@ -56,7 +59,7 @@ class DraftStop:
     ) -> LayerDraft:
         """The draft of the next step; `widths` and `searched` as in `LayerDraft`."""
         pairs = tuple((bound, int(k)) for bound, k in widths)
-        return LayerDraft(layer_set, self._draft_len, self.value, pairs, searched)
+        return LayerDraft(layer_set, self._draft_len, self.value, pairs, searched, self._window)
 
     def observe(self, verification: Verification) -> None:
         """Move γ after a step; one that drafted nothing teaches nothing."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated
 
+from ssd_bench.core.method import Window
 from ssd_bench.settings import Fits, Probability, Range, Rate, Whole
 
 Name = Annotated[str, "Name in tables; the preset's."]
@@ -19,3 +20,13 @@ DraftLenGrid = Annotated[
 ]
 StopBelow = Annotated[Probability, "γ: drafting stops after a token less likely than γ, which stays in the draft."]
 TargetRate = Annotated[Rate | None, "α*, acceptance rate below which γ rises; null keeps γ fixed."]
+DraftWindow = Annotated[
+    Sequence[int],
+    Fits("sinks >= 0 and recent >= 1", lambda pair: len(pair) == 2 and pair[0] >= 0 and pair[1] >= 1),
+    "Sinks and recent positions, all that a draft's attentions read: the first ones and the last ones.",
+]
+
+
+def draft_window(pair: Sequence[int] | None) -> Window | None:
+    """Return the window of an option; None reads all positions."""
+    return None if pair is None else Window(*pair)

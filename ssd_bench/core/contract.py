@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from numbers import Integral
 
 from ssd_bench.core.layer_set import LayerSet
-from ssd_bench.core.method import Estimate, LayerDraft, Method, Taps
+from ssd_bench.core.method import Estimate, LayerDraft, Method, Taps, Window
 from ssd_bench.core.tree import TokenTree
 from ssd_bench.errors import ConfigError
 
@@ -68,6 +68,9 @@ class Contract:
             raise _fault(method, "propose: LayerDraft.layer_set", given, allowed)
         if not isinstance(proposal.max_len, Integral) or proposal.max_len < 0:
             raise _fault(method, "propose: LayerDraft.max_len", proposal.max_len, "an integer of at least 0")
+        if proposal.window is not None and not _is_window(proposal.window):
+            allowed = "None, or a Window of at least 0 sinks and at least 1 recent position, integers"
+            raise _fault(method, "propose: LayerDraft.window", proposal.window, allowed)
         return proposal
 
     def estimate(self, method: Method, estimate: object) -> Estimate | None:
@@ -86,6 +89,12 @@ def _integers(values: object) -> bool:
         return False
     kinds = {*map(type, values)}
     return kinds <= {int} or all(issubclass(kind, Integral) for kind in kinds)
+
+
+def _is_window(window: object) -> bool:
+    if not isinstance(window, Window) or not _integers((window.sinks, window.recent)):
+        return False
+    return window.sinks >= 0 and window.recent >= 1
 
 
 def _fault(method: Method, place: str, value: object, allowed: str) -> ConfigError:

@@ -14,11 +14,11 @@ from torch import Tensor
 
 from ssd_bench.core.contract import Contract
 from ssd_bench.core.layer_set import LayerSet
-from ssd_bench.core.method import Context, Estimate, LayerDraft, Method, Prefill, Probe, Verification
+from ssd_bench.core.method import Context, Estimate, LayerDraft, Method, Prefill, Probe, Verification, Window
 from ssd_bench.core.sampling import Decoding, draw, verify_greedy, verify_sampled, warp
 from ssd_bench.core.timing import Clock, Mark
 from ssd_bench.core.tree import TokenTree, comb
-from ssd_bench.model.decoder import Decoder, Pass
+from ssd_bench.model.decoder import NOTHING, Decoder, Pass
 from ssd_bench.model.kv_cache import KVCache
 
 SCRATCH = 160  # cache rows beyond the longest sequence, so that a tree's siblings find room at its end as well
@@ -39,6 +39,7 @@ class Step:
         stop_reason: why drafting ended: confidence, length (γ), eos, budget (no room left), none (not a layer draft).
         searched: whether a search chose the layer set, as the method says in its `LayerDraft`.
         estimate: what the method believed after a search event in this step.
+        window: the positions that the draft's attentions read, None for all.
     """
 
     index: int
@@ -51,6 +52,7 @@ class Step:
     stop_reason: str
     searched: bool | None
     estimate: Estimate | None
+    window: Window | None = None
     marks: tuple[Mark, ...] = ()
     draft_ms: float = 0.0
     verify_ms: float = 0.0
@@ -76,6 +78,7 @@ class _Drafted:
     # Of every node but the last, [taps + 1, 1, d]: the streams at the taps before the fork, and the one that enters it
     states: list[Tensor] | None = None
     searched: bool | None = None
+    window: Window | None = None
 
 
 class Engine:
@@ -188,7 +191,7 @@ class Engine:
         marks.append(clock.mark())
         return Step(
             index, start, drafted.layer_set, tree.draft_len, len(tree), accepted, count,
-            drafted.stop_reason, drafted.searched, estimate, tuple(marks),
+            drafted.stop_reason, drafted.searched, estimate, drafted.window, tuple(marks),
         )  # fmt: skip
 
     def _draft(
@@ -198,15 +201,17 @@ class Engine:
         decoder, start = self.decoder, self.cache.length
         fork = draft.layer_set.first_skipped
         # nothing to reuse when the first sublayer is skipped, nothing left to verify when none is, siblings have no
-        # states
-        reuse = reuse and 0 < fork < 2 * decoder.arch.n_layers and not draft.widths
+        # states, and states that a window changed are not the full model's
+        window = draft.window
+        reuse = reuse and 0 < fork < 2 * decoder.arch.n_layers and not draft.widths and window is None
         levels: list[list[int]] = [[root]]
         states, probs, reason = [], [], "length" if draft.max_len <= room else "budget"
         # before the fork verification runs the last node alone: what taps there want of the others is kept here
         kept, states_at = draft.layer_set.kept, (*(t for t in taps if t < fork), fork) if reuse else ()
         token = decoder.ids([root])
         for depth in range(min(draft.max_len, room)):
-            hidden, tapped = decoder.run(Pass(kept, token, start + depth, taps=states_at), self.cache)
+            unread = NOTHING if window is None else window.unread(start + depth)
+            hidden, tapped = decoder.run(Pass(kept, token, start + depth, taps=states_at, unread=unread), self.cache)
             if tapped is not None:
                 states.append(tapped)
             logits = decoder.logits(hidden)
@@ -222,7 +227,7 @@ class Engine:
                 break
         tree = comb(levels, probs or None).trimmed(room, self.cache.capacity - start)
         kept_states = states if reuse and len(levels) > 1 else None
-        return _Drafted(tree, reason, draft.layer_set, kept_states, draft.searched)
+        return _Drafted(tree, reason, draft.layer_set, kept_states, draft.searched, window)
 
     def _candidates(
         self, draft: LayerDraft, logits: Tensor, probs: Tensor | None, generator: torch.Generator

@@ -47,6 +47,30 @@ class Taps:
 
 
 @dataclass(frozen=True)
+class Window:
+    """The positions that a draft's attentions read: the first ones and the last ones. Verification reads all.
+
+    Source: StreamingLLM (Xiao et al., arXiv:2309.17453), section 3.2; as a self-draft, MagicDec (arXiv:2408.11049).
+
+    Attributes:
+        sinks: positions at the beginning of the sequence, at least 0.
+        recent: positions at its end, the drafted token's own included, at least 1.
+    """
+
+    sinks: int
+    recent: int
+
+    def positions(self, length: int) -> int:
+        """Return how many of `length` positions are read."""
+        return min(length, self.sinks + self.recent)
+
+    def unread(self, prefix_len: int) -> tuple[int, int]:
+        """Return the range [first, end) of prefix rows that the next position does not read; (0, 0) if it reads all."""
+        end = prefix_len + 1 - self.recent
+        return (self.sinks, end) if end > self.sinks else (0, 0)
+
+
+@dataclass(frozen=True)
 class LayerDraft:
     """Draft a chain with `layer_set`, then verify it.
 
@@ -60,6 +84,8 @@ class LayerDraft:
             none given, there are no siblings. Siblings are verified without `reuse_prefix`.
         searched: whether a search chose the set, before the run or in it; False for the one that a method begins with
             until its search has found one, None where nothing is searched.
+        window: the positions that the kept attentions read while drafting; None: all. A draft with a window is
+            verified without `reuse_prefix`, since its states are not the full model's.
     """
 
     layer_set: LayerSet
@@ -67,6 +93,7 @@ class LayerDraft:
     stop_below: float = 0.0
     widths: tuple[tuple[float, int], ...] = ()
     searched: bool | None = None
+    window: Window | None = None
 
 
 @dataclass(frozen=True)

@@ -19,14 +19,15 @@ from ssd_bench.model.weights import Block, Weights
 FEW_NODES, HEAD_ROWS = 32, 2048  # a prediction over more nodes holds the logits of so many vocabulary entries at a time
 BRANCH_ROWS = 640  # rows of a search per pass: bounds activation memory at any number of branches
 NO_TAP: tuple[float, Tensor | None] = (float("inf"), None)  # beyond the last boundary
+NOTHING = (0, 0)  # unread rows of a pass that reads its whole prefix
 PREFILL_CHUNK = 512  # prompt positions per pass: bounds activation memory at any prompt length
 
 
 class Pass(NamedTuple):
     """One run of sublayers over n nodes after a visible prefix; all of it is known before it starts.
 
-    A node sees cache rows [0, prefix_len) and, among the nodes, its ancestors and itself; it stands at position
-    prefix_len plus its depth.
+    A node sees cache rows [0, prefix_len) but the unread ones and, among the nodes, its ancestors and itself; it
+    stands at position prefix_len plus its depth.
 
     Attributes:
         sublayers: indices in [0, 2L), ascending; the others pass the stream through.
@@ -35,6 +36,7 @@ class Pass(NamedTuple):
         tree: how the nodes descend from each other; None: each from the one before, a chain.
         taps: ascending boundaries in [0, 2L] whose stream is kept.
         row: first scratch row: node i writes its keys and values to row + i; None: right after the prefix.
+        unread: range [first, end) of prefix rows that no attention reads, within [0, prefix_len].
     """
 
     sublayers: Sequence[int]
@@ -43,6 +45,7 @@ class Pass(NamedTuple):
     tree: TokenTree | None = None
     taps: Sequence[int] = ()
     row: int | None = None
+    unread: tuple[int, int] = NOTHING
 
     @property
     def first_row(self) -> int:
@@ -57,6 +60,7 @@ class _Place(NamedTuple):
     cos: Tensor
     sin: Tensor
     seen: Seen
+    unread: tuple[int, int]
 
 
 class Decoder:
@@ -265,7 +269,9 @@ class Decoder:
             mask = tree.mask().to(device)
         if device != self.device:
             cos, sin = cos.to(device), sin.to(device)
-        return _Place(start, what.first_row, cos, sin, self._ops.seen(n, start, mask, device))
+        first, end = what.unread
+        seen = self._ops.seen(n, start - (end - first), mask, device)
+        return _Place(start, what.first_row, cos, sin, seen, what.unread)
 
     def _branch_positions(self, b: int, r: int, prefix_len: int, device: torch.device) -> tuple[Tensor, Tensor]:
         """Rotary tables [B * r, D] of r positions from `prefix_len` on, B times; kept, since a search asks 2L times."""
@@ -297,7 +303,7 @@ class Decoder:
     def _attention(self, layer: int, hidden: Tensor, place: _Place, cache: KVCache) -> None:
         block, keys, values = self.weights.blocks[layer], cache.keys[layer], cache.values[layer]
         query = self._project(block, hidden, place.cos, place.sin, keys, values, place.row)
-        attended = self._ops.attend(query, keys, values, place.prefix_len, place.row, place.seen)
+        attended = self._ops.attend(query, keys, values, place.prefix_len, place.row, place.seen, place.unread)
         self._ops.linear_add_(hidden, attended, block.out, block.out_bias)
 
     def _mlp(self, block: Block, hidden: Tensor) -> None:

@@ -37,11 +37,14 @@ def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return x * cos.unsqueeze(1) + torch.cat((-second, first), dim=-1) * sin.unsqueeze(1)
 
 
-def _visible(cache: Tensor, prefix_len: int, row: int, end: int, dtype: torch.dtype) -> Tensor:
-    """Cache rows [0, prefix_len) and [row, end) of [Hkv, cap, D], in dtype; a view where that is possible."""
-    if row == prefix_len:
-        return cache[:, :end].to(dtype)
-    return torch.cat((cache[:, :prefix_len], cache[:, row:end]), dim=1).to(dtype)
+def _visible(cache: Tensor, prefix_len: int, row: int, end: int, unread: tuple[int, int], dtype: torch.dtype) -> Tensor:
+    """Return cache rows [0, prefix_len) but the unread ones, and [row, end), of [Hkv, cap, D]; a view if possible."""
+    first, last = unread
+    if first == last:
+        if row == prefix_len:
+            return cache[:, :end].to(dtype)
+        return torch.cat((cache[:, :prefix_len], cache[:, row:end]), dim=1).to(dtype)
+    return torch.cat((cache[:, :first], cache[:, last:prefix_len], cache[:, row:end]), dim=1).to(dtype)
 
 
 def _one_node(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -170,16 +173,21 @@ class Operators:
             parts.append((i, j, own.shape[1], F.pad(own, (prefix_len, 0), value=True)))
         return parts
 
-    def attend(self, q: Tensor, keys: Tensor, values: Tensor, prefix_len: int, row: int, seen: Seen) -> Tensor:
+    def attend(
+        self, q: Tensor, keys: Tensor, values: Tensor, prefix_len: int, row: int, seen: Seen,
+        unread: tuple[int, int] = (0, 0),
+    ) -> Tensor:  # fmt: skip
         """Attention with scale 1/sqrt(D): q [n, Hq, D], keys and values [Hkv, cap, D] -> [n, Hq * D].
 
         Args:
             row: >= prefix_len; the nodes' first, rows between are invisible.
-            seen: as `seen` of this class made it.
+            seen: as `seen` of this class made it, for the number of prefix rows that are read.
+            unread: range of prefix rows that are not read.
         """
         n = q.shape[0]
-        k = _visible(keys, prefix_len, row, row + n, q.dtype)
-        v = _visible(values, prefix_len, row, row + n, q.dtype)
+        k = _visible(keys, prefix_len, row, row + n, unread, q.dtype)
+        v = _visible(values, prefix_len, row, row + n, unread, q.dtype)
+        prefix_len -= unread[1] - unread[0]
         if n == 1 and not self._rounds:
             return _one_node(q, k, v)
         assert isinstance(seen, list)
