@@ -4,7 +4,10 @@ The project's own method. The released codes lose on small models because their 
 and the growth of verification with its nodes; their acceptance rate is the largest of dozens, on a few tokens; the
 draft length that they find is not used; nothing can decide not to draft; and every prompt starts from nothing. Here:
 
-* arms are layer sets: early exits, uniform sets, and what searches found. Each has a posterior of its acceptance by
+* at every step, what followed the newest tokens earlier in the prompts and outputs is a candidate (prompt lookup). It
+  costs no pass of the model, and its acceptance is known from the text alone (`methods/match_model.py`), so that it is
+  verified only if its expected tokens are worth the added nodes, at the throughput of whatever else would be done;
+* the other arms are layer sets: early exits, uniform sets, and what searches found. Each has a posterior of its acceptance by
   draft confidence (`methods/arms.py`), which every verified draft updates and which lasts from prompt to prompt;
 * every few steps the arm, draft length γ and stop threshold of most expected tokens per millisecond are chosen, with
   AR as one candidate: an arm must beat it by a margin;
@@ -33,6 +36,7 @@ from torch import Tensor
 from methods.arms import Arm, Array, Costs, Prior, Pull, optimistic, promises, rehearse, throughput
 from methods.fixed_layers import pattern_set
 from methods.knapsack import Agreement, Knapsack, weights
+from methods.match_model import MatchModel
 from methods.settings import DraftLen, Name, ReusePrefix
 from ssd_bench.core.layer_set import LayerSet
 from ssd_bench.core.method import Context, Estimate, LayerDraft, Prefill, Probe, Sample, Taps, Verification
@@ -40,7 +44,7 @@ from ssd_bench.core.tree import TokenTree
 from ssd_bench.cost.latency import Latency
 from ssd_bench.errors import ConfigError
 from ssd_bench.model.shape import ModelDims
-from ssd_bench.settings import Cosine, Count, Fits, Range, Share, settings
+from ssd_bench.settings import Cosine, Count, Fits, Range, Share, Whole, settings
 
 # AR steps, as on the miniature (less on larger models): keeping one state of one token, collecting what was kept
 TAPPED, COLLECTED = 0.005, 0.7
@@ -65,7 +69,11 @@ class Adaptive:
 
     name: Name = "adaptive"
     draft_len: DraftLen = 10
-    """Longest γ."""
+    """Longest γ of a layer set."""
+    lookup_len: Whole = 16
+    """Longest draft copied from earlier text; 0: none."""
+    lookup_memory: Whole = 32_768
+    """Tokens of earlier prompts and outputs that are searched for copies, the newest; 0: each prompt begins anew."""
     thresholds: Annotated[Sequence[float], Fits("ascending probabilities in (0, 1)", rising)] = (0.3, 0.5, 0.7, 0.85)
     """Stop thresholds to choose from, beside none."""
     exits: Annotated[Sequence[Inner], Fits("at least one share in (0, 1)", len)] = (0.125, 0.25, 0.375, 0.5, 0.625)
@@ -140,6 +148,10 @@ class Adaptive:
         self._searches = self._failures = 0
         self._choice: Pull | None = None
         self._drafted: Pull | None = None
+        self._copied = False
+        self._copies = MatchModel(self.lookup_memory, self.prior, self.memory)
+        self._copy_ms: list[float] = []  # of verifying 0, 1, .. copied tokens, at the last plan's context
+        self._in_use = self._ar_ms = 0.0  # tokens per millisecond without copies; an AR step
         self._goal, self._left = "", 0
         self._outcomes: list[tuple[Arm, int, int, int, bool]] = []
 
@@ -153,14 +165,26 @@ class Adaptive:
         for arm in self._arms:
             arm.forget(self._prior, self.forget)
         self._drop_states()
+        self._copies.start(prefill.prompt, self.forget)
+        length = len(prefill.prompt)
         if self._waiting():
+            self._price_copies(self._costs_at(length))
             return
         self._choice, self._goal, self._left = None, "", 0
         if self._latency is not None:
-            self._plan(len(prefill.prompt))
+            self._plan(length)
 
     def propose(self, context: Context) -> LayerDraft | TokenTree:
-        """The draft of the last plan, or the root alone: AR."""
+        """A copy of earlier text where that promises more than the draft of the last plan; or the root alone: AR."""
+        self._copied, self._drafted = False, None
+        if self.lookup_len:
+            self._copies.extend(context.output[self._copies.output_len :])
+            longest = min(self.lookup_len, context.max_draft)
+            if longest and self._copy_ms and not self._ruined():
+                tokens, expected = self._copies.draft(longest, self._copy_ms, self._in_use)
+                if tokens and expected > (1 + self.margin) * self._in_use * self._copy_ms[len(tokens)]:
+                    self._copied = True
+                    return TokenTree.chain([context.output[-1], *tokens])
         self._drafted = self._choice if context.max_draft else None
         if self._drafted is None:
             return TokenTree((context.output[-1],), (-1,))
@@ -176,6 +200,10 @@ class Adaptive:
         self._tokens += len(verification.emitted)
         if self._drafted is not None:
             self._learn(self._drafted, verification)
+        elif self._copied:
+            self._gain += len(verification.emitted) - self._copy_ms[verification.tree.draft_len] / self._ar_ms
+        if verification.last and self.lookup_len:
+            self._copies.extend(verification.emitted)
         if verification.hidden is not None:
             self._seen.append(verification)
             self._kept += len(verification.path)
@@ -194,7 +222,7 @@ class Adaptive:
         arms = [(sorted(a.layer_set.skipped), a.counts.tolist(), a.tried, a.born) for a in self._arms]
         ledger = self._tokens, self._gain, self._explored, self._searches, self._failures
         left = self._left if self._waiting() else 0
-        return json.dumps({"arms": arms, "ledger": ledger, "left": left}).encode()
+        return json.dumps({"arms": arms, "ledger": ledger, "left": left, "copies": self._copies.state()}).encode()
 
     def restore(self, state: bytes) -> None:
         """Continue with those arms and that ledger."""
@@ -206,6 +234,7 @@ class Adaptive:
         self._tables.clear()
         self._tokens, self._gain, self._explored, self._searches, self._failures = kept["ledger"]
         self._left = kept["left"]
+        self._copies.restore(kept["copies"])
 
     def _waiting(self) -> bool:
         """AR, until more may be lost: nothing else could change that, so that no plan is due."""
@@ -267,6 +296,7 @@ class Adaptive:
             self._choice = Pull(self._arms[index], threshold, draft, *times, in_use)
             if self._choice.arm.born and self._choice.arm.born == self._searches:
                 self._failures = 0
+        self._price_copies(costs)
         used = None if self._choice is None else self._choice.arm
         ranked = [(hopes[i], self._arms[i]) for i in np.argsort(-hopes, kind="stable") if self._arms[i] is not used]
         worth = in_use * (1 + self.margin)
@@ -276,6 +306,11 @@ class Adaptive:
             self._arms = [arm for arm in self._arms if id(arm) not in dropped]
             self._tables.clear()
         self._aim(costs, [arm for hope, arm in ranked if hope > worth and arm in self._arms], worth)
+
+    def _price_copies(self, costs: Costs) -> None:
+        """Take what verifying a copy costs near this context, and the throughput that it must beat."""
+        self._copy_ms, self._ar_ms = costs.copy_ms, costs.ar_ms
+        self._in_use = 1 / costs.ar_ms if self._choice is None else self._choice.rate
 
     def _aim(self, costs: Costs, hopeful: Sequence[Arm], worth: float) -> None:
         """Decide what to explore, if it is affordable: arms that may be worth it, else a search; and when to plan.
@@ -320,7 +355,9 @@ class Adaptive:
         if near not in self._costs:
             context = round((1 + NEAR) ** near)
             longest, reuse = self.draft_len, self.reuse_prefix
-            self._costs[near] = Costs(self._latency, self._n_layers, context, longest, reuse, self.rows)
+            self._costs[near] = Costs(
+                self._latency, self._n_layers, context, longest, reuse, self.rows, self.lookup_len
+            )
         return self._costs[near]
 
     def _tables_of(self, costs: Costs) -> tuple[Array, Array]:

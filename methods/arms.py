@@ -159,16 +159,22 @@ class Costs:
         longest: most drafted tokens.
         reuse: drafting leaves the states before the first skipped sublayer to verification.
         rows: tokens of a rehearsal or search, for their costs.
+        copied: most tokens of a draft that no layers drafted.
 
     Attributes:
         ar_ms: one step of AR.
+        copy_ms: verification of 0, 1, .. copied tokens.
     """
 
-    def __init__(self, latency: Latency, n_layers: int, context: int, longest: int, reuse: bool, rows: int = 1):
+    def __init__(
+        self, latency: Latency, n_layers: int, context: int, longest: int, reuse: bool, rows: int = 1, copied: int = 0
+    ):
         self.latency, self.n_layers, self.context, self._reuse, self._rows = latency, n_layers, context, reuse, rows
         table = np.array([latency.pass_ms(n, context) for n in range(1, longest + 2)])
         self._attn, self._mlp, self._rest = table.T
         self.ar_ms = float(n_layers * (self._attn[0] + self._mlp[0]) + self._rest[0])
+        copies = [latency.pass_ms(n, context) for n in range(1, copied + 2)]
+        self.copy_ms = [n_layers * (attn + mlp) + rest for attn, mlp, rest in copies]
         self._over_rows = latency.pass_ms(rows, context)
         self._draft_rest = latency.draft_rest_ms
         self._start = np.where(np.arange(longest + 1) > 0, latency.draft_start_ms, 0.0)

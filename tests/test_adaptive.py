@@ -304,13 +304,14 @@ def test_a_rehearsal_is_what_the_set_would_have_drafted(skipped: tuple[int, ...]
     assert counts.sum() == 4 and (skipped or counts[0].sum() == 0)
 
 
-def lively(rng: random.Random) -> Adaptive:
+def lively(rng: random.Random, copies: int | None = None) -> Adaptive:
     """Settings under which it rehearses, searches and drafts within a few tokens of a random model."""
+    copies = rng.choice([0, 2, 16]) if copies is None else copies
     return instantiate(
         config("adaptive"), rows=rng.randint(1, 3), interval=rng.randint(1, 4), stake=60, margin=0.0, optimism=3.0,
         prior=rng.choice([2.5, 200.0]), min_similarity=rng.choice([-1.0, 0.5]), draft_len=rng.randint(1, 6),
         thresholds=rng.choice([[], [0.05, 0.2], [0.3, 0.5, 0.7, 0.85]]), selected=rng.random(),
-        reuse_prefix=rng.random() < 0.5, exits=[0.25, 0.8], uniform=rng.choice([[], [0.2]]),
+        reuse_prefix=rng.random() < 0.5, exits=[0.25, 0.8], uniform=rng.choice([[], [0.2]]), lookup_len=copies,
     )  # fmt: skip
 
 
@@ -327,9 +328,10 @@ def test_sampled_output_is_distributed_as_ar(decoders: Load) -> None:
     check_sampled(make, decoders, draws=300, position=4)
 
 
-def test_a_restored_method_continues_identically(decoders: Load) -> None:
+@pytest.mark.parametrize("copies", [0, 4])
+def test_a_restored_method_continues_identically(copies: int, decoders: Load) -> None:
     def settled(state: bytes | None) -> Adaptive:
-        method = lively(random.Random(1))
+        method = lively(random.Random(1), copies)
         method.check(DIMS)
         with torch.inference_mode():
             method.prepare(engine.probe, [])
@@ -344,7 +346,10 @@ def test_a_restored_method_continues_identically(decoders: Load) -> None:
     made = [engine.generate(method, [8, 9, 10, 11]) for method in (first, second)]
     traces = [[(s.layer_set, s.draft_len, s.accepted_len, s.estimate) for s in run.steps] for run in made]
     assert traces[0] == traces[1] and first.state() == second.state()
-    assert any(step[0] is not None for step in traces[0]) and any(step[3] is not None for step in traces[0])
+    if copies:
+        assert any(step[0] is None and step[1] for step in traces[0])
+    else:
+        assert any(step[0] is not None for step in traces[0]) and any(step[3] is not None for step in traces[0])
 
 
 def test_it_warms_up_unprepared(decoders: Load) -> None:
