@@ -7,7 +7,8 @@ draft length that they find is not used; nothing can decide not to draft; and ev
 * at every step, what followed the newest tokens earlier in the prompts and outputs is a candidate (prompt lookup). It
   costs no pass of the model, and its acceptance is known from the text alone (`methods/match_model.py`), so that it is
   verified only if its expected tokens are worth the added nodes, at the throughput of whatever else would be done;
-* the other arms are layer sets: early exits, uniform sets, and what searches found. Each has a posterior of its acceptance by
+* the other arms are layer sets: early exits, uniform sets, and what searches found; where the context is long, also a
+  window of the cache, alone and with the layer set in use. Each has a posterior of its acceptance by
   draft confidence (`methods/arms.py`), which every verified draft updates and which lasts from prompt to prompt;
 * every few steps the arm, draft length γ and stop threshold of most expected tokens per millisecond are chosen, with
   AR as one candidate: an arm must beat it by a margin;
@@ -39,7 +40,7 @@ from methods.knapsack import Agreement, Knapsack, weights
 from methods.match_model import MatchModel
 from methods.settings import DraftLen, Name, ReusePrefix
 from ssd_bench.core.layer_set import LayerSet
-from ssd_bench.core.method import Context, Estimate, LayerDraft, Prefill, Probe, Sample, Taps, Verification
+from ssd_bench.core.method import Context, Estimate, LayerDraft, Prefill, Probe, Sample, Taps, Verification, Window
 from ssd_bench.core.tree import TokenTree
 from ssd_bench.cost.latency import Latency
 from ssd_bench.errors import ConfigError
@@ -50,6 +51,11 @@ from ssd_bench.settings import Cosine, Count, Fits, Range, Share, Whole, setting
 TAPPED, COLLECTED = 0.005, 0.7
 LONGEST_WAIT = 256  # steps after which AR looks again whether exploring has become affordable
 NEAR = 0.1  # costs are those of contexts that grow by this share
+
+
+def windows_fit(windows: Sequence[Sequence[int]]) -> bool:
+    """Whether each of these is a window: sinks >= 0, recent >= 1."""
+    return all(len(pair) == 2 and pair[0] >= 0 and pair[1] >= 1 for pair in windows)
 
 
 def rising(thresholds: Sequence[float]) -> bool:
@@ -81,6 +87,9 @@ class Adaptive:
     uniform: Sequence[Inner] = (0.25, 0.45)
     """Uniform sets among the first arms, as shares of the sublayers that they skip; where that is too many for the
     inner blocks, the set is left out."""
+    windows: Annotated[Sequence[Sequence[int]], Fits("pairs of sinks and recent positions", windows_fit)] = ((4, 508),)
+    """Windows of the cache among the first arms, with all sublayers and with the layer set in use. One is considered
+    in contexts of at least twice its positions."""
     interval: Count = 16
     """Steps from plan to plan while drafting."""
     rows: Count = 12
@@ -95,7 +104,7 @@ class Adaptive:
     """Acceptance rate at which a set that skips the whole budget must be worth it, for a search to be."""
     shortlist: Count = 2
     """Arms that a search adds."""
-    pool: int = 13
+    pool: int = 14
     """Most arms; beyond it the least hopeful ones that searches found are dropped."""
     prior: Annotated[float, Range(above=0, what="a number of tokens")] = 2.5
     """Tokens that the prior weighs."""
@@ -120,8 +129,8 @@ class Adaptive:
     reuse_prefix: ReusePrefix = True
 
     def __post_init__(self) -> None:
-        if self.pool <= len(self.exits) + len(self.uniform):
-            raise ConfigError("method.pool", self.pool, "more than exits and uniform sets")
+        if self.pool <= len(self.exits) + len(self.uniform) + len(self.windows):
+            raise ConfigError("method.pool", self.pool, "more than exits, uniform sets and windows")
         if self.memory <= self.prior:
             raise ConfigError("method.memory", self.memory, "more than the prior")
         self.taps = Taps()
@@ -141,6 +150,9 @@ class Adaptive:
         sets += [pattern_set("uniform", u, n_layers) for u in fitting]
         self._n_layers = n_layers
         self._arms = [Arm(layer_set, self._prior.counts.copy()) for layer_set in dict.fromkeys(sets)]
+        self._windows = [Window(*pair) for pair in self.windows]
+        whole = LayerSet.full(n_layers)
+        self._arms += [Arm(whole, self._prior.counts.copy(), window=window) for window in self._windows]
         self._latency: Latency | None = None
         self._costs: dict[int, Costs] = {}
         self._tables: dict[int, tuple[Array, Array]] = {}
@@ -219,7 +231,11 @@ class Adaptive:
     def state(self) -> bytes:
         """Arms and ledger, as JSON."""
         self._settle()
-        arms = [(sorted(a.layer_set.skipped), a.counts.tolist(), a.tried, a.born) for a in self._arms]
+        windows = [None if arm.window is None else (arm.window.sinks, arm.window.recent) for arm in self._arms]
+        arms = [
+            (sorted(arm.layer_set.skipped), arm.counts.tolist(), arm.tried, arm.born, window, arm.derived)
+            for arm, window in zip(self._arms, windows)
+        ]
         ledger = self._tokens, self._gain, self._explored, self._searches, self._failures
         left = self._left if self._waiting() else 0
         return json.dumps({"arms": arms, "ledger": ledger, "left": left, "copies": self._copies.state()}).encode()
@@ -228,8 +244,15 @@ class Adaptive:
         """Continue with those arms and that ledger."""
         kept = json.loads(state)
         self._arms = [
-            Arm(LayerSet(self._n_layers, frozenset(skipped)), np.array(counts), tried, born)
-            for skipped, counts, tried, born in kept["arms"]
+            Arm(
+                LayerSet(self._n_layers, frozenset(skipped)),
+                np.array(counts),
+                tried,
+                born,
+                window and Window(*window),
+                d,
+            )
+            for skipped, counts, tried, born, window, d in kept["arms"]
         ]
         self._tables.clear()
         self._tokens, self._gain, self._explored, self._searches, self._failures = kept["ledger"]
@@ -282,7 +305,10 @@ class Adaptive:
         believed = np.concatenate([counts, optimistic(counts, self.optimism)])
         values = throughput(believed, draft_ms, verify_ms)
         rates, hopes = values[: len(counts)], values[len(counts) :].max((1, 2))
-        best, in_use = np.where([arm.tried for arm in self._arms], rates.max((1, 2)), 0.0), 1 / costs.ar_ms
+        usable = [arm.window is None or 2 * arm.window.positions(length) <= length for arm in self._arms]
+        hopes = np.where(usable, hopes, 0.0)
+        tried = [arm.tried for arm in self._arms]
+        best, in_use = np.where(np.logical_and(tried, usable), rates.max((1, 2)), 0.0), 1 / costs.ar_ms
         self._choice = None
         if best.max() > in_use * (1 + self.margin) and not self._ruined():
             # of arms as good as the best, the most promising one: drafting with it is what tells them apart
@@ -290,10 +316,11 @@ class Adaptive:
             index = int(np.where(equal, hopes, 0.0).argmax())
             threshold, shorter = divmod(int(rates[index].argmax()), self.draft_len)
             stop_below = float(self._prior.thresholds[threshold - 1]) if threshold else 0.0
-            draft = LayerDraft(self._arms[index].layer_set, shorter + 1, stop_below, searched=True)
+            arm = self._arms[index]
+            draft = LayerDraft(arm.layer_set, shorter + 1, stop_below, searched=True, window=arm.window)
             in_use = float(best.max())
             times = float(draft_ms[index]), verify_ms[index].tolist(), costs.ar_ms
-            self._choice = Pull(self._arms[index], threshold, draft, *times, in_use)
+            self._choice = Pull(arm, threshold, draft, *times, in_use)
             if self._choice.arm.born and self._choice.arm.born == self._searches:
                 self._failures = 0
         self._price_copies(costs)
@@ -302,10 +329,28 @@ class Adaptive:
         worth = in_use * (1 + self.margin)
         surplus = len(self._arms) - self.pool
         if surplus > 0:
-            dropped = {id(arm) for arm in [arm for _, arm in ranked if arm.born][-surplus:]}
+            dropped = {id(arm) for arm in [arm for _, arm in ranked if arm.born or arm.derived][-surplus:]}
             self._arms = [arm for arm in self._arms if id(arm) not in dropped]
             self._tables.clear()
+        self._derive(length)
         self._aim(costs, [arm for hope, arm in ranked if hope > worth and arm in self._arms], worth)
+
+    def _derive(self, length: int) -> None:
+        """Combine the layer set in use with each window that the context is long enough for, for the next plan.
+
+        One combination per window is kept, so that a layer set that falls out of use takes its own along.
+        """
+        arm = None if self._choice is None else self._choice.arm
+        if arm is None or arm.window is not None:
+            return
+        for window in self._windows:
+            known = next((a for a in self._arms if a.derived and a.window == window), None)
+            if 2 * window.positions(length) > length or (known is not None and known.layer_set == arm.layer_set):
+                continue
+            counts = self._prior.counts.copy()
+            combined = Arm(arm.layer_set, counts, born=arm.born, window=window, derived=True)
+            self._arms = [a for a in self._arms if a is not known] + [combined]
+            self._tables.clear()
 
     def _price_copies(self, costs: Costs) -> None:
         """Take what verifying a copy costs near this context, and the throughput that it must beat."""
@@ -324,7 +369,7 @@ class Adaptive:
         self._goal, needed, wanted = "", float("inf"), set[int]()
         if hopeful:
             self._goal, needed = "rehearse" if self._queue else "", min(prices)
-            wanted = {arm.layer_set.first_skipped for arm in self._queue}
+            wanted = {arm.first_changed for arm in self._queue}
         elif costs.best_rate(self.budget, self.hoped) > worth:
             needed = self._search_price(costs) * 2**self._failures
             if needed <= credit:
@@ -339,7 +384,7 @@ class Adaptive:
 
     def _price(self, arm: Arm, costs: Costs) -> float:
         """AR steps that a rehearsal costs, the states that it needs included."""
-        return TAPPED * self.rows + self.overhead * costs.rehearsal_ms(arm.layer_set) / costs.ar_ms
+        return TAPPED * self.rows + self.overhead * costs.rehearsal_ms(arm.layer_set, arm.window) / costs.ar_ms
 
     def _search_price(self, costs: Costs) -> float:
         """AR steps that a search costs, the rehearsals of what it finds included."""
@@ -363,9 +408,9 @@ class Adaptive:
     def _tables_of(self, costs: Costs) -> tuple[Array, Array]:
         """Milliseconds of a drafted token, [arms], and of verifying 0, 1, .. of them, [arms, draft_len + 1]; twice."""
         if costs.context not in self._tables:
-            sets = [arm.layer_set for arm in self._arms]
-            made = np.array([costs.draft_ms(s) for s in sets * 2]), np.array([costs.verify_ms(s) for s in sets * 2])
-            self._tables[costs.context] = made
+            draft_ms = [costs.draft_ms(arm.layer_set, arm.window) for arm in self._arms]
+            verify_ms = [costs.verify_ms(arm.layer_set, arm.window) for arm in self._arms]
+            self._tables[costs.context] = np.array(draft_ms * 2), np.array(verify_ms * 2)
         return self._tables[costs.context]
 
     def _drop_states(self) -> None:
@@ -386,8 +431,8 @@ class Adaptive:
         for arm in self._queue:
             if (price := self._price(arm, costs)) <= self._credit():
                 self._explored += price
-                before = states[tapped.index(arm.layer_set.first_skipped)]
-                arm.counts += rehearse(probe, self._prior, arm.layer_set, before, target, length)
+                before = states[tapped.index(arm.first_changed)]
+                arm.counts += rehearse(probe, self._prior, arm, before, target, length)
                 arm.limit(self.memory)
                 arm.tried = True
 
@@ -410,7 +455,7 @@ class Adaptive:
         knapsack = Knapsack(
             states.float(), length - rows, pair, self.budget, self.min_similarity, True, False, states.dtype
         )
-        known = {arm.layer_set for arm in self._arms} | {LayerSet.full(self._n_layers)}
+        known = {arm.layer_set for arm in self._arms if arm.window is None} | {LayerSet.full(self._n_layers)}
         candidates = [candidate for candidate in knapsack.run(probe) if candidate.layer_set not in known]
         if not candidates:
             return

@@ -1,8 +1,8 @@
 """What drafting with a layer set is believed to bring: a posterior of its acceptance, the cost of all parts of a step.
 
-An arm is a layer set with a Dirichlet posterior over the outcome of a drafted token: accepted or rejected, by the
-confidence bin that the draft's own probability fell into. With the costs of a pass over 1, 2, .. nodes it gives the
-expected tokens per millisecond of every draft length and stop threshold.
+An arm is a layer set, with or without a window of the cache, and a Dirichlet posterior over the outcome of a drafted
+token: accepted or rejected, by the confidence bin that the draft's own probability fell into. With the costs of a pass
+over 1, 2, .. nodes it gives the expected tokens per millisecond of every draft length and stop threshold.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from methods.knapsack import n_columns
 from ssd_bench.core.layer_set import LayerSet
-from ssd_bench.core.method import LayerDraft, Probe
+from ssd_bench.core.method import LayerDraft, Probe, Window
 from ssd_bench.cost.latency import Latency
 
 Array = NDArray[np.float64]
@@ -46,19 +46,28 @@ class Prior:
 
 @dataclass(eq=False)
 class Arm:
-    """A layer set and its posterior.
+    """A layer set, a window or none, and the posterior of the two.
 
     Attributes:
         layer_set: what drafts.
         counts: [2, bins] parameters of the Dirichlet: rejected and accepted tokens by confidence bin, prior included.
         tried: it was judged by tokens that did not choose it; before that its counts favour it.
         born: the search that found it, 0 for a given one.
+        window: the positions that its attentions read; None: all.
+        derived: it combines another arm's layer set with a window.
     """
 
     layer_set: LayerSet
     counts: Array
     tried: bool = False
     born: int = 0
+    window: Window | None = None
+    derived: bool = False
+
+    @property
+    def first_changed(self) -> int:
+        """Boundary from which on its streams are not the full model's: 0 with a window, else the first skipped."""
+        return self.layer_set.first_skipped if self.window is None else 0
 
     @property
     def acceptance(self) -> float:
@@ -179,25 +188,30 @@ class Costs:
         self._draft_rest = latency.draft_rest_ms
         self._start = np.where(np.arange(longest + 1) > 0, latency.draft_start_ms, 0.0)
 
-    def draft_ms(self, layer_set: LayerSet) -> float:
-        """One drafted token."""
-        return float(layer_set.n_attn * self._attn[0] + layer_set.n_mlp * self._mlp[0] + self._draft_rest)
+    def draft_ms(self, layer_set: LayerSet, window: Window | None = None) -> float:
+        """One drafted token, whose attentions cost what they cost over as many positions as they read."""
+        attn = self._attn[0]
+        if window is not None:
+            attn = self.latency.pass_ms(1, window.positions(self.context))[0]
+        return float(layer_set.n_attn * attn + layer_set.n_mlp * self._mlp[0] + self._draft_rest)
 
-    def verify_ms(self, layer_set: LayerSet) -> Array:
+    def verify_ms(self, layer_set: LayerSet, window: Window | None = None) -> Array:
         """[longest + 1] verification of 0, 1, .. drafted tokens, with what a draft takes beside its tokens.
 
         Before the first skipped sublayer only the last node is left to compute, where states are reused.
         """
-        shared = layer_set.first_skipped if self._reuse else 0
+        shared = layer_set.first_skipped if self._reuse and window is None else 0
         attn, mlp = (shared + 1) // 2, shared // 2
         once = attn * self._attn[0] + mlp * self._mlp[0]
         rest = self._rest + self._start
         return once + (self.n_layers - attn) * self._attn + (self.n_layers - mlp) * self._mlp + rest
 
-    def rehearsal_ms(self, layer_set: LayerSet) -> float:
+    def rehearsal_ms(self, layer_set: LayerSet, window: Window | None = None) -> float:
         """`rehearse` over r tokens."""
         attn, mlp, rest = self._over_rows
-        reused = layer_set.first_skipped
+        if window is not None:
+            attn = self.latency.pass_ms(self._rows, window.positions(self.context))[0]
+        reused = 0 if window is not None else layer_set.first_skipped
         n_attn, n_mlp = layer_set.n_attn - (reused + 1) // 2, layer_set.n_mlp - reused // 2
         return n_attn * attn + n_mlp * mlp + rest
 
@@ -220,19 +234,17 @@ class Costs:
         return float((tokens / (nodes * draft + verify)).max())
 
 
-def rehearse(probe: Probe, prior: Prior, layer_set: LayerSet, states: Tensor, target: Tensor, length: int) -> Array:
-    """Counts [2, bins] of what a set would have drafted for the last r committed tokens: one pass, without decoding.
+def rehearse(probe: Probe, prior: Prior, arm: Arm, states: Tensor, target: Tensor, length: int) -> Array:
+    """Counts [2, bins] of what an arm would have drafted for the last r committed tokens: one pass, without decoding.
 
     Args:
-        states: [r, d] the full model's, entering the first skipped sublayer.
+        states: [r, d] the full model's, at the arm's first changed boundary.
         target: [r] its predictions.
         length: committed positions, the r tokens included.
     """
-    first, rows, hidden = layer_set.first_skipped, len(states), states[None]
-    for i in layer_set.kept:
-        if i > first:
-            hidden = probe.apply_sublayer(i, hidden, length - rows)
-    predicted, confidence = probe.predict_confident(hidden[0])
+    sublayers = [i for i in arm.layer_set.kept if i >= arm.first_changed]
+    hidden = probe.run_sublayers(sublayers, states, length - len(states), arm.window)
+    predicted, confidence = probe.predict_confident(hidden)
     return prior.tally(predicted == target, confidence)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import product
 from typing import Any
@@ -18,12 +18,12 @@ from methods.adaptive import Adaptive
 from methods.arms import Arm, Costs, Prior, optimistic, rehearse, throughput
 from methods.knapsack import Knapsack
 from ssd_bench.core.layer_set import LayerSet
-from ssd_bench.core.method import Context, LayerDraft, Prefill, Verification
+from ssd_bench.core.method import Context, LayerDraft, Prefill, Verification, Window
 from ssd_bench.core.tree import TokenTree
 from ssd_bench.cost.latency import Latency, NodeTimes
 from ssd_bench.cost.tpt import tpt
 from ssd_bench.errors import ConfigError
-from ssd_bench.model.decoder import Decoder
+from ssd_bench.model.decoder import Decoder, Pass
 from ssd_bench.model.shape import ModelDims
 from tests.conftest import LAYERS, VOCAB
 from tests.lossless import DIMS, check_greedy, check_sampled, engine_for
@@ -58,6 +58,11 @@ class FakeProbe:
         self.latency, self._agrees = profile, agrees
 
     def apply_sublayer(self, i: int, hidden: Tensor, prefix_len: int) -> Tensor:
+        return hidden.clone()
+
+    def run_sublayers(
+        self, sublayers: Sequence[int], hidden: Tensor, prefix_len: int, window: Window | None = None
+    ) -> Tensor:
         return hidden.clone()
 
     def predict(self, hidden: Tensor) -> Tensor:
@@ -289,7 +294,7 @@ def test_a_search_adds_candidates_of_the_knapsack(decoders: Load) -> None:
         assert not arm.tried and arm.born == 1 and added.sum() == pytest.approx(0.5 * 4)
         assert added[1].sum() == pytest.approx(0.5 * int(matches.sum()))
     method._search(states, 15, probe)
-    sets = [arm.layer_set for arm in method._arms]
+    sets = [arm.layer_set for arm in method._arms if arm.window is None]
     assert len(set(sets)) == len(sets) and FULL not in sets
 
 
@@ -297,11 +302,68 @@ def test_a_search_adds_candidates_of_the_knapsack(decoders: Load) -> None:
 def test_a_rehearsal_is_what_the_set_would_have_drafted(skipped: tuple[int, ...], decoders: Load) -> None:
     """The same predictions as running the whole subset alone; the full model agrees with itself."""
     states, probe = history(decoders("llama"))
-    layer_set, target = LayerSet(LAYERS, frozenset(skipped)), probe.predict(states[-1])
-    counts = rehearse(probe, Prior([0.3, 0.6], 1.0), layer_set, states[layer_set.first_skipped], target, 15)
+    layer_set, target, prior = LayerSet(LAYERS, frozenset(skipped)), probe.predict(states[-1]), Prior([0.3, 0.6], 1.0)
+    arm = Arm(layer_set, prior.counts)
+    counts = rehearse(probe, prior, arm, states[arm.first_changed], target, 15)
     ids, confidence = probe.predict_confident(rerun(states, probe, layer_set))
     assert np.array_equal(counts, Prior([0.3, 0.6], 1.0).tally(ids == target, confidence))
     assert counts.sum() == 4 and (skipped or counts[0].sum() == 0)
+
+
+def test_a_rehearsal_reads_the_window(decoders: Load) -> None:
+    """One position is what a draft with the window computes; a window of the whole context is none."""
+    states, probe = history(decoders("qwen3"), r=1)
+    window, prior = Window(1, 4), Prior([0.3, 0.6], 1.0)
+    drafted = Pass(tuple(range(2 * LAYERS)), states[0].clone(), 11, row=12, unread=window.unread(11))
+    hidden, _ = probe._decoder.run(drafted, probe._cache)  # type: ignore[attr-defined]
+    ids, confidence = probe.predict_confident(hidden.clone())
+    for target in (ids, ids + 1):
+        arm = Arm(FULL, prior.counts, window=window)
+        assert arm.first_changed == 0
+        counts = rehearse(probe, prior, arm, states[0], target, 12)
+        assert np.array_equal(counts, prior.tally(ids == target, confidence))
+    whole = rehearse(
+        probe, prior, Arm(FULL, prior.counts, window=Window(4, 8)), states[0], probe.predict(states[-1]), 12
+    )
+    assert whole[1].sum() == 1 and not torch.allclose(hidden, states[-1])
+
+
+def test_windows_are_for_long_contexts() -> None:
+    """One is considered from twice its positions on, and combined with the layer set in use."""
+    profile = Latency(1.0, 0.01, 1.0)  # attention over 512 positions takes 6 ms, over 4,096 takes 42
+    method = ready(windows=[[4, 508]], exits=[0.5], uniform=[], margin=0.0)
+    method.start(Prefill([1] * 30, None))
+    method._use(profile)
+    for arm in method._arms:
+        arm.counts, arm.tried = arm.counts + np.array([[0.0], [50.0]]), True
+    method._plan(1000)
+    assert method._choice is not None and method._choice.draft.window is None and len(method._arms) == 2
+    method._arms[0].counts = method._prior.counts * [[50], [1]]
+    method._plan(4096)
+    assert method._choice.draft.window == Window(4, 508) and method._choice.arm.layer_set == FULL
+    method._arms[0].counts = method._prior.counts + np.array([[0.0], [500.0]])
+    method._arms[1].counts = method._prior.counts * [[50], [1]]
+    for _ in range(2):
+        method._plan(4096)
+        derived = [arm for arm in method._arms if arm.derived]
+        assert [(arm.layer_set, arm.window, arm.tried) for arm in derived] == [
+            (method._arms[0].layer_set, Window(4, 508), False)
+        ]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_costs_with_a_window_are_those_of_the_positions_that_it_reads(seed: int) -> None:
+    rng = random.Random(seed)
+    profile = Latency(1.0, 0.01, 1.0)
+    costs, exit_set = Costs(profile, LAYERS, 2000, 4, True, 5), LayerSet.exit(LAYERS, 1)
+    before = 0.0
+    for recent in sorted(rng.sample(range(1, 3000), 6)):
+        cost = costs.draft_ms(exit_set, Window(4, recent))
+        assert before <= cost <= costs.draft_ms(exit_set)
+        assert cost == pytest.approx(1 + 0.01 * min(2000, recent + 4) + 1)
+        before = cost
+    assert costs.draft_ms(exit_set, Window(4, 1996)) == costs.draft_ms(exit_set)
+    assert costs.verify_ms(exit_set, Window(4, 10))[0] == pytest.approx(costs.ar_ms)  # nothing is reused
 
 
 def lively(rng: random.Random, copies: int | None = None) -> Adaptive:
@@ -312,6 +374,7 @@ def lively(rng: random.Random, copies: int | None = None) -> Adaptive:
         prior=rng.choice([2.5, 200.0]), min_similarity=rng.choice([-1.0, 0.5]), draft_len=rng.randint(1, 6),
         thresholds=rng.choice([[], [0.05, 0.2], [0.3, 0.5, 0.7, 0.85]]), selected=rng.random(),
         reuse_prefix=rng.random() < 0.5, exits=[0.25, 0.8], uniform=rng.choice([[], [0.2]]), lookup_len=copies,
+        windows=rng.choice([[], [[1, 3]], [[0, 1], [2, 5]]]),
     )  # fmt: skip
 
 
@@ -362,12 +425,10 @@ def test_first_arms_fit_the_model() -> None:
     method = Adaptive()
     method.check(ModelDims("deep", 30, 1, 128, VOCAB))
     sets = [arm.layer_set for arm in method._arms]
-    assert [s.first_skipped // 2 for s in sets[:5]] == [4, 8, 11, 15, 19] and [len(s.skipped) for s in sets[5:]] == [
-        15,
-        27,
-    ]
+    assert [s.first_skipped // 2 for s in sets[:5]] == [4, 8, 11, 15, 19]
+    assert [len(s.skipped) for s in sets[5:]] == [15, 27, 0] and method._arms[7].window == Window(4, 508)
     method.check(ModelDims("flat", 2, 1, 128, VOCAB))
-    assert [arm.layer_set for arm in method._arms] == [LayerSet.exit(2, 1)]
+    assert [arm.layer_set for arm in method._arms] == [LayerSet.exit(2, 1), LayerSet.full(2)]
     with pytest.raises(ConfigError, match=r"model\.n_layers"):
         method.check(ModelDims("one", 1, 1, 128, VOCAB))
 
@@ -383,7 +444,15 @@ def test_the_preset_holds_the_defaults() -> None:
 
 @pytest.mark.parametrize(
     "bad",
-    [{"thresholds": [0.5, 0.3]}, {"thresholds": [1.0]}, {"exits": []}, {"pool": 3}, {"memory": 1}],
+    [
+        {"thresholds": [0.5, 0.3]},
+        {"thresholds": [1.0]},
+        {"exits": []},
+        {"pool": 3},
+        {"memory": 1},
+        {"windows": [[4]]},
+        {"windows": [[4, 0]]},
+    ],
 )
 def test_bad_settings_are_refused(bad: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=f"method.{next(iter(bad))}"):

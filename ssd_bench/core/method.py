@@ -237,6 +237,26 @@ class Probe(Protocol):
         """
         ...
 
+    def run_sublayers(
+        self, sublayers: Sequence[int], hidden: Tensor, prefix_len: int, window: Window | None = None
+    ) -> Tensor:
+        """Run several sublayers over one continuation of the committed prefix, in one pass.
+
+        Args:
+            sublayers: indices in [0, 2L), ascending.
+            hidden: [r, d] streams that enter the first of them at positions prefix_len .. prefix_len + r - 1; not
+                modified.
+            prefix_len: committed rows before them; each position sees its own and those before it, too.
+            window: the positions that attentions read; the window of the first position serves all r of them.
+
+        Returns:
+            [r, d] streams after the last sublayer, which the next pass overwrites.
+
+        Raises:
+            ValueError: the prefix is not committed.
+        """
+        ...
+
     def predict(self, hidden: Tensor) -> Tensor:
         """Argmax token ids [..., ] of final norm and LM head over streams [..., d]."""
         ...

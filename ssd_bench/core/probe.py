@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from ssd_bench.core.engine import Engine, Generation
-from ssd_bench.core.method import Method, Origin
+from ssd_bench.core.method import Method, Origin, Window
 from ssd_bench.core.sampling import Decoding
 from ssd_bench.errors import ConfigError
-from ssd_bench.model.decoder import Decoder
+from ssd_bench.model.decoder import NOTHING, Decoder, Pass
 from ssd_bench.model.kv_cache import KVCache
 
 if TYPE_CHECKING:
@@ -38,9 +38,17 @@ class ModelProbe:
         return self._decoder.embed(self._decoder.ids(tokens))
 
     def apply_sublayer(self, i: int, hidden: Tensor, prefix_len: int) -> Tensor:
-        if not 0 <= prefix_len <= self._cache.length:
-            raise ValueError(f"prefix_len={prefix_len} is outside the {self._cache.length} committed rows")
+        self._check_prefix(prefix_len)
         return self._decoder.branches(i, hidden, self._cache, prefix_len)
+
+    def run_sublayers(
+        self, sublayers: Sequence[int], hidden: Tensor, prefix_len: int, window: Window | None = None
+    ) -> Tensor:
+        self._check_prefix(prefix_len)
+        unread = NOTHING if window is None else window.unread(prefix_len)
+        # keys and values go to the scratch rows behind the committed ones
+        what = Pass(sublayers, hidden.clone(), prefix_len, row=self._cache.length, unread=unread)
+        return self._decoder.run(what, self._cache)[0]
 
     def predict(self, hidden: Tensor) -> Tensor:
         return self._decoder.predict(_rows(hidden)).view(hidden.shape[:-1])
@@ -85,6 +93,10 @@ class ModelProbe:
             first, second = self._decoder.logits(last)[0].topk(2).values.tolist()
         self._cache.reset()
         return first - second
+
+    def _check_prefix(self, prefix_len: int) -> None:
+        if not 0 <= prefix_len <= self._cache.length:
+            raise ValueError(f"prefix_len={prefix_len} is outside the {self._cache.length} committed rows")
 
 
 def _rows(hidden: Tensor) -> Tensor:
