@@ -37,7 +37,7 @@ class MatchModel:
         self._counts = [list(pair) for pair in self._prior]  # rejected, accepted
         self._text: list[int] = []
         self._places: dict[tuple[int, ...], int] = {}  # n-gram -> position after its newest occurrence
-        self._forget_match()
+        self._source = self._length = self._output = 0
 
     def start(self, prompt: Sequence[int], forget: float) -> None:
         """Begin a prompt: its text joins the earlier ones, and every posterior moves a share back to the prior."""
@@ -49,7 +49,7 @@ class MatchModel:
             self._text, self._places, begin = self._text[begin - self._memory :], {}, 0
         self._text += [SEPARATOR, *prompt]
         self._enter(begin)
-        self._forget_match()
+        self._source = self._length = 0
         self._output = len(self._text)
 
     @property
@@ -114,10 +114,6 @@ class MatchModel:
         """Continue with these texts and counts."""
         self._text, self._counts, self._places = list(state["text"]), [list(pair) for pair in state["counts"]], {}
         self._enter(0)
-        self._forget_match()
-
-    def _forget_match(self) -> None:
-        self._source = self._length = self._output = 0
 
     def _copy(self, count: int) -> list[int]:
         """Return the next tokens of the source; a source that reaches the text's end goes on with its own copy."""
