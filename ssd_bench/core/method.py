@@ -60,8 +60,8 @@ class Window:
     sinks: int
     recent: int
 
-    def positions(self, length: int) -> int:
-        """Return how many of `length` positions are read."""
+    def positions(self, length: float) -> float:
+        """Return how many of `length` positions are read; a mean length need not be whole."""
         return min(length, self.sinks + self.recent)
 
     def unread(self, prefix_len: int) -> tuple[int, int]:
