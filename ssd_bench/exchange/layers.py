@@ -34,7 +34,7 @@ def overrides(layer_set: LayerSet, window: Window | None = None) -> list[str]:
     """Return the options by which `method=fixed_layers` drafts with a set; a record of them names every layer."""
     lists = {"skip_attn": layer_set.skip_attn, "skip_mlp": layer_set.skip_mlp}
     if window is not None:
-        lists["window"] = (window.sinks, window.recent)
+        lists["draft_window"] = (window.sinks, window.recent)
     given = [f"method.{name}=[{','.join(map(str, blocks))}]" for name, blocks in lists.items()]
     return ["method=fixed_layers", "method.ratio=null", *given]
 
