@@ -1,8 +1,8 @@
 """Window drafts: the whole model drafts, its attentions reading the first and the last positions alone.
 
 StreamingLLM (Xiao et al., arXiv:2309.17453) found that a model goes on almost as before when its attentions read a few
-positions at the beginning, the sinks, and a window at the end. MagicDec (Chen et al., arXiv:2408.11049, section 4.1)
-drafts so: the cost of a drafted token no longer grows with the context.
+positions at the beginning, the sinks, and a window at the end. MagicDec (Chen et al., arXiv:2408.11049) drafts
+so: the cost of a drafted token no longer grows with the context.
 
 Differences from MagicDec: positions keep their place in the text, so that one cache serves draft and verification;
 StreamingLLM and MagicDec number the positions that are read anew. The window moves with every drafted token.

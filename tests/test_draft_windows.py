@@ -87,6 +87,12 @@ def test_a_window_keeps_the_sampled_distribution(decoders: Load) -> None:
     check_sampled(lambda: WindowDraft(draft_window=(0, 1), draft_len=3), decoders)
 
 
+def test_a_draft_has_its_length_whatever_its_confidence(decoders: Load) -> None:
+    made = decode(decoders(), instantiate(config("window_draft"), draft_window=[0, 2]), [5, 6, 7], 40)
+    assert {step.draft_len for step in made.steps if step.stop_reason == "length"} == {4}
+    assert {step.stop_reason for step in made.steps} <= {"length", "budget"}
+
+
 @pytest.mark.parametrize("preset", windowed())
 def test_every_layer_draft_of_a_method_has_its_window(preset: str, decoders: Load) -> None:
     method = instantiate(config(preset), draft_window=[1, 2], **SMALL.get(preset, {}))
