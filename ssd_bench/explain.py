@@ -22,6 +22,7 @@ from ssd_bench.records.reader import Run, load_run
 from ssd_bench.records.schema import ANSWER
 
 SHOWN = 5  # slow steps
+SETS = 8  # layer sets that drafted most
 
 
 @dataclass(frozen=True)
@@ -82,7 +83,7 @@ def explain(run: Run) -> Explanation:
     shares = {name: float(ours[f"{name}_ms"].sum()) / emitted for name in ("draft", "verify", "policy")}
     total = float(ours["decode_ms"].sum()) / emitted
     ms = {"ar": ar_ms, **shares, "other": total - sum(shares.values())}
-    m, alpha, skipped = emitted / passes, metrics.alpha_micro(mine), metrics.skip_ratio(run)
+    m, alpha, skipped = emitted / passes, metrics.alpha_micro(mine), metrics.skip_ratio_of_all(run)
     per_draft = divide(ms["draft"] * emitted, drafted)
     c = None if skipped is None else 1 - skipped
     c_measured = None if per_draft is None else per_draft / ar_ms
@@ -112,6 +113,46 @@ def _losses(ms: dict[str, float], m: float, k: float, c: float | None, c_measure
     return tuple(sorted(losses, key=lambda loss: -loss.ms))
 
 
+def draft_sources(run: Run) -> pd.DataFrame:
+    """Return what drafted in the method's steps: nothing (plain steps), no layers (copied or searched text), each set.
+
+    Returns:
+        A row per source, the most steps first, at most `SETS` layer sets and the others in one row: source, steps,
+        drafted, accepted and emitted tokens, ms of the steps.
+    """
+    steps = metrics.of_arm(run.steps, "method")
+    ids = steps["layer_set_id"]
+    used = [int(i) for i in ids.value_counts().index]
+    names = {i: _set_name(run, i) if at < SETS else f"{len(used) - SETS} other layer sets" for at, i in enumerate(used)}
+    source = ids.map(names).astype("object").where(ids.notna(), "tokens that no layers drafted")
+    source[steps["draft_len"] == 0] = "nothing, as AR"
+    ms = steps["draft_ms"] + steps["verify_ms"] + steps["policy_ms"]
+    counts = {"steps": 1, "drafted": steps["draft_len"], "accepted": steps["accepted_len"], "ms": ms}
+    sums = steps.assign(source=source, **counts).groupby("source")[["steps", "drafted", "accepted", "emitted", "ms"]]
+    return sums.sum().sort_values("steps", ascending=False, kind="stable").reset_index()
+
+
+def _set_name(run: Run, set_id: int) -> str:
+    layers, window = run.layer_set(set_id), run.window(set_id)
+    read = "" if window is None else f", reads {window.sinks} + {window.recent} positions"
+    return f"set {set_id}: skips {len(layers.skip_attn)} attentions, {len(layers.skip_mlp)} MLPs{read}"
+
+
+def _source_table(run: Run) -> str:
+    sources = draft_sources(run)
+    table = pd.DataFrame(
+        {
+            "drafted by": sources["source"],
+            "steps": [percent(share) for share in sources["steps"] / sources["steps"].sum()],
+            "drafted": sources["drafted"].astype(str),
+            "accepted": [percent(m / k) if k else ABSENT for m, k in zip(sources["accepted"], sources["drafted"])],
+            "tokens per step": [number(mean) for mean in sources["emitted"] / sources["steps"]],
+            "ms per token": [number(mean) for mean in sources["ms"] / sources["emitted"]],
+        }
+    )
+    return tables.terminal(table)
+
+
 def screen(run: Run, found: Explanation) -> str:
     """The explanation for a terminal; the first line under `largest loss` is the answer."""
     header: dict[str, Any] = run.header
@@ -136,6 +177,8 @@ def screen(run: Run, found: Explanation) -> str:
             tables.terminal(pd.DataFrame(times, columns=["per emitted token", "ms", "of AR"])),
             "",
             tables.terminal(pd.DataFrame(losses, columns=["loss, each alone", "ms", "speedup without it"])),
+            "",
+            _source_table(run),
             "",
             f"largest loss: {largest.name}, {largest.ms:.3f} ms per token, {percent(largest.ms / ar_ms)} of AR's",
             *_slow(run),

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from ssd_bench import explain, metrics
+from ssd_bench.core.method import Window
 from ssd_bench.records.reader import Run
 from tests.synthetic import T_DRAFT_MS, T_TARGET_MS, unit, write_run
 
@@ -114,3 +115,40 @@ def test_slow_steps_are_listed_the_slowest_first(tmp_path: Path, run: Run) -> No
     assert f"2 of {len(disturbed.steps)} steps took more than 5 times what their like do; the slowest:" in said
     rows = [line.split() for line in said.rpartition("its like")[2].splitlines()[2:]]
     assert [row[:3] for row in rows] == [["4", "ar", "3"], ["1", "ar", "3"]]
+
+
+def test_what_drafted_is_listed_by_source(tmp_path: Path) -> None:
+    """Plain steps, copied tokens, sets with and without a window: their counts add up to the record's."""
+    units = [unit(i) for i in range(6)]
+    steps = [step for records in units for step in records[1].steps]
+    for i, step in enumerate(steps):
+        if i % 4 == 0:
+            step.layer_set, step.draft_len, step.tree_nodes, step.accepted_len = None, 0, 1, 0
+        elif i % 4 == 1:
+            step.layer_set = None
+        elif i % 4 == 2:
+            step.window = Window(4, 60)
+    run = write_run(tmp_path / "run", units)
+    sources = explain.draft_sources(run).set_index("source")
+    method = metrics.of_arm(run.steps, "method")
+    for name, column in (("drafted", "draft_len"), ("accepted", "accepted_len"), ("emitted", "emitted")):
+        assert sources[name].sum() == method[column].sum()
+    assert sources["steps"].sum() == len(method) and len(sources) == 2 + len(run.layer_sets)
+    assert sources.loc["nothing, as AR", "drafted"] == 0 < sources.loc["tokens that no layers drafted", "drafted"]
+    windowed = [name for name in sources.index if name.endswith("reads 4 + 60 positions")]
+    assert len(windowed) == int(run.layer_sets["recent"].notna().sum()) >= 1
+    said = explain.screen(run, explain.explain(run))
+    assert all(name in said for name in sources.index)
+
+
+def test_copied_tokens_count_as_skipping_everything(tmp_path: Path) -> None:
+    units = [unit(i) for i in range(6)]
+    steps = [step for records in units for step in records[1].steps]
+    whole = write_run(tmp_path / "whole", units)
+    assert metrics.skip_ratio_of_all(whole) == metrics.skip_ratio(whole)
+    for step in steps[::2]:
+        step.layer_set = None
+    mixed = write_run(tmp_path / "mixed", units)
+    by_layers = sum(step.draft_len for step in steps[1::2]) / sum(step.draft_len for step in steps)
+    c = (1 - (metrics.skip_ratio(mixed) or 0)) * by_layers
+    assert metrics.skip_ratio_of_all(mixed) == pytest.approx(1 - c) and explain.explain(mixed).c == pytest.approx(c)

@@ -104,6 +104,19 @@ def skip_ratio(run: Run) -> float | None:
     return divide((skipped * steps["draft_len"]).sum(), steps["draft_len"].sum())
 
 
+def skip_ratio_of_all(run: Run) -> float | None:
+    """Return r as SWIFT's formula needs it: over all drafted tokens, of which those that no layers drafted skip all.
+
+    The same as `skip_ratio` where layers drafted every token; None if they drafted none.
+    """
+    steps, by_layers = of_arm(run.steps, "method"), _with_sets(run)
+    if not by_layers["draft_len"].sum():
+        return None
+    skipped = (2 * by_layers["n_layers"] - by_layers["n_attn"] - by_layers["n_mlp"]) / (2 * by_layers["n_layers"])
+    others = steps["draft_len"].sum() - by_layers["draft_len"].sum()
+    return divide((skipped * by_layers["draft_len"]).sum() + others, steps["draft_len"].sum())
+
+
 def skipped_sublayers(run: Run) -> tuple[float | None, float | None]:
     """Attention and MLP sublayers that drafting skips, each of L, means over drafted tokens."""
     steps = _with_sets(run)

@@ -153,6 +153,7 @@ def _acceptance(run: Run) -> dict[str, Any]:
     estimate, events = d.estimated_tpt(steps)
     calls = d.tokens_per_call(prompts, steps)
     attn, mlp = d.skipped_sublayers(run)
+    skip_of_all = d.skip_ratio_of_all(run)
     return {
         **_spread("M", m),
         "M_call": calls,
@@ -163,8 +164,8 @@ def _acceptance(run: Run) -> dict[str, Any]:
         "skip_ratio": skip,
         "skipped_attn": attn,
         "skipped_mlp": mlp,
-        "expected_speedup": d.expected_speedup(m.value, acceptance.value, skip),
-        "expected_speedup_call": d.expected_speedup(calls, acceptance.value, skip),
+        "expected_speedup": d.expected_speedup(m.value, acceptance.value, skip_of_all),
+        "expected_speedup_call": d.expected_speedup(calls, acceptance.value, skip_of_all),
         "tpt_predicted": d.predicted_tpt(run),
         "tpt_predicted_ar": d.predicted_tpt(run, "ar"),
         "tpt_estimated": estimate,
