@@ -17,6 +17,7 @@ from ssd_bench.model import decoder as decoder_module
 from ssd_bench.model.backends.cpu import native_problem
 from ssd_bench.model.decoder import Decoder
 from tests.conftest import CONTEXT
+from tests.test_knapspec import history
 
 Load = Callable[..., Decoder]
 
@@ -99,3 +100,19 @@ def test_a_trial_that_cannot_be_is_refused_by_its_name(
     decoder = decoders()
     with pytest.raises(ConfigError, match=said):
         ModelProbe(decoder, decoder.new_cache(CONTEXT + SCRATCH)).trial(AR(), prompt, new_tokens)
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen3"])
+def test_sublayers_in_one_pass_are_those_one_after_the_other(family: str, decoders: Load) -> None:
+    states, probe = history(decoders(family))
+    before = states.clone()
+    for sublayers in ((0, 1, 2, 3), (2, 5, 6), (7,), ()):
+        stream = states[:1]
+        for i in sublayers:
+            stream = probe.apply_sublayer(i, stream, 11)
+        assert torch.allclose(probe.run_sublayers(sublayers, states[0], 11), stream[0], atol=1e-5)
+    assert torch.equal(states, before)
+    with pytest.raises(ValueError, match="committed"):
+        probe.run_sublayers((0,), states[0], 16)
+    with pytest.raises(ValueError, match="free rows"):
+        probe.run_sublayers((0,), states[0].repeat(40, 1), 11)

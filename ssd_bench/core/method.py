@@ -255,7 +255,7 @@ class Probe(Protocol):
             [r, d] streams after the last sublayer, which the next pass overwrites.
 
         Raises:
-            ValueError: the prefix is not committed.
+            ValueError: the prefix is not committed, or the cache has fewer than r free rows (160 at least).
         """
         ...
 

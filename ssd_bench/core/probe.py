@@ -46,6 +46,9 @@ class ModelProbe:
     ) -> Tensor:
         self._check_prefix(prefix_len)
         unread = NOTHING if window is None else window.unread(prefix_len)
+        free = self._cache.capacity - self._cache.length
+        if len(hidden) > free:
+            raise ValueError(f"{len(hidden)} streams, and the cache has {free} free rows")
         # keys and values go to the scratch rows behind the committed ones
         what = Pass(sublayers, hidden.clone(), prefix_len, row=self._cache.length, unread=unread)
         return self._decoder.run(what, self._cache)[0]
