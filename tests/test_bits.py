@@ -11,7 +11,7 @@ from torch import Tensor
 from ssd_bench.core.tree import TokenTree
 from ssd_bench.model.arithmetic import LEVELS, available
 from ssd_bench.model.backends.cpu import native_problem
-from ssd_bench.model.decoder import Decoder, Pass
+from ssd_bench.model.decoder import NOTHING, Decoder, Pass
 from ssd_bench.model.kv_cache import KVCache
 from tests.conftest import LAYERS, VOCAB
 
@@ -80,6 +80,25 @@ def test_a_node_in_a_tree_is_the_node_in_its_chain(prefix: int, decoder: Decoder
         assert torch.equal(whole[:depth], logits(decoder, cache, ids[:depth], prefix))
 
 
+@pytest.mark.parametrize("unread", [(0, 1), (4, 171), (4, 299), (64, 128), (0, 256), (150, 150), (0, 300)])
+def test_a_node_behind_a_window_is_the_node_alone(unread: tuple[int, int], decoder: Decoder) -> None:
+    """In chains and trees; what unread rows hold does not matter."""
+    prefix, every, ids = 300, decoder.all_sublayers, tokens(40)
+    cache = filled(decoder, prefix)
+    tree = TokenTree(tuple(ids.tolist()), (*range(-1, 19), *(i % 20 for i in range(20))))
+    alone = []
+    for i in range(20):  # every one of them follows rows that the one before it wrote
+        hidden, _ = decoder.run(Pass(every, ids[i : i + 1], prefix + i, unread=unread), cache)
+        alone.append(decoder.logits(hidden))
+    for rows in (*cache.keys, *cache.values):
+        rows[:, slice(*unread)] = torch.nan
+    for n, descent in ((1, None), (7, None), (20, None), (40, tree)):
+        hidden, _ = decoder.run(Pass(every, ids[:n], prefix, descent, unread=unread), cache)
+        assert torch.equal(decoder.logits(hidden)[:20], torch.cat(alone[:n]))
+    whole = logits(decoder, filled(decoder, prefix), ids[:20], prefix)
+    assert torch.equal(torch.cat(alone), whole) == (unread[0] == unread[1])
+
+
 @pytest.mark.parametrize("prefix", PREFIXES)
 def test_a_branch_is_a_chain(prefix: int, decoder: Decoder) -> None:
     """Any number of them, in every sublayer."""
@@ -104,8 +123,16 @@ def test_a_pass_has_the_same_bits_on_any_number_of_threads(decoder: Decoder) -> 
         for threads in (1, 2, 3):
             torch.set_num_threads(threads)
             made[threads] = []
-            for n, descent in ((1, None), (9, None), (40, tree), (LONG, None)):
-                hidden, kept = decoder.run(Pass(decoder.all_sublayers, tokens(n), prefix, descent, taps), cache)
+            passes = (
+                (1, None, NOTHING),
+                (9, None, NOTHING),
+                (9, None, (4, 200)),
+                (40, tree, NOTHING),
+                (LONG, None, NOTHING),
+            )
+            for n, descent, unread in passes:
+                what = Pass(decoder.all_sublayers, tokens(n), prefix, descent, taps, unread=unread)
+                hidden, kept = decoder.run(what, cache)
                 assert kept is not None and torch.equal(kept[-1], hidden)
                 made[threads] += [kept, decoder.logits(hidden), cache.keys[1][:, prefix : prefix + n].clone()]
     finally:

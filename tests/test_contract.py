@@ -14,7 +14,7 @@ from methods.ar import AR
 from ssd_bench.command import CONF
 from ssd_bench.core.engine import Engine
 from ssd_bench.core.layer_set import LayerSet
-from ssd_bench.core.method import Context, LayerDraft, Prefill, Probe, Sample, Taps, Verification
+from ssd_bench.core.method import Context, LayerDraft, Prefill, Probe, Sample, Taps, Verification, Window
 from ssd_bench.core.probe import ModelProbe
 from ssd_bench.core.tree import TokenTree
 from ssd_bench.errors import ConfigError
@@ -185,6 +185,10 @@ def draft(*arguments: Any) -> Callable[[Context], LayerDraft]:
     return lambda context: LayerDraft(*arguments)
 
 
+def windowed(window: Any) -> Callable[[Context], LayerDraft]:
+    return lambda context: LayerDraft(LayerSet(4), 2, window=window)
+
+
 @pytest.mark.parametrize(
     ("answers", "message"),
     [
@@ -206,6 +210,10 @@ def draft(*arguments: Any) -> Callable[[Context], LayerDraft]:
         ({"propose": draft(3, LayerSet(4))}, r"LayerDraft\.layer_set=3 .* n_layers=4"),
         ({"propose": draft(LayerSet(4), -2)}, r"LayerDraft\.max_len=-2 .* at least 0"),
         ({"propose": draft(LayerSet(4), 2.5)}, r"LayerDraft\.max_len=2.5 .* an integer"),
+        ({"propose": windowed(Window(-1, 4))}, r"LayerDraft\.window=Window\(sinks=-1, .* at least 0 sinks"),
+        ({"propose": windowed(Window(4, 0))}, r"LayerDraft\.window=.*recent=0\) .* at least 1 recent position"),
+        ({"propose": windowed(Window(4, 2.5))}, r"LayerDraft\.window=.*recent=2\.5\) .* integers"),  # type: ignore[arg-type]
+        ({"propose": windowed((4, 252))}, r"LayerDraft\.window=\(4, 252\) .* None, or a Window"),
         ({"observe": 3.0}, r"answering\.observe=3.0 .* an Estimate after a search, or None"),
         ({"taps": None}, r"answering\.taps=None .* Taps"),
         ({"taps": Taps(verify=True)}, r"answering\.taps\.verify=True .* boundaries in \[0, 8\]"),  # type: ignore[arg-type]

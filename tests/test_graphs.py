@@ -26,7 +26,7 @@ from ssd_bench.model.backend import Backend, select
 from ssd_bench.model.backends import graphs
 from ssd_bench.model.backends.graphs import GraphDecoder
 from ssd_bench.model.checkpoint import Checkpoint
-from ssd_bench.model.decoder import Decoder, Pass
+from ssd_bench.model.decoder import NOTHING, Decoder, Pass
 from ssd_bench.model.kv_cache import KVCache
 from tests.conftest import LAYERS, VOCAB
 
@@ -119,14 +119,17 @@ def _row_by_row(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("_row_by_row")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_a_nodes_bits_do_not_depend_on_the_others(dtype: torch.dtype, interpreted: Callable[..., Decoder]) -> None:
+@pytest.mark.parametrize("unread", [NOTHING, (2, 7)])
+def test_a_nodes_bits_do_not_depend_on_the_others(
+    unread: tuple[int, int], dtype: torch.dtype, interpreted: Callable[..., Decoder]
+) -> None:
     """One by one, in chains of any length, and behind a prefix that the chain wrote itself."""
     decoder = interpreted(dtype=dtype)
     cache, ids, every = prefilled(decoder), tokens(5, seed=3), decoder.all_sublayers
     start = cache.length
-    together = decoder.logits(decoder.run(Pass(every, ids, start), cache)[0])
+    together = decoder.logits(decoder.run(Pass(every, ids, start, unread=unread), cache)[0])
     for i, token in enumerate(ids):
-        alone = decoder.logits(decoder.run(Pass(every, token[None], start + i), cache)[0])
+        alone = decoder.logits(decoder.run(Pass(every, token[None], start + i, unread=unread), cache)[0])
         assert torch.equal(alone[0], together[i])
 
 

@@ -174,10 +174,12 @@ def test_rope_append(ops: Operators, n: int, dtype: torch.dtype, heads: tuple[in
 
 
 def attend(
-    one: Operators, q: Tensor, keys: Tensor, values: Tensor, prefix: int, row: int, mask: Tensor | None
-) -> Tensor:
+    one: Operators, q: Tensor, keys: Tensor, values: Tensor, prefix: int, row: int, mask: Tensor | None,
+    unread: tuple[int, int] = (0, 0),
+) -> Tensor:  # fmt: skip
     """A pass's attention: who sees whom is made first."""
-    return one.attend(q, keys, values, prefix, row, one.seen(len(q), prefix, mask, q.device))
+    seen = one.seen(len(q), prefix - (unread[1] - unread[0]), mask, q.device)
+    return one.attend(q, keys, values, prefix, row, seen, unread)
 
 
 def tree_mask(n: int) -> Tensor:
@@ -198,14 +200,17 @@ def attends(ops: Operators, dtype: torch.dtype, q: Tensor) -> tuple[Operators, T
     return alike, q.to(inputs).float(), 2e-5 if inputs == torch.float32 else 4e-3
 
 
-def plain_attention(q: Tensor, keys: Tensor, values: Tensor, prefix: int, row: int, mask: Tensor) -> Tensor:
+def plain_attention(
+    q: Tensor, keys: Tensor, values: Tensor, prefix: int, row: int, mask: Tensor, unread: tuple[int, int] = (0, 0)
+) -> Tensor:
     """The definition, in float64."""
     n, query_heads, dim = q.shape
     group = query_heads // keys.shape[0]
-    rows = list(range(prefix)) + list(range(row, row + n))
+    committed = [r for r in range(prefix) if not unread[0] <= r < unread[1]]
+    rows = committed + list(range(row, row + n))
     k, v = (c[:, rows].double().repeat_interleave(group, 0) for c in (keys, values))
     scores = q.double().transpose(0, 1) @ k.transpose(1, 2) / dim**0.5
-    visible = torch.cat((torch.ones(n, prefix, dtype=torch.bool), mask.bool()), 1)
+    visible = torch.cat((torch.ones(n, len(committed), dtype=torch.bool), mask.bool()), 1)
     out = scores.masked_fill(~visible, -torch.inf).softmax(-1) @ v
     flat: Tensor = out.transpose(0, 1).reshape(n, -1)
     return flat.float()
@@ -243,6 +248,53 @@ def test_attend_across_splits(ops: Operators, prefix: int, n: int) -> None:
     want = plain_attention(q, keys, values, prefix, prefix, torch.ones(n, n).tril())
     close(attend(ops, q, keys, values, prefix, prefix, None), want)
     close(attend(exact, q, keys, values, prefix, prefix, None), want)
+
+
+UNREAD = [(0, 0, 0), (9, 3, 9), (70, 0, 1), (300, 4, 171), (300, 0, 300), (300, 64, 128), (900, 10, 20), (900, 70, 899),
+          (900, 256, 768), (900, 300, 790)]  # fmt: skip
+"""Rows of a prefix, and the range of them that is not read: parts of a block, blocks, chunks, everything."""
+
+
+@pytest.mark.parametrize(("prefix", "first", "end"), UNREAD)
+@pytest.mark.parametrize("n", [1, 20])
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("heads", [(9, 3, 64), (4, 4, 8), (6, 2, 40)])
+def test_attend_leaves_unread_rows_out(
+    ops: Operators, prefix: int, first: int, end: int, n: int, dtype: torch.dtype, heads: tuple[int, int, int]
+) -> None:
+    """Chains and trees against the definition; unread rows and a gap before the nodes are NaN."""
+    query_heads, kv_heads, dim = heads
+    q, row = 2 * rand(n, query_heads, dim), prefix + 2
+    store = rand(kv_heads, 2, row + n, dim, seed=9, dtype=dtype)
+    store[:, :, first:end] = store[:, :, prefix:row] = torch.nan
+    keys, values, unread = store[:, 0], store[:, 1], (first, end)
+    alike, rounded, tolerance = attends(ops, dtype, q)
+    for mask, seen in ((None, torch.ones(n, n).tril()), (tree_mask(n), tree_mask(n))):
+        want = plain_attention(rounded, keys, values, prefix, row, seen, unread)
+        close(attend(ops, q, keys, values, prefix, row, mask, unread), want, tolerance)
+        close(attend(alike, q, keys, values, prefix, row, mask, unread), want, tolerance)
+
+
+@pytest.mark.parametrize(("prefix", "first", "end"), UNREAD)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("heads", [(9, 3, 64), (4, 4, 8)])
+def test_unread_rows_have_the_bits_of_masked_ones(
+    ops: Operators, prefix: int, first: int, end: int, dtype: torch.dtype, heads: tuple[int, int, int]
+) -> None:
+    """In a pass whose nodes are all of the rows, where a mask hides some; on any number of threads."""
+    query_heads, kv_heads, dim = heads
+    n = 3
+    mask = torch.ones(prefix + n, prefix + n, dtype=torch.bool).tril()
+    mask[prefix:, first:end] = False
+    q = 2 * rand(prefix + n, query_heads, dim)
+    keys, values = rand(2, kv_heads, prefix + n, dim, seed=9, dtype=dtype)
+    masked, threads = attend(ops, q, keys, values, 0, 0, mask)[prefix:], torch.get_num_threads()
+    try:
+        for count in (1, 2, 3):
+            torch.set_num_threads(count)
+            assert torch.equal(attend(ops, q[prefix:], keys, values, prefix, prefix, None, (first, end)), masked)
+    finally:
+        torch.set_num_threads(threads)
 
 
 @pytest.mark.parametrize(("branches", "r"), [(1, 1), (1, 12), (5, 3), (40, 7), (3, 70)])
@@ -345,6 +397,9 @@ def test_wrong_sizes_are_refused(ops: Operators) -> None:
         lambda: ops.attend(rand(2, 4, 8), cache, cache, 3, 9, None),
         lambda: ops.attend(rand(2, 4, 8), cache, cache, 5, 4, None),
         lambda: ops.attend(rand(2, 3, 8), cache, cache, 3, 3, None),
+        lambda: ops.attend(rand(2, 4, 8), cache, cache, 3, 3, None, (2, 4)),
+        lambda: ops.attend(rand(2, 4, 8), cache, cache, 3, 3, None, (2, 1)),
+        lambda: ops.attend(rand(2, 4, 8), cache, cache, 3, 3, None, (-1, 2)),
         lambda: ops.attend(rand(2, 4, 8), cache, cache, 3, 3, torch.ones(3, 3, dtype=torch.bool)),
         lambda: ops.attend_branches(rand(2, 4, 8), cache, cache, 11, rand(2, 2, 8), rand(2, 2, 8), 1),
         lambda: ops.attend_branches(rand(2, 4, 8), cache, cache, 3, rand(2, 3, 8), rand(2, 3, 8), 1),

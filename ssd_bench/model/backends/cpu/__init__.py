@@ -83,7 +83,7 @@ class NativeDecoder(Decoder):
         place = self._place(what, hidden.device)
         self._blocks.run(
             hidden, what.sublayers, what.prefix_len, place.row, place.cos, place.sin, place.seen, what.taps, kept,
-            cache.keys, cache.values,
+            cache.keys, cache.values, place.unread,
         )  # fmt: skip
         return hidden
 

@@ -23,8 +23,17 @@ constexpr int64_t kFewQueries = 12;               // that a block of rows is con
 constexpr float kMinusInf = -std::numeric_limits<float>::infinity();
 static_assert(kBlock % (VL * kScored) == 0 && kChunk % kBlock == 0, "blocks are whole tiles, chunks whole blocks");
 
+// Rows [begin, end).
+struct RowRange {
+  int64_t begin = 0, end = 0;
+
+  int64_t count() const { return end - begin; }
+};
+
 // Shapes and pointers of one call, or of a group of its nodes. Row r of a head is row r of k and v, [Hkv, cap, D] with
 // row stride D, where r < prefix, and beyond it row r - prefix of own_k and own_v, which the nodes wrote.
+// Unread rows are left out at three sizes: whole chunks are no tasks, whole blocks are skipped, and the rows of a block
+// that is read in part are zeros without weight. All three give the same bits: online softmax adds exact zeros.
 template <class T>
 struct Attention {
   const float* q;  // [n, Hkv * G, D]
@@ -37,11 +46,30 @@ struct Attention {
   int64_t n, G, Hkv, D, prefix;
   int64_t first, own;    // of the nodes: the first one's index, and how many rows of theirs they may see
   float scale;
+  RowRange unread;       // of the prefix: no node sees them
 
   int64_t padded() const { return ceil_div(D, VL) * VL; }
   int64_t queries() const { return n * G; }
   int64_t rows() const { return prefix + own; }
-  int64_t chunks() const { return ceil_div(rows(), kChunk); }
+  int64_t rows_read() const { return rows() - unread.count(); }
+  // Chunks that are entirely unread; the chunk of the nodes' own rows never is.
+  RowRange unread_chunks() const {
+    const int64_t begin = ceil_div(unread.begin, kChunk);
+    return {begin, std::max(begin, unread.end / kChunk)};
+  }
+  int64_t chunks_read() const { return ceil_div(rows(), kChunk) - unread_chunks().count(); }
+  // First row of the i-th chunk that is read.
+  int64_t chunk_begin(int64_t i) const {
+    const RowRange gap = unread_chunks();
+    return (i < gap.begin ? i : i + gap.count()) * kChunk;
+  }
+  // Whether rows [begin, end) are all unread, and whether some of them are and others are not.
+  bool skips(int64_t begin, int64_t end) const { return unread.begin <= begin && end <= unread.end; }
+  bool reads_part(int64_t begin, int64_t end) const {
+    return std::max(begin, unread.begin) < std::min(end, unread.end) && !skips(begin, end);
+  }
+  // Whether some node may not see some of rows [begin, end).
+  bool hides(int64_t begin, int64_t end) const { return end > prefix || reads_part(begin, end); }
   // State of one query: accumulated values, then maximum and sum (padded to a whole vector).
   int64_t state_size() const { return padded() + VL; }
   const float* query(int64_t head, int64_t i) const { return q + ((i / G) * Hkv * G + head * G + i % G) * D; }
@@ -210,13 +238,15 @@ struct Rows {
   const float *kT, *copied;
 };
 
-// Scores of what a query does not see: rows that are not there, up to `rounded`, and those that are masked.
+// Scores of what a query does not see: rows that are not there, up to `rounded`, unread rows, and masked ones.
 template <int Q, class T>
 inline void hide(const Attention<T>& a, int64_t first, int64_t first_row, int64_t count, int64_t rounded, bool masked,
                  float (*s)[kBlock]) {
   for (int j = 0; j < Q; j++) {
     for (int64_t r = count; r < rounded; r++) s[j][r] = kMinusInf;
     if (!masked) continue;
+    for (int64_t r = std::max(first_row, a.unread.begin); r < std::min(first_row + count, a.unread.end); r++)
+      s[j][r - first_row] = kMinusInf;
     const int64_t node = (first + j) / a.G;
     for (int64_t r = std::max<int64_t>(0, a.prefix - first_row); r < count; r++)
       if (!a.sees(node, first_row + r - a.prefix)) s[j][r] = kMinusInf;
@@ -293,7 +323,8 @@ void clear(const Attention<T>& a, float* state) {
   }
 }
 
-// Keys and values of `count` rows from r on of a head, side by side: those of both kinds are joined in `joined`.
+// Keys and values of `count` rows from r on of a head, side by side: those of both kinds are joined in `joined`, where
+// unread rows among them are zeros.
 template <class T>
 std::pair<const T*, const T*> rows_of(const Attention<T>& a, int64_t head, int64_t r, int64_t count,
                                       std::vector<T>& joined) {
@@ -301,13 +332,18 @@ std::pair<const T*, const T*> rows_of(const Attention<T>& a, int64_t head, int64
   const T *own_k = a.own_k + head * a.own_k_head, *own_v = a.own_v + head * a.own_v_head;
   const int64_t before = a.prefix - r;
   const bool together = own_k == k + a.prefix * a.D && own_v == v + a.prefix * a.D;
-  if (together || before >= count) return {k + r * a.D, v + r * a.D};
+  const bool part = a.reads_part(r, r + count);
+  if (!part && (together || before >= count)) return {k + r * a.D, v + r * a.D};
   if (before <= 0) return {own_k - before * a.D, own_v - before * a.D};
   joined.resize(2 * kBlock * a.D);
   T *joined_k = joined.data(), *joined_v = joined_k + kBlock * a.D;
   const auto join = [&](T* target, const T* first, const T* second) {
-    std::memcpy(static_cast<void*>(target), first + r * a.D, before * a.D * sizeof(T));
-    std::memcpy(static_cast<void*>(target + before * a.D), second, (count - before) * a.D * sizeof(T));
+    const int64_t shared = std::min(before, count);
+    std::memcpy(static_cast<void*>(target), first + r * a.D, shared * a.D * sizeof(T));
+    std::memcpy(static_cast<void*>(target + shared * a.D), second, (count - shared) * a.D * sizeof(T));
+    if (!part) return;
+    const int64_t begin = std::max(r, a.unread.begin), end = std::min(r + count, a.unread.end);
+    std::memset(static_cast<void*>(target + (begin - r) * a.D), 0, (end - begin) * a.D * sizeof(T));
   };
   join(joined_k, k, own_k);
   join(joined_v, v, own_v);
@@ -329,8 +365,9 @@ void attend_range(const Attention<T>& a, int64_t head, int64_t begin, int64_t en
   for (int64_t i = 0; i < queries; i++) q[i] = a.query(head, i);
   for (int64_t r = begin; r < end; r += kBlock) {
     const int64_t count = std::min<int64_t>(kBlock, end - r);
+    if (a.skips(r, r + count)) continue;
     const auto [k, v] = rows_of(a, head, r, count, joined);
-    const Rows<T> rows{r, count, r + count > a.prefix, k, v, kT, copied};
+    const Rows<T> rows{r, count, a.hides(r, r + count), k, v, kT, copied};
     load_keys(rows.k, count, a.D, kT);
     if (copy) load_values(rows.v, count, a.D, padded, copied);
     for (int64_t t = 0; t < tiles; t++) {
@@ -357,10 +394,11 @@ inline void attend_range(const Attention<bf16>& a, int64_t head, int64_t begin, 
   uint32_t *kT = of_keys.get<uint32_t>(ldq / 2 * kRows), *vT = of_values.get<uint32_t>(kRows / 2 * stride_v);
   for (int64_t r = begin; r < end; r += kRows) {
     const int64_t count = std::min<int64_t>(kRows, end - r);
+    if (a.skips(r, r + count)) continue;
     const auto [k, v] = rows_of(a, head, r, count, joined);
     load_key_pairs(k, count, a.D, kT);
     load_value_pairs(v, count, a.D, stride_v, vT);
-    const PairRows rows{r, count, r + count > a.prefix, kT, vT, stride_v};
+    const PairRows rows{r, count, a.hides(r, r + count), kT, vT, stride_v};
     for (int64_t t = 0; t < tiles; t++) {
       const int64_t first = queries * t / tiles, size = queries * (t + 1) / tiles - first;
       sized_pair_tile<kPairQueries>(a, q + first * ldq, ldq, first, size, rows, state + first * a.state_size());
@@ -392,11 +430,11 @@ void write(const Attention<T>& a, int64_t head, int64_t i, const float* state, f
 // chunks' states are folded in their order.
 template <class T>
 void attend_group(Member& member, const Attention<T>& a, float* states, float* out) {
-  const int64_t chunks = a.chunks(), queries = a.queries(), stride = a.state_size(), size = queries * stride;
+  const int64_t chunks = a.chunks_read(), queries = a.queries(), stride = a.state_size(), size = queries * stride;
   const int64_t wanted = ceil_div(kFewTasks * member.size, a.Hkv * chunks);
   const int64_t parts = std::clamp<int64_t>(std::min(wanted, queries / kFewQueries), 1, a.n);
   member.each(a.Hkv * chunks * parts, [&](int64_t t) {
-    const int64_t whole = t / parts, head = whole / chunks, begin = whole % chunks * kChunk;
+    const int64_t whole = t / parts, head = whole / chunks, begin = a.chunk_begin(whole % chunks);
     const int64_t node = a.n * (t % parts) / parts, last = a.n * (t % parts + 1) / parts;
     const Attention<T> part = a.group(node, last - node);
     float* state = states + whole * size + node * a.G * stride;
@@ -419,14 +457,14 @@ void attend_group(Member& member, const Attention<T>& a, float* states, float* o
 // Nodes that are attended at a time: as many as their states have room for; they read the rows once.
 template <class T>
 int64_t nodes_at_a_time(const Attention<T>& a) {
-  const int64_t held = kStates / (a.Hkv * a.chunks() * a.state_size() * a.G);
+  const int64_t held = kStates / (a.Hkv * a.chunks_read() * a.state_size() * a.G);
   return std::max<int64_t>(1, std::min({held, kGroup / a.G, a.n}));
 }
 
 // Floats of the `states` of `attend`.
 template <class T>
 int64_t states_size(const Attention<T>& a) {
-  return a.Hkv * a.chunks() * nodes_at_a_time(a) * a.G * a.state_size();
+  return a.Hkv * a.chunks_read() * nodes_at_a_time(a) * a.G * a.state_size();
 }
 
 template <class T>

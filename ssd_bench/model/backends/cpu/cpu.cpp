@@ -253,8 +253,16 @@ Tensor rope_append(const Tensor& qkv, const Tensor& cos, const Tensor& sin, cons
   return q;
 }
 
+// Prefix rows [first, second) that no node of a call sees.
+ssd::RowRange unread_rows(const std::pair<int64_t, int64_t>& unread, int64_t prefix_len) {
+  const auto [begin, end] = unread;
+  TORCH_CHECK(0 <= begin && begin <= end && end <= prefix_len, "unread rows [", begin, ", ", end,
+              ") must be a range within the ", prefix_len, " rows of the prefix");
+  return {begin, end};
+}
+
 Tensor attend(const Tensor& q, const Tensor& keys, const Tensor& values, int64_t prefix_len, int64_t row,
-              const OptTensor& mask) {
+              const OptTensor& mask, const std::pair<int64_t, int64_t>& unread) {
   check_float(q, "q", 3);
   const int64_t n = q.size(0), Hq = q.size(1), D = q.size(2);
   check_cache(keys, values, D);
@@ -263,15 +271,17 @@ Tensor attend(const Tensor& q, const Tensor& keys, const Tensor& values, int64_t
   TORCH_CHECK(0 <= prefix_len && prefix_len <= row && row + n <= keys.size(1),
               "0 <= prefix_len <= row and row + n <= cache rows must hold");
   const uint8_t* m = mask_or_null(mask, n);
+  const ssd::RowRange left_out = unread_rows(unread, prefix_len);
   const ssd::Heads heads{Hq, Hkv, D, 0.0f, nullptr, nullptr};
   Tensor out = new_floats({n, Hq * D});
   if (n == 0) return out;
   with_type(keys.scalar_type(), "keys", [&](auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;
     static thread_local ssd::Scratch scratch;
-    const auto a = ssd::attention_of(heads, q.const_data_ptr<float>(), cache_rows<T>(keys, values), prefix_len, row, m, n);
+    const auto a = ssd::attention_of(heads, q.const_data_ptr<float>(), cache_rows<T>(keys, values), prefix_len, row, m,
+                                     n, left_out);
     float* states = scratch.get<float>(ssd::states_size(a));
-    ssd::with_team(a.rows() * q.numel() >= ssd::kSerialWork, [&](ssd::Member& member) {
+    ssd::with_team(a.rows_read() * q.numel() >= ssd::kSerialWork, [&](ssd::Member& member) {
       ssd::attend<T>(member, a, states, out.mutable_data_ptr<float>());
     });
   });
@@ -297,7 +307,7 @@ Tensor attend_branches(const Tensor& q, const Tensor& keys, const Tensor& values
     const ssd::Attention<T> a{q.const_data_ptr<float>(), keys.const_data_ptr<T>(), values.const_data_ptr<T>(),
                               keys.stride(0), values.stride(0), own_keys.const_data_ptr<T>(),
                               own_values.const_data_ptr<T>(), n * D, n * D, nullptr, 0, n, Hq / Hkv, Hkv, D,
-                              prefix_len, 0, n / branches, 1.0f / std::sqrt(static_cast<float>(D))};
+                              prefix_len, 0, n / branches, 1.0f / std::sqrt(static_cast<float>(D)), {}};
     ssd::with_team(true, [&](ssd::Member& member) {
       ssd::attend_branches<T>(member, a, n / branches, out.mutable_data_ptr<float>());
     });
@@ -359,7 +369,8 @@ class Blocks {
   // Runs sublayers over streams [n, d], in place; the stream before each tap is copied to kept [taps, n, d].
   void run(const Tensor& hidden, const std::vector<int64_t>& sublayers, int64_t prefix_len, int64_t row,
            const Tensor& cos, const Tensor& sin, const OptTensor& mask, const std::vector<int64_t>& taps,
-           const OptTensor& kept, const std::vector<Tensor>& keys, const std::vector<Tensor>& values) const {
+           const OptTensor& kept, const std::vector<Tensor>& keys, const std::vector<Tensor>& values,
+           const std::pair<int64_t, int64_t>& unread) const {
     check_float(hidden, "hidden", 2);
     check_float(cos, "cos", 2);
     check_float(sin, "sin", 2);
@@ -369,6 +380,7 @@ class Blocks {
     TORCH_CHECK(static_cast<int64_t>(keys.size()) == L && static_cast<int64_t>(values.size()) == L,
                 "there must be keys and values of every block");
     TORCH_CHECK(0 <= prefix_len && prefix_len <= row, "0 <= prefix_len <= row must hold");
+    const ssd::RowRange left_out = unread_rows(unread, prefix_len);
     TORCH_CHECK(taps.empty() || (kept.has_value() && kept->defined()), "taps need a place to be kept");
     float* places = nullptr;
     if (!taps.empty()) {
@@ -399,7 +411,8 @@ class Blocks {
         steps.push_back({&blocks[i / 2], i % 2 == 1,
                          i % 2 ? ssd::CacheRows<T>{} : cache_rows<T>(keys[i / 2], values[i / 2])});
       ssd::run_pass<T>({steps, before, hidden.mutable_data_ptr<float>(), places, cos.const_data_ptr<float>(),
-                        sin.const_data_ptr<float>(), visible, n, d, prefix_len, row, heads_, blocks_[0].down.width()});
+                        sin.const_data_ptr<float>(), visible, n, d, prefix_len, row, left_out, heads_,
+                        blocks_[0].down.width()});
     });
   }
 
@@ -425,6 +438,7 @@ class Blocks {
 PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   using py::arg;
   const auto no_bias = arg("bias") = py::none();
+  const auto all_read = arg("unread") = std::pair<int64_t, int64_t>(0, 0);
   const py::call_guard<py::gil_scoped_release> released;
   TORCH_CHECK(ssd::tiles_given(), "the system does not let this process use the CPU's matrix unit; hardware.isa=avx512_bf16 does without");
   py::class_<Matrix>(m, "Matrix")
@@ -448,7 +462,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
            arg("out"), arg("out_bias"), arg("mlp_norm"), arg("gate_up"), arg("gate_up_bias"), arg("down"),
            arg("down_bias"))
       .def("run", &Blocks::run, released, arg("hidden"), arg("sublayers"), arg("prefix_len"), arg("row"), arg("cos"),
-           arg("sin"), arg("mask"), arg("taps"), arg("kept"), arg("keys"), arg("values"));
+           arg("sin"), arg("mask"), arg("taps"), arg("kept"), arg("keys"), arg("values"), all_read);
   m.def("norm_linear", &norm_linear, released, arg("x"), arg("norm_w"), arg("eps"), arg("W"), no_bias);
   m.def("linear", &linear, released, arg("x"), arg("W"), no_bias);
   m.def("linear_add_", &linear_add_, released, arg("residual"), arg("x"), arg("W"), no_bias);
@@ -459,7 +473,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("rope_append", &rope_append, released, arg("qkv"), arg("cos"), arg("sin"), arg("q_norm"), arg("k_norm"),
         arg("eps"), arg("keys"), arg("values"), arg("row"));
   m.def("attend", &attend, released, arg("q"), arg("keys"), arg("values"), arg("prefix_len"), arg("row"),
-        arg("mask") = py::none());
+        arg("mask") = py::none(), all_read);
   m.def("attend_branches", &attend_branches, released, arg("q"), arg("keys"), arg("values"), arg("prefix_len"),
         arg("own_keys"), arg("own_values"), arg("branches"));
   m.def("read_speeds", &ssd::read_speeds, released, arg("bytes"), arg("huge"), arg("rounds"));

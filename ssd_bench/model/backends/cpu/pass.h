@@ -65,10 +65,10 @@ void rope_append(Member& member, const Heads& heads, const float* qkv, const flo
 // Attention of n nodes that stand at rows row, row + 1, ... of the cache.
 template <class T>
 Attention<T> attention_of(const Heads& heads, const float* q, const CacheRows<T>& rows, int64_t prefix, int64_t row,
-                          const uint8_t* mask, int64_t n) {
+                          const uint8_t* mask, int64_t n, RowRange unread) {
   return {q, rows.k, rows.v, rows.k_head, rows.v_head, rows.k + row * heads.D, rows.v + row * heads.D, rows.k_head,
           rows.v_head, mask, n, n, heads.Hq / heads.Hkv, heads.Hkv, heads.D, prefix, 0, n,
-          1.0f / std::sqrt(static_cast<float>(heads.D))};
+          1.0f / std::sqrt(static_cast<float>(heads.D)), unread};
 }
 
 template <class T>
@@ -105,6 +105,7 @@ struct Passed {
   const float *cos, *sin;
   const uint8_t* mask;
   int64_t n, width, prefix, row;
+  RowRange unread;  // of the prefix
   Heads heads;
   int64_t intermediate;
 
@@ -114,7 +115,8 @@ struct Passed {
     return {};
   }
   bool parallel() const {
-    return n * width * std::max(heads.columns(), 3 * intermediate) + n * (prefix + n) * heads.Hq * heads.D >= kAloneWork;
+    const int64_t read = prefix - unread.count() + n;
+    return n * width * std::max(heads.columns(), 3 * intermediate) + n * read * heads.Hq * heads.D >= kAloneWork;
   }
 };
 
@@ -125,7 +127,7 @@ void run_pass(const Passed<T>& pass) {
   Node<T>* const x = of_x.get<Node<T>>(prepared_size<T>(n, std::max({d, I, columns})));
   float* const wide = of_wide.get<float>(n * std::max(pass.heads.columns(), 2 * I));
   float *const q = of_q.get<float>(n * columns), *const attended = of_attended.get<float>(n * columns);
-  const auto any = attention_of(pass.heads, q, pass.rows(), pass.prefix, pass.row, pass.mask, n);
+  const auto any = attention_of(pass.heads, q, pass.rows(), pass.prefix, pass.row, pass.mask, n, pass.unread);
   float* const states = of_states.get<float>(states_size(any));
   with_team(pass.parallel(), [&](Member& member) {
     size_t tap = 0;
@@ -161,7 +163,8 @@ void run_pass(const Passed<T>& pass) {
         heads.q_norm = block->q_norm;
         heads.k_norm = block->k_norm;
         rope_append(member, heads, wide, pass.cos, pass.sin, n, rows, pass.row, q);
-        attend(member, attention_of(heads, q, rows, pass.prefix, pass.row, pass.mask, n), states, attended);
+        attend(member, attention_of(heads, q, rows, pass.prefix, pass.row, pass.mask, n, pass.unread), states,
+               attended);
         inner = prepare<T>(member, n, columns, x, [&](int64_t i, float* to) {
           std::memcpy(to, attended + i * columns, columns * sizeof(float));
         });

@@ -1,10 +1,11 @@
 """Triton kernels of a decoder's sublayers for few nodes: what they take from memory is read once, weights above all.
 
 All read what changes from pass to pass, so that a captured graph serves every pass, from one vector on the device,
-`meta` = (n, prefix_len, row, chain): how many of the rows are nodes, committed rows that all of them see, the cache
-row of node 0, and whether node i sees the nodes 0..i and stands at position prefix_len + i; else it sees those of
-`mask` [capacity, capacity] (uint8) and stands at prefix_len + depths[i]. A node's result has the same bits whatever
-nodes are beside it, as long as the tile sizes are the same: sums over K and over cache rows run in one order.
+`meta` = (n, prefix_len, row, chain, unread_begin, unread_end): how many of the rows are nodes, committed rows before
+them, the cache row of node 0, and whether node i sees the nodes 0..i and stands at position prefix_len + i; else it
+sees those of `mask` [capacity, capacity] (uint8) and stands at prefix_len + depths[i]. All nodes see the committed rows
+except [unread_begin, unread_end); `attend` alone loads these two. A node's result has the same bits whatever nodes are
+beside it, as long as the tile sizes are the same: sums over K and over cache rows run in one order.
 """
 
 import triton
@@ -128,22 +129,26 @@ def attend(
 ):  # fmt: skip
     """Attention of q [n, HEADS, DIM] over a kv head's rows: one program a kv head, tile of queries and split of rows.
 
-    Row t < prefix_len is that of the cache, row prefix_len + j node j's own, which is the cache's row `row` + j. The
-    GROUP query heads that share a kv head are rows of one tile, so that each row of the cache is read once for all of
-    them. Sums and statistics of each split of SPLIT rows go to parts [splits, capacity, HEADS, WIDTH] and stats
-    [2, splits, capacity, HEADS], for `combine`.
+    Row t < prefix_len is that of the cache, row prefix_len + j node j's own, which is the cache's row `row` + j. Unread
+    rows are not loaded. The GROUP query heads that share a kv head are rows of one tile, so that each row of the cache
+    is read once for all of them. Sums and statistics of each split of SPLIT rows go to parts [splits, capacity, HEADS,
+    WIDTH] and stats [2, splits, capacity, HEADS], for `combine`.
     """
     kv, tile, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     n, prefix_len, row, chain = (
         tl.load(meta_ptr), tl.load(meta_ptr + 1), tl.load(meta_ptr + 2), tl.load(meta_ptr + 3)
     )  # fmt: skip
+    unread_begin, unread_end = tl.load(meta_ptr + 4), tl.load(meta_ptr + 5)
     first = split * SPLIT
     if (tile * TILE < n * GROUP) and (first < prefix_len + n):
         node, head, q, best, mass, sums = _queries(q_ptr, tile, kv, n, HEADS, GROUP, DIM, WIDTH, TILE)
         last = tl.minimum(first + SPLIT, prefix_len + n)
-        for start in range(first, last, BLOCK):
-            t = start + tl.arange(0, BLOCK)
-            j, there = t - prefix_len, t < last
+        # blocks that are entirely unread are left out: one loop without a branch, which can be pipelined
+        gap = tl.maximum(tl.cdiv(unread_begin, BLOCK) * BLOCK, first)
+        left_out = tl.maximum(tl.minimum(unread_end // BLOCK * BLOCK, first + SPLIT) - gap, 0)
+        for at in range(first, last - left_out, BLOCK):
+            t = at + tl.where(at < gap, 0, left_out) + tl.arange(0, BLOCK)
+            j, there = t - prefix_len, (t < last) & ((t < unread_begin) | (t >= unread_end))
             where = tl.where(j >= 0, row + j, t)
             k = _rows(keys_ptr + kv.to(tl.int64) * cache_stride, where, there, DIM, WIDTH)
             v = _rows(values_ptr + kv.to(tl.int64) * cache_stride, where, there, DIM, WIDTH)

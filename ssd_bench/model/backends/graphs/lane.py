@@ -42,7 +42,7 @@ class Lane:
         def buffer(*shape: int, kind: torch.dtype = dtype) -> Tensor:
             return torch.zeros(*shape, dtype=kind, device=device)
 
-        self._meta, self._depths = buffer(4, kind=torch.int32), buffer(nodes, kind=torch.int32)
+        self._meta, self._depths = buffer(6, kind=torch.int32), buffer(nodes, kind=torch.int32)
         self._mask = buffer(nodes, nodes, kind=torch.uint8)
         self.hidden, self._normed = buffer(nodes, arch.width), buffer(nodes, arch.width)
         self._qkv = buffer(nodes, (arch.n_heads + 2 * arch.n_kv_heads) * arch.head_dim)
@@ -65,7 +65,7 @@ class Lane:
         """
         n, tree = len(what.nodes), what.tree
         chain = tree is None or tree.is_chain
-        meta = torch.tensor((n, what.prefix_len, what.first_row, chain), dtype=torch.int32)
+        meta = torch.tensor((n, what.prefix_len, what.first_row, chain, *what.unread), dtype=torch.int32)
         self._meta.copy_(meta, non_blocking=True)
         if tree is not None and not chain:
             self._depths[:n].copy_(torch.tensor(tree.depths, dtype=torch.int32), non_blocking=True)

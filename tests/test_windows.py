@@ -1,0 +1,280 @@
+"""Drafts that read a window of the cache: the rows they read, parity with transformers under a mask, losslessness."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hydra.utils import instantiate
+from torch import Tensor
+from transformers import AutoModelForCausalLM, DynamicCache, LlamaConfig
+
+from methods.ar import AR
+from methods.window_draft import WindowDraft
+from ssd_bench.core.layer_set import LayerSet
+from ssd_bench.core.method import Context, Estimate, LayerDraft, Probe, Taps, Verification, Window
+from ssd_bench.core.tree import TokenTree
+from ssd_bench.model.arithmetic import Arithmetic, available
+from ssd_bench.model.backend import Backend, select
+from ssd_bench.model.backends.cpu import native_problem
+from ssd_bench.model.backends.graphs import GraphDecoder
+from ssd_bench.model.checkpoint import Checkpoint
+from ssd_bench.model.decoder import NOTHING, Decoder, Pass
+from ssd_bench.model.kv_cache import KVCache
+from tests.conftest import LAYERS, SIZES, VOCAB, rope, save_model
+from tests.lossless import DIMS, check_greedy, check_sampled, decode
+from tests.runs import config
+
+Load = Callable[..., Decoder]
+CPU = torch.device("cpu")
+FULL = LayerSet.full(LAYERS)
+TREE = TokenTree((3, 5, 7, 9, 11, 13), (-1, 0, 0, 1, 3, 2))
+PREFIX = 200
+ON_CPU = ["torch", *(f"native {level.name}" for level in available())]
+WINDOWS = [Window(4, 30), Window(0, 1), Window(1, 72), Window(64, 73)]
+TOLERANCES = {torch.float32: 1e-4, torch.bfloat16: 0.1, torch.float16: 0.02}
+"""Largest difference between logits: rounding of sums; of keys, values and inputs of products, in Triton of streams."""
+
+
+class Windowed(AR):
+    """A method that drafts with one layer set and one window, and keeps every verification."""
+
+    reuse_prefix = True
+
+    def __init__(self, window: Window | None, layer_set: LayerSet = FULL, max_len: int = 4, **options: object):
+        super().__init__("windowed")
+        self.draft = LayerDraft(layer_set, max_len, window=window, **options)  # type: ignore[arg-type]
+        self.seen: list[Verification] = []
+
+    def propose(self, context: Context) -> LayerDraft:  # type: ignore[override]
+        return self.draft
+
+    def observe(self, verification: Verification, probe: Probe) -> Estimate | None:
+        self.seen.append(verification)
+        return None
+
+
+def random_windowed(rng: random.Random) -> Windowed:
+    """Return a method with any layer set, any window that is shorter than most contexts, exits and siblings."""
+    share = rng.choice([0.0, 0.3, 0.6])
+    layer_set = LayerSet(LAYERS, frozenset(i for i in range(2 * LAYERS) if rng.random() < share))
+    widths = tuple((bound, rng.randint(1, 6)) for bound in rng.choice([(), (0.3, 0.0)]))
+    window = Window(rng.choice([0, 1, 4]), rng.choice([1, 2, 5, 20]))
+    return Windowed(window, layer_set, rng.randint(1, 8), stop_below=rng.choice([0.0, 0.1]), widths=widths)
+
+
+@pytest.mark.parametrize("sinks", [0, 1, 4])
+@pytest.mark.parametrize("recent", [1, 2, 7])
+def test_a_window_is_the_first_and_the_last_positions(sinks: int, recent: int) -> None:
+    """The token drafted at position p reads the sinks and the last positions up to its own."""
+    window = Window(sinks, recent)
+    for prefix in range(20):
+        positions = range(prefix + 1)
+        first, end = window.unread(prefix)
+        read = [p for p in positions if not first <= p < end]
+        assert read == sorted({*positions[:sinks], *positions[-recent:]})
+        assert window.positions(prefix + 1) == len(read) and 0 <= first <= end <= prefix
+        assert ((first, end) == (0, 0)) == (len(read) == prefix + 1)
+
+
+def test_every_drafted_token_has_a_window_of_its_own(decoders: Load, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Drafting moves it on by one position per token; verification reads everything."""
+    passes: list[tuple[int, int, tuple[int, int]]] = []
+    decoder_run = Decoder.run
+
+    def noted(self: Decoder, what: Pass, cache: object) -> object:
+        passes.append((what.prefix_len, len(what.nodes), what.unread))
+        return decoder_run(self, what, cache)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Decoder, "run", noted)
+    window = Window(2, 3)
+    made = decode(decoders(), Windowed(window, max_len=3), list(range(3, 10)), 9)
+    expected = [(0, 7, NOTHING)]
+    for step in made.steps:
+        prefixes = range(step.context_len, step.context_len + step.draft_len)
+        expected += [(prefix, 1, window.unread(prefix)) for prefix in prefixes]
+        expected.append((step.context_len, step.tree_nodes, NOTHING))
+    assert passes == expected and passes[1:4] == [(7, 1, (2, 5)), (8, 1, (2, 6)), (9, 1, (2, 7))]
+    assert {step.window for step in made.steps} == {window}
+
+
+# ---- the model
+
+
+class Sources:
+    """Tiny models, transformers' and ours, and caches that hold the keys and values of a prompt of `PREFIX` tokens."""
+
+    def __init__(self, folders: dict[str, Path]):
+        self.folders, self._models, self._decoders = folders, dict[Any, Any](), dict[Any, Decoder]()
+        self._rows: dict[Any, list[Tensor]] = {}
+        self.prompt = torch.randint(VOCAB, (PREFIX,), generator=torch.Generator().manual_seed(0))
+
+    def decoder(self, backend: str, family: str, dtype: torch.dtype) -> Decoder:
+        """Return the decoder of torch, of a level of the native kernels, or of Triton's kernels in its interpreter."""
+        key = backend, family, dtype
+        if key not in self._decoders:
+            kernels, _, isa = backend.partition(" ")
+            if isa and (problem := native_problem(isa)):
+                pytest.skip(f"level {isa} is not tested: {problem}")
+            if kernels == "graphs":
+                pytest.importorskip("triton")
+                chosen = Backend(GraphDecoder, Arithmetic(kernels, None, dtype, dtype))
+            else:
+                chosen = select(CPU, dtype, kernels, isa or "auto")
+            self._decoders[key] = chosen.load(Checkpoint(self.folders[family]), dtype, [CPU])
+        return self._decoders[key]
+
+    def cache(self, decoder: Decoder, family: str, dtype: torch.dtype) -> KVCache:
+        """Return a cache with the prompt's rows, which PyTorch's operators computed, and room for a tree."""
+        key = family, dtype
+        if key not in self._rows:
+            plain = self.decoder("torch", *key)
+            filled = plain.new_cache(PREFIX)
+            plain.prefill(self.prompt, filled)
+            self._rows[key] = [rows[:, :PREFIX].clone() for rows in (*filled.keys, *filled.values)]
+        cache = decoder.new_cache(PREFIX + len(TREE))
+        cache.reserve(PREFIX + len(TREE))
+        for rows, source in zip((*cache.keys, *cache.values), self._rows[key], strict=True):
+            rows[:, :PREFIX] = source
+        return cache
+
+    def masked_logits(self, family: str, dtype: torch.dtype, tree: TokenTree, unread: tuple[int, int]) -> Tensor:
+        """Return transformers' float32 logits of a tree after the prompt, under an explicit mask.
+
+        Args:
+            dtype: what weights are rounded to.
+        """
+        key = family, dtype
+        if key not in self._models:
+            options = {"dtype": dtype, "attn_implementation": "eager"}
+            self._models[key] = AutoModelForCausalLM.from_pretrained(self.folders[family], **options).float()
+        visible = torch.cat([torch.ones(len(tree), PREFIX, dtype=torch.bool), tree.mask().bool()], dim=1)
+        visible[:, slice(*unread)] = False
+        mask = torch.zeros(visible.shape).masked_fill_(~visible, torch.finfo(torch.float32).min)
+        with torch.no_grad():
+            past = self._models[key](self.prompt[None], past_key_values=DynamicCache()).past_key_values
+            made = self._models[key](
+                torch.tensor(tree.tokens)[None], attention_mask=mask[None, None], past_key_values=past,
+                position_ids=torch.tensor(tree.depths)[None] + PREFIX,
+            )  # fmt: skip
+        logits: Tensor = made.logits[0]
+        return logits
+
+
+@pytest.fixture(scope="module")
+def sources(checkpoints: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Sources:
+    """Models in which query heads share KV heads, and one in which they do not."""
+    multi_head = LlamaConfig(**SIZES | {"num_key_value_heads": 4}, rope_parameters=rope(1e4))
+    folder = save_model(multi_head, tmp_path_factory.mktemp("multi_head"))
+    return Sources({"grouped": checkpoints["llama"], "head norms": checkpoints["qwen3"], "multi-head": folder})
+
+
+def run(decoder: Decoder, cache: KVCache, tree: TokenTree, unread: tuple[int, int] = NOTHING) -> Tensor:
+    """Return the logits of a tree after the prompt."""
+    what = Pass(decoder.all_sublayers, torch.tensor(tree.tokens), PREFIX, tree, unread=unread)
+    return decoder.logits(decoder.run(what, cache)[0])
+
+
+FAMILIES = ("grouped", "head norms", "multi-head")
+# Triton's interpreter takes seconds per pass, and has no products of bfloat16
+CASES = [*product(ON_CPU, FAMILIES, WINDOWS, (torch.float32, torch.bfloat16)),
+         *product(["graphs"], ("grouped", "multi-head"), WINDOWS[:2], (torch.float32, torch.float16))]  # fmt: skip
+
+
+@pytest.mark.parametrize(("backend", "family", "window", "dtype"), CASES)
+def test_parity_with_transformers_under_a_mask(
+    backend: str, family: str, window: Window, dtype: torch.dtype, sources: Sources
+) -> None:
+    """One token, a chain and a tree behind a prompt; without the window logits differ by far more."""
+    decoder = sources.decoder(backend, family, dtype)
+    cache, unread = sources.cache(decoder, family, dtype), window.unread(PREFIX)
+    for tree in (TokenTree.chain(TREE.tokens[:1]), TokenTree.chain(TREE.tokens), TREE):
+        expected = sources.masked_logits(family, dtype, tree, unread)
+        assert (run(decoder, cache, tree, unread) - expected).abs().max() <= TOLERANCES[dtype]
+    assert (run(decoder, cache, TREE) - expected).abs().max() > 4 * TOLERANCES[dtype]
+
+
+@pytest.mark.parametrize("backend", [*ON_CPU, "graphs"])
+def test_unread_rows_are_not_read(backend: str, sources: Sources) -> None:
+    """Whatever they hold, logits have the same bits."""
+    where = "grouped", torch.float16 if backend == "graphs" else torch.bfloat16
+    decoder = sources.decoder(backend, *where)
+    cache, unread = sources.cache(decoder, *where), WINDOWS[0].unread(PREFIX)
+    before = run(decoder, cache, TREE, unread)
+    for rows in (*cache.keys, *cache.values):
+        rows[:, slice(*unread)] = torch.nan
+    assert torch.equal(run(decoder, cache, TREE, unread), before)
+
+
+# ---- the decode loop
+
+
+@pytest.mark.parametrize("backend", ON_CPU)
+def test_a_window_longer_than_the_context_drafts_as_without(backend: str, sources: Sources) -> None:
+    """Sampled, so that trees hold the draft's distributions: their bits, and those of all logits."""
+    decoder, seen = sources.decoder(backend, "grouped", torch.float32), []
+    for window in (None, Window(4, 100), Window(90, 10), Window(4, 5)):
+        method = Windowed(window, LayerSet.skipping(LAYERS, mlp=[1]))
+        decode(decoder, method, [4, 5, 6, 7], 20, mode="sample", reuse_prefix=False)
+        seen.append([(v.tree.draft_probs, v.logits) for v in method.seen])
+    full, *others = seen
+    equal = [
+        len(other) == len(full) and all(torch.equal(a, b) for one, two in zip(full, other) for a, b in zip(one, two))
+        for other in others
+    ]
+    assert equal == [True, True, False]
+
+
+def test_greedy_equals_ar_with_any_window(decoders: Load, rests: list[int]) -> None:
+    """With `reuse_prefix`, which a window turns off: states that it changed are not the full model's."""
+    assert check_greedy(random_windowed, decoders) > 100
+    assert rests == []
+
+
+@pytest.mark.skipif(bool(native_problem()), reason=native_problem())
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_compiled_greedy_equals_ar_with_any_window(dtype: torch.dtype, decoders: Load) -> None:
+    """In contexts of several blocks and chunks."""
+    decoder, accepted = decoders("qwen3", dtype, "native"), 0
+    for seed in range(12):
+        rng = random.Random(seed)
+        prompt = [rng.randrange(VOCAB) for _ in range(rng.choice([60, 130, 200]))]
+        method = random_windowed(rng)
+        made, expected = (decode(decoder, one, prompt, 30) for one in (method, AR()))
+        assert made.output == expected.output, f"case {seed}"
+        accepted += sum(step.accepted_len for step in made.steps)
+    assert accepted > 30
+
+
+@pytest.mark.parametrize("widths", [(), ((0.5, 2), (0.0, 3))])
+def test_samples_are_distributed_as_ar_s_with_a_window(widths: tuple, decoders: Load) -> None:
+    skip = LayerSet.skipping(LAYERS, attn=[1])
+    check_sampled(lambda: Windowed(Window(1, 1), skip, 2, widths=widths), decoders)
+
+
+# ---- window_draft
+
+
+def test_the_preset_has_the_window_of_magicdec() -> None:
+    method: WindowDraft = instantiate(config("window_draft"))
+    assert method.taps == Taps() and not method.reuse_prefix
+    method.check(DIMS)
+    draft = method.propose(Context(1, 9, [3], 20))
+    assert (draft.layer_set, draft.window, draft.max_len, draft.stop_below) == (FULL, Window(4, 252), 4, 0.0)
+
+
+def test_window_draft_equals_ar(decoders: Load) -> None:
+    def make(rng: random.Random) -> WindowDraft:
+        window = [rng.choice([0, 1, 4]), rng.choice([1, 2, 5, 20])]
+        return WindowDraft(window=window, draft_len=rng.randint(1, 8), stop_below=rng.choice([0.0, 0.1, 0.5]))
+
+    assert check_greedy(make, decoders) > 200
+
+
+def test_window_draft_samples_as_ar(decoders: Load) -> None:
+    check_sampled(lambda: WindowDraft(window=(0, 1), draft_len=2, stop_below=0.2), decoders)
