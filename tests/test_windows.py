@@ -271,10 +271,10 @@ def test_the_preset_has_the_window_of_magicdec() -> None:
 def test_window_draft_equals_ar(decoders: Load) -> None:
     def make(rng: random.Random) -> WindowDraft:
         window = [rng.choice([0, 1, 4]), rng.choice([1, 2, 5, 20])]
-        return WindowDraft(window=window, draft_len=rng.randint(1, 8), stop_below=rng.choice([0.0, 0.1, 0.5]))
+        return WindowDraft(draft_window=window, draft_len=rng.randint(1, 8), stop_below=rng.choice([0.0, 0.1, 0.5]))
 
     assert check_greedy(make, decoders) > 200
 
 
 def test_window_draft_samples_as_ar(decoders: Load) -> None:
-    check_sampled(lambda: WindowDraft(window=(0, 1), draft_len=2, stop_below=0.2), decoders)
+    check_sampled(lambda: WindowDraft(draft_window=(0, 1), draft_len=2, stop_below=0.2), decoders)
