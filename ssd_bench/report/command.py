@@ -23,7 +23,7 @@ from ssd_bench.errors import ConfigError
 from ssd_bench.papers import audit
 from ssd_bench.papers.cells import Record, Replication, prepare, records, replications
 from ssd_bench.papers.judge import judge
-from ssd_bench.papers.ssd_bench import del_home
+from ssd_bench.papers.ssd_bench.own import OWN
 from ssd_bench.paths import local_path
 from ssd_bench.records.files import write_atomic
 from ssd_bench.report import exhibits, figures, layout, page, predictions, runs, verdicts
@@ -157,12 +157,13 @@ def write_tables(
 
 def write_own(replications: Sequence[Replication], out: Path) -> list[Path]:
     """Write and print the tables of our own exhibits that have runs, `out/EXPERIMENT_SCALE.{md,csv}`."""
-    written = []
+    own, written = {table.experiment: table for table in OWN}, []
     for one in replications:
-        if one.experiment.name == del_home.DEL_HOME and any(one.where()):
-            print(text := del_home.document(one))
+        if one.experiment.name in own and any(one.where()):
+            shown = own[one.experiment.name]
+            print(text := shown.document(one))
             name = f"{one.experiment.name}_{one.scale}"
-            written += _write(out, {f"{name}.md": text, f"{name}.csv": tables.csv(del_home.table(one))})
+            written += _write(out, {f"{name}.md": text, f"{name}.csv": tables.csv(shown.table(one))})
     return written
 
 
