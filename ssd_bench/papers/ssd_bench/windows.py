@@ -63,7 +63,8 @@ def note() -> str:
         "Attentions of drafts read the first 4 positions and the recent ones. c: time of a drafted token over AR's "
         "time of a token, both measured. Predicted speedup: KnapSpec's Eq. 4 with this c, the acceptance of a token "
         f"whose predecessors were accepted, the best draft length up to {LONGEST}, and a verification that takes as "
-        "long as a step of AR. Where two lines cross, skipping attentions and reading less of the cache change places."
+        "long as a step of AR. Skipping attentions pays more than a window alone where its line is above the highest "
+        "point of all sublayers."
     )
 
 
