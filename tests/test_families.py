@@ -14,12 +14,12 @@ from ssd_bench import metrics
 from ssd_bench.cost.tpt import tpt
 from ssd_bench.metrics.text import DECODE, END_TO_END, spread
 from ssd_bench.papers import grid
-from ssd_bench.papers.cells import Replication, replications
+from ssd_bench.papers.cells import Record, Replication, replications
 from ssd_bench.papers.ssd_bench import families, windows
 from ssd_bench.papers.ssd_bench.families import AR, FAMILIES, HF, REPEATED, WITHOUT_LOOPS
 from ssd_bench.papers.ssd_bench.own import OWN
 from ssd_bench.papers.ssd_bench.windows import WINDOWS
-from ssd_bench.report import command, page
+from ssd_bench.report import answers, command, page
 from ssd_bench.report.figures import figure
 from tests import synthetic
 from tests.exhibit_runs import indexed
@@ -117,3 +117,23 @@ def test_a_report_writes_them_and_a_page_says_what_is_not_run(tmp_path: Path) ->
         without = {sheet.anchor: sheet for sheet in page._own(given, {})}
         assert set(without) == {own.experiment for own in OWN}
         assert all("Not run yet: python -m ssd_bench" in sheet.lines[0] for sheet in without.values())
+
+
+def test_what_to_use_counts_methods_of_no_experiment_under_the_same_conditions(tmp_path: Path) -> None:
+    one = made(tmp_path, FAMILIES)
+    task = one.experiment.jobs[0].labels["task"]
+    (line,) = [line for line in answers.advice(one) if line.startswith(f"{task}:")]
+    assert line.startswith(f"{task}: adaptive")
+    units = [synthetic.unit(i, accept=0.99) for i in range(6)]
+    model = {"name": "tiny", "n_params": 2_000_000}
+    synthetic.write_run(tmp_path / "own", units, run_id="own", method="successors", model=model)
+    synthetic.write_run(tmp_path / "few", units[:5], run_id="few", method="fewer_prompts", model=model)
+    synthetic.write_run(tmp_path / "known", units, run_id="known", method="knapspec", model=model)
+    records = [Record(tmp_path / name) for name in ("own", "few", "known")]
+    lines = list(answers.advice(one, records))
+    assert lines[0].startswith(f"{task}: successors")
+    assert not any("fewer_prompts" in line or "knapspec" in line for line in lines)
+    methods = len({cell["method"] for cell in one.cells})
+    assert f"The best of {methods} is" in answers.conditions(one)
+    assert f"The best of {methods + 1} is" in answers.conditions(one, records)
+    assert answers.comparisons([one]) == [one] and answers.comparison([one]) is None

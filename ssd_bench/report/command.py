@@ -60,7 +60,7 @@ def _report(arguments: Sequence[str]) -> None:
     for path in written:
         print(path)
     if ours:
-        written += write_replication(ours, out, verdicts.recorded(runs_dir))
+        written += write_replication(ours, out, verdicts.recorded(runs_dir), made)
         for folder, count in Counter(path.parent for path in written if path.parent != out).items():
             print(f"{folder}: {count} files")
         print(*(path for path in written if path.parent == out), sep="\n")
@@ -103,12 +103,16 @@ def index(out: Path, tasks: Mapping[str, Sequence[runs.Group]]) -> str:
 
 
 def write_replication(
-    replications: Sequence[Replication], out: Path, recorded: pd.DataFrame | None = None
+    replications: Sequence[Replication],
+    out: Path,
+    recorded: pd.DataFrame | None = None,
+    found: Sequence[Record] = (),
 ) -> list[Path]:
     """Write `out/tables`, `out/figures`, verdicts, predictions, audit and `out/index.html`; returns the paths.
 
     Args:
         recorded: verdicts of records that are elsewhere, shown beside these.
+        found: records of the folder, also those of no experiment.
 
     Raises:
         ConfigError: `out` cannot be written.
@@ -128,7 +132,7 @@ def write_replication(
             "predictions.md": predictions.document(predicted),
             "predictions.csv": tables.csv(predicted),
             "audit.md": audit.document(checks),
-            PAGE: page.render(replications, frames, drawn, predicted, checks, judged),
+            PAGE: page.render(replications, frames, drawn, predicted, checks, judged, found),
         })  # fmt: skip
     except OSError as error:
         raise _cannot(out, error) from error

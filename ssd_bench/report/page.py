@@ -19,7 +19,7 @@ from markupsafe import Markup
 from ssd_bench import tables
 from ssd_bench.metrics.text import ABSENT
 from ssd_bench.papers import audit, reported, select, verdict
-from ssd_bench.papers.cells import Replication
+from ssd_bench.papers.cells import Record, Replication
 from ssd_bench.papers.grid import Experiment
 from ssd_bench.papers.match import ordered
 from ssd_bench.papers.rooms import name_of, papers, rooms
@@ -273,6 +273,7 @@ def render(
     predicted: pd.DataFrame,
     checks: pd.DataFrame,
     judged: pd.DataFrame,
+    records: Sequence[Record] = (),
 ) -> str:
     """The whole page; the same text for the same records.
 
@@ -282,6 +283,7 @@ def render(
         predicted: as `predictions.predictions` makes it.
         checks: as `audit.audit` makes it.
         judged: as `verdicts.table` makes it.
+        records: all of the folder, for the methods of no experiment.
     """
     everything = pd.concat(frames.values(), ignore_index=True)
     shown = {paper: list(_exhibits(paper, replications, frames, drawn)) for paper in papers()}
@@ -303,8 +305,10 @@ def render(
         forest=next(iter(drawn.get(FOREST, ())), None), narrow=next(iter(drawn.get(NARROW, ())), None),
         noise=compared is not None and any(cell.noise is not None for cell in compared.where()),
         compared="" if compared is None else f"{ours.COMPARISON}_{compared.scale}",
-        advice=[] if compared is None else list(answers.advice(compared)),
-        conditions="" if compared is None else answers.conditions(compared),
+        advice=[
+            (list(answers.advice(one, records)), answers.conditions(one, records))
+            for one in answers.comparisons(replications)
+        ],
         complete=completeness(replications, frames, drawn),
         verdicts=exhibits.verdicts(everything), counts=_counts(everything),
         legend=[(*MARKS.get(word, ("–", "none")), word, MEANING[word]) for word in verdict.VERDICTS],
