@@ -15,7 +15,8 @@ blocks where the paper skips 50 to 60 %. Where the paper leaves something open:
   verification is followed by a search, and the full model drafts until then;
 * the backtracking of Alg. 1 compares streams by value; here every cell keeps a bit that says which one it took.
 
-The result is not exact: a cell keeps one branch, and what follows depends on which (§3.5).
+The result is not exact: a cell keeps one branch, and what follows depends on which (§3.5). With `draft_window` drafts
+read a part of the cache; the search still reads all of it.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from methods.draft_stop import WindowedDraft
 from methods.settings import DraftLen, Name, ReusePrefix, StopBelow
 from methods.similarity import directions, mean_cosine
 from ssd_bench.core.layer_set import LayerSet
@@ -43,7 +45,7 @@ ByLayers = Annotated[
 
 
 @settings("method")
-class CLaSp:
+class CLaSp(WindowedDraft):
     """CLaSp with the settings on which paper and port differ.
 
     M, the number of skipped blocks, is the first of `skip_blocks`, `skip_by_layers` and `skip_ratio` that says
@@ -109,7 +111,8 @@ class CLaSp:
         """Draft with the last chosen set; ask for the states between blocks if a search follows."""
         self.taps = self._listening if self._is_event(context.step) else self._quiet
         searched = self._layer_set is not self._full
-        return LayerDraft(self._layer_set, self.draft_len, self.stop_below, searched=searched)
+        draft = self._layer_set, self.draft_len, self.stop_below
+        return LayerDraft(*draft, searched=searched, window=self._window)
 
     def observe(self, verification: Verification, probe: Probe) -> Estimate | None:
         """Search when it is time, if the output goes on: every prompt starts anew.

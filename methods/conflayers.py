@@ -44,6 +44,7 @@ from torch import Tensor
 
 from methods.candidates import KSet, Mode, widths
 from methods.confidence import Rule, confidence, entropies
+from methods.draft_stop import WindowedDraft
 from methods.settings import DraftLen, Name, ReusePrefix, StopBelow
 from ssd_bench.core.layer_set import LayerSet
 from ssd_bench.core.method import Context, Estimate, LayerDraft, Prefill, Probe, Sample, Taps, Verification
@@ -83,7 +84,7 @@ class Search:
 
 
 @settings("method")
-class ConfLayers:
+class ConfLayers(WindowedDraft):
     """ConfLayers with every switch on which paper, logs and released code differ."""
 
     taps = Taps()
@@ -229,7 +230,8 @@ class ConfLayers:
         self._search.blocks = blocks
         layer_set = LayerSet.skipping(self._rule.n_layers, attn=blocks, mlp=blocks)
         searched = self._search.iteration > 0
-        self._draft = LayerDraft(layer_set, self.draft_len, self.stop_below, self._widths, searched)
+        draft = layer_set, self.draft_len, self.stop_below, self._widths, searched
+        self._draft = LayerDraft(*draft, self._window)
 
     def _judge(self) -> list[tuple[int, int]]:
         """What the trial says of the set, once it is over; the rounds of a set that is to be kept, else nothing."""
@@ -258,7 +260,7 @@ class ConfLayers:
     def _belief(self, rounds: list[tuple[int, int]], length: int, probe: Probe) -> Estimate:
         accepted = sum(m for m, _ in rounds)  # of those tested, as Eq. 4 takes it: all up to the first that failed
         alpha, draft_len = accepted / sum(min(k, m + 1) for m, k in rounds), max(1, round(fmean(k for _, k in rounds)))
-        draft_ms = probe.latency.draft_ms(self._draft.layer_set, length)
+        draft_ms = probe.latency.draft_ms(self._draft.layer_set, length, self._draft.window)
         target_ms = probe.latency.target_ms(self._rule.n_layers, length)
         return Estimate(alpha, draft_len, tpt(alpha, draft_len, draft_ms, target_ms))
 

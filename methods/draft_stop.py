@@ -1,7 +1,7 @@
-"""When drafting ends: a cap and Draft & Verify's confidence threshold, fixed or moved by the acceptance rate.
+"""When drafting ends, and what it reads: a cap, Draft & Verify's confidence threshold, a window of the cache.
 
-`StoppedDraft` is what methods share that draft with one layer set until such a stop, `MovedDraft` the settings of those
-that move it.
+`WindowedDraft` is what all methods share that draft with layers, `StoppedDraft` what those share that draft with one
+layer set until such a stop, `MovedDraft` the settings of those whose threshold follows the acceptance rate.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, ClassVar
 
-from methods.settings import DraftLen, StopBelow, TargetRate
+from methods.settings import DraftLen, DraftWindow, StopBelow, TargetRate, draft_window
 from ssd_bench.core.layer_set import LayerSet
 from ssd_bench.core.method import Context, Estimate, LayerDraft, Prefill, Probe, Sample, Taps, Verification, Window
 from ssd_bench.settings import Range, Share, settings
@@ -75,7 +75,21 @@ class DraftStop:
         self.value = self._decay * self.value + (1 - self._decay) * moved
 
 
-class StoppedDraft:
+@settings("method", kw_only=True)
+class WindowedDraft:
+    """The window of a method's drafts."""
+
+    draft_window: DraftWindow | None = None
+    """Sinks and recent positions, all that a draft's attentions read: the first ones and the last ones; null: they read
+    all. A draft with a window is verified without `reuse_prefix`."""
+
+    @property
+    def _window(self) -> Window | None:
+        """The window as the engine takes it; None: all positions."""
+        return draft_window(self.draft_window)
+
+
+class StoppedDraft(WindowedDraft):
     """The part of a method that drafts every step with its `_layer_set` until its `_stop`; it says which these are."""
 
     taps = Taps()
@@ -121,4 +135,4 @@ class MovedDraft(StoppedDraft):
 
     def __post_init__(self) -> None:
         moved = self.target_rate, self.rate_decay, self.stop_step, self.stop_decay
-        self._stop = DraftStop(self.draft_len, self.stop_below, *moved)
+        self._stop = DraftStop(self.draft_len, self.stop_below, *moved, window=self._window)

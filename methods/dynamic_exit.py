@@ -19,7 +19,7 @@ The presets are `del` (DEL_fly_speculation_generator.py in a public fork of the 
 What differs from both: the prompt is processed by all blocks before the first step, so that the first output token is
 never drafted, and the window of prompt positions ends with the prompt's last one. The codes make shadow tokens of all
 positions and then drop those after the first at which exit E erred; here these have none. When sampling, the accepted
-path says which these are.
+path says which these are. With `draft_window` the exits are still asked with full attention, in the verification.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from methods.draft_stop import WindowedDraft
 from methods.settings import DraftLen, DraftLenGrid, Name, ReusePrefix
 from ssd_bench.core.layer_set import LayerSet
 from ssd_bench.core.method import Context, Estimate, LayerDraft, Prefill, Probe, Sample, Taps, Verification
@@ -47,7 +48,7 @@ log = logging.getLogger(__name__)
 
 
 @settings("method")
-class DEL:
+class DEL(WindowedDraft):
     """DEL with every switch on which its codes differ."""
 
     greedy_only = False
@@ -107,7 +108,8 @@ class DEL:
             length = min(max(self._gamma, 1), self.draft_cap)
         else:
             length, threshold = self.draft_cap, self._statistics.threshold(self._exit)
-        return LayerDraft(self._sets[self._exit - 1], length, threshold, searched=context.step > 1)
+        layer_set, searched = self._sets[self._exit - 1], context.step > 1
+        return LayerDraft(layer_set, length, threshold, searched=searched, window=self._window)
 
     def observe(self, verification: Verification, probe: Probe) -> Estimate | None:
         """Count the shadow tokens of this step, then choose E and γ* for the next one, if there is one."""
@@ -128,7 +130,7 @@ class DEL:
         alphas = self._statistics.acceptance()
         self._exit, self._gamma = best_exit(alphas, self._n_layers, self._grid)
         latency, length = probe.latency, verification.length
-        draft_ms = latency.draft_ms(self._sets[self._exit - 1], length)
+        draft_ms = latency.draft_ms(self._sets[self._exit - 1], length, self._window)
         alpha = float(alphas[self._exit - 1])
         speed = tpt(alpha, self._gamma, draft_ms, latency.target_ms(self._n_layers, length))  # TPL over a block's time
         return Estimate(alpha, self._gamma, speed)

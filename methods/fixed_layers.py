@@ -47,7 +47,7 @@ class FixedLayers(StoppedDraft):
         if by_index + (self.ratio is not None) + (self.published is not None) != 1:
             allowed = "exactly one of method.skip_attn/skip_mlp, method.ratio and method.published"
             raise ConfigError("method", self.name, allowed)
-        self._stop = DraftStop(self.draft_len, self.stop_below)
+        self._stop = DraftStop(self.draft_len, self.stop_below, window=self._window)
 
     def check(self, dims: ModelDims) -> None:
         """Resolve the set for this model.

@@ -16,7 +16,8 @@ Where paper and released code (kaist-flexml-lab/knapspec) differ, a switch says 
 * until the first event the code drafts with the full model; the paper does not say what does (`warmup`).
 
 `search_on=prefill` is a variant of neither: the first event moves to the end of the prompt, so that the first step
-drafts with a searched set.
+drafts with a searched set. With `draft_window` drafts read a part of the cache: candidates are compared with all of it,
+as in the paper, and their weights and times are those of what drafts read.
 
 Two things follow neither: states are captured over the last m steps before every event, so that any interval works
 (the code never searches for T <= 6), and "not marked skipped" is what executes (the paper's backtracking stops at
@@ -33,6 +34,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from methods.draft_stop import WindowedDraft
 from methods.knapsack import Agreement, Candidate, Knapsack, weights
 from methods.settings import DraftLen, DraftLenGrid, Name, ReusePrefix, StopBelow
 from ssd_bench.core.layer_set import LayerSet
@@ -45,7 +47,7 @@ from ssd_bench.settings import Cosine, Count, Share, settings
 
 
 @settings("method")
-class KnapSpec:
+class KnapSpec(WindowedDraft):
     """KnapSpec with every switch on which paper and code differ."""
 
     greedy_only = False
@@ -116,7 +118,8 @@ class KnapSpec:
         self.taps = self._listening if near else self._quiet
         if not (self._searched or self.warmup == "full"):
             return TokenTree((context.output[-1],), (-1,))
-        return LayerDraft(self._layer_set, self.draft_len, self.stop_below, searched=self._searched)
+        draft = self._layer_set, self.draft_len, self.stop_below
+        return LayerDraft(*draft, searched=self._searched, window=self._window)
 
     def observe(self, verification: Verification, probe: Probe) -> Estimate | None:
         """Keep the states of the accepted tokens; search when it is time, if the output goes on.
@@ -149,7 +152,9 @@ class KnapSpec:
             states: [2L+1, r, d], as `Knapsack` takes them, in the model's dtype.
             length: committed positions, those tokens included.
         """
-        w_attn, w_mlp = weights(probe.latency, length, self.weight_cap)
+        window = self._window
+        read = length if window is None else window.positions(length)
+        w_attn, w_mlp = weights(probe.latency, read, self.weight_cap)
         knapsack = Knapsack(
             states.float(), length - states.shape[1], (w_attn, w_mlp), self.budget, self.min_similarity, self.strict,
             self.protect_first_last, states.dtype,
@@ -165,7 +170,8 @@ class KnapSpec:
             return None
         low, high = self.draft_len_grid
         lengths, target_ms = range(low, high + 1), probe.latency.target_ms(self._full.n_layers, length)
-        draft_ms = [probe.latency.draft_ms(candidate.layer_set, length) for candidate in candidates]
+        window = self._window
+        draft_ms = [probe.latency.draft_ms(candidate.layer_set, length, window) for candidate in candidates]
 
         def estimate(index: int, alpha: float) -> Estimate:
             """The highest TPT at an acceptance rate, in which it never falls, and the γ that reaches it."""

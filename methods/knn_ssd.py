@@ -91,7 +91,7 @@ class KNNSSD(StoppedDraft):
         if isinstance(self.search.reuse, str):
             allowed = "null, or a name for every domain: {gsm8k: NAME, ...}"
             raise ConfigError("method.search.reuse", self.search.reuse, allowed)
-        self._stop = DraftStop(self.draft_len, self.stop_below)
+        self._stop = DraftStop(self.draft_len, self.stop_below, window=self._window)
 
     def check(self, dims: ModelDims) -> None:
         """Ask for the states before the final norm; draft with the full model until `prepare`.
@@ -170,7 +170,7 @@ class KNNSSD(StoppedDraft):
         chosen = list(range(min(self.search_prompts, len(samples))))
         if self.search_on == "representative":
             chosen = Clusters.of(features, self.search_prompts).representatives(features)
-        return search(self.search, probe, [samples[i] for i in chosen], domain).best.layer_set
+        return search(self.search, probe, [samples[i] for i in chosen], domain, self._window).best.layer_set
 
 
 @dataclass(frozen=True)

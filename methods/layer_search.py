@@ -40,7 +40,7 @@ from methods.draft_stop import DraftStop, StoppedDraft
 from methods.fixed_layers import published_set
 from methods.settings import DraftLen, NewTokens, StopBelow, TargetRate
 from ssd_bench.core.layer_set import LayerSet
-from ssd_bench.core.method import Probe, Sample
+from ssd_bench.core.method import Probe, Sample, Window
 from ssd_bench.cost.latency import Latency
 from ssd_bench.errors import ConfigError
 from ssd_bench.model.shape import ModelDims
@@ -75,9 +75,9 @@ class SearchSettings:
     """Take this set instead of searching: the name of a search or of a published set; by domain where a method has a
     set per domain."""
 
-    def stop(self) -> DraftStop:
-        """The end of drafts in the decoding that is scored."""
-        return DraftStop(self.draft_len, self.stop_below, self.target_rate)
+    def stop(self, window: Window | None = None) -> DraftStop:
+        """Return the end of drafts in the decoding that is scored, and the window of these drafts."""
+        return DraftStop(self.draft_len, self.stop_below, self.target_rate, window=window)
 
     def check(self, n_layers: int) -> None:
         """Refuse published names that are unknown or of another model, before the weights load.
@@ -107,12 +107,18 @@ class Objective:
         probe: of the run.
         prompts: token ids of each.
         latency: times of the sublayers, for `expected`; None: the probe's.
+        window: positions that drafts read; None: all.
     """
 
     def __init__(
-        self, settings: SearchSettings, probe: Probe, prompts: Sequence[Sequence[int]], latency: Latency | None = None
+        self,
+        settings: SearchSettings,
+        probe: Probe,
+        prompts: Sequence[Sequence[int]],
+        latency: Latency | None = None,
+        window: Window | None = None,
     ):
-        self._settings, self._probe, self._prompts = settings, probe, prompts
+        self._settings, self._probe, self._prompts, self._window = settings, probe, prompts, window
         self._latency = latency or probe.latency
         self._warm = settings.objective == "expected"
 
@@ -123,7 +129,7 @@ class Objective:
             `expected`: tokens over what they cost in target passes, both at the step's context (E(speedup) of SWIFT,
             with measured times); 1 for drafts that gain nothing. `wallclock`: tokens per second, prefill included.
         """
-        trial = _Trial(layer_set, self._settings.stop())
+        trial = _Trial(layer_set, self._settings.stop(self._window))
         if not self._warm:  # the first decoding of a process does not count
             self._probe.trial(trial, self._prompts[0], self._settings.new_tokens)
             self._warm = True
@@ -137,7 +143,7 @@ class Objective:
     def _price(self, layer_set: LayerSet, context: int, drafted: int) -> tuple[float, float]:
         """KnapSpec's latency model: a verification is one target pass, and nothing beside the sublayers takes time."""
         target = self._latency.target_ms(layer_set.n_layers, context)
-        return target, target + drafted * self._latency.draft_ms(layer_set, context)
+        return target, target + drafted * self._latency.draft_ms(layer_set, context, self._window)
 
 
 class Drafted(NamedTuple):
@@ -214,12 +220,15 @@ def point_of(layer_set: LayerSet) -> tuple[float, ...]:
     return tuple(float(i in skipped) for skipped in kinds for i in range(layer_set.n_layers))
 
 
-def search(settings: SearchSettings, probe: Probe, samples: Sequence[Sample], domain: str) -> Artifact:
+def search(
+    settings: SearchSettings, probe: Probe, samples: Sequence[Sample], domain: str, window: Window | None = None
+) -> Artifact:
     """Search, or find what was searched before, within the budget of the settings.
 
     Args:
         samples: the prompts to score sets on.
         domain: what they are, for the artifact's name and the table of searches.
+        window: positions that drafts read, in the search as in the run; None: all.
 
     Returns:
         The search as far as the budget goes; its `best` is the answer.
@@ -231,10 +240,10 @@ def search(settings: SearchSettings, probe: Probe, samples: Sequence[Sample], do
     prompts = [list(sample.prompt) for sample in samples]
     count = max(1, len(settings.init_sets)) + settings.iterations
     budget = inf if settings.max_seconds is None else settings.max_seconds
-    header = _header(settings, probe, prompts, domain)
+    header = _header(settings, probe, prompts, domain, window)
     with search_store.opened(probe.origin.folder, f"{probe.origin.model}-{domain}", header) as artifact:
         reached = len(artifact.evaluations)
-        objective = Objective(settings, probe, prompts, Latency(**artifact.header["latency"]))
+        objective = Objective(settings, probe, prompts, Latency(**artifact.header["latency"]), window)
         if reached < count and artifact.seconds < budget:
             _extend(artifact, settings, objective, n_layers, count, budget)
     made, new = artifact.within(count, budget), max(0, len(artifact.evaluations) - reached)
@@ -271,7 +280,9 @@ def _published(name: str, n_layers: int, option: str) -> LayerSet:
         raise ConfigError(option, name, error.allowed) from None
 
 
-def _header(settings: SearchSettings, probe: Probe, prompts: list[list[int]], domain: str) -> dict[str, Any]:
+def _header(
+    settings: SearchSettings, probe: Probe, prompts: list[list[int]], domain: str, window: Window | None
+) -> dict[str, Any]:
     """What the artifact keeps, and the content key of what its scores depend on."""
     origin = probe.origin
     latency = {name: value for name, value in asdict(probe.latency).items() if name not in ("points", "passes")}
@@ -279,10 +290,13 @@ def _header(settings: SearchSettings, probe: Probe, prompts: list[list[int]], do
     # a profile that was measured belongs to the machine, and differs a little every time
     given = latency if probe.latency.source == "given" else None
     data = hashlib.sha256(json.dumps(prompts).encode()).hexdigest()
-    identity = {**where, "settings": settings.scoring, "latency": given, "n_layers": probe.n_layers}
+    scoring = settings.scoring
+    if window is not None:  # without one, searches keep the key that they had before there were windows
+        scoring |= {"window": [window.sinks, window.recent]}
+    identity = {**where, "settings": scoring, "latency": given, "n_layers": probe.n_layers}
     return {
         "content_key": provenance.content_key(identity, VERSION, data), "n_layers": probe.n_layers, **where,
-        "domain": domain, "seed": origin.seed, "settings": settings.scoring, "latency": latency,
+        "domain": domain, "seed": origin.seed, "settings": scoring, "latency": latency,
         "prompts": len(prompts), "prompts_sha256": data,
     }  # fmt: skip
 

@@ -13,7 +13,8 @@ scored on one autoregressive decoding of each calibration prompt. Up to its exit
 does, so that what an exit says after each of the model's own tokens tells where a draft of any length would have ended:
 the steps are those of a decoding with the pair, the score is their speedup at measured costs (`layer_search.expected`,
 `arms.Costs`: head, embedding, and what each further node of a verification takes). Of a profile that was given, which
-has the sublayers' times alone, it is the score of `layer_search.Objective`.
+has the sublayers' times alone, it is the score of `layer_search.Objective`. With a window the sweep still asks exits
+that read all positions; its costs are those of the window.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from methods.draft_stop import DraftStop, StoppedDraft
 from methods.layer_search import Drafted, expected
 from methods.settings import Calibration, DraftLen, Name, NewTokens, ReusePrefix
 from ssd_bench.core.layer_set import LayerSet
-from ssd_bench.core.method import Estimate, Prefill, Probe, Sample, Taps, Verification
+from ssd_bench.core.method import Estimate, Prefill, Probe, Sample, Taps, Verification, Window
 from ssd_bench.errors import ConfigError
 from ssd_bench.model.shape import ModelDims
 from ssd_bench.settings import Count, Fits, Range, settings
@@ -56,7 +57,7 @@ class LayerSkip(StoppedDraft):
         if self.exit_layer is not None and self.exit_ratio is not None:
             allowed = f"null, since there is method.exit_layer={self.exit_layer}"
             raise ConfigError("method.exit_ratio", self.exit_ratio, allowed)
-        self._stop = DraftStop(self.draft_len, stop_below=0.0)
+        self._stop = DraftStop(self.draft_len, stop_below=0.0, window=self._window)
 
     def check(self, dims: ModelDims) -> None:
         """Fix the layer set for this model.
@@ -87,7 +88,7 @@ class SweptLayerSkip(StoppedDraft):
     reuse_prefix: ReusePrefix = True
 
     def __post_init__(self) -> None:
-        self._stop = DraftStop(max(self.draft_lens), stop_below=0.0)
+        self._stop = DraftStop(max(self.draft_lens), stop_below=0.0, window=self._window)
 
     def check(self, dims: ModelDims) -> None:
         """Fix the exits to try; draft with the full model until `prepare`.
@@ -107,15 +108,17 @@ class SweptLayerSkip(StoppedDraft):
         """Score every pair; the best one drafts, the earlier exit and then the shorter draft among equals."""
         begin, n_layers = time.perf_counter(), probe.n_layers
         made = [shadow(probe, sample.prompt, self._exits, self.new_tokens) for sample in samples]
-        costs = cache(partial(Costs, probe.latency, n_layers, longest=max(self.draft_lens), reuse=self.reuse_prefix))
+        window, longest = self._window, max(self.draft_lens)
+        reuse = self.reuse_prefix and window is None
+        costs = cache(partial(Costs, probe.latency, n_layers, longest=longest, reuse=reuse))
         scores = {}
         for row, blocks in enumerate(self._exits):
-            price = prices(LayerSet.exit(n_layers, blocks), costs)
+            price = prices(LayerSet.exit(n_layers, blocks), costs, window)
             for d in self.draft_lens:
                 steps = (step for prompt_len, right in made for step in drafted(prompt_len, right[row], d))
                 scores[blocks, d] = expected(steps, price)
         blocks, d = max(scores, key=lambda pair: (scores[pair], -pair[0], -pair[1]))
-        self._layer_set, self._stop = LayerSet.exit(n_layers, blocks), DraftStop(d, stop_below=0.0)
+        self._layer_set, self._stop = LayerSet.exit(n_layers, blocks), DraftStop(d, stop_below=0.0, window=window)
         print(
             f"{self.name}: exit after {blocks} of {n_layers} blocks, {d} tokens a draft: score {scores[blocks, d]:.4f} "
             f"(expected), the best of {len(scores)} pairs in {time.perf_counter() - begin:.1f} s",
@@ -123,17 +126,20 @@ class SweptLayerSkip(StoppedDraft):
         )
 
 
-def prices(layer_set: LayerSet, costs: Callable[[int], Costs]) -> Callable[[int, int], tuple[float, float]]:
-    """What `expected` asks for, of drafts with a set.
+def prices(
+    layer_set: LayerSet, costs: Callable[[int], Costs], window: Window | None = None
+) -> Callable[[int, int], tuple[float, float]]:
+    """Return what `expected` asks for, of drafts with a set.
 
     Args:
         costs: of a step at a context.
+        window: positions that drafts read; None: all.
     """
 
     @cache
     def at(context: int) -> tuple[float, float, list[float]]:
-        here = costs(context)
-        return here.ar_ms, here.draft_ms(layer_set), here.verify_ms(layer_set).tolist()
+        here, draft = costs(context), costs(context if window is None else window.positions(context))
+        return here.ar_ms, draft.draft_ms(layer_set), here.verify_ms(layer_set).tolist()
 
     def price(context: int, length: int) -> tuple[float, float]:
         ar, token, verify = at(context)

@@ -43,7 +43,7 @@ class Oracle(StoppedDraft):
     reuse_prefix: ReusePrefix = False
 
     def __post_init__(self) -> None:
-        self._stop = DraftStop(self.draft_len, self.stop_below)
+        self._stop = DraftStop(self.draft_len, self.stop_below, window=self._window)
         self._scoring = SearchSettings(
             new_tokens=self.new_tokens, draft_len=self.draft_len, stop_below=self.stop_below, target_rate=None
         )
@@ -67,7 +67,7 @@ class Oracle(StoppedDraft):
 
     def prepare(self, probe: Probe, samples: Sequence[Sample]) -> None:
         """Try every set."""
-        objective = Objective(self._scoring, probe, [sample.prompt for sample in samples])
+        objective = Objective(self._scoring, probe, [sample.prompt for sample in samples], window=self._window)
         sets = list(every_set(probe.n_layers, self.skipped))
         bar = tqdm(sets, desc="oracle", unit="set", disable=not sys.stderr.isatty())
         self._layer_set, score = best_set(objective, bar)

@@ -90,7 +90,7 @@ class SelfSSD(MovedDraft):
             domains = domains[:1]
         samples = sorted(samples, key=lambda sample: sample.domain)  # one search, in whatever order a run meets them
         label = domains[0] if len(domains) == 1 else "mixed"
-        self._layer_set = search(self.search, probe, samples, label).best.layer_set
+        self._layer_set = search(self.search, probe, samples, label, self._window).best.layer_set
 
     def start(self, prefill: Prefill) -> None:
         """ρ starts anew, γ too unless it is carried over."""

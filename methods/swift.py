@@ -20,6 +20,7 @@ Where the paper and its code (hemingkx/SWIFT @ 88caed7) differ or leave somethin
 
 Ablations of Table 8: `stop_below=0` (no early stopping), `k_set=chain` (no dynamic verification), `max_steps=0` (no
 optimisation). As in the code, the search ends after more than S candidates or more than `patience` without progress.
+With `draft_window` drafts read a part of the cache; candidates are still scored with all of it.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ from numpy.typing import NDArray
 
 from methods.bayesian import suggest
 from methods.candidates import KSet, Mode, widths
+from methods.draft_stop import WindowedDraft
 from methods.settings import DraftLen, Name, StopBelow
 from ssd_bench.core.layer_set import LayerSet
 from ssd_bench.core.method import Context, Estimate, LayerDraft, Prefill, Probe, Sample, Taps, Verification
@@ -75,7 +77,7 @@ class Search:
 
 
 @settings("method")
-class SWIFT:
+class SWIFT(WindowedDraft):
     """SWIFT with every switch on which paper and code differ."""
 
     taps = Taps()
@@ -171,7 +173,8 @@ class SWIFT:
     def propose(self, context: Context) -> LayerDraft:
         """Draft with the best set so far."""
         found = self._search.best > 0 if self.max_steps else None
-        return LayerDraft(self._search.layer_set, self.draft_len, self.stop_below, self._widths, found)
+        draft = self._search.layer_set, self.draft_len, self.stop_below, self._widths, found
+        return LayerDraft(*draft, self._window)
 
     def observe(self, verification: Verification, probe: Probe) -> Estimate | None:
         """Score one candidate, if the search goes on and the output is long enough.
@@ -190,9 +193,10 @@ class SWIFT:
         self._score_one(verification.length, probe)
         if not search.best:
             return None
-        latency, length = probe.latency, verification.length
+        latency, length, window = probe.latency, verification.length, self._window
         draft_len = round(self._drafted / verification.step)
-        draft_ms, target_ms = latency.draft_ms(search.layer_set, length), latency.target_ms(probe.n_layers, length)
+        draft_ms = latency.draft_ms(search.layer_set, length, window)
+        target_ms = latency.target_ms(probe.n_layers, length)
         return Estimate(search.best, draft_len, tpt(search.best, draft_len, draft_ms, target_ms))
 
     def state(self) -> bytes:

@@ -1,8 +1,8 @@
 """Window drafts: the whole model drafts, its attentions reading the first and the last positions alone.
 
 StreamingLLM (Xiao et al., arXiv:2309.17453) found that a model goes on almost as before when its attentions read a few
-positions at the beginning, the sinks, and a window at the end. MagicDec (Chen et al., arXiv:2408.11049, section 4.1)
-drafts so: the cost of a drafted token no longer grows with the context.
+positions at the beginning, the sinks, and a window at the end. MagicDec (Chen et al., arXiv:2408.11049) drafts
+so: the cost of a drafted token no longer grows with the context.
 
 Differences from MagicDec: positions keep their place in the text, so that one cache serves draft and verification;
 StreamingLLM and MagicDec number the positions that are read anew. The window moves with every drafted token.
@@ -11,7 +11,7 @@ StreamingLLM and MagicDec number the positions that are read anew. The window mo
 from __future__ import annotations
 
 from methods.draft_stop import DraftStop, StoppedDraft
-from methods.settings import DraftLen, DraftWindow, Name, StopBelow, draft_window
+from methods.settings import DraftLen, DraftWindow, Name, StopBelow
 from ssd_bench.core.layer_set import LayerSet
 from ssd_bench.model.shape import ModelDims
 from ssd_bench.settings import settings
@@ -22,12 +22,12 @@ class WindowDraft(StoppedDraft):
     """Draft every step with all sublayers and a window of the cache."""
 
     name: Name = "window_draft"
-    window: DraftWindow = (4, 252)
+    draft_window: DraftWindow = (4, 252)
     draft_len: DraftLen = 4
     stop_below: StopBelow = 0.0
 
     def __post_init__(self) -> None:
-        self._stop = DraftStop(self.draft_len, self.stop_below, window=draft_window(self.window))
+        self._stop = DraftStop(self.draft_len, self.stop_below, window=self._window)
 
     def check(self, dims: ModelDims) -> None:
         """Take all sublayers of this model."""

@@ -3,7 +3,8 @@
 Takes the runs of a model on a task that are on record, and scores every layer set that drafted in them by draft cost
 and teacher-forced acceptance rate (`replicate.plane`), on the prompts and AR outputs of those runs. Beside them it
 seeks the best sets there are: all of them where that is possible, else by a beam search that skips one sublayer more
-at a time. Writes `runs_dir/frontier/MODEL.TASK.json`, which `notebooks/compare.ipynb` draws.
+at a time. Sets that drafted with a window of the cache are scored with it; the search has none. Writes
+`runs_dir/frontier/MODEL.TASK.json`, which `notebooks/compare.ipynb` draws.
 """
 
 from __future__ import annotations
@@ -25,11 +26,13 @@ from ssd_bench import metrics, tables
 from ssd_bench.command import count, options, tool
 from ssd_bench.core.engine import Engine
 from ssd_bench.core.layer_set import LayerSet
+from ssd_bench.core.method import Window
 from ssd_bench.cost.machine import Machine, own_profile
 from ssd_bench.cost.matchness import matchness
 from ssd_bench.cost.plane import DRAFT_LEN, LONGEST, Plane, Point, Use, pareto, write
 from ssd_bench.data.prompting import encode_turn
 from ssd_bench.errors import ConfigError
+from ssd_bench.model.decoder import Pass
 from ssd_bench.paths import local_path
 from ssd_bench.plan import Plan, plan
 from ssd_bench.records.files import read_header
@@ -39,6 +42,9 @@ from ssd_bench.run import load_engine
 OPTIONS = ("model", "task", "runs_dir", "beam")
 EXHAUSTIVE = 4096  # sets; of more, a beam search
 LEAST = 0.1  # α below which skipping more is not tried
+
+Draft = tuple[LayerSet, Window | None]
+"""What drafted, and the window that it read; None: all positions."""
 
 
 class Scores:
@@ -68,6 +74,23 @@ class Scores:
         self._engine.cache.reset()
         self.known |= {layer_set: count / self.tokens for layer_set, count in right.items()}
         return [self.known[layer_set] for layer_set in asked]
+
+    def with_window(self, layer_set: LayerSet, window: Window) -> float:
+        """Return α of a set whose attentions read a window of the cache, token by token as it drafts."""
+        decoder, cache, right = self._engine.decoder, self._engine.cache, 0
+        with torch.inference_mode():
+            for prompt, output in self._texts:
+                self._prefill([*prompt, *output[:-1]])
+                last = len(output) - 1
+                # a draft overwrites the rows that follow its prefix, so the last draft of the text goes first
+                for begin in reversed(range(0, last, DRAFT_LEN)):
+                    for at in range(begin, min(begin + DRAFT_LEN, last)):
+                        token, prefix = decoder.ids(output[at : at + 1]), len(prompt) + at
+                        step = Pass(layer_set.kept, token, prefix, unread=window.unread(prefix))
+                        predicted = decoder.logits(decoder.run(step, cache)[0]).argmax(-1)
+                        right += int(predicted) == output[at + 1]
+        cache.reset()
+        return right / self.tokens
 
     def _prefill(self, tokens: Sequence[int]) -> None:
         decoder, cache = self._engine.decoder, self._engine.cache
@@ -123,13 +146,19 @@ def frontier(runs: Sequence[Run], width: int) -> Plane:
     else:
         beam(n_layers, score, width)
     uses = _uses(runs)
-    score(uses)
+    score(layer_set for layer_set, window in uses if window is None)
+    alphas: dict[Draft, float] = {(layer_set, None): alpha for layer_set, alpha in score.known.items()}
+    alphas |= {(layer_set, window): score.with_window(layer_set, window) for layer_set, window in uses if window}
     context = mean(len(prompt) + len(output) / 2 for prompt, output in zip(prompts, outputs))
-    attn, mlp, rest, verify = costs(own_profile(runs[0]), n_layers, context)
+    machine = own_profile(runs[0])
+    *_, verify = costs(machine, n_layers, context)
     points = [
-        Point(tuple(sorted(one.skipped)), one.n_attn * attn + one.n_mlp * mlp + rest, alpha, tuple(uses.get(one, ())))
-        for one, alpha in score.known.items()
-    ]
+        Point(
+            tuple(sorted(draft[0].skipped)), draft_cost(machine, draft, context), alpha, tuple(uses.get(draft, ())),
+            None if draft[1] is None else (draft[1].sinks, draft[1].recent),
+        )
+        for draft, alpha in alphas.items()
+    ]  # fmt: skip
     return Plane(
         header["model"]["name"], header["task"]["name"], n_layers,
         "exhaustive" if exhaustive else f"beam of {width}", len(points), score.tokens, context,
@@ -165,8 +194,20 @@ def _plan(config: Mapping[str, Any]) -> Plan:
     return plan(OmegaConf.create(kept | {"method": {"_target_": "methods.ar.AR"}}))
 
 
-def costs(machine: Machine, n_layers: int, context: float) -> tuple[float, float, float, tuple[float, ...]]:
-    """What parts of a cycle cost in plain steps, at a context length.
+def draft_cost(machine: Machine, draft: Draft, context: float) -> float:
+    """Return what a drafted token costs in plain steps, at a context length."""
+    layer_set, window = draft
+    attn, mlp, rest, _ = costs(machine, layer_set.n_layers, context, window)
+    return layer_set.n_attn * attn + layer_set.n_mlp * mlp + rest
+
+
+def costs(
+    machine: Machine, n_layers: int, context: float, window: Window | None = None
+) -> tuple[float, float, float, tuple[float, ...]]:
+    """Return what parts of a cycle cost in plain steps, at a context length.
+
+    Args:
+        window: the positions that a drafted token reads; None: all.
 
     Returns:
         One attention and one MLP over a drafted token, the rest of that token, and the verification of 0, 1, ...
@@ -176,19 +217,22 @@ def costs(machine: Machine, n_layers: int, context: float) -> tuple[float, float
     attn, mlp, rest = machine.pass_ms(nodes, np.full_like(nodes, context))
     passes = n_layers * (attn + mlp) + rest
     verify = passes + np.where(nodes > 1, machine.draft_start_ms, 0.0)
-    parts = (float(ms / passes[0]) for ms in (attn[0], mlp[0], machine.draft_rest_ms))
+    read = context if window is None else window.positions(context)
+    read_ms = machine.pass_ms(np.ones(1), np.full(1, read))[0][0]
+    parts = (float(ms / passes[0]) for ms in (read_ms, mlp[0], machine.draft_rest_ms))
     return (*parts, tuple((verify / passes[0]).tolist()))  # type: ignore[return-value]
 
 
-def _uses(runs: Iterable[Run]) -> dict[LayerSet, list[Use]]:
-    """Every set that drafted, with the runs and its share of their drafted tokens."""
-    found: dict[LayerSet, list[Use]] = {}
+def _uses(runs: Iterable[Run]) -> dict[Draft, list[Use]]:
+    """Return every set that drafted, with its window, the runs and its share of their drafted tokens."""
+    found: dict[Draft, list[Use]] = {}
     for run in runs:
         steps = metrics.of_arm(run.steps, "method").dropna(subset=["layer_set_id"])
         drafted = steps.groupby("layer_set_id")["draft_len"].sum()
         for set_id, tokens in drafted[drafted > 0].items():
             use = Use(run.path.name, str(run.header["method"]), float(tokens / drafted.sum()))
-            found.setdefault(run.layer_set(int(str(set_id))), []).append(use)
+            key = int(str(set_id))
+            found.setdefault((run.layer_set(key), run.window(key)), []).append(use)
     return found
 
 

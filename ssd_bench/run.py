@@ -257,7 +257,7 @@ def _record(
     )  # fmt: skip
     steps = [
         StepRow(
-            **where, step=s.index, context_len=s.context_len, layer_set=s.layer_set,
+            **where, step=s.index, context_len=s.context_len, layer_set=s.layer_set, window=s.window,
             draft_len=s.draft_len, tree_nodes=s.tree_nodes, accepted_len=s.accepted_len, emitted=s.emitted,
             stop_reason=s.stop_reason, searched=s.searched,
             draft_ms=s.draft_ms, verify_ms=s.verify_ms, policy_ms=s.policy_ms,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from ssd_bench.core.layer_set import LayerSet
+from ssd_bench.core.method import Window
 from ssd_bench.records.reader import Run, load_run
 from ssd_bench.records.schema import PromptRecord, PromptRow, StepRow
 from ssd_bench.records.writer import RunWriter
@@ -43,8 +44,19 @@ def header(**changes: Any) -> dict[str, Any]:
     return made
 
 
-def unit(prompt_index: int, repeat: int = 0, tokens: int = 48, accept: float = 0.7, **row: Any) -> list[PromptRecord]:
-    """Both arms of one unit, a function of its arguments; `row` replaces columns of the method's prompt row."""
+def unit(
+    prompt_index: int,
+    repeat: int = 0,
+    tokens: int = 48,
+    accept: float = 0.7,
+    windows: Sequence[Window | None] = (None,),
+    **row: Any,
+) -> list[PromptRecord]:
+    """Both arms of one unit, a function of its arguments; `row` replaces columns of the method's prompt row.
+
+    Args:
+        windows: of the drafts, in turn.
+    """
     rng = np.random.default_rng([prompt_index, repeat])
     tokens = max(2, tokens - int(rng.integers(0, 8)))
     speed = float(rng.uniform(0.9, 1.1))  # of this prompt, in both arms: what pairing takes out
@@ -57,6 +69,7 @@ def unit(prompt_index: int, repeat: int = 0, tokens: int = 48, accept: float = 0
         m = int((np.cumprod(rng.random(k) < accept)).sum())
         chosen = sets[int(rng.integers(len(sets)))] if k else None
         step = _step(prompt_index, repeat, "method", len(drafted) + 1, context, chosen, k, m, m + 1, speed)
+        step.window = windows[len(drafted) % len(windows)] if k else None
         if rng.random() < 0.1:
             step.est_alpha, step.est_draft_len, step.est_tokens_per_s = 0.8, 4, 150.0
         drafted.append(step)

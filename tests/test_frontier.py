@@ -16,6 +16,7 @@ from methods.oracle import every_set
 from ssd_bench import frontier
 from ssd_bench.core.engine import Engine
 from ssd_bench.core.layer_set import LayerSet
+from ssd_bench.core.method import Window
 from ssd_bench.core.probe import ModelProbe
 from ssd_bench.cost import plane
 from ssd_bench.cost.machine import Profile
@@ -74,6 +75,13 @@ def test_alpha_is_what_full_passes_with_right_tokens_say(engine: Engine, scores:
     assert 0 < right < scores.tokens
 
 
+def test_a_window_of_the_whole_text_scores_as_none(scores: Scores) -> None:
+    """A draft of the narrowest window predicts less, and leaves nothing behind that later scores would see."""
+    for layer_set in (LayerSet.full(LAYERS), LayerSet(LAYERS, frozenset([2, 5])), LayerSet.exit(LAYERS, 2)):
+        narrow = scores.with_window(layer_set, Window(0, 1))
+        assert scores.with_window(layer_set, Window(3, 100)) == scores([layer_set])[0] != narrow
+
+
 def test_a_wide_beam_finds_what_trying_all_sets_finds(scores: Scores) -> None:
     everything = dict(zip(every_set(LAYERS), scores(every_set(LAYERS)), strict=True))
     known, scores.known = scores.known, {}
@@ -119,7 +127,11 @@ def test_the_frontier_has_no_point_that_another_beats() -> None:
 def recorded(tmp_path_factory: pytest.TempPathFactory, small_checkpoint: Path) -> tuple[Path, list[Run]]:
     folder = tmp_path_factory.mktemp("runs")
     options = (*local_model(small_checkpoint), "limit=2", "decode.max_new_tokens=20", "task=gsm8k")
-    methods = (("method=fixed_layers",), ("method=layerskip", "method.exit_layer=1"))
+    methods = (
+        ("method=fixed_layers",),
+        ("method=layerskip", "method.exit_layer=1"),
+        ("method=layerskip", "method.exit_layer=1", "method.draft_window=[1,3]", "hardware.kernels=torch"),
+    )
     return folder, [executed(folder, *options, *method) for method in methods]
 
 
@@ -134,7 +146,9 @@ def test_sets_of_records_lie_under_the_frontier(
     used = {use.run: point for point in found.chosen for use in point.uses}
     assert set(used) == {run.path.name for run in runs} and all(name in shown for name in ("fixed_layers", "layerskip"))
     n_layers = runs[0].header["model"]["n_layers"]
-    assert used[runs[1].path.name].skipped == tuple(range(2, 2 * n_layers))
+    exits = [used[run.path.name] for run in runs[1:]]
+    assert [point.skipped for point in exits] == [tuple(range(2, 2 * n_layers))] * 2
+    assert [point.window for point in exits] == [None, (1, 3)] and exits[1].cost < exits[0].cost
     for point in found.chosen:
         assert math.isclose(sum(use.share for use in point.uses), len(point.uses))  # each of these has one set
         assert any(best.cost <= point.cost and best.alpha >= point.alpha for best in found.frontier)
@@ -159,7 +173,7 @@ def test_every_turn_of_a_conversation_is_scored(
 
 
 def test_a_plane_is_read_as_written(tmp_path: Path) -> None:
-    points = (Point((1, 4), 0.5, 0.75, (Use("run", "method", 1.0),)), Point((), 1.0, 1.0))
+    points = (Point((1, 4), 0.5, 0.75, (Use("run", "method", 1.0),), (4, 60)), Point((), 1.0, 1.0))
     made = Plane("m", "t", 4, "beam of 2", 9, 70, 12.5, (1.0, 1.1), points[1:], points)
     path = plane.write(tmp_path, made)
     assert plane.read(path) == made

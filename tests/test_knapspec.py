@@ -293,6 +293,7 @@ PAPER = {
     "interval": None, "capture_steps": 5, "min_similarity": 0.5, "strict": True, "budget": 0.5, "weight_cap": None,
     "protect_first_last": False, "include_zero_skip": True, "draft_len_grid": [1, 10], "draft_len": 10,
     "stop_below": 0.7, "reuse_prefix": False, "warmup": "full", "search_on": "steps", "prefill_tokens": 32,
+    "draft_window": None,
 }  # fmt: skip
 CODE = PAPER | {
     "interval": 64, "strict": False, "weight_cap": 5, "protect_first_last": True, "include_zero_skip": False,

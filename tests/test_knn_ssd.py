@@ -221,9 +221,9 @@ def test_every_domain_is_searched_on_its_own_prompts(
     seen: list[tuple[str, list[Sample]]] = []
     original = knn_ssd.search
 
-    def search(settings: SearchSettings, probe: Any, items: Sequence[Sample], domain: str) -> Any:
+    def search(settings: SearchSettings, probe: Any, items: Sequence[Sample], domain: str, window: None) -> Any:
         seen.append((domain, list(items)))
-        return original(settings, probe, items, domain)
+        return original(settings, probe, items, domain, window)
 
     monkeypatch.setattr(knn_ssd, "search", search)
     method, items = KNNSSD(SEARCH, search_prompts=3, search_on=search_on), samples(5)

@@ -234,7 +234,7 @@ def test_search_is_on_the_first_domain_or_all(
     """Fix: the stream's first; Mix: prompts of every one, the same search in whatever order a run meets them."""
     seen: list[tuple[list[int], str]] = []
 
-    def search(settings: SearchSettings, probe: object, samples: Sequence[Sample], domain: str) -> Any:
+    def search(settings: SearchSettings, probe: object, samples: Sequence[Sample], domain: str, window: None) -> Any:
         seen.append(([sample.prompt[0] for sample in samples], domain))
         return type("Found", (), {"best": type("Best", (), {"layer_set": FULL})})
 

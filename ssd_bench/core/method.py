@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from ssd_bench.core.tree import TokenTree
     from ssd_bench.cost.latency import Latency
     from ssd_bench.model.shape import ModelDims
+
+Length = TypeVar("Length", int, float)
 
 
 @dataclass(frozen=True)
@@ -60,8 +62,8 @@ class Window:
     sinks: int
     recent: int
 
-    def positions(self, length: int) -> int:
-        """Return how many of `length` positions are read."""
+    def positions(self, length: Length) -> Length:
+        """Return how many of `length` positions are read; a mean length need not be whole."""
         return min(length, self.sinks + self.recent)
 
     def unread(self, prefix_len: int) -> tuple[int, int]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ssd_bench.core.layer_set import LayerSet
+from ssd_bench.core.method import Window
 from ssd_bench.errors import ConfigError
 
 
@@ -73,9 +74,10 @@ class Latency:
         """t_attn(n): one attention sublayer at context n."""
         return self.t_attn_slope_ms * context + self.t_attn_intercept_ms
 
-    def draft_ms(self, layer_set: LayerSet, context: float) -> float:
-        """t_draft(S): the sublayers of S over one token."""
-        return layer_set.n_attn * self.attn_ms(context) + layer_set.n_mlp * self.t_mlp_ms
+    def draft_ms(self, layer_set: LayerSet, context: float, window: Window | None = None) -> float:
+        """Return t_draft(S): the sublayers of S over one token, whose attentions read a window of the context."""
+        read = context if window is None else window.positions(context)
+        return layer_set.n_attn * self.attn_ms(read) + layer_set.n_mlp * self.t_mlp_ms
 
     def target_ms(self, n_layers: int, context: float) -> float:
         """t_target: all 2L sublayers over one token."""

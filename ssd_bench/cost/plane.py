@@ -43,12 +43,14 @@ class Point:
         cost: c, of one drafted token, in plain steps.
         alpha: α, teacher-forced.
         uses: the runs that drafted with it; none for a set that only the search found.
+        window: sinks and recent positions, all that its attentions read; None: all.
     """
 
     skipped: tuple[int, ...]
     cost: float
     alpha: float
     uses: tuple[Use, ...] = ()
+    window: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True)
@@ -118,5 +120,6 @@ def read(path: Path) -> Plane:
 
 
 def _point(content: dict[str, Any]) -> Point:
-    uses = tuple(Use(**use) for use in content["uses"])
-    return Point(**content | {"skipped": tuple(content["skipped"]), "uses": uses})
+    uses, window = tuple(Use(**use) for use in content["uses"]), content.get("window")
+    named = {"skipped": tuple(content["skipped"]), "uses": uses, "window": window and tuple(window)}
+    return Point(**content | named)

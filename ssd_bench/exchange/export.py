@@ -74,9 +74,10 @@ def _vllm(run: Run, arm: str) -> tuple[str, str]:
 
 def _set(run: Run, form: str, asked: str | None) -> tuple[str, str]:
     set_id = layers.chosen(run, asked)
-    layer_set = run.layer_set(set_id)
+    layer_set, window = run.layer_set(set_id), run.window(set_id)
     skipped = f"{len(layer_set.skip_attn)} attentions and {len(layer_set.skip_mlp)} MLPs of {layer_set.n_layers}"
-    told = f"set {set_id}, which skips {skipped}; to draft with it:\n  {layers.command(layer_set)}"
+    read = "" if window is None else f" and reads {window.sinks} first and {window.recent} last positions"
+    told = f"set {set_id}, which skips {skipped}{read}; to draft with it:\n  {layers.command(layer_set, window)}"
     return f"{json.dumps(SETS[form](run, set_id), indent=1, ensure_ascii=False)}\n", told
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from ssd_bench import metrics
 from ssd_bench.core.layer_set import LayerSet
+from ssd_bench.core.method import Window
 from ssd_bench.errors import ConfigError
 from ssd_bench.metrics.intervals import divide
 from ssd_bench.records.reader import Run
@@ -19,31 +20,33 @@ def chosen(run: Run, asked: str | None) -> int:
         ConfigError: no layers drafted, or there is no such set.
     """
     known = [int(one) for one in run.layer_sets["layer_set_id"]]
-    main = metrics.main_set(run)
+    main = metrics.main_set_id(run)
     if main is None:
         raise ConfigError("run", str(run.path), "a run whose drafts some layers made; no layers drafted in this one")
     if asked is None:
-        return next(one for one in known if run.layer_set(one) == main)
+        return main
     if not asked.isdecimal() or int(asked) not in known:
         raise ConfigError("set", asked, f"one of the layer_set_id of the run, {known[0]} to {known[-1]}")
     return int(asked)
 
 
-def overrides(layer_set: LayerSet) -> list[str]:
-    """The options by which `method=fixed_layers` drafts with a set; a record of them names every layer."""
+def overrides(layer_set: LayerSet, window: Window | None = None) -> list[str]:
+    """Return the options by which `method=fixed_layers` drafts with a set; a record of them names every layer."""
     lists = {"skip_attn": layer_set.skip_attn, "skip_mlp": layer_set.skip_mlp}
+    if window is not None:
+        lists["draft_window"] = (window.sinks, window.recent)
     given = [f"method.{name}=[{','.join(map(str, blocks))}]" for name, blocks in lists.items()]
     return ["method=fixed_layers", "method.ratio=null", *given]
 
 
-def command(layer_set: LayerSet) -> str:
-    """The command of these options, for a shell."""
-    return f"python -m ssd_bench {shlex.join(overrides(layer_set))}"
+def command(layer_set: LayerSet, window: Window | None = None) -> str:
+    """Return the command of these options, for a shell."""
+    return f"python -m ssd_bench {shlex.join(overrides(layer_set, window))}"
 
 
 def with_origin(run: Run, set_id: int) -> dict[str, Any]:
-    """A set, the options to draft with it, and where it comes from."""
-    header, layer_set = run.header, run.layer_set(set_id)
+    """Return a set with its window, the options to draft with it, and where it comes from."""
+    header, layer_set, window = run.header, run.layer_set(set_id), run.window(set_id)
     model, task = header.get("model") or {}, header.get("task") or {}
     settings = dict((header.get("config") or {}).get("method") or {})
     method = metrics.of_arm(run.steps, "method")
@@ -53,7 +56,8 @@ def with_origin(run: Run, set_id: int) -> dict[str, Any]:
         "n_layers": layer_set.n_layers,
         "skip_attn": list(layer_set.skip_attn),
         "skip_mlp": list(layer_set.skip_mlp),
-        "overrides": overrides(layer_set),
+        "window": None if window is None else [window.sinks, window.recent],
+        "overrides": overrides(layer_set, window),
         "model": {key: model.get(key) for key in ("name", "weights", "commit", "dtype")},
         "method": header.get("method"),
         "settings": {name: value for name, value in settings.items() if name not in ("_target_", "name")},
@@ -75,9 +79,16 @@ def released(run: Run, set_id: int) -> dict[str, Any]:
     `attention` and `mlp` are the blocks, from 0, whose sublayers are skipped: an entry of `skip_layers.json` of
     dilab-zju/self-speculative-decoding and of hemingkx/SWIFT, whose code looks it up as model and task joined by `_`.
     `skip_set` is what KnapSpec's code (kaist-flexml-lab/knapspec, `Knapspec.skip_set`) holds in memory, which reads no
-    file: 2L flags, 1 for skipped, attention of block i at 2i and its MLP at 2i + 1.
+    file: 2L flags, 1 for skipped, attention of block i at 2i and its MLP at 2i + 1. None of these codes has windows: a
+    set with one is refused.
+
+    Raises:
+        ConfigError: the set drafted with a window.
     """
-    layer_set = run.layer_set(set_id)
+    layer_set, window = run.layer_set(set_id), run.window(set_id)
+    if window is not None:
+        allowed = f"a set without a window (form=layer_set has them); set {set_id} reads {window.sinks} first and "
+        raise ConfigError("set", set_id, f"{allowed}{window.recent} last positions")
     model, task = (str((run.header.get(part) or {}).get("name")) for part in ("model", "task"))
     entry = {
         "attention": list(layer_set.skip_attn),

@@ -129,17 +129,33 @@ def skipped_shares(run: Run) -> pd.DataFrame:
 
 @lru_cache(maxsize=8)  # several numbers of a summary are made of it
 def _with_sets(run: Run) -> pd.DataFrame:
-    """The method's steps that drafted by layers, with n_layers, n_attn and n_mlp (sublayers that run)."""
+    """The method's steps that drafted by layers, with their sets.
+
+    Returns:
+        The columns of `steps`, and n_layers, n_attn and n_mlp (sublayers that run), read (most positions that an
+        attention reads; infinite without a window).
+    """
     sets = run.layer_sets.assign(
         n_attn=run.layer_sets["n_layers"] - run.layer_sets["skip_attn"].map(len).astype("int64"),
         n_mlp=run.layer_sets["n_layers"] - run.layer_sets["skip_mlp"].map(len).astype("int64"),
+        read=run.window_sizes(),
     )
     steps = of_arm(run.steps, "method").dropna(subset=["layer_set_id"]).astype({"layer_set_id": "int64"})
-    return steps.merge(sets[["layer_set_id", "n_layers", "n_attn", "n_mlp"]], on="layer_set_id")
+    return steps.merge(sets[["layer_set_id", "n_layers", "n_attn", "n_mlp", "read"]], on="layer_set_id")
 
 
 def main_set(run: Run, domain: str | None = None) -> LayerSet | None:
-    """The set that drafted most tokens, of all prompts or of those of a domain; None if no layers drafted."""
+    """Return the set that drafted most tokens, as `main_set_id`."""
+    set_id = main_set_id(run, domain)
+    return None if set_id is None else run.layer_set(set_id)
+
+
+def main_set_id(run: Run, domain: str | None = None) -> int | None:
+    """Return the id of the set, with its window, that drafted most tokens; None if no layers drafted.
+
+    Args:
+        domain: of the prompts that count; None: all.
+    """
     steps = of_arm(run.steps, "method").dropna(subset=["layer_set_id"])
     if domain is not None:
         own = run.prompts.loc[run.prompts["domain"] == domain, "prompt_index"]
@@ -147,7 +163,7 @@ def main_set(run: Run, domain: str | None = None) -> LayerSet | None:
     if steps.empty:
         return None
     drafted = steps.groupby("layer_set_id")["draft_len"].sum()
-    return run.layer_set(int(str(drafted.idxmax())))
+    return int(str(drafted.idxmax()))
 
 
 # --- speed ------------------------------------------------------------------------------------------------------------
@@ -268,20 +284,22 @@ def predicted_tpt(run: Run, arm: str = "method") -> float | None:
     """TPT that the latency profile of the run predicts for what the arm did, in tokens per second.
 
     One formula for all methods: conditional alpha and mean k as realised, n = mean context length,
-    t_target = L (t_attn(n) + t_mlp), t_draft = n_attn(S) t_attn(n) + n_mlp(S) t_mlp averaged over drafted tokens;
-    tokens that no layers drafted cost nothing. None without a latency profile or steps.
+    t_target = L (t_attn(n) + t_mlp), t_draft = n_attn(S) t_attn(n) + n_mlp(S) t_mlp averaged over drafted tokens, n at
+    most what their window reads; tokens that no layers drafted cost nothing. None without a latency profile or steps.
     """
     steps, latency = of_arm(run.steps, arm), run.header.get("latency") or {}
     keys = ("t_attn_slope_ms", "t_attn_intercept_ms", "t_mlp_ms")
     n_layers = (run.header.get("model") or {}).get("n_layers")
     if steps.empty or n_layers is None or any(latency.get(key) is None for key in keys):
         return None
-    t_attn = latency["t_attn_slope_ms"] * float(steps["context_len"].mean()) + latency["t_attn_intercept_ms"]
-    t_mlp = latency["t_mlp_ms"]
+    slope, intercept, t_mlp = (latency[key] for key in keys)
+    context = float(steps["context_len"].mean())
+    t_attn = slope * context + intercept
     t_draft = 0.0
     if arm == "method":
         sets = _with_sets(run)
-        cost = ((sets["n_attn"] * t_attn + sets["n_mlp"] * t_mlp) * sets["draft_len"]).sum()
+        t_read = slope * sets["read"].clip(upper=context) + intercept
+        cost = ((sets["n_attn"] * t_read + sets["n_mlp"] * t_mlp) * sets["draft_len"]).sum()
         t_draft = divide(cost, steps["draft_len"].sum()) or 0.0
     return tpt(alpha_conditional(steps) or 0.0, mean_draft_len(steps) or 0.0, t_draft, n_layers * (t_attn + t_mlp))
 

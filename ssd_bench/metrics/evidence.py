@@ -42,8 +42,11 @@ def searched_share(run: Run) -> float | None:
 def trace(run: Run) -> str:
     """Digest of what the method's arm did on which prompts with which model, whatever time it took."""
     steps = d.of_arm(run.steps, "method").sort_values(STEP)
-    ids, attn, mlp = (run.layer_sets[name].tolist() for name in ("layer_set_id", "skip_attn", "skip_mlp"))
-    sets = {int(i): (tuple(map(int, a)), tuple(map(int, m))) for i, a, m in zip(ids, attn, mlp, strict=True)}
+    names = ("layer_set_id", "skip_attn", "skip_mlp", "sinks", "recent")
+    sets = {
+        int(i): (tuple(map(int, attn)), tuple(map(int, mlp)), *(int(n) for n in window if pd.notna(n)))
+        for i, attn, mlp, *window in zip(*(run.layer_sets[name].tolist() for name in names), strict=True)
+    }
     used = [sets[int(i)] if pd.notna(i) else None for i in steps["layer_set_id"]]
     prompts = run.prompts.drop_duplicates(ASKED).sort_values(ASKED)["prompt_sha256"]
     model = run.header.get("model") or {}

@@ -185,7 +185,7 @@ def _audit_fault(header: Mapping[str, Any], row: Mapping[str, Any], baseline: ND
 
 
 def _set_faults(header: Mapping[str, Any], steps: pd.DataFrame, layer_sets: pd.DataFrame) -> Iterator[Fault]:
-    """Yield layer sets that cannot be, and ids that only one of the two tables has."""
+    """Yield layer sets and windows that cannot be, and ids that only one of the two tables has."""
     ids, used = layer_sets["layer_set_id"].tolist(), steps["layer_set_id"]
     n_layers = (header.get("model") or {}).get("n_layers")
     for i, count, *skipped in zip(ids, *(layer_sets[name] for name in ("n_layers", "skip_attn", "skip_mlp"))):
@@ -194,6 +194,9 @@ def _set_faults(header: Mapping[str, Any], steps: pd.DataFrame, layer_sets: pd.D
                 yield "layer_sets", None, f"layer set {i} skips {list(blocks)} of {count} blocks"
         if n_layers not in (None, count):
             yield "layer_sets", None, f"layer set {i} has {count} blocks, and the model {n_layers}"
+    for i, sinks, recent in zip(ids, layer_sets["sinks"], layer_sets["recent"]):
+        if pd.isna(sinks) != pd.isna(recent) or not (pd.isna(sinks) or (sinks >= 0 and recent >= 1)):
+            yield "layer_sets", None, f"layer set {i} reads {sinks} sinks and {recent} recent positions"
     if ids != list(range(len(ids))):
         yield "layer_sets", None, "layer_set_id does not count from 0"
     drafted = np.unique(used.dropna().to_numpy(np.int64))

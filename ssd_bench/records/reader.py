@@ -10,6 +10,7 @@ from typing import Any
 import pandas as pd
 
 from ssd_bench.core.layer_set import LayerSet
+from ssd_bench.core.method import Window
 from ssd_bench.errors import ConfigError
 from ssd_bench.records.consistency import check_tables
 from ssd_bench.records.files import check_table, read_header, read_json, read_table
@@ -37,10 +38,22 @@ class Run:
     layer_sets: pd.DataFrame
 
     def layer_set(self, set_id: int) -> LayerSet:
-        """A layer set by its id in the tables."""
-        rows = self.layer_sets[self.layer_sets["layer_set_id"] == set_id]
-        n_layers, attn, mlp = (rows[name].tolist()[0] for name in ("n_layers", "skip_attn", "skip_mlp"))
+        """Return a layer set by its id in the tables."""
+        n_layers, attn, mlp = self._set_row(set_id, "n_layers", "skip_attn", "skip_mlp")
         return LayerSet.skipping(n_layers, map(int, attn), map(int, mlp))
+
+    def window(self, set_id: int) -> Window | None:
+        """Return the positions that the attentions of a layer set read, by its id in the tables; None: all."""
+        sinks, recent = self._set_row(set_id, "sinks", "recent")
+        return None if pd.isna(recent) else Window(int(sinks), int(recent))
+
+    def window_sizes(self) -> pd.Series[float]:
+        """Return how many positions the attentions of every row of `layer_sets` read at most; infinite: all."""
+        return (self.layer_sets["sinks"] + self.layer_sets["recent"]).astype("float64").fillna(float("inf"))
+
+    def _set_row(self, set_id: int, *names: str) -> list[Any]:
+        rows = self.layer_sets[self.layer_sets["layer_set_id"] == set_id]
+        return [rows[name].tolist()[0] for name in names]
 
 
 def load_run(run_dir: Path | str) -> Run:

@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 from ssd_bench.core.layer_set import LayerSet
+from ssd_bench.core.method import Window
 from ssd_bench.errors import ConfigError
 
 SCHEMA_VERSION = 1
@@ -89,7 +90,7 @@ class PromptRow:
 class StepRow:
     """One row of `steps`: one decode step, that is one target verification pass (the prefill is no row).
 
-    In the table `layer_set` is the integer column `layer_set_id` (first appearance in stream order).
+    In the table `layer_set` and `window` are the integer column `layer_set_id` (first appearance in stream order).
     """
 
     prompt_index: int = _col(_INT, "as in prompts")
@@ -106,6 +107,7 @@ class StepRow:
             "nullable": True,
         },
     )
+    window: Window | None = None
     draft_len: int = _col(_INT, "k, drafted length (depth, not nodes)")
     tree_nodes: int = _col(_INT, "nodes verified, the root included")
     accepted_len: int = _col(_INT, "m, accepted drafted tokens, the bonus token excluded")
@@ -131,6 +133,8 @@ class PromptRecord:
 def _schema(row: type[PromptRow] | type[StepRow]) -> pa.Schema:
     columns = []
     for f in fields(row):
+        if not f.metadata:  # the window is in `layer_sets`
+            continue
         name = "layer_set_id" if f.name == "layer_set" else f.name
         nullable = bool(f.metadata.get("nullable"))
         told = {"description": f.metadata["text"]}
@@ -140,8 +144,8 @@ def _schema(row: type[PromptRow] | type[StepRow]) -> pa.Schema:
     return pa.schema(columns, {"schema_version": str(SCHEMA_VERSION)})
 
 
-def _plain_field(name: str, kind: pa.DataType, text: str) -> pa.Field:
-    return pa.field(name, kind, False, {"description": text})
+def _plain_field(name: str, kind: pa.DataType, text: str, nullable: bool = False) -> pa.Field:
+    return pa.field(name, kind, nullable, {"description": text})
 
 
 SCHEMAS: dict[str, pa.Schema] = {
@@ -153,6 +157,8 @@ SCHEMAS: dict[str, pa.Schema] = {
             _plain_field("n_layers", _INT, "L, blocks of the model (2L sublayers)"),
             _plain_field("skip_attn", _INTS, "blocks whose attention is skipped, ascending"),
             _plain_field("skip_mlp", _INTS, "blocks whose MLP is skipped, ascending"),
+            _plain_field("sinks", _INT, "first positions that the attentions read; null: they read all", True),
+            _plain_field("recent", _INT, "last positions that they read, the token's own included; null: all", True),
         ],
         {"schema_version": str(SCHEMA_VERSION)},
     ),
@@ -208,29 +214,34 @@ def _columns(rows: Sequence[PromptRow | StepRow], kind: type) -> dict[str, list[
 
 
 def pack(records: Sequence[PromptRecord]) -> dict[str, Any]:
-    """The JSON of one unit: columns of its arms, layer sets as indices into a list of their own."""
+    """The JSON of one unit: columns of its arms, layer sets and their windows as indices into a list of their own."""
     records = sorted(records, key=lambda record: (record.prompt.turn, record.prompt.arm))
     steps = _columns([step for record in records for step in record.steps], StepRow)
-    ids: dict[LayerSet, int] = {}
-    steps["layer_set_id"] = [s if s is None else ids.setdefault(s, len(ids)) for s in steps.pop("layer_set")]
+    ids: dict[tuple[LayerSet, Window | None], int] = {}
+    drafts = zip(steps.pop("layer_set"), steps.pop("window"), strict=True)
+    steps["layer_set_id"] = [s if s is None else ids.setdefault((s, w), len(ids)) for s, w in drafts]
     prompts = _columns([record.prompt for record in records], PromptRow)
     prompts["output_ids"] = [list(ids) for ids in prompts["output_ids"]]
-    layer_sets = [[s.n_layers, s.skip_attn, s.skip_mlp] for s in ids]
+    layer_sets = [
+        [s.n_layers, s.skip_attn, s.skip_mlp, *((None, None) if w is None else (w.sinks, w.recent))] for s, w in ids
+    ]
     return {"prompts": prompts, "steps": steps, "layer_sets": layer_sets}
 
 
 def merge(parts: Sequence[Mapping[str, Any]]) -> dict[str, pa.Table]:
     """Parts in stream order -> the three tables; ids are given by first appearance, so a resumed run has the same."""
-    ids: dict[tuple[int, tuple[int, ...], tuple[int, ...]], int] = {}
+    ids: dict[tuple[int, tuple[int, ...], tuple[int, ...], int | None, int | None], int] = {}
     tables: dict[str, list[pa.Table]] = {"prompts": [], "steps": []}
     for part in parts:
-        own = [ids.setdefault((n, tuple(attn), tuple(mlp)), len(ids)) for n, attn, mlp in part["layer_sets"]]
+        # parts of a run that was begun before there were windows have three entries per set
+        entries = ([*entry, None, None] if len(entry) == 3 else entry for entry in part["layer_sets"])
+        own = [ids.setdefault((n, tuple(attn), tuple(mlp), *w), len(ids)) for n, attn, mlp, *w in entries]
         local = part["steps"]["layer_set_id"]
         steps = {**part["steps"], "layer_set_id": [i if i is None else own[i] for i in local]}
         tables["prompts"].append(_table("prompts", part["prompts"]))
         tables["steps"].append(_table("steps", steps))
-    n_layers, attn, mlp = zip(*ids, strict=True) if ids else ((), (), ())
-    sets = {"layer_set_id": list(ids.values()), "n_layers": n_layers, "skip_attn": attn, "skip_mlp": mlp}
+    columns = zip(*ids, strict=True) if ids else ((),) * (len(SCHEMAS["layer_sets"]) - 1)
+    sets = dict(zip(SCHEMAS["layer_sets"].names, (list(ids.values()), *columns), strict=True))
     order = [(key, "ascending") for key in ANSWER]
     merged = {name: pa.concat_tables([SCHEMAS[name].empty_table(), *found]) for name, found in tables.items()}
     return {

@@ -98,8 +98,8 @@ def verification(run: Run) -> str:
 
 def _times(run: Run, work: Workload, machine: Machine, mode: str) -> pd.DataFrame:
     ones = np.ones_like(work.context)
-    # of the tokens of a draft the middle one stands for all: the time of an attention is linear in its context
-    attn, mlp, _ = machine.pass_ms(ones, work.context + np.maximum(work.drafted - 1, 0) / 2)
+    # the time of an attention is linear in what it reads: that of the mean is the mean over the tokens
+    attn, mlp, _ = machine.pass_ms(ones, work.read)
     beside = machine.draft_rest_ms + np.where(work.tree, machine.tree_token_ms, 0.0)
     draft = work.drafted * (work.n_attn * attn + work.n_mlp * mlp + beside)
     draft += np.where(work.drafted > 0, machine.draft_start_ms, 0.0)

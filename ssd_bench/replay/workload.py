@@ -27,6 +27,7 @@ class Workload:
         recorded_ar: AR's steps are the record's; false: those that the method's own output would have taken.
         context, nodes, drafted: committed positions, verified nodes, forward passes of drafting.
         n_attn, n_mlp: sublayers of a drafted token.
+        read: positions that an attention of a drafted token reads, mean over the tokens of the draft.
         exact_attn, exact_mlp: leading sublayers that drafting does not skip, 0 where saved states cannot be used.
         tree: the nodes are no chain.
     """
@@ -39,6 +40,7 @@ class Workload:
     drafted: Array
     n_attn: Array
     n_mlp: Array
+    read: Array
     exact_attn: Array
     exact_mlp: Array
     tree: Array
@@ -64,12 +66,34 @@ def workload(run: Run, n_layers: int | None = None) -> Workload:
     n_attn, n_mlp, first = np.array([counts.get(i, (0, 0, 0)) for i in ids], dtype=float).T
     context, nodes, length = (steps[c].to_numpy(dtype=float) for c in ("context_len", "tree_nodes", "draft_len"))
     drafted, tree = np.where(ids >= 0, length, 0.0), nodes != length + 1
-    # the conditions of the engine: no siblings, something to reuse, something left to verify
-    reusable = (drafted > 0) & ~tree & (first > 0) & (first < 2 * layers)
+    sizes = dict(zip(run.layer_sets["layer_set_id"].tolist(), run.window_sizes().tolist()))
+    window = np.array([sizes.get(i, np.inf) for i in ids])
+    # the conditions of the engine: no siblings, no window, something to reuse, something left to verify
+    reusable = (drafted > 0) & ~tree & np.isinf(window) & (first > 0) & (first < 2 * layers)
     exact_attn, exact_mlp = (np.where(reusable, np.floor(count), 0.0) for count in ((first + 1) / 2, first / 2))
     return Workload(
-        layers, steps, recorded_ar, context, nodes, drafted, n_attn, n_mlp, exact_attn, exact_mlp, tree
+        layers, steps, recorded_ar, context, nodes, drafted, n_attn, n_mlp, positions_read(context, drafted, window),
+        exact_attn, exact_mlp, tree,
     )  # fmt: skip
+
+
+def positions_read(context: Array, drafted: Array, window: Array) -> Array:
+    """Return how many positions the attentions of a draft's tokens read, mean over its tokens.
+
+    Token j = 0, 1, ... of a draft at context n reads min(n + j, w) of them.
+
+    Args:
+        context: n.
+        drafted: tokens of each draft.
+        window: w, infinite where all positions are read.
+    """
+    last = np.maximum(drafted - 1, 0)
+    whole = context + last / 2  # the middle token's: what is read grows by one a token
+    growing = np.clip(window - context, 0, drafted)  # tokens before the window is full
+    cut = growing * context + growing * (growing - 1) / 2
+    with np.errstate(invalid="ignore"):  # where nothing is cut there is no product with an infinite window to make
+        cut = (cut + (drafted - growing) * window) / np.maximum(drafted, 1)
+    return np.where(context + last <= window, whole, np.where(drafted > 0, cut, np.minimum(context, window)))
 
 
 def mapped(layer_set: LayerSet, n_layers: int) -> LayerSet:
