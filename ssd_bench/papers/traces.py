@@ -213,7 +213,7 @@ class Steps:
         return (acceptance.accepted + 1) * self.plain_ms / step
 
     def _parts(self, nodes: float, window: Window | None = None) -> tuple[float, float, float]:
-        read = self.context if window is None else min(self.context, window.sinks + window.recent)
+        read = self.context if window is None else window.positions(self.context)
         attn, mlp, rest = self.machine.pass_ms(np.array([float(nodes)]), np.array([float(read)]))
         return float(attn[0]), float(mlp[0]), float(rest[0])
 
