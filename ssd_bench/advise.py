@@ -1,7 +1,8 @@
-"""`python -m ssd_bench advise model=llama3_1_8b hardware=sim_h100 [name=value ...]`: does skipping layers pay there?
+"""`python -m ssd_bench advise model=llama3_1_8b hardware=sim_h100 [name=value ...]`: does self-drafting pay there?
 
-What acceptance drafts need on that machine by its roofline, what the papers' own acceptance and the records of exactly
-that model would give there, and what all of that leaves open. What is not called measured is PREDICTED.
+The acceptance that drafts need on that machine by its roofline (skipped sublayers, a window of the cache, a lookup in
+earlier text), the speedups that the papers' own acceptance and the records of exactly that model would give there, of
+every method on record, and all that this leaves open. A number that is not called measured is PREDICTED.
 
   model=NAME        of conf/model; or the path of a Hugging Face config.json, or of its folder, of a model that runs
   hardware=NAME     sim_<gpu>, several with commas, or all; own: the machine of the model's records, by their profile
@@ -24,6 +25,7 @@ import pandas as pd
 
 from ssd_bench import metrics, tables
 from ssd_bench.command import choices, count, options, tool
+from ssd_bench.core.method import Window
 from ssd_bench.cost.machine import Machine, own_profile
 from ssd_bench.cost.roofline import gpu_named, simulated, simulated_names
 from ssd_bench.cost.shapes import known_shape, shape_named
@@ -48,14 +50,17 @@ from ssd_bench.report.predictions import how_good, predictions
 OPTIONS = ("model", "hardware", "task", "runs_dir", "context", "devices")
 OWN = "own"
 SHARES, HALF = (0.3, 0.4, 0.5, 0.6), 0.5  # of the sublayers, skipped
+WINDOWS = (Window(4, 252), Window(4, 1020))  # the default of method=window_draft, and a wider one
 LONGEST = 10  # drafted tokens of a step, as in KnapSpec (§3.5)
 AIMS = (1.0, 1.2, 1.5)  # speedups
 WIDTH = 100  # letters of a line
-HEADS = ("skipped", "c", "verification", "breaks even", *(f"{aim}x" for aim in AIMS[1:]), "all accepted")
+HEADS = ("drafts", "c", "verification", "breaks even", *(f"{aim}x" for aim in AIMS[1:]), "all accepted")
 LEGEND = (
-    "c: a drafted token over a plain step. Verification: of γ + 1 nodes over a plain step. Then the acceptance that "
-    "breaks even, or gives a speedup: how often a token is accepted if those before it were, at the draft length γ, "
-    "{longest} at most, that needs least of it. α, accepted over all drafted tokens, is lower."
+    "Drafts: with a share of the sublayers skipped; with all sublayers and a window of the cache, its first 4 and its "
+    "last positions; by a lookup in earlier text, which takes no pass. c: a drafted token over a plain step. "
+    "Verification: of γ + 1 nodes over a plain step. Then the acceptance that breaks even, or gives a speedup: how "
+    "often a token is accepted if those before it were, at the draft length γ, {longest} at most, that needs least of "
+    "it. α, accepted over all drafted tokens, is lower."
 )
 THEIRS = (
     "By the papers' own M and α (≈: follows from the other one), without the work of their searches; printed: measured "
@@ -66,9 +71,10 @@ UNKNOWN = (
     "the acceptance of {model} on your prompts: no data sheet has it, and that of another task is that task's alone",
     "kernels slower than assumed: the share of bandwidth that they reach and what a launch costs are assumptions "
     "(conf/hardware), and decide c",
-    "more than one sequence at a time: in a batch, verification is dearer and skipping pays less",
+    "how often a lookup has a draft at all: a step without one is a plain step, and earlier text that repeats decides",
+    "more than one sequence at a time: in a batch, verification is more expensive and drafting pays less",
     "sampling: greedy decoding only; another temperature has another acceptance",
-    "contexts other than {context:,} tokens: the longer, the dearer are attentions beside all else",
+    "contexts other than {context:,} tokens: the longer, the larger the share of attentions, which a window caps",
     "the work of a method's own search, of which only records know",
 )
 
@@ -95,17 +101,28 @@ class Asked:
 
 @dataclass(frozen=True)
 class Drafts:
-    """Drafts of one share of the sublayers; milliseconds of a plain step, a drafted token, verifications by length."""
+    """Drafts of one kind; milliseconds of a plain step, a drafted token, verifications by draft length."""
 
     plain: float
     token: float
     verify: tuple[float, ...]
 
     @classmethod
-    def of(cls, steps: Steps, skipped: float) -> Drafts:
-        """Of 1 to `LONGEST` tokens."""
+    def of(cls, steps: Steps, skipped: float, window: Window | None = None) -> Drafts:
+        """Return drafts of 1 to `LONGEST` tokens by the model, with a share of its sublayers skipped."""
         verify = tuple(steps.verify_ms(n) for n in range(1, LONGEST + 1))
-        return cls(steps.plain_ms, steps.draft_ms(skipped), verify)
+        return cls(steps.plain_ms, steps.draft_ms(skipped, window), verify)
+
+    @classmethod
+    def lookup(cls, steps: Steps) -> Drafts:
+        """Return drafts of 1 to `LONGEST` tokens from earlier text: c = 0, so only verification has a cost."""
+        verify = tuple(steps.verify_ms(n, by_layers=False) for n in range(1, LONGEST + 1))
+        return cls(steps.plain_ms, 0.0, verify)
+
+    @property
+    def cost(self) -> float:
+        """c: a drafted token's time over a plain step's."""
+        return self.token / self.plain
 
     def best(self, acceptance: float) -> tuple[float, int]:
         """The highest speedup at an acceptance of every token, and the draft length that gives it."""
@@ -309,14 +326,8 @@ def advice(asked: Asked, steps: Steps, runs: Sequence[Run], machine: str) -> str
 
 
 def answer(asked: Asked, steps: Steps, theirs: Sequence[Trace], ours: pd.DataFrame) -> str:
-    """Whether skipping pays, with which method and by how much, in one sentence."""
-    where, half = f"on {steps.machine.name} for {asked.model}", Drafts.of(steps, HALF)
-    if (even := half.needed(1.0)) is None:
-        most = f"{half.best(1.0)[0]:.2f}x at most, all of them accepted"
-        first = f"Skipping half of the sublayers does not pay {where}: drafts of up to {LONGEST} tokens give {most}"
-    else:
-        first = f"Skipping pays {where} if a token that half of its sublayers draft is accepted with a probability of "
-        first += f"{even[0]:.2f} or more (draft length {even[1]})"
+    """Return in one sentence whether drafting pays, with which method and by how much."""
+    first = _breaks_even(asked, steps)
     if len(ours) and pd.notna(ours["predicted"].iloc[0]):
         best = ours.iloc[0]
         named = f"the best on record, {best['method']} on {best['task']} with α {_number(best['alpha'])}"
@@ -331,18 +342,43 @@ def answer(asked: Asked, steps: Steps, theirs: Sequence[Trace], ours: pd.DataFra
     return f"{first}; no record and no paper has this model{' on this task' if asked.task else ''}, PREDICTED."
 
 
+def _breaks_even(asked: Asked, steps: Steps) -> str:
+    """Return the acceptance that half of the sublayers, a window and a lookup need to break even."""
+    where, half = f"on {steps.machine.name} for {asked.model}", Drafts.of(steps, HALF)
+    if (even := half.needed(1.0)) is None:
+        most = f"{half.best(1.0)[0]:.2f}x at most, all of them accepted"
+        first = f"Skipping half of the sublayers does not pay {where}: drafts of up to {LONGEST} tokens give {most}"
+    else:
+        first = f"Skipping pays {where} if a token that half of its sublayers draft is accepted with a probability of "
+        first += f"{even[0]:.2f} or more (draft length {even[1]})"
+    window, lookup = Drafts.of(steps, 0.0, WINDOWS[0]).needed(1.0), Drafts.lookup(steps).needed(1.0)
+    needs = "cannot break even" if window is None else f"needs {window[0]:.2f}"
+    first += f"; a window of {_width(WINDOWS[0])} positions {needs}"
+    return first + (", nor can a lookup" if lookup is None else f", a lookup {lookup[0]:.2f}")
+
+
+def _width(window: Window) -> int:
+    return window.sinks + window.recent
+
+
+def kinds(steps: Steps) -> dict[str, Drafts]:
+    """Return every kind of draft by its name in the table."""
+    found = {f"{share:.0%} skipped": Drafts.of(steps, share) for share in SHARES}
+    found |= {f"window {_width(window)}": Drafts.of(steps, 0.0, window) for window in WINDOWS}
+    return found | {"lookup": Drafts.lookup(steps)}
+
+
 def roofline(steps: Steps) -> pd.DataFrame:
-    """What drafts of each share of the sublayers need, as texts."""
-    found = []
-    for skipped in SHARES:
-        drafts = Drafts.of(steps, skipped)
+    """Return the acceptance that each kind of draft needs, as texts."""
+    rows = []
+    for name, drafts in kinds(steps).items():
         needed = [drafts.needed(aim) for aim in AIMS]
         length = needed[0][1] if needed[0] else 1
-        found.append((
-            f"{skipped:.0%}", f"{steps.cost(skipped):.3f}", f"{drafts.verify[length - 1] / drafts.plain:.3f}",
+        rows.append((
+            name, f"{drafts.cost:.3f}", f"{drafts.verify[length - 1] / drafts.plain:.3f}",
             *(ABSENT if one is None else f"{one[0]:.2f} (γ {one[1]})" for one in needed), f"{drafts.best(1.0)[0]:.2f}x",
         ))  # fmt: skip
-    return pd.DataFrame(found, columns=list(HEADS))
+    return pd.DataFrame(rows, columns=list(HEADS))
 
 
 def _of_theirs(theirs: Sequence[Trace]) -> pd.DataFrame:
@@ -388,7 +424,7 @@ def _number(value: float) -> str:
 
 
 def _table(frame: pd.DataFrame) -> str:
-    return tables.terminal(frame, [name for name in frame.columns if name not in ("paper", "method", "task")])
+    return tables.terminal(frame, [name for name in frame.columns if name not in ("paper", "method", "task", "drafts")])
 
 
 def _wrapped(text: str) -> str:

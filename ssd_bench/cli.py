@@ -25,7 +25,7 @@ COMMANDS = {
     "replay": ("ssd_bench.replay.command", "a run's steps, predicted on another machine"),
     "advise": (
         "ssd_bench.advise",
-        "whether skipping layers pays for a model on a machine, with which method, how much",
+        "whether self-drafting pays for a model on a machine, with which method, how much",
     ),
     "export": ("ssd_bench.exchange.export", "a run's acceptance in vLLM's form, or a layer set that it found"),
     "acceptance": ("ssd_bench.exchange.acceptance", "acceptance that a vLLM server reports, beside a run's"),

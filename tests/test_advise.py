@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +13,7 @@ import pytest
 from ssd_bench import advise
 from ssd_bench.advise import AIMS, LONGEST, SHARES, WIDTH, Drafts, question
 from ssd_bench.cli import door
+from ssd_bench.core.method import Window
 from ssd_bench.cost.machine import Profile
 from ssd_bench.cost.roofline import simulated, simulated_names
 from ssd_bench.cost.shapes import shape_named
@@ -71,6 +72,22 @@ def test_more_acceptance_never_gives_less_and_more_skipped_never_drafts_dearer()
         assert ceilings == sorted(ceilings)
 
 
+def test_a_window_costs_what_its_positions_do_and_a_lookup_nothing() -> None:
+    for steps in simulations():
+        window = Window(4, 252)
+        long, short = (replace(steps, context=context) for context in (32_768, 256))
+        assert long.draft_ms(0.0, window) == pytest.approx(short.draft_ms(0.0))
+        assert short.draft_ms(0.0, window) == short.draft_ms(0.0) and long.draft_ms(0.0, window) < long.draft_ms(0.0)
+        # reading less of the cache pays more where there is more of it
+        narrow, wide = (Drafts.of(long, 0.0, window), Drafts.of(long, 0.0, Window(4, 4092)))
+        assert narrow.best(1.0)[0] > wide.best(1.0)[0] > Drafts.of(long, 0.0).best(1.0)[0]
+        lookup = Drafts.lookup(steps)
+        assert lookup.cost == 0 and lookup.best(1.0)[0] > Drafts.of(steps, max(SHARES)).best(1.0)[0]
+        needed = lookup.needed(1.0)
+        if needed is not None and needed[1] == 1:  # 1 + α accepted tokens of a verification of two nodes
+            assert needed[0] == pytest.approx(max(0.0, lookup.verify[0] / lookup.plain - 1), abs=1e-6)
+
+
 @pytest.mark.parametrize(
     ("arguments", "field"),
     [
@@ -115,6 +132,8 @@ def test_a_model_of_the_papers_has_their_acceptance(tmp_path: Path, capsys: pyte
     assert "What it does not know:" in printed
     narrowed = answered(capsys, *given, "hardware=sim_h100", "task=pg19")
     assert "PG19" in narrowed and "GovReport" not in narrowed
+    heads = [line.split("  ")[0] for line in printed.splitlines()]
+    assert all(kind in heads for kind in ("50% skipped", "window 256", "window 1024", "lookup"))
     everywhere = answered(capsys, *given, "hardware=all")
     assert everywhere.count("for llama3_1_8b") == len(simulated_names())
     elsewhere = answered(capsys, *given, "hardware=sim_h100", "task=humaneval")

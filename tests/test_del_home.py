@@ -17,6 +17,7 @@ from ssd_bench.papers.cells import Replication, replications
 from ssd_bench.papers.reported import numbers
 from ssd_bench.papers.ssd_bench import del_home
 from ssd_bench.papers.ssd_bench.del_home import ALL, EXPLAINS, HELPS, LOWERS, OVER, UNDECIDED, VERDICT, Effect, verdict
+from ssd_bench.papers.ssd_bench.own import OWN
 from ssd_bench.report import command, page
 from tests import synthetic
 from tests.exhibit_runs import indexed
@@ -65,7 +66,10 @@ def test_a_scales_model_of_no_job_is_refused(tmp_path: Path, monkeypatch: pytest
 def test_one_side_alone_is_no_pair(tmp_path: Path) -> None:
     one = made(tmp_path, 1.5, 0.8)
     half = replace(one, cells=tuple(cell for cell in one.cells if cell["model"] in del_home.PAIRS))
-    assert "No pair of runs is there yet." in del_home.document(half) and not [*page._del_home([half])]
+    (own,) = [one for one in OWN if one.experiment == del_home.DEL_HOME]
+    assert "No run can be shown yet." in own.document(half)
+    sheet = next(one for one in page._own([half], {}) if one.anchor.startswith(del_home.DEL_HOME))
+    assert sheet.lines == [own.not_run] and not sheet.table
 
 
 def made(folder: Path, trained: float, stock: float, alike: bool = False, prompts: int = 8) -> Replication:
@@ -175,6 +179,5 @@ def test_report_and_page_show_it(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert text in capsys.readouterr().out and "toy-model run" in text and EXPLAINS in text
     assert "without early-exit loss and without layer dropout" in " ".join(text.split())
     assert len(pd.read_csv(paths[1])) == 17
-    (sheet,) = page._del_home([one])
+    (sheet,) = [sheet for sheet in page._own([one], {}) if sheet.anchor.startswith(del_home.DEL_HOME)]
     assert sheet.anchor == "ssd_bench_del_home_mini" and EXPLAINS in sheet.table
-    assert not [*page._del_home([])]

@@ -9,6 +9,7 @@ from ssd_bench.metrics.definitions import (
     alpha_macro,
     alpha_micro,
     break_even_tokens,
+    draft_cost,
     estimated_tpt,
     expected_speedup,
     main_set,
@@ -35,10 +36,13 @@ from ssd_bench.metrics.definitions import (
 from ssd_bench.metrics.evidence import MANY, Level, Moment, Noise, floor, searched_share, slow_steps, spoiled, trace
 from ssd_bench.metrics.intervals import Measured, Spread, widened
 from ssd_bench.metrics.quality import agreement, lossless, mean_score, pass_at, scored
+from ssd_bench.metrics.repetition import LOOP_SHARE, NGRAM, repeated_ngrams, repetition, speedup_without_loops
 from ssd_bench.metrics.summary import Digest, by_domain, comparable, conditions, summarise
 
 __all__ = [
+    "LOOP_SHARE",
     "MANY",
+    "NGRAM",
     "UNIT",
     "Digest",
     "Level",
@@ -57,6 +61,7 @@ __all__ = [
     "by_domain",
     "comparable",
     "conditions",
+    "draft_cost",
     "estimated_tpt",
     "expected_speedup",
     "floor",
@@ -70,6 +75,8 @@ __all__ = [
     "pass_at",
     "per_pass",
     "predicted_tpt",
+    "repeated_ngrams",
+    "repetition",
     "scored",
     "searched_share",
     "skip_ratio",
@@ -82,6 +89,7 @@ __all__ = [
     "speedup_mean",
     "speedup_rates",
     "speedup_wall",
+    "speedup_without_loops",
     "spoiled",
     "summarise",
     "token_times",

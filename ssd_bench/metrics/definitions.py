@@ -261,6 +261,16 @@ def _speed_ratio(
     return measure(statistic, *(sums[column].to_numpy() for sums in (ours, theirs) for column in ("tokens", "ms")))
 
 
+def draft_cost(run: Run) -> Measured:
+    """Return c as measured: time of a token drafted by layers over AR's time of a token on the same prompts."""
+    steps = of_arm(run.steps, "method").dropna(subset=["layer_set_id"])
+    drafted = steps.groupby("prompt_index")[["draft_ms", "draft_len"]].sum()
+    both = drafted.join(token_times(of_arm(paired(run.prompts[TIMES]), "ar")), how="inner")
+    if not (both["draft_len"].any() and both["tokens"].any()):
+        return Measured(None, n=len(both))
+    return measure(ratio_of_ratios, *(both[name].to_numpy() for name in ("draft_ms", "draft_len", "ms", "tokens")))
+
+
 def per_pass(steps: pd.DataFrame) -> Measured:
     """M with its interval."""
     emitted = steps.groupby("prompt_index")["emitted"].agg(["sum", "size"])

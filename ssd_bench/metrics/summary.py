@@ -27,6 +27,7 @@ from ssd_bench.metrics.evidence import (
     with_noise,
 )
 from ssd_bench.metrics.intervals import Measured, divide
+from ssd_bench.metrics.repetition import repetition, speedup_without_loops
 from ssd_bench.records.reader import Run
 from ssd_bench.records.schema import PAIR, device_name, hardware
 
@@ -175,13 +176,15 @@ def _acceptance(run: Run) -> dict[str, Any]:
 
 def _speed(run: Run) -> dict[str, Any]:
     prompts = run.prompts[d.TIMES]
-    matched = d.speedup_matched(prompts)
+    matched, without_loops = d.speedup_matched(prompts), speedup_without_loops(run.prompts)
     found = {
         **_rates(prompts, "ar"),
         **_rates(prompts, "method"),
         **_speedups(prompts, "speedup", PAIR),
         **_spread("speedup_matched", matched),
         "speedup_matched_n": matched.n,
+        **_spread("speedup_without_loops", without_loops),
+        "speedup_without_loops_n": without_loops.n,
     }
     return found | _third_arm(run, prompts) if "hf" in set(prompts["arm"]) else found
 
@@ -249,7 +252,18 @@ def _quality(run: Run) -> dict[str, Any]:
         "method_score": q.mean_score(method),
         **q.scored(method),
         **q.agreement(prompts),
+        **_repetition(prompts),
         **_task_scores(run),
+    }
+
+
+def _repetition(prompts: pd.DataFrame) -> dict[str, Any]:
+    """Return `ARM_repetition` of every arm."""
+    arms = dict.fromkeys(prompts["arm"])
+    return {
+        name: value
+        for arm in arms
+        for name, value in _spread(f"{arm}_repetition", repetition(d.of_arm(prompts, arm))).items()
     }
 
 

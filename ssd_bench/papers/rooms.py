@@ -104,7 +104,11 @@ class Room:
         """What draws its exhibits, by their names (`figure2a`, `table13`): functions of `figures.py` are called so."""
         own = self.module("figures")
         named = {} if own is None else vars(own)
-        return {name: made for name, made in named.items() if re.fullmatch(r"(figure|table)\d+[a-z]?|comparison", name)}
+        return {
+            name: made
+            for name, made in named.items()
+            if re.fullmatch(r"(figure|table)\d+[a-z]?|comparison|windows", name)
+        }
 
 
 @cache

@@ -15,6 +15,7 @@ from functools import cache
 import numpy as np
 
 from ssd_bench.command import choices
+from ssd_bench.core.method import Window
 from ssd_bench.cost.machine import Machine
 from ssd_bench.papers.reported import Number, numbers
 from ssd_bench.papers.rooms import Room, rooms
@@ -167,9 +168,10 @@ def models() -> Mapping[str, str]:
 
 @dataclass(frozen=True)
 class Steps:
-    """What the parts of a step of a model take on a machine, in milliseconds, at one context.
+    """Times of the parts of a step of a model on a machine, in milliseconds, at one context.
 
-    The loop's own work is a part of every step, of AR's too. Drafts skip attentions and MLPs alike.
+    The loop's own work is a part of every step, of AR's too. A share of skipped sublayers is that of attentions and of
+    MLPs.
     """
 
     machine: Machine
@@ -181,15 +183,23 @@ class Steps:
         """Of AR."""
         return self.verify_ms(0)
 
-    def draft_ms(self, skipped: float) -> float:
-        """Of a drafted token, with this share of the sublayers skipped."""
-        attn, mlp, _ = self._parts(1)
+    def draft_ms(self, skipped: float, window: Window | None = None) -> float:
+        """Return the time of a drafted token with this share of the sublayers skipped.
+
+        Args:
+            window: the positions that its attentions read; None: all.
+        """
+        attn, mlp, _ = self._parts(1, window)
         return (1 - skipped) * self.n_layers * (attn + mlp) + self.machine.draft_rest_ms
 
-    def verify_ms(self, drafted: float) -> float:
-        """Of all that is not drafting, after so many drafted tokens (a mean need not be whole)."""
+    def verify_ms(self, drafted: float, by_layers: bool = True) -> float:
+        """Return the time of all that is not drafting, after so many drafted tokens (a mean need not be whole).
+
+        Args:
+            by_layers: whether the model drafted, which takes a start; else earlier text did.
+        """
         attn, mlp, rest = self._parts(drafted + 1)
-        start = self.machine.draft_start_ms if drafted else 0.0
+        start = self.machine.draft_start_ms if drafted and by_layers else 0.0
         return self.n_layers * (attn + mlp) + rest + start + (self.machine.loop_ms or 0.0)
 
     def cost(self, skipped: float) -> float:
@@ -202,8 +212,9 @@ class Steps:
         step = drafted * self.draft_ms(skipped) + self.verify_ms(drafted)
         return (acceptance.accepted + 1) * self.plain_ms / step
 
-    def _parts(self, nodes: float) -> tuple[float, float, float]:
-        attn, mlp, rest = self.machine.pass_ms(np.array([float(nodes)]), np.array([float(self.context)]))
+    def _parts(self, nodes: float, window: Window | None = None) -> tuple[float, float, float]:
+        read = self.context if window is None else window.positions(self.context)
+        attn, mlp, rest = self.machine.pass_ms(np.array([float(nodes)]), np.array([float(read)]))
         return float(attn[0]), float(mlp[0]), float(rest[0])
 
 

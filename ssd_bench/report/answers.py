@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import pandas as pd
 
 from ssd_bench.metrics.text import ABSENT, END_TO_END, TOY, spread
 from ssd_bench.papers import grid
-from ssd_bench.papers.cells import Cell, Replication
+from ssd_bench.papers.cells import Record, Replication
 from ssd_bench.papers.claims import Claim, claims
 from ssd_bench.papers.figures_shared import cells
 from ssd_bench.papers.judge import CANNOT_SAY, FAILS, HOLDS, NOT_RUN
 from ssd_bench.papers.match import ordered
 from ssd_bench.papers.ran import named
 from ssd_bench.papers.rooms import name_of, papers
+from ssd_bench.papers.ssd_bench.families import FAMILIES
 from ssd_bench.papers.ssd_bench.figures import COMPARISON
 from ssd_bench.records.schema import device_name
 from ssd_bench.report import verdicts
@@ -135,53 +137,107 @@ def _line(claim: Claim, rows: pd.DataFrame) -> Line:
 # --- which method -----------------------------------------------------------------------------------------------------
 
 
-def comparison(replications: Sequence[Replication]) -> Replication | None:
-    """The runs of all methods on one model, at the scale nearest to the papers' that there is."""
+@dataclass(frozen=True)
+class Candidate:
+    """A method on a task, by one run.
+
+    Attributes:
+        method: as the comparison calls it; of a run outside it as `method=NAME` does.
+        summary: `metrics.summarise` of the run.
+    """
+
+    method: str
+    summary: Mapping[str, Any]
+
+
+def comparison(replications: Sequence[Replication], name: str = COMPARISON) -> Replication | None:
+    """Return the runs of an experiment that compares methods, at the nearest available scale to the papers'."""
     there = {
         one.scale: one for one in replications
-        if one.experiment.name == COMPARISON and any(cell.record and not cell.record.error for cell in one.cells)
+        if one.experiment.name == name and any(cell.record and not cell.record.error for cell in one.cells)
     }  # fmt: skip
     return there[ordered(there)[0]] if there else None
 
 
-def advice(replication: Replication) -> Iterator[str]:
-    """Which method to use on which task, by these records, and under which conditions they say so."""
-    drawn = [cell for cell in cells(replication) if not cell.void and cell.summary["speedup_e2e"] is not None]
-    for task in dict.fromkeys(cell["task"] for cell in drawn):
-        own = sorted((cell for cell in drawn if cell["task"] == task), key=lambda cell: -cell.summary["speedup_e2e"])
+def comparisons(replications: Sequence[Replication]) -> list[Replication]:
+    """Return the comparisons with runs: all methods on one model, and the families of drafts."""
+    return [one for name in (COMPARISON, FAMILIES) if (one := comparison(replications, name)) is not None]
+
+
+def candidates(replication: Replication, records: Sequence[Record] = ()) -> dict[str, list[Candidate]]:
+    """Return task -> its methods, the fastest end to end first; runs that decide nothing are left out.
+
+    Args:
+        records: all of the folder. A method that the comparison lacks, such as one that a user added, counts where
+            task, prompts, model, hardware and choice of tokens are those of a run of the comparison; by its fastest.
+    """
+    found: dict[str, list[Candidate]] = {}
+    tasks_of: dict[str, set[str]] = {}
+    for cell in cells(replication):
+        if cell.record is not None and not cell.void and cell.summary["speedup_e2e"] is not None:
+            found.setdefault(cell["task"], []).append(Candidate(cell["method"], cell.summary))
+            tasks_of.setdefault(cell.record.digest.conditions, set()).add(cell["task"])
+    known = {cell.header["method"] for cell in cells(replication)}
+    others: dict[tuple[str, str], Candidate] = {}
+    for record in records:
+        summary = None if record.error else record.summary
+        if summary is None or summary["method"] in known or summary["speedup_e2e"] is None:
+            continue
+        if summary["searched_share"] != 0:  # 0: no search ran, so it is not the method that was timed
+            for task in tasks_of.get(record.digest.conditions, ()):
+                candidate = Candidate(str(summary["method"]), summary)
+                best = others.setdefault((task, candidate.method), candidate)
+                others[task, candidate.method] = max(best, candidate, key=lambda one: one.summary["speedup_e2e"])
+    for (task, _), candidate in others.items():
+        found[task].append(candidate)
+    return {task: sorted(own, key=lambda one: -one.summary["speedup_e2e"]) for task, own in found.items()}
+
+
+def advice(replication: Replication, records: Sequence[Record] = ()) -> Iterator[str]:
+    """Yield for each task the method to use, by these records.
+
+    Args:
+        records: as in `candidates`.
+    """
+    for task, own in candidates(replication, records).items():
         best = own[0]
         if not _faster(best):
-            yield f"{task}: plain decoding. None is surely faster; the best is {best['method']}, {_end_to_end(best)}."
+            yield f"{task}: plain decoding. None is surely faster; the best is {best.method}, {_end_to_end(best)}."
             continue
-        near = [cell for cell in own[1:] if _high(cell) >= best.summary["speedup_e2e"]]
-        level = [cell["method"] for cell in near if cell.summary["speedup_e2e"] >= 1]
+        near = [one for one in own[1:] if _high(one) >= best.summary["speedup_e2e"]]
+        level = [one.method for one in near if one.summary["speedup_e2e"] >= 1]
         beside = f". Not to be told from it: {', '.join(level)}" if level else ""
-        yield f"{task}: {best['method']}, {_end_to_end(best)}{beside}."
+        yield f"{task}: {best.method}, {_end_to_end(best)}{beside}."
 
 
-def conditions(replication: Replication) -> str:
-    """Under which the advice holds."""
+def conditions(replication: Replication, records: Sequence[Record] = ()) -> str:
+    """Return the conditions under which the advice holds.
+
+    Args:
+        records: as in `candidates`.
+    """
     one = next(cell for cell in cells(replication) if cell.record)
     summary, decode = one.summary, one.header.get("decode") or {}
     sampled = decode.get("mode", "greedy") != "greedy"
     how = f"sampling at temperature {decode['temperature']}" if sampled else "greedy"
-    methods = len({cell["method"] for cell in cells(replication)})
+    compared = {cell["method"] for cell in cells(replication)}
+    compared |= {one.method for own in candidates(replication, records).values() for one in own}
     return (
         f"Of {one.ran.text} ({summary['dtype']}) on {summary['device']}, {how}, one prompt at a time, "
         f"n = {summary['n_prompts']} prompts a cell, the time of a search before the run left out. The best of "
-        f"{methods} is chosen by these numbers, which its interval does not count."
+        f"{len(compared)} is chosen by these numbers, which its interval does not count."
     )
 
 
-def _end_to_end(cell: Cell) -> str:
-    return f"{spread(cell.summary, 'speedup_e2e')}× {END_TO_END.partition(', ')[2]}"
+def _end_to_end(candidate: Candidate) -> str:
+    return f"{spread(candidate.summary, 'speedup_e2e')}× {END_TO_END.partition(', ')[2]}"
 
 
-def _faster(cell: Cell) -> bool:
-    low = cell.summary["speedup_e2e_lo"]
+def _faster(candidate: Candidate) -> bool:
+    low = candidate.summary["speedup_e2e_lo"]
     return low is not None and low > 1
 
 
-def _high(cell: Cell) -> float:
-    high = cell.summary["speedup_e2e_hi"]
+def _high(candidate: Candidate) -> float:
+    high = candidate.summary["speedup_e2e_hi"]
     return math.inf if high is None else float(high)

@@ -23,7 +23,7 @@ from ssd_bench.errors import ConfigError
 from ssd_bench.papers import audit
 from ssd_bench.papers.cells import Record, Replication, prepare, records, replications
 from ssd_bench.papers.judge import judge
-from ssd_bench.papers.ssd_bench import del_home
+from ssd_bench.papers.ssd_bench.own import OWN
 from ssd_bench.paths import local_path
 from ssd_bench.records.files import write_atomic
 from ssd_bench.report import exhibits, figures, layout, page, predictions, runs, verdicts
@@ -60,7 +60,7 @@ def _report(arguments: Sequence[str]) -> None:
     for path in written:
         print(path)
     if ours:
-        written += write_replication(ours, out, verdicts.recorded(runs_dir))
+        written += write_replication(ours, out, verdicts.recorded(runs_dir), made)
         for folder, count in Counter(path.parent for path in written if path.parent != out).items():
             print(f"{folder}: {count} files")
         print(*(path for path in written if path.parent == out), sep="\n")
@@ -103,12 +103,16 @@ def index(out: Path, tasks: Mapping[str, Sequence[runs.Group]]) -> str:
 
 
 def write_replication(
-    replications: Sequence[Replication], out: Path, recorded: pd.DataFrame | None = None
+    replications: Sequence[Replication],
+    out: Path,
+    recorded: pd.DataFrame | None = None,
+    found: Sequence[Record] = (),
 ) -> list[Path]:
     """Write `out/tables`, `out/figures`, verdicts, predictions, audit and `out/index.html`; returns the paths.
 
     Args:
         recorded: verdicts of records that are elsewhere, shown beside these.
+        found: records of the folder, also those of no experiment.
 
     Raises:
         ConfigError: `out` cannot be written.
@@ -128,7 +132,7 @@ def write_replication(
             "predictions.md": predictions.document(predicted),
             "predictions.csv": tables.csv(predicted),
             "audit.md": audit.document(checks),
-            PAGE: page.render(replications, frames, drawn, predicted, checks, judged),
+            PAGE: page.render(replications, frames, drawn, predicted, checks, judged, found),
         })  # fmt: skip
     except OSError as error:
         raise _cannot(out, error) from error
@@ -157,12 +161,13 @@ def write_tables(
 
 def write_own(replications: Sequence[Replication], out: Path) -> list[Path]:
     """Write and print the tables of our own exhibits that have runs, `out/EXPERIMENT_SCALE.{md,csv}`."""
-    written = []
+    own, written = {table.experiment: table for table in OWN}, []
     for one in replications:
-        if one.experiment.name == del_home.DEL_HOME and any(one.where()):
-            print(text := del_home.document(one))
+        if one.experiment.name in own and any(one.where()):
+            shown = own[one.experiment.name]
+            print(text := shown.document(one))
             name = f"{one.experiment.name}_{one.scale}"
-            written += _write(out, {f"{name}.md": text, f"{name}.csv": tables.csv(del_home.table(one))})
+            written += _write(out, {f"{name}.md": text, f"{name}.csv": tables.csv(shown.table(one))})
     return written
 
 

@@ -19,12 +19,12 @@ from markupsafe import Markup
 from ssd_bench import tables
 from ssd_bench.metrics.text import ABSENT
 from ssd_bench.papers import audit, reported, select, verdict
-from ssd_bench.papers.cells import Replication
+from ssd_bench.papers.cells import Record, Replication
 from ssd_bench.papers.grid import Experiment
 from ssd_bench.papers.match import ordered
 from ssd_bench.papers.rooms import name_of, papers, rooms
-from ssd_bench.papers.ssd_bench import del_home
 from ssd_bench.papers.ssd_bench import figures as ours
+from ssd_bench.papers.ssd_bench.own import OWN, remarks
 from ssd_bench.report import answers, exhibits, predictions, verdicts
 from ssd_bench.report.figures import FIGURES, FOREST, NARROW, Drawn
 from ssd_bench.report.layout import EXCLUDED, NONE, SAME_RUN, Cells, Column, Entry, layout, paper_label
@@ -273,6 +273,7 @@ def render(
     predicted: pd.DataFrame,
     checks: pd.DataFrame,
     judged: pd.DataFrame,
+    records: Sequence[Record] = (),
 ) -> str:
     """The whole page; the same text for the same records.
 
@@ -282,6 +283,7 @@ def render(
         predicted: as `predictions.predictions` makes it.
         checks: as `audit.audit` makes it.
         judged: as `verdicts.table` makes it.
+        records: all of the folder, for the methods of no experiment.
     """
     everything = pd.concat(frames.values(), ignore_index=True)
     shown = {paper: list(_exhibits(paper, replications, frames, drawn)) for paper in papers()}
@@ -303,13 +305,15 @@ def render(
         forest=next(iter(drawn.get(FOREST, ())), None), narrow=next(iter(drawn.get(NARROW, ())), None),
         noise=compared is not None and any(cell.noise is not None for cell in compared.where()),
         compared="" if compared is None else f"{ours.COMPARISON}_{compared.scale}",
-        advice=[] if compared is None else list(answers.advice(compared)),
-        conditions="" if compared is None else answers.conditions(compared),
+        advice=[
+            (list(answers.advice(one, records)), answers.conditions(one, records))
+            for one in answers.comparisons(replications)
+        ],
         complete=completeness(replications, frames, drawn),
         verdicts=exhibits.verdicts(everything), counts=_counts(everything),
         legend=[(*MARKS.get(word, ("–", "none")), word, MEANING[word]) for word in verdict.VERDICTS],
         filters=_filters([one for own in shown.values() for one in own]),
-        comparison=[*_comparison(replications, drawn), *_del_home(replications)],
+        comparison=list(_own(replications, drawn)),
         predicted=list(_predictions(predicted)), audits=list(_audits(checks, predictions.needs(predicted))),
     ) + "\n"  # fmt: skip
 
@@ -430,33 +434,23 @@ def _filters(shown: Sequence[Exhibit]) -> list[tuple[str, str, list[tuple[str, s
     return [(axis, label, options[axis]) for axis, label in FILTERS.items()]
 
 
-def _comparison(replications: Sequence[Replication], drawn: Mapping[str, Sequence[Drawn]]) -> Iterator[Sheet]:
-    """One a scale at which the methods were compared; a sentence where there is none."""
-    what = "All methods on one model"
-    own = [one for one in replications if one.experiment.name == ours.COMPARISON and any(x.record for x in one.cells)]
-    if not own:
-        text = f"Not run yet: python -m ssd_bench -m experiment={ours.COMPARISON} makes it."
-        yield Sheet(ours.COMPARISON, what, "", {}, lines=[text])
-    images = {one.scale: one for one in drawn.get(ours.COMPARISON, ())}
-    for one in own:
-        title, image = f"{what}, {one.ran}, scale {one.scale}", images.get(one.scale)
-        labels = {axis: joined(cell[axis] for cell in one.cells) for axis in AXES}
-        yield Sheet(
-            f"{ours.COMPARISON}_{one.scale}", title, "", labels, title, tables.html(ours.table(one), title),
-            reasons=[image.reason] if image and image.reason else [],
-            figure=image if image and image.image is not None else None, command=one.command,
-        )  # fmt: skip
-
-
-def _del_home(replications: Sequence[Replication]) -> Iterator[Sheet]:
-    """One a scale at which DEL was run on trained and stock weights."""
-    for one in replications:
-        if one.experiment.name == del_home.DEL_HOME and del_home.places(one):
-            title = f"DEL at home, {one.ran}, scale {one.scale}"
+def _own(replications: Sequence[Replication], drawn: Mapping[str, Sequence[Drawn]]) -> Iterator[Sheet]:
+    """Yield the tables of our own experiments, one a scale with runs; without any, a sentence on how to make them."""
+    for own in OWN:
+        made = [one for one in replications if one.experiment.name == own.experiment]
+        frames = [(one, own.table(one)) for one in made if any(one.where())]
+        shown = [(one, frame) for one, frame in frames if len(frame)]
+        if not shown:
+            yield Sheet(own.experiment, own.title, "", {}, lines=[own.not_run])
+        images = {one.scale: one for one in drawn.get(own.experiment, ())}
+        for one, frame in shown:
+            title, image = f"{own.title}, {one.ran}, scale {one.scale}", images.get(one.scale)
             labels = {axis: joined(cell[axis] for cell in one.cells) for axis in AXES}
-            body = tables.html(del_home.table(one), title)
-            lines, anchor = [del_home.note(), *del_home.remarks(one)], f"{del_home.DEL_HOME}_{one.scale}"
-            yield Sheet(anchor, title, "", labels, title, body, lines, command=one.command)
+            yield Sheet(
+                f"{own.experiment}_{one.scale}", title, "", labels, title, tables.html(frame, title),
+                [own.note(), *remarks(one)], reasons=[image.reason] if image and image.reason else [],
+                figure=image if image and image.image is not None else None, command=one.command,
+            )  # fmt: skip
 
 
 def _predictions(predicted: pd.DataFrame) -> Iterator[Sheet]:

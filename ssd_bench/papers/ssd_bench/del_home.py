@@ -26,10 +26,10 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from ssd_bench import metrics, tables
+from ssd_bench import metrics
 from ssd_bench.metrics import intervals
 from ssd_bench.metrics.intervals import LEVEL, Array, Measured
-from ssd_bench.metrics.text import ABSENT, DECODE, END_TO_END, REHEARSAL, lossless, number, spread
+from ssd_bench.metrics.text import ABSENT, DECODE, END_TO_END, lossless, number, spread
 from ssd_bench.papers.cells import Cell, Replication
 from ssd_bench.papers.reported import numbers
 from ssd_bench.papers.rooms import name_of
@@ -270,27 +270,3 @@ def note() -> str:
         f"{len(values)} cells, on stock weights; DEL's abstract (arXiv 2504.05598v2) says 2.16 to 2.62 over its "
         "models and tasks, LayerSkip's checkpoints, without saying which of them."
     )
-
-
-def remarks(replication: Replication) -> list[str]:
-    """What the scale takes from it, runs that a busy machine spoiled, and cells without a run."""
-    made = {cell.path: cell for cell in replication.where() if cell.record and not cell.record.error}
-    found, bad = [*replication.notes], sum(cell.moment.spoiled for cell in made.values())
-    if bad:
-        found.append(
-            f"A busy machine spoiled {bad} of {len(made)} runs, as their records say: not their α, M and exits."
-        )
-    if left := sum(cell.record is None for cell in replication.cells):
-        found.append(f"{left} of {len(replication.cells)} cells have no run.")
-    return found
-
-
-def document(replication: Replication) -> str:
-    """The exhibit as Markdown: what it is of, how it is made, the table, what decides and what the scale takes."""
-    found = table(replication)
-    parts = ["# Is DEL's gain that of weights trained for early exits?"]
-    if any(cell.ran.toy for cell in replication.where()):
-        parts.append(f"**A {REHEARSAL}.**")
-    parts += [f"    {replication.command}", tables.markdown(found) if len(found) else "No pair of runs is there yet."]
-    parts += [note(), *(f"- {line}" for line in remarks(replication))]
-    return "\n\n".join(parts) + "\n"

@@ -15,7 +15,10 @@ from ssd_bench.metrics.text import ABSENT, DECODE, END_TO_END, lossless, percent
 from ssd_bench.papers import figures_shared as common
 from ssd_bench.papers.cells import Cell, Replication
 from ssd_bench.papers.figures_shared import Cannot
+from ssd_bench.papers.ssd_bench.windows import windows
 from ssd_bench.paths import display_path
+
+__all__ = ["COMPARISON", "comparison", "note", "planes", "table", "windows"]
 
 COMPARISON = "ssd_bench_comparison"
 """Its experiment."""
@@ -185,6 +188,15 @@ def table(replication: Replication) -> pd.DataFrame:
     """
     found = planes(replication)
     return pd.DataFrame([_row(cell, found[cell["task"]]) for cell in common.cells(replication)]).fillna(ABSENT)
+
+
+def note() -> str:
+    """Return what the columns mean."""
+    return (
+        "Main set: the layer set that drafted most of a run; best set: of all sets tried; both as the predicted "
+        "speedup over AR (KnapSpec's Eq. 4 at the best draft length, with measured verification). Intervals: 95 % over "
+        "prompts."
+    )
 
 
 def _row(cell: Cell, found: Plane | Cannot) -> dict[str, str]:

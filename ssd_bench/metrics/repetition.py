@@ -1,0 +1,52 @@
+"""Repetition in outputs. A model that loops is easy to draft for, so a speedup is read with the share of repeats.
+
+The share of an output's n-grams that are not distinct is seq-rep-n of Welleck et al. (arXiv:1908.04319); here n = 8.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+
+from ssd_bench.metrics.definitions import paired, speedup
+from ssd_bench.metrics.intervals import Measured, ratio
+from ssd_bench.records.schema import PAIR
+
+NGRAM = 8
+"""Tokens of an n-gram."""
+LOOP_SHARE = 0.1
+"""Share of repeated n-grams above which an output counts as a loop. A copied phrase of 16 tokens is 9 of the 249
+n-grams of an output of 256 tokens (0.04); a passage that is repeated once is about 0.5."""
+
+
+def repeated_ngrams(output_ids: Sequence[int]) -> float:
+    """Return the share of repeated n-grams of an output, 1 - distinct / all; 0 for one shorter than an n-gram."""
+    ids = np.asarray(output_ids, dtype=np.int64)
+    if len(ids) < NGRAM:
+        return 0.0
+    ngrams = np.lib.stride_tricks.sliding_window_view(ids, NGRAM)
+    return 1 - len(np.unique(ngrams, axis=0)) / len(ngrams)
+
+
+def repetition(prompts: pd.DataFrame) -> Measured:
+    """Return the mean share of repeated n-grams over prompts, each prompt the mean of its answers.
+
+    Args:
+        prompts: rows of one arm.
+    """
+    by_prompt = prompts["output_ids"].map(repeated_ngrams).groupby(prompts["prompt_index"]).mean()
+    return ratio(by_prompt.to_numpy(), np.ones(len(by_prompt)))
+
+
+def without_loops(prompts: pd.DataFrame, arms: tuple[str, str] = PAIR) -> pd.DataFrame:
+    """Return the rows of two arms of the prompts of which no answer of either arm is a loop."""
+    both = paired(prompts, arms)
+    loops = both["output_ids"].map(repeated_ngrams) > LOOP_SHARE
+    return both[~both["prompt_index"].isin(both.loc[loops, "prompt_index"])]
+
+
+def speedup_without_loops(prompts: pd.DataFrame, arms: tuple[str, str] = PAIR) -> Measured:
+    """Return the decode speedup over the prompts of `without_loops`; `n` of the result counts these prompts."""
+    return speedup(without_loops(prompts, arms), arms=arms)

@@ -1,0 +1,98 @@
+"""The families of drafts on one model: earlier text, windows of the cache, skipped sublayers, and a router over them.
+
+Speedups are over AR of the same run, with the share of repeated 8-grams of the outputs: text that repeats itself is
+easy to draft, above all by looking it up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+
+from ssd_bench import metrics
+from ssd_bench.metrics import LOOP_SHARE, NGRAM
+from ssd_bench.metrics.text import ABSENT, DECODE, END_TO_END, lossless, percent, spread
+from ssd_bench.papers import figures_shared as common
+from ssd_bench.papers.cells import Cell, Replication
+
+FAMILIES = "ssd_bench_families"
+"""Name of the experiment."""
+AR, HF = "AR", "Hugging Face generate"
+WITHOUT = "speedup_without_loops"
+REPEATED, WITHOUT_LOOPS = f"repeated {NGRAM}-grams", "decode, without loops"
+
+COLUMNS = ("model", "task", "method", DECODE, END_TO_END, "M", "α", REPEATED, WITHOUT_LOOPS, "equal to AR")
+
+
+def table(replication: Replication) -> pd.DataFrame:
+    """Return the table of every task and method, AR first, then Hugging Face where a run has it.
+
+    Returns:
+        Texts: the model that ran; with 95 % intervals both speedups (of an excluded run the reason), M, α, the share of
+        repeated 8-grams, the decode speedup over the prompts without loops with their number, outputs equal to AR's.
+    """
+    tasks: dict[tuple[str, str], list[Cell]] = {}
+    for cell in common.cells(replication):
+        if cell.record is not None and not cell.record.error:
+            tasks.setdefault((cell["model"], cell["task"]), []).append(cell)
+    rows = [row for cells in tasks.values() for row in (*_baselines(cells), *map(_method, cells))]
+    return pd.DataFrame(rows, columns=COLUMNS if rows else None).fillna(ABSENT)
+
+
+def note() -> str:
+    """Return what the columns mean."""
+    return (
+        f"Speedups: over AR on the same prompts in the same run. Repeated {NGRAM}-grams: 1 - distinct / all of an "
+        f"output, mean over prompts; in the row of AR those of AR's outputs. Decode, without loops: the decode speedup "
+        f"over the n prompts with no output, of either arm, whose share is above {LOOP_SHARE:g}. Intervals: 95 % over "
+        f"prompts. {HF}: plain decoding of the same weights, in one of the runs."
+    )
+
+
+def _baselines(cells: Sequence[Cell]) -> Iterator[dict[str, str]]:
+    """Yield the rows of AR and of Hugging Face, each from the first run of the task that has it."""
+    plain = next((cell for cell in cells if cell.summary["n_pairs"]), None)
+    if plain is not None:
+        yield _head(plain, AR) | {
+            DECODE: "1", END_TO_END: "1", "M": "1", REPEATED: spread(plain.summary, "ar_repetition", 3),
+            WITHOUT_LOOPS: "1",
+        }  # fmt: skip
+    third = next((cell for cell in cells if "ar_over_hf" in cell.summary), None)
+    if third is not None:
+        summary = third.summary
+        without_loops = metrics.speedup_without_loops(third.run.prompts, ("ar", "hf"))
+        yield _head(third, HF) | {
+            DECODE: _inverse(summary, "ar_over_hf"), END_TO_END: _inverse(summary, "ar_over_hf_e2e"),
+            REPEATED: spread(summary, "hf_repetition", 3),
+            WITHOUT_LOOPS: f"{_text(without_loops)} (n = {without_loops.n})",
+            "equal to AR": percent(summary["hf_output_exact"]),
+        }  # fmt: skip
+
+
+def _method(cell: Cell) -> dict[str, str]:
+    summary = cell.summary
+    excluded = bool(cell.void)
+    return _head(cell, cell["method"]) | {
+        DECODE: f"excluded: {cell.void}" if excluded else spread(summary, "speedup"),
+        END_TO_END: ABSENT if excluded else spread(summary, "speedup_e2e"),
+        "M": spread(summary, "M"), "α": spread(summary, "alpha", 3),
+        REPEATED: spread(summary, "method_repetition", 3),
+        WITHOUT_LOOPS: ABSENT if excluded else f"{spread(summary, WITHOUT)} (n = {summary[f'{WITHOUT}_n']})",
+        "equal to AR": lossless(summary),
+    }  # fmt: skip
+
+
+def _head(cell: Cell, method: str) -> dict[str, str]:
+    return {"model": cell["model"], "task": cell["task"], "method": method}
+
+
+def _inverse(summary: Mapping[str, Any], name: str) -> str:
+    """Return 1 / a ratio as text; the interval is symmetric on the logarithm, so its ends change places."""
+    ends = {"x": name, "x_lo": f"{name}_hi", "x_hi": f"{name}_lo"}
+    return spread({new: 1 / summary[old] if summary[old] else None for new, old in ends.items()}, "x")
+
+
+def _text(speedup: metrics.Measured) -> str:
+    return spread({"x": speedup.value, "x_lo": speedup.low, "x_hi": speedup.high}, "x")

@@ -1,0 +1,69 @@
+"""The tables of our own experiments: which there are, and each as a document."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pandas as pd
+
+from ssd_bench import tables
+from ssd_bench.metrics.text import REHEARSAL
+from ssd_bench.papers.cells import Replication
+from ssd_bench.papers.ssd_bench import del_home, families, figures, windows
+
+
+@dataclass(frozen=True)
+class OwnTable:
+    """A table of an experiment of ours.
+
+    Attributes:
+        experiment: its name.
+        title: heading, without the model.
+        table: returns the table as texts; without rows where no run can be shown.
+        note: returns sentences on what the numbers mean and what decides.
+    """
+
+    experiment: str
+    title: str
+    table: Callable[[Replication], pd.DataFrame]
+    note: Callable[[], str]
+
+    @property
+    def not_run(self) -> str:
+        """Sentence for a folder without its runs."""
+        return f"Not run yet: python -m ssd_bench -m experiment={self.experiment} makes it."
+
+    def document(self, replication: Replication) -> str:
+        """Return the table as Markdown: its subject, its command, the rows, what decides, what the scale leaves out."""
+        frame = self.table(replication)
+        parts = [f"# {self.title}"]
+        if any(cell.ran.toy for cell in replication.where()):
+            parts.append(f"**A {REHEARSAL}.**")
+        parts += [f"    {replication.command}", tables.markdown(frame) if len(frame) else "No run can be shown yet."]
+        parts += [self.note(), *(f"- {line}" for line in remarks(replication))]
+        return "\n\n".join(parts) + "\n"
+
+
+def remarks(replication: Replication) -> list[str]:
+    """Return what the scale changes, runs whose timings are unreliable, and how many runs are missing."""
+    made = {cell.path: cell for cell in replication.where() if cell.record and not cell.record.error}
+    lines, bad = [*replication.notes], sum(cell.moment.spoiled for cell in made.values())
+    if bad:
+        lines.append(
+            f"A busy machine spoiled {bad} of {len(made)} runs, as their records say: not their α, M and layer sets."
+        )
+    if left := sum(cell.record is None for cell in replication.cells):
+        lines.append(f"{left} of {len(replication.cells)} cells have no run.")
+    return lines
+
+
+OWN = (
+    OwnTable(figures.COMPARISON, "All methods on one model", figures.table, figures.note),
+    OwnTable(families.FAMILIES, "Families of drafts", families.table, families.note),
+    OwnTable(windows.WINDOWS, "Windows of the cache and layer sets", windows.table, windows.note),
+    OwnTable(
+        del_home.DEL_HOME, "Is DEL's gain that of weights trained for early exits?", del_home.table, del_home.note
+    ),
+)
+"""All tables of ours, in the order of the page."""

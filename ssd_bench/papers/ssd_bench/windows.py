@@ -1,0 +1,99 @@
+"""Windows of the cache against skipped attentions: acceptance and cost of a drafted token, by window and layer set."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from ssd_bench import metrics, style
+from ssd_bench.cost.tpt import tpt
+from ssd_bench.metrics import Measured
+from ssd_bench.metrics.text import ABSENT, number, spread
+from ssd_bench.papers import figures_shared as common
+from ssd_bench.papers.cells import Cell, Replication
+from ssd_bench.papers.figures_shared import Cannot, Shown
+
+WINDOWS = "ssd_bench_windows"
+"""Name of the experiment."""
+LONGEST = 10
+"""Drafted tokens of a step, at most, in the predicted speedup, as in KnapSpec (section 3.5)."""
+PANELS = ("accepted per drafted token (α)", "cost of a drafted token (c)", "predicted speedup (×)")
+
+
+def windows(replication: Replication) -> Figure | Cannot:
+    """Draw α, c and the predicted speedup against the window, a line for each layer set."""
+    cells = _drafted(replication)
+    if not cells:
+        return Cannot("No run of it drafted with layers.")
+    widths = common.unique(cell.setting("recent") for cell in cells)
+    figure, body = common.page(style.PAGE, 3.4)
+    panels = body.subplots(1, len(PANELS))
+    for axes, label, at in zip(panels, PANELS, range(len(PANELS)), strict=True):
+        for position, (layer_set, numbers) in enumerate(_lines(cells, at).items()):
+            x = [float(widths.index(width)) for width in numbers]
+            common.line(axes, x, list(numbers.values()), style.MARKS[position % len(style.MARKS)], layer_set)
+        axes.set_xticks(range(len(widths)), widths)
+        axes.set_xlabel("recent positions read")
+        axes.set_ylabel(label)
+    common.level(panels[2])
+    common.legend(body)
+    return common.finish(figure, replication, cells, f"{note()} {common.INTERVALS}")
+
+
+def table(replication: Replication) -> pd.DataFrame:
+    """Return the numbers of the figure as texts: the model that ran, α, c and the predicted speedup of every run."""
+    rows = [
+        {
+            "model": cell.ran.text, "task": cell["task"], "layer set": cell["method"],
+            "recent positions": cell.setting("recent"), "α": spread(cell.summary, "alpha", 3),
+            "α, conditional": number(cell.summary["alpha_conditional"], 3), "c": _text(metrics.draft_cost(cell.run)),
+            "speedup, predicted": number(predicted_speedup(cell), 2),
+            "excluded": cell.void or ABSENT,
+        }
+        for cell in _drafted(replication)
+    ]  # fmt: skip
+    return pd.DataFrame(rows)
+
+
+def note() -> str:
+    """Return what the numbers mean."""
+    return (
+        "Attentions of drafts read the first 4 positions and the recent ones. c: time of a drafted token over AR's "
+        "time of a token, both measured. Predicted speedup: KnapSpec's Eq. 4 with this c, the acceptance of a token "
+        f"whose predecessors were accepted, the best draft length up to {LONGEST}, and a verification that takes as "
+        "long as a step of AR. Skipping attentions pays more than a window alone where its line is above the highest "
+        "point of all sublayers."
+    )
+
+
+def predicted_speedup(cell: Cell) -> float | None:
+    """Return the highest speedup by Eq. 4 over all draft lengths; None where acceptance or cost is undefined."""
+    acceptance, cost = cell.summary["alpha_conditional"], metrics.draft_cost(cell.run).value
+    if acceptance is None or cost is None:
+        return None
+    return max(tpt(acceptance, length, cost, 1.0) / 1000 for length in range(1, LONGEST + 1))
+
+
+def _drafted(replication: Replication) -> list[Cell]:
+    """Return the cells whose record can be read, each record once."""
+    return [cell for cell in common.cells(replication) if cell.record is not None and not cell.record.error]
+
+
+def _lines(cells: Sequence[Cell], panel: int) -> Mapping[str, Mapping[str, Shown]]:
+    """Return layer set -> window -> the number of a panel."""
+    lines: dict[str, dict[str, Shown]] = {}
+    for cell in cells:
+        if panel == 0:
+            shown = common.shown(cell, "alpha")
+        elif panel == 1:
+            shown = common.shown(cell, metrics.draft_cost(cell.run))
+        else:
+            shown = common.shown(cell, Measured(predicted_speedup(cell)))
+        lines.setdefault(cell["method"], {})[cell.setting("recent")] = shown
+    return lines
+
+
+def _text(cost: Measured) -> str:
+    return spread({"c": cost.value, "c_lo": cost.low, "c_hi": cost.high}, "c", 3)

@@ -1,0 +1,139 @@
+"""Our experiments on families of drafts: the grids, the table with its baselines, the figure, the report."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib.figure import Figure
+
+from ssd_bench import metrics
+from ssd_bench.cost.tpt import tpt
+from ssd_bench.metrics.text import DECODE, END_TO_END, spread
+from ssd_bench.papers import grid
+from ssd_bench.papers.cells import Record, Replication, replications
+from ssd_bench.papers.ssd_bench import families, windows
+from ssd_bench.papers.ssd_bench.families import AR, FAMILIES, HF, REPEATED, WITHOUT_LOOPS
+from ssd_bench.papers.ssd_bench.own import OWN
+from ssd_bench.papers.ssd_bench.windows import WINDOWS
+from ssd_bench.report import answers, command, page
+from ssd_bench.report.figures import figure
+from tests import synthetic
+from tests.exhibit_runs import indexed
+
+
+def made(folder: Path, experiment: str, left_out: str = "") -> Replication:
+    """Its runs at scale mini, each method with its own acceptance, and Hugging Face's arm where the job has it."""
+    labels = [*dict.fromkeys((job.labels["method"], job.labels["setting"]) for job in grid.load(experiment).jobs)]
+
+    def run(job: grid.Job) -> str:
+        place = labels.index((job.labels["method"], job.labels["setting"]))
+        name = f"{experiment}-{job.labels['task']}-{place}".replace("/", "").replace(" ", "").replace(",", "")
+        if job.labels["method"] == left_out:
+            return ""
+        if not (folder / name).is_dir():
+            units = [synthetic.unit(i, accept=0.3 + 0.6 * place / len(labels)) for i in range(6)]
+            for record in units[0]:
+                record.prompt.output_ids = [1, 2, 3, 4] * 20
+                record.prompt.output_ids = record.prompt.output_ids[: record.prompt.new_tokens]
+            if "baseline=hf" in job.overrides:
+                units = [synthetic.with_hf(unit) for unit in units]
+            synthetic.write_run(folder / name, units, run_id=name, model={"name": "tiny", "n_params": 2_000_000})
+        return name
+
+    indexed(folder, experiment, "mini", run)
+    return next(one for one in replications(folder) if one.experiment.name == experiment)
+
+
+def test_a_run_set_fills_both_and_prompts_fit_the_context() -> None:
+    assert grid.filled("families") == [FAMILIES, WINDOWS]
+    for job in (*grid.load(FAMILIES).jobs, *grid.load(WINDOWS).jobs):
+        asked = dict(override.split("=", 1) for override in job.overrides)
+        assert asked["model"] == "smollm2_135m" and asked["seed"] == "0"
+        # answer and clip_reserve of the task leave the prompt as long as the label says
+        assert int(asked.get("task.max_prompt_tokens", 0)) + int(asked["decode.max_new_tokens"]) + 250 <= 8192
+
+
+def test_the_table_has_both_baselines_and_every_method_of_a_task(tmp_path: Path) -> None:
+    one = made(tmp_path, FAMILIES)
+    frame = families.table(one)
+    methods = list(dict.fromkeys(job.labels["method"] for job in one.experiment.jobs))
+    for _, rows in frame.groupby("task"):
+        assert rows["method"].tolist() == [AR, HF, *methods]
+    assert set(frame["model"]) == {"tiny, 2.0 M"}
+    assert set(frame.loc[frame["method"] == AR, DECODE]) == {"1"}
+    run = next(one.where(method="prompt lookup")).run
+    third = metrics.speedup(run.prompts, arms=("ar", "hf"))
+    shown = spread({"x": third.value, "x_lo": third.low, "x_hi": third.high}, "x")
+    assert frame.loc[frame["method"] == HF, DECODE].iloc[0] == shown
+    cell = next(one.where(method="suffix"))
+    row = frame[(frame["method"] == "suffix") & (frame["task"] == cell["task"])].iloc[0]
+    assert row[DECODE] == spread(cell.summary, "speedup") and row[END_TO_END] == spread(cell.summary, "speedup_e2e")
+    assert row[WITHOUT_LOOPS] == f"{spread(cell.summary, 'speedup_without_loops')} (n = 5)"
+    assert row[REPEATED] == spread(cell.summary, "method_repetition", 3) != "0.000"
+
+
+def test_a_method_without_runs_leaves_its_rows_out_and_is_counted(tmp_path: Path) -> None:
+    one = made(tmp_path, FAMILIES, left_out="prompt lookup")
+    frame = families.table(one)
+    assert "prompt lookup" not in set(frame["method"]) and HF not in set(frame["method"])
+    own = next(table for table in OWN if table.experiment == FAMILIES)
+    assert f"8 of {len(one.cells)} cells have no run." in own.document(one)
+
+
+def test_the_figure_has_a_line_for_each_layer_set_in_each_panel(tmp_path: Path) -> None:
+    one = made(tmp_path, WINDOWS)
+    drawn = figure(one)
+    assert isinstance(drawn, Figure)
+    panels = drawn.axes
+    sets = list(dict.fromkeys(job.labels["method"] for job in one.experiment.jobs))
+    assert [axes.get_ylabel() for axes in panels] == list(windows.PANELS)
+    for axes in panels:
+        assert set(axes.get_legend_handles_labels()[1]) >= set(sets)
+        assert [text.get_text() for text in axes.get_xticklabels()] == ["60", "124", "252", "508", "1020", "all"]
+    cells = list(one.where(method=sets[0]))
+    line = next(line for line in panels[0].lines if line.get_label() == sets[0])
+    assert np.asarray(line.get_ydata()).tolist() == pytest.approx([cell.summary["alpha"] for cell in cells])
+    # c of the synthetic runs: drafted tokens take 3 of AR's 10 ms, and AR's loop 2 % more
+    cost = metrics.draft_cost(cells[0].run).value
+    assert cost is not None and cost == pytest.approx(synthetic.T_DRAFT_MS / synthetic.T_TARGET_MS / 1.02, rel=0.05)
+    accepted = cells[0].summary["alpha_conditional"]
+    best = max(tpt(accepted, n, cost, 1.0) / 1000 for n in range(1, 11))
+    assert windows.predicted_speedup(cells[0]) == pytest.approx(best)
+
+
+def test_a_report_writes_them_and_a_page_says_what_is_not_run(tmp_path: Path) -> None:
+    made_runs = [made(tmp_path / name, name) for name in (FAMILIES, WINDOWS)]
+    names = {path.name for path in command.write_own(made_runs, tmp_path)}
+    assert names == {f"{name}_mini.{kind}" for name in (FAMILIES, WINDOWS) for kind in ("md", "csv")}
+    assert len(pd.read_csv(tmp_path / f"{WINDOWS}_mini.csv")) == len(grid.load(WINDOWS).jobs)
+    sheets = {sheet.anchor: sheet for sheet in page._own(made_runs, {})}
+    assert "prompt lookup" in sheets[f"{FAMILIES}_mini"].table
+    empty = [replace(one, cells=tuple(replace(cell, record=None) for cell in one.cells)) for one in made_runs]
+    for given in ([], empty):
+        without = {sheet.anchor: sheet for sheet in page._own(given, {})}
+        assert set(without) == {own.experiment for own in OWN}
+        assert all("Not run yet: python -m ssd_bench" in sheet.lines[0] for sheet in without.values())
+
+
+def test_what_to_use_counts_methods_of_no_experiment_under_the_same_conditions(tmp_path: Path) -> None:
+    one = made(tmp_path, FAMILIES)
+    task = one.experiment.jobs[0].labels["task"]
+    (line,) = [line for line in answers.advice(one) if line.startswith(f"{task}:")]
+    assert line.startswith(f"{task}: adaptive")
+    units = [synthetic.unit(i, accept=0.99) for i in range(6)]
+    model = {"name": "tiny", "n_params": 2_000_000}
+    synthetic.write_run(tmp_path / "own", units, run_id="own", method="successors", model=model)
+    synthetic.write_run(tmp_path / "few", units[:5], run_id="few", method="fewer_prompts", model=model)
+    synthetic.write_run(tmp_path / "known", units, run_id="known", method="knapspec", model=model)
+    records = [Record(tmp_path / name) for name in ("own", "few", "known")]
+    lines = list(answers.advice(one, records))
+    assert lines[0].startswith(f"{task}: successors")
+    assert not any("fewer_prompts" in line or "knapspec" in line for line in lines)
+    methods = len({cell["method"] for cell in one.cells})
+    assert f"The best of {methods} is" in answers.conditions(one)
+    assert f"The best of {methods + 1} is" in answers.conditions(one, records)
+    assert answers.comparisons([one]) == [one] and answers.comparison([one]) is None
