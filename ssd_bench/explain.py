@@ -127,8 +127,8 @@ def draft_sources(run: Run) -> pd.DataFrame:
     source = ids.map(names).astype("object").where(ids.notna(), "tokens that no layers drafted")
     source[steps["draft_len"] == 0] = "nothing, as AR"
     ms = steps["draft_ms"] + steps["verify_ms"] + steps["policy_ms"]
-    counts = {"steps": 1, "drafted": steps["draft_len"], "accepted": steps["accepted_len"], "ms": ms}
-    sums = steps.assign(source=source, **counts).groupby("source")[["steps", "drafted", "accepted", "emitted", "ms"]]
+    counted = steps.assign(source=source, steps=1, drafted=steps["draft_len"], accepted=steps["accepted_len"], ms=ms)
+    sums = counted.groupby("source")[["steps", "drafted", "accepted", "emitted", "ms"]]
     return sums.sum().sort_values("steps", ascending=False, kind="stable").reset_index()
 
 
