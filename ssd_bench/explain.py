@@ -49,7 +49,8 @@ class Explanation:
         ceiling: M, the speedup if drafting, policy and loop took no time and a verification took an AR step's.
         modelled: E(speedup) = M α / ((M - 1) c + α) with c = 1 - r (SWIFT §4.1); None if no layers drafted.
         measured_cost: the same with the measured c; None if nothing was drafted.
-        c, c_measured: a drafted token's cost as a share of an AR step: 1 - r, and as measured; None likewise.
+        c, c_measured: a drafted token's cost as a share of an AR step: 1 - r over all drafted tokens, and as measured;
+            None likewise, c also where a window of the cache was read.
         verify_cost: a verification's time over an AR step's.
         ms: milliseconds per emitted token: ar, and the method's draft, verify, policy, other.
         losses: the largest first.

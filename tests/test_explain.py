@@ -149,6 +149,8 @@ def test_copied_tokens_count_as_skipping_everything(tmp_path: Path) -> None:
     for step in steps[::2]:
         step.layer_set = None
     mixed = write_run(tmp_path / "mixed", units)
+    steps[1].window = Window(4, 60)
+    assert metrics.skip_ratio_of_all(write_run(tmp_path / "windowed", units)) is None
     by_layers = sum(step.draft_len for step in steps[1::2]) / sum(step.draft_len for step in steps)
     c = (1 - (metrics.skip_ratio(mixed) or 0)) * by_layers
     assert metrics.skip_ratio_of_all(mixed) == pytest.approx(1 - c) and explain.explain(mixed).c == pytest.approx(c)

@@ -107,10 +107,11 @@ def skip_ratio(run: Run) -> float | None:
 def skip_ratio_of_all(run: Run) -> float | None:
     """Return r as SWIFT's formula needs it: over all drafted tokens, of which those that no layers drafted skip all.
 
-    The same as `skip_ratio` where layers drafted every token; None if they drafted none.
+    The same as `skip_ratio` where layers drafted every token. None if they drafted none, or read a window of the cache:
+    the formula, c = 1 - r, has no cost for it.
     """
     steps, by_layers = of_arm(run.steps, "method"), _with_sets(run)
-    if not by_layers["draft_len"].sum():
+    if not by_layers["draft_len"].sum() or np.isfinite(by_layers["read"]).any():
         return None
     skipped = (2 * by_layers["n_layers"] - by_layers["n_attn"] - by_layers["n_mlp"]) / (2 * by_layers["n_layers"])
     others = steps["draft_len"].sum() - by_layers["draft_len"].sum()
