@@ -50,6 +50,7 @@ from ssd_bench.settings import Cosine, Count, Fits, Range, Share, Whole, setting
 # AR steps, as on the miniature (less on larger models): keeping one state of one token, collecting what was kept
 TAPPED, COLLECTED = 0.005, 0.7
 LONGEST_WAIT = 256  # steps after which AR looks again whether exploring has become affordable
+PACE, PACE_STEPS = 0.97, 16  # what a step counts in the pace after the next one; steps that the pace begins with
 NEAR = 0.1  # costs are those of contexts that grow by this share
 
 
@@ -164,6 +165,7 @@ class Adaptive:
         self._copies = MatchModel(self.lookup_memory, self.prior, self.memory)
         self._copy_ms: list[float] = []  # of verifying 0, 1, .. copied tokens, at the last plan's context
         self._in_use = self._ar_ms = 0.0  # tokens per millisecond without copies; an AR step
+        self._pace_tokens = self._pace_ms = 0.0  # of the last steps, copies included
         self._goal, self._left = "", 0
         self._outcomes: list[tuple[Arm, int, int, int, bool]] = []
 
@@ -181,10 +183,11 @@ class Adaptive:
         length = len(prefill.prompt)
         if self._waiting():
             self._price_copies(self._costs_at(length))
-            return
-        self._choice, self._goal, self._left = None, "", 0
-        if self._latency is not None:
-            self._plan(length)
+        else:
+            self._choice, self._goal, self._left = None, "", 0
+            if self._latency is not None:
+                self._plan(length)
+        self._pace_ms, self._pace_tokens = PACE_STEPS * self._ar_ms, PACE_STEPS * self._ar_ms * self._in_use
 
     def propose(self, context: Context) -> LayerDraft | TokenTree:
         """A copy of earlier text where that promises more than the draft of the last plan; or the root alone: AR."""
@@ -192,8 +195,10 @@ class Adaptive:
         if self.lookup_len:
             self._copies.extend(context.output[self._copies.output_len :])
             longest = min(self.lookup_len, context.max_draft)
-            if longest and self._copy_ms and not self._ruined():
-                tokens, expected = self._copies.draft(longest, self._copy_ms, self._in_use)
+            if longest and self._pace_ms and not self._ruined():
+                # time is worth what the steps around make of it, so that a draft ends where its next token is worth less
+                pace = max(self._in_use, self._pace_tokens / self._pace_ms)
+                tokens, expected = self._copies.draft(longest, self._copy_ms, pace)
                 if tokens and expected > (1 + self.margin) * self._in_use * self._copy_ms[len(tokens)]:
                     self._copied = True
                     return TokenTree.chain([context.output[-1], *tokens])
@@ -210,10 +215,14 @@ class Adaptive:
             After a rehearsal or search, what is believed of the choice that followed; AR is the full model at γ = 0.
         """
         self._tokens += len(verification.emitted)
+        ms = self._ar_ms
         if self._drafted is not None:
-            self._learn(self._drafted, verification)
+            ms = self._learn(self._drafted, verification)
         elif self._copied:
-            self._gain += len(verification.emitted) - self._copy_ms[verification.tree.draft_len] / self._ar_ms
+            ms = self._copy_ms[verification.tree.draft_len]
+            self._gain += len(verification.emitted) - ms / self._ar_ms
+        self._pace_tokens = PACE * self._pace_tokens + len(verification.emitted)
+        self._pace_ms = PACE * self._pace_ms + ms
         if verification.last and self.lookup_len:
             self._copies.extend(verification.emitted)
         if verification.hidden is not None:
@@ -268,14 +277,19 @@ class Adaptive:
         if latency is not self._latency:
             self._latency, self._costs, self._tables = latency, {}, {}
 
-    def _learn(self, choice: Pull, verification: Verification) -> None:
-        """Note what was drafted, and update the ledger; stop drafting once all that may be lost is lost."""
+    def _learn(self, choice: Pull, verification: Verification) -> float:
+        """Note what was drafted, and update the ledger; stop drafting once all that may be lost is lost.
+
+        Returns:
+            The milliseconds that the profile charges the step.
+        """
         drafted, accepted = verification.tree.draft_len, len(verification.path) - 1
         spent = drafted * choice.draft_ms + choice.verify_ms[drafted]
         self._gain += len(verification.emitted) - spent / choice.ar_ms
         self._outcomes.append((choice.arm, drafted, accepted, choice.threshold, drafted >= self._cap))
         if self._ruined():
             self._choice = None
+        return spent
 
     def _settle(self) -> None:
         """Let the arms learn what they drafted since the last time: for a small model that is too long for a step."""

@@ -179,7 +179,8 @@ def test_a_resumed_run_has_the_same_sets(windows: tuple[Window | None, ...], tmp
         if windows == (None,) and number < 2:
             file = tmp_path / "run" / "parts" / f"{number:05d}-000.json"
             part = json.loads(file.read_text(encoding="utf-8"))
-            file.write_text(json.dumps(part | {"layer_sets": [entry[:3] for entry in part["layer_sets"]]}))
+            older = part | {"layer_sets": [entry[:3] for entry in part["layer_sets"]]}
+            file.write_text(json.dumps(older), encoding="utf-8")
     with RunWriter(tmp_path / "run", header()) as writer:
         writer.finish({})
     equal(load_run(tmp_path / "run"), whole)

@@ -194,7 +194,7 @@ def test_models_are_those_of_the_papers() -> None:
     for model in {choice(job, "model") for job in jobs()}:
         source = built(chosen((f"model={model}",)), "model")
         assert source.name == model
-        assert source.hub and source.shape and not source.rehearsal
+        assert (source.hub or source.gguf) and source.shape and not source.rehearsal
 
 
 def test_whole_jobs_compose_with_hydra() -> None:
