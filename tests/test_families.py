@@ -24,6 +24,8 @@ from ssd_bench.report.figures import figure
 from tests import synthetic
 from tests.exhibit_runs import indexed
 
+pytestmark = pytest.mark.xdist_group("families")
+
 
 def made(folder: Path, experiment: str, left_out: str = "") -> Replication:
     """Its runs at scale mini, each method with its own acceptance, and Hugging Face's arm where the job has it."""
@@ -48,6 +50,12 @@ def made(folder: Path, experiment: str, left_out: str = "") -> Replication:
     return next(one for one in replications(folder) if one.experiment.name == experiment)
 
 
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Replication]:
+    """Both experiments with all of their runs."""
+    return {name: made(tmp_path_factory.mktemp(name), name) for name in (FAMILIES, WINDOWS)}
+
+
 def test_a_run_set_fills_both_and_prompts_fit_the_context() -> None:
     assert grid.filled("families") == [FAMILIES, WINDOWS]
     for job in (*grid.load(FAMILIES).jobs, *grid.load(WINDOWS).jobs):
@@ -57,8 +65,8 @@ def test_a_run_set_fills_both_and_prompts_fit_the_context() -> None:
         assert int(asked.get("task.max_prompt_tokens", 0)) + int(asked["decode.max_new_tokens"]) + 250 <= 8192
 
 
-def test_the_table_has_both_baselines_and_every_method_of_a_task(tmp_path: Path) -> None:
-    one = made(tmp_path, FAMILIES)
+def test_the_table_has_both_baselines_and_every_method_of_a_task(whole: dict[str, Replication]) -> None:
+    one = whole[FAMILIES]
     frame = families.table(one)
     methods = list(dict.fromkeys(job.labels["method"] for job in one.experiment.jobs))
     for _, rows in frame.groupby("task"):
@@ -84,8 +92,8 @@ def test_a_method_without_runs_leaves_its_rows_out_and_is_counted(tmp_path: Path
     assert f"8 of {len(one.cells)} cells have no run." in own.document(one)
 
 
-def test_the_figure_has_a_line_for_each_layer_set_in_each_panel(tmp_path: Path) -> None:
-    one = made(tmp_path, WINDOWS)
+def test_the_figure_has_a_line_for_each_layer_set_in_each_panel(whole: dict[str, Replication]) -> None:
+    one = whole[WINDOWS]
     drawn = figure(one)
     assert isinstance(drawn, Figure)
     panels = drawn.axes
@@ -105,8 +113,8 @@ def test_the_figure_has_a_line_for_each_layer_set_in_each_panel(tmp_path: Path) 
     assert windows.predicted_speedup(cells[0]) == pytest.approx(best)
 
 
-def test_a_report_writes_them_and_a_page_says_what_is_not_run(tmp_path: Path) -> None:
-    made_runs = [made(tmp_path / name, name) for name in (FAMILIES, WINDOWS)]
+def test_a_report_writes_them_and_a_page_says_what_is_not_run(whole: dict[str, Replication], tmp_path: Path) -> None:
+    made_runs = list(whole.values())
     names = {path.name for path in command.write_own(made_runs, tmp_path)}
     assert names == {f"{name}_mini.{kind}" for name in (FAMILIES, WINDOWS) for kind in ("md", "csv")}
     assert len(pd.read_csv(tmp_path / f"{WINDOWS}_mini.csv")) == len(grid.load(WINDOWS).jobs)
@@ -119,8 +127,10 @@ def test_a_report_writes_them_and_a_page_says_what_is_not_run(tmp_path: Path) ->
         assert all("Not run yet: python -m ssd_bench" in sheet.lines[0] for sheet in without.values())
 
 
-def test_what_to_use_counts_methods_of_no_experiment_under_the_same_conditions(tmp_path: Path) -> None:
-    one = made(tmp_path, FAMILIES)
+def test_what_to_use_counts_methods_of_no_experiment_under_the_same_conditions(
+    whole: dict[str, Replication], tmp_path: Path
+) -> None:
+    one = whole[FAMILIES]
     task = one.experiment.jobs[0].labels["task"]
     (line,) = [line for line in answers.advice(one) if line.startswith(f"{task}:")]
     assert line.startswith(f"{task}: adaptive")

@@ -275,7 +275,7 @@ def test_attend_leaves_unread_rows_out(
         close(attend(alike, q, keys, values, prefix, row, mask, unread), want, tolerance)
 
 
-@pytest.mark.parametrize(("prefix", "first", "end"), UNREAD)
+@pytest.mark.parametrize(("prefix", "first", "end"), [*UNREAD[:6], UNREAD[-1]])
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("heads", [(9, 3, 64), (4, 4, 8)])
 def test_unread_rows_have_the_bits_of_masked_ones(

@@ -182,8 +182,11 @@ def run(decoder: Decoder, cache: KVCache, tree: TokenTree, unread: tuple[int, in
 
 FAMILIES = ("grouped", "head norms", "multi-head")
 # Triton's interpreter takes seconds per pass, and has no products of bfloat16
-CASES = [*product(ON_CPU, FAMILIES, WINDOWS, (torch.float32, torch.bfloat16)),
-         *product(["graphs"], ("grouped", "multi-head"), WINDOWS[:2], (torch.float32, torch.float16))]  # fmt: skip
+CASES = [
+    *product(ON_CPU, FAMILIES, WINDOWS, (torch.float32, torch.bfloat16)),
+    ("graphs", "grouped", WINDOWS[0], torch.float32),
+    ("graphs", "multi-head", WINDOWS[1], torch.float16),
+]
 
 
 @pytest.mark.parametrize(("backend", "family", "window", "dtype"), CASES)
