@@ -196,7 +196,7 @@ class Adaptive:
             self._copies.extend(context.output[self._copies.output_len :])
             longest = min(self.lookup_len, context.max_draft)
             if longest and self._pace_ms and not self._ruined():
-                # time is worth what the steps around make of it, so that a draft ends where its next token is worth less
+                # time is worth what the steps around make of it: a draft ends where its next token is worth less
                 pace = max(self._in_use, self._pace_tokens / self._pace_ms)
                 tokens, expected = self._copies.draft(longest, self._copy_ms, pace)
                 if tokens and expected > (1 + self.margin) * self._in_use * self._copy_ms[len(tokens)]:
