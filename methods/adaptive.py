@@ -38,7 +38,7 @@ from methods.arms import Arm, Array, Costs, Prior, Pull, optimistic, promises, r
 from methods.fixed_layers import pattern_set
 from methods.knapsack import Agreement, Knapsack, weights
 from methods.match_model import MatchModel
-from methods.settings import DraftLen, Name, ReusePrefix
+from methods.settings import DraftLen, Name, ReusePrefix, is_window
 from ssd_bench.core.layer_set import LayerSet
 from ssd_bench.core.method import Context, Estimate, LayerDraft, Prefill, Probe, Sample, Taps, Verification, Window
 from ssd_bench.core.tree import TokenTree
@@ -50,13 +50,13 @@ from ssd_bench.settings import Cosine, Count, Fits, Range, Share, Whole, setting
 # AR steps, as on the miniature (less on larger models): keeping one state of one token, collecting what was kept
 TAPPED, COLLECTED = 0.005, 0.7
 LONGEST_WAIT = 256  # steps after which AR looks again whether exploring has become affordable
-PACE, PACE_STEPS = 0.97, 16  # what a step counts in the pace after the next one; steps that the pace begins with
+PACE, PACE_STEPS = 0.97, 16  # decay of the pace per step; steps of plain decoding that it begins with
 NEAR = 0.1  # costs are those of contexts that grow by this share
 
 
-def windows_fit(windows: Sequence[Sequence[int]]) -> bool:
-    """Whether each of these is a window: sinks >= 0, recent >= 1."""
-    return all(len(pair) == 2 and pair[0] >= 0 and pair[1] >= 1 for pair in windows)
+def are_windows(pairs: Sequence[Sequence[int]]) -> bool:
+    """Return whether each pair can be a window."""
+    return all(is_window(pair) for pair in pairs)
 
 
 def rising(thresholds: Sequence[float]) -> bool:
@@ -88,7 +88,7 @@ class Adaptive:
     uniform: Sequence[Inner] = (0.25, 0.45)
     """Uniform sets among the first arms, as shares of the sublayers that they skip; where that is too many for the
     inner blocks, the set is left out."""
-    windows: Annotated[Sequence[Sequence[int]], Fits("pairs of sinks and recent positions", windows_fit)] = ((4, 508),)
+    windows: Annotated[Sequence[Sequence[int]], Fits("pairs of sinks >= 0 and recent >= 1", are_windows)] = ((4, 508),)
     """Windows of the cache among the first arms, with all sublayers and with the layer set in use. One is considered
     in contexts of at least twice its positions."""
     interval: Count = 16
@@ -179,7 +179,8 @@ class Adaptive:
         for arm in self._arms:
             arm.forget(self._prior, self.forget)
         self._drop_states()
-        self._copies.start(prefill.prompt, self.forget)
+        if self.lookup_len:
+            self._copies.start(prefill.prompt, self.forget)
         length = len(prefill.prompt)
         if self._waiting():
             self._price_copies(self._costs_at(length))

@@ -109,8 +109,7 @@ class SweptLayerSkip(StoppedDraft):
         begin, n_layers = time.perf_counter(), probe.n_layers
         made = [shadow(probe, sample.prompt, self._exits, self.new_tokens) for sample in samples]
         window, longest = self._window, max(self.draft_lens)
-        reuse = self.reuse_prefix and window is None
-        costs = cache(partial(Costs, probe.latency, n_layers, longest=longest, reuse=reuse))
+        costs = cache(partial(Costs, probe.latency, n_layers, longest=longest, reuse=self.reuse_prefix))
         scores = {}
         for row, blocks in enumerate(self._exits):
             price = prices(LayerSet.exit(n_layers, blocks), costs, window)
@@ -138,8 +137,8 @@ def prices(
 
     @cache
     def at(context: int) -> tuple[float, float, list[float]]:
-        here, draft = costs(context), costs(context if window is None else window.positions(context))
-        return here.ar_ms, draft.draft_ms(layer_set), here.verify_ms(layer_set).tolist()
+        here = costs(context)
+        return here.ar_ms, here.draft_ms(layer_set, window), here.verify_ms(layer_set, window).tolist()
 
     def price(context: int, length: int) -> tuple[float, float]:
         ar, token, verify = at(context)

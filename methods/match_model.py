@@ -70,7 +70,7 @@ class MatchModel:
                 length = 0
             text.append(token)
             end = len(text)
-            grams = (tuple(text[-3:]), tuple(text[-2:]), (token,))
+            grams = [tuple(text[-n:]) for n in range(ORDER, 0, -1)]
             if length < ORDER:
                 source, length = self._find(grams)
             for gram in grams:

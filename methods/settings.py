@@ -20,9 +20,16 @@ DraftLenGrid = Annotated[
 ]
 StopBelow = Annotated[Probability, "γ: drafting stops after a token less likely than γ, which stays in the draft."]
 TargetRate = Annotated[Rate | None, "α*, acceptance rate below which γ rises; null keeps γ fixed."]
+
+
+def is_window(pair: Sequence[int]) -> bool:
+    """Return whether a pair can be a window: sinks >= 0, recent >= 1."""
+    return len(pair) == 2 and pair[0] >= 0 and pair[1] >= 1
+
+
 DraftWindow = Annotated[
     Sequence[int],
-    Fits("sinks >= 0 and recent >= 1", lambda pair: len(pair) == 2 and pair[0] >= 0 and pair[1] >= 1),
+    Fits("sinks >= 0 and recent >= 1", is_window),
     "Sinks and recent positions, all that a draft's attentions read: the first ones and the last ones.",
 ]
 

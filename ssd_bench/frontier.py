@@ -44,7 +44,7 @@ EXHAUSTIVE = 4096  # sets; of more, a beam search
 LEAST = 0.1  # α below which skipping more is not tried
 
 Draft = tuple[LayerSet, Window | None]
-"""What drafted, and the window that it read; None: all positions."""
+"""A layer set that drafted, and the window that it read; None: all positions."""
 
 
 class Scores:

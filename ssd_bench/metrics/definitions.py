@@ -100,8 +100,7 @@ def mean_draft_len(steps: pd.DataFrame) -> float | None:
 def skip_ratio(run: Run) -> float | None:
     """r: share of the 2L sublayers that is skipped, mean over drafted tokens; None if no layers drafted."""
     steps = _with_sets(run)
-    skipped = (2 * steps["n_layers"] - steps["n_attn"] - steps["n_mlp"]) / (2 * steps["n_layers"])
-    return divide((skipped * steps["draft_len"]).sum(), steps["draft_len"].sum())
+    return divide(_skipped_tokens(steps), steps["draft_len"].sum())
 
 
 def skip_ratio_of_all(run: Run) -> float | None:
@@ -113,9 +112,14 @@ def skip_ratio_of_all(run: Run) -> float | None:
     steps, by_layers = of_arm(run.steps, "method"), _with_sets(run)
     if not by_layers["draft_len"].sum() or np.isfinite(by_layers["read"]).any():
         return None
-    skipped = (2 * by_layers["n_layers"] - by_layers["n_attn"] - by_layers["n_mlp"]) / (2 * by_layers["n_layers"])
     others = steps["draft_len"].sum() - by_layers["draft_len"].sum()
-    return divide((skipped * by_layers["draft_len"]).sum() + others, steps["draft_len"].sum())
+    return divide(_skipped_tokens(by_layers) + others, steps["draft_len"].sum())
+
+
+def _skipped_tokens(steps: pd.DataFrame) -> float:
+    """Return the share of skipped sublayers, summed over the drafted tokens of steps with their sets."""
+    skipped = (2 * steps["n_layers"] - steps["n_attn"] - steps["n_mlp"]) / (2 * steps["n_layers"])
+    return float((skipped * steps["draft_len"]).sum())
 
 
 def skipped_sublayers(run: Run) -> tuple[float | None, float | None]:
