@@ -40,8 +40,9 @@ from methods.knapsack import Agreement, Knapsack, weights
 from methods.match_model import MatchModel
 from methods.settings import DraftLen, Name, ReusePrefix, is_window
 from ssd_bench.core.layer_set import LayerSet
-from ssd_bench.core.method import Context, Estimate, LayerDraft, Prefill, Probe, Sample, Taps, Verification, Window
+from ssd_bench.core.method import Context, Estimate, LayerDraft, Prefill, Probe, Sample, Taps, Verification
 from ssd_bench.core.tree import TokenTree
+from ssd_bench.core.window import Window
 from ssd_bench.cost.latency import Latency
 from ssd_bench.errors import ConfigError
 from ssd_bench.model.shape import ModelDims

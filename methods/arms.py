@@ -16,7 +16,8 @@ from torch import Tensor
 
 from methods.knapsack import n_columns
 from ssd_bench.core.layer_set import LayerSet
-from ssd_bench.core.method import LayerDraft, Probe, Window
+from ssd_bench.core.method import LayerDraft, Probe
+from ssd_bench.core.window import Window
 from ssd_bench.cost.latency import Latency
 
 Array = NDArray[np.float64]

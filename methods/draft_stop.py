@@ -11,7 +11,8 @@ from typing import Annotated, ClassVar
 
 from methods.settings import DraftLen, DraftWindow, StopBelow, TargetRate, draft_window
 from ssd_bench.core.layer_set import LayerSet
-from ssd_bench.core.method import Context, Estimate, LayerDraft, Prefill, Probe, Sample, Taps, Verification, Window
+from ssd_bench.core.method import Context, Estimate, LayerDraft, Prefill, Probe, Sample, Taps, Verification
+from ssd_bench.core.window import Window
 from ssd_bench.settings import Range, Share, settings
 
 

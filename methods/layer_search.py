@@ -40,7 +40,8 @@ from methods.draft_stop import DraftStop, StoppedDraft
 from methods.fixed_layers import published_set
 from methods.settings import DraftLen, NewTokens, StopBelow, TargetRate
 from ssd_bench.core.layer_set import LayerSet
-from ssd_bench.core.method import Probe, Sample, Window
+from ssd_bench.core.method import Probe, Sample
+from ssd_bench.core.window import Window
 from ssd_bench.cost.latency import Latency
 from ssd_bench.errors import ConfigError
 from ssd_bench.model.shape import ModelDims

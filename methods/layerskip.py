@@ -31,7 +31,8 @@ from methods.draft_stop import DraftStop, StoppedDraft
 from methods.layer_search import Drafted, expected
 from methods.settings import Calibration, DraftLen, Name, NewTokens, ReusePrefix
 from ssd_bench.core.layer_set import LayerSet
-from ssd_bench.core.method import Estimate, Prefill, Probe, Sample, Taps, Verification, Window
+from ssd_bench.core.method import Estimate, Prefill, Probe, Sample, Taps, Verification
+from ssd_bench.core.window import Window
 from ssd_bench.errors import ConfigError
 from ssd_bench.model.shape import ModelDims
 from ssd_bench.settings import Count, Fits, Range, settings

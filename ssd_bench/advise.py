@@ -25,7 +25,7 @@ import pandas as pd
 
 from ssd_bench import metrics, tables
 from ssd_bench.command import choices, count, options, tool
-from ssd_bench.core.method import Window
+from ssd_bench.core.window import Window
 from ssd_bench.cost.machine import Machine, own_profile
 from ssd_bench.cost.roofline import gpu_named, simulated, simulated_names
 from ssd_bench.cost.shapes import known_shape, shape_named

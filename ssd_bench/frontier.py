@@ -26,7 +26,7 @@ from ssd_bench import metrics, tables
 from ssd_bench.command import count, options, tool
 from ssd_bench.core.engine import Engine
 from ssd_bench.core.layer_set import LayerSet
-from ssd_bench.core.method import Window
+from ssd_bench.core.window import Window
 from ssd_bench.cost.machine import Machine, own_profile
 from ssd_bench.cost.matchness import matchness
 from ssd_bench.cost.plane import DRAFT_LEN, LONGEST, Plane, Point, Use, pareto, write

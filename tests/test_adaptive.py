@@ -18,8 +18,9 @@ from methods.adaptive import Adaptive
 from methods.arms import Arm, Costs, Prior, optimistic, rehearse, throughput
 from methods.knapsack import Knapsack
 from ssd_bench.core.layer_set import LayerSet
-from ssd_bench.core.method import Context, LayerDraft, Prefill, Verification, Window
+from ssd_bench.core.method import Context, LayerDraft, Prefill, Verification
 from ssd_bench.core.tree import TokenTree
+from ssd_bench.core.window import Window
 from ssd_bench.cost.latency import Latency, NodeTimes
 from ssd_bench.cost.tpt import tpt
 from ssd_bench.errors import ConfigError

@@ -13,7 +13,7 @@ import pytest
 from ssd_bench import advise
 from ssd_bench.advise import AIMS, LONGEST, SHARES, WIDTH, Drafts, question
 from ssd_bench.cli import door
-from ssd_bench.core.method import Window
+from ssd_bench.core.window import Window
 from ssd_bench.cost.machine import Profile
 from ssd_bench.cost.roofline import simulated, simulated_names
 from ssd_bench.cost.shapes import shape_named

@@ -16,8 +16,8 @@ from methods.oracle import every_set
 from ssd_bench import frontier
 from ssd_bench.core.engine import Engine
 from ssd_bench.core.layer_set import LayerSet
-from ssd_bench.core.method import Window
 from ssd_bench.core.probe import ModelProbe
+from ssd_bench.core.window import Window
 from ssd_bench.cost import plane
 from ssd_bench.cost.machine import Profile
 from ssd_bench.cost.plane import DRAFT_LEN, Plane, Point, Use, pareto

@@ -22,7 +22,7 @@ COMMANDS = (
 # From the ground up, as ssd_bench/README.md has it; a longer name stands on its own floor.
 FLOORS = (
     ("errors", "settings", "stopping", "rouge", "paths", "quoting", "tables", "model.shape", "core.tree",
-     "core.layer_set", "core.load", "core.timing", "records.lease"),
+     "core.layer_set", "core.load", "core.window", "core.timing", "records.lease"),
     ("model",),
     ("core",),
     ("records", "cost", "data", "task", "command", "compose", "every_option", "hardware", "hugging_face", "manual",

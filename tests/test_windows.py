@@ -17,8 +17,9 @@ from transformers import AutoModelForCausalLM, DynamicCache, LlamaConfig
 from methods.ar import AR
 from methods.window_draft import WindowDraft
 from ssd_bench.core.layer_set import LayerSet
-from ssd_bench.core.method import Context, Estimate, LayerDraft, Probe, Taps, Verification, Window
+from ssd_bench.core.method import Context, Estimate, LayerDraft, Probe, Taps, Verification
 from ssd_bench.core.tree import TokenTree
+from ssd_bench.core.window import Window
 from ssd_bench.model.arithmetic import Arithmetic, available
 from ssd_bench.model.backend import Backend, select
 from ssd_bench.model.backends.cpu import native_problem

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from numbers import Integral
 
 from ssd_bench.core.layer_set import LayerSet
-from ssd_bench.core.method import Estimate, LayerDraft, Method, Taps, Window
+from ssd_bench.core.method import Estimate, LayerDraft, Method, Taps
 from ssd_bench.core.tree import TokenTree
+from ssd_bench.core.window import Window
 from ssd_bench.errors import ConfigError
 
 SHOWN = 200  # characters of a faulty answer that an error repeats

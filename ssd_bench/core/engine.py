@@ -14,10 +14,11 @@ from torch import Tensor
 
 from ssd_bench.core.contract import Contract
 from ssd_bench.core.layer_set import LayerSet
-from ssd_bench.core.method import Context, Estimate, LayerDraft, Method, Prefill, Probe, Verification, Window
+from ssd_bench.core.method import Context, Estimate, LayerDraft, Method, Prefill, Probe, Verification
 from ssd_bench.core.sampling import Decoding, draw, verify_greedy, verify_sampled, warp
 from ssd_bench.core.timing import Clock, Mark
 from ssd_bench.core.tree import TokenTree, comb
+from ssd_bench.core.window import Window
 from ssd_bench.model.decoder import NOTHING, Decoder, Pass
 from ssd_bench.model.kv_cache import KVCache
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -26,10 +26,9 @@ if TYPE_CHECKING:
     from ssd_bench.core.engine import Generation
     from ssd_bench.core.layer_set import LayerSet
     from ssd_bench.core.tree import TokenTree
+    from ssd_bench.core.window import Window
     from ssd_bench.cost.latency import Latency
     from ssd_bench.model.shape import ModelDims
-
-Length = TypeVar("Length", int, float)
 
 
 @dataclass(frozen=True)
@@ -46,30 +45,6 @@ class Taps:
     prefill: tuple[int, ...] = ()
     verify: tuple[int, ...] = ()
     prompt_end: int | None = None
-
-
-@dataclass(frozen=True)
-class Window:
-    """The positions that a draft's attentions read: the first ones and the last ones. Verification reads all.
-
-    Source: StreamingLLM (Xiao et al., arXiv:2309.17453), section 3.2; as a self-draft, MagicDec (arXiv:2408.11049).
-
-    Attributes:
-        sinks: positions at the beginning of the sequence, at least 0.
-        recent: positions at its end, the drafted token's own included, at least 1.
-    """
-
-    sinks: int
-    recent: int
-
-    def positions(self, length: Length) -> Length:
-        """Return how many of `length` positions are read; a mean length need not be whole."""
-        return min(length, self.sinks + self.recent)
-
-    def unread(self, prefix_len: int) -> tuple[int, int]:
-        """Return the range [first, end) of prefix rows that the next position does not read; (0, 0) if it reads all."""
-        end = prefix_len + 1 - self.recent
-        return (self.sinks, end) if end > self.sinks else (0, 0)
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from ssd_bench.core.engine import Engine, Generation
-from ssd_bench.core.method import Method, Origin, Window
+from ssd_bench.core.method import Method, Origin
 from ssd_bench.core.sampling import Decoding
+from ssd_bench.core.window import Window
 from ssd_bench.errors import ConfigError
 from ssd_bench.model.decoder import NOTHING, Decoder, Pass
 from ssd_bench.model.kv_cache import KVCache

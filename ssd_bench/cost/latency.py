@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ssd_bench.core.layer_set import LayerSet
-from ssd_bench.core.method import Window
+from ssd_bench.core.window import Window
 from ssd_bench.errors import ConfigError
 
 

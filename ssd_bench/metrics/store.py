@@ -19,7 +19,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ssd_bench.core import layer_set, load, method
+from ssd_bench.core import layer_set, load, window
 from ssd_bench.cost import tpt
 from ssd_bench.errors import ConfigError
 from ssd_bench.metrics.summary import Digest
@@ -33,7 +33,7 @@ FILE = ".summaries.parquet"
 COLUMNS = pa.schema([(name, pa.string()) for name in ("run", "run_id", "stamp", "digest")])
 CODE = (
     *sorted(Path(__file__).parent.glob("*.py")),
-    *(Path(str(module.__file__)) for module in (layer_set, load, method, tpt)),
+    *(Path(str(module.__file__)) for module in (layer_set, load, tpt, window)),
     *(Path(str(module.__file__)) for module in (consistency, files, reader, schema, passk)),
     Path(__file__).parents[1] / "rouge.py",
 )

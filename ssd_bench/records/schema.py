@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 from ssd_bench.core.layer_set import LayerSet
-from ssd_bench.core.method import Window
+from ssd_bench.core.window import Window
 from ssd_bench.errors import ConfigError
 
 SCHEMA_VERSION = 1
