@@ -16,9 +16,9 @@ draft length that they find is not used; nothing can decide not to draft; and ev
   full-model states and predictions are at hand, gives r outcomes for about the price of one or two AR steps;
 * KnapSpec's knapsack proposes new arms. It chose them by the tokens it saw, so that those count little, and an arm
   drafts only after a rehearsal on others;
-* a ledger counts, in AR steps, what drafting gained and what rehearsals and searches cost. Both may lose `stake` steps
-  and a share `regret` of the tokens so far, exploration half of that share and one of the gain. So a search waits until
-  it is affordable, and after every one that brought nothing the next must be affordable twice over.
+* a ledger (`methods/ledger.py`) counts, in AR steps, what drafting gained and what rehearsals and searches cost, and
+  bounds what may be lost. So a search waits until it is affordable, and after every one that brought nothing the next
+  must be affordable twice over.
 
 All times are the latency profile's; the method reads no clock.
 """
@@ -28,6 +28,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Annotated
 
 import numpy as np
@@ -37,6 +38,7 @@ from torch import Tensor
 from methods.arms import Arm, Array, Costs, Prior, Pull, optimistic, promises, rehearse, throughput
 from methods.fixed_layers import pattern_set
 from methods.knapsack import Agreement, Knapsack, weights
+from methods.ledger import Ledger
 from methods.match_model import MatchModel
 from methods.settings import DraftLen, Name, ReusePrefix, is_window
 from ssd_bench.core.layer_set import LayerSet
@@ -125,7 +127,7 @@ class Adaptive:
     regret: Inner = 0.01
     """Share of the tokens by which that grows."""
     profit: Annotated[float, Range(0, below=1, what="a share")] = 0.03
-    """Share of drafting's gain that may be spent on exploration."""
+    """Share of the gain of layer sets and windows that may be spent on exploration."""
     overhead: Annotated[float, Range(above=0)] = 1.5
     """Measured over predicted time of a rehearsal or search, whose cosines and copies are not profiled."""
     reuse_prefix: ReusePrefix = True
@@ -158,8 +160,7 @@ class Adaptive:
         self._latency: Latency | None = None
         self._costs: dict[int, Costs] = {}
         self._tables: dict[int, tuple[Array, Array]] = {}
-        self._tokens, self._gain, self._explored = 0, 0.0, 0.0  # the ledger; the last two in AR steps
-        self._searches = self._failures = 0
+        self._ledger = Ledger(self.stake, self.regret, self.profit)
         self._choice: Pull | None = None
         self._drafted: Pull | None = None
         self._copied = False
@@ -197,7 +198,7 @@ class Adaptive:
         if self.lookup_len:
             self._copies.extend(context.output[self._copies.output_len :])
             longest = min(self.lookup_len, context.max_draft)
-            if longest and self._pace_ms and not self._ruined():
+            if longest and self._pace_ms and not self._ledger.ruined():
                 # time is worth what the steps around make of it: a draft ends where its next token is worth less
                 pace = max(self._in_use, self._pace_tokens / self._pace_ms)
                 tokens, expected = self._copies.draft(longest, self._copy_ms, pace)
@@ -216,13 +217,13 @@ class Adaptive:
         Returns:
             After a rehearsal or search, what is believed of the choice that followed; AR is the full model at γ = 0.
         """
-        self._tokens += len(verification.emitted)
+        self._ledger.tokens += len(verification.emitted)
         ms = self._ar_ms
         if self._drafted is not None:
             ms = self._learn(self._drafted, verification)
         elif self._copied:
             ms = self._copy_ms[verification.tree.draft_len]
-            self._gain += len(verification.emitted) - ms / self._ar_ms
+            self._ledger.gain += len(verification.emitted) - ms / self._ar_ms
         self._pace_tokens = PACE * self._pace_tokens + len(verification.emitted)
         self._pace_ms = PACE * self._pace_ms + ms
         if verification.last and self.lookup_len:
@@ -247,9 +248,9 @@ class Adaptive:
             (sorted(arm.layer_set.skipped), arm.counts.tolist(), arm.tried, arm.born, window, arm.derived)
             for arm, window in zip(self._arms, windows)
         ]
-        ledger = self._tokens, self._gain, self._explored, self._searches, self._failures
         left = self._left if self._waiting() else 0
-        return json.dumps({"arms": arms, "ledger": ledger, "left": left, "copies": self._copies.state()}).encode()
+        kept = {"arms": arms, "ledger": asdict(self._ledger), "left": left, "copies": self._copies.state()}
+        return json.dumps(kept).encode()
 
     def restore(self, state: bytes) -> None:
         """Continue with those arms and that ledger."""
@@ -266,7 +267,7 @@ class Adaptive:
             for skipped, counts, tried, born, window, d in kept["arms"]
         ]
         self._tables.clear()
-        self._tokens, self._gain, self._explored, self._searches, self._failures = kept["ledger"]
+        self._ledger = Ledger(**kept["ledger"])
         self._left = kept["left"]
         self._copies.restore(kept["copies"])
 
@@ -287,9 +288,11 @@ class Adaptive:
         """
         drafted, accepted = verification.tree.draft_len, len(verification.path) - 1
         spent = drafted * choice.draft_ms + choice.verify_ms[drafted]
-        self._gain += len(verification.emitted) - spent / choice.ar_ms
+        gain = len(verification.emitted) - spent / choice.ar_ms
+        self._ledger.gain += gain
+        self._ledger.layer_gain += gain
         self._outcomes.append((choice.arm, drafted, accepted, choice.threshold, drafted >= self._cap))
-        if self._ruined():
+        if self._ledger.ruined():
             self._choice = None
         return spent
 
@@ -299,18 +302,6 @@ class Adaptive:
             arm.learn(drafted, accepted, threshold, capped)
             arm.limit(self.memory)
         self._outcomes.clear()
-
-    def _allowance(self) -> float:
-        """AR steps that may have been lost by now."""
-        return self.stake + self.regret * self._tokens
-
-    def _ruined(self) -> bool:
-        return self._gain - self._explored < -self._allowance()
-
-    def _credit(self) -> float:
-        """AR steps that exploration may cost now."""
-        share = self.stake + self.regret / 2 * self._tokens + self.profit * max(0.0, self._gain)
-        return min(share, self._allowance() + self._gain) - self._explored
 
     def _plan(self, length: int) -> None:
         """Choose what drafts at this context length, and what is explored next."""
@@ -326,7 +317,7 @@ class Adaptive:
         tried = [arm.tried for arm in self._arms]
         best, in_use = np.where(np.logical_and(tried, usable), rates.max((1, 2)), 0.0), 1 / costs.ar_ms
         self._choice = None
-        if best.max() > in_use * (1 + self.margin) and not self._ruined():
+        if best.max() > in_use * (1 + self.margin) and not self._ledger.ruined():
             # of arms as good as the best, the most promising one: drafting with it is what tells them apart
             equal = (best > in_use * (1 + self.margin)) & (best >= best.max() / (1 + self.margin))
             index = int(np.where(equal, hopes, 0.0).argmax())
@@ -337,8 +328,8 @@ class Adaptive:
             in_use = float(best.max())
             times = float(draft_ms[index]), verify_ms[index].tolist(), costs.ar_ms
             self._choice = Pull(arm, threshold, draft, *times, in_use)
-            if self._choice.arm.born and self._choice.arm.born == self._searches:
-                self._failures = 0
+            if self._choice.arm.born and self._choice.arm.born == self._ledger.searches:
+                self._ledger.failures = 0
         self._price_copies(costs)
         used = None if self._choice is None else self._choice.arm
         ranked = [(hopes[i], self._arms[i]) for i in np.argsort(-hopes, kind="stable") if self._arms[i] is not used]
@@ -380,14 +371,14 @@ class Adaptive:
             hopeful: arms that a rehearsal may bring into use, the best first.
             worth: tokens per millisecond that make a difference.
         """
-        credit, prices = self._credit() - COLLECTED, [self._price(arm, costs) for arm in hopeful]
+        credit, prices = self._ledger.credit() - COLLECTED, [self._price(arm, costs) for arm in hopeful]
         self._queue = [arm for arm, price in zip(hopeful, prices) if price <= credit]
         self._goal, needed, wanted = "", float("inf"), set[int]()
         if hopeful:
             self._goal, needed = "rehearse" if self._queue else "", min(prices)
             wanted = {arm.first_changed for arm in self._queue}
         elif costs.best_rate(self.budget, self.hoped) > worth:
-            needed = self._search_price(costs) * 2**self._failures
+            needed = self._search_price(costs) * 2**self._ledger.failures
             if needed <= credit:
                 self._goal, wanted = "search", set(range(2 * self._n_layers + 1))
         self._left, before = self.interval, self.taps
@@ -439,14 +430,14 @@ class Adaptive:
         states, target = self._last_states()
         tapped, costs = self.taps.verify, self._costs_at(length)
         self._drop_states()
-        self._explored += COLLECTED
+        self._ledger.explored += COLLECTED
         if self._goal == "search":
-            self._explored += TAPPED * self.rows * len(tapped)
+            self._ledger.explored += TAPPED * self.rows * len(tapped)
             self._search(states, length, probe)
             return
         for arm in self._queue:
-            if (price := self._price(arm, costs)) <= self._credit():
-                self._explored += price
+            if (price := self._price(arm, costs)) <= self._ledger.credit():
+                self._ledger.explored += price
                 before = states[tapped.index(arm.first_changed)]
                 arm.counts += rehearse(probe, self._prior, arm, before, target, length)
                 arm.limit(self.memory)
@@ -466,8 +457,9 @@ class Adaptive:
         """KnapSpec's knapsack; the candidates of highest throughput, their rates shrunk, become arms."""
         costs, rows, prior = self._costs_at(length), states.shape[1], self._prior
         pair = weights(probe.latency, length, self.weight_cap)
-        self._explored += self.overhead * costs.search_ms(self.budget, pair) / costs.ar_ms
-        self._searches, self._failures = self._searches + 1, self._failures + 1
+        self._ledger.explored += self.overhead * costs.search_ms(self.budget, pair) / costs.ar_ms
+        self._ledger.searches += 1
+        self._ledger.failures += 1
         knapsack = Knapsack(
             states.float(), length - rows, pair, self.budget, self.min_similarity, True, False, states.dtype
         )
@@ -480,7 +472,7 @@ class Adaptive:
         for i in agreement.leaders(lambda i, rate: float(values[i][round(rate * rows)]), self.shortlist):
             predicted, confidence = probe.predict_confident(candidates[i].hidden)
             seen = prior.tally(predicted == agreement.target, confidence)
-            arm = Arm(candidates[i].layer_set, prior.counts + self.selected * seen, False, self._searches)
+            arm = Arm(candidates[i].layer_set, prior.counts + self.selected * seen, False, self._ledger.searches)
             self._arms.append(arm)
         self._tables.clear()
 

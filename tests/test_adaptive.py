@@ -234,7 +234,7 @@ def test_it_is_ar_where_a_draft_costs_a_target_step() -> None:
     play = Play(ready(), FakeProbe(DEAR, agrees=True), rate=1.0)
     for _ in range(300):
         assert play.step() is None
-    assert not play.sets and not play.method._explored and not play.method.taps.verify
+    assert not play.sets and not play.method._ledger.explored and not play.method.taps.verify
 
 
 @pytest.mark.parametrize("rate", [0.0, 0.2, 0.5])
@@ -245,12 +245,35 @@ def test_losses_stay_within_the_allowance(agrees: bool, rate: float) -> None:
     play, costs = Play(method, FakeProbe(CHEAP, agrees), rate), Costs(CHEAP, LAYERS, 20, 10, True, 3)
     for _ in range(600):
         play.step()
-        lost = play.ms / costs.ar_ms - play.tokens + method._explored
+        lost = play.ms / costs.ar_ms - play.tokens + method._ledger.explored
         assert lost <= 4 + 0.02 * play.tokens + play.worst
-    assert method._gain == pytest.approx(play.tokens - play.ms / costs.ar_ms, abs=1e-6)
-    assert method._explored <= 4 + 0.02 * play.tokens / 2 + method.profit * max(0.0, method._gain) + play.worst
+    assert method._ledger.gain == pytest.approx(play.tokens - play.ms / costs.ar_ms, abs=1e-6)
+    assert (
+        method._ledger.explored
+        <= 4 + 0.02 * play.tokens / 2 + method.profit * max(0.0, method._ledger.layer_gain) + play.worst
+    )
     if not agrees:
         assert not play.sets
+
+
+def test_gains_of_copies_pay_for_no_exploration() -> None:
+    """They say nothing about layer sets."""
+    method = ready(stake=4, regret=0.001, profit=0.5)
+    play, text = Play(method, FakeProbe(CHEAP, agrees=False), rate=0.0), [1, 2, 3, 4] * 2600
+    method.start(Prefill(text[:40], None))
+    output = 1
+    while output < 5_000:
+        proposal = method.propose(Context(1, 40 + output, text[40 : 40 + output], ROOM))
+        assert isinstance(proposal, TokenTree)
+        tree = TokenTree.chain(proposal.tokens)  # every copied token is accepted
+        hidden = torch.ones(len(method.taps.verify), len(tree), 4) if method.taps.verify else None
+        emitted = text[40 + output : 40 + output + len(tree)]
+        logits, length = torch.eye(1, VOCAB).repeat(len(tree), 1), 40 + output + len(emitted)
+        method.observe(Verification(1, tree, range(len(tree)), emitted, length, logits, hidden), play.probe)  # type: ignore[arg-type]
+        output += len(emitted)
+    ledger = method._ledger
+    assert ledger.gain > 4000 and ledger.layer_gain == 0
+    assert 0 < ledger.explored <= 4 + 0.001 / 2 * ledger.tokens
 
 
 def test_searches_that_bring_nothing_become_rare() -> None:
@@ -258,12 +281,12 @@ def test_searches_that_bring_nothing_become_rare() -> None:
     method = ready(stake=40, regret=0.2, interval=1)
     play, at = Play(method, FakeProbe(CHEAP, agrees=False), rate=0.0), [0]
     for _ in range(2500):
-        before = method._searches
+        before = method._ledger.searches
         event = play.step()
-        if method._searches > before:
+        if method._ledger.searches > before:
             at.append(play.tokens)
             assert event is not None and method._estimate(play.length).draft_len == 0
-    assert len(at) >= 4 and not play.sets and method._failures == method._searches == len(at) - 1
+    assert len(at) >= 4 and not play.sets and method._ledger.failures == method._ledger.searches == len(at) - 1
     assert at[-1] - at[-2] > 1.5 * (at[-2] - at[-3]) and len(method._arms) <= method.pool
 
 
@@ -272,8 +295,8 @@ def test_a_search_that_brings_something_is_no_failure() -> None:
     play = Play(method, FakeProbe(CHEAP, agrees=True), rate=1.0)
     for _ in range(100):
         play.step()
-    assert method._searches and any(arm.born and arm.layer_set in play.sets for arm in method._arms)
-    assert method._failures < method._searches
+    assert method._ledger.searches and any(arm.born and arm.layer_set in play.sets for arm in method._arms)
+    assert method._ledger.failures < method._ledger.searches
 
 
 def test_a_search_adds_candidates_of_the_knapsack(decoders: Load) -> None:
@@ -288,7 +311,7 @@ def test_a_search_adds_candidates_of_the_knapsack(decoders: Load) -> None:
     found = method._arms[given:]
     knapsack = Knapsack(states.float(), 11, (1, 1), 0.6, -1.0, True, False, states.dtype)
     candidates = {candidate.layer_set: candidate for candidate in knapsack.run(probe)}
-    assert len(found) == 2 and method._explored > 0
+    assert len(found) == 2 and method._ledger.explored > 0
     for arm in found:
         matches = probe.predict(candidates[arm.layer_set].hidden) == probe.predict(states[-1])
         added = arm.counts - method._prior.counts
