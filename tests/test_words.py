@@ -1,0 +1,144 @@
+"""The words of the code and the documents: docstrings, names, formatting exceptions and private terms."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import Counter
+from collections.abc import Iterator
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+CODE = ("ssd_bench", "methods", "tasks", "hydra_plugins")
+
+OPENERS = frozenset("of as by that whose with what how which where none".split())
+"""First words of a docstring that is a fragment: a preposition or a relative clause."""
+
+NO_VERBS = OPENERS | frozenset("the a an whether if why when who every each all one no nothing those its our".split())
+"""First words of a function's docstring that say no action; properties and attributes are noun phrases."""
+
+PRONOUNS = frozenset(
+    "found one own made asked known given said other others each alike apart beside whole rest "
+    "ones mine ours theirs both either neither such same there these those this that it them what which who".split()
+)
+"""Names that say how a value was come by, or point at it, and not what it is."""
+
+PRONOUN_SHARE = 0.005
+FORMAT_EXCEPTIONS = 10
+
+PRIVATE_TERMS = (
+    r"rehears\w+",
+    r"noise floor",
+    r"the (?:field's )?anchors",
+    r"beside (?:AR|it|them|the|its|a|one)\b",
+    r"not to be told from",
+    r"a unit of work",
+    r"nodes for the price",
+    r"\bdearer\b",
+    r"spoil(?:ed|t|s)",
+    r"\balike\b",
+    r"\blikewise\b",
+)
+"""Expressions of this project that the field does not use, in documents."""
+
+
+@cache
+def trees(*folders: str) -> dict[Path, ast.Module]:
+    """Return the syntax tree of every Python file in these folders of the repository."""
+    files = sorted(file for folder in folders for file in (ROOT / folder).rglob("*.py"))
+    return {file: ast.parse(file.read_text("utf-8")) for file in files}
+
+
+def docstrings(module: ast.Module) -> Iterator[tuple[int, str, str]]:
+    """Yield line, kind (module, class, property, function, attribute) and text of every docstring."""
+    for node in ast.walk(module):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            if text := ast.get_docstring(node):
+                line = node.body[0].lineno
+                yield line, _kind(node), text
+        if isinstance(node, ast.Module | ast.ClassDef):
+            for first, second in pairwise(node.body):
+                if isinstance(first, ast.Assign | ast.AnnAssign) and isinstance(second, ast.Expr):
+                    if isinstance(second.value, ast.Constant) and isinstance(second.value.value, str):
+                        yield second.lineno, "attribute", second.value.value
+
+
+def _kind(node: ast.AST) -> str:
+    if isinstance(node, ast.Module | ast.ClassDef):
+        return type(node).__name__.removesuffix("Def").lower()
+    decorators = [ast.unparse(decorator) for decorator in node.decorator_list]  # type: ignore[attr-defined]
+    return "property" if any(name.endswith(("property", ".setter")) for name in decorators) else "function"
+
+
+def first_word(text: str) -> str:
+    """Return the first word of a docstring, in lower case."""
+    return re.sub(r"\W+$", "", text.split()[0].lower())
+
+
+def fragments(module: ast.Module) -> Iterator[tuple[int, str]]:
+    """Yield line and first line of every docstring whose first word is that of a fragment, or of no action."""
+    for line, kind, text in docstrings(module):
+        word = first_word(text)
+        if word in (NO_VERBS if kind == "function" else OPENERS) or text.lower().startswith("all that"):
+            yield line, text.splitlines()[0]
+
+
+def bound_names(module: ast.Module) -> Iterator[tuple[int, str]]:
+    """Yield line and name of everything that is assigned, defined or a parameter."""
+    for node in ast.walk(module):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.lineno, node.id
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            yield node.lineno, node.attr
+        elif isinstance(node, ast.arg):
+            yield node.lineno, node.arg
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            yield node.lineno, node.name
+
+
+def pronouns(module: ast.Module) -> list[tuple[int, str]]:
+    """Return line and name of every bound name that is a pronoun or a participle."""
+    return [(line, name) for line, name in bound_names(module) if name.strip("_") in PRONOUNS]
+
+
+def documents() -> list[Path]:
+    """Return the Markdown files of the repository that people read, the changelog and generated reports aside."""
+    files = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]
+    files += [file for folder in CODE for file in (ROOT / folder).rglob("*.md")]
+    return sorted(files)
+
+
+def private_terms(text: str) -> Iterator[tuple[int, str]]:
+    """Yield line and expression of every private term."""
+    for number, line in enumerate(text.splitlines(), 1):
+        for match in re.finditer("|".join(PRIVATE_TERMS), line, re.IGNORECASE):
+            yield number, match[0]
+
+
+def test_docstrings_are_sentences() -> None:
+    seen = [(str(f.relative_to(ROOT)), *x) for f, module in trees(*CODE).items() for x in fragments(module)]
+    assert not seen
+
+
+def test_names_are_nouns() -> None:
+    total = sum(1 for module in trees(*CODE).values() for _ in bound_names(module))
+    seen = Counter(name for module in trees(*CODE).values() for _, name in pronouns(module))
+    assert seen.total() <= PRONOUN_SHARE * total, seen.most_common(20)
+
+
+def test_one_class_name_is_one_class() -> None:
+    names = Counter(
+        node.name for module in trees(*CODE).values() for node in ast.walk(module) if isinstance(node, ast.ClassDef)
+    )
+    assert not [name for name, count in names.items() if count > 1]
+
+
+def test_the_formatter_wins() -> None:
+    counts = {file: file.read_text("utf-8").count("# fmt: " + "skip") for file in trees(*CODE, "tests")}
+    assert sum(counts.values()) <= FORMAT_EXCEPTIONS, {str(f): n for f, n in counts.items() if n}
+
+
+def test_documents_use_the_fields_terms() -> None:
+    assert not [(file.name, *x) for file in documents() for x in private_terms(file.read_text("utf-8"))]
