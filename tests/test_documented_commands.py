@@ -71,9 +71,7 @@ NOT_RUN = {
     "python -m ssd_bench shapes": "needs a GPU; tests/test_shapes.py runs it in small",
     "python -m ssd_bench shapes models=llama3_1_8b tokens=96": "needs a GPU; runs/reference/shapes has its record",
     "python -m ssd_bench bench": "minutes; tests/test_bench.py runs it on a small model",
-    "python -m ssd_bench bench record=true": BESIDE,
     "python -m ssd_bench bench record=true model=*": BESIDE,
-    "python -m ssd_bench bench model=*": BESIDE,
     "python -m ssd_bench bench hardware=cuda *": "needs a GPU; tests/test_bench.py runs it on a small model",
 }
 """Command, with a star for any text -> why not here. Of `make` recipes are still looked at, of `bench` the options."""
