@@ -67,6 +67,6 @@ class Plain(Successors):
 
 
 def test_the_table_names_every_preset() -> None:
-    rows = re.findall(r"^\| (`.*?) \|", README.split("\n## What there is\n")[1], re.MULTILINE)
+    rows = re.findall(r"^\| (`.*?) \|", README.split("\n## Available methods\n")[1], re.MULTILINE)
     named = {name for row in rows for name in re.findall(r"`(\w+)`", row)}
     assert named == {path.stem for path in (CONF / "method").glob("*.yaml")}
