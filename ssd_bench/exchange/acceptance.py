@@ -20,14 +20,14 @@ import pandas as pd
 from ssd_bench import tables
 from ssd_bench.command import options, tool
 from ssd_bench.errors import ConfigError
-from ssd_bench.exchange.answers import Acceptance, read, recorded
+from ssd_bench.exchange.answers import AcceptanceCounts, read_answers, record_acceptance
 from ssd_bench.metrics.intervals import divide
 from ssd_bench.metrics.text import ABSENT, number
 from ssd_bench.paths import local_path
 from ssd_bench.records.reader import load_run
 
 
-def table(sides: dict[str, Acceptance]) -> str:
+def acceptance_table(sides: dict[str, AcceptanceCounts]) -> str:
     """One column each."""
     columns = {name: _column(one) for name, one in sides.items()}
     heads = list(dict.fromkeys(head for column in columns.values() for head in column))
@@ -36,7 +36,7 @@ def table(sides: dict[str, Acceptance]) -> str:
     return tables.terminal(pd.DataFrame(rows, columns=["", *columns]), list(columns))
 
 
-def _column(one: Acceptance) -> dict[str, str]:
+def _column(one: AcceptanceCounts) -> dict[str, str]:
     least = "" if one.exact else "≥ "
     positions = one.by_position.to_dict("records")
     return {
@@ -51,17 +51,17 @@ def _column(one: Acceptance) -> dict[str, str]:
     }
 
 
-def _work(arguments: Sequence[str]) -> None:
+def _compare(arguments: Sequence[str]) -> None:
     given = options(arguments, ("file", "run"))
     if "file" not in given:
         raise ConfigError("file", "", "a file of answers, one JSON object a line")
-    sides = {given["file"]: read(local_path("file", given["file"]))}
+    sides = {given["file"]: read_answers(local_path("file", given["file"]))}
     if "run" in given:
         run = load_run(local_path("run", given["run"]))
-        sides[str(run.header.get("run_id"))] = recorded(run)
-    print(table(sides))
+        sides[str(run.header.get("run_id"))] = record_acceptance(run)
+    print(acceptance_table(sides))
 
 
 def main(arguments: Sequence[str]) -> int:
     """The command `acceptance`; returns the exit code."""
-    return tool(_work, __doc__, arguments)
+    return tool(_compare, __doc__, arguments)

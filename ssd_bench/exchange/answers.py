@@ -23,7 +23,7 @@ from ssd_bench.metrics.intervals import divide
 from ssd_bench.records.reader import Run
 from ssd_bench.settings import Whole, fits, words
 
-OWN = "ssd_bench"
+EXTRA_KEY = "ssd_bench"
 """Key of an answer beside `metrics`, which holds what vLLM does not count: all steps, and the tokens they emitted."""
 FIELDS: dict[str, Any] = {
     "acceptance_histogram": Sequence[Whole],
@@ -33,17 +33,17 @@ FIELDS: dict[str, Any] = {
     "num_spec_tokens": Whole,
 }
 """What every answer must have; its two ratios follow from these and are not read."""
-MOST = 10**6  # steps of an answer; one with more is none
+MAX_STEPS = 10**6  # steps of an answer; one with more is none
 PER_STEP = ("per_step_drafted", "per_step_accepted")
 BY_LENGTH = "acceptance_histogram_by_draft_length"
-ASKED = (
+EXPECTED = (
     "an object with metrics.speculative_decoding, as a vLLM server with --per-request-spec-decode-metrics writes it "
     "for n = 1 (of a stream: the last chunk)"
 )
 
 
 @dataclass(frozen=True)
-class Acceptance:
+class AcceptanceCounts:
     """What several answers say together.
 
     Attributes:
@@ -79,18 +79,18 @@ class Acceptance:
         return found.assign(reached=found["accepted"] / max(len(self.steps), 1))
 
 
-def recorded(run: Run) -> Acceptance:
+def record_acceptance(run: Run) -> AcceptanceCounts:
     """What a run of ours says of its method."""
     every = metrics.of_arm(run.steps, "method")
-    steps, answers = _drafting(every), len(metrics.of_arm(run.prompts, "method"))
-    return Acceptance(answers, steps, int(steps["draft_len"].sum()), True, metrics.tokens_per_pass(every))
+    steps, answers = _drafting_steps(every), len(metrics.of_arm(run.prompts, "method"))
+    return AcceptanceCounts(answers, steps, int(steps["draft_len"].sum()), True, metrics.tokens_per_pass(every))
 
 
-def _drafting(steps: pd.DataFrame) -> pd.DataFrame:
+def _drafting_steps(steps: pd.DataFrame) -> pd.DataFrame:
     return steps[steps["draft_len"] > 0]
 
 
-def lines(run: Run, arm: str = "method") -> Iterator[str]:
+def answer_lines(run: Run, arm: str = "method") -> Iterator[str]:
     """The answers of an arm in stream order, each a line of JSON.
 
     Raises:
@@ -106,13 +106,13 @@ def lines(run: Run, arm: str = "method") -> Iterator[str]:
         mine = own.get(tuple(row[key] for key in metrics.UNIT), steps.iloc[:0])
         answer = {
             "request_id": f"{row['prompt_id']}/{row['repeat']}" + (f"/{row['turn']}" if row["turn"] else ""),
-            "metrics": {"speculative_decoding": _written(_drafting(mine), most)},
-            OWN: {"steps": len(mine), "emitted": int(mine["emitted"].sum())},
+            "metrics": {"speculative_decoding": _vllm_metrics(_drafting_steps(mine), most)},
+            EXTRA_KEY: {"steps": len(mine), "emitted": int(mine["emitted"].sum())},
         }
         yield json.dumps(answer, ensure_ascii=False)
 
 
-def _written(steps: pd.DataFrame, most: int) -> dict[str, Any]:
+def _vllm_metrics(steps: pd.DataFrame, most: int) -> dict[str, Any]:
     drafted, accepted = ([int(n) for n in steps[name]] for name in ("draft_len", "accepted_len"))
     counts = Counter(accepted)
     return {
@@ -138,7 +138,7 @@ class _Answer:
     all_steps: tuple[int, int] | None
 
 
-def read(file: Path) -> Acceptance:
+def read_answers(file: Path) -> AcceptanceCounts:
     """What a file of answers says, ours or of a vLLM server, one JSON object a line; empty lines are passed over.
 
     Raises:
@@ -152,21 +152,21 @@ def read(file: Path) -> Acceptance:
     for number, text in enumerate(texts, 1):
         if text.strip():
             try:
-                found.append(_parsed(text))
+                found.append(_parse(text))
             except ValueError as error:
                 raise ConfigError("file", f"{file}:{number}", str(error)) from None
     if not found:
-        raise ConfigError("file", str(file), f"a file with at least one line: {ASKED}")
+        raise ConfigError("file", str(file), f"a file with at least one line: {EXPECTED}")
     pairs = [pair for answer in found for pair in answer.pairs.elements()]
     known = [answer.all_steps for answer in found if answer.all_steps is not None]
     m = divide(sum(n for _, n in known), sum(n for n, _ in known)) if len(known) == len(found) else None
     steps = pd.DataFrame(pairs, columns=["draft_len", "accepted_len"], dtype="int64")
-    return Acceptance(
+    return AcceptanceCounts(
         len(found), steps, sum(one.drafted for one in found), all(one.exact for one in found), m
     )  # fmt: skip
 
 
-def _parsed(text: str) -> _Answer:
+def _parse(text: str) -> _Answer:
     """An answer.
 
     Raises:
@@ -175,13 +175,13 @@ def _parsed(text: str) -> _Answer:
     try:
         content = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"it is no JSON that can be read ({error}); {ASKED}") from None
-    told = _told(content)
+        raise ValueError(f"it is no JSON that can be read ({error}); {EXPECTED}") from None
+    told = _response_counts(content)
     for name, kind in FIELDS.items():
         if not fits(kind, told.get(name)):
             raise ValueError(f"{name} is {told.get(name)!r}, not {words(kind)}")
     histogram, steps, accepted, drafted, most = (told[name] for name in FIELDS)
-    _check(steps <= MOST, f"num_spec_steps is {steps}, more than {MOST:,}")
+    _check(steps <= MAX_STEPS, f"num_spec_steps is {steps}, more than {MAX_STEPS:,}")
     _check(len(histogram) == most + 1, f"acceptance_histogram has {len(histogram)} numbers, num_spec_tokens is {most}")
     _check(sum(histogram) == steps, f"acceptance_histogram counts {sum(histogram)} steps, num_spec_steps is {steps}")
     counted = sum(length * count for length, count in enumerate(histogram))
@@ -199,22 +199,22 @@ def _parsed(text: str) -> _Answer:
     else:
         longest = max((length for length, _ in pairs), default=0)
         _check(longest <= most, f"a step drafted {longest} tokens, num_spec_tokens is {most}")
-        _check(pairs.total() <= MOST, f"its steps are {pairs.total()}, more than {MOST:,}")
+        _check(pairs.total() <= MAX_STEPS, f"its steps are {pairs.total()}, more than {MAX_STEPS:,}")
         lengths = Counter({length: count for length, count in enumerate(histogram) if count})
         found = Counter(length for _, length in pairs.elements())
         _check(lengths == found, "its steps do not have the acceptance_histogram")
         total = sum(length for length, _ in pairs.elements())
         _check(total == drafted, f"its steps drafted {total} tokens, num_draft_tokens is {drafted}")
-    return _Answer(pairs, drafted, exact, _own(content))
+    return _Answer(pairs, drafted, exact, _all_steps(content))
 
 
-def _told(content: object) -> Mapping[str, Any]:
+def _response_counts(content: object) -> Mapping[str, Any]:
     """The counts of a response, of its `metrics`, or alone."""
     outer = content.get("metrics", content) if isinstance(content, dict) else None
     found = outer.get("speculative_decoding", outer) if isinstance(outer, dict) else None
     if isinstance(found, dict) and "num_spec_steps" in found:
         return found
-    raise ValueError(f"it has no acceptance; {ASKED}")
+    raise ValueError(f"it has no acceptance; {EXPECTED}")
 
 
 def _pairs(told: Mapping[str, Any]) -> Counter[tuple[int, int]] | None:
@@ -224,30 +224,30 @@ def _pairs(told: Mapping[str, Any]) -> Counter[tuple[int, int]] | None:
         both = fits(Sequence[Whole], drafted) and fits(Sequence[Whole], accepted)
         if not both or len(drafted) != len(accepted):  # type: ignore[arg-type]
             raise ValueError(f"{' and '.join(PER_STEP)} are not two lists of integers of the same length")
-        return _possible(Counter(zip(drafted, accepted)))  # type: ignore[arg-type]
+        return _checked_pairs(Counter(zip(drafted, accepted)))  # type: ignore[arg-type]
     by_length = told.get(BY_LENGTH)
     if by_length is None:
         return None
     if not fits(Mapping[str, Sequence[Whole]], by_length) or not all(length.isdecimal() for length in by_length):
         raise ValueError(f"{BY_LENGTH} is no table of lists by drafted length")
-    return _possible(
+    return _checked_pairs(
         Counter({(int(k), m): count for k, row in by_length.items() for m, count in enumerate(row) if count})
     )
 
 
-def _possible(pairs: Counter[tuple[int, int]]) -> Counter[tuple[int, int]]:
+def _checked_pairs(pairs: Counter[tuple[int, int]]) -> Counter[tuple[int, int]]:
     for drafted, accepted in pairs:
         _check(accepted <= drafted, f"a step accepted {accepted} of {drafted} drafted tokens")
     return pairs
 
 
-def _own(content: Mapping[str, Any]) -> tuple[int, int] | None:
+def _all_steps(content: Mapping[str, Any]) -> tuple[int, int] | None:
     """All steps and what they emitted, which our own files say."""
-    own = content.get(OWN)
+    own = content.get(EXTRA_KEY)
     if own is None:
         return None
     if not fits(Mapping[str, Whole], own) or set(own) != {"steps", "emitted"}:
-        raise ValueError(f"{OWN} is {own!r}, not steps and emitted, integers")
+        raise ValueError(f"{EXTRA_KEY} is {own!r}, not steps and emitted, integers")
     return own["steps"], own["emitted"]
 
 

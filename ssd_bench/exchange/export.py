@@ -25,12 +25,12 @@ from ssd_bench.paths import display_path, local_path
 from ssd_bench.records.files import write_atomic
 from ssd_bench.records.reader import Run, load_run
 
-SETS = {"layer_set": layers.with_origin, "layer_list": layers.released}
+SETS = {"layer_set": layers.set_with_origin, "layer_list": layers.released_entry}
 FORMS = ("vllm", *SETS)
 OPTIONS = ("run", "to", "form", "arm", "set", "force")
 
 
-def _work(arguments: Sequence[str]) -> None:
+def _export(arguments: Sequence[str]) -> None:
     given = options(arguments, OPTIONS)
     for name, what in (("run", "the folder of a record"), ("to", "the file to write")):
         if name not in given:
@@ -44,7 +44,7 @@ def _work(arguments: Sequence[str]) -> None:
     if other in given:
         allowed = "a form of layer sets" if other == "set" else "form=vllm"
         raise ConfigError(other, given[other], f"{allowed}; with form={form} it says nothing")
-    to = _free(local_path("to", given["to"]), force == "true")
+    to = _writable_path(local_path("to", given["to"]), force == "true")
     run = load_run(local_path("run", given["run"]))
     text, told = _vllm(run, given.get("arm", "method")) if form == "vllm" else _set(run, form, given.get("set"))
     try:
@@ -54,7 +54,7 @@ def _work(arguments: Sequence[str]) -> None:
     print(f"{display_path(to)}: {told}")
 
 
-def _free(to: Path, force: bool) -> Path:
+def _writable_path(to: Path, force: bool) -> Path:
     """The file, where it may be written.
 
     Raises:
@@ -68,19 +68,19 @@ def _free(to: Path, force: bool) -> Path:
 
 
 def _vllm(run: Run, arm: str) -> tuple[str, str]:
-    lines = list(answers.lines(run, arm))
+    lines = list(answers.answer_lines(run, arm))
     return "".join(f"{line}\n" for line in lines), f"{len(lines)} answers of arm {arm}"
 
 
 def _set(run: Run, form: str, asked: str | None) -> tuple[str, str]:
-    set_id = layers.chosen(run, asked)
+    set_id = layers.find_set_id(run, asked)
     layer_set, window = run.layer_set(set_id), run.window(set_id)
     skipped = f"{len(layer_set.skip_attn)} attentions and {len(layer_set.skip_mlp)} MLPs of {layer_set.n_layers}"
     read = "" if window is None else f" and reads {window.sinks} first and {window.recent} last positions"
-    told = f"set {set_id}, which skips {skipped}{read}; to draft with it:\n  {layers.command(layer_set, window)}"
+    told = f"set {set_id}, which skips {skipped}{read}; to draft with it:\n  {layers.draft_command(layer_set, window)}"
     return f"{json.dumps(SETS[form](run, set_id), indent=1, ensure_ascii=False)}\n", told
 
 
 def main(arguments: Sequence[str]) -> int:
     """The command `export`; returns the exit code."""
-    return tool(_work, __doc__, arguments)
+    return tool(_export, __doc__, arguments)

@@ -16,7 +16,7 @@ from ssd_bench.records.pack import opened
 CALLER = 3  # frames up to whoever called `load_runs`
 
 
-def frame(path: Path | str) -> pd.DataFrame:
+def runs_frame(path: Path | str) -> pd.DataFrame:
     """As `ssd_bench.load_runs`."""
     asked = local_path("path", path)
     if not opened(asked).is_dir():

@@ -13,7 +13,7 @@ from ssd_bench.metrics.intervals import divide
 from ssd_bench.records.reader import Run
 
 
-def chosen(run: Run, asked: str | None) -> int:
+def find_set_id(run: Run, asked: str | None) -> int:
     """The id of a set of the run: the one asked for, or that which drafted most tokens.
 
     Raises:
@@ -39,12 +39,12 @@ def overrides(layer_set: LayerSet, window: Window | None = None) -> list[str]:
     return ["method=fixed_layers", "method.ratio=null", *given]
 
 
-def command(layer_set: LayerSet, window: Window | None = None) -> str:
+def draft_command(layer_set: LayerSet, window: Window | None = None) -> str:
     """Return the command of these options, for a shell."""
     return f"python -m ssd_bench {shlex.join(overrides(layer_set, window))}"
 
 
-def with_origin(run: Run, set_id: int) -> dict[str, Any]:
+def set_with_origin(run: Run, set_id: int) -> dict[str, Any]:
     """Return a set with its window, the options to draft with it, and where it comes from."""
     header, layer_set, window = run.header, run.layer_set(set_id), run.window(set_id)
     model, task = header.get("model") or {}, header.get("task") or {}
@@ -73,7 +73,7 @@ def with_origin(run: Run, set_id: int) -> dict[str, Any]:
     }
 
 
-def released(run: Run, set_id: int) -> dict[str, Any]:
+def released_entry(run: Run, set_id: int) -> dict[str, Any]:
     """A set as an entry of the files that released codes read, under the name MODEL_TASK.
 
     `attention` and `mlp` are the blocks, from 0, whose sublayers are skipped: an entry of `skip_layers.json` of

@@ -20,7 +20,7 @@ from ssd_bench.papers import figures_layers as layers
 from ssd_bench.papers import figures_shared as common
 from ssd_bench.papers import figures_streams as streams
 from ssd_bench.papers.cells import Cell, Replication
-from ssd_bench.papers.figures_shared import Cannot
+from ssd_bench.papers.figures_shared import NotDrawable
 from ssd_bench.paths import local_path
 from ssd_bench.records.reader import Run
 
@@ -40,7 +40,7 @@ Character = tuple[str, bool]
 
 
 @dataclass(frozen=True)
-class Output:
+class Excerpt:
     """One output as it is drawn.
 
     Attributes:
@@ -54,14 +54,14 @@ class Output:
     cut: bool
 
 
-def tokenizer_of(run: Run) -> Tokenizer | Cannot:
+def tokenizer_of(run: Run) -> Tokenizer | NotDrawable:
     """The tokenizer of the run's model, if its file is on this machine; nothing is downloaded."""
     source = run.header["config"]["model"]
     for folder in _folders(source):
         if (folder / "tokenizer.json").is_file():
             return Tokenizer.from_file(str(folder / "tokenizer.json"))
     name = run.header["model"]["name"]
-    return Cannot(f"The text of single tokens needs the tokenizer of {name}, which is not on this machine.")
+    return NotDrawable(f"The text of single tokens needs the tokenizer of {name}, which is not on this machine.")
 
 
 def _folders(source: dict[str, Any]) -> Iterator[Path]:
@@ -81,7 +81,7 @@ def _folders(source: dict[str, Any]) -> Iterator[Path]:
             yield Path(found).parent
 
 
-def tokens(run: Run, index: int, tokenizer: Tokenizer) -> list[tuple[str, bool]]:
+def output_tokens(run: Run, index: int, tokenizer: Tokenizer) -> list[tuple[str, bool]]:
     """The output of a prompt's first repeat, token by token: its text, and whether it was drafted and accepted."""
     rows = metrics.of_arm(run.prompts, "method")
     row = rows[rows["prompt_index"] == index].sort_values("repeat").iloc[0]
@@ -129,7 +129,7 @@ def _glyphs() -> dict[int, int]:
     return dict(font.get_charmap())
 
 
-def draw(body: SubFigure, outputs: Sequence[Output]) -> None:
+def draw_excerpts(body: SubFigure, outputs: Sequence[Excerpt]) -> None:
     """Outputs below one another on a grid of characters."""
     axes = body.add_axes((0.01, 0.0, 0.98, 1.0))  # as wide as it says, whatever the layout does
     axes.set_axis_off()
@@ -160,7 +160,7 @@ def _draw_line(axes: Axes, characters: Sequence[Character], y: float) -> None:
         column += len(text)
 
 
-def height(outputs: Sequence[Output]) -> float:
+def excerpts_height(outputs: Sequence[Excerpt]) -> float:
     """Inches that the outputs need, with title and caption."""
     rows = sum(1.9 + 1.25 * (len(output.lines) + output.cut) for output in outputs)
     return 0.95 + rows * POINTS * 1.2 / 72
@@ -169,16 +169,16 @@ def height(outputs: Sequence[Output]) -> float:
 NOTE = "Coloured and underlined: drafted tokens that were accepted; black: tokens of the full model."
 
 
-def table(replication: Replication) -> Figure | Cannot:
+def outputs_figure(replication: Replication) -> Figure | NotDrawable:
     """SWIFT's Tables 13 and 14: the same prompt decoded by each method."""
     drawn = common.cells(replication)
     tokenizer = tokenizer_of(drawn[0].run)
-    if isinstance(tokenizer, Cannot):
+    if isinstance(tokenizer, NotDrawable):
         return tokenizer
-    index = _example(drawn)
-    outputs = [_output(cell, index, cell["method"] + common.sign(cell), tokenizer, LINES) for cell in drawn]
-    figure, body = common.page(style.PAGE, height(outputs))
-    draw(body, outputs)
+    index = _example_prompt(drawn)
+    outputs = [_excerpt(cell, index, cell["method"] + common.void_sign(cell), tokenizer, LINES) for cell in drawn]
+    figure, body = common.new_figure(style.PAGE, excerpts_height(outputs))
+    draw_excerpts(body, outputs)
     prompt = drawn[0].run.prompts.set_index("prompt_index")["prompt_id"].loc[[index]].iloc[0]
     note = f"{NOTE} Prompt {prompt}: of the run's, the first with the median number of new tokens."
     if any(output.cut for output in outputs):
@@ -186,50 +186,52 @@ def table(replication: Replication) -> Figure | Cannot:
     return common.finish(figure, replication, drawn, note)
 
 
-def _example(drawn: Sequence[Cell]) -> int:
+def _example_prompt(drawn: Sequence[Cell]) -> int:
     """The first prompt whose output in the first run is of median length."""
     rows = metrics.of_arm(drawn[0].run.prompts, "method").drop_duplicates("prompt_index").sort_values("prompt_index")
     middle = rows["new_tokens"].quantile(0.5, interpolation="lower")
     return int(rows.loc[rows["new_tokens"] == middle, "prompt_index"].iloc[0])
 
 
-def _output(cell: Cell, index: int, name: str, tokenizer: Tokenizer, most: int) -> Output:
-    rows = streams.stream(cell.run)
+def _excerpt(cell: Cell, index: int, name: str, tokenizer: Tokenizer, most: int) -> Excerpt:
+    rows = streams.stream_rows(cell.run)
     rows = rows[rows["prompt_index"] == index]
     steps = metrics.of_arm(cell.run.steps, "method")
     steps = steps[steps["prompt_index"] == index]
     alpha = metrics.alpha_micro(steps)
     parts = [f"M = {metrics.tokens_per_pass(steps) or 1:.2f}", f"α = {alpha:.2f}" if alpha is not None else ""]
     if len(rows):
-        parts.append(f"speedup {streams.of_rows(rows, 'speedup'):.2f}×")
-    lines, cut = wrap(tokens(cell.run, index, tokenizer), most)
-    return Output(f"{name}: {', '.join(part for part in parts if part)}", lines, cut)
+        parts.append(f"speedup {streams.pooled_value(rows, 'speedup'):.2f}×")
+    lines, cut = wrap(output_tokens(cell.run, index, tokenizer), most)
+    return Excerpt(f"{name}: {', '.join(part for part in parts if part)}", lines, cut)
 
 
-def stream(replication: Replication) -> Figure | Cannot:
+def stream_outputs_figure(replication: Replication) -> Figure | NotDrawable:
     """KNN-SSD's Figure 8: consecutive samples of a stream, with the set that drafts each."""
     cell = common.cells(replication)[0]
     tokenizer = tokenizer_of(cell.run)
-    if isinstance(tokenizer, Cannot):
+    if isinstance(tokenizer, NotDrawable):
         return tokenizer
-    rows = streams.stream(cell.run).drop_duplicates("domain").head(SAMPLES)
-    names = [streams.domain(str(domain)) for domain in rows["domain"]]
-    outputs = [_output(cell, int(i), name, tokenizer, 4) for i, name in zip(rows["prompt_index"], names)]
+    rows = streams.stream_rows(cell.run).drop_duplicates("domain").head(SAMPLES)
+    names = [streams.domain_title(str(domain)) for domain in rows["domain"]]
+    outputs = [_excerpt(cell, int(i), name, tokenizer, 4) for i, name in zip(rows["prompt_index"], names)]
     panels = []
     for index, name in zip(rows["prompt_index"], names):
-        found = metrics.main_set(_only(cell.run, int(index)))
-        panels.append(layers.Panel(f"{name}: {'nothing drafted' if found is None else layers.counts(found)}", found))
-    columns = [panels[::2], panels[1::2]] if layers.width(panels) < style.PAGE and len(panels) > 1 else [panels]
-    text, maps = height(outputs) - 0.75, layers.height(len(columns[0])) - 0.75
+        found = metrics.main_set(_prompt_run(cell.run, int(index)))
+        panels.append(
+            layers.Panel(f"{name}: {'nothing drafted' if found is None else layers.skip_counts(found)}", found)
+        )
+    columns = [panels[::2], panels[1::2]] if layers.map_width(panels) < style.PAGE and len(panels) > 1 else [panels]
+    text, maps = excerpts_height(outputs) - 0.75, layers.map_height(len(columns[0])) - 0.75
     figure = style.new(style.PAGE, text + maps + 0.75)
     upper, lower = figure.subfigures(2, 1, squeeze=False, height_ratios=[text, maps])[:, 0]
-    draw(upper, outputs)
-    layers.maps(lower, columns)
+    draw_excerpts(upper, outputs)
+    layers.draw_maps(lower, columns)
     note = f"{NOTE} The first prompt of each task in the stream, at most 4 lines of it; below: the set that drafted it."
     return common.finish(figure, replication, [cell], note)
 
 
-def _only(run: Run, index: int) -> Run:
+def _prompt_run(run: Run, index: int) -> Run:
     frames = {name: getattr(run, name) for name in ("prompts", "steps")}
     own = {name: frame[frame["prompt_index"] == index] for name, frame in frames.items()}
     return Run(run.path, run.header, own["prompts"], own["steps"], run.layer_sets)

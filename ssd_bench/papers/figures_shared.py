@@ -39,14 +39,14 @@ SYMBOLS = {
 }
 CARETS = {"low": CARETUPBASE, "high": CARETDOWNBASE, "max": CARETDOWNBASE}
 SIGNS = {"low": "≥ ", "high": "≤ ", "max": "≤ ", "about": "≈ "}
-BEHIND = 1.5
+PAPER_ZORDER = 1.5
 """Drawn after bars and before lines, so that none of our numbers is hidden."""
-WIDEST = 0.4
+MAX_BAR_WIDTH = 0.4
 """Of a bar, where there are few; groups are 1 apart."""
 
 
 @dataclass(frozen=True)
-class Cannot:
+class NotDrawable:
     """An exhibit that cannot be drawn from what the runs hold.
 
     Attributes:
@@ -57,7 +57,7 @@ class Cannot:
 
 
 @dataclass(frozen=True)
-class Shown(Measured):
+class PlotValue(Measured):
     """A number as it is drawn.
 
     Attributes:
@@ -79,12 +79,12 @@ def cells(replication: Replication, **labels: str) -> list[Cell]:
     return list(found.values())
 
 
-def missing(replication: Replication) -> Cannot:
+def missing_runs(replication: Replication) -> NotDrawable:
     """Why there is nothing to draw at all."""
     errors = sorted({cell.error for cell in replication.cells if cell.error})
     if errors:
-        return Cannot(f"No run of it was finished: {'; '.join(errors)}")
-    return Cannot(f"None of its runs was made yet: `{replication.command}` makes them.")
+        return NotDrawable(f"No run of it was finished: {'; '.join(errors)}")
+    return NotDrawable(f"None of its runs was made yet: `{replication.command}` makes them.")
 
 
 def unique(values: Iterable[str]) -> list[str]:
@@ -102,7 +102,7 @@ def pretty(setting: str) -> str:
 # --- page, caption, legend --------------------------------------------------------------------------------------------
 
 
-def page(width: float, height: float) -> tuple[Figure, SubFigure]:
+def new_figure(width: float, height: float) -> tuple[Figure, SubFigure]:
     """An empty figure and the part of it for panels and legend, between title and caption."""
     figure = style.new(width, height)
     return figure, figure.subfigures(1, 1, squeeze=False)[0, 0]
@@ -128,15 +128,15 @@ def finish(figure: Figure, replication: Replication, drawn: Sequence[Cell], note
         note,
         f"n = {several} prompts{' a run' if len(drawn) > 1 else ''}.",
         f"{left} of {asked} runs are missing." if left else "",
-        _of_the_paper(figure, replication, drawn),
-        *_voids(drawn),
+        _paper_sentence(figure, replication, drawn),
+        *_void_sentences(drawn),
         *(f"{caveat}." for caveat in unique(cell.header.get("caveat") or "" for cell in drawn) if caveat),
     ]
     style.describe(figure, title, " ".join(part for part in parts if part))
     return figure
 
 
-def _voids(drawn: Sequence[Cell]) -> list[str]:
+def _void_sentences(drawn: Sequence[Cell]) -> list[str]:
     """A sentence for each reason for which cells decide nothing; they are named by what tells the drawn ones apart."""
     axes = [axis for axis in AXES if len(unique(cell[axis] for cell in drawn)) > 1] or ["method"]
     found: dict[str, list[str]] = {}
@@ -148,20 +148,20 @@ def _voids(drawn: Sequence[Cell]) -> list[str]:
     return [f"{style.VOID} void, {pretty(reason)}: {'; '.join(map(pretty, names))}." for reason, names in found.items()]
 
 
-def _of_the_paper(figure: Figure, replication: Replication, drawn: Sequence[Cell]) -> str:
+def _paper_sentence(figure: Figure, replication: Replication, drawn: Sequence[Cell]) -> str:
     """What the grey marks are, if there are any."""
     labels = [label for axes in figure.axes for label in axes.get_legend_handles_labels()[1]]
     if not any(label.startswith(PAPER) for label in labels):
         return ""
-    found = _of_exhibit(replication)
-    asked = {papers_model(replication, cell["model"]) for cell in drawn}
+    found = _exhibit_numbers(replication)
+    asked = {paper_model(replication, cell["model"]) for cell in drawn}
     models = [number.model for number in found if number.model in asked] or [n.model for n in found if n.model]
     named = f" on {', '.join(unique(models))}" if models else ""
     carets = any(number.bound in CARETS for number in found)
     return f"Grey: the paper's own numbers{named}{'; carets: at least, at most' if carets else ''}."
 
 
-def legend(body: SubFigure) -> None:
+def draw_legend(body: SubFigure) -> None:
     """One legend above all panels, of what they hold, each label once, in as many columns as fit."""
     found: dict[str, Any] = {}
     for axes in body.axes:
@@ -182,18 +182,18 @@ def legend(body: SubFigure) -> None:
 # --- what is void, and what the paper says ----------------------------------------------------------------------------
 
 
-def measured(summary: Mapping[str, Any], name: str) -> Measured:
+def summary_value(summary: Mapping[str, Any], name: str) -> Measured:
     """A number of a summary with its interval."""
     return Measured(summary[name], summary.get(f"{name}_lo"), summary.get(f"{name}_hi"))
 
 
-def shown(cell: Cell, number: Measured | str) -> Shown:
+def plot_value(cell: Cell, number: Measured | str) -> PlotValue:
     """A number of a cell, by its name in the summary or worked out, to be drawn."""
-    number = measured(cell.summary, number) if isinstance(number, str) else number
-    return Shown(number.value, number.low, number.high, number.n, cell.void)
+    number = summary_value(cell.summary, number) if isinstance(number, str) else number
+    return PlotValue(number.value, number.low, number.high, number.n, cell.void)
 
 
-def once(lines: Mapping[str, Cell]) -> dict[str, str]:
+def trace_labels(lines: Mapping[str, Cell]) -> dict[str, str]:
     """Of curves with one trace the first, and what a legend calls it: it stands for the others, too."""
     alike: dict[str, list[str]] = {}
     for label, cell in lines.items():
@@ -206,23 +206,23 @@ def once(lines: Mapping[str, Cell]) -> dict[str, str]:
     return texts
 
 
-def sign(cell: Cell) -> str:
+def void_sign(cell: Cell) -> str:
     """What is added to the name of a cell that decides nothing."""
     return f" {style.VOID}" if cell.void else ""
 
 
-def reported(replication: Replication, metric: str, **wanted: str) -> list[Number]:
+def paper_numbers(replication: Replication, metric: str, **wanted: str) -> list[Number]:
     """The paper's numbers of this exhibit and metric with these `model`, `task` or `method`."""
-    found = [number for number in _of_exhibit(replication) if number.metric == metric]
+    found = [number for number in _exhibit_numbers(replication) if number.metric == metric]
     return [number for number in found if all(getattr(number, name) == value for name, value in wanted.items())]
 
 
-def _of_exhibit(replication: Replication) -> list[Number]:
+def _exhibit_numbers(replication: Replication) -> list[Number]:
     own = (replication.experiment.paper, replication.experiment.exhibit)
     return [number for number in numbers() if (number.paper, number.exhibit) == own]
 
 
-def papers_model(replication: Replication, model: str) -> str:
+def paper_model(replication: Replication, model: str) -> str:
     """Return the paper's model to compare with `model`, a label of `cells`: itself, else the first it stands for."""
     own = [cell for cell in replication.where() if cell.ran.text == model]
     nearest = sorted(own, key=lambda cell: not cell.is_of_papers_model) or replication.cells
@@ -234,12 +234,12 @@ def paper_label(number: Number) -> str:
     return f"{PAPER}: {number.model}" if number.model else PAPER
 
 
-def printed(number: Number) -> str:
+def printed_text(number: Number) -> str:
     """A number as the paper prints it."""
     return f"{SIGNS.get(number.bound, '')}{number.printed}"
 
 
-def theirs(
+def draw_paper_numbers(
     axes: Axes, found: Iterable[Number], over: tuple[float, float] | None = None, marker: str = "", name: str = ""
 ) -> None:
     """The paper's numbers as thin grey lines, with carets up from a lower bound and down from an upper one.
@@ -254,14 +254,14 @@ def theirs(
         ends, value = over or (0.0, 1.0), number.value
         axes.plot(
             ends, [value, value], color=style.FAINT, linewidth=1.0, linestyle="-" if over else style.DASHED,
-            label=paper_label(number), zorder=BEHIND,
+            label=paper_label(number), zorder=PAPER_ZORDER,
             path_effects=[withStroke(linewidth=2.4, foreground="white")], **place,
         )  # fmt: skip
         low, high = axes.get_ylim()
         if not low <= value <= high:
             reach = 0.05 * (high - low)
             axes.set_ylim(min(low, value - reach), max(high, value + reach))
-        place |= {"color": style.FAINT, "linestyle": "", "clip_on": False, "zorder": BEHIND}
+        place |= {"color": style.FAINT, "linestyle": "", "clip_on": False, "zorder": PAPER_ZORDER}
         if number.bound in CARETS:
             caret = CARETS[number.bound]
             axes.plot(np.interp(0.45 if caret == CARETUPBASE else 0.55, (0, 1), ends), value, marker=caret, **place)
@@ -269,7 +269,7 @@ def theirs(
             axes.plot(ends[1], value, marker=marker, markerfacecolor="white", **place)
         if name:
             axes.annotate(
-                f"{name} {printed(number)}", (1, value), (4, 0), ("axes fraction", "data"), "offset points",
+                f"{name} {printed_text(number)}", (1, value), (4, 0), ("axes fraction", "data"), "offset points",
                 va="center", fontsize=style.SMALL, color=style.FAINT,
             )  # fmt: skip
 
@@ -277,14 +277,14 @@ def theirs(
 # --- drawing ----------------------------------------------------------------------------------------------------------
 
 
-def error(number: Measured) -> list[list[float]] | None:
+def error_bar(number: Measured) -> list[list[float]] | None:
     """The interval as matplotlib takes it."""
     if number.value is None or number.low is None or number.high is None:
         return None
     return [[number.value - number.low], [number.high - number.value]]
 
 
-def points(mark: style.Mark, void: str = "", face: str = "") -> dict[str, Any]:
+def point_style(mark: style.Mark, void: str = "", face: str = "") -> dict[str, Any]:
     """Colour and marker of points of a series, with another colour inside or not; void ones have the mark of that."""
     if void:
         edge = {"markeredgecolor": mark.colour, "markeredgewidth": 0.3}
@@ -294,10 +294,10 @@ def points(mark: style.Mark, void: str = "", face: str = "") -> dict[str, Any]:
 
 def explain_void(axes: Axes) -> None:
     """Say in the legend what the mark of void cells is."""
-    axes.plot([], [], linestyle="", **points(style.Mark(style.FAINT, "", "", ""), VOID_LABEL), label=VOID_LABEL)
+    axes.plot([], [], linestyle="", **point_style(style.Mark(style.FAINT, "", "", ""), VOID_LABEL), label=VOID_LABEL)
 
 
-def line(axes: Axes, x: Sequence[float], numbers: Sequence[Shown], mark: style.Mark, label: str) -> None:
+def draw_line(axes: Axes, x: Sequence[float], numbers: Sequence[PlotValue], mark: style.Mark, label: str) -> None:
     """A line through numbers with their intervals, broken and grey where one is void; undefined ones are left out."""
     there = [(at, number, number.value) for at, number in zip(x, numbers) if number.value is not None]
     places, values = [at for at, _, _ in there], [value for _, _, value in there]
@@ -307,11 +307,11 @@ def line(axes: Axes, x: Sequence[float], numbers: Sequence[Shown], mark: style.M
         axes.plot(places, values, color=style.FAINT, linestyle=style.DASHED, linewidth=0.8, zorder=1)
         explain_void(axes)
     for at, number, value in there:
-        look = points(mark, number.void) if number.void else {"color": mark.colour}
-        axes.errorbar(at, value, yerr=error(number), capsize=2, linewidth=0.8, **look)
+        look = point_style(mark, number.void) if number.void else {"color": mark.colour}
+        axes.errorbar(at, value, yerr=error_bar(number), capsize=2, linewidth=0.8, **look)
 
 
-def bars(axes: Axes, groups: Sequence[str], series: Mapping[str, Sequence[Shown | None]], unit: str,
+def draw_bars(axes: Axes, groups: Sequence[str], series: Mapping[str, Sequence[PlotValue | None]], unit: str,
          marks: Mapping[str, style.Mark] | None = None) -> dict[tuple[str, str], tuple[float, float]]:  # fmt: skip
     """Groups of bars with intervals, at their feet their values, or on top that they are void.
 
@@ -323,7 +323,7 @@ def bars(axes: Axes, groups: Sequence[str], series: Mapping[str, Sequence[Shown 
     Returns:
         Group and label -> where the bar begins and ends.
     """
-    width, tops, places = min(WIDEST, 0.8 / max(len(series), 1)), [0.0], {}
+    width, tops, places = min(MAX_BAR_WIDTH, 0.8 / max(len(series), 1)), [0.0], {}
     own = {label: (marks or {}).get(label) or style.mark(label, i) for i, label in enumerate(series)}
     rotation = 90 if len(series) * len(groups) > 10 else 0
     for i, group in enumerate(groups):
@@ -331,7 +331,7 @@ def bars(axes: Axes, groups: Sequence[str], series: Mapping[str, Sequence[Shown 
         present = [(label, number) for label, number in there if number is not None and number.value is not None]
         for slot, (label, number) in enumerate(present):
             x = i + (slot - (len(present) - 1) / 2) * width
-            tops.append(_bar(axes, x, 0.92 * width, number, own[label], rotation))
+            tops.append(_draw_bar(axes, x, 0.92 * width, number, own[label], rotation))
             places[group, label] = (x - width / 2, x + width / 2)
     for label in unique(label for _, label in places):
         axes.bar(0, 0, color=own[label].colour, hatch=own[label].hatch, edgecolor="white", linewidth=0, label=label)
@@ -346,14 +346,14 @@ def bars(axes: Axes, groups: Sequence[str], series: Mapping[str, Sequence[Shown 
     return places
 
 
-def _bar(axes: Axes, x: float, width: float, number: Shown, mark: style.Mark, rotation: int) -> float:
+def _draw_bar(axes: Axes, x: float, width: float, number: PlotValue, mark: style.Mark, rotation: int) -> float:
     """One bar with its interval and value; where they end."""
     value = number.value or 0.0
     look: dict[str, Any] = {"facecolor": mark.colour, "hatch": mark.hatch, "edgecolor": "white", "linewidth": 0}
     if number.void:
         look |= {"facecolor": "white", "hatch": style.VOID_HATCH, "edgecolor": mark.colour, "linewidth": 0.6}
     axes.bar(x, value, width, **look)
-    axes.errorbar(x, value, yerr=error(number), color=mark.colour if number.void else "black", capsize=1.5,
+    axes.errorbar(x, value, yerr=error_bar(number), color=mark.colour if number.void else "black", capsize=1.5,
                   linewidth=0.8)  # fmt: skip
     top = number.high or value
     text, y, angle = (style.VOID, top, 0) if number.void else (f"{value:.2f}", 0.0, rotation)
@@ -362,11 +362,11 @@ def _bar(axes: Axes, x: float, width: float, number: Shown, mark: style.Mark, ro
     return top
 
 
-def level(axes: Axes, value: float = 1.0) -> None:
+def draw_level(axes: Axes, value: float = 1.0) -> None:
     """A thin line at a value that matters, such as the speed of AR."""
     axes.axhline(value, color=style.FAINT, linewidth=0.6, zorder=0)
 
 
-def whole(axes: Axes) -> None:
+def use_integer_ticks(axes: Axes) -> None:
     """Ticks of the x axis at whole numbers only."""
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))

@@ -45,9 +45,9 @@ class Acceptance:
     def of(cls, alpha: float | None, tokens: float | None, draft_len: int) -> Acceptance:
         """Of a paper's α, its M (tokens a verification), or both."""
         assert alpha is not None or tokens is not None
-        right = alpha if tokens is None else _right(tokens - 1, draft_len)
+        right = alpha if tokens is None else _probability_of(tokens - 1, draft_len)
         assert right is not None
-        accepted = _accepted(right, draft_len)
+        accepted = _expected_accepted(right, draft_len)
         if alpha is None or tokens is None:
             return cls(right, 1.0, draft_len)
         return cls(right, accepted * (1 - alpha) / alpha / (1 - right**draft_len), draft_len)
@@ -55,7 +55,7 @@ class Acceptance:
     @property
     def accepted(self) -> float:
         """Expected accepted tokens of a step."""
-        return _accepted(self.right, self.draft_len)
+        return _expected_accepted(self.right, self.draft_len)
 
     @property
     def drafted(self) -> float:
@@ -78,7 +78,7 @@ class Acceptance:
         return min(accepted + rejected, self.draft_len)
 
 
-def least(of: Callable[[float], float], wanted: float) -> float:
+def smallest_argument(of: Callable[[float], float], wanted: float) -> float:
     """The smallest number in [0, 1] at which a function that does not fall reaches a value; 1 where none does."""
     low, high = 0.0, 1.0
     for _ in range(BISECTIONS):
@@ -87,17 +87,17 @@ def least(of: Callable[[float], float], wanted: float) -> float:
     return high
 
 
-def _accepted(right: float, draft_len: int) -> float:
+def _expected_accepted(right: float, draft_len: int) -> float:
     return sum(right**i for i in range(1, draft_len + 1))
 
 
-def _right(accepted: float, draft_len: int) -> float:
+def _probability_of(accepted: float, draft_len: int) -> float:
     """The probability at which so many tokens are accepted on average."""
-    return least(lambda right: _accepted(right, draft_len), accepted)
+    return smallest_argument(lambda right: _expected_accepted(right, draft_len), accepted)
 
 
 @dataclass(frozen=True)
-class Row:
+class ReportedSpeedup:
     """A speedup of a paper and what else it says of that cell; `missing`: why that is not enough to impose it.
 
     Attributes:
@@ -120,25 +120,25 @@ class Row:
         return "M" if self.tokens is None else "" if self.alpha is not None else "alpha"
 
 
-def rows() -> Iterator[Row]:
+def reported_speedups() -> Iterator[ReportedSpeedup]:
     """Every speedup of the exhibits that papers name under `imposed`, averages left out."""
     for room in rooms():
         if room.imposed:
-            yield from _of(room)
+            yield from _room_speedups(room)
 
 
-def _of(room: Room) -> Iterator[Row]:
+def _room_speedups(room: Room) -> Iterator[ReportedSpeedup]:
     said = room.imposed
     known = [number for number in numbers() if number.paper == room.latest]
     cells: dict[tuple[str, ...], dict[str, float]] = {}
     for number in known:
         if number.exhibit == said["drafts"]:
-            cells.setdefault(_cell(number, room), {})[number.metric] = number.value
+            cells.setdefault(_cell_key(number, room), {})[number.metric] = number.value
     for number in known:
         asked = number.exhibit == said["exhibit"] and number.metric == said.get("metric", "speedup")
         if not asked or number.method in BASELINES or AVERAGE.search(number.task + number.setting):
             continue
-        cell = cells.get(_cell(number, room), {})
+        cell = cells.get(_cell_key(number, room), {})
         alpha, tokens = cell.get("alpha"), cell.get("M", cell.get("n_accepted"))
         skipped = cell.get("skip_ratio", said["skipped"].get(number.method))
         missing = ""
@@ -146,10 +146,10 @@ def _of(room: Room) -> Iterator[Row]:
             missing = f"what {number.method} skips is not reported"
         elif not alpha and tokens is None:
             missing = "no α above 0, and no M"
-        yield Row(number, plain_name(number.model), alpha, tokens, skipped, said["draft_len"], missing)
+        yield ReportedSpeedup(number, plain_name(number.model), alpha, tokens, skipped, said["draft_len"], missing)
 
 
-def _cell(number: Number, room: Room) -> tuple[str, ...]:
+def _cell_key(number: Number, room: Room) -> tuple[str, ...]:
     """What the numbers of a cell have in common, in whatever exhibit: not the conditions that they name."""
     telling = (f"{key}={value}" for key, value in sorted(number.settings.items()) if key in room.telling)
     return number.model, number.method, number.task, *telling
@@ -161,7 +161,7 @@ def plain_name(name: str) -> str:
 
 
 @cache
-def models() -> Mapping[str, str]:
+def model_choices() -> Mapping[str, str]:
     """`plain_name` -> choice of `conf/model`."""
     return {plain_name(name): name for name in choices("model")}
 

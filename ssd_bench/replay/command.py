@@ -48,12 +48,12 @@ def _replay(arguments: Sequence[str]) -> None:
     run = load_run(local_path("run", given["run"]))
     machines = simulated_names() if given["hardware"] == "all" else given["hardware"].split(",")
     model = given.get("model")
-    print(screen([predict(run, machine, model, devices) for machine in machines]))
+    print(predictions_text([predict(run, machine, model, devices) for machine in machines]))
     if run.header["model"].get("rehearsal"):
         print(f"\n{REHEARSAL}")
 
 
-def screen(found: Sequence[dict[str, Any]]) -> str:
+def predictions_text(found: Sequence[dict[str, Any]]) -> str:
     """The predictions of one run on some machines, for a terminal."""
     rows = [
         (
@@ -88,7 +88,7 @@ def _validate(runs_dir: Path) -> None:
         except ConfigError as error:
             print(f"left out: {error}", file=sys.stderr)
             continue
-        if validation.replayable(run):
+        if validation.is_replayable(run):
             runs.append(run)
         else:
             left_out += 1
@@ -97,6 +97,6 @@ def _validate(runs_dir: Path) -> None:
         raise ConfigError("runs_dir", str(runs_dir), allowed)
     print("Speed of each run: measured, and PREDICTED from the latency profile in its own record.")
     print("Drafts, acceptance and the time of the method's own work are the record's.\n")
-    print(validation.screen(validation.validate(runs)))
+    print(validation.validation_text(validation.validate(runs)))
     if left_out:
         print(f"\nleft out: {left_out} runs without a baseline or without a profile of passes over several nodes")

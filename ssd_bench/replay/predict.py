@@ -68,10 +68,10 @@ def step_times(run: Run, machine: Machine, mode: str | None = None) -> pd.DataFr
         Columns prompt_index, repeat, arm, step, emitted, and draft_ms, verify_ms, policy_ms and loop_ms, predicted.
     """
     work = workload(run, machine.shape.n_layers if isinstance(machine, Simulated) else None)
-    return _times(run, work, machine, mode or verification(run))
+    return _step_times(run, work, machine, mode or verification_mode(run))
 
 
-def verification(run: Run) -> str:
+def verification_mode(run: Run) -> str:
     """How the run verified, one of MODES.
 
     `whole` unless saved states were asked for; then what the recorded times are nearer to, if there is a profile with
@@ -88,7 +88,7 @@ def verification(run: Run) -> str:
     if not could.any() or not (run.header.get("latency") or {}).get("passes"):
         return "saved"
     recorded, machine = work.steps["verify_ms"].to_numpy(dtype=float), own_profile(run)
-    times = {mode: _verify(work, machine, mode) for mode in ("saved", "tapped")}
+    times = {mode: _verify_ms(work, machine, mode) for mode in ("saved", "tapped")}
     plain = work.of_arm("ar")
     speed = _ratio(recorded[plain].sum(), times["saved"][plain].sum()) or 1.0
     real = np.maximum(recorded[could], 1e-9)
@@ -96,7 +96,7 @@ def verification(run: Run) -> str:
     return min(errors, key=lambda mode: errors[mode])
 
 
-def _times(run: Run, work: Workload, machine: Machine, mode: str) -> pd.DataFrame:
+def _step_times(run: Run, work: Workload, machine: Machine, mode: str) -> pd.DataFrame:
     ones = np.ones_like(work.context)
     # the time of an attention is linear in what it reads: that of the mean is the mean over the tokens
     attn, mlp, _ = machine.pass_ms(ones, work.read)
@@ -105,12 +105,12 @@ def _times(run: Run, work: Workload, machine: Machine, mode: str) -> pd.DataFram
     draft += np.where(work.drafted > 0, machine.draft_start_ms, 0.0)
     if mode == "saved":
         draft += np.where(work.exact_attn > 0, work.drafted * machine.copy_ms, 0.0)
-    verify = _verify(work, machine, mode)
+    verify = _verify_ms(work, machine, mode)
     plain, method = work.of_arm("ar"), work.of_arm("method")
     spent = work.steps[["draft_ms", "verify_ms", "policy_ms"]].to_numpy(dtype=float)
     yard = plain if work.recorded_ar else method  # in AR, drafting nothing is part of what a profile calls the rest
     scale = _ratio(verify[yard].sum(), (spent[yard, 1] + (spent[yard, 0] if work.recorded_ar else 0)).sum())
-    overhead = _overhead(run, work, spent)
+    overhead = _recorded_overhead(run, work, spent)
     loop = overhead["loop"] * scale if machine.loop_ms is None else machine.loop_ms
     policy = np.where(method, spent[:, 2], 0.0)
     policy *= _ratio(overhead["policy"], policy.sum()) * scale
@@ -121,7 +121,7 @@ def _times(run: Run, work: Workload, machine: Machine, mode: str) -> pd.DataFram
     return frame
 
 
-def _verify(work: Workload, machine: Machine, mode: str) -> Array:
+def _verify_ms(work: Workload, machine: Machine, mode: str) -> Array:
     """Verification of every step."""
     attn, mlp, rest = machine.pass_ms(work.nodes, work.context)
     once_attn, once_mlp, _ = machine.pass_ms(np.ones_like(work.nodes), work.context + work.drafted)
@@ -134,7 +134,7 @@ def _verify(work: Workload, machine: Machine, mode: str) -> Array:
     return passed + np.where(work.tree, machine.tree_node_ms * work.nodes, 0.0)
 
 
-def _overhead(run: Run, work: Workload, spent: Array) -> dict[str, float]:
+def _recorded_overhead(run: Run, work: Workload, spent: Array) -> dict[str, float]:
     """Recorded milliseconds: the loop's own work in a step, and the method's own work in all its steps."""
     rows = run.prompts.merge(work.steps[list(ANSWER)].drop_duplicates(), on=list(ANSWER))
     outside = {
@@ -171,7 +171,7 @@ def predict(
     recorded = str(run.header["model"]["name"])
     name = model or recorded
     chosen = _machine(run, machine, model, devices)
-    mode = verification(run)
+    mode = verification_mode(run)
     times = step_times(run, chosen, mode)
     scale = float(times.attrs["policy_scale"])
     ours = {arm: metrics.of_arm(times, arm) for arm in PAIR}
@@ -185,7 +185,7 @@ def predict(
 
     return {
         "predicted": True, "machine": chosen.name, "model": name, "recorded_model": recorded,
-        "acceptance": _acceptance(run, name, chosen),
+        "acceptance": _acceptance_text(run, name, chosen),
         "tokens_per_s": {arm: 1000 * emitted[arm] / total[arm] for arm in PAIR},
         "speedup": speedup(parts["policy"]), "speedup_policy_held": speedup(_ratio(parts["policy"], scale)),
         "speedup_policy_free": speedup(0.0), "speedup_forward": _speedup_forward(ours),
@@ -222,7 +222,7 @@ def _machine(run: Run, machine: str | Machine, model: str | None, devices: int |
     return chosen
 
 
-def _acceptance(run: Run, name: str, machine: Machine) -> str:
+def _acceptance_text(run: Run, name: str, machine: Machine) -> str:
     header = run.header
     task, recorded = (header.get("task") or {}).get("name"), header["model"]["name"]
     said = f"drafts and acceptance as recorded: {header.get('method')}, {recorded}, {task}"

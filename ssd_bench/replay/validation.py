@@ -14,7 +14,7 @@ from ssd_bench.replay.predict import predict
 BOUND = 0.10  # median absolute error of the speedup that a method is allowed
 
 
-def replayable(run: Run) -> bool:
+def is_replayable(run: Run) -> bool:
     """Whether a run can be compared: both arms recorded, steps taken, and passes over several nodes profiled."""
     profiled = bool((run.header.get("latency") or {}).get("passes"))
     return profiled and len(metrics.paired(run.prompts)) > 0 and {"ar", "method"} <= set(run.steps["arm"])
@@ -29,7 +29,7 @@ def validate(runs: Sequence[Run]) -> pd.DataFrame:
         predicted, and error, predicted over measured - 1. Runs that are not `replayable` are left out.
     """
     rows = []
-    for run in filter(replayable, runs):
+    for run in filter(is_replayable, runs):
         prompts, found = metrics.paired(run.prompts), predict(run)
         # the values of `metrics.tokens_per_s` and `metrics.speedup`, without the time that their intervals take
         sums = {arm: metrics.token_times(metrics.of_arm(prompts, arm)).sum() for arm in ("ar", "method")}
@@ -53,7 +53,7 @@ def _forward_ms(prompts: pd.DataFrame, arm: str) -> float:
     return float(metrics.of_arm(prompts, arm)[["draft_ms", "verify_ms"]].to_numpy().sum())
 
 
-def by_method(frame: pd.DataFrame) -> pd.DataFrame:
+def errors_by_method(frame: pd.DataFrame) -> pd.DataFrame:
     """By method and over all runs: number, absolute errors of the speedup (median, largest), median of forward."""
     errors = frame.assign(error=frame["speedup_error"].abs(), forward=frame["forward_error"].abs())
     grouped = pd.concat([errors, errors.assign(method="all runs")]).groupby("method", sort=False)
@@ -63,7 +63,7 @@ def by_method(frame: pd.DataFrame) -> pd.DataFrame:
     return pd.concat([table.drop("all runs").sort_index(), table.loc[["all runs"]]])
 
 
-def screen(frame: pd.DataFrame) -> str:
+def validation_text(frame: pd.DataFrame) -> str:
     """The comparison for a terminal: every run, then the medians."""
     runs = [
         (
@@ -81,7 +81,7 @@ def screen(frame: pd.DataFrame) -> str:
             name, int(row["size"]), percent(row["median"]), percent(row["max"]),
             "yes" if row["median"] <= BOUND else "NO", percent(row["forward"]),
         )
-        for name, row in by_method(frame).iterrows()
+        for name, row in errors_by_method(frame).iterrows()
     ]  # fmt: skip
     columns = ["method", "runs", "speedup: median |error|", "largest", f"within {BOUND:.0%}", "forward only: median"]
     return "\n".join(

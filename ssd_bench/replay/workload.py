@@ -56,12 +56,12 @@ def workload(run: Run, n_layers: int | None = None) -> Workload:
     Raises:
         ConfigError: no step of the method emitted anything.
     """
-    steps, recorded_ar = _steps(run)
+    steps, recorded_ar = _paired_steps(run)
     if not len(steps):
         raise ConfigError("run", str(run.path), "outputs of two tokens or more")
     recorded_layers = int(run.header["model"]["n_layers"])
     layers = n_layers or recorded_layers
-    counts = dict(zip(run.layer_sets["layer_set_id"].tolist(), _counts(run.layer_sets, layers)))
+    counts = dict(zip(run.layer_sets["layer_set_id"].tolist(), _sublayer_counts(run.layer_sets, layers)))
     ids = steps["layer_set_id"].to_numpy(dtype=float, na_value=-1).astype(int)
     n_attn, n_mlp, first = np.array([counts.get(i, (0, 0, 0)) for i in ids], dtype=float).T
     context, nodes, length = (steps[c].to_numpy(dtype=float) for c in ("context_len", "tree_nodes", "draft_len"))
@@ -96,7 +96,7 @@ def positions_read(context: Array, drafted: Array, window: Array) -> Array:
     return np.where(context + last <= window, whole, np.where(drafted > 0, cut, np.minimum(context, window)))
 
 
-def mapped(layer_set: LayerSet, n_layers: int) -> LayerSet:
+def map_layer_set(layer_set: LayerSet, n_layers: int) -> LayerSet:
     """A layer set on a model of another number of blocks, by relative depth.
 
     Block j of L' blocks skips what block floor((j + 1/2) L / L') of the L recorded ones skips.
@@ -109,14 +109,14 @@ def mapped(layer_set: LayerSet, n_layers: int) -> LayerSet:
     )
 
 
-def _counts(table: pd.DataFrame, n_layers: int) -> list[tuple[int, int, int]]:
+def _sublayer_counts(table: pd.DataFrame, n_layers: int) -> list[tuple[int, int, int]]:
     """Attention and MLP sublayers that run, and the first skipped one, of every row of `layer_sets`."""
     columns = (table[name].tolist() for name in ("n_layers", "skip_attn", "skip_mlp"))
-    sets = [mapped(LayerSet.skipping(layers, attn, mlp), n_layers) for layers, attn, mlp in zip(*columns)]
+    sets = [map_layer_set(LayerSet.skipping(layers, attn, mlp), n_layers) for layers, attn, mlp in zip(*columns)]
     return [(layer_set.n_attn, layer_set.n_mlp, layer_set.first_skipped) for layer_set in sets]
 
 
-def _steps(run: Run) -> tuple[pd.DataFrame, bool]:
+def _paired_steps(run: Run) -> tuple[pd.DataFrame, bool]:
     """The paired steps of both arms; without a baseline, AR's are made up, one per token that the method emitted."""
     both = metrics.paired(run.prompts)[list(ANSWER)]
     if len(both):

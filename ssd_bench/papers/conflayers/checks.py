@@ -39,10 +39,10 @@ def checks() -> Iterator[Check]:
                 yield same(
                     _speedup("Table 1", model, method, task), _speedup("Table 3", model, method, task), "Table 3"
                 )
-    yield from measured()
-    yield from faster()
-    yield from prose()
-    yield from released_sets()
+    yield from check_measured()
+    yield from check_faster_than_swift()
+    yield from check_prose()
+    yield from check_released_sets()
     for number in pick("conflayers", "Figure 4"):
         if number.settings.get("skip_set") == number.task:  # the set of the task itself: Table 3's configuration
             yield same(number, same_cell(number, "Table 3"), "repeats")
@@ -52,7 +52,7 @@ def _speedup(table: str, model: str, method: str, task: str) -> Number:
     return one("conflayers", table, model=model, method=method, task=task, metric="speedup")
 
 
-def measured() -> Iterator[Check]:
+def check_measured() -> Iterator[Check]:
     """Tables 2 and 3: measured speedups against E(speedup) of their accepted tokens, alpha and skip ratio."""
     for table in ("Table 2", "Table 3"):
         for cell in pick("conflayers", table, metric="speedup"):
@@ -63,7 +63,7 @@ def measured() -> Iterator[Check]:
                 yield within_expected(cell, *parts, FORMULA)
 
 
-def faster() -> Iterator[Check]:
+def check_faster_than_swift() -> Iterator[Check]:
     """ConfLayers is faster than SWIFT in every cell of Table 3 (§4.2.1); up to 1.4x (abstract)."""
     cells = pick("conflayers", "Table 3", method="ConfLayers", metric="speedup")
     for cell in cells:
@@ -75,7 +75,7 @@ def faster() -> Iterator[Check]:
     yield check(stated, "headline", f"the largest in Table 3 is {most}", most, "Table 3", verdict(stated, most))
 
 
-def prose() -> Iterator[Check]:
+def check_prose() -> Iterator[Check]:
     """Windows (Figure 6), transfer (Figure 4), skip ranges (§3.2, App. A, App. C)."""
     constant = one("conflayers", "Figure 6", model="LLaMA-2-70B", window="20")
     adaptive = _speedup("Table 3", "LLaMA-2-70B", "ConfLayers", "GSM8K")
@@ -112,7 +112,7 @@ def prose() -> Iterator[Check]:
     yield check(overlap, "overlap", text, 1.0, "§4.2.2", UNCLEAR)
 
 
-def released_sets() -> Iterator[Check]:
+def check_released_sets() -> Iterator[Check]:
     """Table 3's skip ratios against the 16 released sets, counted over the blocks that may be skipped."""
     for model in MODELS:
         for task in TASKS:

@@ -35,7 +35,7 @@ FORMULA = "E = M alpha / ((M - 1)(1 - r) + alpha) (§5.1 Eq. 9)"
 
 
 @dataclass(frozen=True)
-class Implied:
+class ImpliedRatio:
     """The r that makes Eq. 9 give one cell of Table 1 with M and alpha of Table 6; [low, high] over their rounding."""
 
     model: str
@@ -47,7 +47,7 @@ class Implied:
 
 
 @cache
-def implied_skip_ratios() -> tuple[Implied, ...]:
+def implied_skip_ratios() -> tuple[ImpliedRatio, ...]:
     """r of every cell of Table 1, overall column included: 1 - r = alpha (M / E - 1) / (M - 1)."""
 
     def skip(m: float, acceptance: float, speedup: float) -> float:
@@ -59,7 +59,7 @@ def implied_skip_ratios() -> tuple[Implied, ...]:
             for ratio in (*RATIOS, "overall"):
                 cells = _cells(model, method, ratio)
                 value = skip(*(n.value for n in cells))
-                found.append(Implied(model, method, ratio, value, *span(skip, *cells)))
+                found.append(ImpliedRatio(model, method, ratio, value, *span(skip, *cells)))
     return tuple(found)
 
 
@@ -85,17 +85,17 @@ def common_skip_ratio(model: str, method: str) -> tuple[float, float]:
 def checks() -> Iterator[Check]:
     """All checks of the paper."""
     for model in MODELS:
-        yield from one_skip_ratio(model)
-        yield published(model)
+        yield from check_one_skip_ratio(model)
+        yield check_published_sets(model)
         for method in ("Vanilla", *METHODS):
-            yield from averages(model, method)
+            yield from check_averages(model, method)
             if "LLaMA" in model and method != "Vanilla":
-                yield measured(model, method)
-    yield from prose()
-    yield from released_twice()
+                yield check_measured(model, method)
+    yield from check_prose()
+    yield from check_repeated_sets()
 
 
-def one_skip_ratio(model: str) -> Iterator[Check]:
+def check_one_skip_ratio(model: str) -> Iterator[Check]:
     """Whether one r explains the rows of a model (the paper prints no r: what it does not explain is unclear)."""
     fits = {method: common_skip_ratio(model, method) for method in METHODS}
     low, high = max(low for low, _ in fits.values()), min(high for _, high in fits.values())
@@ -109,7 +109,7 @@ def one_skip_ratio(model: str) -> Iterator[Check]:
         yield Check(*where, text, high, low, FORMULA, UNCLEAR)
 
 
-def published(model: str) -> Check:
+def check_published_sets(model: str) -> Check:
     """The overall E of KNN-SSD with the mean r of the published sets of the five tasks, in equal shares."""
     m, acceptance, stated = _cells(model, "KNN-SSD", "overall")
     ratios = [share_skipped("knn_ssd", model, task) for task in TASKS]
@@ -125,7 +125,7 @@ def published(model: str) -> Check:
     return check(stated, "published sets", text, implied, f"{FORMULA}; skip sets of the repository", result)
 
 
-def averages(model: str, method: str) -> Iterator[Check]:
+def check_averages(model: str, method: str) -> Iterator[Check]:
     """The overall columns of Tables 1 and 6, and Table 1's E against its tokens/s."""
     overall = _expected(model, method, "overall")
     yield average(overall, [_expected(model, method, ratio) for ratio in RATIOS], "mix ratios")
@@ -142,7 +142,7 @@ def averages(model: str, method: str) -> Iterator[Check]:
     yield recompute(overall, "tokens/s", how, "ratio of tokens/s", lambda fast, plain: fast / plain, *rates)
 
 
-def measured(model: str, method: str) -> Check:
+def check_measured(model: str, method: str) -> Check:
     """Table 1's tokens/s against the speedup that Table 2 measured on the same stream."""
     rate = one("knn-ssd", "Table 1", metric="tokens_per_s", model=model, method=method)
     plain = one("knn-ssd", "Table 1", metric="tokens_per_s", model=model, method="Vanilla")
@@ -157,7 +157,7 @@ def measured(model: str, method: str) -> Check:
     return check(rate, "measured speed", text, implied, "Table 2", verdict(rate, implied, low, high))
 
 
-def prose() -> Iterator[Check]:
+def check_prose() -> Iterator[Check]:
     """Sentences and captions against the tables."""
     overall = [n for model in MODELS for n in [_expected(model, "KNN-SSD", "overall")]]
     actual = pick("knn-ssd", "Table 2", method="KNN-SSD", metric="speedup")
@@ -168,7 +168,7 @@ def prose() -> Iterator[Check]:
         text = (
             f"the actual speedups (Table 2, none for Qwen) end at {cell.printed}; it is the range of the expected ones"
         )
-        yield check(stated, "headline", text, cell.value, "Table 2", _headline(stated, cell))
+        yield check(stated, "headline", text, cell.value, "Table 2", _headline_verdict(stated, cell))
     for series in ("LLaMA-2", "Qwen-2.5"):
         cells = pick("knn-ssd", "Table 6", method="KNN-SSD", metric="alpha")
         stated = one("knn-ssd", "text §1", metric="alpha", model=f"{series} series")
@@ -184,12 +184,12 @@ def prose() -> Iterator[Check]:
     yield check(about, "caption", text, table.value, "Table 3", UNCLEAR)
 
 
-def _headline(stated: Number, cell: Number) -> str:
+def _headline_verdict(stated: Number, cell: Number) -> str:
     found = verdict(stated, cell.value)
     return UNCLEAR if found == CONTRADICTION else found
 
 
-def released_twice() -> Iterator[Check]:
+def check_repeated_sets() -> Iterator[Check]:
     """Sets of KNN-SSD's repository that are the same list under several names."""
     names = defaultdict(list)
     for name, entry in layer_sets().items():

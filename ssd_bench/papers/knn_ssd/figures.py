@@ -18,7 +18,7 @@ from ssd_bench.papers import figures_layers as layers
 from ssd_bench.papers import figures_shared as common
 from ssd_bench.papers import figures_streams as streams
 from ssd_bench.papers.cells import Replication
-from ssd_bench.papers.figures_shared import Cannot
+from ssd_bench.papers.figures_shared import NotDrawable
 
 VECTORS = "vectors.npz"
 """Beside a record: `vectors` [n, d] and `labels` [n] of its prompts, and where there are `anchors` [k, d] and
@@ -47,7 +47,7 @@ class Vectors:
     anchor_labels: list[str]
 
 
-def load(path: Path) -> Vectors:
+def load_vectors(path: Path) -> Vectors:
     """Read `VECTORS` of a run, or the folder of a model in the authors' release, which holds anchors alone."""
     if path.is_dir():
         vectors = np.load(path / "all_tasks_last_hidden_vector.npy")
@@ -69,7 +69,7 @@ def nearest_accuracy(vectors: Array, labels: list[str]) -> float:
     return float((names[similarity.argmax(axis=1)] == names).mean())
 
 
-def embedding(vectors: Array) -> Array:
+def tsne_embedding(vectors: Array) -> Array:
     """Two dimensions by t-SNE on cosine distances, with a fixed seed."""
     from sklearn.manifold import TSNE
 
@@ -78,17 +78,17 @@ def embedding(vectors: Array) -> Array:
     return np.asarray(tsne.fit_transform(vectors.astype(np.float64)))
 
 
-def scatter(found: Vectors) -> tuple[Figure, str]:
+def scatter_figure(found: Vectors) -> tuple[Figure, str]:
     """The vectors in the plane by t-SNE, a mark for each domain, hollow for its anchors; and a caption."""
-    points, anchors, alone = _places(found)
-    figure, body = common.page(style.COLUMN, 3.3)
+    points, anchors, alone = _plane_positions(found)
+    figure, body = common.new_figure(style.COLUMN, 3.3)
     axes = body.subplots()
     labels, owners = np.asarray(found.labels), np.asarray(found.anchor_labels)
     domains = common.unique(found.labels)
     for i, label in enumerate(domains):
         own = style.MARKS[i % len(style.MARKS)]
         axes.plot(*points[labels == label].T, linestyle="", marker=own.marker, color=own.colour, markersize=3,
-                  label=streams.domain(label))  # fmt: skip
+                  label=streams.domain_title(label))  # fmt: skip
     for i, owner in enumerate(common.unique(found.anchor_labels)):
         # a cluster of no domain has a number
         shape = style.MARKS[domains.index(owner) % len(style.MARKS)].marker if owner in domains else f"${i + 1}$"
@@ -98,7 +98,7 @@ def scatter(found: Vectors) -> tuple[Figure, str]:
     axes.set_ylabel("t-SNE, second dimension (no unit)")
     axes.set_xticks([])
     axes.set_yticks([])
-    common.legend(body)
+    common.draw_legend(body)
     accuracy = nearest_accuracy(found.vectors, found.labels)
     caption = (
         f"{len(labels)} vectors of {found.vectors.shape[1]} dimensions. The nearest other one by cosine is of the same "
@@ -109,69 +109,69 @@ def scatter(found: Vectors) -> tuple[Figure, str]:
     return figure, caption
 
 
-def _places(found: Vectors) -> tuple[Array, Array, int]:
+def _plane_positions(found: Vectors) -> tuple[Array, Array, int]:
     """The vectors and anchors in the plane, and how many anchors are a vector: t-SNE would lay these beside it."""
     if not len(found.anchors):
-        return embedding(found.vectors), found.anchors, 0
+        return tsne_embedding(found.vectors), found.anchors, 0
     apart = cdist(found.anchors, found.vectors)
     alone = apart.min(axis=1) < 1e-4 * np.linalg.norm(found.anchors, axis=1)
-    points = embedding(np.concatenate([found.vectors, found.anchors[~alone]]))
+    points = tsne_embedding(np.concatenate([found.vectors, found.anchors[~alone]]))
     anchors = points[apart.argmin(axis=1)]
     anchors[~alone] = points[len(found.vectors) :]
     return points[: len(found.vectors)], anchors, int(alone.sum())
 
 
-def released(folder: Path, model: str) -> Figure:
+def released_anchors_figure(folder: Path, model: str) -> Figure:
     """Figure 5 from the anchors that the authors released for a model: the folder of its two .npy files."""
     with matplotlib.rc_context(style.STYLE):
-        figure, caption = scatter(load(folder))
+        figure, caption = scatter_figure(load_vectors(folder))
         style.describe(figure, f"KNN-SSD Figure 5 – the authors' anchors of {model}", caption)
     return figure
 
 
-def figure5(replication: Replication) -> Figure | Cannot:
+def figure5(replication: Replication) -> Figure | NotDrawable:
     """Figures 5 and 6: last hidden vectors of the prompts that anchors are made of."""
     cell = next((cell for cell in common.cells(replication) if (cell.path / VECTORS).is_file()), None)
     if cell is None:
-        return Cannot("Its run did not store the vectors of its calibration prompts.")
-    figure, caption = scatter(load(cell.path / VECTORS))
+        return NotDrawable("Its run did not store the vectors of its calibration prompts.")
+    figure, caption = scatter_figure(load_vectors(cell.path / VECTORS))
     return common.finish(figure, replication, [cell], caption)
 
 
-def figure1(replication: Replication) -> Figure | Cannot:
+def figure1(replication: Replication) -> Figure | NotDrawable:
     """Speedup along a stream, task by task."""
-    return streams.along(replication, ("speedup",), "KNN-SSD")
+    return streams.stream_figure(replication, ("speedup",), "KNN-SSD")
 
 
-def figure4(replication: Replication) -> Figure | Cannot:
+def figure4(replication: Replication) -> Figure | NotDrawable:
     """M and α along a stream, task by task."""
-    return streams.along(replication, ("M", "alpha"), "KNN-SSD")
+    return streams.stream_figure(replication, ("M", "alpha"), "KNN-SSD")
 
 
-def figure9(replication: Replication) -> Figure | Cannot:
+def figure9(replication: Replication) -> Figure | NotDrawable:
     """Figures 9 and 10: the sets of the run's domains beside those that the authors released for the paper's model."""
     cell = common.cells(replication)[0]
-    domains = common.unique(str(name) for name in streams.stream(cell.run)["domain"])
+    domains = common.unique(str(name) for name in streams.stream_rows(cell.run)["domain"])
     paper_model = replication.cells[0]["model"]
     ours, theirs = [], []
     for name in domains:
         found = metrics.main_set(cell.run, name)
-        text = "nothing drafted" if found is None else layers.counts(found)
-        ours.append(layers.Panel(f"{streams.domain(name)}: {text}", found, bool(cell.void)))
+        text = "nothing drafted" if found is None else layers.skip_counts(found)
+        ours.append(layers.Panel(f"{streams.domain_title(name)}: {text}", found, bool(cell.void)))
         key = f"knn_ssd/{paper_model.lower()}/{PUBLISHED_TASKS.get(name, name)}"
-        known = layers.published().get(key)
-        text = "none released" if known is None else layers.counts(known)
-        theirs.append(layers.Panel(f"{streams.domain(name)}: {text}", known))
-    figure, body = common.page(style.PAGE, layers.height(len(domains)) + 0.25)
+        known = layers.published_sets().get(key)
+        text = "none released" if known is None else layers.skip_counts(known)
+        theirs.append(layers.Panel(f"{streams.domain_title(name)}: {text}", known))
+    figure, body = common.new_figure(style.PAGE, layers.map_height(len(domains)) + 0.25)
     ours[0] = replace(ours[0], title=f"This run, {cell['model']}\n{ours[0].title}")
     theirs[0] = replace(theirs[0], title=f"Released, {paper_model}\n{theirs[0].title}")
-    layers.maps(body, [ours, theirs])
+    layers.draw_maps(body, [ours, theirs])
     note = "Left: of each domain the set that drafted most of its tokens."
     return common.finish(figure, replication, [cell], note)
 
 
-figure2 = streams.transfer
+figure2 = streams.transfer_figure
 figure6 = figure5
 figure7 = figure1
-figure8 = cases.stream
+figure8 = cases.stream_outputs_figure
 figure10 = figure9

@@ -107,7 +107,7 @@ def verdict(ratio: Effect | None, trained: Effect | None) -> str:
 
 
 @dataclass(frozen=True)
-class Place:
+class WeightsPair:
     """A task and a method on two sets of weights, with the labels of all pairs that these runs stand for."""
 
     trained: Cell
@@ -125,7 +125,7 @@ class Place:
         """Speedup on trained weights over that on stock weights."""
         both = _times(self.trained.run, end_to_end).join(_times(self.stock.run, end_to_end), rsuffix="_stock")
         columns = both.dropna().to_numpy().T
-        return Effect.of(intervals.measure(_ratio, *columns), self._moments())
+        return Effect.of(intervals.measure(_ratio_of_speedups, *columns), self._moments())
 
     def speedup(self) -> Effect | None:
         """End to end, on trained weights."""
@@ -139,7 +139,7 @@ class Place:
         return found if len(found) == len(levels) else []
 
 
-def _ratio(*columns: Array, axis: int = -1) -> Array:
+def _ratio_of_speedups(*columns: Array, axis: int = -1) -> Array:
     """Of eight columns, the speedup of the first four over that of the others."""
     (a, b, c, d), (e, f, g, h) = columns[:4], columns[4:]
     return np.asarray(intervals.ratio_of_ratios(a, b, c, d, axis) / intervals.ratio_of_ratios(e, f, g, h, axis))
@@ -154,14 +154,14 @@ def _times(run: Run, end_to_end: bool) -> pd.DataFrame:
     return found.set_index(ids.reindex(found.index).to_numpy())
 
 
-def places(replication: Replication) -> list[Place]:
+def weights_pairs(replication: Replication) -> list[WeightsPair]:
     """Every task and method that was run on both weights; at a small scale one of them stands for several pairs."""
-    found: dict[Any, Place] = {}
+    found: dict[Any, WeightsPair] = {}
     for cell in replication.where():
         stock = PAIRS.get(cell["model"])
         for other in replication.where(task=cell["task"], method=cell["method"], model=stock or ""):
             key, labels = (cell.path, other.path), (cell["model"], other["model"])
-            found[key] = Place(cell, other, (*(found[key].labels if key in found else ()), *labels))
+            found[key] = WeightsPair(cell, other, (*(found[key].labels if key in found else ()), *labels))
     return [
         one for one in found.values() if not any(cell.record and cell.record.error for cell in (one.trained, one.stock))
     ]
@@ -176,42 +176,42 @@ def table(replication: Replication) -> pd.DataFrame:
         the verdict; a last row of each pair is of all tasks.
     """
     rows: list[dict[str, str]] = []
-    pairs: dict[tuple[str, str], list[Place]] = {}
-    for place in places(replication):
-        pairs.setdefault((_model(place.trained), _model(place.stock)), []).append(place)
+    pairs: dict[tuple[str, str], list[WeightsPair]] = {}
+    for place in weights_pairs(replication):
+        pairs.setdefault((_model_text(place.trained), _model_text(place.stock)), []).append(place)
     for (trained, stock), own in pairs.items():
         for place in own:
             rows += _rows(place)
-        rows += _together(f"{trained} / {stock}", [one for one in own if one.trained["method"] == JUDGED])
+        rows += _pooled_row(f"{trained} / {stock}", [one for one in own if one.trained["method"] == JUDGED])
     return pd.DataFrame(rows).fillna("")
 
 
-def _model(cell: Cell) -> str:
+def _model_text(cell: Cell) -> str:
     return cell.ran.text
 
 
-def _rows(place: Place) -> Iterator[dict[str, str]]:
+def _rows(place: WeightsPair) -> Iterator[dict[str, str]]:
     """Of a task and a method the trained weights, and below them the stock ones."""
     judged = place.trained["method"] == JUDGED
     for cell, weights in ((place.trained, "trained for exits"), (place.stock, "stock")):
         summary = cell.summary
         row = {
-            "model": _model(cell), "weights": weights, "task": cell["task"], "method": cell["method"],
-            "exit": _exit(cell.run), "α": spread(summary, "alpha", 3), "M": spread(summary, "M"),
+            "model": _model_text(cell), "weights": weights, "task": cell["task"], "method": cell["method"],
+            "exit": _exit_text(cell.run), "α": spread(summary, "alpha", 3), "M": spread(summary, "M"),
             "tokens/s, AR": number(summary["ar_tokens_per_s"], 0), DECODE: spread(summary, "speedup"),
             END_TO_END: spread(summary, "speedup_e2e"), "equal to AR": lossless(summary),
-            "papers, as given": _reported(place, cell) if judged else "",
+            "papers, as given": _papers_text(place, cell) if judged else "",
         }  # fmt: skip
         if cell is place.trained and not place.why:
             ratio = place.ratio(end_to_end=True)
-            row |= {OVER: _text(ratio), OVER_DECODE: _text(place.ratio(end_to_end=False))}
+            row |= {OVER: _effect_text(ratio), OVER_DECODE: _effect_text(place.ratio(end_to_end=False))}
             row |= {VERDICT: verdict(ratio, place.speedup())} if judged else {}
         elif cell is place.trained:
             row |= {OVER: ABSENT, OVER_DECODE: ABSENT} | ({VERDICT: f"{UNDECIDED}: {place.why}"} if judged else {})
         yield row
 
 
-def _together(pair: str, own: Sequence[Place]) -> Iterator[dict[str, str]]:
+def _pooled_row(pair: str, own: Sequence[WeightsPair]) -> Iterator[dict[str, str]]:
     """The row of all tasks on which DEL was run and can be compared."""
     able = [place for place in own if not place.why]
     if not able:
@@ -226,16 +226,16 @@ def _together(pair: str, own: Sequence[Place]) -> Iterator[dict[str, str]]:
         found[name] = Effect.mean(there) if there and len(there) == len(effects) else None
     yield {
         "model": pair, "weights": "trained over stock", "task": f"{ALL} ({len(able)})", "method": JUDGED,
-        OVER: _text(found[OVER]), OVER_DECODE: _text(found[OVER_DECODE]),
+        OVER: _effect_text(found[OVER]), OVER_DECODE: _effect_text(found[OVER_DECODE]),
         VERDICT: verdict(found[OVER], found[END_TO_END]),
     }  # fmt: skip
 
 
-def _text(effect: Effect | None) -> str:
+def _effect_text(effect: Effect | None) -> str:
     return ABSENT if effect is None else str(effect)
 
 
-def _exit(run: Run) -> str:
+def _exit_text(run: Run) -> str:
     """Blocks that draft, mean over the steps whose exit was chosen, or over all where none is; of how many."""
     steps = metrics.of_arm(run.steps, "method").dropna(subset=["layer_set_id"])
     chosen = steps[steps["searched"].fillna(True).astype(bool)]
@@ -246,7 +246,7 @@ def _exit(run: Run) -> str:
     return f"{chosen['layer_set_id'].map(blocks).mean():.1f} of {int(sets['n_layers'].iloc[0])}"
 
 
-def _reported(place: Place, cell: Cell) -> str:
+def _papers_text(place: WeightsPair, cell: Cell) -> str:
     """What papers report of DEL on these weights and this task; a model each that the run stands for."""
     if cell is place.trained:
         return AUTHORS

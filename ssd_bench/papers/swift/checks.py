@@ -62,26 +62,26 @@ WITHOUT_LAYERS = ("Vanilla", "Parallel", "Lookahead")  # methods that skip no la
 def checks() -> Iterator[Check]:
     """All checks of both versions: the tables, the sentences, the released sets."""
     for paper in VERSIONS:
-        yield from expected(paper)
-        yield from overall(paper)
-        yield from measured(paper)
-        yield skip_ratio_34b(paper)
-    yield from printed_twice()
-    yield from versions()
+        yield from check_expected(paper)
+        yield from check_overall(paper)
+        yield from check_measured(paper)
+        yield check_skip_ratio_34b(paper)
+    yield from check_repeated_numbers()
+    yield from check_versions()
     for paper in VERSIONS:
-        yield from acceptance(paper)
-        yield from headline(paper)
-        yield from ranges(paper)
-        yield from ablation(paper)
-        yield from search_end(paper)
-    yield from optimisation()
-    yield from comparisons()
-    yield from released_sets()
+        yield from check_acceptance(paper)
+        yield from check_headline(paper)
+        yield from check_ranges(paper)
+        yield from check_ablation(paper)
+        yield from check_search_end(paper)
+    yield from check_optimisation()
+    yield from check_comparisons()
+    yield from check_released_sets()
     for number in pick("swift", "Figure 11", method="SWIFT"):
         yield same(number, same_cell(number, "Table 12"), "repeats")
 
 
-def expected(paper: str) -> Iterator[Check]:
+def check_expected(paper: str) -> Iterator[Check]:
     """Table 4: each E(speedup) from its M, alpha and r, and the overall column."""
     cells = pick(paper, "Table 4", metric="expected_speedup", method="SWIFT")
     for cell in cells:
@@ -95,7 +95,7 @@ def expected(paper: str) -> Iterator[Check]:
         yield recompute(cell, "E(speedup)", f"E(speedup) at r {skip:g}", FORMULA, expectation(skip), *parts)
 
 
-def overall(paper: str) -> Iterator[Check]:
+def check_overall(paper: str) -> Iterator[Check]:
     """Overall speedups against the mean of the tasks, and of Table 2 against the ratio of its tokens/s."""
     for content in ("main", "70b", "yi"):
         table = TABLES[paper].get(content)
@@ -103,10 +103,10 @@ def overall(paper: str) -> Iterator[Check]:
             rows = pick(paper, table, model=cell.model, method=cell.method, metric="speedup")
             yield average(cell, [n for n in rows if n.task != "Overall"], "tasks")
             if content == "main":
-                yield tokens_ratio(cell, "Overall", "Vanilla")
+                yield check_tokens_ratio(cell, "Overall", "Vanilla")
 
 
-def tokens_ratio(cell: Number, task: str, baseline: str) -> Check:
+def check_tokens_ratio(cell: Number, task: str, baseline: str) -> Check:
     """A speedup against the ratio of the two methods' tokens/s in the same table; `task` names their rows."""
     where = {"model": cell.model, "task": task, "metric": "tokens_per_s"}
     rates = [one(cell.paper, cell.exhibit, method=method, **where) for method in (cell.method, baseline)]
@@ -114,7 +114,7 @@ def tokens_ratio(cell: Number, task: str, baseline: str) -> Check:
     return recompute(cell, "tokens/s", how, "ratio of tokens/s", lambda method, plain: method / plain, *rates)
 
 
-def measured(paper: str) -> Iterator[Check]:
+def check_measured(paper: str) -> Iterator[Check]:
     """Measured speedups of methods that skip layers against E(speedup) of their M, alpha and r."""
     for content, table in TABLES[paper].items():
         if content == "expected":
@@ -122,13 +122,13 @@ def measured(paper: str) -> Iterator[Check]:
         for cell in pick(paper, table, metric="speedup"):
             if cell.method in WITHOUT_LAYERS or cell.task == "Overall":
                 continue
-            m = _beside(cell, table, "M")
-            acceptance = _beside(cell, TABLES[paper]["expected"] if content == "main" else table, "alpha")
+            m = _row_number(cell, table, "M")
+            acceptance = _row_number(cell, TABLES[paper]["expected"] if content == "main" else table, "alpha")
             if m and acceptance:
                 yield within_expected(cell, m, acceptance, _skip_ratio(cell), FORMULA)
 
 
-def _beside(cell: Number, table: str, metric: str) -> Number | None:
+def _row_number(cell: Number, table: str, metric: str) -> Number | None:
     """Another metric of the same row; r may stand in only one of two tables."""
     rows = pick(cell.paper, table, model=cell.model, method=cell.method, task=cell.task, metric=metric)
     wanted = setting_of(cell, "skip_ratio")
@@ -137,7 +137,7 @@ def _beside(cell: Number, table: str, metric: str) -> Number | None:
 
 def _skip_ratio(cell: Number) -> float:
     """r as the row, its caption or §B.2 gives it."""
-    beside = _beside(cell, cell.exhibit, "skip_ratio")
+    beside = _row_number(cell, cell.exhibit, "skip_ratio")
     if beside:
         return beside.value
     return float(cell.settings["skip_ratio"]) if "skip_ratio" in cell.settings else stated_skip_ratio(cell.model)
@@ -153,7 +153,7 @@ def stated_skip_ratio(model: str) -> float:
     return next(float(part.split(" for ")[0]) for part in rows["skip_ratio"].split(";") if wanted in part)
 
 
-def skip_ratio_34b(paper: str) -> Check:
+def check_skip_ratio_34b(paper: str) -> Check:
     """r in the caption of the Yi-34B table against §B.2."""
     cell = one(paper, TABLES[paper]["yi"], model="Yi-34B", method="SWIFT", task="Overall", metric="speedup")
     stated, implied = float(cell.settings["skip_ratio"]), stated_skip_ratio("34B")
@@ -162,7 +162,7 @@ def skip_ratio_34b(paper: str) -> Check:
     return Check(*where, text, stated, implied, "§B.2", CONTRADICTION)
 
 
-def printed_twice() -> Iterator[Check]:
+def check_repeated_numbers() -> Iterator[Check]:
     """Numbers that two tables of the ICLR version print."""
     for cell in pick("swift", "Table 4", method="SWIFT", metric="M"):
         where = {"model": cell.model, "method": "SWIFT", "task": cell.task}
@@ -178,7 +178,7 @@ def printed_twice() -> Iterator[Check]:
             yield same(one("swift", table, metric=metric, **where, **apart), first, "printed twice")
 
 
-def versions() -> Iterator[Check]:
+def check_versions() -> Iterator[Check]:
     """Every table number of the first version against the same cell of the ICLR version."""
     renamed = {first: TABLES["swift"][content] for content, first in TABLES["swift-v1"].items()}
     for number in pick("swift-v1"):
@@ -199,7 +199,7 @@ def _cells(paper: str, content: str, metric: str, model: str = "") -> list[Numbe
     return [n for n in rows if n.task != "Overall" and model in n.model]
 
 
-def acceptance(paper: str) -> Iterator[Check]:
+def check_acceptance(paper: str) -> Iterator[Check]:
     """Lower bounds on alpha: §1, §5.2, §C.1 and the sections on other models."""
     llama = [*_cells(paper, "expected", "alpha"), *_cells(paper, "70b", "alpha", "LLaMA-2")]
     for section in ("text §1", "text §5.2"):
@@ -221,7 +221,7 @@ def _deepseek_section(paper: str) -> str:
     return "text §C.3" if paper == "swift" else "text §C.2"
 
 
-def headline(paper: str) -> Iterator[Check]:
+def check_headline(paper: str) -> Iterator[Check]:
     """1.3x-1.6x of the abstract ("over", §1: "consistently") against Table 2 and Yi-34B; mean M and its share."""
     low, high = (one(paper, "abstract", metric="speedup", bound=bound) for bound in ("low", "high"))
     cells = _cells(paper, "main", "speedup")
@@ -236,7 +236,7 @@ def headline(paper: str) -> Iterator[Check]:
     yield check(share, "share of M", text, implied, "drafted tokens are M - 1 of M", fits)
 
 
-def ranges(paper: str) -> Iterator[Check]:
+def check_ranges(paper: str) -> Iterator[Check]:
     """Ends of ranges against the least and largest cell."""
     deepseek, yi = "DeepSeek-Coder-33B series", "Yi-34B series"
     section = _deepseek_section(paper)
@@ -260,7 +260,7 @@ def ranges(paper: str) -> Iterator[Check]:
             yield extreme(stated, cells, cells[0].exhibit)
 
 
-def ablation(paper: str) -> Iterator[Check]:
+def check_ablation(paper: str) -> Iterator[Check]:
     """§D.1: what early stopping and the optimisation add, in points and relative."""
     table = TABLES[paper]["ablation"]
     faster = one(paper, "text §D.1", metric="speedup_improvement_pct")
@@ -276,7 +276,7 @@ def ablation(paper: str) -> Iterator[Check]:
     yield check(better, "improvement", text, relative, table, UNCLEAR)
 
 
-def search_end(paper: str) -> Iterator[Check]:
+def check_search_end(paper: str) -> Iterator[Check]:
     """Figure 6: the matchness at which the optimisation ended against the threshold of §B.2."""
     stated = one(paper, "Figure 6", metric="matchness", point="termination")
     rule = settings(paper, "Table 2").set_index("key")["value"]["opt_early_stop"]
@@ -286,7 +286,7 @@ def search_end(paper: str) -> Iterator[Check]:
     yield check(stated, "search end", text, float(found[1]), "§B.2", UNCLEAR)
 
 
-def optimisation() -> Iterator[Check]:
+def check_optimisation() -> Iterator[Check]:
     """Search costs of the ICLR version: reductions, latency of a step, numbers of steps."""
     ours = one("swift", "Table 12", metric="optimization_latency_s", **RUN)
     theirs = one("swift", "text §5.3", metric="optimization_latency_s", method="Self-SD")
@@ -312,7 +312,7 @@ def optimisation() -> Iterator[Check]:
     yield check(steps["bayesian"], "steps", text, total // 25, "§B.2", verdict(steps["bayesian"], total // 25))
 
 
-def comparisons() -> Iterator[Check]:
+def check_comparisons() -> Iterator[Check]:
     """§D.4 and §D.5: how much longer, how much faster than other methods."""
     slow = one("swift", "Figure 11", metric="optimization_latency_s", method="Self-SD", iterations="100")
     ours = one("swift", "Figure 11", metric="optimization_latency_s", method="SWIFT")
@@ -338,7 +338,7 @@ def comparisons() -> Iterator[Check]:
     yield at_most(high, max(gain.values()), f"the largest from Table 2 is {max(gain.values()):.1f} %", "Table 2")
 
 
-def released_sets() -> Iterator[Check]:
+def check_released_sets() -> Iterator[Check]:
     """r of §B.2 against the released sets, as Eq. 6 needs the share of all sublayers, and that of Self-SD's set."""
     for name in layer_sets():
         paper, model, task = name.split("/")
