@@ -48,7 +48,7 @@ def frame(found: Sequence[Replication]) -> pd.DataFrame:
 )
 def test_expected_drafts_are_the_mean_of_those_drawn(alpha: float | None, tokens: float | None, draft_len: int) -> None:
     rng, acceptance = random.Random(0), Acceptance.of(alpha, tokens, draft_len)
-    drafts = [acceptance.drawn(rng.random(), rng.random()) for _ in range(DRAWS)]
+    drafts = [acceptance.sample(rng.random(), rng.random()) for _ in range(DRAWS)]
     assert acceptance.accepted == pytest.approx(mean(a for a, _ in drafts), rel=0.02)
     assert acceptance.drafted == pytest.approx(mean(d for _, d in drafts), rel=0.02)
 

@@ -41,7 +41,7 @@ def engine() -> ImposedEngine:
 )
 def test_drafts_are_drawn_as_a_paper_says(alpha: float | None, tokens: float | None, draft_len: int) -> None:
     rng, acceptance = random.Random(0), Acceptance.of(alpha, tokens, draft_len)
-    drafts = [acceptance.drawn(rng.random(), rng.random()) for _ in range(DRAWS)]
+    drafts = [acceptance.sample(rng.random(), rng.random()) for _ in range(DRAWS)]
     assert all(0 <= accepted <= drafted <= draft_len for accepted, drafted in drafts)
     accepted, length = mean(a for a, _ in drafts), mean(d for _, d in drafts)
     if tokens is not None:
