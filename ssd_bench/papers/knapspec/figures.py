@@ -89,7 +89,9 @@ def figure3(replication: Replication) -> Figure | NotDrawable:
         same_shares = np.allclose(attention, mlp, atol=0.005)  # then one line for both
         for j, (kind, numbers) in enumerate(lines.items()):
             if not (same_shares and j):
-                label = f"{cell['method']}: {'attention and MLP alike' if same_shares else kind}{common.void_sign(cell)}"
+                label = (
+                    f"{cell['method']}: {'attention and MLP alike' if same_shares else kind}{common.void_sign(cell)}"
+                )
                 plot_values = [common.plot_value(cell, number) for number in numbers]
                 common.draw_line(axes, x, plot_values, style.MARKS[2 * i + j], label)
     axes.set_xlabel("context length (tokens)")

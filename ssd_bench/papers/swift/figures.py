@@ -1,4 +1,4 @@
-"""SWIFT's figures: what sparsity alone gives, the search over time, its settings, other models, and its layer sets."""
+"""SWIFT's figures: sparsity alone, the search over time, its settings, other models, and its layer sets."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from ssd_bench.papers.values import search_made, search_time
 from ssd_bench.records.reader import Run
 
 STEPS = (0, 64, 128, 512)
-"""Search steps whose sets Figure 12 shows."""
+"""Search steps of the sets in Figure 12."""
 SHORT_NAMES = {"layer skipping + top-k drafts": "top-k", "Self-SD": "Self-SD"}
-"""What Figure 2a's methods are called beside a panel."""
+"""Short names of Figure 2a's methods, for the labels next to a panel."""
 
 
 def figure2a(replication: Replication) -> Figure | NotDrawable:
-    """Acceptance and speedup of uniform skipping, with ten candidates a position and with one, by task."""
+    """Draw acceptance and speedup of uniform skipping by task, with ten candidates per position and with one."""
     drawn = common.cells(replication)
     tasks, methods = (common.unique(cell[axis] for cell in drawn) for axis in ("task", "method"))
     figure, body = common.new_figure(style.PAGE, 2.6)
@@ -34,10 +34,10 @@ def figure2a(replication: Replication) -> Figure | NotDrawable:
         series = {m: [_cell_value(drawn, name, task=t, method=m) for t in tasks] for m in methods}
         common.draw_bars(axes, tasks, series, streams.QUANTITIES[name][0])
         for method in methods:
-            own = common.paper_numbers(replication, name, method=method)
-            own = [n for n in own if n.settings.get("skip_set") == "uniform"]
+            reported = common.paper_numbers(replication, name, method=method)
+            reported = [n for n in reported if n.settings.get("skip_set") == "uniform"]
             common.draw_paper_numbers(
-                axes, own, marker=style.mark(method, 0).marker, name=SHORT_NAMES.get(method, method)
+                axes, reported, marker=style.mark(method, 0).marker, name=SHORT_NAMES.get(method, method)
             )
     common.draw_level(panels[1])
     common.draw_legend(body)
@@ -46,13 +46,13 @@ def figure2a(replication: Replication) -> Figure | NotDrawable:
 
 
 def _cell_value(drawn: list[Cell], name: str, **labels: str) -> PlotValue | None:
-    """A number of the cell with these labels, if it is there."""
-    found = (cell for cell in drawn if all(cell[axis] == label for axis, label in labels.items()))
-    return next((common.plot_value(cell, name) for cell in found), None)
+    """Return a number of the cell with these labels; None without such a cell."""
+    matches = (cell for cell in drawn if all(cell[axis] == label for axis, label in labels.items()))
+    return next((common.plot_value(cell, name) for cell in matches), None)
 
 
 def figure6(replication: Replication) -> Figure | NotDrawable:
-    """Matchness and speedup while the search goes on, and where the time goes."""
+    """Draw matchness and speedup during the search, and the shares of the time."""
     cell = common.cells(replication)[0]
     rows = streams.stream_rows(cell.run)
     if rows.empty:
@@ -76,8 +76,8 @@ def figure6(replication: Replication) -> Figure | NotDrawable:
     top.set_ylabel("best matchness")
     top.set_ylim(0, 1.05)
     top.tick_params(labelbottom=False)
-    own = streams.row_values(rows, "speedup")
-    bottom.plot(rows.index, own, linestyle="", marker="o", markersize=3, markerfacecolor="none", color="black",
+    speedups = streams.row_values(rows, "speedup")
+    bottom.plot(rows.index, speedups, linestyle="", marker="o", markersize=3, markerfacecolor="none", color="black",
                 label="instance")  # fmt: skip
     bottom.plot(rows.index, streams.cumulative_values(rows), color=style.MARKS[0].colour, label="all so far")
     common.draw_paper_numbers(bottom, common.paper_numbers(replication, "speedup"), (1, len(rows) + 0.5))
@@ -97,7 +97,7 @@ def figure6(replication: Replication) -> Figure | NotDrawable:
 
 
 def _matchness_points(run: Run) -> tuple[list[float], list[float]]:
-    """Where in the stream, in instances, the search stated what matchness."""
+    """Return the positions in the stream (in instances) at which the search recorded a matchness, and the values."""
     steps = metrics.of_arm(run.steps, "method").sort_values(["repeat", "prompt_index", "step"])
     keys = ["repeat", "prompt_index"]
     done = steps.groupby(keys)["emitted"].cumsum() / steps.groupby(keys)["emitted"].transform("sum")
@@ -106,15 +106,15 @@ def _matchness_points(run: Run) -> tuple[list[float], list[float]]:
     return positions[events].tolist(), steps.loc[events, "est_alpha"].tolist()
 
 
-def _draw_breakdown(axes: Axes, run: Run, theirs: list[Number]) -> None:
+def _draw_breakdown(axes: Axes, run: Run, reported: list[Number]) -> None:
     names = {"draft": "drafting", "verify": "verification", "policy": "search", "other": "other"}
     shares = metrics.accounts(metrics.of_arm(run.prompts, "method"))
     for i, (name, (colour, hatch)) in enumerate(style.ACCOUNTS.items()):
         share = 100 * max(shares[name] or 0.0, 0.0)
         axes.barh(i, share, 0.7, color=colour, hatch=hatch, edgecolor="black", linewidth=0.5)
         text = axes.annotate(f"{share:.1f} %", (share, i), (3, 0), textcoords="offset points", va="center")
-        if name == "policy" and theirs:
-            axes.annotate(f"paper {theirs[0].printed} %", (1, 0.5), (5, 0), text, "offset points", va="center",
+        if name == "policy" and reported:
+            axes.annotate(f"paper {reported[0].printed} %", (1, 0.5), (5, 0), text, "offset points", va="center",
                           fontsize=style.SMALL, color=style.FAINT)  # fmt: skip
     axes.set_yticks(range(len(names)), list(names.values()))
     axes.invert_yaxis()
@@ -123,12 +123,12 @@ def _draw_breakdown(axes: Axes, run: Run, theirs: list[Number]) -> None:
 
 
 def figure7(replication: Replication) -> Figure | NotDrawable:
-    """Speedup and acceptance rate along a stream of five tasks."""
+    """Draw speedup and acceptance rate along a stream of five tasks."""
     return streams.stream_figure(replication, ("speedup", "alpha"))
 
 
 def figure8a(replication: Replication) -> Figure | NotDrawable:
-    """Speedup over instances for settings of S and β."""
+    """Draw the speedup over instances for settings of S and β."""
     drawn = common.cells(replication)
     figure, body = common.new_figure(style.COLUMN, 2.9)
     axes = body.subplots()
@@ -140,7 +140,7 @@ def figure8a(replication: Replication) -> Figure | NotDrawable:
 
 
 def figure8b(replication: Replication) -> Figure | NotDrawable:
-    """Speedup by skip ratio for each model, and with several models the best of each over their sizes."""
+    """Draw the speedup by skip ratio for each model and, with several models, the best of each over its size."""
     drawn = common.cells(replication)
     models = common.unique(cell["model"] for cell in drawn)
     width = style.COLUMN if len(models) == 1 else style.PAGE
@@ -148,13 +148,13 @@ def figure8b(replication: Replication) -> Figure | NotDrawable:
     panels = body.subplots(1, 1 if len(models) == 1 else 2, squeeze=False)[0]
     best: list[tuple[float, Cell]] = []
     for i, model in enumerate(models):
-        own = sorted((cell for cell in drawn if cell["model"] == model), key=lambda cell: float(cell.setting("r")))
+        of_model = sorted((cell for cell in drawn if cell["model"] == model), key=lambda cell: float(cell.setting("r")))
         ratios, numbers = (
-            [float(cell.setting("r")) for cell in own],
-            [common.plot_value(cell, "speedup") for cell in own],
+            [float(cell.setting("r")) for cell in of_model],
+            [common.plot_value(cell, "speedup") for cell in of_model],
         )
         common.draw_line(panels[0], ratios, numbers, style.MARKS[i], model)
-        defined = [(n.value, cell) for n, cell in zip(numbers, own) if n.value is not None and not n.void]
+        defined = [(n.value, cell) for n, cell in zip(numbers, of_model) if n.value is not None and not n.void]
         best += [max(defined, key=lambda pair: pair[0])] if defined else []
     common.draw_level(panels[0])
     panels[0].set_xticks(sorted({float(cell.setting("r")) for cell in drawn}))
@@ -173,8 +173,8 @@ def figure8b(replication: Replication) -> Figure | NotDrawable:
 def _draw_scaling(axes: Axes, best: list[tuple[float, Cell]], models: list[str]) -> None:
     for value, cell in best:
         billions = float(cell.header["model"]["n_params"]) / 1e9
-        number, own = common.summary_value(cell.summary, "speedup"), style.MARKS[models.index(cell["model"])]
-        axes.errorbar(billions, value, yerr=common.error_bar(number), color=own.colour, marker=own.marker, capsize=2)
+        number, mark = common.summary_value(cell.summary, "speedup"), style.MARKS[models.index(cell["model"])]
+        axes.errorbar(billions, value, yerr=common.error_bar(number), color=mark.colour, marker=mark.marker, capsize=2)
         axes.annotate(f"r = {cell.setting('r')}", (billions, value), (5, 3), textcoords="offset points")
     sizes = sorted({float(cell.header["model"]["n_params"]) / 1e9 for _, cell in best})
     axes.set_xscale("log")
@@ -186,7 +186,7 @@ def _draw_scaling(axes: Axes, best: list[tuple[float, Cell]], models: list[str])
 
 
 def figure9(replication: Replication) -> Figure | NotDrawable:
-    """Speedup of other backbones and their tuned variants, by task."""
+    """Draw the speedup of other backbones and their tuned variants, by task."""
     drawn = common.cells(replication)
     tasks, models = (common.unique(cell[axis] for cell in drawn) for axis in ("task", "model"))
     figure, body = common.new_figure(style.COLUMN if len(models) == 1 else style.PAGE, 2.8)
@@ -196,28 +196,28 @@ def figure9(replication: Replication) -> Figure | NotDrawable:
     common.draw_paper_numbers(axes, common.paper_numbers(replication, "speedup"))
     common.draw_level(axes)
     common.draw_legend(body)
-    asked = len(common.unique(cell["model"] for cell in replication.cells))
+    n_models = len(common.unique(cell["model"] for cell in replication.cells))
     note = common.INTERVALS
-    if len(models) < asked and replication.scale != "paper":
-        note += f" Its {asked} models are one here."
+    if len(models) < n_models and replication.scale != "paper":
+        note += f" Its {n_models} models are one here."
     return common.finish(figure, replication, drawn, note)
 
 
 def figure10(replication: Replication) -> Figure | NotDrawable:
-    """The sets that Self-SD found on each task."""
+    """Draw the sets that Self-SD found on each task."""
     drawn = common.cells(replication)
     panels = []
     for cell in drawn:
-        found = metrics.main_set(cell.run)
-        text = "no layers drafted" if found is None else layers.skip_counts(found)
-        panels.append(layers.Panel(f"{cell.setting('skip_set')}: {text}", found, bool(cell.void)))
+        layer_set = metrics.main_set(cell.run)
+        text = "no layers drafted" if layer_set is None else layers.skip_counts(layer_set)
+        panels.append(layers.Panel(f"{cell.setting('skip_set')}: {text}", layer_set, bool(cell.void)))
     figure, body = common.new_figure(layers.map_width(panels), layers.map_height(len(panels)))
     layers.draw_maps(body, [panels])
     return common.finish(figure, replication, drawn, "The set that drafts in each run, searched on the named task.")
 
 
 def figure11(replication: Replication) -> Figure | NotDrawable:
-    """Speedup of Self-SD over the time of its search, beside SWIFT."""
+    """Draw the speedup of Self-SD over the time of its search, compared with SWIFT."""
     drawn = common.cells(replication)
     timed = [(seconds, cell) for cell in drawn if (seconds := search_time(cell.run)) is not None]
     if not timed:
@@ -225,8 +225,8 @@ def figure11(replication: Replication) -> Figure | NotDrawable:
     figure, body = common.new_figure(style.COLUMN, 2.9)
     axes = body.subplots()
     for method in common.unique(cell["method"] for _, cell in timed):
-        own = sorted((pair for pair in timed if pair[1]["method"] == method), key=lambda pair: pair[0])
-        _draw_searches(axes, own, method)
+        searches = sorted((pair for pair in timed if pair[1]["method"] == method), key=lambda pair: pair[0])
+        _draw_searches(axes, searches, method)
     _draw_paper_searches(axes, replication)
     common.draw_level(axes)
     axes.set_xscale("log")
@@ -234,7 +234,7 @@ def figure11(replication: Replication) -> Figure | NotDrawable:
     axes.set_xlabel("time of the search (s)")
     axes.set_ylabel("speedup, decode (×)")
     common.draw_legend(body)
-    without = [cell for cell in drawn if all(cell is not other for _, other in timed)]
+    without = [cell for cell in drawn if all(cell is not timed_cell for _, timed_cell in timed)]
     note = (
         "Numbers: iterations of Self-SD's search. Hollow: a search that the run read from the store, or continued from "
         f"there, with the time of all of it; only times of searches that were run compare. {common.INTERVALS}"
@@ -245,17 +245,17 @@ def figure11(replication: Replication) -> Figure | NotDrawable:
 
 
 def _draw_searches(axes: Axes, points: list[tuple[float, Cell]], method: str) -> None:
-    """Points of a method by the time of their search, with their iterations."""
-    own = style.mark(method, 0)
-    axes.plot([], [], linestyle="", label=method, **common.point_style(own))
+    """Draw the points of a method over the time of their search, with their iterations."""
+    mark = style.mark(method, 0)
+    axes.plot([], [], linestyle="", label=method, **common.point_style(mark))
     for i, (seconds, cell) in enumerate(points):
         number = common.plot_value(cell, "speedup")
         if number.value is None:
             continue
-        face = own.colour if search_made(cell.run) == "run" else "white"
+        face = mark.colour if search_made(cell.run) == "run" else "white"
         axes.errorbar(
             seconds, number.value, yerr=common.error_bar(number), capsize=2, linestyle="",
-            **common.point_style(own, number.void, face),
+            **common.point_style(mark, number.void, face),
         )  # fmt: skip
         if number.void:
             common.explain_void(axes)
@@ -269,7 +269,7 @@ def _draw_searches(axes: Axes, points: list[tuple[float, Cell]], method: str) ->
 
 
 def _draw_paper_searches(axes: Axes, replication: Replication) -> None:
-    """The paper's pairs of a search's time and its speedup, with the markers of their methods."""
+    """Draw the paper's pairs of search time and speedup, with the markers of their methods."""
     times = {(n.method, n.setting): n for n in common.paper_numbers(replication, "optimization_latency_s")}
     for number in common.paper_numbers(replication, "speedup"):
         time = times.get((number.method, number.setting))
@@ -284,7 +284,7 @@ def _draw_paper_searches(axes: Axes, replication: Replication) -> None:
 
 
 def figure12(replication: Replication) -> Figure | NotDrawable:
-    """SWIFT's set after 0, 64, 128 and 512 search steps, as far as the run went."""
+    """Draw SWIFT's set after 0, 64, 128 and 512 search steps, as far as the run went."""
     cell = common.cells(replication)[0]
     ids, (_, scores) = _sets_after_steps(cell.run), _matchness_points(cell.run)
     if ids.empty:
@@ -292,9 +292,11 @@ def figure12(replication: Replication) -> Figure | NotDrawable:
     last = int(ids.index[-1])
     panels = []
     for step in sorted({step for step in STEPS if step <= last} | {last}):
-        found = cell.run.layer_set(int(ids[step]))
+        layer_set = cell.run.layer_set(int(ids[step]))
         scored = f", matchness {scores[step - 1]:.2f}" if 0 < step <= len(scores) else ""
-        panels.append(layers.Panel(f"search step {step}: {layers.skip_counts(found)}{scored}", found, bool(cell.void)))
+        panels.append(
+            layers.Panel(f"search step {step}: {layers.skip_counts(layer_set)}{scored}", layer_set, bool(cell.void))
+        )
     figure, body = common.new_figure(layers.map_width(panels), layers.map_height(len(panels)))
     layers.draw_maps(body, [panels])
     note = f"Above a map: attentions + MLPs skipped. A search step has a recorded matchness; this run has {last}."
@@ -304,7 +306,7 @@ def figure12(replication: Replication) -> Figure | NotDrawable:
 
 
 def _sets_after_steps(run: Run) -> pd.Series[int]:
-    """Number of search steps -> id of the set that drafted next."""
+    """Return number of search steps -> id of the set that drafted next."""
     steps = metrics.of_arm(run.steps, "method").sort_values(["repeat", "prompt_index", "step"])
     done = steps["est_alpha"].notna().astype(int).cumsum().shift(fill_value=0)
     drafted = steps["layer_set_id"].notna()
