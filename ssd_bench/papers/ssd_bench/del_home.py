@@ -1,4 +1,4 @@
-"""Does DEL's gain come from weights trained for early exits? One implementation on such weights and on stock ones.
+"""DEL on weights trained for early exits and on stock weights: whether its gain comes from that training.
 
 DEL's authors report 2.16 to 2.62 times AR on LayerSkip's checkpoints; KnapSpec's and ConfLayers' authors report less
 than AR on stock weights; nobody has run both. The criterion was fixed before any run: the ratio of DEL's two speedups
