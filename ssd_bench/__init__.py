@@ -20,6 +20,6 @@ def load_runs(path: Path | str) -> pd.DataFrame:
     Raises:
         ConfigError: there is no such folder.
     """
-    from ssd_bench.exchange.frame import frame
+    from ssd_bench.exchange.frame import runs_frame
 
-    return frame(path)
+    return runs_frame(path)

@@ -37,7 +37,15 @@ from ssd_bench.model.shape import Shape
 from ssd_bench.papers import grid, select
 from ssd_bench.papers.reported import Number
 from ssd_bench.papers.rooms import name_of
-from ssd_bench.papers.traces import CONTEXT, Acceptance, Row, Steps, least, plain_name, rows
+from ssd_bench.papers.traces import (
+    CONTEXT,
+    Acceptance,
+    ReportedSpeedup,
+    Steps,
+    plain_name,
+    reported_speedups,
+    smallest_argument,
+)
 from ssd_bench.paths import local_path
 from ssd_bench.records.files import read_header
 from ssd_bench.records.pack import opened
@@ -134,7 +142,7 @@ class Drafts:
         """The least acceptance that gives a speedup, with its draft length; None where not even 1 does."""
         if self.best(1.0)[0] < speedup:
             return None
-        acceptance = least(lambda acceptance: self.best(acceptance)[0], speedup)
+        acceptance = smallest_argument(lambda acceptance: self.best(acceptance)[0], speedup)
         return acceptance, self.best(acceptance)[1]
 
 
@@ -142,7 +150,7 @@ class Drafts:
 class Trace:
     """A paper's speedup of the model, what its M and α say of a step, and what that gives on the machine."""
 
-    row: Row
+    row: ReportedSpeedup
     acceptance: Acceptance
     predicted: float
 
@@ -270,8 +278,8 @@ def of_papers(asked: Asked, steps: Steps) -> list[Trace]:
     return sorted(found, key=lambda trace: -trace.predicted)
 
 
-def _rows(asked: Asked) -> list[Row]:
-    own = [row for row in rows() if asked.named and row.model == plain_name(asked.model)]
+def _rows(asked: Asked) -> list[ReportedSpeedup]:
+    own = [row for row in reported_speedups() if asked.named and row.model == plain_name(asked.model)]
     return [row for row in own if not asked.task or asked.task in _tasks(row.number)]
 
 

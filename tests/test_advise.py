@@ -19,7 +19,7 @@ from ssd_bench.cost.roofline import simulated, simulated_names
 from ssd_bench.cost.shapes import shape_named
 from ssd_bench.errors import ConfigError
 from ssd_bench.metrics.text import REHEARSAL
-from ssd_bench.papers.traces import Acceptance, Steps, rows
+from ssd_bench.papers.traces import Acceptance, Steps, reported_speedups
 from ssd_bench.records.files import read_header
 from ssd_bench.replay.predict import predict
 from tests import synthetic
@@ -125,7 +125,7 @@ def answered(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
 def test_a_model_of_the_papers_has_their_acceptance(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     given = ("model=llama3_1_8b", f"runs_dir={tmp_path}")
     printed = answered(capsys, *given, "hardware=sim_h100")
-    own = [row for row in rows() if row.model == "llama318b"]
+    own = [row for row in reported_speedups() if row.model == "llama318b"]
     assert printed.startswith("Skipping pays on NVIDIA H100") and "KnapSpec" in printed.split("\n\n")[0]
     assert printed.count("\nKnapSpec  ") == sum(not row.missing for row in own) > 3
     assert "what DEL skips is not reported" in printed and "No record has this model." in printed

@@ -16,7 +16,7 @@ from ssd_bench import metrics
 from ssd_bench.core.engine import Engine
 from ssd_bench.data.local import LocalSource
 from ssd_bench.errors import ConfigError
-from ssd_bench.exchange.answers import lines
+from ssd_bench.exchange.answers import answer_lines
 from ssd_bench.model.checkpoint import Checkpoint
 from ssd_bench.model.template import Template
 from ssd_bench.records.reader import Run, load_run
@@ -191,7 +191,7 @@ def test_intervals_are_over_conversations(options: list[str], tmp_path: Path) ->
 
 def test_each_answer_is_exported_with_its_own_steps(options: list[str], tmp_path: Path) -> None:
     run = executed(tmp_path, *options, *FIXED)
-    found = [json.loads(line) for line in lines(run)]
+    found = [json.loads(line) for line in answer_lines(run)]
     steps = metrics.of_arm(run.steps, "method")
     assert sum(one["ssd_bench"]["steps"] for one in found) == len(steps)
     assert sum(one["ssd_bench"]["emitted"] for one in found) == steps["emitted"].sum()

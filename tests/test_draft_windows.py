@@ -236,13 +236,13 @@ def test_an_exported_set_drafts_with_its_window(small_checkpoint: Path, tmp_path
     shards = [execute(planned(tmp_path / "shared", *line, f"shard={n}/2")) for n in (2, 1)]
     assert shards[1] is not None
     equal(load_run(shards[1]), first)
-    kept = layers.with_origin(first, layers.chosen(first, None))
+    kept = layers.set_with_origin(first, layers.find_set_id(first, None))
     assert kept["window"] == [2, 5]
     options = [option for option in kept["overrides"] if option != "method=fixed_layers"]
     second = executed(tmp_path / "b", *short, "method=fixed_layers", *options, "method.stop_below=0.7")
     equal(second, first)
     with pytest.raises(ConfigError, match="without a window"):
-        layers.released(first, 0)
+        layers.released_entry(first, 0)
 
 
 # ---- costs

@@ -51,8 +51,8 @@ def response(**changes: Any) -> dict[str, Any]:
 
 def assert_round_trip(run: Run, folder: Path) -> None:
     file = folder / "answers.jsonl"
-    file.write_text("\n".join(answers.lines(run)), encoding="utf-8")
-    found, steps = answers.read(file), metrics.of_arm(run.steps, "method")
+    file.write_text("\n".join(answers.answer_lines(run)), encoding="utf-8")
+    found, steps = answers.read_answers(file), metrics.of_arm(run.steps, "method")
     drafting = steps[steps["draft_len"] > 0]
     assert found.exact and found.answers == len(metrics.of_arm(run.prompts, "method"))
     assert found.m == metrics.tokens_per_pass(steps) and found.alpha == metrics.alpha_micro(steps)
@@ -101,18 +101,18 @@ def test_lists_as_released_codes_read_them(run: Run, tmp_path: Path, capsys: pyt
     flags = entry["skip_set"]
     assert [i for i, flag in enumerate(flags[::2]) if flag] == entry["attention"]
     assert [i for i, flag in enumerate(flags[1::2]) if flag] == entry["mlp"] and len(flags) == 16
-    assert layers.command(layer_set) in capsys.readouterr().out
+    assert layers.draft_command(layer_set) in capsys.readouterr().out
 
 
 def test_the_set_that_drafted_most_is_the_default(run: Run) -> None:
-    assert run.layer_set(layers.chosen(run, None)) == metrics.main_set(run)
-    shares = [layers.with_origin(run, int(one))["draft_share"] for one in run.layer_sets["layer_set_id"]]
-    assert sum(shares) == pytest.approx(1) and max(shares) == shares[layers.chosen(run, None)]
+    assert run.layer_set(layers.find_set_id(run, None)) == metrics.main_set(run)
+    shares = [layers.set_with_origin(run, int(one))["draft_share"] for one in run.layer_sets["layer_set_id"]]
+    assert sum(shares) == pytest.approx(1) and max(shares) == shares[layers.find_set_id(run, None)]
 
 
 def test_every_shape_of_a_servers_answers_is_read(tmp_path: Path) -> None:
     """A response, its metrics, the counts alone; without arrays exact where every step drafted the most there is."""
-    found = answers.read(written(tmp_path, response(), response()["metrics"], SERVER))
+    found = answers.read_answers(written(tmp_path, response(), response()["metrics"], SERVER))
     assert (found.answers, len(found.steps), found.m, found.exact) == (3, 129, None, True)
     assert found.per_step == pytest.approx(1.2325581395348837) and found.alpha == pytest.approx(0.07751937984496124)
     assert found.by_position["alpha"].tolist() == pytest.approx([4 / 43, 3 / 4, 1])
@@ -128,7 +128,7 @@ def test_shorter_drafts_give_a_bound_unless_their_lengths_are_known(
     assert "≥ 0.750" in bound and "0.083" in bound  # 3 of at most 4 tested at 2; 10 of 120 drafted
     by_length = {"1": [9, 0], "0": [0], "3": [30, 1, 0, 3]}
     lengths = {"num_draft_tokens": 111, "acceptance_histogram_by_draft_length": by_length}
-    known = answers.read(written(tmp_path, response(**lengths)))
+    known = answers.read_answers(written(tmp_path, response(**lengths)))
     assert known.exact and known.by_position["tested"].tolist() == [43, 4, 3]
 
 
@@ -202,18 +202,18 @@ def test_a_file_that_exists_is_left_alone(run: Run, tmp_path: Path, capsys: pyte
     assert door(["export", f"run={run.path}", f"to={file}"]) == 2
     assert "force=true" in capsys.readouterr().err and file.read_text(encoding="utf-8") == "mine"
     assert door(["export", f"run={run.path}", f"to={file}", "force=true"]) == 0
-    assert answers.read(file).answers == 6
+    assert answers.read_answers(file).answers == 6
 
 
 def test_arms_without_drafts(tmp_path: Path) -> None:
     """AR drafts nothing; of Hugging Face's arm no steps are known; without layers there is no set."""
     run = write_run(tmp_path / "run", [with_hf(unit(0))])
-    told = json.loads(next(answers.lines(run, "ar")))["metrics"]["speculative_decoding"]
+    told = json.loads(next(answers.answer_lines(run, "ar")))["metrics"]["speculative_decoding"]
     assert told["acceptance_histogram"] == [0] and told["mean_acceptance_length"] == 1.0
     assert told["draft_acceptance_rate"] == 0.0 and told["per_step_accepted"] == []
     none = replace(run, steps=run.steps.assign(layer_set_id=pd.array([None] * len(run.steps), dtype="Int32")))
     with pytest.raises(ValueError, match="no layers drafted"):
-        layers.chosen(none, None)
+        layers.find_set_id(none, None)
 
 
 def test_runs_as_a_frame(tmp_path: Path) -> None:

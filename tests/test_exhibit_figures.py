@@ -27,7 +27,7 @@ from ssd_bench.papers import figures_shared as figures_common
 from ssd_bench.papers import figures_streams as streams
 from ssd_bench.papers.cells import Cell, Record, Replication
 from ssd_bench.papers.conflayers import figures as conflayers
-from ssd_bench.papers.figures_shared import Cannot
+from ssd_bench.papers.figures_shared import NotDrawable
 from ssd_bench.papers.knn_ssd import figures as figures_knn_ssd
 from ssd_bench.papers.rooms import rooms
 from ssd_bench.records.schema import PromptRecord
@@ -94,7 +94,7 @@ def replication(root: Path, name: str, scale: str = "paper") -> Replication:
     return Replication(experiment, scale, tuple(results), root)
 
 
-def drawn(found: Figure | Cannot | None) -> Figure:
+def drawn(found: Figure | NotDrawable | None) -> Figure:
     """The figure, rendered once, so that everything has its place."""
     assert isinstance(found, Figure), found
     with matplotlib.rc_context(style.STYLE), warnings.catch_warnings():
@@ -194,15 +194,15 @@ def test_what_cannot_be_drawn_has_a_reason(root: Path) -> None:
     assert figure(replace(whole, experiment=replace(whole.experiment, name="knapspec_table2"))) is None
     nothing = tuple(replace(result, record=None) for result in whole.cells)
     not_yet = figure(replace(whole, cells=nothing))
-    assert isinstance(not_yet, Cannot) and "experiment=knapspec_figure6" in not_yet.reason
+    assert isinstance(not_yet, NotDrawable) and "experiment=knapspec_figure6" in not_yet.reason
     failed = figure(replace(whole, cells=tuple(replace(result, error="no such task") for result in nothing)))
-    assert isinstance(failed, Cannot) and "no such task" in failed.reason
+    assert isinstance(failed, NotDrawable) and "no such task" in failed.reason
     for name in sorted(NEED_FILES):
         found = figure(replication(root, name))
-        assert isinstance(found, Cannot) and found.reason.endswith(".")
+        assert isinstance(found, NotDrawable) and found.reason.endswith(".")
     alone = replication(root, "knn_ssd_figure2")
     found = figure(replace(alone, cells=alone.cells[:1]))
-    assert isinstance(found, Cannot) and "cnn_dm" in found.reason
+    assert isinstance(found, NotDrawable) and "cnn_dm" in found.reason
 
 
 def test_missing_runs_are_counted_in_the_caption(root: Path) -> None:
@@ -217,17 +217,17 @@ def test_the_numbers_drawn_are_those_of_the_metrics(root: Path) -> None:
     summaries = [result.summary for result in one.cells if result.record]
     assert list(throughput.get_ydata()) == [s["method_tokens_per_s"] for s in summaries]
     assert list(throughput.get_xdata()) == [4, 8, 16, 32, 64, 128, 256]
-    rows = streams.stream(one.cells[0].run)  # type: ignore[union-attr]
-    assert streams.cumulative(rows).iloc[-1] == pytest.approx(summaries[0]["speedup"])
+    rows = streams.stream_rows(one.cells[0].run)  # type: ignore[union-attr]
+    assert streams.cumulative_values(rows).iloc[-1] == pytest.approx(summaries[0]["speedup"])
     assert streams.measure_rows(rows, "M").value == pytest.approx(summaries[0]["M"])
-    assert streams.of_rows(rows, "alpha") == pytest.approx(summaries[0]["alpha"])
+    assert streams.pooled_value(rows, "alpha") == pytest.approx(summaries[0]["alpha"])
 
 
 def test_tokens_of_a_case_are_coloured_as_the_steps_say(root: Path) -> None:
     run = next(replication(root, "swift_table13").where(method="SWIFT")).run
     tokenizer = figures_cases.tokenizer_of(run)
-    assert not isinstance(tokenizer, Cannot)
-    pieces = figures_cases.tokens(run, 2, tokenizer)
+    assert not isinstance(tokenizer, NotDrawable)
+    pieces = figures_cases.output_tokens(run, 2, tokenizer)
     row = run.prompts[(run.prompts["arm"] == "method") & (run.prompts["prompt_index"] == 2)].iloc[0]
     steps = run.steps[(run.steps["arm"] == "method") & (run.steps["prompt_index"] == 2)]
     assert "".join(text for text, _ in pieces) == tokenizer.decode(list(row["output_ids"]))
@@ -238,7 +238,7 @@ def test_tokens_of_a_case_are_coloured_as_the_steps_say(root: Path) -> None:
     assert "".join(c for c, _ in lines[-1]) == "    end□"
     assert figures_cases.wrap([("a\n" * 20, False)], 10)[1]
     run.header["config"]["model"] = {"path": "nowhere"}
-    assert isinstance(figures_cases.tokenizer_of(run), Cannot)
+    assert isinstance(figures_cases.tokenizer_of(run), NotDrawable)
 
 
 def test_vectors_are_drawn_with_their_accuracy(root: Path, tmp_path: Path) -> None:
@@ -263,7 +263,7 @@ def test_vectors_are_drawn_with_their_accuracy(root: Path, tmp_path: Path) -> No
     np.save(tmp_path / "all_tasks_last_hidden_vector.npy", vectors)
     np.save(tmp_path / "all_tasks_label.npy", labels)
     with matplotlib.rc_context(style.STYLE):
-        check(drawn(figures_knn_ssd.released(tmp_path, "llama-2-13b")))
+        check(drawn(figures_knn_ssd.released_anchors_figure(tmp_path, "llama-2-13b")))
     assert figures_knn_ssd.nearest_accuracy(vectors, ["a", "b"] * 18) < 0.7
 
 
@@ -282,8 +282,8 @@ def test_confidences_are_drawn_where_a_run_has_them(root: Path) -> None:
 def test_published_sets_stand_beside_ours(root: Path) -> None:
     found = drawn(figure(replication(root, "knn_ssd_figure9")))
     titles = [axes.get_title("left") for axes in found.axes if axes.axison]
-    known = figures_layers.published()["knn_ssd/llama-2-13b/gsm8k"]
-    assert f"GSM8K: {figures_layers.counts(known)}" in titles
+    known = figures_layers.published_sets()["knn_ssd/llama-2-13b/gsm8k"]
+    assert f"GSM8K: {figures_layers.skip_counts(known)}" in titles
     assert sum("of 16" in title for title in titles) == 5
 
 

@@ -20,7 +20,7 @@ from ssd_bench.errors import ConfigError
 from ssd_bench.papers import audit, reported, select
 from ssd_bench.papers.cells import replications
 from ssd_bench.papers.claims import claims
-from ssd_bench.papers.figures_shared import Cannot
+from ssd_bench.papers.figures_shared import NotDrawable
 from ssd_bench.papers.judge import judge
 from ssd_bench.papers.rooms import papers
 from ssd_bench.report import command, exhibits, figures, page, predictions, verdicts
@@ -121,7 +121,7 @@ def quick() -> Iterator[None]:
     """Of the figures, which have tests of their own, only some."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
-            figures, "figure", lambda one: figure(one) if one.experiment.name in DRAWN else Cannot("Not now.")
+            figures, "figure", lambda one: figure(one) if one.experiment.name in DRAWN else NotDrawable("Not now.")
         )
         yield
 

@@ -12,7 +12,7 @@ import pytest
 
 from ssd_bench.papers import grid
 from ssd_bench.papers.cells import Replication, replications
-from ssd_bench.papers.traces import Acceptance, Steps, least, needed_cost, rows
+from ssd_bench.papers.traces import Acceptance, Steps, needed_cost, reported_speedups, smallest_argument
 from ssd_bench.papers.values import BASELINES
 from ssd_bench.replay.predict import predict
 from ssd_bench.report import predictions
@@ -48,20 +48,20 @@ def frame(found: Sequence[Replication]) -> pd.DataFrame:
 )
 def test_expected_drafts_are_the_mean_of_those_drawn(alpha: float | None, tokens: float | None, draft_len: int) -> None:
     rng, acceptance = random.Random(0), Acceptance.of(alpha, tokens, draft_len)
-    drafts = [acceptance.drawn(rng.random(), rng.random()) for _ in range(DRAWS)]
+    drafts = [acceptance.sample(rng.random(), rng.random()) for _ in range(DRAWS)]
     assert acceptance.accepted == pytest.approx(mean(a for a, _ in drafts), rel=0.02)
     assert acceptance.drafted == pytest.approx(mean(d for _, d in drafts), rel=0.02)
 
 
 def test_the_least_number_that_reaches_a_value() -> None:
-    assert least(lambda x: x * x, 0.25) == pytest.approx(0.5) and least(lambda x: x, 2.0) == 1.0
+    assert smallest_argument(lambda x: x * x, 0.25) == pytest.approx(0.5) and smallest_argument(lambda x: x, 2.0) == 1.0
 
 
 def test_every_row_has_the_papers_own_acceptance_or_that_of_its_own_model(frame: pd.DataFrame) -> None:
     assert tuple(frame.columns[: len(LABELS)]) == LABELS
     assert not set(frame["method"]) & set(BASELINES)
     theirs, ours = (frame[frame["acceptance"] == whose] for whose in (THEIRS, OURS))
-    assert len(theirs) + len(ours) == len(frame) and len(theirs) == len(list(rows()))
+    assert len(theirs) + len(ours) == len(frame) and len(theirs) == len(list(reported_speedups()))
     assert set(ours["run"]) == {"own"} and set(theirs["run"]) == {""} and theirs["measured"].isna().all()
     assert (frame["predicted"].isna() == (frame["reason"] != "")).all() and frame["predicted"].notna().sum() > 50
     stated = frame["machine"].str.contains("not stated by the paper")
@@ -80,7 +80,7 @@ def test_a_run_of_the_papers_model_is_replayed(found: Sequence[Replication], fra
 def test_what_a_speedup_needs_gives_it_back(frame: pd.DataFrame) -> None:
     """Where a verification takes a plain step, drafting at the needed cost is exactly as fast as the paper says."""
     counted = 0
-    for row in (row for row in rows() if not row.missing):
+    for row in (row for row in reported_speedups() if not row.missing):
         acceptance = Acceptance.of(row.alpha, row.tokens, row.draft_len)
         cost = needed_cost(acceptance, row.number.value)
         step = acceptance.drafted * cost + 1

@@ -27,8 +27,8 @@ from ssd_bench.records.reader import Run
 from ssd_bench.records.schema import PromptRecord
 from ssd_bench.replay import validation
 from ssd_bench.replay.command import main
-from ssd_bench.replay.predict import predict, step_times, verification
-from ssd_bench.replay.workload import mapped, workload
+from ssd_bench.replay.predict import predict, step_times, verification_mode
+from ssd_bench.replay.workload import map_layer_set, workload
 from tests.runs import composed
 from tests.synthetic import N_LAYERS, unit, write_run
 
@@ -111,11 +111,11 @@ def test_whole_verifications_are_told_from_those_on_saved_states(tmp_path: Path)
     run = made(tmp_path / "run")
     asked = replace(run, header=run.header | {"config": {"method": {"reuse_prefix": True}}})
     slower = asked.steps["verify_ms"].where(asked.steps["arm"] == "ar", asked.steps["verify_ms"] * 1.05)
-    assert verification(replace(asked, steps=asked.steps.assign(verify_ms=slower))) == "tapped"
+    assert verification_mode(replace(asked, steps=asked.steps.assign(verify_ms=slower))) == "tapped"
     unprofiled = {**asked.header, "latency": asdict(replace(LATENCY, passes=()))}
-    assert verification(replace(asked, header=unprofiled)) == "saved"
+    assert verification_mode(replace(asked, header=unprofiled)) == "saved"
     refused = {**asked.header, "config": {"method": {"reuse_prefix": True}, "decode": {"reuse_prefix": False}}}
-    assert verification(replace(asked, header=refused)) == "whole"
+    assert verification_mode(replace(asked, header=refused)) == "whole"
 
 
 def test_a_tree_takes_longer_by_drafted_token_and_by_node(run: Run) -> None:
@@ -227,10 +227,10 @@ def test_the_baselines_that_a_paper_printed_are_near() -> None:
 
 def test_layer_sets_are_mapped_by_relative_depth() -> None:
     recorded = LayerSet.skipping(4, attn=[1], mlp=[3])
-    assert mapped(recorded, 4) == recorded
-    assert mapped(recorded, 8) == LayerSet.skipping(8, attn=[2, 3], mlp=[6, 7])
-    assert mapped(recorded, 2) == LayerSet.skipping(2, attn=[0], mlp=[1])
-    assert mapped(LayerSet.exit(16, 8), 40) == LayerSet.exit(40, 20)
+    assert map_layer_set(recorded, 4) == recorded
+    assert map_layer_set(recorded, 8) == LayerSet.skipping(8, attn=[2, 3], mlp=[6, 7])
+    assert map_layer_set(recorded, 2) == LayerSet.skipping(2, attn=[0], mlp=[1])
+    assert map_layer_set(LayerSet.exit(16, 8), 40) == LayerSet.exit(40, 20)
 
 
 def test_policy_is_scaled_held_or_left_out(run: Run) -> None:
@@ -327,7 +327,7 @@ def test_validation_sets_predictions_beside_measurements(run: Run, tmp_path: Pat
     assert frame["speedup_error"].iloc[0] == pytest.approx(0, abs=1e-9)
     np.testing.assert_allclose(frame["forward_error"], 0, atol=1e-9)
     assert frame["speedup_measured"].iloc[1] == pytest.approx(metrics.speedup(slower).value)
-    table = validation.by_method(frame)
+    table = validation.errors_by_method(frame)
     assert table.index.tolist() == ["knapspec", "other", "all runs"] and table.loc["all runs", "size"] == 2
 
 

@@ -21,7 +21,7 @@ from ssd_bench.core.sampling import Decoding
 from ssd_bench.model import drawn
 from ssd_bench.model.backend import select
 from ssd_bench.model.shape import Shape
-from ssd_bench.papers.traces import Acceptance, Row, rows
+from ssd_bench.papers.traces import Acceptance, ReportedSpeedup, reported_speedups
 
 DRAWS = 20_000
 
@@ -41,7 +41,7 @@ def engine() -> ImposedEngine:
 )
 def test_drafts_are_drawn_as_a_paper_says(alpha: float | None, tokens: float | None, draft_len: int) -> None:
     rng, acceptance = random.Random(0), Acceptance.of(alpha, tokens, draft_len)
-    drafts = [acceptance.drawn(rng.random(), rng.random()) for _ in range(DRAWS)]
+    drafts = [acceptance.sample(rng.random(), rng.random()) for _ in range(DRAWS)]
     assert all(0 <= accepted <= drafted <= draft_len for accepted, drafted in drafts)
     accepted, length = mean(a for a, _ in drafts), mean(d for _, d in drafts)
     if tokens is not None:
@@ -73,7 +73,7 @@ def test_the_engine_accepts_what_was_drawn(engine: ImposedEngine) -> None:
 
 def test_rows_of_papers(engine: ImposedEngine) -> None:
     """Every speedup of the papers' tables but averages is there once, with what imposes it or why nothing does."""
-    found = list(rows())
+    found = list(reported_speedups())
     ids = [row.number.id for row in found]
     assert len(ids) == len(set(ids)) and {row.number.paper for row in found} == {
         "knapspec", "swift", "conflayers", "knn-ssd"
@@ -83,7 +83,7 @@ def test_rows_of_papers(engine: ImposedEngine) -> None:
     measured = shapes._imposed(engine, next(row for row in found if not row.missing), [1, 2, 3])
     assert measured["acceptance"] == "imposed" and measured["speedup"] > 0
     with pytest.raises(AssertionError):
-        shapes._imposed(engine, Row(found[0].number, "x"), [1])
+        shapes._imposed(engine, ReportedSpeedup(found[0].number, "x"), [1])
 
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

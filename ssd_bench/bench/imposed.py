@@ -46,7 +46,7 @@ class Imposed:
         """A draft of a drawn length; of none, the root alone."""
         u, v = self._point
         self._point = (u + STRIDES[0]) % 1, (v + STRIDES[1]) % 1
-        self.accepted, drafted = self._acceptance.drawn(u, v)
+        self.accepted, drafted = self._acceptance.sample(u, v)
         if not drafted:
             return TokenTree((context.output[-1],), (-1,))
         return LayerDraft(self._layer_set, drafted, WATCHED)

@@ -50,7 +50,7 @@ from ssd_bench.hugging_face import HuggingFace
 from ssd_bench.model import drawn
 from ssd_bench.model.backend import select
 from ssd_bench.model.decoder import PREFILL_CHUNK, Pass
-from ssd_bench.papers.traces import Acceptance, Row, plain_name, rows
+from ssd_bench.papers.traces import Acceptance, ReportedSpeedup, plain_name, reported_speedups
 from ssd_bench.paths import local_path
 from ssd_bench.records import provenance
 from ssd_bench.records.files import write_atomic
@@ -112,7 +112,7 @@ def _show(folder: Path) -> None:
 
 def _of_papers() -> set[str]:
     """Models of conf/model with a row of a paper that can be imposed, and whose weights fit twice in memory."""
-    asked = {row.model for row in rows() if not row.missing}
+    asked = {row.model for row in reported_speedups() if not row.missing}
     names = {name for name in choices("model") if plain_name(name) in asked}
     room = torch.cuda.mem_get_info()[1] if torch.cuda.is_available() else 2**34
     return {name for name in names if (shape := known_shape(name)) and 4 * shape.n_params < room}
@@ -150,7 +150,7 @@ def _model(name: str, hardware: Hardware, counts: dict[str, int]) -> dict[str, A
         for kind, s in searches.items()
     }
     _say(name, "the papers' rows")
-    mine = [row for row in rows() if row.model == plain_name(name)]
+    mine = [row for row in reported_speedups() if row.model == plain_name(name)]
     asked = [row for row in mine if not row.missing][: counts["limit"]]
     found["rows"] = [_imposed(engine, row, prompt) for row in asked]
     found["missing"] = [{**_label(row), "why": row.missing} for row in mine if row.missing]
@@ -191,7 +191,7 @@ def _pass(engine: ImposedEngine, sublayers: Sequence[int], n: int, context: int)
     decoder.logits(hidden).argmax(-1).tolist()
 
 
-def _imposed(engine: ImposedEngine, row: Row, prompt: Sequence[int]) -> dict[str, Any]:
+def _imposed(engine: ImposedEngine, row: ReportedSpeedup, prompt: Sequence[int]) -> dict[str, Any]:
     """Speedup over AR at a row's acceptance, which is drawn twice."""
     assert row.skipped is not None
     layer_set = pattern_set("uniform", row.skipped, engine.decoder.arch.n_layers)
@@ -214,7 +214,7 @@ def _imposed(engine: ImposedEngine, row: Row, prompt: Sequence[int]) -> dict[str
     }  # fmt: skip
 
 
-def _label(row: Row) -> dict[str, Any]:
+def _label(row: ReportedSpeedup) -> dict[str, Any]:
     number = row.number
     names = ("paper", "exhibit", "model", "method", "task", "setting", "metric")
     return {"number": number.id} | {f"of_{name}": getattr(number, name) for name in names}

@@ -1,1 +1,1 @@
-"""Records in other tools' forms, and other tools' counts beside ours."""
+"""Export of records to the formats of other tools, and comparison of their counts with ours."""

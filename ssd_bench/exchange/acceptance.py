@@ -20,48 +20,48 @@ import pandas as pd
 from ssd_bench import tables
 from ssd_bench.command import options, tool
 from ssd_bench.errors import ConfigError
-from ssd_bench.exchange.answers import Acceptance, read, recorded
+from ssd_bench.exchange.answers import AcceptanceCounts, read_answers, record_acceptance
 from ssd_bench.metrics.intervals import divide
 from ssd_bench.metrics.text import ABSENT, number
 from ssd_bench.paths import local_path
 from ssd_bench.records.reader import load_run
 
 
-def table(sides: dict[str, Acceptance]) -> str:
-    """One column each."""
-    columns = {name: _column(one) for name, one in sides.items()}
+def acceptance_table(sides: dict[str, AcceptanceCounts]) -> str:
+    """Return the counts as text for a terminal, one column per side."""
+    columns = {name: _column(counts) for name, counts in sides.items()}
     heads = list(dict.fromkeys(head for column in columns.values() for head in column))
     heads.sort(key=lambda head: (head[:2] in ("α ", "to") and head != "α, accepted per drafted", head[:2] == "to"))
     rows = [[head, *(column.get(head, ABSENT) for column in columns.values())] for head in heads]
     return tables.terminal(pd.DataFrame(rows, columns=["", *columns]), list(columns))
 
 
-def _column(one: Acceptance) -> dict[str, str]:
-    least = "" if one.exact else "≥ "
-    positions = one.by_position.to_dict("records")
+def _column(counts: AcceptanceCounts) -> dict[str, str]:
+    prefix = "" if counts.exact else "≥ "
+    positions = counts.by_position.to_dict("records")
     return {
-        "answers": f"{one.answers}",
-        "drafting steps": f"{len(one.steps)}",
-        "M, drafting steps": number(one.per_step, 3),
-        "M, all steps": number(one.m, 3),
-        "drafted per step": number(divide(one.drafted, len(one.steps)), 3),
-        "α, accepted per drafted": number(one.alpha, 3),
-        **{f"α at {row['position']}": least + number(row["alpha"], 3) for row in positions},
+        "answers": f"{counts.answers}",
+        "drafting steps": f"{len(counts.steps)}",
+        "M, drafting steps": number(counts.per_step, 3),
+        "M, all steps": number(counts.m, 3),
+        "drafted per step": number(divide(counts.drafted, len(counts.steps)), 3),
+        "α, accepted per drafted": number(counts.alpha, 3),
+        **{f"α at {row['position']}": prefix + number(row["alpha"], 3) for row in positions},
         **{f"to {row['position']}": number(row["reached"], 3) for row in positions},
     }
 
 
-def _work(arguments: Sequence[str]) -> None:
-    given = options(arguments, ("file", "run"))
-    if "file" not in given:
+def _compare(arguments: Sequence[str]) -> None:
+    values = options(arguments, ("file", "run"))
+    if "file" not in values:
         raise ConfigError("file", "", "a file of answers, one JSON object a line")
-    sides = {given["file"]: read(local_path("file", given["file"]))}
-    if "run" in given:
-        run = load_run(local_path("run", given["run"]))
-        sides[str(run.header.get("run_id"))] = recorded(run)
-    print(table(sides))
+    sides = {values["file"]: read_answers(local_path("file", values["file"]))}
+    if "run" in values:
+        run = load_run(local_path("run", values["run"]))
+        sides[str(run.header.get("run_id"))] = record_acceptance(run)
+    print(acceptance_table(sides))
 
 
 def main(arguments: Sequence[str]) -> int:
-    """The command `acceptance`; returns the exit code."""
-    return tool(_work, __doc__, arguments)
+    """Run the command `acceptance`; return the exit code."""
+    return tool(_compare, __doc__, arguments)

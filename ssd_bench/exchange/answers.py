@@ -1,9 +1,9 @@
-"""Acceptance answer by answer, as vLLM writes it: out of a record, and in from any file of it.
+"""Acceptance by answer in vLLM's format: written from a record, read from any file in that format.
 
 vLLM from 0.29 puts `metrics.speculative_decoding` into the responses of a server that was started with
-`--per-request-spec-decode-metrics`, `summary` or `detailed`; `docs/exchange.md` has the fields. A step of it is a
-verification of drafted tokens: one before which nothing was drafted is none, there as in what is written here. Where a
-tree was verified, drafted means its depth, as in our records.
+`--per-request-spec-decode-metrics`, `summary` or `detailed`; `docs/exchange.md` has the fields. A step of this format
+is a verification of drafted tokens: verifications without a draft do not count. For a tree, drafted tokens are its
+depth, as in our records.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from ssd_bench.metrics.intervals import divide
 from ssd_bench.records.reader import Run
 from ssd_bench.settings import Whole, fits, words
 
-OWN = "ssd_bench"
-"""Key of an answer beside `metrics`, which holds what vLLM does not count: all steps, and the tokens they emitted."""
+EXTRA_KEY = "ssd_bench"
+"""Key of an answer, next to `metrics`, for counts that vLLM does not have: all steps, and the tokens they emitted."""
 FIELDS: dict[str, Any] = {
     "acceptance_histogram": Sequence[Whole],
     "num_spec_steps": Whole,
@@ -32,27 +32,27 @@ FIELDS: dict[str, Any] = {
     "num_draft_tokens": Whole,
     "num_spec_tokens": Whole,
 }
-"""What every answer must have; its two ratios follow from these and are not read."""
-MOST = 10**6  # steps of an answer; one with more is none
+"""Required fields of an answer, with their types; its two ratios follow from these and are not read."""
+MAX_STEPS = 10**6  # most steps of an answer; more are refused
 PER_STEP = ("per_step_drafted", "per_step_accepted")
 BY_LENGTH = "acceptance_histogram_by_draft_length"
-ASKED = (
+EXPECTED = (
     "an object with metrics.speculative_decoding, as a vLLM server with --per-request-spec-decode-metrics writes it "
     "for n = 1 (of a stream: the last chunk)"
 )
 
 
 @dataclass(frozen=True)
-class Acceptance:
-    """What several answers say together.
+class AcceptanceCounts:
+    """Acceptance counts of several answers together.
 
     Attributes:
-        answers: their number.
-        steps: a row a step that verified drafted tokens: draft_len, accepted_len.
-        drafted: tokens.
-        exact: whether the drafted length of each step is known. If not, `steps` has the longest there may be, so that
-            conditional acceptance by position comes out as its least.
-        m: emitted tokens per verification, all steps counted; None where that is not known.
+        answers: number of answers.
+        steps: one row per step that verified drafted tokens: draft_len, accepted_len.
+        drafted: drafted tokens.
+        exact: whether the drafted length of each step is known. If not, `steps` has the longest possible length, so
+            that conditional acceptance by position is a lower bound.
+        m: emitted tokens per verification over all steps; None if unknown.
     """
 
     answers: int
@@ -63,56 +63,56 @@ class Acceptance:
 
     @property
     def per_step(self) -> float | None:
-        """1 + accepted per step, as vLLM's mean acceptance length; None without a step."""
+        """1 + accepted tokens per step, vLLM's mean acceptance length; None without a step."""
         extra = divide(self.steps["accepted_len"].sum(), len(self.steps))
         return None if extra is None else 1 + extra
 
     @property
     def alpha(self) -> float | None:
-        """Accepted per drafted tokens."""
+        """Accepted tokens per drafted token; None without a drafted token."""
         return divide(self.steps["accepted_len"].sum(), self.drafted)
 
     @property
     def by_position(self) -> pd.DataFrame:
-        """`metrics.alpha_by_position`, and `reached`: the share of all steps that accepted this many tokens or more."""
-        found = metrics.alpha_by_position(self.steps)
-        return found.assign(reached=found["accepted"] / max(len(self.steps), 1))
+        """`metrics.alpha_by_position`, plus `reached`: the share of all steps that accepted so many tokens or more."""
+        by_position = metrics.alpha_by_position(self.steps)
+        return by_position.assign(reached=by_position["accepted"] / max(len(self.steps), 1))
 
 
-def recorded(run: Run) -> Acceptance:
-    """What a run of ours says of its method."""
-    every = metrics.of_arm(run.steps, "method")
-    steps, answers = _drafting(every), len(metrics.of_arm(run.prompts, "method"))
-    return Acceptance(answers, steps, int(steps["draft_len"].sum()), True, metrics.tokens_per_pass(every))
+def record_acceptance(run: Run) -> AcceptanceCounts:
+    """Return the acceptance counts of the method arm of a run."""
+    all_steps = metrics.of_arm(run.steps, "method")
+    steps, answers = _drafting_steps(all_steps), len(metrics.of_arm(run.prompts, "method"))
+    return AcceptanceCounts(answers, steps, int(steps["draft_len"].sum()), True, metrics.tokens_per_pass(all_steps))
 
 
-def _drafting(steps: pd.DataFrame) -> pd.DataFrame:
+def _drafting_steps(steps: pd.DataFrame) -> pd.DataFrame:
     return steps[steps["draft_len"] > 0]
 
 
-def lines(run: Run, arm: str = "method") -> Iterator[str]:
-    """The answers of an arm in stream order, each a line of JSON.
+def answer_lines(run: Run, arm: str = "method") -> Iterator[str]:
+    """Yield the answers of an arm in stream order, each as a line of JSON.
 
     Raises:
-        ConfigError: the run has no such arm, or one of another engine, of whose steps nothing is known.
+        ConfigError: the run has no such arm, or the arm ran in another engine, whose steps are not recorded.
     """
     prompts, steps = metrics.of_arm(run.prompts, arm), metrics.of_arm(run.steps, arm)
     if prompts.empty or arm == "hf":
-        known = [name for name in run.prompts["arm"].unique() if name != "hf"]
-        raise ConfigError("arm", arm, f"one of {', '.join(sorted(known))}, whose steps the run has")
+        arms = [name for name in run.prompts["arm"].unique() if name != "hf"]
+        raise ConfigError("arm", arm, f"one of {', '.join(sorted(arms))}, whose steps the run has")
     most = int(steps["draft_len"].max()) if len(steps) else 0
-    own = {key: rows.sort_values("step") for key, rows in steps.groupby(metrics.UNIT)}
+    by_answer = {key: rows.sort_values("step") for key, rows in steps.groupby(metrics.UNIT)}
     for row in prompts.sort_values(["repeat", "prompt_index", "turn"]).to_dict("records"):
-        mine = own.get(tuple(row[key] for key in metrics.UNIT), steps.iloc[:0])
+        answer_steps = by_answer.get(tuple(row[key] for key in metrics.UNIT), steps.iloc[:0])
         answer = {
             "request_id": f"{row['prompt_id']}/{row['repeat']}" + (f"/{row['turn']}" if row["turn"] else ""),
-            "metrics": {"speculative_decoding": _written(_drafting(mine), most)},
-            OWN: {"steps": len(mine), "emitted": int(mine["emitted"].sum())},
+            "metrics": {"speculative_decoding": _vllm_metrics(_drafting_steps(answer_steps), most)},
+            EXTRA_KEY: {"steps": len(answer_steps), "emitted": int(answer_steps["emitted"].sum())},
         }
         yield json.dumps(answer, ensure_ascii=False)
 
 
-def _written(steps: pd.DataFrame, most: int) -> dict[str, Any]:
+def _vllm_metrics(steps: pd.DataFrame, most: int) -> dict[str, Any]:
     drafted, accepted = ([int(n) for n in steps[name]] for name in ("draft_len", "accepted_len"))
     counts = Counter(accepted)
     return {
@@ -130,7 +130,7 @@ def _written(steps: pd.DataFrame, most: int) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class _Answer:
-    """One line: how often each (drafted, accepted) occurred, and what `Acceptance` says of the rest."""
+    """Counts of one line: how often each (drafted, accepted) occurred; other fields as in `AcceptanceCounts`."""
 
     pairs: Counter[tuple[int, int]]
     drafted: int
@@ -138,50 +138,50 @@ class _Answer:
     all_steps: tuple[int, int] | None
 
 
-def read(file: Path) -> Acceptance:
-    """What a file of answers says, ours or of a vLLM server, one JSON object a line; empty lines are passed over.
+def read_answers(file: Path) -> AcceptanceCounts:
+    """Read a file of answers, ours or of a vLLM server: one JSON object a line; empty lines are skipped.
 
     Raises:
-        ConfigError: no such file, nothing in it, or a line that is no answer or whose counts contradict each other.
+        ConfigError: no such file, no line, or a line that is not an answer or whose counts contradict each other.
     """
     try:
         texts = file.read_text(encoding="utf-8").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError("file", str(file), f"a text file, one JSON object a line ({error})") from None
-    found = []
+    parsed = []
     for number, text in enumerate(texts, 1):
         if text.strip():
             try:
-                found.append(_parsed(text))
+                parsed.append(_parse(text))
             except ValueError as error:
                 raise ConfigError("file", f"{file}:{number}", str(error)) from None
-    if not found:
-        raise ConfigError("file", str(file), f"a file with at least one line: {ASKED}")
-    pairs = [pair for answer in found for pair in answer.pairs.elements()]
-    known = [answer.all_steps for answer in found if answer.all_steps is not None]
-    m = divide(sum(n for _, n in known), sum(n for n, _ in known)) if len(known) == len(found) else None
+    if not parsed:
+        raise ConfigError("file", str(file), f"a file with at least one line: {EXPECTED}")
+    pairs = [pair for answer in parsed for pair in answer.pairs.elements()]
+    all_steps = [answer.all_steps for answer in parsed if answer.all_steps is not None]
+    m = divide(sum(n for _, n in all_steps), sum(n for n, _ in all_steps)) if len(all_steps) == len(parsed) else None
     steps = pd.DataFrame(pairs, columns=["draft_len", "accepted_len"], dtype="int64")
-    return Acceptance(
-        len(found), steps, sum(one.drafted for one in found), all(one.exact for one in found), m
+    return AcceptanceCounts(
+        len(parsed), steps, sum(answer.drafted for answer in parsed), all(answer.exact for answer in parsed), m
     )  # fmt: skip
 
 
-def _parsed(text: str) -> _Answer:
-    """An answer.
+def _parse(text: str) -> _Answer:
+    """Parse and check one answer.
 
     Raises:
-        ValueError: it is none; says what is wrong with it.
+        ValueError: the text is not an answer; the message says what is wrong.
     """
     try:
         content = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"it is no JSON that can be read ({error}); {ASKED}") from None
-    told = _told(content)
+        raise ValueError(f"it is no JSON that can be read ({error}); {EXPECTED}") from None
+    response = _response_counts(content)
     for name, kind in FIELDS.items():
-        if not fits(kind, told.get(name)):
-            raise ValueError(f"{name} is {told.get(name)!r}, not {words(kind)}")
-    histogram, steps, accepted, drafted, most = (told[name] for name in FIELDS)
-    _check(steps <= MOST, f"num_spec_steps is {steps}, more than {MOST:,}")
+        if not fits(kind, response.get(name)):
+            raise ValueError(f"{name} is {response.get(name)!r}, not {words(kind)}")
+    histogram, steps, accepted, drafted, most = (response[name] for name in FIELDS)
+    _check(steps <= MAX_STEPS, f"num_spec_steps is {steps}, more than {MAX_STEPS:,}")
     _check(len(histogram) == most + 1, f"acceptance_histogram has {len(histogram)} numbers, num_spec_tokens is {most}")
     _check(sum(histogram) == steps, f"acceptance_histogram counts {sum(histogram)} steps, num_spec_steps is {steps}")
     counted = sum(length * count for length, count in enumerate(histogram))
@@ -192,65 +192,65 @@ def _parsed(text: str) -> _Answer:
         accepted <= drafted <= most * steps,
         f"num_draft_tokens is {drafted}, with {accepted} accepted and {steps} steps of at most {most}",
     )
-    pairs = _pairs(told)
+    pairs = _pairs(response)
     exact = pairs is not None or drafted == most * steps
     if pairs is None:
         pairs = Counter({(most, length): count for length, count in enumerate(histogram)})
     else:
         longest = max((length for length, _ in pairs), default=0)
         _check(longest <= most, f"a step drafted {longest} tokens, num_spec_tokens is {most}")
-        _check(pairs.total() <= MOST, f"its steps are {pairs.total()}, more than {MOST:,}")
+        _check(pairs.total() <= MAX_STEPS, f"its steps are {pairs.total()}, more than {MAX_STEPS:,}")
         lengths = Counter({length: count for length, count in enumerate(histogram) if count})
-        found = Counter(length for _, length in pairs.elements())
-        _check(lengths == found, "its steps do not have the acceptance_histogram")
+        counts = Counter(length for _, length in pairs.elements())
+        _check(lengths == counts, "its steps do not have the acceptance_histogram")
         total = sum(length for length, _ in pairs.elements())
         _check(total == drafted, f"its steps drafted {total} tokens, num_draft_tokens is {drafted}")
-    return _Answer(pairs, drafted, exact, _own(content))
+    return _Answer(pairs, drafted, exact, _all_steps(content))
 
 
-def _told(content: object) -> Mapping[str, Any]:
-    """The counts of a response, of its `metrics`, or alone."""
+def _response_counts(content: object) -> Mapping[str, Any]:
+    """Return the acceptance counts of a response, of its `metrics`, or of an object that is nothing else."""
     outer = content.get("metrics", content) if isinstance(content, dict) else None
-    found = outer.get("speculative_decoding", outer) if isinstance(outer, dict) else None
-    if isinstance(found, dict) and "num_spec_steps" in found:
-        return found
-    raise ValueError(f"it has no acceptance; {ASKED}")
+    counts = outer.get("speculative_decoding", outer) if isinstance(outer, dict) else None
+    if isinstance(counts, dict) and "num_spec_steps" in counts:
+        return counts
+    raise ValueError(f"it has no acceptance; {EXPECTED}")
 
 
-def _pairs(told: Mapping[str, Any]) -> Counter[tuple[int, int]] | None:
-    """How often each drafted and accepted length occurred together; None where that is not said."""
-    if any(told.get(name) is not None for name in PER_STEP):
-        drafted, accepted = (told.get(name) for name in PER_STEP)
-        both = fits(Sequence[Whole], drafted) and fits(Sequence[Whole], accepted)
-        if not both or len(drafted) != len(accepted):  # type: ignore[arg-type]
+def _pairs(response: Mapping[str, Any]) -> Counter[tuple[int, int]] | None:
+    """Return how often each (drafted, accepted) occurred; None if the response does not say."""
+    if any(response.get(name) is not None for name in PER_STEP):
+        drafted, accepted = (response.get(name) for name in PER_STEP)
+        are_lists = fits(Sequence[Whole], drafted) and fits(Sequence[Whole], accepted)
+        if not are_lists or len(drafted) != len(accepted):  # type: ignore[arg-type]
             raise ValueError(f"{' and '.join(PER_STEP)} are not two lists of integers of the same length")
-        return _possible(Counter(zip(drafted, accepted)))  # type: ignore[arg-type]
-    by_length = told.get(BY_LENGTH)
+        return _checked_pairs(Counter(zip(drafted, accepted)))  # type: ignore[arg-type]
+    by_length = response.get(BY_LENGTH)
     if by_length is None:
         return None
     if not fits(Mapping[str, Sequence[Whole]], by_length) or not all(length.isdecimal() for length in by_length):
         raise ValueError(f"{BY_LENGTH} is no table of lists by drafted length")
-    return _possible(
+    return _checked_pairs(
         Counter({(int(k), m): count for k, row in by_length.items() for m, count in enumerate(row) if count})
     )
 
 
-def _possible(pairs: Counter[tuple[int, int]]) -> Counter[tuple[int, int]]:
+def _checked_pairs(pairs: Counter[tuple[int, int]]) -> Counter[tuple[int, int]]:
     for drafted, accepted in pairs:
         _check(accepted <= drafted, f"a step accepted {accepted} of {drafted} drafted tokens")
     return pairs
 
 
-def _own(content: Mapping[str, Any]) -> tuple[int, int] | None:
-    """All steps and what they emitted, which our own files say."""
-    own = content.get(OWN)
-    if own is None:
+def _all_steps(content: Mapping[str, Any]) -> tuple[int, int] | None:
+    """Return the number of all steps and of the tokens they emitted; None unless the file is ours."""
+    extra = content.get(EXTRA_KEY)
+    if extra is None:
         return None
-    if not fits(Mapping[str, Whole], own) or set(own) != {"steps", "emitted"}:
-        raise ValueError(f"{OWN} is {own!r}, not steps and emitted, integers")
-    return own["steps"], own["emitted"]
+    if not fits(Mapping[str, Whole], extra) or set(extra) != {"steps", "emitted"}:
+        raise ValueError(f"{EXTRA_KEY} is {extra!r}, not steps and emitted, integers")
+    return extra["steps"], extra["emitted"]
 
 
-def _check(holds: bool, otherwise: str) -> None:
+def _check(holds: bool, message: str) -> None:
     if not holds:
-        raise ValueError(otherwise)
+        raise ValueError(message)

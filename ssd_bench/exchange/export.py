@@ -25,40 +25,40 @@ from ssd_bench.paths import display_path, local_path
 from ssd_bench.records.files import write_atomic
 from ssd_bench.records.reader import Run, load_run
 
-SETS = {"layer_set": layers.with_origin, "layer_list": layers.released}
+SETS = {"layer_set": layers.set_with_origin, "layer_list": layers.released_entry}
 FORMS = ("vllm", *SETS)
 OPTIONS = ("run", "to", "form", "arm", "set", "force")
 
 
-def _work(arguments: Sequence[str]) -> None:
-    given = options(arguments, OPTIONS)
-    for name, what in (("run", "the folder of a record"), ("to", "the file to write")):
-        if name not in given:
-            raise ConfigError(name, "", what)
-    form, force = given.get("form", "vllm"), given.get("force", "false")
+def _export(arguments: Sequence[str]) -> None:
+    values = options(arguments, OPTIONS)
+    for name, expected in (("run", "the folder of a record"), ("to", "the file to write")):
+        if name not in values:
+            raise ConfigError(name, "", expected)
+    form, force = values.get("form", "vllm"), values.get("force", "false")
     if form not in FORMS:
         raise ConfigError("form", form, f"one of {', '.join(FORMS)}")
     if force not in ("true", "false"):
         raise ConfigError("force", force, "true or false")
-    other = "set" if form == "vllm" else "arm"
-    if other in given:
-        allowed = "a form of layer sets" if other == "set" else "form=vllm"
-        raise ConfigError(other, given[other], f"{allowed}; with form={form} it says nothing")
-    to = _free(local_path("to", given["to"]), force == "true")
-    run = load_run(local_path("run", given["run"]))
-    text, told = _vllm(run, given.get("arm", "method")) if form == "vllm" else _set(run, form, given.get("set"))
+    unused = "set" if form == "vllm" else "arm"
+    if unused in values:
+        allowed = "a form of layer sets" if unused == "set" else "form=vllm"
+        raise ConfigError(unused, values[unused], f"{allowed}; with form={form} it says nothing")
+    to = _writable_path(local_path("to", values["to"]), force == "true")
+    run = load_run(local_path("run", values["run"]))
+    text, summary = _vllm(run, values.get("arm", "method")) if form == "vllm" else _set(run, form, values.get("set"))
     try:
         write_atomic(to, text.encode())
     except OSError as error:
         raise ConfigError("to", str(to), f"a file that can be written ({error.strerror})") from None
-    print(f"{display_path(to)}: {told}")
+    print(f"{display_path(to)}: {summary}")
 
 
-def _free(to: Path, force: bool) -> Path:
-    """The file, where it may be written.
+def _writable_path(to: Path, force: bool) -> Path:
+    """Return the path of a file if it may be written.
 
     Raises:
-        ConfigError: it is there and not to be replaced, is a folder, or has none.
+        ConfigError: the file exists and may not be replaced, is a folder, or its folder does not exist.
     """
     if to.is_dir() or not to.parent.is_dir():
         raise ConfigError("to", str(to), "a file in a folder that exists")
@@ -68,19 +68,21 @@ def _free(to: Path, force: bool) -> Path:
 
 
 def _vllm(run: Run, arm: str) -> tuple[str, str]:
-    lines = list(answers.lines(run, arm))
+    lines = list(answers.answer_lines(run, arm))
     return "".join(f"{line}\n" for line in lines), f"{len(lines)} answers of arm {arm}"
 
 
-def _set(run: Run, form: str, asked: str | None) -> tuple[str, str]:
-    set_id = layers.chosen(run, asked)
+def _set(run: Run, form: str, set_option: str | None) -> tuple[str, str]:
+    set_id = layers.find_set_id(run, set_option)
     layer_set, window = run.layer_set(set_id), run.window(set_id)
     skipped = f"{len(layer_set.skip_attn)} attentions and {len(layer_set.skip_mlp)} MLPs of {layer_set.n_layers}"
     read = "" if window is None else f" and reads {window.sinks} first and {window.recent} last positions"
-    told = f"set {set_id}, which skips {skipped}{read}; to draft with it:\n  {layers.command(layer_set, window)}"
-    return f"{json.dumps(SETS[form](run, set_id), indent=1, ensure_ascii=False)}\n", told
+    summary = (
+        f"set {set_id}, which skips {skipped}{read}; to draft with it:\n  {layers.draft_command(layer_set, window)}"
+    )
+    return f"{json.dumps(SETS[form](run, set_id), indent=1, ensure_ascii=False)}\n", summary
 
 
 def main(arguments: Sequence[str]) -> int:
-    """The command `export`; returns the exit code."""
-    return tool(_work, __doc__, arguments)
+    """Run the command `export`; return the exit code."""
+    return tool(_export, __doc__, arguments)

@@ -1,4 +1,4 @@
-"""All runs of a folder as one pandas frame: what `ssd_bench.load_runs` gives."""
+"""All runs of a folder as one pandas frame, for `ssd_bench.load_runs`."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from ssd_bench.papers.cells import Record, prepare, records, these
 from ssd_bench.paths import local_path
 from ssd_bench.records.pack import opened
 
-CALLER = 3  # frames up to whoever called `load_runs`
+CALLER = 3  # stack frames from the warning up to the caller of `load_runs`
 
 
-def frame(path: Path | str) -> pd.DataFrame:
-    """As `ssd_bench.load_runs`."""
-    asked = local_path("path", path)
-    if not opened(asked).is_dir():
+def runs_frame(path: Path | str) -> pd.DataFrame:
+    """Return the runs of a folder as a frame, one row per run; see `ssd_bench.load_runs`."""
+    folder = local_path("path", path)
+    if not opened(folder).is_dir():
         raise ConfigError("path", str(path), "a folder of runs, or the folder of one")
-    if (asked / "run.json").is_file():
-        found = these([asked])
+    if (folder / "run.json").is_file():
+        run_records = these([folder])
     else:
-        found = records(asked)
-        prepare(found)
+        run_records = records(folder)
+        prepare(run_records)
     rows = []
-    for record in found:
+    for record in run_records:
         if record.error is None:
             rows.append(_row(record))
         else:
@@ -36,7 +36,7 @@ def frame(path: Path | str) -> pd.DataFrame:
 
 
 def _row(record: Record) -> dict[str, Any]:
-    """The summary, as the report's CSV has it, and the settings."""
-    told = (record.header.get("config") or {}).get("method") or {}
-    settings = {name: value for name, value in told.items() if name not in ("_target_", "name")}
+    """Return the summary of a record, as in the report's CSV, with its settings."""
+    options = (record.header.get("config") or {}).get("method") or {}
+    settings = {name: value for name, value in options.items() if name not in ("_target_", "name")}
     return {**record.summary, "warnings": "; ".join(record.summary["warnings"]), "settings": settings}

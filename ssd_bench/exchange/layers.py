@@ -1,4 +1,4 @@
-"""A layer set that a run found, for other runs and for released codes."""
+"""Export of a layer set of a run, for other runs and for released implementations."""
 
 from __future__ import annotations
 
@@ -13,39 +13,39 @@ from ssd_bench.metrics.intervals import divide
 from ssd_bench.records.reader import Run
 
 
-def chosen(run: Run, asked: str | None) -> int:
-    """The id of a set of the run: the one asked for, or that which drafted most tokens.
+def find_set_id(run: Run, set_option: str | None) -> int:
+    """Return the id of a set of the run: `set_option`, or by default the set that drafted most tokens.
 
     Raises:
-        ConfigError: no layers drafted, or there is no such set.
+        ConfigError: no layers drafted, or the run has no such set.
     """
-    known = [int(one) for one in run.layer_sets["layer_set_id"]]
+    set_ids = [int(set_id) for set_id in run.layer_sets["layer_set_id"]]
     main = metrics.main_set_id(run)
     if main is None:
         raise ConfigError("run", str(run.path), "a run whose drafts some layers made; no layers drafted in this one")
-    if asked is None:
+    if set_option is None:
         return main
-    if not asked.isdecimal() or int(asked) not in known:
-        raise ConfigError("set", asked, f"one of the layer_set_id of the run, {known[0]} to {known[-1]}")
-    return int(asked)
+    if not set_option.isdecimal() or int(set_option) not in set_ids:
+        raise ConfigError("set", set_option, f"one of the layer_set_id of the run, {set_ids[0]} to {set_ids[-1]}")
+    return int(set_option)
 
 
 def overrides(layer_set: LayerSet, window: Window | None = None) -> list[str]:
-    """Return the options by which `method=fixed_layers` drafts with a set; a record of them names every layer."""
+    """Return the options with which `method=fixed_layers` drafts with a set, as lists of all skipped sublayers."""
     lists = {"skip_attn": layer_set.skip_attn, "skip_mlp": layer_set.skip_mlp}
     if window is not None:
         lists["draft_window"] = (window.sinks, window.recent)
-    given = [f"method.{name}=[{','.join(map(str, blocks))}]" for name, blocks in lists.items()]
-    return ["method=fixed_layers", "method.ratio=null", *given]
+    options = [f"method.{name}=[{','.join(map(str, blocks))}]" for name, blocks in lists.items()]
+    return ["method=fixed_layers", "method.ratio=null", *options]
 
 
-def command(layer_set: LayerSet, window: Window | None = None) -> str:
-    """Return the command of these options, for a shell."""
+def draft_command(layer_set: LayerSet, window: Window | None = None) -> str:
+    """Return the command with the options of `overrides`, quoted for a shell."""
     return f"python -m ssd_bench {shlex.join(overrides(layer_set, window))}"
 
 
-def with_origin(run: Run, set_id: int) -> dict[str, Any]:
-    """Return a set with its window, the options to draft with it, and where it comes from."""
+def set_with_origin(run: Run, set_id: int) -> dict[str, Any]:
+    """Return a set with its window, the options to draft with it, and its origin."""
     header, layer_set, window = run.header, run.layer_set(set_id), run.window(set_id)
     model, task = header.get("model") or {}, header.get("task") or {}
     settings = dict((header.get("config") or {}).get("method") or {})
@@ -73,14 +73,14 @@ def with_origin(run: Run, set_id: int) -> dict[str, Any]:
     }
 
 
-def released(run: Run, set_id: int) -> dict[str, Any]:
-    """A set as an entry of the files that released codes read, under the name MODEL_TASK.
+def released_entry(run: Run, set_id: int) -> dict[str, Any]:
+    """Return a set as an entry of the files that released implementations read, under the name MODEL_TASK.
 
     `attention` and `mlp` are the blocks, from 0, whose sublayers are skipped: an entry of `skip_layers.json` of
     dilab-zju/self-speculative-decoding and of hemingkx/SWIFT, whose code looks it up as model and task joined by `_`.
-    `skip_set` is what KnapSpec's code (kaist-flexml-lab/knapspec, `Knapspec.skip_set`) holds in memory, which reads no
-    file: 2L flags, 1 for skipped, attention of block i at 2i and its MLP at 2i + 1. None of these codes has windows: a
-    set with one is refused.
+    `skip_set` is the form in memory of KnapSpec's code (kaist-flexml-lab/knapspec, `Knapspec.skip_set`), which reads no
+    file: 2L flags, 1 for skipped, attention of block i at 2i and its MLP at 2i + 1. None of these implementations has
+    windows, so a set with a window is refused.
 
     Raises:
         ConfigError: the set drafted with a window.

@@ -18,19 +18,19 @@ from ssd_bench import metrics, style
 from ssd_bench.core.layer_set import LayerSet
 from ssd_bench.records.reader import Run
 
-FEW = 20
-"""Blocks that fit a column of a paper."""
+COLUMN_BLOCKS = 20
+"""Most blocks that fit a column of a paper."""
 PUBLISHED = Path(__file__).parents[2] / "methods" / "published_layer_sets.json"
 
 
 @dataclass(frozen=True)
 class Panel:
-    """One map.
+    """Map of one layer set.
 
     Attributes:
-        title: above it.
-        layers: the set; None where there is none, and `title` says why.
-        void: whether the run that it is of decides nothing.
+        title: text above the map.
+        layers: the set; None for none, and `title` says why.
+        void: whether its run is excluded.
     """
 
     title: str
@@ -39,38 +39,40 @@ class Panel:
 
 
 @cache
-def published() -> dict[str, LayerSet]:
-    """The sets that the papers' authors released: `paper/model/task` -> set."""
+def published_sets() -> dict[str, LayerSet]:
+    """Return the sets that the papers' authors released: `paper/model/task` -> set."""
     content = json.loads(PUBLISHED.read_text(encoding="utf-8"))
     return {
         name: LayerSet.skipping(row["n_layers"], row["skip_attn"], row["skip_mlp"]) for name, row in content.items()
     }
 
 
-def counts(layers: LayerSet) -> str:
-    """How much a set skips: attentions + MLPs of all sublayers."""
+def skip_counts(layers: LayerSet) -> str:
+    """Return how many attentions + MLPs a set skips, of how many sublayers, as text."""
     return f"{len(layers.skip_attn)} + {len(layers.skip_mlp)} of {2 * layers.n_layers}"
 
 
-def width(panels: Sequence[Panel]) -> float:
-    """Inches in which the sublayers of one column of maps are about square."""
-    return style.COLUMN if max((p.layers.n_layers for p in panels if p.layers), default=0) <= FEW else style.PAGE
+def map_width(panels: Sequence[Panel]) -> float:
+    """Return the width in inches at which the sublayers of one column of maps are about square."""
+    return (
+        style.COLUMN if max((p.layers.n_layers for p in panels if p.layers), default=0) <= COLUMN_BLOCKS else style.PAGE
+    )
 
 
-def height(rows: int) -> float:
-    """Inches that this many rows of maps need, with title and caption."""
+def map_height(rows: int) -> float:
+    """Return the height in inches of so many rows of maps, with title and caption."""
     return 1.25 + 0.5 * rows
 
 
-def maps(body: SubFigure, columns: Sequence[Sequence[Panel]]) -> None:
-    """Columns of maps, the blocks counted from 0, with one legend above."""
+def draw_maps(body: SubFigure, columns: Sequence[Sequence[Panel]]) -> None:
+    """Draw columns of maps, with blocks counted from 0 and one legend above."""
     rows = max(map(len, columns))
     blocks = [max((p.layers.n_layers for p in column if p.layers), default=1) for column in columns]
     grid = body.subplots(rows, len(columns), squeeze=False, width_ratios=[max(n, 0.4 * max(blocks)) for n in blocks])
     for i, column in enumerate(columns):
         lowest = max((row for row, panel in enumerate(column) if panel.layers), default=0)
         for row, (axes, panel) in enumerate(zip(grid[:, i], column)):
-            _map(axes, panel, blocks[i])
+            _draw_map(axes, panel, blocks[i])
             axes.tick_params(labelleft=i == 0, labelbottom=row == lowest)
         for axes in grid[len(column) :, i]:
             axes.set_axis_off()
@@ -83,7 +85,7 @@ def maps(body: SubFigure, columns: Sequence[Sequence[Panel]]) -> None:
     body.legend(handles=handles, loc="outside upper left", ncols=3)
 
 
-def _map(axes: Axes, panel: Panel, blocks: int) -> None:
+def _draw_map(axes: Axes, panel: Panel, blocks: int) -> None:
     axes.set_title(f"{panel.title} {style.VOID}" if panel.void else panel.title, loc="left", fontsize=7, pad=2)
     for spine in axes.spines.values():
         spine.set_visible(False)
@@ -105,8 +107,8 @@ def _map(axes: Axes, panel: Panel, blocks: int) -> None:
     axes.set_xticks(range(0, n, 4 if n <= 48 else 8))
 
 
-def sequence(run: Run) -> pd.DataFrame:
-    """The sets that a run drafted with, one row each time it took another: layer_set_id, steps, and accepted a step."""
+def set_sequence(run: Run) -> pd.DataFrame:
+    """Return one row for each time a run changed its set: layer_set_id, steps, accepted (mean tokens per step)."""
     steps = metrics.of_arm(run.steps, "method").sort_values(["repeat", "prompt_index", "step"])
     steps = steps.dropna(subset=["layer_set_id"])
     rounds = (steps["layer_set_id"] != steps["layer_set_id"].shift()).fillna(True).astype(int).cumsum()

@@ -1,4 +1,4 @@
-"""What the papers' figures share: the cells they draw, what is void, the papers' numbers, captions, bars and lines."""
+"""Shared parts of the papers' figures: cells to draw, exclusions, the papers' numbers, captions, bars and lines."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from ssd_bench.papers.rooms import name_of
 
 INTERVALS = "Bars on values: 95 % intervals over prompts."
 VOID_LABEL, PAPER = "void", "paper"
-"""In a legend: what decides nothing, and what the paper itself reports."""
+"""Legend labels of excluded results and of the paper's own numbers."""
 SYMBOLS = {
     "beta=": "β=",
     "lambda=": "λ=",
@@ -37,17 +37,18 @@ SYMBOLS = {
     "=-": "=−",
     "=": " = ",
 }
+# bound of a paper's number -> marker at its line, and sign before its text
 CARETS = {"low": CARETUPBASE, "high": CARETDOWNBASE, "max": CARETDOWNBASE}
 SIGNS = {"low": "≥ ", "high": "≤ ", "max": "≤ ", "about": "≈ "}
-BEHIND = 1.5
-"""Drawn after bars and before lines, so that none of our numbers is hidden."""
-WIDEST = 0.4
-"""Of a bar, where there are few; groups are 1 apart."""
+PAPER_ZORDER = 1.5
+"""Z-order of the paper's numbers: above bars and below lines, so that none of our numbers is hidden."""
+MAX_BAR_WIDTH = 0.4
+"""Widest bar, in units of the distance between two groups; reached where there are few bars."""
 
 
 @dataclass(frozen=True)
-class Cannot:
-    """An exhibit that cannot be drawn from what the runs hold.
+class NotDrawable:
+    """Table or figure that cannot be drawn from the runs.
 
     Attributes:
         reason: one sentence for the reader of a report.
@@ -57,59 +58,62 @@ class Cannot:
 
 
 @dataclass(frozen=True)
-class Shown(Measured):
-    """A number as it is drawn.
+class PlotValue(Measured):
+    """Number of a figure.
 
     Attributes:
-        void: why its cell decides nothing; "" where it may decide.
+        void: reason for which its cell is excluded; "" if it is not.
     """
 
     void: str = ""
 
 
 def cells(replication: Replication, **labels: str) -> list[Cell]:
-    """The cells with these labels that have a record, each record once: at a small scale several cells share one.
+    """Return the cells with these labels that have a record, each record once (at a small scale cells share records).
 
-    They are labelled with the model that ran and its size.
+    Their label `model` becomes the model that ran, with its size.
     """
-    found: dict[Path, Cell] = {}
+    by_path: dict[Path, Cell] = {}
     for cell in replication.where(**labels):
         cell = replace(cell, labels={**cell.labels, "model": cell.ran.text})
-        found.setdefault(cell.path, cell)
-    return list(found.values())
+        by_path.setdefault(cell.path, cell)
+    return list(by_path.values())
 
 
-def missing(replication: Replication) -> Cannot:
-    """Why there is nothing to draw at all."""
+def missing_runs(replication: Replication) -> NotDrawable:
+    """Return why there is no run at all to draw."""
     errors = sorted({cell.error for cell in replication.cells if cell.error})
     if errors:
-        return Cannot(f"No run of it was finished: {'; '.join(errors)}")
-    return Cannot(f"None of its runs was made yet: `{replication.command}` makes them.")
+        return NotDrawable(f"No run of it was finished: {'; '.join(errors)}")
+    return NotDrawable(f"None of its runs was made yet: `{replication.command}` makes them.")
 
 
 def unique(values: Iterable[str]) -> list[str]:
-    """The distinct values in order of appearance."""
+    """Return the distinct values in order of appearance."""
     return list(dict.fromkeys(values))
 
 
 def pretty(setting: str) -> str:
-    """A setting with the papers' symbols."""
-    for written, symbol in SYMBOLS.items():
-        setting = setting.replace(written, symbol)
+    """Return a setting with the papers' symbols."""
+    for name, symbol in SYMBOLS.items():
+        setting = setting.replace(name, symbol)
     return setting
 
 
 # --- page, caption, legend --------------------------------------------------------------------------------------------
 
 
-def page(width: float, height: float) -> tuple[Figure, SubFigure]:
-    """An empty figure and the part of it for panels and legend, between title and caption."""
+def new_figure(width: float, height: float) -> tuple[Figure, SubFigure]:
+    """Return an empty figure (inches) and its part for panels and legend, between title and caption."""
     figure = style.new(width, height)
     return figure, figure.subfigures(1, 1, squeeze=False)[0, 0]
 
 
 def finish(figure: Figure, replication: Replication, drawn: Sequence[Cell], note: str) -> Figure:
-    """Title (paper, exhibit, the model that ran), caption (what is drawn, n, void cells, the paper's numbers, gaps)."""
+    """Add title (paper, table or figure, model that ran) and caption, and return the figure.
+
+    The caption has models, tasks, `note`, prompts per run, missing runs, the paper's numbers, and excluded cells.
+    """
     experiment = replication.experiment
     panel = experiment.name[-1] if experiment.name[-2].isdigit() and experiment.name[-1].isalpha() else ""
     title = f"{name_of(experiment.paper)} {experiment.exhibit}{panel}"
@@ -120,112 +124,116 @@ def finish(figure: Figure, replication: Replication, drawn: Sequence[Cell], note
     if all(cell.void for cell in drawn):
         title += f" – {style.VOID} void"
     counts = sorted({int(cell.summary["n_prompts"]) for cell in drawn})
-    several = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
-    asked = len(replication.cells)
-    left = asked - sum(cell.record is not None for cell in replication.cells)
+    prompts = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
+    planned = len(replication.cells)
+    absent = planned - sum(cell.record is not None for cell in replication.cells)
     parts = [
         f"{', '.join(unique(cell['model'] for cell in drawn))}; {', '.join(unique(cell['task'] for cell in drawn))}.",
         note,
-        f"n = {several} prompts{' a run' if len(drawn) > 1 else ''}.",
-        f"{left} of {asked} runs are missing." if left else "",
-        _of_the_paper(figure, replication, drawn),
-        *_voids(drawn),
+        f"n = {prompts} prompts{' a run' if len(drawn) > 1 else ''}.",
+        f"{absent} of {planned} runs are missing." if absent else "",
+        _paper_sentence(figure, replication, drawn),
+        *_void_sentences(drawn),
         *(f"{caveat}." for caveat in unique(cell.header.get("caveat") or "" for cell in drawn) if caveat),
     ]
     style.describe(figure, title, " ".join(part for part in parts if part))
     return figure
 
 
-def _voids(drawn: Sequence[Cell]) -> list[str]:
-    """A sentence for each reason for which cells decide nothing; they are named by what tells the drawn ones apart."""
+def _void_sentences(drawn: Sequence[Cell]) -> list[str]:
+    """Return a sentence for each reason of exclusion; it names the cells by the axes on which the drawn ones differ."""
     axes = [axis for axis in AXES if len(unique(cell[axis] for cell in drawn)) > 1] or ["method"]
-    found: dict[str, list[str]] = {}
+    by_reason: dict[str, list[str]] = {}
     for cell in drawn:
         if cell.void:
-            reason, timed, apart = cell.void.partition(", timed ")
+            reason, timed, factor = cell.void.partition(", timed ")
             name = " ".join(filter(None, (cell[axis] for axis in axes)))
-            found.setdefault(reason, []).append(f"{name} (timed {apart})" if timed else name)
-    return [f"{style.VOID} void, {pretty(reason)}: {'; '.join(map(pretty, names))}." for reason, names in found.items()]
+            by_reason.setdefault(reason, []).append(f"{name} (timed {factor})" if timed else name)
+    return [
+        f"{style.VOID} void, {pretty(reason)}: {'; '.join(map(pretty, names))}." for reason, names in by_reason.items()
+    ]
 
 
-def _of_the_paper(figure: Figure, replication: Replication, drawn: Sequence[Cell]) -> str:
-    """What the grey marks are, if there are any."""
+def _paper_sentence(figure: Figure, replication: Replication, drawn: Sequence[Cell]) -> str:
+    """Return what the grey marks are; "" without any."""
     labels = [label for axes in figure.axes for label in axes.get_legend_handles_labels()[1]]
     if not any(label.startswith(PAPER) for label in labels):
         return ""
-    found = _of_exhibit(replication)
-    asked = {papers_model(replication, cell["model"]) for cell in drawn}
-    models = [number.model for number in found if number.model in asked] or [n.model for n in found if n.model]
-    named = f" on {', '.join(unique(models))}" if models else ""
-    carets = any(number.bound in CARETS for number in found)
-    return f"Grey: the paper's own numbers{named}{'; carets: at least, at most' if carets else ''}."
+    reported = _exhibit_numbers(replication)
+    drawn_models = {paper_model(replication, cell["model"]) for cell in drawn}
+    models = [number.model for number in reported if number.model in drawn_models] or [
+        n.model for n in reported if n.model
+    ]
+    on_models = f" on {', '.join(unique(models))}" if models else ""
+    carets = any(number.bound in CARETS for number in reported)
+    return f"Grey: the paper's own numbers{on_models}{'; carets: at least, at most' if carets else ''}."
 
 
-def legend(body: SubFigure) -> None:
-    """One legend above all panels, of what they hold, each label once, in as many columns as fit."""
-    found: dict[str, Any] = {}
+def draw_legend(body: SubFigure) -> None:
+    """Draw one legend of all panels above them, each label once, in as many columns as fit."""
+    handles: dict[str, Any] = {}
     for axes in body.axes:
         for handle, label in zip(*axes.get_legend_handles_labels()):
-            found.setdefault(label, handle)
-    last = [label for label in found if label == VOID_LABEL] + [label for label in found if label.startswith(PAPER)]
-    labels = [label for label in found if label not in last] + last
+            handles.setdefault(label, handle)
+    last = [label for label in handles if label == VOID_LABEL] + [label for label in handles if label.startswith(PAPER)]
+    labels = [label for label in handles if label not in last] + last
 
     def width(columns: int) -> float:
-        """Points, by the mean width of a letter."""
+        """Return the legend's width in points, by the mean width of a letter."""
         return 35 * columns - 8 + 4.2 * sum(max(map(len, part)) for part in np.array_split(labels, columns))
 
-    room = 72 * body.get_figure(root=True).get_figwidth()
-    columns = max((n for n in range(1, len(labels) + 1) if width(n) < room), default=1)
-    body.legend([found[label] for label in labels], labels, loc="outside upper left", ncols=columns, handlelength=2.2)
+    available = 72 * body.get_figure(root=True).get_figwidth()
+    columns = max((n for n in range(1, len(labels) + 1) if width(n) < available), default=1)
+    body.legend([handles[label] for label in labels], labels, loc="outside upper left", ncols=columns, handlelength=2.2)
 
 
-# --- what is void, and what the paper says ----------------------------------------------------------------------------
+# --- exclusions, and the paper's numbers ----------------------------------------------------------------------------
 
 
-def measured(summary: Mapping[str, Any], name: str) -> Measured:
-    """A number of a summary with its interval."""
+def summary_value(summary: Mapping[str, Any], name: str) -> Measured:
+    """Return a number of a summary with its interval."""
     return Measured(summary[name], summary.get(f"{name}_lo"), summary.get(f"{name}_hi"))
 
 
-def shown(cell: Cell, number: Measured | str) -> Shown:
-    """A number of a cell, by its name in the summary or worked out, to be drawn."""
-    number = measured(cell.summary, number) if isinstance(number, str) else number
-    return Shown(number.value, number.low, number.high, number.n, cell.void)
+def plot_value(cell: Cell, number: Measured | str) -> PlotValue:
+    """Return a number of a cell to draw: one of its summary, by name, or a computed one."""
+    number = summary_value(cell.summary, number) if isinstance(number, str) else number
+    return PlotValue(number.value, number.low, number.high, number.n, cell.void)
 
 
-def once(lines: Mapping[str, Cell]) -> dict[str, str]:
-    """Of curves with one trace the first, and what a legend calls it: it stands for the others, too."""
-    alike: dict[str, list[str]] = {}
+def trace_labels(lines: Mapping[str, Cell]) -> dict[str, str]:
+    """Return label -> legend text of the first curve of each trace; the others of that trace are not drawn."""
+    by_trace: dict[str, list[str]] = {}
     for label, cell in lines.items():
         assert cell.record is not None, "what has no record is not drawn"
-        alike.setdefault(cell.record.trace, []).append(label)
+        by_trace.setdefault(cell.record.trace, []).append(label)
     texts = {}
-    for first, *others in alike.values():
-        rest = f"{len(others)} other{'s' if len(others) > 1 else ''}"
-        texts[first] = f"{first} (and {rest} with its trace)" if others else first
+    for first, *duplicates in by_trace.values():
+        count = f"{len(duplicates)} other{'s' if len(duplicates) > 1 else ''}"
+        texts[first] = f"{first} (and {count} with its trace)" if duplicates else first
     return texts
 
 
-def sign(cell: Cell) -> str:
-    """What is added to the name of a cell that decides nothing."""
+def void_sign(cell: Cell) -> str:
+    """Return the sign behind the name of an excluded cell; "" for others."""
     return f" {style.VOID}" if cell.void else ""
 
 
-def reported(replication: Replication, metric: str, **wanted: str) -> list[Number]:
-    """The paper's numbers of this exhibit and metric with these `model`, `task` or `method`."""
-    found = [number for number in _of_exhibit(replication) if number.metric == metric]
-    return [number for number in found if all(getattr(number, name) == value for name, value in wanted.items())]
+def paper_numbers(replication: Replication, metric: str, **labels: str) -> list[Number]:
+    """Return the paper's numbers of this table or figure and metric, with these `model`, `task` or `method`."""
+    of_metric = [number for number in _exhibit_numbers(replication) if number.metric == metric]
+    return [number for number in of_metric if all(getattr(number, name) == value for name, value in labels.items())]
 
 
-def _of_exhibit(replication: Replication) -> list[Number]:
-    own = (replication.experiment.paper, replication.experiment.exhibit)
-    return [number for number in numbers() if (number.paper, number.exhibit) == own]
+def _exhibit_numbers(replication: Replication) -> list[Number]:
+    source = (replication.experiment.paper, replication.experiment.exhibit)
+    return [number for number in numbers() if (number.paper, number.exhibit) == source]
 
 
-def papers_model(replication: Replication, model: str) -> str:
-    """Return the paper's model to compare with `model`, a label of `cells`: itself, else the first it stands for."""
-    own = [cell for cell in replication.where() if cell.ran.text == model]
-    nearest = sorted(own, key=lambda cell: not cell.is_of_papers_model) or replication.cells
+def paper_model(replication: Replication, model: str) -> str:
+    """Return the paper's model to compare with `model`, a label of `cells`: itself, else the first it replaces."""
+    same_model = [cell for cell in replication.where() if cell.ran.text == model]
+    nearest = sorted(same_model, key=lambda cell: not cell.is_of_papers_model) or replication.cells
     return nearest[0]["model"]
 
 
@@ -234,34 +242,34 @@ def paper_label(number: Number) -> str:
     return f"{PAPER}: {number.model}" if number.model else PAPER
 
 
-def printed(number: Number) -> str:
-    """A number as the paper prints it."""
+def printed_text(number: Number) -> str:
+    """Return a number as the paper prints it, with the sign of a bound."""
     return f"{SIGNS.get(number.bound, '')}{number.printed}"
 
 
-def theirs(
-    axes: Axes, found: Iterable[Number], over: tuple[float, float] | None = None, marker: str = "", name: str = ""
+def draw_paper_numbers(
+    axes: Axes, reported: Iterable[Number], over: tuple[float, float] | None = None, marker: str = "", name: str = ""
 ) -> None:
-    """The paper's numbers as thin grey lines, with carets up from a lower bound and down from an upper one.
+    """Draw the paper's numbers as thin grey lines, with carets up from a lower bound and down from an upper one.
 
     Args:
-        over: part of the x axis that they are about; None: all of it.
-        marker: of the series that they are of, at the end of the line.
-        name: what they are of, right of the panel before the number.
+        over: part of the x axis that the lines cover; None: all of it.
+        marker: marker of the numbers' series, at the end of the line; "" for none.
+        name: name of the numbers' series, right of the panel before the number; "" for neither.
     """
-    for number in found:
+    for number in reported:
         place: dict[str, Any] = {} if over else {"transform": axes.get_yaxis_transform()}
         ends, value = over or (0.0, 1.0), number.value
         axes.plot(
             ends, [value, value], color=style.FAINT, linewidth=1.0, linestyle="-" if over else style.DASHED,
-            label=paper_label(number), zorder=BEHIND,
+            label=paper_label(number), zorder=PAPER_ZORDER,
             path_effects=[withStroke(linewidth=2.4, foreground="white")], **place,
         )  # fmt: skip
         low, high = axes.get_ylim()
         if not low <= value <= high:
-            reach = 0.05 * (high - low)
-            axes.set_ylim(min(low, value - reach), max(high, value + reach))
-        place |= {"color": style.FAINT, "linestyle": "", "clip_on": False, "zorder": BEHIND}
+            margin = 0.05 * (high - low)
+            axes.set_ylim(min(low, value - margin), max(high, value + margin))
+        place |= {"color": style.FAINT, "linestyle": "", "clip_on": False, "zorder": PAPER_ZORDER}
         if number.bound in CARETS:
             caret = CARETS[number.bound]
             axes.plot(np.interp(0.45 if caret == CARETUPBASE else 0.55, (0, 1), ends), value, marker=caret, **place)
@@ -269,7 +277,7 @@ def theirs(
             axes.plot(ends[1], value, marker=marker, markerfacecolor="white", **place)
         if name:
             axes.annotate(
-                f"{name} {printed(number)}", (1, value), (4, 0), ("axes fraction", "data"), "offset points",
+                f"{name} {printed_text(number)}", (1, value), (4, 0), ("axes fraction", "data"), "offset points",
                 va="center", fontsize=style.SMALL, color=style.FAINT,
             )  # fmt: skip
 
@@ -277,15 +285,15 @@ def theirs(
 # --- drawing ----------------------------------------------------------------------------------------------------------
 
 
-def error(number: Measured) -> list[list[float]] | None:
-    """The interval as matplotlib takes it."""
+def error_bar(number: Measured) -> list[list[float]] | None:
+    """Return the interval as matplotlib's `yerr`; None without one."""
     if number.value is None or number.low is None or number.high is None:
         return None
     return [[number.value - number.low], [number.high - number.value]]
 
 
-def points(mark: style.Mark, void: str = "", face: str = "") -> dict[str, Any]:
-    """Colour and marker of points of a series, with another colour inside or not; void ones have the mark of that."""
+def point_style(mark: style.Mark, void: str = "", face: str = "") -> dict[str, Any]:
+    """Return colour and marker of points, with `face` as the inner colour; excluded points have their own marker."""
     if void:
         edge = {"markeredgecolor": mark.colour, "markeredgewidth": 0.3}
         return {"color": mark.colour, "marker": style.VOID_MARKER, "markersize": 6, **edge}
@@ -293,48 +301,58 @@ def points(mark: style.Mark, void: str = "", face: str = "") -> dict[str, Any]:
 
 
 def explain_void(axes: Axes) -> None:
-    """Say in the legend what the mark of void cells is."""
-    axes.plot([], [], linestyle="", **points(style.Mark(style.FAINT, "", "", ""), VOID_LABEL), label=VOID_LABEL)
+    """Add the mark of excluded cells to the legend."""
+    axes.plot([], [], linestyle="", **point_style(style.Mark(style.FAINT, "", "", ""), VOID_LABEL), label=VOID_LABEL)
 
 
-def line(axes: Axes, x: Sequence[float], numbers: Sequence[Shown], mark: style.Mark, label: str) -> None:
-    """A line through numbers with their intervals, broken and grey where one is void; undefined ones are left out."""
-    there = [(at, number, number.value) for at, number in zip(x, numbers) if number.value is not None]
-    places, values = [at for at, _, _ in there], [value for _, _, value in there]
-    solid = [float("nan") if number.void else value for _, number, value in there]
+def draw_line(axes: Axes, x: Sequence[float], numbers: Sequence[PlotValue], mark: style.Mark, label: str) -> None:
+    """Draw a line through defined numbers with their intervals, dashed and grey at excluded ones."""
+    defined = [(at, number, number.value) for at, number in zip(x, numbers) if number.value is not None]
+    places, values = [at for at, _, _ in defined], [value for _, _, value in defined]
+    solid = [float("nan") if number.void else value for _, number, value in defined]
     axes.plot(places, solid, color=mark.colour, marker=mark.marker, linestyle=mark.line, label=label)
-    if any(number.void for _, number, _ in there):
+    if any(number.void for _, number, _ in defined):
         axes.plot(places, values, color=style.FAINT, linestyle=style.DASHED, linewidth=0.8, zorder=1)
         explain_void(axes)
-    for at, number, value in there:
-        look = points(mark, number.void) if number.void else {"color": mark.colour}
-        axes.errorbar(at, value, yerr=error(number), capsize=2, linewidth=0.8, **look)
+    for at, number, value in defined:
+        look = point_style(mark, number.void) if number.void else {"color": mark.colour}
+        axes.errorbar(at, value, yerr=error_bar(number), capsize=2, linewidth=0.8, **look)
 
 
-def bars(axes: Axes, groups: Sequence[str], series: Mapping[str, Sequence[Shown | None]], unit: str,
+def draw_bars(axes: Axes, groups: Sequence[str], series: Mapping[str, Sequence[PlotValue | None]], unit: str,
          marks: Mapping[str, style.Mark] | None = None) -> dict[tuple[str, str], tuple[float, float]]:  # fmt: skip
-    """Groups of bars with intervals, at their feet their values, or on top that they are void.
+    """Draw groups of bars with intervals, their values at the foot, and the mark of exclusion on top.
 
     Args:
-        series: label -> a number for each group, None where there is none.
+        series: label -> one number per group, None for none.
         unit: label of the axis.
-        marks: of the labels, where they are not those of methods.
+        marks: label -> mark, where the labels are not methods.
 
     Returns:
-        Group and label -> where the bar begins and ends.
+        Group and label -> left and right end of the bar.
     """
-    width, tops, places = min(WIDEST, 0.8 / max(len(series), 1)), [0.0], {}
-    own = {label: (marks or {}).get(label) or style.mark(label, i) for i, label in enumerate(series)}
+    width, tops, places = min(MAX_BAR_WIDTH, 0.8 / max(len(series), 1)), [0.0], {}
+    series_marks = {label: (marks or {}).get(label) or style.mark(label, i) for i, label in enumerate(series)}
     rotation = 90 if len(series) * len(groups) > 10 else 0
     for i, group in enumerate(groups):
-        there = [(label, numbers[i]) for label, numbers in series.items()]
-        present = [(label, number) for label, number in there if number is not None and number.value is not None]
+        group_numbers = [(label, numbers[i]) for label, numbers in series.items()]
+        present = [
+            (label, number) for label, number in group_numbers if number is not None and number.value is not None
+        ]
         for slot, (label, number) in enumerate(present):
             x = i + (slot - (len(present) - 1) / 2) * width
-            tops.append(_bar(axes, x, 0.92 * width, number, own[label], rotation))
+            tops.append(_draw_bar(axes, x, 0.92 * width, number, series_marks[label], rotation))
             places[group, label] = (x - width / 2, x + width / 2)
     for label in unique(label for _, label in places):
-        axes.bar(0, 0, color=own[label].colour, hatch=own[label].hatch, edgecolor="white", linewidth=0, label=label)
+        axes.bar(
+            0,
+            0,
+            color=series_marks[label].colour,
+            hatch=series_marks[label].hatch,
+            edgecolor="white",
+            linewidth=0,
+            label=label,
+        )
     if any(number.void for numbers in series.values() for number in numbers if number is not None):
         explain_void(axes)
     axes.set_xticks(range(len(groups)), [textwrap.fill(group, 14) for group in groups])
@@ -346,14 +364,14 @@ def bars(axes: Axes, groups: Sequence[str], series: Mapping[str, Sequence[Shown 
     return places
 
 
-def _bar(axes: Axes, x: float, width: float, number: Shown, mark: style.Mark, rotation: int) -> float:
-    """One bar with its interval and value; where they end."""
+def _draw_bar(axes: Axes, x: float, width: float, number: PlotValue, mark: style.Mark, rotation: int) -> float:
+    """Draw one bar with its interval and value, and return their upper end."""
     value = number.value or 0.0
     look: dict[str, Any] = {"facecolor": mark.colour, "hatch": mark.hatch, "edgecolor": "white", "linewidth": 0}
     if number.void:
         look |= {"facecolor": "white", "hatch": style.VOID_HATCH, "edgecolor": mark.colour, "linewidth": 0.6}
     axes.bar(x, value, width, **look)
-    axes.errorbar(x, value, yerr=error(number), color=mark.colour if number.void else "black", capsize=1.5,
+    axes.errorbar(x, value, yerr=error_bar(number), color=mark.colour if number.void else "black", capsize=1.5,
                   linewidth=0.8)  # fmt: skip
     top = number.high or value
     text, y, angle = (style.VOID, top, 0) if number.void else (f"{value:.2f}", 0.0, rotation)
@@ -362,11 +380,11 @@ def _bar(axes: Axes, x: float, width: float, number: Shown, mark: style.Mark, ro
     return top
 
 
-def level(axes: Axes, value: float = 1.0) -> None:
-    """A thin line at a value that matters, such as the speed of AR."""
+def draw_level(axes: Axes, value: float = 1.0) -> None:
+    """Draw a thin line at a reference value, such as the speed of AR."""
     axes.axhline(value, color=style.FAINT, linewidth=0.6, zorder=0)
 
 
-def whole(axes: Axes) -> None:
-    """Ticks of the x axis at whole numbers only."""
+def use_integer_ticks(axes: Axes) -> None:
+    """Put the ticks of the x axis at whole numbers only."""
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))

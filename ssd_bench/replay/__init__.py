@@ -1,6 +1,6 @@
-"""Replay: the steps of a record, timed by a description of a machine; every number it gives is a prediction.
+"""Replay: the steps of a record, timed by a description of a machine. All results are predictions.
 
-What a method drafted and what was accepted is taken from the record. Only time is predicted: of the machine that made
-the record from its own latency profile (`validate` says how well that works), or of a GPU that is not at hand from
-its data sheet (`hardware=sim_<gpu>`), also for a model of another size. No torch.
+Drafts and acceptance are those of the record; only time is predicted. The machine is the one that made the record,
+described by its latency profile (`validate` reports how well that works), or a GPU that is not at hand, described by
+its data sheet (`hardware=sim_<gpu>`); the model may have another size. No torch.
 """

@@ -32,7 +32,7 @@ OPTIONS, VALIDATE_OPTIONS = ("run", "hardware", "model", "devices"), ("runs_dir"
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Returns the exit code: 0, or 2 if an option or a run cannot be used."""
+    """Run the command `replay`; return the exit code: 0, or 2 if an option or a run cannot be used."""
     return tool(_replay, __doc__, arguments)
 
 
@@ -40,33 +40,33 @@ def _replay(arguments: Sequence[str]) -> None:
     if arguments[:1] == ["validate"]:
         _validate(local_path("runs_dir", options(arguments[1:], VALIDATE_OPTIONS).get("runs_dir", "runs")))
         return
-    given = options(arguments, OPTIONS)
+    values = options(arguments, OPTIONS)
     for name in ("run", "hardware"):
-        if name not in given:
+        if name not in values:
             raise ConfigError(name, None, "give run=RUN_DIR and hardware=sim_<gpu>, or `validate`")
-    devices = count("devices", given["devices"]) if "devices" in given else None
-    run = load_run(local_path("run", given["run"]))
-    machines = simulated_names() if given["hardware"] == "all" else given["hardware"].split(",")
-    model = given.get("model")
-    print(screen([predict(run, machine, model, devices) for machine in machines]))
+    devices = count("devices", values["devices"]) if "devices" in values else None
+    run = load_run(local_path("run", values["run"]))
+    machines = simulated_names() if values["hardware"] == "all" else values["hardware"].split(",")
+    model = values.get("model")
+    print(predictions_text([predict(run, machine, model, devices) for machine in machines]))
     if run.header["model"].get("rehearsal"):
         print(f"\n{REHEARSAL}")
 
 
-def screen(found: Sequence[dict[str, Any]]) -> str:
-    """The predictions of one run on some machines, for a terminal."""
+def predictions_text(predictions: Sequence[dict[str, Any]]) -> str:
+    """Return the predictions of one run on some machines, as text for a terminal."""
     rows = [
         (
             p["machine"], number(p["tokens_per_s"]["ar"], 1), number(p["tokens_per_s"]["method"], 1),
             number(p["speedup"]), f"{p['speedup_policy_held']:.2f} / {p['speedup_policy_free']:.2f}",
             *(percent(p["shares"][part]) for part in ("draft", "verify", "policy", "loop")),
         )
-        for p in found
+        for p in predictions
     ]  # fmt: skip
     heads = [
         "machine", "AR tok/s", "method tok/s", "speedup", "policy held / free", "draft", "verify", "policy", "loop"
     ]  # fmt: skip
-    first = found[0]
+    first = predictions[0]
     return "\n".join(
         [
             f"PREDICTED, not measured: {first['model']}, at most {number(first['ceiling'])} times AR (M)",
@@ -88,7 +88,7 @@ def _validate(runs_dir: Path) -> None:
         except ConfigError as error:
             print(f"left out: {error}", file=sys.stderr)
             continue
-        if validation.replayable(run):
+        if validation.is_replayable(run):
             runs.append(run)
         else:
             left_out += 1
@@ -97,6 +97,6 @@ def _validate(runs_dir: Path) -> None:
         raise ConfigError("runs_dir", str(runs_dir), allowed)
     print("Speed of each run: measured, and PREDICTED from the latency profile in its own record.")
     print("Drafts, acceptance and the time of the method's own work are the record's.\n")
-    print(validation.screen(validation.validate(runs)))
+    print(validation.validation_text(validation.validate(runs)))
     if left_out:
         print(f"\nleft out: {left_out} runs without a baseline or without a profile of passes over several nodes")

@@ -1,4 +1,4 @@
-"""How well a replay predicts the machine at hand: recorded runs, predicted from their own latency profiles."""
+"""Validation of replay: recorded runs, predicted from their own latency profiles and compared with the measurement."""
 
 from __future__ import annotations
 
@@ -11,33 +11,37 @@ from ssd_bench.metrics.text import percent
 from ssd_bench.records.reader import Run
 from ssd_bench.replay.predict import predict
 
-BOUND = 0.10  # median absolute error of the speedup that a method is allowed
+BOUND = 0.10  # largest accepted median of the absolute error of a method's speedup
 
 
-def replayable(run: Run) -> bool:
-    """Whether a run can be compared: both arms recorded, steps taken, and passes over several nodes profiled."""
+def is_replayable(run: Run) -> bool:
+    """Return whether a run can be compared: both arms recorded, with steps, and passes over several nodes profiled."""
     profiled = bool((run.header.get("latency") or {}).get("passes"))
     return profiled and len(metrics.paired(run.prompts)) > 0 and {"ar", "method"} <= set(run.steps["arm"])
 
 
 def validate(runs: Sequence[Run]) -> pd.DataFrame:
-    """Predicted beside measured, a row a run.
+    """Compare predicted with measured speeds, one row per run.
 
     Returns:
-        Columns run, method, model, task; of either arm's tokens/s, of the speedup and of `forward` (the speedup of
-        drafting and verification alone, where nothing of the prediction is the record's own time): measured,
-        predicted, and error, predicted over measured - 1. Runs that are not `replayable` are left out.
+        Columns run, method, model, task; and NAME_measured, NAME_predicted, NAME_error (predicted / measured - 1) for
+        tokens/s of `ar` and of `method`, for `speedup`, and for `forward` (the speedup of drafting and verification
+        alone: no part of its prediction is a recorded time). Runs that are not `is_replayable` are left out.
     """
     rows = []
-    for run in filter(replayable, runs):
-        prompts, found = metrics.paired(run.prompts), predict(run)
+    for run in filter(is_replayable, runs):
+        prompts, prediction = metrics.paired(run.prompts), predict(run)
         # the values of `metrics.tokens_per_s` and `metrics.speedup`, without the time that their intervals take
         sums = {arm: metrics.token_times(metrics.of_arm(prompts, arm)).sum() for arm in ("ar", "method")}
         measured = {arm: 1000 * float(total["tokens"]) / float(total["ms"]) for arm, total in sums.items()}
         measured["speedup"] = measured["method"] / measured["ar"]
         passes = {arm: _forward_ms(prompts, arm) / float(total["tokens"]) for arm, total in sums.items()}
         measured["forward"] = passes["ar"] / passes["method"]
-        predicted = {**found["tokens_per_s"], "speedup": found["speedup"], "forward": found["speedup_forward"]}
+        predicted = {
+            **prediction["tokens_per_s"],
+            "speedup": prediction["speedup"],
+            "forward": prediction["speedup_forward"],
+        }
         header = run.header
         row = {"run": run.path.name, "method": header["method"], "model": header["model"]["name"]}
         row["task"] = header["task"]["name"]
@@ -49,12 +53,12 @@ def validate(runs: Sequence[Run]) -> pd.DataFrame:
 
 
 def _forward_ms(prompts: pd.DataFrame, arm: str) -> float:
-    """Recorded milliseconds of drafting and verification of an arm."""
+    """Return the recorded milliseconds of drafting and verification of an arm."""
     return float(metrics.of_arm(prompts, arm)[["draft_ms", "verify_ms"]].to_numpy().sum())
 
 
-def by_method(frame: pd.DataFrame) -> pd.DataFrame:
-    """By method and over all runs: number, absolute errors of the speedup (median, largest), median of forward."""
+def errors_by_method(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return per method and over all runs: size, absolute error of the speedup (median, max), median for forward."""
     errors = frame.assign(error=frame["speedup_error"].abs(), forward=frame["forward_error"].abs())
     grouped = pd.concat([errors, errors.assign(method="all runs")]).groupby("method", sort=False)
     table = grouped.agg(
@@ -63,8 +67,8 @@ def by_method(frame: pd.DataFrame) -> pd.DataFrame:
     return pd.concat([table.drop("all runs").sort_index(), table.loc[["all runs"]]])
 
 
-def screen(frame: pd.DataFrame) -> str:
-    """The comparison for a terminal: every run, then the medians."""
+def validation_text(frame: pd.DataFrame) -> str:
+    """Return the comparison as text for a terminal: every run, then the medians."""
     runs = [
         (
             row.method, row.model, row.task,
@@ -81,7 +85,7 @@ def screen(frame: pd.DataFrame) -> str:
             name, int(row["size"]), percent(row["median"]), percent(row["max"]),
             "yes" if row["median"] <= BOUND else "NO", percent(row["forward"]),
         )
-        for name, row in by_method(frame).iterrows()
+        for name, row in errors_by_method(frame).iterrows()
     ]  # fmt: skip
     columns = ["method", "runs", "speedup: median |error|", "largest", f"within {BOUND:.0%}", "forward only: median"]
     return "\n".join(

@@ -1,4 +1,4 @@
-"""What a record's steps ask of a machine, independent of any time: passes, nodes, contexts, sublayers."""
+"""Work of a record's steps, independent of any machine: passes, nodes, contexts, sublayers."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ COLUMNS = ("draft_ms", "verify_ms", "policy_ms")
 
 @dataclass(frozen=True)
 class Workload:
-    """Columns over the steps of both arms.
+    """Work of the steps of both arms; arrays have one value per step.
 
     Attributes:
         n_layers: L of the model that is timed.
         steps: prompt_index, repeat, arm, step, emitted, and draft_ms, verify_ms, policy_ms as recorded.
-        recorded_ar: AR's steps are the record's; false: those that the method's own output would have taken.
+        recorded_ar: whether AR's steps are recorded; false: one step per token of the method's output.
         context, nodes, drafted: committed positions, verified nodes, forward passes of drafting.
-        n_attn, n_mlp: sublayers of a drafted token.
+        n_attn, n_mlp: sublayers that run for a drafted token.
         read: positions that an attention of a drafted token reads, mean over the tokens of the draft.
-        exact_attn, exact_mlp: leading sublayers that drafting does not skip, 0 where saved states cannot be used.
-        tree: the nodes are no chain.
+        exact_attn, exact_mlp: leading sublayers that drafting does not skip; 0 if saved states cannot be used.
+        tree: whether the nodes are a tree, not a chain.
     """
 
     n_layers: int
@@ -46,29 +46,29 @@ class Workload:
     tree: Array
 
     def of_arm(self, arm: str) -> Array:
-        """Which steps are of this arm."""
+        """Return a mask of the steps of this arm."""
         return np.asarray(self.steps["arm"] == arm)
 
 
 def workload(run: Run, n_layers: int | None = None) -> Workload:
-    """The steps of a record, for a model of its own or another number of blocks.
+    """Return the work of a record's steps, for the recorded or another number of blocks.
 
     Raises:
-        ConfigError: no step of the method emitted anything.
+        ConfigError: no step of the method emitted a token.
     """
-    steps, recorded_ar = _steps(run)
+    steps, recorded_ar = _paired_steps(run)
     if not len(steps):
         raise ConfigError("run", str(run.path), "outputs of two tokens or more")
     recorded_layers = int(run.header["model"]["n_layers"])
     layers = n_layers or recorded_layers
-    counts = dict(zip(run.layer_sets["layer_set_id"].tolist(), _counts(run.layer_sets, layers)))
+    counts = dict(zip(run.layer_sets["layer_set_id"].tolist(), _sublayer_counts(run.layer_sets, layers)))
     ids = steps["layer_set_id"].to_numpy(dtype=float, na_value=-1).astype(int)
     n_attn, n_mlp, first = np.array([counts.get(i, (0, 0, 0)) for i in ids], dtype=float).T
     context, nodes, length = (steps[c].to_numpy(dtype=float) for c in ("context_len", "tree_nodes", "draft_len"))
     drafted, tree = np.where(ids >= 0, length, 0.0), nodes != length + 1
     sizes = dict(zip(run.layer_sets["layer_set_id"].tolist(), run.window_sizes().tolist()))
     window = np.array([sizes.get(i, np.inf) for i in ids])
-    # the conditions of the engine: no siblings, no window, something to reuse, something left to verify
+    # the engine's conditions for saved states: no siblings, no window, a sublayer to reuse, a sublayer left to verify
     reusable = (drafted > 0) & ~tree & np.isinf(window) & (first > 0) & (first < 2 * layers)
     exact_attn, exact_mlp = (np.where(reusable, np.floor(count), 0.0) for count in ((first + 1) / 2, first / 2))
     return Workload(
@@ -78,9 +78,9 @@ def workload(run: Run, n_layers: int | None = None) -> Workload:
 
 
 def positions_read(context: Array, drafted: Array, window: Array) -> Array:
-    """Return how many positions the attentions of a draft's tokens read, mean over its tokens.
+    """Return the positions that an attention reads, mean over the tokens of a draft.
 
-    Token j = 0, 1, ... of a draft at context n reads min(n + j, w) of them.
+    Token j = 0, 1, ... of a draft at context n reads min(n + j, w) positions.
 
     Args:
         context: n.
@@ -88,18 +88,18 @@ def positions_read(context: Array, drafted: Array, window: Array) -> Array:
         window: w, infinite where all positions are read.
     """
     last = np.maximum(drafted - 1, 0)
-    whole = context + last / 2  # the middle token's: what is read grows by one a token
+    full = context + last / 2  # positions grow by one a token: their mean is that of the middle token
     growing = np.clip(window - context, 0, drafted)  # tokens before the window is full
-    cut = growing * context + growing * (growing - 1) / 2
-    with np.errstate(invalid="ignore"):  # where nothing is cut there is no product with an infinite window to make
-        cut = (cut + (drafted - growing) * window) / np.maximum(drafted, 1)
-    return np.where(context + last <= window, whole, np.where(drafted > 0, cut, np.minimum(context, window)))
+    truncated = growing * context + growing * (growing - 1) / 2
+    with np.errstate(invalid="ignore"):  # 0 * inf where no token is truncated; that value is not used
+        truncated = (truncated + (drafted - growing) * window) / np.maximum(drafted, 1)
+    return np.where(context + last <= window, full, np.where(drafted > 0, truncated, np.minimum(context, window)))
 
 
-def mapped(layer_set: LayerSet, n_layers: int) -> LayerSet:
-    """A layer set on a model of another number of blocks, by relative depth.
+def map_layer_set(layer_set: LayerSet, n_layers: int) -> LayerSet:
+    """Map a layer set to a model of another number of blocks, by relative depth.
 
-    Block j of L' blocks skips what block floor((j + 1/2) L / L') of the L recorded ones skips.
+    Block j of L' blocks skips the same sublayers as block floor((j + 1/2) L / L') of the L recorded blocks.
     """
     source = [int((j + 0.5) * layer_set.n_layers / n_layers) for j in range(n_layers)]
     attn, mlp = set(layer_set.skip_attn), set(layer_set.skip_mlp)
@@ -109,18 +109,18 @@ def mapped(layer_set: LayerSet, n_layers: int) -> LayerSet:
     )
 
 
-def _counts(table: pd.DataFrame, n_layers: int) -> list[tuple[int, int, int]]:
-    """Attention and MLP sublayers that run, and the first skipped one, of every row of `layer_sets`."""
+def _sublayer_counts(table: pd.DataFrame, n_layers: int) -> list[tuple[int, int, int]]:
+    """Return attentions and MLPs that run, and the first skipped sublayer, of every row of `layer_sets`."""
     columns = (table[name].tolist() for name in ("n_layers", "skip_attn", "skip_mlp"))
-    sets = [mapped(LayerSet.skipping(layers, attn, mlp), n_layers) for layers, attn, mlp in zip(*columns)]
+    sets = [map_layer_set(LayerSet.skipping(layers, attn, mlp), n_layers) for layers, attn, mlp in zip(*columns)]
     return [(layer_set.n_attn, layer_set.n_mlp, layer_set.first_skipped) for layer_set in sets]
 
 
-def _steps(run: Run) -> tuple[pd.DataFrame, bool]:
-    """The paired steps of both arms; without a baseline, AR's are made up, one per token that the method emitted."""
-    both = metrics.paired(run.prompts)[list(ANSWER)]
-    if len(both):
-        return run.steps.merge(both, on=list(ANSWER)), True
+def _paired_steps(run: Run) -> tuple[pd.DataFrame, bool]:
+    """Return the paired steps of both arms; without a recorded AR arm, one AR step per token of the method."""
+    pairs = metrics.paired(run.prompts)[list(ANSWER)]
+    if len(pairs):
+        return run.steps.merge(pairs, on=list(ANSWER)), True
     method = metrics.of_arm(run.steps, "method")
     plain = method.loc[method.index.repeat(method["emitted"])].copy()
     plain["context_len"] += plain.groupby(level=0).cumcount().astype("int32")

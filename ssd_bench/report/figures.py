@@ -21,7 +21,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter
 from ssd_bench import style
 from ssd_bench.errors import ConfigError
 from ssd_bench.papers.cells import Cell, Replication
-from ssd_bench.papers.figures_shared import Cannot, cells, missing
+from ssd_bench.papers.figures_shared import NotDrawable, cells, missing_runs
 from ssd_bench.papers.match import ordered
 from ssd_bench.papers.ran import named
 from ssd_bench.papers.rooms import rooms
@@ -31,7 +31,7 @@ from ssd_bench.report.runs import Group
 from ssd_bench.style import ACCOUNTS, AR_COLOUR, METHOD_COLOUR, STYLE
 
 _waiting: list[Replication] = []  # what forked processes draw
-FIGURES: dict[str, Callable[[Replication], Figure | Cannot]] = {
+FIGURES: dict[str, Callable[[Replication], Figure | NotDrawable]] = {
     f"{room.name}_{name}": draw for room in rooms() for name, draw in room.figures().items()
 }
 """Experiment -> what draws it: the function of its exhibit's name in the paper's `figures.py`."""
@@ -65,13 +65,13 @@ class Drawn:
     paths: tuple[Path, ...] = ()
 
 
-def figure(replication: Replication) -> Figure | Cannot | None:
+def figure(replication: Replication) -> Figure | NotDrawable | None:
     """The figure of an experiment, or why it cannot be drawn; None for one that is a table."""
     draw = FIGURES.get(replication.experiment.name)
     if draw is None:
         return None
     if not any(cell.record for cell in replication.cells):
-        return missing(replication)
+        return missing_runs(replication)
     with matplotlib.rc_context(STYLE):
         return draw(replication)
 
@@ -281,7 +281,7 @@ def _draw(replication: Replication, out: Path) -> Drawn:
     try:
         made = figure(replication)
     except ConfigError as error:  # a damaged record must not cost the others their report
-        made = Cannot(f"A record cannot be read: {error}.")
+        made = NotDrawable(f"A record cannot be read: {error}.")
     if not isinstance(made, Figure):
         return Drawn(name, scale, replication.ran, None, made.reason if made else "")
     return save_for_page(made, name, replication, out / f"{name}_{scale}")

@@ -16,7 +16,7 @@ from ssd_bench.errors import ConfigError
 from ssd_bench.papers import audit, reported
 from ssd_bench.papers.cells import Replication, replications
 from ssd_bench.papers.claims import claims
-from ssd_bench.papers.figures_shared import Cannot
+from ssd_bench.papers.figures_shared import NotDrawable
 from ssd_bench.papers.judge import NOT_RUN, judge
 from ssd_bench.papers.match import ordered
 from ssd_bench.papers.rooms import papers
@@ -183,7 +183,7 @@ def _drawn(name: str, made: list[Replication]) -> Shown:
     try:
         drawn = figures.figure(_of(name, made))
     except ConfigError as error:
-        drawn = Cannot(str(error))
+        drawn = NotDrawable(str(error))
     if isinstance(drawn, Figure):
         return Shown(f"{name}: a figure", figure=drawn)
     return Shown(f"*Not drawn.* {drawn.reason if drawn else ''}")

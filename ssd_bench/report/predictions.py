@@ -24,7 +24,15 @@ from ssd_bench.papers.cells import OTHER_SCALE, PAPERS_OWN, Cell, Record, Replic
 from ssd_bench.papers.ran import sizes
 from ssd_bench.papers.reported import Number, numbers
 from ssd_bench.papers.rooms import name_of, papers, room_of
-from ssd_bench.papers.traces import CONTEXT, Acceptance, Row, Steps, models, needed_cost, rows
+from ssd_bench.papers.traces import (
+    CONTEXT,
+    Acceptance,
+    ReportedSpeedup,
+    Steps,
+    model_choices,
+    needed_cost,
+    reported_speedups,
+)
 from ssd_bench.papers.values import BASELINES
 from ssd_bench.replay.predict import predict
 
@@ -92,7 +100,7 @@ def predictions(replications: Sequence[Replication]) -> pd.DataFrame:
         `reason` says why; `machine` as in `conf/hardware`; of the paper's own acceptance `share` of the sublayers that
         draft, `c` as modelled and as the paper's speedup `needs` it. `attrs["rehearsed"]`: as `rehearsed`.
     """
-    found = [_theirs(row) for row in rows()]
+    found = [_theirs(row) for row in reported_speedups()]
     found += [_ours(number, cell) for number, cell in _about(replications) if cell.setup in (PAPERS_OWN, OTHER_SCALE)]
     frame = pd.DataFrame(found, columns=list(COLUMNS))
     frame = frame.astype(dict.fromkeys(("M", "alpha", "measured", "predicted", "share", "c", "needs"), "float64"))
@@ -106,8 +114,8 @@ def predictions(replications: Sequence[Replication]) -> pd.DataFrame:
     return frame
 
 
-def _theirs(row: Row) -> dict[str, object]:
-    number, name = row.number, models().get(row.model, "")
+def _theirs(row: ReportedSpeedup) -> dict[str, object]:
+    number, name = row.number, model_choices().get(row.model, "")
     known = _labels(number) | {"acceptance": THEIRS, "derived": ""}
     if row.missing or row.skipped is None or known_shape(name) is None:
         return known | {"reason": row.missing or f"the sizes of {number.model} are not known"}

@@ -1,4 +1,4 @@
-"""ConfLayers: averages, the two tables of the same runs, and its sentences."""
+"""Checks of ConfLayers: averages, the two tables of the same runs, and its sentences."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ FORMULA = "E = M alpha / ((M - 1)(1 - r) + alpha), M = accepted tokens (SWIFT Eq
 
 
 def checks() -> Iterator[Check]:
-    """All checks of the paper."""
+    """Yield all checks of the paper."""
     for model in MODELS:
         for table, methods in (("Table 1", ("DEL", "SWIFT", "ConfLayers")), ("Table 3", ("SWIFT", "ConfLayers"))):
             for method in methods:
@@ -39,10 +39,10 @@ def checks() -> Iterator[Check]:
                 yield same(
                     _speedup("Table 1", model, method, task), _speedup("Table 3", model, method, task), "Table 3"
                 )
-    yield from measured()
-    yield from faster()
-    yield from prose()
-    yield from released_sets()
+    yield from check_measured()
+    yield from check_faster_than_swift()
+    yield from check_prose()
+    yield from check_released_sets()
     for number in pick("conflayers", "Figure 4"):
         if number.settings.get("skip_set") == number.task:  # the set of the task itself: Table 3's configuration
             yield same(number, same_cell(number, "Table 3"), "repeats")
@@ -52,31 +52,31 @@ def _speedup(table: str, model: str, method: str, task: str) -> Number:
     return one("conflayers", table, model=model, method=method, task=task, metric="speedup")
 
 
-def measured() -> Iterator[Check]:
-    """Tables 2 and 3: measured speedups against E(speedup) of their accepted tokens, alpha and skip ratio."""
+def check_measured() -> Iterator[Check]:
+    """Check Tables 2 and 3: measured speedups against E(speedup) of their accepted tokens, alpha and skip ratio."""
     for table in ("Table 2", "Table 3"):
         for cell in pick("conflayers", table, metric="speedup"):
             where = {"model": cell.model, "method": cell.method, "task": cell.task}
-            found = {n.metric: n for n in pick("conflayers", table, **where)}
+            by_metric = {n.metric: n for n in pick("conflayers", table, **where)}
             if cell.task != "Average":
-                parts = (found["n_accepted"], found["alpha"], found["skip_ratio"].value)
+                parts = (by_metric["n_accepted"], by_metric["alpha"], by_metric["skip_ratio"].value)
                 yield within_expected(cell, *parts, FORMULA)
 
 
-def faster() -> Iterator[Check]:
-    """ConfLayers is faster than SWIFT in every cell of Table 3 (§4.2.1); up to 1.4x (abstract)."""
+def check_faster_than_swift() -> Iterator[Check]:
+    """Check that ConfLayers is faster than SWIFT in every cell of Table 3 (§4.2.1), by up to 1.4x (abstract)."""
     cells = pick("conflayers", "Table 3", method="ConfLayers", metric="speedup")
     for cell in cells:
-        other = _speedup("Table 3", cell.model, "SWIFT", cell.task)
-        fits = CONSISTENT if cell.value > other.value else CONTRADICTION
-        yield check(cell, "faster", f"SWIFT has {other.printed}", other.value, "§4.2.1", fits)
+        swift = _speedup("Table 3", cell.model, "SWIFT", cell.task)
+        fits = CONSISTENT if cell.value > swift.value else CONTRADICTION
+        yield check(cell, "faster", f"SWIFT has {swift.printed}", swift.value, "§4.2.1", fits)
     stated = one("conflayers", "abstract", metric="speedup")
     most = max(n.value for n in cells)
     yield check(stated, "headline", f"the largest in Table 3 is {most}", most, "Table 3", verdict(stated, most))
 
 
-def prose() -> Iterator[Check]:
-    """Windows (Figure 6), transfer (Figure 4), skip ranges (§3.2, App. A, App. C)."""
+def check_prose() -> Iterator[Check]:
+    """Check sentences: windows (Figure 6), transfer (Figure 4), skip ranges (§3.2, App. A, App. C)."""
     constant = one("conflayers", "Figure 6", model="LLaMA-2-70B", window="20")
     adaptive = _speedup("Table 3", "LLaMA-2-70B", "ConfLayers", "GSM8K")
     text = f"§4.3.2 says that the adaptive window, {adaptive.printed} (Table 3), beats both constant ones"
@@ -101,19 +101,19 @@ def prose() -> Iterator[Check]:
         yield check(stated, "skip range", text, end, "Table 3", CONSISTENT if inside else CONTRADICTION)
     for size, models in (("smaller models", ("LLaMA-2-13B", "LLaMA-3-8B")), ("larger models", MODELS[1::2])):
         stated = one("conflayers", "text App. C", model=size)
-        found = {
+        ratio_values = {
             n.value for n in pick("conflayers", "Table 3", method="SWIFT", metric="skip_ratio") if n.model in models
         }
-        text = f"Table 3 has {', '.join(f'{value:g}' for value in sorted(found))}"
-        fits = CONSISTENT if found == {stated.value} else CONTRADICTION
-        yield check(stated, "fixed r", text, max(found), "Table 3", fits)
+        text = f"Table 3 has {', '.join(f'{value:g}' for value in sorted(ratio_values))}"
+        fits = CONSISTENT if ratio_values == {stated.value} else CONTRADICTION
+        yield check(stated, "fixed r", text, max(ratio_values), "Table 3", fits)
     overlap = max(pick("conflayers", "Table 2", metric="rouge2"), key=lambda n: n.value)
     text = "the largest of Table 2; §4.2.2 calls the overlap with the target's output high, where lossless output has 1"
     yield check(overlap, "overlap", text, 1.0, "§4.2.2", UNCLEAR)
 
 
-def released_sets() -> Iterator[Check]:
-    """Table 3's skip ratios against the 16 released sets, counted over the blocks that may be skipped."""
+def check_released_sets() -> Iterator[Check]:
+    """Check Table 3's skip ratios against the 16 released sets, counted over the blocks that may be skipped."""
     for model in MODELS:
         for task in TASKS:
             where = {"model": model, "method": "ConfLayers", "task": task}

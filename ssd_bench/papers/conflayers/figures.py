@@ -1,4 +1,4 @@
-"""ConfLayers' figures: other domains, speedup while it searches, windows, λ, confidences by block, sets by round."""
+"""ConfLayers' figures: other domains, speedup during the search, windows, λ, confidences by block, sets by round."""
 
 from __future__ import annotations
 
@@ -15,105 +15,111 @@ from ssd_bench.papers import figures_layers as layers
 from ssd_bench.papers import figures_shared as common
 from ssd_bench.papers import figures_streams as streams
 from ssd_bench.papers.cells import Cell, Replication
-from ssd_bench.papers.figures_shared import Cannot, Shown
+from ssd_bench.papers.figures_shared import NotDrawable, PlotValue
 
 ROUNDS = (0, 3, 4, 7)
-"""Search rounds whose sets Figure 9 shows."""
+"""Search rounds of the sets in Figure 9."""
 SIGNALS = "confidences.npz"
-"""Beside a record: `block` [b], and `confidence`, `gradient`, `window`, `threshold` [rounds, b] of its search."""
-KEPT = "CNN/DM"
-"""The task whose set Figure 4 keeps for the others."""
+"""File in a record's folder: `block` [b]; `confidence`, `gradient`, `window`, `threshold` [rounds, b] of the search."""
+FROZEN_TASK = "CNN/DM"
+"""Task whose set Figure 4 uses, unchanged, on the other tasks."""
 
 
-def figure4(replication: Replication) -> Figure | Cannot:
-    """Speedup and acceptance with a set found on CNN/DM and kept, beside sets of the tasks' own."""
+def figure4(replication: Replication) -> Figure | NotDrawable:
+    """Draw speedup and acceptance with the set found on CNN/DM, compared with a set found on each task."""
     drawn = common.cells(replication)
     frozen = [cell for cell in drawn if cell.setting("skip_set") != cell["task"]]
     tasks = common.unique(cell["task"] for cell in drawn if cell not in frozen)
     if not frozen or not tasks:
-        return Cannot("It needs the run on the stream and those on the tasks alone; one of the two kinds is missing.")
-    figure, body = common.page(style.PAGE, 2.9)
+        return NotDrawable(
+            "It needs the run on the stream and those on the tasks alone; one of the two kinds is missing."
+        )
+    figure, body = common.new_figure(style.PAGE, 2.9)
     panels = body.subplots(1, 2)
     for axes, name in zip(panels, ("speedup", "alpha"), strict=True):
-        series: dict[str, list[Shown | None]] = {}
+        series: dict[str, list[PlotValue | None]] = {}
         marks: dict[str, style.Mark] = {}
         for method in common.unique(cell["method"] for cell in drawn):
-            own = {cell["task"]: cell for cell in drawn if cell["method"] == method and cell not in frozen}
+            by_task = {cell["task"]: cell for cell in drawn if cell["method"] == method and cell not in frozen}
             kept = next((cell for cell in frozen if cell["method"] == method), None)
-            own_mark = style.mark(method, 0)
-            marks[_series(method, "")] = replace(own_mark, hatch="")
-            marks[_series(method, KEPT)] = replace(own_mark, hatch="////")
-            series[_series(method, "")] = [_of(own.get(task), name) for task in tasks]
-            series[_series(method, KEPT)] = [_on(kept, task, name) for task in tasks]
-        places = common.bars(axes, tasks, series, streams.QUANTITIES[name][0], marks)
-        # of a bar its own number rather than one of several tasks
-        for number in sorted(common.reported(replication, name), key=lambda number: number.task.count(",")):
-            label = _series(number.method, KEPT if number.settings["skip_set"] == KEPT else "")
+            mark = style.mark(method, 0)
+            marks[_series_label(method, "")] = replace(mark, hatch="")
+            marks[_series_label(method, FROZEN_TASK)] = replace(mark, hatch="////")
+            series[_series_label(method, "")] = [_cell_value(by_task.get(task), name) for task in tasks]
+            series[_series_label(method, FROZEN_TASK)] = [_task_value(kept, task, name) for task in tasks]
+        places = common.draw_bars(axes, tasks, series, streams.QUANTITIES[name][0], marks)
+        # numbers of a single task first: a number of several tasks only goes to bars that have none of their own
+        for number in sorted(common.paper_numbers(replication, name), key=lambda number: number.task.count(",")):
+            label = _series_label(number.method, FROZEN_TASK if number.settings["skip_set"] == FROZEN_TASK else "")
             for task in number.task.split(", "):
                 if (task, label) in places:
-                    common.theirs(axes, [number], places.pop((task, label)))
-    common.level(panels[0])
-    common.legend(body)
+                    common.draw_paper_numbers(axes, [number], places.pop((task, label)))
+    common.draw_level(panels[0])
+    common.draw_legend(body)
     return common.finish(figure, replication, drawn, common.INTERVALS)
 
 
-def _series(method: str, kept: str) -> str:
-    return f"{method}, set of {kept or 'the task'}"
+def _series_label(method: str, task: str) -> str:
+    return f"{method}, set of {task or 'the task'}"
 
 
-def _of(cell: Cell | None, name: str) -> Shown | None:
-    return None if cell is None else common.shown(cell, name)
+def _cell_value(cell: Cell | None, name: str) -> PlotValue | None:
+    return None if cell is None else common.plot_value(cell, name)
 
 
-def _on(cell: Cell | None, task: str, name: str) -> Shown | None:
-    """A number of the part of a stream that is this task."""
-    rows = [row for row in ([] if cell is None else cell.domains) if streams.domain(row["domain"]) == task]
-    return common.shown(cell, common.measured(rows[0], name)) if cell is not None and rows else None
+def _task_value(cell: Cell | None, task: str, name: str) -> PlotValue | None:
+    """Return a number of a task's part of a stream; None without a cell or without that task."""
+    rows = [row for row in ([] if cell is None else cell.domains) if streams.domain_title(row["domain"]) == task]
+    return common.plot_value(cell, common.summary_value(rows[0], name)) if cell is not None and rows else None
 
 
-def figure5(replication: Replication) -> Figure | Cannot:
-    """Speedup so far, prompt by prompt, with the prompt at which the search came to rest."""
-    found = common.reported(replication, "speedup")
+def figure5(replication: Replication) -> Figure | NotDrawable:
+    """Draw the speedup so far, prompt by prompt, and the prompt at which the search stopped."""
+    reported = common.paper_numbers(replication, "speedup")
 
     def bound(axes: Axes, name: str, lines: Iterable[str]) -> None:
-        """Of both tasks, whose names are lost."""
-        common.theirs(axes, found)
+        """Draw the paper's numbers, which do not name their task, in the panels of both tasks."""
+        common.draw_paper_numbers(axes, reported)
 
-    return _panels(replication, "task", "method", bound)
+    return _draw_panels(replication, "task", "method", bound)
 
 
-def figure6(replication: Replication) -> Figure | Cannot:
-    """Speedup so far with windows of one width and with the adaptive one."""
-    found = common.reported(replication, "speedup")
+def figure6(replication: Replication) -> Figure | NotDrawable:
+    """Draw the speedup so far with windows of a constant width and with the adaptive window."""
+    reported = common.paper_numbers(replication, "speedup")
 
     def ends(axes: Axes, model: str, lines: Iterable[str]) -> None:
-        """What the paper's bars say, after the last prompt."""
-        own = [number for number in found if number.model == common.papers_model(replication, model)]
+        """Draw the values of the paper's bars after the last prompt."""
+        of_model = [number for number in reported if number.model == common.paper_model(replication, model)]
         last = axes.dataLim.x1
         for i, label in enumerate(lines):
-            theirs = [number for number in own if common.pretty(f"window={number.settings['window']}") == label]
+            of_window = [number for number in of_model if common.pretty(f"window={number.settings['window']}") == label]
             start = last * (1.05 + 0.1 * i)
-            common.theirs(axes, theirs, (start, start + 0.08 * last), style.mark(label, i).marker)
+            common.draw_paper_numbers(axes, of_window, (start, start + 0.08 * last), style.mark(label, i).marker)
         axes.set_xticks([tick for tick in axes.get_xticks() if 1 <= tick <= last])
 
-    return _panels(replication, "model", "setting", ends)
+    return _draw_panels(replication, "model", "setting", ends)
 
 
-def _panels(
-    replication: Replication, axis: str, series: str, beside: Callable[[Axes, str, Iterable[str]], None]
+def _draw_panels(
+    replication: Replication, axis: str, series: str, draw_reference: Callable[[Axes, str, Iterable[str]], None]
 ) -> Figure:
-    """Speedup so far: a panel for each name of an axis, a curve for each of another, `beside` them the paper's."""
+    """Draw the speedup so far, with a panel for each name of `axis` and a curve for each name of `series`.
+
+    Args:
+        draw_reference: draws the paper's numbers into a panel (axes, its name, labels of its curves).
+    """
     drawn = common.cells(replication)
     names = common.unique(cell[axis] for cell in drawn)
-    figure, body = common.page(style.COLUMN if len(names) == 1 else style.PAGE, 2.9)
+    figure, body = common.new_figure(style.COLUMN if len(names) == 1 else style.PAGE, 2.9)
     panels = body.subplots(1, len(names), squeeze=False, sharey=True)[0]
     for axes, name in zip(panels, names, strict=True):
         lines = {common.pretty(cell[series]): cell for cell in drawn if cell[axis] == name}
-        streams.so_far(axes, lines, {label: streams.last_change(cell) for label, cell in lines.items()})
-        beside(axes, name, lines)
+        streams.draw_speedup_so_far(axes, lines, {label: streams.last_change(cell) for label, cell in lines.items()})
+        draw_reference(axes, name, lines)
         axes.set_title(name, loc="left")
     panels[0].set_ylabel("speedup, decode, so far (×)")
-    common.legend(body)
+    common.draw_legend(body)
     note = (
         "A ratio of totals over the prompts so far. Star: the last prompt in which the layer set changed or a search "
         "result was recorded; from there on the set was kept."
@@ -121,28 +127,28 @@ def _panels(
     return common.finish(figure, replication, drawn, note)
 
 
-def figure7(replication: Replication) -> Figure | Cannot:
-    """Speedup and skip ratio over λ."""
+def figure7(replication: Replication) -> Figure | NotDrawable:
+    """Draw speedup and skip ratio over λ."""
     drawn = common.cells(replication)
     models = common.unique(cell["model"] for cell in drawn)
-    figure, body = common.page(style.COLUMN if len(models) == 1 else style.PAGE, 3.7)
+    figure, body = common.new_figure(style.COLUMN if len(models) == 1 else style.PAGE, 3.7)
     panels = body.subplots(2, len(models), squeeze=False, sharex="col", sharey="row")
     for (upper, lower), model in zip(panels.T, models, strict=True):
-        own = sorted((c for c in drawn if c["model"] == model), key=lambda cell: float(cell.setting("lambda")))
-        x = [float(cell.setting("lambda")) for cell in own]
-        common.line(upper, x, [common.shown(cell, "speedup") for cell in own], style.MARKS[0], "speedup")
-        common.level(upper)
-        ratios = [common.shown(cell, Measured(_inner_ratio(cell))) for cell in own]
-        common.line(lower, x, ratios, style.MARKS[1], "skip ratio")
-        asked = common.papers_model(replication, model)
-        common.theirs(lower, common.reported(replication, "skip_ratio", model=asked))
+        of_model = sorted((c for c in drawn if c["model"] == model), key=lambda cell: float(cell.setting("lambda")))
+        x = [float(cell.setting("lambda")) for cell in of_model]
+        common.draw_line(upper, x, [common.plot_value(cell, "speedup") for cell in of_model], style.MARKS[0], "speedup")
+        common.draw_level(upper)
+        ratios = [common.plot_value(cell, Measured(_inner_ratio(cell))) for cell in of_model]
+        common.draw_line(lower, x, ratios, style.MARKS[1], "skip ratio")
+        paper_model = common.paper_model(replication, model)
+        common.draw_paper_numbers(lower, common.paper_numbers(replication, "skip_ratio", model=paper_model))
         lower.set_ylim(0, 1)
         lower.set_xticks(x)
         lower.set_xlabel("λ")
         upper.set_title(model, loc="left")
     panels[0, 0].set_ylabel("speedup,\ndecode (×)")
     panels[1, 0].set_ylabel("skip ratio r")
-    common.legend(body)
+    common.draw_legend(body)
     note = (
         f"{common.INTERVALS} r: of the sublayers between first and last block, as the paper counts; its range is that "
         "of its peak of the speedup, at λ = 0.2."
@@ -151,28 +157,28 @@ def figure7(replication: Replication) -> Figure | Cannot:
 
 
 def _inner_ratio(cell: Cell) -> float | None:
-    """The share of sublayers that drafting skips, of those between the first and the last block."""
+    """Return the skipped share of the sublayers between the first and the last block; None where it is not defined."""
     ratio, blocks = cell.summary["skip_ratio"], int(cell.header["model"]["n_layers"])
     return None if ratio is None or blocks < 3 else float(ratio * blocks / (blocks - 2))
 
 
-def figure8(replication: Replication) -> Figure | Cannot:
-    """Confidence, gradient, window and threshold of each block, where a run stored them."""
+def figure8(replication: Replication) -> Figure | NotDrawable:
+    """Draw confidence, gradient, window and threshold of each block, if a run stored them."""
     drawn = common.cells(replication)
     cell = next((cell for cell in drawn if (cell.path / SIGNALS).is_file()), None)
     if cell is None:
-        return Cannot(
+        return NotDrawable(
             "Its run kept no confidences: none were computed, as where no output is as long as the context window, or "
             "it is older than their file."
         )
     with np.load(cell.path / SIGNALS) as file:
         arrays = {name: file[name] for name in ("block", "confidence", "gradient", "window", "threshold")}
-    figure, body = common.page(style.PAGE, 3.4)
+    figure, body = common.new_figure(style.PAGE, 3.4)
     top, bottom = body.subplots(2, 1, sharex=True)
     for axes, names in ((top, ("confidence", "threshold")), (bottom, ("gradient",))):
         for name in names:
-            own = style.MARKS[("confidence", "threshold", "gradient").index(name)]
-            axes.plot(arrays["block"], arrays[name][0], color=own.colour, marker=own.marker, linestyle=own.line,
+            mark = style.MARKS[("confidence", "threshold", "gradient").index(name)]
+            axes.plot(arrays["block"], arrays[name][0], color=mark.colour, marker=mark.marker, linestyle=mark.line,
                       label=name)  # fmt: skip
     window = bottom.twinx()
     window.step(arrays["block"], arrays["window"][0], where="mid", color="black", label="window (right)")
@@ -182,29 +188,29 @@ def figure8(replication: Replication) -> Figure | Cannot:
     top.set_ylabel("confidence")
     bottom.set_ylabel("rescaled gradient")
     bottom.set_xlabel("block (from 0)")
-    common.legend(body)
+    common.draw_legend(body)
     note = "The first search round of the run: a block whose confidence is below its threshold is skipped."
     return common.finish(figure, replication, [cell], note)
 
 
-def figure9(replication: Replication) -> Figure | Cannot:
-    """The sets of search rounds 0, 3, 4 and 7, as far as the run went, with the tokens accepted in them."""
+def figure9(replication: Replication) -> Figure | NotDrawable:
+    """Draw the sets of search rounds 0, 3, 4 and 7, as far as the run went, with the tokens accepted in them."""
     cell = common.cells(replication)[0]
-    rounds = layers.sequence(cell.run)
+    rounds = layers.set_sequence(cell.run)
     if rounds.empty:
-        return Cannot("No step of its run was drafted by layers.")
+        return NotDrawable("No step of its run was drafted by layers.")
     last = int(rounds.index[-1])
-    theirs = {int(n.settings["search_round"]): f" (paper {n.printed})"
-              for n in common.reported(replication, "n_accepted")}  # fmt: skip
+    reported = {int(n.settings["search_round"]): f" (paper {n.printed})"
+              for n in common.paper_numbers(replication, "n_accepted")}  # fmt: skip
     panels = []
     for i in sorted({i for i in ROUNDS if i <= last} | {last}):
         ids, steps, accepted = (rounds[name].tolist()[i] for name in ("layer_set_id", "steps", "accepted"))
-        found = cell.run.layer_set(ids)
-        title = f"round {i}: {layers.counts(found)}; {accepted:.2f} accepted{theirs.get(i, '')}, {steps} "
+        layer_set = cell.run.layer_set(ids)
+        title = f"round {i}: {layers.skip_counts(layer_set)}; {accepted:.2f} accepted{reported.get(i, '')}, {steps} "
         title += "step" if steps == 1 else "steps"
-        panels.append(layers.Panel(title, found, bool(cell.void)))
-    figure, body = common.page(layers.width(panels), layers.height(len(panels)))
-    layers.maps(body, [panels])
+        panels.append(layers.Panel(title, layer_set, bool(cell.void)))
+    figure, body = common.new_figure(layers.map_width(panels), layers.map_height(len(panels)))
+    layers.draw_maps(body, [panels])
     note = "Above a map: attentions + MLPs skipped, mean of accepted tokens, and steps that drafted. A round is a set "
     note += f"until another one drafts; this run has {last + 1}."
     if last < ROUNDS[-1]:

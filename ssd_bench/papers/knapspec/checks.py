@@ -1,4 +1,4 @@
-"""KnapSpec, Table 2: TPT against measured speedups, the limit of Eq. 4, and claims about its maxima."""
+"""Checks of KnapSpec, Table 2: TPT against measured speedups, the limit of Eq. 4, and claims about its maxima."""
 
 from __future__ import annotations
 
@@ -26,36 +26,36 @@ EQ4 = "TPT = (1 - a^(g+1)) / (1 - a) / (g t_draft + t_target) (§3.2 Eq. 4)"
 
 
 def checks() -> Iterator[Check]:
-    """All checks of the paper."""
+    """Yield all checks of the paper."""
     for speedup in pick("knapspec", "Table 2", metric="speedup"):
         if speedup.method == "AR":
             yield check(speedup, "baseline", "AR is its own baseline", 1.0, "definition", verdict(speedup, 1.0))
             continue
-        yield direction(speedup)
-        yield from limits(speedup)
+        yield check_direction(speedup)
+        yield from check_limits(speedup)
         if speedup.method == "KnapSpec":
-            yield from best(speedup)
-    yield from factor_ten()
-    yield highest_ratio()
-    yield from prose()
+            yield from check_highest(speedup)
+    yield from check_factor_ten()
+    yield check_highest_ratio()
+    yield from check_prose()
 
 
-def _beside(cell: Number, metric: str, method: str | None = None) -> Number:
+def _cell_number(cell: Number, metric: str, method: str | None = None) -> Number:
     return one("knapspec", "Table 2", model=cell.model, task=cell.task, method=method or cell.method, metric=metric)
 
 
-def direction(speedup: Number) -> Check:
-    """Whether TPT (tokens per unit of time) and the measured speedup are on the same side of AR."""
-    ratio = _beside(speedup, "tpt").value / _beside(speedup, "tpt", "AR").value
+def check_direction(speedup: Number) -> Check:
+    """Check that TPT (tokens per unit of time) and the measured speedup are on the same side of AR."""
+    ratio = _cell_number(speedup, "tpt").value / _cell_number(speedup, "tpt", "AR").value
     opposite = (ratio < 1 and speedup.value > 1) or (ratio > 1 and speedup.value < 1)
     text = f"its TPT is {ratio:.3f} of AR's"
     side = "TPT below AR" if ratio < 1 else "TPT above AR"
     return check(speedup, side, text, ratio, EQ4, CONTRADICTION if opposite else CONSISTENT)
 
 
-def limits(speedup: Number) -> Iterator[Check]:
-    """1 / (1 - a): the tokens per round that no draft length or free draft exceeds, so neither do TPT and speedup."""
-    alpha, tpt, plain = _beside(speedup, "alpha"), _beside(speedup, "tpt"), _beside(speedup, "tpt", "AR")
+def check_limits(speedup: Number) -> Iterator[Check]:
+    """Check TPT and speedup against 1 / (1 - a), the tokens per round of an endless draft that costs nothing."""
+    alpha, tpt, plain = _cell_number(speedup, "alpha"), _cell_number(speedup, "tpt"), _cell_number(speedup, "tpt", "AR")
     limit, highest = 1 / (1 - alpha.value), 1 / (1 - min(alpha.value + alpha.half, 1 - EPSILON))
     ratio, lowest = tpt.value / plain.value, (tpt.value - tpt.half) / (plain.value + plain.half)
     text = f"{ratio:.3f} of AR's; at alpha {alpha.printed} a free draft gives at most {limit:.3f}"
@@ -67,33 +67,33 @@ def limits(speedup: Number) -> Iterator[Check]:
     yield check(speedup, "limit", text, limit, EQ4, IMPOSSIBLE if over else fits)
 
 
-def best(cell: Number) -> Iterator[Check]:
-    """KnapSpec's TPT and speedup are the highest of the cell (§5.1)."""
-    for number in (cell, _beside(cell, "tpt")):
-        others = [_beside(number, number.metric, method) for method in ("AR", *METHODS[:-1])]
-        second = max(others, key=lambda n: n.value)
+def check_highest(cell: Number) -> Iterator[Check]:
+    """Check that KnapSpec's TPT and speedup are the highest of the cell (§5.1)."""
+    for number in (cell, _cell_number(cell, "tpt")):
+        competitors = [_cell_number(number, number.metric, method) for method in ("AR", *METHODS[:-1])]
+        second = max(competitors, key=lambda n: n.value)
         text = f"the best other method is {second.method} with {second.printed}"
         fits = CONSISTENT if number.value > second.value else CONTRADICTION
         yield check(number, "highest", text, second.value, "§5.1", fits)
 
 
-def factor_ten() -> Iterator[Check]:
-    """Acceptance rates that are far from the method's others, and amid them when multiplied by ten."""
+def check_factor_ten() -> Iterator[Check]:
+    """Find acceptance rates that are far below the method's other cells, but among them when multiplied by ten."""
     for method in METHODS:
         cells = pick("knapspec", "Table 2", method=method, metric="alpha")
         for cell in cells:
-            others = [n.value for n in cells if n is not cell]
+            other_rates = [n.value for n in cells if n is not cell]
             tenfold = 10 * cell.value
-            if cell.value < min(others) / 2 and median(others) / 2 < tenfold <= max(others):
-                others_are = f"{min(others):.3f} to {max(others):.3f}"
-                text = f"{100 * cell.value:.2f} %; the others are {others_are}, likely {tenfold:g}"
+            if cell.value < min(other_rates) / 2 and median(other_rates) / 2 < tenfold <= max(other_rates):
+                rate_range = f"{min(other_rates):.3f} to {max(other_rates):.3f}"
+                text = f"{100 * cell.value:.2f} %; the others are {rate_range}, likely {tenfold:g}"
                 yield check(cell, "factor ten", text, tenfold, "range of the method's cells", UNCLEAR)
 
 
-def highest_ratio() -> Check:
-    """KnapSpec's TPT ratio to AR beside its measured speedup, the cell in which they differ most."""
+def check_highest_ratio() -> Check:
+    """Compare KnapSpec's TPT ratio to AR with its measured speedup, in the cell in which they differ most."""
     rows = [
-        (_beside(n, "tpt").value / _beside(n, "tpt", "AR").value, n)
+        (_cell_number(n, "tpt").value / _cell_number(n, "tpt", "AR").value, n)
         for n in pick("knapspec", "Table 2", method="KnapSpec", metric="speedup")
     ]
     above = sum(ratio > number.value for ratio, number in rows)
@@ -106,8 +106,8 @@ def highest_ratio() -> Check:
     return check(number, "TPT above speedup", text, ratio, EQ4, UNCLEAR)
 
 
-def prose() -> Iterator[Check]:
-    """The abstract, Figure 4 and Figure 6."""
+def check_prose() -> Iterator[Check]:
+    """Check the abstract, Figure 4 and Figure 6."""
     speedups = pick("knapspec", "Table 2", metric="speedup")
     yield extreme(one("knapspec", "abstract", metric="speedup"), speedups, "Table 2")
     stated = one("knapspec", "Figure 4", metric="speedup", tau="0.5")

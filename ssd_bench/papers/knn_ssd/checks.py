@@ -1,4 +1,4 @@
-"""KNN-SSD: the skip ratio that its expected speedups imply, its averages, and which of its speeds are measured."""
+"""Checks of KNN-SSD: skip ratios implied by expected speedups, averages, and expected against measured speeds."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ FORMULA = "E = M alpha / ((M - 1)(1 - r) + alpha) (§5.1 Eq. 9)"
 
 
 @dataclass(frozen=True)
-class Implied:
-    """The r that makes Eq. 9 give one cell of Table 1 with M and alpha of Table 6; [low, high] over their rounding."""
+class ImpliedRatio:
+    """Skip ratio r at which Eq. 9 gives a cell of Table 1 from M and alpha of Table 6; [low, high]: over rounding."""
 
     model: str
     method: str
@@ -47,24 +47,24 @@ class Implied:
 
 
 @cache
-def implied_skip_ratios() -> tuple[Implied, ...]:
-    """r of every cell of Table 1, overall column included: 1 - r = alpha (M / E - 1) / (M - 1)."""
+def implied_skip_ratios() -> tuple[ImpliedRatio, ...]:
+    """Return r of every cell of Table 1 and of its overall column: 1 - r = alpha (M / E - 1) / (M - 1)."""
 
     def skip(m: float, acceptance: float, speedup: float) -> float:
         return 1 - acceptance * (m / speedup - 1) / (m - 1)
 
-    found = []
+    implied = []
     for model in MODELS:
         for method in METHODS:
             for ratio in (*RATIOS, "overall"):
                 cells = _cells(model, method, ratio)
                 value = skip(*(n.value for n in cells))
-                found.append(Implied(model, method, ratio, value, *span(skip, *cells)))
-    return tuple(found)
+                implied.append(ImpliedRatio(model, method, ratio, value, *span(skip, *cells)))
+    return tuple(implied)
 
 
 def _cells(model: str, method: str, ratio: str) -> tuple[Number, Number, Number]:
-    """M and alpha of Table 6, E of Table 1."""
+    """Return M and alpha of Table 6 and E of Table 1."""
     m, acceptance = (
         one("knn-ssd", "Table 6", model=model, method=method, metric=metric, mix_ratio=ratio)
         for metric in ("M", "alpha")
@@ -77,40 +77,40 @@ def _expected(model: str, method: str, ratio: str) -> Number:
 
 
 def common_skip_ratio(model: str, method: str) -> tuple[float, float]:
-    """Lowest and highest r that fit all four mix ratios; the first is above the second if none does."""
+    """Return the lowest and highest r that fit all four mix ratios; the first exceeds the second if no r does."""
     rows = [n for n in implied_skip_ratios() if (n.model, n.method) == (model, method) and n.mix_ratio != "overall"]
     return max(n.low for n in rows), min(n.high for n in rows)
 
 
 def checks() -> Iterator[Check]:
-    """All checks of the paper."""
+    """Yield all checks of the paper."""
     for model in MODELS:
-        yield from one_skip_ratio(model)
-        yield published(model)
+        yield from check_one_skip_ratio(model)
+        yield check_published_sets(model)
         for method in ("Vanilla", *METHODS):
-            yield from averages(model, method)
+            yield from check_averages(model, method)
             if "LLaMA" in model and method != "Vanilla":
-                yield measured(model, method)
-    yield from prose()
-    yield from released_twice()
+                yield check_measured(model, method)
+    yield from check_prose()
+    yield from check_repeated_sets()
 
 
-def one_skip_ratio(model: str) -> Iterator[Check]:
-    """Whether one r explains the rows of a model (the paper prints no r: what it does not explain is unclear)."""
+def check_one_skip_ratio(model: str) -> Iterator[Check]:
+    """Check that one r explains all rows of a model; the verdict is "unclear" at most, as the paper prints no r."""
     fits = {method: common_skip_ratio(model, method) for method in METHODS}
     low, high = max(low for low, _ in fits.values()), min(high for _, high in fits.values())
-    each = ", ".join(
+    by_method = ", ".join(
         f"{method} {(a + b) / 2:.3f}" + ("" if a <= b else f" (mix ratios disagree by {a - b:.4f})")
         for method, (a, b) in fits.items()
     )
-    text = f"Tables 1 and 6, {model}: no single r gives all rows (they disagree by {low - high:.3f}); {each}"
+    text = f"Tables 1 and 6, {model}: no single r gives all rows (they disagree by {low - high:.3f}); {by_method}"
     where = (f"knn-ssd/table1/{slug(model)}#one r", "knn-ssd", "Table 1", "one r")
     if low > high:
         yield Check(*where, text, high, low, FORMULA, UNCLEAR)
 
 
-def published(model: str) -> Check:
-    """The overall E of KNN-SSD with the mean r of the published sets of the five tasks, in equal shares."""
+def check_published_sets(model: str) -> Check:
+    """Check the overall E of KNN-SSD with the mean r of the published sets of the five tasks, in equal shares."""
     m, acceptance, stated = _cells(model, "KNN-SSD", "overall")
     ratios = [share_skipped("knn_ssd", model, task) for task in TASKS]
     mean = sum(ratios) / len(ratios)
@@ -125,8 +125,8 @@ def published(model: str) -> Check:
     return check(stated, "published sets", text, implied, f"{FORMULA}; skip sets of the repository", result)
 
 
-def averages(model: str, method: str) -> Iterator[Check]:
-    """The overall columns of Tables 1 and 6, and Table 1's E against its tokens/s."""
+def check_averages(model: str, method: str) -> Iterator[Check]:
+    """Check the overall columns of Tables 1 and 6, and Table 1's E against its tokens/s."""
     overall = _expected(model, method, "overall")
     yield average(overall, [_expected(model, method, ratio) for ratio in RATIOS], "mix ratios")
     where = {"model": model, "method": method}
@@ -142,8 +142,8 @@ def averages(model: str, method: str) -> Iterator[Check]:
     yield recompute(overall, "tokens/s", how, "ratio of tokens/s", lambda fast, plain: fast / plain, *rates)
 
 
-def measured(model: str, method: str) -> Check:
-    """Table 1's tokens/s against the speedup that Table 2 measured on the same stream."""
+def check_measured(model: str, method: str) -> Check:
+    """Check Table 1's tokens/s against the speedup that Table 2 measured on the same stream."""
     rate = one("knn-ssd", "Table 1", metric="tokens_per_s", model=model, method=method)
     plain = one("knn-ssd", "Table 1", metric="tokens_per_s", model=model, method="Vanilla")
     actual = one("knn-ssd", "Table 2", metric="speedup", model=model, method=method)
@@ -157,8 +157,8 @@ def measured(model: str, method: str) -> Check:
     return check(rate, "measured speed", text, implied, "Table 2", verdict(rate, implied, low, high))
 
 
-def prose() -> Iterator[Check]:
-    """Sentences and captions against the tables."""
+def check_prose() -> Iterator[Check]:
+    """Check sentences and captions against the tables."""
     overall = [n for model in MODELS for n in [_expected(model, "KNN-SSD", "overall")]]
     actual = pick("knn-ssd", "Table 2", method="KNN-SSD", metric="speedup")
     for bound in ("low", "high"):
@@ -168,7 +168,7 @@ def prose() -> Iterator[Check]:
         text = (
             f"the actual speedups (Table 2, none for Qwen) end at {cell.printed}; it is the range of the expected ones"
         )
-        yield check(stated, "headline", text, cell.value, "Table 2", _headline(stated, cell))
+        yield check(stated, "headline", text, cell.value, "Table 2", _headline_verdict(stated, cell))
     for series in ("LLaMA-2", "Qwen-2.5"):
         cells = pick("knn-ssd", "Table 6", method="KNN-SSD", metric="alpha")
         stated = one("knn-ssd", "text §1", metric="alpha", model=f"{series} series")
@@ -184,18 +184,18 @@ def prose() -> Iterator[Check]:
     yield check(about, "caption", text, table.value, "Table 3", UNCLEAR)
 
 
-def _headline(stated: Number, cell: Number) -> str:
-    found = verdict(stated, cell.value)
-    return UNCLEAR if found == CONTRADICTION else found
+def _headline_verdict(stated: Number, cell: Number) -> str:
+    result = verdict(stated, cell.value)
+    return UNCLEAR if result == CONTRADICTION else result
 
 
-def released_twice() -> Iterator[Check]:
-    """Sets of KNN-SSD's repository that are the same list under several names."""
+def check_repeated_sets() -> Iterator[Check]:
+    """Find sets of KNN-SSD's repository that are the same list under several names."""
     names = defaultdict(list)
     for name, entry in layer_sets().items():
         if name.startswith("knn_ssd/"):
             names[str(entry["skip_attn"]), str(entry["skip_mlp"])].append(name.removeprefix("knn_ssd/"))
-    for group in filter(lambda found: len(found) > 1, names.values()):
+    for group in filter(lambda aliases: len(aliases) > 1, names.values()):
         text = f"the repository has the same layer set for {', '.join(group)}"
         where = (f"knn-ssd/{slug(group[0])}#released twice", "knn-ssd", "Figure 9", "released twice")
         yield Check(*where, text, None, None, "skip sets of the repository", UNCLEAR)

@@ -1,4 +1,4 @@
-"""KNN-SSD's figures: streams task by task, last hidden vectors, layer sets beside the released ones."""
+"""KNN-SSD's figures: streams task by task, last hidden vectors, layer sets next to the released ones."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from ssd_bench.papers import figures_layers as layers
 from ssd_bench.papers import figures_shared as common
 from ssd_bench.papers import figures_streams as streams
 from ssd_bench.papers.cells import Replication
-from ssd_bench.papers.figures_shared import Cannot
+from ssd_bench.papers.figures_shared import NotDrawable
 
 VECTORS = "vectors.npz"
-"""Beside a record: `vectors` [n, d] and `labels` [n] of its prompts, and where there are `anchors` [k, d] and
+"""File in a record's folder: `vectors` [n, d] and `labels` [n] of its prompts; with anchors also `anchors` [k, d] and
 `anchor_labels` [k]."""
 PUBLISHED_TASKS = {
     "cnn_dm": "cnndm", "gsm8k": "gsm8k", "tinystories": "tinystories", "wmt16": "wmt16-de-en", "spider2": "spider2",
@@ -32,12 +32,12 @@ Array = NDArray[np.floating[Any]]
 
 @dataclass(frozen=True)
 class Vectors:
-    """Features of prompts.
+    """Features of prompts and of anchors.
 
     Attributes:
-        vectors: [n, d].
-        labels: domain of each.
-        anchors: [k, d], k may be 0.
+        vectors: features of the prompts [n, d].
+        labels: domain of each prompt.
+        anchors: features of the anchors [k, d]; k may be 0.
         anchor_labels: domain of each anchor.
     """
 
@@ -47,8 +47,8 @@ class Vectors:
     anchor_labels: list[str]
 
 
-def load(path: Path) -> Vectors:
-    """Read `VECTORS` of a run, or the folder of a model in the authors' release, which holds anchors alone."""
+def load_vectors(path: Path) -> Vectors:
+    """Read `VECTORS` of a run, or a model's folder of the authors' release, which has only anchors (as `vectors`)."""
     if path.is_dir():
         vectors = np.load(path / "all_tasks_last_hidden_vector.npy")
         labels = [str(label) for label in np.load(path / "all_tasks_label.npy")]
@@ -61,7 +61,7 @@ def load(path: Path) -> Vectors:
 
 
 def nearest_accuracy(vectors: Array, labels: list[str]) -> float:
-    """Share of vectors whose nearest other one, by cosine, has the same label."""
+    """Return the share of vectors whose nearest neighbour by cosine has the same label (leave-one-out 1-NN)."""
     unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
     similarity = unit @ unit.T
     np.fill_diagonal(similarity, -np.inf)
@@ -69,8 +69,8 @@ def nearest_accuracy(vectors: Array, labels: list[str]) -> float:
     return float((names[similarity.argmax(axis=1)] == names).mean())
 
 
-def embedding(vectors: Array) -> Array:
-    """Two dimensions by t-SNE on cosine distances, with a fixed seed."""
+def tsne_embedding(vectors: Array) -> Array:
+    """Return the vectors in two dimensions [n, 2], by t-SNE on cosine distances with a fixed seed."""
     from sklearn.manifold import TSNE
 
     perplexity = min(30.0, (len(vectors) - 1) / 3)
@@ -78,18 +78,18 @@ def embedding(vectors: Array) -> Array:
     return np.asarray(tsne.fit_transform(vectors.astype(np.float64)))
 
 
-def scatter(found: Vectors) -> tuple[Figure, str]:
-    """The vectors in the plane by t-SNE, a mark for each domain, hollow for its anchors; and a caption."""
-    points, anchors, alone = _places(found)
-    figure, body = common.page(style.COLUMN, 3.3)
+def scatter_figure(features: Vectors) -> tuple[Figure, str]:
+    """Draw the vectors in the plane by t-SNE, a mark per domain, hollow for anchors; return figure and caption."""
+    points, anchors, alone = _plane_positions(features)
+    figure, body = common.new_figure(style.COLUMN, 3.3)
     axes = body.subplots()
-    labels, owners = np.asarray(found.labels), np.asarray(found.anchor_labels)
-    domains = common.unique(found.labels)
+    labels, owners = np.asarray(features.labels), np.asarray(features.anchor_labels)
+    domains = common.unique(features.labels)
     for i, label in enumerate(domains):
-        own = style.MARKS[i % len(style.MARKS)]
-        axes.plot(*points[labels == label].T, linestyle="", marker=own.marker, color=own.colour, markersize=3,
-                  label=streams.domain(label))  # fmt: skip
-    for i, owner in enumerate(common.unique(found.anchor_labels)):
+        mark = style.MARKS[i % len(style.MARKS)]
+        axes.plot(*points[labels == label].T, linestyle="", marker=mark.marker, color=mark.colour, markersize=3,
+                  label=streams.domain_title(label))  # fmt: skip
+    for i, owner in enumerate(common.unique(features.anchor_labels)):
         # a cluster of no domain has a number
         shape = style.MARKS[domains.index(owner) % len(style.MARKS)].marker if owner in domains else f"${i + 1}$"
         axes.plot(*anchors[owners == owner].T, linestyle="", marker=shape, color="black", markersize=6.5,
@@ -98,80 +98,83 @@ def scatter(found: Vectors) -> tuple[Figure, str]:
     axes.set_ylabel("t-SNE, second dimension (no unit)")
     axes.set_xticks([])
     axes.set_yticks([])
-    common.legend(body)
-    accuracy = nearest_accuracy(found.vectors, found.labels)
+    common.draw_legend(body)
+    accuracy = nearest_accuracy(features.vectors, features.labels)
     caption = (
-        f"{len(labels)} vectors of {found.vectors.shape[1]} dimensions. The nearest other one by cosine is of the same "
-        f"domain for {accuracy:.1%} of them (leave-one-out 1-NN)."
+        f"{len(labels)} vectors of {features.vectors.shape[1]} dimensions. The nearest other one by cosine is of the "
+        f"same domain for {accuracy:.1%} of them (leave-one-out 1-NN)."
     )
     if len(anchors):
         caption += f" {alone} of {len(anchors)} anchors are a single prompt's vector."
     return figure, caption
 
 
-def _places(found: Vectors) -> tuple[Array, Array, int]:
-    """The vectors and anchors in the plane, and how many anchors are a vector: t-SNE would lay these beside it."""
-    if not len(found.anchors):
-        return embedding(found.vectors), found.anchors, 0
-    apart = cdist(found.anchors, found.vectors)
-    alone = apart.min(axis=1) < 1e-4 * np.linalg.norm(found.anchors, axis=1)
-    points = embedding(np.concatenate([found.vectors, found.anchors[~alone]]))
-    anchors = points[apart.argmin(axis=1)]
-    anchors[~alone] = points[len(found.vectors) :]
-    return points[: len(found.vectors)], anchors, int(alone.sum())
+def _plane_positions(features: Vectors) -> tuple[Array, Array, int]:
+    """Return vectors and anchors in the plane, and the number of anchors that equal a vector.
+
+    Those take the position of their vector, as t-SNE would put them next to it.
+    """
+    if not len(features.anchors):
+        return tsne_embedding(features.vectors), features.anchors, 0
+    distances = cdist(features.anchors, features.vectors)
+    alone = distances.min(axis=1) < 1e-4 * np.linalg.norm(features.anchors, axis=1)
+    points = tsne_embedding(np.concatenate([features.vectors, features.anchors[~alone]]))
+    anchors = points[distances.argmin(axis=1)]
+    anchors[~alone] = points[len(features.vectors) :]
+    return points[: len(features.vectors)], anchors, int(alone.sum())
 
 
-def released(folder: Path, model: str) -> Figure:
-    """Figure 5 from the anchors that the authors released for a model: the folder of its two .npy files."""
+def released_anchors_figure(folder: Path, model: str) -> Figure:
+    """Draw Figure 5 from the anchors that the authors released for a model, by the folder of its two .npy files."""
     with matplotlib.rc_context(style.STYLE):
-        figure, caption = scatter(load(folder))
+        figure, caption = scatter_figure(load_vectors(folder))
         style.describe(figure, f"KNN-SSD Figure 5 – the authors' anchors of {model}", caption)
     return figure
 
 
-def figure5(replication: Replication) -> Figure | Cannot:
-    """Figures 5 and 6: last hidden vectors of the prompts that anchors are made of."""
+def figure5(replication: Replication) -> Figure | NotDrawable:
+    """Draw Figures 5 and 6: last hidden vectors of the prompts that the anchors are computed from."""
     cell = next((cell for cell in common.cells(replication) if (cell.path / VECTORS).is_file()), None)
     if cell is None:
-        return Cannot("Its run did not store the vectors of its calibration prompts.")
-    figure, caption = scatter(load(cell.path / VECTORS))
+        return NotDrawable("Its run did not store the vectors of its calibration prompts.")
+    figure, caption = scatter_figure(load_vectors(cell.path / VECTORS))
     return common.finish(figure, replication, [cell], caption)
 
 
-def figure1(replication: Replication) -> Figure | Cannot:
-    """Speedup along a stream, task by task."""
-    return streams.along(replication, ("speedup",), "KNN-SSD")
+def figure1(replication: Replication) -> Figure | NotDrawable:
+    """Draw the speedup along a stream, task by task."""
+    return streams.stream_figure(replication, ("speedup",), "KNN-SSD")
 
 
-def figure4(replication: Replication) -> Figure | Cannot:
-    """M and α along a stream, task by task."""
-    return streams.along(replication, ("M", "alpha"), "KNN-SSD")
+def figure4(replication: Replication) -> Figure | NotDrawable:
+    """Draw M and α along a stream, task by task."""
+    return streams.stream_figure(replication, ("M", "alpha"), "KNN-SSD")
 
 
-def figure9(replication: Replication) -> Figure | Cannot:
-    """Figures 9 and 10: the sets of the run's domains beside those that the authors released for the paper's model."""
+def figure9(replication: Replication) -> Figure | NotDrawable:
+    """Draw Figures 9 and 10: the sets of the run's domains next to the released ones of the paper's model."""
     cell = common.cells(replication)[0]
-    domains = common.unique(str(name) for name in streams.stream(cell.run)["domain"])
+    domains = common.unique(str(name) for name in streams.stream_rows(cell.run)["domain"])
     paper_model = replication.cells[0]["model"]
-    ours, theirs = [], []
+    run_panels, released_panels = [], []
     for name in domains:
-        found = metrics.main_set(cell.run, name)
-        text = "nothing drafted" if found is None else layers.counts(found)
-        ours.append(layers.Panel(f"{streams.domain(name)}: {text}", found, bool(cell.void)))
+        layer_set = metrics.main_set(cell.run, name)
+        text = "nothing drafted" if layer_set is None else layers.skip_counts(layer_set)
+        run_panels.append(layers.Panel(f"{streams.domain_title(name)}: {text}", layer_set, bool(cell.void)))
         key = f"knn_ssd/{paper_model.lower()}/{PUBLISHED_TASKS.get(name, name)}"
-        known = layers.published().get(key)
-        text = "none released" if known is None else layers.counts(known)
-        theirs.append(layers.Panel(f"{streams.domain(name)}: {text}", known))
-    figure, body = common.page(style.PAGE, layers.height(len(domains)) + 0.25)
-    ours[0] = replace(ours[0], title=f"This run, {cell['model']}\n{ours[0].title}")
-    theirs[0] = replace(theirs[0], title=f"Released, {paper_model}\n{theirs[0].title}")
-    layers.maps(body, [ours, theirs])
+        released_set = layers.published_sets().get(key)
+        text = "none released" if released_set is None else layers.skip_counts(released_set)
+        released_panels.append(layers.Panel(f"{streams.domain_title(name)}: {text}", released_set))
+    figure, body = common.new_figure(style.PAGE, layers.map_height(len(domains)) + 0.25)
+    run_panels[0] = replace(run_panels[0], title=f"This run, {cell['model']}\n{run_panels[0].title}")
+    released_panels[0] = replace(released_panels[0], title=f"Released, {paper_model}\n{released_panels[0].title}")
+    layers.draw_maps(body, [run_panels, released_panels])
     note = "Left: of each domain the set that drafted most of its tokens."
     return common.finish(figure, replication, [cell], note)
 
 
-figure2 = streams.transfer
+figure2 = streams.transfer_figure
 figure6 = figure5
 figure7 = figure1
-figure8 = cases.stream
+figure8 = cases.stream_outputs_figure
 figure10 = figure9

@@ -1,18 +1,19 @@
-"""Is DEL's gain that of weights trained for early exits? One code on such weights and on the same without.
+"""DEL on weights trained for early exits and on stock weights: whether its gain comes from that training.
 
-DEL's authors report 2.16 to 2.62 times AR on LayerSkip's checkpoints, KnapSpec's and ConfLayers' authors less than AR
-on stock weights; nobody has run both. What decides was written before any run of it: the ratio of DEL's two speedups
-over AR, trained over stock, end to end as both sides count, and its 95 % interval over prompts, which are the same on
-both and are left out together. Moments count where the folder has the noise floors of both models.
+DEL's authors report 2.16 to 2.62 times AR on LayerSkip's checkpoints; KnapSpec's and ConfLayers' authors report less
+than AR on stock weights; nobody has run both. The criterion was fixed before any run: the ratio of DEL's two speedups
+over AR, trained over stock, end to end as both sides count, with its 95 % interval over prompts. Both weights have the
+same prompts; the jackknife leaves out a prompt of both at once. The interval includes run-to-run variation if the
+folder has measured it for both models.
 
 | ratio's interval | DEL on trained weights | verdict |
 |---|---|---|
 | above 1 | its interval above 1 | training explains the gain |
-| above 1 | else | training helps, but no gain over AR is sure |
+| above 1 | otherwise | training helps, but no gain over AR is sure |
 | below 1 | | training lowers it |
-| holds 1, or there is none | | undecided |
+| contains 1, or is missing | | undecided |
 
-Of all tasks together: geometric means, each task weighing the same.
+Over all tasks: geometric means, with the same weight for each task.
 """
 
 from __future__ import annotations
@@ -36,9 +37,9 @@ from ssd_bench.papers.rooms import name_of
 from ssd_bench.records.reader import Run
 
 DEL_HOME = "ssd_bench_del_home"
-"""Its experiment."""
+"""Name of the experiment."""
 PAIRS: Mapping[str, str] = {"LayerSkip-Llama3.2-1B": "Llama3.2-1B", "LayerSkip-LLaMA-3-8B": "LLaMA-3-8B"}
-"""Labels of the trained weights -> of the stock ones that they were trained from."""
+"""Label of trained weights -> label of the stock weights that they were trained from."""
 JUDGED = "DEL"
 AUTHORS = "DEL 2.16 to 2.62 (LayerSkip weights, overall)"
 """Abstract of arXiv 2504.05598v2: over all its models and tasks. Its first version says 2.16 to 2.50."""
@@ -54,38 +55,43 @@ VERDICT, ALL = "verdict", "all tasks"
 
 @dataclass(frozen=True)
 class Effect:
-    """A positive number with what its logarithm varies by.
+    """Positive number with the variance of its logarithm.
 
     Attributes:
-        parts: variances, each with its degrees of freedom, of what is independent of one another.
+        parts: variances of the independent sources, each with its degrees of freedom.
     """
 
     value: float
     parts: tuple[tuple[float, float], ...]
 
     @classmethod
-    def of(cls, measured: Measured, moments: Sequence[tuple[float, float]] = ()) -> Effect | None:
-        """A number with its interval over prompts; None without one."""
+    def of(cls, measured: Measured, timing: Sequence[tuple[float, float]] = ()) -> Effect | None:
+        """Build an effect from a number with an interval over prompts; None without an interval.
+
+        Args:
+            timing: variances of run-to-run variation, with degrees of freedom.
+        """
         if not measured.value or not measured.low or not measured.high:
             return None
         quantile = float(stats.t.ppf((1 + LEVEL) / 2, measured.n - 1))
+        # the interval is exp(log value ± t s): its half width on the logarithm over t is s
         prompts = (math.log(measured.high / measured.low) / 2 / quantile) ** 2
-        return cls(measured.value, ((prompts, measured.n - 1), *moments))
+        return cls(measured.value, ((prompts, measured.n - 1), *timing))
 
     @classmethod
     def mean(cls, effects: Sequence[Effect]) -> Effect:
-        """The geometric mean of effects on different prompts."""
+        """Return the geometric mean of effects on different prompts."""
         count = len(effects)
-        value = math.exp(sum(math.log(one.value) for one in effects) / count)
-        return cls(value, tuple((part / count**2, dof) for one in effects for part, dof in one.parts))
+        value = math.exp(sum(math.log(effect.value) for effect in effects) / count)
+        return cls(value, tuple((part / count**2, dof) for effect in effects for part, dof in effect.parts))
 
     @property
     def interval(self) -> tuple[float, float]:
-        """Variances added up, degrees of freedom by Welch and Satterthwaite."""
+        """Confidence interval: sum of the variances, degrees of freedom by Welch and Satterthwaite."""
         total = sum(part for part, _ in self.parts)
         dof = total**2 / sum(part**2 / dof for part, dof in self.parts)
-        reach = float(stats.t.ppf((1 + LEVEL) / 2, dof)) * math.sqrt(total)
-        return self.value * math.exp(-reach), self.value * math.exp(reach)
+        half_width = float(stats.t.ppf((1 + LEVEL) / 2, dof)) * math.sqrt(total)
+        return self.value * math.exp(-half_width), self.value * math.exp(half_width)
 
     def __str__(self) -> str:
         low, high = self.interval
@@ -93,9 +99,10 @@ class Effect:
 
 
 def verdict(ratio: Effect | None, trained: Effect | None) -> str:
-    """What the ratio of the two speedups decides, by the table above.
+    """Return the verdict of the table in the module's docstring.
 
     Args:
+        ratio: speedup on trained weights over that on stock weights.
         trained: speedup on trained weights.
     """
     if ratio is None:
@@ -107,136 +114,140 @@ def verdict(ratio: Effect | None, trained: Effect | None) -> str:
 
 
 @dataclass(frozen=True)
-class Place:
-    """A task and a method on two sets of weights, with the labels of all pairs that these runs stand for."""
+class WeightsPair:
+    """Runs of a task and a method on trained and on stock weights; `labels`: the models that they stand for."""
 
     trained: Cell
     stock: Cell
     labels: tuple[str, ...]
 
     @property
-    def why(self) -> str:
-        """Why the two cannot be compared; "" where they can."""
+    def reason(self) -> str:
+        """Reason for which the two runs cannot be compared; "" if they can."""
         if self.trained.path == self.stock.path:
             return "one model stands for both"
         return next((f"void: {cell.void}" for cell in (self.trained, self.stock) if cell.void), "")
 
     def ratio(self, end_to_end: bool) -> Effect | None:
-        """Speedup on trained weights over that on stock weights."""
-        both = _times(self.trained.run, end_to_end).join(_times(self.stock.run, end_to_end), rsuffix="_stock")
-        columns = both.dropna().to_numpy().T
-        return Effect.of(intervals.measure(_ratio, *columns), self._moments())
+        """Return the speedup on trained weights over that on stock weights."""
+        joined = _times(self.trained.run, end_to_end).join(_times(self.stock.run, end_to_end), rsuffix="_stock")
+        columns = joined.dropna().to_numpy().T
+        return Effect.of(intervals.measure(_ratio_of_speedups, *columns), self._timing_variances())
 
     def speedup(self) -> Effect | None:
-        """End to end, on trained weights."""
-        found = metrics.speedup(self.trained.run.prompts, end_to_end=True)
-        return Effect.of(found, self._moments()[:1])
+        """Return the speedup on trained weights, end to end."""
+        measured = metrics.speedup(self.trained.run.prompts, end_to_end=True)
+        return Effect.of(measured, self._timing_variances()[:1])
 
-    def _moments(self) -> list[tuple[float, float]]:
-        """Of the trained and of the stock weights; none where only one of the two has them measured."""
+    def _timing_variances(self) -> list[tuple[float, float]]:
+        """Return variance and degrees of freedom of run-to-run variation, trained and stock; [] unless both exist."""
         levels = [cell.noise for cell in (self.trained, self.stock)]
-        found = [(level.speedup.sigma**2, float(level.speedup.dof)) for level in levels if level is not None]
-        return found if len(found) == len(levels) else []
+        variances = [(level.speedup.sigma**2, float(level.speedup.dof)) for level in levels if level is not None]
+        return variances if len(variances) == len(levels) else []
 
 
-def _ratio(*columns: Array, axis: int = -1) -> Array:
-    """Of eight columns, the speedup of the first four over that of the others."""
+def _ratio_of_speedups(*columns: Array, axis: int = -1) -> Array:
+    """Return the speedup of the first four of eight columns over that of the last four."""
     (a, b, c, d), (e, f, g, h) = columns[:4], columns[4:]
     return np.asarray(intervals.ratio_of_ratios(a, b, c, d, axis) / intervals.ratio_of_ratios(e, f, g, h, axis))
 
 
 def _times(run: Run, end_to_end: bool) -> pd.DataFrame:
-    """Tokens and times of the method and of AR by the prompt's id, which does not depend on the model."""
-    both = metrics.paired(run.prompts)
-    own, ar = (metrics.token_times(metrics.of_arm(both, arm), end_to_end) for arm in ("method", "ar"))
-    found = own.join(ar.add_prefix("ar_"))
+    """Return tokens and times of the method and of AR by prompt id, which does not depend on the model."""
+    pairs = metrics.paired(run.prompts)
+    method, ar = (metrics.token_times(metrics.of_arm(pairs, arm), end_to_end) for arm in ("method", "ar"))
+    times = method.join(ar.add_prefix("ar_"))
     ids = run.prompts.drop_duplicates("prompt_index").set_index("prompt_index")["prompt_id"]
-    return found.set_index(ids.reindex(found.index).to_numpy())
+    return times.set_index(ids.reindex(times.index).to_numpy())
 
 
-def places(replication: Replication) -> list[Place]:
-    """Every task and method that was run on both weights; at a small scale one of them stands for several pairs."""
-    found: dict[Any, Place] = {}
+def weights_pairs(replication: Replication) -> list[WeightsPair]:
+    """Return every task and method that ran on both weights; at a small scale one pair of runs stands for several."""
+    pairs: dict[Any, WeightsPair] = {}
     for cell in replication.where():
         stock = PAIRS.get(cell["model"])
-        for other in replication.where(task=cell["task"], method=cell["method"], model=stock or ""):
-            key, labels = (cell.path, other.path), (cell["model"], other["model"])
-            found[key] = Place(cell, other, (*(found[key].labels if key in found else ()), *labels))
+        for stock_cell in replication.where(task=cell["task"], method=cell["method"], model=stock or ""):
+            key, labels = (cell.path, stock_cell.path), (cell["model"], stock_cell["model"])
+            pairs[key] = WeightsPair(cell, stock_cell, (*(pairs[key].labels if key in pairs else ()), *labels))
     return [
-        one for one in found.values() if not any(cell.record and cell.record.error for cell in (one.trained, one.stock))
+        pair
+        for pair in pairs.values()
+        if not any(cell.record and cell.record.error for cell in (pair.trained, pair.stock))
     ]
 
 
 def table(replication: Replication) -> pd.DataFrame:
-    """Every task, method and set of weights, and what the ratio of the two speedups decides.
+    """Return the table of every task, method and set of weights, with the verdict on the ratio of the two speedups.
 
     Returns:
-        Texts with 95 % intervals: the exit in blocks (of DEL the mean of those that it chose), α, M, tokens/s of AR,
-        both speedups, outputs equal to AR's, what papers report, the ratios beside the trained weights and, of DEL,
-        the verdict; a last row of each pair is of all tasks.
+        Texts with 95 % intervals: the exit in blocks (for DEL the mean of its choices), α, M, tokens/s of AR, both
+        speedups, outputs equal to AR's, the papers' numbers; in rows of trained weights the ratios and, for DEL, the
+        verdict. The last row of each pair pools all tasks.
     """
     rows: list[dict[str, str]] = []
-    pairs: dict[tuple[str, str], list[Place]] = {}
-    for place in places(replication):
-        pairs.setdefault((_model(place.trained), _model(place.stock)), []).append(place)
-    for (trained, stock), own in pairs.items():
-        for place in own:
-            rows += _rows(place)
-        rows += _together(f"{trained} / {stock}", [one for one in own if one.trained["method"] == JUDGED])
+    by_models: dict[tuple[str, str], list[WeightsPair]] = {}
+    for weights_pair in weights_pairs(replication):
+        by_models.setdefault((_model_text(weights_pair.trained), _model_text(weights_pair.stock)), []).append(
+            weights_pair
+        )
+    for (trained, stock), task_pairs in by_models.items():
+        for weights_pair in task_pairs:
+            rows += _rows(weights_pair)
+        rows += _pooled_row(f"{trained} / {stock}", [pair for pair in task_pairs if pair.trained["method"] == JUDGED])
     return pd.DataFrame(rows).fillna("")
 
 
-def _model(cell: Cell) -> str:
+def _model_text(cell: Cell) -> str:
     return cell.ran.text
 
 
-def _rows(place: Place) -> Iterator[dict[str, str]]:
-    """Of a task and a method the trained weights, and below them the stock ones."""
-    judged = place.trained["method"] == JUDGED
-    for cell, weights in ((place.trained, "trained for exits"), (place.stock, "stock")):
+def _rows(pair: WeightsPair) -> Iterator[dict[str, str]]:
+    """Yield the rows of a task and a method: trained weights first, then stock weights."""
+    judged = pair.trained["method"] == JUDGED
+    for cell, weights in ((pair.trained, "trained for exits"), (pair.stock, "stock")):
         summary = cell.summary
         row = {
-            "model": _model(cell), "weights": weights, "task": cell["task"], "method": cell["method"],
-            "exit": _exit(cell.run), "α": spread(summary, "alpha", 3), "M": spread(summary, "M"),
+            "model": _model_text(cell), "weights": weights, "task": cell["task"], "method": cell["method"],
+            "exit": _exit_text(cell.run), "α": spread(summary, "alpha", 3), "M": spread(summary, "M"),
             "tokens/s, AR": number(summary["ar_tokens_per_s"], 0), DECODE: spread(summary, "speedup"),
             END_TO_END: spread(summary, "speedup_e2e"), "equal to AR": lossless(summary),
-            "papers, as given": _reported(place, cell) if judged else "",
+            "papers, as given": _papers_text(pair, cell) if judged else "",
         }  # fmt: skip
-        if cell is place.trained and not place.why:
-            ratio = place.ratio(end_to_end=True)
-            row |= {OVER: _text(ratio), OVER_DECODE: _text(place.ratio(end_to_end=False))}
-            row |= {VERDICT: verdict(ratio, place.speedup())} if judged else {}
-        elif cell is place.trained:
-            row |= {OVER: ABSENT, OVER_DECODE: ABSENT} | ({VERDICT: f"{UNDECIDED}: {place.why}"} if judged else {})
+        if cell is pair.trained and not pair.reason:
+            ratio = pair.ratio(end_to_end=True)
+            row |= {OVER: _effect_text(ratio), OVER_DECODE: _effect_text(pair.ratio(end_to_end=False))}
+            row |= {VERDICT: verdict(ratio, pair.speedup())} if judged else {}
+        elif cell is pair.trained:
+            row |= {OVER: ABSENT, OVER_DECODE: ABSENT} | ({VERDICT: f"{UNDECIDED}: {pair.reason}"} if judged else {})
         yield row
 
 
-def _together(pair: str, own: Sequence[Place]) -> Iterator[dict[str, str]]:
-    """The row of all tasks on which DEL was run and can be compared."""
-    able = [place for place in own if not place.why]
-    if not able:
+def _pooled_row(models: str, task_pairs: Sequence[WeightsPair]) -> Iterator[dict[str, str]]:
+    """Yield the row that pools all tasks on which DEL was run and can be compared; no row without any."""
+    comparable = [weights_pair for weights_pair in task_pairs if not weights_pair.reason]
+    if not comparable:
         return
-    found: dict[str, Effect | None] = {}
+    pooled: dict[str, Effect | None] = {}
     for name, effects in (
-        (OVER, [place.ratio(end_to_end=True) for place in able]),
-        (OVER_DECODE, [place.ratio(end_to_end=False) for place in able]),
-        (END_TO_END, [place.speedup() for place in able]),
+        (OVER, [weights_pair.ratio(end_to_end=True) for weights_pair in comparable]),
+        (OVER_DECODE, [weights_pair.ratio(end_to_end=False) for weights_pair in comparable]),
+        (END_TO_END, [weights_pair.speedup() for weights_pair in comparable]),
     ):
-        there = [one for one in effects if one is not None]
-        found[name] = Effect.mean(there) if there and len(there) == len(effects) else None
+        defined = [effect for effect in effects if effect is not None]
+        pooled[name] = Effect.mean(defined) if defined and len(defined) == len(effects) else None
     yield {
-        "model": pair, "weights": "trained over stock", "task": f"{ALL} ({len(able)})", "method": JUDGED,
-        OVER: _text(found[OVER]), OVER_DECODE: _text(found[OVER_DECODE]),
-        VERDICT: verdict(found[OVER], found[END_TO_END]),
+        "model": models, "weights": "trained over stock", "task": f"{ALL} ({len(comparable)})", "method": JUDGED,
+        OVER: _effect_text(pooled[OVER]), OVER_DECODE: _effect_text(pooled[OVER_DECODE]),
+        VERDICT: verdict(pooled[OVER], pooled[END_TO_END]),
     }  # fmt: skip
 
 
-def _text(effect: Effect | None) -> str:
+def _effect_text(effect: Effect | None) -> str:
     return ABSENT if effect is None else str(effect)
 
 
-def _exit(run: Run) -> str:
-    """Blocks that draft, mean over the steps whose exit was chosen, or over all where none is; of how many."""
+def _exit_text(run: Run) -> str:
+    """Return blocks that draft, of how many: mean over steps with a searched exit, or over all if nothing searches."""
     steps = metrics.of_arm(run.steps, "method").dropna(subset=["layer_set_id"])
     chosen = steps[steps["searched"].fillna(True).astype(bool)]
     if chosen.empty:
@@ -246,21 +257,22 @@ def _exit(run: Run) -> str:
     return f"{chosen['layer_set_id'].map(blocks).mean():.1f} of {int(sets['n_layers'].iloc[0])}"
 
 
-def _reported(place: Place, cell: Cell) -> str:
-    """What papers report of DEL on these weights and this task; a model each that the run stands for."""
-    if cell is place.trained:
+def _papers_text(pair: WeightsPair, cell: Cell) -> str:
+    """Return the papers' speedups of DEL on these weights and this task, for every model that the run stands for."""
+    if cell is pair.trained:
         return AUTHORS
-    found = [
-        f"{name_of(one.paper)} {one.exhibit} {one.printed} ({one.model})" for one in numbers()
-        if one.method == JUDGED and one.metric == "speedup" and one.task == cell["task"] and one.model in place.labels
+    texts = [
+        f"{name_of(entry.paper)} {entry.exhibit} {entry.printed} ({entry.model})" for entry in numbers()
+        if entry.method == JUDGED and entry.metric == "speedup"
+        and entry.task == cell["task"] and entry.model in pair.labels
     ]  # fmt: skip
-    return "; ".join(found) or ABSENT
+    return "; ".join(texts) or ABSENT
 
 
 def note() -> str:
-    """What decides, and what the papers' figures are."""
-    given = [one for one in numbers() if (one.paper, one.exhibit) == ("knapspec", "Table 2")]
-    values = [one.value for one in given if one.method == JUDGED and one.metric == "speedup"]
+    """Return the criterion and the papers' figures."""
+    cells = [entry for entry in numbers() if (entry.paper, entry.exhibit) == ("knapspec", "Table 2")]
+    values = [entry.value for entry in cells if entry.method == JUDGED and entry.metric == "speedup"]
     return (
         f"Of the ratio of DEL's two speedups, trained over stock weights, end to end: interval above 1: {EXPLAINS} "
         f"(where DEL on trained weights is not surely above 1 itself: {HELPS}); below 1: {LOWERS}; else {UNDECIDED}. "

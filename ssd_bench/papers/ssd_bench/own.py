@@ -1,4 +1,4 @@
-"""The tables of our own experiments: which there are, and each as a document."""
+"""Tables of this project's own experiments, and each of them as a Markdown document."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from ssd_bench.papers.ssd_bench import del_home, families, figures, windows
 
 @dataclass(frozen=True)
 class OwnTable:
-    """A table of an experiment of ours.
+    """Table of one of this project's own experiments.
 
     Attributes:
-        experiment: its name.
+        experiment: name of the experiment.
         title: heading, without the model.
-        table: returns the table as texts; without rows where no run can be shown.
-        note: returns sentences on what the numbers mean and what decides.
+        table: returns the table as texts; without rows if no run can be shown.
+        note: returns sentences on the meaning of the numbers and the criterion of a verdict.
     """
 
     experiment: str
@@ -31,11 +31,11 @@ class OwnTable:
 
     @property
     def not_run(self) -> str:
-        """Sentence for a folder without its runs."""
+        """Sentence for a folder without runs of the experiment."""
         return f"Not run yet: python -m ssd_bench -m experiment={self.experiment} makes it."
 
     def document(self, replication: Replication) -> str:
-        """Return the table as Markdown: its subject, its command, the rows, what decides, what the scale leaves out."""
+        """Return the table as Markdown: title, command, rows, note, and remarks on the scale and on missing runs."""
         frame = self.table(replication)
         parts = [f"# {self.title}"]
         if any(cell.ran.toy for cell in replication.where()):
@@ -47,14 +47,14 @@ class OwnTable:
 
 def remarks(replication: Replication) -> list[str]:
     """Return what the scale changes, runs whose timings are unreliable, and how many runs are missing."""
-    made = {cell.path: cell for cell in replication.where() if cell.record and not cell.record.error}
-    lines, bad = [*replication.notes], sum(cell.moment.spoiled for cell in made.values())
-    if bad:
+    runs = {cell.path: cell for cell in replication.where() if cell.record and not cell.record.error}
+    lines, noisy = [*replication.notes], sum(cell.moment.spoiled for cell in runs.values())
+    if noisy:
         lines.append(
-            f"A busy machine spoiled {bad} of {len(made)} runs, as their records say: not their α, M and layer sets."
+            f"A busy machine spoiled {noisy} of {len(runs)} runs, as their records say: not their α, M and layer sets."
         )
-    if left := sum(cell.record is None for cell in replication.cells):
-        lines.append(f"{left} of {len(replication.cells)} cells have no run.")
+    if missing := sum(cell.record is None for cell in replication.cells):
+        lines.append(f"{missing} of {len(replication.cells)} cells have no run.")
     return lines
 
 
@@ -66,4 +66,4 @@ OWN = (
         del_home.DEL_HOME, "Is DEL's gain that of weights trained for early exits?", del_home.table, del_home.note
     ),
 )
-"""All tables of ours, in the order of the page."""
+"""Tables of this project's experiments, in the order of the page."""

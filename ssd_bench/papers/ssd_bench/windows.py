@@ -13,7 +13,7 @@ from ssd_bench.metrics import Measured
 from ssd_bench.metrics.text import ABSENT, number, spread
 from ssd_bench.papers import figures_shared as common
 from ssd_bench.papers.cells import Cell, Replication
-from ssd_bench.papers.figures_shared import Cannot, Shown
+from ssd_bench.papers.figures_shared import NotDrawable, PlotValue
 
 WINDOWS = "ssd_bench_windows"
 """Name of the experiment."""
@@ -22,23 +22,23 @@ LONGEST = 10
 PANELS = ("accepted per drafted token (α)", "cost of a drafted token (c)", "predicted speedup (×)")
 
 
-def windows(replication: Replication) -> Figure | Cannot:
+def windows(replication: Replication) -> Figure | NotDrawable:
     """Draw α, c and the predicted speedup against the window, a line for each layer set."""
     cells = _drafted(replication)
     if not cells:
-        return Cannot("No run of it drafted with layers.")
+        return NotDrawable("No run of it drafted with layers.")
     widths = common.unique(cell.setting("recent") for cell in cells)
-    figure, body = common.page(style.PAGE, 3.4)
+    figure, body = common.new_figure(style.PAGE, 3.4)
     panels = body.subplots(1, len(PANELS))
     for axes, label, at in zip(panels, PANELS, range(len(PANELS)), strict=True):
         for position, (layer_set, numbers) in enumerate(_lines(cells, at).items()):
             x = [float(widths.index(width)) for width in numbers]
-            common.line(axes, x, list(numbers.values()), style.MARKS[position % len(style.MARKS)], layer_set)
+            common.draw_line(axes, x, list(numbers.values()), style.MARKS[position % len(style.MARKS)], layer_set)
         axes.set_xticks(range(len(widths)), widths)
         axes.set_xlabel("recent positions read")
         axes.set_ylabel(label)
-    common.level(panels[2])
-    common.legend(body)
+    common.draw_level(panels[2])
+    common.draw_legend(body)
     return common.finish(figure, replication, cells, f"{note()} {common.INTERVALS}")
 
 
@@ -81,16 +81,16 @@ def _drafted(replication: Replication) -> list[Cell]:
     return [cell for cell in common.cells(replication) if cell.record is not None and not cell.record.error]
 
 
-def _lines(cells: Sequence[Cell], panel: int) -> Mapping[str, Mapping[str, Shown]]:
+def _lines(cells: Sequence[Cell], panel: int) -> Mapping[str, Mapping[str, PlotValue]]:
     """Return layer set -> window -> the number of a panel."""
-    lines: dict[str, dict[str, Shown]] = {}
+    lines: dict[str, dict[str, PlotValue]] = {}
     for cell in cells:
         if panel == 0:
-            shown = common.shown(cell, "alpha")
+            shown = common.plot_value(cell, "alpha")
         elif panel == 1:
-            shown = common.shown(cell, metrics.draft_cost(cell.run))
+            shown = common.plot_value(cell, metrics.draft_cost(cell.run))
         else:
-            shown = common.shown(cell, Measured(predicted_speedup(cell)))
+            shown = common.plot_value(cell, Measured(predicted_speedup(cell)))
         lines.setdefault(cell["method"], {})[cell.setting("recent")] = shown
     return lines
 

@@ -1,4 +1,4 @@
-"""SWIFT and its first version: E(speedup), averages, rows printed twice, the two versions, sentences, released sets."""
+"""Checks of SWIFT and its first version: E(speedup), averages, repeated rows, versions, sentences, released sets."""
 
 from __future__ import annotations
 
@@ -60,29 +60,29 @@ WITHOUT_LAYERS = ("Vanilla", "Parallel", "Lookahead")  # methods that skip no la
 
 
 def checks() -> Iterator[Check]:
-    """All checks of both versions: the tables, the sentences, the released sets."""
+    """Yield all checks of both versions: the tables, the sentences, the released sets."""
     for paper in VERSIONS:
-        yield from expected(paper)
-        yield from overall(paper)
-        yield from measured(paper)
-        yield skip_ratio_34b(paper)
-    yield from printed_twice()
-    yield from versions()
+        yield from check_expected(paper)
+        yield from check_overall(paper)
+        yield from check_measured(paper)
+        yield check_skip_ratio_34b(paper)
+    yield from check_repeated_numbers()
+    yield from check_versions()
     for paper in VERSIONS:
-        yield from acceptance(paper)
-        yield from headline(paper)
-        yield from ranges(paper)
-        yield from ablation(paper)
-        yield from search_end(paper)
-    yield from optimisation()
-    yield from comparisons()
-    yield from released_sets()
+        yield from check_acceptance(paper)
+        yield from check_headline(paper)
+        yield from check_ranges(paper)
+        yield from check_ablation(paper)
+        yield from check_search_end(paper)
+    yield from check_optimisation()
+    yield from check_comparisons()
+    yield from check_released_sets()
     for number in pick("swift", "Figure 11", method="SWIFT"):
         yield same(number, same_cell(number, "Table 12"), "repeats")
 
 
-def expected(paper: str) -> Iterator[Check]:
-    """Table 4: each E(speedup) from its M, alpha and r, and the overall column."""
+def check_expected(paper: str) -> Iterator[Check]:
+    """Check Table 4: each E(speedup) from its M, alpha and r, and the overall column."""
     cells = pick(paper, "Table 4", metric="expected_speedup", method="SWIFT")
     for cell in cells:
         tasks = [n for n in cells if n.model == cell.model and n.task != "Overall"]
@@ -95,56 +95,56 @@ def expected(paper: str) -> Iterator[Check]:
         yield recompute(cell, "E(speedup)", f"E(speedup) at r {skip:g}", FORMULA, expectation(skip), *parts)
 
 
-def overall(paper: str) -> Iterator[Check]:
-    """Overall speedups against the mean of the tasks, and of Table 2 against the ratio of its tokens/s."""
+def check_overall(paper: str) -> Iterator[Check]:
+    """Check overall speedups against the mean of the tasks, in Table 2 also against the ratio of its tokens/s."""
     for content in ("main", "70b", "yi"):
         table = TABLES[paper].get(content)
         for cell in pick(paper, table, task="Overall", metric="speedup") if table else []:
             rows = pick(paper, table, model=cell.model, method=cell.method, metric="speedup")
             yield average(cell, [n for n in rows if n.task != "Overall"], "tasks")
             if content == "main":
-                yield tokens_ratio(cell, "Overall", "Vanilla")
+                yield check_tokens_ratio(cell, "Overall", "Vanilla")
 
 
-def tokens_ratio(cell: Number, task: str, baseline: str) -> Check:
-    """A speedup against the ratio of the two methods' tokens/s in the same table; `task` names their rows."""
+def check_tokens_ratio(cell: Number, task: str, baseline: str) -> Check:
+    """Check a speedup against the ratio of the two methods' tokens/s in the same table; `task` names their rows."""
     where = {"model": cell.model, "task": task, "metric": "tokens_per_s"}
     rates = [one(cell.paper, cell.exhibit, method=method, **where) for method in (cell.method, baseline)]
     how = f"{rates[0].printed} / {rates[1].printed} tokens/s"
     return recompute(cell, "tokens/s", how, "ratio of tokens/s", lambda method, plain: method / plain, *rates)
 
 
-def measured(paper: str) -> Iterator[Check]:
-    """Measured speedups of methods that skip layers against E(speedup) of their M, alpha and r."""
+def check_measured(paper: str) -> Iterator[Check]:
+    """Check measured speedups of methods that skip layers against E(speedup) of their M, alpha and r."""
     for content, table in TABLES[paper].items():
         if content == "expected":
             continue
         for cell in pick(paper, table, metric="speedup"):
             if cell.method in WITHOUT_LAYERS or cell.task == "Overall":
                 continue
-            m = _beside(cell, table, "M")
-            acceptance = _beside(cell, TABLES[paper]["expected"] if content == "main" else table, "alpha")
+            m = _row_number(cell, table, "M")
+            acceptance = _row_number(cell, TABLES[paper]["expected"] if content == "main" else table, "alpha")
             if m and acceptance:
                 yield within_expected(cell, m, acceptance, _skip_ratio(cell), FORMULA)
 
 
-def _beside(cell: Number, table: str, metric: str) -> Number | None:
-    """Another metric of the same row; r may stand in only one of two tables."""
+def _row_number(cell: Number, table: str, metric: str) -> Number | None:
+    """Return another metric of the same row, None without one; the setting r may be in only one of two tables."""
     rows = pick(cell.paper, table, model=cell.model, method=cell.method, task=cell.task, metric=metric)
     wanted = setting_of(cell, "skip_ratio")
     return next((n for n in rows if setting_of(n, "skip_ratio") == wanted), None)
 
 
 def _skip_ratio(cell: Number) -> float:
-    """r as the row, its caption or §B.2 gives it."""
-    beside = _beside(cell, cell.exhibit, "skip_ratio")
-    if beside:
-        return beside.value
+    """Return r from the row, else from its caption, else from §B.2."""
+    ratio = _row_number(cell, cell.exhibit, "skip_ratio")
+    if ratio:
+        return ratio.value
     return float(cell.settings["skip_ratio"]) if "skip_ratio" in cell.settings else stated_skip_ratio(cell.model)
 
 
 def stated_skip_ratio(model: str) -> float:
-    """r of §B.2 by the size of the model: 0.45 for 13B, 0.5 for 34B and 70B."""
+    """Return r of §B.2 by the size of the model: 0.45 for 13B, 0.5 for 34B and 70B."""
     rows = settings("swift", "Table 2").set_index("key")["value"]
     size = re.search(r"(\d+B)", model)
     assert size is not None
@@ -153,8 +153,8 @@ def stated_skip_ratio(model: str) -> float:
     return next(float(part.split(" for ")[0]) for part in rows["skip_ratio"].split(";") if wanted in part)
 
 
-def skip_ratio_34b(paper: str) -> Check:
-    """r in the caption of the Yi-34B table against §B.2."""
+def check_skip_ratio_34b(paper: str) -> Check:
+    """Check r in the caption of the Yi-34B table against §B.2."""
     cell = one(paper, TABLES[paper]["yi"], model="Yi-34B", method="SWIFT", task="Overall", metric="speedup")
     stated, implied = float(cell.settings["skip_ratio"]), stated_skip_ratio("34B")
     text = f"{cell.exhibit}, caption: r = {stated:g} for Yi-34B; §B.2 fixes r = {implied:g} for 34B models"
@@ -162,8 +162,8 @@ def skip_ratio_34b(paper: str) -> Check:
     return Check(*where, text, stated, implied, "§B.2", CONTRADICTION)
 
 
-def printed_twice() -> Iterator[Check]:
-    """Numbers that two tables of the ICLR version print."""
+def check_repeated_numbers() -> Iterator[Check]:
+    """Check numbers that two tables of the ICLR version print."""
     for cell in pick("swift", "Table 4", method="SWIFT", metric="M"):
         where = {"model": cell.model, "method": "SWIFT", "task": cell.task}
         yield same(cell, one("swift", "Table 2", metric="M", **where), "printed twice")
@@ -174,12 +174,12 @@ def printed_twice() -> Iterator[Check]:
     where = {"model": "LLaMA-2-13B", "method": "SWIFT", "task": "CNN/DM"}
     for metric in ("M", "alpha", "speedup"):
         first = one("swift", "Table 8", metric=metric, ablation="none", **where)
-        for table, apart in (("Table 9", {"gamma": "32"}), ("Table 10", {}), ("Table 12", {})):
-            yield same(one("swift", table, metric=metric, **where, **apart), first, "printed twice")
+        for table, setting in (("Table 9", {"gamma": "32"}), ("Table 10", {}), ("Table 12", {})):
+            yield same(one("swift", table, metric=metric, **where, **setting), first, "printed twice")
 
 
-def versions() -> Iterator[Check]:
-    """Every table number of the first version against the same cell of the ICLR version."""
+def check_versions() -> Iterator[Check]:
+    """Check every table number of the first version against the same cell of the ICLR version."""
     renamed = {first: TABLES["swift"][content] for content, first in TABLES["swift-v1"].items()}
     for number in pick("swift-v1"):
         table = {**renamed, "Table 1": "Table 1"}.get(number.exhibit)
@@ -193,26 +193,26 @@ def versions() -> Iterator[Check]:
 
 
 def _cells(paper: str, content: str, metric: str, model: str = "") -> list[Number]:
-    """The SWIFT cells of a table of this content, without its overall column; [] where a version has no such table."""
+    """Return the SWIFT cells of a table of this content, without its overall column; [] without such a table."""
     table = TABLES[paper].get(content)
     rows = pick(paper, table, method="SWIFT", metric=metric) if table else []
     return [n for n in rows if n.task != "Overall" and model in n.model]
 
 
-def acceptance(paper: str) -> Iterator[Check]:
-    """Lower bounds on alpha: §1, §5.2, §C.1 and the sections on other models."""
+def check_acceptance(paper: str) -> Iterator[Check]:
+    """Check lower bounds on alpha: §1, §5.2, §C.1 and the sections on other models."""
     llama = [*_cells(paper, "expected", "alpha"), *_cells(paper, "70b", "alpha", "LLaMA-2")]
     for section in ("text §1", "text §5.2"):
         stated = one(paper, section, metric="alpha", bound="low", model="LLaMA-2 series")
         yield at_least(stated, llama, "the tables of LLaMA-2")
     general = one(paper, "text §5.2", metric="alpha", bound="low", model="")
     # the sentence names no table: an alpha below it may lie outside what it is about
-    both = [*_cells(paper, "expected", "alpha"), *_cells(paper, "code", "alpha")]
-    yield at_least(general, both, "Tables 3 and 4", UNCLEAR)
+    cells = [*_cells(paper, "expected", "alpha"), *_cells(paper, "code", "alpha")]
+    yield at_least(general, cells, "Tables 3 and 4", UNCLEAR)
     table = _cells(paper, "expected", "alpha")
     yield at_least(one(paper, "text §C.1", metric="alpha", bound="low"), table, "Table 4")
-    others = {"deepseek": _deepseek_section(paper)} | ({"70b": "text §C.2"} if paper == "swift" else {})
-    for content, section in others.items():
+    sections = {"deepseek": _deepseek_section(paper)} | ({"70b": "text §C.2"} if paper == "swift" else {})
+    for content, section in sections.items():
         stated = one(paper, section, metric="alpha", bound="low")
         yield at_least(stated, _cells(paper, content, "alpha"), TABLES[paper][content])
 
@@ -221,8 +221,8 @@ def _deepseek_section(paper: str) -> str:
     return "text §C.3" if paper == "swift" else "text §C.2"
 
 
-def headline(paper: str) -> Iterator[Check]:
-    """1.3x-1.6x of the abstract ("over", §1: "consistently") against Table 2 and Yi-34B; mean M and its share."""
+def check_headline(paper: str) -> Iterator[Check]:
+    """Check 1.3x-1.6x of the abstract ("over", §1: "consistently") against Table 2 and Yi-34B; mean M and its share."""
     low, high = (one(paper, "abstract", metric="speedup", bound=bound) for bound in ("low", "high"))
     cells = _cells(paper, "main", "speedup")
     yield at_least(low, [*cells, *_cells(paper, "yi", "speedup")], f"Table 2 and {TABLES[paper]['yi']}")
@@ -236,8 +236,8 @@ def headline(paper: str) -> Iterator[Check]:
     yield check(share, "share of M", text, implied, "drafted tokens are M - 1 of M", fits)
 
 
-def ranges(paper: str) -> Iterator[Check]:
-    """Ends of ranges against the least and largest cell."""
+def check_ranges(paper: str) -> Iterator[Check]:
+    """Check ends of ranges against the least and largest cell."""
     deepseek, yi = "DeepSeek-Coder-33B series", "Yi-34B series"
     section = _deepseek_section(paper)
     claims = [
@@ -260,8 +260,8 @@ def ranges(paper: str) -> Iterator[Check]:
             yield extreme(stated, cells, cells[0].exhibit)
 
 
-def ablation(paper: str) -> Iterator[Check]:
-    """§D.1: what early stopping and the optimisation add, in points and relative."""
+def check_ablation(paper: str) -> Iterator[Check]:
+    """Check §D.1: the gain by early stopping and by the optimisation, in points and relative."""
     table = TABLES[paper]["ablation"]
     faster = one(paper, "text §D.1", metric="speedup_improvement_pct")
     parts = [one(paper, table, metric="speedup", ablation=kind, **RUN) for kind in ("none", "w/o optimization")]
@@ -276,24 +276,24 @@ def ablation(paper: str) -> Iterator[Check]:
     yield check(better, "improvement", text, relative, table, UNCLEAR)
 
 
-def search_end(paper: str) -> Iterator[Check]:
-    """Figure 6: the matchness at which the optimisation ended against the threshold of §B.2."""
+def check_search_end(paper: str) -> Iterator[Check]:
+    """Check Figure 6: the matchness at which the optimisation ended against the threshold of §B.2."""
     stated = one(paper, "Figure 6", metric="matchness", point="termination")
     rule = settings(paper, "Table 2").set_index("key")["value"]["opt_early_stop"]
-    found = re.search(r"matchness above (\d\.\d+)", rule)
-    assert found is not None
-    text = f"§B.2 stops once it exceeds {found[1]}: both hold only if the score jumped past it"
-    yield check(stated, "search end", text, float(found[1]), "§B.2", UNCLEAR)
+    threshold = re.search(r"matchness above (\d\.\d+)", rule)
+    assert threshold is not None
+    text = f"§B.2 stops once it exceeds {threshold[1]}: both hold only if the score jumped past it"
+    yield check(stated, "search end", text, float(threshold[1]), "§B.2", UNCLEAR)
 
 
-def optimisation() -> Iterator[Check]:
-    """Search costs of the ICLR version: reductions, latency of a step, numbers of steps."""
-    ours = one("swift", "Table 12", metric="optimization_latency_s", **RUN)
-    theirs = one("swift", "text §5.3", metric="optimization_latency_s", method="Self-SD")
+def check_optimisation() -> Iterator[Check]:
+    """Check search costs of the ICLR version: reductions, latency of a step, numbers of steps."""
+    swift = one("swift", "Table 12", metric="optimization_latency_s", **RUN)
+    self_ssd = one("swift", "text §5.3", metric="optimization_latency_s", method="Self-SD")
     for section in ("text §5.3", "text §D.3"):
         stated = one("swift", section, metric="optimization_time_reduction")
-        how = f"{theirs.value / 3600:g} h / {ours.printed} s (Table 12)"
-        yield recompute(stated, "reduction", how, "ratio of latencies", lambda a, b: a / b, theirs, ours)
+        how = f"{self_ssd.value / 3600:g} h / {swift.printed} s (Table 12)"
+        yield recompute(stated, "reduction", how, "ratio of latencies", lambda a, b: a / b, self_ssd, swift)
     stated = one("swift", "Table 11", metric="optimization_time_reduction")
     minutes = one("swift", "Table 11", metric="optimization_latency_s", method="SWIFT").value / 60
     hours = one("swift", "Table 11", metric="optimization_latency_s", method="Self-SD").value / 3600
@@ -305,20 +305,20 @@ def optimisation() -> Iterator[Check]:
     }
     total = sum(n.value for n in steps.values())
     step = one("swift", "Table 9", metric="step_latency_ms", gamma="32")
-    implied = 1000 * ours.value / total
-    text = f"{total:.0f} steps in {ours.printed} s (Table 12) are {implied:.0f} ms each: the unit must be s"
+    implied = 1000 * swift.value / total
+    text = f"{total:.0f} steps in {swift.printed} s (Table 12) are {implied:.0f} ms each: the unit must be s"
     yield check(step, "unit", text, implied, "Table 12", verdict(step, implied))
     text = f"one step in 25 (§B.2) of {total:.0f} is {total // 25:.0f}"
     yield check(steps["bayesian"], "steps", text, total // 25, "§B.2", verdict(steps["bayesian"], total // 25))
 
 
-def comparisons() -> Iterator[Check]:
-    """§D.4 and §D.5: how much longer, how much faster than other methods."""
+def check_comparisons() -> Iterator[Check]:
+    """Check §D.4 and §D.5: how much longer and how much faster than other methods."""
     slow = one("swift", "Figure 11", metric="optimization_latency_s", method="Self-SD", iterations="100")
-    ours = one("swift", "Figure 11", metric="optimization_latency_s", method="SWIFT")
+    swift = one("swift", "Figure 11", metric="optimization_latency_s", method="SWIFT")
     stated = one("swift", "text §D.4", metric="optimization_latency_ratio")
-    how = f"{slow.printed} s / {ours.printed} s"
-    yield recompute(stated, "ratio", how, "ratio of latencies", lambda a, b: a / b, slow, ours)
+    how = f"{slow.printed} s / {swift.printed} s"
+    yield recompute(stated, "ratio", how, "ratio of latencies", lambda a, b: a / b, slow, swift)
 
     stated = one("swift", "text §D.4", metric="speedup_improvement_pct")
     rows = {n.method: n for n in pick("swift", "Table 12", metric="speedup")}
@@ -338,8 +338,11 @@ def comparisons() -> Iterator[Check]:
     yield at_most(high, max(gain.values()), f"the largest from Table 2 is {max(gain.values()):.1f} %", "Table 2")
 
 
-def released_sets() -> Iterator[Check]:
-    """r of §B.2 against the released sets, as Eq. 6 needs the share of all sublayers, and that of Self-SD's set."""
+def check_released_sets() -> Iterator[Check]:
+    """Check r of §B.2 against the released sets, and r of Self-SD against its set.
+
+    r is the share of all sublayers, as Eq. 6 needs it.
+    """
     for name in layer_sets():
         paper, model, task = name.split("/")
         if paper != "swift":
