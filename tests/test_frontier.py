@@ -84,12 +84,12 @@ def test_a_window_of_the_whole_text_scores_as_none(scores: Scores) -> None:
 
 def test_a_wide_beam_finds_what_trying_all_sets_finds(scores: Scores) -> None:
     everything = dict(zip(every_set(LAYERS), scores(every_set(LAYERS)), strict=True))
-    known, scores.known = scores.known, {}
+    known, scores.alphas = scores.alphas, {}
     beam(LAYERS, scores, width=10**6)
-    assert all(known[layer_set] == alpha for layer_set, alpha in scores.known.items())
-    missed = set(everything) - set(scores.known) - {LayerSet.full(LAYERS)}
+    assert all(known[layer_set] == alpha for layer_set, alpha in scores.alphas.items())
+    missed = set(everything) - set(scores.alphas) - {LayerSet.full(LAYERS)}
     assert not missed or min(len(s.skipped) for s in missed) > max(
-        len(s.skipped) for s, alpha in scores.known.items() if alpha >= frontier.LEAST
+        len(s.skipped) for s, alpha in scores.alphas.items() if alpha >= frontier.LEAST
     )
 
 
@@ -97,10 +97,10 @@ def test_a_narrow_beam_is_never_above_all_sets(scores: Scores) -> None:
     best = {}
     for layer_set, alpha in zip(every_set(LAYERS), scores(every_set(LAYERS))):
         best[len(layer_set.skipped)] = max(alpha, best.get(len(layer_set.skipped), 0.0))
-    scores.known = {}
+    scores.alphas = {}
     beam(LAYERS, scores, width=1)
-    assert all(alpha <= best[len(layer_set.skipped)] for layer_set, alpha in scores.known.items())
-    assert len(scores.known) <= sum(2 * LAYERS - i for i in range(2 * LAYERS))
+    assert all(alpha <= best[len(layer_set.skipped)] for layer_set, alpha in scores.alphas.items())
+    assert len(scores.alphas) <= sum(2 * LAYERS - i for i in range(2 * LAYERS))
 
 
 def test_costs_are_those_of_the_profile_in_plain_steps() -> None:

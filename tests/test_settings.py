@@ -17,7 +17,7 @@ from ssd_bench.compose import built, task_names
 from ssd_bench.core.sampling import Decoding
 from ssd_bench.errors import ConfigError
 from ssd_bench.hardware import Options
-from ssd_bench.manual import UNTARGETED, declared, described
+from ssd_bench.manual import UNTARGETED, declared_settings, describe_settings
 from ssd_bench.settings import Count, Fits, Range, Share, Whole, arguments, fits, kinds, settings, words
 from ssd_bench.tracking import Tracking
 from tests.runs import composed, python
@@ -32,7 +32,7 @@ WRONG: dict[Any, tuple[Any, ...]] = {
 TARGETS = {composed(f"method={preset}").method["_target_"] for preset in PRESETS}
 TASK_TARGETS = {task: composed(f"task={task}").task["_target_"] for task in task_names()}
 TASKS = set(TASK_TARGETS.values())
-DECLARED = [task for task, target in TASK_TARGETS.items() if declared(target)]
+DECLARED = [task for task, target in TASK_TARGETS.items() if declared_settings(target)]
 
 
 def parts(kind: Any) -> Iterator[Any]:
@@ -81,9 +81,9 @@ def test_a_preset_gives_every_setting_and_no_other(preset: str) -> None:
     for made in (config, config.get("search")):
         if made is not None:
             target = get_class(made["_target_"])
-            names = [setting.name for setting in declared(made["_target_"])]
+            names = [setting.name for setting in declared_settings(made["_target_"])]
             assert set(made) - {"_target_", "_convert_"} == set(names) == set(inspect.signature(target).parameters)
-            assert {s.name: words(s.kind) for s in declared(made["_target_"])} == {
+            assert {s.name: words(s.kind) for s in declared_settings(made["_target_"])} == {
                 name: words(kind) for name, kind in kinds(target).items()
             }
 
@@ -122,7 +122,7 @@ def test_a_number_of_another_type_is_refused_on_the_command_line() -> None:
 @pytest.mark.parametrize(("made", "section"), [(Decoding, "decode"), (Options, "hardware"), (Tracking, "wandb")])
 def test_decode_hardware_and_wandb_are_declared_too(made: type, section: str) -> None:
     given: Any = OmegaConf.to_container(composed()[section])
-    assert list(given) == list(kinds(made)) == [setting.name for setting in declared(UNTARGETED[section])]
+    assert list(given) == list(kinds(made)) == [setting.name for setting in declared_settings(UNTARGETED[section])]
     for name, kind in kinds(made).items():
         for bad in refused(kind):
             with pytest.raises(ConfigError, match=rf"^{section}\.{name}="):
@@ -133,7 +133,7 @@ def test_decode_hardware_and_wandb_are_declared_too(made: type, section: str) ->
     "target", sorted({*TARGETS, *TASKS, *UNTARGETED.values(), "methods.layer_search.SearchSettings"})
 )
 def test_every_setting_has_a_doc(target: str) -> None:
-    found = declared(target)
+    found = declared_settings(target)
     assert found or target in TASKS  # those with variants give a number for each, and have constructors of their own
     assert all(len(setting.doc) > 1 for setting in found), found
 
@@ -141,7 +141,7 @@ def test_every_setting_has_a_doc(target: str) -> None:
 @pytest.mark.parametrize("preset", PRESETS)
 def test_the_help_shows_every_setting_with_its_value(preset: str) -> None:
     config = composed(f"method={preset}", "decode.temperature=0.5")
-    shown = described(config)
+    shown = describe_settings(config)
     made: Any = OmegaConf.to_container(config.method, resolve=True)
     for section, values in (("method", made), ("method.search", made.get("search", {}))):
         for name in set(values) - {"_target_", "_convert_", "search"}:
@@ -221,8 +221,8 @@ def test_arguments_are_those_of_the_constructor() -> None:
 
 
 def test_what_declares_nothing_has_nothing_to_show() -> None:
-    assert declared("collections.OrderedDict") == declared("ssd_bench.task.Prompt") == []
-    assert [setting.name for setting in declared(f"{__name__}.Derived")] == list(kinds(Derived))
+    assert declared_settings("collections.OrderedDict") == declared_settings("ssd_bench.task.Prompt") == []
+    assert [setting.name for setting in declared_settings(f"{__name__}.Derived")] == list(kinds(Derived))
 
 
 def test_whole_numbers_are_numbers() -> None:
