@@ -94,7 +94,7 @@ def test_a_search_does_the_work_of_its_sublayers(small_checkpoint: Path) -> None
     decoder = select("cpu", torch.float32, "torch").load(Checkpoint(small_checkpoint), torch.float32, [CPU])
     cache = decoder.new_cache(64)
     decoder.prefill(torch.arange(20), cache)
-    counting, width = measures._Counting(decoder, cache), SIZES["hidden_size"]
+    counting, width = measures._CountingProbe(decoder, cache), SIZES["hidden_size"]
     with torch.inference_mode():
         counting.apply_sublayer(2, torch.zeros(3, 5, width), 10)
         counting.apply_sublayer(3, torch.zeros(3, 5, width), 10)
@@ -176,7 +176,11 @@ def test_results_replace_only_what_was_recorded(tmp_path: Path, monkeypatch: pyt
     now = SimpleNamespace(now=lambda _: datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC))
     monkeypatch.setattr(module, "datetime", now)
     results = {"machine": "A(R) CPU, 2 threads", "model": "m", "dtype": "float32", "kernels": "torch", "isa": None}
-    made = [write(results | {"n": n}, tmp_path) for n in (1, 2) for write in (module._by_time, module._recorded)]
+    made = [
+        write(results | {"n": n}, tmp_path)
+        for n in (1, 2)
+        for write in (module._write_by_time, module._write_by_machine)
+    ]
     assert [str(path.relative_to(tmp_path)) for path in made] == [
         "20260102T030405Z.json", "a-r-cpu-2-threads/m-float32-torch.json",
         "20260102T030405Z-2.json", "a-r-cpu-2-threads/m-float32-torch.json",
