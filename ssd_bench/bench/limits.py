@@ -71,7 +71,7 @@ class Model:
         return self._matrices(shape.attn_params, nodes) + attended
 
     def forward(self, nodes: int, context: int, predicted: int | None = None) -> Work:
-        """Return the work of all sublayers over a chain of nodes and of the LM head over `predicted` of them (None: all)."""
+        """Return the work of all sublayers over a chain of nodes, and of the LM head over `predicted` (None: all)."""
         seen = context + (nodes + 1) / 2
         block = self.sublayer(0, nodes, context, seen) + self.sublayer(1, nodes, context, seen)
         blocks = Work(self.shape.n_layers * block.n_bytes, self.shape.n_layers * block.flops)
