@@ -24,7 +24,7 @@ from typing import Any
 import pandas as pd
 
 from ssd_bench import metrics, tables
-from ssd_bench.command import choices, count, options, tool
+from ssd_bench.command import choices, count, options, run_tool
 from ssd_bench.core.window import Window
 from ssd_bench.cost.machine import Machine, own_profile
 from ssd_bench.cost.roofline import gpu_named, simulated, simulated_names
@@ -156,7 +156,7 @@ class Trace:
 
 def main(arguments: Sequence[str]) -> int:
     """Print the advice; return the exit code: 0, or 2 if an option cannot be used."""
-    return tool(_advise, __doc__, arguments)
+    return run_tool(_advise, __doc__, arguments)
 
 
 def _advise(arguments: Sequence[str]) -> None:

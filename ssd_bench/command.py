@@ -227,7 +227,7 @@ def _advised(error: Exception) -> Exception:
     return error
 
 
-def tool(work: Callable[[Sequence[str]], object], usage: str | None, arguments: Sequence[str]) -> int:
+def run_tool(work: Callable[[Sequence[str]], object], usage: str | None, arguments: Sequence[str]) -> int:
     """Run a command line without Hydra: call `work` with the arguments, or print `usage` for -h and --help.
 
     Returns:
@@ -250,7 +250,7 @@ def tool(work: Callable[[Sequence[str]], object], usage: str | None, arguments: 
 
 
 def options(arguments: Sequence[str], allowed: Sequence[str]) -> dict[str, str]:
-    """Parse the arguments NAME=VALUE of a `tool`.
+    """Parse the arguments NAME=VALUE of a `run_tool`.
 
     Raises:
         ConfigError: an argument of another form, with another name, or given twice.
@@ -265,7 +265,7 @@ def options(arguments: Sequence[str], allowed: Sequence[str]) -> dict[str, str]:
 
 
 def count(name: str, text: str) -> int:
-    """Parse an option of a `tool` that is a count.
+    """Parse an option of a `run_tool` that is a count.
 
     Raises:
         ConfigError: not a whole number above 0.

@@ -21,7 +21,7 @@ from ssd_bench.command import CONF, choices
 from ssd_bench.core.method import Method
 from ssd_bench.errors import ConfigError
 from ssd_bench.model.checkpoint import ModelSource
-from ssd_bench.settings import arguments, checked
+from ssd_bench.settings import arguments, check_value
 from ssd_bench.task import DataSource, Task
 
 KINDS = {"method": Method, "task": Task, "calibrate": Task, "data": DataSource, "model": ModelSource}
@@ -126,7 +126,7 @@ def _check_part(group: str, target: Any, part: Any) -> None:
             allowed = f"{group}.{TARGET} has to name the class of a {kind.__name__}; what it makes lacks"
             raise ConfigError(group, target, f"{allowed} {', '.join(lacking)}")
         for name, kind_of_attribute in types.items():
-            checked(f"{group}.{name}", kind_of_attribute, getattr(part, name))
+            check_value(f"{group}.{name}", kind_of_attribute, getattr(part, name))
     if group == "method" and part.name == "ar" and f"{type(part).__module__}.{type(part).__qualname__}" != AR:
         raise ConfigError("method.name", "ar", f"any other name: tables take ar for plain decoding, which is {AR}")
 
@@ -158,7 +158,7 @@ def _check_target(place: str, config: Any, kind: type | None = None) -> None:
     if cls.__module__.startswith("ssd_bench."):  # its annotations describe YAML values; other classes may convert them
         for name, parameter in inspect.signature(cls, eval_str=True).parameters.items():
             if name in settings:
-                checked(f"{place}.{name}", parameter.annotation, settings[name])
+                check_value(f"{place}.{name}", parameter.annotation, settings[name])
     for location, table in _nested_targets(place, settings):
         _check_target(location, table)
 

@@ -19,7 +19,7 @@ import pandas as pd
 from scipy import stats
 
 from ssd_bench import metrics, tables
-from ssd_bench.command import count, options, tool
+from ssd_bench.command import count, options, run_tool
 from ssd_bench.errors import ConfigError
 from ssd_bench.metrics import Measured, Spread, widened
 from ssd_bench.metrics.intervals import LEVEL, Array, measure, ratio_of_ratios, ratio_of_sums
@@ -184,7 +184,7 @@ def by_timing(cells: Sequence[Cell], draws: int) -> pd.DataFrame:
 
 def main(arguments: Sequence[str]) -> int:
     """Print all tables; return the exit code: 0, or 2 if there are no such runs or an option cannot work."""
-    return tool(_main, __doc__, arguments)
+    return run_tool(_main, __doc__, arguments)
 
 
 def _main(arguments: Sequence[str]) -> None:

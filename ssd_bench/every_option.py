@@ -12,14 +12,14 @@ from typing import Any
 
 import yaml
 
-from ssd_bench.command import CONF, options, tool
+from ssd_bench.command import CONF, options, run_tool
 from ssd_bench.manual import UNTARGETED, Declared, declared_settings
-from ssd_bench.settings import words
+from ssd_bench.settings import describe_type
 
 
 def main(arguments: Sequence[str]) -> int:
     """Print all options; return the exit code: 0, or 2 if an option cannot work."""
-    return tool(_print, __doc__, arguments)
+    return run_tool(_print, __doc__, arguments)
 
 
 def _print(arguments: Sequence[str]) -> None:
@@ -62,4 +62,4 @@ def _choice_options(place: str, values: Any) -> Iterator[tuple[str, str, str, st
 
 
 def _row(option: str, of: str, setting: Declared) -> tuple[str, str, str, str]:
-    return f"`{option}`", of, words(setting.kind), " ".join(setting.doc.split())
+    return f"`{option}`", of, describe_type(setting.kind), " ".join(setting.doc.split())

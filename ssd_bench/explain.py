@@ -13,7 +13,7 @@ from typing import Any
 import pandas as pd
 
 from ssd_bench import metrics, tables
-from ssd_bench.command import tool
+from ssd_bench.command import run_tool
 from ssd_bench.errors import ConfigError
 from ssd_bench.metrics.intervals import divide
 from ssd_bench.metrics.text import ABSENT, number, percent
@@ -223,7 +223,7 @@ def _slow(run: Run) -> list[str]:
 
 def main(arguments: Sequence[str]) -> int:
     """Print the explanation; return the exit code: 0, or 2 if an option or the run cannot be used."""
-    return tool(_print, __doc__, arguments)
+    return run_tool(_print, __doc__, arguments)
 
 
 def _print(arguments: Sequence[str]) -> None:

@@ -23,7 +23,7 @@ from tqdm import tqdm
 
 from methods.oracle import every_set
 from ssd_bench import metrics, tables
-from ssd_bench.command import count, options, tool
+from ssd_bench.command import count, options, run_tool
 from ssd_bench.core.engine import Engine
 from ssd_bench.core.layer_set import LayerSet
 from ssd_bench.core.window import Window
@@ -273,7 +273,7 @@ def find_comparable_runs(runs_dir: Path, model: str, task: str) -> list[Run]:
 
 def main(arguments: Sequence[str]) -> int:
     """Print and write the frontier; return the exit code: 0, or 2 if an option or the runs cannot be used."""
-    return tool(_main, __doc__, arguments)
+    return run_tool(_main, __doc__, arguments)
 
 
 def _main(arguments: Sequence[str]) -> None:

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import yaml
 from omegaconf import DictConfig, OmegaConf
 
-from ssd_bench.settings import doc_of, words
+from ssd_bench.settings import describe_type, doc_of
 
 UNTARGETED = {
     "decode": "ssd_bench.core.sampling.Decoding",
@@ -57,7 +57,7 @@ def _lines(section: str, values: Any, target: str) -> Iterator[str]:
             yield from _lines(place, value, "")
             continue
         flow = yaml.safe_dump(value, default_flow_style=True, width=math.inf).removesuffix("...\n").strip()
-        yield f"  {place}={flow if len(flow) < LONGEST else '...'}: {words(setting.kind)}"
+        yield f"  {place}={flow if len(flow) < LONGEST else '...'}: {describe_type(setting.kind)}"
         yield from textwrap.wrap(" ".join(setting.doc.split()), 120, initial_indent=" " * 6, subsequent_indent=" " * 6)
 
 

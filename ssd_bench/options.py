@@ -22,7 +22,7 @@ from ssd_bench.model.template import TEMPLATES, Template
 from ssd_bench.paths import LONGEST_NAME, local_path
 from ssd_bench.quoting import unresolved
 from ssd_bench.records.schema import arms_of
-from ssd_bench.settings import GIVEN, Count, Fits, Range, Whole, arguments, checked
+from ssd_bench.settings import GIVEN, Count, Fits, Range, Whole, arguments, check_value
 from ssd_bench.task import DataSource, Sourced, Task
 from ssd_bench.tracking import Tracking
 
@@ -85,7 +85,7 @@ class Parts:
         method, task, source, model = (build(cfg, group) for group in ("method", "task", "data", "model"))
         parts = {"model": model, "method": method, "task": task}  # their names are in that of the record's folder
         for group, part in parts.items():
-            checked(f"{group}.name", Name, part.name)
+            check_value(f"{group}.name", Name, part.name)
         if (length := sum(len(part.name.encode()) for part in parts.values())) > LONGEST_NAMES:
             group = max(parts, key=lambda group: len(parts[group].name))
             allowed = f"shorter: the record's folder has the names of model, method and task, {length} bytes of at most"
@@ -137,7 +137,7 @@ def _check(config: dict[str, Any]) -> None:
     for name, kind in OPTIONS.items():
         if name not in config:
             raise ConfigError(name, None, GIVEN)
-        checked(name, kind, config[name])
+        check_value(name, kind, config[name])
     if not _may_be_folder(local_path("runs_dir", config["runs_dir"])):
         raise ConfigError("runs_dir", config["runs_dir"], "a folder")
     for name, table in TABLES.items():
@@ -145,7 +145,7 @@ def _check(config: dict[str, Any]) -> None:
     if not _has_variant(config):
         raise ConfigError("variant", config["variant"], "null: no prompt format of this task goes by a name")
     arms_of(config["baseline"])
-    checked("shard", Part | None, config.get("shard"))  # older configs lack it
+    check_value("shard", Part | None, config.get("shard"))  # older configs lack it
     for name, where in (("minutes", "of experiments (-m experiment=NAME)"), ("retry", "(-m)")):
         if config.get(name) is not None:
             raise ConfigError(name, config[name], f"null but in a sweep {where}")

@@ -51,7 +51,7 @@ class Range:
         high = self.most is None or value <= self.most, self.below is None or value < self.below
         return all(low + high)
 
-    def words(self, kind: str) -> str:
+    def describe(self, kind: str) -> str:
         """Return what is allowed, in words; `kind` is the type in words."""
         noun, lower = self.what or kind, self.least if self.above is None else self.above
         if self.most is None and self.below is None:
@@ -72,7 +72,7 @@ class Fits:
     description: str
     holds: Callable[[Any], object]
 
-    def words(self, kind: str) -> str:
+    def describe(self, kind: str) -> str:
         """Return what is allowed, in words."""
         return self.description
 
@@ -100,7 +100,7 @@ def settings(section: str, *, frozen: bool = False, kw_only: bool = False) -> Ca
 
         def __post_init__(self: T) -> None:
             for name, kind in kinds(type(self)).items():  # type: ignore[arg-type]
-                checked(f"{section}.{name}", kind, getattr(self, name))
+                check_value(f"{section}.{name}", kind, getattr(self, name))
             own_post_init(self)
 
         cls.__post_init__ = __post_init__  # type: ignore[attr-defined]
@@ -140,7 +140,7 @@ def arguments(section: str, cls: type[Any], values: Any) -> dict[str, Any]:
     return dict(values)
 
 
-def checked(field: str, kind: Any, value: T) -> T:
+def check_value(field: str, kind: Any, value: T) -> T:
     """Return a value that its type allows.
 
     Args:
@@ -151,7 +151,7 @@ def checked(field: str, kind: Any, value: T) -> T:
         ConfigError: the type does not allow the value.
     """
     if not fits(kind, value):
-        allowed = words(kind)
+        allowed = describe_type(kind)
         if isinstance(value, int | float) and fits(kind, str(value)):  # and YAML may change digits: it reads 0123 as 83
             allowed += f"; what looks like a number needs quotes: '{field}=\"...\"'"
         raise ConfigError(field, value, allowed)
@@ -182,18 +182,18 @@ def fits(kind: Any, value: object) -> bool:
     return kind is Any or isinstance(value, origin or kind)
 
 
-def words(kind: Any) -> str:
+def describe_type(kind: Any) -> str:
     """Return what a setting's type allows, in words, for messages and the help."""
     origin, args = get_origin(kind), get_args(kind)
     if origin is Annotated:
         conditions = [condition for condition in args[1:] if isinstance(condition, Range | Fits)]
-        return conditions[-1].words(words(args[0])) if conditions else words(args[0])
+        return conditions[-1].describe(describe_type(args[0])) if conditions else describe_type(args[0])
     if origin in (Union, UnionType):
-        return ", or ".join(map(words, args))
+        return ", or ".join(map(describe_type, args))
     if origin is Literal:
         return f"one of {', '.join(map(str, args))}"
     if origin in (Sequence, Mapping, dict):
-        elements = "" if args[-1] is Any else f", each {words(args[-1])}"
+        elements = "" if args[-1] is Any else f", each {describe_type(args[-1])}"
         return f"a {'list' if origin is Sequence else 'table'}{elements}"
     return WORDS.get(kind) or f"a {kind.__name__}"
 

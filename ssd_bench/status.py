@@ -20,7 +20,7 @@ from typing import Any
 import pandas as pd
 
 from ssd_bench import tables
-from ssd_bench.command import options, tool
+from ssd_bench.command import options, run_tool
 from ssd_bench.dry import spell
 from ssd_bench.errors import ConfigError
 from ssd_bench.papers import index
@@ -150,4 +150,4 @@ def _work(arguments: Sequence[str]) -> None:
 
 def main(arguments: Sequence[str]) -> int:
     """Print the state of all runs; return the exit code."""
-    return tool(_work, __doc__, arguments)
+    return run_tool(_work, __doc__, arguments)

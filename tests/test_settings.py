@@ -13,12 +13,12 @@ from omegaconf import OmegaConf
 
 from methods.settings import Name
 from ssd_bench.command import CONF
-from ssd_bench.compose import built, task_names
+from ssd_bench.compose import build, task_names
 from ssd_bench.core.sampling import Decoding
 from ssd_bench.errors import ConfigError
 from ssd_bench.hardware import Options
 from ssd_bench.manual import UNTARGETED, declared_settings, describe_settings
-from ssd_bench.settings import Count, Fits, Range, Share, Whole, arguments, fits, kinds, settings, words
+from ssd_bench.settings import Count, Fits, Range, Share, Whole, arguments, describe_type, fits, kinds, settings
 from ssd_bench.tracking import Tracking
 from tests.runs import composed, python
 
@@ -83,8 +83,8 @@ def test_a_preset_gives_every_setting_and_no_other(preset: str) -> None:
             target = get_class(made["_target_"])
             names = [setting.name for setting in declared_settings(made["_target_"])]
             assert set(made) - {"_target_", "_convert_"} == set(names) == set(inspect.signature(target).parameters)
-            assert {s.name: words(s.kind) for s in declared_settings(made["_target_"])} == {
-                name: words(kind) for name, kind in kinds(target).items()
+            assert {s.name: describe_type(s.kind) for s in declared_settings(made["_target_"])} == {
+                name: describe_type(kind) for name, kind in kinds(target).items()
             }
 
 
@@ -102,7 +102,7 @@ def test_a_choice_takes_its_limits_and_refuses_what_is_beyond_and_of_other_types
                 with pytest.raises(ConfigError) as caught:
                     target(**others | {name: bad})  # type: ignore[misc]
                 told = caught.value.allowed.partition("; what looks like a number needs quotes")[0]
-                assert (caught.value.field, told) == (f"{where}.{name}", words(kind)), bad
+                assert (caught.value.field, told) == (f"{where}.{name}", describe_type(kind)), bad
 
 
 def test_a_number_of_another_type_is_refused_on_the_command_line() -> None:
@@ -115,7 +115,7 @@ def test_a_number_of_another_type_is_refused_on_the_command_line() -> None:
         ("method.reuse_prefix=1", "method.reuse_prefix=1 cannot be used: true or false"),
     ):
         with pytest.raises(ConfigError) as caught:
-            built(composed("method=adaptive", option), "method")
+            build(composed("method=adaptive", option), "method")
         assert str(caught.value) == said
 
 
@@ -185,7 +185,7 @@ class Derived(Toy):
 
 
 def test_what_a_type_says() -> None:
-    assert {name: words(kind) for name, kind in kinds(Toy).items()} == {
+    assert {name: describe_type(kind) for name, kind in kinds(Toy).items()} == {
         "few": "an integer in [1, 3] (few)", "name": "a text", "share": "a share in [0, 1], or null",
         "kind": "one of a, 1", "list_of": "a list, each an integer of at least 1",
         "table": "a table, each a list, each a number, or null", "even": "an even number", "steps": "an integer",

@@ -37,7 +37,7 @@ from methods.fixed_layers import pattern_set
 from ssd_bench import tables
 from ssd_bench.bench import limits, measures
 from ssd_bench.bench.imposed import Imposed, ImposedEngine
-from ssd_bench.command import choices, count, options, tool
+from ssd_bench.command import choices, count, options, run_tool
 from ssd_bench.core.engine import SCRATCH, Step
 from ssd_bench.core.layer_set import LayerSet
 from ssd_bench.core.probe import ModelProbe
@@ -73,7 +73,7 @@ NODES = (1, 2, 4, 8, 16, 32, 64)
 
 def main(arguments: Sequence[str]) -> int:
     """Measure, or show what is on record; return the exit code: 0, or 2 if an option cannot be used."""
-    return tool(_shapes, __doc__, arguments)
+    return run_tool(_shapes, __doc__, arguments)
 
 
 def _shapes(arguments: Sequence[str]) -> None:

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 import pandas as pd
 
 from ssd_bench import tables
-from ssd_bench.command import options, tool
+from ssd_bench.command import options, run_tool
 from ssd_bench.errors import ConfigError
 from ssd_bench.exchange.answers import Acceptance, read, recorded
 from ssd_bench.metrics.intervals import divide
@@ -64,4 +64,4 @@ def _work(arguments: Sequence[str]) -> None:
 
 def main(arguments: Sequence[str]) -> int:
     """The command `acceptance`; returns the exit code."""
-    return tool(_work, __doc__, arguments)
+    return run_tool(_work, __doc__, arguments)

@@ -21,7 +21,7 @@ from ssd_bench import metrics
 from ssd_bench.errors import ConfigError
 from ssd_bench.metrics.intervals import divide
 from ssd_bench.records.reader import Run
-from ssd_bench.settings import Whole, fits, words
+from ssd_bench.settings import Whole, describe_type, fits
 
 OWN = "ssd_bench"
 """Key of an answer beside `metrics`, which holds what vLLM does not count: all steps, and the tokens they emitted."""
@@ -179,7 +179,7 @@ def _parsed(text: str) -> _Answer:
     told = _told(content)
     for name, kind in FIELDS.items():
         if not fits(kind, told.get(name)):
-            raise ValueError(f"{name} is {told.get(name)!r}, not {words(kind)}")
+            raise ValueError(f"{name} is {told.get(name)!r}, not {describe_type(kind)}")
     histogram, steps, accepted, drafted, most = (told[name] for name in FIELDS)
     _check(steps <= MOST, f"num_spec_steps is {steps}, more than {MOST:,}")
     _check(len(histogram) == most + 1, f"acceptance_histogram has {len(histogram)} numbers, num_spec_tokens is {most}")

@@ -18,7 +18,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from ssd_bench.command import options, tool
+from ssd_bench.command import options, run_tool
 from ssd_bench.errors import ConfigError
 from ssd_bench.exchange import answers, layers
 from ssd_bench.paths import display_path, local_path
@@ -83,4 +83,4 @@ def _set(run: Run, form: str, asked: str | None) -> tuple[str, str]:
 
 def main(arguments: Sequence[str]) -> int:
     """The command `export`; returns the exit code."""
-    return tool(_work, __doc__, arguments)
+    return run_tool(_work, __doc__, arguments)
