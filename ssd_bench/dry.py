@@ -30,7 +30,7 @@ SHOWN = ("model", "method", "task", "data", "runs_dir", "dry")  # options with a
 
 
 @dataclass(frozen=True)
-class Estimate:
+class WorkEstimate:
     """Upper estimate of a run's work.
 
     Attributes:
@@ -121,7 +121,7 @@ def spell(hours: float) -> str:
     return f"{hours:.1f} hours" if hours >= 2 else f"{60 * hours:.0f} minutes"
 
 
-def estimate(cfg: DictConfig, hardware: str) -> Estimate:
+def estimate(cfg: DictConfig, hardware: str) -> WorkEstimate:
     """Estimate prompts, tokens, hours and memory of a composed run.
 
     Args:
@@ -138,7 +138,7 @@ def estimate(cfg: DictConfig, hardware: str) -> Estimate:
     new = cfg.decode.max_new_tokens or parts.task.max_new_tokens
     sizes = cfg.model.get("shape")
     if sizes is None:
-        return Estimate(prompts, answers, unknown, new, None, None)
+        return WorkEstimate(prompts, answers, unknown, new, None, None)
     shape = Shape(**sizes)
     limit = OmegaConf.select(cfg, "task.max_prompt_tokens")
     length = PROMPT_TOKENS if limit is None else int(limit)
@@ -154,7 +154,7 @@ def estimate(cfg: DictConfig, hardware: str) -> Estimate:
     arms = arms_of(cfg.baseline)
     gigabytes = (2 if "hf" in arms else 1) * (shape.n_params * VALUE_BYTES + row_bytes * (length + new)) / 1e9
     hours = (len(arms) * answers * new + searched) * per_token / 3.6e6
-    return Estimate(prompts, answers, unknown, new, hours, gigabytes)
+    return WorkEstimate(prompts, answers, unknown, new, hours, gigabytes)
 
 
 def _counted(cfg: DictConfig, parts: Parts) -> tuple[int, int, bool]:

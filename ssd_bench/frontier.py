@@ -1,6 +1,6 @@
 """`python -m ssd_bench frontier model=miniature task=gsm8k [runs_dir=runs] [beam=4]`: chosen sets, and the best.
 
-Scores every layer set that drafted in the recorded runs of a model on a task, by draft cost and teacher-forced
+SetScores every layer set that drafted in the recorded runs of a model on a task, by draft cost and teacher-forced
 acceptance rate (`ssd_bench.cost.plane`), on the prompts and AR outputs of those runs. Then it searches the best sets:
 all sets where feasible, else a beam search that skips one more sublayer at a time. Sets that drafted with a window of
 the cache are scored with it; the search uses no windows. Writes `runs_dir/frontier/MODEL.TASK.json`, which
@@ -47,7 +47,7 @@ Draft = tuple[LayerSet, Window | None]
 """Layer set of a draft, and the window of the cache that it reads (None: all positions)."""
 
 
-class Scores:
+class SetScores:
     """Teacher-forced α of layer sets, each scored once.
 
     Args:
@@ -140,7 +140,7 @@ def frontier(runs: Sequence[Run], width: int) -> Plane:
     longest = max(len(prompt) + len(output) for prompt, output in zip(prompts, outputs))
     engine = load_engine(planned, longest)
     n_layers = planned.dims.n_layers
-    score = Scores(engine, prompts, outputs)
+    score = SetScores(engine, prompts, outputs)
     score([LayerSet.full(n_layers)])
     if exhaustive := 2 ** (2 * n_layers) <= EXHAUSTIVE:
         score(every_set(n_layers))

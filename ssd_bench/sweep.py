@@ -267,7 +267,7 @@ class Sweep:
         self._attempt.total = len(jobs)
         index.ask(runs_dir, jobs, self._attempt.sweep)
         try:
-            ends = Batch(self._launcher, _launcher_name(self._config), self._attempt, runs_dir).outcomes(jobs)
+            ends = JobBatch(self._launcher, _launcher_name(self._config), self._attempt, runs_dir).outcomes(jobs)
         finally:
             for part in parts:
                 part.write_indices(runs_dir)
@@ -342,7 +342,7 @@ def _launcher_name(config: DictConfig) -> str:
 
 
 @dataclass
-class Batch:
+class JobBatch:
     """Runs jobs with a launcher until each has an outcome, even if processes of the launcher die.
 
     Attributes:
@@ -410,7 +410,7 @@ class Batch:
 
 
 def spread_repeats(runs: Sequence[Overrides], repeats: Sequence[Overrides]) -> list[Overrides]:
-    """Return the runs with the repeated timings inserted at equal distances, the first and last run included."""
+    """Return the runs with the repeated timings inserted at equal distances, one at the start and one at the end."""
     gaps = max(len(repeats) - 1, 1)
     positions = [round(i * len(runs) / gaps) for i in range(len(repeats))]
     mixed: list[Overrides] = []

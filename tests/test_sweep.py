@@ -32,7 +32,7 @@ from ssd_bench.errors import ConfigError, JobsFailed, LosslessError
 from ssd_bench.papers import index
 from ssd_bench.papers.index import Outcome
 from ssd_bench.records.reader import Run, find_runs, load_run
-from ssd_bench.sweep import Attempt, Batch, product, summary
+from ssd_bench.sweep import Attempt, JobBatch, product, summary
 from tests.runs import GIVEN_LATENCY, local_model, planned, python
 
 METHODS = """
@@ -227,7 +227,7 @@ class Breaking:
 def test_only_whose_process_ended_runs_alone(tmp_path: Path) -> None:
     """A launcher that reports one lost process leaves the others at work, which is no break of theirs."""
     launcher = Breaking(tmp_path, "a=deadly", ["a=long", "a=longer"])
-    batch = Batch(cast(Launcher, launcher), "breaking", Attempt(print, 4, "sweep"), tmp_path)
+    batch = JobBatch(cast(Launcher, launcher), "breaking", Attempt(print, 4, "sweep"), tmp_path)
     with index.under_way(tmp_path, ["a=long"], "sweep"), index.under_way(tmp_path, ["a=longer"], "sweep"):
         ends = batch.outcomes([("a=deadly",), ("a=short",), ("a=long",), ("a=longer",)])
     assert [end.error for end in ends[1:]] == ["a=short", "a=long", "a=longer"]

@@ -88,7 +88,7 @@ class Model:
 
 
 @dataclass(frozen=True)
-class Limits:
+class MachineLimits:
     """Measured limits of a machine.
 
     Attributes:
@@ -141,7 +141,7 @@ class Limits:
         }  # fmt: skip
 
 
-def measure(decoder: Decoder) -> Limits:
+def measure(decoder: Decoder) -> MachineLimits:
     """Measure the limits of a decoder's first device: by compiled kernels if they run its passes, else by PyTorch."""
     if not isinstance(decoder, NativeDecoder):
         return _by_torch(decoder.device, decoder.arithmetic.activations)
@@ -158,10 +158,10 @@ def measure(decoder: Decoder) -> Limits:
         for name, speeds in compiled.product_speeds(PRODUCT_STEPS, ROUNDS).items()
         if ("bfloat16" in name) == rounds_inputs
     }
-    return Limits(f"compiled kernels ({decoder.arithmetic.isa})", reads, products)
+    return MachineLimits(f"compiled kernels ({decoder.arithmetic.isa})", reads, products)
 
 
-def _by_torch(device: torch.device, dtype: torch.dtype) -> Limits:
+def _by_torch(device: torch.device, dtype: torch.dtype) -> MachineLimits:
     """Measure PyTorch's reductions of one large tensor, and its product of two large matrices of a dtype."""
     data = torch.ones(SUMMED_BYTES[device.type] // 4, dtype=torch.float32, device=device)
     times = interleaved({"sum": data.sum, "max": data.max, "dot": partial(torch.dot, data, data)}, device, ROUNDS)
@@ -169,7 +169,7 @@ def _by_torch(device: torch.device, dtype: torch.dtype) -> Limits:
     size = MATRIX[device.type]
     sides = torch.ones(2, size, size, dtype=dtype, device=device)
     products = interleaved({f"{size} x {size}": partial(torch.mm, sides[0], sides[1])}, device, ROUNDS)
-    return Limits("PyTorch", reads, {name: 2 * size**3 / min(rounds_s) for name, rounds_s in products.items()})
+    return MachineLimits("PyTorch", reads, {name: 2 * size**3 / min(rounds_s) for name, rounds_s in products.items()})
 
 
 def seconds(run: Callable[[], Any], device: torch.device) -> float:

@@ -17,7 +17,7 @@ from torch import Tensor
 from methods import clasp
 from methods.ar import AR
 from methods.knapspec import KnapSpec
-from ssd_bench.bench.limits import Limits, Model, Work, interleaved
+from ssd_bench.bench.limits import MachineLimits, Model, Work, interleaved
 from ssd_bench.core.engine import Engine, Generation
 from ssd_bench.core.method import Method, Probe
 from ssd_bench.core.probe import ModelProbe
@@ -39,7 +39,7 @@ SEARCH_CONTEXT, SEARCH_TOKENS = 1024, 20  # of the timed searches
 POLICY_TOKENS = 512  # output over which the policy share of KnapSpec is measured
 
 
-def against_transformers(planned: Plan, engine: Engine, limits: Limits) -> tuple[dict[str, Any], dict[str, Any]]:
+def against_transformers(planned: Plan, engine: Engine, limits: MachineLimits) -> tuple[dict[str, Any], dict[str, Any]]:
     """Compare AR of this engine with Hugging Face `generate`: same weights, dtype, threads, prompts, output length.
 
     Returns:
@@ -75,7 +75,7 @@ def _contexts_of(engine: Engine) -> list[int]:
     return sorted({min(context, longest) for context in CONTEXTS})
 
 
-def forwards(engine: Engine, limits: Limits) -> dict[str, dict[str, Any]]:
+def forwards(engine: Engine, limits: MachineLimits) -> dict[str, dict[str, Any]]:
     """Measure full forwards with LM head, by context and number of nodes; numbers of nodes take turns."""
     decoder, model, table = engine.decoder, Model.of(engine.decoder), {}
     for context in _contexts_of(engine):
@@ -96,7 +96,7 @@ def edges(engine: Engine) -> dict[str, float]:
     return {str(n): median(more / less for less, more in zip(times[str(n - 1)], times[str(n)])) for n in edge_nodes}
 
 
-def prefills(engine: Engine, limits: Limits) -> dict[str, Any]:
+def prefills(engine: Engine, limits: MachineLimits) -> dict[str, Any]:
     """Measure prefills including the first token, by length of the prompt; lengths take turns."""
     decoder, model = engine.decoder, Model.of(engine.decoder)
     lengths = sorted({min(length, engine.context) for length in PREFILLS})
@@ -171,7 +171,7 @@ class _CountingProbe(ModelProbe):
 
 
 @torch.inference_mode()
-def searches(dims: ModelDims, engine: Engine, limits: Limits) -> dict[str, dict[str, Any]]:
+def searches(dims: ModelDims, engine: Engine, limits: MachineLimits) -> dict[str, dict[str, Any]]:
     """Compare a KnapSpec and a CLaSp search after 1k tokens with a plain forward over as many tokens.
 
     Each sublayer of the forward gets as many tokens as in the search, over all branches, so both multiply the same

@@ -162,7 +162,7 @@ def _model(name: str, hardware: Hardware, counts: dict[str, int]) -> dict[str, A
     return results
 
 
-def _speeds(engine: ImposedEngine, machine_limits: limits.Limits, prompt: Sequence[int]) -> dict[str, Any]:
+def _speeds(engine: ImposedEngine, machine_limits: limits.MachineLimits, prompt: Sequence[int]) -> dict[str, Any]:
     """Measure AR, passes by nodes, and drafts of half of the sublayers, with one set and with alternating sets."""
     decoder, context, n_layers = engine.decoder, len(prompt), engine.decoder.arch.n_layers
     generations = [engine.generate(AR(), prompt) for _ in range(4)][1:]

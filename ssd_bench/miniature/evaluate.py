@@ -24,7 +24,7 @@ from ssd_bench.core.sampling import Decoding
 from ssd_bench.miniature import corpus
 from ssd_bench.miniature.network import Network
 from ssd_bench.miniature.recipe import RECIPES, Recipe
-from ssd_bench.miniature.sparsity import Agreement, Output, search
+from ssd_bench.miniature.sparsity import ModelOutput, SetAgreement, search
 from ssd_bench.model.backend import select
 from ssd_bench.model.checkpoint import Checkpoint
 
@@ -94,13 +94,13 @@ def _model(recipe: Recipe, folder: Path) -> dict[str, Any]:
     uniform = pattern_set("uniform", RATIO, n_layers).skipped
     exit_half = LayerSet.exit(n_layers, n_layers // 2).skipped
     domains: dict[str, dict[str, Any]] = {}
-    tests: dict[str, Agreement] = {}
+    tests: dict[str, SetAgreement] = {}
     for domain in tqdm(recipe.mix, desc=f"evaluate {recipe.name}", unit="domain"):
         metric, score, outputs, references = writer.answers(domain, ITEMS, evaluation=True)
         train_outputs = writer.answers(domain, CALIBRATION + VALIDATION, evaluation=False)[2]
-        calibration = Agreement(network, train_outputs[:CALIBRATION], POSITIONS)
-        validation = Agreement(network, train_outputs[CALIBRATION:], POSITIONS)
-        tests[domain] = Agreement(network, outputs[:AGREE], POSITIONS)
+        calibration = SetAgreement(network, train_outputs[:CALIBRATION], POSITIONS)
+        validation = SetAgreement(network, train_outputs[CALIBRATION:], POSITIONS)
+        tests[domain] = SetAgreement(network, outputs[:AGREE], POSITIONS)
         start_sets = [uniform] + ([recipe.spared(domain)] if recipe.spare else [])
         searched = [search(calibration, start, n_layers, ROUNDS, recipe.seed) for start in start_sets]
         # With few tokens, a search drifts among sets that agree equally on them but not on others.
@@ -141,7 +141,9 @@ class Writer:
         decoding = Decoding(max_new_tokens=most)
         self._engine = Engine(decoder, cache, decoding, checkpoint.eos_ids, ModelProbe(decoder, cache))
 
-    def answers(self, domain: str, n: int, evaluation: bool) -> tuple[str, float, list[Output], list[tuple[int, ...]]]:
+    def answers(
+        self, domain: str, n: int, evaluation: bool
+    ) -> tuple[str, float, list[ModelOutput], list[tuple[int, ...]]]:
         """Answer n items of one split; of a conversation only the last turn, after the references of earlier turns.
 
         Returns:
@@ -156,5 +158,5 @@ class Writer:
             text = self._checkpoint.text(output)
             scored_prompt = replace(prompt, reference=item.further[-1][1]) if item.further else prompt
             scores.append(task.score(scored_prompt, text) or 0.0)  # every item of the corpus has a reference
-            outputs.append(Output(document.prompt, output))
+            outputs.append(ModelOutput(document.prompt, output))
         return task.metric, mean(scores), outputs, [document.answer for document in documents]

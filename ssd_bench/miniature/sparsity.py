@@ -14,14 +14,14 @@ from ssd_bench.miniature.network import Network
 
 
 @dataclass(frozen=True)
-class Output:
+class ModelOutput:
     """Token ids of a prompt and of the full model's greedy output."""
 
     prompt: Sequence[int]
     output: Sequence[int]
 
 
-class Agreement:
+class SetAgreement:
     """Teacher-forced agreement over outputs: share of tokens that a layer set predicts like the full model.
 
     Every token is predicted as the first token of a draft: the layer set runs on the previous token and attends to the
@@ -34,7 +34,7 @@ class Agreement:
     """
 
     @torch.inference_mode()
-    def __init__(self, network: Network, outputs: Sequence[Output], most: int | None = None):
+    def __init__(self, network: Network, outputs: Sequence[ModelOutput], most: int | None = None):
         self._network, size = network, network.size
         lengths = [len(o.prompt) + len(o.output) - 1 for o in outputs]
         n_positions = [min(len(o.output), most or len(o.output)) for o in outputs]
@@ -82,7 +82,7 @@ class Agreement:
         return float(agrees[self._counts].float().mean())
 
 
-def search(agreement: Agreement, start: Collection[int], n_layers: int, rounds: int, seed: int) -> tuple[int, ...]:
+def search(agreement: SetAgreement, start: Collection[int], n_layers: int, rounds: int, seed: int) -> tuple[int, ...]:
     """Search layer sets of the size of `start` by hill climbing, with swaps within blocks 1..L-2.
 
     A swap that does not lose agreement is kept; full agreement ends the search.
