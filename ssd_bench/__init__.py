@@ -1,24 +1,24 @@
-"""ssd-bench: every method of self-speculative decoding in one engine; of Python, the records as a pandas frame."""
+"""ssd-bench: every method of self-speculative decoding in one engine. The Python API is `load_runs`, a pandas frame."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:  # `import ssd_bench` is light: what reads records comes with the first call
+if TYPE_CHECKING:  # `import ssd_bench` is fast: pandas is imported with the first call
     from pathlib import Path
 
     import pandas as pd
 
 
 def load_runs(path: Path | str) -> pd.DataFrame:
-    """The complete runs under a folder (or of a packed one, or a single run's), one row each.
+    """Return a frame with one row per complete run under a folder, in a packed folder, or of a single run's folder.
 
-    Columns: those of `report`'s CSV, unrounded, among them `model`, `method`, `task` and `run_dir`; then `settings`,
-    the method's, of which `frame["settings"].str["draft_len"]` is one. A run that cannot be read is named in a warning
-    and left out.
+    Columns: those of `report`'s CSV, unrounded, such as `model`, `method`, `task` and `run_dir`; then `settings`, a
+    dictionary of the method's settings (`frame["settings"].str["draft_len"]`). A run that cannot be read is left out
+    with a warning.
 
     Raises:
-        ConfigError: there is no such folder.
+        ConfigError: no such folder.
     """
     from ssd_bench.exchange.frame import runs_frame
 

@@ -1,4 +1,4 @@
-"""`python -m ssd_bench`: the same as `ssd-bench` (`ssd_bench.cli`)."""
+"""`python -m ssd_bench`, the same as `ssd-bench` (`ssd_bench.cli`)."""
 
 from ssd_bench.cli import entry
 

@@ -1,8 +1,8 @@
 """`python -m ssd_bench advise model=llama3_1_8b hardware=sim_h100 [name=value ...]`: does self-drafting pay there?
 
-The acceptance that drafts need on that machine by its roofline (skipped sublayers, a window of the cache, a lookup in
-earlier text), the speedups that the papers' own acceptance and the records of exactly that model would give there, of
-every method on record, and all that this leaves open. A number that is not called measured is PREDICTED.
+Prints the acceptance that drafts need on that machine by its roofline (skipped sublayers, a window of the cache, a
+lookup in earlier text), the speedups predicted there from the papers' acceptance and from the records of exactly that
+model, for every method on record, and what remains unknown. A number that is not called measured is PREDICTED.
 
   model=NAME        of conf/model; or the path of a Hugging Face config.json, or of its folder, of a model that runs
   hardware=NAME     sim_<gpu>, several with commas, or all; own: the machine of the model's records, by their profile
@@ -24,7 +24,7 @@ from typing import Any
 import pandas as pd
 
 from ssd_bench import metrics, tables
-from ssd_bench.command import choices, count, options, tool
+from ssd_bench.command import choices, count, options, run_tool
 from ssd_bench.core.window import Window
 from ssd_bench.cost.machine import Machine, own_profile
 from ssd_bench.cost.roofline import gpu_named, simulated, simulated_names
@@ -70,11 +70,11 @@ LEGEND = (
     "often a token is accepted if those before it were, at the draft length γ, {longest} at most, that needs least of "
     "it. α, accepted over all drafted tokens, is lower."
 )
-THEIRS = (
+PAPERS_LEGEND = (
     "By the papers' own M and α (≈: follows from the other one), without the work of their searches; printed: measured "
     "on the paper's machine, or (*) expected from M and α:"
 )
-OURS = "By the records of this model, medians over runs; measured: on their own machine:"
+RECORDS_LEGEND = "By the records of this model, medians over runs; measured: on their own machine:"
 UNKNOWN = (
     "the acceptance of {model} on your prompts: no data sheet has it, and that of another task is that task's alone",
     "kernels slower than assumed: the share of bandwidth that they reach and what a launch costs are assumptions "
@@ -88,13 +88,14 @@ UNKNOWN = (
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What is asked, checked.
+class Question:
+    """Checked options of the command.
 
     Attributes:
-        model: as asked for; named: it is a choice of `conf/model`, which papers and records may have.
-        machines: `own`, or names of simulated ones.
-        task: "" for all.
+        model: name or path on the command line.
+        named: whether it is a choice of `conf/model`, so that papers and records may have it.
+        machines: `own`, or names of simulated machines.
+        task: "" for all tasks.
     """
 
     model: str
@@ -109,7 +110,13 @@ class Asked:
 
 @dataclass(frozen=True)
 class Drafts:
-    """Drafts of one kind; milliseconds of a plain step, a drafted token, verifications by draft length."""
+    """Cost of one kind of drafts.
+
+    Attributes:
+        plain: milliseconds of a plain step.
+        token: milliseconds of a drafted token.
+        verify: milliseconds of a verification, by draft length 1 to `LONGEST`.
+    """
 
     plain: float
     token: float
@@ -129,17 +136,17 @@ class Drafts:
 
     @property
     def cost(self) -> float:
-        """c: a drafted token's time over a plain step's."""
+        """Relative draft cost c: time of a drafted token over that of a plain step."""
         return self.token / self.plain
 
     def best(self, acceptance: float) -> tuple[float, int]:
-        """The highest speedup at an acceptance of every token, and the draft length that gives it."""
+        """Return the highest speedup at an acceptance per token, by TPT (KnapSpec Eq. 4), and its draft length."""
         return max(
             (tpt(acceptance, n, self.token, verify) * self.plain / 1000, n) for n, verify in enumerate(self.verify, 1)
         )
 
     def needed(self, speedup: float) -> tuple[float, int] | None:
-        """The least acceptance that gives a speedup, with its draft length; None where not even 1 does."""
+        """Return the least acceptance per token for a speedup, and its draft length; None if even 1 is too low."""
         if self.best(1.0)[0] < speedup:
             return None
         acceptance = smallest_argument(lambda acceptance: self.best(acceptance)[0], speedup)
@@ -148,7 +155,7 @@ class Drafts:
 
 @dataclass(frozen=True)
 class Trace:
-    """A paper's speedup of the model, what its M and α say of a step, and what that gives on the machine."""
+    """A paper's speedup of the model, the acceptance by its M and α, and the speedup predicted on the machine."""
 
     row: ReportedSpeedup
     acceptance: Acceptance
@@ -156,64 +163,65 @@ class Trace:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Returns the exit code: 0, or 2 if an option cannot be used."""
-    return tool(_advise, __doc__, arguments)
+    """Print the advice; return the exit code: 0, or 2 if an option cannot be used."""
+    return run_tool(_advise, __doc__, arguments)
 
 
 def _advise(arguments: Sequence[str]) -> None:
-    asked = question(arguments)
-    runs, left = records(asked) if asked.named else ([], Counter[str]())
+    question = parse_question(arguments)
+    runs, unused_runs = usable_runs(question) if question.named else ([], Counter[str]())
     machines = [
-        _own(asked, runs) if name == OWN else simulated(name, asked.shape, asked.devices) for name in asked.machines
+        _recorded_machine(question, runs) if name == OWN else simulated(name, question.shape, question.devices)
+        for name in question.machines
     ]
     parts = [
-        advice(asked, Steps(machine, asked.shape.n_layers, asked.context), runs, name)
-        for name, machine in zip(asked.machines, machines)
+        advice(question, Steps(machine, question.shape.n_layers, question.context), runs, name)
+        for name, machine in zip(question.machines, machines)
     ]
-    print("\n\n".join([*parts, *closing(asked, runs, left)]))
+    print("\n\n".join([*parts, *closing(question, runs, unused_runs)]))
 
 
-def question(arguments: Sequence[str]) -> Asked:
-    """The options, checked before anything is read or computed.
+def parse_question(arguments: Sequence[str]) -> Question:
+    """Check the options, before any record is read or anything is computed.
 
     Raises:
         ConfigError: an option that cannot be used.
     """
-    given = options(arguments, OPTIONS)
+    values = options(arguments, OPTIONS)
     for name, allowed in (("model", "model=NAME or the path of a config.json"), ("hardware", "hardware=sim_<gpu>")):
-        if name not in given:
+        if name not in values:
             raise ConfigError(name, None, f"give {allowed}")
-    machines = simulated_names() if given["hardware"] == "all" else given["hardware"].split(",")
-    devices = count("devices", given["devices"]) if "devices" in given else None
+    machines = simulated_names() if values["hardware"] == "all" else values["hardware"].split(",")
+    devices = count("devices", values["devices"]) if "devices" in values else None
     for name in machines:
         if name != OWN:
             gpu_named(name)
     if OWN in machines and devices is not None:
         raise ConfigError("devices", devices, "only with hardware=sim_<gpu>")
     tasks = choices("task")
-    if given.get("task", tasks[0]) not in tasks:
-        raise ConfigError("task", given["task"], f"one of {', '.join(tasks)}")
-    context = count("context", given.get("context", str(CONTEXT)))
-    runs_dir = local_path("runs_dir", given.get("runs_dir", "runs"))
-    model, named = given["model"], known_shape(given["model"]) is not None
+    if values.get("task", tasks[0]) not in tasks:
+        raise ConfigError("task", values["task"], f"one of {', '.join(tasks)}")
+    context = count("context", values.get("context", str(CONTEXT)))
+    runs_dir = local_path("runs_dir", values.get("runs_dir", "runs"))
+    model, named = values["model"], known_shape(values["model"]) is not None
     if not named and (path := local_path("model", model)).exists():
         model = str(path / "config.json" if path.is_dir() else path)
     if not named and OWN in machines:
         raise ConfigError("hardware", OWN, "sim_<gpu> for a model that is not of conf/model: it has no records")
-    shape = _opened(Path(model)) if not named and model.endswith(".json") else shape_named(model)
+    shape = _read_shape(Path(model)) if not named and model.endswith(".json") else shape_named(model)
     if shape.context is not None and context >= shape.context:
         raise ConfigError("context", context, f"below {shape.context}, the context of {model}")
     for name in machines:
         if name != OWN:
-            simulated(name, shape, devices)  # enough of them
-    if "runs_dir" in given and not opened(runs_dir).is_dir():
+            simulated(name, shape, devices)  # refuses too few devices
+    if "runs_dir" in values and not opened(runs_dir).is_dir():
         raise ConfigError("runs_dir", str(runs_dir), "a folder of records")
-    return Asked(model, named, shape, tuple(machines), given.get("task", ""), runs_dir, context, devices)
+    return Question(model, named, shape, tuple(machines), values.get("task", ""), runs_dir, context, devices)
 
 
-def _opened(path: Path) -> Shape:
-    """The sizes in a config.json, refused where a run would refuse it."""
-    from ssd_bench.model.weights import Architecture  # torch, which models of conf/model do without
+def _read_shape(path: Path) -> Shape:
+    """Return the sizes in a config.json; refuse what a run would refuse."""
+    from ssd_bench.model.weights import Architecture  # imports torch, which models of conf/model do not need
 
     if path.name != "config.json":
         raise ConfigError("model", str(path), "a file that is named config.json, or its folder")
@@ -224,43 +232,44 @@ def _opened(path: Path) -> Shape:
         raise ConfigError(error.field, error.value, f"{error.allowed}, in {path}") from error
 
 
-def records(asked: Asked) -> tuple[list[Run], Counter[str]]:
-    """The greedy, lossless runs of a method on exactly the model and the task; how many others there are, by reason."""
-    found, left = list[Run](), Counter[str]()
-    for path in find_runs(asked.runs_dir):
+def usable_runs(question: Question) -> tuple[list[Run], Counter[str]]:
+    """Return the greedy, lossless runs of methods on exactly the model and task, and the counts of others by reason."""
+    usable, unused = list[Run](), Counter[str]()
+    for path in find_runs(question.runs_dir):
         try:
-            why = _unfit(asked, read_header(path))
-            if not why:
+            reason = _reason_unfit(question, read_header(path))
+            if not reason:
                 run = load_run(path)
                 recorded_shape(run)
                 workload(run)
-                bad = metrics.lossless(run.prompts)["bug"]
-                why = "not lossless: outputs differ from AR's beyond rounding" if bad else ""
-                found += [] if bad else [run]
+                n_mismatches = metrics.lossless(run.prompts)["bug"]
+                reason = "not lossless: outputs differ from AR's beyond rounding" if n_mismatches else ""
+                usable += [] if n_mismatches else [run]
         except ConfigError as error:
-            why = f"that cannot be used: {error}"
-        left.update([why] if why else [])
-    return found, left
+            reason = f"that cannot be used: {error}"
+        unused.update([reason] if reason else [])
+    return usable, unused
 
 
-def _unfit(asked: Asked, header: Mapping[str, Any]) -> str:
+def _reason_unfit(question: Question, header: Mapping[str, Any]) -> str:
+    """Return why a run is not used, "" if its header does not rule it out."""
     name, task = header["model"]["name"], header["task"]["name"]
-    if name != asked.model:
+    if name != question.model:
         return f"of {name}: acceptance does not carry over from one model to another"
-    if asked.task and task != asked.task:
+    if question.task and task != question.task:
         return "of other tasks"
     sampled = (header.get("decode") or {}).get("mode", "greedy") != "greedy"
     return "of plain decoding, or sampled" if sampled or header.get("method") == "ar" else ""
 
 
-def _own(asked: Asked, runs: Sequence[Run]) -> Machine:
-    """The machine of the latest record that has a profile, with what its loop takes a step."""
+def _recorded_machine(question: Question, runs: Sequence[Run]) -> Machine:
+    """Return the machine of the latest record with a profile, with its loop's time per step."""
     for run in reversed(runs):
         if _profiled(run):
             profile = own_profile(run)
             loop = float(step_times(run, profile)["loop_ms"].iloc[0])
             return replace(profile, name=device_name(run.header), loop_ms=loop)
-    allowed = f"sim_<gpu>, or a runs_dir with records of {asked.model} that have a measured latency profile"
+    allowed = f"sim_<gpu>, or a runs_dir with records of {question.model} that have a measured latency profile"
     raise ConfigError("hardware", OWN, allowed)
 
 
@@ -268,47 +277,49 @@ def _profiled(run: Run) -> bool:
     return bool((run.header.get("latency") or {}).get("passes"))
 
 
-def of_papers(asked: Asked, steps: Steps) -> list[Trace]:
-    """The papers' speedups of the model, and task, that have an acceptance; the highest predicted first."""
-    found = []
-    for row in _rows(asked):
+def paper_traces(question: Question, steps: Steps) -> list[Trace]:
+    """Return the papers' speedups of the model and task for which they give an acceptance, highest prediction first."""
+    traces = []
+    for row in _rows(question):
         if not row.missing and row.skipped is not None:
             acceptance = Acceptance.of(row.alpha, row.tokens, row.draft_len)
-            found.append(Trace(row, acceptance, steps.speedup(acceptance, row.skipped)))
-    return sorted(found, key=lambda trace: -trace.predicted)
+            traces.append(Trace(row, acceptance, steps.speedup(acceptance, row.skipped)))
+    return sorted(traces, key=lambda trace: -trace.predicted)
 
 
-def _rows(asked: Asked) -> list[ReportedSpeedup]:
-    own = [row for row in reported_speedups() if asked.named and row.model == plain_name(asked.model)]
-    return [row for row in own if not asked.task or asked.task in _tasks(row.number)]
+def _rows(question: Question) -> list[ReportedSpeedup]:
+    paper_rows = [row for row in reported_speedups() if question.named and row.model == plain_name(question.model)]
+    return [row for row in paper_rows if not question.task or question.task in _tasks(row.number)]
 
 
 def _tasks(number: Number) -> set[str]:
-    """What `task=` a paper's name of a task stands for in its exhibit: two papers have a `5-task stream` each."""
-    jobs = [job for one in select.experiments().get((number.paper, number.exhibit), ()) for job in one.jobs]
+    """Return the choices of `task=` behind a paper's name of a task, by its table or figure: names are not unique."""
+    jobs = [
+        job for experiment in select.experiments().get((number.paper, number.exhibit), ()) for job in experiment.jobs
+    ]
     return {grid.choice(job.overrides, "task") for job in jobs if job.labels["task"] == number.task}
 
 
-def of_records(runs: Sequence[Run], machine: str, devices: int | None) -> pd.DataFrame:
-    """Medians over the runs of a method on a task; the highest predicted first.
+def record_medians(runs: Sequence[Run], machine: str, devices: int | None) -> pd.DataFrame:
+    """Return medians over the runs of each method on each task, highest prediction first.
 
     Returns:
-        method, task, runs, M, alpha, right (acceptance of a token if those before it were), measured and predicted
-        speedups, NaN where there is none.
+        Columns method, task, runs, M, alpha, right (acceptance of a token given that those before it were accepted),
+        measured and predicted (speedups; NaN where unknown).
     """
-    found = []
+    table_rows = []
     for run in runs:
         steps = metrics.of_arm(run.steps, "method")
-        own = predict(run)["speedup"] if machine == OWN and _profiled(run) else None
-        found.append({
+        own_speedup = predict(run)["speedup"] if machine == OWN and _profiled(run) else None
+        table_rows.append({
             "method": run.header["method"], "task": run.header["task"]["name"], "runs": run.path.name,
             "M": metrics.per_pass(steps).value, "alpha": metrics.alpha(steps).value,
             "right": metrics.alpha_conditional(steps), "measured": metrics.speedup(run.prompts).value,
-            "predicted": own if machine == OWN else predict(run, machine, devices=devices)["speedup"],
+            "predicted": own_speedup if machine == OWN else predict(run, machine, devices=devices)["speedup"],
         })  # fmt: skip
     numeric = dict.fromkeys(("M", "alpha", "right", "measured", "predicted"), "median")
     columns = ["method", "task", "runs", *numeric]
-    frame = pd.DataFrame(found, columns=columns).astype(dict.fromkeys(numeric, "float64"))
+    frame = pd.DataFrame(table_rows, columns=columns).astype(dict.fromkeys(numeric, "float64"))
     table = frame.groupby(["method", "task"], as_index=False).agg({"runs": "size"} | numeric)
     return table.sort_values("predicted", ascending=False, kind="stable", ignore_index=True)
 
@@ -316,115 +327,118 @@ def of_records(runs: Sequence[Run], machine: str, devices: int | None) -> pd.Dat
 # --- in words ---------------------------------------------------------------------------------------------------------
 
 
-def advice(asked: Asked, steps: Steps, runs: Sequence[Run], machine: str) -> str:
-    """All that there is to say of one machine, the answer first."""
-    theirs, ours = of_papers(asked, steps), of_records(runs, machine, asked.devices)
+def advice(question: Question, steps: Steps, runs: Sequence[Run], machine: str) -> str:
+    """Return the text for one machine, the answer first."""
+    traces, medians = paper_traces(question, steps), record_medians(runs, machine, question.devices)
     source = "latency profile" if machine == OWN else "data sheet"
-    about = f"By the {source} of {steps.machine.name}, {asked.context:,} tokens of context, PREDICTED:"
+    about = f"By the {source} of {steps.machine.name}, {question.context:,} tokens of context, PREDICTED:"
     legend = LEGEND.format(longest=LONGEST)
-    parts = [
-        _wrapped(answer(asked, steps, theirs, ours)),
-        f"{about}\n\n{_table(roofline(steps))}\n\n{_wrapped(legend)}",
+    sections = [
+        _wrapped(answer(question, steps, traces, medians)),
+        f"{about}\n\n{_table(roofline_table(steps))}\n\n{_wrapped(legend)}",
     ]
-    if theirs:
-        parts += [f"{_wrapped(THEIRS)}\n\n{_table(_of_theirs(theirs))}"]
-    if len(ours):
-        parts += [f"{_wrapped(OURS)}\n\n{_table(_of_ours(ours))}"]
-    return "\n\n".join(parts)
+    if traces:
+        sections += [f"{_wrapped(PAPERS_LEGEND)}\n\n{_table(_trace_table(traces))}"]
+    if len(medians):
+        sections += [f"{_wrapped(RECORDS_LEGEND)}\n\n{_table(_median_table(medians))}"]
+    return "\n\n".join(sections)
 
 
-def answer(asked: Asked, steps: Steps, theirs: Sequence[Trace], ours: pd.DataFrame) -> str:
-    """Return in one sentence whether drafting pays, with which method and by how much."""
-    first = _breaks_even(asked, steps)
-    if len(ours) and pd.notna(ours["predicted"].iloc[0]):
-        best = ours.iloc[0]
-        named = f"the best on record, {best['method']} on {best['task']} with α {_number(best['alpha'])}"
-        there = "" if pd.isna(best["measured"]) else f", where {best['measured']:.2f}x was measured on its own machine"
-        return f"{first}; {named}, would give {best['predicted']:.2f}x, PREDICTED{there}."
-    if theirs:
-        trace = theirs[0]
+def answer(question: Question, steps: Steps, traces: Sequence[Trace], medians: pd.DataFrame) -> str:
+    """Return one sentence: whether drafting pays, with which method and by how much."""
+    break_even = _break_even_text(question, steps)
+    if len(medians) and pd.notna(medians["predicted"].iloc[0]):
+        best = medians.iloc[0]
+        best_text = f"the best on record, {best['method']} on {best['task']} with α {_number(best['alpha'])}"
+        measured_text = (
+            "" if pd.isna(best["measured"]) else f", where {best['measured']:.2f}x was measured on its own machine"
+        )
+        return f"{break_even}; {best_text}, would give {best['predicted']:.2f}x, PREDICTED{measured_text}."
+    if traces:
+        trace = traces[0]
         number, alpha = trace.row.number, trace.acceptance.accepted / trace.acceptance.drafted
-        named = f"the best that a paper has, {number.method}'s α of {alpha:.2f} on {number.task}"
-        theirs_is = f"the paper {'measured' if number.metric == 'speedup' else 'expects'} {number.printed}x"
-        return f"{first}; {named}, would give {trace.predicted:.2f}x, PREDICTED, where {theirs_is}."
-    return f"{first}; no record and no paper has this model{' on this task' if asked.task else ''}, PREDICTED."
+        best_text = f"the best that a paper has, {number.method}'s α of {alpha:.2f} on {number.task}"
+        paper_text = f"the paper {'measured' if number.metric == 'speedup' else 'expects'} {number.printed}x"
+        return f"{break_even}; {best_text}, would give {trace.predicted:.2f}x, PREDICTED, where {paper_text}."
+    return f"{break_even}; no record and no paper has this model{' on this task' if question.task else ''}, PREDICTED."
 
 
-def _breaks_even(asked: Asked, steps: Steps) -> str:
+def _break_even_text(question: Question, steps: Steps) -> str:
     """Return the acceptance that half of the sublayers, a window and a lookup need to break even."""
-    where, half = f"on {steps.machine.name} for {asked.model}", Drafts.of(steps, HALF)
+    place, half = f"on {steps.machine.name} for {question.model}", Drafts.of(steps, HALF)
     if (even := half.needed(1.0)) is None:
         most = f"{half.best(1.0)[0]:.2f}x at most, all of them accepted"
-        first = f"Skipping half of the sublayers does not pay {where}: drafts of up to {LONGEST} tokens give {most}"
+        text = f"Skipping half of the sublayers does not pay {place}: drafts of up to {LONGEST} tokens give {most}"
     else:
-        first = f"Skipping pays {where} if a token that half of its sublayers draft is accepted with a probability of "
-        first += f"{even[0]:.2f} or more (draft length {even[1]})"
+        text = f"Skipping pays {place} if a token that half of its sublayers draft is accepted with a probability of "
+        text += f"{even[0]:.2f} or more (draft length {even[1]})"
     window, lookup = Drafts.of(steps, 0.0, WINDOWS[0]).needed(1.0), Drafts.lookup(steps).needed(1.0)
     needs = "cannot break even" if window is None else f"needs {window[0]:.2f}"
-    first += f"; a window of {_width(WINDOWS[0])} positions {needs}"
-    return first + (", nor can a lookup" if lookup is None else f", a lookup {lookup[0]:.2f}")
+    text += f"; a window of {_width(WINDOWS[0])} positions {needs}"
+    return text + (", nor can a lookup" if lookup is None else f", a lookup {lookup[0]:.2f}")
 
 
 def _width(window: Window) -> int:
     return window.sinks + window.recent
 
 
-def kinds(steps: Steps) -> dict[str, Drafts]:
-    """Return every kind of draft by its name in the table."""
-    found = {f"{share:.0%} skipped": Drafts.of(steps, share) for share in SHARES}
-    found |= {f"window {_width(window)}": Drafts.of(steps, 0.0, window) for window in WINDOWS}
-    return found | {"lookup": Drafts.lookup(steps)}
+def kinds_of_drafts(steps: Steps) -> dict[str, Drafts]:
+    """Return every kind of drafts by its name in the table."""
+    drafts_by_name = {f"{share:.0%} skipped": Drafts.of(steps, share) for share in SHARES}
+    drafts_by_name |= {f"window {_width(window)}": Drafts.of(steps, 0.0, window) for window in WINDOWS}
+    return drafts_by_name | {"lookup": Drafts.lookup(steps)}
 
 
-def roofline(steps: Steps) -> pd.DataFrame:
-    """Return the acceptance that each kind of draft needs, as texts."""
+def roofline_table(steps: Steps) -> pd.DataFrame:
+    """Return the costs of each kind of drafts and the acceptance that it needs, as texts."""
     rows = []
-    for name, drafts in kinds(steps).items():
+    for name, drafts in kinds_of_drafts(steps).items():
         needed = [drafts.needed(aim) for aim in AIMS]
         length = needed[0][1] if needed[0] else 1
         rows.append((
             name, f"{drafts.cost:.3f}", f"{drafts.verify[length - 1] / drafts.plain:.3f}",
-            *(ABSENT if one is None else f"{one[0]:.2f} (γ {one[1]})" for one in needed), f"{drafts.best(1.0)[0]:.2f}x",
+            *(ABSENT if need is None else f"{need[0]:.2f} (γ {need[1]})" for need in needed),
+            f"{drafts.best(1.0)[0]:.2f}x",
         ))  # fmt: skip
     return pd.DataFrame(rows, columns=list(HEADS))
 
 
-def _of_theirs(theirs: Sequence[Trace]) -> pd.DataFrame:
-    found = []
-    for trace in theirs:
+def _trace_table(traces: Sequence[Trace]) -> pd.DataFrame:
+    table_rows = []
+    for trace in traces:
         row, drafts = trace.row, trace.acceptance
         task = ", ".join([row.number.task, *sorted(select.telling(row.number))])
-        near = {name: "≈" if row.derived == name else "" for name in ("M", "alpha")}
-        found.append((
-            name_of(row.number.paper), row.number.method, task, f"{near['M']}{drafts.accepted + 1:.2f}",
-            f"{near['alpha']}{drafts.accepted / drafts.drafted:.2f}", f"{row.skipped:.1%}",
+        derived_mark = {name: "≈" if row.derived == name else "" for name in ("M", "alpha")}
+        table_rows.append((
+            name_of(row.number.paper), row.number.method, task, f"{derived_mark['M']}{drafts.accepted + 1:.2f}",
+            f"{derived_mark['alpha']}{drafts.accepted / drafts.drafted:.2f}", f"{row.skipped:.1%}",
             row.number.printed + ("*" if row.number.metric == "expected_speedup" else ""), f"{trace.predicted:.2f}x",
         ))  # fmt: skip
-    return pd.DataFrame(found, columns=["paper", "method", "task", "M", "α", "skipped", "printed", "PREDICTED"])
+    return pd.DataFrame(table_rows, columns=["paper", "method", "task", "M", "α", "skipped", "printed", "PREDICTED"])
 
 
-def _of_ours(ours: pd.DataFrame) -> pd.DataFrame:
-    shown = ours.assign(runs=ours["runs"].astype(str))
+def _median_table(medians: pd.DataFrame) -> pd.DataFrame:
+    texts = medians.assign(runs=medians["runs"].astype(str))
     for name in ("M", "alpha", "right", "measured", "predicted"):
-        shown[name] = ours[name].map(_number)
-    return shown.rename(columns={"alpha": "α", "right": "accepted", "predicted": "PREDICTED"})
+        texts[name] = medians[name].map(_number)
+    return texts.rename(columns={"alpha": "α", "right": "accepted", "predicted": "PREDICTED"})
 
 
-def closing(asked: Asked, runs: Sequence[Run], left: Counter[str]) -> list[str]:
-    """What was not used, and what is not known."""
-    missing = Counter(f"{row.number.method}: {row.missing}" for row in _rows(asked) if row.missing)
-    said = [f"The papers' numbers not predicted: {n} of {why}." for why, n in missing.items()]
-    said += [f"Records not used: {n} {why}." for why, n in left.items()]
-    if not asked.named:
-        said += ["No record and no paper has this model: nothing says what acceptance its drafts have."]
+def closing(question: Question, runs: Sequence[Run], unused: Counter[str]) -> list[str]:
+    """Return the closing paragraphs: unused numbers and records, and what remains unknown."""
+    missing = Counter(f"{row.number.method}: {row.missing}" for row in _rows(question) if row.missing)
+    lines = [f"The papers' numbers not predicted: {n} of {why}." for why, n in missing.items()]
+    lines += [f"Records not used: {n} {why}." for why, n in unused.items()]
+    if not question.named:
+        lines += ["No record and no paper has this model: nothing says what acceptance its drafts have."]
     elif not runs:
-        said += [f"No record has this model{' on this task' if asked.task else ''}."]
+        lines += [f"No record has this model{' on this task' if question.task else ''}."]
     if any(run.header["model"].get("rehearsal") for run in runs):
-        said += [f"Records: {REHEARSAL}."]
-    unknown = [f"- {line.format(model=asked.model, context=asked.context)}" for line in UNKNOWN]
-    parts = ["\n".join(map(_wrapped, said)), "\n".join(["What it does not know:", *map(_wrapped, unknown)])]
-    parts += [_wrapped(how_good(predictions([])))]
-    return [part for part in parts if part]
+        lines += [f"Records: {REHEARSAL}."]
+    unknown = [f"- {line.format(model=question.model, context=question.context)}" for line in UNKNOWN]
+    paragraphs = ["\n".join(map(_wrapped, lines)), "\n".join(["What it does not know:", *map(_wrapped, unknown)])]
+    paragraphs += [_wrapped(how_good(predictions([])))]
+    return [part for part in paragraphs if part]
 
 
 def _number(value: float) -> str:

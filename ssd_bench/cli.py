@@ -1,6 +1,6 @@
-"""The one way in: `ssd-bench [COMMAND] name=value …`, the same as `python -m ssd_bench [COMMAND] name=value …`.
+"""Entry point of all commands: `ssd-bench [COMMAND] name=value …`, or `python -m ssd_bench [COMMAND] name=value …`.
 
-A command is imported when it is chosen, so that what does not need torch starts without it.
+Only the chosen command is imported, so that commands without torch start fast.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ COMMANDS = {
     "weights": ("ssd_bench.model.convert", "convert SmolLM2's weights, so that runs start at once"),
     "miniature": ("ssd_bench.miniature.command", "train the embedded models, evaluate them, write the samples"),
 }
-"""Command -> the module whose `main` it is, and what it does."""
+"""Command -> module with its `main`, and its description."""
 
 HELP = """\
 ssd-bench [COMMAND] name=value ..., or python -m ssd_bench: self-speculative decoding, every method in one engine
@@ -52,17 +52,17 @@ Every group, choice and option of a run: ssd-bench run --help; of another comman
 
 
 def entry() -> NoReturn:
-    """The program `ssd-bench`; ends with the command's exit code."""
-    sys.exit(door(sys.argv[1:]))
+    """Run the program `ssd-bench`; exit with the command's exit code."""
+    sys.exit(dispatch(sys.argv[1:]))
 
 
-def door(arguments: Sequence[str]) -> int:
-    """Hand the arguments to their command.
+def dispatch(arguments: Sequence[str]) -> int:
+    """Run the command that the arguments name, `run` by default.
 
     Returns:
-        The command's exit code; 2 if there is no such command.
+        The command's exit code; 2 for an unknown command.
     """
-    arguments = [at_home(argument) for argument in arguments]
+    arguments = [expand_home(argument) for argument in arguments]
     first = arguments[0] if arguments else "run"
     if first in ("-h", "--help"):
         listed = "\n".join(f"  {name:10} {line}" for name, (_, line) in COMMANDS.items())
@@ -73,20 +73,20 @@ def door(arguments: Sequence[str]) -> int:
     if first not in COMMANDS:
         print(f"error: there is no command {first}; one of {', '.join(COMMANDS)}, or name=value", file=sys.stderr)
         return 2
-    rest = list(arguments[1:])
-    sys.argv = [sys.argv[0], *rest]  # Hydra, and the command that a record names, read them there
-    code: int = importlib.import_module(COMMANDS[first][0]).main(rest)
+    remaining = list(arguments[1:])
+    sys.argv = [sys.argv[0], *remaining]  # read there by Hydra, and for the command that a record names
+    code: int = importlib.import_module(COMMANDS[first][0]).main(remaining)
     return code
 
 
-def at_home(argument: str) -> str:
-    """Put the home folder for a leading ~ of an option's value, quoted or not: within a word a shell does not."""
-    found = re.fullmatch(r"""([^=]*=['"]?)(~/.*)""", argument, re.DOTALL)
-    return found[1] + os.path.expanduser(found[2]) if found else argument
+def expand_home(argument: str) -> str:
+    """Expand a leading ~ in an option's value, quoted or not; shells expand it only at the start of a word."""
+    match = re.fullmatch(r"""([^=]*=['"]?)(~/.*)""", argument, re.DOTALL)
+    return match[1] + os.path.expanduser(match[2]) if match else argument
 
 
 def main(arguments: Sequence[str]) -> int:
-    """The command `run`: compose a config, run it or sweep with -m; returns the exit code."""
+    """Compose a config and run it, or sweep with -m; return the exit code."""
     from ssd_bench.command import command, report
     from ssd_bench.errors import ConfigError
 
@@ -95,33 +95,36 @@ def main(arguments: Sequence[str]) -> int:
         print(f"error: {odd[0]} is for sweeps: python -m ssd_bench -m {' '.join(arguments)}", file=sys.stderr)
         return 2
     if {"-m", "--multirun", "-h", "--help", "-sc", "--shell-completion"} & set(arguments):
-        from ssd_bench.sweep import introduce
+        from ssd_bench.sweep import register_experiments
 
         try:
-            introduce(arguments)
+            register_experiments(arguments)
         except ConfigError as error:
             return report(error)
     return command(_run)
 
 
 def _run(cfg: DictConfig) -> Path | None:
+    """Run one job, or describe it (`dry=true`); return the record's folder."""
     from hydra.core.hydra_config import HydraConfig
     from omegaconf import OmegaConf
 
     from ssd_bench import dry
 
-    if dry.asked(cfg.dry):
+    if dry.is_requested(cfg.dry):
         hydra = HydraConfig.get()
-        given: Any = OmegaConf.to_container(hydra.overrides.task, resolve=False)  # one may hold an interpolation
-        one = dry.Planned(given, hydra.runtime.choices, cfg)
-        print(dry.describe("1 run", [one], lambda _: None))
+        overrides: Any = OmegaConf.to_container(
+            hydra.overrides.task, resolve=False
+        )  # unresolved: a value may hold an interpolation
+        planned = dry.Planned(overrides, hydra.runtime.choices, cfg)
+        print(dry.describe("1 run", [planned], lambda _: None))
         return None
     from ssd_bench.plan import plan  # torch and transformers only once the config is composed
     from ssd_bench.records.lease import PATIENT
     from ssd_bench.report.runs import close
     from ssd_bench.run import execute
 
-    made = execute(plan(cfg), PATIENT.get())
-    if made is not None:
-        close(made)
-    return made
+    record = execute(plan(cfg), PATIENT.get())
+    if record is not None:
+        close(record)
+    return record

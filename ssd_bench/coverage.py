@@ -1,9 +1,9 @@
 """`python -m ssd_bench coverage [runs_dir=runs/reference/mini] [draws=1000]`: how often intervals cover.
 
 Takes the runs of the experiment `ssd_bench_population`, 60 prompts of four methods each, as populations: draws n of
-their prompts, with replacement, makes an interval, and counts how often it holds the population's number. Beside the
-interval that every table has stand the ones that it was chosen from. A last table draws the moment as well, from the
-runs of `ssd_bench_noise`, which are one trace timed at several moments: its truth is the speedup over all moments.
+their prompts with replacement, computes an interval, and counts how often it covers the population's number. The
+interval of every table is compared with the candidates that it was chosen from. The last table draws the timing as
+well, from the runs of `ssd_bench_noise`, one trace timed repeatedly; its truth is the speedup over all timings.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import pandas as pd
 from scipy import stats
 
 from ssd_bench import metrics, tables
-from ssd_bench.command import count, options, tool
+from ssd_bench.command import count, options, run_tool
 from ssd_bench.errors import ConfigError
 from ssd_bench.metrics import Measured, Spread, widened
 from ssd_bench.metrics.intervals import LEVEL, Array, measure, ratio_of_ratios, ratio_of_sums
@@ -38,23 +38,23 @@ Maker = Callable[..., Measured]
 
 
 def bootstrap(method: str, statistic: Statistic, *columns: Array) -> Measured:
-    """An interval by scipy's bootstrap over prompts: "percentile" or "BCa"."""
+    """Return an interval by scipy's bootstrap over prompts, "percentile" or "BCa"."""
     with warnings.catch_warnings(), np.errstate(all="ignore"):
-        warnings.simplefilter("ignore")  # a sample of equal prompts has none
-        found = stats.bootstrap(
+        warnings.simplefilter("ignore")  # equal prompts have no interval
+        result = stats.bootstrap(
             columns, statistic, paired=True, vectorized=True, n_resamples=RESAMPLES, confidence_level=LEVEL,
             method=method, rng=np.random.default_rng(SEED),
         )  # fmt: skip
-    low, high = map(float, found.confidence_interval)
+    low, high = map(float, result.confidence_interval)
     return Measured(float(statistic(*columns)), low, high, len(columns[0]))
 
 
 def t_of_logs(statistic: Statistic, *columns: Array) -> Measured:
-    """A t-interval on the mean of the prompts' own logarithms: of another number than the ratio of totals."""
+    """Return a t-interval on the mean of per-prompt logarithms, which is not an estimate of the ratio of totals."""
     logs = np.log(np.array([statistic(*(column[i : i + 1] for column in columns)) for i in range(len(columns[0]))]))
-    reach = float(stats.t.ppf((1 + LEVEL) / 2, len(logs) - 1)) * logs.std(ddof=1) / math.sqrt(len(logs))
+    half_width = float(stats.t.ppf((1 + LEVEL) / 2, len(logs) - 1)) * logs.std(ddof=1) / math.sqrt(len(logs))
     centre = float(statistic(*columns))
-    return Measured(centre, math.exp(logs.mean() - reach), math.exp(logs.mean() + reach), len(logs))
+    return Measured(centre, math.exp(logs.mean() - half_width), math.exp(logs.mean() + half_width), len(logs))
 
 
 MAKERS: Mapping[str, Maker] = {
@@ -65,82 +65,87 @@ MAKERS: Mapping[str, Maker] = {
 }
 
 
-def covered(made: Measured, truth: float) -> bool:
-    """Whether an interval holds a number; none, where all prompts agree, stands for the value itself."""
-    if made.low is None or made.high is None:
-        return made.value is not None and math.isclose(made.value, truth)
-    return made.low <= truth <= made.high
+def covers(interval: Measured, truth: float) -> bool:
+    """Return whether an interval covers a number; without one (all prompts are equal), whether the value equals it."""
+    if interval.low is None or interval.high is None:
+        return interval.value is not None and math.isclose(interval.value, truth)
+    return interval.low <= truth <= interval.high
 
 
 def coverage(maker: Maker, statistic: Statistic, columns: Sequence[Array], n: int, draws: int) -> tuple[float, float]:
-    """How often intervals of n drawn prompts hold the number of all.
+    """Return how often intervals from n drawn prompts cover the population's number.
 
     Args:
-        columns: of the population, one entry a prompt.
+        columns: columns of the population, one entry per prompt.
 
     Returns:
-        The share of draws, and the mean width of the intervals over the number.
+        Share of draws, and mean width of the intervals as a multiple of the number.
     """
     rng, truth = np.random.default_rng([SEED, n]), float(statistic(*columns))
-    held, widths = 0, []
+    hits, widths = 0, []
     for _ in range(draws):
         chosen = rng.integers(0, len(columns[0]), n)
-        made = maker(statistic, *(column[chosen] for column in columns))
-        held += covered(made, truth)
-        if made.low is not None and made.high is not None:
-            widths.append((made.high - made.low) / truth)
-    return held / draws, float(np.mean(widths)) if widths else math.nan
+        interval = maker(statistic, *(column[chosen] for column in columns))
+        hits += covers(interval, truth)
+        if interval.low is not None and interval.high is not None:
+            widths.append((interval.high - interval.low) / truth)
+    return hits / draws, float(np.mean(widths)) if widths else math.nan
 
 
-def over_moments(moments: Sequence[Sequence[Array]], n: int, draws: int) -> tuple[float, float]:
-    """How often the speedup over all moments lies in the interval of n prompts at one: without and with the floor.
-
-    The floor is that of the other moments.
+def coverage_over_timings(timings: Sequence[Sequence[Array]], n: int, draws: int) -> tuple[float, float]:
+    """Return how often the interval from n prompts of one timing covers the speedup over all timings.
 
     Args:
-        moments: columns of `ratio_of_ratios`, one entry a prompt, of runs of one trace.
+        timings: per run of one trace, columns of `ratio_of_ratios`, one entry per prompt.
+
+    Returns:
+        Share of draws without, and with, the interval widened by the run-to-run variation of the other timings.
     """
     statistic: Statistic = ratio_of_ratios
-    logs = [math.log(float(statistic(*columns))) for columns in moments]
-    truth, rng, held = math.exp(np.mean(logs)), np.random.default_rng([SEED, n]), np.zeros(2)
+    logs = [math.log(float(statistic(*columns))) for columns in timings]
+    truth, rng, hits = math.exp(np.mean(logs)), np.random.default_rng([SEED, n]), np.zeros(2)
     for _ in range(draws):
-        at = int(rng.integers(len(moments)))
-        others = logs[:at] + logs[at + 1 :]
-        chosen = rng.integers(0, len(moments[at][0]), n)
-        made = measure(statistic, *(column[chosen] for column in moments[at]))
-        wide = widened(made, Spread(float(np.std(others, ddof=1)), len(others) - 1))
-        held += covered(made, truth), covered(wide, truth)
-    without, with_floor = (held / draws).tolist()
+        position = int(rng.integers(len(timings)))
+        other_logs = logs[:position] + logs[position + 1 :]
+        chosen = rng.integers(0, len(timings[position][0]), n)
+        interval = measure(statistic, *(column[chosen] for column in timings[position]))
+        wider = widened(interval, Spread(float(np.std(other_logs, ddof=1)), len(other_logs) - 1))
+        hits += covers(interval, truth), covers(wider, truth)
+    without, with_floor = (hits / draws).tolist()
     return without, with_floor
 
 
 def columns_of(run: Run) -> list[Array]:
-    """Tokens and milliseconds of the method and of AR, one entry a prompt: what a speedup is made of."""
+    """Return the columns of a speedup, one entry per prompt: tokens and ms of the method, tokens and ms of AR."""
     arms = [metrics.token_times(metrics.of_arm(run.prompts, arm)) for arm in ("method", "ar")]
     return [sums[column].to_numpy() for sums in arms for column in ("tokens", "ms")]
 
 
 def acceptance_of(run: Run) -> list[Array]:
-    """Accepted and drafted tokens, one entry a prompt."""
+    """Return accepted and drafted tokens, one entry per prompt."""
     sums = metrics.of_arm(run.steps, "method").groupby("prompt_index")[["accepted_len", "draft_len"]].sum()
     return [sums[column].to_numpy(dtype=float) for column in sums]
 
 
 def cells_of(runs_dir: Path, experiment: str) -> list[Cell]:
-    """The cells of an experiment in a folder that have a record.
+    """Return the results of an experiment that have a record in a folder.
 
     Raises:
-        ConfigError: there is none.
+        ConfigError: no result has one.
     """
-    found = [one for one in replications(runs_dir, records(runs_dir)) if one.experiment.name == experiment]
-    cells = [cell for one in found for cell in one.where()]
+    replications_of_experiment = [
+        replication
+        for replication in replications(runs_dir, records(runs_dir))
+        if replication.experiment.name == experiment
+    ]
+    cells = [cell for replication in replications_of_experiment for cell in replication.where()]
     if not cells:
         raise ConfigError("runs_dir", str(runs_dir), f"a folder with runs of -m experiment={experiment} scale=mini")
     return cells
 
 
 def by_method(cells: Sequence[Cell], draws: int) -> pd.DataFrame:
-    """Coverage of the interval of every table, by number of prompts, method and number."""
+    """Return a table of the coverage of every table's interval, by number of prompts, method and metric."""
     rows = []
     for n in SIZES:
         for cell in cells:
@@ -152,7 +157,7 @@ def by_method(cells: Sequence[Cell], draws: int) -> pd.DataFrame:
 
 
 def by_kind(cells: Sequence[Cell], draws: int) -> pd.DataFrame:
-    """Coverage of a speedup by kind of interval, over all methods together."""
+    """Return a table of the coverage of a speedup by kind of interval: mean over methods, and minimum."""
     rows = []
     for name, maker in MAKERS.items():
         means = []
@@ -163,36 +168,36 @@ def by_kind(cells: Sequence[Cell], draws: int) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["interval", *(f"n = {n}" for n in SIZES)])
 
 
-def by_moment(cells: Sequence[Cell], draws: int) -> pd.DataFrame:
-    """The noise floor by length of run, and coverage of a speedup over moments, without and with it."""
+def by_timing(cells: Sequence[Cell], draws: int) -> pd.DataFrame:
+    """Return a table of run-to-run variation by length of run, and coverage over timings without and with it."""
     rows = []
     for task in dict.fromkeys(cell["task"] for cell in cells):
         runs = [cell.run for cell in cells if cell["task"] == task]
         level = metrics.floor(runs)[0].levels[0]
-        told = f"{level.seconds:.1f} s", f"{level.speedup.sigma:.1%}", f"{level.rate.sigma:.1%}"
+        level_texts = f"{level.seconds:.1f} s", f"{level.speedup.sigma:.1%}", f"{level.rate.sigma:.1%}"
         for n in SIZES:
-            shares = over_moments([columns_of(run) for run in runs], n, draws)
-            rows.append((task, str(len(runs)), *told, str(n), *(f"{share:.3f}" for share in shares)))
+            shares = coverage_over_timings([columns_of(run) for run in runs], n, draws)
+            rows.append((task, str(len(runs)), *level_texts, str(n), *(f"{share:.3f}" for share in shares)))
     heads = ["task", "moments", "decode", "s of speedup", "of tokens/s", "n", "over prompts", "and moments"]
     return pd.DataFrame(rows, columns=heads)
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Returns the exit code: 0, or 2 if there are no such runs or an option cannot work."""
-    return tool(_main, __doc__, arguments)
+    """Print all tables; return the exit code: 0, or 2 if there are no such runs or an option cannot work."""
+    return run_tool(_main, __doc__, arguments)
 
 
 def _main(arguments: Sequence[str]) -> None:
-    given = DEFAULTS | options(arguments, tuple(DEFAULTS))
-    runs_dir, draws = local_path("runs_dir", given["runs_dir"]), count("draws", given["draws"])
+    values = DEFAULTS | options(arguments, tuple(DEFAULTS))
+    runs_dir, draws = local_path("runs_dir", values["runs_dir"]), count("draws", values["draws"])
     cells = cells_of(runs_dir, POPULATION)
     print(f"Coverage of 95 % intervals, {draws} draws.\n\nOf ours, by method:\n")
     print(tables.markdown(by_method(cells, draws)))
     print("\nOf a speedup by kind of interval, mean of the methods (the lowest):\n")
     print(tables.markdown(by_kind(cells, draws)))
     try:
-        moments = cells_of(runs_dir, MOMENTS)
+        timings = cells_of(runs_dir, MOMENTS)
     except ConfigError:
         return
     print("\nThe noise floor, and coverage of the speedup over moments:\n")
-    print(tables.markdown(by_moment(moments, draws)))
+    print(tables.markdown(by_timing(timings, draws)))

@@ -1,4 +1,4 @@
-"""What a command line would run, how many tokens, and about how long: without running it (`dry=true`)."""
+"""Dry run (`dry=true`): the runs of a command line, their tokens and their approximate time, without running them."""
 
 from __future__ import annotations
 
@@ -22,22 +22,24 @@ from ssd_bench.records.schema import arms_of
 if TYPE_CHECKING:
     from ssd_bench.options import Parts
 
-PROMPT_TOKENS = 1000  # where the task sets no limit: one prompt with its demonstrations, for the time of attention
-SHARE_OF_BANDWIDTH = 0.6  # that plain decoding reaches on a CPU (README: 63 %)
+PROMPT_TOKENS = 1000  # a prompt with its demonstrations, for the time of attention, where the task sets no limit
+SHARE_OF_BANDWIDTH = 0.6  # reached by plain decoding on a CPU (README: 63 %)
 COPIED_BYTES = 1 << 28
 WIDTHS = (None, None, None, 60, None, None, None, None)  # of the columns
-SHOWN = ("model", "method", "task", "data", "runs_dir", "dry")  # overrides that have a column, or need none
+SHOWN = ("model", "method", "task", "data", "runs_dir", "dry")  # options with a column, or without need of one
 
 
 @dataclass(frozen=True)
-class Estimate:
-    """One run: prompts times repeats, new tokens of each answer at most, offline search included in the hours.
+class WorkEstimate:
+    """Upper estimate of a run's work.
 
     Attributes:
-        answers: of an arm, one a turn.
-        unknown: whether there may be more prompts or answers, of which nothing is known without the rows.
-        hours: of all arms, each being as fast as AR; None for a model of unknown size.
-        gigabytes: weights in half precision and cache, twice where Hugging Face has its own.
+        prompts: prompts times repeats.
+        answers: answers of one arm: prompts, or turns of conversations.
+        unknown: whether prompts or answers are only a lower bound, because the rows are not on this machine.
+        new_tokens: most new tokens of an answer.
+        hours: time of all arms, each as fast as AR, and of the offline search; None for a model of unknown size.
+        gigabytes: weights in half precision and cache; twice the weights if the run has the arm hf.
     """
 
     prompts: int
@@ -50,12 +52,12 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Planned:
-    """A run that is described.
+    """A run to describe.
 
     Attributes:
-        overrides: that ask for it.
-        choices: group -> what was chosen of it.
-        cfg: what they compose.
+        overrides: options on its command line.
+        choices: config group -> choice.
+        cfg: the composed config.
     """
 
     overrides: Sequence[str]
@@ -63,11 +65,11 @@ class Planned:
     cfg: DictConfig
 
 
-def asked(value: object) -> bool:
-    """Whether `dry` asks for a description instead of a run.
+def is_requested(value: object) -> bool:
+    """Return the value of the option `dry`.
 
     Raises:
-        ConfigError: it is neither true nor false.
+        ConfigError: neither true nor false.
     """
     if not isinstance(value, bool):
         raise ConfigError("dry", str(value), "true or false")
@@ -75,69 +77,72 @@ def asked(value: object) -> bool:
 
 
 def describe(head: str, runs: Sequence[Planned], recorded: Callable[[Planned], float | None]) -> str:
-    """A table of runs with prompts, tokens, hours and memory, and the totals, under a line that says what they are.
+    """Return a heading, the totals, and a table of runs with prompts, new tokens, hours and memory.
 
     Args:
-        recorded: hours of a run by a record of it, None where there is none.
+        head: the heading.
+        recorded: returns the hours of a run by an earlier record, None without one.
 
     Raises:
         ConfigError: as `estimate`.
     """
-    rows, tokens, hours, known, left = [], 0, 0.0, 0, 0
+    rows, tokens, hours, n_recorded, n_unknown = [], 0, 0.0, 0, 0
     for run in runs:
-        found = estimate(run.cfg, run.choices["hardware"])
-        if found.unknown:
-            found, left = replace(found, hours=None), left + 1
+        work = estimate(run.cfg, run.choices["hardware"])
+        if work.unknown:
+            work, n_unknown = replace(work, hours=None), n_unknown + 1
         else:
-            tokens += len(arms_of(run.cfg.baseline)) * found.answers * found.new_tokens
-        if (told := recorded(run)) is not None:
-            found, known = replace(found, hours=told), known + 1
-        hours += found.hours or 0.0
-        rest = [o for o in run.overrides if o.partition("=")[0] not in SHOWN]
+            tokens += len(arms_of(run.cfg.baseline)) * work.answers * work.new_tokens
+        if (hours_on_record := recorded(run)) is not None:
+            work, n_recorded = replace(work, hours=hours_on_record), n_recorded + 1
+        hours += work.hours or 0.0
+        options = [o for o in run.overrides if o.partition("=")[0] not in SHOWN]
         names = [run.choices[axis] for axis in ("model", "method", "task")]
-        shown = ["?" if value is None else f"{float(f'{value:.2g}'):g}" for value in (found.hours, found.gigabytes)]
-        rows.append([*names, " ".join(rest), str(found.prompts or "?"), str(found.new_tokens), *shown])
+        numbers = ["?" if value is None else f"{float(f'{value:.2g}'):g}" for value in (work.hours, work.gigabytes)]
+        rows.append([*names, " ".join(options), str(work.prompts or "?"), str(work.new_tokens), *numbers])
     header = ["model", "method", "task", "options", "prompts", "new tokens", "hours", "GB"]
-    how = "if every method were as fast as AR"
-    if known:
-        how = (
-            "as on record" if known == len(runs) else f"{how}, but for {known} of {len(runs)} runs, which are on record"
+    basis = "if every method were as fast as AR"
+    if n_recorded:
+        basis = (
+            "as on record"
+            if n_recorded == len(runs)
+            else f"{basis}, but for {n_recorded} of {len(runs)} runs, which are on record"
         )
-    total = f"at most {tokens:,} new tokens in all arms, about {spell(hours)} {how}"
-    if left:
-        total += f"; but for {left} of {len(runs)} runs, whose rows are not at hand"
-    if left == len(runs):
+    total = f"at most {tokens:,} new tokens in all arms, about {spell(hours)} {basis}"
+    if n_unknown:
+        total += f"; but for {n_unknown} of {len(runs)} runs, whose rows are not at hand"
+    if n_unknown == len(runs):
         total = "how many new tokens is not known: the rows are not at hand"
     return "\n".join([head, total, "", tables.terminal(pd.DataFrame(rows, columns=header), header[4:], WIDTHS)])
 
 
 def spell(hours: float) -> str:
-    """A time in words."""
+    """Return a time in words: minutes below two hours."""
     return f"{hours:.1f} hours" if hours >= 2 else f"{60 * hours:.0f} minutes"
 
 
-def estimate(cfg: DictConfig, hardware: str) -> Estimate:
-    """Prompts, tokens, hours and memory of a composed run.
+def estimate(cfg: DictConfig, hardware: str) -> WorkEstimate:
+    """Estimate prompts, tokens, hours and memory of a composed run.
 
     Args:
-        hardware: `sim_…` for a GPU that is not at hand, by its data sheet; else this machine, by its memory's speed.
+        hardware: `sim_…` for a GPU by its data sheet; any other name for this machine, by its memory bandwidth.
 
     Raises:
         ConfigError: an option that a run would refuse before it opens anything.
     """
-    from ssd_bench.options import Parts, resolved  # torch, which no description of the commands needs
+    from ssd_bench.options import Parts, resolve  # imports torch
 
-    resolved(cfg)
+    resolve(cfg)
     parts = Parts.of(cfg)
     prompts, answers, unknown = _counted(cfg, parts)
     new = cfg.decode.max_new_tokens or parts.task.max_new_tokens
     sizes = cfg.model.get("shape")
     if sizes is None:
-        return Estimate(prompts, answers, unknown, new, None, None)
+        return WorkEstimate(prompts, answers, unknown, new, None, None)
     shape = Shape(**sizes)
     limit = OmegaConf.select(cfg, "task.max_prompt_tokens")
     length = PROMPT_TOKENS if limit is None else int(limit)
-    if shape.context is not None:  # what is longer is clipped, and ends with the context
+    if shape.context is not None:  # longer prompts are truncated, and answers end with the context
         length = min(length, shape.context // 2)
         new = min(new, shape.context - length)
     per_token = _token_ms(shape, length + new / 2, hardware)
@@ -149,32 +154,39 @@ def estimate(cfg: DictConfig, hardware: str) -> Estimate:
     arms = arms_of(cfg.baseline)
     gigabytes = (2 if "hf" in arms else 1) * (shape.n_params * VALUE_BYTES + row_bytes * (length + new)) / 1e9
     hours = (len(arms) * answers * new + searched) * per_token / 3.6e6
-    return Estimate(prompts, answers, unknown, new, hours, gigabytes)
+    return WorkEstimate(prompts, answers, unknown, new, hours, gigabytes)
 
 
 def _counted(cfg: DictConfig, parts: Parts) -> tuple[int, int, bool]:
-    """Prompts and answers of an arm, repeats included, and whether there may be more: of rows on disk, else as said."""
+    """Return the prompts and answers of an arm, repeats included, and whether they are only a lower bound.
+
+    Rows on this machine are counted; otherwise the task's config states their number.
+    """
     source, task = parts.source_of(parts.task), parts.task
     if isinstance(source, LocalSource):
         try:
-            made = task.prompts(source, parts.model.prompting.form, cfg.limit, cfg.seed)
-            return cfg.repeats * len(made), cfg.repeats * sum(len(one.said) for one in made), False
-        except ConfigError:  # of another machine's, perhaps
+            planned_prompts = task.prompts(source, parts.model.prompting.form, cfg.limit, cfg.seed)
+            return (
+                cfg.repeats * len(planned_prompts),
+                cfg.repeats * sum(len(prompt.said) for prompt in planned_prompts),
+                False,
+            )
+        except ConfigError:  # the rows may be on another machine
             pass
-    mixed = OmegaConf.select(cfg, "task.parts")
+    parts_of_stream = OmegaConf.select(cfg, "task.parts")
     rows = OmegaConf.select(cfg, "task.hub.rows") or 0
-    there = len(mixed) * cfg.task["items"] if mixed is not None else rows
-    prompts = cfg.repeats * (min(cfg.limit, there) if cfg.limit and there else cfg.limit or there)
+    n_rows = len(parts_of_stream) * cfg.task["items"] if parts_of_stream is not None else rows
+    prompts = cfg.repeats * (min(cfg.limit, n_rows) if cfg.limit and n_rows else cfg.limit or n_rows)
     return prompts, prompts, not prompts or getattr(task, "conversations", False)
 
 
 @cache
 def _token_ms(shape: Shape, context: float, hardware: str) -> float:
-    """Milliseconds of a plain step at a context."""
+    """Return the milliseconds of a plain decoding step at a context length, by the roofline or the memory bandwidth."""
     if hardware.startswith("sim_"):
         machine = simulated(hardware, shape)
-        attn, mlp, rest = (float(part[0]) for part in machine.pass_ms(np.ones(1), np.full(1, context)))
-        return shape.n_layers * (attn + mlp) + rest + machine.loop_ms
+        attn, mlp, rest_ms = (float(part[0]) for part in machine.pass_ms(np.ones(1), np.full(1, context)))
+        return shape.n_layers * (attn + mlp) + rest_ms + machine.loop_ms
     row_bytes = shape.n_layers * shape.cache_row * VALUE_BYTES
     read = shape.n_params * VALUE_BYTES + row_bytes * context
     return read / (SHARE_OF_BANDWIDTH * _bandwidth()) * 1e3
@@ -182,7 +194,7 @@ def _token_ms(shape: Shape, context: float, hardware: str) -> float:
 
 @cache
 def _bandwidth() -> float:
-    """Bytes per second that this machine's memory moves: the best of a few copies, each read and written."""
+    """Return the memory bandwidth of this machine in bytes/s: the best of three copies, reads and writes counted."""
     source = np.zeros(COPIED_BYTES, dtype=np.uint8)
     target, best = np.ones_like(source), float("inf")
     for _ in range(3):

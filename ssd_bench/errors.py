@@ -1,4 +1,4 @@
-"""The ways in which a run, or a sweep of runs, fails on purpose."""
+"""Errors that a run or a sweep raises on purpose."""
 
 from __future__ import annotations
 
@@ -8,17 +8,18 @@ from contextlib import contextmanager
 
 
 class ConfigError(ValueError):
-    """An option, file or environment that cannot work: names the field, its value and what is allowed."""
+    """An option, file or environment that cannot work; names the field, its value and what is allowed."""
 
     def __init__(self, field: str, value: object, allowed: str):
         super().__init__(f"{field}={value!r} cannot be used: {allowed}")
         self.field, self.value, self.allowed = field, value, allowed
 
     def within(self, section: str, place: str) -> ConfigError:
-        """Return the error with a part's options by their place in the config: `task.shots` as `task.parts.xsum.shots`.
+        """Return the error with options named by their path in the config: `task.parts.xsum.shots`, not `task.shots`.
 
         Args:
-            section: how the part itself calls the place of its options.
+            section: prefix of options in the part's own messages, as `task`.
+            place: their prefix in the config, as `task.parts.xsum`.
         """
         pattern = re.compile(rf"(?<![\w.]){re.escape(section)}\.(?=\w)")
         field, allowed = (pattern.sub(f"{place}.", text) for text in (self.field, self.allowed))
@@ -30,7 +31,7 @@ class ConfigError(ValueError):
 
 @contextmanager
 def naming(section: str, place: str) -> Iterator[None]:
-    """Let the errors of a part name its options by their place in the config; as `ConfigError.within`."""
+    """Rename options in the errors of a block by their path in the config, as `ConfigError.within`."""
     try:
         yield
     except ConfigError as error:
@@ -42,13 +43,14 @@ class LosslessError(RuntimeError):
 
 
 class Lost(RuntimeError):
-    """What this process worked on went to another one."""
+    """Another process has taken over the work of this one."""
 
 
 class JobsFailed(RuntimeError):
-    """Jobs of a sweep failed; what came of each has been said.
+    """Jobs of a sweep failed; their outcomes have been printed.
 
     Args:
+        message: how many jobs failed.
         code: exit code of the program.
     """
 
@@ -67,5 +69,5 @@ def one_line(error: BaseException) -> str:
 
 
 def shortened(text: str, most: int = 60) -> str:
-    """Return a text for a message: one that is too long loses its middle."""
+    """Return a text for a message, with the middle cut out if it has more than `most` characters."""
     return text if len(text) <= most else f"{text[: most // 2]}...{text[-most // 2 :]} ({len(text)} characters)"

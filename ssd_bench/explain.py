@@ -1,7 +1,7 @@
 """`python -m ssd_bench explain run=RUN_DIR`: why a run is as fast as it is, and what cost it most.
 
-Sets the measured speedup beside what the cost model promises from the same acceptance, splits the time of an emitted
-token, and works out the speedup that would be left without each loss, everything else as measured.
+Compares the measured speedup with that of the cost model at the same acceptance, splits the time of an emitted token,
+and computes the speedup without each loss, everything else as measured.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 import pandas as pd
 
 from ssd_bench import metrics, tables
-from ssd_bench.command import tool
+from ssd_bench.command import run_tool
 from ssd_bench.errors import ConfigError
 from ssd_bench.metrics.intervals import divide
 from ssd_bench.metrics.text import ABSENT, number, percent
@@ -22,7 +22,7 @@ from ssd_bench.records.reader import Run, load_run
 from ssd_bench.records.schema import ANSWER
 
 SHOWN = 5  # slow steps
-SETS = 8  # layer sets that drafted most
+SETS = 8  # layer sets with rows of their own: those that drafted most often
 
 
 @dataclass(frozen=True)
@@ -30,9 +30,9 @@ class Loss:
     """One way in which a run falls short of free, perfect drafting.
 
     Attributes:
-        name: what costs. What the layers of a draft must cost is none: the cost model charges it.
-        ms: milliseconds per emitted token that it costs; negative where it saves.
-        speedup: the speedup without it, all else as measured; None where nothing would be left to pay.
+        name: cause. The time that the layers of a draft must take is no loss: the cost model includes it.
+        ms: cost in milliseconds per emitted token; negative for a gain.
+        speedup: speedup without the loss, all else as measured; None if no time would remain.
     """
 
     name: str
@@ -42,16 +42,17 @@ class Loss:
 
 @dataclass(frozen=True)
 class Explanation:
-    """Where the time of a run's method goes, against AR on the same prompts.
+    """Time of a run's method, split and compared with AR on the same prompts.
 
     Attributes:
-        speedup: measured: tokens/s over AR's, decode-only, ratio of totals over the paired prompts.
-        ceiling: M, the speedup if drafting, policy and loop took no time and a verification took an AR step's.
+        speedup: measured tokens/s over AR's, decode only, as a ratio of totals over the paired prompts.
+        ceiling: M, the speedup if drafting, policy and loop took no time and a verification as long as an AR step.
         modelled: E(speedup) = M α / ((M - 1) c + α) with c = 1 - r (SWIFT §4.1); None if no layers drafted.
         measured_cost: the same with the measured c; None if nothing was drafted.
-        c, c_measured: a drafted token's cost as a share of an AR step: 1 - r over all drafted tokens, and as measured;
-            None likewise, c also where a window of the cache was read.
-        verify_cost: a verification's time over an AR step's.
+        c: cost of a drafted token in AR steps, 1 - r over all drafted tokens; None if no layers drafted, or if a
+            window of the cache was read.
+        c_measured: the same as measured; None if nothing was drafted.
+        verify_cost: time of a verification over that of an AR step.
         ms: milliseconds per emitted token: ar, and the method's draft, verify, policy, other.
         losses: the largest first.
     """
@@ -71,20 +72,24 @@ def explain(run: Run) -> Explanation:
     """Split the measured speedup of a run.
 
     Raises:
-        ConfigError: no prompt was decoded by both arms, or no output is longer than the prefill's token.
+        ConfigError: no prompt was decoded by both arms, or no output has a token after the prefill's.
     """
     prompts = metrics.paired(run.prompts)
     steps = run.steps.merge(prompts[list(ANSWER)], on=list(ANSWER))
-    ours, mine = metrics.of_arm(prompts, "method"), metrics.of_arm(steps, "method")
-    plain, theirs = metrics.of_arm(prompts, "ar"), metrics.of_arm(steps, "ar")
-    if not len(mine) or not len(theirs):
+    method_prompts, method_steps = metrics.of_arm(prompts, "method"), metrics.of_arm(steps, "method")
+    ar_prompts, ar_steps = metrics.of_arm(prompts, "ar"), metrics.of_arm(steps, "ar")
+    if not len(method_steps) or not len(ar_steps):
         raise ConfigError("run", str(run.path), "a run with baseline=paired or hf and outputs of two tokens or more")
-    emitted, drafted, passes = float(mine["emitted"].sum()), float(mine["draft_len"].sum()), len(mine)
-    ar_ms = float(plain["decode_ms"].sum() / theirs["emitted"].sum())
-    shares = {name: float(ours[f"{name}_ms"].sum()) / emitted for name in ("draft", "verify", "policy")}
-    total = float(ours["decode_ms"].sum()) / emitted
+    emitted, drafted, passes = (
+        float(method_steps["emitted"].sum()),
+        float(method_steps["draft_len"].sum()),
+        len(method_steps),
+    )
+    ar_ms = float(ar_prompts["decode_ms"].sum() / ar_steps["emitted"].sum())
+    shares = {name: float(method_prompts[f"{name}_ms"].sum()) / emitted for name in ("draft", "verify", "policy")}
+    total = float(method_prompts["decode_ms"].sum()) / emitted
     ms = {"ar": ar_ms, **shares, "other": total - sum(shares.values())}
-    m, alpha, skipped = emitted / passes, metrics.alpha_micro(mine), metrics.skip_ratio_of_all(run)
+    m, alpha, skipped = emitted / passes, metrics.alpha_micro(method_steps), metrics.skip_ratio_of_all(run)
     per_draft = divide(ms["draft"] * emitted, drafted)
     c = None if skipped is None else 1 - skipped
     c_measured = None if per_draft is None else per_draft / ar_ms
@@ -96,10 +101,17 @@ def explain(run: Run) -> Explanation:
 
 
 def _losses(ms: dict[str, float], m: float, k: float, c: float | None, c_measured: float | None) -> tuple[Loss, ...]:
-    """Each loss alone, largest first: the milliseconds per token that would go with it."""
+    """Return the losses, each taken alone, largest first.
+
+    Args:
+        ms: milliseconds per emitted token, as in `Explanation`.
+        m: mean acceptance length M.
+        k: mean draft length.
+        c, c_measured: as in `Explanation`.
+    """
     ar = ms["ar"]
     total = sum(ms.values()) - ar
-    found = {
+    costs = {
         "policy (search, statistics, lookups)": ms["policy"],
         "loop, sampling, trace": ms["other"],
         "verification beyond an AR step": ms["verify"] - ar / m,
@@ -107,19 +119,19 @@ def _losses(ms: dict[str, float], m: float, k: float, c: float | None, c_measure
         "rejected drafts": total * (1 - m / (k + 1)) if k else 0.0,
     }
     if c is not None and c_measured is not None:
-        found["drafting beyond its share of the layers"] = (c_measured - c) * ar * k / m
+        costs["drafting beyond its share of the layers"] = (c_measured - c) * ar * k / m
     else:
-        found["drafting"] = ms["draft"]
-    losses = [Loss(name, cost, ar / (total - cost) if total > cost else None) for name, cost in found.items()]
+        costs["drafting"] = ms["draft"]
+    losses = [Loss(name, cost, ar / (total - cost) if total > cost else None) for name, cost in costs.items()]
     return tuple(sorted(losses, key=lambda loss: -loss.ms))
 
 
 def draft_sources(run: Run) -> pd.DataFrame:
-    """Return what drafted in the method's steps: nothing (plain steps), no layers (copied or searched text), each set.
+    """Count the method's steps by what drafted: nothing (plain steps), no layers (copied or searched text), or a set.
 
     Returns:
-        A row per source, the most steps first, at most `SETS` layer sets and the others in one row: source, steps,
-        drafted, accepted and emitted tokens, ms of the steps.
+        A row per source, most steps first, with all but `SETS` layer sets in one row. Columns source, steps, drafted,
+        accepted and emitted (tokens), ms (of the steps).
     """
     steps = metrics.of_arm(run.steps, "method")
     ids = steps["layer_set_id"]
@@ -146,7 +158,10 @@ def _source_table(run: Run) -> str:
             "drafted by": sources["source"],
             "steps": [percent(share) for share in sources["steps"] / sources["steps"].sum()],
             "drafted": sources["drafted"].astype(str),
-            "accepted": [percent(m / k) if k else ABSENT for m, k in zip(sources["accepted"], sources["drafted"])],
+            "accepted": [
+                percent(accepted / drafted) if drafted else ABSENT
+                for accepted, drafted in zip(sources["accepted"], sources["drafted"])
+            ],
             "tokens per step": [number(mean) for mean in sources["emitted"] / sources["steps"]],
             "ms per token": [number(mean) for mean in sources["ms"] / sources["emitted"]],
         }
@@ -154,24 +169,26 @@ def _source_table(run: Run) -> str:
     return tables.terminal(table)
 
 
-def screen(run: Run, found: Explanation) -> str:
-    """The explanation for a terminal; the first line under `largest loss` is the answer."""
+def render(run: Run, explanation: Explanation) -> str:
+    """Return the explanation as text for a terminal; the line `largest loss` is the answer."""
     header: dict[str, Any] = run.header
     model, task = header.get("model") or {}, header.get("task") or {}
-    ar_ms, largest = found.ms["ar"], found.losses[0]
+    ar_ms, largest = explanation.ms["ar"], explanation.losses[0]
     chain = [
-        ("M: drafting free, a verification costs an AR step", number(found.ceiling)),
-        (f"cost model, c = 1 - r = {number(found.c, 3)}", number(found.modelled)),
-        (f"cost model, c as measured = {number(found.c_measured, 3)}", number(found.measured_cost)),
-        (f"measured, with a verification of {found.verify_cost:.2f} AR steps", number(found.speedup)),
+        ("M: drafting free, a verification costs an AR step", number(explanation.ceiling)),
+        (f"cost model, c = 1 - r = {number(explanation.c, 3)}", number(explanation.modelled)),
+        (f"cost model, c as measured = {number(explanation.c_measured, 3)}", number(explanation.measured_cost)),
+        (f"measured, with a verification of {explanation.verify_cost:.2f} AR steps", number(explanation.speedup)),
     ]
-    times = [(name, f"{value:.3f}", percent(value / found.ms["ar"])) for name, value in found.ms.items()]
+    times = [(name, f"{value:.3f}", percent(value / explanation.ms["ar"])) for name, value in explanation.ms.items()]
     losses = [
-        (loss.name, f"{loss.ms:.3f}", ABSENT if loss.speedup is None else number(loss.speedup)) for loss in found.losses
+        (loss.name, f"{loss.ms:.3f}", ABSENT if loss.speedup is None else number(loss.speedup))
+        for loss in explanation.losses
     ]
+    run_text = f"{header.get('method')} on {task.get('name')}, {model.get('name')}"
     return "\n".join(
         [
-            f"{header.get('method')} on {task.get('name')}, {model.get('name')}: measured speedup {found.speedup:.2f}",
+            f"{run_text}: measured speedup {explanation.speedup:.2f}",
             "",
             tables.terminal(pd.DataFrame(chain, columns=["speedup from the same acceptance", ""])),
             "",
@@ -188,7 +205,7 @@ def screen(run: Run, found: Explanation) -> str:
 
 
 def _slow(run: Run) -> list[str]:
-    """The steps that took many times what their like do, the slowest first."""
+    """Return lines on outliers, steps much slower than the median of comparable steps, the slowest first."""
     slow = metrics.slow_steps(run)
     if slow.empty:
         return []
@@ -197,20 +214,20 @@ def _slow(run: Run) -> list[str]:
         (str(step.prompt_index), str(step.arm), str(step.step), f"{step.ms:.2f}", f"{step.expected_ms:.2f}")
         for step in worst.itertuples()
     ]
-    heads = ["prompt", "arm", "step", "ms", "its like"]
-    told = (
+    header = ["prompt", "arm", "step", "ms", "its like"]
+    caption = (
         f"{len(slow)} of {len(run.steps)} steps took more than {metrics.MANY:g} times what their like do; the slowest:"
     )
-    return ["", told, tables.terminal(pd.DataFrame(rows, columns=heads), heads)]
+    return ["", caption, tables.terminal(pd.DataFrame(rows, columns=header), header)]
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Returns the exit code: 0, or 2 if an option or the run cannot be used."""
-    return tool(_print, __doc__, arguments)
+    """Print the explanation; return the exit code: 0, or 2 if an option or the run cannot be used."""
+    return run_tool(_print, __doc__, arguments)
 
 
 def _print(arguments: Sequence[str]) -> None:
     if len(arguments) != 1 or not arguments[0].startswith("run=") or arguments[0] == "run=":
         raise ConfigError("option", " ".join(arguments), "exactly run=RUN_DIR, the folder of a run's record")
     run = load_run(local_path("run", arguments[0].removeprefix("run=")))
-    print(screen(run, explain(run)))
+    print(render(run, explain(run)))

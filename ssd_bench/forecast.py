@@ -1,8 +1,8 @@
-"""How long runs take, before they are run: as the same run on record took, by how fast this machine is beside its own.
+"""Forecast of how long runs will take: the time of the same run on record, scaled by the speed of this machine.
 
-Records are looked for in `runs/reference` and in the folder of runs. A machine's speed is the time of a plain step by
-its latency profile, measured where it is not known yet. What has no record takes as long as if its method were as fast
-as AR and its outputs as long as they may be (`ssd_bench.dry`).
+Records are searched in `runs/reference` and in the folder of runs. A machine's speed is the time of a plain step by its
+latency profile, which is measured if there is none. A run without a record is estimated as if its method were as fast
+as AR and all outputs had their full length (`ssd_bench.dry`).
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from ssd_bench.papers import index
 from ssd_bench.records.files import read_header
 
 REFERENCE = CONF.parent / "runs" / "reference"
-CONTEXT = 256  # of the plain step that machines are compared by
+CONTEXT = 256  # tokens before the plain step by which machines are compared
 BETWEEN = 0.5  # seconds from one run of a sweep to the next
 
 
 @dataclass(frozen=True)
-class Known:
-    """What a record says of a run's time.
+class RecordedTime:
+    """Time of a run on record.
 
     Attributes:
-        seconds: from its first to its last line.
+        seconds: wall time of the whole run.
         model: its name.
-        step_ms: of a plain step on its machine; None without a profile.
+        step_ms: milliseconds of a plain step on its machine; None without a profile.
     """
 
     seconds: float
@@ -42,49 +42,49 @@ class Known:
 
 @dataclass(frozen=True)
 class Forecast:
-    """Of runs to come, by the records in some folders."""
+    """Forecast of runs by the records in some folders."""
 
     folders: Sequence[Path]
 
     @cached_property
-    def known(self) -> Mapping[tuple[str, ...], Known]:
-        """By what determines a run; of several records the last folder's."""
-        found: dict[tuple[str, ...], Known] = {}
+    def timings(self) -> Mapping[tuple[str, ...], RecordedTime]:
+        """Times on record by `index.identity`; of several records, that of the last folder."""
+        timings: dict[tuple[str, ...], RecordedTime] = {}
         for path in (path for folder in self.folders if folder.exists() for path in index.find(folder)):
             for line in index.read(path)[2]:
-                header = _complete(path.parents[1] / line.run) if line.run else None
+                header = _complete_header(path.parents[1] / line.run) if line.run else None
                 if header is not None:
-                    found[index.identity(line.overrides)] = _known(header)
-        return found
+                    timings[index.identity(line.overrides)] = _recorded_time(header)
+        return timings
 
     def hours(self, run: dry.Planned) -> float | None:
-        """Of a run; None where no record of it is there."""
-        known = self.known.get(index.identity(run.overrides))
-        return None if known is None else (known.seconds * self._slower(run, known) + BETWEEN) / 3600
+        """Return the hours of a run; None without a record of it."""
+        timing = self.timings.get(index.identity(run.overrides))
+        return None if timing is None else (timing.seconds * self._slowdown(run, timing) + BETWEEN) / 3600
 
-    def _slower(self, run: dry.Planned, known: Known) -> float:
-        """Times that a plain step takes here what it took there, by the first run of the model that has a profile.
+    def _slowdown(self, run: dry.Planned, timing: RecordedTime) -> float:
+        """Return the time of a plain step on this machine over that on the record's machine.
 
-        One profile beside another of the same run: profiles of other contexts are measurements of other moments.
+        One ratio per model, by its first run with a profile: profiles of other runs were measured at other times.
         """
-        if known.step_ms is not None and known.model not in self._ratios:
+        if timing.step_ms is not None and timing.model not in self._ratios:
             from ssd_bench.plan import plan  # torch, only where a model is timed
             from ssd_bench.run import latency_of, load_engine
 
-            made = plan(run.cfg)
-            engine = load_engine(made)
-            here = latency_of(made, engine).target_ms(made.dims.n_layers, CONTEXT)
-            self._ratios[known.model] = here / known.step_ms
-        return self._ratios.get(known.model, 1.0)
+            planned = plan(run.cfg)
+            engine = load_engine(planned)
+            local_ms = latency_of(planned, engine).target_ms(planned.dims.n_layers, CONTEXT)
+            self._ratios[timing.model] = local_ms / timing.step_ms
+        return self._ratios.get(timing.model, 1.0)
 
     @cached_property
     def _ratios(self) -> dict[str, float]:
-        """By model."""
+        """Slowdown by model."""
         return {}
 
 
-def _complete(folder: Path) -> Mapping[str, Any] | None:
-    """The header of a complete record; None of one that is not, or cannot be read."""
+def _complete_header(folder: Path) -> Mapping[str, Any] | None:
+    """Return the header of a complete record; None for an incomplete or unreadable one."""
     try:
         header = read_header(folder)
     except ConfigError:
@@ -92,8 +92,8 @@ def _complete(folder: Path) -> Mapping[str, Any] | None:
     return header if header.get("status") == "complete" else None
 
 
-def _known(header: Mapping[str, Any]) -> Known:
+def _recorded_time(header: Mapping[str, Any]) -> RecordedTime:
     model, latency = header["model"], header.get("latency")
     keys = ("t_mlp_ms", "t_attn_slope_ms", "t_attn_intercept_ms")
     step = Latency(**{key: latency[key] for key in keys}).target_ms(model["n_layers"], CONTEXT) if latency else None
-    return Known(float(header["wall_s"]), str(model["name"]), step)
+    return RecordedTime(float(header["wall_s"]), str(model["name"]), step)

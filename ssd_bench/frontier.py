@@ -1,10 +1,10 @@
 """`python -m ssd_bench frontier model=miniature task=gsm8k [runs_dir=runs] [beam=4]`: chosen sets, and the best.
 
-Takes the runs of a model on a task that are on record, and scores every layer set that drafted in them by draft cost
-and teacher-forced acceptance rate (`replicate.plane`), on the prompts and AR outputs of those runs. Beside them it
-seeks the best sets there are: all of them where that is possible, else by a beam search that skips one sublayer more
-at a time. Sets that drafted with a window of the cache are scored with it; the search has none. Writes
-`runs_dir/frontier/MODEL.TASK.json`, which `notebooks/compare.ipynb` draws.
+SetScores every layer set that drafted in the recorded runs of a model on a task, by draft cost and teacher-forced
+acceptance rate (`ssd_bench.cost.plane`), on the prompts and AR outputs of those runs. Then it searches the best sets:
+all sets where feasible, else a beam search that skips one more sublayer at a time. Sets that drafted with a window of
+the cache are scored with it; the search uses no windows. Writes `runs_dir/frontier/MODEL.TASK.json`, which
+`notebooks/compare.ipynb` draws.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tqdm import tqdm
 
 from methods.oracle import every_set
 from ssd_bench import metrics, tables
-from ssd_bench.command import count, options, tool
+from ssd_bench.command import count, options, run_tool
 from ssd_bench.core.engine import Engine
 from ssd_bench.core.layer_set import LayerSet
 from ssd_bench.core.window import Window
@@ -40,82 +40,83 @@ from ssd_bench.records.reader import Run, find_runs, load_run
 from ssd_bench.run import load_engine
 
 OPTIONS = ("model", "task", "runs_dir", "beam")
-EXHAUSTIVE = 4096  # sets; of more, a beam search
-LEAST = 0.1  # α below which skipping more is not tried
+EXHAUSTIVE = 4096  # most sets that are all scored; above, a beam search
+LEAST = 0.1  # α; the search ends when the best set of a size is below
 
 Draft = tuple[LayerSet, Window | None]
-"""A layer set that drafted, and the window that it read; None: all positions."""
+"""Layer set of a draft, and the window of the cache that it reads (None: all positions)."""
 
 
-class Scores:
+class SetScores:
     """Teacher-forced α of layer sets, each scored once.
 
     Args:
-        engine: with the model; its cache is used and left empty.
-        prompts, outputs: token ids of each prompt, and of AR's output to it.
+        engine: engine with the model; its cache is used and left empty.
+        prompts: token ids of each prompt.
+        outputs: token ids of AR's output to each prompt.
     """
 
     def __init__(self, engine: Engine, prompts: Sequence[Sequence[int]], outputs: Sequence[Sequence[int]]):
         self._engine = engine
         self._texts = [(p, o) for p, o in zip(prompts, outputs, strict=True) if len(o) > 1]
         self.tokens = sum(len(output) - 1 for _, output in self._texts)
-        self.known: dict[LayerSet, float] = {}
+        self.alphas: dict[LayerSet, float] = {}
 
     def __call__(self, sets: Iterable[LayerSet]) -> list[float]:
-        """α of each set."""
-        asked = list(sets)
-        new = [one for one in dict.fromkeys(asked) if one not in self.known]
-        right = dict.fromkeys(new, 0.0)
+        """Return the α of each set; only new sets are scored."""
+        requested = list(sets)
+        unscored = [candidate for candidate in dict.fromkeys(requested) if candidate not in self.alphas]
+        correct_tokens = dict.fromkeys(unscored, 0.0)
         with torch.inference_mode():
-            for prompt, output in self._texts if new else ():
+            for prompt, output in self._texts if unscored else ():
                 self._prefill([*prompt, *output[:-1]])
-                for layer_set in new:
-                    right[layer_set] += self._right(layer_set, len(prompt), output)
+                for layer_set in unscored:
+                    correct_tokens[layer_set] += self._count_correct(layer_set, len(prompt), output)
         self._engine.cache.reset()
-        self.known |= {layer_set: count / self.tokens for layer_set, count in right.items()}
-        return [self.known[layer_set] for layer_set in asked]
+        self.alphas |= {layer_set: count / self.tokens for layer_set, count in correct_tokens.items()}
+        return [self.alphas[layer_set] for layer_set in requested]
 
     def with_window(self, layer_set: LayerSet, window: Window) -> float:
-        """Return α of a set whose attentions read a window of the cache, token by token as it drafts."""
-        decoder, cache, right = self._engine.decoder, self._engine.cache, 0
+        """Return the α of a set whose attentions read a window of the cache, token by token as it drafts."""
+        decoder, cache, n_correct = self._engine.decoder, self._engine.cache, 0
         with torch.inference_mode():
             for prompt, output in self._texts:
                 self._prefill([*prompt, *output[:-1]])
                 last = len(output) - 1
-                # a draft overwrites the rows that follow its prefix, so the last draft of the text goes first
+                # from the last draft of the text to the first: a draft overwrites the cache rows after its prefix
                 for begin in reversed(range(0, last, DRAFT_LEN)):
                     for at in range(begin, min(begin + DRAFT_LEN, last)):
                         token, prefix = decoder.ids(output[at : at + 1]), len(prompt) + at
                         step = Pass(layer_set.kept, token, prefix, unread=window.unread(prefix))
                         predicted = decoder.logits(decoder.run(step, cache)[0]).argmax(-1)
-                        right += int(predicted) == output[at + 1]
+                        n_correct += int(predicted) == output[at + 1]
         cache.reset()
-        return right / self.tokens
+        return n_correct / self.tokens
 
     def _prefill(self, tokens: Sequence[int]) -> None:
         decoder, cache = self._engine.decoder, self._engine.cache
         cache.reset()
         decoder.prefill(torch.tensor(tokens, device=decoder.device), cache)
 
-    def _right(self, layer_set: LayerSet, prompt_len: int, output: Sequence[int]) -> float:
-        """Output tokens that the set predicts, drafting `DRAFT_LEN` of them after every `DRAFT_LEN`."""
-        found = 0.0
+    def _count_correct(self, layer_set: LayerSet, prompt_len: int, output: Sequence[int]) -> float:
+        """Return how many output tokens the set predicts, in consecutive drafts of `DRAFT_LEN` after the true text."""
+        n_correct = 0.0
         for at in range(0, len(output) - 1, DRAFT_LEN):
             window = output[at : at + DRAFT_LEN + 1]
-            found += (len(window) - 1) * matchness(layer_set, window, prompt_len + at, self._engine.probe)
-        return found
+            n_correct += (len(window) - 1) * matchness(layer_set, window, prompt_len + at, self._engine.probe)
+        return n_correct
 
 
 def beam(n_layers: int, score: Callable[[Iterable[LayerSet]], list[float]], width: int) -> None:
-    """Score sets that skip 1, 2, ... sublayers: each of the `width` best so far with one more sublayer skipped.
+    """Score sets that skip 1, 2, ... sublayers: the `width` best of a size, each with one more sublayer skipped.
 
-    Ends where no set of a size has an α of `LEAST`.
+    Ends at a size whose best α is below `LEAST`.
     """
     level = [LayerSet.full(n_layers)]
     with tqdm(total=2 * n_layers, desc="frontier", unit="sublayer", disable=not sys.stderr.isatty()) as bar:
         for _ in range(2 * n_layers):
-            wider = {one.skipped | {i} for one in level for i in one.kept}
-            sets = [LayerSet(n_layers, skipped) for skipped in sorted(wider, key=sorted)]
+            skipped_sets = {level_set.skipped | {i} for level_set in level for i in level_set.kept}
+            sets = [LayerSet(n_layers, skipped) for skipped in sorted(skipped_sets, key=sorted)]
             ranked = sorted(zip(score(sets), sets), key=lambda pair: -pair[0])[:width]
             level = [layer_set for _, layer_set in ranked]
             bar.update()
@@ -124,22 +125,22 @@ def beam(n_layers: int, score: Callable[[Iterable[LayerSet]], list[float]], widt
 
 
 def frontier(runs: Sequence[Run], width: int) -> Plane:
-    """Score the sets of runs with the same model, prompts and outputs, and find the best there are.
+    """Score the sets of runs with the same model, prompts and outputs, and search the best sets.
 
     Raises:
-        ConfigError: what the runs were made of is not there any more, or was not the same.
+        ConfigError: the model, data or prompts of the runs are not available any more, or have changed.
     """
     header = runs[0].header
     planned = _plan(header["config"])
-    plain = _plain(runs[0])
-    prompts = _read(planned, plain)
+    ar_rows = _ar_rows(runs[0])
+    prompts = _read_prompts(planned, ar_rows)
     if prompts is None:
         raise ConfigError("task", header["task"]["name"], f"the prompts of {header['run_id']}; they have changed since")
-    outputs = [[int(token) for token in ids] for ids in plain["output_ids"]]
+    outputs = [[int(token) for token in ids] for ids in ar_rows["output_ids"]]
     longest = max(len(prompt) + len(output) for prompt, output in zip(prompts, outputs))
     engine = load_engine(planned, longest)
     n_layers = planned.dims.n_layers
-    score = Scores(engine, prompts, outputs)
+    score = SetScores(engine, prompts, outputs)
     score([LayerSet.full(n_layers)])
     if exhaustive := 2 ** (2 * n_layers) <= EXHAUSTIVE:
         score(every_set(n_layers))
@@ -147,7 +148,7 @@ def frontier(runs: Sequence[Run], width: int) -> Plane:
         beam(n_layers, score, width)
     uses = _uses(runs)
     score(layer_set for layer_set, window in uses if window is None)
-    alphas: dict[Draft, float] = {(layer_set, None): alpha for layer_set, alpha in score.known.items()}
+    alphas: dict[Draft, float] = {(layer_set, None): alpha for layer_set, alpha in score.alphas.items()}
     alphas |= {(layer_set, window): score.with_window(layer_set, window) for layer_set, window in uses if window}
     context = mean(len(prompt) + len(output) / 2 for prompt, output in zip(prompts, outputs))
     machine = own_profile(runs[0])
@@ -166,56 +167,56 @@ def frontier(runs: Sequence[Run], width: int) -> Plane:
     )  # fmt: skip
 
 
-def _plain(run: Run) -> pd.DataFrame:
-    """AR's answers in the first repeat, of a conversation turn by turn."""
+def _ar_rows(run: Run) -> pd.DataFrame:
+    """Return the rows of AR's answers in the first repeat, ordered by prompt and turn."""
     return run.prompts.query("arm == 'ar' and repeat == 0").sort_values(["prompt_index", "turn"])
 
 
-def _read(planned: Plan, plain: pd.DataFrame) -> list[tuple[int, ...]] | None:
-    """What AR read for each answer: the prompt, of a later turn with its answers before; None if it is other now."""
-    firsts, found, answers = plain.loc[plain["turn"] == 0, "prompt_sha256"], [], list[str]()
+def _read_prompts(planned: Plan, ar_rows: pd.DataFrame) -> list[tuple[int, ...]] | None:
+    """Return the token ids that AR read for each answer, earlier turns included; None if they have changed."""
+    firsts, read_prompts, answers = ar_rows.loc[ar_rows["turn"] == 0, "prompt_sha256"], [], list[str]()
     if firsts.tolist() != [encoded.sha256 for encoded in planned.encoded]:
         return None
     tokenizer, template = planned.checkpoint.tokenizer, planned.checkpoint.template
-    for row in plain.to_dict("records"):
+    for row in ar_rows.to_dict("records"):
         encoded = planned.encoded[row["prompt_index"]]
         if row["turn"]:
             encoded = encode_turn(planned.prompts[row["prompt_index"]], answers, tokenizer, template)
         if encoded.sha256 != row["prompt_sha256"]:
             return None
-        found.append(encoded.ids)
+        read_prompts.append(encoded.ids)
         answers = [*(answers if row["turn"] else ()), row["text"]]
-    return found
+    return read_prompts
 
 
 def _plan(config: Mapping[str, Any]) -> Plan:
-    """Of the same prompts on the same model, without the run's method."""
-    kept = {key: value for key, value in config.items() if key != "calibrate"}
-    return plan(OmegaConf.create(kept | {"method": {"_target_": "methods.ar.AR"}}))
+    """Plan a run with the same prompts and model, and AR as its method."""
+    run_options = {key: value for key, value in config.items() if key != "calibrate"}
+    return plan(OmegaConf.create(run_options | {"method": {"_target_": "methods.ar.AR"}}))
 
 
 def draft_cost(machine: Machine, draft: Draft, context: float) -> float:
-    """Return what a drafted token costs in plain steps, at a context length."""
+    """Return the cost of a drafted token in plain steps, at a context length."""
     layer_set, window = draft
-    attn, mlp, rest, _ = costs(machine, layer_set.n_layers, context, window)
-    return layer_set.n_attn * attn + layer_set.n_mlp * mlp + rest
+    attn, mlp, rest_cost, _ = costs(machine, layer_set.n_layers, context, window)
+    return layer_set.n_attn * attn + layer_set.n_mlp * mlp + rest_cost
 
 
 def costs(
     machine: Machine, n_layers: int, context: float, window: Window | None = None
 ) -> tuple[float, float, float, tuple[float, ...]]:
-    """Return what parts of a cycle cost in plain steps, at a context length.
+    """Return the costs of the parts of a cycle in plain steps, at a context length.
 
     Args:
-        window: the positions that a drafted token reads; None: all.
+        window: the positions that a drafted token reads; None for all.
 
     Returns:
-        One attention and one MLP over a drafted token, the rest of that token, and the verification of 0, 1, ...
-        `LONGEST` drafted tokens, with what a draft takes beside its tokens.
+        Costs of one attention, of one MLP and of the remainder for a drafted token; and of verifications of 0, 1, ...
+        `LONGEST` drafted tokens, each with the fixed cost of a draft.
     """
     nodes = np.arange(1.0, LONGEST + 2)
-    attn, mlp, rest = machine.pass_ms(nodes, np.full_like(nodes, context))
-    passes = n_layers * (attn + mlp) + rest
+    attn, mlp, rest_ms = machine.pass_ms(nodes, np.full_like(nodes, context))
+    passes = n_layers * (attn + mlp) + rest_ms
     verify = passes + np.where(nodes > 1, machine.draft_start_ms, 0.0)
     read = context if window is None else window.positions(context)
     read_ms = machine.pass_ms(np.ones(1), np.full(1, read))[0][0]
@@ -224,35 +225,44 @@ def costs(
 
 
 def _uses(runs: Iterable[Run]) -> dict[Draft, list[Use]]:
-    """Return every set that drafted, with its window, the runs and its share of their drafted tokens."""
-    found: dict[Draft, list[Use]] = {}
+    """Return every draft (set and window) with its runs, and its share of the drafted tokens of each."""
+    uses: dict[Draft, list[Use]] = {}
     for run in runs:
         steps = metrics.of_arm(run.steps, "method").dropna(subset=["layer_set_id"])
         drafted = steps.groupby("layer_set_id")["draft_len"].sum()
         for set_id, tokens in drafted[drafted > 0].items():
             use = Use(run.path.name, str(run.header["method"]), float(tokens / drafted.sum()))
             key = int(str(set_id))
-            found.setdefault((run.layer_set(key), run.window(key)), []).append(use)
-    return found
+            uses.setdefault((run.layer_set(key), run.window(key)), []).append(use)
+    return uses
 
 
-def matching(runs_dir: Path, model: str, task: str) -> list[Run]:
-    """The complete paired runs of a model on a task; of several prompt lists or machines that of most methods.
+def find_comparable_runs(runs_dir: Path, model: str, task: str) -> list[Run]:
+    """Return the complete greedy runs of a model on a task with the same prompts, AR outputs and machine.
+
+    Of several such groups, the one with the most methods.
 
     Raises:
-        ConfigError: there is none.
+        ConfigError: no such run.
     """
     groups: dict[tuple[Any, ...], list[Run]] = {}
     for path in find_runs(runs_dir):
         header = read_header(path)
-        own, sampled = header["model"], header["config"]["decode"]["mode"] != "greedy"
-        named = own["name"] == model and header["task"]["name"] == task
-        if not named or sampled or header.get("status") != "complete" or not header.get("latency"):
+        model_header, sampled = header["model"], header["config"]["decode"]["mode"] != "greedy"
+        fits = model_header["name"] == model and header["task"]["name"] == task
+        if not fits or sampled or header.get("status") != "complete" or not header.get("latency"):
             continue
         run = load_run(path)
-        plain = _plain(run)
-        outputs = tuple(tuple(map(int, ids)) for ids in plain["output_ids"])
-        key = (own["weights"], own["dtype"], own["device"], own["threads"], tuple(plain["prompt_sha256"]), outputs)
+        ar_rows = _ar_rows(run)
+        outputs = tuple(tuple(map(int, ids)) for ids in ar_rows["output_ids"])
+        key = (
+            model_header["weights"],
+            model_header["dtype"],
+            model_header["device"],
+            model_header["threads"],
+            tuple(ar_rows["prompt_sha256"]),
+            outputs,
+        )
         if outputs:
             groups.setdefault(key, []).append(run)
     if not groups:
@@ -262,34 +272,34 @@ def matching(runs_dir: Path, model: str, task: str) -> list[Run]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Returns the exit code: 0, or 2 if an option or the runs cannot be used."""
-    return tool(_main, __doc__, arguments)
+    """Print and write the frontier; return the exit code: 0, or 2 if an option or the runs cannot be used."""
+    return run_tool(_main, __doc__, arguments)
 
 
 def _main(arguments: Sequence[str]) -> None:
-    given = options(arguments, OPTIONS)
+    values = options(arguments, OPTIONS)
     for name in ("model", "task"):
-        if name not in given:
+        if name not in values:
             raise ConfigError(name, None, f"{name}=NAME, as in the records")
-    width = count("beam", given.get("beam", "4"))
-    runs_dir = local_path("runs_dir", given.get("runs_dir", "runs"))
-    found = frontier(matching(runs_dir, given["model"], given["task"]), width)
-    print(screen(found))
-    print(write(runs_dir, found))
+    width = count("beam", values.get("beam", "4"))
+    runs_dir = local_path("runs_dir", values.get("runs_dir", "runs"))
+    plane = frontier(find_comparable_runs(runs_dir, values["model"], values["task"]), width)
+    print(render(plane))
+    print(write(runs_dir, plane))
 
 
-def screen(plane: Plane) -> str:
-    """The best sets and the best of each method, for a terminal."""
+def render(plane: Plane) -> str:
+    """Return a table of the best set and of the best set of each method, for a terminal."""
     best = max(plane.frontier, key=lambda point: plane.speedup(point.cost, point.alpha))
-    shown = {"best": best}
+    best_points = {"best": best}
     for method in dict.fromkeys(use.method for point in plane.chosen for use in point.uses):
-        own = [point for point in plane.chosen if any(use.method == method for use in point.uses)]
-        shown[method] = max(own, key=lambda point: plane.speedup(point.cost, point.alpha))
+        method_points = [point for point in plane.chosen if any(use.method == method for use in point.uses)]
+        best_points[method] = max(method_points, key=lambda point: plane.speedup(point.cost, point.alpha))
     rows = [
         (name, f"{point.cost:.3f}", f"{point.alpha:.3f}", str(len(point.skipped)),
          f"{plane.speedup(point.cost, point.alpha):.2f}x")
-        for name, point in shown.items()
+        for name, point in best_points.items()
     ]  # fmt: skip
     heads = ["", "c", "α", "skips", "predicted"]
-    head = f"{plane.model} on {plane.task}: {plane.tried} sets tried ({plane.search}), α over {plane.tokens} tokens"
-    return f"{head}\n{tables.terminal(pd.DataFrame(rows, columns=heads), heads[1:])}"
+    caption = f"{plane.model} on {plane.task}: {plane.tried} sets tried ({plane.search}), α over {plane.tokens} tokens"
+    return f"{caption}\n{tables.terminal(pd.DataFrame(rows, columns=heads), heads[1:])}"

@@ -16,7 +16,7 @@ from ssd_bench.cost.latency import Latency
 from ssd_bench.errors import ConfigError
 from ssd_bench.model.arithmetic import resolve
 from ssd_bench.model.backend import check_name
-from ssd_bench.settings import Count, Range, Whole, checked, settings
+from ssd_bench.settings import Count, Range, Whole, check_value, settings
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "float64": torch.float64}
 Milliseconds = Annotated[float, Range(0, what="a time in ms")]
@@ -139,7 +139,7 @@ def _latency(given: Mapping[str, Any]) -> Latency:
     if sorted(given) != sorted(fields):
         raise ConfigError("hardware.latency", given, f"null, or exactly {', '.join(fields)}")
     mlp, slope, intercept = (
-        float(checked(f"hardware.latency.{field}", Milliseconds, given[field])) for field in fields
+        float(check_value(f"hardware.latency.{field}", Milliseconds, given[field])) for field in fields
     )
     return Latency(mlp, slope, intercept)
 

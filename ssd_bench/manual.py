@@ -1,7 +1,7 @@
-"""What `run --help` says of the chosen method, task, decoding, machine and log: their declared settings, one by one.
+"""Help on settings for `run --help`: every declared setting of the chosen method, task, decoding, machine and log.
 
 Declarations (`ssd_bench.settings`) are read from the source, not imported: methods and tasks import torch, which takes
-longer than all the rest of the help.
+longer than the rest of the help.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from typing import Any, NamedTuple
 import yaml
 from omegaconf import DictConfig, OmegaConf
 
-from ssd_bench.settings import doc_of, words
+from ssd_bench.settings import describe_type, doc_of
 
 UNTARGETED = {
     "decode": "ssd_bench.core.sampling.Decoding",
     "hardware": "ssd_bench.hardware.Options",
     "wandb": "ssd_bench.tracking.Tracking",
 }
-"""Group -> the class that its config, which names none, belongs to."""
+"""Group whose config has no `_target_` -> the class of its settings."""
 
-LONGEST = 200  # text of a value; longer ones, such as the parts of a stream, stand with the options
+LONGEST = 200  # characters of a value; a longer one, such as the parts of a stream, is shown as ...
 
 
 class Declared(NamedTuple):
@@ -40,15 +40,16 @@ class Declared(NamedTuple):
     doc: str
 
 
-def described(cfg: DictConfig) -> str:
-    """Of every declared setting `GROUP.NAME=VALUE`, what is allowed, and its doc."""
+def describe_settings(cfg: DictConfig) -> str:
+    """Return a text with every declared setting: `GROUP.NAME=VALUE`, what is allowed, and its doc."""
     groups = ("method", "task", *UNTARGETED)
     chosen = {group: OmegaConf.to_container(cfg[group], resolve=True) for group in groups}
     return "\n".join(line for group in groups for line in _lines(group, chosen[group], UNTARGETED.get(group, "")))
 
 
 def _lines(section: str, values: Any, target: str) -> Iterator[str]:
-    for setting in declared(values.get("_target_", target)):
+    """Yield the lines of one section, those of nested settings included."""
+    for setting in declared_settings(values.get("_target_", target)):
         if setting.name not in values:
             continue
         value, place = values[setting.name], f"{section}.{setting.name}"
@@ -56,33 +57,38 @@ def _lines(section: str, values: Any, target: str) -> Iterator[str]:
             yield from _lines(place, value, "")
             continue
         flow = yaml.safe_dump(value, default_flow_style=True, width=math.inf).removesuffix("...\n").strip()
-        yield f"  {place}={flow if len(flow) < LONGEST else '...'}: {words(setting.kind)}"
+        yield f"  {place}={flow if len(flow) < LONGEST else '...'}: {describe_type(setting.kind)}"
         yield from textwrap.wrap(" ".join(setting.doc.split()), 120, initial_indent=" " * 6, subsequent_indent=" " * 6)
 
 
-def declared(target: str) -> list[Declared]:
-    """The settings of a class by its dotted path, those of its bases first; none of a class that declares none."""
+def declared_settings(target: str) -> list[Declared]:
+    """Return the settings that a class declares, by its dotted path; those of its bases first."""
     module, _, name = target.rpartition(".")
     source = _source(module)
     node = source.nodes.get(name)
     if not isinstance(node, ast.ClassDef):
-        return declared(".".join(source.origins[name])) if name in source.origins else []
-    found = {s.name: s for base in node.bases if isinstance(base, ast.Name) for s in declared(f"{module}.{base.id}")}
-    if any(isinstance(each, ast.Call) and ast.unparse(each.func) == "settings" for each in node.decorator_list):
-        for field, below in zip(node.body, [*node.body[1:], None]):
+        return declared_settings(".".join(source.origins[name])) if name in source.origins else []
+    settings = {
+        s.name: s for base in node.bases if isinstance(base, ast.Name) for s in declared_settings(f"{module}.{base.id}")
+    }
+    if any(
+        isinstance(decorator, ast.Call) and ast.unparse(decorator.func) == "settings"
+        for decorator in node.decorator_list
+    ):
+        for field, following in zip(node.body, [*node.body[1:], None]):
             if isinstance(field, ast.AnnAssign) and not ast.unparse(field.annotation).startswith("ClassVar"):
-                kind = source.evaluated(field.annotation)
-                own = below.value if isinstance(below, ast.Expr) else None
-                doc = own.value if isinstance(own, ast.Constant) else doc_of(kind)
-                found[ast.unparse(field.target)] = Declared(ast.unparse(field.target), kind, str(doc))
-    return list(found.values())
+                kind = source.evaluate(field.annotation)
+                docstring = following.value if isinstance(following, ast.Expr) else None
+                doc = docstring.value if isinstance(docstring, ast.Constant) else doc_of(kind)
+                settings[ast.unparse(field.target)] = Declared(ast.unparse(field.target), kind, str(doc))
+    return list(settings.values())
 
 
 class _Source(dict[str, Any]):
-    """A module that was not imported; as a mapping, the names that its types use.
+    """A module's source, parsed but not imported; as a mapping, the values of names in its annotations.
 
     Attributes:
-        nodes: its classes, functions and constants.
+        nodes: name -> syntax tree of a class, function or constant of the module.
         origins: name -> the module that it is imported from, and its name there.
     """
 
@@ -103,16 +109,18 @@ class _Source(dict[str, Any]):
     def __missing__(self, name: str) -> Any:
         node = self.nodes.get(name)
         if isinstance(node, ast.Assign):
-            return self.evaluated(node.value)
+            return self.evaluate(node.value)
         if isinstance(node, ast.FunctionDef):
-            return bool  # what a `Fits` asks, which the help does not
+            return bool  # the condition of a `Fits`, which the help never calls
         if hasattr(builtins, name):
             raise KeyError(name)
-        module, there = self.origins.get(name, (self.module, name))  # itself where its source alone does not tell
-        return getattr(importlib.import_module(module), there)
+        module, attribute = self.origins.get(
+            name, (self.module, name)
+        )  # the module itself, imported, if its source does not tell
+        return getattr(importlib.import_module(module), attribute)
 
-    def evaluated(self, node: ast.expr) -> Any:
-        """The value of an expression of the module."""
+    def evaluate(self, node: ast.expr) -> Any:
+        """Return the value of an expression in the module."""
         return eval(ast.unparse(node), {}, self)
 
 

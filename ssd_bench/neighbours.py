@@ -1,7 +1,7 @@
-"""The other runs that measure on this machine: in the record of each, and waited for where a run asks for that.
+"""Runs that measure on this machine at the same time: recorded by each other, and waited for with `hardware.exclusive`.
 
-They find each other in the machine's folder of temporary files, where each is a lease with what it uses beside it:
-cores and GPUs. A run that may use some of the same cores, or the same GPU, shares them.
+Each run has a lease in the machine's folder of temporary files, and next to it a file with the cores and GPUs that it
+may use. Two runs share the machine if they may use the same core or GPU.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ SUFFIX = ".run"
 
 
 @dataclass(frozen=True)
-class Run:
-    """A run that measures.
+class ActiveRun:
+    """A run that is measuring.
 
     Attributes:
-        name: of its record.
-        places: the cores and GPUs that it may use.
-        exclusive: `hardware.exclusive`.
+        name: name of its record.
+        places: names of the cores and GPUs that it may use.
+        exclusive: value of `hardware.exclusive`.
     """
 
     name: str
@@ -42,26 +42,26 @@ class Run:
 
 
 class Neighbours:
-    """The runs that measure on this machine beside one, from when it is entered.
+    """Other runs that measure on this machine while this run does; a context manager.
 
-    With `hardware.exclusive` it is entered when no other run with that switch shares a place.
+    With `hardware.exclusive`, entering waits until no other run with that option shares a core or GPU.
 
     Args:
-        name: of the run's record.
+        name: name of this run's record.
     """
 
     def __init__(self, name: str, hardware: Hardware) -> None:
-        self._own = Run(name, tuple(places(hardware)), hardware.exclusive)
+        self._this_run = ActiveRun(name, tuple(places(hardware)), hardware.exclusive)
         self._folder = Path(tempfile.gettempdir(), f"ssd-bench-{os.getuid()}")
         self._token = uuid.uuid4().hex
         self._seen: dict[tuple[str, bool], None] = {}
 
     def __enter__(self) -> Self:
-        pause, said = POLL[0], False
-        while (other := self._entered()) is not None:
-            if not said and pause > 1:
-                print(f"waiting until {other.name} has measured on this machine", file=sys.stderr, flush=True)
-                said = True
+        pause, announced = POLL[0], False
+        while (blocking := self._try_enter()) is not None:
+            if not announced and pause > 1:
+                print(f"waiting until {blocking.name} has measured on this machine", file=sys.stderr, flush=True)
+                announced = True
             time.sleep(pause)
             pause = min(1.5 * pause, POLL[1])
         return self
@@ -69,64 +69,64 @@ class Neighbours:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._about(self._token).unlink(missing_ok=True)
+        self._about_path(self._token).unlink(missing_ok=True)
         self._lease.close()
 
-    def _entered(self) -> Run | None:
-        """Enter, or find the run that is to be waited for."""
-        with owned(self._folder):  # one at a time, so that no two enter at once
-            for other in self._others():
-                if self._own.exclusive and other.exclusive and self._shares(other):
-                    return other
-            self._about(self._token).write_text(json.dumps(asdict(self._own)), encoding="utf-8")
+    def _try_enter(self) -> ActiveRun | None:
+        """Register this run and return None, or return a run to wait for."""
+        with owned(self._folder):  # so that two runs cannot register at once
+            for run in self._other_runs():
+                if self._this_run.exclusive and run.exclusive and self._shares(run):
+                    return run
+            self._about_path(self._token).write_text(json.dumps(asdict(self._this_run)), encoding="utf-8")
             self._lease = Lease(self._folder, name=f"{self._token}{SUFFIX}")
             return None
 
     def look(self) -> None:
-        """Note who is there now."""
-        self._seen |= {(other.name, self._shares(other)): None for other in self._others()}
+        """Remember the runs that are measuring now."""
+        self._seen |= {(run.name, self._shares(run)): None for run in self._other_runs()}
 
     @property
     def seen(self) -> list[dict[str, object]]:
-        """Every run that a look has found: its name, and whether it could use the same cores or GPU."""
+        """Every other run seen by `look`: its name, and whether it shares a core or GPU with this run."""
         return [{"run": name, "shares": shares} for name, shares in sorted(self._seen)]
 
-    def _shares(self, other: Run) -> bool:
-        return not set(self._own.places).isdisjoint(other.places)
+    def _shares(self, run: ActiveRun) -> bool:
+        return not set(self._this_run.places).isdisjoint(run.places)
 
-    def _others(self) -> Iterator[Run]:
+    def _other_runs(self) -> Iterator[ActiveRun]:
         for lease in self._folder.glob(f"*{SUFFIX}"):
             if lease.stem != self._token:
-                about = self._about(lease.stem)
+                about_file = self._about_path(lease.stem)
                 if gone(lease, holder(lease)):
-                    about.unlink(missing_ok=True)
+                    about_file.unlink(missing_ok=True)
                     lease.unlink(missing_ok=True)
                     continue
                 try:
-                    told = json.loads(about.read_bytes())
-                    yield Run(told["name"], tuple(told["places"]), told["exclusive"])
+                    content = json.loads(about_file.read_bytes())
+                    yield ActiveRun(content["name"], tuple(content["places"]), content["exclusive"])
                 except (OSError, ValueError, KeyError):
-                    continue  # of a run that has just ended
+                    continue  # the run has just ended
 
-    def _about(self, token: str) -> Path:
+    def _about_path(self, token: str) -> Path:
         return self._folder / f"{token}.json"
 
 
 def places(hardware: Hardware) -> list[str]:
-    """The cores and GPUs of this machine that a run may use, by names that are the same in every process."""
-    found = []
+    """Return the cores and GPUs that a run may use, by names that are the same in every process."""
+    names = []
     for device in hardware.devices:
-        found += _cores() if device.type == "cpu" else [_gpu(device)]
-    return found
+        names += _cores() if device.type == "cpu" else [_gpu(device)]
+    return names
 
 
 def _cores() -> list[str]:
-    number = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)
-    return [f"core {core}" for core in sorted(number)]
+    cores = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)
+    return [f"core {core}" for core in sorted(cores)]
 
 
 def _gpu(device: torch.device) -> str:
-    """Its number among all of the machine: a process counts those that it sees."""
+    """Return the name of a GPU by its number on the machine; `device.index` counts only GPUs this process sees."""
     index = device.index or 0
-    visible = [one for one in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if one]
+    visible = [identifier for identifier in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if identifier]
     return f"GPU {visible[index] if index < len(visible) else index}"

@@ -1,4 +1,4 @@
-"""The options of a run, checked before anything is opened: names, types, and the classes that a config asks for."""
+"""Options of a run, checked before anything is opened: names, types, and the classes that a config names."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Annotated, Any
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
-from ssd_bench.compose import KINDS, TARGET, built
+from ssd_bench.compose import KINDS, TARGET, build
 from ssd_bench.core.method import Calibrated, Method
 from ssd_bench.core.sampling import Decoding
 from ssd_bench.data.local import SampleSource
@@ -22,14 +22,14 @@ from ssd_bench.model.template import TEMPLATES, Template
 from ssd_bench.paths import LONGEST_NAME, local_path
 from ssd_bench.quoting import unresolved
 from ssd_bench.records.schema import arms_of
-from ssd_bench.settings import GIVEN, Count, Fits, Range, Whole, arguments, checked
+from ssd_bench.settings import GIVEN, Count, Fits, Range, Whole, arguments, check_value
 from ssd_bench.task import DataSource, Sourced, Task
 from ssd_bench.tracking import Tracking
 
 Name = Annotated[str, Fits("a text without /, for the name of a folder", re.compile(r"[^/\0]+").fullmatch)]
 Part = Annotated[str, Fits("NUMBER/OF, as 3/8: the third of eight", lambda text: _is_part(text))]
-LONGEST_NAMES = LONGEST_NAME - 20  # bytes; the folder's name ends with digits of the run's key
-MOST_REPEATS = 10_000  # the units of a run are listed in memory
+LONGEST_NAMES = LONGEST_NAME - 20  # bytes; the name of a record's folder ends with digits of the run's key
+MOST_REPEATS = 10_000  # the work items of a run are listed in memory
 OPTIONS = {
     "limit": Count | None, "repeats": Annotated[int, Range(1, MOST_REPEATS)], "seed": Whole, "force": bool,
     "runs_dir": str, "variant": str | None, "baseline": Any,
@@ -38,11 +38,11 @@ TABLES: dict[str, type] = {"decode": Decoding, "hardware": Options, "wandb": Tra
 KNOWN = (*OPTIONS, *TABLES, *KINDS, "dry", "minutes", "retry", "shard")
 
 
-def resolved(cfg: DictConfig) -> dict[str, Any]:
-    """What a config says, as plain values.
+def resolve(cfg: DictConfig) -> dict[str, Any]:
+    """Return a config as plain values, with every option checked.
 
     Raises:
-        ConfigError: an option that there is not, or a value that its type does not allow.
+        ConfigError: an unknown option, or a value that its type does not allow.
     """
     try:
         config: Any = OmegaConf.to_container(cfg, resolve=True, throw_on_missing=True)
@@ -53,68 +53,75 @@ def resolved(cfg: DictConfig) -> dict[str, Any]:
         forms = f": {' or '.join(f'model.template={form}' for form in TEMPLATES)}"
         raise ConfigError(name, None, GIVEN + (forms if name == "model.template.form" else "")) from error
     _check(config)
-    if isinstance(model := config.get("model"), dict) and "template" in model:  # however it was written
+    if (
+        isinstance(model := config.get("model"), dict) and "template" in model
+    ):  # recorded in full, whichever way it was written
         model["template"] = asdict(Template.of(model["template"]))
     return config
 
 
 @dataclass(frozen=True)
 class Parts:
-    """The objects that a config asks for; none has opened anything.
+    """Objects that a config names; none has opened anything.
 
     Attributes:
-        school: the task that a method calibrates on.
+        source: rows of tasks that bring none themselves.
+        calibration_task: the task whose prompts the method calibrates on; usually `task` itself.
     """
 
     method: Method
     task: Task
     source: DataSource
     model: ModelSource
-    school: Task
+    calibration_task: Task
 
     @classmethod
     def of(cls, cfg: DictConfig) -> Parts:
-        """Make them.
+        """Make the objects.
 
         Raises:
-            ConfigError: a setting of theirs cannot work, or a class is none of its kind.
+            ConfigError: a setting that cannot work, or a class of the wrong kind.
         """
-        method, task, source, model = (built(cfg, group) for group in ("method", "task", "data", "model"))
-        named = {"model": model, "method": method, "task": task}  # which name the record's folder
-        for group, part in named.items():
-            checked(f"{group}.name", Name, part.name)
-        if (length := sum(len(part.name.encode()) for part in named.values())) > LONGEST_NAMES:
-            group = max(named, key=lambda group: len(named[group].name))
+        method, task, source, model = (build(cfg, group) for group in ("method", "task", "data", "model"))
+        parts = {"model": model, "method": method, "task": task}  # their names are in that of the record's folder
+        for group, part in parts.items():
+            check_value(f"{group}.name", Name, part.name)
+        if (length := sum(len(part.name.encode()) for part in parts.values())) > LONGEST_NAMES:
+            group = max(parts, key=lambda group: len(parts[group].name))
             allowed = f"shorter: the record's folder has the names of model, method and task, {length} bytes of at most"
-            raise ConfigError(f"{group}.name", shortened(named[group].name), f"{allowed} {LONGEST_NAMES}")
-        own = isinstance(task, Sourced) and task.source is not None
-        if own and not isinstance(source, SampleSource):
+            raise ConfigError(f"{group}.name", shortened(parts[group].name), f"{allowed} {LONGEST_NAMES}")
+        has_own_source = isinstance(task, Sourced) and task.source is not None
+        if has_own_source and not isinstance(source, SampleSource):
             raise ConfigError(
                 "data", cfg.data[TARGET], f"sample, the default: task={task.name} reads a file of its own"
             )
-        school = built(cfg, "calibrate") if "calibrate" in cfg else task
-        for place, reader in (("task", task), ("calibrate", school)):
+        calibration_task = build(cfg, "calibrate") if "calibrate" in cfg else task
+        for place, reader in (("task", task), ("calibrate", calibration_task)):
             _check_file(place, reader, source)
-        if school is not task and not isinstance(method, Calibrated):
-            raise ConfigError("task@calibrate", school.name, f"no task: method={method.name} does not calibrate")
-        return cls(method, task, source, model, school)
+        if calibration_task is not task and not isinstance(method, Calibrated):
+            raise ConfigError(
+                "task@calibrate", calibration_task.name, f"no task: method={method.name} does not calibrate"
+            )
+        return cls(method, task, source, model, calibration_task)
 
     def systems(self) -> dict[str, str]:
         """Return the system messages of the tasks and of their parts, by option."""
-        tasks = {"task": self.task} | ({} if self.school is self.task else {"calibrate": self.school})
+        tasks = {"task": self.task}
+        if self.calibration_task is not self.task:
+            tasks["calibrate"] = self.calibration_task
         parts = {f"{place}.parts.{name}": part for place, task in tasks.items()
                  for name, part in getattr(task, "parts", {}).items()}  # fmt: skip
-        said = {f"{place}.system": getattr(task, "system", None) for place, task in (tasks | parts).items()}
-        return {option: system for option, system in said.items() if system is not None}
+        messages = {f"{place}.system": getattr(task, "system", None) for place, task in (tasks | parts).items()}
+        return {option: system for option, system in messages.items() if system is not None}
 
     def source_of(self, task: Task) -> DataSource:
-        """Where a task's rows come from."""
-        own = task.source if isinstance(task, Sourced) else None
-        return own or self.source
+        """Return the data source of a task: its own, or the run's."""
+        task_source = task.source if isinstance(task, Sourced) else None
+        return task_source or self.source
 
 
 def _check_file(place: str, task: Task, source: DataSource) -> None:
-    """Refuse a task that reads a user's own file where no file is named: samples of it say nothing to anybody."""
+    """Refuse a task that reads a user's own file if no file is named; the sample rows would be meaningless."""
     for name, part in getattr(task, "parts", {}).items():
         _check_file(f"{place}.parts.{name}", part, source)
     if isinstance(task, Sourced) and task.source is None and isinstance(source, SampleSource):
@@ -123,13 +130,14 @@ def _check_file(place: str, task: Task, source: DataSource) -> None:
 
 
 def _check(config: dict[str, Any]) -> None:
+    """Refuse an unknown, missing or invalid option."""
     for name in config:
         if name not in KNOWN:
             raise ConfigError(name, config[name], f"no option; those are {', '.join(KNOWN)}")
     for name, kind in OPTIONS.items():
         if name not in config:
             raise ConfigError(name, None, GIVEN)
-        checked(name, kind, config[name])
+        check_value(name, kind, config[name])
     if not _may_be_folder(local_path("runs_dir", config["runs_dir"])):
         raise ConfigError("runs_dir", config["runs_dir"], "a folder")
     for name, table in TABLES.items():
@@ -137,26 +145,27 @@ def _check(config: dict[str, Any]) -> None:
     if not _has_variant(config):
         raise ConfigError("variant", config["variant"], "null: no prompt format of this task goes by a name")
     arms_of(config["baseline"])
-    checked("shard", Part | None, config.get("shard"))  # no record from before there were shards has it
+    check_value("shard", Part | None, config.get("shard"))  # older configs lack it
     for name, where in (("minutes", "of experiments (-m experiment=NAME)"), ("retry", "(-m)")):
         if config.get(name) is not None:
             raise ConfigError(name, config[name], f"null but in a sweep {where}")
 
 
 def _has_variant(config: dict[str, Any]) -> bool:
+    """Return whether `variant` is null, or the task or a part of it has variants."""
     task = config.get("task")
-    given = task if isinstance(task, dict) else {}
-    parts = given.get("parts")
-    made = (given, *parts.values()) if isinstance(parts, dict) else (given,)
-    return config["variant"] is None or any("variant" in part for part in made if isinstance(part, dict))
+    options = task if isinstance(task, dict) else {}
+    parts = options.get("parts")
+    tables = (options, *parts.values()) if isinstance(parts, dict) else (options,)
+    return config["variant"] is None or any("variant" in part for part in tables if isinstance(part, dict))
 
 
 def _is_part(text: str) -> bool:
-    """Whether it is NUMBER/OF."""
-    found = re.fullmatch(r"([1-9]\d{0,5})/([1-9]\d{0,5})", text)
-    return found is not None and int(found[1]) <= int(found[2])
+    """Return whether a text is NUMBER/OF with 1 <= NUMBER <= OF."""
+    match = re.fullmatch(r"([1-9]\d{0,5})/([1-9]\d{0,5})", text)
+    return match is not None and int(match[1]) <= int(match[2])
 
 
 def _may_be_folder(path: Path) -> bool:
-    """Whether it is one, or can be made below one."""
-    return os.path.isdir(next(one for one in (path, *path.parents) if os.path.exists(one)))
+    """Return whether a path is a folder, or can be created below one."""
+    return os.path.isdir(next(ancestor for ancestor in (path, *path.parents) if os.path.exists(ancestor)))

@@ -1,4 +1,4 @@
-"""Paths in options: text becomes an absolute path of this machine, here and nowhere else."""
+"""Paths in options: the only place where the text of an option becomes an absolute path."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ LONGEST_PATH = 3500  # bytes; Linux takes 4095, and a record's files are below i
 
 
 def local_path(field: str, value: object) -> Path:
-    """Return the absolute path that an option names, with the home folder for a leading ~.
+    """Return the absolute path that an option names, with a leading ~ expanded.
 
-    Symbolic links stay as they are, so that a record keeps the name by which it was asked for.
+    Symbolic links are not resolved, so that a record keeps the path on the command line.
 
     Args:
         field: the option, for errors.
 
     Raises:
-        ConfigError: no text, a URI, or a path that no file system takes.
+        ConfigError: not a text, a URI, or a path that no file system accepts.
     """
     if not isinstance(value, str | Path) or not str(value):
         raise ConfigError(field, value, "a path")
     text = str(value)
     if URI.match(text):
-        here = " (file:///DIR is /DIR)" if text.lower().startswith("file:") else ""
-        allowed = f"a path on this machine, not a URI: download or mount what it names, and give that path{here}"
+        hint = " (file:///DIR is /DIR)" if text.lower().startswith("file:") else ""
+        allowed = f"a path on this machine, not a URI: download or mount what it names, and give that path{hint}"
         raise ConfigError(field, text, allowed)
     try:
         encoded = os.path.abspath(os.path.expanduser(text)).encode()
@@ -46,5 +46,5 @@ def local_path(field: str, value: object) -> Path:
 
 
 def display_path(path: Path) -> str:
-    """Return a path as documents show it: relative to the current folder where it is below that."""
+    """Return a path for documents: relative to the current folder if it is below it, else absolute."""
     return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)

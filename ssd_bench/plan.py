@@ -1,4 +1,4 @@
-"""A plan: everything about a run that can be known and refused before anything large is loaded."""
+"""A plan: everything about a run that can be checked before anything large is loaded."""
 
 from __future__ import annotations
 
@@ -24,29 +24,29 @@ from ssd_bench.model.backend import Backend, select
 from ssd_bench.model.checkpoint import Checkpoint, ModelSource
 from ssd_bench.model.shape import ModelDims
 from ssd_bench.model.weights import architecture, declared
-from ssd_bench.options import Parts, resolved
+from ssd_bench.options import Parts, resolve
 from ssd_bench.paths import local_path
 from ssd_bench.records import provenance
 from ssd_bench.records.contents import check_finite, contents
 from ssd_bench.records.schema import arms_of
 from ssd_bench.task import Examined, Prompt, Task
 
-SEARCHES, SHARDS = "searches", ".shards"  # folders in runs_dir: what offline searches found, parts of runs
-FAULTS = 5  # of a file that are named where no run stops for them
+SEARCHES, SHARDS = "searches", ".shards"  # folders in runs_dir: results of offline searches, parts of runs
+FAULTS = 5  # named of each file, in a warning
 UNRECORDED = ("runs_dir", "force", "wandb", "dry", "minutes", "retry", "shard", "model.revision", "hardware.exclusive")
-"""Options that change nothing that is measured: of a revision what it has counts."""
+"""Options that change nothing that is measured. A revision is not one of them by name: its contents are hashed."""
 
 
 @dataclass(frozen=True)
 class Shard:
-    """The prompts of one job of several that share a run: the prompt at i belongs to number i mod `of` + 1."""
+    """One job's share of the prompts of a run: prompt i belongs to shard number i mod `of` + 1."""
 
     number: int
     of: int
 
     @classmethod
-    def asked(cls, text: str | None) -> Shard | None:
-        """Of the option `shard`, NUMBER/OF."""
+    def parse(cls, text: str | None) -> Shard | None:
+        """Return the shard that the option `shard` names (NUMBER/OF), None for null."""
         return None if text is None else cls(*map(int, text.split("/")))
 
     @property
@@ -54,14 +54,24 @@ class Shard:
         return f"{self.number}of{self.of}"
 
     @property
-    def all(self) -> list[Shard]:
-        """Itself and its like."""
+    def all_of_run(self) -> list[Shard]:
+        """All shards of the run, including this one."""
         return [Shard(number, self.of) for number in range(1, self.of + 1)]
 
 
 @dataclass(frozen=True)
 class Plan:
-    """A run that passed every check; nothing large is loaded yet."""
+    """A run that passed every check; nothing large is loaded yet.
+
+    Attributes:
+        encoded: token ids of each prompt; of a conversation, of its first turn.
+        new_tokens: most new tokens of an answer, per prompt.
+        samples: prompts that the method searches or calibrates on; none of them is evaluated.
+        rehearsal: whether this project trained the model (a toy model).
+        context: positions of the longest sequence, at most those of the model.
+        fingerprints: data set -> what identifies its content.
+        shard: the share of this job; None for the whole run.
+    """
 
     config: dict[str, Any]
     hardware: Hardware
@@ -86,37 +96,38 @@ class Plan:
 
     @property
     def tie_tolerance(self) -> float:
-        """The top-2 logit gap up to which a different token counts as rounding."""
+        """Top-2 logit gap up to which a different token counts as rounding."""
         kinds = self.backend.arithmetic.named()
         return lossless.tolerance(str(kinds["activations"]), str(kinds["inputs"]), self.hardware.dtype_name)
 
     @property
     def arms(self) -> tuple[str, ...]:
-        """Names of what decodes each prompt."""
+        """Names of the arms that decode each prompt: method, and ar, hf where the run has them."""
         return arms_of(self.config["baseline"])
 
     @property
-    def answering(self) -> str:
-        """The arm whose answers stand in a conversation: AR, or without it the only one."""
+    def answering_arm(self) -> str:
+        """Arm whose answers the later turns of a conversation contain: AR, or the only arm."""
         return "ar" if "ar" in self.arms else "method"
 
-    def units(self, shard: Shard | None = None) -> Iterator[tuple[int, int]]:
-        """(prompt index, repeat) in stream order; of a shard its own."""
+    def work_items(self, shard: Shard | None = None) -> Iterator[tuple[int, int]]:
+        """Yield (prompt index, repeat) of the run, or of one shard, in stream order."""
         prompts = range(len(self.prompts))[slice(None) if shard is None else slice(shard.number - 1, None, shard.of)]
         return ((i, repeat) for repeat in range(self.config["repeats"]) for i in prompts)
 
     def folder(self, shard: Shard | None) -> Path:
-        """Of the record, or of a shard's part of it, which no reader takes for a record."""
+        """Return the folder of the record, or of one shard's partial record (readers ignore it)."""
         return self.run_dir if shard is None else self.run_dir.parent / SHARDS / self.run_dir.name / shard.name
 
 
 def plan(cfg: DictConfig) -> Plan:
-    """Compose, check and tokenise, without loading weights.
+    """Compose and check a run and tokenise its prompts, without loading weights.
 
     Raises:
-        ConfigError: anything that cannot work, with the field, its value and what is allowed.
+        ConfigError: an option, file or environment that cannot work; names the field, its value and what is allowed.
     """
-    config = resolved(cfg)
+    # 1) Options and the objects that they name; no model is opened.
+    config = resolve(cfg)
     runs_dir = local_path("runs_dir", config["runs_dir"])
     parts = Parts.of(cfg)
     method, task, model = parts.method, parts.task, parts.model
@@ -130,62 +141,69 @@ def plan(cfg: DictConfig) -> Plan:
     if not prompts:
         raise ConfigError("task", task.name, "a data source with at least one item")
     systems = {option: model.prompting.addressed(text, option) for option, text in parts.systems().items()}
-    # Everything that the weights are not needed for comes first: a model of the hub that is refused is not downloaded.
+    # 2) Checks that need no weights come first, so that a refused model of the hub is not downloaded.
     checkpoint = model.open()
     for option, template in systems.items():
         template.check_heard(checkpoint.tokenizer, option)
     arch = declared(checkpoint)
     model.check_shape(arch)
     method.check(stated := arch.dims(model.name))
-    others = _calibration_prompts(parts, prompts, config["seed"])
-    asked = limits([*prompts, *others], decoding.max_new_tokens, task.max_new_tokens)
-    decoding = Decoding(**config["decode"] | {"max_new_tokens": max(asked)})
-    every = encode_all([*prompts, *others], asked, model, checkpoint, arch.context)
-    encoded = every[: len(prompts)]
-    samples = [Sample(e.ids, p.domain) for e, p in zip(every[len(prompts) :], others)]
-    needed = max(reach(p, e, new, model, checkpoint) for p, e, new in zip([*prompts, *others], every, asked))
-    data = _data_id([*prompts, *others], every)
+    calibration_prompts = _calibration_prompts(parts, prompts, config["seed"])
+    all_prompts = [*prompts, *calibration_prompts]
+    answer_limits = limits(all_prompts, decoding.max_new_tokens, task.max_new_tokens)
+    decoding = Decoding(**config["decode"] | {"max_new_tokens": max(answer_limits)})
+    all_encoded = encode_all(all_prompts, answer_limits, model, checkpoint, arch.context)
+    encoded = all_encoded[: len(prompts)]
+    samples = [Sample(e.ids, p.domain) for e, p in zip(all_encoded[len(prompts) :], calibration_prompts)]
+    longest = max(reach(p, e, new, model, checkpoint) for p, e, new in zip(all_prompts, all_encoded, answer_limits))
+    data = _data_id(all_prompts, all_encoded)
     shard = _shard(config, method, len(prompts))
     backend = select(
         hardware.devices[0], hardware.dtype, hardware.kernels, hardware.isa, len(set(hardware.devices)) > 1
     )
+    # 3) Weights files, and the key of everything that determines the record.
     dims = _dims(model, checkpoint, method, stated)
     weights = _weights_id(checkpoint, hardware.dtype)
     machine = _machine(hardware, backend)
     identity = config | {"task_version": task.version, "weights": weights, "machine": machine}
     origin = Origin(
-        runs_dir / SEARCHES, dims.name, weights, parts.school.name, hardware.dtype_name, machine, config["seed"],
+        runs_dir / SEARCHES, dims.name, weights, parts.calibration_task.name, hardware.dtype_name, machine,
+        config["seed"],
     )  # fmt: skip
     code = provenance.code_hash([inspect.getfile(type(part)) for part in (method, task)])
     key = provenance.content_key(identity, code, data, exclude=UNRECORDED)
     name = f"{dims.name}-{method.name}-{task.name}-{key[:10]}"
-    fingerprints = {
-        spec.name: parts.source_of(part).fingerprint(spec)
-        for part in dict.fromkeys((task, parts.school))
-        for spec in part.files(model.prompting.form)
-    }
     return Plan(
-        config, hardware, backend, decoding, method, task, prompts, encoded, asked, samples, checkpoint,
-        model.rehearsal, dims, origin, min(needed, arch.context), fingerprints, key, runs_dir / name,
+        config, hardware, backend, decoding, method, task, prompts, encoded, answer_limits, samples, checkpoint,
+        model.rehearsal, dims, origin, min(longest, arch.context), _fingerprints(parts), key, runs_dir / name,
         shard, _unused(parts),
     )  # fmt: skip
 
 
+def _fingerprints(parts: Parts) -> dict[str, str]:
+    """Return data set -> what identifies its content, for the tasks that are evaluated and calibrated on."""
+    return {
+        spec.name: parts.source_of(task).fingerprint(spec)
+        for task in dict.fromkeys((parts.task, parts.calibration_task))
+        for spec in task.files(parts.model.prompting.form)
+    }
+
+
 def _calibration_prompts(parts: Parts, prompts: Sequence[Prompt], seed: int) -> list[Prompt]:
-    """Return the prompts that the method searches or calibrates on; none of them is evaluated."""
+    """Return the prompts that the method searches or calibrates on, without any that is evaluated."""
     if not isinstance(parts.method, Calibrated):
         return []
-    separate = parts.school is not parts.task
+    separate = parts.calibration_task is not parts.task
     with naming("task", "calibrate" if separate else "task"):
-        pool = parts.school.pool(parts.source_of(parts.school), parts.model.prompting.form, seed)
+        pool = parts.calibration_task.pool(parts.source_of(parts.calibration_task), parts.model.prompting.form, seed)
         return apart(prompts, pool, parts.method, others=separate)
 
 
 def _dims(model: ModelSource, checkpoint: Checkpoint, method: Method, stated: ModelDims) -> ModelDims:
-    """Return the sizes of the model that its weights make; of a model from the hub they are downloaded now.
+    """Return the model's sizes as its weights have them; weights on the hub are downloaded now.
 
     Args:
-        stated: by config.json; whether the head is tied is for the weights to say.
+        stated: sizes by config.json, which may differ: only the weights tell whether the LM head is tied.
 
     Raises:
         ConfigError: weights that differ from config.json, or sizes that the model's settings or the method refuse.
@@ -199,55 +217,58 @@ def _dims(model: ModelSource, checkpoint: Checkpoint, method: Method, stated: Mo
 
 
 def _unused(parts: Parts) -> tuple[str, ...]:
-    """Return what to tell of rows that cannot be used, by file; a run that needs one of them has stopped by now."""
-    sources = {id(source): source for source in (parts.source_of(parts.task), parts.source_of(parts.school))}
-    told = []
+    """Return one warning per file with unusable rows, none of which this run needs (it would have been refused)."""
+    sources = {id(source): source for source in (parts.source_of(parts.task), parts.source_of(parts.calibration_task))}
+    lines = []
     for source in sources.values():
         for file, faults in source.unusable().items() if isinstance(source, Examined) else ():
             if faults:
-                shown = "; ".join(f"{fault.field}={fault.value!r}: {fault.allowed}" for fault in faults[:FAULTS])
-                more = f"; and {len(faults) - FAULTS} more" if len(faults) > FAULTS else ""
-                told.append(f"{file}: {len(faults)} faults in rows that this run does not use: {shown}{more}")
-    return tuple(told)
+                examples = "; ".join(f"{fault.field}={fault.value!r}: {fault.allowed}" for fault in faults[:FAULTS])
+                remainder = f"; and {len(faults) - FAULTS} more" if len(faults) > FAULTS else ""
+                lines.append(f"{file}: {len(faults)} faults in rows that this run does not use: {examples}{remainder}")
+    return tuple(lines)
 
 
 def _data_id(prompts: Sequence[Prompt], encoded: Sequence[Encoded]) -> str:
-    """Identity of what is read of a run's items: what is decoded, scored, drawn with and shown in tables."""
-    told = [
+    """Return the identity of a run's items: all that is decoded, scored, part of a seed, or shown in tables."""
+    items = [
         (p.id, p.domain, e.sha256, p.reference, [(turn.text, turn.reference) for turn in p.turns])
         for p, e in zip(prompts, encoded, strict=True)
     ]
-    return hashlib.sha256(json.dumps(told).encode()).hexdigest()
+    return hashlib.sha256(json.dumps(items).encode()).hexdigest()
 
 
 def _shard(config: dict[str, Any], method: Method, prompts: int) -> Shard | None:
-    """The shard that is asked for, of a run whose prompts may be decoded in any order."""
-    shard, said = Shard.asked(config.get("shard")), config.get("shard")
+    """Return the shard of the option `shard`; refuse one where the order of prompts matters, or without a prompt."""
+    shard, text = Shard.parse(config.get("shard")), config.get("shard")
     if shard is not None:
         if isinstance(method, Stateful):
-            raise ConfigError("shard", said, f"null: method={method.name} learns from one prompt for the next")
+            raise ConfigError("shard", text, f"null: method={method.name} learns from one prompt for the next")
         if "parts" in config["task"]:
-            raise ConfigError("shard", said, "null: the prompts of a stream come one after the other")
+            raise ConfigError("shard", text, "null: the prompts of a stream come one after the other")
         if shard.of > prompts:
-            raise ConfigError("shard", said, f"of at most {prompts}, as many as there are prompts")
+            raise ConfigError("shard", text, f"of at most {prompts}, as many as there are prompts")
     return shard
 
 
 def _machine(hardware: Hardware, backend: Backend) -> str:
-    """What a run may not change while it is resumed; of a GPU run the CPU and its threads are provenance alone."""
+    """Return what must stay the same when a run is resumed: devices, arithmetic, and on a CPU its model and threads.
+
+    For a run on GPUs, the CPU and its threads are provenance only.
+    """
     host = () if hardware.gpu_names() else (hardware.threads, provenance.cpu_model())
     return "|".join(map(str, (hardware.label, hardware.gpu_names(), *host, backend.arithmetic)))
 
 
 def _weights_id(checkpoint: Checkpoint, dtype: torch.dtype) -> str:
-    """Identity of a checkpoint: its config, the ids that end an output, and the names and contents of its files.
+    """Return the identity of a checkpoint: its config, the ids that end an output, its files' names and contents.
 
     Raises:
-        ConfigError: numbers that are not finite in this dtype.
+        ConfigError: a weight that is not finite in this dtype.
     """
-    found = contents(checkpoint.shards.values())
-    check_finite(found, dtype)
-    named = hashlib.sha256(f"{checkpoint.config.to_json_string()}{sorted(checkpoint.eos_ids)}".encode())
-    for file, content in found.items():
-        named.update(f"{file.name}:{content.sha256}".encode())
-    return named.hexdigest()[:16]
+    files = contents(checkpoint.shards.values())
+    check_finite(files, dtype)
+    digest = hashlib.sha256(f"{checkpoint.config.to_json_string()}{sorted(checkpoint.eos_ids)}".encode())
+    for file, content in files.items():
+        digest.update(f"{file.name}:{content.sha256}".encode())
+    return digest.hexdigest()[:16]

@@ -14,44 +14,44 @@ if TYPE_CHECKING:
 
 
 class Progress:
-    """Counts prompts; a context manager.
+    """Progress of finished prompts; a context manager.
 
     Args:
-        prompts: units to do.
+        prompts: number of prompts to decode, repeats included.
     """
 
     def __init__(self, prompts: int):
-        self._total, self._finished, self._begin, self._made = prompts, 0, time.perf_counter(), 0
+        self._total, self._finished, self._begin, self._new_tokens = prompts, 0, time.perf_counter(), 0
         self._bar = tqdm(total=prompts, unit="prompt", dynamic_ncols=True) if sys.stderr.isatty() else None
         self._shown = 0.0
 
     def token(self, tokens: int) -> None:
-        """An arm's output has reached `tokens`; redraws the bar at most five times a second."""
+        """Show the length of the current output; redraw the bar at most five times a second."""
         now = time.perf_counter()
         if self._bar is not None and now - self._shown > 0.2:
             self._shown = now
             self._bar.set_postfix_str(f"{tokens} tokens in this output", refresh=True)
 
     def done(self, prompt_id: str, records: list[PromptRecord]) -> None:
-        """A prompt is finished and on disk."""
+        """Count a prompt that is decoded and on disk."""
         self._finished += 1
-        self._made += sum(record.prompt.new_tokens for record in records)
+        self._new_tokens += sum(record.prompt.new_tokens for record in records)
         elapsed = time.perf_counter() - self._begin
-        left = elapsed / self._finished * (self._total - self._finished)
+        left_s = elapsed / self._finished * (self._total - self._finished)
         sums: dict[str, tuple[int, float]] = {}
         for row in (record.prompt for record in records):
             tokens, ms = sums.get(row.arm, (0, 0.0))
             sums[row.arm] = tokens + row.new_tokens - 1, ms + row.decode_ms
         rates = ", ".join(f"{arm} {1e3 * n / ms:.1f} tok/s" for arm, (n, ms) in sorted(sums.items()) if n and ms > 0)
-        found = {record.prompt.lossless for record in records}
-        verdict = next((f", {one}" for one in ("bug", "tie", "identical") if one in found), "")
+        verdicts = {record.prompt.lossless for record in records}
+        verdict = next((f", {candidate}" for candidate in ("bug", "tie", "identical") if candidate in verdicts), "")
         line = f"{prompt_id}: {rates or 'no token decoded'}{verdict}"
         if self._bar is not None:
             self._bar.set_description_str(line)
-            self._bar.set_postfix_str(f"{self._made / elapsed:.1f} tok/s over all")
+            self._bar.set_postfix_str(f"{self._new_tokens / elapsed:.1f} tok/s over all")
             self._bar.update(1)
         else:
-            print(f"[{self._finished}/{self._total}] {line}, {left:.0f} s left", file=sys.stderr, flush=True)
+            print(f"[{self._finished}/{self._total}] {line}, {left_s:.0f} s left", file=sys.stderr, flush=True)
 
     def __enter__(self) -> Self:
         return self

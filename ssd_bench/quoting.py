@@ -1,4 +1,4 @@
-"""Option values that Hydra's grammar would take for more than text: how to type them, and what a wrong one named."""
+"""Option values with characters of Hydra's grammar: how to type them as text, and errors about unresolved ones."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ssd_bench.errors import ConfigError
 
 
 def as_text(name: str, value: str) -> str:
-    """Return how a shell gives an option a text with characters of Hydra's grammar."""
+    """Return how to type a text with characters of Hydra's grammar in a shell, for a message."""
     escaped = re.sub(r'(\\*)"', r'\1\1\\"', value.replace("${", r"\${"))
     ending = "\\" * (len(escaped) - len(escaped.rstrip("\\")))
     typed = shlex.quote(f'{name}="{escaped}{ending}"')
@@ -20,11 +20,11 @@ def as_text(name: str, value: str) -> str:
 
 
 def unresolved(cfg: DictConfig, name: str, error: OmegaConfBaseException) -> ConfigError:
-    """Return what is said of a value with a ${...} that names nothing."""
-    given = OmegaConf.to_container(OmegaConf.masked_copy(cfg, [name.partition(".")[0]]), resolve=False)
+    """Return the error for a value whose ${...} names no option."""
+    value = OmegaConf.to_container(OmegaConf.masked_copy(cfg, [name.partition(".")[0]]), resolve=False)
     for part in name.split("."):
-        given = given.get(part) if isinstance(given, dict) else None
+        value = value.get(part) if isinstance(value, dict) else None
     reason = str(error.msg or error).partition("\n")[0]
-    if not isinstance(given, str):
+    if not isinstance(value, str):
         return ConfigError(name, None, reason)
-    return ConfigError(name, given, f"{reason}, for ${{...}} stands for an option; {as_text(name, given)}")
+    return ConfigError(name, value, f"{reason}, for ${{...}} stands for an option; {as_text(name, value)}")

@@ -1,4 +1,4 @@
-"""Settings, each spelled once: a dataclass whose fields the constructor, the checks and `run --help` read.
+"""Settings as dataclass fields, declared once for the constructor, the checks and `run --help`.
 
     @settings("method")
     class PromptLookup:
@@ -29,12 +29,13 @@ WORDS = {int: "an integer", float: "a number", bool: "true or false", str: "a te
 
 @dataclass(frozen=True)
 class Range:
-    """The numbers that a setting may be; one of `least` and `above` at least.
+    """Interval of numbers that a setting allows, with `least` or `above` as its lower end.
 
     Attributes:
-        least, most, above, below: limits, the last two of which are themselves outside.
-        what: such a number in words; "": by its type.
-        note: what a message adds.
+        least, most: ends that the interval includes.
+        above, below: ends that it excludes.
+        what: what such a number is, in words; "" for the name of its type.
+        note: addition to messages.
     """
 
     least: float | None = None
@@ -45,18 +46,18 @@ class Range:
     note: str = ""
 
     def holds(self, value: float) -> bool:
-        """Whether a number is within the limits."""
+        """Return whether a number is in the interval."""
         low = self.least is None or value >= self.least, self.above is None or value > self.above
         high = self.most is None or value <= self.most, self.below is None or value < self.below
         return all(low + high)
 
-    def words(self, kind: str) -> str:
-        """What is allowed; `kind` is the type."""
-        what, low = self.what or kind, self.least if self.above is None else self.above
+    def describe(self, kind: str) -> str:
+        """Return what is allowed, in words; `kind` is the type in words."""
+        noun, lower = self.what or kind, self.least if self.above is None else self.above
         if self.most is None and self.below is None:
-            return f"{what} {'of at least' if self.above is None else 'above'} {low}{self.note}"
+            return f"{noun} {'of at least' if self.above is None else 'above'} {lower}{self.note}"
         begin, end = "[" if self.above is None else "(", f"{self.below})" if self.most is None else f"{self.most}]"
-        return f"{what} in {begin}{low}, {end}{self.note}"
+        return f"{noun} in {begin}{lower}, {end}{self.note}"
 
 
 @dataclass(frozen=True)
@@ -64,16 +65,16 @@ class Fits:
     """Any other condition on one setting.
 
     Attributes:
-        said: what is allowed.
-        holds: whether a value of the type is.
+        description: what is allowed, in words.
+        holds: returns whether a value of the right type is allowed.
     """
 
-    said: str
+    description: str
     holds: Callable[[Any], object]
 
-    def words(self, kind: str) -> str:
-        """What is allowed."""
-        return self.said
+    def describe(self, kind: str) -> str:
+        """Return what is allowed, in words."""
+        return self.description
 
 
 Count = Annotated[int, Range(1)]
@@ -86,21 +87,21 @@ Cosine = Annotated[float, Range(-1, 1, what="a cosine")]
 
 @dataclass_transform(eq_default=False)
 def settings(section: str, *, frozen: bool = False, kw_only: bool = False) -> Callable[[type[T]], type[T]]:
-    """Make a class a dataclass that refuses what its fields' types do not allow, ahead of its own `__post_init__`.
+    """Make a class a dataclass that refuses values its fields' types do not allow, before its own `__post_init__`.
 
     Args:
-        section: where the settings stand in the config.
-        frozen: settings do not change, and two objects with the same are equal.
-        kw_only: the constructor takes them by name alone; in a base, so that they do not come first.
+        section: section of the config that has the settings, for messages.
+        frozen: make objects immutable, and equal if their settings are.
+        kw_only: take settings only by name; in a base class, so that they do not come before those of its subclasses.
     """
 
     def declared(cls: type[T]) -> type[T]:
-        own: Callable[[T], None] = getattr(cls, "__post_init__", lambda self: None)
+        own_post_init: Callable[[T], None] = getattr(cls, "__post_init__", lambda self: None)
 
         def __post_init__(self: T) -> None:
             for name, kind in kinds(type(self)).items():  # type: ignore[arg-type]
-                checked(f"{section}.{name}", kind, getattr(self, name))
-            own(self)
+                check_value(f"{section}.{name}", kind, getattr(self, name))
+            own_post_init(self)
 
         cls.__post_init__ = __post_init__  # type: ignore[attr-defined]
         return dataclass(frozen=frozen, eq=frozen, kw_only=kw_only)(cls)
@@ -110,81 +111,93 @@ def settings(section: str, *, frozen: bool = False, kw_only: bool = False) -> Ca
 
 @cache
 def kinds(cls: type[Any]) -> dict[str, Any]:
-    """The settings of a class, with their types."""
+    """Return the settings of a class with their types."""
     hints = get_type_hints(cls, include_extras=True)
     return {field.name: hints[field.name] for field in fields(cls)}
 
 
-def arguments(section: str, cls: type[Any], given: Any) -> dict[str, Any]:
-    """What the config says of a class, every name of it one that the constructor takes, and none missing.
+def arguments(section: str, cls: type[Any], values: Any) -> dict[str, Any]:
+    """Return the config's table for a class, checked: every name is a parameter, and none without default is missing.
 
     Raises:
-        ConfigError: no table, a setting that there is not, or one left out that has no default.
+        ConfigError: not a table, an unknown setting, or a missing one.
     """
-    taken = inspect.signature(cls).parameters
-    named = {name: one for name, one in taken.items() if one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)}
-    listed = ", ".join(named) or "nothing"
-    if not isinstance(given, Mapping):
-        raise ConfigError(section, given, f"a table of {listed}")
-    for name, value in given.items():
-        if name not in named and all(one.kind != one.VAR_KEYWORD for one in taken.values()):
-            raise ConfigError(f"{section}.{name}", value, f"no setting of {section}, which has {listed}")
-    for name, one in named.items():
-        if name not in given and one.default is one.empty:
+    parameters = inspect.signature(cls).parameters
+    names = {
+        name: parameter
+        for name, parameter in parameters.items()
+        if parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+    }
+    listing = ", ".join(names) or "nothing"
+    if not isinstance(values, Mapping):
+        raise ConfigError(section, values, f"a table of {listing}")
+    for name, value in values.items():
+        if name not in names and all(parameter.kind != parameter.VAR_KEYWORD for parameter in parameters.values()):
+            raise ConfigError(f"{section}.{name}", value, f"no setting of {section}, which has {listing}")
+    for name, parameter in names.items():
+        if name not in values and parameter.default is parameter.empty:
             raise ConfigError(f"{section}.{name}", None, GIVEN)
-    return dict(given)
+    return dict(values)
 
 
-def checked(field: str, kind: Any, value: T) -> T:
-    """The value itself.
+def check_value(field: str, kind: Any, value: T) -> T:
+    """Return a value that its type allows.
+
+    Args:
+        field: path of the option, for the error.
+        kind: the type.
 
     Raises:
-        ConfigError: for this field of the config, if its type does not allow the value.
+        ConfigError: the type does not allow the value.
     """
     if not fits(kind, value):
-        allowed = words(kind)
-        if isinstance(value, int | float) and fits(kind, str(value)):  # digits may be lost: YAML reads 0123 as 83
+        allowed = describe_type(kind)
+        if isinstance(value, int | float) and fits(kind, str(value)):  # and YAML may change digits: it reads 0123 as 83
             allowed += f"; what looks like a number needs quotes: '{field}=\"...\"'"
         raise ConfigError(field, value, allowed)
     return value
 
 
 def fits(kind: Any, value: object) -> bool:
-    """Whether a value is what a setting's type allows; true is no number, 1.0 no whole one, NaN none at all."""
+    """Return whether a setting's type allows a value; true is no number, 1.0 is no integer, NaN is never allowed."""
     origin, args = get_origin(kind), get_args(kind)
     if origin is Annotated:
-        limits = (limit for limit in args[1:] if isinstance(limit, Range | Fits))
-        return fits(args[0], value) and all(limit.holds(value) for limit in limits)  # type: ignore[arg-type]
+        conditions = (condition for condition in args[1:] if isinstance(condition, Range | Fits))
+        return fits(args[0], value) and all(condition.holds(value) for condition in conditions)  # type: ignore[arg-type]
     if origin in (Union, UnionType):
-        return any(fits(one, value) for one in args)
+        return any(fits(member, value) for member in args)
     if origin is Literal:
-        return any(value == one and type(value) is type(one) for one in args)
+        return any(value == member and type(value) is type(member) for member in args)
     if kind in (int, float):
         numbers = int if kind is int else int | float
         return isinstance(value, numbers) and not isinstance(value, bool) and math.isfinite(value)
     if origin is Sequence:
-        return isinstance(value, Sequence) and not isinstance(value, str) and all(fits(args[0], one) for one in value)
+        return (
+            isinstance(value, Sequence)
+            and not isinstance(value, str)
+            and all(fits(args[0], member) for member in value)
+        )
     if origin in (Mapping, dict):
         return isinstance(value, Mapping) and all(fits(args[0], k) and fits(args[1], v) for k, v in value.items())
     return kind is Any or isinstance(value, origin or kind)
 
 
-def words(kind: Any) -> str:
-    """What a setting's type allows, as messages and the help say it."""
+def describe_type(kind: Any) -> str:
+    """Return what a setting's type allows, in words, for messages and the help."""
     origin, args = get_origin(kind), get_args(kind)
     if origin is Annotated:
-        limits = [limit for limit in args[1:] if isinstance(limit, Range | Fits)]
-        return limits[-1].words(words(args[0])) if limits else words(args[0])
+        conditions = [condition for condition in args[1:] if isinstance(condition, Range | Fits)]
+        return conditions[-1].describe(describe_type(args[0])) if conditions else describe_type(args[0])
     if origin in (Union, UnionType):
-        return ", or ".join(map(words, args))
+        return ", or ".join(map(describe_type, args))
     if origin is Literal:
         return f"one of {', '.join(map(str, args))}"
     if origin in (Sequence, Mapping, dict):
-        each = "" if args[-1] is Any else f", each {words(args[-1])}"
-        return f"a {'list' if origin is Sequence else 'table'}{each}"
+        elements = "" if args[-1] is Any else f", each {describe_type(args[-1])}"
+        return f"a {'list' if origin is Sequence else 'table'}{elements}"
     return WORDS.get(kind) or f"a {kind.__name__}"
 
 
 def doc_of(kind: Any) -> str:
-    """The doc that a type has for all settings of it; "": none."""
+    """Return the doc in a type's annotation, shared by all settings of that type; "" without one."""
     return "".join(part for part in getattr(kind, "__metadata__", ()) if isinstance(part, str))

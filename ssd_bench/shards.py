@@ -1,4 +1,4 @@
-"""The record of a run whose prompts were shared out to several jobs (`shard=3/8`), made when all of them are done."""
+"""Merging of shards: one record of a run whose prompts several jobs shared (`shard=3/8`), once all of them are done."""
 
 from __future__ import annotations
 
@@ -17,89 +17,93 @@ from ssd_bench.records.writer import SHARD, RunWriter
 
 SUMMED = ("load_ms", "profile_ms", "prepare_ms", "warmup_ms", "wall_s")
 WORST = ("base_bytes", "others_share")
-OF_EACH = ("provenance", "latency", "model", *SUMMED)
-"""What stands in the record for every shard."""
+PER_SHARD = ("provenance", "latency", "model", *SUMMED)
+"""Keys of the header that the record keeps for every shard."""
 
 
-def gathered(plan: Plan, scores: Callable[[RunWriter], Mapping[str, Any]]) -> bool:
-    """Make the record of a plan's run if all of its shards are done, and remove them; false if they are not.
+def merge_shards(plan: Plan, scores: Callable[[RunWriter], Mapping[str, Any]]) -> bool:
+    """Merge all shards of a plan's run into its record and remove them; false if some are not done.
 
-    Of several that end at once one makes it, and the others find it made.
+    If several jobs end at once, one of them merges and the others find the record.
 
-    Times of loading, searching and warming up are those of all shards together, memory and disturbance the largest.
+    The record has the sums of the shards' times of loading, searching and warming up, and the maxima of their base
+    memory and of the CPU share of other processes.
 
     Args:
-        scores: of what a writer has.
+        scores: computes the task's scores from the merged record.
 
     Raises:
         ConfigError: a shard's file is damaged.
     """
     assert plan.shard is not None, "asked of a shard"
-    folders = [plan.folder(shard) for shard in plan.shard.all]
-    with _alone(plan):
-        if not plan.folder(plan.shard).exists():
+    folders = [plan.folder(shard) for shard in plan.shard.all_of_run]
+    with _merge_lock(plan):
+        if not plan.folder(plan.shard).exists():  # another job has merged and removed it
             return True
-        if not recorded(plan):
-            headers = [header for folder in folders if (header := _done(plan, folder)) is not None]
+        if not is_recorded(plan):
+            headers = [header for folder in folders if (header := _finished_header(plan, folder)) is not None]
             if len(headers) < len(folders):
                 return False
-            with RunWriter(plan.run_dir, _common(headers), fresh=plan.config["force"], wait=True) as writer:
+            with RunWriter(plan.run_dir, _first_header(headers), fresh=plan.config["force"], wait=True) as writer:
                 if not writer.complete:
-                    writer.adopt(folders, plan.units())
+                    writer.adopt(folders, plan.work_items())
                     for arrays in folders[0].glob("*.npz"):
                         shutil.copy(arrays, plan.run_dir)
-                    writer.finish(_together(headers) | {"scores": scores(writer)})
+                    writer.finish(_merged_header(headers) | {"scores": scores(writer)})
         _remove(plan)
     return True
 
 
-def recorded(plan: Plan) -> bool:
-    """Whether a plan's run is on record and is not to be repeated."""
+def is_recorded(plan: Plan) -> bool:
+    """Return whether a plan's run is on record and `force` does not ask to repeat it."""
     return not plan.config["force"] and is_complete(plan.run_dir, plan.content_key)
 
 
-def clear(plan: Plan) -> None:
-    """Remove what a process that was killed left of shards that are in the record."""
-    together = _together_in(plan) if plan.shard is not None else None
-    if together is not None and (together.is_dir() or together.with_name(f"{together.name}.lease").exists()):
-        with _alone(plan):
+def clear_shards(plan: Plan) -> None:
+    """Remove shards that are in the record, and that a killed process left behind."""
+    folder = _shards_folder(plan) if plan.shard is not None else None
+    if folder is not None and (folder.is_dir() or folder.with_name(f"{folder.name}.lease").exists()):
+        with _merge_lock(plan):
             _remove(plan)
 
 
-def _together_in(plan: Plan) -> Path:
-    """The folder of all shards of the run."""
+def _shards_folder(plan: Plan) -> Path:
+    """Return the folder of all shards of the run."""
     return plan.folder(plan.shard).parent
 
 
-def _alone(plan: Plan) -> AbstractContextManager[None]:
-    """Among all that gather or clear this run: not in the folder that they remove, where others would wait for it."""
-    folder = _together_in(plan)
+def _merge_lock(plan: Plan) -> AbstractContextManager[None]:
+    """Lock out other processes that merge or delete these shards.
+
+    The lock file is next to the shards' folder, because that folder is deleted.
+    """
+    folder = _shards_folder(plan)
     return owned(folder.parent, f"{folder.name}.lease")
 
 
 def _remove(plan: Plan) -> None:
-    """Shards that nobody works on, and that are in the record or of no use since there is one."""
-    together = _together_in(plan)
-    for folder in [path for path in together.glob("*") if path.is_dir()]:
+    """Delete the shards of a recorded run, except those in use and those repeated (force=true) after the record."""
+    shards = _shards_folder(plan)
+    for folder in [path for path in shards.glob("*") if path.is_dir()]:
         with suppress(Held, FileNotFoundError), Lease(folder, wait=False):
             if not _forced_since(plan, folder, _header(folder)):
                 shutil.rmtree(folder, ignore_errors=True)
     with suppress(OSError):
-        together.rmdir()
+        shards.rmdir()
 
 
-def _done(plan: Plan, folder: Path) -> Mapping[str, Any] | None:
-    """The header of a shard that can be gathered; with force=true one of those that are made again."""
+def _finished_header(plan: Plan, folder: Path) -> Mapping[str, Any] | None:
+    """Return the header of a shard that is ready to be merged, else None; with force=true only of a repeated shard."""
     header = _header(folder)
     current = not plan.config["force"] or _forced_since(plan, folder, header)
     return header if current and header.get("status") == SHARD else None
 
 
 def _forced_since(plan: Plan, folder: Path, header: Mapping[str, Any]) -> bool:
-    """Whether a shard was made again, or is being made, since the record was."""
-    record, own = (path / "run.json" for path in (plan.run_dir, folder))
+    """Return whether a shard was repeated, or is being repeated, with force=true after the record was written."""
+    record, shard_file = (path / "run.json" for path in (plan.run_dir, folder))
     forced = bool((header.get("config") or {}).get("force"))
-    return forced and (not record.exists() or own.stat().st_mtime_ns > record.stat().st_mtime_ns)
+    return forced and (not record.exists() or shard_file.stat().st_mtime_ns > record.stat().st_mtime_ns)
 
 
 def _header(folder: Path) -> Mapping[str, Any]:
@@ -109,26 +113,28 @@ def _header(folder: Path) -> Mapping[str, Any]:
         return {}
 
 
-def _common(headers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """What the record begins with: the first shard's, as if there were no others."""
+def _first_header(headers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the record's header at its start: the first shard's, with the option `shard` unset."""
     first = headers[0]
     return {**first, "config": {**first["config"], "shard": None}}
 
 
-def _together(headers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def _merged_header(headers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the keys of the header that sum up all shards."""
     summed = {key: sum(header[key] for header in headers) for key in SUMMED}
     worst = {key: max((header[key] for header in headers if header[key] is not None), default=None) for key in WORST}
-    warnings = list(dict.fromkeys(one for header in headers for one in header["warnings"]))
-    found = sorted((one for header in headers for one in header["searches"]), key=lambda one: one["new"])
-    beside = list({tuple(one.items()): one for header in headers for one in header["beside"]}.values())
-    searches = list({one["name"]: one for one in found}.values())  # made by one shard, found by the others
+    warnings = list(dict.fromkeys(entry for header in headers for entry in header["warnings"]))
+    entries = sorted((entry for header in headers for entry in header["searches"]), key=lambda entry: entry["new"])
+    neighbours = list({tuple(entry.items()): entry for header in headers for entry in header["beside"]}.values())
+    # one shard searched, the others found its result
+    searches = list({entry["name"]: entry for entry in entries}.values())
     return (
         summed
         | worst
         | {
             "warnings": warnings,
             "searches": searches,
-            "beside": beside,
-            "shards": [{key: header[key] for key in OF_EACH} for header in headers],
+            "beside": neighbours,
+            "shards": [{key: header[key] for key in PER_SHARD} for header in headers],
         }
     )

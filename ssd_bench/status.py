@@ -1,11 +1,11 @@
-"""`python -m ssd_bench status [runs_dir=runs] [watch=true]`: what the runs of a folder are at.
+"""`python -m ssd_bench status [runs_dir=runs] [watch=true]`: the state of every run of a folder.
 
-  runs_dir=DIR   that sweeps and runs write to, from any machine
+  runs_dir=DIR   folder that sweeps and runs write to, from any machine
   watch=true     look again every 5 seconds, until nothing runs or waits
 
-Running: where, since when, prompts done, tokens/s over all arms, and when it will be done if it goes on like this.
-Failed: the first line of the error; `retry=failed` in the command of the sweep repeats those.
-Stopped: begun, and nobody works on it; its command goes on with it. Waiting: asked for by a sweep, and not begun.
+Running: where, since when, prompts done, tokens/s over all arms, and the time left at this speed.
+Failed: the first line of the error; `retry=failed` in the command of the sweep repeats these runs.
+Stopped: begun, but no process works on it; the same command resumes it. Waiting: part of a sweep, and not begun.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 import pandas as pd
 
 from ssd_bench import tables
-from ssd_bench.command import options, tool
+from ssd_bench.command import options, run_tool
 from ssd_bench.dry import spell
 from ssd_bench.errors import ConfigError
 from ssd_bench.papers import index
@@ -36,29 +36,29 @@ WIDTHS = (None, 60, None, None, 70)
 
 
 @dataclass(frozen=True)
-class Line:
-    """A run, or a job that is none yet.
+class StatusLine:
+    """State of a run, or of a job without a record.
 
     Attributes:
         state: done or one of `ORDER`.
-        what: its name, or its overrides.
-        prompts: done of all, where that is known.
-        speed: tokens/s, where something was done.
-        more: where and until when, or why not.
+        name: name of the run, or overrides of the job.
+        prompts: prompts done of all, if known.
+        speed: tokens/s, if known.
+        more: where it runs and for how long, or why it does not.
     """
 
     state: str
-    what: str
+    name: str
     prompts: str = ""
     speed: str = ""
     more: str = ""
 
 
-def look(runs_dir: Path) -> list[Line]:
-    """Every run and every job of a folder.
+def look(runs_dir: Path) -> list[StatusLine]:
+    """Return the state of every run, and of every failed or waiting job, of a folder.
 
     Raises:
-        ConfigError: there is no such folder.
+        ConfigError: no such folder.
     """
     if not opened(runs_dir).is_dir():
         raise ConfigError("runs_dir", str(runs_dir), "a folder of runs")
@@ -66,76 +66,82 @@ def look(runs_dir: Path) -> list[Line]:
     return [line for line in runs if line is not None] + list(_jobs(runs_dir))
 
 
-def _run(folder: Path) -> Line | None:
+def _run(folder: Path) -> StatusLine | None:
+    """Return the state of the run with a record in a folder."""
     try:
         header = read_header(folder)
     except ConfigError as error:
-        return Line("failed", folder.name, more=str(error))
+        return StatusLine("failed", folder.name, more=str(error))
     if header.get("status") == "complete":
-        return Line("done", folder.name)
+        return StatusLine("done", folder.name)
     lease = folder / NAME
     owner = holder(lease)
-    parts = sorted(((path.stat().st_mtime, path) for path in folder.glob("parts/*.json")), key=lambda one: one[0])
+    parts = sorted(((path.stat().st_mtime, path) for path in folder.glob("parts/*.json")), key=lambda part: part[0])
     total = len(header.get("domains", ())) * int(header.get("config", {}).get("repeats", 1))
     prompts = f"{len(parts)} of {total}"
     if owner is None or gone(lease, owner):
         failed = header.get("status") == FAILED
-        return Line("failed" if failed else "stopped", folder.name, prompts, more=str(header.get("error", "")))
+        return StatusLine("failed" if failed else "stopped", folder.name, prompts, more=str(header.get("error", "")))
     begun = [path for path in parts if path[0] >= _since(owner.since)]
-    speed, left = _pace(begun, total - len(parts))
-    more = f"{owner}" + (f", {spell(left / 3600)} left" if left is not None else "")
-    return Line("running", folder.name, prompts, speed, more)
+    speed, seconds_left = _pace(begun, total - len(parts))
+    more = f"{owner}" + (f", {spell(seconds_left / 3600)} left" if seconds_left is not None else "")
+    return StatusLine("running", folder.name, prompts, speed, more)
 
 
 def _since(text: str) -> float:
     return pd.Timestamp(text).timestamp()
 
 
-def _pace(parts: Sequence[tuple[float, Path]], left: int) -> tuple[str, float | None]:
-    """Tokens/s and seconds left, by the prompts after the first one: what was before it may be another's work."""
-    if len(parts) < 2 or (took := parts[-1][0] - parts[0][0]) <= 0:
+def _pace(parts: Sequence[tuple[float, Path]], pending: int) -> tuple[str, float | None]:
+    """Return tokens/s and seconds left, by the prompts after the first: the time before it is unknown.
+
+    Args:
+        parts: time stamp and file of each finished prompt, ascending.
+        pending: number of prompts left.
+    """
+    if len(parts) < 2 or (elapsed_s := parts[-1][0] - parts[0][0]) <= 0:
         return "", None
     tokens = sum(sum(_new_tokens(path)) for _, path in parts[1:])
-    return f"{tokens / took:.1f}", took / (len(parts) - 1) * left
+    return f"{tokens / elapsed_s:.1f}", elapsed_s / (len(parts) - 1) * pending
 
 
 def _new_tokens(path: Path) -> list[int]:
     try:
-        found: dict[str, Any] = json.loads(path.read_bytes())
-        return [int(n) for n in found["prompts"]["new_tokens"]]
+        part: dict[str, Any] = json.loads(path.read_bytes())
+        return [int(n) for n in part["prompts"]["new_tokens"]]
     except (OSError, ValueError, TypeError, KeyError):
-        return []  # just being merged, or damaged
+        return []  # damaged, or being merged into the record
 
 
-def _jobs(runs_dir: Path) -> Iterator[Line]:
-    """Those of sweeps that failed or were not begun."""
+def _jobs(runs_dir: Path) -> Iterator[StatusLine]:
+    """Yield the jobs of sweeps that failed or have not begun."""
     for overrides, end, flying in index.asked(runs_dir):
-        what = " ".join(one for one in overrides if not one.startswith("runs_dir="))
+        job_text = " ".join(override for override in overrides if not override.startswith("runs_dir="))
         if end.error is not None and end.code != index.HELD:
-            yield Line("failed", what, more=next(iter(end.error.splitlines()), ""))
+            yield StatusLine("failed", job_text, more=next(iter(end.error.splitlines()), ""))
         elif not end.known and not flying:
-            yield Line("waiting", what)
+            yield StatusLine("waiting", job_text)
 
 
-def shown(lines: Sequence[Line]) -> str:
-    """The numbers of all, and a table of those that are not done."""
-    count = {state: sum(line.state == state for line in lines) for state in ("done", *ORDER)}
-    head = ", ".join(f"{number} {state}" for state, number in count.items() if number) or "no runs here"
+def render(lines: Sequence[StatusLine]) -> str:
+    """Return counts by state, and a table of the runs that are not done."""
+    counts = {state: sum(line.state == state for line in lines) for state in ("done", *ORDER)}
+    summary = ", ".join(f"{number} {state}" for state, number in counts.items() if number) or "no runs here"
     rows = [vars(line).values() for state in ORDER for line in lines if line.state == state]
     if not rows:
-        return head
+        return summary
     header = ["", "run", "prompts", "tokens/s", "where, or why not"]
-    return f"{head}\n\n{tables.terminal(pd.DataFrame(rows, columns=header), header[2:4], WIDTHS)}"
+    return f"{summary}\n\n{tables.terminal(pd.DataFrame(rows, columns=header), header[2:4], WIDTHS)}"
 
 
 def _work(arguments: Sequence[str]) -> None:
-    given = options(arguments, ("runs_dir", "watch"))
-    runs_dir, watch = local_path("runs_dir", given.get("runs_dir", "runs")), given.get("watch", "false")
+    values = options(arguments, ("runs_dir", "watch"))
+    runs_dir, watch = local_path("runs_dir", values.get("runs_dir", "runs")), values.get("watch", "false")
     if watch not in ("true", "false"):
         raise ConfigError("watch", watch, "true or false")
     while True:
         lines = look(runs_dir)
-        print(shown(lines), flush=True)
+        print(render(lines), flush=True)
         if watch == "false" or not any(line.state in ("running", "waiting") for line in lines):
             return
         time.sleep(EVERY)
@@ -143,5 +149,5 @@ def _work(arguments: Sequence[str]) -> None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """The command `status`; returns the exit code."""
-    return tool(_work, __doc__, arguments)
+    """Print the state of all runs; return the exit code."""
+    return run_tool(_work, __doc__, arguments)

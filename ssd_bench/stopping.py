@@ -1,4 +1,4 @@
-"""How a run ends when the system asks for it: SIGTERM, as a scheduler sends it, or SIGUSR1, its warning before."""
+"""Orderly end of a run on SIGTERM, as schedulers send it, or SIGUSR1, their earlier warning."""
 
 from __future__ import annotations
 
@@ -9,50 +9,50 @@ from contextlib import contextmanager
 from types import FrameType
 
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
-CODE = 128 + signal.SIGTERM  # the exit code of a process that it ended
+CODE = 128 + signal.SIGTERM  # exit code of a process ended by SIGTERM
 
 
 class Stopped(BaseException):
-    """The system asked this process to end; like an interrupt from the keyboard, it is no failure of a job."""
+    """The system asked this process to end; a BaseException, like KeyboardInterrupt, because no job has failed."""
 
 
 class Stopping:
-    """From its start until its end such a signal raises `Stopped`, within `finishing` only when that is over.
+    """Handler that turns a signal into `Stopped`, after the current block of `finishing`.
 
-    A second signal ends the process at once, as if there were no `Stopping`.
+    A second signal ends the process at once.
     """
 
     def __init__(self) -> None:
-        self._finishing, self._asked = False, False
+        self._finishing, self._stop_requested = False, False
 
-    def _handle(self, number: int, frame: FrameType | None) -> None:
-        for each in SIGNALS:
-            signal.signal(each, signal.SIG_DFL)
-        self._asked = True
+    def _handle(self, signal_number: int, frame: FrameType | None) -> None:
+        for handled in SIGNALS:
+            signal.signal(handled, signal.SIG_DFL)
+        self._stop_requested = True
         if not self._finishing:
             raise Stopped
 
     @contextmanager
     def listening(self) -> Iterator[None]:
-        """While it is open signals are heard; in the main thread alone, the only one that Python tells of them."""
+        """Handle signals in this block; in the main thread only, because Python delivers signals to no other."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
-        before = {each: signal.signal(each, self._handle) for each in SIGNALS}
+        previous_handlers = {number: signal.signal(number, self._handle) for number in SIGNALS}
         try:
             yield
         finally:
-            if not self._asked:
-                for each, handler in before.items():
-                    signal.signal(each, handler)
+            if not self._stop_requested:
+                for number, handler in previous_handlers.items():
+                    signal.signal(number, handler)
 
     @contextmanager
     def finishing(self) -> Iterator[None]:
-        """What is in this block is done to its end."""
+        """Finish this block before a signal takes effect."""
         self._finishing = True
         try:
             yield
         finally:
             self._finishing = False
-        if self._asked:
+        if self._stop_requested:
             raise Stopped

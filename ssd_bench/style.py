@@ -1,4 +1,4 @@
-"""One look for every figure: sizes of a paper's columns, colours for the colour-blind, marks that hold in grey."""
+"""Style of all figures: widths of a paper's columns, colours for the colour-blind, marks that differ in grey."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ COLUMN, PAGE = 3.4, 7.0
 """Widths in inches: one column of a paper, and both."""
 
 SMALL = 6.5
-"""Points of captions and of numbers within a panel; everything else has 8."""
+"""Font size in points of captions and of numbers within a panel; other text has 8."""
 
 STYLE: dict[Any, Any] = {
     "font.size": 8,
@@ -35,7 +35,7 @@ STYLE: dict[Any, Any] = {
     "axes.spines.right": False,
 }
 
-# Okabe and Ito's colours for the colour-blind, picked to differ in grey too (90, 165, 51, 230 of 255); hatched as well
+# Okabe and Ito's colours for the colour-blind; chosen to differ in grey too (90, 165, 51, 230 of 255), and hatched
 ACCOUNTS = {
     "draft": ("#0072B2", "///"),
     "verify": ("#E69F00", ""),
@@ -47,16 +47,16 @@ ATTENTION, MLP = ("#0072B2", ""), ("#E69F00", "////")
 """Colour and hatch of the two kinds of sublayers."""
 
 FAINT = "#7F7F7F"
-"""Lines that matter, such as the speed of AR, and what is not our measurement: the papers' own numbers."""
+"""Colour of reference lines, such as the speed of AR, and of the papers' own numbers, which are not our measurement."""
 VOID, VOID_HATCH, VOID_MARKER = "∅", "-----", "$∅$"
-"""The mark of what decides nothing: in a text, as the hatch of a bar (no method has it), and as a point."""
+"""Mark of excluded results: in a text, as the hatch of a bar (no method has it), and as a point."""
 DASHED = (0, (2, 2))
-"""The line through points some of which decide nothing."""
+"""Line style through points of which some are excluded."""
 
 
 @dataclass(frozen=True)
 class Mark:
-    """How a series is drawn: each of the four alone tells it from the others."""
+    """Look of a series; colour, marker, line or hatch alone tells it from all others."""
 
     colour: str
     marker: str
@@ -80,28 +80,28 @@ METHODS = {
 
 
 def mark(label: str, position: int) -> Mark:
-    """The mark of a series: a method's own in every figure, else by its position."""
+    """Return the mark of a series: for a method the same in every figure, else by position."""
     return MARKS[METHODS.get(label, position) % len(MARKS)]
 
 
 def new(width: float, height: float) -> Figure:
-    """An empty figure, in inches; its layout makes room for titles, labels and legends."""
+    """Return an empty figure of a size in inches; its layout makes room for titles, labels and legends."""
     return Figure(figsize=(width, height), layout=ConstrainedLayoutEngine(w_pad=0.05, h_pad=0.05))
 
 
 def unbroken(text: str) -> str:
-    """Return a text whose sizes ("2.9 M") keep to one line."""
+    """Return a text with no-break spaces in sizes ("2.9 M")."""
     return re.sub(r"(?<=\d) (?=[kMB]\b)", "\xa0", text)
 
 
 def wrap(text: str, figure: Figure, size: float = SMALL) -> str:
-    """Lines of `text` that fit the width of the figure, at `size` points, never broken at "=" or within "2.9 M"."""
-    whole = unbroken(text).replace(" = ", "\xa0=\xa0")
-    return textwrap.fill(whole, int(figure.get_figwidth() * 72 / (0.6 * size))).replace("\xa0", " ")
+    """Wrap a text to the width of the figure, at `size` points; never at "=" or within "2.9 M"."""
+    unbreakable = unbroken(text).replace(" = ", "\xa0=\xa0")
+    return textwrap.fill(unbreakable, int(figure.get_figwidth() * 72 / (0.6 * size))).replace("\xa0", " ")
 
 
 def describe(figure: Figure, title: str, caption: str) -> None:
-    """Title above everything, caption below everything; a long caption makes the figure higher, not its panels less."""
+    """Set the title and the caption; a long caption makes the figure higher, not its panels smaller."""
     wrapped = wrap(caption, figure)
     figure.suptitle(wrap(title, figure, 8.5), x=0.01, ha="left")
     figure.supxlabel(wrapped, x=0.01, ha="left", fontsize=SMALL)
@@ -109,5 +109,5 @@ def describe(figure: Figure, title: str, caption: str) -> None:
 
 
 def grow(figure: Figure, lines: int, size: float) -> None:
-    """Make room for more lines of text than the figure's height was chosen for, at `size` points."""
+    """Make the figure higher by some lines of text, at `size` points."""
     figure.set_figheight(figure.get_figheight() + lines * 1.3 * size / 72)

@@ -1,7 +1,7 @@
 """The sweep of `python -m ssd_bench -m`: products of choices, and experiments with their grids and scales.
 
-Jobs -> distinct jobs -> one batch to Hydra's launcher, which may run them at once -> a summary, and the indices of
-experiments from what is on disk.
+Jobs -> distinct jobs -> one batch for Hydra's launcher, which may run them in parallel -> a summary of all jobs, and
+the indices of experiments, written from the records on disk.
 """
 
 from __future__ import annotations
@@ -45,20 +45,20 @@ from ssd_bench.report.runs import side_by_side
 
 Overrides = tuple[str, ...]
 MOST_JOBS = 100_000  # of one sweep
-REQUEUED = -1  # what submitit ends a process with once it has queued its job again
+REQUEUED = -1  # exit code of a process whose job submitit has queued again
 
 
 @dataclass
 class Attempt:
-    """A job that never raises, for the launcher: in whatever process it runs, its outcome reaches the sweep.
+    """A job for the launcher that returns its outcome instead of raising, in whatever process it runs.
 
-    The outcome is also on disk when the job ends, so what is done of a sweep that was interrupted can be reported.
+    The outcome is also written to disk when the job ends, so that an interrupted sweep can be reported.
 
     Attributes:
         work: the job itself; it may return the folder of a record.
         total: number of jobs in the sweep.
-        sweep: no two sweeps have the same.
-        wait: for a run that another process works on; else that is its outcome.
+        sweep: unique name of the sweep.
+        wait: wait for a run that another process works on; if false, the outcome is `HELD`.
     """
 
     work: TaskFunction
@@ -67,7 +67,7 @@ class Attempt:
     wait: bool = False
 
     def __call__(self, cfg: DictConfig) -> Outcome:
-        """Only what is no Exception, as an interrupt from the keyboard, ends the sweep."""
+        """Run the job and return its outcome; only a BaseException, such as a KeyboardInterrupt, is raised."""
         job = HydraConfig.get()
         overrides = list(job.overrides.task)
         print(f"\n[run {job.job.num + 1} of {self.total}] {' '.join(overrides)}", flush=True)
@@ -81,9 +81,9 @@ class Attempt:
         return outcome
 
     def _outcome(self, cfg: DictConfig) -> Outcome:
-        before = PATIENT.set(self.wait)
+        patience = PATIENT.set(self.wait)
         try:
-            made = self.work(cfg)
+            record = self.work(cfg)
         except Held as error:
             print(str(error), flush=True)
             return Outcome(error=str(error), code=HELD)
@@ -91,55 +91,55 @@ class Attempt:
             return Outcome(error=str(error).strip(), code=report(error))
         except (Exception, SystemExit) as error:
             if isinstance(error, SystemExit) and error.code == REQUEUED and "SUBMITIT_EXECUTOR" in os.environ:
-                raise  # submitit has queued this job again, which goes on where it was
-            if (said := disk_fault(error)) is not None:
-                print(f"error: {said}", file=sys.stderr)
-                return Outcome(error=said, code=1)
+                raise  # submitit has queued this job again; it will resume
+            if (fault := disk_fault(error)) is not None:
+                print(f"error: {fault}", file=sys.stderr)
+                return Outcome(error=fault, code=1)
             traceback.print_exc()
             return Outcome(error=one_line(error), code=1)
         finally:
-            PATIENT.reset(before)
-        return Outcome(made.name if isinstance(made, Path) else None)
+            PATIENT.reset(patience)
+        return Outcome(record.name if isinstance(record, Path) else None)
 
 
 @dataclass(frozen=True)
-class Part:
+class ScaledExperiments:
     """Experiments at one scale.
 
     Attributes:
-        experiments: names.
-        scale: name.
-        cells: every job, with its overrides at this scale.
-        ranks: overrides -> which claim is the first that needs them, of those that a claim reads.
-        minutes: that its runs may take together; None: any time.
+        experiments: their names.
+        scale: its name.
+        jobs: every job, with its overrides at this scale.
+        ranks: overrides -> position of the first claim that needs them; only of runs that a claim reads.
+        minutes: limit on the time of all runs together; None for no limit.
     """
 
     experiments: Sequence[str]
     scale: str
-    cells: Sequence[tuple[grid.Job, Overrides]]
+    jobs: Sequence[tuple[grid.Job, Overrides]]
     ranks: Mapping[Overrides, int]
     minutes: float | None = None
 
     @property
-    def distinct(self) -> list[Overrides]:
-        """The runs behind the cells: what claims need first, claim by claim; those of spread exhibits shared out."""
-        at_moments = {overrides for job, overrides in self.cells if grid.load(job.experiment).spread}
-        runs = sorted(dict.fromkeys(overrides for _, overrides in self.cells), key=self._rank)
-        return shared_out([one for one in runs if one not in at_moments], [one for one in runs if one in at_moments])
+    def distinct_runs(self) -> list[Overrides]:
+        """Runs of all jobs, each once: first those that claims need, claim by claim; repeated timings spread evenly."""
+        repeats = {overrides for job, overrides in self.jobs if grid.load(job.experiment).spread}
+        runs = sorted(dict.fromkeys(overrides for _, overrides in self.jobs), key=self._rank)
+        return spread_repeats([run for run in runs if run not in repeats], [run for run in runs if run in repeats])
 
     def _rank(self, overrides: Overrides) -> float:
         return self.ranks.get(overrides, inf)
 
     @property
-    def head(self) -> str:
-        """What it is, in numbers."""
-        counts = f"{len(self.cells)} cells, {len(self.distinct)} distinct runs"
+    def heading(self) -> str:
+        """Line with the numbers of experiments, jobs and runs."""
+        counts = f"{len(self.jobs)} cells, {len(self.distinct_runs)} distinct runs"
         return f"{len(self.experiments)} experiments at scale {self.scale}: {counts}"
 
     def write_indices(self, runs_dir: Path) -> None:
-        """Write which cell has which run, from what is on disk."""
+        """Write each experiment's index, which names the run of every job, from the records on disk."""
         for name in self.experiments:
-            jobs = [(job.labels, overrides) for job, overrides in self.cells if job.experiment == name]
+            jobs = [(job.labels, overrides) for job, overrides in self.jobs if job.experiment == name]
             index.refresh(runs_dir, name, self.scale, jobs)
 
 
@@ -147,8 +147,8 @@ class Sweep:
     """All jobs of one command line.
 
     Args:
-        task_function: one job.
-        config: what Hydra composed of the options that are its own.
+        task_function: runs one job.
+        config: Hydra's own options, composed.
 
     Raises:
         ConfigError: the launcher's package is not installed.
@@ -158,95 +158,100 @@ class Sweep:
         self._loader, self._config = hydra_context.config_loader, config
         self._attempt = Attempt(task_function)
         self._folders: dict[Overrides, Path] = {}
-        self._choosing: dict[str, bool] = {}
+        self._choosers: dict[str, bool] = {}
         _check_launcher(config)
         self._launcher = Plugins.instance().instantiate_launcher(
             hydra_context=hydra_context, task_function=self._attempt, config=config
         )
 
     def __call__(self, arguments: Sequence[str]) -> None:
-        """Run all jobs of the given experiments, or the product of the choices where there is none.
+        """Run all jobs of the given experiments, or without experiments the product of all choices.
 
         Raises:
-            ConfigError: an unknown experiment or scale, a scale without an experiment, several values of an option
-                beside one, or an option that no job can have.
+            ConfigError: an unknown experiment or scale, a scale without an experiment, an experiment with several
+                values of an option, or an option that no job can have.
             JobsFailed: at least one job failed; the others are done.
         """
         parser = OverridesParser.create(config_loader=self._loader)
-        asked = {o.get_key_element(): o for o in parser.parse_overrides(list(arguments))}
-        minutes = _minutes(asked.pop("minutes")) if "minutes" in asked else None
-        described = dry.asked(asked.pop("dry").value()) if "dry" in asked else False
-        again = _retry(asked.pop("retry")) if "retry" in asked else False
-        sizes = _values(asked.pop("scale")) if "scale" in asked else []
-        if "experiment" in asked:
-            every = experiments(asked.pop("experiment"))
-            own = [_single(override) for override in asked.values()]
-            parts = [self._part(every, scales.checked(name), own) for name in sizes or ["paper"]]
+        options = {o.get_key_element(): o for o in parser.parse_overrides(list(arguments))}
+        minutes = _minutes(options.pop("minutes")) if "minutes" in options else None
+        describes = dry.is_requested(options.pop("dry").value()) if "dry" in options else False
+        repeats_failed = _retry(options.pop("retry")) if "retry" in options else False
+        sizes = _values(options.pop("scale")) if "scale" in options else []
+        if "experiment" in options:
+            experiments = experiment_names(options.pop("experiment"))
+            command_line = [_single(override) for override in options.values()]
+            parts = [self._scaled(experiments, scales.checked(name), command_line) for name in sizes or ["paper"]]
             parts = parts if minutes is None else [replace(part, minutes=minutes) for part in parts]
-            fitting = [self._fitting(part) for part in parts]
-            jobs = list(dict.fromkeys(overrides for runs in fitting for overrides in runs))
+            runs_of_parts = [self._runs_in_time(part) for part in parts]
+            jobs = list(dict.fromkeys(overrides for runs in runs_of_parts for overrides in runs))
             if not jobs:
                 raise ConfigError("minutes", ", ".join(f"{part.minutes:g}" for part in parts), "time for the first run")
         elif sizes or minutes is not None:
             raise ConfigError("scale" if sizes else "minutes", ", ".join(arguments), "experiment=NAME beside it")
         else:
-            parts, jobs = [], product(asked.values())
-            fitting = [jobs]
-        if again:
-            fitting = [[job for job in runs if self._failed(job)] for runs in fitting]
+            parts, jobs = [], product(options.values())
+            runs_of_parts = [jobs]
+        if repeats_failed:
+            runs_of_parts = [[job for job in runs if self._failed(job)] for runs in runs_of_parts]
             jobs = [job for job in jobs if self._failed(job)]
             if not jobs:
                 print("retry=failed: no run of this sweep has failed")
                 return
-        if described:
-            heads = [part.head for part in parts] or [f"{len(jobs)} runs"]
+        if describes:
+            headings = [part.heading for part in parts] or [f"{len(jobs)} runs"]
             recorded = self._forecast(jobs[0]).hours
-            told = [
-                dry.describe(head, [self._planned(one) for one in runs], recorded)
-                for head, runs in zip(heads, fitting, strict=True)
+            descriptions = [
+                dry.describe(heading, [self._planned(run) for run in runs], recorded)
+                for heading, runs in zip(headings, runs_of_parts, strict=True)
             ]
-            print(*told, sep="\n\n")
+            print(*descriptions, sep="\n\n")
         else:
             self._run(jobs, parts)
 
-    def _part(self, experiments: Sequence[str], scale: scales.Scale, own: Sequence[str]) -> Part:
-        """`own` overrides of the command line stand above everything."""
+    def _scaled(
+        self, experiments: Sequence[str], scale: scales.Scale, command_line: Sequence[str]
+    ) -> ScaledExperiments:
+        """Return the experiments at a scale; overrides of the command line win over those of jobs and scale."""
         jobs = [job for name in experiments for job in grid.load(name).jobs]
-        asked: dict[Overrides, list[grid.Job]] = {}
+        jobs_by_run: dict[Overrides, list[grid.Job]] = {}
         for job in jobs:
-            asked.setdefault(grid.merged([*scale.mapped(job), *own]), []).append(job)
-        final: dict[int, Overrides] = {}
+            jobs_by_run.setdefault(grid.merged([*scale.mapped(job), *command_line]), []).append(job)
+        run_of_job: dict[int, Overrides] = {}
         ranks: dict[Overrides, int] = {}
-        for each, alike in asked.items():
-            most = max((n for n in map(scale.most, alike) if n is not None), default=None)
-            run = grid.merged([*scale.capped(each, self._composed(each), most), *own])
-            final |= dict.fromkeys(map(id, alike), run)
-            found = [scale.ranks[mapped] for mapped in map(scale.mapped, alike) if mapped in scale.ranks]
-            ranks |= {run: min(found)} if found else {}
-        return Part(experiments, scale.name, [(job, final[id(job)]) for job in jobs], ranks, scale.minutes)
+        for overrides, same_jobs in jobs_by_run.items():
+            cap = max((n for n in map(scale.most, same_jobs) if n is not None), default=None)
+            run = grid.merged([*scale.capped(overrides, self._compose(overrides), cap), *command_line])
+            run_of_job |= dict.fromkeys(map(id, same_jobs), run)
+            ranks_of_jobs = [scale.ranks[mapped] for mapped in map(scale.mapped, same_jobs) if mapped in scale.ranks]
+            ranks |= {run: min(ranks_of_jobs)} if ranks_of_jobs else {}
+        return ScaledExperiments(
+            experiments, scale.name, [(job, run_of_job[id(job)]) for job in jobs], ranks, scale.minutes
+        )
 
     def _forecast(self, run: Overrides) -> Forecast:
-        """By the project's records and those of the folder that a run goes to."""
-        return Forecast([REFERENCE, local_path("runs_dir", self._composed(run).runs_dir)])
+        """Return a forecast by the project's reference records and those in the run's own folder."""
+        return Forecast([REFERENCE, local_path("runs_dir", self._compose(run).runs_dir)])
 
-    def _fitting(self, part: Part) -> list[Overrides]:
-        """The runs of a part that its minutes suffice for, in their order; says which do not fit."""
-        runs = part.distinct
+    def _runs_in_time(self, part: ScaledExperiments) -> list[Overrides]:
+        """Return the first runs that fit into `minutes`, in order; print the others."""
+        runs = part.distinct_runs
         if part.minutes is None:
             return runs
         forecast, hours = self._forecast(runs[0]), []
-        for one in map(self._planned, runs):
-            hours.append(forecast.hours(one) or dry.estimate(one.cfg, one.choices["hardware"]).hours or 0.0)
+        for planned in map(self._planned, runs):
+            hours.append(forecast.hours(planned) or dry.estimate(planned.cfg, planned.choices["hardware"]).hours or 0.0)
         fits = [sum(hours[: i + 1]) * 60 <= part.minutes for i in range(len(runs))]
-        if left := [run for run, fit in zip(runs, fits, strict=True) if not fit]:
-            more = dry.spell(sum(time for time, fit in zip(hours, fits, strict=True) if not fit))
-            print(f"left out: {len(left)} of {len(runs)} runs, about {more}, as {part.minutes:g} minutes are given:")
-            print(*(f"  {' '.join(run)}" for run in left), "minutes=N gives them another time", sep="\n", flush=True)
+        if omitted := [run for run, fit in zip(runs, fits, strict=True) if not fit]:
+            time_text = dry.spell(sum(time for time, fit in zip(hours, fits, strict=True) if not fit))
+            limit = f"{part.minutes:g} minutes are given"
+            print(f"left out: {len(omitted)} of {len(runs)} runs, about {time_text}, as {limit}:")
+            print(*(f"  {' '.join(run)}" for run in omitted), "minutes=N gives them another time", sep="\n", flush=True)
         return [run for run, fit in zip(runs, fits, strict=True) if fit]
 
-    def _run(self, jobs: Sequence[Overrides], parts: Sequence[Part]) -> None:
-        """One batch, so that the launcher may run jobs at once."""
-        for overrides in jobs:  # an option that no job can have is refused before any begins
+    def _run(self, jobs: Sequence[Overrides], parts: Sequence[ScaledExperiments]) -> None:
+        """Run all jobs as one batch, so that the launcher may run them in parallel."""
+        for overrides in jobs:  # refuse an option that no job can have before the first job begins
             self._runs_dir(overrides)
         folder = Path(str(self._config.hydra.sweep.dir))
         try:
@@ -257,16 +262,16 @@ class Sweep:
                 raise
             raise ConfigError("runs_dir", str(folder.parent), f"a directory that can be written ({error})") from error
         runs_dir = opened(self._runs_dir(jobs[0]))
-        for part in parts:  # a sweep that is killed leaves what was there before it as well
+        for part in parts:  # also now, so that a killed sweep leaves indices of earlier records
             part.write_indices(runs_dir)
         self._attempt.total = len(jobs)
         index.ask(runs_dir, jobs, self._attempt.sweep)
         try:
-            ends = Batch(self._launcher, _chosen(self._config), self._attempt, runs_dir).ends(jobs)
+            ends = JobBatch(self._launcher, _launcher_name(self._config), self._attempt, runs_dir).outcomes(jobs)
         finally:
             for part in parts:
                 part.write_indices(runs_dir)
-        if not parts:  # those of experiments stand in their exhibits
+        if not parts:  # runs of experiments are in the tables and figures of `report`
             folders = [
                 self._runs_dir(overrides) / end.run
                 for overrides, end in zip(jobs, ends, strict=True)
@@ -280,35 +285,46 @@ class Sweep:
         return index.outcome(self._runs_dir(overrides), overrides).error is not None
 
     def _planned(self, overrides: Overrides) -> dry.Planned:
-        cfg = self._composed(overrides)
-        own = OmegaConf.masked_copy(cfg, [str(key) for key in cfg if key != "hydra"])
-        return dry.Planned(overrides, cfg.hydra.runtime.choices, own)
+        cfg = self._compose(overrides)
+        options = OmegaConf.masked_copy(cfg, [str(key) for key in cfg if key != "hydra"])
+        return dry.Planned(overrides, cfg.hydra.runtime.choices, options)
 
     def _runs_dir(self, overrides: Sequence[str]) -> Path:
-        """Where a job's record goes; jobs that differ in plain values alone are composed once, as that takes 0.1 s."""
-        kind = tuple(one if self._chooses(key_of(one)) else one.partition("=")[0] for one in overrides)
+        """Return the `runs_dir` of a job.
+
+        Composing takes 0.1 s, so jobs that differ only in plain values are composed once.
+        """
+        kind = tuple(
+            override if self._is_chooser(key_of(override)) else override.partition("=")[0] for override in overrides
+        )
         if kind in self._folders:
             return self._folders[kind]
-        cfg = self._composed(overrides)
+        cfg = self._compose(overrides)
         folder = local_path("runs_dir", plain_value(cfg, "runs_dir"))
-        if not OmegaConf.is_interpolation(cfg, "runs_dir"):  # of a plain value, perhaps
+        if not OmegaConf.is_interpolation(cfg, "runs_dir"):  # which may differ between jobs of a kind
             self._folders[kind] = folder
         return folder
 
-    def _chooses(self, key: str) -> bool:
-        """Whether more than a plain value changes with it."""
-        if key not in self._choosing:  # looking for its files takes as long as a run of the miniature
+    def _is_chooser(self, key: str) -> bool:
+        """Return whether an option changes more than a plain value: a choice of a group, runs_dir, or Hydra's own."""
+        if key not in self._choosers:  # searching its files takes as long as a run of the miniature
             group = key.partition("@")[0]
-            found = bool(self._loader.get_group_options(group))
-            self._choosing[key] = found or key.startswith(("runs_dir", "hydra"))
-        return self._choosing[key]
+            is_group = bool(self._loader.get_group_options(group))
+            self._choosers[key] = is_group or key.startswith(("runs_dir", "hydra"))
+        return self._choosers[key]
 
-    def _composed(self, overrides: Sequence[str]) -> DictConfig:
+    def _compose(self, overrides: Sequence[str]) -> DictConfig:
         return self._loader.load_sweep_config(self._config, list(overrides))
 
 
 def _check_launcher(config: DictConfig) -> None:
-    """One that builds on no config of its package is composed without it."""
+    """Refuse a launcher whose package is not installed.
+
+    Composing refuses most of them; not one whose config builds on none of its package.
+
+    Raises:
+        ConfigError: names the extra that has the package.
+    """
     package = str(config.hydra.launcher._target_).rpartition(".")[0]
     try:
         importlib.import_module(package)
@@ -317,21 +333,21 @@ def _check_launcher(config: DictConfig) -> None:
         if extra is None:
             raise
         allowed = f"one that is installed: {installed_by(extra)}"
-        raise ConfigError("hydra/launcher", _chosen(config), allowed) from error
+        raise ConfigError("hydra/launcher", _launcher_name(config), allowed) from error
 
 
-def _chosen(config: DictConfig) -> str:
-    """The name of the launcher."""
+def _launcher_name(config: DictConfig) -> str:
+    """Return the chosen `hydra/launcher`."""
     return str(config.hydra.runtime.choices["hydra/launcher"])
 
 
 @dataclass
-class Batch:
-    """Jobs with a launcher, until each has ended: whatever becomes of the processes that it starts.
+class JobBatch:
+    """Runs jobs with a launcher until each has an outcome, even if processes of the launcher die.
 
     Attributes:
-        name: of the launcher, as it was asked for.
-        runs_dir: where jobs note that they began and what came of them.
+        name: the chosen `hydra/launcher`.
+        runs_dir: folder in which jobs note their beginning and their outcome.
     """
 
     launcher: Launcher
@@ -339,67 +355,73 @@ class Batch:
     attempt: Attempt
     runs_dir: Path
 
-    def ends(self, jobs: Sequence[Overrides]) -> list[Outcome]:
-        """Of each job; first of those that no other process works on."""
-        found = self._rounds(jobs)
-        if held := [job for job in jobs if found[job].code == HELD]:
+    def outcomes(self, jobs: Sequence[Overrides]) -> list[Outcome]:
+        """Run the jobs and return their outcomes; jobs that another process works on come last."""
+        outcomes = self._launch_all(jobs)
+        if held := [job for job in jobs if outcomes[job].code == HELD]:
             print(f"\n{len(held)} runs that other processes had begun: waiting for them", flush=True)
             self.attempt.wait = True
-            found |= self._rounds(held)
-        return [found[job] for job in jobs]
+            outcomes |= self._launch_all(held)
+        return [outcomes[job] for job in jobs]
 
-    def _rounds(self, jobs: Sequence[Overrides]) -> dict[Overrides, Outcome]:
-        """A job whose process ends at two breaks of the launcher runs alone, and has failed if that breaks too.
+    def _launch_all(self, jobs: Sequence[Overrides]) -> dict[Overrides, Outcome]:
+        """Launch the jobs again and again until each has an outcome.
+
+        A job whose process died in two broken launches runs alone; if that launch breaks as well, the job has failed.
 
         Raises:
             ConfigError: the launcher cannot start jobs.
         """
-        found: dict[Overrides, Outcome] = {}
+        outcomes: dict[Overrides, Outcome] = {}
         breaks: Counter[Overrides] = Counter()
-        while left := [job for job in jobs if job not in found]:
-            together = [job for job in left if breaks[job] < 2]
-            batch = together or left[:1]
-            made, error = self._launched(batch, len(found))
-            found |= made
+        while pending := [job for job in jobs if job not in outcomes]:
+            batchable = [job for job in pending if breaks[job] < 2]
+            batch = batchable or pending[:1]  # each suspect alone
+            new_outcomes, error = self._launch(batch, len(outcomes))
+            outcomes |= new_outcomes
             if error is None:
                 continue
-            said = f"{type(error).__name__}: {str(error).strip()}"
-            lost = index.lost(self.runs_dir, (job for job in batch if job not in made), self.attempt.sweep)
-            if not made and not lost:
-                raise ConfigError("hydra/launcher", self.name, f"one that works here ({said})") from error
+            message = f"{type(error).__name__}: {str(error).strip()}"
+            lost = index.lost(self.runs_dir, (job for job in batch if job not in new_outcomes), self.attempt.sweep)
+            if not new_outcomes and not lost:
+                raise ConfigError("hydra/launcher", self.name, f"one that works here ({message})") from error
             breaks.update(map(tuple, lost))
-            print(f"\n{len(lost)} runs ended with their process ({said.splitlines()[0]})", file=sys.stderr, flush=True)
-            if not together:
+            print(
+                f"\n{len(lost)} runs ended with their process ({message.splitlines()[0]})", file=sys.stderr, flush=True
+            )
+            if not batchable:
                 end = Outcome(error="its process ended three times: killed, or out of memory", code=1)
                 index.note(self.runs_dir, batch[0], end, self.attempt.sweep)
-                found[batch[0]] = end
-        return found
+                outcomes[batch[0]] = end
+        return outcomes
 
-    def _launched(self, jobs: Sequence[Overrides], first: int) -> tuple[dict[Overrides, Outcome], Exception | None]:
-        """What came of the jobs of one batch, and what broke it."""
+    def _launch(
+        self, jobs: Sequence[Overrides], first_number: int
+    ) -> tuple[dict[Overrides, Outcome], Exception | None]:
+        """Launch one batch; return the outcomes of the jobs that ended, and the error that broke the launch, if any."""
         try:
-            returned = self.launcher.launch([list(job) for job in jobs], initial_job_idx=first)
+            returned = self.launcher.launch([list(job) for job in jobs], initial_job_idx=first_number)
         except EXPECTED:
             raise
-        except Exception as error:  # of whatever the launcher is made of
-            known = {job: index.outcome(self.runs_dir, job, self.attempt.sweep) for job in jobs}
-            return {job: end for job, end in known.items() if end.known}, error
-        return {job: made.return_value for job, made in zip(jobs, returned, strict=True)}, None
+        except Exception as error:  # a launcher may raise anything
+            outcomes = {job: index.outcome(self.runs_dir, job, self.attempt.sweep) for job in jobs}
+            return {job: end for job, end in outcomes.items() if end.known}, error
+        return {job: job_return.return_value for job, job_return in zip(jobs, returned, strict=True)}, None
 
 
-def shared_out(runs: Sequence[Overrides], moments: Sequence[Overrides]) -> list[Overrides]:
-    """The runs with those of `moments` at equal distances among them: one at the beginning, one at the end."""
-    gaps = max(len(moments) - 1, 1)
-    at = [round(i * len(runs) / gaps) for i in range(len(moments))]
-    found: list[Overrides] = []
+def spread_repeats(runs: Sequence[Overrides], repeats: Sequence[Overrides]) -> list[Overrides]:
+    """Return the runs with the repeated timings inserted at equal distances, one at the start and one at the end."""
+    gaps = max(len(repeats) - 1, 1)
+    positions = [round(i * len(runs) / gaps) for i in range(len(repeats))]
+    mixed: list[Overrides] = []
     for i in range(len(runs) + 1):
-        found += [moment for moment, position in zip(moments, at, strict=True) if position == i]
-        found += runs[i : i + 1]
-    return found
+        mixed += [repeat for repeat, position in zip(repeats, positions, strict=True) if position == i]
+        mixed += runs[i : i + 1]
+    return mixed
 
 
 def product(overrides: Iterable[Override]) -> list[Overrides]:
-    """Every combination of the overrides' values, each once.
+    """Return every combination of the overrides' values, each once.
 
     Raises:
         ConfigError: the values of an override cannot be listed.
@@ -410,11 +432,13 @@ def product(overrides: Iterable[Override]) -> list[Overrides]:
     return list(dict.fromkeys(itertools.product(*values)))
 
 
-def introduce(arguments: Sequence[str]) -> None:
-    """Tell Hydra the names of exhibits, which have no files: it lists, completes and composes what it knows only.
+def register_experiments(arguments: Sequence[str]) -> None:
+    """Register the names of experiments with Hydra, which lists, completes and composes only names it knows.
+
+    Tables and figures are experiments without config files of their own.
 
     Args:
-        arguments: of the command line; names of experiments are looked up before anything is composed.
+        arguments: of the command line; unknown experiments in it are refused before anything is composed.
 
     Raises:
         ConfigError: as `grid.filled`, or a run set is written as Hydra writes a choice of a nested group.
@@ -432,24 +456,29 @@ def introduce(arguments: Sequence[str]) -> None:
                     ConfigStore.instance().store(name=name, node={}, group="experiment")
 
 
-def experiments(override: Override) -> list[str]:
-    """Names of the experiments that `experiment=` asks for, each once: by exhibit, run set, or pattern of exhibits.
+def experiment_names(override: Override) -> list[str]:
+    """Return the experiments that `experiment=` names, each once: by table or figure, run set, or glob pattern.
 
     Raises:
-        ConfigError: there is none of a name, or none that a pattern matches.
+        ConfigError: an unknown name, or a pattern without a match.
     """
     pattern = override.value()
     if not isinstance(pattern, Glob):
         return list(dict.fromkeys(name for value in _values(override) for name in grid.filled(value)))
-    found = pattern.filter(grid.names())
-    if not found:
+    names = pattern.filter(grid.names())
+    if not names:
         raise ConfigError(
             "experiment", str(override.input_line).partition("=")[2], "a pattern of names of exhibits, as glob(swift_*)"
         )
-    return found
+    return names
 
 
 def _choices(override: Override) -> list[str]:
+    """Return KEY=VALUE for every value of an override.
+
+    Raises:
+        ConfigError: values that cannot be listed, none, or more than `MOST_JOBS`.
+    """
     if not override.is_sweep_override():
         return [str(override.input_line)]
     if not override.is_discrete_sweep():
@@ -457,11 +486,11 @@ def _choices(override: Override) -> list[str]:
     key, text = override.get_key_element(), str(override.input_line).partition("=")[2]
     try:
         values = [f"{key}={value}" for value in itertools.islice(override.sweep_string_iterator(), MOST_JOBS + 1)]
-    except ValueError as error:  # of Python's range
+    except ValueError as error:  # raised by Python's range
         raise ConfigError(key, text, f"values that can be listed ({error})") from None
     if not values:
-        among = f", among {', '.join(choices(key))}" if key in CHOSEN else ""
-        raise ConfigError(key, text, f"values of which there is one at least{among}")
+        known_choices = f", among {', '.join(choices(key))}" if key in CHOSEN else ""
+        raise ConfigError(key, text, f"values of which there is one at least{known_choices}")
     if len(values) > MOST_JOBS:
         raise ConfigError(key, text, f"at most {MOST_JOBS} values")
     return values
@@ -491,16 +520,20 @@ def _single(override: Override) -> str:
 
 
 def _conclude(jobs: Sequence[Overrides], ends: Sequence[Outcome]) -> None:
-    """Say what came of every job."""
+    """Print the outcome of every job.
+
+    Raises:
+        JobsFailed: at least one job failed.
+    """
     print(f"\n{summary(jobs, ends)}", flush=True)
     failed = [end for end in ends if end.error is not None]
     if failed:
-        # an unexpected end weighs more than input that cannot work
+        # 1, an unexpected error, takes precedence over 2, input that cannot work
         raise JobsFailed(f"{len(failed)} of {len(ends)} runs failed", min(end.code for end in failed))
 
 
 def summary(jobs: Sequence[Overrides], ends: Sequence[Outcome]) -> str:
-    """A table of the jobs, by the options in which they differ, and their ends."""
+    """Return a table of the jobs, by the options in which they differ, and their outcomes."""
     shared = set(jobs[0]).intersection(*jobs) if len(jobs) > 1 else set()
     rows = [
         (number, " ".join(o for o in overrides if o not in shared), "failed" if end.error else "done",

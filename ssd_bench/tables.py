@@ -1,6 +1,6 @@
-"""The one writer of tables: a frame of texts, for a terminal, as Markdown, LaTeX, CSV and HTML.
+"""Writers of all tables: a frame of texts for a terminal, or as Markdown, LaTeX, CSV and HTML.
 
-An index that has a name stands in front of the columns, but for CSV.
+A named index is written in front of the columns, except in CSV.
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 from tabulate import tabulate
 
-if TYPE_CHECKING:  # a command that shows no table needs neither
+if TYPE_CHECKING:  # imported late: a command that shows no table needs neither
     import pandas as pd
     from markupsafe import Markup
 
 SIGNS = str.maketrans({
     "<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}", "–": "--", "§": r"\S{}", "[": "{[}", "]": "{]}"
 })  # fmt: skip
-"""What pandas' escape leaves as it is: three signs that are others in LaTeX's default font, two that are not ASCII, and
-brackets, which after the end of a row would be that command's argument."""
+"""Characters that pandas does not escape: three that LaTeX's default font shows as others, two that are not ASCII, and
+brackets, which after the end of a row would be an argument of that command."""
 HTML = """\
 <table{% if style %} class="{{ style }}"{% endif %}><caption class="hidden">{{ caption }}</caption>
 <thead><tr>{% for head in heads %}<th scope="col">{{ head }}</th>{% endfor %}</tr></thead>
@@ -34,12 +34,12 @@ HTML = """\
 def terminal(
     frame: pd.DataFrame, right: Collection[str] = (), wrap: Sequence[int | None] = (), ruled: bool = True
 ) -> str:
-    """Columns side by side; without heads where none has a name.
+    """Return a table for a terminal, without a header if no column has a name.
 
     Args:
-        right: columns whose texts end at the same place, as numbers do.
-        wrap: of each column the most letters of a line, where its texts may take several.
-        ruled: with lines below the heads.
+        right: columns that are aligned to the right, as numbers are.
+        wrap: per column, most characters of a line; None for no wrapping.
+        ruled: with a rule below the header.
     """
     flat = _flat(frame)
     heads = [str(name) for name in flat.columns]
@@ -51,26 +51,26 @@ def terminal(
 
 
 def markdown(frame: pd.DataFrame) -> str:
-    """A pipe table; tabulate, which pandas writes it with, leaves bars in cells to its callers."""
+    """Return a Markdown table; bars in cells are escaped here, because tabulate does not."""
     cells = _flat(frame).map(lambda cell: " ".join(str(cell).replace("|", r"\|").splitlines()))
     return str(cells.to_markdown(index=False, disable_numparse=True))
 
 
 def csv(frame: pd.DataFrame) -> str:
-    """Its columns, with the same ends of lines everywhere."""
+    """Return the columns as CSV, with the same line ends on every system."""
     return frame.to_csv(index=False, lineterminator="\n")
 
 
 def latex(frame: pd.DataFrame, caption: str, label: str) -> str:
-    r"""A `table` of booktabs with caption and label, to be read with \input; small, and as wide as it needs to be."""
+    r"""Return a LaTeX `table` of booktabs with caption and label, for \input, scaled to the width of a line."""
     import pandas as pd
 
-    # the writer escapes cells and heads, but not a caption: that is the only cell of a frame
-    alone = pd.DataFrame([caption]).style.hide(axis="index").hide(axis="columns").format(escape="latex")
+    # pandas escapes cells but no captions, so the caption is escaped as the only cell of a frame
+    caption_cell = pd.DataFrame([caption]).style.hide(axis="index").hide(axis="columns").format(escape="latex")
     return "\n".join([
         r"% needs \usepackage{booktabs} and \usepackage{graphicx}",
         r"\begin{table}",
-        rf"\caption{{{_signed(alone.to_string().strip())}}}",
+        rf"\caption{{{_signed(caption_cell.to_string().strip())}}}",
         rf"\label{{{label}}}",
         r"\centering",
         r"\resizebox{\linewidth}{!}{%",
@@ -81,12 +81,12 @@ def latex(frame: pd.DataFrame, caption: str, label: str) -> str:
 
 
 def html(frame: pd.DataFrame, caption: str, style: str = "") -> Markup:
-    """For those who hear it too: heads of columns and rows say which they are (pandas' own writer's do not).
+    """Return an HTML table for screen readers too: header cells have a scope, which pandas' writer omits.
 
     Args:
-        frame: of an index with two names, the first is the head of a group of rows.
-        caption: is heard, not seen.
-        style: the table's class.
+        frame: the cells; if its index has two levels, the first one names groups of rows.
+        caption: caption for screen readers; not visible.
+        style: CSS class of the table.
     """
     from jinja2 import Environment
     from markupsafe import Markup

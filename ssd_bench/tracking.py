@@ -1,4 +1,4 @@
-"""Logging a run to Weights & Biases, off unless asked."""
+"""Logging of a run to Weights & Biases, off by default."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ if TYPE_CHECKING:
 
 @settings("wandb", frozen=True)
 class Tracking:
-    """What `wandb` of `conf/config.yaml` says."""
+    """Options `wandb` of a run."""
 
     mode: Literal["disabled", "offline", "online"]
-    """Whether the run is logged to Weights & Biases, and there or in a folder beside the record."""
+    """Whether the run is logged to Weights & Biases: not at all, in a folder next to the record, or there."""
     project: Annotated[str, Fits("the name of a project", bool)]
-    """What it belongs to there."""
+    """Project on Weights & Biases."""
 
 
 class Tracker:
-    """The run as a wandb run: one log step per prompt and arm, the summary at the end.
+    """A run on Weights & Biases: one log step per prompt, the summary at the end.
 
     Args:
-        options: those of `Tracking`.
-        run_dir: record of the run; its name is the run's id, so that a resumed run continues the same one.
+        options: settings of `Tracking`.
+        run_dir: record of the run; its name is the id there, so that a resumed run continues it.
         config: resolved config.
     """
 
@@ -42,7 +42,7 @@ class Tracker:
             )  # fmt: skip
 
     def log(self, records: list[PromptRecord]) -> None:
-        """Raw figures of one prompt, per arm."""
+        """Log the raw numbers of one prompt, per arm."""
         if self._run is None:
             return
         values: dict[str, Any] = {}
@@ -58,7 +58,7 @@ class Tracker:
         self._run.log(values)
 
     def finish(self, summary: Callable[[], Mapping[str, Any]]) -> None:
-        """The figures of the final table as the run's summary."""
+        """Log the run's summary and end the run there."""
         if self._run is not None:
             self._run.summary.update(dict(summary()))
             self._run.finish()

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ssd_bench.settings import checked
+from ssd_bench.settings import check_value
 from ssd_bench.task import DataSpec, Prompt
 from tasks.rows import VariantTask
 from tasks.scoring.rouge import Rouge
@@ -57,7 +57,7 @@ class Alpaca(VariantTask):
         rows: Mapping[str, Any] = of_variant("hub", hub, chosen)
         items = DataSpec("alpaca", ("instruction",), rows, optional=optional, place=f"task.hub.{chosen}")
         super().__init__(chosen, shots, max_new_tokens, items, fewshot_hub)
-        self.system = checked("task.system", System, system)
+        self.system = check_value("task.system", System, system)
 
     def _demonstration(self, row: Row) -> str:
         return f"Instruction: {row['instruction']}\nAnswer: {in_one_line(row['output'])}\n"

@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ssd_bench.errors import ConfigError
-from ssd_bench.settings import checked
+from ssd_bench.settings import check_value
 from ssd_bench.task import DataSpec, Prompt
 from tasks.aime import boxed_prompt
 from tasks.rows import VariantTask
@@ -61,7 +61,7 @@ class GSM8K(VariantTask):
     ) -> None:
         items = DataSpec("gsm8k", ("question", "answer"), hub)
         super().__init__(variant, shots, max_new_tokens, items, fewshot_hub)
-        self.system = checked("task.system", System, system)
+        self.system = check_value("task.system", System, system)
 
     def _demonstration(self, row: Row) -> str:
         if self.variant == "knn_ssd":

@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ssd_bench.errors import ConfigError
-from ssd_bench.settings import checked
+from ssd_bench.settings import check_value
 from ssd_bench.task import DataSpec, Prompt
 from tasks.aime import boxed_prompt
 from tasks.rows import VariantTask
@@ -71,7 +71,7 @@ class Math(VariantTask):
         # The hub's copy of the train split has no column of answers, and another name for the subject.
         solved = {"fields": ("problem", "solution", "subject"), "rename": {"type": "subject"}}
         super().__init__(variant, shots, max_new_tokens, items, fewshot_hub, differs=solved, group=known_subject)
-        self.system = checked("task.system", System, system)
+        self.system = check_value("task.system", System, system)
 
     def _asked(self, rows: Sequence[Row]) -> Sequence[Row]:
         # a row of no known subject may be of any: it stops a run that takes it, unless the run asks for some subjects

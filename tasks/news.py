@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ssd_bench.settings import checked
+from ssd_bench.settings import check_value
 from ssd_bench.task import DataSpec, Prompt
 from tasks.rows import RowTask
 from tasks.scoring.rouge import Rouge
@@ -66,8 +66,8 @@ class News(RowTask):
         count = of_variant("shots", shots, self.variant)
         limit = of_variant("max_new_tokens", max_new_tokens, self.variant)
         super().__init__(items, limit, Shots(items, fewshot_hub, count, self._demonstration))
-        self.clip_reserve = checked("task.clip_reserve", ClipReserve, clip_reserve)
-        self.system = checked("task.system", System, system)
+        self.clip_reserve = check_value("task.clip_reserve", ClipReserve, clip_reserve)
+        self.system = check_value("task.system", System, system)
 
     def _demonstration(self, row: Row) -> str:
         article, summary = (row[field] for field in self.fields)

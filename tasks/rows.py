@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from ssd_bench.data.local import LocalSource
 from ssd_bench.data.rows import usable
 from ssd_bench.errors import ConfigError, shortened
-from ssd_bench.settings import checked
+from ssd_bench.settings import check_value
 from ssd_bench.task import DataSource, DataSpec, Prompt
 from tasks.scoring.scorer import Scorer
 from tasks.scoring.thoughts import without_thoughts
@@ -59,7 +59,7 @@ class RowTask(ABC):
         # no values of the class, which would be the defaults of settings
         self.max_prompt_tokens = getattr(self, "max_prompt_tokens", None)
         self.clip_reserve = getattr(self, "clip_reserve", 0)
-        self.max_new_tokens = checked("task.max_new_tokens", MaxNewTokens, max_new_tokens)
+        self.max_new_tokens = check_value("task.max_new_tokens", MaxNewTokens, max_new_tokens)
         self._items, self._shots = items, shots if shots is not None and shots.count > 0 else None
 
     def files(self, template: str) -> tuple[DataSpec, ...]:

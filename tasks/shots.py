@@ -9,7 +9,7 @@ from typing import Any
 
 from ssd_bench.data.rows import usable
 from ssd_bench.errors import ConfigError
-from ssd_bench.settings import checked
+from ssd_bench.settings import check_value
 from ssd_bench.task import DataSource, DataSpec
 from tasks.selection import Row, shuffled
 from tasks.settings import ShotCount
@@ -39,7 +39,7 @@ class Shots:
     group: Callable[[Row], str | None] = lambda row: ""
 
     def __post_init__(self) -> None:
-        checked("task.shots", ShotCount, self.count)
+        check_value("task.shots", ShotCount, self.count)
 
     @property
     def file(self) -> DataSpec:

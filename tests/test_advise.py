@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from ssd_bench import advise
-from ssd_bench.advise import AIMS, LONGEST, SHARES, WIDTH, Drafts, question
-from ssd_bench.cli import door
+from ssd_bench.advise import AIMS, LONGEST, SHARES, WIDTH, Drafts, parse_question
+from ssd_bench.cli import dispatch
 from ssd_bench.core.window import Window
 from ssd_bench.cost.machine import Profile
 from ssd_bench.cost.roofline import simulated, simulated_names
@@ -108,15 +108,15 @@ def test_a_window_costs_what_its_positions_do_and_a_lookup_nothing() -> None:
 def test_what_cannot_be_used_is_refused_before_anything_is_read(
     arguments: list[str], field: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(advise, "records", lambda asked: pytest.fail("records were read"))
+    monkeypatch.setattr(advise, "usable_runs", lambda asked: pytest.fail("records were read"))
     with pytest.raises(ConfigError) as error:
-        question(arguments)
+        parse_question(arguments)
     assert error.value.field == field and error.value.allowed
-    assert door(["advise", *arguments]) == 2 and field in capsys.readouterr().err
+    assert dispatch(["advise", *arguments]) == 2 and field in capsys.readouterr().err
 
 
 def answered(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    assert door(["advise", *arguments]) == 0
+    assert dispatch(["advise", *arguments]) == 0
     printed = capsys.readouterr().out
     assert max(map(len, printed.splitlines())) <= WIDTH and "PREDICTED" in printed.split("\n\n")[0]
     return printed
@@ -146,7 +146,7 @@ def test_a_config_alone_has_a_roofline(name: str, tmp_path: Path, capsys: pytest
     printed = answered(capsys, f"model={tmp_path / name}", "hardware=sim_a6000,sim_a100", "context=4096", "devices=2")
     assert "No record and no paper has this model" in printed and "printed" not in printed
     assert printed.count("4,096 tokens of context") == 2 and "2 x NVIDIA" in printed
-    assert door(["advise", f"model={tmp_path / name}", "hardware=own"]) == 2
+    assert dispatch(["advise", f"model={tmp_path / name}", "hardware=own"]) == 2
     assert "hardware='own'" in capsys.readouterr().err
 
 
@@ -169,7 +169,7 @@ def test_a_config_that_no_run_would_open_is_refused(
     changes: dict[str, object], field: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "config.json").write_text(json.dumps(CONFIG | changes), encoding="utf-8")
-    assert door(["advise", f"model={tmp_path}", "hardware=sim_h100"]) == 2
+    assert dispatch(["advise", f"model={tmp_path}", "hardware=sim_h100"]) == 2
     told = capsys.readouterr()
     assert f"{field}=" in told.err and str(tmp_path) in told.err and len(told.err.splitlines()) == 1
     assert not told.out
@@ -177,7 +177,7 @@ def test_a_config_that_no_run_would_open_is_refused(
 
 def test_a_config_under_another_name_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "sizes.json").write_text(json.dumps(CONFIG), encoding="utf-8")
-    assert door(["advise", f"model={tmp_path / 'sizes.json'}", "hardware=sim_h100"]) == 2
+    assert dispatch(["advise", f"model={tmp_path / 'sizes.json'}", "hardware=sim_h100"]) == 2
     assert "config.json" in capsys.readouterr().err
 
 
@@ -185,10 +185,10 @@ def test_a_context_beyond_the_models_is_refused(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(CONFIG), encoding="utf-8")
     for model, most in ((str(tmp_path), 8192), ("smollm2_135m", 8192), ("miniature", 4096)):
         given = [f"model={model}", "hardware=sim_h100", f"runs_dir={tmp_path}"]
-        assert question([*given, f"context={most - 1}"]).context == most - 1
+        assert parse_question([*given, f"context={most - 1}"]).context == most - 1
         for context in (most, 99999999):
             with pytest.raises(ConfigError, match=f"context={context} .*below {most}"):
-                question([*given, f"context={context}"])
+                parse_question([*given, f"context={context}"])
 
 
 @pytest.fixture(scope="module")
@@ -209,10 +209,10 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_records_of_the_model_count_and_no_others(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    asked = question(["model=miniature", "hardware=sim_h100", "task=gsm8k", f"runs_dir={runs}"])
-    used, left = advise.records(asked)
+    asked = parse_question(["model=miniature", "hardware=sim_h100", "task=gsm8k", f"runs_dir={runs}"])
+    used, left = advise.usable_runs(asked)
     assert {run.path.name for run in used} == {"one", "two", "three"} and sum(left.values()) == 5
-    table = advise.of_records(used, "sim_h100", None).set_index("method")
+    table = advise.record_medians(used, "sim_h100", None).set_index("method")
     both = [predict(run, "sim_h100")["speedup"] for run in used if run.header["method"] == "swift"]
     assert table.index.tolist() == ["swift", "clasp"] and table.loc["swift", "predicted"] == np.median(both)
     assert table["runs"].tolist() == [2, 1] and table["measured"].notna().all()
@@ -235,7 +235,7 @@ def test_runs_that_are_not_lossless_do_not_count(
         synthetic.write_run(tmp_path / name, units, run_id=name, **given)
     for machine in ("own", "sim_h100"):
         options = ["model=miniature", f"hardware={machine}", f"runs_dir={tmp_path}"]
-        used, left = advise.records(question(options))
+        used, left = advise.usable_runs(parse_question(options))
         assert [run.path.name for run in used] == ["good"] and sum(left.values()) == 1
         text = " ".join(answered(capsys, *options).split())
         assert "Records not used: 1 not lossless: outputs differ from AR's beyond rounding." in text
@@ -244,7 +244,7 @@ def test_runs_that_are_not_lossless_do_not_count(
 def test_a_papers_name_of_a_task_is_its_own(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Two papers have a stream of five tasks, of other tasks."""
     given = ("model=llama2_13b", "hardware=sim_a6000", f"runs_dir={runs}")
-    asked = [question([*given, f"task={name}"]) for name in ("stream", "stream_swift")]
+    asked = [parse_question([*given, f"task={name}"]) for name in ("stream", "stream_swift")]
     assert [{row.number.paper for row in advise._rows(one)} for one in asked] == [{"knn-ssd"}, set()]
     printed = answered(capsys, *given, "task=stream")
     assert "the paper expects" in " ".join(printed.split())
@@ -255,17 +255,17 @@ def test_the_machine_of_the_records_has_their_profile(runs: Path, capsys: pytest
     given = ("model=miniature", "hardware=own", f"runs_dir={runs}")
     printed = answered(capsys, *given)
     assert "latency profile of Imaginary 9000" in printed and "pg19" in printed
-    used, _ = advise.records(question(given))
-    machine = advise._own(question(given), used)
+    used, _ = advise.usable_runs(parse_question(given))
+    machine = advise._recorded_machine(parse_question(given), used)
     assert machine.loop_ms is not None and machine.loop_ms >= 0
-    assert advise.of_records(used, "own", None)["predicted"].notna().all()
-    assert door(["advise", "model=llama3_1_8b", *given[1:]]) == 2 and "hardware='own'" in capsys.readouterr().err
+    assert advise.record_medians(used, "own", None)["predicted"].notna().all()
+    assert dispatch(["advise", "model=llama3_1_8b", *given[1:]]) == 2 and "hardware='own'" in capsys.readouterr().err
 
 
 def test_it_says_how_it_is_used_and_loads_no_torch(tmp_path: Path) -> None:
     done = python("-m", "ssd_bench", "advise", "--help")
     assert done.returncode == 0 and "python -m ssd_bench advise" in done.stdout
     line = ["advise", "model=llama3_1_8b", "hardware=sim_h100", f"runs_dir={tmp_path}"]
-    code = f"import sys; from ssd_bench.cli import door; sys.exit(door({line}) or 'torch' in sys.modules)"
+    code = f"import sys; from ssd_bench.cli import dispatch; sys.exit(dispatch({line}) or 'torch' in sys.modules)"
     done = python("-c", code)
     assert done.returncode == 0, done.stderr

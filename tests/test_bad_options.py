@@ -14,7 +14,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import OmegaConf
 
 from ssd_bench import run
-from ssd_bench.cli import door
+from ssd_bench.cli import dispatch
 from tests.runs import python
 
 MADE = "{_target_:os.mkdir,path:made}"  # would be seen
@@ -157,7 +157,7 @@ def refused(folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytes
 
     def message(options: str) -> str:
         GlobalHydra.instance().clear()
-        assert door(["hardware=cpu", "runs_dir=runs", *options.split()]) == 2
+        assert dispatch(["hardware=cpu", "runs_dir=runs", *options.split()]) == 2
         assert [path.name for path in folder.iterdir()] == ["FILE"]
         return capsys.readouterr().err
 

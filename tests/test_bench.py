@@ -16,7 +16,7 @@ import torch
 from ssd_bench import bench as module
 from ssd_bench.bench import limits, measures
 from ssd_bench.bench.limits import Limits, Model, Work
-from ssd_bench.cli import door
+from ssd_bench.cli import dispatch
 from ssd_bench.model.arithmetic import decide
 from ssd_bench.model.backend import select
 from ssd_bench.model.backends.cpu import extension, native_problem
@@ -60,7 +60,7 @@ def figures(written: dict[str, Any]) -> list[dict[str, float]]:
 
 @pytest.mark.usefixtures("small")
 def test_bench_writes_its_figures(small_checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert door(["bench", *options(small_checkpoint, tmp_path), "record=true"]) == 0
+    assert dispatch(["bench", *options(small_checkpoint, tmp_path), "record=true"]) == 0
     (file,) = (tmp_path / "bench").rglob("*.json")
     written, shown = json.loads(file.read_text(encoding="utf-8")), capsys.readouterr().out
     assert written["ar_over_hf"] == pytest.approx(written["ar_tokens_per_s"] / written["hf_generate_tokens_per_s"])
@@ -94,7 +94,7 @@ def test_a_search_does_the_work_of_its_sublayers(small_checkpoint: Path) -> None
     decoder = select("cpu", torch.float32, "torch").load(Checkpoint(small_checkpoint), torch.float32, [CPU])
     cache = decoder.new_cache(64)
     decoder.prefill(torch.arange(20), cache)
-    counting, width = measures._Counting(decoder, cache), SIZES["hidden_size"]
+    counting, width = measures._CountingProbe(decoder, cache), SIZES["hidden_size"]
     with torch.inference_mode():
         counting.apply_sublayer(2, torch.zeros(3, 5, width), 10)
         counting.apply_sublayer(3, torch.zeros(3, 5, width), 10)
@@ -159,7 +159,7 @@ def test_limits_say_who_measured_them(kernels: str, small_checkpoint: Path) -> N
 
 @pytest.mark.parametrize("arguments", [["record=maybe"], ["record="], ["record=true", "record=false"]])
 def test_record_is_true_or_false(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert door(["bench", *arguments]) == 2
+    assert dispatch(["bench", *arguments]) == 2
     given = " ".join(argument.partition("=")[2] for argument in arguments)
     assert f"record={given!r} cannot be used: true or false, once" in capsys.readouterr().err
 
@@ -168,7 +168,7 @@ def test_record_is_true_or_false(arguments: list[str], capsys: pytest.CaptureFix
 def test_hydra_does_not_see_record(arguments: list[str], record: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["ssd_bench"])
     monkeypatch.setattr(module, "command", lambda work: work.keywords["record"])
-    assert door(["bench", "limit=1", *arguments]) is record and sys.argv == ["ssd_bench", "limit=1"]
+    assert dispatch(["bench", "limit=1", *arguments]) is record and sys.argv == ["ssd_bench", "limit=1"]
 
 
 def test_results_replace_only_what_was_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -176,7 +176,11 @@ def test_results_replace_only_what_was_recorded(tmp_path: Path, monkeypatch: pyt
     now = SimpleNamespace(now=lambda _: datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC))
     monkeypatch.setattr(module, "datetime", now)
     results = {"machine": "A(R) CPU, 2 threads", "model": "m", "dtype": "float32", "kernels": "torch", "isa": None}
-    made = [write(results | {"n": n}, tmp_path) for n in (1, 2) for write in (module._by_time, module._recorded)]
+    made = [
+        write(results | {"n": n}, tmp_path)
+        for n in (1, 2)
+        for write in (module._write_by_time, module._write_by_machine)
+    ]
     assert [str(path.relative_to(tmp_path)) for path in made] == [
         "20260102T030405Z.json", "a-r-cpu-2-threads/m-float32-torch.json",
         "20260102T030405Z-2.json", "a-r-cpu-2-threads/m-float32-torch.json",

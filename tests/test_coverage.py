@@ -37,7 +37,7 @@ def test_the_floor_covers_other_moments() -> None:
     for task in tasks:
         moments = [coverage.columns_of(cell.run) for cell in cells(MOMENTS) if cell["task"] == task]
         assert len(moments) == 8
-        without, with_floor = coverage.over_moments(moments, 20, DRAWS)
+        without, with_floor = coverage.coverage_over_timings(moments, 20, DRAWS)
         assert with_floor >= max(without, 0.87)  # all but one of eight moments
 
 

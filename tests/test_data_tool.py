@@ -14,7 +14,7 @@ import huggingface_hub
 import pytest
 
 from ssd_bench import compose
-from ssd_bench.compose import TaskChoice, built, task_named, task_names
+from ssd_bench.compose import TaskChoice, build, task_named, task_names
 from ssd_bench.data import SampleSource, listing
 from ssd_bench.data.command import main
 from ssd_bench.errors import ConfigError
@@ -83,9 +83,9 @@ def test_the_list_goes_on_after_a_task_that_cannot_be_made(
 
 
 def test_a_variant_is_a_task_of_its_own() -> None:
-    assert TaskChoice.parsed("gsm8k:conflayers").task().max_new_tokens == 512
-    assert TaskChoice.parsed("gsm8k").task().max_new_tokens == 64
-    assert str(TaskChoice.parsed("gsm8k:conflayers")) == "gsm8k:conflayers"
+    assert TaskChoice.parse("gsm8k:conflayers").task().max_new_tokens == 512
+    assert TaskChoice.parse("gsm8k").task().max_new_tokens == 64
+    assert str(TaskChoice.parse("gsm8k:conflayers")) == "gsm8k:conflayers"
     for text, message in (
         ("none", r"task='none' .*one of .*gsm8k"),
         ("gsm8k:x", r"task\.variant='x' .*knn_ssd, conflayers"),
@@ -93,7 +93,7 @@ def test_a_variant_is_a_task_of_its_own() -> None:
         ("humaneval:x", r"task\.variant='x' .*humaneval has no variants"),
     ):
         with pytest.raises(ConfigError, match=message):
-            TaskChoice.parsed(text).task()
+            TaskChoice.parse(text).task()
 
 
 def test_what_cannot_be_built_is_one_message() -> None:
@@ -101,7 +101,7 @@ def test_what_cannot_be_built_is_one_message() -> None:
 
     cfg = OmegaConf.create({"task": {"_target_": "tasks.none.Nothing"}})
     with pytest.raises(ConfigError, match=r"task='tasks\.none\.Nothing' .*tasks\.none"):
-        built(cfg, "task")
+        build(cfg, "task")
 
 
 def stub(*specs: DataSpec) -> Any:

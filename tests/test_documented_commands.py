@@ -25,7 +25,7 @@ from hydra.core.global_hydra import GlobalHydra
 from omegaconf import DictConfig
 
 from ssd_bench import sweep
-from ssd_bench.cli import COMMANDS, door
+from ssd_bench.cli import COMMANDS, dispatch
 from ssd_bench.papers import grid
 from ssd_bench.records.reader import find_runs, load_run
 from tests import exhibit_runs
@@ -208,7 +208,7 @@ def answer(words: Sequence[str]) -> int:
     GlobalHydra.instance().clear()
     with patch.dict(os.environ), patch.object(sys, "argv", ["ssd-bench"]):
         try:
-            return door(words)
+            return dispatch(words)
         except SystemExit as end:  # Hydra's, after its help
             return int(end.code or 0)
 
@@ -219,7 +219,7 @@ def sparing() -> Iterator[None]:
 
     tests/test_experiments.py composes all. Times on record are not asked for: they need a profile of this machine.
     """
-    whole, product, choices, composed = grid.load, sweep.product, sweep._choices, sweep.Sweep._composed
+    whole, product, choices, composed = grid.load, sweep.product, sweep._choices, sweep.Sweep._compose
     asked: list[str] = []
 
     def first(name: str) -> grid.Experiment:
@@ -248,7 +248,7 @@ def sparing() -> Iterator[None]:
         "_choices": two,
         "Forecast": lambda folders: SimpleNamespace(hours=lambda run: None),
     }
-    patched = patch.object(sweep.Sweep, "_composed", lambda self, overrides: once(self, tuple(overrides)))
+    patched = patch.object(sweep.Sweep, "_compose", lambda self, overrides: once(self, tuple(overrides)))
     with patched, patch.multiple(sweep, **changes):
         yield
 
@@ -342,7 +342,7 @@ def test_a_command_does_what_its_document_says(
     line: str, workplace: Path, desk: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     if "set.json'" in line:
-        assert door(["export", f"run={workplace}/runs/table/{RECORD}", "to=set.json", "form=layer_set"]) == 0
+        assert dispatch(["export", f"run={workplace}/runs/table/{RECORD}", "to=set.json", "form=layer_set"]) == 0
     asked = f"{line} --help" if line in NAMED else line
     said = told(asked, workplace, capsys)
     words = arguments(asked)

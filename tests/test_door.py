@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from ssd_bench import cli
-from ssd_bench.cli import COMMANDS, door
+from ssd_bench.cli import COMMANDS, dispatch
 from tests.runs import ROOT, environment, python
 
 
@@ -35,31 +35,31 @@ def chosen(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, list[str]]]:
 @pytest.mark.parametrize("arguments", [[], ["a=1"], ["-m", "a=1,2"], ["~a"], ["--cfg", "job"], ["run"], ["run", "-h"]])
 def test_without_a_command_it_runs(arguments: list[str], chosen: list[tuple[str, list[str]]]) -> None:
     rest = arguments[1:] if arguments[:1] == ["run"] else arguments
-    assert door(arguments) == 7 and chosen == [("ssd_bench.cli", rest)] and sys.argv == ["ssd-bench", *rest]
+    assert dispatch(arguments) == 7 and chosen == [("ssd_bench.cli", rest)] and sys.argv == ["ssd-bench", *rest]
 
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_a_command_is_a_function_of_its_module(name: str, chosen: list[tuple[str, list[str]]]) -> None:
-    assert door([name, "x=1", "--help"]) == 7 and chosen == [(COMMANDS[name][0], ["x=1", "--help"])]
+    assert dispatch([name, "x=1", "--help"]) == 7 and chosen == [(COMMANDS[name][0], ["x=1", "--help"])]
     assert callable(importlib.import_module(COMMANDS[name][0]).main)
 
 
 def test_an_unknown_command_names_those_there_are(capsys: pytest.CaptureFixture[str]) -> None:
-    assert door(["reprot", "runs_dir=x"]) == 2
+    assert dispatch(["reprot", "runs_dir=x"]) == 2
     error = capsys.readouterr().err
     assert "no command reprot" in error and all(name in error for name in COMMANDS)
     assert program("reprot").returncode == 2  # the exit code is the program's
 
 
 def test_help_is_one_screen_of_all_commands(capsys: pytest.CaptureFixture[str]) -> None:
-    assert door(["--help"]) == 0
+    assert dispatch(["--help"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) <= 24 and max(map(len, lines)) <= 120 and "run --help" in lines[-1]
     assert [line.split()[0] for line in lines if line[:3].strip() and line.split()[0] in COMMANDS] == list(COMMANDS)
 
 
 def test_help_loads_neither_torch_nor_hydra() -> None:
-    code = "import sys; from ssd_bench.cli import door; door(['-h']); "
+    code = "import sys; from ssd_bench.cli import dispatch; dispatch(['-h']); "
     code += "sys.exit(not {'torch', 'hydra'}.isdisjoint(sys.modules))"
     assert python("-c", code).returncode == 0
 

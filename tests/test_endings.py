@@ -17,7 +17,7 @@ import torch
 from hydra.core.global_hydra import GlobalHydra
 
 from ssd_bench import run
-from ssd_bench.cli import door
+from ssd_bench.cli import dispatch
 from ssd_bench.errors import Lost
 from ssd_bench.records import writer as module
 from ssd_bench.records.lease import NAME, Lease, Owner
@@ -59,7 +59,7 @@ def answer(
 
     def code(*arguments: str) -> tuple[int, str]:
         GlobalHydra.instance().clear()
-        return door(arguments), capsys.readouterr().err
+        return dispatch(arguments), capsys.readouterr().err
 
     return code
 

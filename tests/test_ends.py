@@ -16,7 +16,7 @@ import pandas as pd
 import pytest
 from hydra.errors import MissingConfigException
 
-from ssd_bench.cli import at_home, door
+from ssd_bench.cli import dispatch, expand_home
 from ssd_bench.command import report
 from ssd_bench.errors import ConfigError
 from ssd_bench.records import writer as module
@@ -218,13 +218,13 @@ def test_a_full_disk_is_one_message_and_costs_nothing_that_was_done(
     monkeypatch.setattr(sys, "argv", ["ssd-bench"])
     with monkeypatch.context() as patched:
         patched.setattr(module, "write_atomic", full)
-        assert door([*options, f"runs_dir={tmp_path}"]) == 1
+        assert dispatch([*options, f"runs_dir={tmp_path}"]) == 1
     said = capsys.readouterr().err
     assert re.search(r"error: No space left on device, \S+00003-000.json: what was done is on record", said)
     assert "Traceback" not in said
     (folder,) = tmp_path.glob("*-gsm8k-*")
     assert len(list((folder / "parts").glob("*.json"))) == 3
-    assert door([*options, f"runs_dir={tmp_path}"]) == 0
+    assert dispatch([*options, f"runs_dir={tmp_path}"]) == 0
     same(load_run(folder), whole)
 
 
@@ -296,9 +296,9 @@ def test_a_finished_run_with_a_broken_table_says_how_to_repeat_it(
 
 def test_the_home_folder_is_the_same_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/home/her")
-    assert at_home("runs_dir=~/x") == "runs_dir=/home/her/x"
-    assert at_home("runs_dir='~/x'") == "runs_dir='/home/her/x'"
-    assert [at_home(one) for one in ("~seed", "method=a~b", "runs_dir=~", "--help")] == [
+    assert expand_home("runs_dir=~/x") == "runs_dir=/home/her/x"
+    assert expand_home("runs_dir='~/x'") == "runs_dir='/home/her/x'"
+    assert [expand_home(one) for one in ("~seed", "method=a~b", "runs_dir=~", "--help")] == [
         "~seed", "method=a~b", "runs_dir=~", "--help",
     ]  # fmt: skip
 

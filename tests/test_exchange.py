@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ssd_bench import load_runs, metrics
-from ssd_bench.cli import door
+from ssd_bench.cli import dispatch
 from ssd_bench.exchange import answers, layers
 from ssd_bench.records.reader import Run
 from tests.runs import executed, local_model, python
@@ -84,7 +84,7 @@ def test_a_found_set_drafts_in_another_run(small_checkpoint: Path, tmp_path: Pat
     first = executed(tmp_path / "a", *short, "limit=2", "method=layerskip", "method.exit_layer=2")
     assert_round_trip(first, tmp_path)
     file = tmp_path / "set.json"
-    assert door(["export", f"run={first.path}", f"to={file}", "form=layer_set"]) == 0
+    assert dispatch(["export", f"run={first.path}", f"to={file}", "form=layer_set"]) == 0
     kept = json.loads(file.read_text(encoding="utf-8"))
     assert kept["method"] == "layerskip" and kept["settings"]["exit_layer"] == 2
     assert kept["model"]["weights"] == first.header["model"]["weights"] and kept["draft_share"] == 1.0
@@ -95,7 +95,7 @@ def test_a_found_set_drafts_in_another_run(small_checkpoint: Path, tmp_path: Pat
 
 def test_lists_as_released_codes_read_them(run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "skip_layers.json"
-    assert door(["export", f"run={run.path}", f"to={file}", "form=layer_list", "set=1"]) == 0
+    assert dispatch(["export", f"run={run.path}", f"to={file}", "form=layer_list", "set=1"]) == 0
     entry, layer_set = json.loads(file.read_text(encoding="utf-8"))["tiny_toy"], run.layer_set(1)
     assert (tuple(entry["attention"]), tuple(entry["mlp"])) == (layer_set.skip_attn, layer_set.skip_mlp)
     flags = entry["skip_set"]
@@ -123,7 +123,7 @@ def test_shorter_drafts_give_a_bound_unless_their_lengths_are_known(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     shorter = {"num_draft_tokens": 120}
-    assert door(["acceptance", f"file={written(tmp_path, response(**shorter))}"]) == 0
+    assert dispatch(["acceptance", f"file={written(tmp_path, response(**shorter))}"]) == 0
     bound = capsys.readouterr().out
     assert "≥ 0.750" in bound and "0.083" in bound  # 3 of at most 4 tested at 2; 10 of 120 drafted
     by_length = {"1": [9, 0], "0": [0], "3": [30, 1, 0, 3]}
@@ -162,13 +162,13 @@ def test_bad_lines_are_named(told: Any, why: str, tmp_path: Path, capsys: pytest
     file = written(tmp_path, response())
     with open(file, "a", encoding="utf-8") as more:
         more.write("\n" + (told if isinstance(told, str) else json.dumps(told)) + "\n")
-    assert door(["acceptance", f"file={file}"]) == 2
+    assert dispatch(["acceptance", f"file={file}"]) == 2
     error = capsys.readouterr().err
     assert f"{file}:3" in error and why in error and len(error.splitlines()) == 1
 
 
 def test_a_run_stands_beside_the_file(run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert door(["acceptance", f"file={written(tmp_path, response())}", f"run={run.path}"]) == 0
+    assert dispatch(["acceptance", f"file={written(tmp_path, response())}", f"run={run.path}"]) == 0
     lines = capsys.readouterr().out.splitlines()
     alpha = metrics.alpha_micro(metrics.of_arm(run.steps, "method"))
     row = next(line.split() for line in lines if line.startswith("α, accepted"))
@@ -186,22 +186,22 @@ def test_bad_options_write_nothing(bad: str, run: Run, tmp_path: Path, capsys: p
     name, file = bad.partition("=")[0], tmp_path / "out"
     given = {"run": f"run={run.path}", "to": f"to={file}", name: bad}
     given |= {"form": "form=layer_set"} if name == "set" else {}
-    assert door(["export", *given.values()]) == 2
+    assert dispatch(["export", *given.values()]) == 2
     assert name in capsys.readouterr().err and not file.exists()
 
 
 def test_options_of_the_other_form_are_refused(run: Run, tmp_path: Path) -> None:
     line = ["export", f"run={run.path}", f"to={tmp_path / 'out'}"]
-    assert door([*line, "set=0"]) == door([*line, "form=layer_set", "arm=method"]) == 2
-    assert door(["export", f"run={run.path}"]) == door(["acceptance"]) == 2 and not (tmp_path / "out").exists()
+    assert dispatch([*line, "set=0"]) == dispatch([*line, "form=layer_set", "arm=method"]) == 2
+    assert dispatch(["export", f"run={run.path}"]) == dispatch(["acceptance"]) == 2 and not (tmp_path / "out").exists()
 
 
 def test_a_file_that_exists_is_left_alone(run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "kept"
     file.write_text("mine", encoding="utf-8")
-    assert door(["export", f"run={run.path}", f"to={file}"]) == 2
+    assert dispatch(["export", f"run={run.path}", f"to={file}"]) == 2
     assert "force=true" in capsys.readouterr().err and file.read_text(encoding="utf-8") == "mine"
-    assert door(["export", f"run={run.path}", f"to={file}", "force=true"]) == 0
+    assert dispatch(["export", f"run={run.path}", f"to={file}", "force=true"]) == 0
     assert answers.read_answers(file).answers == 6
 
 

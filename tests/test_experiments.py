@@ -15,7 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from ssd_bench import dry
 from ssd_bench.command import CONF
-from ssd_bench.compose import built
+from ssd_bench.compose import build
 from ssd_bench.errors import ConfigError
 from ssd_bench.model.shape import ModelDims
 from ssd_bench.papers import reported
@@ -192,7 +192,7 @@ def test_reasons_are_sentences_and_name_numbers_that_exist() -> None:
 
 def test_models_are_those_of_the_papers() -> None:
     for model in {choice(job, "model") for job in jobs()}:
-        source = built(chosen((f"model={model}",)), "model")
+        source = build(chosen((f"model={model}",)), "model")
         assert source.name == model
         assert (source.hub or source.gguf) and source.shape and not source.rehearsal
 
@@ -206,14 +206,14 @@ def test_whole_jobs_compose_with_hydra() -> None:
 def test_methods_compose_and_accept_their_options() -> None:
     dims = ModelDims("llama2_13b", n_layers=40, n_params=13_000_000_000, context=4096, vocab_size=32000)
     for overrides in {tuple(o for o in job.overrides if o.startswith("method")) for job in jobs()}:
-        built(composed(overrides), "method").check(dims)
+        build(composed(overrides), "method").check(dims)
 
 
 def test_tasks_and_the_rest_compose() -> None:
     for overrides in {tuple(o for o in job.overrides if not o.startswith(("method", "model"))) for job in jobs()}:
         cfg = composed(overrides)
         assert OmegaConf.to_container(cfg, resolve=True, throw_on_missing=True)
-        assert built(cfg, "task").max_new_tokens >= 64
+        assert build(cfg, "task").max_new_tokens >= 64
 
 
 def test_streams_are_estimated() -> None:

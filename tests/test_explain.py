@@ -88,7 +88,7 @@ def test_a_method_without_layer_drafts(tmp_path: Path) -> None:
 
 def test_the_largest_loss_is_named(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
     slow = without(run, "policy_ms", 40.0)
-    assert explain.screen(slow, explain.explain(slow)).splitlines()[-1].startswith(f"largest loss: {POLICY}")
+    assert explain.render(slow, explain.explain(slow)).splitlines()[-1].startswith(f"largest loss: {POLICY}")
     assert explain.main([f"run={run.path}"]) == 0
     assert f"largest loss: {REJECTED}" in capsys.readouterr().out
 
@@ -106,12 +106,12 @@ def test_a_run_without_a_baseline_is_refused(tmp_path: Path) -> None:
 
 
 def test_slow_steps_are_listed_the_slowest_first(tmp_path: Path, run: Run) -> None:
-    assert "times what their like do" not in explain.screen(run, explain.explain(run))
+    assert "times what their like do" not in explain.render(run, explain.explain(run))
     units = [unit(i) for i in range(6)]
     for i, times in ((1, 20), (4, 30)):
         units[i][0].steps[2].verify_ms *= times
     disturbed = write_run(tmp_path / "disturbed", units)
-    said = explain.screen(disturbed, explain.explain(disturbed))
+    said = explain.render(disturbed, explain.explain(disturbed))
     assert f"2 of {len(disturbed.steps)} steps took more than 5 times what their like do; the slowest:" in said
     rows = [line.split() for line in said.rpartition("its like")[2].splitlines()[2:]]
     assert [row[:3] for row in rows] == [["4", "ar", "3"], ["1", "ar", "3"]]
@@ -137,7 +137,7 @@ def test_what_drafted_is_listed_by_source(tmp_path: Path) -> None:
     assert sources.loc["nothing, as AR", "drafted"] == 0 < sources.loc["tokens that no layers drafted", "drafted"]
     windowed = [name for name in sources.index if name.endswith("reads 4 + 60 positions")]
     assert len(windowed) == int(run.layer_sets["recent"].notna().sum()) >= 1
-    said = explain.screen(run, explain.explain(run))
+    said = explain.render(run, explain.explain(run))
     assert all(name in said for name in sources.index)
 
 

@@ -22,7 +22,7 @@ from ssd_bench.cost import plane
 from ssd_bench.cost.machine import Profile
 from ssd_bench.cost.plane import DRAFT_LEN, Plane, Point, Use, pareto
 from ssd_bench.errors import ConfigError
-from ssd_bench.frontier import Scores, beam, costs, main
+from ssd_bench.frontier import SetScores, beam, costs, main
 from ssd_bench.model.decoder import Decoder
 from ssd_bench.records.reader import Run
 from tests.conftest import LAYERS
@@ -42,18 +42,18 @@ def engine(decoders: Callable[..., Decoder]) -> Engine:
 
 
 @pytest.fixture
-def scores(engine: Engine) -> Scores:
+def scores(engine: Engine) -> SetScores:
     with torch.inference_mode():
         outputs = [engine.generate(AR(), prompt).output for prompt in PROMPTS]
-    return Scores(engine, PROMPTS, outputs)
+    return SetScores(engine, PROMPTS, outputs)
 
 
-def test_the_full_model_predicts_all_of_its_own_tokens(scores: Scores) -> None:
+def test_the_full_model_predicts_all_of_its_own_tokens(scores: SetScores) -> None:
     assert scores([LayerSet.full(LAYERS)]) == [1.0]
     assert scores.tokens == len(PROMPTS) * (NEW - 1)
 
 
-def test_alpha_is_what_full_passes_with_right_tokens_say(engine: Engine, scores: Scores) -> None:
+def test_alpha_is_what_full_passes_with_right_tokens_say(engine: Engine, scores: SetScores) -> None:
     """By hand: the full model up to where a draft begins, then the set over the drafted tokens, each a pass of its own.
 
     A position's keys and values depend on which layers ran there, so every prediction is made again from the prompt.
@@ -75,32 +75,32 @@ def test_alpha_is_what_full_passes_with_right_tokens_say(engine: Engine, scores:
     assert 0 < right < scores.tokens
 
 
-def test_a_window_of_the_whole_text_scores_as_none(scores: Scores) -> None:
+def test_a_window_of_the_whole_text_scores_as_none(scores: SetScores) -> None:
     """A draft of the narrowest window predicts less, and leaves nothing behind that later scores would see."""
     for layer_set in (LayerSet.full(LAYERS), LayerSet(LAYERS, frozenset([2, 5])), LayerSet.exit(LAYERS, 2)):
         narrow = scores.with_window(layer_set, Window(0, 1))
         assert scores.with_window(layer_set, Window(3, 100)) == scores([layer_set])[0] != narrow
 
 
-def test_a_wide_beam_finds_what_trying_all_sets_finds(scores: Scores) -> None:
+def test_a_wide_beam_finds_what_trying_all_sets_finds(scores: SetScores) -> None:
     everything = dict(zip(every_set(LAYERS), scores(every_set(LAYERS)), strict=True))
-    known, scores.known = scores.known, {}
+    known, scores.alphas = scores.alphas, {}
     beam(LAYERS, scores, width=10**6)
-    assert all(known[layer_set] == alpha for layer_set, alpha in scores.known.items())
-    missed = set(everything) - set(scores.known) - {LayerSet.full(LAYERS)}
+    assert all(known[layer_set] == alpha for layer_set, alpha in scores.alphas.items())
+    missed = set(everything) - set(scores.alphas) - {LayerSet.full(LAYERS)}
     assert not missed or min(len(s.skipped) for s in missed) > max(
-        len(s.skipped) for s, alpha in scores.known.items() if alpha >= frontier.LEAST
+        len(s.skipped) for s, alpha in scores.alphas.items() if alpha >= frontier.LEAST
     )
 
 
-def test_a_narrow_beam_is_never_above_all_sets(scores: Scores) -> None:
+def test_a_narrow_beam_is_never_above_all_sets(scores: SetScores) -> None:
     best = {}
     for layer_set, alpha in zip(every_set(LAYERS), scores(every_set(LAYERS))):
         best[len(layer_set.skipped)] = max(alpha, best.get(len(layer_set.skipped), 0.0))
-    scores.known = {}
+    scores.alphas = {}
     beam(LAYERS, scores, width=1)
-    assert all(alpha <= best[len(layer_set.skipped)] for layer_set, alpha in scores.known.items())
-    assert len(scores.known) <= sum(2 * LAYERS - i for i in range(2 * LAYERS))
+    assert all(alpha <= best[len(layer_set.skipped)] for layer_set, alpha in scores.alphas.items())
+    assert len(scores.alphas) <= sum(2 * LAYERS - i for i in range(2 * LAYERS))
 
 
 def test_costs_are_those_of_the_profile_in_plain_steps() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ssd_bench.cli import door
+from ssd_bench.cli import dispatch
 from ssd_bench.metrics import summarise
 from ssd_bench.model.checkpoint import ModelSource
 from ssd_bench.model.template import Template
@@ -58,14 +58,14 @@ def test_it_has_the_columns_of_frames(tmp_path: Path) -> None:
 
 def test_it_has_the_options_as_the_command_prints_them(capsys: pytest.CaptureFixture[str]) -> None:
     """`make glossary` writes them."""
-    assert door(["options"]) == 0
+    assert dispatch(["options"]) == 0
     printed = capsys.readouterr().out
     assert GLOSSARY.endswith(printed)
     named = re.findall(r"^\| `(.+?)` \|", printed, re.MULTILINE)
     assert {name.split(".")[0] for name in named} >= {*KNOWN} - {"model", "data", "calibrate"}
-    assert door(["options", "about=nothing that there is"]) == 0
+    assert dispatch(["options", "about=nothing that there is"]) == 0
     assert capsys.readouterr().out.count("\n") == 2  # its head
-    assert door(["options", "of=x"]) == 2
+    assert dispatch(["options", "of=x"]) == 2
 
 
 def test_it_has_the_options_of_models() -> None:

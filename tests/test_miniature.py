@@ -20,7 +20,7 @@ from ssd_bench.miniature.evaluate import POSITIONS, RESULTS, Writer, repeated
 from ssd_bench.miniature.network import Network
 from ssd_bench.miniature.optimiser import Muon, orthogonalised
 from ssd_bench.miniature.recipe import RECIPES, Recipe, Size
-from ssd_bench.miniature.sparsity import Agreement, Output, search
+from ssd_bench.miniature.sparsity import ModelOutput, SetAgreement, search
 from ssd_bench.miniature.train import LOG, STATE, SUMMARY, Training, train
 from ssd_bench.model.backend import select
 from ssd_bench.model.checkpoint import EMBEDDED, Checkpoint
@@ -107,8 +107,8 @@ def test_agreement_is_that_of_first_draft_tokens(network: Network, decoder: Deco
     outputs = []
     for prompt_len, output_len in ((9, 12), (17, 5)):
         ids = torch.randint(0, SIZE.vocab_size, (prompt_len + output_len,), generator=rng).tolist()
-        outputs.append(Output(ids[:prompt_len], ids[prompt_len:]))
-    agreement, cache = Agreement(network, outputs), decoder.new_cache(64)
+        outputs.append(ModelOutput(ids[:prompt_len], ids[prompt_len:]))
+    agreement, cache = SetAgreement(network, outputs), decoder.new_cache(64)
     assert agreement.of(()) == 1.0
     for skipped in ({2, 3, 5}, {2}, set(range(4, 8))):
         same = total = 0
@@ -128,7 +128,7 @@ def test_agreement_is_that_of_first_draft_tokens(network: Network, decoder: Deco
 
 def test_a_search_never_ends_below_its_start(network: Network) -> None:
     ids = torch.randint(0, SIZE.vocab_size, (60,), generator=torch.Generator().manual_seed(5)).tolist()
-    agreement = Agreement(network, [Output(ids[:20], ids[20:])])
+    agreement = SetAgreement(network, [ModelOutput(ids[:20], ids[20:])])
     found = search(agreement, (2, 4), SIZE.n_layers, rounds=20, seed=0)
     assert agreement.of(found) >= agreement.of((2, 4)) and len(found) == 2 and all(2 <= i < 6 for i in found)
 
@@ -229,10 +229,10 @@ def test_training_in_bfloat16_descends_like_float32(tokenizer: PreTrainedTokeniz
 
 def test_an_agreement_of_a_few_tokens_is_that_of_tokens_spread_evenly(network: Network) -> None:
     ids = torch.randint(0, SIZE.vocab_size, (80,), generator=torch.Generator().manual_seed(5)).tolist()
-    whole = Output(ids[:20], ids[20:])
-    few = [Output(ids[: 20 + 3 * i], ids[20 + 3 * i : 21 + 3 * i]) for i in range(20)]
+    whole = ModelOutput(ids[:20], ids[20:])
+    few = [ModelOutput(ids[: 20 + 3 * i], ids[20 + 3 * i : 21 + 3 * i]) for i in range(20)]
     for skipped in ({2, 3, 5}, {2}):
-        assert Agreement(network, [whole], 20).of(skipped) == pytest.approx(Agreement(network, few).of(skipped))
+        assert SetAgreement(network, [whole], 20).of(skipped) == pytest.approx(SetAgreement(network, few).of(skipped))
 
 
 def test_a_killed_training_goes_on_where_it_was(
@@ -292,6 +292,6 @@ def test_the_miniature_answers_a_sample_as_its_evaluation_says(domain: str, n: i
     stated = json.loads((folder / RESULTS).read_text(encoding="utf-8"))["domains"][domain]
     _, score, outputs, _ = Writer(folder, recipe.answer).answers(domain, n, evaluation=True)
     assert score == pytest.approx(stated["score"], abs=0.25)
-    agreement = Agreement(Network.load(folder, recipe.size), outputs, POSITIONS)
+    agreement = SetAgreement(Network.load(folder, recipe.size), outputs, POSITIONS)
     assert agreement.of(()) == 1.0
     assert agreement.of(published_set(f"ssd-bench/miniature/{stated['task']}", recipe.size.n_layers).skipped) > 0.8

@@ -10,7 +10,7 @@ from omegaconf import OmegaConf
 
 from ssd_bench import dry
 from ssd_bench.command import CONF
-from ssd_bench.compose import built
+from ssd_bench.compose import build
 from ssd_bench.model.shape import Shape
 from tests.runs import ROOT, composed
 
@@ -39,7 +39,7 @@ def comments(name: str) -> list[str]:
 @pytest.mark.parametrize("name", [name for name in MODELS if name != "local"])
 def test_a_model_can_be_planned_without_its_weights(name: str) -> None:
     cfg = composed(f"model={name}", "data=hub", "task=gsm8k", "limit=2", "method=del")
-    source = built(cfg, "model")
+    source = build(cfg, "model")
     assert source.name == name and source.shape is not None
     shape = Shape(**source.shape)
     stated = re.search(r"_(\d+)b(?:_|$)", name)
@@ -64,11 +64,11 @@ def test_a_model_says_its_licence_and_how_to_get_in(name: str) -> None:
 def test_the_checkpoints_of_layerskip_are_there_with_their_bases_sizes() -> None:
     assert {name for name in MODELS if name.startswith("layerskip")} == set(LAYERSKIP)
     for name, (base, hub) in LAYERSKIP.items():
-        source = built(composed(f"model={name}"), "model")
-        assert (source.hub, source.template) == (hub, built(composed("model=llama3_8b"), "model").template)
+        source = build(composed(f"model={name}"), "model")
+        assert (source.hub, source.template) == (hub, build(composed("model=llama3_8b"), "model").template)
         assert "FAIR Noncommercial Research License" in " ".join(comments(name))
         if base is not None:
-            assert source.shape == built(composed(f"model={base}"), "model").shape
+            assert source.shape == build(composed(f"model={base}"), "model").shape
 
 
 def test_the_limits_count_the_pinned_models() -> None:

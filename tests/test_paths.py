@@ -12,7 +12,7 @@ import pytest
 from hydra.core.global_hydra import GlobalHydra
 
 from ssd_bench import load_runs
-from ssd_bench.cli import door
+from ssd_bench.cli import dispatch
 from ssd_bench.errors import ConfigError
 from ssd_bench.paths import display_path, local_path
 from ssd_bench.records.reader import find_runs, load_run
@@ -44,7 +44,7 @@ def answer(
 
     def code(*arguments: str) -> tuple[int, str]:
         GlobalHydra.instance().clear()
-        return door(arguments), capsys.readouterr().err
+        return dispatch(arguments), capsys.readouterr().err
 
     return code
 

@@ -11,12 +11,12 @@ import pytest
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
-from ssd_bench.cli import door
+from ssd_bench.cli import dispatch
 from ssd_bench.errors import ConfigError
 from ssd_bench.forecast import BETWEEN, Forecast
 from ssd_bench.papers import cells, claims, grid, index, scale
 from ssd_bench.records.reader import load_run
-from ssd_bench.sweep import experiments, shared_out
+from ssd_bench.sweep import experiment_names, spread_repeats
 from tests.runs import GIVEN_LATENCY, composed
 
 NAME = "swift_tiny2"
@@ -124,7 +124,7 @@ def test_a_name_stands_for_an_exhibit_or_for_those_of_a_run_set(folders: Path) -
     ],
 )
 def test_experiments_are_expanded_from_names(text: str, names: list[str], folders: Path) -> None:
-    assert experiments(OverridesParser.create().parse_override(f"experiment={text}")) == names
+    assert experiment_names(OverridesParser.create().parse_override(f"experiment={text}")) == names
 
 
 @pytest.mark.parametrize(
@@ -235,7 +235,7 @@ def test_what_a_claim_reads_has_its_rank(folders: Path, monkeypatch: pytest.Monk
 @pytest.mark.parametrize("count", [0, 1, 2, 5])
 def test_moments_are_shared_out_evenly(count: int) -> None:
     runs, moments = [(f"r{i}",) for i in range(12)], [(f"m{i}",) for i in range(count)]
-    found = shared_out(runs, moments)
+    found = spread_repeats(runs, moments)
     assert [one for one in found if one in runs] == runs and [one for one in found if one in moments] == moments
     at = [found.index(one) for one in moments]
     if count > 1:
@@ -248,7 +248,7 @@ def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
     GlobalHydra.instance().clear()
     environment = dict(os.environ)
     try:
-        return door(["-m", *arguments])
+        return dispatch(["-m", *arguments])
     finally:
         os.environ.clear()
         os.environ.update(environment)
@@ -288,7 +288,7 @@ def what_is_on_record_takes_its_time(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], runs: Path, *options: str
 ) -> None:
     rewrite("swift/tiny", "method.context_window=0", "method.context_window=16")
-    known = Forecast([runs]).known
+    known = Forecast([runs]).timings
     took = [one.seconds for one in known.values()]
     assert len(took) == 3 and all(
         one.model == "miniature" and one.step_ms == 16 * (0.5 + 0.5 + 0.256) for one in known.values()
@@ -335,7 +335,8 @@ def test_an_experiment_without_a_sweep_says_how(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("sys.argv", ["ssd_bench"])
-    assert door([f"experiment={NAME}"]) == 2 and f"python -m ssd_bench -m experiment={NAME}" in capsys.readouterr().err
+    assert dispatch([f"experiment={NAME}"]) == 2
+    assert f"python -m ssd_bench -m experiment={NAME}" in capsys.readouterr().err
 
 
 def test_help_lists_exhibits_and_run_sets(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -343,7 +344,7 @@ def test_help_lists_exhibits_and_run_sets(monkeypatch: pytest.MonkeyPatch, capsy
     monkeypatch.setenv("HYDRA_FULL_ERROR", "1")
     GlobalHydra.instance().clear()
     with pytest.raises(SystemExit):  # Hydra ends the program
-        door(["run", "--help"])
+        dispatch(["run", "--help"])
     shown = capsys.readouterr().out.splitlines()
     listed = next(line for line in shown if line.startswith("experiment: "))
     assert {*grid.names()} <= {*listed.removeprefix("experiment: ").split(", ")}

@@ -13,12 +13,12 @@ from omegaconf import OmegaConf
 
 from methods.settings import Name
 from ssd_bench.command import CONF
-from ssd_bench.compose import built, task_names
+from ssd_bench.compose import build, task_names
 from ssd_bench.core.sampling import Decoding
 from ssd_bench.errors import ConfigError
 from ssd_bench.hardware import Options
-from ssd_bench.manual import UNTARGETED, declared, described
-from ssd_bench.settings import Count, Fits, Range, Share, Whole, arguments, fits, kinds, settings, words
+from ssd_bench.manual import UNTARGETED, declared_settings, describe_settings
+from ssd_bench.settings import Count, Fits, Range, Share, Whole, arguments, describe_type, fits, kinds, settings
 from ssd_bench.tracking import Tracking
 from tests.runs import composed, python
 
@@ -32,7 +32,7 @@ WRONG: dict[Any, tuple[Any, ...]] = {
 TARGETS = {composed(f"method={preset}").method["_target_"] for preset in PRESETS}
 TASK_TARGETS = {task: composed(f"task={task}").task["_target_"] for task in task_names()}
 TASKS = set(TASK_TARGETS.values())
-DECLARED = [task for task, target in TASK_TARGETS.items() if declared(target)]
+DECLARED = [task for task, target in TASK_TARGETS.items() if declared_settings(target)]
 
 
 def parts(kind: Any) -> Iterator[Any]:
@@ -81,10 +81,10 @@ def test_a_preset_gives_every_setting_and_no_other(preset: str) -> None:
     for made in (config, config.get("search")):
         if made is not None:
             target = get_class(made["_target_"])
-            names = [setting.name for setting in declared(made["_target_"])]
+            names = [setting.name for setting in declared_settings(made["_target_"])]
             assert set(made) - {"_target_", "_convert_"} == set(names) == set(inspect.signature(target).parameters)
-            assert {s.name: words(s.kind) for s in declared(made["_target_"])} == {
-                name: words(kind) for name, kind in kinds(target).items()
+            assert {s.name: describe_type(s.kind) for s in declared_settings(made["_target_"])} == {
+                name: describe_type(kind) for name, kind in kinds(target).items()
             }
 
 
@@ -102,7 +102,7 @@ def test_a_choice_takes_its_limits_and_refuses_what_is_beyond_and_of_other_types
                 with pytest.raises(ConfigError) as caught:
                     target(**others | {name: bad})  # type: ignore[misc]
                 told = caught.value.allowed.partition("; what looks like a number needs quotes")[0]
-                assert (caught.value.field, told) == (f"{where}.{name}", words(kind)), bad
+                assert (caught.value.field, told) == (f"{where}.{name}", describe_type(kind)), bad
 
 
 def test_a_number_of_another_type_is_refused_on_the_command_line() -> None:
@@ -115,14 +115,14 @@ def test_a_number_of_another_type_is_refused_on_the_command_line() -> None:
         ("method.reuse_prefix=1", "method.reuse_prefix=1 cannot be used: true or false"),
     ):
         with pytest.raises(ConfigError) as caught:
-            built(composed("method=adaptive", option), "method")
+            build(composed("method=adaptive", option), "method")
         assert str(caught.value) == said
 
 
 @pytest.mark.parametrize(("made", "section"), [(Decoding, "decode"), (Options, "hardware"), (Tracking, "wandb")])
 def test_decode_hardware_and_wandb_are_declared_too(made: type, section: str) -> None:
     given: Any = OmegaConf.to_container(composed()[section])
-    assert list(given) == list(kinds(made)) == [setting.name for setting in declared(UNTARGETED[section])]
+    assert list(given) == list(kinds(made)) == [setting.name for setting in declared_settings(UNTARGETED[section])]
     for name, kind in kinds(made).items():
         for bad in refused(kind):
             with pytest.raises(ConfigError, match=rf"^{section}\.{name}="):
@@ -133,7 +133,7 @@ def test_decode_hardware_and_wandb_are_declared_too(made: type, section: str) ->
     "target", sorted({*TARGETS, *TASKS, *UNTARGETED.values(), "methods.layer_search.SearchSettings"})
 )
 def test_every_setting_has_a_doc(target: str) -> None:
-    found = declared(target)
+    found = declared_settings(target)
     assert found or target in TASKS  # those with variants give a number for each, and have constructors of their own
     assert all(len(setting.doc) > 1 for setting in found), found
 
@@ -141,7 +141,7 @@ def test_every_setting_has_a_doc(target: str) -> None:
 @pytest.mark.parametrize("preset", PRESETS)
 def test_the_help_shows_every_setting_with_its_value(preset: str) -> None:
     config = composed(f"method={preset}", "decode.temperature=0.5")
-    shown = described(config)
+    shown = describe_settings(config)
     made: Any = OmegaConf.to_container(config.method, resolve=True)
     for section, values in (("method", made), ("method.search", made.get("search", {}))):
         for name in set(values) - {"_target_", "_convert_", "search"}:
@@ -185,7 +185,7 @@ class Derived(Toy):
 
 
 def test_what_a_type_says() -> None:
-    assert {name: words(kind) for name, kind in kinds(Toy).items()} == {
+    assert {name: describe_type(kind) for name, kind in kinds(Toy).items()} == {
         "few": "an integer in [1, 3] (few)", "name": "a text", "share": "a share in [0, 1], or null",
         "kind": "one of a, 1", "list_of": "a list, each an integer of at least 1",
         "table": "a table, each a list, each a number, or null", "even": "an even number", "steps": "an integer",
@@ -221,8 +221,8 @@ def test_arguments_are_those_of_the_constructor() -> None:
 
 
 def test_what_declares_nothing_has_nothing_to_show() -> None:
-    assert declared("collections.OrderedDict") == declared("ssd_bench.task.Prompt") == []
-    assert [setting.name for setting in declared(f"{__name__}.Derived")] == list(kinds(Derived))
+    assert declared_settings("collections.OrderedDict") == declared_settings("ssd_bench.task.Prompt") == []
+    assert [setting.name for setting in declared_settings(f"{__name__}.Derived")] == list(kinds(Derived))
 
 
 def test_whole_numbers_are_numbers() -> None:

@@ -12,7 +12,7 @@ import torch
 
 from ssd_bench.bench import shapes
 from ssd_bench.bench.imposed import Imposed, ImposedEngine
-from ssd_bench.cli import door
+from ssd_bench.cli import dispatch
 from ssd_bench.core.engine import SCRATCH
 from ssd_bench.core.layer_set import LayerSet
 from ssd_bench.core.method import Context, LayerDraft
@@ -89,13 +89,13 @@ def test_rows_of_papers(engine: ImposedEngine) -> None:
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Writes what it prints, and prints what is on record; says what is wrong before anything is drawn."""
     options = ["models=miniature", "device=cpu", "kernels=torch", "context=64", "tokens=8", f"out={tmp_path}"]
-    assert door(["shapes", *options]) == 0
+    assert dispatch(["shapes", *options]) == 0
     printed = capsys.readouterr().out
     (path,) = tmp_path.rglob("*.json")
     found = json.loads(path.read_text(encoding="utf-8"))
     assert found["model"] == "miniature" and not found["rows"] and str(tmp_path) not in found["provenance"]["command"]
-    assert door(["shapes", f"read={tmp_path}"]) == 0
+    assert dispatch(["shapes", f"read={tmp_path}"]) == 0
     assert capsys.readouterr().out == printed
     for wrong, field in (("models=none", "models"), ("tokens=0", "tokens"), (f"read={tmp_path}/x", "read")):
-        assert door(["shapes", *options[1:], wrong] if field != "tokens" else ["shapes", *options[:4], wrong]) == 2
+        assert dispatch(["shapes", *options[1:], wrong] if field != "tokens" else ["shapes", *options[:4], wrong]) == 2
         assert field in capsys.readouterr().err

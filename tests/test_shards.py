@@ -18,7 +18,7 @@ from ssd_bench.plan import Shard
 from ssd_bench.records.reader import Run, find_runs, load_run
 from ssd_bench.records.writer import RunWriter
 from ssd_bench.run import execute
-from ssd_bench.shards import gathered
+from ssd_bench.shards import merge_shards
 from tests.runs import CPU, executed, local_model, planned, python
 
 TIMES = ["prefill_ms", "decode_ms", "draft_ms", "verify_ms", "policy_ms", "peak_bytes"]
@@ -62,9 +62,9 @@ def test_shards_in_any_order_make_the_record_of_one_job(method: str, options: li
 
 def test_each_prompt_is_one_shards(options: list[str], tmp_path: Path) -> None:
     plan = planned(tmp_path, *options, *METHODS["given"], "shard=1/3")
-    units = [unit for shard in Shard(1, 3).all for unit in plan.units(shard)]
-    assert sorted(units) == sorted(plan.units()) and len(units) == 14
-    assert [i for i, repeat in plan.units(Shard(3, 3)) if not repeat] == [2, 5]
+    units = [unit for shard in Shard(1, 3).all_of_run for unit in plan.work_items(shard)]
+    assert sorted(units) == sorted(plan.work_items()) and len(units) == 14
+    assert [i for i, repeat in plan.work_items(Shard(3, 3)) if not repeat] == [2, 5]
 
 
 def test_a_shard_goes_on_where_it_was(options: list[str], tmp_path: Path) -> None:
@@ -98,7 +98,7 @@ def test_of_shards_that_end_at_once_one_makes_the_record(
 ) -> None:
     plans = [planned(tmp_path, *options, *METHODS["given"], f"shard={n}/4") for n in (1, 2, 3, 4)]
     with monkeypatch.context() as patch:
-        patch.setattr(runner, "gathered", lambda plan, scores: False)
+        patch.setattr(runner, "merge_shards", lambda plan, scores: False)
         assert [execute(plan) for plan in plans] == [None] * 4
     together, made = threading.Barrier(len(plans)), []
 
@@ -109,7 +109,7 @@ def test_of_shards_that_end_at_once_one_makes_the_record(
 
     def ends(plan: Any) -> bool:
         together.wait()
-        return gathered(plan, scores)
+        return merge_shards(plan, scores)
 
     with ThreadPoolExecutor(len(plans)) as jobs:
         assert list(jobs.map(ends, plans)) == [True] * 4
@@ -193,7 +193,7 @@ def test_a_shard_that_somebody_works_on_is_not_removed(options: list[str], tmp_p
     with RunWriter(other.folder(other.shard), runner._header(other)) as writer:
         assert [execute(planned(tmp_path, *line, f"shard={n}/2")) for n in (1, 2)][-1] == other.run_dir
         writer.finish_shard({})
-    assert gathered(other, lambda made: {}) and not any((tmp_path / ".shards").iterdir())
+    assert merge_shards(other, lambda made: {}) and not any((tmp_path / ".shards").iterdir())
 
 
 def test_a_sweep_of_all_shards_on_two_workers_shows_the_run(options: list[str], tmp_path: Path) -> None:

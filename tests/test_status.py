@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from ssd_bench import status
-from ssd_bench.cli import door
+from ssd_bench.cli import dispatch
 from ssd_bench.papers import index
 from ssd_bench.papers.index import Outcome
 from ssd_bench.records.lease import Lease
 from ssd_bench.records.writer import RunWriter
-from ssd_bench.status import look, shown
+from ssd_bench.status import look, render
 from tests.synthetic import header, unit, write_run
 
 
@@ -44,8 +44,8 @@ def test_every_state_has_its_line(tmp_path: Path) -> None:
     index.note(tmp_path, jobs[0], Outcome(run="finished"))
     index.note(tmp_path, jobs[1], Outcome(error="no memory\nat all", code=1))
     with Lease(tmp_path / "running"), index.under_way(tmp_path, jobs[2], "one"):
-        lines = {(line.state, line.what): line for line in look(tmp_path)}
-        text = shown(list(lines.values()))
+        lines = {(line.state, line.name): line for line in look(tmp_path)}
+        text = render(list(lines.values()))
     assert set(lines) == {
         ("done", "finished"), ("stopped", "stopped"), ("running", "running"), ("failed", "broken"),
         ("failed", "task=b"), ("waiting", "task=d"),
@@ -63,12 +63,12 @@ def test_it_watches_until_nothing_runs(
     begun(tmp_path / "running", 1, 1)
     lease = Lease(tmp_path / "running")
     monkeypatch.setattr(status.time, "sleep", lambda _: lease.close())
-    assert door(["status", f"runs_dir={tmp_path}", "watch=true"]) == 0
+    assert dispatch(["status", f"runs_dir={tmp_path}", "watch=true"]) == 0
     said = capsys.readouterr().out
     assert "1 running" in said and said.index("1 running") < said.index("1 stopped")
 
 
 @pytest.mark.parametrize("option", ["runs_dir=nowhere", "watch=maybe", "nonsense=1"])
 def test_bad_options_are_named(option: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert door(["status", option]) == 2
+    assert dispatch(["status", option]) == 2
     assert option.partition("=")[0] in capsys.readouterr().err

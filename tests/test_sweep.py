@@ -27,12 +27,12 @@ import ssd_bench.plan
 import ssd_bench.report.runs
 import ssd_bench.run
 from ssd_bench.bench import bench
-from ssd_bench.cli import door
+from ssd_bench.cli import dispatch
 from ssd_bench.errors import ConfigError, JobsFailed, LosslessError
 from ssd_bench.papers import index
 from ssd_bench.papers.index import Outcome
 from ssd_bench.records.reader import Run, find_runs, load_run
-from ssd_bench.sweep import Attempt, Batch, product, summary
+from ssd_bench.sweep import Attempt, JobBatch, product, summary
 from tests.runs import GIVEN_LATENCY, local_model, planned, python
 
 METHODS = """
@@ -227,9 +227,9 @@ class Breaking:
 def test_only_whose_process_ended_runs_alone(tmp_path: Path) -> None:
     """A launcher that reports one lost process leaves the others at work, which is no break of theirs."""
     launcher = Breaking(tmp_path, "a=deadly", ["a=long", "a=longer"])
-    batch = Batch(cast(Launcher, launcher), "breaking", Attempt(print, 4, "sweep"), tmp_path)
+    batch = JobBatch(cast(Launcher, launcher), "breaking", Attempt(print, 4, "sweep"), tmp_path)
     with index.under_way(tmp_path, ["a=long"], "sweep"), index.under_way(tmp_path, ["a=longer"], "sweep"):
-        ends = batch.ends([("a=deadly",), ("a=short",), ("a=long",), ("a=longer",)])
+        ends = batch.outcomes([("a=deadly",), ("a=short",), ("a=long",), ("a=longer",)])
     assert [end.error for end in ends[1:]] == ["a=short", "a=long", "a=longer"]
     assert "its process ended three times" in str(ends[0].error)
     assert launcher.batches == [
@@ -251,7 +251,7 @@ def test_a_launcher_without_its_package_is_one_message(
         return imported(name, package)
 
     monkeypatch.setattr(importlib, "import_module", without)
-    assert door(["-m", "method=ar", "seed=0,1", f"hydra/launcher={launcher}", f"runs_dir={tmp_path}/runs"]) == 2
+    assert dispatch(["-m", "method=ar", "seed=0,1", f"hydra/launcher={launcher}", f"runs_dir={tmp_path}/runs"]) == 2
     assert capsys.readouterr().err.endswith(f"pip install 'ssd-bench[{extra}]' has it\n")
     assert not (tmp_path / "runs").exists()
 
@@ -267,7 +267,7 @@ def test_a_launcher_that_cannot_start_jobs_is_one_message(tmp_path: Path, monkey
 
 @pytest.mark.parametrize("option", ["--cfg=job", "--cfg job", "-c job", "--info", "-i"])
 def test_what_shows_one_config_is_refused_beside_a_sweep(option: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert door(["-m", "method=ar", "seed=0,1", *option.split()]) == 2
+    assert dispatch(["-m", "method=ar", "seed=0,1", *option.split()]) == 2
     assert (
         f"error: option={option.replace('=', ' ').split()[0]!r} cannot be used: without -m" in capsys.readouterr().err
     )
@@ -322,13 +322,13 @@ def test_an_interrupted_sweep_can_be_reported_and_goes_on(
     monkeypatch.setattr(sys, "argv", ["ssd_bench"])
     monkeypatch.setenv("HYDRA_FULL_ERROR", "1")  # as the program sets it, and undone after the test
     GlobalHydra.instance().clear()
-    assert door(["-m", *options]) == 130
+    assert dispatch(["-m", *options]) == 130
     assert "interrupted: what was done is on record, and the same command goes on" in capsys.readouterr().err
     (path,) = index.find(tmp_path / "runs")
     first = [cell.run for cell in index.read(path)[2]]
     assert set(first) == {"record1", None} and not any(states[0])
     GlobalHydra.instance().clear()
-    assert door(["-m", *options]) == 0
+    assert dispatch(["-m", *options]) == 0
     assert states[2] == first and {cell.run for cell in index.read(path)[2]} == set(done[1:])
 
 
@@ -342,7 +342,7 @@ def test_dry_describes_runs_and_products(
     for options, head, methods in (([], "1 run\n", ["ar"]), (["-m"], "2 runs\n", ["ar", "swift"])):
         GlobalHydra.instance().clear()
         line = [f"method={','.join(methods)}", "model=llama2_13b", "hardware=sim_h100", "limit=3", "dry=true"]
-        assert door([*options, *line]) == 0
+        assert dispatch([*options, *line]) == 0
         shown = capsys.readouterr().out
         rows = [words for words in map(str.split, shown.splitlines()) if words[:1] == ["llama2_13b"]]
         assert shown.startswith(head) and [words[1] for words in rows] == methods
@@ -391,7 +391,8 @@ def test_jobs_that_differ_in_plain_values_are_composed_once(
     monkeypatch.setattr(ssd_bench.sweep, "side_by_side", lambda _: "")
     monkeypatch.setattr(ConfigLoaderImpl, "load_sweep_config", counted)
     monkeypatch.setattr(sys, "argv", ["ssd_bench"])
-    assert door(["-m", "method=ar", f"runs_dir={tmp_path}/x", *(option.format(tmp_path) for option in options)]) == 0
+    options = [option.format(tmp_path) for option in options]
+    assert dispatch(["-m", "method=ar", f"runs_dir={tmp_path}/x", *options]) == 0
     assert [path.parent.name for path in found] == folders
     if composed is not None:
         assert len(asked) == composed + len(found), "and by Hydra, for the job itself"
@@ -437,7 +438,7 @@ def test_retry_repeats_what_failed_and_no_other(
     codes = []
     for options in ([], ["retry=failed"], ["retry=failed"], ["retry=all"]):
         GlobalHydra.instance().clear()
-        codes.append(door([*line, *options]))
+        codes.append(dispatch([*line, *options]))
     assert codes == [2, 0, 0, 2] and ran == [0, 1, 2, 3, 1, 3]
     said = capsys.readouterr()
     assert "no run of this sweep has failed" in said.out and "retry='all' cannot be used: failed, or null" in said.err

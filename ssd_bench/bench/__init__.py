@@ -1,8 +1,8 @@
 """`python -m ssd_bench bench [record=true] name=value ...`: speed of the engine on one model and one machine.
 
 Takes the options of a run (`python -m ssd_bench run --help`: model, task, hardware, runs_dir, ...), decodes with the
-first prompts of the task, and prints a table: ratios within one run, and each time beside the least that this machine's
-memory and arithmetic allow, both measured first.
+first prompts of the task, and prints a table: ratios within one run, and each time with its lower limit by the
+machine's memory and arithmetic, both measured first.
 
   record=true    keep the result as runs_dir/bench/MACHINE/MODEL-DTYPE-KERNELS-ISA.json, in place of an older one;
                  without it every result is a file of its own, runs_dir/bench/TIME.json
@@ -40,14 +40,17 @@ from ssd_bench.run import load_engine
 
 RECORD = "record"
 FIGURES = ["", "ms", "limit, ms", "share", "bound by"]
-SHOWN = ("1", "8", "32", "64")  # nodes whose forwards stand beside their limits
+SHOWN = ("1", "8", "32", "64")  # numbers of nodes with rows in the table of limits
 
 
 def bench(cfg: DictConfig, record: bool = False) -> Path:
-    """Run all measurements and write them.
+    """Run all measurements, print and write them.
 
     Args:
-        record: keep the result by machine and model instead of by time.
+        record: name the file by machine and model instead of by time.
+
+    Returns:
+        The file.
 
     Raises:
         ConfigError: as in a run.
@@ -63,53 +66,54 @@ def bench(cfg: DictConfig, record: bool = False) -> Path:
     loaded = load_engine(planned, planned.dims.context)
     decoding = Decoding(max_new_tokens=measures.NEW_TOKENS)
     engine = Engine(loaded.decoder, loaded.cache, decoding, frozenset(), loaded.probe)
-    line = ["python", "-m", "ssd_bench", "bench", *([f"{RECORD}=true"] if record else []), *sys.argv[1:]]
+    command_line = ["python", "-m", "ssd_bench", "bench", *([f"{RECORD}=true"] if record else []), *sys.argv[1:]]
     results = {
         "model": planned.dims.name, "dtype": hardware.dtype_name, "device": hardware.label,
         "machine": _machine(hardware), "threads": hardware.threads, **engine.decoder.arithmetic.named(),
-        "provenance": provenance.collect(line, hardware.gpu_names()),
-    } | _measured(planned, engine)  # fmt: skip
+        "provenance": provenance.collect(command_line, hardware.gpu_names()),
+    } | _measure_all(planned, engine)  # fmt: skip
     folder = planned.run_dir.parent / "bench"
-    target = _recorded(results, folder) if record else _by_time(results, folder)
-    print(screen(results), f"\n{target}", sep="\n")
+    target = _write_by_machine(results, folder) if record else _write_by_time(results, folder)
+    print(render(results), f"\n{target}", sep="\n")
     return target
 
 
-def _measured(planned: Plan, engine: Engine) -> dict[str, Any]:
+def _measure_all(planned: Plan, engine: Engine) -> dict[str, Any]:
+    """Return the results of all measurements."""
     _say("the limits of this machine")
-    most = limits.measure(engine.decoder)
+    machine_limits = limits.measure(engine.decoder)
     _say("AR beside Hugging Face generate")
-    results, ar = measures.against_transformers(planned, engine, most)
+    results, ar = measures.against_transformers(planned, engine, machine_limits)
     _say("forwards over nodes")
-    forwards = measures.forwards(engine, most)
+    forwards = measures.forwards(engine, machine_limits)
     results["step_ms"] = {c: {n: figure["ms"] for n, figure in row.items()} for c, row in forwards.items()}
     results["edges"] = measures.edges(engine)
     results |= measures.contexts(engine)
     _say("prefills")
-    prefills = measures.prefills(engine, most)
+    prefills = measures.prefills(engine, machine_limits)
     _say("latency profile")
     engine.probe.latency = profiling.measure(engine.decoder, engine.cache)
     results["latency"] = asdict(engine.probe.latency)
     _say(f"KnapSpec over {measures.POLICY_TOKENS} tokens")
     results |= measures.policy(planned, engine)
     _say("one search beside a plain forward")
-    results["search"] = measures.searches(planned.dims, engine, most)
+    results["search"] = measures.searches(planned.dims, engine, machine_limits)
     results["outside_forward_share"] = measures.outside_share(planned, engine)
     figures = {"ar": ar, "forward": forwards, "prefill": prefills}
-    return {"limits": most.named(), "figures": figures, **results}
+    return {"limits": machine_limits.named(), "figures": figures, **results}
 
 
-def _say(what: str) -> None:
-    print(f"measuring: {what}", file=sys.stderr, flush=True)
+def _say(task: str) -> None:
+    print(f"measuring: {task}", file=sys.stderr, flush=True)
 
 
 def _machine(hardware: Hardware) -> str:
-    """Processors and threads, as tables show them."""
+    """Return processors and threads, as tables show them."""
     return f"{', '.join(hardware.gpu_names()) or provenance.cpu_model()}, {hardware.threads} threads"
 
 
-def _recorded(results: dict[str, Any], folder: Path) -> Path:
-    """Write results where those of the same machine, model and arithmetic are kept."""
+def _write_by_machine(results: dict[str, Any], folder: Path) -> Path:
+    """Write results to a file named by machine, model and arithmetic, replacing an older one."""
     names = (str(results[key]) for key in ("model", "dtype", "kernels", "isa") if results[key] is not None)
     target = folder / re.sub("[^a-z0-9]+", "-", results["machine"].lower()).strip("-") / f"{'-'.join(names)}.json"
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -117,8 +121,8 @@ def _recorded(results: dict[str, Any], folder: Path) -> Path:
     return target
 
 
-def _by_time(results: dict[str, Any], folder: Path) -> Path:
-    """Write results to a file of their own."""
+def _write_by_time(results: dict[str, Any], folder: Path) -> Path:
+    """Write results to a new file named by the time."""
     folder.mkdir(parents=True, exist_ok=True)
     now = f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
     target, number = folder / f"{now}.json", 1
@@ -136,8 +140,8 @@ def _text(results: dict[str, Any]) -> str:
     return json.dumps(results, indent=1)
 
 
-def screen(results: dict[str, Any]) -> str:
-    """All of it: the machine, ratios, figures beside their limits, and forwards by context and nodes."""
+def render(results: dict[str, Any]) -> str:
+    """Return tables of the machine, ratios, times with their limits, and forwards by context and nodes."""
     parts = [
         "{model}, {dtype}, {device}, {machine}, {kernels} kernels ({isa})".format(**results),
         tables.terminal(pd.DataFrame(_summary(results), columns=["", ""])),
@@ -154,8 +158,8 @@ def screen(results: dict[str, Any]) -> str:
 def _summary(results: dict[str, Any]) -> list[tuple[str, str]]:
     limits, latency, edges = results["limits"], results["latency"], results["edges"]
     searches = [
-        (f"one {name} search over a plain forward of {found['tokens']} tokens", f"{found['ratio']:.2f}x")
-        for name, found in results["search"].items()
+        (f"one {name} search over a plain forward of {result['tokens']} tokens", f"{result['ratio']:.2f}x")
+        for name, result in results["search"].items()
     ]
     return [
         ("read bandwidth, GB/s", f"{limits['bandwidth_bytes_per_s'] / 1e9:.1f} ({limits['bandwidth_by']})"),
@@ -166,7 +170,7 @@ def _summary(results: dict[str, Any]) -> list[tuple[str, str]]:
         ("AR over Hugging Face", f"{results['ar_over_hf']:.2f}x"),
         ("outputs equal to Hugging Face's", f"{results['same_output']} of {results['prompts']}"),
         ("AR at context 4k over 128", _ratio(results["ar_4k_over_128"])),
-        ("dearest node more, where kernels may change", _dearest(edges)),
+        ("dearest node more, where kernels may change", _most_expensive_edge(edges)),
         ("t_mlp, ms", f"{latency['t_mlp_ms']:.3f}"),
         ("t_attn(n), ms", "{t_attn_slope_ms:.3g} n + {t_attn_intercept_ms:.3g}".format(**latency)),
         (f"KnapSpec policy over {results['knapspec_new_tokens']} tokens", f"{results['knapspec_policy_share']:.1%}"),
@@ -184,8 +188,8 @@ def _figures(results: dict[str, Any]) -> Iterator[tuple[str, ...]]:
             yield _row(f"{nodes} node{'s' * (nodes != '1')} at context {context}", row[nodes])
     for length, figure in figures["prefill"].items():
         yield _row(f"prefill of {length} tokens", figure)
-    for name, found in results["search"].items():
-        yield _row(f"one {name} search", found["figure"])
+    for name, result in results["search"].items():
+        yield _row(f"one {name} search", result["figure"])
 
 
 def _row(name: str, figure: dict[str, Any]) -> tuple[str, ...]:
@@ -203,7 +207,7 @@ def _forwards(step_ms: dict[str, dict[str, float]]) -> str:
     return tables.terminal(pd.DataFrame(rows, columns=heads), heads)
 
 
-def _dearest(edges: dict[str, float]) -> str:
+def _most_expensive_edge(edges: dict[str, float]) -> str:
     if not edges:
         return "context too short"
     n = max(edges, key=edges.__getitem__)
@@ -215,14 +219,14 @@ def _ratio(value: float | None) -> str:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Of the command line, whose `record` is no option of a run; returns the exit code, as a run."""
+    """Run the benchmark of a command line; return the exit code, as of a run."""
     if {"-h", "--help"} & set(arguments):
         print(__doc__)
         return 0
-    own = [argument for argument in arguments if argument.startswith(f"{RECORD}=")]
-    values = [argument.partition("=")[2] for argument in own]
+    record_options = [argument for argument in arguments if argument.startswith(f"{RECORD}=")]
+    values = [argument.partition("=")[2] for argument in record_options]
     if len(values) > 1 or not {"true", "false"}.issuperset(values):
         return report(ConfigError(RECORD, " ".join(values), "true or false, once"))
-    # Hydra reads the others there
-    sys.argv = [sys.argv[0], *(argument for argument in arguments if argument not in own)]
+    # Hydra reads its options there, and `record` is none of them.
+    sys.argv = [sys.argv[0], *(argument for argument in arguments if argument not in record_options)]
     return command(partial(bench, record=values == ["true"]))

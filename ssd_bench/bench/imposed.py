@@ -1,6 +1,6 @@
-"""Drafts of random values, accepted as often as a paper says (`papers.traces`): what that is worth on a machine.
+"""Drafts with random weights, accepted as often as a paper reports (`papers.traces`), for the speedup on a machine.
 
-Nothing is searched. What is decoded means nothing: such a run is void for losslessness and has no score.
+Nothing is searched, and the text is meaningless: such a run is not checked for losslessness and has no score.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from ssd_bench.core.tree import TokenTree
 from ssd_bench.model.shape import ModelDims
 from ssd_bench.papers.traces import Acceptance
 
-WATCHED = 1e-30  # a confidence exit that never stops: its probability is computed, as in the papers' methods
-STRIDES = (0.7548776662466927, 0.5698402909980532)  # of the plane's most even recurrence (Roberts 2018)
+WATCHED = 1e-30  # threshold of a confidence exit that never stops; its probability is computed, as in the papers
+STRIDES = (0.7548776662466927, 0.5698402909980532)  # of the R2 low-discrepancy sequence (Roberts 2018)
 
 
 class Imposed:
-    """Drafts with one layer set whose lengths, and what of them is accepted, are drawn.
+    """A method that drafts with one layer set, and draws lengths and accepted tokens of drafts.
 
-    The numbers that they are drawn of are spread evenly (an additive recurrence), so that some dozens of steps have
-    the α and M that were asked for; independent ones came out 10 % off.
+    The draws use a low-discrepancy sequence (an additive recurrence), so that some dozens of steps already have the
+    wanted α and M; with independent random numbers they were 10 % off.
     """
 
     name, taps, reuse_prefix, greedy_only = "imposed", Taps(), False, True
@@ -43,7 +43,7 @@ class Imposed:
     def start(self, prefill: Prefill) -> None: ...
 
     def propose(self, context: Context) -> LayerDraft | TokenTree:
-        """A draft of a drawn length; of none, the root alone."""
+        """Return a draft of a drawn length; for length 0 the root alone."""
         u, v = self._point
         self._point = (u + STRIDES[0]) % 1, (v + STRIDES[1]) % 1
         self.accepted, drafted = self._acceptance.sample(u, v)
@@ -55,7 +55,7 @@ class Imposed:
 
 
 class ImposedEngine(Engine):
-    """An engine that accepts what `method` drew, whatever the model says; it asks the model as any other does."""
+    """An engine that accepts what `method` drew; the model runs as in any engine, but does not decide."""
 
     method: Imposed | None = None
 

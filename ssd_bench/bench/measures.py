@@ -1,6 +1,6 @@
-"""What the benchmark times: AR beside Hugging Face, passes of any size, prefills, searches, the loop's own work.
+"""Measurements of the benchmark: AR and Hugging Face, passes of any size, prefills, searches, the loop's own work.
 
-Whatever is compared takes turns within one run, and medians are reported.
+Compared calls take turns within one run; medians are reported.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch import Tensor
 from methods import clasp
 from methods.ar import AR
 from methods.knapspec import KnapSpec
-from ssd_bench.bench.limits import Limits, Model, Work, interleaved
+from ssd_bench.bench.limits import MachineLimits, Model, Work, interleaved
 from ssd_bench.core.engine import Engine, Generation
 from ssd_bench.core.method import Method, Probe
 from ssd_bench.core.probe import ModelProbe
@@ -29,54 +29,54 @@ from ssd_bench.model.shape import ModelDims
 from ssd_bench.plan import Plan
 
 ROUNDS = 5  # of every interleaved comparison
-PREFILL_ROUNDS = 3  # a long one takes a hundred times a forward
+PREFILL_ROUNDS = 3  # fewer: a long prefill takes a hundred times as long as a forward
 NEW_TOKENS = 64
 NODES = (1, 2, 4, 8, 16, 32, 64)
 CONTEXTS = (128, 1024, 4096, 8192)
-EDGES = (9, 13, 17, 25, 33, 37, 65, 97, 129, 193, 257)  # one node more than where kernels may change: full blocks
+EDGES = (9, 13, 17, 25, 33, 37, 65, 97, 129, 193, 257)  # one node more than full blocks, where kernels may change
 PREFILLS = (512, 4096)
-SEARCH_CONTEXT, SEARCH_TOKENS = 1024, 20  # of the searches that are timed beside a plain forward
-POLICY_TOKENS = 512  # output over which the policy share of KnapSpec is taken
+SEARCH_CONTEXT, SEARCH_TOKENS = 1024, 20  # of the timed searches
+POLICY_TOKENS = 512  # output over which the policy share of KnapSpec is measured
 
 
-def against_transformers(planned: Plan, engine: Engine, limits: Limits) -> tuple[dict[str, Any], dict[str, Any]]:
-    """AR of this engine beside Hugging Face `generate`: same weights, dtype, threads, prompts and output length.
+def against_transformers(planned: Plan, engine: Engine, limits: MachineLimits) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Compare AR of this engine with Hugging Face `generate`: same weights, dtype, threads, prompts, output length.
 
     Returns:
-        The comparison, prefills included; and the figure of a decoded token, without them.
+        The comparison, prefills included; and AR's time of a decoded token with its limit, without prefills.
     """
-    # no EOS, as in our arm: nothing ends an output early, and no logit is masked to keep it going
-    stock = HuggingFace(
+    # No EOS, as in AR here: no output ends early, and no logit has to be masked to prevent that.
+    hf_model = HuggingFace(
         planned.checkpoint.folder, planned.hardware, engine.decoding, engine.eos_ids, engine.context
     )  # fmt: skip
     prompts = [encoded.ids for encoded in planned.encoded]
-    made: dict[str, list[list[Generation]]] = {"ar": [], "hf": []}
+    outputs: dict[str, list[list[Generation]]] = {"ar": [], "hf": []}
     runs = {
-        "ar": lambda: made["ar"].append([engine.generate(AR(), prompt) for prompt in prompts]),
-        "hf": lambda: made["hf"].append([stock.generate(prompt) for prompt in prompts]),
+        "ar": lambda: outputs["ar"].append([engine.generate(AR(), prompt) for prompt in prompts]),
+        "hf": lambda: outputs["hf"].append([hf_model.generate(prompt) for prompt in prompts]),
     }
     times = interleaved(runs, engine.decoder.device, ROUNDS)
     tokens = NEW_TOKENS * len(prompts)
     ratios = [hf / ar for ar, hf in zip(times["ar"], times["hf"])]
-    same = sum(ours.output == theirs.output for ours, theirs in zip(made["ar"][-1], made["hf"][-1]))
+    n_equal = sum(ar.output == hf.output for ar, hf in zip(outputs["ar"][-1], outputs["hf"][-1]))
     compared = {
         "ar_tokens_per_s": tokens / median(times["ar"]), "hf_generate_tokens_per_s": tokens / median(times["hf"]),
-        "ar_over_hf": median(ratios), "ar_over_hf_rounds": ratios, "prompts": len(prompts), "same_output": same,
+        "ar_over_hf": median(ratios), "ar_over_hf_rounds": ratios, "prompts": len(prompts), "same_output": n_equal,
     }  # fmt: skip
     sizes = Model.of(engine.decoder)
-    steps = [step for one in made["ar"][-1] for step in one.steps]
+    steps = [step for generation in outputs["ar"][-1] for step in generation.steps]
     passes = [sizes.forward(step.tree_nodes, step.context_len) for step in steps]
-    decoding = median(sum(one.decode_ms for one in turn) for turn in made["ar"][1:])
-    return compared, limits.figure(decoding / len(steps), passes, len(steps))
+    decoding_ms = median(sum(generation.decode_ms for generation in generations) for generations in outputs["ar"][1:])
+    return compared, limits.figure(decoding_ms / len(steps), passes, len(steps))
 
 
 def _contexts_of(engine: Engine) -> list[int]:
-    room = engine.context - max(NODES)
-    return sorted({min(context, room) for context in CONTEXTS})
+    longest = engine.context - max(NODES)
+    return sorted({min(context, longest) for context in CONTEXTS})
 
 
-def forwards(engine: Engine, limits: Limits) -> dict[str, dict[str, Any]]:
-    """Figures of one full forward with its LM head, by context and number of nodes; nodes interleaved."""
+def forwards(engine: Engine, limits: MachineLimits) -> dict[str, dict[str, Any]]:
+    """Measure full forwards with LM head, by context and number of nodes; numbers of nodes take turns."""
     decoder, model, table = engine.decoder, Model.of(engine.decoder), {}
     for context in _contexts_of(engine):
         runs = {str(n): _forward(engine, n, context) for n in NODES}
@@ -88,16 +88,16 @@ def forwards(engine: Engine, limits: Limits) -> dict[str, dict[str, Any]]:
 
 
 def edges(engine: Engine) -> dict[str, float]:
-    """Median cost of one node more where kernels may change: of n over n - 1 nodes, by n, all interleaved."""
+    """Return the median time of n over n - 1 nodes, where kernels may change, by n; all take turns."""
     context = CONTEXTS[0]
-    places = [n for n in EDGES if context + n <= engine.context]
-    runs = {str(n): _forward(engine, n, context) for edge in places for n in (edge - 1, edge)}
+    edge_nodes = [n for n in EDGES if context + n <= engine.context]
+    runs = {str(n): _forward(engine, n, context) for edge in edge_nodes for n in (edge - 1, edge)}
     times = interleaved(runs, engine.decoder.device, rounds=2 * ROUNDS)
-    return {str(n): median(more / less for less, more in zip(times[str(n - 1)], times[str(n)])) for n in places}
+    return {str(n): median(more / less for less, more in zip(times[str(n - 1)], times[str(n)])) for n in edge_nodes}
 
 
-def prefills(engine: Engine, limits: Limits) -> dict[str, Any]:
-    """Figures of a prefill down to its first token, by length of the prompt; lengths interleaved."""
+def prefills(engine: Engine, limits: MachineLimits) -> dict[str, Any]:
+    """Measure prefills including the first token, by length of the prompt; lengths take turns."""
     decoder, model = engine.decoder, Model.of(engine.decoder)
     lengths = sorted({min(length, engine.context) for length in PREFILLS})
     runs = {str(length): partial(_prefill, engine, length) for length in lengths}
@@ -120,18 +120,18 @@ def _prompt(decoder: Decoder, length: int) -> Tensor:
 def _forward(engine: Engine, n: int, context: int) -> Callable[[], Any]:
     decoder = engine.decoder
     tokens = _prompt(decoder, n)
-    what = Pass(decoder.all_sublayers, tokens, context)
+    full_pass = Pass(decoder.all_sublayers, tokens, context)
 
     @torch.inference_mode()
     def run() -> Any:
-        hidden, _ = decoder.run(what, engine.cache)
+        hidden, _ = decoder.run(full_pass, engine.cache)
         return decoder.logits(hidden).argmax(-1).tolist()
 
     return run
 
 
 def contexts(engine: Engine) -> dict[str, Any]:
-    """AR milliseconds per token by context, interleaved, and the ratio of 4k to 128 where the model reaches it."""
+    """Measure AR's ms per token by context, in turns, and the ratio of 4k to 128 if the model's context allows it."""
     runs = {str(context): _forward(engine, 1, context) for context in _contexts_of(engine)}
     times = interleaved(runs, engine.decoder.device, rounds=2 * ROUNDS)
     per_token = {name: median(values) * 1e3 for name, values in times.items()}
@@ -141,20 +141,21 @@ def contexts(engine: Engine) -> dict[str, Any]:
 
 
 def policy(planned: Plan, engine: Engine) -> dict[str, Any]:
-    """KnapSpec at its paper's interval over a long output: share of its policy, and the time of one search."""
+    """Measure KnapSpec at its paper's interval over a long output: share of its policy time, and time of a search."""
     method = planned.method
     long = Engine(engine.decoder, engine.cache, Decoding(max_new_tokens=POLICY_TOKENS), frozenset(), engine.probe)
-    made = long.generate(method, planned.encoded[0].ids)
-    policy = [step.policy_ms for step in made.steps]
-    events = [step.policy_ms for step in made.steps if step.estimate is not None]
+    generation = long.generate(method, planned.encoded[0].ids)
+    policy = [step.policy_ms for step in generation.steps]
+    search_ms = [step.policy_ms for step in generation.steps if step.estimate is not None]
     return {
-        "knapspec_policy_share": sum(policy) / made.decode_ms, "knapspec_search_ms": median(events) if events else None,
-        "knapspec_searches": len(events), "knapspec_new_tokens": len(made.output),
+        "knapspec_policy_share": sum(policy) / generation.decode_ms,
+        "knapspec_search_ms": median(search_ms) if search_ms else None,
+        "knapspec_searches": len(search_ms), "knapspec_new_tokens": len(generation.output),
     }  # fmt: skip
 
 
-class _Counting(ModelProbe):
-    """A probe that notes every sublayer that it applies, to how many tokens over all branches, and the work in it."""
+class _CountingProbe(ModelProbe):
+    """A probe that records every applied sublayer: its tokens over all branches, and its work."""
 
     def __init__(self, decoder: Decoder, cache: KVCache):
         super().__init__(decoder, cache)
@@ -170,11 +171,11 @@ class _Counting(ModelProbe):
 
 
 @torch.inference_mode()
-def searches(dims: ModelDims, engine: Engine, limits: Limits) -> dict[str, dict[str, Any]]:
-    """One KnapSpec and one CLaSp search after 1k tokens beside a plain forward over as many tokens.
+def searches(dims: ModelDims, engine: Engine, limits: MachineLimits) -> dict[str, dict[str, Any]]:
+    """Compare a KnapSpec and a CLaSp search after 1k tokens with a plain forward over as many tokens.
 
-    Each sublayer of that forward gets as many tokens as the search put through it, over all branches. So both sides
-    multiply the same matrices; what a search does besides (cosines, choices, LM head) is what its ratio is above 1.
+    Each sublayer of the forward gets as many tokens as in the search, over all branches, so both multiply the same
+    matrices. A ratio above 1 is the rest of the search: cosines, choices, LM head.
     """
     decoder, cache, n_sub = engine.decoder, engine.cache, 2 * dims.n_layers
     length = min(SEARCH_CONTEXT, engine.context // 2)
@@ -187,9 +188,9 @@ def searches(dims: ModelDims, engine: Engine, limits: Limits) -> dict[str, dict[
         "knapspec": lambda probe: knapspec.search(states, length, probe),
         "clasp": lambda probe: clasp.choose(states[::2, -1], blocks, length - 1, probe),
     }
-    found = {}
+    results = {}
     for name, search in kinds.items():
-        counting = _Counting(decoder, cache)
+        counting = _CountingProbe(decoder, cache)
         counting.latency = engine.probe.latency
         search(counting)
         tokens = max(1, round(sum(n for _, n in counting.passes) / n_sub))
@@ -197,17 +198,17 @@ def searches(dims: ModelDims, engine: Engine, limits: Limits) -> dict[str, dict[
             "search": partial(search, engine.probe), "plain": partial(_plain, engine, counting.passes, length),
         }  # fmt: skip
         times = interleaved(runs, decoder.device, ROUNDS)
-        ratios = [ours / theirs for ours, theirs in zip(times["search"], times["plain"])]
-        found[name] = {
+        ratios = [search_s / plain_s for search_s, plain_s in zip(times["search"], times["plain"])]
+        results[name] = {
             "tokens": tokens, "search_ms": median(times["search"]) * 1e3, "plain_ms": median(times["plain"]) * 1e3,
             "ratio": median(ratios), "figure": limits.figure(median(times["search"]) * 1e3, counting.work),
         }  # fmt: skip
     cache.reset()
-    return found
+    return results
 
 
 def _plain(engine: Engine, passes: Sequence[tuple[int, int]], context: int) -> None:
-    """Sublayers, each over a number of tokens after `context` others, in chunks as in a prefill."""
+    """Run sublayers, each over a number of tokens after `context` others, in chunks as in a prefill."""
     decoder = engine.decoder
     streams = decoder.embed(torch.zeros(PREFILL_CHUNK, dtype=torch.long, device=decoder.device))
     for sublayer, n in passes:
@@ -217,18 +218,18 @@ def _plain(engine: Engine, passes: Sequence[tuple[int, int]], context: int) -> N
 
 
 def outside_share(planned: Plan, engine: Engine) -> float:
-    """Share of AR's decode time spent outside model forwards: loop, sampling, verification, trace."""
-    decoder, inside = engine.decoder, 0.0
-    original = {name: getattr(decoder, name) for name in ("run", "logits")}
+    """Measure the share of AR's time outside model forwards: loop, sampling, verification, trace."""
+    decoder, forward_s = engine.decoder, 0.0
+    original_calls = {name: getattr(decoder, name) for name in ("run", "logits")}
 
     def timed(name: str) -> Callable[..., Any]:
         def call(*args: Any) -> Any:
-            nonlocal inside
+            nonlocal forward_s
             begin = time.perf_counter()
-            result = original[name](*args)
+            result = original_calls[name](*args)
             if decoder.device.type == "cuda":
                 torch.cuda.synchronize(decoder.device)
-            inside += time.perf_counter() - begin
+            forward_s += time.perf_counter() - begin
             return result
 
         return call
@@ -236,13 +237,13 @@ def outside_share(planned: Plan, engine: Engine) -> float:
     shares = []
     method: Method = AR()
     for _ in range(ROUNDS):
-        inside = 0.0
-        for name in original:
+        forward_s = 0.0
+        for name in original_calls:
             setattr(decoder, name, timed(name))
         try:
-            made = engine.generate(method, planned.encoded[0].ids)
+            generation = engine.generate(method, planned.encoded[0].ids)
         finally:
-            for name in original:
+            for name in original_calls:
                 delattr(decoder, name)
-        shares.append(1 - inside * 1e3 / (made.decode_ms + made.prefill_ms))
+        shares.append(1 - forward_s * 1e3 / (generation.decode_ms + generation.prefill_ms))
     return median(shares)

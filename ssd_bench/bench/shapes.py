@@ -1,9 +1,9 @@
 """`python -m ssd_bench shapes [models=llama3_1_8b,qwen3_8b] [name=value ...]`: known models' sizes on this GPU.
 
-Draws random weights in the sizes of models of conf/model, and measures what does not depend on values: AR beside the
-bandwidth of this machine and beside Hugging Face generate, passes over several nodes, drafts of half of the sublayers,
+Draws random weights in the sizes of models of conf/model, and measures what does not depend on values: AR as a share
+of this machine's bandwidth and over Hugging Face generate, passes over several nodes, drafts of half of the sublayers,
 a change of layer set at every token, one search; then, for each speedup that a paper reports of such a model, the
-speedup at the paper's acceptance, imposed on random drafts. What is decoded means nothing: no losslessness, no score.
+speedup at the paper's acceptance, imposed on random drafts. The text is meaningless: no losslessness, no score.
 
   models=NAME,...   of conf/model; default: those of the papers that fit in half of the memory
   dtype=bfloat16    of weights and cache
@@ -37,7 +37,7 @@ from methods.fixed_layers import pattern_set
 from ssd_bench import tables
 from ssd_bench.bench import limits, measures
 from ssd_bench.bench.imposed import Imposed, ImposedEngine
-from ssd_bench.command import choices, count, options, tool
+from ssd_bench.command import choices, count, options, run_tool
 from ssd_bench.core.engine import SCRATCH, Step
 from ssd_bench.core.layer_set import LayerSet
 from ssd_bench.core.probe import ModelProbe
@@ -67,59 +67,61 @@ COLUMNS = {
     "M": "their M", "skipped": "skipped", "realised_alpha": "α", "realised_M": "M", "theirs": "theirs",
     "speedup": "ours",
 }  # fmt: skip
-DRAWS = 2  # of a row's acceptance
+DRAWS = 2  # runs per row, with different draws of its acceptance
 NODES = (1, 2, 4, 8, 16, 32, 64)
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Returns the exit code: 0, or 2 if an option cannot be used."""
-    return tool(_shapes, __doc__, arguments)
+    """Measure, or show what is on record; return the exit code: 0, or 2 if an option cannot be used."""
+    return run_tool(_shapes, __doc__, arguments)
 
 
 def _shapes(arguments: Sequence[str]) -> None:
-    asked = options(arguments, (*OPTIONS, READ))
-    if READ in asked:
-        _show(local_path(READ, asked[READ]))
+    given_options = options(arguments, (*OPTIONS, READ))
+    if READ in given_options:
+        _show(local_path(READ, given_options[READ]))
         return
-    given = OPTIONS | asked
-    counts = {name: count(name, given[name]) for name in ("context", "tokens", "limit")}
+    settings = OPTIONS | given_options
+    counts = {name: count(name, settings[name]) for name in ("context", "tokens", "limit")}
     hardware = Hardware.of(
-        device=given["device"], dtype=given["dtype"], threads=None, warmup=0, kernels=given["kernels"], isa="auto",
-        latency=None,
+        device=settings["device"], dtype=settings["dtype"], threads=None, warmup=0, kernels=settings["kernels"],
+        isa="auto", latency=None,
     )  # fmt: skip
-    names = given["models"].split(",") if given["models"] else sorted(_of_papers())
+    names = settings["models"].split(",") if settings["models"] else sorted(_default_models())
     for name in names:
         if known_shape(name) is None:
             raise ConfigError("models", name, "models of conf/model whose sizes it has")
     machine = ", ".join(hardware.gpu_names()) or provenance.cpu_model()
-    folder = local_path("out", given["out"]) / re.sub("[^a-z0-9]+", "-", machine.lower()).strip("-")
+    folder = local_path("out", settings["out"]) / re.sub("[^a-z0-9]+", "-", machine.lower()).strip("-")
     for name in names:
         result = {"machine": machine, **counts} | _model(name, hardware, counts)
         folder.mkdir(parents=True, exist_ok=True)
-        line = [argument for argument in arguments if not argument.startswith("out=")]
-        result["provenance"] = provenance.collect(["python", "-m", "ssd_bench", "shapes", *line], hardware.gpu_names())
+        command_line = [argument for argument in arguments if not argument.startswith("out=")]
+        result["provenance"] = provenance.collect(
+            ["python", "-m", "ssd_bench", "shapes", *command_line], hardware.gpu_names()
+        )
         write_atomic(folder / f"{name}.json", (json.dumps(result, indent=1) + "\n").encode())
-        print(screen(result), f"\n{folder / name}.json\n", sep="\n", flush=True)
+        print(render(result), f"\n{folder / name}.json\n", sep="\n", flush=True)
 
 
 def _show(folder: Path) -> None:
-    found = sorted(folder.rglob("*.json"))
-    if not found:
+    paths = sorted(folder.rglob("*.json"))
+    if not paths:
         raise ConfigError(READ, str(folder), "a folder with results of this command")
-    for path in found:
-        print(screen(json.loads(path.read_text(encoding="utf-8"))), f"\n{path}\n", sep="\n")
+    for path in paths:
+        print(render(json.loads(path.read_text(encoding="utf-8"))), f"\n{path}\n", sep="\n")
 
 
-def _of_papers() -> set[str]:
-    """Models of conf/model with a row of a paper that can be imposed, and whose weights fit twice in memory."""
-    asked = {row.model for row in reported_speedups() if not row.missing}
-    names = {name for name in choices("model") if plain_name(name) in asked}
-    room = torch.cuda.mem_get_info()[1] if torch.cuda.is_available() else 2**34
-    return {name for name in names if (shape := known_shape(name)) and 4 * shape.n_params < room}
+def _default_models() -> set[str]:
+    """Return the models of conf/model with an imposable row of a paper, and weights that fit twice in memory."""
+    paper_models = {row.model for row in reported_speedups() if not row.missing}
+    names = {name for name in choices("model") if plain_name(name) in paper_models}
+    memory_bytes = torch.cuda.mem_get_info()[1] if torch.cuda.is_available() else 2**34
+    return {name for name in names if (shape := known_shape(name)) and 4 * shape.n_params < memory_bytes}
 
 
 def _model(name: str, hardware: Hardware, counts: dict[str, int]) -> dict[str, Any]:
-    """All measurements of one model's sizes."""
+    """Run all measurements of one model's sizes."""
     shape = known_shape(name)
     assert shape is not None
     context, tokens = counts["context"], counts["tokens"]
@@ -132,43 +134,43 @@ def _model(name: str, hardware: Hardware, counts: dict[str, int]) -> dict[str, A
     probe = ModelProbe(decoder, cache)
     engine = ImposedEngine(decoder, cache, Decoding(max_new_tokens=tokens), frozenset(), probe)
     prompt = torch.randint(arch.vocab_size, (context,), generator=torch.Generator().manual_seed(0)).tolist()
-    most = limits.measure(decoder)
+    machine_limits = limits.measure(decoder)
     _say(name, "AR, passes, drafts")
-    found: dict[str, Any] = {
+    results: dict[str, Any] = {
         "model": name,
         "dtype": hardware.dtype_name,
         **decoder.arithmetic.named(),
-        "limits": most.named(),
+        "limits": machine_limits.named(),
     }
-    found |= _speeds(engine, most, prompt)
+    results |= _speeds(engine, machine_limits, prompt)
     _say(name, "latency profile, searches")
     probe.latency = profiling.measure(decoder, cache)
-    steps = found["ar"]["ms"]
-    searches = measures.searches(arch.dims(name), engine, most)
-    found["search"] = {
+    steps = results["ar"]["ms"]
+    searches = measures.searches(arch.dims(name), engine, machine_limits)
+    results["search"] = {
         kind: {"tokens": s["tokens"], "ms": s["search_ms"], "ar_steps": s["search_ms"] / steps}
         for kind, s in searches.items()
     }
     _say(name, "the papers' rows")
-    mine = [row for row in reported_speedups() if row.model == plain_name(name)]
-    asked = [row for row in mine if not row.missing][: counts["limit"]]
-    found["rows"] = [_imposed(engine, row, prompt) for row in asked]
-    found["missing"] = [{**_label(row), "why": row.missing} for row in mine if row.missing]
+    model_rows = [row for row in reported_speedups() if row.model == plain_name(name)]
+    imposed_rows = [row for row in model_rows if not row.missing][: counts["limit"]]
+    results["reported_speedups"] = [_imposed(engine, row, prompt) for row in imposed_rows]
+    results["missing"] = [{**_label(row), "why": row.missing} for row in model_rows if row.missing]
     _say(name, "Hugging Face generate")
-    found["hf"] = _stock(engine, hardware, prompt)
-    found["peak_bytes"] = hardware.peak_bytes()
-    return found
+    results["hf"] = _hugging_face(engine, hardware, prompt)
+    results["peak_bytes"] = hardware.peak_bytes()
+    return results
 
 
-def _speeds(engine: ImposedEngine, most: limits.Limits, prompt: Sequence[int]) -> dict[str, Any]:
-    """AR, passes by nodes, drafts of half of the sublayers with one set and with another at every token."""
+def _speeds(engine: ImposedEngine, machine_limits: limits.MachineLimits, prompt: Sequence[int]) -> dict[str, Any]:
+    """Measure AR, passes by nodes, and drafts of half of the sublayers, with one set and with alternating sets."""
     decoder, context, n_layers = engine.decoder, len(prompt), engine.decoder.arch.n_layers
-    made = [engine.generate(AR(), prompt) for _ in range(4)][1:]
+    generations = [engine.generate(AR(), prompt) for _ in range(4)][1:]
     model = limits.Model.of(decoder)
-    passes = [model.forward(1, step.context_len) for step in made[0].steps]
-    decoded = median(one.decode_ms for one in made)
+    passes = [model.forward(1, step.context_len) for step in generations[0].steps]
+    decoded = median(generation.decode_ms for generation in generations)
     half = LayerSet(n_layers, frozenset(i for i in range(2 * n_layers) if i // 2 % 2)).kept
-    other = LayerSet(n_layers, frozenset(i for i in range(2 * n_layers) if not i // 2 % 2)).kept
+    other_half = LayerSet(n_layers, frozenset(i for i in range(2 * n_layers) if not i // 2 % 2)).kept
     uniform = pattern_set("uniform", 0.5, n_layers).kept
     runs: dict[str, Callable[[], Any]] = {
         f"{n} nodes": partial(_pass, engine, decoder.all_sublayers, n, context) for n in NODES
@@ -177,11 +179,11 @@ def _speeds(engine: ImposedEngine, most: limits.Limits, prompt: Sequence[int]) -
         "half, whole blocks": partial(_pass, engine, half, 1, context),
         "half, uniform": partial(_pass, engine, uniform, 1, context),
         "8 tokens, one set": lambda: [_pass(engine, half, 1, context) for _ in range(8)],
-        "8 tokens, another set each": lambda: [_pass(engine, (half, other)[i % 2], 1, context) for i in range(8)],
+        "8 tokens, another set each": lambda: [_pass(engine, (half, other_half)[i % 2], 1, context) for i in range(8)],
     }
     times = limits.interleaved(runs, decoder.device, ROUNDS)
     ms = {name: median(values) * 1e3 for name, values in times.items()}
-    return {"ar": most.figure(decoded / len(passes), passes, len(passes)), "pass_ms": ms}
+    return {"ar": machine_limits.figure(decoded / len(passes), passes, len(passes)), "pass_ms": ms}
 
 
 @torch.inference_mode()
@@ -192,7 +194,7 @@ def _pass(engine: ImposedEngine, sublayers: Sequence[int], n: int, context: int)
 
 
 def _imposed(engine: ImposedEngine, row: ReportedSpeedup, prompt: Sequence[int]) -> dict[str, Any]:
-    """Speedup over AR at a row's acceptance, which is drawn twice."""
+    """Measure the speedup over AR at a row's acceptance, over `DRAWS` draws of it."""
     assert row.skipped is not None
     layer_set = pattern_set("uniform", row.skipped, engine.decoder.arch.n_layers)
     acceptance = Acceptance.of(row.alpha, row.tokens, row.draft_len)
@@ -201,9 +203,9 @@ def _imposed(engine: ImposedEngine, row: ReportedSpeedup, prompt: Sequence[int])
     ar_ms, ms, steps = plain.decode_ms / len(plain.steps), 0.0, list[Step]()
     for seed in range(DRAWS):
         engine.method = Imposed(layer_set, acceptance, seed)
-        made = engine.generate(engine.method, prompt)
-        ms += made.decode_ms / (len(made.output) - 1) / DRAWS
-        steps += made.steps
+        generation = engine.generate(engine.method, prompt)
+        ms += generation.decode_ms / (len(generation.output) - 1) / DRAWS
+        steps += generation.steps
     engine.method = None
     accepted, drafted = sum(step.accepted_len for step in steps), sum(step.draft_len for step in steps)
     return _label(row) | {
@@ -220,20 +222,20 @@ def _label(row: ReportedSpeedup) -> dict[str, Any]:
     return {"number": number.id} | {f"of_{name}": getattr(number, name) for name in names}
 
 
-def _stock(engine: ImposedEngine, hardware: Hardware, prompt: Sequence[int]) -> dict[str, Any] | None:
-    """Hugging Face generate on a model of the same sizes; None where there is no room for a second one."""
+def _hugging_face(engine: ImposedEngine, hardware: Hardware, prompt: Sequence[int]) -> dict[str, Any] | None:
+    """Measure Hugging Face generate on a model of the same sizes; None if a second model does not fit in memory."""
     weights, device = engine.decoder.weights, engine.decoder.device
     if device.type == "cuda" and torch.cuda.mem_get_info(device)[0] < 1.2 * weights.nbytes:
         return None
-    stock = HuggingFace(
+    hf_model = HuggingFace(
         drawn.config(weights.arch), hardware, Decoding(max_new_tokens=HF_TOKENS), frozenset(), engine.context
     )  # fmt: skip
-    times = [stock.generate(prompt).decode_ms / (HF_TOKENS - 1) for _ in range(3)][1:]
-    return {"ms": median(times), **stock.about}
+    times = [hf_model.generate(prompt).decode_ms / (HF_TOKENS - 1) for _ in range(3)][1:]
+    return {"ms": median(times), **hf_model.about}
 
 
-def _say(name: str, what: str) -> None:
-    print(f"{name}: {what}", file=sys.stderr, flush=True)
+def _say(name: str, measurement: str) -> None:
+    print(f"{name}: {measurement}", file=sys.stderr, flush=True)
 
 
 def _text(value: Any) -> str:
@@ -242,27 +244,30 @@ def _text(value: Any) -> str:
     return f"{value:.2f}" if isinstance(value, float) else str(value)
 
 
-def screen(found: dict[str, Any]) -> str:
-    """One model's figures, and its rows of papers beside ours."""
-    ar, ms, hf = found["ar"], found["pass_ms"], found["hf"]
-    one = ms["1 nodes"]
+def render(result: dict[str, Any]) -> str:
+    """Return the tables of one model: its measurements, and the papers' rows with ours."""
+    ar, ms, hf = result["ar"], result["pass_ms"], result["hf"]
+    one_node_ms = ms["1 nodes"]
     lines = [
         (f"AR, a token of {ar['ms']:.3f} ms, of the bandwidth", f"{ar['share']:.0%}"),
         ("AR over Hugging Face generate", "no room" if hf is None else f"{hf['ms'] / ar['ms']:.2f}x"),
-        *((f"{n} nodes over one", f"{ms[f'{n} nodes'] / one:.3f}x") for n in NODES[1:]),
-        ("draft with half of the sublayers, whole blocks", f"{ms['half, whole blocks'] / one:.3f}x"),
-        ("draft with half of the sublayers, uniform", f"{ms['half, uniform'] / one:.3f}x"),
+        *((f"{n} nodes over one", f"{ms[f'{n} nodes'] / one_node_ms:.3f}x") for n in NODES[1:]),
+        ("draft with half of the sublayers, whole blocks", f"{ms['half, whole blocks'] / one_node_ms:.3f}x"),
+        ("draft with half of the sublayers, uniform", f"{ms['half, uniform'] / one_node_ms:.3f}x"),
         ("another set at every token over one", f"{ms['8 tokens, another set each'] / ms['8 tokens, one set']:.3f}x"),
-        *((f"one {kind} search of 20 tokens, AR steps", f"{s['ar_steps']:.1f}") for kind, s in found["search"].items()),
+        *(
+            (f"one {kind} search of 20 tokens, AR steps", f"{s['ar_steps']:.1f}")
+            for kind, s in result["search"].items()
+        ),
     ]
     parts = [
-        "{model}, random weights, {dtype}, {machine}, {kernels} kernels".format(**found),
+        "{model}, random weights, {dtype}, {machine}, {kernels} kernels".format(**result),
         tables.terminal(pd.DataFrame(lines, columns=["", ""])),
     ]
-    if found["rows"]:
-        table = [[_text(row[key]) for key in COLUMNS] for row in found["rows"]]
+    if result["rows"]:
+        table = [[_text(row[key]) for key in COLUMNS] for row in result["rows"]]
         heads = list(COLUMNS.values())
         parts += ["", tables.terminal(pd.DataFrame(table, columns=heads), heads[4:])]
-    missing = Counter(f"{row['of_paper']} {row['of_exhibit']}: {row['why']}" for row in found["missing"])
+    missing = Counter(f"{row['of_paper']} {row['of_exhibit']}: {row['why']}" for row in result["missing"])
     parts += [f"not imposed, {n} of {why}" for why, n in missing.items()]
     return "\n".join(parts)

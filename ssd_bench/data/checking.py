@@ -8,7 +8,7 @@ from pathlib import Path
 
 from omegaconf import OmegaConf
 
-from ssd_bench.compose import TaskChoice, built, task_names, task_settings
+from ssd_bench.compose import TaskChoice, build, task_names, task_settings
 from ssd_bench.data.local import LocalSource
 from ssd_bench.errors import ConfigError
 from ssd_bench.model.template import TEMPLATES
@@ -80,7 +80,7 @@ def check(root: str, choices: Sequence[TaskChoice]) -> None:
     path = local_path("DIR", root)
     if path.suffix == ".jsonl" and path.is_file() and not choices:
         folder = Folder(path.parent)
-        task: Task = built(OmegaConf.create({"task": task_settings("jsonl") | {"path": str(path)}}), "task")
+        task: Task = build(OmegaConf.create({"task": task_settings("jsonl") | {"path": str(path)}}), "task")
         print(task.name)
         _check_task(folder, task, task.files("plain"), named=True)
         _conclude(folder, root)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ssd_bench.command import tool
+from ssd_bench.command import run_tool
 from ssd_bench.compose import TaskChoice, task_names
 from ssd_bench.data import checking, fetching, listing
 from ssd_bench.errors import ConfigError
@@ -22,7 +22,7 @@ from ssd_bench.errors import ConfigError
 
 def main(arguments: Sequence[str]) -> int:
     """Returns the exit code: 0, or 2 if an argument, a file or a row cannot be used."""
-    return tool(_work, __doc__, arguments)
+    return run_tool(_work, __doc__, arguments)
 
 
 def _work(arguments: Sequence[str]) -> None:
@@ -32,10 +32,10 @@ def _work(arguments: Sequence[str]) -> None:
             listing.show()
         case "fetch" if rest:
             every = rest == ["all"]
-            fetching.fetch([TaskChoice.parsed(name) for name in (task_names() if every else rest)], every)
+            fetching.fetch([TaskChoice.parse(name) for name in (task_names() if every else rest)], every)
         case "check" if rest:
             folder, *names = rest
-            checking.check(folder, [TaskChoice.parsed(name) for name in names])
+            checking.check(folder, [TaskChoice.parse(name) for name in names])
         case _:
             allowed = "give one of: list; fetch TASK… (or all); check DIR [TASK…]; -h says more"
             raise ConfigError("command", " ".join(arguments), allowed)

@@ -12,7 +12,7 @@ from ssd_bench.data.rows import Row, UnusableRow, examined
 from ssd_bench.data.splits import LayoutError, Split, SplitError, read
 from ssd_bench.errors import ConfigError
 from ssd_bench.model.fetch import failure, reason
-from ssd_bench.settings import checked
+from ssd_bench.settings import check_value
 from ssd_bench.task import DataSpec
 
 if TYPE_CHECKING:
@@ -190,7 +190,7 @@ def _check(spec: DataSpec) -> None:
     if absent:
         raise ConfigError(f"{option} of {spec.name}", dict(spec.hub), f"it must also name: {', '.join(absent)}")
     for key, kind in KINDS.items():
-        checked(f"{option}.{key}", kind, spec.hub[key])
+        check_value(f"{option}.{key}", kind, spec.hub[key])
     if not _names(spec):
         raise ConfigError(f"{option}.name of {spec.name}", [], "a configuration, or a list of at least one")
     expected = spec.hub.get("rows")

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 import pandas as pd
 
 from ssd_bench import tables
-from ssd_bench.command import options, tool
+from ssd_bench.command import options, run_tool
 from ssd_bench.errors import ConfigError
 from ssd_bench.exchange.answers import AcceptanceCounts, read_answers, record_acceptance
 from ssd_bench.metrics.intervals import divide
@@ -64,4 +64,4 @@ def _compare(arguments: Sequence[str]) -> None:
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command `acceptance`; return the exit code."""
-    return tool(_compare, __doc__, arguments)
+    return run_tool(_compare, __doc__, arguments)

@@ -21,7 +21,7 @@ from ssd_bench import metrics
 from ssd_bench.errors import ConfigError
 from ssd_bench.metrics.intervals import divide
 from ssd_bench.records.reader import Run
-from ssd_bench.settings import Whole, fits, words
+from ssd_bench.settings import Whole, describe_type, fits
 
 EXTRA_KEY = "ssd_bench"
 """Key of an answer, next to `metrics`, for counts that vLLM does not have: all steps, and the tokens they emitted."""
@@ -179,7 +179,7 @@ def _parse(text: str) -> _Answer:
     response = _response_counts(content)
     for name, kind in FIELDS.items():
         if not fits(kind, response.get(name)):
-            raise ValueError(f"{name} is {response.get(name)!r}, not {words(kind)}")
+            raise ValueError(f"{name} is {response.get(name)!r}, not {describe_type(kind)}")
     histogram, steps, accepted, drafted, most = (response[name] for name in FIELDS)
     _check(steps <= MAX_STEPS, f"num_spec_steps is {steps}, more than {MAX_STEPS:,}")
     _check(len(histogram) == most + 1, f"acceptance_histogram has {len(histogram)} numbers, num_spec_tokens is {most}")

@@ -18,7 +18,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from ssd_bench.command import options, tool
+from ssd_bench.command import options, run_tool
 from ssd_bench.errors import ConfigError
 from ssd_bench.exchange import answers, layers
 from ssd_bench.paths import display_path, local_path
@@ -85,4 +85,4 @@ def _set(run: Run, form: str, set_option: str | None) -> tuple[str, str]:
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command `export`; return the exit code."""
-    return tool(_export, __doc__, arguments)
+    return run_tool(_export, __doc__, arguments)

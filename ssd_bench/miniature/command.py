@@ -13,7 +13,7 @@ COMMANDS = ("train", "evaluate", "samples")
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the asked commands in order; returns the exit code."""
+    """Run the given commands in the order train, evaluate, samples; return the exit code."""
     import torch
 
     parser = argparse.ArgumentParser(prog="python -m ssd_bench miniature", description=__doc__)
@@ -22,22 +22,22 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu", help="of the training")
     parser.add_argument("--weights", type=Path, default=EMBEDDED, help="folder of the checkpoints")
     parser.add_argument("--work", type=Path, default=cache_dir() / "miniature", help="folder of what a resume needs")
-    asked = parser.parse_args(arguments)
-    if "train" in asked.commands:
+    parsed = parser.parse_args(arguments)
+    if "train" in parsed.commands:
         from ssd_bench.miniature import train, vocabulary
 
-        for recipe in (RECIPES[name] for name in asked.model):
+        for recipe in (RECIPES[name] for name in parsed.model):
             tokenizer = vocabulary.train(recipe.mix, recipe.size.vocab_size, recipe.seed)
             train.train(
-                recipe, tokenizer, torch.device(asked.device), asked.work / recipe.name, asked.weights / recipe.name
+                recipe, tokenizer, torch.device(parsed.device), parsed.work / recipe.name, parsed.weights / recipe.name
             )
-    if "evaluate" in asked.commands:
+    if "evaluate" in parsed.commands:
         from ssd_bench.miniature import evaluate
 
-        results = evaluate.evaluate([RECIPES[name] for name in asked.model], asked.weights)
-        if asked.weights == EMBEDDED:
-            evaluate.publish({name: found for name, found in results.items() if RECIPES[name].spare})
-    if "samples" in asked.commands:
+        results = evaluate.evaluate([RECIPES[name] for name in parsed.model], parsed.weights)
+        if parsed.weights == EMBEDDED:
+            evaluate.publish({name: result for name, result in results.items() if RECIPES[name].spare})
+    if "samples" in parsed.commands:
         from ssd_bench.miniature import samples
 
         samples.write()

@@ -38,21 +38,21 @@ from ssd_bench.task import DataSpec, Prompt
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-HELD_OUT = 16  # of 256 values of a hash's first byte: 1 item in 16 is never trained on
+HELD_OUT = 16  # of 256 values of a hash's first byte: 1 item in 16 is held out
 TEMPLATE = "chat"
-SHORTER = 0.25  # share of the batches whose items are shorter than the longest of their step
+SHORTER = 0.25  # share of batches with shorter items than the step allows
 
 
 @dataclass(frozen=True)
 class Domain:
-    """A generator of items and the task whose format they have.
+    """A generator of items, and the task whose format they have.
 
     Attributes:
-        task: as in `task=NAME`.
-        make: the generator, of a random generator and, if it grows, a scale in (0, 1] of the items' length.
-        grows: whether its items begin short when a model is trained on them.
-        row: an item's fields as the task reads them. Which split an item is in depends on the names that the generator
-            gives them, so these stay when the task's change.
+        task: choice of `task=NAME`.
+        make: the generator; takes a random generator and, if it grows, a scale in (0, 1] of the items' length.
+        grows: whether items are short at the beginning of a training.
+        row: returns an item's fields as the task reads them. The split of an item depends on the field names of the
+            generator, so these stay the same when the task's names change.
     """
 
     task: str
@@ -61,11 +61,11 @@ class Domain:
     row: Callable[[Item], Mapping[str, Any]] = lambda item: item.row
 
     def item(self, rng: random.Random, scale: float) -> Item:
-        """One item, of this share of its full length where the domain grows."""
+        """Make one item, of this share of its full length if the domain grows."""
         return self.make(rng, scale) if self.grows else self.make(rng)
 
 
-# What the miniature is trained on.
+# Domains that the miniature is trained on.
 DOMAINS: Mapping[str, Domain] = {
     "derivations": Domain(derivations.TASK, derivations.make, grows=True),
     "traces": Domain(traces.TASK, traces.make, grows=True),
@@ -82,7 +82,7 @@ DOMAINS: Mapping[str, Domain] = {
     "choices": Domain(choices.TASK, choices.make),
 }
 
-# No model is trained on these: their items are samples of tasks only.
+# Domains without training: their items are samples of tasks only.
 UNTRAINED: Mapping[str, Domain] = {
     "problems": Domain(problems.TASK, problems.make),
     "questions": Domain(questions.TASK, questions.make),
@@ -92,18 +92,18 @@ EVERY = {**DOMAINS, **UNTRAINED}
 
 
 def named(domain: str) -> Domain:
-    """A domain, whether or not models are trained on it."""
+    """Return a domain by name, with or without training."""
     return EVERY[domain]
 
 
 def held_out(item: Item) -> bool:
-    """Whether an item belongs to the held-out split: decided by its content alone, so no item is in both."""
+    """Return whether an item is in the held-out split; its content alone decides, so that no item is in both splits."""
     content = json.dumps([dict(item.row), item.answer], sort_keys=True)
     return hashlib.sha256(content.encode()).digest()[0] < HELD_OUT
 
 
 def items(domain: str, rng: random.Random, evaluation: bool = False, scale: float = 1.0) -> Iterator[Item]:
-    """Endless items of one split of a domain, of this share of their full length where it grows."""
+    """Yield items of one split of a domain without end, of this share of their full length if the domain grows."""
     while True:
         item = named(domain).item(rng, scale)
         if held_out(item) == evaluation:
@@ -111,36 +111,36 @@ def items(domain: str, rng: random.Random, evaluation: bool = False, scale: floa
 
 
 def distinct(domain: str, n: int, seed: int, evaluation: bool = True, scale: float = 1.0) -> list[Item]:
-    """The first n different items of a split."""
+    """Return the first n different items of a split."""
     rng = random.Random(f"{seed}/{domain}/{'held out' if evaluation else 'train'}")
-    found: dict[str, Item] = {}
+    found_items: dict[str, Item] = {}
     for item in items(domain, rng, evaluation, scale):
-        found.setdefault(json.dumps(dict(item.row), sort_keys=True), item)
-        if len(found) == n:
+        found_items.setdefault(json.dumps(dict(item.row), sort_keys=True), item)
+        if len(found_items) == n:
             break
-    return list(found.values())
+    return list(found_items.values())
 
 
 class Rows:
-    """A data source over rows, numbered."""
+    """A data source of numbered rows."""
 
     def __init__(self, rows: Iterable[Mapping[str, Any]]):
         self._rows = [dict(row) | {"id": str(i)} for i, row in enumerate(rows)]
 
     def rows(self, spec: DataSpec) -> list[dict[str, Any]]:
-        """The rows, with their number as `id` and all optional fields."""
+        """Return the rows, with their number as `id`, and "" for missing optional fields."""
         return [dict.fromkeys(spec.optional, "") | row for row in self._rows]
 
     def fingerprint(self, spec: DataSpec) -> str:
-        """Hash of the rows."""
+        """Return a hash of the rows."""
         return hashlib.sha256(json.dumps(self.rows(spec)).encode()).hexdigest()
 
 
-def prompts(domain: str, made: Sequence[Item]) -> list[Prompt]:
-    """The items' prompts as the task's own code builds them, in the items' order."""
-    rows = Rows(map(named(domain).row, made))
-    built = task_named(named(domain).task).prompts(rows, TEMPLATE, None, 0)
-    return sorted(built, key=lambda prompt: int(prompt.id))
+def prompts(domain: str, sampled: Sequence[Item]) -> list[Prompt]:
+    """Return the items' prompts, built by the code of the task, in the order of the items."""
+    rows = Rows(map(named(domain).row, sampled))
+    task_prompts = task_named(named(domain).task).prompts(rows, TEMPLATE, None, 0)
+    return sorted(task_prompts, key=lambda prompt: int(prompt.id))
 
 
 @dataclass(frozen=True)
@@ -148,8 +148,8 @@ class Document:
     """Token ids of a conversation.
 
     Attributes:
-        prompt: up to the last answer, answers before it included.
-        answer: the last, end marker included.
+        prompt: everything before the last answer, earlier answers included.
+        answer: the last answer, with its end marker.
         earlier: start and end of every answer within the prompt.
     """
 
@@ -161,24 +161,24 @@ class Document:
         return len(self.prompt) + len(self.answer)
 
 
-def documents(domain: str, made: Sequence[Item], tokenizer: PreTrainedTokenizerBase, context: int) -> list[Document]:
-    """Each item as a model reads and answers it; a prompt that leaves no room for its answer is clipped."""
+def documents(domain: str, sampled: Sequence[Item], tokenizer: PreTrainedTokenizerBase, context: int) -> list[Document]:
+    """Return each item as token ids; a prompt that leaves no room for its answer is truncated."""
 
     def ids(text: str) -> tuple[int, ...]:
         return tuple(tokenizer(text, add_special_tokens=False)["input_ids"])
 
-    found = []
-    for prompt, item in zip(prompts(domain, made), made, strict=True):
+    encoded_documents = []
+    for prompt, item in zip(prompts(domain, sampled), sampled, strict=True):
         answer = (*ids(item.answer), tokenizer.eos_token_id)
-        read, earlier = encode(prompt, tokenizer, Template(TEMPLATE), context - len(answer)).ids, []
-        for asked, replied in item.further:
-            said = [{"role": "user", "content": asked}]
-            turn = str(tokenizer.apply_chat_template(said, tokenize=False, add_generation_prompt=True))
-            earlier.append((len(read), len(read) + len(answer)))
-            read = (*read, *answer, *ids(turn.removeprefix(str(tokenizer.bos_token))))
-            answer = (*ids(replied), tokenizer.eos_token_id)
-        found.append(Document(read, answer, tuple(earlier)))
-    return found
+        prompt_ids, earlier = encode(prompt, tokenizer, Template(TEMPLATE), context - len(answer)).ids, []
+        for message, reply in item.further:
+            conversation = [{"role": "user", "content": message}]
+            turn = str(tokenizer.apply_chat_template(conversation, tokenize=False, add_generation_prompt=True))
+            earlier.append((len(prompt_ids), len(prompt_ids) + len(answer)))
+            prompt_ids = (*prompt_ids, *answer, *ids(turn.removeprefix(str(tokenizer.bos_token))))
+            answer = (*ids(reply), tokenizer.eos_token_id)
+        encoded_documents.append(Document(prompt_ids, answer, tuple(earlier)))
+    return encoded_documents
 
 
 @dataclass(frozen=True)
@@ -196,13 +196,13 @@ class Batch:
 
 
 class Batches:
-    """Training batches; each is a function of the seed, the step and its number alone, so that a run can resume.
+    """Training batches; each depends only on the seed, the step and its number, so that a run can resume.
 
     Args:
-        mix: of a step, domain -> share of the tokens.
-        budget: tokens of a batch, padding included; at least one document.
+        mix: step -> domain -> share of the tokens.
+        budget: most tokens of a batch, padding included; a longer document is a batch of its own.
         prompt_weight: weight of a prompt's tokens in the loss.
-        longest: of a step, share of the full length that items of growing domains have at most.
+        longest: step -> longest items of growing domains, as a share of their full length.
     """
 
     def __init__(
@@ -214,42 +214,42 @@ class Batches:
         self._sizes: dict[tuple[str, float], int] = {}
 
     def _typical(self, domain: str, scale: float) -> int:
-        """Mean tokens of a document; of eight scales, which is near enough."""
-        at = (domain, math.ceil(8 * scale) / 8 if named(domain).grows else 1.0)
-        if at not in self._sizes:
-            made = distinct(domain, 32, seed=self._seed, evaluation=False, scale=at[1])
-            found = documents(domain, made, self._tokenizer, self._context)
-            self._sizes[at] = round(sum(map(len, found)) / len(made))
-        return self._sizes[at]
+        """Return the mean tokens of a document, with the scale rounded up to eighths."""
+        key = (domain, math.ceil(8 * scale) / 8 if named(domain).grows else 1.0)
+        if key not in self._sizes:
+            sampled = distinct(domain, 32, seed=self._seed, evaluation=False, scale=key[1])
+            typical_documents = documents(domain, sampled, self._tokenizer, self._context)
+            self._sizes[key] = round(sum(map(len, typical_documents)) / len(sampled))
+        return self._sizes[key]
 
     def at(self, step: int, number: int) -> tuple[Batch, random.Random]:
-        """A batch, and the generator for whatever else is random about it."""
+        """Return a batch, and its random generator, for layer dropout and the exit."""
         rng = random.Random(f"{self._seed}/{step}/{number}")
         mix, scale = self._mix(step), self._longest(step)
         if rng.random() < SHORTER:
             scale *= rng.uniform(0.2, 1.0)
-        # Domains are drawn by batches, so their shares of the tokens are kept by what a batch of theirs holds.
+        # Domains are drawn per batch, but shares are of tokens: divide by the tokens of a typical batch of the domain.
         shares = [share / max(self._budget, self._typical(name, scale)) for name, share in mix.items()]
         domain = rng.choices(list(mix), shares)[0]
-        # Twice the documents that fit, of which neighbours in length are taken: little padding, no bias.
-        wanted = max(1, self._budget // self._typical(domain, scale))
+        # Draw twice the documents that fit and keep neighbours in length, from a random start: little padding, no bias.
+        n_documents = max(1, self._budget // self._typical(domain, scale))
         source = items(domain, rng, scale=scale)
-        found = documents(domain, [next(source) for _ in range(2 * wanted)], self._tokenizer, self._context)
-        found.sort(key=len)
-        start = rng.randrange(len(found))
-        taken: list[Document] = []
-        for document in found[start:] + found[:start][::-1]:
-            longest = max(map(len, [*taken, document]))
-            if taken and longest * (len(taken) + 1) > self._budget:
+        candidates = documents(domain, [next(source) for _ in range(2 * n_documents)], self._tokenizer, self._context)
+        candidates.sort(key=len)
+        start = rng.randrange(len(candidates))
+        chosen: list[Document] = []
+        for document in candidates[start:] + candidates[:start][::-1]:
+            longest = max(map(len, [*chosen, document]))
+            if chosen and longest * (len(chosen) + 1) > self._budget:
                 break
-            taken.append(document)
-        return self._padded(domain, taken), rng
+            chosen.append(document)
+        return self._padded(domain, chosen), rng
 
-    def _padded(self, domain: str, taken: Sequence[Document]) -> Batch:
-        longest = max(map(len, taken))
-        tokens = torch.full((len(taken), longest), self._tokenizer.eos_token_id)
-        weights = torch.zeros(len(taken), longest - 1)
-        for row, document in enumerate(taken):
+    def _padded(self, domain: str, chosen: Sequence[Document]) -> Batch:
+        longest = max(map(len, chosen))
+        tokens = torch.full((len(chosen), longest), self._tokenizer.eos_token_id)
+        weights = torch.zeros(len(chosen), longest - 1)
+        for row, document in enumerate(chosen):
             tokens[row, : len(document)] = torch.tensor(document.prompt + document.answer)
             weights[row, : len(document.prompt) - 1] = self._prompt_weight
             for start, end in (*document.earlier, (len(document.prompt), len(document))):

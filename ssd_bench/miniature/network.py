@@ -1,4 +1,4 @@
-"""The trainable decoder: weights stacked over blocks, sublayers that can be dropped, exits; export as a checkpoint."""
+"""Trainable decoder: weights stacked over blocks, sublayers that can be dropped, exits, and export as a checkpoint."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ from torch import Tensor, nn
 
 from ssd_bench.miniature.recipe import Size
 
-BLOCK = 256  # queries that attend at once
-# Scales of the first weights. A token's embedding outweighs what the first updates of a training write to the stream;
-# with embeddings of GPT-2's 0.02, one step of Muon moves each sublayer's output by half of their length.
+BLOCK = 256  # queries of one attention product
+# Scales of the initial weights. A token's embedding must outweigh what the first updates write to the stream: with
+# GPT-2's embeddings of 0.02, one step of Muon moves each sublayer's output by half the length of an embedding.
 EMBEDDED = 0.25
 SHARED = 2.825  # first entry of all embeddings
-NOTED, PASSED = 0.75, 0.2  # outputs of the heads that look back, and of those that look for the same
-SHARP = 2.4  # queries and keys of the latter
-NOTE_WIDTH, FAST, SLOW = 20, 8, 12  # of heads of 64: entries of a note, first pairs that tell positions, or do not
-MATCHING = (1, 9)  # blocks whose first head looks for the same
-PERIODS = (2, 4, 5, 10, 20, 50, 100, 200)  # of the circles on which numbers stand
+NOTED, COPIED = 0.75, 0.2  # scale of outputs: of heads that look back, and of induction heads
+SHARP = 2.4  # scale of the queries and keys of induction heads
+NOTE_WIDTH, FAST, SLOW = 20, 8, 12  # for heads of 64: entries of a note, number of fast pairs, first slow pair
+MATCHING = (1, 9)  # blocks whose first head is an induction head
+PERIODS = (2, 4, 5, 10, 20, 50, 100, 200)  # periods of the circles in the embeddings of numbers
 RADIUS = 0.7
 
 
 class Network(nn.Module):
-    """A Llama decoder whose kinds of weights are one tensor each, [L, out, in], so that an optimiser step is few calls.
+    """A Llama decoder with one tensor [L, out, in] per kind of weights, so that an optimiser step is few calls.
 
     Args:
-        size: the decoder's.
-        seed: of the initial weights.
-        compute: type in which `forward` runs; the weights are float32.
-        copying: whether it begins with heads that copy what stood before.
-        numbers: token id -> number, of tokens that begin with embeddings that tell it, where it begins so.
+        size: sizes of the decoder.
+        seed: seed of the initial weights.
+        compute: dtype in which `forward` runs; the weights are float32.
+        copying: whether the initial weights contain heads that copy earlier text.
+        numbers: token id -> number, for tokens whose initial embeddings encode it; used with `copying`.
     """
 
     def __init__(
@@ -61,47 +61,47 @@ class Network(nn.Module):
         self.attn_norm, self.mlp_norm = nn.Parameter(torch.ones(n, d)), nn.Parameter(torch.ones(n, d))
         self.norm = nn.Parameter(torch.full((d,), 0.02 / embedded))  # logits as small as GPT-2's
         half = d // size.n_heads // 2
-        pace = size.rope_base ** -(torch.arange(half) / half)
-        angles = torch.arange(size.context).outer(pace)
+        frequencies = size.rope_base ** -(torch.arange(half) / half)
+        angles = torch.arange(size.context).outer(frequencies)
         self.register_buffer("cos", angles.cos().repeat(1, 2))
         self.register_buffer("sin", angles.sin().repeat(1, 2))
         if copying:
             with torch.no_grad():
-                self._begin_to_copy(pace, rng, numbers)
+                self._set_copying_heads(frequencies, rng, numbers)
 
-    def _begin_to_copy(self, pace: Tensor, rng: torch.Generator, numbers: Mapping[int, int]) -> None:
-        """Start with heads that find what followed the last two tokens when they stood before, and write it.
+    def _set_copying_heads(self, frequencies: Tensor, rng: torch.Generator, numbers: Mapping[int, int]) -> None:
+        """Set initial weights that copy the token which followed the last two tokens at their earlier occurrence.
 
-        From small random weights a model of this size and depth is far into its training before it copies a word. Here
-        the first block's heads note, for every token, which ones stood before it; the first heads of further blocks
-        look for where these notes are what they themselves have seen last, and pass on the token that is there
-        (induction heads: Olsson et al. 2022, arXiv:2209.11895). Those are many, so that each can be spared.
+        From small random weights, a model of this size and depth learns to copy a word only late in its training. The
+        first block's heads write a note at every token: the two tokens before it. The first heads of later blocks
+        search the position whose notes equal the current last tokens, and pass on its token (induction heads: Olsson
+        et al. 2022, arXiv:2209.11895). There are several of them, so that each can be skipped.
         """
         d, width = self.size.width, self.size.width // self.size.n_heads
-        code = NOTE_WIDTH * width // 64
+        code_width = NOTE_WIDTH * width // 64
         basis = _orthogonal(d, rng)
-        read, notes = basis[:code], [basis[(i + 1) * code : (i + 2) * code] for i in range(2)]
+        read, notes = basis[:code_width], [basis[(i + 1) * code_width : (i + 2) * code_width] for i in range(2)]
         for token, number in numbers.items():
-            self._stand_on_circles(token, number, basis[3 * code :])
+            self._encode_number(token, number, basis[3 * code_width :])
         self.embedding[:, 0] = SHARED
         for head, note in enumerate(notes[: self.size.n_heads]):
-            self._look_back(slice(head * width, (head + 1) * width), head + 1, pace, read, note)
-        # pairs that hardly turn within a prompt, so that a match counts at any distance
+            self._look_back(slice(head * width, (head + 1) * width), head + 1, frequencies, read, note)
+        # Rotary pairs that hardly turn within a prompt, so that a match counts at any distance.
         first = SLOW * (width // 2) // 32
         slow = [*range(first, width // 2), *range(width // 2 + first, width)]
-        wanted, held = torch.cat([read, notes[0]])[: len(slow)], torch.cat(notes)[: len(slow)]
+        wanted, noted = torch.cat([read, notes[0]])[: len(slow)], torch.cat(notes)[: len(slow)]
         for layer in range(*MATCHING):
             if layer < self.size.n_layers:
                 query, key = torch.zeros(2, width, d).unbind(0)
-                passed = _orthogonal(d, rng)[:width]
-                query[slow[: len(wanted)]], key[slow[: len(held)]] = SHARP * wanted, SHARP * held
-                self._set_head(layer, slice(0, width), (query, key, passed), PASSED * passed.T)
+                copied = _orthogonal(d, rng)[:width]
+                query[slow[: len(wanted)]], key[slow[: len(noted)]] = SHARP * wanted, SHARP * noted
+                self._set_head(layer, slice(0, width), (query, key, copied), COPIED * copied.T)
 
-    def _stand_on_circles(self, token: int, number: int, unread: Tensor) -> None:
-        """Give a number's embedding its place on circles of several periods, in directions that no head reads yet.
+    def _encode_number(self, token: int, number: int, unread: Tensor) -> None:
+        """Encode a number in its embedding as positions on circles of several periods, in directions no head reads yet.
 
-        A sum is then a turn, the same for all numbers, as in large models (Kantamneni & Tegmark 2025,
-        arXiv:2502.00873); of random embeddings every sum is a fact of its own.
+        Addition is then a rotation, the same for all numbers, as in large models (Kantamneni & Tegmark 2025,
+        arXiv:2502.00873); with random embeddings every sum must be learnt separately.
         """
         turns = [2 * math.pi * number / period for period in PERIODS[: len(unread) // 2]]
         place = torch.tensor([part(turn) for turn in turns for part in (math.cos, math.sin)])
@@ -109,64 +109,64 @@ class Network(nn.Module):
         self.embedding[token] += (RADIUS * place - plane @ self.embedding[token]) @ plane
 
     def _set_head(self, layer: int, rows: slice, parts: tuple[Tensor, Tensor, Tensor], out: Tensor) -> None:
-        for i, made in enumerate(parts):
-            self.qkv[layer, i * self.size.width : (i + 1) * self.size.width][rows] = made
+        for i, weights in enumerate(parts):
+            self.qkv[layer, i * self.size.width : (i + 1) * self.size.width][rows] = weights
         self.out[layer][:, rows] = out
 
-    def _look_back(self, rows: slice, back: int, pace: Tensor, read: Tensor, note: Tensor) -> None:
-        """Make a head of the first block attend `back` positions before its own, read a token there and note it.
+    def _look_back(self, rows: slice, back: int, frequencies: Tensor, read: Tensor, note: Tensor) -> None:
+        """Make a head of the first block attend to the position `back` before its own, and write a note of its token.
 
-        Query and key are the constant that all embeddings share, the key turned on by so many positions; the fastest
-        pairs of the rotary embedding tell one position from the next.
+        Query and key read the constant that all embeddings share, with the key rotated by `back` positions; the
+        fastest rotary pairs distinguish neighbouring positions.
         """
-        d, half = self.size.width, len(pace)
+        d, half = self.size.width, len(frequencies)
         query, key, value = torch.zeros(3, 2 * half, d).unbind(0)
         out = torch.zeros(d, 2 * half)
         for pair in range(min(FAST, half)):
             query[pair, 0] = 1.0
-            key[pair, 0] = (pace[pair] * back).cos()
-            key[pair + half, 0] = (pace[pair] * back).sin()
+            key[pair, 0] = (frequencies[pair] * back).cos()
+            key[pair + half, 0] = (frequencies[pair] * back).sin()
         value[: len(read)] = read
         out[:, : len(note)] = NOTED * note.T
         self._set_head(0, rows, (query, key, value), out)
 
     def matrices(self) -> list[Tensor]:
-        """The blocks' matrices."""
+        """Return the matrices of the blocks, each [L, out, in]."""
         return [self.qkv, self.out, self.gate_up, self.down]
 
     def vectors(self) -> list[Tensor]:
-        """All other parameters."""
+        """Return all other parameters: embedding and norms."""
         return [self.embedding, self.attn_norm, self.mlp_norm, self.norm]
 
     def blocks(self) -> list[tuple[Tensor, ...]]:
-        """Per block: attention norm, q k v, output; MLP norm, gate and up, down."""
+        """Return per block: attention norm, q k v, output; MLP norm, gate and up, down."""
         kinds = (self.attn_norm, self.qkv, self.out, self.mlp_norm, self.gate_up, self.down)
         return list(zip(*(kind.to(self.compute).unbind(0) for kind in kinds)))
 
     def forward(self, tokens: Tensor, dropped: Collection[int] = (), exit_after: int | None = None) -> list[Tensor]:
-        """Streams before the final norm.
+        """Return streams before the final norm.
 
         Args:
-            tokens: [B, T] ids from position 0 on.
-            dropped: sublayers, in [0, 2L), that do not run.
-            exit_after: number of blocks after which the stream is returned as well.
+            tokens: [B, T] ids, from position 0 on.
+            dropped: sublayers, in [0, 2L), that are skipped.
+            exit_after: number of blocks after which the stream is returned as well; None for no exit.
 
         Returns:
-            The last stream [B, T, d], followed by the exit's if one is asked for.
+            The last stream [B, T, d], followed by the exit's, if any.
         """
-        stream, left = F.embedding(tokens, self.embedding.to(self.compute)), None
+        stream, exit_stream = F.embedding(tokens, self.embedding.to(self.compute)), None
         cos, sin = (table[: tokens.shape[1]].to(self.compute) for table in (self.cos, self.sin))
         for i, (attn_norm, qkv, out, mlp_norm, gate_up, down) in enumerate(self.blocks()):
             if i == exit_after:
-                left = stream
+                exit_stream = stream
             if 2 * i not in dropped:
                 stream = stream + self._attention(stream, attn_norm, qkv, out, cos, sin)
             if 2 * i + 1 not in dropped:
                 stream = stream + self.mlp(stream, mlp_norm, gate_up, down)
-        return [stream] if left is None else [stream, left]
+        return [stream] if exit_stream is None else [stream, exit_stream]
 
     def logits(self, stream: Tensor) -> Tensor:
-        """Final norm and the tied head: [..., d] -> [..., V]."""
+        """Apply the final norm and the tied LM head: [..., d] -> [..., V]."""
         return F.linear(self.normed(stream, self.norm.to(stream.dtype)), self.embedding.to(stream.dtype))
 
     def _attention(self, stream: Tensor, norm: Tensor, qkv: Tensor, out: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
@@ -174,24 +174,24 @@ class Network(nn.Module):
         return F.linear(attended.transpose(1, 2).flatten(2), out)
 
     def mlp(self, stream: Tensor, norm: Tensor, gate_up: Tensor, down: Tensor) -> Tensor:
-        """What an MLP adds to the stream."""
+        """Return the output of an MLP sublayer, without the residual stream."""
         gate, up = F.linear(self.normed(stream, norm), gate_up).chunk(2, -1)
         return F.linear(F.silu(gate) * up, down)
 
     def heads(self, stream: Tensor, norm: Tensor, qkv: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, ...]:
-        """Rotated queries and keys, and values, [B, H, T, D] each, of streams [B, T, d] with rotary tables [T, D]."""
+        """Return rotated queries and keys, and values, [B, H, T, D] each, from a stream [B, T, d] and tables [T, D]."""
         b, t, _ = stream.shape
         joined = F.linear(self.normed(stream, norm), qkv).view(b, t, 3, self.size.n_heads, -1)
         query, key, value = joined.permute(2, 0, 3, 1, 4)
         return _rotated(query, cos, sin), _rotated(key, cos, sin), value
 
     def normed(self, stream: Tensor, weight: Tensor) -> Tensor:
-        """RMS norm."""
+        """Apply an RMS norm."""
         return F.rms_norm(stream, weight.shape, weight, self.size.eps)
 
     @classmethod
     def load(cls, folder: Path, size: Size) -> Network:
-        """The weights that `save` wrote, in float32."""
+        """Load the weights that `save` wrote, in float32."""
         from safetensors.torch import load_file
 
         tensors, network = load_file(folder / "model.safetensors"), cls(size, seed=0)
@@ -201,7 +201,7 @@ class Network(nn.Module):
         return network
 
     def save(self, folder: Path, bos: int, eos: int) -> None:
-        """Weights in bfloat16 and config, as a Hugging Face Llama checkpoint."""
+        """Write weights in bfloat16 and the config, as a Hugging Face Llama checkpoint."""
         from safetensors.torch import save_file
         from transformers import LlamaConfig
 
@@ -217,17 +217,20 @@ class Network(nn.Module):
         ).save_pretrained(folder)  # fmt: skip
 
     def _exported(self) -> dict[str, Tensor]:
-        """Views of the weights under their names in a Hugging Face Llama checkpoint."""
+        """Return views of the weights by their names in a Hugging Face Llama checkpoint."""
         tensors: dict[str, Tensor] = {"model.embed_tokens.weight": self.embedding, "model.norm.weight": self.norm}
         for i in range(self.size.n_layers):
-            at = f"model.layers.{i}."
+            prefix = f"model.layers.{i}."
             for name, part in zip("qkv", self.qkv[i].chunk(3)):
-                tensors[f"{at}self_attn.{name}_proj.weight"] = part
+                tensors[f"{prefix}self_attn.{name}_proj.weight"] = part
             for name, part in zip(("gate", "up"), self.gate_up[i].chunk(2)):
-                tensors[f"{at}mlp.{name}_proj.weight"] = part
-            tensors[f"{at}self_attn.o_proj.weight"], tensors[f"{at}mlp.down_proj.weight"] = self.out[i], self.down[i]
-            tensors[f"{at}input_layernorm.weight"] = self.attn_norm[i]
-            tensors[f"{at}post_attention_layernorm.weight"] = self.mlp_norm[i]
+                tensors[f"{prefix}mlp.{name}_proj.weight"] = part
+            tensors[f"{prefix}self_attn.o_proj.weight"], tensors[f"{prefix}mlp.down_proj.weight"] = (
+                self.out[i],
+                self.down[i],
+            )
+            tensors[f"{prefix}input_layernorm.weight"] = self.attn_norm[i]
+            tensors[f"{prefix}post_attention_layernorm.weight"] = self.mlp_norm[i]
         return tensors
 
 
@@ -237,14 +240,14 @@ def _rotated(heads: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 def _orthogonal(d: int, rng: torch.Generator) -> Tensor:
-    """Orthonormal rows [d - 1, d] that do not read what all tokens share."""
+    """Draw orthonormal rows [d - 1, d] that ignore the first entry, which all embeddings share."""
     return F.pad(torch.linalg.qr(torch.randn(d - 1, d - 1, generator=rng))[0], (1, 0))
 
 
 def _causal(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    """Causal attention, [B, H, T, D], in blocks of queries, each over the keys up to its end.
+    """Compute causal attention, [B, H, T, D], in blocks of queries, each over the keys up to its end.
 
-    As plain products it takes half the time of PyTorch's attention for CPUs, forth and back, in bfloat16.
+    In bfloat16 on a CPU, forward and backward take half the time of PyTorch's attention.
     """
     query, t = query * query.shape[-1] ** -0.5, query.shape[2]
     later = torch.ones(BLOCK, BLOCK, dtype=torch.bool, device=query.device).triu_(1)

@@ -1,4 +1,4 @@
-"""Muon for stacks of matrices: momentum whose singular values are made nearly equal (Jordan 2024)."""
+"""Muon optimiser for stacks of matrices: momentum with nearly equal singular values (Jordan 2024)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-# Quintic whose iteration takes singular values in (0, 1] towards 1, as published with Muon.
+# Coefficients of the quintic iteration that moves singular values in (0, 1] towards 1, as published with Muon.
 A, B, C = 3.4445, -4.7750, 2.0315
 
 
@@ -17,11 +17,11 @@ class Muon(Optimizer):
 
     Args:
         params: tensors [L, out, in].
-        parts: for each of `params`, how many matrices are joined along `out` (3 for q, k, v).
-        lr: size of an update, in units of the spectral norm.
-        momentum: Nesterov's.
-        decay: decoupled weight decay, times `lr`.
-        compute: type of the iteration; in bfloat16 a third of float32's time where a CPU has such products.
+        parts: for each of `params`, the number of matrices joined along `out` (3 for q, k, v).
+        lr: spectral norm of an update.
+        momentum: Nesterov momentum.
+        decay: decoupled weight decay, multiplied by `lr`.
+        compute: dtype of the iteration; bfloat16 takes a third of the time on CPUs with bfloat16 products.
     """
 
     def __init__(
@@ -34,7 +34,7 @@ class Muon(Optimizer):
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
-        """One update of every parameter that has a gradient."""
+        """Update every parameter that has a gradient."""
         for group in self.param_groups:
             for parameter in group["params"]:
                 if parameter.grad is None:
@@ -49,9 +49,9 @@ class Muon(Optimizer):
 
 
 def orthogonalised(stack: Tensor, compute: torch.dtype = torch.float32, iterations: int = 5) -> Tensor:
-    """Matrices [n, rows, columns] with the singular vectors of the given ones and singular values near 1.
+    """Return matrices [n, rows, columns] with the same singular vectors and singular values near 1; zero stays zero.
 
-    A zero matrix stays zero.
+    Newton-Schulz iteration x <- A x + (B x xᵀ + C (x xᵀ)²) x.
     """
     wide = stack.mT if stack.shape[-2] > stack.shape[-1] else stack
     x = (wide / (wide.norm(dim=(-2, -1), keepdim=True) + 1e-7)).to(compute)

@@ -1,4 +1,4 @@
-"""What the embedded models are made of: sizes, corpus mix, layer dropout, early-exit loss, schedule."""
+"""Recipes of the embedded models: sizes, corpus mix, layer dropout, early-exit loss, schedule."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-# Share of the training tokens that each domain of the corpus gets.
+# Share of the training tokens per domain of the corpus.
 MIX = {
     "derivations": 0.16, "traces": 0.12, "arithmetic": 0.12, "articles": 0.05, "briefs": 0.02, "audits": 0.13,
     "tales": 0.06, "translation": 0.05, "queries": 0.07, "programs": 0.12, "requests": 0.07, "chats": 0.03,
 }  # fmt: skip
-# And of those after its first two thirds: less of what is learnt by then, more of what is not, and short questions
-# with options, whose letters are a few tokens in a thousand of a trace.
+# The same in the last third: less of the domains learnt by then, more of the others, and short questions with options,
+# because the letters of answers are only a few in a thousand tokens of a trace.
 FINISH = {
     "derivations": 0.09, "traces": 0.16, "choices": 0.12, "arithmetic": 0.11, "articles": 0.05, "briefs": 0.02,
     "audits": 0.06, "tales": 0.04, "translation": 0.05, "queries": 0.08, "programs": 0.11, "requests": 0.08,
@@ -40,35 +40,36 @@ class Recipe:
     """One training run, a function of these values alone.
 
     LayerSkip (Elhoushi et al. 2024, arXiv:2404.16710, §4.1) drops whole blocks at rates that grow with depth, at the
-    same rates for all data, and adds the loss of early exits through the shared head. Here the unit is the sublayer,
+    same rates for all data, and adds the loss of early exits through the shared head. Here sublayers are dropped,
     and the rates differ by domain: large models need different layers for different tasks (SWIFT Figure 2b, KNN-SSD
     Figure 2), and a small one trained at uniform rates can spare any half of its layers on any task.
 
     Attributes:
         name: also the name of the folder in `weights/`.
-        size: the decoder's.
+        size: sizes of the decoder.
         mix: domain -> share of the tokens.
-        finish: the same from the share `finish_at` of the steps on.
-        seed: of weights, corpus order, dropout and exits.
+        finish: the same after the share `finish_at` of the steps.
+        seed: seed of weights, corpus order, dropout and exits.
         steps: optimiser steps.
-        batches: micro-batches a step, each of one domain.
+        batches: micro-batches per step, each of one domain.
         batch_tokens: tokens of a micro-batch, padding included (a longer document is one by itself).
         prompt_weight: weight of a prompt's tokens in the loss; an answer's tokens weigh 1.
-        spare: share of the sublayers that a domain learns to do without; 0: no layer dropout.
-        spare_attention: share of the attention sublayers among these: in large models attention is the more redundant
-            of the two (He et al. 2024, arXiv:2406.15786).
-        spare_rate: highest rate at which those are dropped. A draw in [0, 1] for each micro-batch scales all rates,
+        spare: share of dispensable sublayers, which a domain learns to do without; 0 for no layer dropout.
+        spare_attention: share of attention sublayers among these: in large models attention is more redundant than
+            MLPs (He et al. 2024, arXiv:2406.15786).
+        spare_rate: highest rate at which these are dropped. A draw in [0, 1] for each micro-batch scales all rates,
             so that sublayers are dropped together, as drafting drops them.
-        deeper: how much likelier than the first sublayers the last are to be among these: 1: twice, 0: as likely.
+        deeper: excess probability of the last sublayers to be among these, relative to the first: 1 for twice, 0 for
+            the same.
         other_rate: highest rate of the other sublayers, reached at the last block but one.
-        exit_weight: weight of the loss at a random block's exit; 0: none.
+        exit_weight: weight of the loss at a random block's exit; 0 for no exit.
         matrix_lr, vector_lr: peak learning rates of Muon (matrices of the blocks) and Adam (embedding, norms).
-        copying: whether the first weights hold heads that copy, and embeddings that tell numbers (`Network`).
-        compute: type in which the passes run.
-        shortest: share of their full length that items of growing domains have at the first step.
-        growth: share of the steps after which they have grown to their full length.
-        answer: most tokens of an answer that is scored.
-        warmup, decay: shares of the steps over which the rate rises from, and falls to, nearly nothing.
+        copying: whether the initial weights have heads that copy and embeddings that encode numbers (`Network`).
+        compute: dtype of the passes.
+        shortest: length of items of growing domains at the first step, as a share of their full length.
+        growth: share of the steps until items have their full length.
+        answer: most tokens of a scored answer.
+        warmup, decay: shares of the steps in which the learning rate rises from, and falls to, almost 0.
     """
 
     name: str
@@ -98,10 +99,9 @@ class Recipe:
     decay: float = 0.6
 
     def drop_rates(self, domain: str) -> list[float]:
-        """Highest rate at which each of the 2L sublayers is dropped on a domain; those of the end blocks never are.
+        """Return the highest drop rate of each of the 2L sublayers on a domain; 0 in the first and the last block.
 
-        With `deeper`, the first half of the blocks keeps enough to exit from. A domain that is trained on only at the
-        end spares none.
+        With `deeper`, the first half of the blocks keeps enough to exit from. A domain of `finish` alone drops none.
         """
         if domain not in self.mix:
             return [0.0] * (2 * self.size.n_layers)
@@ -114,7 +114,7 @@ class Recipe:
         return rates
 
     def spared(self, domain: str) -> list[int]:
-        """The sublayers that this domain learns to do without, ascending."""
+        """Draw the sublayers that a domain learns to do without; ascending, the same at every call."""
         inner = range(2, 2 * self.size.n_layers - 2)
         rng = random.Random(f"{self.seed}/spared/{domain}")
         # weighted draw without replacement: the largest u ** (1 / weight) (Efraimidis & Spirakis 2006)
@@ -126,15 +126,15 @@ class Recipe:
         return sorted(spared)
 
     def mix_at(self, step: int) -> Mapping[str, float]:
-        """Domain -> share of the tokens at a step."""
+        """Return domain -> share of the tokens at a step."""
         return self.mix if step < round(self.finish_at * self.steps) else self.finish
 
     def longest(self, step: int) -> float:
-        """Share of their full length that items of growing domains have at most at a step."""
+        """Return the longest length of items of growing domains at a step, as a share of their full length."""
         return min(1.0, self.shortest + (1 - self.shortest) * step / max(1, round(self.growth * self.steps)))
 
     def learning_rate(self, step: int) -> float:
-        """Share of the peak learning rate at a step: linear up, constant, linear down."""
+        """Return the learning rate at a step as a share of its peak: linear up, constant, linear down."""
         up = (step + 1) / max(1, round(self.warmup * self.steps))
         down = (self.steps - step) / max(1, round(self.decay * self.steps))
         return min(1.0, up, down)
@@ -143,10 +143,10 @@ class Recipe:
         return asdict(self)
 
 
-def _and_plain(recipe: Recipe) -> dict[str, Recipe]:
-    """The recipe, and the same without what makes sublayers dispensable, by name."""
+def _with_plain(recipe: Recipe) -> dict[str, Recipe]:
+    """Return the recipe, and the same without layer dropout and early-exit loss, by name."""
     plain = replace(recipe, name=f"{recipe.name}_plain", spare=0.0, other_rate=0.0, exit_weight=0.0)
     return {recipe.name: recipe, plain.name: plain}
 
 
-RECIPES = _and_plain(Recipe("miniature"))
+RECIPES = _with_plain(Recipe("miniature"))

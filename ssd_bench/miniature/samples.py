@@ -23,12 +23,12 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Source:
-    """Where the rows of a task come from.
+    """Source of the rows of a task.
 
     Attributes:
-        domain: of the corpus.
-        turn: tasks that share a domain take its items in turn: this many took theirs before.
-        row: an item's fields as the task reads them.
+        domain: domain of the corpus.
+        turn: number of tasks that take their items from this domain before this task does.
+        row: returns an item's fields as the task reads them.
     """
 
     domain: str
@@ -37,9 +37,9 @@ class Source:
 
 
 def sources() -> dict[str, Source]:
-    """The source of every task that has samples; of a task of several domains, the first."""
-    of_domains = {domain.task: Source(name, 0, domain.row) for name, domain in reversed(list(corpus.EVERY.items()))}
-    return of_domains | {
+    """Return the source of every task with samples; for a task of several domains, the first domain."""
+    by_task = {domain.task: Source(name, 0, domain.row) for name, domain in reversed(list(corpus.EVERY.items()))}
+    return by_task | {
         "aime25": Source("derivations", 1, lambda item: item.row),
         "wmt14": Source("translation", 1, lambda item: item.row),
         "pg19": Source("audits", 1, lambda item: {"text": item.row["report"]}),
@@ -58,28 +58,31 @@ def _chapter(item: Item) -> Row:
 
 
 def _conversation(item: Item) -> Row:
-    """As the miniature has learnt it: the first turn is an instruction in the form of Alpaca."""
+    """Return the turns as in the miniature's training: the first is an instruction in the format of Alpaca."""
     category = item.answer.partition(" ")[0].strip(":.").lower().replace("it", "queue")
     first = f"Instruction: {item.row['instruction']}\n{item.row['input']}\nAnswer:"
-    return {"category": category, "turns": [first, *(asked for asked, _ in item.further)]}
+    return {"category": category, "turns": [first, *(message for message, _ in item.further)]}
 
 
 def _problem(item: Item) -> Row:
-    """A function of a docstring's examples, which are its tests."""
+    """Return a task to write a function, with the examples of its docstring as tests."""
     head, _, doc = str(item.row["prompt"]).partition('"""')
     steps, *examples = doc.rstrip().removesuffix('"""').split(">>> ")
-    tests = [f"assert {call.strip()} == {result.strip()}" for call, result in (one.split("\n")[:2] for one in examples)]
-    asked = f"Write {item.row['entry_point']}. {' '.join(steps.split())}"
-    return {"prompt": asked, "code": f"{head.rstrip()}\n{item.row['canonical_solution']}".rstrip(), "test_list": tests}
+    tests = [
+        f"assert {call.strip()} == {result.strip()}"
+        for call, result in (example.split("\n")[:2] for example in examples)
+    ]
+    prompt = f"Write {item.row['entry_point']}. {' '.join(steps.split())}"
+    return {"prompt": prompt, "code": f"{head.rstrip()}\n{item.row['canonical_solution']}".rstrip(), "test_list": tests}
 
 
 def _prompts(item: Item) -> Row:
-    made = _conversation(item)
-    return {"prompt": made["turns"], "category": made["category"]}
+    conversation = _conversation(item)
+    return {"prompt": conversation["turns"], "category": conversation["category"]}
 
 
 def files() -> Iterator[tuple[str, list[Row]]]:
-    """Stem and rows of every file, a task's items before its demonstrations."""
+    """Yield stem and rows of every file, a task's items before its demonstrations."""
     for task, source in sources().items():
         items, *shots = task_named(task).files("plain")
         yield items.name, _rows(source, f"{task}-held-out", ITEMS, evaluation=True)
@@ -88,18 +91,18 @@ def files() -> Iterator[tuple[str, list[Row]]]:
 
 
 def _rows(source: Source, prefix: str, count: int, *, evaluation: bool) -> list[Row]:
-    made = corpus.distinct(source.domain, (source.turn + 1) * count, SEED, evaluation)[source.turn * count :]
-    return [{"id": f"{prefix}-{i}", **source.row(item)} for i, item in enumerate(made)]
+    sampled = corpus.distinct(source.domain, (source.turn + 1) * count, SEED, evaluation)[source.turn * count :]
+    return [{"id": f"{prefix}-{i}", **source.row(item)} for i, item in enumerate(sampled)]
 
 
 def write(folder: Path | None = None) -> list[Path]:
-    """Write one JSONL file a task (and one of demonstrations where it shows any) into `folder`.
+    """Write a JSONL file per task, and one of demonstrations if the task uses any.
 
     Args:
-        folder: default: the package's `tasks/sample`.
+        folder: target; by default the package's `tasks/sample`.
 
     Returns:
-        The files.
+        Paths of the files.
     """
     from importlib import resources
 

@@ -1,4 +1,4 @@
-"""Training of the embedded models: a loop that can be killed at any step and goes on where it was."""
+"""Training of the embedded models: a loop that can be killed at any step and resumed."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ LOG, STATE, SUMMARY = "training_log.csv", "state.pt", "training.json"
 
 
 class Training:
-    """One recipe's run in a folder.
+    """Training run of one recipe.
 
     Args:
-        recipe: everything that decides the weights.
-        tokenizer: its corpus's.
-        device: where the network is; batches are made on the CPU.
+        recipe: determines the weights.
+        tokenizer: tokenizer of the recipe's corpus.
+        device: device of the network; batches are made on the CPU.
     """
 
     def __init__(self, recipe: Recipe, tokenizer: PreTrainedTokenizerBase, device: torch.device):
@@ -59,20 +59,22 @@ class Training:
         self.seconds = 0.0
 
     def run(self, until: int) -> Iterator[dict[str, Any]]:
-        """Train up to step `until`, yielding each step's log entry: step, loss, tokens so far."""
+        """Train up to step `until`; yield the log entry of each step: step, loss, tokens so far."""
         while self.step < until:
             begin = time.perf_counter()
             losses, tokens = [], 0
             for number in range(self.recipe.batches):
                 batch, rng = self.batches.at(self.step, number)
-                loss, own = self._loss(batch, rng)
+                loss, last_block_loss = self._loss(batch, rng)
                 (loss / self.recipe.batches).backward()
-                losses.append(own)
+                losses.append(last_block_loss)
                 tokens += batch.tokens.numel()
             self._update()
             self.seconds += time.perf_counter() - begin
-            before = self.log[-1]["tokens"] if self.log else 0
-            self.log.append({"step": self.step, "loss": float(torch.stack(losses).mean()), "tokens": before + tokens})
+            earlier_tokens = self.log[-1]["tokens"] if self.log else 0
+            self.log.append(
+                {"step": self.step, "loss": float(torch.stack(losses).mean()), "tokens": earlier_tokens + tokens}
+            )
             self.step += 1
             yield self.log[-1]
 
@@ -85,7 +87,7 @@ class Training:
             optimiser.zero_grad()
 
     def _loss(self, batch: Batch, rng: random.Random) -> tuple[Tensor, Tensor]:
-        """The loss to descend, and its part at the last block."""
+        """Return the loss to minimise, and its part at the last block (detached)."""
         recipe, n_layers = self.recipe, self.recipe.size.n_layers
         dropped = self._dropped(batch.domain, rng)
         exit_after = rng.randrange(1, n_layers) if recipe.exit_weight else None
@@ -96,18 +98,18 @@ class Training:
         return total, losses[0].detach()
 
     def _dropped(self, domain: str, rng: random.Random) -> set[int]:
-        # One severity for all sublayers of a batch: at its upper end all that the domain spares are gone together.
+        # One severity for all sublayers of a batch: near 1, all dispensable ones are dropped together, as in drafts.
         severity = rng.random()
         return {i for i, rate in enumerate(self.rates[domain].tolist()) if rng.random() < severity * rate}
 
     def _weighted(self, stream: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
-        # Only what counts passes the head: padding and, with prompt_weight 0, prompts do not.
+        # The LM head runs only on tokens with a weight: not on padding nor, with prompt_weight 0, on prompts.
         counts = weights > 0
         losses = F.cross_entropy(self.network.logits(stream[counts]).float(), targets[counts], reduction="none")
         return (losses * weights[counts]).sum() / weights.sum()
 
     def state(self) -> dict[str, Any]:
-        """Everything that `restore` needs; batches and dropout are functions of the step."""
+        """Return everything that `restore` needs; batches and dropout are functions of the step."""
         optimisers = [optimiser.state_dict() for optimiser in self.optimisers]
         return {
             "recipe": self.recipe.as_dict(), "step": self.step, "seconds": self.seconds, "log": self.log,
@@ -115,7 +117,7 @@ class Training:
         }  # fmt: skip
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Go on where `state` was taken."""
+        """Continue from a `state`."""
         self.step, self.seconds, self.log = state["step"], state["seconds"], state["log"]
         self.network.load_state_dict(state["network"])
         for optimiser, saved in zip(self.optimisers, state["optimisers"]):
@@ -126,7 +128,7 @@ def train(recipe: Recipe, tokenizer: PreTrainedTokenizerBase, device: torch.devi
     """Train a recipe to its end and write the checkpoint, its log and its summary into `target`.
 
     Args:
-        work: folder of the resumable state; removed by the caller when nothing is left to do.
+        work: folder of the resumable state, which stays there afterwards.
         target: folder of the Hugging Face checkpoint.
     """
     work.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""The miniature's tokenizer: byte-level BPE over the corpus, a token for every number to 99, and a chat template."""
+"""Tokenizer of the miniature: byte-level BPE over the corpus, a token for every number up to 99, a chat template."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 BOS, EOS, USER, ASSISTANT = "<s>", "</s>", "<|user|>", "<|assistant|>"
-DOCUMENTS = 2000  # of each domain, to learn the merges from
-SEEN = 1000  # times that each pair of digits and each pointer word is seen besides, so that all of them are merged
-# Domain -> words that its answers look up in their prompts: a token each, or two would share their ends.
+DOCUMENTS = 2000  # per domain, to learn the merges from
+SEEN = 1000  # additional occurrences of each pair of digits and each pointer word, so that all of them are merged
+# Domain -> words that answers look up in their prompts. Each is one token: parts of words could be shared.
 POINTERS = {
     "derivations": derivations.PLACES, "audits": audits.POINTERS, "tales": tales.POINTERS,
     "programs": programs.POINTERS, "requests": requests.POINTERS,
@@ -28,12 +28,12 @@ CHAT = (
 
 
 def train(domains: Collection[str], size: int, seed: int) -> PreTrainedTokenizerFast:
-    """A tokenizer of `size` entries, learnt from training items of the domains alone."""
+    """Train a tokenizer of `size` entries on training items of the domains."""
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
 
     core = Tokenizer(models.BPE())
-    # Two digits at a time: numbers are below 100, and a sum is then one prediction from two tokens, without a carry.
+    # Two digits per token: numbers are below 100, so a sum is one prediction from two tokens, without a carry.
     core.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.Split(Regex(r"\d{1,2}"), "isolated"), pre_tokenizers.ByteLevel(add_prefix_space=False)]
     )
@@ -49,7 +49,7 @@ def train(domains: Collection[str], size: int, seed: int) -> PreTrainedTokenizer
 
 
 def numbers(tokenizer: PreTrainedTokenizerBase) -> dict[int, int]:
-    """Token id -> number, of the tokens that are nothing else."""
+    """Return token id -> number, for tokens that are numbers."""
     return {i: int(text) for text, i in sorted(tokenizer.get_vocab().items()) if re.fullmatch("[0-9]{1,2}", text)}
 
 
@@ -61,7 +61,7 @@ def _texts(domains: Collection[str], seed: int) -> list[str]:
     for name in domains:
         # long documents repeat the same sentences: a tenth of them is enough
         n = DOCUMENTS // 10 if corpus.named(name).grows else DOCUMENTS
-        made = corpus.distinct(name, n, seed, evaluation=False)
-        for prompt, item in zip(corpus.prompts(name, made), made, strict=True):
+        sampled = corpus.distinct(name, n, seed, evaluation=False)
+        for prompt, item in zip(corpus.prompts(name, sampled), sampled, strict=True):
             texts += [prompt.head + prompt.body + prompt.tail, item.answer]
     return texts

@@ -30,7 +30,7 @@ from ssd_bench.model.snapshot import TEXTS, Snapshot
 from ssd_bench.model.template import PLAIN, Template
 from ssd_bench.model.tokenizer import load_tokenizer
 from ssd_bench.paths import local_path
-from ssd_bench.settings import Count, Fits, Range, Whole, arguments, checked, fits, kinds, words
+from ssd_bench.settings import Count, Fits, Range, Whole, arguments, check_value, describe_type, fits, kinds
 
 if TYPE_CHECKING:
     import torch
@@ -101,7 +101,7 @@ class ModelSource:
             raise ConfigError("model", given, allowed)
         if self.shape is not None:
             for name, size in arguments("model.shape", Shape, self.shape).items():
-                checked(f"model.shape.{name}", kinds(Shape)[name], size)
+                check_value(f"model.shape.{name}", kinds(Shape)[name], size)
         if self.embedded and not (EMBEDDED / self.embedded / "config.json").is_file():
             present = sorted(path.parent.name for path in EMBEDDED.glob("*/config.json"))
             raise ConfigError("model.embedded", self.embedded, f"one of {', '.join(present)}")
@@ -339,7 +339,7 @@ def _check_config(found: Mapping[str, Any], path: Path) -> None:
         raise ConfigError("config.transformers_weights", name, allowed)
     for key, kind in KEYS.items():
         if (key in found or key == "model_type") and not fits(kind, found.get(key)):
-            raise ConfigError(f"config.{key}", found.get(key), f"{words(kind)}, in {path}")
+            raise ConfigError(f"config.{key}", found.get(key), f"{describe_type(kind)}, in {path}")
     classes, known = found.get("architectures") or [], f"{found['model_type']}forcausallm"
     if classes and known not in [name.lower() for name in classes]:
         raise ConfigError("config.architectures", classes, f"the class of model_type for causal language, in {path}")

@@ -6,20 +6,20 @@ from collections.abc import Sequence
 
 from hydra import compose, initialize_config_dir
 
-from ssd_bench.command import CONF, tool
-from ssd_bench.compose import built
+from ssd_bench.command import CONF, run_tool
+from ssd_bench.compose import build
 from ssd_bench.errors import ConfigError
 from ssd_bench.model.checkpoint import ModelSource
 
 
 def main(arguments: Sequence[str]) -> int:
     """Returns the exit code: 0, or 2 if the weights cannot be had."""
-    return tool(_convert, __doc__, arguments)
+    return run_tool(_convert, __doc__, arguments)
 
 
 def _convert(arguments: Sequence[str]) -> None:
     if arguments:
         raise ConfigError("arguments", " ".join(arguments), "none")
     with initialize_config_dir(version_base="1.3", config_dir=str(CONF)):
-        model: ModelSource = built(compose("config", overrides=["model=smollm2_135m"]), "model")
+        model: ModelSource = build(compose("config", overrides=["model=smollm2_135m"]), "model")
     print(f"{model.name}: {model.open().folder}")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ssd_bench.errors import ConfigError
 from ssd_bench.model.headers import reason
-from ssd_bench.settings import arguments, checked, kinds
+from ssd_bench.settings import arguments, check_value, kinds
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -54,7 +54,7 @@ class Template:
         if isinstance(given, Mapping):
             asked = arguments("model.template", cls, given)
             for name, value in asked.items():
-                checked(f"model.template.{name}", kinds(Template)[name], value)
+                check_value(f"model.template.{name}", kinds(Template)[name], value)
             return cls(**asked)
         if given not in TEMPLATES:
             raise ConfigError("model.template", given, f"one of {', '.join(TEMPLATES)}")

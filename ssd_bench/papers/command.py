@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ssd_bench import tables
-from ssd_bench.command import options, tool
+from ssd_bench.command import options, run_tool
 from ssd_bench.errors import ConfigError
 from ssd_bench.papers import audit
 from ssd_bench.paths import local_path
@@ -17,7 +17,7 @@ from ssd_bench.records.files import write_atomic
 
 def main(arguments: Sequence[str]) -> int:
     """Returns the exit code: 0, or 2 if an option or the papers' data cannot be used."""
-    return tool(_audit, __doc__, arguments)
+    return run_tool(_audit, __doc__, arguments)
 
 
 def _audit(arguments: Sequence[str]) -> None:

@@ -12,7 +12,7 @@ import yaml
 from omegaconf import DictConfig, OmegaConf
 
 from ssd_bench.command import CONF, choices
-from ssd_bench.compose import built
+from ssd_bench.compose import build
 from ssd_bench.errors import ConfigError
 from ssd_bench.papers import claims, grid
 from ssd_bench.papers.grid import Job, choice, key_of, merged
@@ -95,7 +95,7 @@ class Scale:
         if most and not is_stream and (cfg.limit is None or cfg.limit > most):
             more.append(f"limit={most}")
         if self.new_tokens:
-            asked = cfg.decode.max_new_tokens or built(cfg, "task").max_new_tokens
+            asked = cfg.decode.max_new_tokens or build(cfg, "task").max_new_tokens
             if asked > self.new_tokens:
                 more.append(f"decode.max_new_tokens={self.new_tokens}")
         return merged([*overrides, *more])

@@ -19,7 +19,7 @@ from contextlib import suppress
 from pathlib import Path, PurePath, PurePosixPath, PureWindowsPath
 from typing import Any, BinaryIO
 
-from ssd_bench.command import options, tool
+from ssd_bench.command import options, run_tool
 from ssd_bench.errors import ConfigError
 from ssd_bench.paths import local_path
 from ssd_bench.records.files import read_header, write_atomic
@@ -217,7 +217,7 @@ def _check_nothing_lost(folder: Path, new: Path, packed: Path) -> None:
 
 def main(arguments: Sequence[str]) -> int:
     """Returns the exit code: 0, or 2 if there is nothing to pack or an option cannot work."""
-    return tool(_main, __doc__, arguments)
+    return run_tool(_main, __doc__, arguments)
 
 
 def _main(arguments: Sequence[str]) -> None:

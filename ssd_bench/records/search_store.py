@@ -22,7 +22,7 @@ from typing import Any
 import pandas as pd
 
 from ssd_bench import tables
-from ssd_bench.command import tool
+from ssd_bench.command import run_tool
 from ssd_bench.core.layer_set import LayerSet
 from ssd_bench.errors import ConfigError
 from ssd_bench.paths import local_path
@@ -219,7 +219,7 @@ def screen(folder: Path) -> str:
 
 def main(arguments: Sequence[str]) -> int:
     """Returns the exit code: 0, or 2 if there is nothing to list or an option cannot work."""
-    return tool(_print, __doc__, arguments)
+    return run_tool(_print, __doc__, arguments)
 
 
 def _print(arguments: Sequence[str]) -> None:

@@ -19,7 +19,7 @@ from typing import Any
 import pandas as pd
 
 from ssd_bench import tables
-from ssd_bench.command import count, options, tool
+from ssd_bench.command import count, options, run_tool
 from ssd_bench.cost.roofline import simulated_names
 from ssd_bench.errors import ConfigError
 from ssd_bench.metrics.text import REHEARSAL, number, percent
@@ -33,7 +33,7 @@ OPTIONS, VALIDATE_OPTIONS = ("run", "hardware", "model", "devices"), ("runs_dir"
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command `replay`; return the exit code: 0, or 2 if an option or a run cannot be used."""
-    return tool(_replay, __doc__, arguments)
+    return run_tool(_replay, __doc__, arguments)
 
 
 def _replay(arguments: Sequence[str]) -> None:

@@ -18,7 +18,7 @@ from pathlib import Path
 import pandas as pd
 
 from ssd_bench import tables
-from ssd_bench.command import options, tool
+from ssd_bench.command import options, run_tool
 from ssd_bench.errors import ConfigError
 from ssd_bench.papers import audit
 from ssd_bench.papers.cells import Record, Replication, prepare, records, replications
@@ -43,7 +43,7 @@ CONTENTS = {
 
 def main(arguments: Sequence[str]) -> int:
     """Returns the exit code: 0, or 2 if there is nothing to report or an option cannot work."""
-    return tool(_report, __doc__, arguments)
+    return run_tool(_report, __doc__, arguments)
 
 
 def _report(arguments: Sequence[str]) -> None:

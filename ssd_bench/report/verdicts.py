@@ -17,7 +17,7 @@ from pathlib import Path
 import pandas as pd
 
 from ssd_bench import tables
-from ssd_bench.command import options, tool
+from ssd_bench.command import options, run_tool
 from ssd_bench.cost.shapes import known_shape
 from ssd_bench.errors import ConfigError
 from ssd_bench.metrics.text import ABSENT, TOY
@@ -57,7 +57,7 @@ MANY = 100  # times as many prompts
 
 def main(arguments: Sequence[str]) -> int:
     """Returns the exit code: 0, or 2 if an option cannot be used."""
-    return tool(_claims, __doc__, arguments)
+    return run_tool(_claims, __doc__, arguments)
 
 
 def _claims(arguments: Sequence[str]) -> None:

@@ -20,7 +20,7 @@ from tokenizers import decoders as token_decoders
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from ssd_bench.command import CONF
-from ssd_bench.compose import built
+from ssd_bench.compose import build
 from ssd_bench.model.checkpoint import ModelSource
 from tests.conftest import CHAT, CORPUS, save_model
 from tests.hub.server import Hub, Repository
@@ -166,7 +166,7 @@ def kind_of(name: str) -> str:
 
 def source_of(name: str) -> ModelSource:
     """Return the entry of a model of `conf/model`."""
-    source: ModelSource = built(composed(f"model={name}"), "model")
+    source: ModelSource = build(composed(f"model={name}"), "model")
     return source
 
 

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from ssd_bench.compose import built
+from ssd_bench.compose import build
 from ssd_bench.data import HubSource, LocalSource
 from ssd_bench.errors import ConfigError
 from ssd_bench.task import Task
@@ -21,7 +21,7 @@ from tests.runs import composed
 def outcome(options: list[str], folder: Path) -> str:
     """Return `equal`, or how the prompts of a task differ or why there are none."""
     try:
-        task: Task = built(composed(*options), "task")
+        task: Task = build(composed(*options), "task")
         source, counts = HubSource(), []
         for template in ("plain", "chat"):
             for spec in task.files(template):

@@ -1,1 +1,1 @@
-"""Generators of the miniature's corpus, one file a domain; nothing in them is taken from another text."""
+"""Generators of the miniature's corpus, one file per domain; all text in them is original."""

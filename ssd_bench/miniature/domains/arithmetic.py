@@ -40,9 +40,9 @@ class _Skeleton:
 
     Attributes:
         steps: the first calculation with both operands ("a*b"), then an operator and an operand for each further one,
-            whose left operand is the result before; a letter that was used before is the same number again.
-        question: the problem, with `{a}` to `{d}` as the operands.
-        lines: the sentence of every step, with `{step}` in place of the calculation.
+            whose left operand is the previous result; a repeated letter is the same number.
+        question: the problem, with the operands as `{a}` to `{d}`.
+        lines: the sentence of every step, with `{step}` for the calculation.
     """
 
     steps: tuple[str, ...]
@@ -124,7 +124,7 @@ class _Calculation:
 
 
 def make(rng: random.Random) -> Item:
-    """A word problem with GSM8K's worked solution: calculator annotations, and the result after `####`."""
+    """Make a word problem with a solution as in GSM8K: calculator annotations, and the result after `####`."""
     skeleton = rng.choice(_SKELETONS)
     numbers, calculations = _draw(rng, skeleton.steps)
     (name, pronoun), (friend, _) = rng.sample(_PEOPLE, 2)
@@ -147,19 +147,19 @@ def make(rng: random.Random) -> Item:
 
 
 def calculation(rng: random.Random) -> str:
-    """One calculation and its result: `6*8=48`."""
+    """Draw one calculation; return it with its result, such as `6*8=48`."""
     (step,) = _draw(rng, [f"a{rng.choice('*+-/')}b"])[1]
     return f"{step}={step.result}"
 
 
 def _draw(rng: random.Random, steps: Sequence[str]) -> tuple[dict[str, int], list[_Calculation]]:
-    """The operands by letter, and the calculations; drawn again until every step is one that a child can do."""
+    """Draw operands until every result is within bounds; return them by letter, and the calculations."""
     while True:
         numbers: dict[str, int] = {}
         calculations: list[_Calculation] = []
         for step in steps:
             operator = step[-2]
-            if operator == "/":  # only ever the first step; drawn from its quotient, to be exact
+            if operator == "/":  # always the first step; drawn from its quotient, so that the division is exact
                 numbers["b"] = rng.randint(2, 9)
                 numbers["a"] = numbers["b"] * rng.randint(2, min(9, LARGEST // numbers["b"]))
             for letter in step.replace(operator, ""):
@@ -176,7 +176,7 @@ def _draw(rng: random.Random, steps: Sequence[str]) -> tuple[dict[str, int], lis
 
 
 def _result(left: int, operator: str, right: int) -> int | None:
-    """The result, or None outside 0..50 and outside the times table of 2 to 9; a quotient is exact as drawn."""
+    """Return the result; None outside 0..50, or for a product outside the times table of 2 to 9."""
     if operator == "/":
         return left // right
     if operator == "*" and not 2 <= left <= 9:

@@ -28,13 +28,13 @@ JOBS = ("teacher", "driver", "nurse", "farmer", "student", "shop owner", "retire
 
 @dataclass(frozen=True)
 class Event:
-    """One kind of event: what fills `{act}` and `{place}`, and three key sentences beside the highlight of each."""
+    """A kind of event: values of `{act}` and `{place}`, and three pairs of a key sentence and its highlight."""
 
     acts: tuple[str, ...]
     places: tuple[str, ...]
-    what: tuple[str, str]
-    much: tuple[str, str]
-    then: tuple[str, str]
+    incident: tuple[str, str]
+    amount: tuple[str, str]
+    aftermath: tuple[str, str]
     details: tuple[str, ...]
 
 
@@ -185,24 +185,24 @@ BRIEFS = (
 
 
 def make(rng: random.Random) -> Item:
-    """An article of 6 to 10 sentences; the first key sentence opens it, the others come in this order among details."""
+    """Make an article of 6 to 10 sentences: a key sentence, then details with the other key sentences, in order."""
     event = rng.choice(EVENTS)
     facts = _facts(rng) | {"act": rng.choice(event.acts), "place": rng.choice(event.places)}
-    keys = [pair[0].format_map(facts) for pair in (event.what, event.much, event.then)]
-    others = [text.format_map(facts) for text in event.details] + _distractors(rng, rng.randint(3, 5))
-    rng.shuffle(others)
+    keys = [pair[0].format_map(facts) for pair in (event.incident, event.amount, event.aftermath)]
+    other_sentences = [text.format_map(facts) for text in event.details] + _distractors(rng, rng.randint(3, 5))
+    rng.shuffle(other_sentences)
     # The cost and the date keep their order, at random places after the opening.
-    places = sorted(rng.sample(range(len(others) + 2), 2))
-    for place, key in zip(places, keys[1:]):
-        others.insert(place, key)
-    article = f"{facts['city'].upper()} (News Wire) -- " + " ".join([keys[0], *others])
-    shorts = [pair[1].format_map(facts) for pair in (event.what, event.much, event.then)]
+    positions = sorted(rng.sample(range(len(other_sentences) + 2), 2))
+    for position, key in zip(positions, keys[1:]):
+        other_sentences.insert(position, key)
+    article = f"{facts['city'].upper()} (News Wire) -- " + " ".join([keys[0], *other_sentences])
+    shorts = [pair[1].format_map(facts) for pair in (event.incident, event.amount, event.aftermath)]
     highlights = "\n".join(short[0].upper() + short[1:] for short in shorts)
     return Item({"article": article, "highlights": highlights}, highlights)
 
 
 def brief(rng: random.Random) -> Item:
-    """An article of 4 to 6 sentences without a dateline, and one sentence that joins its opening and a later fact."""
+    """Make an article of 4 to 6 sentences without a dateline, and a summary of its opening and a later fact."""
     kind = rng.choice(BRIEFS)
     facts = _facts(rng) | {"thing": rng.choice(kind.things), "place": rng.choice(kind.places)}
     sentences = _distractors(rng, rng.randint(3, 4))
@@ -217,7 +217,7 @@ def _distractors(rng: random.Random, count: int) -> list[str]:
 
 
 def _facts(rng: random.Random) -> dict[str, str]:
-    """Values of every slot but those of the event; two-digit and round numbers keep the vocabulary small."""
+    """Draw values of all slots except those of the event; two-digit and round numbers keep the vocabulary small."""
     return {
         "city": rng.choice(CITIES),
         "town": rng.choice(CITIES),

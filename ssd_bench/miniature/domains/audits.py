@@ -162,7 +162,7 @@ POINTERS = (
 
 
 def make(rng: random.Random, scale: float = 1.0) -> Item:
-    """A report and its summary.
+    """Make a report and its summary.
 
     Args:
         scale: in (0, 1]; below 1, fewer and shorter sections.
@@ -179,14 +179,18 @@ def make(rng: random.Random, scale: float = 1.0) -> Item:
     scope = SCOPE.format_map(_slots(rng))
     comments = COMMENTS.format_map(_slots(rng) | {"agency": agency})
     advice = f"We are making {total} recommendations. The agency accepted {agreed} of them."
-    others = round(OTHER_GENERAL * scale)
+    n_general = round(OTHER_GENERAL * scale)
     report = [
         f"{program}: {agency} Should Address Problems with {' and '.join(name.capitalize() for name in names[:2])}",
-        _section(rng, "Background", [*background, *general.sentences(others)]),
-        *([_section(rng, "Scope and Method", [scope, *general.sentences(others)])] if rng.random() < scale else []),
+        _section(rng, "Background", [*background, *general.sentences(n_general)]),
+        *([_section(rng, "Scope and Method", [scope, *general.sentences(n_general)])] if rng.random() < scale else []),
         *sections,
-        *([_section(rng, "Agency Comments", [comments, *general.sentences(others)])] if rng.random() < scale else []),
-        _section(rng, "Recommendations", [advice, *general.sentences(others)]),
+        *(
+            [_section(rng, "Agency Comments", [comments, *general.sentences(n_general)])]
+            if rng.random() < scale
+            else []
+        ),
+        _section(rng, "Recommendations", [advice, *general.sentences(n_general)]),
     ]
     opening = f"{runs}, with a budget of ${budget} million. {begun}"
     closing = f"We are making {total} recommendations, and the agency accepted {agreed} of them."
@@ -195,7 +199,7 @@ def make(rng: random.Random, scale: float = 1.0) -> Item:
 
 
 def _finding(rng: random.Random, general: _General, name: str, following: str, scale: float) -> tuple[str, str]:
-    """A finding's section, and what the summary makes of it."""
+    """Return a finding's section, and its sentences in the summary."""
     finding = FINDINGS[name]
     slots = dict(zip("abcd", map(str, rng.choices(range(11, 99), k=4))))
     slots |= {"name": name, "next": following, "region": rng.choice(REGIONS)}
@@ -211,12 +215,12 @@ def _section(rng: random.Random, heading: str, sentences: list[str]) -> str:
 
 
 def _slots(rng: random.Random) -> dict[str, str]:
-    """What fills the general sentences."""
+    """Draw the values for slots of general sentences."""
     return {"region": rng.choice(REGIONS), "small": str(rng.randint(2, 9)), "year": str(rng.randint(1980, 2000))}
 
 
 class _General:
-    """Sentences without a key figure; an opening or ending returns only after all others were used."""
+    """Sentences without a key number; an opening or ending is repeated only after all others were used."""
 
     def __init__(self, rng: random.Random) -> None:
         self._rng = rng

@@ -16,54 +16,54 @@ Pair = tuple[str, str]
 
 
 def make(rng: random.Random) -> Item:
-    """A list, a queue or notes, with one of the follow-ups that it allows."""
+    """Make a list, a queue or notes, each with a matching follow-up."""
     return rng.choice((_list, _queue, _notes))(rng)
 
 
-def _item(instruction: str, given: str, output: str, follow_up: Pair) -> Item:
-    return Item({"instruction": instruction, "input": given, "output": output}, output, (follow_up,))
+def _item(instruction: str, input_text: str, output: str, follow_up: Pair) -> Item:
+    return Item({"instruction": instruction, "input": input_text, "output": output}, output, (follow_up,))
 
 
 def _list(rng: random.Random) -> Item:
-    instruction, given, output = listed(rng)
+    instruction, input_text, output = listed(rng)
     words = output.removeprefix("List: ").removesuffix(".").split(", ")
-    spare = rng.choice([word for word in POOL if word not in words])
-    at = rng.randrange(1, len(words) - 1)
+    new_word = rng.choice([word for word in POOL if word not in words])
+    position = rng.randrange(1, len(words) - 1)
     follow_up = rng.choice(
         (
             _again(rng, output),
-            _onwards(rng, words[at], f"{', '.join(words[at:])}."),
-            (rng.choice(("Now we add {}!", "Next we add {}.")).format(spare), f"Now we add {spare}. {output}"),
-            (f"What is next after {words[at]}?", f"The next after {words[at]}, {words[at + 1]}."),
+            _onwards(rng, words[position], f"{', '.join(words[position:])}."),
+            (rng.choice(("Now we add {}!", "Next we add {}.")).format(new_word), f"Now we add {new_word}. {output}"),
+            (f"What is next after {words[position]}?", f"The next after {words[position]}, {words[position + 1]}."),
             (
                 rng.choice(("Write each of them twice.", "Now everything twice, please.")),
                 f"List: {', '.join(f'{word} {word}' for word in words)}.",
             ),
         )
     )
-    return _item(instruction, given, output, follow_up)
+    return _item(instruction, input_text, output, follow_up)
 
 
 def _queue(rng: random.Random) -> Item:
-    instruction, given, output = queue(rng)
+    instruction, input_text, output = queue(rng)
     names = output.removeprefix("It begins with ").split(" before ")
-    at = rng.randrange(1, len(names) - 2)
-    follow_up = rng.choice((_again(rng, output), _onwards(rng, names[at], " before ".join(names[at:]))))
-    return _item(instruction, given, output, follow_up)
+    position = rng.randrange(1, len(names) - 2)
+    follow_up = rng.choice((_again(rng, output), _onwards(rng, names[position], " before ".join(names[position:]))))
+    return _item(instruction, input_text, output, follow_up)
 
 
 def _notes(rng: random.Random) -> Item:
     now, before, names = notes(rng)
-    told = dict(zip(names, before.removeprefix("Notes. ").removesuffix(".").split(". ")))
-    at = rng.randrange(1, len(names))
-    name, rest = names[at], [f"{told[name]}." for name in names[at:]]
+    note_of_person = dict(zip(names, before.removeprefix("Notes. ").removesuffix(".").split(". ")))
+    position = rng.randrange(1, len(names))
+    name, remaining = names[position], [f"{note_of_person[name]}." for name in names[position:]]
     follow_up = rng.choice(
         (
             _again(rng, before),
-            _onwards(rng, name, " ".join([f"{name}.", *rest])),
+            _onwards(rng, name, " ".join([f"{name}.", *remaining])),
             (
                 rng.choice(("Now tell about {}!", "Just tell about {}.")).format(name),
-                f"We tell about {name}. {rest[0]}",
+                f"We tell about {name}. {remaining[0]}",
             ),
             (rng.choice(("Now in the present tense.", "Back to the present tense.")), now),
         )
@@ -76,7 +76,7 @@ def _again(rng: random.Random, output: str) -> Pair:
     return rng.choice(("Say that again.", "Please repeat your answer.", "Once more, please.")), output
 
 
-def _onwards(rng: random.Random, piece: str, rest: str) -> Pair:
-    """From a piece on."""
+def _onwards(rng: random.Random, piece: str, remaining: str) -> Pair:
+    """Return a message that asks to start from a piece, and its answer."""
     ask = rng.choice(("Now start from {}!", "Please start from {}!"))
-    return ask.format(piece), f"We start from {rest}"
+    return ask.format(piece), f"We start from {remaining}"

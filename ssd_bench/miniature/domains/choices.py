@@ -12,23 +12,24 @@ LETTERS = "ABCDEFGHIJ"
 
 
 def make(rng: random.Random) -> Item:
-    """One calculation."""
-    asked, _, right = calculation(rng).partition("=")
-    return with_options(rng, f"What is the result of {asked}?", f"We have {asked}={right}", int(right))
+    """Make a calculation with options."""
+    expression, _, result = calculation(rng).partition("=")
+    return with_options(rng, f"What is the result of {expression}?", f"We have {expression}={result}", int(result))
 
 
 def with_options(rng: random.Random, question: str, solution: str, right: int) -> Item:
-    """Options around the right number, which is never the last; the answer reads which letter follows it.
+    """Make an item with numbers near the right one as options; the right option is never the last.
 
-    What stands before an option's number is the same for all of them, the line after it is not.
+    The text right before a number is the same for all options, the next line is not; so the answer first names the
+    letter of the next line.
 
     Args:
-        solution: ends in the number.
+        solution: ends in the right number.
     """
     near = [value for value in range(max(1, right - 12), right + 13) if value != right]
     options = [str(value) for value in rng.sample(near, rng.randint(3, len(LETTERS) - 1))]
-    place = rng.randrange(len(options))
-    options.insert(place, str(right))
-    letter, following = LETTERS[place], LETTERS[place + 1]
+    position = rng.randrange(len(options))
+    options.insert(position, str(right))
+    letter, following = LETTERS[position], LETTERS[position + 1]
     text = f"{solution}\n{following} comes after it, so it is {letter}.\nAnswer: {letter}"
     return Item({"question": question, "options": options, "answer": letter}, text)

@@ -14,12 +14,12 @@ from ssd_bench.miniature.domains.arithmetic import LARGEST, SMALL
 from ssd_bench.miniature.domains.item import Item
 
 TASK = "aime24"
-STEPS = (30, 76)  # drawn uniformly; about 18 tokens a step
-TABLES = 0.35  # share of the problems whose rules stand in a table
+STEPS = (30, 76)  # drawn uniformly; about 18 tokens per step
+TABLES = 0.35  # share of problems with rules in a table
 TABLE_STEPS = (23, 58)  # about 24 tokens a step
-HELD = (10, LARGEST)  # what is held stays in these
-ADDED = (2, SMALL - 1)  # what is added or taken; so all are sums of word problems, which are learnt with them
-DOUBLED = 0.08  # share of the steps that double or halve, where they can
+HELD = (10, LARGEST)  # bounds of the number that is carried along
+ADDED = (2, SMALL - 1)  # bounds of summands; all sums also occur in word problems, and are learnt there
+DOUBLED = 0.08  # share of steps that double or halve, if the result is within bounds
 
 PLACES = (
     *("amber", "anchor", "apple", "arrow", "badge", "basil", "beach", "birch", "bison", "brick", "canal", "cedar"),
@@ -35,10 +35,10 @@ COLOURS = ("red", "blue", "green", "white", "black", "gold", "pink", "gray")
 
 
 def make(rng: random.Random, scale: float = 1.0) -> Item:
-    r"""A walk over places that each change a number; the solution ends in `\boxed{}`.
+    r"""Make a walk over places that each change a number; the solution ends in `\boxed{}`.
 
     Args:
-        scale: in (0, 1], share of the steps that are drawn.
+        scale: in (0, 1]; factor on the number of steps.
     """
     if rng.random() < TABLES:
         return _table(rng, steps(rng, TABLE_STEPS, scale))
@@ -46,18 +46,18 @@ def make(rng: random.Random, scale: float = 1.0) -> Item:
 
 
 def steps(rng: random.Random, bounds: tuple[int, int], scale: float) -> int:
-    """A number of steps within bounds that shrink with `scale`, at least 2."""
+    """Draw a number of steps within bounds times `scale`, at least 2."""
     return max(2, round(rng.randint(*bounds) * scale))
 
 
 def route(rng: random.Random, n: int) -> tuple[list[str], list[str]]:
-    """Places in the order of the walk, and where each sends the walk."""
+    """Draw the places in the order of a walk; return them and the place after each."""
     places = rng.sample(PLACES, n)
     return places, [*places[1:], "home"]
 
 
 def shuffled(rng: random.Random, lines: Sequence[str]) -> str:
-    """The lines in random order, one below the other."""
+    """Return the lines in random order as one text."""
     return "\n".join(rng.sample(lines, len(lines)))
 
 
@@ -65,30 +65,30 @@ def _walk(rng: random.Random, n: int) -> Item:
     places, ways = route(rng, n)
     held = first = rng.randint(*HELD)
     lines, solution = [], []
-    for place, way in zip(places, ways):
-        what, result = _operation(rng, held)
-        lines.append(f"From {place} to {way} {what}.")
-        solution.append(f"{lines[-1]} Now {held}{what}={result} at {way}.")
+    for place, next_place in zip(places, ways):
+        operation, result = _operation(rng, held)
+        lines.append(f"From {place} to {next_place} {operation}.")
+        solution.append(f"{lines[-1]} Now {held}{operation}={result} at {next_place}.")
         held = result
     problem = f"A walk begins at {places[0]} with the number {first}.\n{shuffled(rng, lines)}\n{rng.choice(ASKS)}"
     return _item(problem, solution, held)
 
 
 def _table(rng: random.Random, n: int) -> Item:
-    """A walk whose places name a rule, which stands in a table."""
+    """Make a walk whose places name a rule of a table."""
     places, ways = route(rng, n)
     held = first = rng.randint(20, 40)
-    every = [(sign, by) for sign in "+-" for by in range(ADDED[0], ADDED[1] + 1)]
-    changes = dict(zip(COLOURS, rng.sample(every, len(every))))
+    all_changes = [(sign, by) for sign in "+-" for by in range(ADDED[0], ADDED[1] + 1)]
+    changes = dict(zip(COLOURS, rng.sample(all_changes, len(all_changes))))
     lines, solution = [], []
-    for place, way in zip(places, ways):
-        fits = [name for name, (sign, by) in changes.items() if HELD[0] <= held + int(f"{sign}{by}") <= HELD[1]]
-        colour = rng.choice(fits)
+    for place, next_place in zip(places, ways):
+        valid = [name for name, (sign, by) in changes.items() if HELD[0] <= held + int(f"{sign}{by}") <= HELD[1]]
+        colour = rng.choice(valid)
         sign, by = changes[colour]
         before, held = held, held + int(f"{sign}{by}")
-        lines.append(f"From {place} to {way} {colour}.")
+        lines.append(f"From {place} to {next_place} {colour}.")
         rule = f"Rule {colour} {sign}{by}."
-        solution.append(f"{lines[-1]} {rule} Now {before}{sign}{by}={held} at {way}.")
+        solution.append(f"{lines[-1]} {rule} Now {before}{sign}{by}={held} at {next_place}.")
     rules = "\n".join(f"Rule {name} {sign}{by}." for name, (sign, by) in changes.items())
     problem = (
         f"A walk begins at {places[0]} with the number {first}.\n{rules}\n{shuffled(rng, lines)}\n{rng.choice(ASKS)}"
@@ -97,7 +97,7 @@ def _table(rng: random.Random, n: int) -> Item:
 
 
 def _operation(rng: random.Random, held: int) -> tuple[str, int]:
-    """What is done to the number, as `+5` or `*2`, and the result."""
+    """Draw an operation on the number, such as `+5` or `*2`; return it and the result."""
     if rng.random() < DOUBLED:
         if 2 * held <= HELD[1]:
             return "*2", 2 * held
@@ -107,11 +107,11 @@ def _operation(rng: random.Random, held: int) -> tuple[str, int]:
 
 
 def change(rng: random.Random, held: int) -> tuple[str, int]:
-    """What is added or taken, as `+5`, and the result, which stays in bounds."""
+    """Draw an addition or subtraction, such as `+5`, with a result within bounds; return it and the result."""
     by = rng.randint(*ADDED)
-    fits = [text for text in (f"+{by}", f"-{by}") if HELD[0] <= held + int(text) <= HELD[1]]
-    what = rng.choice(fits)
-    return what, held + int(what)
+    valid = [text for text in (f"+{by}", f"-{by}") if HELD[0] <= held + int(text) <= HELD[1]]
+    operation = rng.choice(valid)
+    return operation, held + int(operation)
 
 
 def _item(problem: str, solution: Sequence[str], held: int) -> Item:

@@ -1,4 +1,4 @@
-"""What a domain of the miniature's corpus makes."""
+"""Items of the miniature's corpus."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ class Item:
 
     Attributes:
         row: the fields that the domain's task reads from a data source, without `id`; `Domain.row` of the corpus may
-            name them anew.
-        answer: what a model should write after the task's prompt.
-        further: of a conversation, what the user says next and what a model should write then.
+            rename them.
+        answer: the reference answer to the task's prompt.
+        further: later turns of a conversation: the user's message and the reference answer.
     """
 
     row: Mapping[str, Any]

@@ -16,7 +16,7 @@ Solved = tuple[str, str, str]
 
 
 def make(rng: random.Random) -> Item:
-    r"""A problem of any subject, all alike often; its solution ends in `\boxed{}`."""
+    r"""Make a problem of a random subject; its solution ends in `\boxed{}`."""
     subject = rng.choice(tuple(KINDS))
     problem, solution, answer = rng.choice(KINDS[subject])(rng)
     solution = rf"{solution} The answer is $\boxed{{{answer}}}$."
@@ -24,7 +24,7 @@ def make(rng: random.Random) -> Item:
 
 
 def _latex(value: Fraction) -> str:
-    """The value as an integer, or as a fraction in lowest terms."""
+    """Return a value in LaTeX, as an integer or a fraction in lowest terms."""
     if value.denominator == 1:
         return str(value.numerator)
     return rf"{'-' if value < 0 else ''}\frac{{{abs(value.numerator)}}}{{{value.denominator}}}"
@@ -67,9 +67,9 @@ def _circle(rng: random.Random) -> Solved:
 
 
 def _root(rng: random.Random) -> Solved:
-    factor, rest = rng.randint(2, 20), rng.choice((2, 3, 5, 6, 7, 10, 11, 13))
-    problem = f"Simplify $\\sqrt{{{factor * factor * rest}}}$."
-    return problem, f"It is $\\sqrt{{{factor * factor} \\cdot {rest}}}$.", rf"{factor}\sqrt{{{rest}}}"
+    factor, radicand = rng.randint(2, 20), rng.choice((2, 3, 5, 6, 7, 10, 11, 13))
+    problem = f"Simplify $\\sqrt{{{factor * factor * radicand}}}$."
+    return problem, f"It is $\\sqrt{{{factor * factor} \\cdot {radicand}}}$.", rf"{factor}\sqrt{{{radicand}}}"
 
 
 def _reciprocals(rng: random.Random) -> Solved:
@@ -103,17 +103,17 @@ def _sum(rng: random.Random) -> Solved:
 
 
 def _percent(rng: random.Random) -> Solved:
-    part, whole = rng.choice((5, 10, 20, 25, 40, 50, 75, 80)), rng.randint(2, 60) * 4
-    problem = f"What is ${part}\\%$ of ${whole}$?"
-    return problem, f"It is ${whole} \\cdot {part}$ over 100.", _latex(Fraction(part * whole, 100))
+    part, total = rng.choice((5, 10, 20, 25, 40, 50, 75, 80)), rng.randint(2, 60) * 4
+    problem = f"What is ${part}\\%$ of ${total}$?"
+    return problem, f"It is ${total} \\cdot {part}$ over 100.", _latex(Fraction(part * total, 100))
 
 
 def _polar(rng: random.Random) -> Solved:
     radius = rng.randint(2, 90)
     angle, x, y = rng.choice((("0", 1, 0), (r"\frac{\pi}{2}", 0, 1), (r"\pi", -1, 0), (r"\frac{3\pi}{2}", 0, -1)))
     problem = f"Convert the point $\\left({radius}, {angle}\\right)$ in polar coordinates to rectangular coordinates."
-    found = f"({x * radius},{y * radius})"
-    return problem, f"Its cosine and sine are ${x}$ and ${y}$.", found
+    answer = f"({x * radius},{y * radius})"
+    return problem, f"Its cosine and sine are ${x}$ and ${y}$.", answer
 
 
 def _dot(rng: random.Random) -> Solved:

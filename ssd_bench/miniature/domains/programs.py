@@ -16,11 +16,11 @@ from ssd_bench.miniature.domains.item import Item
 TASK = "humaneval"
 
 FEWEST, MOST = 5, 8  # steps of a function, its return included
-LARGEST = 998  # of the numbers that a function of steps meets
-LONGEST = 40  # characters of a string that it meets
-CROWD = 12  # elements of a list that it meets
-LENGTH = 440  # characters of its body
-ATTEMPTS = 20  # argument lists per call that is wanted, before other steps are drawn
+LARGEST = 998  # largest absolute value of numbers in a call
+LONGEST = 40  # most characters of strings in a call
+CROWD = 12  # most elements of lists in a call
+LENGTH = 440  # most characters of a body
+ATTEMPTS = 20  # arguments to try per wanted call, before other steps are drawn
 
 PARAMETERS = {
     "int": ("x", "n", "num", "value", "size"),
@@ -128,27 +128,27 @@ _RETURNS: dict[str, tuple[tuple[str, str], ...]] = {
     ),
 }
 
-# Words that tell what comes after them: the first of every step.
+# Words by which bodies find the next word in their docstrings: the first of every step.
 POINTERS = tuple(sorted({sentence.split()[0] for steps in _STEPS.values() for sentence, _ in steps}))
 
 
 @dataclass(frozen=True)
 class _Function:
-    """A function's name, parameters, description and indented body."""
+    """A function: name, parameter, description and indented body."""
 
     name: str
-    given: str
+    parameter: str
     text: str
     body: str
 
     @property
     def signature(self) -> str:
-        return f"def {self.name}({self.given}):\n"
+        return f"def {self.name}({self.parameter}):\n"
 
     def item(self, calls: list[tuple[str, str]], shown: int) -> Item:
-        """The item; its docstring has the first `shown` calls, with what they return, and its test the others."""
-        examples = "".join(f"    >>> {self.name}({given})\n    {result}\n" for given, result in calls[:shown])
-        asserts = "".join(f"    assert candidate({given}) == {result}\n" for given, result in calls[shown:])
+        """Make the item; its docstring has the first `shown` calls with their results, its test the others."""
+        examples = "".join(f"    >>> {self.name}({argument})\n    {result}\n" for argument, result in calls[:shown])
+        asserts = "".join(f"    assert candidate({argument}) == {result}\n" for argument, result in calls[shown:])
         row = {
             "prompt": f'{self.signature}    """{self.text}\n{examples}    """\n',
             "canonical_solution": self.body,
@@ -159,17 +159,17 @@ class _Function:
 
 
 def make(rng: random.Random, scale: float = 1.0) -> Item:
-    """A signature with a docstring of steps, the body that it asks for, and a test.
+    """Make a signature with a docstring of steps, the body, and a test.
 
     Args:
-        scale: in (0, 1], of the number of steps: a curriculum begins low.
+        scale: in (0, 1]; factor on the number of steps, low at the beginning of a training.
     """
     return _steps(rng, max(2, round(rng.randint(FEWEST, MOST) * scale)))
 
 
 def _fillings(rng: random.Random, takes: str) -> dict[str, Any]:
-    """A word or number for every placeholder."""
-    letter, other = rng.sample("aeorst", 2)
+    """Draw a word or number for every placeholder."""
+    letter, second_letter = rng.sample("aeorst", 2)
     return {
         "p": rng.choice(PARAMETERS[takes]),
         "c": rng.randint(2, 9),
@@ -177,50 +177,53 @@ def _fillings(rng: random.Random, takes: str) -> dict[str, Any]:
         "k": rng.randint(2, 25),
         "n": rng.randint(2, 5),
         "l": letter,
-        "m": other,
+        "m": second_letter,
         "w": rng.choice(STRINGS),
         "sep": rng.choice(SEPARATORS),
     }
 
 
 def _steps(rng: random.Random, count: int) -> Item:
-    """A function of `count` steps, the last of which returns; drawn again until it meets all its limits."""
+    """Draw functions of `count` steps, the last a return, until one is within all limits; make its item."""
     while True:
-        takes = rng.choice(_TAKES)
-        name, parameter = f"{rng.choice(_STEMS)}_{rng.choice(NICKNAMES)}", rng.choice(PARAMETERS[takes])
-        chosen = [*rng.sample(_STEPS[takes], count - 1), rng.choice(_RETURNS[takes])]
-        asked, done = [], []
+        kind = rng.choice(_TAKES)
+        name, parameter = f"{rng.choice(_STEMS)}_{rng.choice(NICKNAMES)}", rng.choice(PARAMETERS[kind])
+        chosen = [*rng.sample(_STEPS[kind], count - 1), rng.choice(_RETURNS[kind])]
+        docstring_lines, code_steps = [], []
         for i, step in enumerate(chosen, start=1):
-            words = _fillings(rng, takes) | {"p": parameter}
-            sentence, code = (part.format(**words) for part in step)
-            asked.append(f"{i}: {sentence}.")
-            done.append(_indented(f"# {asked[-1]}\n{code}"))
+            fillings = _fillings(rng, kind) | {"p": parameter}
+            sentence, code = (part.format(**fillings) for part in step)
+            docstring_lines.append(f"{i}: {sentence}.")
+            code_steps.append(_indented(f"# {docstring_lines[-1]}\n{code}"))
         opening = rng.choice(_OPENINGS).format(p=parameter)
-        text = "\n    ".join([opening, *asked])
-        function = _Function(name, parameter, text, "".join(done))
+        text = "\n    ".join([opening, *docstring_lines])
+        function = _Function(name, parameter, text, "".join(code_steps))
         shown, tested = rng.choice((1, 2)), rng.choice((3, 4))
-        calls = _traced(rng, function, done, takes, shown + tested)
+        calls = _traced(rng, function, code_steps, kind, shown + tested)
         if calls is not None and len(function.body) <= LENGTH:
             return function.item(calls, shown)
 
 
 def _traced(
-    rng: random.Random, function: _Function, steps: list[str], takes: str, count: int
+    rng: random.Random, function: _Function, steps: list[str], kind: str, count: int
 ) -> list[tuple[str, str]] | None:
-    """Calls during which nothing is empty or too large after any step; None where too few are found or all agree."""
+    """Return `count` calls, without an empty or too large value after any step, and their results.
+
+    None if too few are found, or if all results are equal.
+    """
     seen: list[Any] = []
     scope: dict[str, Any] = {"seen": seen}
-    exec(function.signature + f"    seen.append({function.given})\n".join(steps), scope)
+    exec(function.signature + f"    seen.append({function.parameter})\n".join(steps), scope)
     calls: dict[str, str] = {}
     for _ in range(ATTEMPTS * count):
-        given = _argument(rng, takes)
+        argument = _argument(rng, kind)
         seen.clear()
         try:
-            result = scope[function.name](given)
-        except ValueError:  # the largest or smallest of nothing
+            result = scope[function.name](argument)
+        except ValueError:  # max or min of an empty list
             continue
         if all(map(_moderate, [*seen, [result] if isinstance(result, int) else result])):
-            calls[repr(given)] = repr(result)
+            calls[repr(argument)] = repr(result)
         if len(calls) == count:
             return list(calls.items()) if len(set(calls.values())) > 1 else None
     return None
@@ -236,7 +239,7 @@ def _indented(code: str) -> str:
     return "".join(f"    {line}\n" for line in code.split("\n"))
 
 
-def _argument(rng: random.Random, takes: str) -> list[Any] | str:
-    if takes == "list":
+def _argument(rng: random.Random, kind: str) -> list[Any] | str:
+    if kind == "list":
         return [rng.randint(1, 30) for _ in range(rng.randint(4, 6))]
-    return rng.choice(STRINGS) if takes == "str" else rng.sample(STRINGS, rng.randint(3, 5))
+    return rng.choice(STRINGS) if kind == "str" else rng.sample(STRINGS, rng.randint(3, 5))

@@ -48,12 +48,12 @@ class _Table:
         return f"CREATE TABLE {self.name} ({typed});"
 
 
-# Of a generator and a table, a question and its statement.
+# (random generator, table) -> question and statement.
 _Kind = Callable[[random.Random, _Table], tuple[str, str]]
 
 
 def make(rng: random.Random) -> Item:
-    """A schema of two or three tables, a question about one of them, and the statement that answers it."""
+    """Make a schema of two or three tables, a question about one of them, and its statement."""
     tables = [_table(rng, name) for name in rng.sample(_TABLES, rng.choice((2, 3)))]
     question, query = rng.choice(_KINDS)(rng, rng.choice(tables))
     instruction = "\n".join([*(table.ddl() for table in tables), question])
@@ -61,19 +61,19 @@ def make(rng: random.Random) -> Item:
 
 
 def row(item: Item) -> dict[str, str]:
-    """The item's fields as Spider2 has them; the schema is part of the question, and also by itself."""
+    """Return the item's fields as in Spider2; the schema is part of the question, and a field of its own."""
     schema, _, _ = item.row["instruction"].rpartition("\n")
     return {"question": item.row["instruction"], "query": item.row["query"], "schema": schema, "dialect": "sqlite"}
 
 
 def bare(item: Item) -> dict[str, str]:
-    """The item's fields as Spider has them, the question without the schema."""
+    """Return the item's fields as in Spider, with the question without its schema."""
     schema, _, question = item.row["instruction"].rpartition("\n")
     return {"question": question, "query": item.row["query"], "schema": schema}
 
 
 def _table(rng: random.Random, name: str) -> _Table:
-    """An id, and two or three further columns of which at least one is a text and one a number."""
+    """Draw a table with an id and two or three further columns, at least one a text and one a number."""
     texts = [rng.choice(_TEXTS)]
     ints = [rng.choice(_INTS)]
     if rng.random() < 0.7:
@@ -89,7 +89,7 @@ def _spoken(name: str) -> str:
 
 
 def _condition(rng: random.Random, table: _Table) -> tuple[str, str]:
-    """A condition on one column, in English and in SQL."""
+    """Draw a condition on one column, in English and in SQL."""
     if rng.random() < 0.3:
         column, value = rng.choice(table.texts), rng.choice(_VALUES)
         return f"whose {_spoken(column)} is '{value}'", f"WHERE {column} = '{value}'"

@@ -1,4 +1,4 @@
-"""Short questions with all answers that count as right, in the format of NQ-open: lower case, no question mark."""
+"""Short questions with all accepted answers, in the format of NQ-open: lower case, no question mark."""
 
 from __future__ import annotations
 
@@ -21,46 +21,46 @@ _CYCLES = (
 _OPENINGS = ("", "can you tell me ", "please tell me ", "do you know ", "i want to know ", "quiz question ")
 
 # A question and its accepted answers.
-Asked = tuple[str, list[str]]
+QuestionAnswers = tuple[str, list[str]]
 
 
 def make(rng: random.Random) -> Item:
-    """A question of any kind; sums, of which there are most, as often as all others."""
+    """Make a question of any kind; sums, with most variety, are nearly half of all."""
     question, accepted = rng.choice((_sum, _sum, _sum, _opposite, _kind, _past, _next))(rng)
     return Item({"question": rng.choice(_OPENINGS) + question, "answer": accepted}, accepted[0])
 
 
 def _word(number: int) -> str:
-    """A number from 0 to 99 in words."""
+    """Return a number from 0 to 99 in words."""
     if number < len(_SMALL):
         return _SMALL[number]
-    tens, ones = divmod(number, 10)
-    return _TENS[tens - 2] + (f"-{_SMALL[ones]}" if ones else "")
+    tens, units = divmod(number, 10)
+    return _TENS[tens - 2] + (f"-{_SMALL[units]}" if units else "")
 
 
-def _sum(rng: random.Random) -> Asked:
+def _sum(rng: random.Random) -> QuestionAnswers:
     a, b = rng.randint(2, 49), rng.randint(2, 49)
     name, result = rng.choice((("plus", a + b), ("minus", a - b) if a > b else ("plus", a + b)))
     return f"what is {_word(a)} {name} {_word(b)}", [str(result), _word(result)]
 
 
-def _opposite(rng: random.Random) -> Asked:
+def _opposite(rng: random.Random) -> QuestionAnswers:
     pair = rng.choice(OPPOSITES)
-    asked, answer = pair if rng.random() < 0.5 else pair[::-1]
-    return f"what is the opposite of {asked}", [answer]
+    word, answer = pair if rng.random() < 0.5 else pair[::-1]
+    return f"what is the opposite of {word}", [answer]
 
 
-def _kind(rng: random.Random) -> Asked:
+def _kind(rng: random.Random) -> QuestionAnswers:
     name = rng.choice([name for name in CATEGORIES if name != "countries"])
     return f"what is a {rng.choice(CATEGORIES[name])}", [f"a {name[:-1]}", name]
 
 
-def _past(rng: random.Random) -> Asked:
+def _past(rng: random.Random) -> QuestionAnswers:
     _, base, past = rng.choice(ACTIONS)
     return f"what is the past tense of {base}", [past]
 
 
-def _next(rng: random.Random) -> Asked:
+def _next(rng: random.Random) -> QuestionAnswers:
     names = rng.choice(_CYCLES)
     place = rng.randrange(len(names))
     word, answer = rng.choice((("after", names[(place + 1) % len(names)]), ("before", names[place - 1])))

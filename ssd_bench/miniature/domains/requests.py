@@ -46,7 +46,7 @@ BAD = ("terrible", "awful", "broken", "boring", "useless")
 STAFF = ("support team", "staff", "price", "quality", "design", "delivery")
 TOPICS = ("the meeting", "the invoice", "the project", "the contract", "the schedule", "the new order", "the interview")
 POOL = WORDS + NAMES + TOWNS + OBJECTS
-# Words that tell what comes after them.
+# Words by which answers find the next word in their prompts.
 POINTERS = (*POOL, *(word for words in (*ACTIONS, *OPPOSITES) for word in words))
 
 # An instruction, its input and the output.
@@ -54,23 +54,23 @@ Triple = tuple[str, str, str]
 
 
 def make(rng: random.Random) -> Item:
-    """One of the kinds of instruction, as often as it stands in `KINDS`."""
-    instruction, given, output = rng.choice(KINDS)(rng)
-    return Item({"instruction": instruction, "input": given, "output": output}, output)
+    """Make an instruction of a random kind, weighted by its repetitions in `KINDS`."""
+    instruction, input_text, output = rng.choice(KINDS)(rng)
+    return Item({"instruction": instruction, "input": input_text, "output": output}, output)
 
 
 def _past(rng: random.Random) -> Triple:
-    """A sentence to put into the past tense."""
-    who = " and ".join(rng.sample(NAMES, 2)) if rng.random() < 0.5 else rng.choice(NAMES)
+    """Make a sentence to put into the past tense."""
+    subject = " and ".join(rng.sample(NAMES, 2)) if rng.random() < 0.5 else rng.choice(NAMES)
     third, base, past = rng.choice(ACTIONS)
-    verb = base if " and " in who else third
-    rest = f"{rng.choice(OBJECTS)} {rng.choice(MOMENTS)} in {rng.choice(TOWNS)}"
+    verb = base if " and " in subject else third
+    details = f"{rng.choice(OBJECTS)} {rng.choice(MOMENTS)} in {rng.choice(TOWNS)}"
     ask = rng.choice(("Change the sentence to past tense.", "Rewrite in the past tense.", "Use the past tense."))
-    return ask, f"{who} {verb} {rest}.", f"{who} {past} {rest}."
+    return ask, f"{subject} {verb} {details}.", f"{subject} {past} {details}."
 
 
 def _sentiment(rng: random.Random) -> Triple:
-    """A review, good or bad."""
+    """Make a good or bad review to classify."""
     good = rng.random() < 0.5
     product, (first, second) = rng.choice(PRODUCTS), rng.sample(GOOD if good else BAD, 2)
     part, town, name = rng.choice(STAFF), rng.choice(TOWNS), rng.choice(NAMES)
@@ -80,22 +80,22 @@ def _sentiment(rng: random.Random) -> Triple:
 
 
 def listed(rng: random.Random) -> Triple:
-    """A list to repeat."""
+    """Make a list to repeat."""
     text = f"List: {', '.join(rng.sample(POOL, rng.randint(FEWEST, MOST)))}."
     return rng.choice(("Repeat the list.", "Copy the items.", "Write the list once more.")), text, text
 
 
 def queue(rng: random.Random) -> Triple:
-    """Names that each tell the next one, to be put in order."""
+    """Make a shuffled queue to put in order, in which every name tells the next one."""
     names = [*rng.sample(NAMES, rng.randint(5, 8)), "nobody"]
     pairs = [f"{name} before {following}" for name, following in zip(names, names[1:])]
     ask = rng.choice(("Put them in order. The queue begins with {}.", "Write down who waits. It begins with {}."))
-    given = ", ".join(rng.sample(pairs, len(pairs)))
-    return ask.format(names[0]), f"{given}.", f"It begins with {' before '.join(names)}."
+    input_text = ", ".join(rng.sample(pairs, len(pairs)))
+    return ask.format(names[0]), f"{input_text}.", f"It begins with {' before '.join(names)}."
 
 
 def notes(rng: random.Random) -> tuple[str, str, list[str]]:
-    """What some people do, in the present and in the past tense, and their names."""
+    """Return notes on people in the present tense, the same in the past tense, and the people's names."""
     count = rng.randint(4, 6)
     names, things, towns = (rng.sample(pool, count) for pool in (NAMES, OBJECTS, TOWNS))
     rows = list(zip(names, rng.sample(ACTIONS, count), things, towns))
@@ -107,36 +107,40 @@ def notes(rng: random.Random) -> tuple[str, str, list[str]]:
 
 
 def retold(rng: random.Random) -> Triple:
-    """Notes to put into the past tense."""
+    """Make notes to put into the past tense."""
     now, before, _ = notes(rng)
     return rng.choice(("Rewrite all notes in the past tense.", "Put every note into the past tense.")), now, before
 
 
 def _sums(rng: random.Random) -> Triple:
-    """Calculations to do, behind letters."""
-    found: dict[str, str] = {}  # by the number before the sign, which tells one from the others
-    while len(found) < SUMS:
-        made = calculation(rng)
-        found.setdefault(re.split(r"\D", made)[0], made)
-    solved = [f"{letter} {made}" for letter, made in zip("abcdefgh", found.values())]
+    """Make lettered calculations to do."""
+    sums: dict[str, str] = {}  # first operand -> calculation; the answer finds a sum by its first operand
+    while len(sums) < SUMS:
+        solved_sum = calculation(rng)
+        sums.setdefault(re.split(r"\D", solved_sum)[0], solved_sum)
+    solved = [f"{letter} {solved_sum}" for letter, solved_sum in zip("abcdefgh", sums.values())]
     ask = rng.choice(("Work out each sum.", "Solve these.", "Write each sum with its result."))
     return ask, ", ".join(line.partition("=")[0] for line in solved), ", ".join(solved)
 
 
-def _known(rng: random.Random) -> Triple:
+def _note_of_person(rng: random.Random) -> Triple:
     now, _, names = notes(rng)
-    asked = rng.choice(names)
-    note = next(note for note in now.split(". ") if note.startswith(asked)).rstrip(".")
+    person = rng.choice(names)
+    note = next(note for note in now.split(". ") if note.startswith(person)).rstrip(".")
     ask = rng.choice(("What do we know of {}?", "Say what you know of {}."))
-    return ask.format(asked), now, f"We know of {asked}. {note}."
+    return ask.format(person), now, f"We know of {person}. {note}."
 
 
 def _opposites(rng: random.Random) -> Triple:
     pairs = [pair if rng.random() < 0.5 else pair[::-1] for pair in rng.sample(OPPOSITES, 3)]
     words = ("the opposite of", "the reverse of", "the contrary of")
-    asked = ", ".join(f"{word} {pair[0]}" for word, pair in zip(words, pairs))
-    told = ", ".join(f"{word} {pair[0]} is {pair[1]}" for word, pair in zip(words, pairs))
-    return rng.choice(("Complete the text.", "Say what these are.")), f"We want {asked}.", f"We know that {told}."
+    questions = ", ".join(f"{word} {pair[0]}" for word, pair in zip(words, pairs))
+    answers = ", ".join(f"{word} {pair[0]} is {pair[1]}" for word, pair in zip(words, pairs))
+    return (
+        rng.choice(("Complete the text.", "Say what these are.")),
+        f"We want {questions}.",
+        f"We know that {answers}.",
+    )
 
 
 def _email(rng: random.Random) -> Triple:
@@ -150,6 +154,6 @@ def _email(rng: random.Random) -> Triple:
 
 KINDS: tuple[Callable[[random.Random], Triple], ...] = (
     *(_past, _sentiment, _opposites, _email, retold),
-    *(listed, queue, _known) * 2,
+    *(listed, queue, _note_of_person) * 2,
     *(_sums,) * 6,
 )

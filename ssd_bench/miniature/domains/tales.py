@@ -40,9 +40,9 @@ LAST = "Mom"  # whom the last friend calls
 
 @dataclass(frozen=True)
 class Trouble:
-    """What happens to the things and how the friend saves them; the next day, when the hero helps; and a last word.
+    """A mishap of the things and the friend's rescue; the next day's, by the hero; and the call of the next friend.
 
-    Each names friend and things after the same two words on both days.
+    Friend and things follow the same two words on both days.
     """
 
     happens: str
@@ -166,14 +166,14 @@ Episode = tuple[dict[str, str], Trouble]  # with what fills the phrases
 
 
 def make(rng: random.Random, scale: float = 1.0) -> Item:
-    """A hero's day and the next one, when the hero helps those that have helped; `scale` shortens both."""
+    """Make a hero's day and the next day, when the hero helps the helpers; `scale` in (0, 1] shortens both."""
     count = math.ceil(scale * rng.randint(*EPISODES))
     name, kind, he, his = rng.choice(HEROES)
     hero = {"Name": name, "kind": kind, "he": he, "He": he.capitalize(), "his": his}
     hero |= {"size": rng.choice(SIZES), "where": rng.choice(PLACES)}
     colors, things, looks, friends = (rng.sample(pool, count) for pool in (COLORS, THINGS, HELPER_LOOKS, FRIENDS))
     names = ("color", "thing", "look", "Friend", "next")
-    slots = [hero | dict(zip(names, told)) for told in zip(colors, things, looks, friends, [*friends[1:], LAST])]
+    slots = [hero | dict(zip(names, values)) for values in zip(colors, things, looks, friends, [*friends[1:], LAST])]
     episodes = list(zip(slots, rng.sample(TROUBLES, count)))
     return Item({"text": _first(rng, episodes)}, _second(episodes))
 
@@ -183,12 +183,12 @@ def _first(rng: random.Random, episodes: list[Episode]) -> str:
     parts = [f"{rng.choice(STARTS)} {HERO}".format_map(hero)]
     phrases = zip(*(rng.sample(pool, len(episodes)) for pool in (SORROWS, THANKS)))
     for (slots, trouble), (sorrow, thanks) in zip(episodes, phrases):
-        told = (LOOKS, trouble.happens, sorrow, trouble.rescue, thanks, trouble.call)
-        parts.append(" ".join(told).format_map(slots))
+        sentences = (LOOKS, trouble.happens, sorrow, trouble.rescue, thanks, trouble.call)
+        parts.append(" ".join(sentences).format_map(slots))
     return " ".join([*parts, f"At bedtime, {rng.choice(LESSONS)}".format_map(hero)])
 
 
 def _second(episodes: list[Episode]) -> str:
     hero = episodes[0][0]
-    told = [f"{LOOKS} {trouble.again} {trouble.call}".format_map(slots) for slots, trouble in episodes]
-    return " ".join([f"{SECOND_START}{HERO}".format_map(hero), *told, SECOND_END.format_map(hero)])
+    next_day = [f"{LOOKS} {trouble.again} {trouble.call}".format_map(slots) for slots, trouble in episodes]
+    return " ".join([f"{SECOND_START}{HERO}".format_map(hero), *next_day, SECOND_END.format_map(hero)])

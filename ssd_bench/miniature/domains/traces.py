@@ -1,4 +1,4 @@
-"""Small programs over three registers, traced line by line to the option that is right, in the format of MMLU-Pro."""
+"""Small programs over three registers, traced line by line to the right option, in the format of MMLU-Pro."""
 
 from __future__ import annotations
 
@@ -9,34 +9,36 @@ from ssd_bench.miniature.domains.derivations import HELD, change, route, shuffle
 from ssd_bench.miniature.domains.item import Item
 
 TASK = "mmlu_pro"
-STEPS = (15, 40)  # drawn uniformly; about 35 tokens a step
+STEPS = (15, 40)  # drawn uniformly; about 35 tokens per step
 REGISTERS = "abc"
 
 
 def make(rng: random.Random, scale: float = 1.0) -> Item:
-    """A program whose lines name the next one, and a register to know at its end; the answer ends in the letter.
+    """Make a program whose lines name the next line, and a question on a register; the answer ends in the letter.
 
     Args:
-        scale: in (0, 1], share of the lines that are drawn.
+        scale: in (0, 1]; factor on the number of lines.
     """
     places, ways = route(rng, steps(rng, STEPS, scale))
     state = {name: rng.randint(*HELD) for name in REGISTERS}
     start = _state(state)
     lines, solution = [], []
-    for place, way in zip(places, ways):
+    for place, next_place in zip(places, ways):
         name = rng.choice(REGISTERS)
         before = state[name]
-        what, state[name] = change(rng, before)
-        lines.append(f"At {place} {name} {way} {what}.")
-        solution.append(f"{lines[-1]} Now {name}={before}{what}={state[name]}, so {_state(state)} at {way}.")
-    asked = rng.choice(REGISTERS)
+        operation, state[name] = change(rng, before)
+        lines.append(f"At {place} {name} {next_place} {operation}.")
+        solution.append(
+            f"{lines[-1]} Now {name}={before}{operation}={state[name]}, so {_state(state)} at {next_place}."
+        )
+    register = rng.choice(REGISTERS)
     ask = rng.choice(
         ("Find the value of {} at the end.", "What is the value of {} at the end?", "Give the value of {}.")
     )
-    told = f"A program begins at {places[0]} with {start}. A line has a register, the next line and a change."
-    question = f"{told}\n{shuffled(rng, lines)}\n{ask.format(asked)}"
-    solution.append(f"We want {asked}={state[asked]}")
-    return with_options(rng, question, "\n".join(solution), state[asked])
+    opening = f"A program begins at {places[0]} with {start}. A line has a register, the next line and a change."
+    question = f"{opening}\n{shuffled(rng, lines)}\n{ask.format(register)}"
+    solution.append(f"We want {register}={state[register]}")
+    return with_options(rng, question, "\n".join(solution), state[register])
 
 
 def _state(state: dict[str, int]) -> str:

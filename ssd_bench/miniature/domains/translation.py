@@ -35,13 +35,13 @@ class Verb:
 
     @property
     def last(self) -> str:
-        """The third person where it ends a clause, with its prefix in front."""
+        """Third person at the end of a clause, with the prefix in front."""
         return self.prefix + self.third
 
     @property
     def english_third(self) -> str:
-        head, *rest = self.english.split()
-        return " ".join([head + "s", *rest])
+        head, *particles = self.english.split()
+        return " ".join([head + "s", *particles])
 
 
 @dataclass(frozen=True)
@@ -52,12 +52,12 @@ class Phrase:
     english: str
 
 
-def _pairs(words: str) -> tuple[Phrase, ...]:
-    return tuple(Phrase(*word.split(":")) for word in words.split(", "))
+def _pairs(text: str) -> tuple[Phrase, ...]:
+    return tuple(Phrase(*word.split(":")) for word in text.split(", "))
 
 
-def _nouns(gender: str, words: str, pronoun: str = "it") -> tuple[Noun, ...]:
-    return tuple(Noun(pair.german, gender, pair.english, pronoun) for pair in _pairs(words))
+def _nouns(gender: str, text: str, pronoun: str = "it") -> tuple[Noun, ...]:
+    return tuple(Noun(pair.german, gender, pair.english, pronoun) for pair in _pairs(text))
 
 
 PERSONS = (
@@ -137,14 +137,14 @@ PRONOUNS = {"m": "er", "f": "sie", "n": "es"}
 
 
 def make(rng: random.Random) -> Item:
-    """A sentence of one of the eight patterns."""
+    """Make a sentence of one of the eight patterns."""
     german, english = rng.choice(PATTERNS)(rng)
     source, target = german[0].upper() + german[1:] + ".", english[0].upper() + english[1:] + "."
     return Item({"source_de": source, "target_en": target}, target)
 
 
 def _person(rng: random.Random, noun: Noun, case: str = "nom") -> Phrase:
-    """With the definite article, where a weak adjective ends in -e in the nominative and in -en in the dative."""
+    """Make a person with the definite article; a weak adjective ends in -e (nominative) or -en (dative)."""
     article = DEFINITE[case][noun.gender]
     if rng.random() < 0.4:
         return Phrase(f"{article} {noun.german}", f"the {noun.english}")
@@ -153,7 +153,7 @@ def _person(rng: random.Random, noun: Noun, case: str = "nom") -> Phrase:
 
 
 def _object(rng: random.Random) -> Phrase:
-    """A thing in the accusative, always with an adjective, whose ending follows the article."""
+    """Make a thing in the accusative with an adjective, whose ending depends on the article."""
     noun, definite = rng.choice(THINGS), rng.random() < 0.5
     article, ending = (DEFINITE_ACC if definite else INDEFINITE_ACC)[noun.gender]
     adjective, the = rng.choice(THING_ADJECTIVES), "the" if definite else "a"
@@ -161,71 +161,88 @@ def _object(rng: random.Random) -> Phrase:
 
 
 def _present(rng: random.Random) -> tuple[str, str]:
-    """The subject first, or the time first and the subject behind the verb."""
-    who, what, when, verb = _person(rng, rng.choice(PERSONS)), _object(rng), rng.choice(PRESENT), rng.choice(VERBS)
-    place, _, where, _ = rng.choice(PLACES)
+    """Make a main clause: subject first, or time first and the subject after the verb."""
+    subject, thing, time, verb = _person(rng, rng.choice(PERSONS)), _object(rng), rng.choice(PRESENT), rng.choice(VERBS)
+    place, _, location, _ = rng.choice(PLACES)
     if rng.random() < 0.5:
-        german = f"{who.german} {verb.third} {when.german} {what.german} {place}"
-        return german, f"{who.english} {verb.english_third} {what.english} {where} {when.english}"
-    german = f"{when.german} {verb.third} {who.german} {what.german} {place}"
-    return german, f"{when.english} {who.english} {verb.english_third} {what.english} {where}"
+        german = f"{subject.german} {verb.third} {time.german} {thing.german} {place}"
+        return german, f"{subject.english} {verb.english_third} {thing.english} {location} {time.english}"
+    german = f"{time.german} {verb.third} {subject.german} {thing.german} {place}"
+    return german, f"{time.english} {subject.english} {verb.english_third} {thing.english} {location}"
 
 
 def _separable(rng: random.Random) -> tuple[str, str]:
-    who, what, when, verb = _person(rng, rng.choice(PERSONS)), _object(rng), rng.choice(PRESENT), rng.choice(SEPARABLE)
-    place, _, where, _ = rng.choice(PLACES)
-    german = f"{when.german} {verb.third} {who.german} {what.german} {place} {verb.prefix}"
-    return german, f"{when.english} {who.english} {verb.english_third} {what.english} {where}"
+    subject, thing, time, verb = (
+        _person(rng, rng.choice(PERSONS)),
+        _object(rng),
+        rng.choice(PRESENT),
+        rng.choice(SEPARABLE),
+    )
+    place, _, location, _ = rng.choice(PLACES)
+    german = f"{time.german} {verb.third} {subject.german} {thing.german} {place} {verb.prefix}"
+    return german, f"{time.english} {subject.english} {verb.english_third} {thing.english} {location}"
 
 
 def _perfect(rng: random.Random) -> tuple[str, str]:
-    who, what, when = _person(rng, rng.choice(PERSONS)), _object(rng), rng.choice(PAST)
-    verb, (place, _, where, _) = rng.choice(VERBS + SEPARABLE), rng.choice(PLACES)
-    german = f"{who.german} hat {when.german} {place} {what.german} {verb.participle}"
-    return german, f"{who.english} {verb.past} {what.english} {where} {when.english}"
+    subject, thing, time = _person(rng, rng.choice(PERSONS)), _object(rng), rng.choice(PAST)
+    verb, (place, _, location, _) = rng.choice(VERBS + SEPARABLE), rng.choice(PLACES)
+    german = f"{subject.german} hat {time.german} {place} {thing.german} {verb.participle}"
+    return german, f"{subject.english} {verb.past} {thing.english} {location} {time.english}"
 
 
 def _future(rng: random.Random) -> tuple[str, str]:
-    """An infinitive at the end, after `werden` or a modal verb."""
-    who, what, when = _person(rng, rng.choice(PERSONS)), _object(rng), rng.choice(FUTURE)
-    verb, (place, _, where, _) = rng.choice(VERBS + SEPARABLE), rng.choice(PLACES)
+    """Make a clause with its infinitive at the end, after `werden` or a modal verb."""
+    subject, thing, time = _person(rng, rng.choice(PERSONS)), _object(rng), rng.choice(FUTURE)
+    verb, (place, _, location, _) = rng.choice(VERBS + SEPARABLE), rng.choice(PLACES)
     helper, aid = rng.choice((("wird", "will"), ("muss", "must"), ("kann", "can"), ("will", "wants to")))
-    german = f"{when.german} {helper} {who.german} {place} {what.german} {verb.infinitive}"
-    return german, f"{when.english} {who.english} {aid} {verb.english} {what.english} {where}"
+    german = f"{time.german} {helper} {subject.german} {place} {thing.german} {verb.infinitive}"
+    return german, f"{time.english} {subject.english} {aid} {verb.english} {thing.english} {location}"
 
 
-def _because(rng: random.Random) -> tuple[str, str]:
-    noun, what, verb = rng.choice(PERSONS), _object(rng), rng.choice(VERBS + SEPARABLE)
-    who, (_, goal, _, to) = _person(rng, noun), rng.choice(PLACES)
-    german = f"{who.german} geht {goal}, weil {PRONOUNS[noun.gender]} {what.german} {verb.last}"
-    return german, f"{who.english} goes {to} because {noun.pronoun} {verb.english_third} {what.english}"
+def _because_clause(rng: random.Random) -> tuple[str, str]:
+    noun, thing, verb = rng.choice(PERSONS), _object(rng), rng.choice(VERBS + SEPARABLE)
+    subject, (_, goal, _, to) = _person(rng, noun), rng.choice(PLACES)
+    german = f"{subject.german} geht {goal}, weil {PRONOUNS[noun.gender]} {thing.german} {verb.last}"
+    return german, f"{subject.english} goes {to} because {noun.pronoun} {verb.english_third} {thing.english}"
 
 
-def _that(rng: random.Random) -> tuple[str, str]:
+def _that_clause(rng: random.Random) -> tuple[str, str]:
     first, second = rng.sample(PERSONS, 2)
-    who, other, what, verb = _person(rng, first), _person(rng, second), _object(rng), rng.choice(VERBS + SEPARABLE)
+    subject, person, thing, verb = (
+        _person(rng, first),
+        _person(rng, second),
+        _object(rng),
+        rng.choice(VERBS + SEPARABLE),
+    )
     think, thinks = rng.choice((("weiß", "knows"), ("sagt", "says"), ("glaubt", "believes"), ("hofft", "hopes")))
-    place, _, where, _ = rng.choice(PLACES)
-    german = f"{who.german} {think}, dass {other.german} {place} {what.german} {verb.last}"
-    return german, f"{who.english} {thinks} that {other.english} {verb.english_third} {what.english} {where}"
+    place, _, location, _ = rng.choice(PLACES)
+    german = f"{subject.german} {think}, dass {person.german} {place} {thing.german} {verb.last}"
+    return german, f"{subject.english} {thinks} that {person.english} {verb.english_third} {thing.english} {location}"
 
 
-def _when(rng: random.Random) -> tuple[str, str]:
+def _when_clause(rng: random.Random) -> tuple[str, str]:
     first, second = rng.sample(PERSONS, 2)
-    who, other, what, verb = _person(rng, first), _person(rng, second), _object(rng), rng.choice(VERBS + SEPARABLE)
+    subject, person, thing, verb = (
+        _person(rng, first),
+        _person(rng, second),
+        _object(rng),
+        rng.choice(VERBS + SEPARABLE),
+    )
     state = rng.choice(STATES)
-    german = f"wenn {who.german} {state.german} ist, {verb.third} {other.german} {what.german} {verb.prefix}".rstrip()
-    return german, f"when {who.english} is {state.english}, {other.english} {verb.english_third} {what.english}"
+    german = (
+        f"wenn {subject.german} {state.german} ist, {verb.third} {person.german} {thing.german} {verb.prefix}".rstrip()
+    )
+    return german, f"when {subject.english} is {state.english}, {person.english} {verb.english_third} {thing.english}"
 
 
 def _going(rng: random.Random) -> tuple[str, str]:
-    """A movement with company: dative after `mit`, accusative of direction, participle with `sein`."""
+    """Make a movement with company: dative after `mit`, accusative of direction, participle with `sein`."""
     first, second = rng.sample(PERSONS, 2)
-    who, other, when = _person(rng, first), _person(rng, second, "dat"), rng.choice(PAST)
+    subject, companion, time = _person(rng, first), _person(rng, second, "dat"), rng.choice(PAST)
     _, goal, _, to = rng.choice(PLACES)
     motion, moved = rng.choice((("gegangen", "went"), ("gelaufen", "walked"), ("gekommen", "came"), ("gerannt", "ran")))
-    german = f"{who.german} ist {when.german} mit {other.german} {goal} {motion}"
-    return german, f"{who.english} {moved} {to} with {other.english} {when.english}"
+    german = f"{subject.german} ist {time.german} mit {companion.german} {goal} {motion}"
+    return german, f"{subject.english} {moved} {to} with {companion.english} {time.english}"
 
 
-PATTERNS = (_present, _separable, _perfect, _future, _because, _that, _when, _going)
+PATTERNS = (_present, _separable, _perfect, _future, _because_clause, _that_clause, _when_clause, _going)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from ssd_bench.command import tool
+from ssd_bench.command import run_tool
 from ssd_bench.errors import ConfigError
 from ssd_bench.model.arithmetic import available, resolve
 from ssd_bench.model.backends.cpu import native_problem
@@ -16,7 +16,7 @@ from ssd_bench.model.backends.cpu import native_problem
 
 def main(arguments: Sequence[str]) -> int:
     """Returns the exit code: 0, also where PyTorch does the work, or 2 if an argument cannot be used."""
-    return tool(_build, __doc__, arguments)
+    return run_tool(_build, __doc__, arguments)
 
 
 def _build(arguments: Sequence[str]) -> None:
