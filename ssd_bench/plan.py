@@ -23,7 +23,7 @@ from ssd_bench.hardware import Hardware
 from ssd_bench.model.backend import Backend, select
 from ssd_bench.model.checkpoint import Checkpoint, ModelSource
 from ssd_bench.model.shape import ModelDims
-from ssd_bench.model.weights import architecture, declared
+from ssd_bench.model.weights import architecture, declared_architecture
 from ssd_bench.options import Parts, resolved
 from ssd_bench.paths import local_path
 from ssd_bench.records import provenance
@@ -129,12 +129,12 @@ def plan(cfg: DictConfig) -> Plan:
     prompts = task.prompts(parts.source_of(task), model.prompting.form, config["limit"], config["seed"])
     if not prompts:
         raise ConfigError("task", task.name, "a data source with at least one item")
-    systems = {option: model.prompting.addressed(text, option) for option, text in parts.systems().items()}
+    systems = {option: model.prompting.with_system(text, option) for option, text in parts.systems().items()}
     # Everything that the weights are not needed for comes first: a model of the hub that is refused is not downloaded.
     checkpoint = model.open()
     for option, template in systems.items():
         template.check_heard(checkpoint.tokenizer, option)
-    arch = declared(checkpoint)
+    arch = declared_architecture(checkpoint)
     model.check_shape(arch)
     method.check(stated := arch.dims(model.name))
     others = _calibration_prompts(parts, prompts, config["seed"])
