@@ -17,7 +17,7 @@ from ssd_bench.core import lossless
 from ssd_bench.core.method import Calibrated, Method, Origin, Sample, Stateful
 from ssd_bench.core.sampling import Decoding
 from ssd_bench.data.prompting import Encoded
-from ssd_bench.data.prompts import apart, encode_all, limits, reach
+from ssd_bench.data.prompts import answer_limits, calibration_prompts, encode_all, positions_needed
 from ssd_bench.errors import ConfigError, naming
 from ssd_bench.hardware import Hardware
 from ssd_bench.model.backend import Backend, select
@@ -138,12 +138,12 @@ def plan(cfg: DictConfig) -> Plan:
     model.check_shape(arch)
     method.check(stated := arch.dims(model.name))
     others = _calibration_prompts(parts, prompts, config["seed"])
-    asked = limits([*prompts, *others], decoding.max_new_tokens, task.max_new_tokens)
+    asked = answer_limits([*prompts, *others], decoding.max_new_tokens, task.max_new_tokens)
     decoding = Decoding(**config["decode"] | {"max_new_tokens": max(asked)})
     every = encode_all([*prompts, *others], asked, model, checkpoint, arch.context)
     encoded = every[: len(prompts)]
     samples = [Sample(e.ids, p.domain) for e, p in zip(every[len(prompts) :], others)]
-    needed = max(reach(p, e, new, model, checkpoint) for p, e, new in zip([*prompts, *others], every, asked))
+    needed = max(positions_needed(p, e, new, model, checkpoint) for p, e, new in zip([*prompts, *others], every, asked))
     data = _data_id([*prompts, *others], every)
     shard = _shard(config, method, len(prompts))
     backend = select(
@@ -178,7 +178,7 @@ def _calibration_prompts(parts: Parts, prompts: Sequence[Prompt], seed: int) -> 
     separate = parts.school is not parts.task
     with naming("task", "calibrate" if separate else "task"):
         pool = parts.school.pool(parts.source_of(parts.school), parts.model.prompting.form, seed)
-        return apart(prompts, pool, parts.method, others=separate)
+        return calibration_prompts(prompts, pool, parts.method, separate=separate)
 
 
 def _dims(model: ModelSource, checkpoint: Checkpoint, method: Method, stated: ModelDims) -> ModelDims:
