@@ -158,7 +158,7 @@ def _counted(cfg: DictConfig, parts: Parts) -> tuple[int, int, bool]:
     if isinstance(source, LocalSource):
         try:
             made = task.prompts(source, parts.model.prompting.form, cfg.limit, cfg.seed)
-            return cfg.repeats * len(made), cfg.repeats * sum(len(one.said) for one in made), False
+            return cfg.repeats * len(made), cfg.repeats * sum(len(one.user_texts) for one in made), False
         except ConfigError:  # of another machine's, perhaps
             pass
     mixed = OmegaConf.select(cfg, "task.parts")

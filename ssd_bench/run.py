@@ -29,7 +29,7 @@ from ssd_bench.cost.latency import Latency
 from ssd_bench.data.prompting import Encoded, encode_turn, scored_text
 from ssd_bench.errors import ConfigError
 from ssd_bench.hardware import lasting_buffers
-from ssd_bench.hugging_face import Apart
+from ssd_bench.hugging_face import HFProcess
 from ssd_bench.metrics import summarise
 from ssd_bench.model.checkpoint import cache_dir
 from ssd_bench.model.kv_cache import BUCKET
@@ -83,15 +83,15 @@ def execute(plan: Plan, wait: bool = True) -> Path | None:
     return None
 
 
-def _third_arm(plan: Plan) -> AbstractContextManager[Apart | None]:
+def _third_arm(plan: Plan) -> AbstractContextManager[HFProcess | None]:
     """Hugging Face `generate`, loaded before anything else, where the run has it."""
     if "hf" not in plan.arms:
         return nullcontext()
     checkpoint = plan.checkpoint
-    return Apart(checkpoint.folder, plan.hardware, plan.decoding, checkpoint.eos_ids, plan.context)
+    return HFProcess(checkpoint.folder, plan.hardware, plan.decoding, checkpoint.eos_ids, plan.context)
 
 
-def _measure(plan: Plan, writer: RunWriter, stock: Apart | None, stopping: Stopping, beside: Neighbours) -> None:
+def _measure(plan: Plan, writer: RunWriter, stock: HFProcess | None, stopping: Stopping, beside: Neighbours) -> None:
     begin, base_bytes = time.perf_counter(), psutil.Process().memory_info().rss
     engine = load_engine(plan)
     _check_logits(plan, engine)
@@ -179,13 +179,13 @@ def _scored_text(plan: Plan, index: int, turn: int, text: str) -> str:
 
 
 def _unit(
-    plan: Plan, engine: Engine, stock: Apart | None, index: int, repeat: int, progress: Progress
+    plan: Plan, engine: Engine, stock: HFProcess | None, index: int, repeat: int, progress: Progress
 ) -> list[PromptRecord]:
     """All arms on one prompt; of a conversation on each turn that fits after AR's answers to those before."""
     prompt, checkpoint = plan.prompts[index], plan.checkpoint
     records: list[PromptRecord] = []
     answers: list[str] = []
-    for turn in range(len(prompt.said)):
+    for turn in range(len(prompt.user_texts)):
         encoded = plan.encoded[index]
         if turn:
             encoded = encode_turn(prompt, answers, checkpoint.tokenizer, checkpoint.template)
@@ -206,7 +206,7 @@ class Asked:
     encoded: Encoded
 
 
-def _turn(plan: Plan, engine: Engine, stock: Apart | None, asked: Asked, progress: Progress) -> list[PromptRecord]:
+def _turn(plan: Plan, engine: Engine, stock: HFProcess | None, asked: Asked, progress: Progress) -> list[PromptRecord]:
     """All arms, in random (seeded) order; the method's record carries the audit."""
     names, which = sorted(plan.arms), f":{asked.turn}" if asked.turn else ""
     random.Random(f"{plan.config['seed']}:{asked.repeat}:{asked.index}{which}").shuffle(names)
@@ -311,7 +311,7 @@ def _profile_path(plan: Plan, rows: int) -> Path:
     return cache_dir() / "latency" / f"{plan.dims.name}-{key}.json"
 
 
-def _warm_up(plan: Plan, engine: Engine, stock: Apart | None) -> None:
+def _warm_up(plan: Plan, engine: Engine, stock: HFProcess | None) -> None:
     """Short generations that touch every shape; a copy of the prepared method warms up, so that it learns nothing."""
     short = Decoding(**plan.config["decode"] | {"max_new_tokens": min(WARMUP_TOKENS, max(plan.new_tokens))})
     warm = Engine(engine.decoder, engine.cache, short, engine.eos_ids, engine.probe)
@@ -327,7 +327,7 @@ def _warm_up(plan: Plan, engine: Engine, stock: Apart | None) -> None:
 def _warnings(plan: Plan, engine: Engine, writer: RunWriter) -> list[str]:
     found = list(plan.warnings)
     units = [plan.prompts[index] for index, _ in plan.units(plan.shard)]
-    turns = sum(len(prompt.said) for prompt in units)
+    turns = sum(len(prompt.user_texts) for prompt in units)
     if turns > len(units) and (unasked := turns - sum(arm == plan.answering for arm, *_ in writer.answers())):
         found.append(f"{unasked} of {turns} turns were not asked: with the answers before them they do not fit")
     if engine.probe.latency.loaded:

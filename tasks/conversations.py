@@ -58,7 +58,7 @@ class Conversations(RowTask):
 
 def _asked(prompt: Prompt) -> Prompt:
     """A conversation as a base model goes on with it."""
-    first, *others = (f"Question: {text}\nAnswer:" for text in prompt.said)
+    first, *others = (f"Question: {text}\nAnswer:" for text in prompt.user_texts)
     return replace(prompt, head=first, turns=tuple(Turn(f"\n\n{text}") for text in others))
 
 

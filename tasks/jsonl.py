@@ -57,7 +57,7 @@ class Jsonl(RowTask):
         self.scorer: Scorer = SCORERS[self.score_by]()
         items = DataSpec(
             self.name if file is None else file.stem, ("prompt",), self.hub, optional=("category", "reference"),
-            lists=("prompt",), either=("prompt",), numbered=True,
+            lists=("prompt",), singles=("prompt",), numbered=True,
         )  # fmt: skip
         super().__init__(items, self.max_new_tokens)
 

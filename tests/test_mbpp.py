@@ -40,11 +40,11 @@ def test_the_prompt_is_the_papers(task: MBPP, tmp_path: Path) -> None:
         (tmp_path / f"{name}.jsonl").write_text(json.dumps(row) + "\n", encoding="utf-8")
     source = LocalSource(tmp_path)
     (plain,), (chat,) = (task.prompts(source, template, None, 0) for template in ("plain", "chat"))
-    assert plain.said == [SHOT + ASKED] and chat.said == [ASKED]
+    assert plain.user_texts == [SHOT + ASKED] and chat.user_texts == [ASKED]
     assert task.score(chat, f"{ROW['code']}\n[DONE]\n\nYou are") == 1.0
     bare = {"id": "601", "prompt": "Add.", "code": "x", "test_list": ["assert add(1, 2) == 3"]}
     (tmp_path / "mbpp.jsonl").write_text(json.dumps(bare), encoding="utf-8")
-    assert task.prompts(source, "chat", None, 0)[0].said[0].endswith("== 3\n[BEGIN]\n")
+    assert task.prompts(source, "chat", None, 0)[0].user_texts[0].endswith("== 3\n[BEGIN]\n")
 
 
 @pytest.mark.parametrize(
