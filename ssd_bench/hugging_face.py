@@ -1,8 +1,7 @@
 """Hugging Face `generate` on the stock class of a checkpoint: the baseline of some papers; only its speed is measured.
 
-`HuggingFace` decodes in this process. `HFProcess` decodes in a process of its own: there its copy of the
-weights, and the memory to load and run them, do not count for the other arms. Within one process the peak could not be
-split between the arms.
+`HuggingFace` decodes in this process. `HFProcess` decodes in a process of its own, so that its copy of the weights, and
+the memory to load and run them, do not count for the other arms: within one process the peak cannot be split.
 """
 
 from __future__ import annotations
@@ -214,7 +213,7 @@ def _peak_bytes(hardware: Hardware) -> int:
 
 
 def serve(descriptor: int) -> None:
-    """Serve a `HFProcess`: take its arguments, then answer each question until the pipe is closed.
+    """Serve an `HFProcess`: take its arguments, then answer each question until the pipe is closed.
 
     An answer is the result with the highest memory use so far, or the error that ended the process.
     """
