@@ -20,7 +20,7 @@ from tasks.scoring.numbers import FinalNumber
 from tasks.scoring.passk import pass_at_k
 from tasks.scoring.qa import ShortAnswer
 from tasks.scoring.rouge import Rouge
-from tasks.scoring.sandbox import Limits
+from tasks.scoring.sandbox import ProgramLimits
 from tasks.scoring.scorer import Scorer, mean
 from tasks.scoring.sql import SqlExecution
 from tasks.scoring.thoughts import without_thoughts
@@ -83,7 +83,7 @@ def _pass_at_k(
     wall_seconds: int = 30, memory_mib: int = 1024,
 ) -> dict[str, float]:  # fmt: skip
     """Return the mean over problems of the estimated pass@k, for each k."""
-    scorer = PassesTests(Limits(cpu_seconds, wall_seconds, memory_mib))
+    scorer = PassesTests(ProgramLimits(cpu_seconds, wall_seconds, memory_mib))
     _check_references(scorer, references)
     passed = [
         [scorer.item(without_thoughts(candidate), reference) == 1.0 for candidate in candidates]

@@ -8,7 +8,7 @@ from typing import Literal
 from ssd_bench.settings import Count, settings
 from ssd_bench.task import DataSource, Prompt
 from tasks.rows import RowTask
-from tasks.scoring.sandbox import Limits, check
+from tasks.scoring.sandbox import ProgramLimits, check
 from tasks.selection import checked_template
 from tasks.settings import Hub, MaxNewTokens, System
 
@@ -33,9 +33,9 @@ class ProgramTask(RowTask):
     system: System = None
 
     @property
-    def limits(self) -> Limits:
+    def limits(self) -> ProgramLimits:
         """Limits of one program."""
-        return Limits(cpu_seconds=self.cpu_seconds, wall_seconds=self.wall_seconds, memory_mib=self.memory_mib)
+        return ProgramLimits(cpu_seconds=self.cpu_seconds, wall_seconds=self.wall_seconds, memory_mib=self.memory_mib)
 
     @property
     def required(self) -> bool:

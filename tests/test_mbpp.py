@@ -11,7 +11,7 @@ from ssd_bench.compose import task_named
 from ssd_bench.data.local import LocalSource, SampleSource
 from tasks.mbpp import MBPP
 from tasks.scoring.code import PassesAsserts
-from tasks.scoring.sandbox import Limits
+from tasks.scoring.sandbox import ProgramLimits
 
 ROW = {
     "id": "601", "prompt": "Write a function to add.", "code": "def add(a, b):\n    return a + b",
@@ -60,7 +60,7 @@ def test_the_prompt_is_the_papers(task: MBPP, tmp_path: Path) -> None:
     ],
 )
 def test_an_answer_passes_by_its_tests(answer: str, passes: float) -> None:
-    scorer = PassesAsserts(Limits(cpu_seconds=5, wall_seconds=30, memory_mib=1024))
+    scorer = PassesAsserts(ProgramLimits(cpu_seconds=5, wall_seconds=30, memory_mib=1024))
     reference = json.dumps({"imports": ["import math"], "tests": ROW["test_list"]})
     assert scorer.item(answer, reference) == passes
 

@@ -269,7 +269,7 @@ def test_results_are_compared_as_multisets_or_in_order() -> None:
     assert not equal_results(rows[:2], rows, ordered=False) and not equal_results(
         [*rows[:2], rows[0]], rows, ordered=False
     )
-    assert equal_results([(0.1 + 0.2,)], [(0.3,)], ordered=True) and same([(2.0,)], [(2,)], ordered=True)
+    assert equal_results([(0.1 + 0.2,)], [(0.3,)], ordered=True) and equal_results([(2.0,)], [(2,)], ordered=True)
     assert not equal_results([("2",)], [(2,)], ordered=True) and not equal_results(None, [], ordered=False)
 
 

@@ -74,7 +74,7 @@ def equal_results(rows: Rows | None, expected: Rows, ordered: bool) -> bool:
 
 
 def image_of(tables: Iterable[tuple[str, Sequence[tuple[str, str]], Rows]]) -> bytes:
-    """Return the image of a database; a table is its name, names and types of columns, and rows in order of insertion."""
+    """Return the image of a database; a table is a name, names and types of columns, and rows in order of insertion."""
     with closing(sqlite3.connect(":memory:", isolation_level=None)) as database:
         database.execute("PRAGMA page_size = 512")
         for name, columns, rows in tables:
