@@ -87,7 +87,7 @@ class FinalNumber(ReadingScorer[Fraction]):
         return None if number is None else number == expected
 
     def reference_fault(self, reference: str) -> str | None:
-        """Refuse a reference without a number in digits."""
+        """Return the requirement that a reference has a number in digits, if it has none."""
         return None if final_number(reference) is not None else "a text that ends on a number in digits, such as 12"
 
 

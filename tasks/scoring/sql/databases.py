@@ -56,8 +56,8 @@ def cases(query: str, schema: str, answer: str = "") -> tuple[Case, ...]:
     unstable: list[Case] = []
     stable: list[Case] = []
     for number in range(CANDIDATES):
-        source = _Rows(tables, wanted, number, f"{schema}\0{query}\0{answer}")
-        rows = source.all()
+        source = _RowGenerator(tables, wanted, number, f"{schema}\0{query}\0{answer}")
+        rows = source.by_table()
         image = _image(tables, rows)
         expected = result(image, parsed[0])
         if expected is None:
@@ -96,7 +96,7 @@ def _image(tables: Mapping[str, Table], rows: Mapping[str, Rows]) -> bytes:
     return image_of((table.name, listed[name], rows[name]) for name, table in tables.items())
 
 
-class _Rows:
+class _RowGenerator:
     """Generator of the rows of one database.
 
     Keys of one column are unique unless the column refers to another table: flattened schemas (Spider's) declare only
@@ -110,7 +110,7 @@ class _Rows:
         self.random = random.Random(hashlib.sha256(f"{number}\0{seed}".encode(errors="replace")).hexdigest())
         self.values_of: dict[_Column, list[Value]] = {}
 
-    def all(self) -> dict[str, Rows]:
+    def by_table(self) -> dict[str, Rows]:
         """Return the rows by table."""
         return {name: self._rows(name, table) for name, table in self.tables.items()}
 
@@ -142,14 +142,14 @@ class _Rows:
             if parent and parent not in (*path, place):
                 target = next(candidate for candidate in self.tables[parent[0]].columns if candidate.name == parent[1])
                 held = self._values(parent[0], target, (*path, place))
-                self.values_of[place] = self._drawn(column, held, size)
+                self.values_of[place] = self._draw_referenced(column, held, size)
             elif (column.name,) == table.key or (self.wide and column.name in self.wanted.ordered):
                 self.values_of[place] = self._distinct(column, size)
             else:
                 self.values_of[place] = [self._value(column) for _ in range(size)]
         return self.values_of[place]
 
-    def _drawn(self, column: Column, held: list[Value], size: int) -> list[Value]:
+    def _draw_referenced(self, column: Column, held: list[Value], size: int) -> list[Value]:
         """Return values of the column that this one refers to; values of the query's literals are more frequent."""
         bound = self.wanted.values.get(column.name, [])
         likely = [value for value in held if value in bound] * 4
@@ -175,9 +175,9 @@ class _Rows:
         if bound and draw < 0.75:
             literal = self.random.choice(bound)
             return literal if draw < 0.5 else self.random.choice(near_values(literal))
-        return self._any(column)
+        return self._random_value(column)
 
-    def _any(self, column: Column) -> Value:
+    def _random_value(self, column: Column) -> Value:
         pick = self.random.randint
         if "bool" in column.type:
             return pick(0, 1)
