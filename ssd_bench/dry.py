@@ -168,7 +168,7 @@ def _counted(cfg: DictConfig, parts: Parts) -> tuple[int, int, bool]:
             planned_prompts = task.prompts(source, parts.model.prompting.form, cfg.limit, cfg.seed)
             return (
                 cfg.repeats * len(planned_prompts),
-                cfg.repeats * sum(len(prompt.said) for prompt in planned_prompts),
+                cfg.repeats * sum(len(prompt.user_texts) for prompt in planned_prompts),
                 False,
             )
         except ConfigError:  # the rows may be on another machine

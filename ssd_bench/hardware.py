@@ -1,4 +1,4 @@
-"""The machine that a run uses (`conf/hardware`): resolved and checked before anything is loaded."""
+"""Hardware of a run (`conf/hardware`), resolved and checked before anything is loaded."""
 
 from __future__ import annotations
 
@@ -25,26 +25,26 @@ M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # malloc.h
 
 @settings("hardware", frozen=True)
 class Options:
-    """What `conf/hardware` says."""
+    """Settings of `conf/hardware`."""
 
     device: str | Sequence[str]
     """auto, cpu, cuda, cuda:N, or a list of these over which the blocks are spread."""
     dtype: Literal["float32", "bfloat16", "float16", "float64"]
-    """Of weights and KV cache."""
+    """Dtype of weights and KV cache."""
     threads: Count | None
     """CPU threads of PyTorch; null: all cores."""
     warmup: Whole
     """Short generations per arm before anything is measured."""
     kernels: str
-    """Who runs passes: native (compiled, for CPUs), graphs (captured Triton kernels, for one GPU), torch, or auto: the
-    first two where they can serve."""
+    """Backend that runs passes: native (compiled, for CPUs), graphs (captured Triton kernels, for one GPU), torch, or
+    auto: the first two where they can serve."""
     isa: Literal["auto", "amx_emulated", "generic", "avx2", "avx512", "avx512_bf16", "amx"]
-    """The CPU's instructions, the same for every pass; auto is the highest that it has. Sums are float32 on every
-    level. On the last two, products with bfloat16 weights take bfloat16 on the other side too, attention's included;
-    nothing else is rounded. amx_emulated is amx without the unit, slow, to check what it computes. The record says what
-    ran; the audit's tolerance follows."""
+    """Instruction level of the CPU for all passes; auto is the highest that it has. Sums are float32 on every level. On
+    the last two, products with bfloat16 weights round the other operand to bfloat16 too, in attention as well; nothing
+    else is rounded. amx_emulated computes what amx does without the matrix unit, slowly, for tests. The record holds
+    the level, and the tolerance of the losslessness audit depends on it."""
     latency: Mapping[str, Any] | None
-    """Milliseconds of the sublayers, given instead of measured: t_mlp_ms, t_attn_slope_ms and t_attn_intercept_ms."""
+    """Milliseconds of the sublayers, set instead of measured: t_mlp_ms, t_attn_slope_ms and t_attn_intercept_ms."""
     exclusive: bool = False
     """Wait until no other run with this switch measures on the same CPU or GPUs of this machine."""
 
@@ -54,7 +54,7 @@ class Options:
 
 @dataclass(frozen=True)
 class Hardware:
-    """The `Options` of a run, resolved; `devices` in the order in which blocks are spread over them."""
+    """Resolved `Options` of a run; blocks are spread over `devices` in their order."""
 
     devices: tuple[torch.device, ...]
     dtype: torch.dtype
@@ -66,29 +66,28 @@ class Hardware:
     exclusive: bool
 
     @classmethod
-    def of(cls, *given: Any, **options: Any) -> Hardware:
+    def of(cls, *values: Any, **options: Any) -> Hardware:
         """Resolve and check the `Options` of `conf/hardware`.
 
         Raises:
-            ConfigError: a device that is not there, a dtype or instructions that it does not support, a count out of
-                range.
+            ConfigError: a missing device, a dtype or instructions that it does not support, a count out of range.
         """
-        asked = Options(*given, **options)
+        chosen = Options(*values, **options)
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        if asked.threads is not None and not 1 <= asked.threads <= cores:
-            raise ConfigError("hardware.threads", asked.threads, f"1 to {cores} on this machine, or null for all")
-        names = [asked.device] if isinstance(asked.device, str) else list(asked.device)
+        if chosen.threads is not None and not 1 <= chosen.threads <= cores:
+            raise ConfigError("hardware.threads", chosen.threads, f"1 to {cores} on this machine, or null for all")
+        names = [chosen.device] if isinstance(chosen.device, str) else list(chosen.device)
         devices = tuple(_resolve(name) for name in names)
         if not devices:
             raise ConfigError("hardware.device", names, "at least one device")
-        _check_dtype(devices, asked.dtype)
+        _check_dtype(devices, chosen.dtype)
         if devices[0].type == "cpu":
-            resolve(asked.isa)
-        elif asked.isa != "auto":
-            raise ConfigError("hardware.isa", asked.isa, f"auto: levels are a CPU's, and this runs on {devices[0]}")
-        latency = None if asked.latency is None else _latency(asked.latency)
-        dtype, threads = DTYPES[asked.dtype], asked.threads or cores
-        return cls(devices, dtype, threads, asked.warmup, asked.kernels, asked.isa, latency, asked.exclusive)
+            resolve(chosen.isa)
+        elif chosen.isa != "auto":
+            raise ConfigError("hardware.isa", chosen.isa, f"auto: levels are a CPU's, and this runs on {devices[0]}")
+        latency = None if chosen.latency is None else _latency(chosen.latency)
+        dtype, threads = DTYPES[chosen.dtype], chosen.threads or cores
+        return cls(devices, dtype, threads, chosen.warmup, chosen.kernels, chosen.isa, latency, chosen.exclusive)
 
     @property
     def dtype_name(self) -> str:
@@ -96,14 +95,14 @@ class Hardware:
 
     @property
     def label(self) -> str:
-        """The devices, as records and tables show them."""
+        """Names of the devices, as records and tables show them."""
         return ",".join(str(device) for device in self.devices)
 
     def gpu_names(self) -> list[str]:
         return [torch.cuda.get_device_name(d) for d in self.devices if d.type == "cuda"]
 
     def peak_bytes(self) -> int:
-        """Highest memory use so far: of the devices' allocators, or of the whole process on a CPU."""
+        """Return the highest memory use so far: of the GPUs' allocators, or of the whole process on a CPU."""
         if self.devices[0].type == "cuda":
             return sum(torch.cuda.max_memory_allocated(device) for device in self.devices)
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
@@ -121,8 +120,8 @@ def _resolve(name: str) -> torch.device:
     if device.type == "cuda":
         count = torch.cuda.device_count() if torch.cuda.is_available() else 0
         if (device.index or 0) >= count:
-            there = f"this machine has {count} GPUs" if count else "no GPU is visible here; use hardware.device=cpu"
-            raise ConfigError("hardware.device", name, f"a device that exists: {there}")
+            reason = f"this machine has {count} GPUs" if count else "no GPU is visible here; use hardware.device=cpu"
+            raise ConfigError("hardware.device", name, f"a device that exists: {reason}")
         return torch.device("cuda", device.index or 0)
     return device
 
@@ -134,23 +133,23 @@ def _check_dtype(devices: Sequence[torch.device], dtype: str) -> None:
                 raise ConfigError("hardware.dtype", dtype, f"float16 or float32: {device} is older than compute 8.0")
 
 
-def _latency(given: Mapping[str, Any]) -> Latency:
+def _latency(values: Mapping[str, Any]) -> Latency:
     fields = ("t_mlp_ms", "t_attn_slope_ms", "t_attn_intercept_ms")
-    if sorted(given) != sorted(fields):
-        raise ConfigError("hardware.latency", given, f"null, or exactly {', '.join(fields)}")
+    if sorted(values) != sorted(fields):
+        raise ConfigError("hardware.latency", values, f"null, or exactly {', '.join(fields)}")
     mlp, slope, intercept = (
-        float(check_value(f"hardware.latency.{field}", Milliseconds, given[field])) for field in fields
+        float(check_value(f"hardware.latency.{field}", Milliseconds, values[field])) for field in fields
     )
     return Latency(mlp, slope, intercept)
 
 
 @contextmanager
 def lasting_buffers() -> Iterator[None]:
-    """Where weights and cache are allocated: keeps them off glibc's heap, and everything after them on it.
+    """Allocate weights and cache, in this context, outside glibc's heap, and everything after it on the heap.
 
-    Left to itself glibc learns to put the large ones on the heap too, where what is freed between them is lost (160 MB
-    on a 135M model). Short-lived activations belong on the heap: mapped anew at each use, their page faults nearly
-    double the time of a search.
+    By default glibc adapts and puts large buffers on the heap too, where memory freed between them is lost (160 MB on a
+    135M model). Short-lived activations belong on the heap: mapped anew at each use, their page faults nearly double
+    the time of a search.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # glibc only
     if mallopt is not None:

@@ -1,7 +1,7 @@
-"""Hugging Face `generate` on the stock class of a checkpoint: the baseline that some papers divide by; speed only.
+"""Hugging Face `generate` on the stock class of a checkpoint: the baseline of some papers; only its speed is measured.
 
-`HuggingFace` decodes in this process. `Apart` is one in a process of its own, so that a second copy of the weights, and
-what it takes to load and run them, is in no other arm's memory; an allocator's or a system's peak could not be split.
+`HuggingFace` decodes in this process. `HFProcess` decodes in a process of its own, so that its copy of the weights, and
+the memory to load and run them, do not count for the other arms: within one process the peak cannot be split.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
 REST_S = 0.02
-"""Between what two processes measure: OpenMP threads spin for 4 to 8 ms after their last work, on the other's cores."""
+"""Pause between measurements of two processes: OpenMP threads spin for 4 to 8 ms after their last work."""
 
 
 class HuggingFace:
@@ -40,13 +40,13 @@ class HuggingFace:
         hardware: one device, and the dtype of the weights.
         decoding: mode, warpers and limits; `max_new_tokens` must be set.
         eos_ids: ids that end an output.
-        context: positions that a sequence may fill.
+        context: most positions of a sequence.
 
     Attributes:
-        about: name of the class, of its attention, and bytes of its weights and buffers (`weight_bytes`).
+        about: names of the class and of its attention, and bytes of its weights and buffers (`weight_bytes`).
 
     Raises:
-        ConfigError: transformers cannot load it, or not all of it.
+        ConfigError: transformers cannot load the checkpoint, or not all of its weights.
     """
 
     def __init__(
@@ -55,13 +55,13 @@ class HuggingFace:
     ) -> None:  # fmt: skip
         self._device, self._decoding, self._eos_ids, self._context = hardware.devices[0], decoding, eos_ids, context
         self._clock = Clock(self._device)
-        self._model = _loaded(source, hardware) if isinstance(source, Path) else _drawn(source, hardware)
-        self._model.generation_config = self._config()  # nothing of the checkpoint's own, such as a penalty
-        self._going = torch.zeros(1, dtype=torch.bool, device=self._device)
-        held = {t.data_ptr(): t.nbytes for t in (*self._model.parameters(), *self._model.buffers())}
+        self._model = _load(source, hardware) if isinstance(source, Path) else _random_model(source, hardware)
+        self._model.generation_config = self._config()  # without settings of the checkpoint, such as a penalty
+        self._continue = torch.zeros(1, dtype=torch.bool, device=self._device)
+        bytes_at = {t.data_ptr(): t.nbytes for t in (*self._model.parameters(), *self._model.buffers())}
         self.about = {
             "class": type(self._model).__name__, "attention": self._model.config._attn_implementation,
-            "weight_bytes": sum(held.values()),
+            "weight_bytes": sum(bytes_at.values()),
         }  # fmt: skip
 
     def _config(self) -> Any:
@@ -69,7 +69,7 @@ class HuggingFace:
 
         decoding = self._decoding
         warpers: dict[str, Any] = {}
-        if not decoding.greedy:  # all said: what is not said has defaults of its own
+        if not decoding.greedy:  # all three are set: transformers has other defaults
             warpers = {"temperature": decoding.temperature, "top_p": decoding.top_p, "top_k": decoding.top_k}
         ends = sorted(self._eos_ids) or None
         return GenerationConfig(do_sample=not decoding.greedy, eos_token_id=ends, pad_token_id=0, **warpers)
@@ -78,66 +78,67 @@ class HuggingFace:
     def generate(self, prompt: Sequence[int], seed: int = 0, max_new: int | None = None) -> Generation:
         """Decode one prompt until EOS (kept), the longest output allowed or the end of the context.
 
-        The prefill lasts until the first token is chosen, what `generate` prepares included; steps are not told apart.
+        The prefill lasts until the first token is chosen and includes the preparations of `generate`. Single steps are
+        not timed.
 
         Args:
             prompt: token ids, at least one, at most the context.
-            seed: of the global generators when sampling, which `generate` draws from; they keep it.
-            max_new: longest output; None for the decoding's.
+            seed: seed of PyTorch's global generators, from which `generate` samples; they are not reset afterwards.
+            max_new: longest output; None: that of the decoding.
         """
         from transformers import StoppingCriteriaList
 
         max_new = max_new or self._decoding.max_new_tokens
         assert max_new is not None, "the caller resolves decode.max_new_tokens"
-        room = self._context - len(prompt) + 1  # the last token is chosen, not read
+        free = self._context - len(prompt) + 1  # the last token is chosen, but never read
         if not self._decoding.greedy:
             torch.manual_seed(seed)
         chosen: list[Mark] = []
 
         def mark_first(ids: Tensor, scores: object, **_: object) -> Tensor:
-            """A stopping criterion, as it is asked after every token; it stops nothing."""
+            """Mark the time of the first token; a stopping criterion, called after every token, that never stops."""
             if not chosen:
                 chosen.append(self._clock.mark())
-            return self._going
+            return self._continue
 
         begin = self._clock.mark()
         ids = torch.tensor([prompt], device=self._device)
-        # the mask is given: without it, a prompt that holds the padding id would lose that token
-        whole = self._model.generate(
-            ids, attention_mask=torch.ones_like(ids), max_new_tokens=min(max_new, room),
+        # without an explicit mask, `generate` would mask out prompt tokens that equal the padding id
+        sequence = self._model.generate(
+            ids, attention_mask=torch.ones_like(ids), max_new_tokens=min(max_new, free),
             stopping_criteria=StoppingCriteriaList([mark_first]),
         )  # fmt: skip
         end = self._clock.mark()
         self._clock.settle()
-        output = whole[0, len(prompt) :].tolist()
+        output = sequence[0, len(prompt) :].tolist()
         reason = "eos" if output[-1] in self._eos_ids else "length" if len(output) == max_new else "context"
         return Generation(output, reason, self._clock.ms(begin, chosen[0]), self._clock.ms(chosen[0], end))
 
 
-def _loaded(folder: Path, hardware: Hardware) -> Any:
-    """The model on its device.
+def _load(folder: Path, hardware: Hardware) -> Any:
+    """Load the model onto its device.
 
     Raises:
-        ConfigError: it cannot be loaded, or weights would be made up.
+        ConfigError: the model cannot be loaded, or transformers would initialise missing weights at random.
     """
     from transformers import AutoModelForCausalLM
 
     auto: Any = AutoModelForCausalLM
     try:
-        asked = {"dtype": hardware.dtype, "output_loading_info": True, "trust_remote_code": False}
-        model, found = auto.from_pretrained(folder, **asked)
+        options = {"dtype": hardware.dtype, "output_loading_info": True, "trust_remote_code": False}
+        model, loading = auto.from_pretrained(folder, **options)
         model = model.to(hardware.devices[0])
     except Exception as error:  # its errors have no common type
         reason = " ".join(str(error).split())[:300]
         raise ConfigError("model", str(folder), f"a checkpoint that transformers can load ({reason})") from error
-    if lacking := sorted([*found["missing_keys"], *map(str, found["mismatched_keys"])]):
+    if lacking := sorted([*loading["missing_keys"], *map(str, loading["mismatched_keys"])]):
         allowed = f"a checkpoint that transformers finds all weights in; not found: {', '.join(lacking[:3])}"
         raise ConfigError("model", str(folder), allowed)
     return model.eval()
 
 
-def _drawn(config: PretrainedConfig, hardware: Hardware) -> Any:
-    """A model of random values on its device."""
+def _random_model(config: PretrainedConfig, hardware: Hardware) -> Any:
+    """Return a model with random weights on its device."""
     from transformers import AutoModelForCausalLM
 
     auto: Any = AutoModelForCausalLM
@@ -145,38 +146,38 @@ def _drawn(config: PretrainedConfig, hardware: Hardware) -> Any:
         return auto.from_config(config, dtype=hardware.dtype, trust_remote_code=False).eval()
 
 
-class Apart:
-    """`HuggingFace`, with its arguments, in a process of its own; a context manager.
+class HFProcess:
+    """A `HuggingFace` with the same arguments in a process of its own; a context manager.
 
-    It waits for this process, and this one for it: neither takes time from the other.
+    Only one of the two processes works at a time, so that neither slows the other down.
 
     Attributes:
-        about: as there, and `load_ms` until it was ready, from the start of its process.
-        peak_bytes: the most memory that its process has taken so far.
+        about: as in `HuggingFace`, and `load_ms`, the time from the start of the process until it was ready.
+        peak_bytes: highest memory use of the process so far.
 
     Raises:
-        ConfigError: as there.
-        RuntimeError: it failed while it decoded, or its process was ended.
+        ConfigError: as `HuggingFace`.
+        RuntimeError: decoding failed, or the process ended.
     """
 
     def __init__(self, *arguments: Any) -> None:
         begin = time.perf_counter()
-        # not multiprocessing's: a launcher's worker has start methods of its own, and a fork this one's memory
-        self._pipe, theirs = Pipe()
-        code = f"import sys; sys.path[:] = {sys.path!r}; from {__name__} import serve; serve({theirs.fileno()})"
-        self._process = subprocess.Popen([sys.executable, "-c", code], pass_fds=[theirs.fileno()])
-        theirs.close()
+        # no multiprocessing: a launcher's worker sets its own start method, and a fork would copy this process's memory
+        self._pipe, far_end = Pipe()
+        code = f"import sys; sys.path[:] = {sys.path!r}; from {__name__} import serve; serve({far_end.fileno()})"
+        self._process = subprocess.Popen([sys.executable, "-c", code], pass_fds=[far_end.fileno()])
+        far_end.close()
         self.about: dict[str, Any]
         self.about, self.peak_bytes = self._answer(arguments)
         self.about["load_ms"] = (time.perf_counter() - begin) * 1e3
 
     def generate(self, prompt: Sequence[int], seed: int = 0, max_new: int | None = None) -> Generation:
-        """As `HuggingFace.generate`; its times are taken there, without the way to it."""
-        made: Generation
+        """Decode as `HuggingFace.generate`; times are taken in the other process, without the communication."""
+        generation: Generation
         time.sleep(REST_S)
-        made, self.peak_bytes = self._answer((list(prompt), seed, max_new))
+        generation, self.peak_bytes = self._answer((list(prompt), seed, max_new))
         time.sleep(REST_S)
-        return made
+        return generation
 
     def _answer(self, question: tuple[Any, ...]) -> Any:
         try:
@@ -203,7 +204,7 @@ class Apart:
 
 
 def _peak_bytes(hardware: Hardware) -> int:
-    """As `Hardware.peak_bytes`, but on a CPU without what its parent held when it was started, which that counts."""
+    """Return `Hardware.peak_bytes`; on a CPU without the parent's memory at the fork, which ru_maxrss would include."""
     if hardware.devices[0].type == "cpu":
         for line in Path("/proc/self/status").read_text(encoding="utf-8").splitlines():
             if line.startswith("VmHWM:"):
@@ -212,26 +213,26 @@ def _peak_bytes(hardware: Hardware) -> int:
 
 
 def serve(descriptor: int) -> None:
-    """In the process of `Apart`: takes its arguments, then answers each question, until there is nobody to ask.
+    """Serve an `HFProcess`: take its arguments, then answer each question until the pipe is closed.
 
-    An answer is what was asked for, and the most memory that was taken so far; or the error that ended it.
+    An answer is the result with the highest memory use so far, or the error that ended the process.
     """
     from transformers.utils import logging
 
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # who asks ends it
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends this process
     logging.disable_progress_bar()
     pipe = Connection(descriptor)
     try:
-        folder, hardware, *rest = pipe.recv()
+        folder, hardware, *arguments = pipe.recv()
         torch.set_num_threads(hardware.threads)
-        model = HuggingFace(folder, hardware, *rest)
+        model = HuggingFace(folder, hardware, *arguments)
         pipe.send((model.about, _peak_bytes(hardware)))
         while True:
-            asked = pipe.recv()
-            pipe.send((model.generate(*asked), _peak_bytes(hardware)))
+            question = pipe.recv()
+            pipe.send((model.generate(*question), _peak_bytes(hardware)))
     except (EOFError, ConnectionError):
         pass
     except ConfigError as error:
         pipe.send(error)
-    except Exception as error:  # whose type may not be one that can be sent
+    except Exception as error:  # its type may not be picklable
         pipe.send(RuntimeError(f"Hugging Face generate failed: {type(error).__name__}: {error}"))

@@ -17,13 +17,13 @@ from ssd_bench.core import lossless
 from ssd_bench.core.method import Calibrated, Method, Origin, Sample, Stateful
 from ssd_bench.core.sampling import Decoding
 from ssd_bench.data.prompting import Encoded
-from ssd_bench.data.prompts import apart, encode_all, limits, reach
+from ssd_bench.data.prompts import answer_limits, calibration_prompts, encode_all, positions_needed
 from ssd_bench.errors import ConfigError, naming
 from ssd_bench.hardware import Hardware
 from ssd_bench.model.backend import Backend, select
 from ssd_bench.model.checkpoint import Checkpoint, ModelSource
 from ssd_bench.model.shape import ModelDims
-from ssd_bench.model.weights import architecture, declared
+from ssd_bench.model.weights import architecture, declared_architecture
 from ssd_bench.options import Parts, resolve
 from ssd_bench.paths import local_path
 from ssd_bench.records import provenance
@@ -140,22 +140,23 @@ def plan(cfg: DictConfig) -> Plan:
     prompts = task.prompts(parts.source_of(task), model.prompting.form, config["limit"], config["seed"])
     if not prompts:
         raise ConfigError("task", task.name, "a data source with at least one item")
-    systems = {option: model.prompting.addressed(text, option) for option, text in parts.systems().items()}
+    systems = {option: model.prompting.with_system(text, option) for option, text in parts.systems().items()}
     # 2) Checks that need no weights come first, so that a refused model of the hub is not downloaded.
     checkpoint = model.open()
     for option, template in systems.items():
         template.check_heard(checkpoint.tokenizer, option)
-    arch = declared(checkpoint)
+    arch = declared_architecture(checkpoint)
     model.check_shape(arch)
     method.check(stated := arch.dims(model.name))
-    calibration_prompts = _calibration_prompts(parts, prompts, config["seed"])
-    all_prompts = [*prompts, *calibration_prompts]
-    answer_limits = limits(all_prompts, decoding.max_new_tokens, task.max_new_tokens)
-    decoding = Decoding(**config["decode"] | {"max_new_tokens": max(answer_limits)})
-    all_encoded = encode_all(all_prompts, answer_limits, model, checkpoint, arch.context)
+    held_out = _calibration_prompts(parts, prompts, config["seed"])
+    all_prompts = [*prompts, *held_out]
+    requested_tokens = answer_limits(all_prompts, decoding.max_new_tokens, task.max_new_tokens)
+    decoding = Decoding(**config["decode"] | {"max_new_tokens": max(requested_tokens)})
+    all_encoded = encode_all(all_prompts, requested_tokens, model, checkpoint, arch.context)
     encoded = all_encoded[: len(prompts)]
-    samples = [Sample(e.ids, p.domain) for e, p in zip(all_encoded[len(prompts) :], calibration_prompts)]
-    longest = max(reach(p, e, new, model, checkpoint) for p, e, new in zip(all_prompts, all_encoded, answer_limits))
+    samples = [Sample(e.ids, p.domain) for e, p in zip(all_encoded[len(prompts) :], held_out)]
+    triples = zip(all_prompts, all_encoded, requested_tokens)
+    longest = max(positions_needed(p, e, new, model, checkpoint) for p, e, new in triples)
     data = _data_id(all_prompts, all_encoded)
     shard = _shard(config, method, len(prompts))
     backend = select(
@@ -174,7 +175,7 @@ def plan(cfg: DictConfig) -> Plan:
     key = provenance.content_key(identity, code, data, exclude=UNRECORDED)
     name = f"{dims.name}-{method.name}-{task.name}-{key[:10]}"
     return Plan(
-        config, hardware, backend, decoding, method, task, prompts, encoded, answer_limits, samples, checkpoint,
+        config, hardware, backend, decoding, method, task, prompts, encoded, requested_tokens, samples, checkpoint,
         model.rehearsal, dims, origin, min(longest, arch.context), _fingerprints(parts), key, runs_dir / name,
         shard, _unused(parts),
     )  # fmt: skip
@@ -196,7 +197,7 @@ def _calibration_prompts(parts: Parts, prompts: Sequence[Prompt], seed: int) -> 
     separate = parts.calibration_task is not parts.task
     with naming("task", "calibrate" if separate else "task"):
         pool = parts.calibration_task.pool(parts.source_of(parts.calibration_task), parts.model.prompting.form, seed)
-        return apart(prompts, pool, parts.method, others=separate)
+        return calibration_prompts(prompts, pool, parts.method, separate=separate)
 
 
 def _dims(model: ModelSource, checkpoint: Checkpoint, method: Method, stated: ModelDims) -> ModelDims:

@@ -29,7 +29,7 @@ from ssd_bench.cost.latency import Latency
 from ssd_bench.data.prompting import Encoded, encode_turn, scored_text
 from ssd_bench.errors import ConfigError
 from ssd_bench.hardware import lasting_buffers
-from ssd_bench.hugging_face import Apart
+from ssd_bench.hugging_face import HFProcess
 from ssd_bench.metrics import summarise
 from ssd_bench.model.checkpoint import cache_dir
 from ssd_bench.model.kv_cache import BUCKET
@@ -86,15 +86,17 @@ def execute(plan: Plan, wait: bool = True) -> Path | None:
     return None
 
 
-def _load_hf_arm(plan: Plan) -> AbstractContextManager[Apart | None]:
+def _load_hf_arm(plan: Plan) -> AbstractContextManager[HFProcess | None]:
     """Return the arm that runs Hugging Face `generate` (in a process of its own), None for a run without it."""
     if "hf" not in plan.arms:
         return nullcontext()
     checkpoint = plan.checkpoint
-    return Apart(checkpoint.folder, plan.hardware, plan.decoding, checkpoint.eos_ids, plan.context)
+    return HFProcess(checkpoint.folder, plan.hardware, plan.decoding, checkpoint.eos_ids, plan.context)
 
 
-def _measure(plan: Plan, writer: RunWriter, hf_arm: Apart | None, stopping: Stopping, neighbours: Neighbours) -> None:
+def _measure(
+    plan: Plan, writer: RunWriter, hf_arm: HFProcess | None, stopping: Stopping, neighbours: Neighbours
+) -> None:
     """Load, profile, prepare and warm up, then decode every pending work item and finish the record."""
     begin, base_bytes = time.perf_counter(), psutil.Process().memory_info().rss
     engine = load_engine(plan)
@@ -183,7 +185,7 @@ def _scored_text(plan: Plan, index: int, turn: int, text: str) -> str:
 
 
 def _run_prompt(
-    plan: Plan, engine: Engine, hf_arm: Apart | None, index: int, repeat: int, progress: Progress
+    plan: Plan, engine: Engine, hf_arm: HFProcess | None, index: int, repeat: int, progress: Progress
 ) -> list[PromptRecord]:
     """Decode one prompt with every arm; of a conversation, every turn that fits into the context.
 
@@ -192,7 +194,7 @@ def _run_prompt(
     prompt, checkpoint = plan.prompts[index], plan.checkpoint
     records: list[PromptRecord] = []
     answers: list[str] = []
-    for turn in range(len(prompt.said)):
+    for turn in range(len(prompt.user_texts)):
         encoded = plan.encoded[index]
         if turn:
             encoded = encode_turn(prompt, answers, checkpoint.tokenizer, checkpoint.template)
@@ -214,7 +216,7 @@ class TurnInput:
 
 
 def _run_turn(
-    plan: Plan, engine: Engine, hf_arm: Apart | None, inputs: TurnInput, progress: Progress
+    plan: Plan, engine: Engine, hf_arm: HFProcess | None, inputs: TurnInput, progress: Progress
 ) -> list[PromptRecord]:
     """Decode one input with every arm, in random order, so that drift of the machine favours none.
 
@@ -327,7 +329,7 @@ def _profile_path(plan: Plan, rows: int) -> Path:
     return cache_dir() / "latency" / f"{plan.dims.name}-{key}.json"
 
 
-def _warm_up(plan: Plan, engine: Engine, hf_arm: Apart | None) -> None:
+def _warm_up(plan: Plan, engine: Engine, hf_arm: HFProcess | None) -> None:
     """Generate a few tokens per arm, with every shape in use; a copy of the method, so that it learns nothing here."""
     short_decoding = Decoding(**plan.config["decode"] | {"max_new_tokens": min(WARMUP_TOKENS, max(plan.new_tokens))})
     warm_up_engine = Engine(engine.decoder, engine.cache, short_decoding, engine.eos_ids, engine.probe)

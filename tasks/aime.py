@@ -19,12 +19,12 @@ from tasks.settings import Hub, MaxNewTokens, System
 NAMES = {2024: "aime24", 2025: "aime25"}
 ASK = "Solve the following math problem. Make sure to put the answer (and only the answer) inside \\boxed{}.\n\n"
 THINK = "\n <think> Let's think step by step. </think>\n"
-# KnapSpec reads the problems of 2025 from a data set that calls them so.
+# names of the columns in the data set from which KnapSpec reads the problems of 2025
 COLUMNS = {"question": "problem"}
 
 
 def boxed_prompt(problem: str) -> str:
-    """A problem as KnapSpec's released code asks it."""
+    """Return a problem as a prompt of KnapSpec's released code."""
     return f"{ASK}{problem}{THINK}"
 
 
@@ -40,7 +40,7 @@ class AIME(RowTask):
     in_order = True
 
     year: Literal[2024, 2025]
-    """Of the examination; the task and its file are called by it."""
+    """Year of the examination, which is part of the names of the task and its file."""
     max_new_tokens: MaxNewTokens
     hub: Hub
     system: System = None
@@ -54,4 +54,4 @@ class AIME(RowTask):
         answer = row["answer"].strip()
         if not (answer.isascii() and answer.isdigit() and int(answer) <= 999):
             raise ConfigError(f"{self.name} {row['id']} answer", row["answer"], "an integer from 0 to 999")
-        return self._made(row, boxed_prompt(row["problem"]), reference=str(int(answer)))
+        return self._make_prompt(row, boxed_prompt(row["problem"]), reference=str(int(answer)))

@@ -3,7 +3,7 @@ r"""Alpaca: instructions with answers by a language model (Taori et al. 2023, ta
 Two prompt formats, as the released code of the papers builds them:
 
 - `knn_ssd`: KNN-SSD, `evaluation_llama/utils.py` at mbsong/KNN-SSD cfa8532: `Instruction: …`, the input on the next
-  line, which stays empty where an item has none, and `Answer:`. A demonstration has no line for the input.
+  line, which is empty for an item without input, and `Answer:`. A demonstration has no line for the input.
 - `conflayers`: ConfLayers, `evaluation/eval.py` at WA225/ConfLayers 8f04171: `### Instruction: …`, `### Input: …`,
   `### Response: ` in one line, zero-shot; without an input two spaces stand between the last two.
 
@@ -25,7 +25,7 @@ from tasks.shots import in_one_line
 
 
 class Alpaca(VariantTask):
-    """An instruction, with its input where it has one. A chat model gets it as one user turn without demonstrations.
+    """An instruction, with its input if it has one. A chat model gets it as one user turn without demonstrations.
 
     Args:
         variant: one of `variants`; None: `knn_ssd`.
@@ -33,7 +33,7 @@ class Alpaca(VariantTask):
         max_new_tokens: most tokens of an answer, of each variant's paper or one number for all.
         hub: `datasets.load_dataset` arguments of each variant's items.
         fewshot_hub: the same for the rows of the demonstrations.
-        system: message of the system ahead of every prompt, for chat templates; None: none.
+        system: system message ahead of every prompt, for chat templates; None: none.
     """
 
     name: str = "alpaca"
@@ -63,9 +63,9 @@ class Alpaca(VariantTask):
         return f"Instruction: {row['instruction']}\nAnswer: {in_one_line(row['output'])}\n"
 
     def _prompt(self, row: Row) -> Prompt:
-        asked, given = row["instruction"], row["input"]
+        instruction, context = row["instruction"], row["input"]
         if self.variant == "knn_ssd":
-            text = f"Instruction: {asked}\n{given}\nAnswer:"
+            text = f"Instruction: {instruction}\n{context}\nAnswer:"
         else:
-            text = f"### Instruction: {asked} ### Input: {given} ### Response: "
-        return self._made(row, text, reference=row["output"])
+            text = f"### Instruction: {instruction} ### Input: {context} ### Response: "
+        return self._make_prompt(row, text, reference=row["output"])

@@ -1,15 +1,15 @@
-"""What the field measures speculative decoding on: conversations, each of a category, without a score of their own.
+"""Conversations on which the field measures speculative decoding, each with a category and without a score.
 
 - MT-Bench: Zheng et al. 2023, arXiv:2306.05685; 80 questions of 8 categories, each with a second turn. A judge, GPT-4,
   scores its answers; here they are decoded for speed and losslessness alone.
 - Spec-Bench: Xia et al. 2024, arXiv:2401.07851; 480 questions: MT-Bench's, and 80 each of translation, summarization,
   question answering, mathematical reasoning and retrieval-augmented generation, in one turn.
 - SPEED-Bench: Abramovich et al. 2026, arXiv:2604.09557; its qualitative set has 880 of 11 categories, some of several
-  turns. On the hub some rows are placeholders, which its authors' script fills in from other data sets; they are read
-  as they are, so run it on the script's file (`data=local`).
+  turns. On the hub some rows are placeholders, which its authors' script fills in from other data sets. Placeholders
+  are read as they are, so run the task on the script's file (`data=local`).
 
-A chat model gets each turn as the user's message, a base model as `Question: …`, `Answer:`. A turn after the first has
-AR's answers to those before it in its prompt, so that both arms read the same. Items come in the data's order.
+A chat model gets each turn as the user's message, a base model as `Question: …`, `Answer:`. The prompt of a turn after
+the first holds AR's answers to the turns before it, so that both arms read the same. Items keep the data's order.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from tasks.settings import Hub, MaxNewTokens, System
 
 
 class Conversations(RowTask):
-    """Rows of a category and one or several turns.
+    """A task whose rows have a category and one or several turns.
 
     Attributes:
-        turns: column of the hub that has them.
+        turns: column of the hub that has the turns.
     """
 
     version = 1
@@ -42,24 +42,24 @@ class Conversations(RowTask):
     hub: Hub
 
     def __post_init__(self) -> None:
-        rename = {self.turns: "turns", "question_id": "id"}  # as FastChat's and Spec-Bench's files have it
+        rename = {self.turns: "turns", "question_id": "id"}  # names in FastChat's and Spec-Bench's files
         items = DataSpec(self.name, ("category", "turns"), self.hub, rename, lists=("turns",))
         super().__init__(items, self.max_new_tokens)
 
-    def _opened(self, source: DataSource, template: str, seed: int) -> tuple[Sequence[Row], Callable[[Row], Prompt]]:
-        ordered, prompt_of = super()._opened(source, template, seed)
-        return ordered, prompt_of if template == "chat" else lambda row: _asked(prompt_of(row))
+    def _prepare(self, source: DataSource, template: str, seed: int) -> tuple[Sequence[Row], Callable[[Row], Prompt]]:
+        ordered, prompt_of = super()._prepare(source, template, seed)
+        return ordered, prompt_of if template == "chat" else lambda row: _as_plain_text(prompt_of(row))
 
     def _prompt(self, row: Row) -> Prompt:
-        first, *others = row["turns"]
-        made = self._made(row, first, reference="", domain=row["category"])
-        return replace(made, turns=tuple(map(Turn, others)))
+        first, *following = row["turns"]
+        prompt = self._make_prompt(row, first, reference="", domain=row["category"])
+        return replace(prompt, turns=tuple(map(Turn, following)))
 
 
-def _asked(prompt: Prompt) -> Prompt:
-    """A conversation as a base model goes on with it."""
-    first, *others = (f"Question: {text}\nAnswer:" for text in prompt.said)
-    return replace(prompt, head=first, turns=tuple(Turn(f"\n\n{text}") for text in others))
+def _as_plain_text(prompt: Prompt) -> Prompt:
+    """Return a conversation as text that a base model continues."""
+    first, *following = (f"Question: {text}\nAnswer:" for text in prompt.user_texts)
+    return replace(prompt, head=first, turns=tuple(Turn(f"\n\n{text}") for text in following))
 
 
 @settings("task")

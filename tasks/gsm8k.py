@@ -7,7 +7,7 @@ Three prompt formats, as the released code of the papers builds them:
 - `conflayers`: ConfLayers, `evaluation/eval.py` at WA225/ConfLayers d9f157e: `Q: …`, `A: …`, texts stripped, a blank
   line after each demonstration.
 - `knapspec`: the prompt that KnapSpec's code (`data.py` at kaist-flexml-lab/knapspec 8eef1a2) has for AIME, on these
-  questions, zero-shot, in the data set's order. Neither its paper nor its code has GSM8K: no exhibit uses it.
+  questions, zero-shot, in the data set's order. Neither its paper nor its code has GSM8K: no table or figure uses it.
 
 Where we differ: the papers' code would cut the end of a question that exceeds the context. No question does at their
 4096 tokens, and a problem without its end has no answer, so here such a prompt is refused.
@@ -37,11 +37,11 @@ class GSM8K(VariantTask):
 
     Args:
         variant: one of `variants`; None: `knn_ssd`.
-        shots: demonstrations in a `plain` prompt, of each variant or one number for all; `knapspec` has none.
-        max_new_tokens: most tokens of an answer, of each variant's paper or one number for all.
+        shots: demonstrations in a `plain` prompt, per variant or one number for all; `knapspec` has none.
+        max_new_tokens: most tokens of an answer, per variant or one number for all.
         hub: `datasets.load_dataset` arguments of the test split.
         fewshot_hub: the same for the split of the demonstrations.
-        system: message of the system ahead of every prompt, for chat templates; None: none.
+        system: system message ahead of every prompt, for chat templates; None: none.
     """
 
     name: str = "gsm8k"
@@ -77,4 +77,4 @@ class GSM8K(VariantTask):
             "conflayers": f"Q: {row['question'].strip()}\nA:",
             "knapspec": boxed_prompt(row["question"]),
         }
-        return self._made(row, question[self.variant], reference=reference)
+        return self._make_prompt(row, question[self.variant], reference=reference)

@@ -41,4 +41,4 @@ class HumanEval(ProgramTask):
         if "def check(" not in row["test"]:
             raise ConfigError(f"{where} test", row["test"][:40], "it must define the function check")
         reference = json.dumps({key: row[key] for key in ("prompt", "test", "entry_point")}, ensure_ascii=False)
-        return self._made(row, row["prompt"].replace("    ", "\t"), reference=reference)
+        return self._make_prompt(row, row["prompt"].replace("    ", "\t"), reference=reference)

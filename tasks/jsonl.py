@@ -1,10 +1,10 @@
-"""Anybody's prompts: a JSONL file with a `prompt` a line, a text or the user's turns of a conversation.
+"""Prompts of one's own: a JSONL file with a `prompt` per line, a text or the user's turns of a conversation.
 
     {"prompt": "Explain how a lease works."}
     {"prompt": ["Name three rivers.", "Which is the longest?"], "category": "geography", "reference": "…"}
 
-The text is put to the model as it is. `id` (a line's number without it), `category` (the domain of the tables) and
-`reference` (what the first answer is scored with, by `task.score_by`) may be missing. Items come in the file's order.
+The text is put to the model as it is. Three fields may be missing: `id` (then the number of the line), `category` (the
+domain in tables) and `reference` (with which `task.score_by` compares the first answer). Items keep the file's order.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Jsonl(RowTask):
     path: PromptFile | None
     """The file; null: DIR/jsonl.jsonl with data=local data.root=DIR, or what `hub` names with data=hub."""
     score_by: Literal["none", "rouge", "number", "math"]
-    """How an answer is compared with its reference."""
+    """Scorer that compares an answer with its reference."""
     max_new_tokens: MaxNewTokens
     hub: Hub
     system: System = None
@@ -57,11 +57,11 @@ class Jsonl(RowTask):
         self.scorer: Scorer = SCORERS[self.score_by]()
         items = DataSpec(
             self.name if file is None else file.stem, ("prompt",), self.hub, optional=("category", "reference"),
-            lists=("prompt",), either=("prompt",), numbered=True,
+            lists=("prompt",), singles=("prompt",), numbered=True,
         )  # fmt: skip
         super().__init__(items, self.max_new_tokens)
 
     def _prompt(self, row: Row) -> Prompt:
-        first, *others = row["prompt"]
-        made = self._made(row, first, reference=row["reference"], domain=row["category"] or None)
-        return replace(made, turns=tuple(map(Turn, others)))
+        first, *following = row["prompt"]
+        prompt = self._make_prompt(row, first, reference=row["reference"], domain=row["category"] or None)
+        return replace(prompt, turns=tuple(map(Turn, following)))

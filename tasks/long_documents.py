@@ -2,8 +2,8 @@
 arXiv:1911.05507) and BookSum (Kryściński et al. 2022, arXiv:2105.08209).
 
 The prompt is that of KnapSpec's released code (`data.py` at kaist-flexml-lab/knapspec 8eef1a2), the same for the three.
-Its input files, cut to 16K tokens beforehand, are not published; here a document is cut with the model's own tokenizer
-so that the prompt has at most `max_prompt_tokens`.
+Its input files, truncated to 16K tokens, are not published; here a document is truncated with the model's own
+tokenizer, so that the prompt has at most `max_prompt_tokens`.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class LongDocument(RowTask):
     The seed has no effect. A chat model gets the same text as one user turn.
 
     Attributes:
-        text: the field of the document.
-        summary: the field of its summary; None: there are none and nothing is scored.
+        text: field of the document.
+        summary: field of its summary; None: there are no summaries, and nothing is scored.
     """
 
     scorer = Rouge()
@@ -40,7 +40,7 @@ class LongDocument(RowTask):
 
     max_new_tokens: MaxNewTokens
     max_prompt_tokens: Count | None
-    """Longer prompts lose the end of the document."""
+    """Most tokens of a prompt; longer prompts lose the end of the document."""
     clip_reserve: ClipReserve
     hub: Hub
     system: System = None
@@ -51,7 +51,7 @@ class LongDocument(RowTask):
 
     def _prompt(self, row: Row) -> Prompt:
         reference = "" if self.summary is None else row[self.summary]
-        return self._made(row, LEAD, row[self.text], MARK, reference=reference)
+        return self._make_prompt(row, LEAD, row[self.text], MARK, reference=reference)
 
 
 class GovReport(LongDocument):

@@ -6,7 +6,7 @@ Two prompt formats, as the released code of the papers builds them:
 - `knn_ssd`: KNN-SSD, `evaluation_llama/utils.py` at mbsong/KNN-SSD cfa8532: `Question: …`, `Answer: …`; newlines inside
   a demonstration's solution are deleted, and one newline follows it. Demonstrations are of the item's own subject.
 - `knapspec`: the prompt that KnapSpec's code (`data.py` at kaist-flexml-lab/knapspec 8eef1a2) has for AIME, on these
-  problems, zero-shot, in the data set's order. Neither its paper nor its code has MATH: no exhibit uses it.
+  problems, zero-shot, in the data set's order. Neither its paper nor its code has MATH: no table or figure uses it.
 
 Where we differ: KNN-SSD's code draws items of one subject from all 5,000 test problems, with replacement; here they are
 a seeded shuffle of the 500, without repeats, of all subjects or of some. The code would cut the end of a problem that
@@ -36,16 +36,16 @@ SUBJECTS = (
 
 
 class Math(VariantTask):
-    """A problem, whose subject is its domain (KNN-SSD Table 3 and Figures 6 and 7). Chat models are zero-shot.
+    """A problem; its subject is its domain (KNN-SSD Table 3 and Figures 6 and 7). Chat models are zero-shot.
 
     Args:
         variant: one of `variants`; None: `knn_ssd`.
-        shots: demonstrations in a `plain` prompt, of each variant or one number for all; `knapspec` has none.
+        shots: demonstrations in a `plain` prompt, per variant or one number for all; `knapspec` has none.
         subjects: those of `SUBJECTS` whose problems are items; None: all.
-        max_new_tokens: most tokens of a solution, of each variant's paper or one number for all.
+        max_new_tokens: most tokens of a solution, per variant or one number for all.
         hub: `datasets.load_dataset` arguments of the test split.
         fewshot_hub: the same for the split of the demonstrations.
-        system: message of the system ahead of every prompt, for chat templates; None: none.
+        system: system message ahead of every prompt, for chat templates; None: none.
     """
 
     name: str = "math"
@@ -68,32 +68,32 @@ class Math(VariantTask):
             raise ConfigError("task.subjects", subjects, f"null or a list of {', '.join(SUBJECTS)}")
         self.subjects = SUBJECTS if subjects is None else tuple(subjects)
         items = DataSpec("math500", ("problem", "answer", "subject"), hub)
-        # The hub's copy of the train split has no column of answers, and another name for the subject.
+        # the hub's train split has no column of answers, and another name for the subject
         solved = {"fields": ("problem", "solution", "subject"), "rename": {"type": "subject"}}
         super().__init__(variant, shots, max_new_tokens, items, fewshot_hub, differs=solved, group=known_subject)
         self.system = check_value("task.system", System, system)
 
-    def _asked(self, rows: Sequence[Row]) -> Sequence[Row]:
-        # a row of no known subject may be of any: it stops a run that takes it, unless the run asks for some subjects
+    def _select_items(self, rows: Sequence[Row]) -> Sequence[Row]:
+        # a row of unknown subject may be of any: it stops a run that uses it, unless the run asks for certain subjects
         wanted = (*self.subjects, None) if self.subjects == SUBJECTS else self.subjects
-        asked = [row for row in rows if known_subject(row) in wanted]
-        if not asked:
+        items = [row for row in rows if known_subject(row) in wanted]
+        if not items:
             raise ConfigError("task.subjects", list(self.subjects), "subjects of which the data has any problem")
-        return asked
+        return items
 
     def _demonstration(self, row: Row) -> str:
         return f"Question: {row['problem']}\nAnswer: {in_one_line(row['solution'])}\n"
 
     def _prompt(self, row: Row) -> Prompt:
-        asked = f"Question: {row['problem']}\nAnswer:" if self.variant == "knn_ssd" else boxed_prompt(row["problem"])
-        return self._made(row, asked, reference=row["answer"], domain=subject_of(row))
+        text = f"Question: {row['problem']}\nAnswer:" if self.variant == "knn_ssd" else boxed_prompt(row["problem"])
+        return self._make_prompt(row, text, reference=row["answer"], domain=subject_of(row))
 
 
 def subject_of(row: Row) -> str:
     """Return the row's subject as one of `SUBJECTS`.
 
     Raises:
-        ConfigError: it is none of them.
+        ConfigError: it is not one of them.
     """
     if (subject := known_subject(row)) is None:
         raise ConfigError(f"math {row['id']} subject", row["subject"], f"one of {', '.join(SUBJECTS)}")
@@ -101,9 +101,9 @@ def subject_of(row: Row) -> str:
 
 
 def known_subject(row: Row) -> str | None:
-    """Return the row's subject as one of `SUBJECTS`; None: it is none of them.
+    """Return the row's subject as one of `SUBJECTS`, or None.
 
-    `Counting & Probability` is `counting_and_probability`.
+    `Counting & Probability` becomes `counting_and_probability`.
     """
     subject = re.sub(r"[^a-z]+", "_", row.get("subject", "").lower().replace("&", "and")).strip("_")
     return subject if subject in SUBJECTS else None

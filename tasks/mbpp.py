@@ -1,9 +1,9 @@
 """MBPP: short Python functions from a sentence and three tests (Austin et al. 2021, arXiv:2108.07732).
 
-The sanitized set: 427 problems that its authors went over, 257 of them for tests. The prompt is the paper's: the task,
-its tests, and `[BEGIN]`; a base model sees three solved ones before it, drawn with the run's seed (the paper's are
-always those numbered 2, 3 and 4), a chat model none. The answer is what a base model writes up to `[DONE]`; of a chat
-model the code in it, in a fenced block or not, that defines the tested functions.
+The sanitized set: 427 problems that its authors checked, 257 of them for tests. The prompt is the paper's: the task,
+its tests, and `[BEGIN]`. A base model sees three solved problems before it, drawn with the run's seed (the paper's are
+always numbers 2, 3 and 4); a chat model sees none. The answer of a base model is its text up to `[DONE]`; that of a
+chat model is the code that defines the tested functions, in a fenced block or not.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ class MBPP(ProgramTask):
     def __post_init__(self) -> None:
         fields: Mapping[str, Any] = {"lists": ("test_list", "test_imports"), "optional": ("test_imports",)}
         items = DataSpec(self.name, ("prompt", "code", "test_list"), self.hub, **fields)
-        shots = Shots(items, self.fewshot_hub, self.shots, lambda row: f"{_asked(row)}{row['code']}\n[DONE]\n\n")
+        shots = Shots(items, self.fewshot_hub, self.shots, lambda row: f"{_problem_text(row)}{row['code']}\n[DONE]\n\n")
         RowTask.__init__(self, items, self.max_new_tokens, shots)
         self.scorer: PassesAsserts = PassesAsserts(self.limits, self.required)
 
     def _prompt(self, row: Row) -> Prompt:
         reference = json.dumps({"imports": row["test_imports"], "tests": row["test_list"]}, ensure_ascii=False)
-        return self._made(row, _asked(row), reference=reference)
+        return self._make_prompt(row, _problem_text(row), reference=reference)
 
 
-def _asked(row: Row) -> str:
+def _problem_text(row: Row) -> str:
     tests = "\n".join(row["test_list"])
     return (
         f"You are an expert Python programmer, and here is your task: {row['prompt']} "

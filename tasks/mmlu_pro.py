@@ -49,4 +49,4 @@ class MmluPro(RowTask):
         if answer not in tuple(letters):
             raise ConfigError(f"mmlu_pro {row['id']} answer", row["answer"], f"one of {', '.join(letters)}")
         options = "".join(f"{letter}. {option}\n" for letter, option in zip(letters, row["options"]))
-        return self._made(row, f"Question:\n{row['question']}\n\nOptions:\n{options}\n{ASK}", reference=answer)
+        return self._make_prompt(row, f"Question:\n{row['question']}\n\nOptions:\n{options}\n{ASK}", reference=answer)

@@ -1,4 +1,4 @@
-"""The scorers as one module of Hugging Face's `evaluate`: `evaluate.load("PATH/TO/tasks/modules.py", "rouge")`.
+"""Scorers as one module of Hugging Face's `evaluate`: `evaluate.load("PATH/TO/tasks/modules.py", "rouge")`.
 
 It needs no network, only this package installed. Runs call the scorers of `tasks.scoring` directly, since
 `import evaluate` takes seconds: it imports all pipelines of transformers. Both give the same numbers.
@@ -20,7 +20,7 @@ from tasks.scoring.numbers import FinalNumber
 from tasks.scoring.passk import pass_at_k
 from tasks.scoring.qa import ShortAnswer
 from tasks.scoring.rouge import Rouge
-from tasks.scoring.sandbox import Limits
+from tasks.scoring.sandbox import ProgramLimits
 from tasks.scoring.scorer import Scorer, mean
 from tasks.scoring.sql import SqlExecution
 from tasks.scoring.thoughts import without_thoughts
@@ -33,18 +33,18 @@ SCORERS: dict[str, Callable[[], Scorer]] = {
 PASS_AT_K = "pass_at_k"
 
 
-class Scores(evaluate.Metric):
-    """A scorer of this project, by the name of the configuration.
+class ScorerMetric(evaluate.Metric):
+    """A scorer of this project, chosen by the name of the configuration.
 
     `compute(predictions=TEXTS, references=TEXTS)` returns the mean of the scorer's `item`, by the name of its metric,
     and its `corpus`; with `items=True` also the list `items` with the score of each answer, None where its reference
     is empty. As in runs, the thoughts of a model ahead of its answer are left out. `pass_at_k` is called as
     `evaluate`'s own `code_eval` is: predictions are a list of candidates for each problem, references the JSON of
-    `tasks.scoring.code.PassesTests`, and a k is left out where a problem has fewer candidates. It runs the candidates:
-    see `tasks.scoring.sandbox` for what that is guarded against and what not.
+    `tasks.scoring.code.PassesTests`, and a k is left out if a problem has fewer candidates. It runs the candidates: see
+    `tasks.scoring.sandbox` for the protection and its limits.
 
     Raises:
-        ValueError: no scorer of that name, or a reference that it cannot read.
+        ValueError: no scorer of that name, or a reference that the scorer cannot read.
     """
 
     def _info(self) -> evaluate.MetricInfo:
@@ -72,18 +72,18 @@ def _check_references(scorer: Scorer, references: list[str]) -> None:
 def _scores(scorer: Scorer, predictions: list[str], references: list[str], items: bool = False) -> dict[str, Any]:
     _check_references(scorer, references)
     answers = [without_thoughts(text) for text in predictions]
-    each = [scorer.item(p, r) for p, r in zip(answers, references, strict=True)]
-    found: dict[str, Any] = mean({scorer.metric: score} for score in each if score is not None)
-    found |= scorer.corpus(answers, references)
-    return found | ({"items": each} if items else {})
+    item_scores = [scorer.item(p, r) for p, r in zip(answers, references, strict=True)]
+    scores: dict[str, Any] = mean({scorer.metric: score} for score in item_scores if score is not None)
+    scores |= scorer.corpus(answers, references)
+    return scores | ({"items": item_scores} if items else {})
 
 
 def _pass_at_k(
     predictions: list[list[str]], references: list[str], k: Sequence[int] = (1, 10), cpu_seconds: int = 5,
     wall_seconds: int = 30, memory_mib: int = 1024,
 ) -> dict[str, float]:  # fmt: skip
-    """Mean over problems of the estimated pass@k."""
-    scorer = PassesTests(Limits(cpu_seconds, wall_seconds, memory_mib))
+    """Return the mean over problems of the estimated pass@k, for each k."""
+    scorer = PassesTests(ProgramLimits(cpu_seconds, wall_seconds, memory_mib))
     _check_references(scorer, references)
     passed = [
         [scorer.item(without_thoughts(candidate), reference) == 1.0 for candidate in candidates]

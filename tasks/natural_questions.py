@@ -3,7 +3,7 @@ arXiv:1906.00300).
 
 SWIFT has the data set in Figure 7; neither its paper nor its released code has a prompt for it. The format here is the
 one that KNN-SSD's code has for such questions (`nq` in `evaluation_llama/utils.py` at mbsong/KNN-SSD cfa8532, used in
-none of its exhibits): `Question: …`, `Answer:`.
+none of its tables and figures): `Question: …`, `Answer:`.
 
 Where we differ: that code reads another copy, with long answers, and shows one demonstration; here there is none.
 """
@@ -38,4 +38,4 @@ class NaturalQuestions(RowTask):
 
     def _prompt(self, row: Row) -> Prompt:
         accepted = json.dumps(row["answer"], ensure_ascii=False)
-        return self._made(row, f"Question: {row['question']}\nAnswer:", reference=accepted)
+        return self._make_prompt(row, f"Question: {row['question']}\nAnswer:", reference=accepted)

@@ -6,7 +6,7 @@ ConfLayers (`evaluation/eval.py` at WA225/ConfLayers 8f04171), the same in both 
 …`, `Summary:`; newlines inside a demonstration's summary are deleted, not replaced by spaces, and one newline follows
 each demonstration. The variants are the papers that differ in demonstrations or new tokens.
 
-Where prompt and new tokens exceed the context, the article loses its end, as in both; demonstrations are kept.
+If prompt and new tokens exceed the context, the article loses its end, as in both; demonstrations are kept.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ MARK = "\nSummary:"
 
 
 class News(RowTask):
-    """What CNN/DailyMail and XSum share: an article and its summary, in the seeded shuffle of the papers' code.
+    """Base of CNN/DailyMail and XSum: an article and its summary, in the seeded shuffle of the papers' code.
 
     Args:
         variant: the paper whose numbers apply, one of `variants`; None: `knn_ssd`. The prompts are the same.
         shots: demonstrations in a `plain` prompt, of each variant or one number for all; a `chat` prompt is one user
             turn without any (KNN-SSD App. B).
         max_new_tokens: most tokens of a summary, of each variant's paper or one number for all.
-        clip_reserve: tokens kept free besides prompt and summary where an article is clipped.
+        clip_reserve: tokens kept free besides prompt and summary when an article is truncated.
         hub: `datasets.load_dataset` arguments of the test split.
         fewshot_hub: the same for the split of the demonstrations.
-        system: message of the system ahead of every prompt, for chat templates; None: none.
+        system: system message ahead of every prompt, for chat templates; None: none.
 
     Attributes:
         file: name of the file of the test articles.
-        fields: that of the article and that of its summary.
-        variants: the default first.
+        fields: fields of the article and of its summary.
+        variants: names of the variants, the default first.
     """
 
     scorer = Rouge()
@@ -75,7 +75,7 @@ class News(RowTask):
 
     def _prompt(self, row: Row) -> Prompt:
         article, summary = (row[field] for field in self.fields)
-        return self._made(row, "Article: ", article, MARK, reference=summary)
+        return self._make_prompt(row, "Article: ", article, MARK, reference=summary)
 
 
 class CnnDm(News):

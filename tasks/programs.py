@@ -1,4 +1,4 @@
-"""What the tasks share whose answers are programs: the sandbox that they run in, and its limits."""
+"""Base class of tasks whose answers are programs: the sandbox in which they run, and its limits."""
 
 from __future__ import annotations
 
@@ -8,45 +8,46 @@ from typing import Literal
 from ssd_bench.settings import Count, settings
 from ssd_bench.task import DataSource, Prompt
 from tasks.rows import RowTask
-from tasks.scoring.sandbox import Limits, check
+from tasks.scoring.sandbox import ProgramLimits, check
 from tasks.selection import checked_template
 from tasks.settings import Hub, MaxNewTokens, System
 
 
 @settings("task", kw_only=True)
 class ProgramTask(RowTask):
-    """Answers are run against an item's tests; items come in the data's order."""
+    """A task whose answers are run against an item's tests; items keep the data's order."""
 
     in_order = True
 
     max_new_tokens: MaxNewTokens
     cpu_seconds: Count
-    """Longest that the tests of one answer may compute."""
+    """Most processor time of the tests of one answer, in seconds."""
     wall_seconds: Count
-    """Longest that they may take."""
+    """Most wall-clock time of the tests of one answer, in seconds."""
     memory_mib: Count
-    """Most address space that they may take, in MiB."""
+    """Most address space of the tests of one answer, in MiB."""
     sandbox: Literal["required", "best_effort"]
-    """No answer runs on a kernel that cannot keep it from files, network and processes, or with what the kernel has."""
+    """required: no answer runs unless the kernel can keep it from files, network and processes; best_effort: it runs
+    with the protections that the kernel has."""
     hub: Hub
     system: System = None
 
     @property
-    def limits(self) -> Limits:
-        """What one program may use."""
-        return Limits(cpu_seconds=self.cpu_seconds, wall_seconds=self.wall_seconds, memory_mib=self.memory_mib)
+    def limits(self) -> ProgramLimits:
+        """Limits of one program."""
+        return ProgramLimits(cpu_seconds=self.cpu_seconds, wall_seconds=self.wall_seconds, memory_mib=self.memory_mib)
 
     @property
     def required(self) -> bool:
-        """Whether nothing runs on a kernel that cannot lock a program up."""
+        """Whether no program runs on a kernel without full protection."""
         return self.sandbox == "required"
 
     def prompts(self, source: DataSource, template: str, limit: int | None, seed: int) -> Sequence[Prompt]:
-        """The first `limit` problems.
+        """Return the first `limit` problems.
 
         Raises:
-            ConfigError: a row cannot be used, the limits leave no room even for an empty program, or this kernel does
-                not keep programs from what they must not reach and `sandbox` requires that it does.
+            ConfigError: a row cannot be used, the limits are too low even for an empty program, or `sandbox` requires
+                protection that this kernel lacks.
         """
         checked_template(template)
         check(self.limits, self.required)

@@ -1,4 +1,4 @@
-"""What the tasks share that make one prompt of each row: a task file holds only what differs."""
+"""Base classes of tasks with one prompt per row; a task file holds only its differences."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tasks.selection import (
     checked_shots,
     checked_template,
     checked_variant,
-    first,
+    first_rows,
     of_variant,
     shuffled,
 )
@@ -28,21 +28,21 @@ from tasks.shots import Shots
 
 
 class RowTask(ABC):
-    """Files, prompts and scores of a task that says how a row becomes a prompt; it adds its version and scorer.
+    """Files, prompts and scores of a task; a subclass makes a prompt of a row (`_prompt`) and sets version and scorer.
 
     Args:
-        items: the file of the items.
+        items: file of the items.
         max_new_tokens: most tokens of an answer.
-        shots: demonstrations ahead of each item where the template is `plain` (base models); `chat` has none.
+        shots: demonstrations ahead of each item with the template `plain` (base models); `chat` has none.
 
     Attributes:
-        name: as in `task=NAME`, and the domain of all prompts but for tasks that set it by row.
-        scorer: what compares answers with references.
-        max_prompt_tokens, clip_reserve: `max_tokens` and `clip_reserve` of all prompts; None and 0 of tasks without.
-        in_order: whether items come in the data's order; else in a shuffle with the run's seed.
+        name: name as in `task=NAME`, and the domain of all prompts unless a task sets the domain by row.
+        scorer: scorer that compares answers with references.
+        max_prompt_tokens, clip_reserve: `max_tokens` and `clip_reserve` of all prompts; by default None and 0.
+        in_order: whether items keep the data's order; else they are shuffled with the run's seed.
         conversations: whether an item may have several turns.
-        reference_hint: how to run items whose references the scorer cannot read.
-        system: message of the system ahead of every prompt; None: none.
+        reference_hint: advice on items whose references the scorer cannot read, for an error message.
+        system: system message ahead of every prompt; None: none.
     """
 
     name: str
@@ -56,60 +56,60 @@ class RowTask(ABC):
     system: str | None = None
 
     def __init__(self, items: DataSpec, max_new_tokens: int, shots: Shots | None = None) -> None:
-        # no values of the class, which would be the defaults of settings
+        # set here, not in the class: there they would be defaults of settings
         self.max_prompt_tokens = getattr(self, "max_prompt_tokens", None)
         self.clip_reserve = getattr(self, "clip_reserve", 0)
         self.max_new_tokens = check_value("task.max_new_tokens", MaxNewTokens, max_new_tokens)
         self._items, self._shots = items, shots if shots is not None and shots.count > 0 else None
 
     def files(self, template: str) -> tuple[DataSpec, ...]:
-        """The file of the items, and that of the demonstrations where the template has any."""
+        """Return the file of the items and, if the template has demonstrations, their file."""
         shots = self._shots_of(template)
         return (self._items, shots.file) if shots else (self._items,)
 
     def prompts(self, source: DataSource, template: str, limit: int | None, seed: int) -> Sequence[Prompt]:
-        """Return the first `limit` items; shuffled, unless `in_order`, as KNN-SSD's and ConfLayers' code does."""
-        ordered, prompt_of = self._opened(source, template, seed)
-        prompts = [prompt_of(row) for row in first(ordered, limit)]
+        """Return the first `limit` items, shuffled as in KNN-SSD's and ConfLayers' code unless `in_order`."""
+        ordered, prompt_of = self._prepare(source, template, seed)
+        prompts = [prompt_of(row) for row in first_rows(ordered, limit)]
         self._check_references(source, prompts)
         return prompts
 
     def pool(self, source: DataSource, template: str, seed: int) -> Iterator[Prompt]:
         """Yield all items."""
-        ordered, prompt_of = self._opened(source, template, seed)
+        ordered, prompt_of = self._prepare(source, template, seed)
         return (prompt_of(usable(row)) for row in ordered)
 
-    def _opened(self, source: DataSource, template: str, seed: int) -> tuple[Sequence[Row], Callable[[Row], Prompt]]:
+    def _prepare(self, source: DataSource, template: str, seed: int) -> tuple[Sequence[Row], Callable[[Row], Prompt]]:
         """Return all items in their order, and a function from an item to its prompt with the demonstrations."""
         shots = self._shots_of(template)
-        rows = list(source.rows(self._items))  # all of them, so that every fault of the file is counted
-        items = self._asked(rows)
-        shown = shots.draw(source, rows, seed) if shots else lambda row: ""
+        rows = list(source.rows(self._items))  # all rows, so that every fault of the file is counted
+        items = self._select_items(rows)
+        demonstrations = shots.draw(source, rows, seed) if shots else lambda row: ""
 
         def prompt_of(row: Row) -> Prompt:
             prompt = self._prompt(row)
-            return replace(prompt, head=shown(row) + prompt.head, system=self.system)
+            return replace(prompt, head=demonstrations(row) + prompt.head, system=self.system)
 
         return items if self.in_order else shuffled(items, seed), prompt_of
 
     @property
     def metric(self) -> str:
-        """What the scorer calls the score of one answer."""
+        """Name of the scorer's score of one answer."""
         return self.scorer.metric
 
     def score(self, prompt: Prompt, text: str) -> float | None:
-        """Compare what follows the model's thoughts with the reference, as the scorer does."""
+        """Return the scorer's score of the text that follows the model's thoughts."""
         return self.scorer.item(without_thoughts(text), prompt.reference)
 
     def scores(self, prompts: Sequence[Prompt], texts: Sequence[str]) -> dict[str, float]:
-        """Over all prompts, then `DOMAIN/NAME` over those of each domain where there are several."""
-        answered: dict[str, tuple[list[str], list[str]]] = {}
+        """Return the scorer's scores over all prompts and, if there are several domains, `DOMAIN/NAME` over each."""
+        answers: dict[str, tuple[list[str], list[str]]] = {}
         for prompt, text in zip(prompts, texts, strict=True):
             for domain in ("", f"{prompt.domain}/"):
-                predictions, references = answered.setdefault(domain, ([], []))
+                predictions, references = answers.setdefault(domain, ([], []))
                 predictions.append(without_thoughts(text))
                 references.append(prompt.reference)
-        chosen = answered if len(answered) > 2 else {"": answered.get("", ([], []))}
+        chosen = answers if len(answers) > 2 else {"": answers.get("", ([], []))}
         return {
             f"{domain}{name}": value for domain, texts in chosen.items()
             for name, value in self.scorer.corpus(*texts).items()
@@ -119,7 +119,7 @@ class RowTask(ABC):
         """Refuse references that the scorer cannot read: their items would have no score, or always 0.
 
         Raises:
-            ConfigError: with the file and line of the first, or its id where the rows are of the hub.
+            ConfigError: names file and line of the first such reference, or its id if the rows are from the hub.
         """
         faulty = []
         for prompt in prompts:
@@ -132,15 +132,15 @@ class RowTask(ABC):
             place = _place(source, self._items, identity)
             raise ConfigError(f"{place} reference", shortened(reference), f"{allowed}{self.reference_hint}{more}")
 
-    def _asked(self, rows: Sequence[Row]) -> Sequence[Row]:
-        """The rows that are items: all, but for tasks that leave some out."""
+    def _select_items(self, rows: Sequence[Row]) -> Sequence[Row]:
+        """Return the rows that are items: all rows, unless a task leaves some out."""
         return rows
 
     @abstractmethod
     def _prompt(self, row: Row) -> Prompt:
-        """A row as a prompt without demonstrations; `_made` builds it."""
+        """Return the prompt of a row, without demonstrations; `_make_prompt` builds it."""
 
-    def _made(
+    def _make_prompt(
         self, row: Row, head: str, body: str = "", tail: str = "", *, reference: str, domain: str | None = None
     ) -> Prompt:
         clip = (self.max_prompt_tokens, self.clip_reserve)
@@ -151,19 +151,19 @@ class RowTask(ABC):
 
 
 class VariantTask(RowTask):
-    """A task that the code of several papers asks, each in its own format; it adds how a demonstration reads.
+    """A task that several papers use, each in its own format; a subclass adds the text of a demonstration.
 
     Args:
         variant: one of `variants`; None: the first.
-        shots: demonstrations in a `plain` prompt, of each variant or one number for all.
-        max_new_tokens: most tokens of an answer, of each variant or one number for all.
-        items: the file of the items.
+        shots: demonstrations in a `plain` prompt, per variant or one number for all.
+        max_new_tokens: most tokens of an answer, per variant or one number for all.
+        items: file of the items.
         fewshot_hub: `datasets.load_dataset` arguments of the demonstrations.
-        drawn: the other settings of `Shots`.
+        drawn: other settings of `Shots`.
 
     Attributes:
-        variants: their names.
-        zero_shot: the one without demonstrations.
+        variants: names of the variants.
+        zero_shot: variant without demonstrations.
     """
 
     variants: tuple[str, ...]
@@ -181,11 +181,11 @@ class VariantTask(RowTask):
 
     @abstractmethod
     def _demonstration(self, row: Row) -> str:
-        """A row with its answer."""
+        """Return the text of a row with its answer."""
 
 
 def _place(source: DataSource, spec: DataSpec, identity: str) -> str:
-    """Return where an item is: its file and line, or the file's name and the item's id where it is of the hub."""
+    """Return the place of an item: its file and line or, if it is from the hub, the file's name and the item's id."""
     if isinstance(source, LocalSource):
         for line in source.scan(spec):
             if line.row.get("id") == identity:

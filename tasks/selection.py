@@ -1,4 +1,4 @@
-"""Which rows a task uses and in which order, and the checks of options; shared by the task files."""
+"""Selection and order of the rows that a task uses, and checks of options; shared by the task files."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from ssd_bench.data.rows import Row, usable
 from ssd_bench.errors import ConfigError
 from ssd_bench.model.template import TEMPLATES
 
-__all__ = ["CONTEXT", "Permuted", "Row", "checked_shots", "checked_template", "checked_variant", "first", "of_variant",
-           "shuffled"]  # fmt: skip
+__all__ = ["CONTEXT", "Permuted", "Row", "checked_shots", "checked_template", "checked_variant", "first_rows",
+           "of_variant", "shuffled"]  # fmt: skip
 
 T = TypeVar("T")
 
-# `Prompt.max_tokens` of a paper that clips to the model's context and has no limit of its own.
+# `Prompt.max_tokens` for a paper that truncates to the model's context and has no limit of its own
 CONTEXT = 2**31 - 1
 
 
 class Permuted(Sequence[T]):
-    """A sequence in another order; an element is read when it is asked for.
+    """A sequence in another order; an element is read when it is accessed.
 
     Args:
         order: index of each element in `rows`.
@@ -44,18 +44,18 @@ class Permuted(Sequence[T]):
 def shuffled(rows: Sequence[T], seed: int) -> Permuted[T]:
     """Return the rows in the order of `datasets.Dataset.shuffle(seed)`, which the released code of the papers calls.
 
-    KNN-SSD (`evaluation_llama/utils.py`) and ConfLayers (`evaluation/eval.py`) take the first n rows of that order:
-    with the same split and seed these are the same items.
+    KNN-SSD (`evaluation_llama/utils.py`) and ConfLayers (`evaluation/eval.py`) take the first n rows of that order, so
+    that the same split and seed give the same items.
     """
     order: Any = numpy.random.default_rng(seed).permutation(len(rows))
     return Permuted(rows, order)
 
 
-def first(rows: Sequence[T], limit: int | None) -> list[T]:
-    """Return the first `limit` rows, or all where there are fewer or `limit` is None.
+def first_rows(rows: Sequence[T], limit: int | None) -> list[T]:
+    """Return the first `limit` rows, or all if there are fewer or `limit` is None.
 
     Raises:
-        ConfigError: one of them cannot be used.
+        ConfigError: a row among them that cannot be used.
     """
     if limit is not None and limit < 1:
         raise ConfigError("limit", limit, "null (all items) or an integer of at least 1")
@@ -63,14 +63,14 @@ def first(rows: Sequence[T], limit: int | None) -> list[T]:
 
 
 def checked_template(template: str) -> str:
-    """`template` itself if it is known."""
+    """Return `template` if it is known, else raise ConfigError."""
     if template not in TEMPLATES:
         raise ConfigError("model.template", template, f"one of {', '.join(TEMPLATES)}")
     return template
 
 
 def checked_variant(variant: str | None, allowed: Sequence[str]) -> str:
-    """`variant` itself if it is allowed; None stands for the first, a task's default."""
+    """Return `variant` if it is allowed, the first (the default) for None, else raise ConfigError."""
     if variant is None:
         return allowed[0]
     if variant not in allowed:
@@ -79,14 +79,14 @@ def checked_variant(variant: str | None, allowed: Sequence[str]) -> str:
 
 
 def checked_shots(shots: int, variant: str, without: str) -> int:
-    """`shots` itself, unless the variant is the one without demonstrations and they are not 0."""
+    """Return `shots`; raise ConfigError if it is not 0 for the variant without demonstrations."""
     if variant == without and shots != 0:
         raise ConfigError("task.shots", shots, f"0 for the variant {variant}, which is zero-shot")
     return shots
 
 
 def of_variant(option: str, values: T | Mapping[str, T], variant: str) -> T:
-    """The value of an option that the YAML gives per variant; a value that is no mapping is that of any variant."""
+    """Return a variant's value of an option; a value that is no mapping holds for all variants."""
     if not isinstance(values, Mapping):
         return values
     if variant not in values:

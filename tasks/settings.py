@@ -1,4 +1,4 @@
-"""Settings that several tasks have: their types, with what is allowed and the docs."""
+"""Settings that several tasks share: their types, with the allowed values and the documentation."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Annotated, Any
 
 from ssd_bench.settings import Count, Whole
 
-System = Annotated[str | None, "Message of the system ahead of every prompt, for chat templates; null: none."]
+System = Annotated[str | None, "System message ahead of every prompt, for chat templates; null: none."]
 MaxNewTokens = Annotated[Count, "Most tokens of an answer."]
-ClipReserve = Annotated[Whole, "Tokens kept free besides prompt and answer where a prompt is clipped."]
+ClipReserve = Annotated[Whole, "Tokens kept free besides prompt and answer when a prompt is truncated."]
 ShotCount = Annotated[Whole, "Demonstrations in a plain prompt; a chat prompt has none."]
 Hub = Annotated[Mapping[str, Any], "Arguments of datasets.load_dataset for the items."]
 FewshotHub = Annotated[Mapping[str, Any], "The same for the demonstrations; {}: the hub has none."]

@@ -1,4 +1,4 @@
-"""Demonstrations ahead of an item, shared by the task files."""
+"""Demonstrations ahead of an item; shared by the task files."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from tasks.settings import ShotCount
 
 @dataclass(frozen=True)
 class Shots:
-    """The demonstrations of a `plain` prompt (base models), the same for all items, or for all of one group.
+    """Demonstrations of a `plain` prompt (base models), the same for all items, or for all items of one group.
 
     They are the first rows of their file after a shuffle with the run's seed, as in the released code of KNN-SSD and
-    ConfLayers, less any that are items: whose first field or id an item has.
+    ConfLayers. A row whose first field or id is that of an item is left out.
 
     Attributes:
-        items: the file of the items; that of the demonstrations has `.fewshot` after its name.
+        items: file of the items; the file of the demonstrations has the same name followed by `.fewshot`.
         hub: `datasets.load_dataset` arguments of the demonstrations; {}: the hub has none.
-        count: how many of them.
-        text: a row as a demonstration.
-        differs: what else of the file's `DataSpec` is not as that of the items; its first field is.
-        group: a row's group, of which an item sees demonstrations; None: the row has none and no item sees it.
+        count: number of demonstrations.
+        text: function from a row to its text as a demonstration.
+        differs: fields of the file's `DataSpec` that differ from those of the items; the first of `fields` must not.
+        group: function from a row to its group; an item gets demonstrations of its own group. None: the row is unused.
     """
 
     items: DataSpec
@@ -43,29 +43,29 @@ class Shots:
 
     @property
     def file(self) -> DataSpec:
-        """What the demonstrations are drawn from."""
+        """File from which the demonstrations are drawn."""
         return replace(self.items, name=f"{self.items.name}.fewshot", hub=self.hub, place=None, **self.differs)
 
     def draw(self, source: DataSource, items: Sequence[Row], seed: int) -> Callable[[Row], str]:
         """Return a function from an item to the text of all its demonstrations.
 
-        Rows are read in their order until an item has enough of its group, so a train split is not read as a whole.
+        Rows are read in order until an item's group has enough, so that a train split is not read as a whole.
 
         Args:
-            items: all rows of the task, not only the evaluated ones: the demonstrations do not depend on the limit.
+            items: all rows of the task, not only the evaluated ones, so that demonstrations do not depend on the limit.
         """
         key = self.items.fields[0]
         excluded = {str(row[name]).strip() for row in items for name in (key, "id") if name in row}
-        waiting = iter(shuffled(source.rows(self.file), seed))
+        remaining = iter(shuffled(source.rows(self.file), seed))
         drawn: dict[str | None, list[Row]] = {}
 
         @cache
         def demonstrations(group: str | None) -> str:
             rows = drawn.setdefault(group, [])
             while len(rows) < self.count:
-                if (row := next(waiting, None)) is None:
-                    which = f"demonstrations of {self.file.name}{f' for {group}' if group else ''}"
-                    allowed = f"at most {len(rows)}, the {which} that are not test items"
+                if (row := next(remaining, None)) is None:
+                    kind = f"demonstrations of {self.file.name}{f' for {group}' if group else ''}"
+                    allowed = f"at most {len(rows)}, the {kind} that are not test items"
                     raise ConfigError("task.shots", self.count, allowed)
                 if not any(name in row and str(row[name]).strip() in excluded for name in (key, "id")):
                     drawn.setdefault(self.group(row), []).append(row)
@@ -75,5 +75,5 @@ class Shots:
 
 
 def in_one_line(text: str) -> str:
-    """The text without its line breaks; nothing takes their place, as in KNN-SSD's demonstrations."""
+    """Return the text without its line breaks, which nothing replaces, as in KNN-SSD's demonstrations."""
     return text.replace("\n", "")

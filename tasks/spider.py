@@ -36,9 +36,9 @@ class TextToSql(RowTask):
 
     Attributes:
         file: name of the file of the items.
-        query_of_item: whether every item has its query; one without is not scored.
-        dialect: of a row that names none.
-        columns: hub column -> local field, where they differ.
+        query_of_item: whether every item has a query; an item without one is not scored.
+        dialect: dialect of a row that names none.
+        columns: hub column -> local field, if they differ.
     """
 
     scorer = SqlExecution()
@@ -50,7 +50,7 @@ class TextToSql(RowTask):
 
     shots: ShotCount
     schema: bool
-    """The database's schema stands ahead of the question, in the instruction of demonstrations too."""
+    """Whether the database's schema precedes the question, in demonstrations too."""
     max_new_tokens: MaxNewTokens
     clip_reserve: ClipReserve
     hub: Hub
@@ -60,24 +60,26 @@ class TextToSql(RowTask):
     def __post_init__(self) -> None:
         self.max_prompt_tokens = CONTEXT if self.schema else None
         self.clip_reserve = self.clip_reserve if self.schema else 0
-        both: dict[str, Any] = {"fields": ("question", "query"), "optional": ABOUT}
-        without: dict[str, Any] = {"fields": ("question",), "optional": ("query", *ABOUT)}
-        items = DataSpec(self.file, hub=self.hub, rename=self.columns, **(both if self.query_of_item else without))
-        shots = Shots(items, self.fewshot_hub, self.shots, self._demonstration, both)
+        with_query: dict[str, Any] = {"fields": ("question", "query"), "optional": ABOUT}
+        without_query: dict[str, Any] = {"fields": ("question",), "optional": ("query", *ABOUT)}
+        items = DataSpec(
+            self.file, hub=self.hub, rename=self.columns, **(with_query if self.query_of_item else without_query)
+        )
+        shots = Shots(items, self.fewshot_hub, self.shots, self._demonstration, with_query)
         super().__init__(items, self.max_new_tokens, shots)
 
     def _demonstration(self, row: Row) -> str:
-        return f"{LEAD}{self._ahead(row)}{row['question']}{MARK} {in_one_line(row['query'])}\n"
+        return f"{LEAD}{self._schema_text(row)}{row['question']}{MARK} {in_one_line(row['query'])}\n"
 
     def _prompt(self, row: Row) -> Prompt:
         reference = {key: row[key] for key in ("query", "schema")} | {"dialect": row["dialect"] or self.dialect}
-        known = json.dumps(reference, ensure_ascii=False) if row["query"] else ""
-        ahead = self._ahead(row)
-        body, end = ahead[:-1], ahead[-1:]
-        return self._made(row, LEAD, body, f"{end}{row['question']}\n{MARK}", reference=known)
+        reference_json = json.dumps(reference, ensure_ascii=False) if row["query"] else ""
+        schema = self._schema_text(row)
+        body, end = schema[:-1], schema[-1:]
+        return self._make_prompt(row, LEAD, body, f"{end}{row['question']}\n{MARK}", reference=reference_json)
 
-    def _ahead(self, row: Row) -> str:
-        """What stands ahead of the question."""
+    def _schema_text(self, row: Row) -> str:
+        """Return the schema that precedes the question; empty without `schema`."""
         if not self.schema:
             return ""
         if not row["schema"].strip():

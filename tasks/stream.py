@@ -1,16 +1,16 @@
-"""A stream of prompts whose task changes: the mixed-task stream of KNN-SSD (§4.2, Eq. 8), and streams task by task.
+"""Streams of prompts whose task changes: the mixed-task stream of KNN-SSD (§4.2, Eq. 8), and streams task by task.
 
-With mixing ratio R the next prompt is from another task with probability R, each of the others being equally likely,
-and from the same task with probability 1 - R. Three orders:
+With mixing ratio R, the next prompt is from another task with probability R (each other task is equally likely), and
+from the same task with probability 1 - R. Three orders:
 
 - `code`: KNN-SSD's released code (`load_multiple_tasks` in `evaluation_llama/utils.py` at mbsong/KNN-SSD cfa8532).
-  Every task gives the same number of prompts; one that has none left is left and not drawn again. So the tail is mixed
-  less than R says, and with R = 0 there is one block per task, in random order.
-- `markov`: Eq. 8 as it stands. A task gives as many prompts as the chain asks of it, all different.
+  Every task has the same number of prompts, and a task without any left is not drawn again. Hence the tail is mixed
+  less than R, and with R = 0 there is one block per task, in random order.
+- `markov`: Eq. 8 as printed. A task has as many prompts as the chain visits it, all different.
 - `listed`: task by task as listed, the same number of each: SWIFT Figure 7, ConfLayers Figure 4.
 
-Where we differ from that code: the order has a random generator of its own. There it depends on Python's global one,
-which the loaders of SQL and MATH seed again, and so on the order in which the tasks are listed.
+Where we differ from that code: the order has its own random generator. There it depends on Python's global generator,
+which the loaders of SQL and MATH seed again, and thus on the order in which the tasks are listed.
 """
 
 from __future__ import annotations
@@ -23,34 +23,34 @@ from typing import Any, Literal
 from ssd_bench.errors import ConfigError, naming
 from ssd_bench.settings import Count, Probability, Whole, settings
 from ssd_bench.task import DataSource, DataSpec, Prompt, Sourced, Task
-from tasks.selection import first as first_of
+from tasks.selection import first_rows
 
 VERSION = 1
 
 
 @settings("task")
 class Stream:
-    """Prompts of several tasks in one stream; each is built, clipped and scored as by its own task.
+    """Prompts of several tasks in one stream; each is built, truncated and scored as in its own task.
 
-    A prompt's domain is the name of its part, which also stands before its id.
+    A prompt's domain is the name of its part, with which its id begins too.
     """
 
     name: str
-    """As in task=NAME."""
+    """Name, as in task=NAME."""
     parts: Mapping[str, Any]
-    """Name -> task, at least two; a name is a domain."""
+    """Tasks by name, at least two; a name is a domain."""
     items: Count
     """Prompts of each part (code, listed), or their mean (markov)."""
     mix_ratio: Probability
-    """R; 0 for listed."""
+    """Mixing ratio R; 0 for listed."""
     order: Literal["code", "markov", "listed"]
-    """That of KNN-SSD's code, Eq. 8 as it stands, or part by part."""
+    """Order of KNN-SSD's code, Eq. 8 as printed, or part by part."""
     order_seed: Whole
-    """Of the order alone; which items a part gives depends on the run's seed."""
+    """Seed of the order alone; the items of a part depend on the run's seed."""
     first: str | None
-    """The part that the first prompt is from; null: drawn."""
+    """Part of the first prompt; null: drawn at random."""
     max_new_tokens: Count | None
-    """Most tokens of an answer, of whichever part; null: each part's own."""
+    """Most tokens of an answer of any part; null: each part's own."""
 
     def __post_init__(self) -> None:
         if len(self.parts) < 2:
@@ -71,7 +71,7 @@ class Stream:
         self._new_tokens = {name: self.max_new_tokens or part.max_new_tokens for name, part in self.parts.items()}
         self.max_new_tokens = max(self._new_tokens.values())
         self.metric = _metrics(self.parts)
-        # Versions only rise, so the sum rises with that of any part.
+        # versions only rise, so the sum rises with the version of any part
         self.version = VERSION + sum(part.version for part in self.parts.values())
 
     def files(self, template: str) -> tuple[DataSpec, ...]:
@@ -83,30 +83,30 @@ class Stream:
         )
 
     def domains(self) -> list[str]:
-        """The part that each prompt of the whole stream is from, in order."""
+        """Return the part of each prompt of the whole stream, in order."""
         rng = random.Random(self.order_seed)
         return ORDERS[self.order](list(self.parts), self.items, self.mix_ratio, self.first, rng)
 
     def prompts(self, source: DataSource, template: str, limit: int | None, seed: int) -> Sequence[Prompt]:
-        """The first `limit` prompts of the stream; within a part the order is that of its task.
+        """Return the first `limit` prompts of the stream; within a part they have the order of its task.
 
         Raises:
-            ConfigError: a part has fewer items than the stream takes.
+            ConfigError: a part has fewer items than the stream needs.
         """
-        domains = first_of(self.domains(), limit)
-        waiting = {}
+        domains = first_rows(self.domains(), limit)
+        remaining = {}
         for name in dict.fromkeys(domains):
-            taken = domains.count(name)
+            count = domains.count(name)
             with naming("task", f"task.parts.{name}"):
-                found = self.parts[name].prompts(source, template, taken, seed)
-            if len(found) < taken:
-                allowed = f"fewer: the stream takes {taken} prompts of {name}, which has {len(found)}"
+                prompts = self.parts[name].prompts(source, template, count, seed)
+            if len(prompts) < count:
+                allowed = f"fewer: the stream takes {count} prompts of {name}, which has {len(prompts)}"
                 raise ConfigError("task.items", self.items, allowed)
-            waiting[name] = iter(found)
-        return [self._labelled(name, next(waiting[name])) for name in domains]
+            remaining[name] = iter(prompts)
+        return [self._labelled(name, next(remaining[name])) for name in domains]
 
     def pool(self, source: DataSource, template: str, seed: int) -> Iterator[Prompt]:
-        """Yield all items of all parts in turn, one of each: also those that are not in the stream."""
+        """Yield all items of all parts, one of each part in turn, also those that are not in the stream."""
         pools: dict[str, Iterator[Prompt]] = {}
         for name, part in self.parts.items():
             with naming("task", f"task.parts.{name}"):
@@ -124,21 +124,21 @@ class Stream:
         return replace(prompt, id=f"{name}/{prompt.id}", domain=name, max_new_tokens=self._new_tokens[name])
 
     def score(self, prompt: Prompt, text: str) -> float | None:
-        """The score by the prompt's own part."""
+        """Return the score by the task of the prompt's part."""
         return self.parts[prompt.domain].score(prompt, text)
 
     def scores(self, prompts: Sequence[Prompt], texts: Sequence[str]) -> dict[str, float]:
-        """`PART/NAME` of each part, as its own task has them."""
-        found: dict[str, float] = {}
+        """Return the scores of each part's task as `PART/NAME`."""
+        scores_of_parts: dict[str, float] = {}
         for domain in dict.fromkeys(prompt.domain for prompt in prompts):
-            answered = [(prompt, text) for prompt, text in zip(prompts, texts, strict=True) if prompt.domain == domain]
-            scores = self.parts[domain].scores([p for p, _ in answered], [text for _, text in answered])
-            found |= {f"{domain}/{name}": value for name, value in scores.items()}
-        return found
+            answers = [(prompt, text) for prompt, text in zip(prompts, texts, strict=True) if prompt.domain == domain]
+            scores = self.parts[domain].scores([p for p, _ in answers], [text for _, text in answers])
+            scores_of_parts |= {f"{domain}/{name}": value for name, value in scores.items()}
+        return scores_of_parts
 
 
 def _metrics(parts: Mapping[str, Task]) -> str:
-    """The metrics of the parts, each with the parts that it scores."""
+    """Return the metrics of the parts, each with the names of the parts that it scores."""
     scored: dict[str, list[str]] = {}
     for name, part in parts.items():
         scored.setdefault(part.metric, []).append(name)
@@ -146,15 +146,15 @@ def _metrics(parts: Mapping[str, Task]) -> str:
 
 
 def code_order(names: Sequence[str], items: int, mix_ratio: float, first: str | None, rng: random.Random) -> list[str]:
-    """`items` of each name, as KNN-SSD's released code mixes them.
+    """Return `items` of each name, as KNN-SSD's released code mixes them.
 
-    Until none is left: choose a name other than the last among those that have any left (the last where it alone has),
-    and take from it until it has none left or, after each, with probability `mix_ratio`.
+    Until nothing is left: choose a name with prompts left, other than the last one if possible, and take prompts from
+    it until it has none left or, after each prompt, with probability `mix_ratio`.
     """
     left, order = dict.fromkeys(names, items), list[str]()
     while any(left.values()):
-        others = [name for name in names if left[name] and order[-1:] != [name]]
-        name = first if first and not order else rng.choice(others or order[-1:])
+        candidates = [name for name in names if left[name] and order[-1:] != [name]]
+        name = first if first and not order else rng.choice(candidates or order[-1:])
         while left[name]:
             order.append(name)
             left[name] -= 1
@@ -166,21 +166,22 @@ def code_order(names: Sequence[str], items: int, mix_ratio: float, first: str | 
 def markov_order(
     names: Sequence[str], items: int, mix_ratio: float, first: str | None, rng: random.Random
 ) -> list[str]:
-    """KNN-SSD Eq. 8: a Markov chain over the names that leaves each with probability `mix_ratio`, for any other alike.
+    """Return the order of KNN-SSD Eq. 8, a Markov chain over the names.
 
-    Its length is `items` times the number of names; where it starts is drawn, all names alike, unless `first` says.
+    It leaves a name with probability `mix_ratio`, for any other name with equal probability. Its length is `items`
+    times the number of names. It starts at `first`, or at a name drawn uniformly.
     """
     order = [first or rng.choice(names)]
     while len(order) < items * len(names):
-        others = [name for name in names if name != order[-1]]
-        order.append(rng.choice(others) if rng.random() < mix_ratio else order[-1])
+        candidates = [name for name in names if name != order[-1]]
+        order.append(rng.choice(candidates) if rng.random() < mix_ratio else order[-1])
     return order
 
 
 def listed_order(
     names: Sequence[str], items: int, mix_ratio: float, first: str | None, rng: random.Random
 ) -> list[str]:
-    """`items` of each name, as listed; nothing is drawn."""
+    """Return `items` of each name, as listed; nothing is drawn."""
     return [name for name in names for _ in range(items)]
 
 

@@ -46,7 +46,9 @@ class WMT16(RowTask):
         return f"Translate German to English: {row['source_de']}\nAnswer: {in_one_line(row['target_en'])}\n"
 
     def _prompt(self, row: Row) -> Prompt:
-        return self._made(row, f"Translate German to English: {row['source_de']}\nAnswer:", reference=row["target_en"])
+        return self._make_prompt(
+            row, f"Translate German to English: {row['source_de']}\nAnswer:", reference=row["target_en"]
+        )
 
 
 @settings("task")
@@ -65,5 +67,5 @@ class WMT14(RowTask):
         super().__init__(DataSpec("wmt14_deen", FIELDS, self.hub, COLUMNS), self.max_new_tokens)
 
     def _prompt(self, row: Row) -> Prompt:
-        asked = f"Translate German to English:\nGerman: {row['source_de']}\nEnglish:"
-        return self._made(row, asked, reference=row["target_en"])
+        text = f"Translate German to English:\nGerman: {row['source_de']}\nEnglish:"
+        return self._make_prompt(row, text, reference=row["target_en"])

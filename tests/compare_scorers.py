@@ -27,11 +27,11 @@ from ssd_bench.data.local import SampleSource
 from ssd_bench.rouge import KINDS, rouge
 from tasks.scoring.code import PassesAsserts, PassesTests
 from tasks.scoring.math_answer import MathAnswer
-from tasks.scoring.sandbox import Limits, runs_to_the_end
+from tasks.scoring.sandbox import ProgramLimits, runs_to_the_end
 from tests.code_answers import CHAT, RAW, Solution, changed
 from tests.math_rewrites import EQUAL, WRONG
 
-LIMITS = Limits(cpu_seconds=10, wall_seconds=30, memory_mib=1024)
+LIMITS = ProgramLimits(cpu_seconds=10, wall_seconds=30, memory_mib=1024)
 FORMS = RAW | CHAT
 SUMMARIES = {"cnndm": ("article", "highlights"), "xsum": ("document", "summary"), "govreport": ("report", "summary")}
 

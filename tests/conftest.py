@@ -148,6 +148,6 @@ def every_level(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A CPU that has all there is, matrix units included."""
     monkeypatch.setattr(arithmetic, "_flags", lambda: {need for level in arithmetic.LEVELS for need in level.needs})
     monkeypatch.delenv(arithmetic.FORCED, raising=False)
-    arithmetic.available.cache_clear()
+    arithmetic.available_levels.cache_clear()
     yield
-    arithmetic.available.cache_clear()
+    arithmetic.available_levels.cache_clear()

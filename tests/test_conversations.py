@@ -64,10 +64,10 @@ def test_the_files_of_their_authors_are_read_as_they_are(tmp_path: Path) -> None
         path = tmp_path / f"{name}.jsonl"
         path.write_text(json.dumps(row) + "\n", encoding="utf-8")
         (made,) = prompts_of(name, tmp_path)
-        assert (made.id, made.domain, list(made.said)) == (str(row["question_id"]), row["category"], row["turns"])
+        assert (made.id, made.domain, list(made.user_texts)) == (str(row["question_id"]), row["category"], row["turns"])
     path = tmp_path / "mt_bench.jsonl"
     path.write_text(json.dumps({"id": 1, "category": "writing", "prompt": ["one", "two"]}), encoding="utf-8")
-    assert [list(made.said) for made in prompts_of("mt_bench", tmp_path)] == [["one", "two"]]
+    assert [list(made.user_texts) for made in prompts_of("mt_bench", tmp_path)] == [["one", "two"]]
 
 
 def same(one: Run, other: Run) -> None:
@@ -218,4 +218,5 @@ def test_a_conversation_is_never_clipped() -> None:
 
 def test_the_reference_of_a_turn_is_its_own() -> None:
     prompt = Prompt("x", "a", "b", "c", "first", "d", turns=(Turn("more", "second"),))
-    assert [prompt.at(turn).reference for turn in (0, 1)] == ["first", "second"] and prompt.said == ["abc", "more"]
+    assert [prompt.at(turn).reference for turn in (0, 1)] == ["first", "second"]
+    assert prompt.user_texts == ["abc", "more"]

@@ -284,7 +284,7 @@ def test_a_field_that_is_no_list_takes_none(tmp_path: Path) -> None:
         used(source(tmp_path, question=["q"], answer=["a"]), LISTS)
 
 
-NUMBERED = DataSpec("toy", ("question",), {}, lists=("question",), either=("question",), numbered=True)
+NUMBERED = DataSpec("toy", ("question",), {}, lists=("question",), singles=("question",), numbered=True)
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,7 @@ def test_a_line_is_a_prompt_as_it_is(file: Path) -> None:
     task = made(file)
     assert task.source is not None
     prompts = task.prompts(task.source, "plain", None, 7)
-    assert [prompt.said for prompt in prompts] == [["the ferry"], ["the report", "and now?"], ["the café"]]
+    assert [prompt.user_texts for prompt in prompts] == [["the ferry"], ["the report", "and now?"], ["the café"]]
     assert [(prompt.id, prompt.domain) for prompt in prompts] == [("1", "jsonl"), ("b", "reports"), ("3", "jsonl")]
     assert [spec.name for spec in task.files("plain")] == ["mine"]
 
@@ -62,7 +62,7 @@ def test_without_a_path_it_reads_what_the_run_reads(tmp_path: Path) -> None:
     (tmp_path / "jsonl.jsonl").write_text('{"prompt": "x"}\n', encoding="utf-8")
     task = made(None)
     assert task.source is None
-    assert [prompt.said for prompt in task.prompts(LocalSource(tmp_path), "chat", None, 0)] == [["x"]]
+    assert [prompt.user_texts for prompt in task.prompts(LocalSource(tmp_path), "chat", None, 0)] == [["x"]]
 
 
 @pytest.mark.parametrize(

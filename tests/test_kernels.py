@@ -16,7 +16,7 @@ from ssd_bench.model.operators import Operators
 from tests.runs import python
 
 CPU = torch.device("cpu")
-EVERY = [level.name for level in arithmetic.available()]
+EVERY = [level.name for level in arithmetic.available_levels()]
 NODES = [1, 2, 3, 5, 8, 17, 32, 33]
 MANY = 75
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
@@ -61,7 +61,7 @@ def test_linears_match_torch(ops: Operators, n: int, dtype: torch.dtype, shape: 
     """All four linear operations, with and without bias, with tails in N and K."""
     N, K = shape
     W, x, bias, norm = rand(N, K, dtype=dtype), rand(n, K), rand(N, seed=1), rand(K, seed=2)
-    gate_up, packed = 4 * rand(n, 2 * K, seed=3), ops.packed(W)
+    gate_up, packed = 4 * rand(n, 2 * K, seed=3), ops.pack(W)
     alike, derived = reference(ops, dtype)
     for b in (None, bias):
         close(ops.linear(x, packed, b), alike.linear(x, W, b))
@@ -81,7 +81,7 @@ def test_linears_match_torch(ops: Operators, n: int, dtype: torch.dtype, shape: 
 def test_a_packed_matrix_has_its_rows(ops: Operators, dtype: torch.dtype, shape: tuple[int, int]) -> None:
     """One by one, some as a matrix of their own, and slices, which share its memory."""
     W, x = rand(*shape, dtype=dtype), rand(3, shape[1])
-    packed = ops.packed(W)
+    packed = ops.pack(W)
     whole = ops.linear(x, packed)
     assert tuple(packed.shape) == shape and packed.nbytes >= W.nbytes
     ids = torch.randint(shape[0], (40,), generator=torch.Generator().manual_seed(0))
@@ -92,7 +92,7 @@ def test_a_packed_matrix_has_its_rows(ops: Operators, dtype: torch.dtype, shape:
     for bad in (lambda: packed[3:20], lambda: packed[16:16], lambda: ops.embed(packed, torch.tensor([shape[0]]))):
         with pytest.raises((RuntimeError, IndexError)):
             bad()
-    assert torch.equal(ops.packed(W[0]), W[0].float())
+    assert torch.equal(ops.pack(W[0]), W[0].float())
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -102,7 +102,7 @@ def test_a_nodes_result_does_not_depend_on_the_others(
 ) -> None:
     """Row i of a call with n nodes has the bits of a call with that node alone."""
     N, K = shape
-    W, x, norm = ops.packed(rand(N, K, dtype=dtype)), rand(MANY, K), rand(K, seed=2)
+    W, x, norm = ops.pack(rand(N, K, dtype=dtype)), rand(MANY, K), rand(K, seed=2)
     gate_up = rand(MANY, 2 * K, seed=3)
     for n in (2, 3, 7, 8, 13, 32, MANY):
         together, hidden = ops.norm_linear(x[:n], norm, EPS, W), torch.zeros(n, N)
@@ -144,7 +144,7 @@ def test_swiglu_survives_large_gates(ops: Operators) -> None:
     gate = torch.tensor([[-1e4, -200.0, -90.0, -1e-6, 0.0, 90.0, 200.0, 1e4]])
     up, W = torch.ones(1, 8), torch.eye(8)
     got, want = torch.zeros(1, 8), torch.zeros(1, 8)
-    ops.swiglu_linear_add_(got, torch.cat((gate, up), 1), ops.packed(W))
+    ops.swiglu_linear_add_(got, torch.cat((gate, up), 1), ops.pack(W))
     exact.swiglu_linear_add_(want, torch.cat((gate, up), 1), W)
     assert torch.allclose(got, want, rtol=1e-6, atol=1e-30)
 
@@ -178,7 +178,7 @@ def attend(
     unread: tuple[int, int] = (0, 0),
 ) -> Tensor:  # fmt: skip
     """A pass's attention: who sees whom is made first."""
-    seen = one.seen(len(q), prefix - (unread[1] - unread[0]), mask, q.device)
+    seen = one.visibility(len(q), prefix - (unread[1] - unread[0]), mask, q.device)
     return one.attend(q, keys, values, prefix, row, seen, unread)
 
 
@@ -326,7 +326,7 @@ def test_many_nodes(ops: Operators) -> None:
     n = 150
     x, W = rand(n, 72), rand(33, 72, dtype=torch.bfloat16)
     q, keys, values = rand(n, 4, 16), rand(2, 400, 16, seed=1), rand(2, 400, 16, seed=2)
-    close(ops.linear(x, ops.packed(W)), reference(ops, W.dtype)[0].linear(x, W))
+    close(ops.linear(x, ops.pack(W)), reference(ops, W.dtype)[0].linear(x, W))
     for mask in (None, tree_mask(n)):
         close(attend(ops, q, keys, values, 200, 210, mask), attend(exact, q, keys, values, 200, 210, mask))
 
@@ -334,7 +334,7 @@ def test_many_nodes(ops: Operators) -> None:
 def test_results_repeat_for_any_thread_count(ops: Operators) -> None:
     """Splits are fixed, so one and two threads give the same bits."""
     q, keys, values = rand(3, 6, 32), rand(2, 700, 32, seed=1), rand(2, 700, 32, seed=2)
-    x, W = rand(3, 576), ops.packed(rand(700, 576))
+    x, W = rand(3, 576), ops.pack(rand(700, 576))
     before, seen = torch.get_num_threads(), []
     try:
         for threads in (1, 2):
@@ -382,10 +382,10 @@ def test_operators_run_in_half_precision() -> None:
 
 def test_wrong_sizes_are_refused(ops: Operators) -> None:
     """Sizes that would read or write out of bounds raise instead."""
-    x, W, cache = rand(2, 16), ops.packed(rand(8, 16)), rand(2, 10, 8)
+    x, W, cache = rand(2, 16), ops.pack(rand(8, 16)), rand(2, 10, 8)
     bad: list[Callable[[], object]] = [
-        lambda: ops.linear(x, ops.packed(rand(8, 8))),
-        lambda: ops.packed(rand(8, 16).double()),
+        lambda: ops.linear(x, ops.pack(rand(8, 8))),
+        lambda: ops.pack(rand(8, 16).double()),
         lambda: ops.linear(x, W, rand(7)),
         lambda: ops.linear(x.double(), W),
         lambda: ops.norm_linear(x, rand(15), EPS, W),
@@ -452,7 +452,7 @@ def check_rounds_alike(ops: Operators, rounded: torch.dtype | None = None) -> No
     """
     most, K = 300, 200
     x, W, norm = rand(most, K), rand(48, K, dtype=torch.bfloat16), rand(K, seed=2)
-    gate_up, wide, packed = rand(most, 2 * K, seed=3), W.double().t(), ops.packed(W)
+    gate_up, wide, packed = rand(most, 2 * K, seed=3), W.double().t(), ops.pack(W)
 
     def product(side: Tensor) -> Tensor:
         made: Tensor = ((side if rounded is None else side.to(rounded)).double() @ wide).float()

@@ -11,7 +11,7 @@ from ssd_bench.compose import task_named
 from ssd_bench.data.local import LocalSource, SampleSource
 from tasks.mbpp import MBPP
 from tasks.scoring.code import PassesAsserts
-from tasks.scoring.sandbox import Limits
+from tasks.scoring.sandbox import ProgramLimits
 
 ROW = {
     "id": "601", "prompt": "Write a function to add.", "code": "def add(a, b):\n    return a + b",
@@ -40,11 +40,11 @@ def test_the_prompt_is_the_papers(task: MBPP, tmp_path: Path) -> None:
         (tmp_path / f"{name}.jsonl").write_text(json.dumps(row) + "\n", encoding="utf-8")
     source = LocalSource(tmp_path)
     (plain,), (chat,) = (task.prompts(source, template, None, 0) for template in ("plain", "chat"))
-    assert plain.said == [SHOT + ASKED] and chat.said == [ASKED]
+    assert plain.user_texts == [SHOT + ASKED] and chat.user_texts == [ASKED]
     assert task.score(chat, f"{ROW['code']}\n[DONE]\n\nYou are") == 1.0
     bare = {"id": "601", "prompt": "Add.", "code": "x", "test_list": ["assert add(1, 2) == 3"]}
     (tmp_path / "mbpp.jsonl").write_text(json.dumps(bare), encoding="utf-8")
-    assert task.prompts(source, "chat", None, 0)[0].said[0].endswith("== 3\n[BEGIN]\n")
+    assert task.prompts(source, "chat", None, 0)[0].user_texts[0].endswith("== 3\n[BEGIN]\n")
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def test_the_prompt_is_the_papers(task: MBPP, tmp_path: Path) -> None:
     ],
 )
 def test_an_answer_passes_by_its_tests(answer: str, passes: float) -> None:
-    scorer = PassesAsserts(Limits(cpu_seconds=5, wall_seconds=30, memory_mib=1024))
+    scorer = PassesAsserts(ProgramLimits(cpu_seconds=5, wall_seconds=30, memory_mib=1024))
     reference = json.dumps({"imports": ["import math"], "tests": ROW["test_list"]})
     assert scorer.item(answer, reference) == passes
 

@@ -19,11 +19,11 @@ import pytest
 from ssd_bench.data import LocalSource
 from ssd_bench.errors import ConfigError
 from tasks.scoring import sandbox
-from tasks.scoring.sandbox import Limits, check, runs_to_the_end
+from tasks.scoring.sandbox import ProgramLimits, check, runs_to_the_end
 from tasks.scoring.sandbox.seccomp import seccomp_filter
 from tests.test_tasks import make
 
-LIMITS = Limits(cpu_seconds=1, wall_seconds=10, memory_mib=512)
+LIMITS = ProgramLimits(cpu_seconds=1, wall_seconds=10, memory_mib=512)
 FUNCTION = {
     "id": "h0",
     "prompt": 'def add(a, b):\n    """ Add. """\n',
@@ -44,7 +44,7 @@ PROTECTED = _protected()
 needs_kernel = pytest.mark.skipif(not PROTECTED, reason="this kernel has no Landlock or no seccomp")
 
 
-def passes(source: str, limits: Limits = LIMITS) -> bool:
+def passes(source: str, limits: ProgramLimits = LIMITS) -> bool:
     return runs_to_the_end(source, limits, PROTECTED)
 
 
@@ -256,7 +256,7 @@ def test_the_folder_is_removed_whatever_is_in_it(depth: int, tmp_path: Path, mon
 
 def test_the_clock_ends_a_program_that_waits() -> None:
     began = time.monotonic()
-    assert not passes("import time\ntime.sleep(60)", Limits(cpu_seconds=2, wall_seconds=1, memory_mib=512))
+    assert not passes("import time\ntime.sleep(60)", ProgramLimits(cpu_seconds=2, wall_seconds=1, memory_mib=512))
     assert 1 <= time.monotonic() - began < 10
 
 

@@ -11,9 +11,9 @@ import pytest
 
 from tasks.scoring.sql import SqlExecution
 from tasks.scoring.sql.databases import cases
-from tasks.scoring.sql.engine import image_of, result, same
+from tasks.scoring.sql.engine import equal_results, image_of, result
 from tasks.scoring.sql.schema import affinity, read_schema
-from tasks.scoring.sql.text import answered, is_ordered, statements
+from tasks.scoring.sql.text import is_ordered, sql_of_answer, statements
 
 SCHEMA = """
 CREATE TABLE harbour (
@@ -265,10 +265,12 @@ def test_scores_of_many_answers() -> None:
 
 def test_results_are_compared_as_multisets_or_in_order() -> None:
     rows = [(1, "a"), (2, None), (2, None)]
-    assert same(rows[::-1], rows, ordered=False) and not same(rows[::-1], rows, ordered=True)
-    assert not same(rows[:2], rows, ordered=False) and not same([*rows[:2], rows[0]], rows, ordered=False)
-    assert same([(0.1 + 0.2,)], [(0.3,)], ordered=True) and same([(2.0,)], [(2,)], ordered=True)
-    assert not same([("2",)], [(2,)], ordered=True) and not same(None, [], ordered=False)
+    assert equal_results(rows[::-1], rows, ordered=False) and not equal_results(rows[::-1], rows, ordered=True)
+    assert not equal_results(rows[:2], rows, ordered=False) and not equal_results(
+        [*rows[:2], rows[0]], rows, ordered=False
+    )
+    assert equal_results([(0.1 + 0.2,)], [(0.3,)], ordered=True) and equal_results([(2.0,)], [(2,)], ordered=True)
+    assert not equal_results([("2",)], [(2,)], ordered=True) and not equal_results(None, [], ordered=False)
 
 
 def test_schemas_as_lists_of_names_are_read() -> None:
@@ -293,7 +295,7 @@ def test_schemas_as_lists_of_names_are_read() -> None:
 def test_text_is_cut_into_statements() -> None:
     assert statements("SELECT ';' ; -- x; y\n/* ; */ SELECT \"a;\";;") == ["SELECT ';'", 'SELECT "a;"']
     assert statements(" ; ") == [] and statements("SELECT 'open; x") == ["SELECT 'open", "x"]
-    assert answered("x\n```\nSELECT 1\n```") == "SELECT 1\n"
+    assert sql_of_answer("x\n```\nSELECT 1\n```") == "SELECT 1\n"
     assert is_ordered("SELECT a FROM t ORDER  BY a") and is_ordered("SELECT a FROM (SELECT 1) order by a LIMIT 1")
     assert not is_ordered("SELECT a FROM (SELECT a FROM t ORDER BY a)") and not is_ordered("SELECT 'ORDER BY'")
 

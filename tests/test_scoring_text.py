@@ -13,7 +13,7 @@ from ssd_bench.rouge import Words, rouge
 from tasks.scoring.choice import MultipleChoice, chosen_option
 from tasks.scoring.code import program, until_top_level
 from tasks.scoring.passk import pass_at_k
-from tasks.scoring.qa import ShortAnswer, normalised
+from tasks.scoring.qa import ShortAnswer, normalise
 from tasks.scoring.rouge import Rouge
 from tasks.scoring.sql import SqlExecution, sql_match
 from tasks.scoring.translation import Translation, translation
@@ -271,7 +271,7 @@ def test_short_answers_without_a_reference_are_left_out() -> None:
 
 
 def test_normalisation_is_squads() -> None:
-    assert normalised("The  Cat's (a) hat, an “Émile”\tanthem") == "cats hat “émile” anthem"
+    assert normalise("The  Cat's (a) hat, an “Émile”\tanthem") == "cats hat “émile” anthem"
 
 
 def test_pass_at_k_is_the_share_of_choices_with_a_pass() -> None:

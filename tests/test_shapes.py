@@ -30,8 +30,8 @@ DRAWS = 20_000
 def engine() -> ImposedEngine:
     arch = drawn.architecture("qwen3_tiny", Shape(6, 32, 4, 2, 16, 48, 97), 256)
     backend = select("cpu", torch.float32, "torch")
-    packed = backend.kind.operators(backend.arithmetic).packed
-    decoder = backend.kind(backend.arithmetic, drawn.draw(arch, torch.float32, torch.device("cpu"), packed))
+    pack = backend.kind.operators(backend.arithmetic).pack
+    decoder = backend.kind(backend.arithmetic, drawn.draw(arch, torch.float32, torch.device("cpu"), pack))
     cache = decoder.new_cache(256 + SCRATCH)
     return ImposedEngine(decoder, cache, Decoding(max_new_tokens=60), frozenset(), ModelProbe(decoder, cache))
 

@@ -13,7 +13,7 @@ from statistics import mean
 import pytest
 from scipy import stats
 
-from ssd_bench.data.prompts import apart, encode_all, limits
+from ssd_bench.data.prompts import answer_limits, calibration_prompts, encode_all
 from ssd_bench.errors import ConfigError
 from ssd_bench.model.checkpoint import ModelSource
 from ssd_bench.task import Prompt, Task
@@ -129,8 +129,8 @@ def labelled(name: str, prompt: Prompt) -> Prompt:
 
 def test_each_part_has_the_new_tokens_of_its_paper_unless_one_number_is_given() -> None:
     prompts = make("stream").prompts(SAMPLE, "chat", None, seed=0)
-    assert limits(prompts, None, 128) == [128 if p.domain == "tinystories" else 64 for p in prompts]
-    assert set(limits(prompts, 7, 128)) == {7}
+    assert answer_limits(prompts, None, 128) == [128 if p.domain == "tinystories" else 64 for p in prompts]
+    assert set(answer_limits(prompts, 7, 128)) == {7}
     assert {p.max_new_tokens for p in make("stream", max_new_tokens=64).prompts(SAMPLE, "chat", None, 0)} == {64}
 
 
@@ -178,7 +178,7 @@ def test_a_method_calibrates_on_each_parts_next_items() -> None:
     for options, limit in (({"items": 30}, None), ({}, 100), ({"order": "markov", "items": 20}, None)):
         stream = make("stream", **options)
         evaluated = stream.prompts(SAMPLE, "chat", limit, seed=0)
-        others = apart(evaluated, stream.pool(SAMPLE, "chat", 0), Searching(4))
+        others = calibration_prompts(evaluated, stream.pool(SAMPLE, "chat", 0), Searching(4))
         met = list(dict.fromkeys(p.domain for p in evaluated))
         assert [p.domain for p in others] == [name for name in met for _ in range(4)]
         for name in met:
@@ -187,7 +187,7 @@ def test_a_method_calibrates_on_each_parts_next_items() -> None:
             assert [p.id for p in others if p.domain == name] == [f"{name}/{p.id}" for p in after]
     every = make("stream", items=60)
     with pytest.raises(ConfigError, match=r"300 prompts, 0 of .* left"):
-        apart(every.prompts(SAMPLE, "chat", None, seed=0), every.pool(SAMPLE, "chat", 0), Searching(1))
+        calibration_prompts(every.prompts(SAMPLE, "chat", None, seed=0), every.pool(SAMPLE, "chat", 0), Searching(1))
 
 
 def test_an_answer_is_scored_by_its_own_task() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ssd_bench.data.prompting import encode, room
+from ssd_bench.data.prompting import conversation_length, encode
 from ssd_bench.errors import ConfigError
 from ssd_bench.model.template import CHAT_DATE, PLAIN, Template
 from ssd_bench.task import Prompt, Turn
@@ -89,7 +89,7 @@ def test_a_conversation_that_a_template_refuses_is_one_message() -> None:
     tokenizer, template = make_tokenizer(NO_ANSWERS), Template("chat")
     template.check(tokenizer)
     with pytest.raises(ConfigError, match=r"model\.template='chat' .* \(no answers here\)"):
-        room(Prompt("x", "", "a", "", "", "d", turns=(Turn("b"),)), tokenizer, template, 4)
+        conversation_length(Prompt("x", "", "a", "", "", "d", turns=(Turn("b"),)), tokenizer, template, 4)
 
 
 @pytest.mark.parametrize(

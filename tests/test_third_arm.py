@@ -17,7 +17,7 @@ from ssd_bench import run as running
 from ssd_bench.core.sampling import Decoding
 from ssd_bench.errors import ConfigError
 from ssd_bench.hardware import Hardware
-from ssd_bench.hugging_face import Apart, HuggingFace
+from ssd_bench.hugging_face import HFProcess, HuggingFace
 from ssd_bench.records.reader import Run
 from ssd_bench.records.writer import RunWriter
 from ssd_bench.replay.workload import workload
@@ -75,7 +75,7 @@ def test_its_copy_of_the_weights_is_counted_apart(record: Run) -> None:
 
 def test_a_process_does_not_count_what_its_parent_holds(checkpoints: dict[str, Path]) -> None:
     held = torch.zeros(2**28, dtype=torch.int32)  # 1 GiB
-    with Apart(checkpoints["llama"], hardware(), Decoding(max_new_tokens=2), NONE, 64) as stock:
+    with HFProcess(checkpoints["llama"], hardware(), Decoding(max_new_tokens=2), NONE, 64) as stock:
         assert 2**26 < stock.peak_bytes < held.nbytes < hardware().peak_bytes()
 
 
@@ -83,7 +83,7 @@ def test_a_killed_run_goes_on_with_all_three_arms(
     record: Run, small_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And has the tokens of another process."""
-    monkeypatch.setattr(running, "Apart", Here)
+    monkeypatch.setattr(running, "HFProcess", Here)
     add = RunWriter.add
 
     def killed(writer: RunWriter, prompt_index: int, *rest: Any) -> None:
@@ -103,7 +103,7 @@ def test_a_killed_run_goes_on_with_all_three_arms(
 def test_sampling_gives_each_arm_the_prompts_own_seed(
     small_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(running, "Apart", Here)
+    monkeypatch.setattr(running, "HFProcess", Here)
     options = (*local_model(small_checkpoint), *OPTIONS, "decode=sample", "repeats=2", "limit=1")
     found = [metrics.of_arm(executed(tmp_path / name, *options).prompts, "hf") for name in "ab"]
     outputs = [[tuple(ids) for ids in rows["output_ids"]] for rows in found]
@@ -135,7 +135,7 @@ def test_it_takes_one_device(small_checkpoint: Path, tmp_path: Path, monkeypatch
 
 def test_a_process_that_fails_or_ends_says_so(checkpoints: dict[str, Path]) -> None:
     arguments = (checkpoints["llama"], hardware(), Decoding(max_new_tokens=2), NONE, 64)
-    with Apart(*arguments) as stock:
+    with HFProcess(*arguments) as stock:
         assert stock.generate([1, 2]).output == HuggingFace(*arguments).generate([1, 2]).output
         with pytest.raises(RuntimeError, match="generate failed: IndexError"):
             stock.generate([10**6])

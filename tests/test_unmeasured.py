@@ -24,7 +24,7 @@ from tasks.scoring.code import PassesAsserts, PassesTests
 from tasks.scoring.math_answer import MathAnswer
 from tasks.scoring.numbers import FinalNumber
 from tasks.scoring.rouge import Rouge
-from tasks.scoring.sandbox import Limits
+from tasks.scoring.sandbox import ProgramLimits
 from tasks.scoring.scorer import Scorer
 from tests.runs import executed, local_model
 from tests.synthetic import unit, write_run
@@ -129,7 +129,7 @@ def test_a_score_over_all_answers_says_no_more_than_before(tmp_path: Path) -> No
 
 # ---- references that a scorer cannot read
 
-LIMITS = Limits(5, 30, 1024)
+LIMITS = ProgramLimits(5, 30, 1024)
 PARTS = {"prompt": "def f():\n", "test": "def check(f):\n    pass\n", "entry_point": "f"}
 TESTS = {"imports": [], "tests": ["assert f()"]}
 

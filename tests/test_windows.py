@@ -20,7 +20,7 @@ from ssd_bench.core.layer_set import LayerSet
 from ssd_bench.core.method import Context, Estimate, LayerDraft, Probe, Taps, Verification
 from ssd_bench.core.tree import TokenTree
 from ssd_bench.core.window import Window
-from ssd_bench.model.arithmetic import Arithmetic, available
+from ssd_bench.model.arithmetic import Arithmetic, available_levels
 from ssd_bench.model.backend import Backend, select
 from ssd_bench.model.backends.cpu import native_problem
 from ssd_bench.model.backends.graphs import GraphDecoder
@@ -36,7 +36,7 @@ CPU = torch.device("cpu")
 FULL = LayerSet.full(LAYERS)
 TREE = TokenTree((3, 5, 7, 9, 11, 13), (-1, 0, 0, 1, 3, 2))
 PREFIX = 200
-ON_CPU = ["torch", *(f"native {level.name}" for level in available())]
+ON_CPU = ["torch", *(f"native {level.name}" for level in available_levels())]
 WINDOWS = [Window(4, 30), Window(0, 1), Window(1, 72), Window(64, 73)]
 TOLERANCES = {torch.float32: 1e-4, torch.bfloat16: 0.1, torch.float16: 0.02}
 """Largest difference between logits: rounding of sums; of keys, values and inputs of products, in Triton of streams."""

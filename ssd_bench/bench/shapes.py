@@ -127,8 +127,8 @@ def _model(name: str, hardware: Hardware, counts: dict[str, int]) -> dict[str, A
     context, tokens = counts["context"], counts["tokens"]
     arch = drawn.architecture(name, shape, max(context + tokens, measures.SEARCH_CONTEXT) + PREFILL_CHUNK)
     backend = select(hardware.devices[0], hardware.dtype, hardware.kernels, hardware.isa)
-    packed = backend.kind.operators(backend.arithmetic).packed
-    weights = drawn.draw(arch, hardware.dtype, hardware.devices[0], packed)
+    pack = backend.kind.operators(backend.arithmetic).pack
+    weights = drawn.draw(arch, hardware.dtype, hardware.devices[0], pack)
     decoder = backend.kind(backend.arithmetic, weights)
     cache = decoder.new_cache(arch.context + SCRATCH)
     probe = ModelProbe(decoder, cache)

@@ -1,4 +1,4 @@
-"""The three worlds that rows come from: the Hugging Face hub, a folder of JSONL files, the samples shipped here."""
+"""Data sources of the tasks: the Hugging Face hub, a folder of JSONL files, and the samples that the project ships."""
 
 from ssd_bench.data.hub import HubSource
 from ssd_bench.data.local import LocalSource, SampleSource

@@ -15,15 +15,15 @@ from ssd_bench.model.template import TEMPLATES
 from ssd_bench.paths import local_path
 from ssd_bench.task import DataSpec, Task
 
-MOST = 20  # faults of a file that are printed
+MOST = 20  # most faults of a file that are printed
 
 
 class Folder:
-    """A folder of JSONL files; each is read once for all tasks that want the same of it.
+    """A folder of JSONL files; a file is read once for all tasks that need the same fields of it.
 
     Attributes:
-        problems: how many were printed.
-        read: files that a task reads.
+        problems: number of problems printed so far.
+        read: names of the files that some task reads.
     """
 
     def __init__(self, root: Path) -> None:
@@ -32,22 +32,22 @@ class Folder:
         self.read: set[str] = set()
         self._sound: dict[str, bool] = {}
 
-    def present(self, spec: DataSpec) -> bool:
-        """Whether the file is there."""
+    def has_file(self, spec: DataSpec) -> bool:
+        """Return whether the file exists, and note that a task reads it."""
         self.read.add(spec.name)
         return (self.root / f"{spec.name}.jsonl").exists()
 
-    def sound(self, spec: DataSpec) -> bool:
-        """Whether all rows can be used; prints their number and what is wrong with them, the first time."""
-        wanted = repr(replace(spec, hub={}, place=None))
-        if wanted not in self._sound:
-            self._sound[wanted] = self._examine(spec)
-        return self._sound[wanted]
+    def is_sound(self, spec: DataSpec) -> bool:
+        """Return whether all rows can be used; at the first call print their number and their faults."""
+        key = repr(replace(spec, hub={}, place=None))
+        if key not in self._sound:
+            self._sound[key] = self._examine(spec)
+        return self._sound[key]
 
-    def problem(self, text: object) -> None:
-        """Print and count one."""
+    def report(self, problem: object) -> None:
+        """Print and count a problem."""
         self.problems += 1
-        print(f"  PROBLEM {text}")
+        print(f"  PROBLEM {problem}")
 
     def _examine(self, spec: DataSpec) -> bool:
         rows, faults = 0, 0
@@ -57,25 +57,25 @@ class Folder:
                 for fault in line.faults:
                     faults += 1
                     if faults <= MOST:
-                        self.problem(fault)
+                        self.report(fault)
         except ConfigError as error:
             faults += 1
-            self.problem(error)
+            self.report(error)
         if faults > MOST:
-            self.problem(f"{spec.name}.jsonl has {faults - MOST} more")
+            self.report(f"{spec.name}.jsonl has {faults - MOST} more")
         print(f"  {spec.name}.jsonl: {rows} rows, {faults} problems")
         return not faults
 
 
 def check(root: str, choices: Sequence[TaskChoice]) -> None:
-    """Print what the files of a folder hold and everything that is wrong with them.
+    """Print what the files of a folder hold, and all of their problems.
 
     Args:
-        root: the folder, or one file of prompts, checked as `task=jsonl task.path=FILE` reads it.
-        choices: the tasks, whose files must all be there; none: every task, as far as its files are there.
+        root: the folder, or one file of prompts, which is checked as `task=jsonl task.path=FILE` reads it.
+        choices: tasks whose files must all exist; empty: every task, with those of its files that exist.
 
     Raises:
-        ConfigError: there is no such folder, or there was a problem.
+        ConfigError: the folder does not exist, or there was a problem.
     """
     path = local_path("DIR", root)
     if path.suffix == ".jsonl" and path.is_file() and not choices:
@@ -83,7 +83,7 @@ def check(root: str, choices: Sequence[TaskChoice]) -> None:
         task: Task = build(OmegaConf.create({"task": task_settings("jsonl") | {"path": str(path)}}), "task")
         print(task.name)
         _check_task(folder, task, task.files("plain"), named=True)
-        _conclude(folder, root)
+        _refuse_problems(folder, root)
         return
     if not path.is_dir():
         allowed = "an existing folder of JSONL files, or one file NAME.jsonl of prompts, without a TASK"
@@ -94,10 +94,10 @@ def check(root: str, choices: Sequence[TaskChoice]) -> None:
             task = choice.task()
         except ConfigError as error:
             print(choice)
-            folder.problem(error)
+            folder.report(error)
             continue
         files = {spec.name: spec for template in TEMPLATES for spec in task.files(template)}
-        present = {name: spec for name, spec in files.items() if folder.present(spec)}
+        present = {name: spec for name, spec in files.items() if folder.has_file(spec)}
         missing = [f"{name}.jsonl" for name in files if name not in present]
         if missing:
             absent.append(f"{choice}: {', '.join(missing)}")
@@ -105,25 +105,26 @@ def check(root: str, choices: Sequence[TaskChoice]) -> None:
             print(choice)
             _check_task(folder, task, list(present.values()), named=bool(choices))
             for name in missing if choices else []:
-                folder.problem(f"{folder.root / name} is missing")
+                folder.report(f"{folder.root / name} is missing")
     if not choices:
         unread = sorted(file.name for file in path.glob("*.jsonl") if file.stem not in folder.read)
         print("files that no task reads: " + (", ".join(unread) or "none"))
         print("tasks that lack files: " + ("; ".join(absent) or "none"))
-    _conclude(folder, root)
+    _refuse_problems(folder, root)
 
 
-def _conclude(folder: Folder, root: str) -> None:
+def _refuse_problems(folder: Folder, root: str) -> None:
+    """Refuse a folder in which a problem was found."""
     if folder.problems:
         raise ConfigError("DIR", root, f"problems in its files, listed above: {folder.problems}")
 
 
 def _check_task(folder: Folder, task: Task, present: Sequence[DataSpec], named: bool) -> None:
-    """Check the files of a task, then build its prompts, which checks what only the task knows of its rows.
+    """Check the files of a task, then build its prompts, which checks what only the task itself can check.
 
-    Rows too few for an option of the task (`task.items` of a stream) are a problem only where the task is named.
+    Too few rows for an option of the task (`task.items` of a stream) are a problem only if the user named the task.
     """
-    sound = {spec.name for spec in present if folder.sound(spec)}
+    sound = {spec.name for spec in present if folder.is_sound(spec)}
     for template in TEMPLATES:
         lacking = [f"{spec.name}.jsonl" for spec in task.files(template) if spec.name not in sound]
         if lacking:
@@ -133,6 +134,6 @@ def _check_task(folder: Folder, task: Task, present: Sequence[DataSpec], named: 
             print(f"  {template}: {len(task.prompts(folder.source, template, None, 0))} prompts")
         except ConfigError as error:
             if named or not error.field.startswith("task."):
-                folder.problem(f"{template}: {error}")
+                folder.report(f"{template}: {error}")
             else:
                 print(f"  {template}: no prompts; {error}")

@@ -1,4 +1,4 @@
-"""What the tasks read: `python -m ssd_bench data list | fetch TASK… | check DIR [TASK…]`.
+"""Files of the tasks: `python -m ssd_bench data list | fetch TASK… | check DIR [TASK…]`.
 
     list                 every task with its files, their fields and their source on the Hugging Face hub
     fetch TASK…          download what the tasks read from the hub into its usual cache (HF_HOME) and check all rows;
@@ -21,20 +21,20 @@ from ssd_bench.errors import ConfigError
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Returns the exit code: 0, or 2 if an argument, a file or a row cannot be used."""
+    """Return the exit code: 0, or 2 if an argument, a file or a row cannot be used."""
     return run_tool(_work, __doc__, arguments)
 
 
 def _work(arguments: Sequence[str]) -> None:
-    command, *rest = arguments or [""]
+    command, *values = arguments or [""]
     match command:
-        case "list" if not rest:
+        case "list" if not values:
             listing.show()
-        case "fetch" if rest:
-            every = rest == ["all"]
-            fetching.fetch([TaskChoice.parse(name) for name in (task_names() if every else rest)], every)
-        case "check" if rest:
-            folder, *names = rest
+        case "fetch" if values:
+            every = values == ["all"]
+            fetching.fetch([TaskChoice.parse(name) for name in (task_names() if every else values)], every)
+        case "check" if values:
+            folder, *names = values
             checking.check(folder, [TaskChoice.parse(name) for name in names])
         case _:
             allowed = "give one of: list; fetch TASK… (or all); check DIR [TASK…]; -h says more"

@@ -1,4 +1,4 @@
-"""Downloads of what tasks read from the hub, with a check of all rows and the commit to pin."""
+"""Downloads of the files that tasks read from the hub, with a check of all rows and the commit to pin."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from ssd_bench.task import DataSpec
 
 
 def fetch(choices: Sequence[TaskChoice], every: bool = False) -> None:
-    """Download and check every hub file that the tasks read with the template `plain`, which reads all there are.
+    """Download and check every hub file that the tasks read with the template `plain`, which reads all of their files.
 
     Args:
-        every: a file that the hub does not have is no error.
+        every: whether a file that is not on the hub is passed over.
 
     Raises:
-        ConfigError: the hub cannot be reached, or, after all the others, that a file cannot be used.
+        ConfigError: the hub cannot be reached; after all files are done, a file that cannot be used.
     """
     failed = []
     fetched: dict[str, Survey] = {}
@@ -38,7 +38,7 @@ def fetch(choices: Sequence[TaskChoice], every: bool = False) -> None:
                 print(f"  {spec.name}: not on the hub; data=local data.root=DIR reads DIR/{spec.name}.jsonl")
                 continue
             try:
-                print(f"  {spec.name}: {_fetched(spec, settings, fetched)}")
+                print(f"  {spec.name}: {_fetch_file(spec, settings, fetched)}")
             except ConfigError as error:
                 print(f"  {spec.name}: FAILED {error}")
                 failed.append(str(choice))
@@ -46,8 +46,8 @@ def fetch(choices: Sequence[TaskChoice], every: bool = False) -> None:
         raise ConfigError("TASK", ", ".join(dict.fromkeys(failed)), "what is marked FAILED above says why")
 
 
-def _fetched(spec: DataSpec, settings: Mapping[str, Any], fetched: dict[str, Survey]) -> str:
-    """Return what to tell of a file; one that several tasks read is read once."""
+def _fetch_file(spec: DataSpec, settings: Mapping[str, Any], fetched: dict[str, Survey]) -> str:
+    """Download and check a file, once for all tasks that read it, and return a line about it."""
     content = repr(replace(spec, place=None))
     survey = fetched.get(content)
     if survey is None:
@@ -60,20 +60,20 @@ def _fetched(spec: DataSpec, settings: Mapping[str, Any], fetched: dict[str, Sur
     label += f", {hub['revision']} is {survey.commit}"
     if hub["revision"] == survey.commit:
         return label
-    return f"{label}; pin with {next(_places(settings, hub), 'task.hub')}.revision={survey.commit}"
+    return f"{label}; pin with {next(_options_of(settings, hub), 'task.hub')}.revision={survey.commit}"
 
 
-def _places(settings: Mapping[str, Any], hub: Mapping[str, Any], at: str = "task") -> Iterator[str]:
-    """The options whose value `hub` is."""
+def _options_of(settings: Mapping[str, Any], hub: Mapping[str, Any], at: str = "task") -> Iterator[str]:
+    """Yield the options whose value is `hub`."""
     for key, value in settings.items():
         if isinstance(value, dict):
             if value == hub:
                 yield f"{at}.{key}"
-            yield from _places(value, hub, f"{at}.{key}")
+            yield from _options_of(value, hub, f"{at}.{key}")
 
 
 def _reach_hub(files: Sequence[DataSpec]) -> None:
-    """Refuse at once where there is no network: the hub's client would try each file again and again."""
+    """Refuse at once if there is no network: the hub's client would retry for every file."""
     from huggingface_hub import constants
     from huggingface_hub.utils import get_session
 
@@ -83,7 +83,7 @@ def _reach_hub(files: Sequence[DataSpec]) -> None:
         raise ConfigError("HF_HUB_OFFLINE", "1", f"fetch reads the hub, so it must not be set; {OFFLINE}")
     try:
         get_session().head(constants.ENDPOINT, timeout=10)
-    except Exception as error:  # of the HTTP client below the hub's own, which changes with its version
+    except Exception as error:  # the HTTP library below the hub's client, and with it the type, depends on the version
         reason = f"{type(error).__name__}: {error}".splitlines()[0]
         allowed = f"it cannot be reached ({reason}); with HF_HUB_OFFLINE=1 no run waits for it; {OFFLINE}"
         raise ConfigError("hub", constants.ENDPOINT, allowed) from error

@@ -1,4 +1,4 @@
-"""Rows from data sets of the Hugging Face hub, or from folders that are laid out like one."""
+"""Rows from data sets of the Hugging Face hub, or from folders with the layout of such a data set."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, overload
 
-from ssd_bench.data.repository import Repository, opened
-from ssd_bench.data.rows import Row, UnusableRow, examined
-from ssd_bench.data.splits import LayoutError, Split, SplitError, read
+from ssd_bench.data.repository import Repository, open_repository
+from ssd_bench.data.rows import Row, UnusableRow, examine_row
+from ssd_bench.data.splits import LayoutError, Split, SplitError, read_split
 from ssd_bench.errors import ConfigError
 from ssd_bench.model.fetch import failure, reason
 from ssd_bench.settings import check_value
@@ -26,10 +26,10 @@ BATCH = 1000  # rows that are read at a time
 
 @dataclass(frozen=True)
 class Survey:
-    """Content of a split.
+    """Size and commit of a split.
 
     Attributes:
-        rows: their number.
+        rows: number of rows.
         commit: 40 hex digits; None: a folder, which has no commits.
     """
 
@@ -40,11 +40,10 @@ class Survey:
 class HubSource:
     """Data sets of the Hugging Face hub, by the id, configuration, split and revision that a task pins.
 
-    Ids are `<name>-<split>-<index>` with the index in the split, so that a row can be traced back; of several
-    configurations the index counts on from one to the next. The name is the part of `DataSpec.name` before the first
-    dot. Numbers of the hub become text.
+    Ids of rows are `<name>-<split>-<index>`. The name is the part of `DataSpec.name` before the first dot. The index is
+    that in the split, so that a row can be traced back; over several configurations it counts on. Numbers become text.
 
-    A revision is resolved once: everything that one object reads of a repository is of one commit.
+    A revision is resolved once: one object reads a repository at one commit.
     """
 
     def __init__(self) -> None:
@@ -57,7 +56,7 @@ class HubSource:
 
         Raises:
             ConfigError: the hub cannot be reached, or the split lacks a column, has no rows, or has another number of
-                them than the task or the repository's card says.
+                rows than the task or the repository's card states.
         """
         splits = self._read(spec)
         faults = self._faults.setdefault(_label(spec), {})
@@ -70,12 +69,12 @@ class HubSource:
     def fingerprint(self, spec: DataSpec) -> str:
         """Return `PATH@COMMIT files:HASH`: the commit that was read, and a hash of the names and contents of its files.
 
-        The hub names contents by their hash, so nothing is read for it. The hash tells whether two runs read the same
-        files, whatever their revision was called.
+        The hub names contents by their hash, so no file is read for it. The hash tells whether two runs read the same
+        files, whatever the name of their revision.
         """
         splits, repository = self._read(spec), self._repository(spec)
-        told = [(name, repository.content(name)) for split in splits for name in split.files]
-        digest = hashlib.sha256(repr((spec.hub["split"], told)).encode()).hexdigest()
+        contents = [(name, repository.content_hash(name)) for split in splits for name in split.files]
+        digest = hashlib.sha256(repr((spec.hub["split"], contents)).encode()).hexdigest()
         commit = f"@{repository.commit}" if repository.commit else ""
         return f"{spec.hub['path']}{commit} files:{digest}"
 
@@ -83,7 +82,7 @@ class HubSource:
         """Read and check all rows without keeping them.
 
         Raises:
-            ConfigError: as `rows`, or the first of the rows that cannot be used, with their number.
+            ConfigError: as `rows`; rows that cannot be used: the first fault, and the number of such rows.
         """
         rows = self.rows(spec)
         faulty = [row for row in rows if isinstance(row, UnusableRow)]
@@ -96,7 +95,7 @@ class HubSource:
     def _repository(self, spec: DataSpec) -> Repository:
         key = spec.hub["path"], spec.hub["revision"]
         if key not in self._repositories:
-            self._repositories[key] = opened(*key, f"{spec.option}.revision")
+            self._repositories[key] = open_repository(*key, f"{spec.option}.revision")
         return self._repositories[key]
 
     def _read(self, spec: DataSpec) -> list[Split]:
@@ -107,7 +106,7 @@ class HubSource:
             options = {name: value for name, value in spec.hub.items() if name not in (*NEEDED, "rows")}
             repository, split = self._repository(spec), spec.hub["split"]
             try:
-                splits = [read(repository, name, split, options) for name in _names(spec)]
+                splits = [read_split(repository, name, split, options) for name in _names(spec)]
             except SplitError as error:
                 raise ConfigError(f"{spec.option}.split", split, f"{_label(spec)} has {error}") from error
             except Exception as error:  # datasets and the hub's clients have no common type
@@ -118,11 +117,11 @@ class HubSource:
 
 
 class HubRows(Sequence[Row]):
-    """Rows of a split, read when they are asked for; a row with faults is an `UnusableRow`.
+    """Rows of a split, read when they are accessed; a row with faults is an `UnusableRow`.
 
     Args:
         parts: the split of each configuration, in order.
-        note: takes the place and the faults of each unusable row.
+        note: called with the place and the faults of each unusable row.
     """
 
     def __init__(
@@ -152,7 +151,7 @@ class HubRows(Sequence[Row]):
         start = 0
         for part, columns in zip(self._parts, self._columns, strict=True):
             if index < start + part.num_rows:
-                return next(self._checked(part[index - start : index - start + 1], columns, index))
+                return next(self._checked_rows(part[index - start : index - start + 1], columns, index))
             start += part.num_rows
         raise IndexError(at)
 
@@ -160,11 +159,11 @@ class HubRows(Sequence[Row]):
         index = 0
         for part, columns in zip(self._parts, self._columns, strict=True):
             for batch in part.iter(BATCH):
-                for row in self._checked(batch, columns, index):
+                for row in self._checked_rows(batch, columns, index):
                     yield row
                     index += 1
 
-    def _checked(
+    def _checked_rows(
         self, batch: Mapping[str, list[Any]], columns: Mapping[str, tuple[str, ...]], index: int
     ) -> Iterator[Row]:
         """Yield the rows of a batch whose first row has this index."""
@@ -173,7 +172,7 @@ class HubRows(Sequence[Row]):
         for row in zip(*values, strict=True):
             named = dict(zip(columns, row, strict=True)) | {"id": f"{self._name}-{spec.hub['split']}-{index}"}
             where = f"{self._label}:{index}"
-            fields, faults = examined(named, ("id", *spec.fields), where, spec.optional, spec.lists, spec.either)
+            fields, faults = examine_row(named, ("id", *spec.fields), where, spec.optional, spec.lists, spec.singles)
             if faults:
                 self._note(where, faults)
             yield UnusableRow(fields, faults) if faults else fields
@@ -199,7 +198,7 @@ def _check(spec: DataSpec) -> None:
 
 
 def _check_count(spec: DataSpec, splits: Sequence[Split]) -> None:
-    """Refuse a split of another length than the task expects, or, where it expects none, than its card states."""
+    """Refuse a split of another length than the task expects or, if it expects none, than the card states."""
     option, expected = spec.option, spec.hub.get("rows")
     count, stated = sum(split.data.num_rows for split in splits), [split.stated for split in splits]
     if expected is not None and count != expected:
@@ -220,7 +219,7 @@ def _failure(spec: DataSpec, repository: Repository, error: Exception) -> Config
 
 
 def _columns(spec: DataSpec, part: Dataset) -> dict[str, tuple[str, ...]]:
-    """Map each local field to the column it is in, and the entries on the way to it where the column is nested."""
+    """Return the column of each local field: its name, followed by the keys of the entry if the column is nested."""
     column_of = {field: column for column, field in spec.rename.items()}
     exist = dict(_paths(part))
     wanted = {field: column_of.get(field, field) for field in (*spec.fields, *spec.optional)}

@@ -1,4 +1,4 @@
-"""The table of all tasks with what they read."""
+"""Table of all tasks with the files that they read."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ WIDTHS = (None, None, 36, 44, None, None, 28, None)
 
 
 def show() -> None:
-    """Print one line for each file that a task reads with the template `plain`, which reads all there are.
+    """Print one line for each file that a task reads with the template `plain`, which reads all of its files.
 
     Raises:
-        ConfigError: the settings of a task cannot work; the others are printed.
+        ConfigError: the settings of a task cannot work; the other tasks are printed.
     """
-    import pandas as pd  # only for this: the other commands for data start without it
+    import pandas as pd  # imported here: other commands for data start without it
 
     lines, faults = [], []
     for name in task_names():
@@ -31,11 +31,11 @@ def show() -> None:
         except ConfigError as error:
             faults.append(f"{name}: {error}")
             continue
-        own = [name, task.max_new_tokens, task.metric]
+        cells = [name, task.max_new_tokens, task.metric]
         for spec in task.files("plain"):
-            shown, tokens, metric = own
+            shown, tokens, metric = cells
             lines.append((shown, f"{spec.name}.jsonl", _fields(spec), *_hub(spec.hub), tokens, metric, _samples(spec)))
-            own = [""] * 3
+            cells = [""] * 3
     print(tables.terminal(pd.DataFrame(lines, columns=list(COLUMNS)), wrap=WIDTHS))
     print("\nEvery file also has an id; [f] is a list of texts, (f) may be missing or empty; samples: of data=sample.")
     if faults:
@@ -43,7 +43,7 @@ def show() -> None:
 
 
 def _fields(spec: DataSpec) -> str:
-    marks = dict.fromkeys(spec.lists, "[{}]") | dict.fromkeys(spec.either, "[{0}] or {0}")
+    marks = dict.fromkeys(spec.lists, "[{}]") | dict.fromkeys(spec.singles, "[{0}] or {0}")
     required = [marks.get(field, "{}").format(field) for field in spec.fields]
     return ", ".join([*required, *(f"({field})" for field in spec.optional)])
 

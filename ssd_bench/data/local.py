@@ -1,4 +1,4 @@
-"""Rows from a folder of JSONL files: one that a user has, or the samples shipped here."""
+"""Rows from a folder of JSONL files: a user's folder, or the samples shipped with the project."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from io import BufferedReader
 from pathlib import Path
 from typing import Any, NoReturn
 
-from ssd_bench.data.rows import Row, UnusableRow, examined
+from ssd_bench.data.rows import Row, UnusableRow, examine_row
 from ssd_bench.errors import ConfigError, shortened
 from ssd_bench.paths import local_path
 from ssd_bench.task import DataSpec
 
-LINE_LIMIT = 32 * 2**20  # bytes; no row of any task comes near, so a longer line is a file without line ends
+LINE_LIMIT = 32 * 2**20  # bytes; rows of tasks are far shorter: a longer line means a file without line ends
 
 
 @dataclass(frozen=True)
-class Line:
-    """One row of a file: its usable fields, and what is wrong with the others or with the line as a whole.
+class JsonLine:
+    """One row of a file: its usable fields, and the faults of the other fields or of the whole line.
 
     Attributes:
         where: the file and the line's number, FILE:LINE.
@@ -36,11 +36,11 @@ class LocalSource:
     """JSONL files of a folder, one object per line, `DIR/NAME.jsonl` for each file that a task reads.
 
     Every row needs `id` (an integer or a non-empty string) and the fields of the `DataSpec`, under their local names or
-    those of the source; optional fields may be missing or empty; other fields are ignored, and so are blank lines. No
-    more than one line is held besides the rows.
+    those of the source. Optional fields may be missing or empty. Other fields and blank lines are ignored. Besides the
+    rows, one line at a time is held in memory.
 
     Args:
-        root: the folder; None is accepted so that the config composes, and refused when rows are asked for.
+        root: the folder; None is accepted, so that the config composes, and refused when rows are read.
     """
 
     def __init__(self, root: str | Path | None) -> None:
@@ -51,7 +51,7 @@ class LocalSource:
         """Return all rows of `root/NAME.jsonl` in file order; one with faults is an `UnusableRow`.
 
         Raises:
-            ConfigError: no root, no such file, or no row that can be used (named as FILE:LINE).
+            ConfigError: no root, no such file, or no usable row (the message names FILE:LINE).
         """
         lines = list(self.scan(spec))
         faults = [fault for line in lines for fault in line.faults]
@@ -64,36 +64,36 @@ class LocalSource:
         """Return the faults of all files that were read."""
         return self._faults
 
-    def scan(self, spec: DataSpec) -> Iterator[Line]:
-        """Each row with all of its faults; an empty file is one line with a fault.
+    def scan(self, spec: DataSpec) -> Iterator[JsonLine]:
+        """Yield each row with all of its faults; an empty file yields one line with a fault.
 
         Raises:
             ConfigError: no root, no such file, or one that cannot be read.
         """
         path = self._path(spec)
-        line_of: dict[str, tuple[int, bool]] = {}  # and whether the id is the line's number alone
-        found = False
+        line_of: dict[str, tuple[int, bool]] = {}  # id -> line, and whether the id is only the line's number
+        any_row = False
         for number, raw in _lines(path):
             where, unnamed = f"{path}:{number}", False
             try:
                 text = _text(raw, where, first=number == 1)
                 if not text.strip():
                     continue
-                told = _named(_json_object(text, where), spec.rename)
-                unnamed = spec.numbered and told.get("id") is None
-                told |= {"id": number} if unnamed else {}
-                row, faults = examined(told, ("id", *spec.fields), where, spec.optional, spec.lists, spec.either)
+                values = _rename_fields(_json_object(text, where), spec.rename)
+                unnamed = spec.numbered and values.get("id") is None
+                values |= {"id": number} if unnamed else {}
+                row, faults = examine_row(values, ("id", *spec.fields), where, spec.optional, spec.lists, spec.singles)
             except ConfigError as error:
                 row, faults = {}, [error]
             if "id" in row and (earlier := line_of.setdefault(row["id"], (number, unnamed)))[0] != number:
-                faults.append(_repeated(where, None if unnamed else row["id"], *earlier))
-            found = True
-            yield Line(row, faults, where)
-        if not found:
-            yield Line({}, [ConfigError(str(path), "", "the file must hold at least one row")], str(path))
+                faults.append(_repeated_id(where, None if unnamed else row["id"], *earlier))
+            any_row = True
+            yield JsonLine(row, faults, where)
+        if not any_row:
+            yield JsonLine({}, [ConfigError(str(path), "", "the file must hold at least one row")], str(path))
 
     def fingerprint(self, spec: DataSpec) -> str:
-        """`sha256:` and the hash of the file's bytes."""
+        """Return `sha256:` and the hash of the file's bytes."""
         path = self._path(spec)
         try:
             with path.open("rb") as file:
@@ -117,14 +117,14 @@ class LocalSource:
 
 
 class SampleSource(LocalSource):
-    """The items of `tasks/sample/`: generated, held out from the miniature's training; for rehearsals."""
+    """Items of `tasks/sample/`: generated, held out from the miniature's training; for toy-model runs."""
 
     def __init__(self) -> None:
         super().__init__(Path(str(files("tasks.sample"))))
 
 
 def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    """Number and bytes of each line; of a line beyond the limit only its beginning, one byte more than the limit."""
+    """Yield number and bytes of each line; a line over the limit is cut to one byte more than the limit."""
     try:
         with path.open("rb") as file:
             number = 0
@@ -147,7 +147,7 @@ def _skip_line(file: BufferedReader) -> None:
 
 
 def _text(raw: bytes, where: str, first: bool) -> str:
-    """A line as text, without the byte order mark that the first may begin with."""
+    """Return a line as text, without the byte order mark with which the first line may begin."""
     if _too_long(raw):
         shown = shortened(raw[:100].decode(errors="replace"))
         allowed = f"at most {LINE_LIMIT} bytes (32 MiB) a line; {len(raw)} were read and it had not ended"
@@ -188,24 +188,24 @@ def _json_object(line: str, where: str) -> dict[str, Any]:
     return value
 
 
-def _named(row: dict[str, Any], rename: Mapping[str, str]) -> dict[str, Any]:
-    """A row with the local names of fields that it has under another name alone."""
-    found = dict(row)
+def _rename_fields(row: dict[str, Any], rename: Mapping[str, str]) -> dict[str, Any]:
+    """Return a row with local names for the fields that it has only under another name."""
+    renamed = dict(row)
     for path, field in rename.items():
         value: Any = row
         for key in path.split("."):
             value = value.get(key) if isinstance(value, dict) else None
         if value is not None:
-            found.setdefault(field, value)
-    return found
+            renamed.setdefault(field, value)
+    return renamed
 
 
-def _repeated(where: str, name: str | None, earlier: int, unnamed: bool) -> ConfigError:
-    """The error of a row with the id of an earlier line.
+def _repeated_id(where: str, name: str | None, earlier: int, unnamed: bool) -> ConfigError:
+    """Return the error for a row with the id of an earlier line.
 
     Args:
-        name: as the row has it; None: it is called by its line.
-        unnamed: the earlier line is called by its number.
+        name: id of the row; None: the row has none, and its line's number stands for it.
+        unnamed: whether the earlier row has none either.
     """
     if name is None:
         number = where.rpartition(":")[2]

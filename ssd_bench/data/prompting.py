@@ -1,4 +1,4 @@
-"""From a `Prompt` to token ids: the chat or plain template, and clipping of the body to what fits."""
+"""Tokenisation of a `Prompt`: the chat or plain template, and truncation of the body to what fits."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 SLACK = 64
-"""Tokens that the answers of a conversation may grow by when they are read again as text."""
+"""Tokens by which an answer in a conversation may grow when it is tokenised again as text."""
 
 THOUGHTS = "<think>"
-"""Tag on which a chat template ends that makes the model think first."""
+"""Tag at the end of chat templates that make the model think first."""
 
 
 @dataclass(frozen=True)
@@ -29,8 +29,8 @@ class Encoded:
 
     Attributes:
         ids: token ids, special tokens and template included; never empty.
-        clipped: tokens that clipping removed.
-        sha256: hash of `ids`; two runs read the same prompt when it is equal.
+        clipped: number of tokens that were truncated.
+        sha256: hash of `ids`; equal hashes mean that two runs read the same prompt.
     """
 
     ids: tuple[int, ...]
@@ -39,7 +39,7 @@ class Encoded:
 
 
 def encode(prompt: Prompt, tokenizer: PreTrainedTokenizerBase, template: Template, max_tokens: int | None) -> Encoded:
-    """The ids of `head + body + tail`, with the body's end cut where more than `max_tokens` would result.
+    """Return the ids of `head + body + tail`; truncate the body's end if there would be more than `max_tokens`.
 
     The cut falls between two tokens of the body and is maximal: with one more token of the body the prompt would
     exceed `max_tokens`. Head and tail are never cut (KNN-SSD and ConfLayers code cut just before the end marker).
@@ -50,11 +50,10 @@ def encode(prompt: Prompt, tokenizer: PreTrainedTokenizerBase, template: Templat
     Raises:
         ConfigError: an empty prompt, or one that cannot be made to fit.
     """
-
-    addressed = template.addressed(prompt.system)
+    conversation = template.with_system(prompt.system)
 
     def ids_of(body: str) -> list[int]:
-        return addressed.ids(tokenizer, [prompt.head + body + prompt.tail])
+        return conversation.ids(tokenizer, [prompt.head + body + prompt.tail])
 
     ids = ids_of(prompt.body)
     if not ids:
@@ -68,38 +67,38 @@ def encode(prompt: Prompt, tokenizer: PreTrainedTokenizerBase, template: Templat
 def encode_turn(
     prompt: Prompt, answers: Sequence[str], tokenizer: PreTrainedTokenizerBase, template: Template
 ) -> Encoded:
-    """The ids of a conversation up to its next answer.
+    """Return the ids of a conversation up to its next answer.
 
     Args:
-        answers: to the turns so far; the turn after the last of them is the next.
+        answers: answers to the turns so far; the next answer is to the turn after them.
     """
-    addressed = template.addressed(prompt.system)
-    return _encoded(addressed.ids(tokenizer, prompt.said[: len(answers) + 1], answers), clipped=0)
+    conversation = template.with_system(prompt.system)
+    return _encoded(conversation.ids(tokenizer, prompt.user_texts[: len(answers) + 1], answers), clipped=0)
 
 
 def scored_text(prompt: Prompt, turn: int, text: str, tokenizer: PreTrainedTokenizerBase, template: Template) -> str:
-    """Return an answer as tasks score it: after the `<think>` on which its prompt ends.
+    """Return an answer as tasks score it: with the `<think>` on which its prompt ends ahead of it.
 
-    The chat templates of DeepSeek-R1, QwQ and Qwen3-Thinking open the thoughts in the prompt. An answer without that
-    tag, truncated ahead of `</think>`, would otherwise be scored from the thoughts.
+    The chat templates of DeepSeek-R1, QwQ and Qwen3-Thinking open the thoughts in the prompt. Without the opening tag,
+    an answer that ends before `</think>` would be scored on its thoughts.
     """
-    rendered = template.addressed(prompt.system).text(tokenizer, prompt.said[: turn + 1], ["."] * turn)
+    rendered = template.with_system(prompt.system).text(tokenizer, prompt.user_texts[: turn + 1], ["."] * turn)
     return f"{THOUGHTS}\n{text}" if rendered.rstrip().endswith(THOUGHTS) else text
 
 
-def room(prompt: Prompt, tokenizer: PreTrainedTokenizerBase, template: Template, new_tokens: int) -> int:
-    """Most positions that a conversation takes, with answers of `new_tokens` each."""
-    asked = encode_turn(prompt, ["."] * len(prompt.turns), tokenizer, template)
-    return len(asked.ids) + len(prompt.said) * (new_tokens + SLACK)
+def conversation_length(prompt: Prompt, tokenizer: PreTrainedTokenizerBase, template: Template, new_tokens: int) -> int:
+    """Return the most positions that a conversation takes, with answers of `new_tokens` each."""
+    encoded = encode_turn(prompt, ["."] * len(prompt.turns), tokenizer, template)
+    return len(encoded.ids) + len(prompt.user_texts) * (new_tokens + SLACK)
 
 
 def _clip(
     prompt: Prompt, tokenizer: PreTrainedTokenizerBase, ids_of: Callable[[str], list[int]], total: int, limit: int
 ) -> list[int]:
-    """The ids with the longest beginning of the body, in its tokens, for which at most `limit` result.
+    """Return the ids with the longest beginning of the body, in whole tokens, that gives at most `limit` ids.
 
-    Tokens join at the cut and at the template's edges, so the count of the whole is not quite the sum of the parts:
-    guess from the sum, then search outwards from the guess.
+    Tokens may merge at the cut and at the template's edges, so the length of the whole is not exactly the sum of the
+    parts: guess from the sum, then search outwards from the guess.
     """
     ends = _token_ends(prompt.body, tokenizer)
     cuts = sorted(set(ends) | {len(prompt.body)})
@@ -128,7 +127,7 @@ def _clip(
 
 
 def _token_ends(body: str, tokenizer: PreTrainedTokenizerBase) -> list[int]:
-    """Where in `body` each of its tokens ends, in characters; tokens of one character end at the same place."""
+    """Return where in `body` each token ends, in characters; tokens that share a character end at the same place."""
     if not body:
         return []
     if not tokenizer.is_fast:
@@ -138,11 +137,11 @@ def _token_ends(body: str, tokenizer: PreTrainedTokenizerBase) -> list[int]:
 
 
 def _cannot_fit(prompt: Prompt, total: int, limit: int) -> ConfigError:
-    how = "nothing of it may be cut" if not prompt.body else "head and tail alone exceed that"
+    why = "nothing of it may be cut" if not prompt.body else "head and tail alone exceed that"
     return ConfigError(
         "prompt",
         prompt.id,
-        f"it has {total} tokens and at most {limit} fit ({how}); lower decode.max_new_tokens or the task's number of "
+        f"it has {total} tokens and at most {limit} fit ({why}); lower decode.max_new_tokens or the task's number of "
         "shots, or use a model with a longer context",
     )
 

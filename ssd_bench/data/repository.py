@@ -1,4 +1,4 @@
-"""Repositories of data sets: one commit of the Hugging Face hub, or a folder that is laid out like one."""
+"""Repositories of data sets: one commit of the Hugging Face hub, or a folder with the layout of a repository."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ from ssd_bench.paths import local_path
 
 COMMIT = re.compile(r"[0-9a-f]{40}")
 CARDS = ("README.md", ".huggingface.yaml", "dataset_infos.json")
-"""Files that say which data files are whose configuration and split."""
+"""Files that say which data files belong to which configuration and split."""
 
 ARCHIVES = (".zip",)
-"""Data files that `datasets` looks into before it knows how to read them."""
+"""Suffixes of data files that `datasets` opens to find out how to read them."""
 
 LISTS = ".ssd-bench"
-"""Folder in the hub's cache of a repository for the lists of its commits' files."""
+"""Folder for lists of files, by commit, in the hub's cache of a repository."""
 
 SHARD = re.compile(r"(?P<stem>.*-)\d{5}-of-(?P<count>\d{5})(?P<suffix>\.[^/]*)")
 
 
 @dataclass(frozen=True)
 class Repository:
-    """Files of one commit; each is downloaded once it is read, at that commit and no other.
+    """Files of one commit; a file is downloaded when it is first read, at that commit and no other.
 
     Attributes:
         path: id on the hub, or a folder.
         commit: 40 hex digits; None: a folder, which has no commits.
-        names: paths of all files within it; None: a folder, which can be searched.
+        names: paths of all files in the repository; None: a folder, which can be searched.
     """
 
     path: str
@@ -51,10 +51,10 @@ class Repository:
             return Path(self.path, name)
         from huggingface_hub import hf_hub_download
 
-        # with a commit's 40 digits the client takes nothing from its cache but this commit's file
+        # given the 40 digits of a commit, the client takes only files of this commit from its cache
         return Path(hf_hub_download(self.path, name, repo_type="dataset", revision=self.commit))
 
-    def content(self, name: str) -> str:
+    def content_hash(self, name: str) -> str:
         """Return a hash of a file: the name of its blob in the hub's cache, else the sha256 of its bytes."""
         file = self.file(name)
         target = file.resolve()
@@ -65,10 +65,10 @@ class Repository:
 
     @contextmanager
     def outline(self) -> Iterator[Path]:
-        """Give a folder with the names of all files, of which only those that describe the others have content.
+        """Make a folder with all file names, in which only files that describe other files have content.
 
-        `datasets` finds the files of a configuration and split in it, as it would in the repository: nothing that no
-        run reads is downloaded.
+        `datasets` looks up the files of a configuration and split there, as it would in the repository, so that only
+        files that a run reads are downloaded.
         """
         if self.names is None:
             yield Path(self.path).resolve()
@@ -84,72 +84,72 @@ class Repository:
             yield Path(folder).resolve()
 
 
-def opened(path: str, revision: str | None, option: str) -> Repository:
+def open_repository(path: str, revision: str | None, option: str) -> Repository:
     """Return the repository at the commit that a revision stands for now.
 
-    Where the hub does not answer, a branch or tag is the commit that the cache has for it, which a line on stderr says.
+    If the hub does not answer, a branch or tag means the commit that the cache has for it; a line on stderr says so.
 
     Args:
-        option: of the revision, for messages.
+        option: name of the revision's option, for messages.
 
     Raises:
-        ConfigError: a revision that cannot be had; nothing else is read in its place.
+        ConfigError: the revision is not available; no other is read in its place.
     """
     if (folder := local_path(f"{option.removesuffix('revision')}path", path)).is_dir():
-        inside = folder.name if COMMIT.fullmatch(folder.name) else None  # a snapshot in the hub's cache
-        if revision is not None and COMMIT.fullmatch(revision) and revision != inside:
-            holds = f"the folder {path} holds commit {inside}" if inside else f"the folder {path} has no commits"
-            raise ConfigError(option, revision, f"null: {holds}")
-        return Repository(str(folder), inside)
+        commit_of_folder = folder.name if COMMIT.fullmatch(folder.name) else None  # a snapshot in the hub's cache
+        if revision is not None and COMMIT.fullmatch(revision) and revision != commit_of_folder:
+            holds = f"holds commit {commit_of_folder}" if commit_of_folder else "has no commits"
+            raise ConfigError(option, revision, f"null: the folder {path} {holds}")
+        return Repository(str(folder), commit_of_folder)
     try:
-        commit = _resolved(path, revision or "main")
+        commit = _resolve(path, revision or "main")
         return Repository(path, commit, _names(path, commit))
     except ConfigError:
         raise
     except Exception as error:  # the hub's clients raise OSError, ValueError, RuntimeError and errors of httpx
         cause = failure(error, "dataset", path, revision)
-        there = ", ".join(cached_commits(path))
-        there = f"; the cache has commit {there}, which {option}=COMMIT reads" if there else ""
-        raise ConfigError(option, revision, f"{path} could not be loaded ({cause}){there}") from error
+        commits = ", ".join(cached_commits(path))
+        commits = f"; the cache has commit {commits}, which {option}=COMMIT reads" if commits else ""
+        raise ConfigError(option, revision, f"{path} could not be loaded ({cause}){commits}") from error
 
 
 def cached_commits(path: str) -> list[str]:
-    """Return the commits of a repository of which the hub's cache has files."""
+    """Return the commits of a repository that have files in the hub's cache."""
     return sorted(folder.name for folder in (_storage(path) / "snapshots").glob("*"))
 
 
-def _resolved(path: str, revision: str) -> str:
+def _resolve(path: str, revision: str) -> str:
     from huggingface_hub import HfApi
 
     if COMMIT.fullmatch(revision):
         return revision
-    reference = _storage(path) / "refs" / revision
+    cached_reference = _storage(path) / "refs" / revision
     try:
         commit = HfApi().repo_info(path, repo_type="dataset", revision=revision).sha
     except Exception as error:
-        if not (_unanswered(error) and reference.is_file()):
+        if not (_unanswered(error) and cached_reference.is_file()):
             raise
-        commit = reference.read_text(encoding="utf-8").strip()
+        commit = cached_reference.read_text(encoding="utf-8").strip()
         print(f"{path}: the hub does not answer ({reason(error)}): {revision} is commit {commit}, as cached",
               file=sys.stderr)  # fmt: skip
         return commit
     assert commit is not None, "the hub names a commit unless it is told not to"
-    _write(reference, commit)
+    _write(cached_reference, commit)
     return commit
 
 
 def _names(path: str, commit: str) -> tuple[str, ...]:
     """Return the files of a commit, as the hub lists them.
 
-    The list is kept in the hub's cache of the repository, so that a machine without a network, to which the
-    cache was copied, knows which files there are.
+    The list is kept in the hub's cache of the repository: a machine without a network, to which the cache was copied,
+    knows the files from it.
     """
     from huggingface_hub import HfApi
     from huggingface_hub.hf_api import RepoFile
 
-    kept = _storage(path) / LISTS / f"{commit}.json"
-    with suppress(OSError, ValueError):  # none yet, or a damaged one
-        return tuple(json.loads(kept.read_text(encoding="utf-8")))
+    cached_list = _storage(path) / LISTS / f"{commit}.json"
+    with suppress(OSError, ValueError):  # no list yet, or a damaged one
+        return tuple(json.loads(cached_list.read_text(encoding="utf-8")))
     try:
         tree = HfApi().list_repo_tree(path, recursive=True, revision=commit, repo_type="dataset")
         names = sorted(entry.path for entry in tree if isinstance(entry, RepoFile))
@@ -158,13 +158,13 @@ def _names(path: str, commit: str) -> tuple[str, ...]:
         if not (_unanswered(error) and snapshot.is_dir()):
             raise
         files = (file.relative_to(snapshot).as_posix() for file in snapshot.rglob("*") if file.is_file())
-        return _complete(path, sorted(files))
-    _write(kept, json.dumps(names))
+        return _complete_files(path, sorted(files))
+    _write(cached_list, json.dumps(names))
     return tuple(names)
 
 
-def _complete(path: str, names: list[str]) -> tuple[str, ...]:
-    """Return the files that a cache has of a commit, without those whose shards it has in part."""
+def _complete_files(path: str, names: list[str]) -> tuple[str, ...]:
+    """Return the cached files of a commit, without files of which some shards are missing."""
     families = {name: match.groups() for name in names if (match := SHARD.fullmatch(name))}
     present = Counter(families.values())
     partial = {family for family, count in present.items() if count < int(family[1])}
@@ -188,7 +188,7 @@ def _storage(path: str) -> Path:
 
 
 def _write(file: Path, text: str) -> None:
-    """Write a small file at once or not at all; a cache that cannot be written is no fault."""
+    """Write a small file completely or not at all; do nothing if the cache cannot be written."""
     with suppress(OSError):
         file.parent.mkdir(parents=True, exist_ok=True)
         partial = file.with_name(f".{file.name}.{os.getpid()}")

@@ -1,4 +1,4 @@
-"""What a row must look like, wherever it comes from."""
+"""Requirements on a row of any data source."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ EITHER = f"{TEXT}, or a non-empty list of such"
 class UnusableRow(Row):
     """The usable fields of a row with faults, so that only a run that uses the row stops.
 
-    Any other field raises the first fault.
+    Access to any other field raises the first fault.
 
     Attributes:
-        faults: at least one.
+        faults: at least one error.
     """
 
     def __init__(self, fields: Mapping[str, Any], faults: Sequence[ConfigError]) -> None:
@@ -33,10 +33,10 @@ class UnusableRow(Row):
 
 
 def usable(row: T) -> T:
-    """Return the row itself.
+    """Return the row itself if it has no faults.
 
     Raises:
-        ConfigError: its first fault.
+        ConfigError: the row's first fault.
     """
     if isinstance(row, UnusableRow):
         raise row.faults[0]
@@ -44,36 +44,40 @@ def usable(row: T) -> T:
 
 
 def checked_row(row: Mapping[str, Any], fields: Iterable[str], where: str, *kinds: Iterable[str]) -> Row:
-    """The named fields of one row, or a `ConfigError` that says which of them cannot be used; as `examined`."""
-    checked, faults = examined(row, fields, where, *kinds)
+    """Return the named fields of one row; arguments as for `examine_row`.
+
+    Raises:
+        ConfigError: names the first field that cannot be used.
+    """
+    checked, faults = examine_row(row, fields, where, *kinds)
     if faults:
         raise faults[0]
     return checked
 
 
-def examined(
+def examine_row(
     row: Mapping[str, Any],
     fields: Iterable[str],
     where: str,
     optional: Iterable[str] = (),
     lists: Iterable[str] = (),
-    either: Iterable[str] = (),
+    singles: Iterable[str] = (),
 ) -> tuple[Row, list[ConfigError]]:
-    """The fields of one row that can be used, and an error for each that cannot.
+    """Return the fields of one row that can be used, and an error for each field that cannot.
 
     Args:
-        fields: must be non-empty strings; `id` may also be an integer, of which it becomes the decimal text.
-        where: what the errors name before the field.
-        optional: must be strings, or null or missing, which both become "".
-        lists: those of `fields` that must be non-empty lists of non-empty strings instead; of `optional` lists, which
-            may be empty too.
-        either: those of `lists` where a string stands for a list of it alone.
+        fields: fields that must be non-empty strings; `id` may also be an integer, which becomes its decimal text.
+        where: place of the row, which the errors name before the field.
+        optional: fields that must be strings, or null or missing, which both become "".
+        lists: those of `fields` that must be non-empty lists of non-empty strings instead, and those of `optional` that
+            must be lists, which may be empty.
+        singles: those of `lists` in which a single string stands for a list of it.
     """
     checked: Row = {}
     faults = []
-    listed, single = frozenset(lists), frozenset(either)
+    listed, single = frozenset(lists), frozenset(singles)
     for field in fields:
-        value = given = row.get(field)
+        value = original = row.get(field)
         if field in single and isinstance(value, str):
             value = [value]
         if field == "id" and isinstance(value, int) and not isinstance(value, bool):
@@ -88,7 +92,7 @@ def examined(
         if allowed is None:
             checked[field] = value
         else:
-            faults.append(ConfigError(f"{where} {field}", _shown(given), allowed))
+            faults.append(ConfigError(f"{where} {field}", _shown(original), allowed))
     for field in optional:
         value = row.get(field)
         if field in listed:
@@ -115,12 +119,12 @@ def _text_fault(value: object, allowed: str = TEXT) -> str | None:
 def _list_fault(value: object, allowed: str = LIST) -> str | None:
     if not isinstance(value, list) or not value:
         return allowed
-    faults = [_text_fault(one, allowed) for one in value]
+    faults = [_text_fault(item, allowed) for item in value]
     return allowed if allowed in faults else next(filter(None, faults), None)
 
 
 def _encodable(text: str) -> bool:
-    # JSON's \ud800 becomes a character that neither a tokenizer nor a file takes
+    # JSON's \ud800 becomes half of a surrogate pair, which neither tokenizers nor files accept
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -129,6 +133,6 @@ def _encodable(text: str) -> bool:
 
 
 def _shown(value: object) -> object:
-    """The value itself, or the beginning of its representation where that is long."""
+    """Return the value itself, or the beginning of its representation if that is long."""
     text = repr(value)
     return value if len(text) <= SHOWN else shortened(text, SHOWN)

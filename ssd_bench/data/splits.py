@@ -16,15 +16,15 @@ if TYPE_CHECKING:
     from datasets import Dataset, DatasetBuilder
 
 PLACES = ("name", "version", "data_dir", "data_files", "description", "features")
-"""Fields of a builder's config that are not about how a file is read."""
+"""Fields of a builder's config that do not affect how a file is read."""
 
 
 class SplitError(ValueError):
-    """A split that a configuration does not have; the message lists those that it has."""
+    """A split that a configuration lacks; the message lists the splits that it has."""
 
 
 class LayoutError(ValueError):
-    """A repository in which `datasets` does not find what is asked for; the message is its own."""
+    """A repository in which `datasets` does not find the requested data; the message is that of `datasets`."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Split:
     Attributes:
         data: its rows, memory-mapped.
         files: names of the files that it was read from.
-        stated: number of rows by the repository's card; None: the card has none, or only a part of a split is read.
+        stated: number of rows on the repository's card; None: not stated, or only a part of the split is read.
     """
 
     data: Dataset
@@ -42,18 +42,18 @@ class Split:
     stated: int | None
 
 
-def read(repository: Repository, name: str | None, split: str, options: Mapping[str, Any]) -> Split:
+def read_split(repository: Repository, name: str | None, split: str, options: Mapping[str, Any]) -> Split:
     """Read a split from its own files: no file of another split or configuration is downloaded.
 
     Args:
-        name: of the configuration; None: the default one.
-        split: as `datasets` has it: `test`, `train[:10%]`, `train+test`.
+        name: name of the configuration; None: the default one.
+        split: in the notation of `datasets`: `test`, `train[:10%]`, `train+test`.
         options: further arguments of `datasets.load_dataset`.
 
     Raises:
-        SplitError: there is no such split.
-        LayoutError: there is no such configuration, or there are no files.
-        Exception: whatever `datasets` and the hub's client raise.
+        SplitError: no such split.
+        LayoutError: no such configuration, or no files.
+        Exception: other errors of `datasets` and the hub's client.
     """
     import datasets
 
@@ -63,7 +63,7 @@ def read(repository: Repository, name: str | None, split: str, options: Mapping[
             builder = datasets.load_dataset_builder(str(folder), name=name, **options)
         except Exception as error:  # its errors have no common type
             raise LayoutError(reason(error).replace(str(folder), repository.path)) from error
-        listed = {label: _within(folder, paths) for label, paths in (builder.config.data_files or {}).items()}
+        listed = {label: _relative_names(folder, paths) for label, paths in (builder.config.data_files or {}).items()}
     if absent := [label for label in labels if label not in listed]:
         raise SplitError(f"no {', '.join(absent)}: the splits are {', '.join(map(str, listed))}")
     files = {label: listed[label] for label in labels}
@@ -75,13 +75,13 @@ def read(repository: Repository, name: str | None, split: str, options: Mapping[
     return Split(data, names, _stated(builder, split))
 
 
-def _within(folder: Path, paths: list[str]) -> list[str]:
+def _relative_names(folder: Path, paths: list[str]) -> list[str]:
     """Return the names of files within a folder."""
     return [Path(path).relative_to(folder).as_posix() for path in paths]
 
 
 def _reading(builder: DatasetBuilder) -> dict[str, Any]:
-    """Return the settings of a configuration for how its files are read, such as the separator of a CSV file."""
+    """Return the settings of a configuration that affect how files are read, such as the separator of a CSV file."""
     chosen = {}
     for field in dataclasses.fields(builder.config):
         default = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()

@@ -1,1 +1,1 @@
-"""One decoder and one cache, and what runs their passes."""
+"""The decoder, its KV cache, checkpoints, and the backends that run forward passes."""

@@ -1,6 +1,7 @@
-"""The one place that decides how a run computes: whose operators, which instructions, and what is rounded to what.
+"""Decision of how a run computes: which operators, which CPU instructions, and what is rounded to which dtype.
 
-All passes of a run compute alike, of one node or a thousand: what a CPU could do besides never changes a result.
+All passes of a run use the same arithmetic, whether over one node or a thousand: other features of the CPU never change
+a result.
 """
 
 from __future__ import annotations
@@ -15,18 +16,18 @@ import torch
 from ssd_bench.errors import ConfigError
 
 FORCED = "SSD_BENCH_ISA"
-"""Environment variable with the level that `auto` stands for, to try one everywhere, in all tests as well."""
+"""Environment variable with the level that `auto` stands for, to run everything (all tests, say) on that level."""
 
 
 @dataclass(frozen=True)
-class Level:
-    """A set of instructions.
+class IsaLevel:
+    """A level of CPU instructions that the kernels are compiled for.
 
     Attributes:
-        name: its choice of `hardware.isa`.
-        needs: flags of the CPU, by Linux's names.
-        flags: the compiler's.
-        rounds: whether its products with bfloat16 weights and caches take bfloat16 on the other side too.
+        name: choice of `hardware.isa`.
+        needs: CPU flags that it needs, by Linux's names.
+        flags: compiler flags.
+        rounds: whether products with bfloat16 weights and caches round their other operand to bfloat16 too.
     """
 
     name: str
@@ -37,15 +38,15 @@ class Level:
 
 AVX2 = ("avx2", "fma", "f16c", "bmi1", "bmi2", "abm", "movbe")
 AVX512 = (*AVX2, "avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl")
-# Ascending. Tuning is part of a level: left to the compiler's idea of this very machine, it would decide which products
-# and sums are fused, and with it their last bits.
+# Ascending. -march also fixes the tuning: tuned for this very machine, the compiler would choose itself which products
+# and sums it fuses, and the last bits of a result would depend on the machine.
 LEVELS = (
-    Level("amx_emulated", (), ("-DSSD_EMULATED_TILES",), rounds=True),  # amx's kernels for any CPU, to test them
-    Level("generic", (), ()),  # the architecture's own vectors: SSE2 on x86-64, NEON on ARM
-    Level("avx2", AVX2, ("-march=haswell",)),
-    Level("avx512", AVX512, ("-march=skylake-avx512",)),
-    Level("avx512_bf16", (*AVX512, "avx512_bf16"), ("-march=skylake-avx512", "-mavx512bf16"), rounds=True),
-    Level(
+    IsaLevel("amx_emulated", (), ("-DSSD_EMULATED_TILES",), rounds=True),  # amx's kernels for any CPU, to test them
+    IsaLevel("generic", (), ()),  # the architecture's own vectors: SSE2 on x86-64, NEON on ARM
+    IsaLevel("avx2", AVX2, ("-march=haswell",)),
+    IsaLevel("avx512", AVX512, ("-march=skylake-avx512",)),
+    IsaLevel("avx512_bf16", (*AVX512, "avx512_bf16"), ("-march=skylake-avx512", "-mavx512bf16"), rounds=True),
+    IsaLevel(
         "amx", (*AVX512, "avx512_bf16", "amx_tile", "amx_bf16"),
         ("-march=skylake-avx512", "-mavx512bf16", "-mamx-tile", "-mamx-bf16"), rounds=True,
     ),
@@ -55,14 +56,14 @@ CHOICES = ("auto", *(level.name for level in LEVELS))
 
 @dataclass(frozen=True)
 class Arithmetic:
-    """How every pass of a run computes.
+    """Arithmetic of every pass of a run.
 
     Attributes:
         kernels: name of the backend.
-        isa: level whose code runs; PyTorch's own operators choose their instructions themselves, and round nothing
-            that the level does not. None on accelerators.
+        isa: instruction level of the kernels; None on accelerators. PyTorch's own operators choose their instructions
+            themselves, but round what the level rounds and nothing else.
         activations: dtype of the residual stream, of all vectors, and of sums.
-        inputs: dtype that both sides of a product are rounded to before it, in attention too; sums are not.
+        inputs: dtype that both operands of a product are rounded to, in attention too; sums are not rounded.
     """
 
     kernels: str
@@ -71,7 +72,7 @@ class Arithmetic:
     inputs: torch.dtype
 
     def named(self) -> dict[str, str | None]:
-        """As records and tables show it."""
+        """Return the fields as strings, as records and tables show them."""
         kinds = {"activations": self.activations, "inputs": self.inputs}
         names = {field: str(dtype).removeprefix("torch.") for field, dtype in kinds.items()}
         return {"kernels": self.kernels, "isa": self.isa, **names}
@@ -81,14 +82,15 @@ class Arithmetic:
 
 
 def decide(device: torch.device, weights: torch.dtype, kernels: str, isa: str) -> Arithmetic:
-    """The arithmetic of a run.
+    """Return the arithmetic of a run.
 
-    A CPU reads 16-bit weights and caches and computes in float32, with compiled kernels or without; where its products
-    of bfloat16 are an instruction, they take both sides so. An accelerator computes in the dtype of the weights.
+    A CPU reads 16-bit weights and caches and computes in float32, with or without compiled kernels. On levels with an
+    instruction for products of bfloat16, both operands are rounded to bfloat16 if the weights are. An accelerator
+    computes in the dtype of the weights.
 
     Args:
-        device: of the weights.
-        weights: their dtype.
+        device: device of the weights.
+        weights: dtype of the weights.
         kernels: name of the backend.
         isa: a choice of `hardware.isa`; accelerators have none.
 
@@ -102,32 +104,32 @@ def decide(device: torch.device, weights: torch.dtype, kernels: str, isa: str) -
     return Arithmetic(kernels, level.name, wide, torch.bfloat16 if rounded else wide)
 
 
-def resolve(isa: str) -> Level:
-    """The level of a choice; `auto` is the highest that this CPU has, or the one in `SSD_BENCH_ISA`.
+def resolve(isa: str) -> IsaLevel:
+    """Return the level of a choice; `auto` is the highest level of this CPU, or the one in `SSD_BENCH_ISA`.
 
     Raises:
         ConfigError: an unknown level, or one that this CPU lacks.
     """
-    field, known = "hardware.isa", available()
+    field, levels = "hardware.isa", available_levels()
     if isa == "auto":
-        isa = os.environ.get(FORCED) or known[-1].name
+        isa = os.environ.get(FORCED) or levels[-1].name
         field = FORCED
-    level = next((level for level in known if level.name == isa), None)
+    level = next((level for level in levels if level.name == isa), None)
     if level is None:
-        there = f"auto or one of {', '.join(level.name for level in known)}, which this CPU has"
-        raise ConfigError(field, isa, there)
+        allowed = f"auto or one of {', '.join(level.name for level in levels)}, which this CPU has"
+        raise ConfigError(field, isa, allowed)
     return level
 
 
 @cache
-def available() -> tuple[Level, ...]:
-    """The levels that this CPU has, ascending."""
-    has = _flags()
-    return tuple(level for level in LEVELS if has.issuperset(level.needs))
+def available_levels() -> tuple[IsaLevel, ...]:
+    """Return the levels that this CPU supports, ascending."""
+    flags = _flags()
+    return tuple(level for level in LEVELS if flags.issuperset(level.needs))
 
 
 def _flags() -> set[str]:
-    """What an x86 CPU can do and the system lets it do."""
+    """Return the feature flags of an x86 CPU that the system allows; empty if /proc/cpuinfo has none."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:

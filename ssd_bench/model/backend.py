@@ -1,4 +1,4 @@
-"""Which backend runs the passes of a run."""
+"""Choice of the backend that runs the passes of a run."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class Backend:
     """A backend that can serve, chosen before anything large is loaded.
 
     Attributes:
-        kind: what runs the passes.
-        arithmetic: how they all compute.
-        warning: why `auto` did not choose a faster one that is for this kind of device; empty if it did.
+        kind: decoder class that runs the passes.
+        arithmetic: arithmetic of all passes.
+        warning: why `auto` passed over a faster backend for this kind of device; empty if it did not.
     """
 
     kind: type[Decoder]
@@ -32,32 +32,36 @@ class Backend:
     warning: str = ""
 
     def load(self, checkpoint: Checkpoint, dtype: torch.dtype, devices: Sequence[torch.device]) -> Decoder:
-        """The decoder of a checkpoint, its blocks spread evenly over `devices` in order.
+        """Load the decoder of a checkpoint, its blocks spread evenly over `devices` in order.
 
         Raises:
             ConfigError: as `weights.load`.
         """
-        packed = self.kind.operators(self.arithmetic).packed
-        return self.kind(self.arithmetic, load(checkpoint, dtype, devices, packed))
+        pack = self.kind.operators(self.arithmetic).pack
+        return self.kind(self.arithmetic, load(checkpoint, dtype, devices, pack))
 
 
-def known() -> dict[str, type[Decoder]]:
-    """Every backend that there is, by name, the one that `auto` prefers first."""
-    modules = (import_module(f"{backends.__name__}.{found.name}") for found in pkgutil.iter_modules(backends.__path__))
+def all_backends() -> dict[str, type[Decoder]]:
+    """Return every backend by name, in the order in which `auto` prefers them."""
+    modules = (import_module(f"{backends.__name__}.{info.name}") for info in pkgutil.iter_modules(backends.__path__))
     kinds: list[type[Decoder]] = [module.BACKEND for module in modules]
     return {kind.name: kind for kind in sorted(kinds, key=lambda kind: -kind.rank)}
 
 
 def check_name(choice: str) -> None:
-    """Raises ConfigError if `hardware.kernels` can never have this value."""
-    if choice != "auto" and choice not in known():
-        raise ConfigError("hardware.kernels", choice, f"one of auto, {', '.join(reversed(known()))}")
+    """Refuse a value of `hardware.kernels` that names no backend.
+
+    Raises:
+        ConfigError: the value is neither auto nor the name of a backend.
+    """
+    if choice != "auto" and choice not in all_backends():
+        raise ConfigError("hardware.kernels", choice, f"one of auto, {', '.join(reversed(all_backends()))}")
 
 
 def select(
     device: torch.device | str, dtype: torch.dtype, choice: str = "auto", isa: str = "auto", spread: bool = False
 ) -> Backend:
-    """The backend for weights of dtype on device: with `auto` the highest in rank that can serve.
+    """Return the backend for weights of a dtype on a device; `auto` takes the highest in rank that can serve.
 
     Args:
         spread: whether the blocks are on other devices too.
@@ -69,7 +73,7 @@ def select(
     """
     check_name(choice)
     device, warning = torch.device(device), ""
-    for kind in known().values() if choice == "auto" else [known()[choice]]:
+    for kind in all_backends().values() if choice == "auto" else [all_backends()[choice]]:
         if device.type not in kind.device_types:
             problem = f"the {kind.name} kernels run on {' or '.join(kind.device_types)}, not on {device}"
         elif spread and not kind.spreads:

@@ -1,4 +1,4 @@
-"""Where a model comes from: this package, a folder, the hub, or a GGUF file in an installed package; no fallback."""
+"""Sources of a model: this package, a folder, the hub, or a GGUF file in an installed package; there is no fallback."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from ssd_bench.errors import ConfigError
-from ssd_bench.model.gguf import converted
+from ssd_bench.model.gguf import dequantised_folder
 from ssd_bench.model.headers import (
     NOT_WEIGHTS,
     Header,
     check_link,
     check_no_code,
     headers,
-    opened,
+    open_weights,
     read_object,
     reason,
     same_numbers,
-    silent,
+    silence_transformers,
 )
 from ssd_bench.model.shape import Shape
 from ssd_bench.model.snapshot import TEXTS, Snapshot
@@ -38,13 +38,13 @@ if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
 KINDS = ("F64", "F32", "F16", "BF16")
-"""Dtypes of weights that can be read, as safetensors names them."""
+"""Dtypes of weights that can be read, in safetensors' notation."""
 
 FAMILIES = ("llama", "qwen2", "qwen3")
 Family = Annotated[str, Fits(f"one of {', '.join(FAMILIES)}", FAMILIES.__contains__)]
 Positive = Annotated[float, Range(above=0)]
 Packaged = Annotated[
-    Mapping[str, str], Fits("a table of two texts, package and file", lambda one: {*one} == {"package", "file"})
+    Mapping[str, str], Fits("a table of two texts, package and file", lambda table: {*table} == {"package", "file"})
 ]
 KEYS: dict[str, Any] = {
     "model_type": Family, "architectures": Sequence[str] | None, "num_hidden_layers": Count, "hidden_size": Count,
@@ -54,7 +54,7 @@ KEYS: dict[str, Any] = {
     "rope_scaling": Mapping[str, Any] | None, "rope_parameters": Mapping[str, Any] | None,
     "eos_token_id": Whole | Sequence[Whole] | None,
 }  # fmt: skip
-"""What config.json may say, where it says it; transformers has defaults for the rest."""
+"""Keys of config.json that are checked, with their types; transformers has defaults for absent keys."""
 
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 
@@ -64,7 +64,7 @@ EMBEDDED = Path(__file__).parents[1] / "miniature" / "weights"
 
 
 def cache_dir() -> Path:
-    """Folder for converted checkpoints and latency profiles: `$SSD_BENCH_CACHE`, else `~/.cache/ssd-bench`."""
+    """Return the folder of converted checkpoints and latency profiles: `$SSD_BENCH_CACHE` or `~/.cache/ssd-bench`."""
     return Path(os.environ.get("SSD_BENCH_CACHE") or Path.home() / ".cache" / "ssd-bench")
 
 
@@ -74,12 +74,12 @@ class ModelSource:
 
     Attributes:
         name: name in tables and run ids.
-        template: the settings of a `Template`, or its form alone.
+        template: settings of the `Template`, or its form alone.
         embedded: name of a model that this project trained and ships (`ssd_bench/miniature/weights`).
         path: folder of a checkpoint in Hugging Face format.
         hub: hub id, with `revision` pinning it.
         gguf: `package` (import name of an installed package) and `file` within it.
-        shape: sizes, the fields of `Shape`, so that what a run takes is known without its weights; None: not known.
+        shape: fields of `Shape`, from which time and memory are predicted without the weights; None: unknown.
     """
 
     name: str
@@ -95,10 +95,10 @@ class ModelSource:
         Template.of(self.template)
         if self.hub and not ID.fullmatch(self.hub):
             raise ConfigError("model.hub", self.hub, "the id of a repository of the hub, such as Qwen/Qwen3-8B")
-        given = [k for k in ("embedded", "path", "hub", "gguf") if getattr(self, k)]
-        if len(given) != 1:
+        sources = [k for k in ("embedded", "path", "hub", "gguf") if getattr(self, k)]
+        if len(sources) != 1:
             allowed = "exactly one of model.embedded, model.path, model.hub and model.gguf"
-            raise ConfigError("model", given, allowed)
+            raise ConfigError("model", sources, allowed)
         if self.shape is not None:
             for name, size in arguments("model.shape", Shape, self.shape).items():
                 check_value(f"model.shape.{name}", kinds(Shape)[name], size)
@@ -108,36 +108,36 @@ class ModelSource:
 
     @property
     def prompting(self) -> Template:
-        """How prompts are put to it."""
+        """Template in which prompts are put to the model."""
         return Template.of(self.template)
 
     @property
     def rehearsal(self) -> bool:
-        """Whether numbers on this model stand for themselves only: no paper has results on an embedded model."""
+        """Whether runs of the model are toy-model runs: it is embedded, and no paper has results on it."""
         return self.embedded is not None
 
     def check_shape(self, actual: Shape) -> None:
-        """Refuse sizes of a checkpoint that differ from those here, which predictions without its weights go by.
+        """Refuse a checkpoint whose sizes differ from `shape`, which predictions without its weights use.
 
         Raises:
             ConfigError: names the sizes that differ.
         """
-        stated = {} if self.shape is None else {"tied": False, **self.shape}  # a shape that is silent says: not tied
+        stated = {} if self.shape is None else {"tied": False, **self.shape}  # without `tied` the head is untied
         differing = [name for name, size in stated.items() if getattr(actual, name, None) != size]
         if differing:
             sizes = ", ".join(f"{name} {getattr(actual, name, 'unknown')}" for name in differing)
             raise ConfigError("model.shape", self.shape, f"the sizes of its checkpoint: {sizes}")
 
     def open(self) -> Checkpoint:
-        """Return the checkpoint's folder; loads no weights, and downloads none: `Checkpoint.headers` does.
+        """Return the checkpoint; neither load nor download weights (`Checkpoint.headers` downloads them).
 
         Raises:
-            ConfigError: the checkpoint is not there; the message names the command that gets it.
+            ConfigError: the checkpoint is missing; the message names the command that gets it.
         """
         if self.embedded:
             folder = EMBEDDED / self.embedded
         elif self.gguf:
-            folder = converted(**self.gguf, cache=cache_dir())
+            folder = dequantised_folder(**self.gguf, cache=cache_dir())
         elif self.hub:
             snapshot = Snapshot.of(self.hub, self.revision)
             _check_folder(snapshot.folder)
@@ -150,11 +150,11 @@ class ModelSource:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A folder in Hugging Face format, of which no code is ever run.
+    """A folder in Hugging Face format; code in it is never run.
 
     Attributes:
-        template: `ModelSource.prompting`; what the tokenizer is tried with.
-        snapshot: where it comes from the hub, whose weights are downloaded once they are asked for.
+        template: `ModelSource.prompting`, with which the tokenizer is tried.
+        snapshot: snapshot of the hub, whose weights are downloaded when they are first needed; None: not from the hub.
     """
 
     folder: Path
@@ -163,22 +163,22 @@ class Checkpoint:
 
     @property
     def commit(self) -> str | None:
-        """Commit of the hub, where it comes from there."""
+        """Commit on the hub; None for a model that is not from the hub."""
         return None if self.snapshot is None else self.snapshot.commit
 
     @cached_property
     def config(self) -> PretrainedConfig:
-        """The model's configuration, as transformers reads it (both old and new places of the rotary base).
+        """The model's configuration as transformers reads it, from old and new formats of config.json.
 
         Raises:
-            ConfigError: config.json cannot be read, or is of a model that cannot: quantised, or with code of its own.
+            ConfigError: config.json cannot be read, or is of a model that cannot be read: quantised, or with own code.
         """
         from transformers import AutoConfig
 
         path = self.folder / "config.json"
         _check_config(read_object(path), path)
         try:
-            with silent():
+            with silence_transformers():
                 return AutoConfig.from_pretrained(self.folder, trust_remote_code=False)
         except Exception as error:  # its errors have no common type
             raise ConfigError("model", str(path), f"a config.json that can be read ({reason(error)})") from error
@@ -194,35 +194,35 @@ class Checkpoint:
 
     def text(self, ids: Sequence[int]) -> str:
         """Return the text of token ids without special tokens, exactly as the tokenizer decodes it."""
-        # said, not left to tokenizer_config.json: where that asks for it, spaces before punctuation are taken out,
-        # which changes code and, by transformers 5.0 to 5.3, the text of byte-level tokenizers
+        # tokenizer_config.json may ask for clean_up_tokenization_spaces, which removes spaces before punctuation: that
+        # changes code and, with transformers 5.0 to 5.3, the text of byte-level tokenizers
         return str(self.tokenizer.decode(list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False))
 
     @cached_property
     def eos_ids(self) -> frozenset[int]:
-        """Every id that ends an output: generation_config.json's if present, as Hugging Face `generate` stops.
+        """Ids that end an output: those of generation_config.json if present, as in Hugging Face `generate`.
 
         Raises:
-            ConfigError: something that is no id of the model.
+            ConfigError: a value that is no id of the model.
         """
         path = self.folder / "generation_config.json"
-        found = read_object(path).get("eos_token_id") if path.is_file() else None
-        if found is None:
-            path, found = self.folder / "config.json", self.config.eos_token_id
-        ids = found if isinstance(found, list) else [] if found is None else [found]
-        known = Annotated[int, Range(0, below=self.config.vocab_size)]
-        if not all(fits(known, one) for one in ids):
+        value = read_object(path).get("eos_token_id") if path.is_file() else None
+        if value is None:
+            path, value = self.folder / "config.json", self.config.eos_token_id
+        ids = value if isinstance(value, list) else [] if value is None else [value]
+        valid_id = Annotated[int, Range(0, below=self.config.vocab_size)]
+        if not all(fits(valid_id, token) for token in ids):
             allowed = f"ids below vocab_size {self.config.vocab_size} of config.json, in {path}"
-            raise ConfigError("eos_token_id", found, allowed)
+            raise ConfigError("eos_token_id", value, allowed)
         return frozenset(ids)
 
     @cached_property
     def headers(self) -> dict[str, Header]:
-        """Headers of all tensors in the files, by name; of a model from the hub the files are downloaded now.
+        """Headers of all tensors in the files, by name; the weights of a model from the hub are downloaded now.
 
         Raises:
-            ConfigError: weights that the hub does not give; a folder without weights, with files that cannot be read,
-                or with an adapter.
+            ConfigError: weights that cannot be downloaded; a folder without weights, with files that cannot be read, or
+                with an adapter.
         """
         if adapters := sorted(path.name for path in self.folder.glob("adapter_*")):
             raise ConfigError(
@@ -234,16 +234,16 @@ class Checkpoint:
 
     @property
     def head(self) -> str:
-        """Weights of the LM head, for the record."""
+        """Tensor that the LM head reads, for the record."""
         if self.head_differs:
             return "lm_head.weight, which differs from the embedding that config.json ties it to"
         return "embedding" if self.config.tie_word_embeddings else HEAD
 
     @cached_property
     def head_differs(self) -> bool:
-        """Whether config.json ties the LM head to the embedding, but the files have a head with other numbers.
+        """Whether config.json ties the LM head to the embedding, but the files hold a head with other numbers.
 
-        transformers (`PreTrainedModel.tie_weights`) then leaves them untied, with a warning.
+        transformers (`PreTrainedModel.tie_weights`) then leaves the two untied, with a warning.
         """
         if not (self.config.tie_word_embeddings and {EMBEDDING, HEAD} <= {*self.headers}):
             return False
@@ -251,7 +251,7 @@ class Checkpoint:
 
     @cached_property
     def shards(self) -> dict[str, Path]:
-        """Tensor name -> file that holds it.
+        """Files of the tensors, by the tensor's name.
 
         Raises:
             ConfigError: as `headers`.
@@ -259,13 +259,13 @@ class Checkpoint:
         return {name: header.shard for name, header in self.headers.items()}
 
     def check_all_read(self, shapes: Mapping[str, Mapping[str, int]]) -> None:
-        """Refuse weights other than those that the model reads, from the files' headers alone.
+        """Refuse weights that differ from those that the model reads; look at the files' headers alone.
 
         Args:
-            shapes: of all tensors that the model reads, by name: sizes with what config.json calls them.
+            shapes: for every tensor that the model reads, by name: its sizes by their keys in config.json.
 
         Raises:
-            ConfigError: as `headers`; tensors that are absent, of another shape or dtype, or that nothing reads.
+            ConfigError: as `headers`; tensors that are missing, of another shape or dtype, or not read by the model.
         """
         unread = sorted(name for name in self.headers if name not in shapes and not name.endswith(NOT_WEIGHTS))
         if unread:
@@ -280,32 +280,33 @@ class Checkpoint:
         for name, sizes in shapes.items():
             header = self.headers[name]
             if header.shape != tuple(sizes.values()):
-                by = " and ".join(f"{key} {size}" for key, size in sizes.items())
-                allowed = f"weights of the shapes that config.json asks for: {name} is {list(header.shape)}, not {by}"
+                shape = " and ".join(f"{key} {size}" for key, size in sizes.items())
+                allowed = "weights of the shapes that config.json asks for: "
+                allowed += f"{name} is {list(header.shape)}, not {shape}"
                 raise ConfigError("model", str(header.shard), allowed)
             if header.kind not in KINDS:
                 raise ConfigError("model", str(header.shard), f"weights of {', '.join(KINDS)}: {name} is {header.kind}")
 
     def read(self, names: list[str], dtype: torch.dtype) -> dict[str, Tensor]:
-        """The named tensors, copied out of their files into `dtype`.
+        """Return the named tensors, copied out of their files into `dtype`.
 
-        A file is opened for this call alone: its pages leave memory with it, so that loading block by block
-        never holds the weights twice.
+        A file is open only during this call, after which its pages leave memory: loading block by block never holds the
+        weights twice.
         """
         tensors: dict[str, Tensor] = {}
         for shard in sorted({self.shards[name] for name in names}):
-            with opened(shard) as file:
-                here = [name for name in names if self.shards[name] == shard]
-                tensors.update({name: file.get(name).to(dtype, copy=True) for name in here})
+            with open_weights(shard) as file:
+                stored = [name for name in names if self.shards[name] == shard]
+                tensors.update({name: file.get(name).to(dtype, copy=True) for name in stored})
         return tensors
 
 
 def _check_folder(folder: Path) -> None:
-    """Refuse a folder without a model, and say where one is if it is the hub's cache of one.
+    """Refuse a folder without a model; if it is a model's folder in the hub's cache, say where its snapshot is.
 
     Raises:
-        ConfigError: no config.json in it, or a link to a file that does not exist: without its generation_config.json
-            or template a model would run all the same, with other ends or prompts.
+        ConfigError: no config.json, or a dangling link: without its generation_config.json or template a model would
+            still run, but with other ends or prompts.
     """
     for path in sorted(folder.iterdir()) if folder.is_dir() else []:
         if any(fnmatch(path.name, name) for name in TEXTS):
@@ -318,28 +319,28 @@ def _check_folder(folder: Path) -> None:
 
 
 def _some(names: Sequence[str]) -> str:
-    """The first of some names, and how many there are besides."""
+    """Return the first three names, and how many more there are."""
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
-def _check_config(found: Mapping[str, Any], path: Path) -> None:
-    """Refuse what transformers would run, stumble over or replace by something else.
+def _check_config(config: Mapping[str, Any], path: Path) -> None:
+    """Refuse a config.json whose code transformers would run, on which it would fail, or which it would change.
 
     Raises:
-        ConfigError: by the key of config.json.
+        ConfigError: names the key of config.json.
     """
-    check_no_code(found, path)
+    check_no_code(config, path)
     for key in ("quantization_config", "compression_config"):
-        if (how := found.get(key)) is not None:
-            kind = how.get("quant_method", "unnamed") if isinstance(how, dict) else type(how).__name__
+        if (method := config.get(key)) is not None:
+            kind = method.get("quant_method", "unnamed") if isinstance(method, dict) else type(method).__name__
             allowed = f"weights that are not quantised: config.json has {key} ({kind})"
             raise ConfigError("model", str(path.parent), allowed)
-    if (name := found.get("transformers_weights")) is not None:  # which transformers would load whatever else is there
+    if (name := config.get("transformers_weights")) is not None:  # transformers would load these and no other weights
         allowed = f"null: weights are read from model.safetensors or its index, in {path}"
         raise ConfigError("config.transformers_weights", name, allowed)
     for key, kind in KEYS.items():
-        if (key in found or key == "model_type") and not fits(kind, found.get(key)):
-            raise ConfigError(f"config.{key}", found.get(key), f"{describe_type(kind)}, in {path}")
-    classes, known = found.get("architectures") or [], f"{found['model_type']}forcausallm"
-    if classes and known not in [name.lower() for name in classes]:
+        if (key in config or key == "model_type") and not fits(kind, config.get(key)):
+            raise ConfigError(f"config.{key}", config.get(key), f"{describe_type(kind)}, in {path}")
+    classes, expected = config.get("architectures") or [], f"{config['model_type']}forcausallm"
+    if classes and expected not in [name.lower() for name in classes]:
         raise ConfigError("config.architectures", classes, f"the class of model_type for causal language, in {path}")

@@ -13,7 +13,7 @@ from ssd_bench.model.checkpoint import ModelSource
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Returns the exit code: 0, or 2 if the weights cannot be had."""
+    """Return the exit code: 0, or 2 if the weights are not available."""
     return run_tool(_convert, __doc__, arguments)
 
 

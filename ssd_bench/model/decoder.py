@@ -12,31 +12,33 @@ from torch import Tensor
 from ssd_bench.core.tree import TokenTree
 from ssd_bench.model.arithmetic import Arithmetic, decide
 from ssd_bench.model.kv_cache import BUCKET, KVCache
-from ssd_bench.model.operators import Operators, Seen
+from ssd_bench.model.operators import Operators, Visibility
 from ssd_bench.model.rope import tables
 from ssd_bench.model.weights import Block, Weights
 
-FEW_NODES, HEAD_ROWS = 32, 2048  # a prediction over more nodes holds the logits of so many vocabulary entries at a time
+FEW_NODES, HEAD_ROWS = 32, 2048  # above FEW_NODES nodes, predictions compute HEAD_ROWS vocabulary entries at a time
 BRANCH_ROWS = 640  # rows of a search per pass: bounds activation memory at any number of branches
 NO_TAP: tuple[float, Tensor | None] = (float("inf"), None)  # beyond the last boundary
-NOTHING = (0, 0)  # unread rows of a pass that reads its whole prefix
+NOTHING = (0, 0)  # `Pass.unread` of a pass that reads its whole prefix
 PREFILL_CHUNK = 512  # prompt positions per pass: bounds activation memory at any prompt length
 
 
 class Pass(NamedTuple):
-    """One run of sublayers over n nodes after a visible prefix; all of it is known before it starts.
+    """One run of sublayers over n nodes after a visible prefix, fully specified before it starts.
 
-    A node sees cache rows [0, prefix_len) but the unread ones and, among the nodes, its ancestors and itself; it
-    stands at position prefix_len plus its depth.
+    Cache rows [0, prefix_len) hold the keys and values of the prefix, row p those of position p. Node i writes its own
+    to scratch row `row` + i. A scratch row is no position: siblings in a tree share a position, but not a row. Node i
+    is at position prefix_len plus its depth, and attends to the prefix rows outside `unread`, to the scratch rows of
+    its ancestors, and to its own.
 
     Attributes:
-        sublayers: indices in [0, 2L), ascending; the others pass the stream through.
+        sublayers: indices in [0, 2L), ascending; skipped sublayers leave the residual stream as it is.
         nodes: [n] token ids, or [n, d] residual streams that enter the first sublayer, which are overwritten.
-        prefix_len: visible committed rows.
-        tree: how the nodes descend from each other; None: each from the one before, a chain.
-        taps: ascending boundaries in [0, 2L] whose stream is kept.
-        row: first scratch row: node i writes its keys and values to row + i; None: right after the prefix.
-        unread: range [first, end) of prefix rows that no attention reads, within [0, prefix_len].
+        prefix_len: number of visible committed rows.
+        tree: parents of the nodes; None: a chain, each node the child of the one before.
+        taps: ascending boundaries in [0, 2L]; the stream that passes each of them is kept.
+        row: cache row of node 0; None: the first row after the prefix.
+        unread: range [first, end) of prefix rows that no attention reads (outside a window), within [0, prefix_len].
     """
 
     sublayers: Sequence[int]
@@ -52,32 +54,32 @@ class Pass(NamedTuple):
         return self.prefix_len if self.row is None else self.row
 
 
-class _Place(NamedTuple):
-    """What all attentions of a pass share: rows, rotary tables [n, D] at the nodes' positions, who sees whom."""
+class _AttentionInputs(NamedTuple):
+    """Inputs that all attentions of a pass share: rows, rotary tables [n, D] at the nodes' positions, visibility."""
 
     prefix_len: int
     row: int
     cos: Tensor
     sin: Tensor
-    seen: Seen
+    visibility: Visibility
     unread: tuple[int, int]
 
 
 class Decoder:
     """The model: embedding, 2L sublayers (2i attention of block i, 2i+1 its MLP, norm and residual included), head.
 
-    A backend is a class of these in `ssd_bench.model.backends`. This one runs a pass sublayer by sublayer, with the
-    operators that it has; another may run it as it likes, once the cache holds what it needs.
+    A backend is a subclass in `ssd_bench.model.backends`. This class runs a pass sublayer by sublayer with its
+    operators. A subclass may have other operators, or run a whole pass in its own way.
 
     Args:
-        arithmetic: of all passes; activations and residual stream have its `activations`.
-        weights: as its operators packed them.
+        arithmetic: arithmetic of all passes; the residual stream has the dtype `activations`.
+        weights: weights that the operators of this class have packed.
 
     Attributes:
-        name: of the backend, its choice of `hardware.kernels`.
-        rank: `auto` takes the highest that can serve.
-        device_types: kinds of devices that it is for.
-        spreads: whether it runs blocks that are on several devices.
+        name: name of the backend, its choice of `hardware.kernels`.
+        rank: order of preference; `auto` takes the highest that can serve.
+        device_types: kinds of devices that it runs on.
+        spreads: whether it runs models whose blocks are on several devices.
     """
 
     name: ClassVar[str]
@@ -96,12 +98,12 @@ class Decoder:
 
     @classmethod
     def problem(cls, dtype: torch.dtype, isa: str) -> str:
-        """Why the backend cannot serve weights of a dtype here, in one line; empty where it can."""
+        """Return why the backend cannot serve weights of a dtype here, in one line; empty if it can."""
         return ""
 
     @classmethod
     def decide(cls, device: torch.device, dtype: torch.dtype, isa: str) -> Arithmetic:
-        """How it computes with weights of a dtype (`arithmetic.decide`)."""
+        """Return the arithmetic for weights of a dtype (`arithmetic.decide`)."""
         return decide(device, dtype, cls.name, isa)
 
     @classmethod
@@ -109,55 +111,55 @@ class Decoder:
         return Operators(arithmetic)
 
     def new_cache(self, capacity: int, bucket: int = BUCKET) -> KVCache:
-        """An empty cache of up to `capacity` rows, with rotary tables that reach as far."""
+        """Allocate an empty cache of up to `capacity` rows, and rotary tables of as many positions."""
         self._branch_tables = None
         self._tables = tuple(t.to(self.device) for t in tables(*self.weights.rope, capacity))  # type: ignore[assignment]
         weights, arch = self.weights, self.arch
         return KVCache(weights.devices, arch.n_kv_heads, arch.head_dim, capacity, weights.dtype, bucket)
 
-    def run(self, what: Pass, cache: KVCache) -> tuple[Tensor, Tensor | None]:
-        """Run a pass; the cache has grown to what it needs before it starts, and not until the next one.
+    def run(self, forward: Pass, cache: KVCache) -> tuple[Tensor, Tensor | None]:
+        """Run a pass; the cache grows to the rows that it needs before the first sublayer, and not during the pass.
 
         Args:
             cache: rows [0, prefix_len) are read, scratch rows [row, row + n) written.
 
         Returns:
-            The stream [n, d] after the last sublayer (the storage of the streams that came in, or one that the next
-            pass overwrites), and the tapped states [len(taps), n, d] on the first device, None without taps.
+            The stream [n, d] after the last sublayer (in the storage of the incoming streams, or in storage that the
+            next pass overwrites), and the tapped states [len(taps), n, d] on the first device (None without taps).
         """
-        nodes = what.nodes
-        cache.reserve(what.first_row + len(nodes))
+        nodes = forward.nodes
+        cache.reserve(forward.first_row + len(nodes))
         hidden = nodes if nodes.is_floating_point() else self.embed(nodes)
-        kept = hidden.new_empty(len(what.taps), *hidden.shape) if what.taps else None
-        return self._through(what, hidden, kept, cache), kept
+        kept = hidden.new_empty(len(forward.taps), *hidden.shape) if forward.taps else None
+        return self._run_sublayers(forward, hidden, kept, cache), kept
 
-    def _through(self, what: Pass, hidden: Tensor, kept: Tensor | None, cache: KVCache) -> Tensor:
-        """Streams [n, d] through the sublayers, in place; those at the taps are copied to kept [len(taps), n, d]."""
-        place, devices = self._place(what, hidden.device), self.weights.devices
-        waiting = iter(()) if kept is None else zip(what.taps, kept.unbind())
-        tap, slot = next(waiting, NO_TAP)
-        for i in what.sublayers:
-            while tap <= i:
-                slot.copy_(hidden)  # type: ignore[union-attr]
-                tap, slot = next(waiting, NO_TAP)
+    def _run_sublayers(self, forward: Pass, hidden: Tensor, kept: Tensor | None, cache: KVCache) -> Tensor:
+        """Run streams [n, d] through the sublayers, in place; copy those at the taps to kept [len(taps), n, d]."""
+        inputs, devices = self._attention_inputs(forward, hidden.device), self.weights.devices
+        pending = iter(()) if kept is None else zip(forward.taps, kept.unbind())
+        tap, target = next(pending, NO_TAP)
+        for i in forward.sublayers:
+            while tap <= i:  # skipped sublayers do not change the stream: it passes all boundaries up to i
+                target.copy_(hidden)  # type: ignore[union-attr]
+                tap, target = next(pending, NO_TAP)
             if self._spread and hidden.device != devices[i // 2]:
-                hidden, place = hidden.to(devices[i // 2]), self._place(what, devices[i // 2])
+                hidden, inputs = hidden.to(devices[i // 2]), self._attention_inputs(forward, devices[i // 2])
             if i % 2:
                 self._mlp(self.weights.blocks[i // 2], hidden)
             else:
-                self._attention(i // 2, hidden, place, cache)
-        while slot is not None:
-            slot.copy_(hidden)
-            tap, slot = next(waiting, NO_TAP)
+                self._attention(i // 2, hidden, inputs, cache)
+        while target is not None:
+            target.copy_(hidden)
+            tap, target = next(pending, NO_TAP)
         return hidden
 
     def prefill(
         self, tokens: Tensor, cache: KVCache, taps: Sequence[int] = (), last: int | None = None
     ) -> tuple[Tensor, Tensor | None]:
-        """Full pass over a prompt into an empty cache, in chunks; commits its rows.
+        """Run all sublayers over a prompt of P tokens into an emptied cache, chunk by chunk, and commit its rows.
 
         Args:
-            last: tap only so many positions at the end of the prompt; None: all P.
+            last: number of positions at the end of the prompt that are tapped; None: all P.
 
         Returns:
             The stream [1, d] of the last position before the final norm, and the tapped states
@@ -176,10 +178,10 @@ class Decoder:
         return hidden[-1:].clone(), torch.cat(kept, dim=1) if kept else None
 
     def branches(self, i: int, hidden: Tensor, cache: KVCache, prefix_len: int) -> Tensor:
-        """A pass of sublayer i over B independent continuations of one prefix; the cache is read, not written.
+        """Run sublayer i over B independent continuations of one prefix; the cache is read, not written.
 
-        Every branch is a chain of r nodes at positions prefix_len.. that sees the first `prefix_len` cache rows and,
-        causally, the keys and values that it makes itself from its own stream.
+        Every branch is a chain of r nodes at positions prefix_len, prefix_len + 1, ...; it attends to the first
+        `prefix_len` cache rows and, causally, to keys and values that are computed from its own stream.
 
         Args:
             hidden: [B, r, d] residual streams; not modified.
@@ -197,84 +199,91 @@ class Decoder:
         return streams.to(hidden.device)
 
     def ids(self, tokens: Sequence[int]) -> Tensor:
-        """Token ids [n] on the first device; the host does not wait for them to be there."""
+        """Return token ids [n] on the first device, without waiting for the copy."""
         return torch.tensor(tokens).to(self.device, non_blocking=True)
 
     def embed(self, tokens: Tensor) -> Tensor:
-        """[n] token ids -> [n, d] residual stream."""
+        """Return the residual streams [n, d] of token ids [n]."""
         if self._spread:  # the LM head, which chose them, may be elsewhere
             tokens = tokens.to(self.device)
         return self._ops.embed(self.weights.embedding, tokens)
 
     def logits(self, hidden: Tensor, tokens: Tensor | None = None, norm: bool = True) -> Tensor:
-        """LM head: [n, d] residual stream -> [n, V] float32.
+        """Apply the LM head: residual streams [n, d] -> logits [n, V], float32.
 
         Args:
-            tokens: the vocabulary entries asked for; None for all.
-            norm: whether the final norm is applied before.
+            tokens: vocabulary entries to compute, the columns of the result; None: all V.
+            norm: whether the final norm is applied first.
         """
         weights, ops = self.weights, self._ops
         if self._spread or hidden.dtype != self.arithmetic.activations:
             hidden = hidden.to(weights.head.device, self.arithmetic.activations)
         head = weights.head if tokens is None else ops.select(weights.head, tokens)
-        made = ops.norm_linear(hidden, weights.norm, self.arch.eps, head) if norm else ops.linear(hidden, head)
-        return made.float()
+        logits = ops.norm_linear(hidden, weights.norm, self.arch.eps, head) if norm else ops.linear(hidden, head)
+        return logits.float()
 
     def final_norm(self, hidden: Tensor) -> Tensor:
-        """Streams [..., d] as the LM head reads them, float32."""
+        """Return streams [..., d] after the final norm, as the LM head reads them, in float32."""
         norm = self.weights.norm
         return F.rms_norm(hidden.to(norm.device).float(), norm.shape, norm.float(), self.arch.eps)
 
     def predict(self, hidden: Tensor) -> Tensor:
-        """Argmax token id of each of n streams [n, d], the lowest among equals."""
+        """Return the argmax token id of each of n streams [n, d], the lowest among equals."""
         return self._top(hidden, confidence=False)[0]
 
     def predict_confident(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
-        """`predict`, and the raw softmax probabilities of those tokens, [n] float32."""
+        """Return the ids of `predict` and their raw softmax probabilities, [n] float32."""
         ids, mass = self._top(hidden, confidence=True)
         assert mass is not None
-        return ids, mass.reciprocal()
+        return ids, mass.reciprocal()  # exp(best - best) / sum(exp(logits - best))
 
     def _top(self, hidden: Tensor, confidence: bool) -> tuple[Tensor, Tensor | None]:
-        """Ids, and `Operators.mass` over all V logits if asked for; of many streams never all [n, V] logits at once."""
+        """Return the argmax ids and, with `confidence`, `Operators.mass` over all V logits.
+
+        For many streams, `HEAD_ROWS` vocabulary entries are computed at a time: logits [n, V] need much memory.
+        """
         weights, ops, size = self.weights, self._ops, self.arch.vocab_size
         hidden = hidden.to(weights.head.device)
         step = size if len(hidden) <= FEW_NODES else HEAD_ROWS
-        found: tuple[Tensor, Tensor, Tensor | None] | None = None
+        running: tuple[Tensor, Tensor, Tensor | None] | None = None
         for start in range(0, size, step):
             rows = weights.head[start : start + step]
             logits = ops.norm_linear(hidden, weights.norm, self.arch.eps, rows).float()
             best, ids = ops.top(logits)
             mass = ops.mass(logits, best) if confidence else None
-            if found is None:
-                found = best, ids, mass
+            if running is None:
+                running = best, ids, mass
                 continue
-            known, first, before = found
-            most = torch.maximum(known, best)
-            if mass is not None and before is not None:
-                mass = before * (known - most).exp() + mass * (best - most).exp()
-            found = most, torch.where(best > known, ids + start, first), mass
-        assert found is not None
-        return found[1:]
+            old_best, old_ids, old_mass = running
+            new_best = torch.maximum(old_best, best)
+            # online softmax: both sums are brought to the new maximum before they are added
+            if mass is not None and old_mass is not None:
+                mass = old_mass * (old_best - new_best).exp() + mass * (best - new_best).exp()
+            running = new_best, torch.where(best > old_best, ids + start, old_ids), mass  # ties keep the lower id
+        assert running is not None
+        return running[1:]
 
-    def _place(self, what: Pass, device: torch.device) -> _Place:
+    def _attention_inputs(self, forward: Pass, device: torch.device) -> _AttentionInputs:
         assert self._tables is not None, "new_cache comes first"
-        n, start, tree = len(what.nodes), what.prefix_len, what.tree
-        if tree is None or tree.is_chain:
+        n, start, tree = len(forward.nodes), forward.prefix_len, forward.tree
+        if tree is None or tree.is_chain:  # node i at position start + i: a slice of the tables, and a causal mask
             cos, sin = (table.narrow(0, start, n) for table in self._tables)
             mask = None
-        else:
+        else:  # siblings share a position: rows of the tables are gathered; mask [n, n]: ancestors and the node itself
             positions = torch.tensor(tree.depths, device=self.device) + start
             cos, sin = (table.index_select(0, positions) for table in self._tables)
             mask = tree.mask().to(device)
         if device != self.device:
             cos, sin = cos.to(device), sin.to(device)
-        first, end = what.unread
-        seen = self._ops.seen(n, start - (end - first), mask, device)
-        return _Place(start, what.first_row, cos, sin, seen, what.unread)
+        first, end = forward.unread  # attention drops these rows, so the visibility covers only the rows that it reads
+        visibility = self._ops.visibility(n, start - (end - first), mask, device)
+        return _AttentionInputs(start, forward.first_row, cos, sin, visibility, forward.unread)
 
     def _branch_positions(self, b: int, r: int, prefix_len: int, device: torch.device) -> tuple[Tensor, Tensor]:
-        """Rotary tables [B * r, D] of r positions from `prefix_len` on, B times; kept, since a search asks 2L times."""
+        """Return rotary tables [B * r, D] of r positions from `prefix_len` on, repeated B times.
+
+        They are kept: a search asks for the same tables in all of its 2L sublayers.
+        """
         assert self._tables is not None, "new_cache comes first"
         key, kept = (r, prefix_len, device), self._branch_tables
         if kept is None or kept[0] != key or len(kept[1]) < b * r:
@@ -284,7 +293,7 @@ class Decoder:
         return kept[1].narrow(0, 0, b * r), kept[2].narrow(0, 0, b * r)
 
     def _attend_branches(self, block: Block, streams: Tensor, keys: Tensor, values: Tensor, prefix_len: int) -> None:
-        """Attention of a block, in place, over streams [B, r, d]; keys and values [Hkv, cap, D] are its cache."""
+        """Apply a block's attention to streams [B, r, d], in place; keys and values [Hkv, cap, D] are its cache."""
         b, r, _ = streams.shape
         flat = streams.flatten(0, 1)
         cos, sin = self._branch_positions(b, r, prefix_len, flat.device)
@@ -296,14 +305,16 @@ class Decoder:
     def _project(
         self, block: Block, hidden: Tensor, cos: Tensor, sin: Tensor, keys: Tensor, values: Tensor, row: int
     ) -> Tensor:
-        """Queries [n, Hq, D] of the nodes; their keys and values go to rows [row, row + n)."""
+        """Return queries [n, Hq, D] of the nodes; write their keys and values to rows [row, row + n)."""
         qkv = self._ops.norm_linear(hidden, block.attn_norm, self.arch.eps, block.qkv, block.qkv_bias)
         return self._ops.rope_append(qkv, cos, sin, block.q_norm, block.k_norm, self.arch.eps, keys, values, row)
 
-    def _attention(self, layer: int, hidden: Tensor, place: _Place, cache: KVCache) -> None:
+    def _attention(self, layer: int, hidden: Tensor, inputs: _AttentionInputs, cache: KVCache) -> None:
         block, keys, values = self.weights.blocks[layer], cache.keys[layer], cache.values[layer]
-        query = self._project(block, hidden, place.cos, place.sin, keys, values, place.row)
-        attended = self._ops.attend(query, keys, values, place.prefix_len, place.row, place.seen, place.unread)
+        query = self._project(block, hidden, inputs.cos, inputs.sin, keys, values, inputs.row)
+        attended = self._ops.attend(
+            query, keys, values, inputs.prefix_len, inputs.row, inputs.visibility, inputs.unread
+        )
         self._ops.linear_add_(hidden, attended, block.out, block.out_bias)
 
     def _mlp(self, block: Block, hidden: Tensor) -> None:

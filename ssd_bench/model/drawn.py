@@ -1,4 +1,4 @@
-"""A model of random values in the sizes of a known one: its passes and searches take as long as with its weights."""
+"""Random weights in the sizes of a known model: passes and searches take as long as with the model's own weights."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ ROPE_BASE = 500_000.0
 
 
 def architecture(name: str, shape: Shape, context: int) -> Architecture:
-    """The sizes of a model of `conf/model` as the decoder takes them; its family is told by its name."""
+    """Return the sizes of a model of `conf/model` as an architecture; the beginning of its name tells the family."""
     family = next((family for family in FAMILIES if name.startswith(family)), "llama")
     return Architecture(**asdict(shape) | {"context": context}, family=family, eps=1e-5)
 
 
 def config(arch: Architecture) -> PretrainedConfig:
-    """The same sizes as transformers takes them."""
+    """Return the config of transformers with the same sizes."""
     from transformers import CONFIG_MAPPING
 
     sizes = {
@@ -37,41 +37,41 @@ def config(arch: Architecture) -> PretrainedConfig:
         "rms_norm_eps": arch.eps, "rope_parameters": {"rope_type": "default", "rope_theta": ROPE_BASE},
     }  # fmt: skip
     kind: Any = CONFIG_MAPPING[arch.family]
-    made: PretrainedConfig = kind(**sizes)
-    return made
+    pretrained: PretrainedConfig = kind(**sizes)
+    return pretrained
 
 
 def draw(
-    arch: Architecture, dtype: torch.dtype, device: torch.device, packed: Callable[[Tensor], Matrix], seed: int = 0
+    arch: Architecture, dtype: torch.dtype, device: torch.device, pack: Callable[[Tensor], Matrix], seed: int = 0
 ) -> Weights:
-    """Normal values with the standard deviation of an untrained model; norms are ones, biases zeros.
+    """Draw normal weights with the standard deviation of an untrained model; norms are ones, biases zeros.
 
     Args:
-        packed: as in `weights.load`.
+        pack: as in `weights.load`.
     """
     rng = torch.Generator(device).manual_seed(seed)
     heads, rows = arch.n_heads * arch.head_dim, (arch.n_heads + 2 * arch.n_kv_heads) * arch.head_dim
 
     def matrix(out: int, inner: int, std: float = STD) -> Matrix:
-        return packed(torch.randn(out, inner, dtype=dtype, device=device, generator=rng).mul_(std))
+        return pack(torch.randn(out, inner, dtype=dtype, device=device, generator=rng).mul_(std))
 
-    def ones(size: int) -> Tensor:
-        return packed(torch.ones(size, dtype=dtype, device=device))
+    def norm(size: int) -> Tensor:
+        return pack(torch.ones(size, dtype=dtype, device=device))
 
     def block() -> Block:
-        small = STD / (2 * arch.n_layers) ** 0.5  # what is added to the stream, as in an untrained model
+        small = STD / (2 * arch.n_layers) ** 0.5  # std of what is added to the residual stream, as in GPT-2
         normed = arch.family == "qwen3"
         return Block(
-            attn_norm=ones(arch.width), qkv=matrix(rows, arch.width),
-            qkv_bias=packed(torch.zeros(rows, dtype=dtype, device=device)) if arch.family == "qwen2" else None,
-            q_norm=ones(arch.head_dim) if normed else None, k_norm=ones(arch.head_dim) if normed else None,
-            out=matrix(arch.width, heads, small), out_bias=None, mlp_norm=ones(arch.width),
+            attn_norm=norm(arch.width), qkv=matrix(rows, arch.width),
+            qkv_bias=pack(torch.zeros(rows, dtype=dtype, device=device)) if arch.family == "qwen2" else None,
+            q_norm=norm(arch.head_dim) if normed else None, k_norm=norm(arch.head_dim) if normed else None,
+            out=matrix(arch.width, heads, small), out_bias=None, mlp_norm=norm(arch.width),
             gate_up=matrix(2 * arch.intermediate, arch.width), gate_up_bias=None,
             down=matrix(arch.width, arch.intermediate, small), down_bias=None,
         )  # fmt: skip
 
     embedding = matrix(arch.vocab_size, arch.width)
     head = embedding if arch.tied else matrix(arch.vocab_size, arch.width)
-    pace = 1.0 / ROPE_BASE ** (torch.arange(0, arch.head_dim, 2).float() / arch.head_dim)
+    inverse = 1.0 / ROPE_BASE ** (torch.arange(0, arch.head_dim, 2).float() / arch.head_dim)
     blocks = [block() for _ in range(arch.n_layers)]
-    return Weights(arch, blocks, embedding, ones(arch.width), head, (pace, 1.0), dtype, [device] * arch.n_layers)
+    return Weights(arch, blocks, embedding, norm(arch.width), head, (inverse, 1.0), dtype, [device] * arch.n_layers)

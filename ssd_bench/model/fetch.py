@@ -14,8 +14,8 @@ Kind = Literal["model", "dataset"]
 def failure(error: BaseException, kind: Kind, name: str, revision: str | None = None) -> str:
     """Return the cause of a failed download and its remedy, in one line.
 
-    The clients wrap errors of different libraries in one another, so the whole chain of causes is searched for the
-    most specific one.
+    The hub's clients wrap errors of different libraries in one another, so the most specific error of the whole chain
+    of causes is taken.
 
     Args:
         name: id of the repository.
@@ -49,8 +49,8 @@ def failure(error: BaseException, kind: Kind, name: str, revision: str | None = 
     if status is not None and status >= 500:
         return f"the hub has a fault of its own (HTTP {status}): run the same command later"
     if _disconnected(chain):
-        told = reason(chain[-1])
-        return f"the hub cannot be reached, or the connection broke off ({told}): run the same command again"
+        cause = reason(chain[-1])
+        return f"the hub cannot be reached, or the connection broke off ({cause}): run the same command again"
     return reason(error)
 
 
@@ -66,7 +66,7 @@ def reason(error: BaseException) -> str:
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    """Yield the error, what it was raised from, and so on."""
+    """Yield the error and the chain of its causes."""
     step: BaseException | None = error
     seen: set[int] = set()
     while step is not None and id(step) not in seen:
@@ -76,7 +76,7 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
 
 
 def _disconnected(chain: list[BaseException]) -> bool:
-    """Return whether the transport failed, by the names of its errors: the HTTP library is the client's own choice."""
+    """Return whether the connection failed, by the names of the errors: the client may use any HTTP library."""
     names = ("ConnectError", "ConnectTimeout", "ReadTimeout", "ReadError", "RemoteProtocolError", "TransportError")
-    known = any(kind.__name__ in names for e in chain for kind in type(e).__mro__)
-    return known or any(isinstance(e, ConnectionError | TimeoutError) for e in chain)
+    by_name = any(kind.__name__ in names for e in chain for kind in type(e).__mro__)
+    return by_name or any(isinstance(e, ConnectionError | TimeoutError) for e in chain)

@@ -14,13 +14,13 @@ from typing import Any
 from ssd_bench.errors import ConfigError
 
 
-def converted(package: str, file: str, cache: Path) -> Path:
-    """Return the folder of a GGUF's weights in Hugging Face format: dequantised once (float32, exact) into the cache.
+def dequantised_folder(package: str, file: str, cache: Path) -> Path:
+    """Return the folder of a GGUF file's weights in Hugging Face format; dequantise them (float32, exact) only once.
 
     Args:
         package: import name of an installed package.
         file: the GGUF's path in it.
-        cache: folder that holds what was converted before.
+        cache: folder for converted weights.
 
     Raises:
         ConfigError: the package is not installed, or the cache cannot be written.
@@ -61,19 +61,19 @@ def _dequantise(source: Path, target: Path) -> None:
     from safetensors.torch import save_file
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    where: dict[str, Any] = {
+    origin: dict[str, Any] = {
         "pretrained_model_name_or_path": source.parent,
         "gguf_file": source.name,
         "trust_remote_code": False,
     }
-    model = AutoModelForCausalLM.from_pretrained(**where, dtype=torch.float32)
+    model = AutoModelForCausalLM.from_pretrained(**origin, dtype=torch.float32)
     # save_pretrained refuses a model that came from a GGUF, so the parts are saved one by one
     weights = {name: tensor.contiguous() for name, tensor in model.state_dict().items()}
-    # config.json may tie a head that the file has numbers of its own for: transformers then leaves it untied
+    # the file may hold a head of its own although config.json ties it: transformers then leaves the two untied
     if model.lm_head.weight is model.model.embed_tokens.weight:
         del weights["lm_head.weight"]
     save_file(weights, target / "model.safetensors", metadata={"format": "pt"})
-    AutoTokenizer.from_pretrained(**where).save_pretrained(target)
+    AutoTokenizer.from_pretrained(**origin).save_pretrained(target)
     model.generation_config.save_pretrained(target)
     config = model.config.to_dict()
     config.pop("quantization_config", None)

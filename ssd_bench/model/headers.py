@@ -1,4 +1,4 @@
-"""What a folder says of its weights before any is read: names, shapes, dtypes and files of its tensors."""
+"""Headers of a folder's weights: names, shapes, dtypes and files of the tensors, without reading the tensors."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 STEMS = {".safetensors": "model", ".bin": "pytorch_model"}
-"""Kinds of weights files, the one that is preferred first, with their names in a folder."""
+"""Suffixes of weights files, the preferred one first, with the stem of the files' names."""
 
 NOT_WEIGHTS = ("rotary_emb.inv_freq",)
-"""Ends of names of tensors in old checkpoints that are derived from the config."""
+"""Suffixes of names of tensors in old checkpoints that are derived from the config, not learned."""
 
 UNREAD_SUFFIXES = (".safetensors", ".bin", ".pth", ".pt", ".gguf", ".npz")
-"""Suffixes of weights files, which a message names where none has a name that is read."""
+"""Suffixes of weights files that an error message lists if no file has a name that is read."""
 
-ROWS = 4096  # of two matrices that are compared at a time
+ROWS = 4096  # rows of two matrices that are compared at a time
 
 
 @dataclass(frozen=True)
 class Header:
-    """What is said of a tensor: its file, its shape, and its dtype as safetensors names it."""
+    """Header of a tensor: its file, its shape, and its dtype in safetensors' notation."""
 
     shard: Path
     shape: tuple[int, ...]
@@ -38,47 +38,47 @@ class Header:
 
 
 @dataclass(frozen=True)
-class Opened:
-    """An open weights file: its headers, and what reads a tensor."""
+class WeightsFile:
+    """An open weights file: its headers, and the function that reads a tensor by name."""
 
     headers: dict[str, Header]
     get: Callable[[str], Tensor]
 
 
 def reason(error: BaseException) -> str:
-    """What a library's error says, in one line that is not long."""
+    """Return a library's error message in one line of at most 300 characters."""
     return (" ".join(str(error).split()) or type(error).__name__)[:300]
 
 
 def read_object(path: Path) -> dict[str, Any]:
-    """The object in a JSON file.
+    """Return the object in a JSON file.
 
     Raises:
-        ConfigError: it cannot be read, or is another thing.
+        ConfigError: the file cannot be read, or holds no object.
     """
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise ConfigError("model", str(path), f"a file of JSON that can be read ({reason(error)})") from error
-    if not isinstance(found, dict):
-        raise ConfigError("model", str(path), f"an object of JSON, in braces; it is a {type(found).__name__}")
-    return found
+    if not isinstance(content, dict):
+        raise ConfigError("model", str(path), f"an object of JSON, in braces; it is a {type(content).__name__}")
+    return content
 
 
-def check_no_code(found: Mapping[str, Any], path: Path) -> None:
-    """Refuse a file that asks for code of its own folder.
+def check_no_code(content: Mapping[str, Any], path: Path) -> None:
+    """Refuse a JSON file of a checkpoint that asks transformers to run the checkpoint's own code.
 
     Raises:
-        ConfigError: it has auto_map.
+        ConfigError: the file has auto_map.
     """
-    if found.get("auto_map"):
+    if content.get("auto_map"):
         allowed = f"a model without code of its own, which is never run: {path} has auto_map; remove it if all that is "
         raise ConfigError("model", str(path.parent), allowed + "asked for is a class of transformers")
 
 
 @contextmanager
-def silent() -> Iterator[None]:
-    """Suppress transformers' warnings, which say of a fault what the error that ends it says too."""
+def silence_transformers() -> Iterator[None]:
+    """Suppress transformers' warnings while loading: the error that follows a fault repeats them."""
     from transformers.utils import logging
 
     before = logging.get_verbosity()
@@ -90,34 +90,34 @@ def silent() -> Iterator[None]:
 
 
 @contextmanager
-def opened(path: Path) -> Iterator[Opened]:
-    """A weights file, which leaves memory with this."""
+def open_weights(path: Path) -> Iterator[WeightsFile]:
+    """Open a weights file; its pages leave memory when the context ends."""
     if path.suffix == ".safetensors":
         from safetensors import safe_open
 
         with safe_open(path, framework="pt") as file:
-            slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118 (it is no mapping)
-            found = {n: Header(path, tuple(s.get_shape()), str(s.get_dtype())) for n, s in slices.items()}
-            yield Opened(found, file.get_tensor)
+            slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118 (safe_open is no mapping)
+            headers = {n: Header(path, tuple(s.get_shape()), str(s.get_dtype())) for n, s in slices.items()}
+            yield WeightsFile(headers, file.get_tensor)
     else:
         import torch
 
-        # files from before PyTorch 1.6 are no archives: those are read whole
+        # files from before PyTorch 1.6 are no zip archives and cannot be memory-mapped
         state = torch.load(path, map_location="cpu", mmap=is_zipfile(path), weights_only=True)
-        yield Opened({name: Header(path, tuple(t.shape), _kind(t.dtype)) for name, t in state.items()}, state.get)
+        yield WeightsFile({name: Header(path, tuple(t.shape), _kind(t.dtype)) for name, t in state.items()}, state.get)
 
 
 def _kind(dtype: torch.dtype) -> str:
-    """A dtype of PyTorch as safetensors names it; what it cannot be read as keeps its name."""
+    """Return a dtype in safetensors' notation; a dtype that cannot be read keeps PyTorch's name."""
     name = str(dtype).removeprefix("torch.")
     return {"float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16"}.get(name, name)
 
 
 def candidates() -> Iterator[tuple[str, str]]:
-    """Yield the names that weights have, each with the suffix of its files, in the order of preference.
+    """Yield the names of weights files and indices, each with the suffix of its files, in the order of preference.
 
-    transformers (`_get_resolved_checkpoint_files`) prefers a single file to an index next to it, which may be left from
-    an older save of the same folder, and safetensors to pickles. It reads no other name unless it is told a `variant`.
+    The order is that of transformers (`_get_resolved_checkpoint_files`): safetensors before pickles, and a single file
+    before an index next to it, which an older save may have left. Other names are read only with a `variant`.
     """
     for suffix, stem in STEMS.items():
         yield f"{stem}{suffix}", suffix
@@ -134,7 +134,7 @@ def headers(folder: Path) -> dict[str, Header]:
         path = folder / name
         check_link(path)
         if path.is_file():
-            return _indexed(path, suffix) if name.endswith(".index.json") else _of(path)
+            return _headers_by_index(path, suffix) if name.endswith(".index.json") else _headers_of(path)
     names = sorted(path.name for path in folder.iterdir() if path.suffix in UNREAD_SUFFIXES) if folder.is_dir() else []
     allowed = "a folder with model.safetensors or pytorch_model.bin (or shards)"
     if names:
@@ -143,7 +143,7 @@ def headers(folder: Path) -> dict[str, Header]:
 
 
 def check_link(path: Path) -> None:
-    """Refuse a link to a file that does not exist, as an interrupted or cleared download leaves in the hub's cache.
+    """Refuse a dangling link, as an interrupted or deleted download leaves in the hub's cache.
 
     Raises:
         ConfigError: names the link, its target and what to do.
@@ -155,46 +155,47 @@ def check_link(path: Path) -> None:
 
 
 def same_numbers(first: Header, first_name: str, second: Header, second_name: str) -> bool:
-    """Compare two matrices of files, block of rows by block of rows, so that memory stays bounded.
+    """Return whether two matrices on disk are equal; read `ROWS` rows at a time, so that memory stays bounded.
 
     Args:
-        first_name: name of the tensor of `first` in its file; second_name: of `second`.
+        first_name: name of the tensor in the file of `first`.
+        second_name: name of the tensor in the file of `second`.
     """
     if first.shape != second.shape:
         return False
-    with opened(first.shard) as left, opened(second.shard) as right:
+    with open_weights(first.shard) as left, open_weights(second.shard) as right:
         pairs = zip(left.get(first_name).split(ROWS), right.get(second_name).split(ROWS), strict=True)
         # float64 holds the numbers of every dtype exactly
         return all(a.equal(b) if a.dtype == b.dtype else a.double().equal(b.double()) for a, b in pairs)
 
 
-def _of(shard: Path) -> dict[str, Header]:
+def _headers_of(shard: Path) -> dict[str, Header]:
     check_link(shard)
     if not shard.is_file():
         allowed = "a weights file that exists: the index of its folder names it; the download is incomplete, or the "
         raise ConfigError("model", str(shard), allowed + "index is of another model")
     try:
-        with opened(shard) as file:
+        with open_weights(shard) as file:
             return file.headers
     except Exception as error:  # safetensors' and pickle's errors have no common type
         raise ConfigError("model", str(shard), f"a weights file that can be read ({reason(error)})") from error
 
 
-def _indexed(index: Path, suffix: str) -> dict[str, Header]:
-    places = read_object(index).get("weight_map")
-    if not isinstance(places, dict) or not places or not all(isinstance(name, str) for name in places.values()):
+def _headers_by_index(index: Path, suffix: str) -> dict[str, Header]:
+    file_of = read_object(index).get("weight_map")
+    if not isinstance(file_of, dict) or not file_of or not all(isinstance(name, str) for name in file_of.values()):
         raise ConfigError("model", str(index), "an index whose weight_map has the name of a file for each tensor")
-    for tensor, name in places.items():
+    for tensor, name in file_of.items():
         path = PurePosixPath(name)
         if path.is_absolute() or ".." in path.parts or path.suffix != suffix:
             allowed = f"an index of *{suffix} files in its own folder: {tensor} is said to be in {name!r}"
             raise ConfigError("model", str(index), allowed)
-    found = {name: _of(index.parent / name) for name in sorted(set(places.values()))}
-    for tensor, name in places.items():
-        if tensor not in found[name]:
+    by_file = {name: _headers_of(index.parent / name) for name in sorted(set(file_of.values()))}
+    for tensor, name in file_of.items():
+        if tensor not in by_file[name]:
             raise ConfigError("model", str(index), f"an index of what there is: {tensor} is not in {name}")
-    for name, there in found.items():
-        if unsaid := sorted(tensor for tensor in there if tensor not in places and not tensor.endswith(NOT_WEIGHTS)):
-            allowed = f"an index of all that its files hold: {unsaid[0]} in {name} is not in it"
+    for file, tensors in by_file.items():
+        if unlisted := sorted(name for name in tensors if name not in file_of and not name.endswith(NOT_WEIGHTS)):
+            allowed = f"an index of all that its files hold: {unlisted[0]} in {file} is not in it"
             raise ConfigError("model", str(index), allowed)
-    return {tensor: found[name][tensor] for tensor, name in places.items()}
+    return {tensor: by_file[name][tensor] for tensor, name in file_of.items()}

@@ -8,28 +8,31 @@ import torch
 from torch import Tensor
 
 BUCKET = 4096
-"""Rows that the buffers grow by: outputs that may reach 32k tokens and mostly end sooner take no memory for 32k."""
+"""Rows by which the buffers grow. Outputs may reach 32k tokens but mostly end sooner: no memory is taken for 32k."""
 
 
 class KVCache:
-    """Keys and values of all blocks in one buffer per device; committing moves rows, rolling back moves an integer.
+    """Keys and values of all blocks, in one buffer per device.
 
-    Rows [0, length) are committed: written by full-model passes, one per position. Rows from `length` on are
-    scratch. Nothing is ever cloned; the buffers grow, a bucket at a time, when a pass needs a row beyond them, and
-    never shrink. They take 2 L n_kv_heads head_dim bytes-per-element for each row, and while one grows it is there
-    twice.
+    A row holds the key and value of one token, [n_kv_heads, head_dim] each, in every block. Rows [0, length) are
+    committed: full-model passes wrote them, and row p belongs to position p. Rows from `length` on are scratch: drafts
+    and trees write them, and the next pass may overwrite them. Accepted scratch rows are moved into place (`commit`);
+    rejected ones are simply left, so that a rollback costs nothing.
+
+    The buffers grow by buckets when a pass needs more rows, and never shrink. A row of all blocks takes 2 L n_kv_heads
+    head_dim elements. Growing a buffer needs the old and the new one at the same time.
 
     Args:
         devices: device of every block, length L.
         n_kv_heads, head_dim: sizes of one row of one block.
         capacity: most rows per block, committed and scratch together.
         dtype: element type.
-        bucket: rows at first, and by which the buffers grow.
+        bucket: initial number of rows, and number of rows by which the buffers grow.
 
     Attributes:
-        rows: rows that there are now.
+        rows: number of rows that the buffers have now.
         keys, values: per block [n_kv_heads, rows, head_dim], views of the buffers.
-        held: whether a prompt is being decoded, whose rows nobody may take away.
+        held: whether a prompt is being decoded, so that its rows must not be dropped.
     """
 
     keys: list[Tensor]
@@ -42,7 +45,8 @@ class KVCache:
     ):  # fmt: skip
         self.capacity, self.length, self.rows = capacity, 0, min(capacity, bucket)
         self._devices, self._bucket = list(devices), bucket
-        # zeros, not empty: scratch rows are masked out, but 0 * NaN of stale memory would still be NaN
+        # [blocks of the device, keys and values, kv head, row, head_dim]
+        # zeros, not empty: masked scratch rows have weight 0, but 0 * NaN of stale memory would still be NaN
         self._buffers = [
             torch.zeros(self._devices.count(d), 2, n_kv_heads, self.rows, head_dim, dtype=dtype, device=d)
             for d in dict.fromkeys(devices)
@@ -54,21 +58,21 @@ class KVCache:
         return sum(buffer.nbytes for buffer in self._buffers)
 
     def reserve(self, rows: int) -> None:
-        """Grow to at least `rows`, in whole buckets and at most to the capacity.
+        """Grow the buffers to at least `rows` rows, in whole buckets and at most to the capacity.
 
         Raises:
-            ValueError: more than the capacity.
+            ValueError: more rows than the capacity.
         """
         if rows <= self.rows:
             return
         if rows > self.capacity:
             raise ValueError(f"{rows} rows exceed the capacity of {self.capacity} rows")
-        self.rows, before = min(-(-rows // self._bucket) * self._bucket, self.capacity), self.rows
-        self.keys, self.values = [], []  # views, which would keep the old buffers
+        self.rows, old_rows = min(-(-rows // self._bucket) * self._bucket, self.capacity), self.rows
+        self.keys, self.values = [], []  # views, which would keep the old buffers in memory
         for i, old in enumerate(self._buffers):
-            blocks, two, heads, _, width = old.shape
-            self._buffers[i] = old.new_zeros(blocks, two, heads, self.rows, width)
-            self._buffers[i].narrow(3, 0, before).copy_(old)
+            blocks, pair, heads, _, width = old.shape
+            self._buffers[i] = old.new_zeros(blocks, pair, heads, self.rows, width)
+            self._buffers[i].narrow(3, 0, old_rows).copy_(old)
         self._view()
 
     def _view(self) -> None:
@@ -77,7 +81,7 @@ class KVCache:
         self.keys, self.values = [keys for keys, _ in pairs], [values for _, values in pairs]
 
     def reset(self) -> None:
-        """Forget everything; the buffers stay.
+        """Drop all committed rows; the buffers stay.
 
         Raises:
             RuntimeError: a prompt is being decoded.
@@ -90,7 +94,7 @@ class KVCache:
         self.length = 0
 
     def commit(self, path: Sequence[int]) -> None:
-        """Keep the scratch rows `length + node` for the nodes of an accepted path, in that order.
+        """Commit the scratch rows `length + node` of an accepted path: they become rows [length, length + len(path)).
 
         Args:
             path: ascending node indices of the verified tree, root first.
@@ -106,6 +110,6 @@ class KVCache:
         if start < len(path):  # a prefix of the path that is in place already needs no move
             for buffer in self._buffers:
                 rows = torch.tensor(path[start:], device=buffer.device) + self.length
-                moved = buffer.index_select(3, rows)
+                moved = buffer.index_select(3, rows)  # a copy: source and target rows may overlap
                 buffer.narrow(3, self.length + start, len(path) - start).copy_(moved)
         self.length += len(path)

@@ -1,6 +1,6 @@
-"""The operators of a sublayer in public PyTorch, for any device and dtype: compiled ones are held against these.
+"""Operators of a sublayer in public PyTorch, for any device and dtype; the reference for compiled operators.
 
-`n` counts nodes; x may be in the weight's dtype (accelerators) or float32 with a half-precision weight and cache (CPU).
+`n` counts nodes; x is in the weight's dtype (accelerators), or float32 with a half-precision weight and cache (CPU).
 """
 
 from __future__ import annotations
@@ -14,48 +14,50 @@ from torch import Tensor
 from ssd_bench.model.arithmetic import Arithmetic
 
 UPCAST_ELEMENTS = 1 << 24  # most weight elements held in float32 at a time
-BRANCH_SCORES = 2**20  # scores of branches held at a time
+BRANCH_SCORES = 2**20  # most scores of branches held at a time
 QUERY_CHUNK = 512  # nodes per attention call: bounds the [n, T] mask, which SDPA expands to floats
 
 Matrix: TypeAlias = Any
-"""A weight as its operators pack it: with shape, nbytes, device, data_ptr() and slices of rows, as a tensor."""
+"""A weight as the operators pack it; like a tensor it has shape, nbytes, device, data_ptr() and slices of rows."""
 Part: TypeAlias = tuple[int, int, int, Tensor | None]
-Seen: TypeAlias = list[Part] | Tensor | None
-"""Who sees whom in a pass, as the operators that made it read it."""
+Visibility: TypeAlias = list[Part] | Tensor | None
+"""Rows that each node of a pass may attend to, in the form in which the class that computed it reads it."""
 
 
 def _rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """RMS norm over the last dimension, computed in float32 as Hugging Face does."""
-    wide = x.float()
+    """Return the RMS norm over the last dimension, computed in float32 as in Hugging Face."""
+    wide = x.float()  # x / sqrt(mean(x^2) + eps) * weight (Zhang and Sennrich 2019, arXiv:1910.07467)
     wide = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)
     return (weight * wide.to(x.dtype)).to(x.dtype)
 
 
 def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """RoPE in the rotate_half convention: x [n, H, D], cos and sin [n, D]."""
-    first, second = x.chunk(2, dim=-1)
+    """Apply RoPE in the rotate_half convention: x [n, H, D], cos and sin [n, D]."""
+    first, second = x.chunk(2, dim=-1)  # dimensions j and j + D/2 are one pair, turned by one angle
     return x * cos.unsqueeze(1) + torch.cat((-second, first), dim=-1) * sin.unsqueeze(1)
 
 
-def _visible(cache: Tensor, prefix_len: int, row: int, end: int, unread: tuple[int, int], dtype: torch.dtype) -> Tensor:
-    """Return cache rows [0, prefix_len) but the unread ones, and [row, end), of [Hkv, cap, D]; a view if possible."""
+def _read_rows(
+    cache: Tensor, prefix_len: int, row: int, stop: int, unread: tuple[int, int], dtype: torch.dtype
+) -> Tensor:
+    """Return rows [0, prefix_len) without the unread ones, then [row, stop), of [Hkv, cap, D]; a view if possible."""
     first, last = unread
     if first == last:
         if row == prefix_len:
-            return cache[:, :end].to(dtype)
-        return torch.cat((cache[:, :prefix_len], cache[:, row:end]), dim=1).to(dtype)
-    return torch.cat((cache[:, :first], cache[:, last:prefix_len], cache[:, row:end]), dim=1).to(dtype)
+            return cache[:, :stop].to(dtype)
+        return torch.cat((cache[:, :prefix_len], cache[:, row:stop]), dim=1).to(dtype)
+    return torch.cat((cache[:, :first], cache[:, last:prefix_len], cache[:, row:stop]), dim=1).to(dtype)
 
 
 def _one_node(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Unmasked SDPA of q [1, Hq, D] over k, v [Hkv, T, D] -> [1, Hq * D]."""
+    """Return unmasked SDPA of q [1, Hq, D] over k, v [Hkv, T, D] -> [1, Hq * D]."""
     # The group's heads are query rows of one kv head, so that each cache row is read once: 1.8x faster at T=8192.
     folded = q.view(1, k.shape[0], -1, q.shape[2])
     return F.scaled_dot_product_attention(folded, k[None], v[None]).reshape(1, -1)
 
 
 def _many_nodes(q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None) -> Tensor:
-    """SDPA of q [n, Hq, D] over k, v [Hkv, T, D] with visible [n, T], None for the causal chain T = n."""
+    """Return SDPA of q [n, Hq, D] over k, v [Hkv, T, D] with mask visible [n, T]; None for the causal chain T = n."""
     n, heads, dim = q.shape
     # The group is an expanded (not copied) dimension: as fast on CPU as enable_gqa, without repeating the mask per
     # head as folding would, and accelerators keep their fused kernels although there is a mask.
@@ -68,37 +70,37 @@ def _many_nodes(q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None) -> Tens
 
 
 class Operators:
-    """Operators that are exact in the dtype of the activations unless the arithmetic rounds inputs.
+    """Operators that compute in the dtype of the activations, and round inputs only if the arithmetic does.
 
     Args:
-        arithmetic: how they compute, whatever the number of nodes.
+        arithmetic: arithmetic of all operators, for any number of nodes.
     """
 
     def __init__(self, arithmetic: Arithmetic):
         self.arithmetic = arithmetic
 
-    def packed(self, weight: Tensor) -> Matrix:
-        """A matrix [out, in] or a vector as the others read it: matrices as they are, vectors as activations."""
+    def pack(self, weight: Tensor) -> Matrix:
+        """Return a weight as the operators read it: a matrix [out, in] as it is, a vector in the activations' dtype."""
         return weight if weight.dim() == 2 else weight.to(self.arithmetic.activations)
 
     def embed(self, W: Matrix, tokens: Tensor) -> Tensor:
-        """Rows of W [V, d] as streams: tokens [n] -> [n, d] in the dtype of the activations."""
+        """Return rows of W [V, d] as residual streams: tokens [n] -> [n, d] in the dtype of the activations."""
         return F.embedding(tokens, W).to(self.arithmetic.activations)
 
     def select(self, W: Matrix, rows: Tensor) -> Matrix:
-        """Some rows of a matrix, as one."""
+        """Return some rows of a matrix as a matrix."""
         return W.index_select(0, rows)
 
     def linear(self, x: Tensor, W: Matrix, bias: Tensor | None = None) -> Tensor:
-        """Linear layer: x [n, K], W [N, K], bias [N] -> [n, N] in the dtype of x."""
-        x, bias = self._rounded(x), None if bias is None else bias.to(x.dtype)
+        """Apply a linear layer: x [n, K], W [N, K], bias [N] -> [n, N] in the dtype of x."""
+        x, bias = self._round(x), None if bias is None else bias.to(x.dtype)
         if W.dtype == x.dtype:
-            return F.linear(x, self._rounded(W), bias)
-        # upcasting W keeps float32's accuracy and beats the half-precision product of a CPU several times
+            return F.linear(x, self._round(W), bias)
+        # upcasting W part by part keeps float32's accuracy, and is several times faster than half precision on a CPU
         step = max(1, UPCAST_ELEMENTS // max(1, W.shape[1]))
         if W.shape[0] <= step:
-            return F.linear(x, self._rounded(W.to(x.dtype)), bias)
-        parts = [F.linear(x, self._rounded(part.to(x.dtype))) for part in torch.split(W, step)]
+            return F.linear(x, self._round(W.to(x.dtype)), bias)
+        parts = [F.linear(x, self._round(part.to(x.dtype))) for part in torch.split(W, step)]
         out = torch.cat(parts, dim=1)
         return out if bias is None else out.add_(bias)
 
@@ -106,29 +108,32 @@ class Operators:
     def _rounds(self) -> bool:
         return self.arithmetic.inputs != self.arithmetic.activations
 
-    def _rounded(self, side: Tensor) -> Tensor:
-        """One side of a product, rounded as the arithmetic says, in its own dtype: sums are not rounded."""
-        return side.to(self.arithmetic.inputs).to(side.dtype) if self._rounds else side
+    def _round(self, operand: Tensor) -> Tensor:
+        """Round an operand of a product to the arithmetic's `inputs`, and return it in its old dtype."""
+        return operand.to(self.arithmetic.inputs).to(operand.dtype) if self._rounds else operand
 
     def norm_linear(self, x: Tensor, norm_w: Tensor, eps: float, W: Matrix, bias: Tensor | None = None) -> Tensor:
-        """Linear layer of the RMS norm of x: x [n, K], norm_w [K], W [N, K], bias [N] -> [n, N]."""
+        """Apply a linear layer to the RMS norm of x: x [n, K], norm_w [K], W [N, K], bias [N] -> [n, N]."""
         return self.linear(_rms_norm(x, norm_w, eps), W, bias)
 
     def top(self, logits: Tensor) -> tuple[Tensor, Tensor]:
-        """The largest of every row of float32 logits [n, V], and its index, the lowest among equals: [n] each."""
+        """Return the largest entry of each row of float32 logits [n, V] and its index, the lowest among equals: [n]."""
         best, ids = logits.max(-1)
         return best, ids
 
     def mass(self, logits: Tensor, best: Tensor) -> Tensor:
-        """Sums [n] of exp(logits - best), logits [n, V], best [n]: of the largest the reciprocal of its probability."""
+        """Return the sums [n] of exp(logits - best): logits [n, V], best [n].
+
+        The softmax probability of an entry equal to `best` is 1 / sum.
+        """
         return logits.sub(best.unsqueeze(-1)).exp_().sum(-1)
 
     def linear_add_(self, residual: Tensor, x: Tensor, W: Matrix, bias: Tensor | None = None) -> None:
-        """Adds a linear layer in place: residual [n, N] += x [n, K] W [N, K] + bias [N]."""
+        """Add a linear layer in place: residual [n, N] += x [n, K] W [N, K] + bias [N]."""
         residual.add_(self.linear(x, W, bias))
 
     def swiglu_linear_add_(self, residual: Tensor, gate_up: Tensor, W: Matrix, bias: Tensor | None = None) -> None:
-        """Adds the MLP's second half in place: residual [n, N] += W [N, I] (silu(g) * u) + bias, gate_up [n, 2I]."""
+        """Add the MLP's second half in place: residual [n, N] += W [N, I] (silu(g) * u) + bias, gate_up [n, 2I]."""
         gate, up = gate_up.chunk(2, dim=-1)
         residual.add_(self.linear(F.silu(gate).mul_(up), W, bias))
 
@@ -136,10 +141,10 @@ class Operators:
         self, qkv: Tensor, cos: Tensor, sin: Tensor, q_norm: Tensor | None, k_norm: Tensor | None, eps: float,
         keys: Tensor, values: Tensor, row: int,
     ) -> Tensor:  # fmt: skip
-        """Rotates q and k (after an optional norm per head) and writes k, v to cache rows [row, row + n).
+        """Rotate q and k (after an optional norm per head), write k and v to cache rows [row, row + n) and return q.
 
-        qkv [n, (Hq + 2 Hkv) * D]; cos, sin [n, D] with equal halves; q_norm, k_norm [D]; keys, values [Hkv, cap, D].
-        Returns q [n, Hq, D].
+        qkv [n, (Hq + 2 Hkv) * D]; cos, sin [n, D] with equal halves; q_norm, k_norm [D]; keys, values [Hkv, cap, D];
+        the result is [n, Hq, D]. The cache holds rotated keys: a row keeps its position wherever it is moved.
         """
         n, kv_heads, dim = qkv.shape[0], keys.shape[0], keys.shape[2]
         heads = qkv.view(n, -1, dim)
@@ -153,100 +158,104 @@ class Operators:
         values[:, row : row + n] = v.transpose(0, 1)
         return _rotate(q, cos, sin)
 
-    def seen(self, n: int, prefix_len: int, mask: Tensor | None, device: torch.device) -> Seen:
-        """Who sees whom in a pass over n nodes after a prefix, made once for all of its attentions.
+    def visibility(self, n: int, prefix_len: int, mask: Tensor | None, device: torch.device) -> Visibility:
+        """Return the rows that each node of a pass may attend to, computed once for all attentions of the pass.
 
-        Node i sees cache rows [0, prefix_len) and the rows row + j with mask[i, j] (bool or uint8 [n, n] on `device`,
-        self included); without a mask j <= i.
+        Node i attends to the `prefix_len` rows that are read of the prefix, and to row + j for every node j with
+        mask[i, j]. The tree mask, bool or uint8 [n, n] on `device`, marks a node's ancestors and itself; without a mask
+        the nodes are a chain, j <= i.
 
         Returns:
-            Of this class: (first node, last + 1, rows of nodes seen, mask of prefix and these) for each chunk of nodes.
+            In this class, for each chunk of nodes: (first node, last node + 1, number of node rows that it reads, mask
+            over the prefix and these rows).
         """
         if n == 1 or (mask is None and prefix_len == 0):
             return [(0, n, n, None)]
-        position = torch.arange(n, device=device)
+        index = torch.arange(n, device=device)
         parts: list[Part] = []
         for i in range(0, n, QUERY_CHUNK):
             j = min(n, i + QUERY_CHUNK)
-            # A chain's later nodes are invisible to this chunk: leave them out.
-            own = position[:j] <= position[i:j, None] if mask is None else mask[i:j].bool()
-            parts.append((i, j, own.shape[1], F.pad(own, (prefix_len, 0), value=True)))
+            # later nodes of a chain are invisible to this chunk: leave them out
+            mask_of_nodes = index[:j] <= index[i:j, None] if mask is None else mask[i:j].bool()
+            parts.append((i, j, mask_of_nodes.shape[1], F.pad(mask_of_nodes, (prefix_len, 0), value=True)))
         return parts
 
     def attend(
-        self, q: Tensor, keys: Tensor, values: Tensor, prefix_len: int, row: int, seen: Seen,
+        self, q: Tensor, keys: Tensor, values: Tensor, prefix_len: int, row: int, visibility: Visibility,
         unread: tuple[int, int] = (0, 0),
     ) -> Tensor:  # fmt: skip
-        """Attention with scale 1/sqrt(D): q [n, Hq, D], keys and values [Hkv, cap, D] -> [n, Hq * D].
+        """Compute attention with scale 1/sqrt(D): q [n, Hq, D], keys and values [Hkv, cap, D] -> [n, Hq * D].
 
         Args:
-            row: >= prefix_len; the nodes' first, rows between are invisible.
-            seen: as `seen` of this class made it, for the number of prefix rows that are read.
-            unread: range of prefix rows that are not read.
+            row: cache row of node 0, >= prefix_len; no node sees the rows between prefix and nodes.
+            visibility: result of `visibility` of this class for the number of prefix rows that are read.
+            unread: range of prefix rows that no node reads: those outside a window.
         """
         n = q.shape[0]
-        k = _visible(keys, prefix_len, row, row + n, unread, q.dtype)
-        v = _visible(values, prefix_len, row, row + n, unread, q.dtype)
-        prefix_len -= unread[1] - unread[0]
+        k = _read_rows(keys, prefix_len, row, row + n, unread, q.dtype)
+        v = _read_rows(values, prefix_len, row, row + n, unread, q.dtype)
+        prefix_len -= unread[1] - unread[0]  # k and v are without the unread rows
         if n == 1 and not self._rounds:
             return _one_node(q, k, v)
-        assert isinstance(seen, list)
+        assert isinstance(visibility, list)
         many_nodes = self._many_rounded_nodes if self._rounds else _many_nodes
         parts = [
-            many_nodes(q[i:j], k[:, : prefix_len + own], v[:, : prefix_len + own], visible)
-            for i, j, own, visible in seen
+            many_nodes(q[i:j], k[:, : prefix_len + node_rows], v[:, : prefix_len + node_rows], visible)
+            for i, j, node_rows, visible in visibility
         ]
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
     def _many_rounded_nodes(self, q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None) -> Tensor:
-        """`_many_nodes` whose products take rounded queries and rounded weights, which SDPA would not round."""
+        """Compute `_many_nodes` with rounded queries and rounded softmax weights, which SDPA would not round."""
         n, heads, dim = q.shape
         if visible is None:
             visible = torch.ones(n, n, dtype=torch.bool, device=q.device).tril()
-        grouped = self._rounded(q).view(n, len(k), heads // len(k), dim).transpose(0, 1)
+        grouped = self._round(q).view(n, len(k), heads // len(k), dim).transpose(0, 1)
         out = torch.empty_like(grouped)
-        for h in range(len(k)):  # one at a time: scores of all would be large
+        for h in range(len(k)):  # one head at a time: the scores of all heads would be large
             scores = (grouped[h] @ k[h].t()).mul_(dim**-0.5).masked_fill_(~visible[:, None], float("-inf"))
             weights = scores.sub_(scores.amax(-1, keepdim=True)).exp_()
-            out[h] = self._rounded(weights) @ v[h] / weights.sum(-1, keepdim=True)
+            out[h] = self._round(weights) @ v[h] / weights.sum(-1, keepdim=True)
         return out.transpose(0, 1).reshape(n, heads * dim)
 
     def attend_branches(
         self, q: Tensor, keys: Tensor, values: Tensor, prefix_len: int, own_keys: Tensor, own_values: Tensor,
         branches: int,
     ) -> Tensor:  # fmt: skip
-        """`attend` for B branches of r nodes over one prefix: q [B * r, Hq, D] -> [B * r, Hq * D].
+        """Compute `attend` for B branches of r nodes over one prefix: q [B * r, Hq, D] -> [B * r, Hq * D].
 
         A node sees cache rows [0, prefix_len) and, causally, the rows of its own branch in own_keys and own_values
-        [Hkv, B * r, D]. Scores over the prefix, which is never copied per branch, are one matrix product; those over
-        own rows one per branch. One kv head and a bounded number of branches at a time keep the score matrix small.
+        [Hkv, B * r, D]. Scores over the prefix, which is never copied per branch, are one matrix product; scores over
+        the branches' own rows are one product per branch. One kv head and a bounded number of branches at a time keep
+        the score matrix small.
         """
         n, n_heads, dim = q.shape
         n_kv = len(keys)
         b, r, group, dtype = branches, n // branches, n_heads // n_kv, q.dtype
         # [Hkv, B, G*r, D], so that the G query heads of a KV head share one product
         q = (
-            self._rounded(q).view(b, r, n_kv, group, dim).permute(2, 0, 3, 1, 4).reshape(n_kv, b, group * r, dim)
+            self._round(q).view(b, r, n_kv, group, dim).permute(2, 0, 3, 1, 4).reshape(n_kv, b, group * r, dim)
             * dim**-0.5
         )
         out = torch.empty_like(q)
-        hidden_from = torch.ones(r, r, dtype=torch.bool, device=q.device).triu(1).repeat(group, 1)
+        hidden = torch.ones(r, r, dtype=torch.bool, device=q.device).triu(1).repeat(group, 1)
         step = max(1, BRANCH_SCORES // (group * r * (prefix_len + r)))  # branches at a time
         for h in range(n_kv):
             pk, pv = (cache[h, :prefix_len].to(dtype) for cache in (keys, values))
             for at in range(0, b, step):
                 part = q[h, at : at + step]
                 rows = len(part) * group * r
-                k, v = (own[h].view(b, r, dim)[at : at + step].to(dtype) for own in (own_keys, own_values))
+                k, v = (cache[h].view(b, r, dim)[at : at + step].to(dtype) for cache in (own_keys, own_values))
+                # softmax over both parts with one maximum: far over the prefix, near over the branch's own rows
                 far = part.reshape(rows, dim) @ pk.t()
-                near = torch.bmm(part, k.transpose(1, 2)).masked_fill_(hidden_from, float("-inf")).view(rows, r)
-                top = near.amax(-1, keepdim=True)
+                near = torch.bmm(part, k.transpose(1, 2)).masked_fill_(hidden, float("-inf")).view(rows, r)
+                highest = near.amax(-1, keepdim=True)
                 if prefix_len:
-                    top = torch.maximum(top, far.amax(-1, keepdim=True))
-                far.sub_(top).exp_()
-                near.sub_(top).exp_()
+                    highest = torch.maximum(highest, far.amax(-1, keepdim=True))
+                far.sub_(highest).exp_()
+                near.sub_(highest).exp_()
                 total = far.sum(-1, keepdim=True).add_(near.sum(-1, keepdim=True))
-                seen = (self._rounded(far) @ pv).view(part.shape)
-                seen = seen.baddbmm_(self._rounded(near).view(-1, group * r, r), v)
-                torch.div(seen, total.view(-1, group * r, 1), out=out[h, at : at + step])
+                attended = (self._round(far) @ pv).view(part.shape)
+                attended = attended.baddbmm_(self._round(near).view(-1, group * r, r), v)
+                torch.div(attended, total.view(-1, group * r, 1), out=out[h, at : at + step])
         return out.view(n_kv, b, group, r, dim).permute(1, 3, 0, 2, 4).reshape(n, n_heads * dim)

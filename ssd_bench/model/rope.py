@@ -1,4 +1,4 @@
-"""Rotary position embeddings: frequencies of a checkpoint's config, tables of cosines and sines."""
+"""Rotary position embeddings (RoPE, Su et al. 2021, arXiv:2104.09864): frequencies, tables of cosines and sines."""
 
 from __future__ import annotations
 
@@ -14,24 +14,23 @@ from ssd_bench.settings import Range, fits
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
-# "dynamic" differs from "default" only beyond max_position_embeddings, where no prompt gets
+# "dynamic" differs from "default" only beyond max_position_embeddings, which no prompt reaches
 NEEDED = {
     "default": (), "linear": ("factor",), "dynamic": ("factor",),
     "llama3": ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"),
     "yarn": ("factor", "original_max_position_embeddings"),
 }  # fmt: skip
-"""Supported types, with what each is computed from besides the base."""
+"""Supported types, with the parameters that each needs besides the base."""
 
 
 def frequencies(config: PretrainedConfig) -> tuple[Tensor, float]:
-    """Inverse frequencies [D/2] (float32) and the attention scaling of a model's rotary embedding.
+    """Return the inverse frequencies [D/2] (float32) and the attention scaling of a model's rotary embedding.
 
-    transformers reads the base from `rope_theta` (checkpoints saved before version 5) or `rope_parameters`
-    into one place; that place is the only one looked at here.
+    transformers moves the base from `rope_theta` (checkpoints saved before version 5) to `rope_parameters`, the only
+    place that is read here.
 
     Raises:
-        ConfigError: a scaling that no model of these families uses, or that lacks what it is computed from; a config
-            without a base.
+        ConfigError: an unsupported type of scaling, or one without its parameters; a config without a base.
     """
     from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
@@ -42,12 +41,13 @@ def frequencies(config: PretrainedConfig) -> tuple[Tensor, float]:
     _check(parameters, kind)
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     if kind in ("default", "dynamic"):
+        # pair j turns by base^(-2j / D) per position, j = 0 .. D/2 - 1
         exponents = torch.arange(0, head_dim, 2, dtype=torch.int64).float() / head_dim
         return 1.0 / (parameters["rope_theta"] ** exponents), 1.0
     try:
         inverse, scaling = ROPE_INIT_FUNCTIONS[kind](config, torch.device("cpu"))
         computed = inverse.shape == (head_dim // 2,) and bool(inverse.isfinite().all()) and math.isfinite(scaling)
-    except Exception as error:  # of arithmetic, or of types, by what is in the config
+    except Exception as error:  # arithmetic or type errors, depending on the config
         raise ConfigError(
             "config.rope_parameters", parameters, f"what {kind} can be computed from ({error})"
         ) from error
@@ -57,7 +57,7 @@ def frequencies(config: PretrainedConfig) -> tuple[Tensor, float]:
 
 
 def _check(parameters: dict[str, Any], kind: str) -> None:
-    """Refuse parameters of a rotary embedding that are absent, or no numbers above 0."""
+    """Refuse parameters of a rotary embedding that are absent or not above 0."""
     if "rope_theta" not in parameters:
         raise ConfigError("config.rope_parameters", parameters, "a rotary base, in rope_theta")
     for key in ("rope_theta", *NEEDED[kind]):
@@ -70,7 +70,7 @@ def _check(parameters: dict[str, Any], kind: str) -> None:
 
 
 def tables(inverse: Tensor, scaling: float, positions: int) -> tuple[Tensor, Tensor]:
-    """Cosines and sines [positions, D] in float32, both halves of a head alike, scaled for attention."""
+    """Return cosines and sines [positions, D] in float32, scaled for attention; both halves of a row are equal."""
     angles = torch.outer(torch.arange(positions, dtype=torch.float32), inverse)
-    angles = torch.cat((angles, angles), dim=-1)
+    angles = torch.cat((angles, angles), dim=-1)  # rotate_half: dimensions j and j + D/2 are one pair
     return angles.cos() * scaling, angles.sin() * scaling

@@ -10,7 +10,7 @@ class Shape:
     """Sizes of a decoder of the llama, qwen2 or qwen3 family; biases and norms are not counted.
 
     Attributes:
-        context: longest sequence in tokens; None where it is not said.
+        context: longest sequence in tokens; None: unknown.
     """
 
     n_layers: int
@@ -45,14 +45,14 @@ class Shape:
 
     @property
     def n_params(self) -> int:
-        """All weights, embedding included, tied ones once."""
+        """Number of weights with the embedding; a tied LM head is the embedding and counts once."""
         embeddings = (1 if self.tied else 2) * self.head_params
         return self.n_layers * (self.attn_params + self.mlp_params) + embeddings
 
 
 @dataclass(frozen=True)
 class ModelDims:
-    """The sizes of a model that settings are checked against.
+    """Sizes of a model against which settings are checked.
 
     Attributes:
         name: the model's name in `conf/model`.

@@ -1,4 +1,4 @@
-"""A model of the hub, downloaded in two steps at one commit: what says which model it is, then its weights."""
+"""A model of the hub, downloaded in two steps at one commit: first config and tokenizer, then the weights."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TEXTS = (
     *("special_tokens_map.json", "added_tokens.json"),
     *("chat_template.jinja", "chat_template.json", "additional_chat_templates/*.jinja"),
 )
-"""Files that are read of a model besides its weights, as transformers names them."""
+"""Files of a model that are read besides its weights, by transformers' names."""
 
 ELSEWHERE = "or choose a model that works offline: model=miniature, model=smollm2_135m, or model=local model.path=DIR"
 GB = 1e9
@@ -41,13 +41,13 @@ class Snapshot:
 
     @classmethod
     def of(cls, hub: str, revision: str | None) -> Snapshot:
-        """Return a model's snapshot with every file that says which model it is, and no weights unless cached.
+        """Return a model's snapshot with its config and tokenizer files; weights only if the cache has them.
 
         Args:
-            revision: commit, branch or tag; its commit holds for the weights too.
+            revision: commit, branch or tag; the weights are read at the same commit.
 
         Raises:
-            ConfigError: the hub does not give these files, or the repository holds no model in Hugging Face format.
+            ConfigError: these files cannot be downloaded, or the repository holds no model in Hugging Face format.
         """
         from huggingface_hub import snapshot_download
 
@@ -63,7 +63,7 @@ class Snapshot:
             if (snapshot.folder / "adapter_config.json").is_file():
                 allowed += "; this one is an adapter: merge it into its model, then model=local model.path=DIR"
             else:
-                allowed += snapshot._held()
+                allowed += snapshot._content_note()
             raise ConfigError("model.hub", hub, allowed)
         return snapshot
 
@@ -76,7 +76,7 @@ class Snapshot:
         """Download the weights that transformers would load, unless they are in the cache.
 
         Raises:
-            ConfigError: the hub does not give them, has none in a format that is read, or the disk has no room.
+            ConfigError: they cannot be downloaded, are in no format that is read, or do not fit on the disk.
         """
         from huggingface_hub import snapshot_download
 
@@ -85,12 +85,12 @@ class Snapshot:
         try:
             listing = self._listing()
         except Exception as error:  # as above
-            if self._cached(".bin"):  # which is all that the commit has, as far as this machine can tell
+            if self._cached(".bin"):  # offline, these are all the weights that are known of the commit
                 return
             raise _failed(error, self.hub, self.commit) from error
         missing = {path: size for path, size in listing.items() if not (self.folder / path).exists()}
         wanted = [path for path in self._weights(listing) if path in missing]
-        self._check_room(sum(missing[path] for path in wanted))
+        self._check_disk_space(sum(missing[path] for path in wanted))
         try:
             patterns = [escape(path) for path in wanted]
             snapshot_download(self.hub, revision=self.commit, allow_patterns=patterns)
@@ -98,7 +98,7 @@ class Snapshot:
             raise _failed(error, self.hub, self.commit) from error
 
     def _cached(self, kind: str) -> bool:
-        """Return whether the cache has all files of weights of a kind, so that no network is needed."""
+        """Return whether the cache has all weights files with a suffix, so that no network is needed."""
         for name, suffix in candidates():
             if suffix == kind and (path := self.folder / name).is_file():
                 files = _indexed(path) if name.endswith(".index.json") else [name]
@@ -117,10 +117,10 @@ class Snapshot:
         return sizes
 
     def _weights(self, listing: Collection[str]) -> list[str]:
-        """Return the files that transformers would load of those that the commit has.
+        """Return those files of the commit that transformers would load as weights.
 
         Raises:
-            ConfigError: none, or an index that names a file that the commit lacks.
+            ConfigError: no weights, or an index that names a file that the commit lacks.
         """
         for name, _ in candidates():
             if name not in listing:
@@ -135,7 +135,7 @@ class Snapshot:
         allowed = "a repository with model.safetensors or pytorch_model.bin (or shards with an index)"
         raise ConfigError("model.hub", self.hub, allowed + _some(listing))
 
-    def _check_room(self, needed: int) -> None:
+    def _check_disk_space(self, needed: int) -> None:
         """Refuse a download that the disk has no room for, before it starts.
 
         Raises:
@@ -145,26 +145,26 @@ class Snapshot:
         if needed > (free := shutil.disk_usage(cache).free):
             allowed = f"a model that the disk of {cache} has room for: its weights need {needed / GB:.1f} GB more and "
             allowed += f"{free / GB:.1f} GB are free; free some space, or let HF_HOME name a folder on another disk"
-            # the hub's client deletes them, unless its process was killed, and does not go on from them
-            rest = sum(path.stat().st_size for path in (self.folder.parents[1] / "blobs").glob("*.incomplete"))
-            if rest:
+            # a killed download leaves its partial files, which the hub's client neither deletes nor continues
+            leftover = sum(path.stat().st_size for path in (self.folder.parents[1] / "blobs").glob("*.incomplete"))
+            if leftover:
                 allowed += (
-                    f"; {rest / GB:.1f} GB are in *.incomplete of {self.folder.parents[1]}, left by downloads that "
+                    f"; {leftover / GB:.1f} GB are in *.incomplete of {self.folder.parents[1]}, left by downloads that "
                 )
                 allowed += "were killed: delete them unless one is running"
             raise ConfigError("model.hub", self.hub, allowed)
 
-    def _held(self) -> str:
-        """Return what the repository holds, for a message; empty if the hub does not say."""
+    def _content_note(self) -> str:
+        """Return the first files of the repository as part of a message; empty if the hub cannot list them."""
         try:
             return _some(self._listing())
-        except Exception:  # the message is as true without it
+        except Exception:  # the message does without it
             return ""
 
 
 @contextmanager
 def _no_progress() -> Iterator[None]:
-    """Suppress progress bars, of small files that are there at once."""
+    """Suppress progress bars: these files are small."""
     from huggingface_hub.utils import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
 
     shown = not are_progress_bars_disabled()
@@ -192,5 +192,5 @@ def _failed(error: Exception, hub: str, revision: str | None) -> ConfigError:
     """Return the refusal of a model whose download failed."""
     cause = failure(error, "model", hub, revision)
     advice = command("model", hub, revision)
-    told = cause if advice in cause else f"{cause}; {advice}"
-    return ConfigError("model.hub", hub, f"a model that can be had: {told}, {ELSEWHERE}")
+    message = cause if advice in cause else f"{cause}; {advice}"
+    return ConfigError("model.hub", hub, f"a model that can be had: {message}, {ELSEWHERE}")

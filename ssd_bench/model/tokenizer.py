@@ -1,4 +1,4 @@
-"""The tokenizer of a folder, tried before anything large is read."""
+"""Tokenizer of a checkpoint's folder, checked before any weights are read."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ssd_bench.errors import ConfigError
-from ssd_bench.model.headers import check_no_code, read_object, reason, silent
+from ssd_bench.model.headers import check_no_code, read_object, reason, silence_transformers
 from ssd_bench.model.template import Template
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json")
-"""Files of which a tokenizer has one at least."""
+"""Files that hold a tokenizer; a folder needs at least one of them."""
 
 PROBE = "The ferry's 1,234 na\u00efve caf\u00e9s:  \u65e5\u672c\n\n\tdef f(x):\n    return x**2  # 10% \U0001f6a2 I'LL"
 """Text that tokenizers split in different ways: contractions, digits, letters beyond ASCII, spaces, code."""
@@ -27,27 +27,30 @@ def load_tokenizer(folder: Path, template: Template, vocab_size: int) -> PreTrai
     """
     from transformers import AutoTokenizer
 
-    there = [name for name in TOKENIZERS if (folder / name).is_file()]
-    if not there:
+    present = [name for name in TOKENIZERS if (folder / name).is_file()]
+    if not present:
         raise ConfigError("model", str(folder), f"a folder with a tokenizer: one of {', '.join(TOKENIZERS)}")
     if (path := folder / "tokenizer_config.json").is_file():
         check_no_code(read_object(path), path)
     try:
-        with silent():
+        with silence_transformers():
             tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
     except Exception as error:  # its errors have no common type
-        allowed = f"a tokenizer that can be read, in {', '.join(there)} ({reason(error)})"
-        if there == ["tokenizer.model"]:  # transformers then asks for a package of another format
+        allowed = f"a tokenizer that can be read, in {', '.join(present)} ({reason(error)})"
+        if present == ["tokenizer.model"]:  # transformers' own error names a package of another format
             allowed += "; without tokenizer.json it is read by sentencepiece: pip install sentencepiece protobuf"
         raise ConfigError("model", str(folder), allowed) from error
     _check_tokenizer(tokenizer, folder, template, vocab_size)
-    if (own := folder / "tokenizer.json").is_file():
-        _check_same_split(tokenizer, own)
+    if (tokenizer_file := folder / "tokenizer.json").is_file():
+        _check_same_split(tokenizer, tokenizer_file)
     return tokenizer
 
 
 def _check_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path, template: Template, vocab_size: int) -> None:
-    """Refuse ids that the model lacks; added tokens may have some, as padding does, while nothing uses them."""
+    """Refuse a tokenizer with ids that the model lacks.
+
+    Added tokens, such as padding, may lie beyond the vocabulary as long as no prompt uses them.
+    """
     added = tokenizer.get_added_vocab()
     highest = max(((i, token) for token, i in tokenizer.get_vocab().items() if token not in added), default=(-1, ""))
     try:
@@ -63,12 +66,12 @@ def _check_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path, template:
         raise ConfigError("model", str(folder), allowed)
 
 
-def _check_same_split(tokenizer: PreTrainedTokenizerBase, own: Path) -> None:
-    """Refuse a tokenizer of which transformers makes another than its file has: some classes put in rules of theirs."""
+def _check_same_split(tokenizer: PreTrainedTokenizerBase, file: Path) -> None:
+    """Refuse a tokenizer that transformers changes on loading: some of its classes add rules that the file lacks."""
     from tokenizers import Tokenizer
 
-    ids = Tokenizer.from_file(str(own)).encode(PROBE, add_special_tokens=False).ids
+    ids = Tokenizer.from_file(str(file)).encode(PROBE, add_special_tokens=False).ids
     if list(tokenizer(PROBE, add_special_tokens=False, verbose=False)["input_ids"]) != ids:
         allowed = f"a tokenizer that splits texts as this file does: {type(tokenizer).__name__}, which transformers "
         allowed += "makes of it, does not; another tokenizer_class in tokenizer_config.json, or another version, may"
-        raise ConfigError("model", str(own), allowed)
+        raise ConfigError("model", str(file), allowed)

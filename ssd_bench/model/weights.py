@@ -1,4 +1,4 @@
-"""A checkpoint's weights as the decoder has them: block by block, in the layout and dtypes of who runs its passes."""
+"""Weights of the decoder: block by block, in the layout and dtypes in which the backend's operators read them."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ NORM = "model.norm.weight"
 ATTENTION, MLP = (
     [f"self_attn.{x}_proj" for x in "qkvo"],
     [f"mlp.{x}_proj" for x in ("gate", "up", "down")],
-)  # of a block
+)  # tensors of a block
 LAYERS = "model.layers."
-WIDEST = 2**14  # of heads; what is far beyond is a fault of the file, and its frequencies fill the memory
+WIDEST = 2**14  # most dimensions of a head; a file with far more is faulty, and its frequencies would fill the memory
 ACTIVATIONS = ("silu", "swish")  # two names of one function
 HEADS, KV_HEADS = "num_attention_heads * head_dim", "num_key_value_heads * head_dim"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Architecture(Shape):
-    """What the decoder needs to know of a checkpoint's config."""
+    """Sizes and constants of a checkpoint's config that the decoder needs."""
 
     family: str
     context: int
@@ -39,10 +39,10 @@ class Architecture(Shape):
 
     @classmethod
     def of(cls, config: PretrainedConfig) -> Architecture:
-        """The architecture of a config.
+        """Return the architecture of a config.
 
         Raises:
-            ConfigError: another family, or a variant of a family that this decoder does not compute.
+            ConfigError: another family, or a variant of a family that this decoder does not support.
         """
         if config.model_type not in FAMILIES:
             raise ConfigError("config.model_type", config.model_type, f"one of {', '.join(FAMILIES)}")
@@ -78,13 +78,17 @@ class Architecture(Shape):
         )
 
     def dims(self, name: str) -> ModelDims:
-        """The sizes that methods check their settings against."""
+        """Return the sizes against which methods check their settings."""
         return ModelDims(name, self.n_layers, self.n_params, self.context, self.vocab_size)
 
 
 @dataclass(frozen=True)
 class Block:
-    """Weights of one block; q, k, v and gate, up are one matrix each, [out, in]."""
+    """Weights of one block; matrices are [out, in].
+
+    Rows of `qkv`: Hq heads of queries, Hkv heads of keys, Hkv heads of values, D rows each. Rows of `gate_up`: those of
+    the gate, then those of the up projection.
+    """
 
     attn_norm: Tensor
     qkv: Matrix
@@ -102,13 +106,14 @@ class Block:
 
 @dataclass(frozen=True)
 class Weights:
-    """All of a model.
+    """All weights of a model.
 
     Attributes:
-        embedding, norm, head: of the whole model; tied ones are one tensor.
+        embedding, norm, head: weights outside the blocks; a tied head is the embedding's tensor, or a copy of it on
+            another device.
         rope: inverse frequencies and attention scaling of the rotary embedding.
-        dtype: of the matrices.
-        devices: of every block, length L.
+        dtype: dtype of the matrices.
+        devices: device of every block, length L.
     """
 
     arch: Architecture
@@ -122,19 +127,19 @@ class Weights:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all weights, tied ones once."""
+        """Bytes of all weights; a tied head on the embedding's device, which has its address, counts once."""
         tensors: list[Matrix | Tensor] = [self.embedding, self.norm, self.head]
         tensors += [t for block in self.blocks for t in vars(block).values() if t is not None]
         return sum(nbytes for _, nbytes in {(t.data_ptr(), t.nbytes) for t in tensors})
 
 
-def declared(checkpoint: Checkpoint) -> Architecture:
-    """Return the architecture that config.json declares; of a model from the hub the weights need not be there yet.
+def declared_architecture(checkpoint: Checkpoint) -> Architecture:
+    """Return the architecture that config.json declares; the weights of a model from the hub are not needed yet.
 
     Raises:
         ConfigError: an unsupported architecture; quantised weights; ids that end an output and that the model lacks.
     """
-    _ = checkpoint.eos_ids  # refused here, not once the weights are there
+    _ = checkpoint.eos_ids  # invalid ids are refused here, before the weights are downloaded
     try:
         return Architecture.of(checkpoint.config)
     except ConfigError as error:
@@ -143,23 +148,23 @@ def declared(checkpoint: Checkpoint) -> Architecture:
 
 
 def architecture(checkpoint: Checkpoint) -> Architecture:
-    """Return the architecture of a checkpoint that has exactly the tensors that are read of it; loads no weights.
+    """Return the architecture of a checkpoint whose files hold exactly the tensors that it needs; load no weights.
 
-    Its head is tied as in transformers: where config.json says so, unless the files have a head with other numbers.
+    The head is tied as in transformers: if config.json says so, unless the files hold a head with other numbers.
 
     Raises:
-        ConfigError: as `declared`; weights that the hub does not give; tensors that are absent, of another shape or
-            dtype, or that nothing would read.
+        ConfigError: as `declared_architecture`; weights that cannot be downloaded; tensors that are missing, of another
+            shape or dtype, or not read by the model.
     """
-    arch = declared(checkpoint)
+    arch = declared_architecture(checkpoint)
     layers = {name.split(".")[2] for name in checkpoint.headers if name.startswith(LAYERS)}
     if len(layers) != arch.n_layers:
         allowed = f"{len(layers)}, as many as the weights in {checkpoint.folder} have (tensors {LAYERS}*)"
         raise ConfigError("config.num_hidden_layers", arch.n_layers, allowed)
-    whole = {"vocab_size": arch.vocab_size, "hidden_size": arch.width}
-    # of tied ones either may be absent, as transformers has it
+    embedding_sizes = {"vocab_size": arch.vocab_size, "hidden_size": arch.width}
+    # tied head: one of the two tensors may be absent, as in transformers
     ends = [name for name in (EMBEDDING, HEAD) if name in checkpoint.headers or not arch.tied] or [EMBEDDING]
-    shapes = {NORM: {"hidden_size": arch.width}} | dict.fromkeys(ends, whole)
+    shapes = {NORM: {"hidden_size": arch.width}} | dict.fromkeys(ends, embedding_sizes)
     block = _block_shapes(checkpoint.config, arch)
     shapes |= {f"{_prefix(i)}{name}": sizes for i in range(arch.n_layers) for name, sizes in block.items()}
     checkpoint.check_all_read(shapes)
@@ -167,13 +172,13 @@ def architecture(checkpoint: Checkpoint) -> Architecture:
 
 
 def load(
-    checkpoint: Checkpoint, dtype: torch.dtype, devices: Sequence[torch.device], packed: Callable[[Tensor], Matrix]
+    checkpoint: Checkpoint, dtype: torch.dtype, devices: Sequence[torch.device], pack: Callable[[Tensor], Matrix]
 ) -> Weights:
     """Read a checkpoint block by block, blocks spread evenly over `devices` in order.
 
     Args:
-        packed: what becomes of each matrix [out, in] and each vector on its device, at once: no second copy of more
-            than a block is ever there.
+        pack: brings a matrix [out, in] or a vector on its device into the layout of the operators; it is called for
+            each tensor at once, so that never more than a block is in memory twice.
 
     Raises:
         ConfigError: unsupported architecture, or weights that are missing or not all read.
@@ -182,13 +187,13 @@ def load(
     placement = [devices[i * len(devices) // arch.n_layers] for i in range(arch.n_layers)]
     # the largest tensors first, while little else is in memory
     stored = EMBEDDING if EMBEDDING in checkpoint.headers else HEAD
-    embedding = packed(checkpoint.read([stored], dtype)[stored].to(placement[0]))
+    embedding = pack(checkpoint.read([stored], dtype)[stored].to(placement[0]))
     if arch.tied:
         head = embedding if placement[-1] == placement[0] else embedding.to(placement[-1])
     else:
-        head = packed(checkpoint.read([HEAD], dtype)[HEAD].to(placement[-1]))
-    norm = packed(checkpoint.read([NORM], dtype)[NORM].to(placement[-1]))
-    blocks = [_load_block(checkpoint, i, arch, dtype, placement[i], packed) for i in range(arch.n_layers)]
+        head = pack(checkpoint.read([HEAD], dtype)[HEAD].to(placement[-1]))
+    norm = pack(checkpoint.read([NORM], dtype)[NORM].to(placement[-1]))
+    blocks = [_load_block(checkpoint, i, arch, dtype, placement[i], pack) for i in range(arch.n_layers)]
     return Weights(arch, blocks, embedding, norm, head, frequencies(checkpoint.config), dtype, placement)
 
 
@@ -197,7 +202,7 @@ def _prefix(index: int) -> str:
 
 
 def _block_shapes(config: PretrainedConfig, arch: Architecture) -> dict[str, dict[str, int]]:
-    """Shapes of a block's tensors: sizes, with what config.json calls them."""
+    """Return the shapes of a block's tensors by name: sizes by their keys in config.json."""
     width, heads, kv_heads, inner = (
         {"hidden_size": arch.width}, {HEADS: arch.n_heads * arch.head_dim}, {KV_HEADS: arch.n_kv_heads * arch.head_dim},
         {"intermediate_size": arch.intermediate},
@@ -208,7 +213,7 @@ def _block_shapes(config: PretrainedConfig, arch: Architecture) -> dict[str, dic
     shapes |= {f"{name}.weight": width for name in ("input_layernorm", "post_attention_layernorm")}
     if arch.family == "qwen3":
         shapes |= {f"self_attn.{x}_norm.weight": {"head_dim": arch.head_dim} for x in "qk"}
-    # as the classes of transformers have it: what qwen2 has no key decides
+    # biases as in transformers' classes: qwen2 always has them on q, k and v, llama and qwen3 have keys in config.json
     biased = [*ATTENTION[:3]] if arch.family == "qwen2" else ATTENTION if config.attention_bias else []
     biased = [*biased, *(MLP if arch.family == "llama" and config.mlp_bias else [])]
     return shapes | {f"{name}.bias": out[name] for name in biased}
@@ -216,20 +221,20 @@ def _block_shapes(config: PretrainedConfig, arch: Architecture) -> dict[str, dic
 
 def _load_block(
     checkpoint: Checkpoint, index: int, arch: Architecture, dtype: torch.dtype, device: torch.device,
-    packed: Callable[[Tensor], Matrix],
+    pack: Callable[[Tensor], Matrix],
 ) -> Block:  # fmt: skip
     prefix = _prefix(index)
     tensors = checkpoint.read([prefix + name for name in _block_shapes(checkpoint.config, arch)], dtype)
 
     def optional(kind: str, *names: str) -> Matrix | None:
-        """The named parts, one after the other, as one tensor; None where there are none."""
-        parts = [tensors[name].to(device) for one in names if (name := f"{prefix}{one}.{kind}") in tensors]
-        return packed(parts[0] if len(parts) == 1 else torch.cat(parts)) if parts else None
+        """Return the named tensors, stacked along their rows, as one packed tensor; None if there are none."""
+        parts = [tensors[key].to(device) for name in names if (key := f"{prefix}{name}.{kind}") in tensors]
+        return pack(parts[0] if len(parts) == 1 else torch.cat(parts)) if parts else None
 
     def weight(*names: str) -> Matrix:
-        made = optional("weight", *names)
-        assert made is not None, "what a block needs was taken"
-        return made
+        matrix = optional("weight", *names)
+        assert matrix is not None, "what a block needs was taken"
+        return matrix
 
     return Block(
         attn_norm=weight("input_layernorm"), qkv=weight(*ATTENTION[:3]), qkv_bias=optional("bias", *ATTENTION[:3]),

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from ssd_bench.errors import ConfigError
 from ssd_bench.model.checkpoint import cache_dir
-from ssd_bench.model.headers import NOT_WEIGHTS, opened
+from ssd_bench.model.headers import NOT_WEIGHTS, open_weights
 from ssd_bench.records.files import write_atomic
 from ssd_bench.records.lease import owned
 
@@ -113,7 +113,7 @@ def _hash(file: Path) -> str:
 
 def _farthest(file: Path) -> tuple[float, str]:
     best = (0.0, "")
-    with opened(file) as weights:
+    with open_weights(file) as weights:
         for name in weights.headers:
             if name.endswith(NOT_WEIGHTS):
                 continue

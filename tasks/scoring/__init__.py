@@ -1,1 +1,1 @@
-"""How answers are scored: one file a kind of answer, each with a `Scorer` that the tasks share."""
+"""Scorers of answers: one file per kind of answer, each with a `Scorer` that tasks share."""

@@ -1,4 +1,4 @@
-"""Answers that are a letter of a multiple choice."""
+"""Scorer of multiple-choice answers, which are a letter."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ _EMPHASIS = r"(?:[\s*_$]|\\[(\[])*+"
 _STYLE = r"\\(?:text|textbf|textrm|mathrm|mathbf|boldsymbol)\s*\{\s*"
 _BOX = r"\\boxed\s*\{"
 _QUOTES = r"\"'`“”‘’"
-# Words that go on with a reason. After other words the letter may be the first of the option's own text ("B cells").
+# Words that introduce a reason. Before other words the letter may be the first of the option's text ("B cells").
 _REASON = r"(?:because|since|as|due\s+to|which|where|if|when|but|is)\b"
 _REASON_OF_CAPITAL = r"(?:given|with|so|not)\b"
-# In brackets, quotes or braces; or ahead of the end of the line, of the clause or of the emphasis: not the first word
-# of "A man" or "I think", nor the beginning of "C-14" or "I'd".
+# A letter in brackets, quotes or braces, or at the end of a line, clause or emphasis; not the first word of "A man" or
+# "I think", nor the beginning of "C-14" or "I'd".
 _CLOSED = rf"[(\[{{<{_QUOTES}]{{1,4}}\s*(?:option\s+)?(?:{_STYLE})?([A-J])\s*\}}?\s*(?:[)\]}}>{_QUOTES}]|[.:,]\s)"
 _ENDED = r"([A-J])(?=\s*(?:\n|\Z|[)\]}.:,;*_$(=]|\\[)\]])|\s+[-–—]\s|['\"`”’](?![a-z]))"
-# Ahead of a number or a reason; capitals other than A and I also ahead of another capital.
+# A letter before a number or a reason; capitals other than A and I also before another capital.
 _FOLLOWED = (
     rf"((?-i:[A-J]))\s+(?=(?:[$\\+\u2212-]|\d[\d.,]*(?![\d.,-]))|(?-i:(?<=[B-HJ]\s)(?:[A-Z]|{_REASON_OF_CAPITAL})))"
     rf"|([A-HJ])\s+(?={_REASON})|((?-i:I))\s+(?=because\b|since\b)"
@@ -35,7 +35,7 @@ _CHOSEN = r"\b(?:choose|chose|select|selected|pick|picked|go\s+with|going\s+with
 
 
 def _pattern(*befores: str) -> re.Pattern[str]:
-    """Return the pattern of an option after one of the expressions; of its groups one is the letter."""
+    """Return the pattern of an option after one of the expressions; one of its groups is the letter."""
     return re.compile(f"(?:{'|'.join(befores)}){_EMPHASIS}{_OPTION}", re.IGNORECASE)
 
 
@@ -46,7 +46,7 @@ _PATTERNS = (
     _pattern(rf"{_CHOSEN}(?:\s+(?:option|choice|answer))?\s*:?"),
 )
 _ALONE = re.compile(r"[\s*_$(\[{\"'`>]*(?:(?:option|choice)\s+)?([A-J])[)\]}.:*_$\s\"'`<]*", re.IGNORECASE)
-# A last line that is a letter, or a conclusion; a text that is an option with its letter.
+# a last line that is a letter or a conclusion; a text that is an option with its letter
 _LAST_LINE = (
     _ALONE,
     re.compile(r".*\b(?:thus|therefore|hence|so),?:?\s+[*_(\[]{0,4}((?-i:[A-HJ]))[)\]*_.]{0,4}\s*", re.IGNORECASE),
@@ -55,7 +55,7 @@ _WHOLE = re.compile(r"\s*(?:[(\[]([A-J])[)\]]|([A-J])[):])[ ].*|\s*([A-J])\.[ ][
 
 
 class MultipleChoice(ReadingScorer[str]):
-    """1.0 where an answer ends on the letter of the right option, else 0.0; a reference is a letter from A to J."""
+    """A score of 1.0 if an answer ends on the letter of the right option, else 0.0; references are letters A to J."""
 
     metric = "accuracy"
 
@@ -69,19 +69,19 @@ class MultipleChoice(ReadingScorer[str]):
         return None if letter is None else letter == expected
 
     def reference_fault(self, reference: str) -> str | None:
-        """Refuse a reference that is no letter of an option."""
+        """Return the requirement that a reference is the letter of an option, if it is not."""
         return None if reference.strip().upper() in tuple("ABCDEFGHIJ") else "one letter from A to J"
 
 
 def chosen_option(text: str) -> str | None:
-    r"""Return the letter that an answer ends on, or None.
+    r"""Return the letter on which an answer ends, or None.
 
-    It is that of the last `Answer: X`, as KnapSpec's prompt for MMLU-Pro asks for; without one that of the last "the
-    answer is X" (or option, choice) or \boxed{X}; then of "option X is correct", then of "I choose X"; without any that
-    of the last line where it is a letter alone or ends on "thus X", or of a text of one line `X) …`. X may be in
-    brackets, quotes, emphasis or a box; its option's text may follow after a full stop, colon, comma or dash, and a
-    number or a reason at once. A base model goes on to invent further questions: the text is cut at the first line that
-    begins `Question:` or `Q:`.
+    It is that of the last `Answer: X`, the form that KnapSpec's prompt for MMLU-Pro asks for. Without one, the
+    following are tried in turn: the last "the answer is X" (or option, choice) or \boxed{X}; "option X is correct"; "I
+    choose X"; a last line that is a letter alone or ends on "thus X", or a text of one line `X) …`. X may be in
+    brackets, quotes, emphasis or a box. Its option's text may follow after a full stop, colon, comma or dash, a number
+    or a reason directly. A base model goes on with invented questions: the text is cut at the first line that begins
+    `Question:` or `Q:`.
     """
     text = before_next_question(text)
     for pattern in _PATTERNS:

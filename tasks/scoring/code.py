@@ -1,4 +1,4 @@
-"""Answers that are Python functions: from an answer to the program that tests it, which runs in the sandbox."""
+"""Scorers of answers that are Python functions: the program that tests an answer runs in the sandbox."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from abc import abstractmethod
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from tasks.scoring.python_code import defining_code, future_first, parsed, python_blocks, used_names
-from tasks.scoring.sandbox import Limits, runs_to_the_end
+from tasks.scoring.python_code import defining_code, future_first, parse_python, python_blocks, used_names
+from tasks.scoring.sandbox import ProgramLimits, runs_to_the_end
 from tasks.scoring.scorer import Scorer
 
 # A line that begins at the margin ends a function, unless it closes a bracket that the function opened.
 _TOP_LEVEL = re.compile(r"^[^\s)\]}]", re.MULTILINE)
 _INDENT = re.compile(r"^[ \t]+", re.MULTILINE)
-# The first line of an answer, where one space is missing of its indentation by fours.
+# First line of an answer whose indentation by fours lacks one space.
 _SHORT = re.compile(r"\A(\n*)((?: {4})* {3})(?=\S)")
 MOST_BLANKS = 2
-"""Most blanks ahead of a chat model's first word (Llama 2's answers begin with two)."""
+"""Most blanks before a chat model's first word (Llama 2's answers begin with two)."""
 _FENCE = re.compile(r"`{3}|~{3}")
 _FENCE_AHEAD = re.compile(r"(?:(?:[-*+]|\d+[.)])[ ]+)*(?:`{3}|~{3})")
 _BEGIN, _DONE = (re.compile(rf"^\[{mark}\][ \t]*$", re.MULTILINE) for mark in ("BEGIN", "DONE"))
@@ -28,30 +28,30 @@ _FIRST_LINE = re.compile(r"\A(?:[ ]*\n)*( *)(?=\S)")
 
 
 class Runs(Scorer):
-    """1.0 where the program of an answer and its tests runs to its end, else 0.0.
+    """A score of 1.0 if the program of an answer and its tests runs to its end, else 0.0.
 
     Args:
-        limits: of the process that runs it.
-        required: whether nothing runs on a kernel that cannot lock the process up.
+        limits: limits of the process that runs it.
+        required: whether programs run only on a kernel that can lock the process up.
 
     Attributes:
-        parts: the keys of a reference, a JSON object, and the types of their values.
+        parts: keys of a reference, which is a JSON object, with the types of their values.
     """
 
     metric = "pass@1"
     parts: ClassVar[Mapping[str, type]]
 
-    def __init__(self, limits: Limits, required: bool = True) -> None:
+    def __init__(self, limits: ProgramLimits, required: bool = True) -> None:
         self.limits, self.required = limits, required
 
     def item(self, prediction: str, reference: str) -> float | None:
-        """Return whether it does; None without a reference."""
+        """Return whether the program runs to its end; None without a reference."""
         if not reference.strip():
             return None
         return float(runs_to_the_end(self._program(prediction, json.loads(reference)), self.limits, self.required))
 
     def reference_fault(self, reference: str) -> str | None:
-        """Refuse a reference that is no JSON, lacks a part or has tests that are no Python."""
+        """Return the requirement that a reference fails: JSON with all parts, and tests in Python."""
         try:
             parts = json.loads(reference)
         except ValueError:
@@ -66,16 +66,16 @@ class Runs(Scorer):
 
     @abstractmethod
     def _fault(self, reference: Mapping[str, Any]) -> str | None:
-        """Say what the parts of a reference must be, where no answer could pass by them."""
+        """Return the requirement on the parts of a reference without which no answer could pass."""
 
 
 class PassesTests(Runs):
-    """The function that an answer completes; a reference is HumanEval's `prompt`, `test` and `entry_point`."""
+    """Score of the function that an answer completes; a reference is HumanEval's `prompt`, `test` and `entry_point`."""
 
     parts: ClassVar = {"prompt": str, "test": str, "entry_point": str}
 
     def _fault(self, reference: Mapping[str, Any]) -> str | None:
-        tests = parsed(reference["test"])
+        tests = parse_python(reference["test"])
         if tests is None or "check" not in tests.bound:
             return "a test in Python that defines the function check"
         return None if reference["entry_point"].isidentifier() else "an entry_point that is the name of a function"
@@ -85,13 +85,13 @@ class PassesTests(Runs):
 
 
 class PassesAsserts(Runs):
-    """The program that an answer is, and MBPP's tests; a reference is their `imports` and the `tests`, statements."""
+    """Score of an answer by MBPP's tests; a reference is their `imports` and the `tests`, lists of statements."""
 
     parts: ClassVar = {"imports": list, "tests": list}
 
     def _fault(self, reference: Mapping[str, Any]) -> str | None:
         statements = [*reference["imports"], *reference["tests"]]
-        readable = all(isinstance(statement, str) and parsed(statement) for statement in statements)
+        readable = all(isinstance(statement, str) and parse_python(statement) for statement in statements)
         return (
             None if readable and reference["tests"] else "tests, at least one, and imports that are Python statements"
         )
@@ -102,17 +102,17 @@ class PassesAsserts(Runs):
 
 
 def _solution(answer: str, imports: str, tests: str) -> str:
-    """Return what defines the tested functions: a base model's text up to `[DONE]`, a chat model's code in it."""
+    """Return the definition of the tested functions: a base model's text up to `[DONE]`, or a chat model's code."""
     begin, end = _BEGIN.search(answer), _DONE.search(answer)
     if begin and not (end and end.start() < begin.start()):
         answer = answer[begin.end() :]
     text = answer.partition("[DONE]")[0]
     blocks = python_blocks(answer)
-    if not blocks and parsed(text):
+    if not blocks and parse_python(text):
         return text
     imported = _names(imports)
     tested = _called(tests) - imported
-    for part in (text, answer) if blocks else (text,):  # prose may speak of `[DONE]` ahead of a block
+    for part in (text, answer) if blocks else (text,):  # prose may mention `[DONE]` before a block
         for names in (tested, *([name] for name in sorted(tested))):
             if code := defining_code(part, names, imported):
                 return code.text
@@ -122,81 +122,81 @@ def _solution(answer: str, imports: str, tests: str) -> str:
 def program(prompt: str, answer: str, entry_point: str, test: str) -> str:
     """Return the function that `answer` completes, its tests, and the call that runs them.
 
-    Base models answer with what follows the prompt. Chat models also write the whole function, into a fenced block or
-    without one; it then stands after the prompt, whose imports and helpers it may use, and takes the place of the
-    prompt's function. Indentation by tabs becomes indentation by four spaces, in the prompt as in the answer.
+    Base models continue the prompt. Chat models may also write the whole function, in a fenced block or not; it is then
+    put after the prompt, whose imports and helpers it may use, and replaces the prompt's function. Indentation by tabs
+    becomes indentation by four spaces, in prompt and answer.
     """
     prompt, answer = _spaces(_unix(prompt)), _spaces(_unix(answer))
-    code = _completed(prompt, answer, entry_point)
+    code = _complete_program(prompt, answer, entry_point)
     return f"{code}\n\n{test}\n\ncheck({entry_point})\n"
 
 
 def until_top_level(text: str) -> str:
-    """The text up to the first line that begins a new statement at the margin (def, class, if, print, #, ...)."""
-    found = _TOP_LEVEL.search(text)
-    return text[: found.start()] if found else text
+    """Return the text up to the first line that begins a new statement at the margin (def, class, print, #, ...)."""
+    match = _TOP_LEVEL.search(text)
+    return text[: match.start()] if match else text
 
 
-def _completed(prompt: str, answer: str, entry_point: str) -> str:
-    """Return the prompt and what follows it in the program."""
+def _complete_program(prompt: str, answer: str, entry_point: str) -> str:
+    """Return the prompt together with the code that the answer adds to it."""
     continued = prompt + _continuation(prompt, answer)
-    if _goes_on(prompt, answer) or (_may_go_on(prompt, answer) and parsed(continued)):
+    if _goes_on(prompt, answer) or (_may_go_on(prompt, answer) and parse_python(continued)):
         return _up_to_fence(continued)
-    whole = prompt if parsed(prompt) else f"{prompt}    pass\n"  # a signature alone is no Python
-    code = defining_code(answer, [entry_point], _names(whole))
+    complete_prompt = prompt if parse_python(prompt) else f"{prompt}    pass\n"  # a signature alone is no Python
+    code = defining_code(answer, [entry_point], _names(complete_prompt))
     if code is not None:
-        return future_first(f"{whole}\n\n", code.text)
+        return future_first(f"{complete_prompt}\n\n", code.text)
     body = next((body for block in python_blocks(answer) if (body := _body(block))), None)
     return continued if body is None else prompt + until_top_level(body)
 
 
 def _continuation(prompt: str, answer: str) -> str:
-    """Return the part of a text after the prompt that belongs to the prompt's function."""
+    """Return the part of an answer that continues the prompt's function."""
     if not prompt.endswith("\n"):  # the answer's first line goes on with the prompt's last one
-        line, end, rest = answer.partition("\n")
-        return line + end + until_top_level(rest)
+        line, end, following = answer.partition("\n")
+        return line + end + until_top_level(following)
     # Decoding with a SentencePiece tokenizer drops the first space of a text.
     return until_top_level(_SHORT.sub(r"\1\2 ", answer))
 
 
 def _goes_on(prompt: str, answer: str) -> bool:
-    """Return whether the answer begins as the body of the prompt's function does; a fence may be indented, too."""
+    """Return whether the answer begins like the body of the prompt's function; an indented fence does not count."""
     first = _FIRST_LINE.match(answer)
     return first is not None and len(first[1]) > MOST_BLANKS and not _FENCE_AHEAD.match(answer, first.end())
 
 
 def _may_go_on(prompt: str, answer: str) -> bool:
-    """Return whether the answer may go on with the prompt's last line, or begins with a few blanks, like some prose."""
+    """Return whether the answer may continue the prompt's last line, or begins with a few blanks, like some prose."""
     first = _FIRST_LINE.match(answer)
     in_line = not prompt.endswith("\n") and not answer.startswith("\n")
     return in_line or (first is not None and 0 < len(first[1]) <= MOST_BLANKS)
 
 
 def _body(block: str) -> str | None:
-    """Return the body of a function, if a block is one: it is indented, or returns outside of any function."""
+    """Return the block as a function's body if it is one: if it is indented, or returns outside of any function."""
     if block.lstrip("\n").startswith(" "):
         return block
-    code = parsed(block)
+    code = parse_python(block)
     return textwrap.indent(block, "    ") if code is not None and code.returns else None
 
 
 def _up_to_fence(code: str) -> str:
-    """Return the code up to a fence that ends it, also one on the last line of code."""
+    """Return the code up to a fence that ends it; the fence may be on the last line of code."""
     fence = _FENCE.search(code)
-    if fence is None or parsed(code) or not parsed(code[: fence.start()]):
+    if fence is None or parse_python(code) or not parse_python(code[: fence.start()]):
         return code
     return code[: fence.start()]
 
 
 def _names(code: str) -> set[str]:
     """Return the names that the statements at the margin bind."""
-    statements = parsed(code)
+    statements = parse_python(code)
     return statements.bound if statements else set()
 
 
 def _called(tests: str) -> set[str]:
     """Return the names that tests use and do not bind."""
-    code = parsed(tests)
+    code = parse_python(tests)
     used = {name for statement in code.body for name in used_names(statement)} if code else set()
     return used - (code.bound if code else set()) - set(dir(builtins))
 
@@ -206,5 +206,5 @@ def _unix(text: str) -> str:
 
 
 def _spaces(code: str) -> str:
-    """The code with every tab of an indentation as four spaces."""
-    return _INDENT.sub(lambda found: found[0].replace("\t", "    "), code)
+    """Return the code with every tab of an indentation replaced by four spaces."""
+    return _INDENT.sub(lambda match: match[0].replace("\t", "    "), code)

@@ -1,26 +1,26 @@
-"""Fenced code blocks of an answer in Markdown."""
+"""Reader of fenced code blocks in an answer in Markdown."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
 
-# A fence may be indented, follow the mark of a list item or, if a language is named, end a line of prose.
+# A fence may be indented, may follow the mark of a list item and, if it names a language, may end a line of prose.
 _OPENING = re.compile(
     r"(?P<indent>[ \t]*(?:(?:[-*+]|\d+[.)])[ \t]+)*)(?P<mark>`{3,}|~{3,})(?P<info>[^`]*)"
     r"|[ \t]*[^\s`][^`]*(?P<end>`{3,})[ \t]*[A-Za-z][\w.+#-]*[ \t]*"
 )
 _LANGUAGE = re.compile(r"\A(?:python|py)\d*[ \t]+", re.IGNORECASE)
 _NESTED = 3
-"""Most columns by which a closing fence may be indented against its opening one (CommonMark)."""
+"""Most columns by which a closing fence may be indented relative to its opening fence (CommonMark)."""
 
 
 def fenced_blocks(text: str, is_code: Callable[[str], bool]) -> list[str]:
     """Return the contents of all blocks, without the indentation of their fences.
 
-    A block ends at a fence of its mark, at least as long; at one with a language, which opens the next block; at the
-    end of the text; and at a line of code with the mark at its end, where `is_code` holds for the block so far: within
-    a docstring the mark is text.
+    A block ends at a fence with the same mark that is at least as long; at a fence with a language, which opens the
+    next block; at the end of the text; and at a line of code that ends with the mark, if `is_code` holds for the block
+    so far (within a docstring the mark is text).
     """
     lines = text.split("\n")
     blocks, i = [], 0

@@ -1,4 +1,4 @@
-r"""Answers that are mathematics in LaTeX, the last one in a \boxed{}."""
+r"""Scorer of answers that are mathematics in LaTeX, in the last \boxed{}."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from tasks.scoring.reading import ReadingScorer
 from tasks.scoring.worker import Worker
 
 MEMORY_MIB = 2048
-# What sets the size of brackets, fractions and spaces, and dollars that begin or end mathematics. Two backslashes are a
+# Commands that set the size of brackets, fractions and spaces, and dollars around mathematics. Two backslashes begin a
 # new row of a matrix.
 _SIZE = re.compile(r"(?<!\\)\\(?:left|right|[bB]igg?[lr]?)(?![A-Za-z])\.?")
 _FRACTION = re.compile(r"(?<!\\)\\[dtc]frac(?![A-Za-z])")
 _SPACE = re.compile(r"(?<!\\)\\(?:[,;:! ]|q?quad(?![A-Za-z]))|~")
 _DOLLAR = re.compile(r"(?<!\\)\$")
-# Digits in groups of three. A bare comma separates them only next to a separator that no list has.
+# Digits in groups of three. A bare comma separates them only next to a separator that does not occur in lists.
 _SEPARATOR = r"(?:(?:,\s*)?\\!\s*|\\[,:;]\s*|\\ |~|\{,\}(?:\\!)?\s*)"
 _THOUSANDS = re.compile(rf"(?<![\d.,])\d{{1,3}}(?:{_SEPARATOR}\d{{3}}|,\d{{3}})+(?!\d)")
 _THIN_SPACE = re.compile(r"(?<=\d)(?:\\[,!]|\{,\})(?=\d{3})")
@@ -33,7 +33,7 @@ _UNIT_POWER = re.compile(rf"(?<=[\d}}])\s+(?:sq\.?\s+)?{_LENGTH}\s*\^\s*\{{?\s*[
 _SCIENTIFIC = re.compile(r"(?<![A-Za-z\d.])(\d+(?:\.\d+)?)[eE]([+-]?\d+)(?![A-Za-z\d.])")
 _DEGREES = re.compile(r"°|(?<!\\)\\degree(?![A-Za-z])|\^\s*\{\s*\\circ\s*\}")
 _SCALE = re.compile(r"(\^\\circ)\s*(?:\\(?:text|mathrm)\s*\{\s*)?[CF](?:\s*\})?\s*\Z")
-# Two numbers of which the first has a unit, as in 2 hours 30 minutes: neither is the answer.
+# Two numbers, the first with a unit, as in 2 hours 30 minutes: neither is the answer.
 _COMPOUND = re.compile(
     r"\d\s*\\(?:text|mathrm|mbox)\s*\{\s*(?:hours?|hrs?|minutes?|mins?|days?|weeks?|months?|years?|feet|foot|ft|"
     r"yards?|miles?|pounds?|lbs?|dollars?|k?m|k?g)\.?,?\s*(?:and\s*)?\}\s*(?:\\text\s*\{\s*and\s*\}\s*)?\d"
@@ -42,48 +42,48 @@ _TEXT = re.compile(r"\\text(?:bf|it|rm)?\s*\{([^{}\\]*)\}")
 _PERIOD = re.compile(r"(?<![\d.])(\d{0,30})\.(\d{0,30})\\overline\s{0,4}\{\s{0,4}(\d{1,30})\s{0,4}\}")
 _PAIR_OR_SET = re.compile(r"\s*(?:(\()[^()]*,[^()]*\)|(\\\{)[^{}]*,[^{}]*\\\})\s*")
 _BASE = re.compile(r"[\dA-F]+_\{?(?P<base>\d+)\}?")
-# Not between digits, where it separates two numbers.
+# blanks, except between digits, where they separate two numbers
 _BLANK = re.compile(r"(?<!\d)\s+|\s+(?!\d)")
-# What may be between boxes that are one answer.
+# text that may be between boxes that form one answer
 _BETWEEN = re.compile(
     r"(?:[\s$,;]|\\[()\[\],;:! ]|\\q?quad(?![A-Za-z])|\b(?:and|or)\b|\\text\s*\{\s*,?\s*(?:and|or)\s*,?\s*\})*+"
 )
-# A later statement than any box.
+# a statement of the final answer, which counts if it comes after the last box
 _STATED = re.compile(r"final\s+answer\s+is:?\s*(?=[$\\\d(\[-])", re.IGNORECASE)
 _ROOT = re.compile(r"(\\sqrt\s*\[[^\]]*\])\s*([A-Za-z\d])")
 
 
 class MathAnswer(ReadingScorer[str]):
-    r"""1.0 where the last \boxed{} of an answer equals the reference, else 0.0.
+    r"""A score of 1.0 if the last \boxed{} of an answer equals the reference, else 0.0.
 
-    The reference is LaTeX, in a \boxed{} or bare. Answers that are written alike are equal; of all others math-verify
-    decides (`parse` and `verify`, with values compared as `math_worker` says), which also finds the final answer of a
-    text without a box. Boxes with only a comma, "and" or "or" between them are one answer. math-verify runs in one
-    other process for all answers, since some of them keep it busy for hours: an answer that is not compared within the
-    time limit scores 0.0 and counts as unread, like a text in which it finds no answer.
+    The reference is LaTeX, in a \boxed{} or bare. Answers with the same notation are equal; on all others math-verify
+    decides (`parse` and `verify`, with the comparison of values in `math_worker`), which also finds the final answer of
+    a text without a box. Boxes with only a comma, "and" or "or" between them are one answer. math-verify runs in
+    another process, one for all answers, since some answers keep it busy for hours: an answer that is not compared
+    within the time limit scores 0.0 and counts as unread, like a text in which it finds no answer.
 
     Args:
-        seconds: time on the clock for one answer.
-        command: the program that compares, instead of `math_worker`; `Worker` says how it is spoken to.
+        seconds: wall-clock time for one answer.
+        command: program that compares, instead of `math_worker`; `Worker` describes its protocol.
     """
 
     metric = "exact_match"
 
     def __init__(self, seconds: float = 5.0, command: Sequence[str] | None = None) -> None:
-        # By path and with -P: the folder of that file, with its `numbers` and `code`, must not be on the module path.
+        # by path and with -P, so that the file's folder, with its `numbers` and `code`, is not on the module path
         program = str(Path(__file__).with_name("math_worker.py"))
         default = (sys.executable, "-P", program, str(math.ceil(seconds) + 1), str(MEMORY_MIB))
-        # SymPy's results may depend on the order of sets: one seed makes verdicts the same in every run.
+        # SymPy's results may depend on the order of sets: a fixed seed gives the same verdicts in every run
         self.worker = Worker(command or default, seconds, {"PYTHONHASHSEED": "0"})
         self._verdicts: dict[tuple[str, str], bool | None] = {}
 
     def expected(self, reference: str) -> str | None:
-        """Return the reference's content, in plain LaTeX."""
+        """Return the reference's content in plain LaTeX."""
         boxed = _last_boxes(reference)
         return _plain(reference if boxed is None else boxed) or None
 
     def verdict(self, prediction: str, expected: str) -> bool | None:
-        """Return whether the answers are equal; a base model's text ends where it goes on to a new question."""
+        """Return whether the answers are equal; a base model's text is cut before the next question."""
         text = before_next_question(prediction)
         boxed = _last_boxes(text)
         answer = _thousands(text.replace(r"\$", "")) if boxed is None else _plain(boxed)
@@ -93,14 +93,14 @@ class MathAnswer(ReadingScorer[str]):
             return None
         if boxed is not None and (_COMPOUND.search(answer) or _other_kind(answer, expected)):
             return False
-        # Kept: it is asked for again when unread answers are counted.
+        # kept, because it is needed again when unread answers are counted
         request = (f"${expected}$", answer if boxed is None else f"${answer}$")
         if request not in self._verdicts:
             self._verdicts[request] = self.worker.ask(list(request))
         return self._verdicts[request]
 
     def reference_fault(self, reference: str) -> str | None:
-        """Refuse a reference in which nothing is left to compare, or whose braces do not close."""
+        """Return the requirement that a reference has content to compare and balanced braces, if it fails."""
         if braces_close(reference) and any(map(str.isalnum, self.expected(reference) or "")):
             return None
         return r"an answer in LaTeX whose braces close, such as \frac{1}{2}, bare or in a \boxed{}"
@@ -111,9 +111,9 @@ class MathAnswer(ReadingScorer[str]):
 
 
 def _last_boxes(text: str) -> str | None:
-    """Return the content of the last box and of those that are one answer with it.
+    """Return the content of the last box and of the boxes that form one answer with it.
 
-    "" where all boxes are empty; None where a text has none, or says after the last one what the final answer is.
+    "": all boxes are empty. None: the text has no box, or states the final answer after the last box.
     """
     filled = [box for box in boxes(text) if box[2].strip()]
     if not filled:
@@ -129,14 +129,14 @@ def _last_boxes(text: str) -> str | None:
 
 
 def _letters(latex: str) -> str:
-    """Return what is printed, without blanks and the commands of upright text."""
+    """Return the printed characters, without blanks and commands for upright text."""
     return _BLANK.sub("", _TEXT.sub(r"\1", latex))
 
 
 def _other_kind(answer: str, expected: str) -> bool:
-    """Return whether both are numerals, but of different bases, or one is a pair and one a set.
+    """Return whether both are numerals of different bases, or one is a pair and one a set.
 
-    math-verify does not tell them apart.
+    math-verify does not distinguish these.
     """
     numerals = [_BASE.fullmatch(side) for side in (answer, expected)]
     bases = {numeral["base"] for numeral in numerals if numeral}
@@ -145,7 +145,7 @@ def _other_kind(answer: str, expected: str) -> bool:
 
 
 def _thousands(latex: str) -> str:
-    """Return the text with the separators of thousands left out that only LaTeX has."""
+    """Return the text without those separators of thousands that only LaTeX has."""
 
     def joined(number: re.Match[str]) -> str:
         return re.sub(r"\D", "", number[0]) if re.search(r"[\\~{]", number[0]) else number[0]
@@ -154,15 +154,15 @@ def _thousands(latex: str) -> str:
 
 
 def _fraction(number: re.Match[str]) -> str:
-    """Return a decimal with a period as a fraction."""
-    whole, fixed, period = number.groups()
+    """Return a repeating decimal as a fraction."""
+    integer, fixed, period = number.groups()
     scale = 10 ** len(fixed)
-    top = int(f"{whole}{fixed}{period}") - int(f"{whole}{fixed}" or 0)
+    top = int(f"{integer}{fixed}{period}") - int(f"{integer}{fixed}" or 0)
     return rf"\frac{{{top}}}{{{scale * (10 ** len(period) - 1)}}}"
 
 
 def _plain(latex: str) -> str:
-    """Return the same mathematics without what sets only its looks, and without a full stop at the end."""
+    """Return the same mathematics without commands for its looks, and without a full stop at the end."""
     latex = _DOLLAR.sub("", latex.replace(r"\$", ""))
     latex = _THIN_SPACE.sub("", _thousands(_SIZE.sub("", latex)))
     latex = _ROOT.sub(r"\1{\2}", _FRACTION.sub(r"\\frac", _SPACE.sub(" ", latex)))

@@ -1,8 +1,8 @@
-"""The program that compares mathematical answers by math-verify; `MathAnswer` runs it in a process of its own.
+"""Program that compares mathematical answers by math-verify; `MathAnswer` runs it in a process of its own.
 
-Arguments: processor time of one comparison in seconds, and address space in MiB. One line `true` says that it is ready;
-then for each line [REFERENCE, ANSWER] of JSON on stdin one line of JSON on stdout: whether the answer is the reference,
-null where the text has none.
+Its arguments are the processor time of one comparison in seconds and the address space in MiB. It prints a line `true`
+when it is ready, and then, for each line [REFERENCE, ANSWER] of JSON on stdin, a line of JSON: whether the answer
+equals the reference, or null if the text has no answer.
 """
 
 from __future__ import annotations
@@ -20,51 +20,51 @@ from math_verify import grader, parse, verify
 from sympy import Basic, Float, MatrixBase, MatrixExpr, Rational
 
 WORKING_DIGITS, MOST_DIGITS = 60, 400
-"""Digits of values that are compared; most to which the difference of two values is evaluated to tell it from zero."""
+"""Digits of values that are compared; most digits to which a difference is evaluated to distinguish it from zero."""
 DECIMALS = 6
-"""Places to which a decimal has to agree with another value, counted from its first digit where that is behind them."""
+"""Places to which a decimal must agree with another value; counted from its first digit if that comes later."""
 
 
 def main() -> None:
-    """Answer until stdin ends."""
+    """Answer requests until stdin ends."""
     seconds, memory = map(int, sys.argv[1:])
     replies = os.fdopen(os.dup(1), "w")
-    # What the packages print is no reply, and their notes on input that is no LaTeX are of no use.
+    # the packages' own output must not mix with the replies; their notes on invalid LaTeX are useless
     logging.disable(logging.CRITICAL)
-    silent = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(silent, 1)
+    null_device = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null_device, 1)
     _limit(resource.RLIMIT_AS, memory << 20)
     _limit(resource.RLIMIT_CORE, 0)
-    # math-verify compares sets, intervals, matrices and equations part by part, and all parts by this function. Its own
-    # takes values for equal that agree to six decimals, however small they are.
+    # math-verify compares sets, intervals, matrices and equations part by part, each part with this function. Its own
+    # version treats values as equal that agree to six decimals, however small they are.
     assert callable(grader.sympy_numeric_eq), "a version of math-verify without this function compares otherwise"
     grader.sympy_numeric_eq = numerically_equal
     equal("$1$", "$\\frac{2}{2}$")  # the first use loads the grammar
-    os.dup2(silent, 2)
+    os.dup2(null_device, 2)
     print("true", file=replies, flush=True)
     for line in sys.stdin.buffer:
-        # The caller kills this process when its time is up; where the caller itself is dead, this does.
+        # the caller kills this process when its time is up; this limit works if the caller is dead
         used = resource.getrusage(resource.RUSAGE_SELF)
         _limit(resource.RLIMIT_CPU, int(used.ru_utime + used.ru_stime) + 1 + seconds)
         print(json.dumps(equal(*json.loads(line))), file=replies, flush=True)
 
 
 def equal(reference: str, answer: str) -> bool | None:
-    """Return whether the final answer in `answer` is that in `reference`, both as math-verify extracts them.
+    """Return whether the final answers in `answer` and `reference`, as math-verify extracts them, are equal.
 
-    None where it extracts no answer. Both without a time limit, which math-verify would keep by alarms of its own.
+    None: it extracts no answer. Time limits are off, since math-verify would implement them by alarms.
     """
     expected, answers = (parse(text, parsing_timeout=None) for text in (reference, answer))
-    # An interval and the inequality that says the same are equal, whichever is the reference.
+    # an interval equals the inequality with the same meaning, whichever is the reference
     return bool(verify(expected, answers, timeout_seconds=None, allow_set_relation_comp=True)) if answers else None
 
 
 def numerically_equal(a: Any, b: Any, decimals: int, digits: int) -> bool:
-    """Return whether two expressions have the same value; exactly, unless one has a decimal.
+    """Return whether two expressions have the same value; exactly, unless one of them has a decimal.
 
-    A decimal is equal to a value that rounds to the same at `DECIMALS` places, or significant digits where that is
-    stricter. A percentage is equal to its number and to its hundredth. The arguments are those of math-verify's
-    function, which this one replaces; its numbers of digits are not used.
+    A decimal equals a value that rounds to the same at `DECIMALS` places, or significant digits if that is stricter. A
+    percentage equals its number and its hundredth. The arguments are those of math-verify's function, which this one
+    replaces; the numbers of digits are not used.
     """
     if all(isinstance(side, MatrixBase | MatrixExpr) for side in (a, b)):
         a, b = (grader.safe_sympy_doit(side) for side in (a, b))
@@ -73,40 +73,40 @@ def numerically_equal(a: Any, b: Any, decimals: int, digits: int) -> bool:
             return False
         return all(numerically_equal(*pair, decimals, digits) for pair in zip(a.flat(), b.flat(), strict=True))
     try:
-        return any(_same(x, y) for x in _readings(a) for y in _readings(b))
-    except Exception:  # of whatever kind: SymPy then tries to simplify the difference
+        return any(_equal_values(x, y) for x in _readings(a) for y in _readings(b))
+    except Exception:  # of any kind; math-verify then tries to simplify the difference with SymPy
         return False
 
 
 def _readings(value: Basic) -> list[Basic]:
-    """Return the value, of a percentage also the number ahead of its sign."""
+    """Return the value and, for a percentage, the number before its sign."""
     number = grader.get_pct_val(value)
     return [value] if number is None else [value, number]
 
 
-def _same(a: Any, b: Any) -> bool:
+def _equal_values(a: Any, b: Any) -> bool:
     rounded = (a.has(Float) and not b.is_Integer) or (b.has(Float) and not a.is_Integer)
     a, b = (_exact(side) for side in (a, b))
     if a.free_symbols or b.free_symbols:
-        return _same_terms(a, b)
-    difference = (a - b).evalf(DECIMALS, maxn=MOST_DIGITS)  # without `chop`, which takes what is small for zero
+        return _equal_terms(a, b)
+    difference = (a - b).evalf(DECIMALS, maxn=MOST_DIGITS)  # without `chop`, which would treat small values as zero
     if not any(map(_significant, difference.as_real_imag())):
         return True
-    return rounded and all(_same_rounded(*pair) for pair in zip(_parts(a), _parts(b), strict=True))
+    return rounded and all(_equal_rounded(*pair) for pair in zip(_parts(a), _parts(b), strict=True))
 
 
 def _significant(value: Any) -> bool:
-    """Return whether a value differs from zero: SymPy marks what has no certain digit by a precision of 1."""
+    """Return whether a value differs from zero: SymPy marks a value without a certain digit by a precision of 1."""
     return bool(value != 0 and getattr(value, "_prec", 0) != 1)
 
 
 def _exact(value: Any) -> Any:
-    """Return the expression with each decimal as the fraction that is written."""
+    """Return the expression with each decimal as the exact fraction that it denotes."""
     return value.xreplace({number: Rational(str(number)) for number in value.atoms(Float)})
 
 
-def _same_terms(a: Any, b: Any) -> bool:
-    """Return whether the numbers ahead of all terms are the same; terms are not rearranged."""
+def _equal_terms(a: Any, b: Any) -> bool:
+    """Return whether the coefficients of all terms are equal; terms are not rearranged."""
     difference, size = (
         max((abs(number) for number in side.evalf(WORKING_DIGITS).as_coefficients_dict().values()), default=0)
         for side in (a - b, a)
@@ -119,7 +119,7 @@ def _parts(value: Any) -> list[Fraction]:
     return [Fraction(str(part)) for part in value.evalf(WORKING_DIGITS).as_real_imag()]
 
 
-def _same_rounded(a: Fraction, b: Fraction) -> bool:
+def _equal_rounded(a: Fraction, b: Fraction) -> bool:
     size = max(abs(a), abs(b))
     if not size:
         return True
@@ -129,7 +129,7 @@ def _same_rounded(a: Fraction, b: Fraction) -> bool:
 
 
 def _limit(kind: int, value: int) -> None:
-    """Set the soft limit, which can be raised again; a hard limit that is stricter stays."""
+    """Set the soft limit, which can be raised again; keep a hard limit that is stricter."""
     hard = resource.getrlimit(kind)[1]
     resource.setrlimit(kind, (value if hard == resource.RLIM_INFINITY else min(value, hard), hard))
 

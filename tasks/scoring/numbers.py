@@ -1,4 +1,4 @@
-"""Exact match of the number that an answer ends on."""
+"""Scorer of the number on which an answer ends."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _DIGITS = r"\d{1,3}(?:,\d{3})+(?!\d)(?:\.\d+)?|\d+(?:\.\d+)?|\.\d+"
 _INTEGER = r"\{\s{0,4}-?\d+\s{0,4}\}|-?\d+"
 # Digits glued to a letter ("H2O"), exponents ("cm^2") and subscripts ("x_1") are no numbers.
 _BEGIN = r"(?<![A-Za-z\d^])(?<!\^[{-])(?<!\^\{-)(?<!\d\*\*)(?<![A-Za-z\d})]_)(?<![A-Za-z\d})]_\{)"
-# A minus is a sign only where it touches the number and nothing before it that could make it a subtraction.
+# A minus is a sign if it touches the number and nothing before it makes it a subtraction.
 _SIGN = r"(?P<sign>(?<![\w)\]}%])-)?(?:[$€£]\s?(?P<inner>-)?)?"
 _FRACTION = (
     rf"(?:(?P<whole>\d+)\s{{0,4}})?\\[dtc]?frac\s{{0,4}}(?P<top>\{{\s{{0,4}}-?(?:{_DIGITS})\s{{0,4}}\}}|\d)\s{{0,4}}"
@@ -23,11 +23,11 @@ _FACTOR = (
     rf"|\^(?P<power>{_INTEGER})|\s?/\s?(?P<under>{_DIGITS})|[ ](?P<over>\d+)/(?P<below>\d+)"
 )
 _NUMBER = re.compile(rf"{_BEGIN}{_SIGN}(?:{_FRACTION}|(?P<digits>{_DIGITS})(?:{_FACTOR})?)")
-# More digits are no answer, but a model that repeats itself: Python refuses to read 4301 of them.
+# More digits are no answer but a model that repeats itself; Python refuses to read 4301 digits.
 MOST_DIGITS, MOST_POWER = 1000, 400
 POWERS = ("ten", "e", "power")
 _NEXT_QUESTION = re.compile(r"(?<=\n)[^\S\n]*(?:Question|Q):")
-# Markdown's headings of the fourth level begin as the mark of GSM8K's solutions does.
+# A Markdown heading of the fourth level begins like the mark of GSM8K's solutions, ####.
 _HEADING = re.compile(r"[\s*_]*(?:#|(?:step|part|case)\b|\d+\s*[.):]\s+\D)", re.IGNORECASE)
 _STATED = re.compile(r"(?<![A-Za-z])answer[\s*_]*+(?:\bis\b|[:=])[\s*_:]*+(?:\\[(\[]\s*+)?", re.IGNORECASE)
 # The number's unit, and the end of the sentence or a remark.
@@ -39,13 +39,13 @@ _SEPARATOR = re.compile(r"(?P<comma>,\\!\s*|\{,\})|\\[,!]")
 
 
 def final_number(text: str) -> Fraction | None:
-    r"""Return the number that an answer ends on, or None.
+    r"""Return the number on which an answer ends, or None.
 
-    It is the first number after the first `####` that has one (the mark of GSM8K's own solutions); without that mark
-    the number in the last `\boxed{}`; without either that of the last sentence "the answer is …", else the last number
-    of the text. A base model goes on to invent further questions after its few-shot answer: the text is cut at the
-    first line that begins `Question:` or `Q:`. Thousands separators, currency, percent signs and units are dropped,
-    powers and fractions evaluated, and 70.00 equals 70.
+    It is the first number after the first `####` that has one (the mark of GSM8K's own solutions). Without that mark it
+    is the number in the last `\boxed{}`; without a box, that of the last sentence "the answer is …"; else the last
+    number of the text. After its few-shot answer a base model goes on with invented questions, so the text is cut at
+    the first line that begins `Question:` or `Q:`. Thousands separators, currency, percent signs and units are dropped,
+    powers and fractions are evaluated, and 70.00 equals 70.
     """
     text = _plain(before_next_question(text))
     for marked in text.split("####")[1:]:
@@ -61,19 +61,19 @@ def final_number(text: str) -> Fraction | None:
 
 
 def _stated(text: str) -> list[Fraction]:
-    """Return the numbers of sentences that say what the answer is, and nothing more."""
+    """Return the numbers in sentences that only state the answer."""
     places = [_NUMBER.match(text, stated.end()) for stated in _STATED.finditer(text)]
     values = [_value(place) for place in places if place and _SENTENCE_END.match(text, place.end())]
     return [value for value in values if value is not None]
 
 
 def before_next_question(text: str) -> str:
-    """Return the text up to the first line that begins `Question:` or `Q:`, which a base model goes on to."""
+    """Return the text up to the first line that begins `Question:` or `Q:`, where a base model invents questions."""
     return _NEXT_QUESTION.split(text.strip(), maxsplit=1)[0]
 
 
 class FinalNumber(ReadingScorer[Fraction]):
-    """1.0 where the final number of an answer equals that of the reference, else 0.0."""
+    """A score of 1.0 if the final number of an answer equals that of the reference, else 0.0."""
 
     metric = "exact_match"
 
@@ -82,23 +82,23 @@ class FinalNumber(ReadingScorer[Fraction]):
         return final_number(reference)
 
     def verdict(self, prediction: str, expected: Fraction) -> bool | None:
-        """Return whether the values are equal, however they are written."""
+        """Return whether the values are equal, in whatever notation."""
         number = final_number(prediction)
         return None if number is None else number == expected
 
     def reference_fault(self, reference: str) -> str | None:
-        """Refuse a reference without a number in digits."""
+        """Return the requirement that a reference has a number in digits, if it has none."""
         return None if final_number(reference) is not None else "a text that ends on a number in digits, such as 12"
 
 
 def _plain(text: str) -> str:
-    r"""Return the text with the minus sign as `-`, and separators and `\$` of LaTeX as in plain text."""
+    r"""Return the text with `-` as the minus sign, and with LaTeX's separators and `\$` as in plain text."""
     text = _SEPARATOR.sub(lambda separator: "," if separator["comma"] else "", text)
     return text.replace("\u2212", "-").replace(r"\$", "$").replace(r"\%", "%")
 
 
 def _boxed_number(content: str) -> Fraction | None:
-    """Return the number in a box; None where it has none, several, or one that is part of an expression."""
+    """Return the number in a box; None if there is none, or several, or one that is part of an expression."""
     content = _MODULUS.sub("", content)
     if _EXPRESSION.search(content):
         return None
@@ -112,7 +112,7 @@ def _numbers(text: str) -> list[Fraction]:
 
 
 def _value(match: re.Match[str]) -> Fraction | None:
-    """Return the value of a match; None where it has too many digits or divides by zero."""
+    """Return the value of a match; None if it has too many digits or divides by zero."""
     parts = {name: re.sub(r"[{}\s,]", "", text) for name, text in match.groupdict().items() if text}
     if max(map(len, parts.values())) > MOST_DIGITS or any(abs(int(parts.get(name, 0))) > MOST_POWER for name in POWERS):
         return None

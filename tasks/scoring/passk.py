@@ -1,4 +1,4 @@
-"""pass@k: how probable it is that one of k programs passes its tests."""
+"""pass@k: probability that at least one of k programs passes its tests."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from math import comb
 
 
 def pass_at_k(n: int, c: int, k: int) -> float:
-    """Unbiased estimate from n sampled programs, c of which pass: 1 - C(n - c, k) / C(n, k).
+    """Return the unbiased estimate from n sampled programs, c of which pass: 1 - C(n - c, k) / C(n, k).
 
-    That is the share of the choices of k out of the n samples with one that passes; Chen et al. 2021, Eq. 1
+    That is the share of the subsets of k out of n samples with at least one that passes; Chen et al. 2021, Eq. 1
     (arXiv:2107.03374). The plug-in estimate 1 - (1 - c/n)^k is too low.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Python in answers: the statements of a text, the names that they bind and use."""
+"""Reader of Python in answers: statements of a text, and the names that they bind and use."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _MARGIN = re.compile(r"^(?=[^\s)\]}])", re.MULTILINE)
 _CONTINUED = re.compile(r"(?:else|elif|except|finally)\b")
 _INDENTED = re.compile(r"(?:^[ \t]+\S.*\n?(?:^[ \t]*\n)*)+", re.MULTILINE)
 _MOST_PIECES = 12
-"""Pieces at the margin of which one statement is made, in a text with prose: decorators, texts over several lines."""
+"""Most pieces at the margin in one statement of a text with prose: decorators, strings over several lines."""
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 _IMPORTS = (ast.Import, ast.ImportFrom)
-# What prose can be read as is left out: `Note: this` is an annotation, `Sure` a name.
+# Statements that prose can be read as are left out: `Note: this` is an annotation, `Sure` a name.
 _CERTAIN = (*_DEFINITIONS, *_IMPORTS, ast.Assign, ast.AugAssign, ast.If, ast.For, ast.While, ast.With, ast.Try)
 _BUILTINS = frozenset(dir(builtins))
 
@@ -32,8 +32,8 @@ class Code:
     """A text that is Python.
 
     Attributes:
-        text: all of it.
-        body: its statements at the margin.
+        text: the whole text.
+        body: statements at the margin.
     """
 
     text: str
@@ -41,12 +41,12 @@ class Code:
 
     @property
     def bound(self) -> set[str]:
-        """Names that its statements bind at the margin."""
+        """Names that the statements at the margin bind."""
         return {name for statement in self.body for name in bound_names(statement)}
 
     @property
     def returns(self) -> bool:
-        """Whether it returns outside of any function."""
+        """Whether it has a `return` outside of any function."""
         return any(isinstance(node, ast.Return) for statement in self.body for node in _of_scope(statement))
 
     def defines(self, name: str) -> bool:
@@ -59,7 +59,7 @@ class Code:
         return "".join("\n".join(lines[first - 1 : last]) + "\n" for first, last in map(_lines, statements))
 
     def without(self, statements: Iterable[ast.stmt]) -> Code:
-        """Return the code with some statements blanked; one that shares a line with the rest stays."""
+        """Return the code with some statements blanked; a statement that shares a line with others stays."""
         gone = list(statements)
         kept = {n for s in self.body if s not in gone for n in range(_lines(s)[0], _lines(s)[1] + 1)}
         blank = {n for s in gone for n in range(_lines(s)[0], _lines(s)[1] + 1)} - kept
@@ -67,10 +67,10 @@ class Code:
         return Code("\n".join(lines), [s for s in self.body if s not in gone or _lines(s)[0] in kept])
 
 
-def parsed(text: str) -> Code | None:
-    """Return the text as code, or None where it is no Python."""
+def parse_python(text: str) -> Code | None:
+    """Return the text as code, or None if it is no Python."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of an answer's escapes
+        warnings.simplefilter("ignore")  # about escapes in an answer
         try:
             return Code(text, ast.parse(text).body)
         except (SyntaxError, ValueError, RecursionError, MemoryError, OverflowError):
@@ -79,7 +79,7 @@ def parsed(text: str) -> Code | None:
 
 def is_python(text: str) -> bool:
     """Return whether the text, indented or not, is Python."""
-    return parsed(_at_margin(text)) is not None
+    return parse_python(_at_margin(text)) is not None
 
 
 def python_blocks(answer: str) -> list[str]:
@@ -88,43 +88,43 @@ def python_blocks(answer: str) -> list[str]:
 
 
 def code_of(text: str) -> Code | None:
-    """Return the Python of a text: all of it, or the statements at the margin between lines of prose; None without."""
+    """Return the Python in a text: all of it, or the statements at the margin between lines of prose; None if none."""
     text = _at_margin(text)
-    code = parsed(text)
+    code = parse_python(text)
     if code is not None:
         return code if code.body else None
     kept = "".join(_statements(text))
-    return parsed(kept) if kept else None
+    return parse_python(kept) if kept else None
 
 
 def defining_code(answer: str, names: Iterable[str], predefined: Iterable[str] = ()) -> Code | None:
     """Return the code of an answer that defines all of the names, or None.
 
-    It is the first fenced block that does; without one the answer itself, prose left out; without either a run of
-    indented lines. One that defines more than a stub goes before one that does not. What a block uses and another one
-    defines or imports is put ahead of it. Statements that only call what is defined are examples, and left out: a
-    wrong example would end the program.
+    It is the first fenced block that does; without one, the answer itself without prose; without either, a run of
+    indented lines. Code that defines more than a stub is preferred. Definitions and imports of other blocks that a
+    block uses are put ahead of it. Statements that only call what is defined are examples and left out: a wrong example
+    would end the program.
 
     Args:
         answer: a text with or without fences.
-        names: of the functions asked for.
+        names: names of the required functions.
         predefined: names that are bound before the code runs.
     """
     wanted = set(names)
     blocks = [code for block in python_blocks(answer) if (code := code_of(block))]
-    whole = (code for text in (answer, *_INDENTED.findall(answer)) if (code := code_of(text)))
-    binding = [code for code in (*blocks, *whole) if wanted <= code.bound]
+    unfenced = (code for text in (answer, *_INDENTED.findall(answer)) if (code := code_of(text)))
+    binding = [code for code in (*blocks, *unfenced) if wanted <= code.bound]
     if not wanted or not binding:
         return None
     chosen = next((code for code in binding if all(map(code.defines, wanted))), binding[0])
     ahead = _needed(chosen, [code for code in blocks if code is not chosen], set(predefined) | _BUILTINS)
     chosen = _without_examples(chosen, wanted)
-    return (parsed(f"{ahead}{chosen.text}") or chosen) if ahead else chosen
+    return (parse_python(f"{ahead}{chosen.text}") or chosen) if ahead else chosen
 
 
 def future_first(ahead: str, text: str) -> str:
-    """Return both texts as one program, at its beginning the second's imports of `__future__`."""
-    code = parsed(text) if "__future__" in text else None
+    """Return both texts as one program, which begins with the second text's imports of `__future__`."""
+    code = parse_python(text) if "__future__" in text else None
     if code is None:
         return ahead + text
     future = [s for s in code.body if isinstance(s, ast.ImportFrom) and s.module == "__future__"]
@@ -132,7 +132,7 @@ def future_first(ahead: str, text: str) -> str:
 
 
 def bound_names(statement: ast.AST) -> Iterator[str]:
-    """Yield the names that a statement binds where it stands, not those within functions and classes."""
+    """Yield the names that a statement binds in its own scope, not those within functions and classes."""
     for node in _of_scope(statement):
         match node:
             case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
@@ -144,7 +144,7 @@ def bound_names(statement: ast.AST) -> Iterator[str]:
 
 
 def _of_scope(statement: ast.AST) -> Iterator[ast.AST]:
-    """Yield a statement and all of its parts, but for what is within functions and classes."""
+    """Yield a statement and all of its parts, except those within functions and classes."""
     nodes = [statement]  # no recursion: a tree may be deeper than Python's stack
     while nodes:
         node = nodes.pop()
@@ -159,7 +159,7 @@ def used_names(node: ast.AST) -> set[str]:
 
 
 def _needed(chosen: Code, blocks: Sequence[Code], predefined: set[str]) -> str:
-    """Return the definitions and imports of other blocks whose names the chosen one uses and nothing binds."""
+    """Return the definitions and imports of other blocks whose names the chosen code uses but nothing else binds."""
     ahead = ""
     bound, wanted = predefined | _every_name_bound(chosen.body), {n for s in chosen.body for n in used_names(s)}
     definitions = [
@@ -183,7 +183,7 @@ def _every_name_bound(body: Iterable[ast.stmt]) -> set[str]:
 
 
 def _without_examples(code: Code, names: set[str]) -> Code:
-    """Return the code without the statements that call what it defines and that no definition rests on."""
+    """Return the code without statements that call its definitions and on which no definition depends."""
     calling, examples = set(names), []
     inner = {n for s in code.body if isinstance(s, _DEFINITIONS) for n in used_names(s) - _every_name_bound([s])}
     for statement in code.body:
@@ -197,7 +197,7 @@ def _without_examples(code: Code, names: set[str]) -> Code:
 
 
 def _sets_part(statement: ast.stmt) -> bool:
-    """Return whether the statement sets an attribute or item (`add.cache = {}`), on which a function may rest."""
+    """Return whether the statement sets an attribute or item (`add.cache = {}`), on which a function may depend."""
     nodes = (node for node in ast.walk(statement) if isinstance(node, ast.Attribute | ast.Subscript))
     return any(isinstance(node.ctx, ast.Store) for node in nodes)
 
@@ -227,10 +227,10 @@ def _statements(text: str) -> Iterator[str]:
 
 
 def _statement_length(pieces: Sequence[str]) -> int:
-    """Return how many pieces the statement at the beginning has; 0: none."""
+    """Return how many pieces the statement at the beginning has; 0: there is no statement."""
     length = 0
     for count in range(1, min(len(pieces), _MOST_PIECES) + 1):
-        code = parsed("".join(pieces[:count]))
+        code = parse_python("".join(pieces[:count]))
         if code is not None and all(map(_is_certain, code.body)):
             length = count
             if count == len(pieces) or not _CONTINUED.match(pieces[count]):
@@ -241,7 +241,7 @@ def _statement_length(pieces: Sequence[str]) -> int:
 
 
 def _is_certain(statement: ast.stmt) -> bool:
-    """Return whether no prose reads like the statement; of expressions a call of a module's function (`sys.f(1)`)."""
+    """Return whether no prose reads like the statement; of expressions, a call of a module's function (`sys.f(1)`)."""
     if isinstance(statement, ast.AnnAssign):
         return statement.value is not None
     if isinstance(statement, ast.Expr):
@@ -250,7 +250,7 @@ def _is_certain(statement: ast.stmt) -> bool:
 
 
 def _at_margin(text: str) -> str:
-    """Return the text without the indentation that all of its lines have."""
+    """Return the text without the indentation that all lines share."""
     return textwrap.dedent(text) if text.lstrip("\n")[:1] in (" ", "\t") else text
 
 

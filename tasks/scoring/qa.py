@@ -1,4 +1,4 @@
-"""Short answers to open questions, of which any of several is right."""
+"""Scorer of short answers to open questions with several accepted answers."""
 
 from __future__ import annotations
 
@@ -15,40 +15,40 @@ _PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
 class ShortAnswer(Scorer):
-    """Compares the first line of an answer with a JSON list of accepted ones, normalised as SQuAD's evaluation does.
+    """A comparison of an answer's first line with a JSON list of accepted answers, normalised as in SQuAD's evaluation.
 
-    `exact_match` is 1.0 where it is one of them; `contains` is 1.0 where the words of one of them stand in it, side by
-    side and in order, as usual for models that answer in sentences. Else they are 0.0.
+    `exact_match` is 1.0 if the line is one of them; `contains` is 1.0 if the words of one of them occur in it side by
+    side and in order, as is usual for models that answer in sentences. Else they are 0.0.
     """
 
     metric = "exact_match"
 
     def item(self, prediction: str, reference: str) -> float | None:
-        """Exact match."""
+        """Return the exact match."""
         return _scores(prediction, reference).get(self.metric)
 
     def corpus(self, predictions: Sequence[str], references: Sequence[str]) -> dict[str, float]:
-        """Mean of `contains`."""
-        found = mean(_scores(p, r) for p, r in zip(predictions, references, strict=True))
-        return {name: value for name, value in found.items() if name != self.metric}
+        """Return the mean of `contains`."""
+        means = mean(_scores(p, r) for p, r in zip(predictions, references, strict=True))
+        return {name: value for name, value in means.items() if name != self.metric}
 
 
-def normalised(text: str) -> str:
-    """In lower case, without ASCII punctuation and English articles, words separated by one space.
+def normalise(text: str) -> str:
+    """Return a text in lower case, without ASCII punctuation and English articles, words separated by one space.
 
-    As `normalize_answer` of SQuAD 1.1's `evaluate-v1.1.py`.
+    This is `normalize_answer` of SQuAD 1.1's `evaluate-v1.1.py`.
     """
     return " ".join(_ARTICLE.sub(" ", text.lower().translate(_PUNCTUATION)).split())
 
 
 def _scores(prediction: str, reference: str) -> dict[str, float]:
-    """Both scores; nothing where no accepted answer has a word."""
-    accepted = {normalised(text) for text in json.loads(reference or "[]")} - {""}
+    """Return both scores; empty if no accepted answer has a word."""
+    accepted = {normalise(text) for text in json.loads(reference or "[]")} - {""}
     if not accepted:
         return {}
     line = prediction.strip().partition("\n")[0]
-    # A base model goes on to invent further questions, sometimes in the same line.
-    answer = normalised(_NEXT.split(line, maxsplit=1)[0])
+    # a base model goes on with invented questions, sometimes in the same line
+    answer = normalise(_NEXT.split(line, maxsplit=1)[0])
     return {
         "exact_match": float(answer in accepted),
         "contains": float(any(f" {text} " in f" {answer} " for text in accepted)),

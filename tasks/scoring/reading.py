@@ -1,4 +1,4 @@
-"""Scorers that first have to find the answer in a text."""
+"""Base class of scorers that first have to find the answer in a text."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ Expected = TypeVar("Expected")
 
 
 class ReadingScorer(Scorer, Generic[Expected]):
-    """Score of the answer that is read from a text: 1.0 where it is right, else 0.0.
+    """A score of the answer that is read from a text: 1.0 if it is right, else 0.0.
 
-    `unread` is the share of texts in which no answer could be read. They score 0.0 like wrong ones, but often say more
-    about the prompt or the limit of new tokens than about the model.
+    `unread` is the share of texts in which no answer could be read. They score 0.0 like wrong answers, but often say
+    more about the prompt or the limit of new tokens than about the model.
     """
 
     def item(self, prediction: str, reference: str) -> float | None:
@@ -31,8 +31,8 @@ class ReadingScorer(Scorer, Generic[Expected]):
 
     @abstractmethod
     def expected(self, reference: str) -> Expected | None:
-        """Return the right answer; None where the reference has none."""
+        """Return the right answer; None if the reference has none."""
 
     @abstractmethod
     def verdict(self, prediction: str, expected: Expected) -> bool | None:
-        """Return whether a text's answer is the expected one; None where no answer can be read."""
+        """Return whether a text's answer is the expected one; None if no answer can be read."""

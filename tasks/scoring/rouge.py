@@ -1,4 +1,4 @@
-"""Summaries and other free text."""
+"""Scorer of summaries and other free text."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ class Rouge(Scorer):
     metric = "rougeL"
 
     def item(self, prediction: str, reference: str) -> float | None:
-        """ROUGE-L."""
+        """Return ROUGE-L."""
         return rouge(prediction, reference).get("rougeL")
 
     def corpus(self, predictions: Sequence[str], references: Sequence[str]) -> dict[str, float]:
-        """Means of ROUGE-1 and ROUGE-2."""
-        found = mean(rouge(p, r) for p, r in zip(predictions, references, strict=True))
-        return {name: value for name, value in found.items() if name != self.metric}
+        """Return the means of ROUGE-1 and ROUGE-2."""
+        means = mean(rouge(p, r) for p, r in zip(predictions, references, strict=True))
+        return {name: value for name, value in means.items() if name != self.metric}

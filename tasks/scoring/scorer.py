@@ -1,4 +1,4 @@
-"""What a scorer is: a score of one answer, and the scores of many."""
+"""Interface of a scorer: a score of one answer, and scores of many."""
 
 from __future__ import annotations
 
@@ -7,28 +7,28 @@ from collections.abc import Iterable, Mapping, Sequence
 
 
 class Scorer(ABC):
-    """Compares answers with references, both texts; a reference of several parts is JSON.
+    """A comparison of answers with references, both texts; a reference of several parts is JSON.
 
     Attributes:
-        metric: name of what `item` returns, the headline in every table.
+        metric: name of the score that `item` returns, the headline in every table.
     """
 
     metric: str
 
     @abstractmethod
     def item(self, prediction: str, reference: str) -> float | None:
-        """Return the score in [0, 1] of one answer; None where the reference is empty: the item cannot be scored."""
+        """Return the score in [0, 1] of one answer; None if the reference is empty, as the item cannot be scored."""
 
     def reference_fault(self, reference: str) -> str | None:
-        """Say what a reference must be, where this scorer cannot read the given one; None where it can.
+        """Return the requirement that a reference fails to meet; None if the scorer can read it.
 
         Args:
-            reference: not empty; an empty one is no fault, its item has no score.
+            reference: a text that is not empty; an empty one is no fault, but its item has no score.
         """
         return None
 
     def corpus(self, predictions: Sequence[str], references: Sequence[str]) -> dict[str, float]:
-        """What else there is to say of many answers, by name, in [0, 1], beside the mean of `item`.
+        """Return further scores of many answers, by name, in [0, 1], besides the mean of `item`.
 
         Items without a reference are left out.
         """
@@ -36,9 +36,9 @@ class Scorer(ABC):
 
 
 def mean(rows: Iterable[Mapping[str, float]]) -> dict[str, float]:
-    """Mean of every name over the rows that have it."""
-    found: dict[str, list[float]] = {}
+    """Return the mean of every name over the rows that have it."""
+    values_of: dict[str, list[float]] = {}
     for row in rows:
         for name, value in row.items():
-            found.setdefault(name, []).append(value)
-    return {name: sum(values) / len(values) for name, values in found.items()}
+            values_of.setdefault(name, []).append(value)
+    return {name: sum(values) / len(values) for name, values in values_of.items()}

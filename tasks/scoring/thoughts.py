@@ -1,4 +1,4 @@
-"""The part of an answer that is scored: what a model says after it has thought."""
+"""Part of an answer that is scored: the text after a model's thoughts."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import re
 # <thinking> Reflection; <Thought> Marco-o1; <|begin_of_thought|> Sky-T1, OpenThinker, Bespoke-Stratos.
 _OPENING = r"<(?:think|thinking|thought)>|<\|begin_of_thought\|>"
 _CLOSING = r"</(?:think|thinking|thought)>|<\|end_of_thought\|>"
-# An answer may be about such tags. Models open their thoughts at the beginning of a line, and no closing tag of theirs
-# is in quotes; a quoted regular expression may have both tags.
+# An answer may be about such tags. Models open their thoughts at the beginning of a line and never close them in
+# quotes; a quoted regular expression may have both tags.
 _TAG = re.compile(
     rf"""(?<!\w\w)(["'`])(?:{_OPENING})?[^\n"'`]{{0,8}}(?:{_CLOSING}|{_OPENING})[^\s"'`]{{0,4}}\1(?!\w)"""
     rf"|^[^\S\n]*(?P<opening>{_OPENING})|(?P<closing>{_CLOSING})",
@@ -20,8 +20,8 @@ _TAG = re.compile(
 def without_thoughts(text: str) -> str:
     """Return the last text outside of thoughts, after the first thoughts have ended.
 
-    A text without the tags of thoughts is returned as it is. Thoughts may lack their opening tag, which many chat
-    templates put into the prompt. Thoughts that do not end leave no answer: the model has not begun it.
+    A text without tags is returned as it is. Thoughts may lack their opening tag, which many chat templates put into
+    the prompt. Thoughts that do not end leave no answer: the model has not begun it.
     """
     parts: list[str] = []
     begin, thinking, ended = 0, False, False

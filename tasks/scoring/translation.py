@@ -17,41 +17,41 @@ class Translation(Scorer):
     metric = "chrF"
 
     def item(self, prediction: str, reference: str) -> float | None:
-        """The sentence's chrF."""
-        from sacrebleu.metrics import CHRF  # only where a text is scored
+        """Return the sentence's chrF."""
+        from sacrebleu.metrics import CHRF  # imported here: only if a text is scored
 
         if not reference.strip():
             return None
         return _share(CHRF().sentence_score(translation(prediction), [reference]).score)
 
     def corpus(self, predictions: Sequence[str], references: Sequence[str]) -> dict[str, float]:
-        """Return chrF and BLEU (tokenizer 13a, exponential smoothing) of the corpus, which are no means over sentences.
+        """Return chrF and BLEU (tokenizer 13a, exponential smoothing) of the corpus, not means over sentences.
 
-        The tokenizer splits at spaces: where a reference is in a script without them (Chinese, Japanese, Thai) no BLEU
-        is given, since a whole sentence would count as one word.
+        The tokenizer splits at spaces. Without spaces (Chinese, Japanese, Thai) a whole sentence would count as one
+        word, so BLEU is left out if any reference is in such a script.
         """
         from sacrebleu.metrics import BLEU, CHRF
 
         pairs = [(translation(p), r) for p, r in zip(predictions, references, strict=True) if r.strip()]
         if not pairs:
             return {}
-        found, expected = map(list, zip(*pairs))
-        scores = {"corpus chrF": _share(CHRF().corpus_score(found, [expected]).score)}
+        translations, expected = map(list, zip(*pairs))
+        scores = {"corpus chrF": _share(CHRF().corpus_score(translations, [expected]).score)}
         if any(map(is_unspaced, expected)):
             return scores
-        return scores | {"BLEU": _share(BLEU().corpus_score(found, [expected]).score)}
+        return scores | {"BLEU": _share(BLEU().corpus_score(translations, [expected]).score)}
 
 
 def _share(percent: float) -> float:
-    """In [0, 1]: the package's products of rounded parts make 100.00000000000004 of what is all right."""
+    """Return a percentage as a share of at most 1: rounding makes the package return 100.00000000000004."""
     return min(percent / 100, 1.0)
 
 
 def translation(text: str) -> str:
-    """The part of an answer that is scored: up to the first blank line or the beginning of a further prompt.
+    """Return the part of an answer that is scored: up to the first blank line or the beginning of a further prompt.
 
-    A base model goes on to invent further prompts after its few-shot answer: lines that begin `Translate German to
-    English:`, `German:`, `English:` or `Answer:`, the words of the prompts. The items are single sentences, so that a
-    translation has no blank line; what follows one are a chat model's remarks.
+    After its few-shot answer a base model goes on with invented prompts: lines that begin `Translate German to
+    English:`, `German:`, `English:` or `Answer:`. Items are single sentences, so a translation has no blank line; after
+    one come remarks of a chat model.
     """
     return _NEXT_PROMPT.split(text.strip(), maxsplit=1)[0].strip()

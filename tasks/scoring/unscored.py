@@ -1,4 +1,4 @@
-"""For prompts whose answers nothing is compared with."""
+"""Scorer for prompts without a reference."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from tasks.scoring.scorer import Scorer
 
 
 class Unscored(Scorer):
-    """No score of any answer: what its authors have is the word of a larger model."""
+    """A scorer that gives no score: the benchmark's authors let a larger model judge the answers."""
 
     metric = "none"
 
     def item(self, prediction: str, reference: str) -> float | None:
-        """None."""
+        """Return None: there is no score."""
         return None

@@ -1,4 +1,4 @@
-"""A process that answers requests one at a time and is killed where an answer takes too long."""
+"""A process that answers requests one at a time, and is killed if an answer takes too long."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ START_SECONDS = 60.0
 
 
 class Worker:
-    """Sends requests to a process that is started when first needed and lives until it hangs, dies or is closed.
+    """Client of a process that is started when first needed and lives until it hangs, dies or is closed.
 
-    The process reads requests from stdin and writes to stdout, one line of JSON each; its first line, of any content,
-    says that it is ready. It has a session of its own, and all processes of its group are killed with it: at the end
-    of a request that takes too long, on `close`, when this object goes and at the interpreter's exit. Where this
-    process dies of a signal, the other's stdin ends, at which it should end too. Several threads may ask: they take
-    turns. A copy, pickled or not, and a fork have no process yet and start their own.
+    The process reads requests from stdin and writes answers to stdout, one line of JSON each; its first line, with any
+    content, means that it is ready. It has a session of its own and is killed with all processes of its group: after a
+    request that takes too long, on `close`, when this object is deleted, and at the interpreter's exit. If this process
+    dies of a signal, the other's stdin ends, at which it should end too. Several threads may ask; they take turns. A
+    copy, pickled or not, and a fork have no process yet and start their own.
 
     Args:
-        command: the program and its arguments.
-        seconds: time on the clock for one request; the start has `START_SECONDS` of its own.
-        environment: variables that the process has in addition.
+        command: program and arguments.
+        seconds: wall-clock time for one request; the start of the process has `START_SECONDS`.
+        environment: additional environment variables of the process.
     """
 
     def __init__(self, command: Sequence[str], seconds: float, environment: dict[str, str] | None = None) -> None:
@@ -41,10 +41,10 @@ class Worker:
         return Worker, (self.command, self.seconds, self.environment)
 
     def ask(self, request: Any) -> Any | None:
-        """The answer, or None where it took too long or the process died; the next request starts another.
+        """Return the answer, or None if it took too long or the process died; the next request starts another.
 
         Raises:
-            RuntimeError: a new process did not get ready.
+            RuntimeError: a new process did not become ready.
         """
         if self._owner != os.getpid():  # a fork: the parent's process, and a lock that may be held for ever
             self._lock, self._process, self._owner = threading.Lock(), None, os.getpid()
@@ -59,7 +59,7 @@ class Worker:
 
     @property
     def pid(self) -> int | None:
-        """Of the process, if there is one."""
+        """Id of the process; None if there is none."""
         return self._process.pid if self._process else None
 
     def _running(self) -> subprocess.Popen[bytes]:
@@ -76,10 +76,10 @@ class Worker:
         return process
 
     def _line(self, process: subprocess.Popen[bytes], sent: bytes, seconds: float) -> bytes:
-        """What the process writes once it has read `sent`: a whole line, or nothing and the process is gone."""
+        """Return the line that the process writes after reading `sent`; empty if the process had to be killed."""
         assert process.stdin is not None
         assert process.stdout is not None
-        # The process may hang while it should read as well as while it should write: a timer covers both.
+        # the process may hang while reading or while writing: a timer covers both
         timer = threading.Timer(seconds, _kill_group, [process.pid])
         timer.daemon = True
         timer.start()
@@ -89,7 +89,7 @@ class Worker:
                 process.stdin.write(sent)
                 process.stdin.flush()
             line = process.stdout.readline()
-        finally:  # also of an interrupt, after which a late answer would pass for that of the next request
+        finally:  # after an interrupt, too: a late answer would be taken for that of the next request
             timer.cancel()
             timer.join()  # else it could kill the process during the next request
             if not line.endswith(b"\n"):
@@ -107,18 +107,18 @@ def _json(line: bytes) -> Any | None:
 
 
 def _alive(process: subprocess.Popen[bytes]) -> bool:
-    """Without reaping it: as long as it is not reaped, its id cannot be another's."""
+    """Return whether the process runs, without reaping it: until it is reaped, its id is not reused."""
     return os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
 
 
 def _kill_group(pid: int) -> None:
-    """Returns when the process has ended; it is not reaped."""
+    """Kill the group and return when the process has ended; do not reap it."""
     os.killpg(pid, signal.SIGKILL)
     os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
 
 
 def _kill(process: subprocess.Popen[bytes], owner: int) -> None:
-    """End the process and close its pipes; nothing in a fork of its owner, which runs the same code at its exit."""
+    """End the process and close its pipes; do nothing in a fork of the owner, which runs the same code at its exit."""
     if os.getpid() != owner:
         return
     os.killpg(process.pid, signal.SIGKILL)

@@ -1,1 +1,1 @@
-"""Who runs a pass: every module and package here is a backend, a `Decoder` called `BACKEND`."""
+"""Backends that run passes: every module and package here has a subclass of `Decoder` called `BACKEND`."""

@@ -1,4 +1,4 @@
-"""PyTorch's own operators, one after the other, on any device: what every other backend is held against."""
+"""PyTorch's own operators, one after the other, on any device: the reference for every other backend."""
 
 from typing import ClassVar
 
@@ -6,7 +6,7 @@ from ssd_bench.model.decoder import Decoder
 
 
 class TorchDecoder(Decoder):
-    """The decoder as it is."""
+    """The decoder with PyTorch's operators."""
 
     name: ClassVar[str] = "torch"
     rank: ClassVar[int] = 0

@@ -1,18 +1,17 @@
-"""Running a program that a model wrote, in a process of its own that the kernel locks up.
+"""Sandbox for a program that a model wrote: a process of its own that the kernel locks up, without root rights.
 
-What such a program can reach, no administrator's rights being needed (`driver`, `seccomp`):
+The program can reach (`driver`, `seccomp`):
 
-- files: it writes beneath an empty folder of its own, which is removed afterwards, and reads there and in Python's
-  standard library and the system's shared libraries, nowhere else (Landlock);
-- processes: it starts none, leaves its group by no way, and signals none; threads work (seccomp);
-- network: it opens no socket, of whatever kind (seccomp, and Landlock for TCP), so that `asyncio` does not run;
+- files: it writes only in an empty folder of its own, which is removed afterwards, and reads only there, in Python's
+  standard library and in the system's shared libraries (Landlock);
+- processes: it cannot start any, leave its process group, or signal any; threads work (seccomp);
+- network: it cannot open sockets of any kind (seccomp, and Landlock for TCP), so `asyncio` does not run;
 - time, memory, size of a file: limited (`setrlimit`);
-- privileges: it has none, also where the harness runs as root.
+- privileges: none, even if the harness runs as root.
 
-What is not guarded against: it can see that a file exists and how large it is, outside its folder too; it can write
-many files of the largest size until its time is over; it shares the kernel, whose faults it may use. A program that
-searches its own interpreter for the proof of success finds it: no test that runs within a program's process is safe
-from the program.
+Not prevented: it can see whether a file exists and how large it is, outside its folder too; it can write many files of
+the largest size until its time is over; it shares the kernel and may use its faults. A program that searches its own
+interpreter for the proof of success finds it: no test within a program's process is safe from the program.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ FILE_BYTES = 1 << 20
 POLL_SECONDS = 0.005
 _DRIVER = Path(__file__).with_name("driver.py")
 
-# Each reaches its end if it is refused what it tries; {} is a file outside its folder.
+# A probe succeeds if the kernel refuses its statement; {} is a file outside its folder.
 _PROBES = {
     "writing outside the folder": "open({!r}, 'a')",
     "reading outside the folder": "open({!r})",
@@ -51,12 +50,12 @@ _PROBES = {
 
 
 @dataclass(frozen=True)
-class Limits:
-    """What one program may use.
+class ProgramLimits:
+    """Limits of one program.
 
     Attributes:
         cpu_seconds: processor time.
-        wall_seconds: time on the clock.
+        wall_seconds: wall-clock time.
         memory_mib: address space, in MiB, the interpreter's own included.
     """
 
@@ -66,11 +65,11 @@ class Limits:
 
 
 @cache
-def check(limits: Limits, required: bool) -> None:
-    """Run an empty program and, where protection is required, programs that try what it must prevent; once.
+def check(limits: ProgramLimits, required: bool) -> None:
+    """Run, once, an empty program and, if protection is required, programs that try what it must prevent.
 
     Raises:
-        ConfigError: the limits leave no room even for an empty program, or something is not prevented.
+        ConfigError: the limits are too low even for an empty program, or something is not prevented.
     """
     if not runs_to_the_end("", limits, required):
         allowed = "limits of time and memory (task.memory_mib) within which Python starts; it did not"
@@ -78,25 +77,27 @@ def check(limits: Limits, required: bool) -> None:
     if not required:
         return
     with tempfile.NamedTemporaryFile() as outside:
-        tries = {name: source.format(outside.name) for name, source in _PROBES.items()}
-        refused = "import os\ntry: {}\nexcept PermissionError: pass\nelse: raise SystemExit"
-        if open_to := [name for name, tried in tries.items() if not runs_to_the_end(refused.format(tried), limits)]:
-            raise _unprotected(f"does not prevent {', '.join(open_to)}")
+        attempts = {name: source.format(outside.name) for name, source in _PROBES.items()}
+        template = "import os\ntry: {}\nexcept PermissionError: pass\nelse: raise SystemExit"
+        if possible := [
+            name for name, attempt in attempts.items() if not runs_to_the_end(template.format(attempt), limits)
+        ]:
+            raise _protection_error(f"does not prevent {', '.join(possible)}")
 
 
 @lru_cache(maxsize=256)
-def runs_to_the_end(program: str, limits: Limits, required: bool = True) -> bool:
-    """Whether the program reaches its end without an exception and within the limits.
+def runs_to_the_end(program: str, limits: ProgramLimits, required: bool = True) -> bool:
+    """Return whether the program reaches its end without an exception and within the limits.
 
-    Proof is a random number that is written after the program's last statement: a program that exits early, with
-    whatever status, has none. It runs isolated (`-I`), with the standard library alone (`-S`), in an empty folder and
-    an empty environment; its output is dropped. In the end all processes of its group are killed. The same program is
-    run once: arms with the same text have the same score.
+    The proof is a random number that is written after the program's last statement; a program that exits early does not
+    write it, whatever its exit status. The program runs isolated (`-I`), with only the standard library (`-S`), in an
+    empty folder and an empty environment; its output is dropped. In the end all processes of its group are killed. The
+    same program is run only once: arms with the same text have the same score.
 
     Args:
         program: Python source.
-        limits: of its process.
-        required: run it only with all protections; else with those that this kernel has.
+        limits: limits of its process.
+        required: whether to run it only with all protections; else with those that this kernel has.
 
     Raises:
         ConfigError: protection is required and the kernel lacks a part of it; nothing was run.
@@ -111,17 +112,17 @@ def runs_to_the_end(program: str, limits: Limits, required: bool = True) -> bool
             stdin=source, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, pass_fds=(proof.fileno(),),
             cwd=folder, env={}, start_new_session=True,
         )  # fmt: skip
-        _end(child, limits.wall_seconds)
+        _end_group(child, limits.wall_seconds)
         proof.seek(0)
         outcome, _, missing = proof.read(FILE_BYTES).partition(b" ")
     if outcome == nonce and missing:
-        raise _unprotected(f"lacks {missing.decode()}")
+        raise _protection_error(f"lacks {missing.decode()}")
     return outcome == nonce
 
 
-def _unprotected(what: str) -> ConfigError:
+def _protection_error(problem: str) -> ConfigError:
     allowed = (
-        f"this kernel {what}: use Linux 5.13 or newer with Landlock and seccomp, x86_64 or aarch64, "
+        f"this kernel {problem}: use Linux 5.13 or newer with Landlock and seccomp, x86_64 or aarch64, "
         "or task.sandbox=best_effort where a container guards what a model's program must not reach"
     )
     return ConfigError("task.sandbox", "required", allowed)
@@ -129,7 +130,7 @@ def _unprotected(what: str) -> ConfigError:
 
 @contextmanager
 def _folder() -> Iterator[str]:
-    """An empty folder, removed in the end, however deep what is in it lies."""
+    """Make an empty folder; remove it in the end with all that is in it, at any depth."""
     folder = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
     try:
         yield folder.name
@@ -140,8 +141,8 @@ def _folder() -> Iterator[str]:
             subprocess.run(["rm", "-rf", "--", folder.name], stderr=subprocess.DEVNULL, check=False)
 
 
-def _end(child: subprocess.Popen[bytes], wall_seconds: float) -> None:
-    """Wait for the child, then kill its process group; the child is reaped last, so its id cannot be another's."""
+def _end_group(child: subprocess.Popen[bytes], wall_seconds: float) -> None:
+    """Wait for the child, then kill its process group; the child is reaped last, so that its id is not reused."""
     deadline = time.monotonic() + wall_seconds
     try:
         while time.monotonic() < deadline:

@@ -1,11 +1,11 @@
-"""A process that locks itself up, then runs the program that it reads from stdin; started as a script by `sandbox`.
+"""Script of `sandbox`: a process that locks itself up, then runs the program that it reads from stdin.
 
     python -I -S -B driver.py PROOF CPU MEMORY SIZE REQUIRED FILTER < NONCE, a newline, and the program
 
-PROOF is the file descriptor for the outcome: the nonce once the program has ended without an exception; or the nonce, a
-space and the names of the protections that the kernel lacks, where REQUIRED is 1: then nothing was run. CPU is in
-seconds, MEMORY and SIZE (of a file) in bytes, FILTER the seccomp filter in hexadecimal. It imports little: every answer
-waits for it.
+PROOF is the file descriptor for the outcome: the nonce if the program has ended without an exception; or, if REQUIRED
+is 1 and the kernel lacks protections, the nonce, a space and their names, without running the program. CPU is in
+seconds, MEMORY and SIZE (of a file) in bytes, FILTER the seccomp filter in hexadecimal. The script imports little,
+because every answer waits for it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _RIGHTS = {1: 13, 2: 14, 3: 15, 4: 15}  # version -> how many rights to files it
 _RIGHTS_SINCE_5 = 16
 _NETWORK_SINCE, _SCOPES_SINCE = 4, 6
 _TCP, _SCOPES = 3, 3  # bind and connect; abstract sockets and signals of other processes
-# Besides the standard library: shared libraries, time zones, locales.
+# readable besides the standard library: shared libraries, time zones, locales
 _SYSTEM = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/share/zoneinfo", "/etc/ld.so.cache", "/etc/localtime")
 
 
@@ -41,7 +41,7 @@ class _Program(ctypes.Structure):
 
 
 def main() -> None:
-    """What the module's docstring says."""
+    """Lock the process up and run the program, as the module's docstring describes."""
     proof, cpu, memory, size, required = map(int, sys.argv[1:6])
     seccomp = bytes.fromhex(sys.argv[6])
     nonce, _, source = sys.stdin.buffer.read().partition(b"\n")
@@ -57,7 +57,7 @@ def main() -> None:
 
 
 def _limit(cpu: int, memory: int, size: int) -> None:
-    """Set the limits of time, memory and files; one that is stricter already stays."""
+    """Set the limits of time, memory and files; keep existing limits that are stricter."""
     wanted = {"CPU": cpu, "AS": memory, "FSIZE": size, "CORE": 0, "NOFILE": _OPEN_FILES}
     for name, value in wanted.items():
         kind = getattr(resource, f"RLIMIT_{name}")
@@ -67,10 +67,10 @@ def _limit(cpu: int, memory: int, size: int) -> None:
 
 
 def _lock(seccomp: bytes) -> list[str]:
-    """Give up all privileges, and rights to files, network and processes; the names of what the kernel lacks."""
-    _control(_DEATH_SIGNAL, _SIGKILL)  # once the harness has gone
+    """Give up privileges and rights to files, network and processes; return the protections that the kernel lacks."""
+    _control(_DEATH_SIGNAL, _SIGKILL)  # kill this process when the harness has ended
     header, none = struct.pack("<Ii", 0x20080522, 0), bytes(24)
-    _LIBC.capset(header, none)  # an administrator's process too obeys the limits and cannot raise them
+    _LIBC.capset(header, none)  # as root, too, the process must obey the limits and cannot raise them
     _control(_NO_NEW_PRIVILEGES, 1)
     missing = []
     if not _landlock():
@@ -82,7 +82,7 @@ def _lock(seccomp: bytes) -> list[str]:
 
 
 def _landlock() -> bool:
-    """Leave the folder to work in, and of the rest only reading what Python needs; False if the kernel cannot."""
+    """Restrict files to the working folder and reading what Python needs; return False if the kernel cannot."""
     version = _call(_CREATE_RULESET, 0, 0, 1)
     if version < 1:
         return False
@@ -102,7 +102,7 @@ def _landlock() -> bool:
 
 
 def _allow(rules: int, path: str, rights: int) -> bool:
-    """Add a rule for what is at and beneath the path; nothing to do where there is nothing."""
+    """Add a rule for a path and everything below it, if it exists; return whether that worked."""
     try:
         place = os.open(path, os.O_PATH | os.O_CLOEXEC)
     except OSError:

@@ -1,8 +1,8 @@
-"""The system calls that a program in the sandbox is refused, as a seccomp filter for the kernel.
+"""System calls that are refused to a program in the sandbox, as a seccomp filter for the kernel.
 
 The numbers are Linux's (`asm/unistd_64.h` and `asm-generic/unistd.h`), the filter's form is that of `linux/seccomp.h`.
-A list of what is refused, not of what is allowed, lets every interpreter and C library start; calls younger than the
-list do not exist for the program.
+With a list of refused calls, not of allowed ones, any interpreter and C library can start; calls that are newer than
+the list do not exist for the program.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ import errno
 import struct
 from collections.abc import Mapping
 
-# Linux 6.10's last call.
+# last call of Linux 6.10
 _LAST = 462
 _ARCHITECTURES = {"x86_64": (0xC000003E, 0), "aarch64": (0xC00000B7, 1)}
 
-# Name -> number on x86_64, on aarch64; None where the machine has no such call.
+# name -> number on x86_64 and on aarch64; None: the machine has no such call
 _REFUSED: Mapping[str, tuple[int | None, int | None]] = {
     # other programs, and ways out of the process group; `clone` is refused below, but for threads
     "fork": (57, None), "vfork": (58, None), "execve": (59, 221), "execveat": (322, 281), "setsid": (112, 157),
@@ -48,12 +48,12 @@ _REFUSED: Mapping[str, tuple[int | None, int | None]] = {
     "fremovexattr": (199, 16),
 }  # fmt: skip
 _CLONE, _FCNTL, _PRLIMIT = (56, 220), (72, 25), (302, 261)
-# With these errors the C library goes on to `clone`, and Python takes a file for no terminal.
+# With these errors the C library falls back to `clone`, and Python concludes that a file is no terminal.
 _OTHER_ERRORS = (((435, 435), errno.ENOSYS), ((16, 29), errno.ENOTTY))  # clone3, ioctl
 _CLONE_THREAD = 0x10000
 _OWNERS = (8, 15)  # F_SETOWN, F_SETOWN_EX: whom a file's events signal
 
-# Instructions of the filter, and where `struct seccomp_data` has its fields.
+# instructions of the filter, and offsets of the fields of `struct seccomp_data`
 _LOAD, _RETURN, _EQUAL, _ABOVE, _ANY_BIT = 0x20, 0x06, 0x15, 0x25, 0x45
 _NUMBER, _ARCHITECTURE, _ARGUMENTS = 0, 4, 16
 _ALLOW, _KILL = 0x7FFF0000, 0x80000000
@@ -62,40 +62,42 @@ _Instruction = tuple[int, int, int, int]
 
 
 def seccomp_filter(machine: str) -> bytes:
-    """The filter as an array of `struct sock_filter`; empty for a machine whose calls are not known here.
+    """Return the filter as an array of `struct sock_filter`; empty for an unknown machine.
 
     Args:
-        machine: as `platform.machine()` has it.
+        machine: name of the machine, as in `platform.machine()`.
     """
     if machine not in _ARCHITECTURES:
         return b""
-    audit, which = _ARCHITECTURES[machine]
+    audit, column = _ARCHITECTURES[machine]
     code: list[_Instruction] = [
         (_LOAD, 0, 0, _ARCHITECTURE), (_EQUAL, 1, 0, audit), (_RETURN, 0, 0, _KILL),
-        (_LOAD, 0, 0, _NUMBER), (_ABOVE, 0, 1, _LAST), _error(errno.ENOSYS),  # the calls of x32 are above, too
+        (_LOAD, 0, 0, _NUMBER), (_ABOVE, 0, 1, _LAST), _error(errno.ENOSYS),  # x32's calls are above, too
     ]  # fmt: skip
     for numbers in _REFUSED.values():
-        code += _where(numbers[which], [_error(errno.EPERM)])
+        code += _if_call(numbers[column], [_error(errno.EPERM)])
     for numbers, error in _OTHER_ERRORS:
-        code += _where(numbers[which], [_error(error)])
+        code += _if_call(numbers[column], [_error(error)])
     allow, refuse = (_RETURN, 0, 0, _ALLOW), _error(errno.EPERM)
-    code += _where(_CLONE[which], [_argument(0), (_ANY_BIT, 0, 1, _CLONE_THREAD), allow, refuse])
-    code += _where(_PRLIMIT[which], [_argument(0), (_EQUAL, 0, 1, 0), allow, refuse])  # 0: its own limits
-    own, other = _OWNERS
-    code += _where(_FCNTL[which], [_argument(1), (_EQUAL, 2, 0, own), (_EQUAL, 1, 0, other), allow, refuse])
+    code += _if_call(_CLONE[column], [_argument(0), (_ANY_BIT, 0, 1, _CLONE_THREAD), allow, refuse])
+    code += _if_call(
+        _PRLIMIT[column], [_argument(0), (_EQUAL, 0, 1, 0), allow, refuse]
+    )  # 0: limits of the process itself
+    setown, setown_ex = _OWNERS
+    code += _if_call(_FCNTL[column], [_argument(1), (_EQUAL, 2, 0, setown), (_EQUAL, 1, 0, setown_ex), allow, refuse])
     return b"".join(struct.pack("<HBBI", *instruction) for instruction in [*code, allow])
 
 
-def _where(number: int | None, block: list[_Instruction]) -> list[_Instruction]:
-    """The block, which returns on every path, for the call of that number alone."""
+def _if_call(number: int | None, block: list[_Instruction]) -> list[_Instruction]:
+    """Return instructions that run the block, which returns on every path, for the call with this number only."""
     return [] if number is None else [(_EQUAL, 0, len(block), number), *block]
 
 
 def _error(number: int) -> _Instruction:
-    """Refuse the call with this error."""
+    """Return the instruction that refuses the call with this error."""
     return (_RETURN, 0, 0, 0x00050000 | number)
 
 
 def _argument(index: int) -> _Instruction:
-    """Load the lower half of an argument, which all those looked at fit in; both machines are little-endian."""
+    """Return the instruction that loads the lower half of an argument, which suffices; machines are little-endian."""
     return (_LOAD, 0, 0, _ARGUMENTS + 8 * index)

@@ -1,4 +1,4 @@
-"""Answers that are SQL queries."""
+"""Scorer of answers that are SQL queries."""
 
 from __future__ import annotations
 
@@ -8,29 +8,29 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tasks.scoring.scorer import Scorer, mean
-from tasks.scoring.sql.text import answered, statements, tokens
+from tasks.scoring.sql.text import sql_of_answer, statements, tokens
 from tasks.scoring.worker import Worker
 
 MEMORY_MIB = 1024
-# Dialects that SQLite reads; "" is an unknown one, which it may read.
+# dialects that SQLite reads; "" is an unknown dialect, which it may be able to read
 SQLITE = ("sqlite", "")
 
 
 class SqlExecution(Scorer):
-    """1.0 where an answer gives what the reference query gives on several small databases, else 0.0.
+    """A score of 1.0 if answer and reference query have equal results on several small databases, else 0.0.
 
     A reference is JSON: `query`, `schema` (CREATE TABLE statements, "" if unknown) and `dialect` (`sqlite`, `bigquery`,
-    `snowflake`, or "" if unknown). The databases are made of schema and query (`databases`), the same in every run;
-    an answer that agrees but speaks of other values must agree on databases with these, too.
-    Rows are compared as a multiset, in their order where the query has an ORDER BY outside of subqueries; names of
-    columns do not count, their order does. Where the query does not run on SQLite or finds nothing in those databases,
-    answers are compared by `sql_match` instead.
+    `snowflake`, or "" if unknown). The databases are generated from schema and query (`databases`), equal in every run.
+    An answer that agrees but has other literals must agree on databases with these, too. Rows are compared as a
+    multiset, or in their order if the query has an ORDER BY outside of subqueries; names of columns do not count, their
+    order does. If the query does not run on SQLite or finds nothing in those databases, answers are compared by
+    `sql_match`.
 
-    Queries run in a process of their own. One that exceeds its limits (`engine`) or hangs, on which that process is
-    killed, is wrong.
+    Queries run in a process of their own. A query that exceeds its limits (`engine`) or hangs (the process is then
+    killed) is wrong.
 
     Args:
-        seconds: longest that one answer may take on the clock.
+        seconds: most wall-clock time for one answer.
     """
 
     metric = "execution"
@@ -41,42 +41,42 @@ class SqlExecution(Scorer):
         self._executable: dict[tuple[str, str], bool] = {}
 
     def item(self, prediction: str, reference: str) -> float | None:
-        """By execution where that is possible, else by `sql_match`; of several statements the first is run."""
-        if not (known := _known(reference)):
+        """Return the score by execution if possible, else by `sql_match`; of several statements the first is run."""
+        if not (parts := _parts_of(reference)):
             return None
-        if not self._can_execute(known):
-            return sql_match(known["query"], prediction)
-        answer = next(iter(statements(answered(prediction))), "")
-        return float(self.worker.ask([known["query"], known["schema"], answer]) is True)
+        if not self._can_execute(parts):
+            return sql_match(parts["query"], prediction)
+        answer = next(iter(statements(sql_of_answer(prediction))), "")
+        return float(self.worker.ask([parts["query"], parts["schema"], answer]) is True)
 
     def corpus(self, predictions: Sequence[str], references: Sequence[str]) -> dict[str, float]:
-        """Means of `sql_match`, and of whether execution was possible (`executable`)."""
-        pairs = [(p, known) for p, r in zip(predictions, references, strict=True) if (known := _known(r))]
+        """Return the means of `sql_match` and of whether execution was possible (`executable`)."""
+        pairs = [(p, parts) for p, r in zip(predictions, references, strict=True) if (parts := _parts_of(r))]
         return mean(
-            {"exact_match": sql_match(known["query"], p), "executable": float(self._can_execute(known))}
-            for p, known in pairs
+            {"exact_match": sql_match(parts["query"], p), "executable": float(self._can_execute(parts))}
+            for p, parts in pairs
         )
 
-    def _can_execute(self, known: dict[str, str]) -> bool:
-        """Whether the reference query runs on SQLite and finds something in databases made for it."""
-        if known["dialect"].lower() not in SQLITE:
+    def _can_execute(self, parts: dict[str, str]) -> bool:
+        """Return whether the reference query runs on SQLite and finds something in the databases generated for it."""
+        if parts["dialect"].lower() not in SQLITE:
             return False
-        asked = (known["query"], known["schema"])
-        if asked not in self._executable:
-            self._executable[asked] = self.worker.ask(asked) is True
-        return self._executable[asked]
+        request = (parts["query"], parts["schema"])
+        if request not in self._executable:
+            self._executable[request] = self.worker.ask(request) is True
+        return self._executable[request]
 
 
 def sql_match(reference: str, text: str) -> float:
-    """1.0 if the query in `text`, as `answered` finds it, equals `reference`, else 0.0.
+    """Return 1.0 if the query in `text` (`sql_of_answer`) equals `reference`, else 0.0.
 
-    White space, comments and closing semicolons do not count, nor does the case of what is not quoted.
+    White space, comments, closing semicolons, and the case of unquoted text do not count.
     """
     expected = tokens(reference)
-    return float(bool(expected) and tokens(answered(text)) == expected)
+    return float(bool(expected) and tokens(sql_of_answer(text)) == expected)
 
 
-def _known(reference: str) -> dict[str, str]:
-    """The parts of a reference; empty where it has no query."""
-    known = {"query": "", "schema": "", "dialect": ""} | (json.loads(reference) if reference.strip() else {})
-    return known if known["query"].strip() else {}
+def _parts_of(reference: str) -> dict[str, str]:
+    """Return the parts of a reference; empty if it has no query."""
+    parts = {"query": "", "schema": "", "dialect": ""} | (json.loads(reference) if reference.strip() else {})
+    return parts if parts["query"].strip() else {}

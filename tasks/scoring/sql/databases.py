@@ -1,8 +1,8 @@
-"""Small databases to compare queries on, made of a schema and the reference query, the same in every run.
+"""Small databases on which queries are compared, generated from a schema and the reference query, equal in every run.
 
-As the test suites of Zhong et al. (2020, arXiv:2010.02840), random rows tell queries apart that differ; those are
-distilled from real databases and mutants of a query, these hold what the query's own literals ask for, and values that
-just miss it.
+As in the test suites of Zhong et al. (2020, arXiv:2010.02840), random rows distinguish queries that differ. Their
+suites are distilled from real databases and mutants of a query; these databases hold the values of the query's own
+literals, and values that just miss them.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
-from tasks.scoring.sql.engine import Rows, image_of, result, same
-from tasks.scoring.sql.literals import Asked, Value, asked, near
+from tasks.scoring.sql.engine import Rows, equal_results, image_of, result
+from tasks.scoring.sql.literals import QueryLiterals, Value, near_values, read_literals
 from tasks.scoring.sql.schema import Column, Table, read_schema
 from tasks.scoring.sql.text import is_ordered, statements
 
 CASES, CANDIDATES, ORDERS = 6, 24, 4
-SIZES = (20, 12, 30, 24)  # rows of a table
-FEW = 3  # words in databases where values occur often
+SIZES = (20, 12, 30, 24)  # numbers of rows of the tables
+FEW = 3  # number of words in databases whose values occur often
 WORDS = ("Amber", "Birch", "Cedar", "Delta", "Ember", "Flint", "Grove", "Heath")
 NULL_SHARE = 0.25
 
@@ -29,7 +29,7 @@ _Column = tuple[str, str]  # table and column, in lower case
 
 @dataclass(frozen=True)
 class Case:
-    """A database, as `sqlite3.Connection.serialize` makes it, and what the reference query gives on it."""
+    """A database in the form of `sqlite3.Connection.serialize`, and the reference query's result on it."""
 
     image: bytes
     expected: Rows
@@ -37,83 +37,85 @@ class Case:
 
 @lru_cache(maxsize=256)
 def cases(query: str, schema: str, answer: str = "") -> tuple[Case, ...]:
-    """Up to `CASES` databases on which a query has a result, at least one row in one of them; else none.
+    """Return up to `CASES` databases on which the query has a result; empty unless one of the results has a row.
 
-    Where the result depends on what SQL leaves open (which of equal rows LIMIT keeps, say), it changes if the same rows
-    are stored in other orders; such a database is used only where there is no other. Of the rest those are preferred
-    whose result is more than zeros and NULL.
+    If a result depends on what SQL leaves open (which of equal rows LIMIT keeps, say), it changes when the same rows
+    are stored in another order. Such a database is used only if there is no other. Among the others, databases are
+    preferred whose result has more than zeros and NULL.
 
     Args:
-        query: the reference.
+        query: the reference query.
         schema: CREATE TABLE statements.
         answer: another query, whose literals occur in the databases too.
     """
     tables = read_schema(schema)
-    written = statements(query)
-    if not tables or len(written) != 1:
+    parsed = statements(query)
+    if not tables or len(parsed) != 1:
         return ()
-    wanted = _asked(f"{query}\n;{answer}", tables)
+    wanted = _literals(f"{query}\n;{answer}", tables)
     unstable: list[Case] = []
     stable: list[Case] = []
     for number in range(CANDIDATES):
-        source = _Rows(tables, wanted, number, f"{schema}\0{query}\0{answer}")
-        rows = source.all()
+        source = _RowGenerator(tables, wanted, number, f"{schema}\0{query}\0{answer}")
+        rows = source.by_table()
         image = _image(tables, rows)
-        expected = result(image, written[0])
+        expected = result(image, parsed[0])
         if expected is None:
             return ()
-        others = (result(_image(tables, held), written[0]) for held in source.reordered(rows))
-        kept = all(same(other, expected, is_ordered(query)) for other in others)
-        (stable if kept else unstable).append(Case(image, expected))
-        if sum(map(_says_something, stable)) == CASES:
+        results = (result(_image(tables, held), parsed[0]) for held in source.reordered(rows))
+        is_stable = all(equal_results(reordered, expected, is_ordered(query)) for reordered in results)
+        (stable if is_stable else unstable).append(Case(image, expected))
+        if sum(map(_is_informative, stable)) == CASES:
             break
-    chosen = sorted(stable or unstable, key=_says_something, reverse=True)[:CASES]
+    chosen = sorted(stable or unstable, key=_is_informative, reverse=True)[:CASES]
     return tuple(chosen) if any(case.expected for case in chosen) else ()
 
 
 def has_new_literals(query: str, schema: str, answer: str) -> bool:
-    """Whether an answer speaks of values that the reference query does not."""
+    """Return whether an answer has literals that the reference query lacks."""
     tables = read_schema(schema)
-    own, other = (_asked(text, tables).values for text in (query, answer))
-    return any(value not in own.get(column, []) for column, values in other.items() for value in values)
+    known_values, answer_values = (_literals(text, tables).values for text in (query, answer))
+    return any(
+        value not in known_values.get(column, []) for column, values in answer_values.items() for value in values
+    )
 
 
-def _asked(query: str, tables: Mapping[str, Table]) -> Asked:
+def _literals(query: str, tables: Mapping[str, Table]) -> QueryLiterals:
     columns = {column.name for table in tables.values() for column in table.columns}
     parents = [(child, parent) for table in tables.values() for child, (_, parent) in table.parents.items()]
-    return asked(query, columns, parents)
+    return read_literals(query, columns, parents)
 
 
-def _says_something(case: Case) -> bool:
+def _is_informative(case: Case) -> bool:
     return any(cell not in (None, 0, "") for row in case.expected for cell in row)
 
 
 def _image(tables: Mapping[str, Table], rows: Mapping[str, Rows]) -> bytes:
-    """The database; its columns have the affinity of the declared types, and no constraint."""
+    """Return the image of the database; its columns have the affinity of the declared types, and no constraints."""
     listed = {name: [(column.name, column.affinity) for column in table.columns] for name, table in tables.items()}
     return image_of((table.name, listed[name], rows[name]) for name, table in tables.items())
 
 
-class _Rows:
-    """The rows of one database.
+class _RowGenerator:
+    """Generator of the rows of one database.
 
-    Keys of one column are unique, unless the column refers to another table: flattened schemas (Spider's) declare the
-    first column of a compound key as the key. Columns that refer to others take their values. In every other database
-    the columns that the query orders by have no value twice, and numbers are spread wider.
+    Keys of one column are unique unless the column refers to another table: flattened schemas (Spider's) declare only
+    the first column of a compound key as the key. Columns that refer to other columns take their values. In every
+    second database, columns by which the query orders have distinct values, and numbers have a wider range.
     """
 
-    def __init__(self, tables: Mapping[str, Table], wanted: Asked, number: int, seed: str) -> None:
+    def __init__(self, tables: Mapping[str, Table], wanted: QueryLiterals, number: int, seed: str) -> None:
         self.tables, self.wanted, self.wide = tables, wanted, number % 2 == 1
         self.sizes = {name: SIZES[(number + place) % len(SIZES)] for place, name in enumerate(tables)}
         self.random = random.Random(hashlib.sha256(f"{number}\0{seed}".encode(errors="replace")).hexdigest())
-        self.made: dict[_Column, list[Value]] = {}
+        self.values_of: dict[_Column, list[Value]] = {}
 
-    def all(self) -> dict[str, Rows]:
-        """Rows by table."""
+    def by_table(self) -> dict[str, Rows]:
+        """Return the rows by table."""
         return {name: self._rows(name, table) for name, table in self.tables.items()}
 
     def reordered(self, rows: Mapping[str, Rows]) -> Iterator[dict[str, Rows]]:
-        """The same rows in `ORDERS` other orders, the first the reverse."""
+        """Yield the same rows in `ORDERS` other orders, the reverse first."""
         yield {name: held[::-1] for name, held in rows.items()}
         for _ in range(ORDERS - 1):
             yield {name: self.random.sample(held, len(held)) for name, held in rows.items()}
@@ -132,29 +134,29 @@ class _Rows:
         return rows
 
     def _values(self, name: str, column: Column, path: tuple[_Column, ...]) -> list[Value]:
-        """The column's values, made once; `path` are the columns whose values wait for them."""
+        """Return the column's values, generated once; `path` holds the columns that wait for them, to detect cycles."""
         place = (name, column.name)
-        if place not in self.made:
+        if place not in self.values_of:
             table, size = self.tables[name], self.sizes[name]
             parent = table.parents.get(column.name)
             if parent and parent not in (*path, place):
-                target = next(other for other in self.tables[parent[0]].columns if other.name == parent[1])
+                target = next(candidate for candidate in self.tables[parent[0]].columns if candidate.name == parent[1])
                 held = self._values(parent[0], target, (*path, place))
-                self.made[place] = self._drawn(column, held, size)
+                self.values_of[place] = self._draw_referenced(column, held, size)
             elif (column.name,) == table.key or (self.wide and column.name in self.wanted.ordered):
-                self.made[place] = self._distinct(column, size)
+                self.values_of[place] = self._distinct(column, size)
             else:
-                self.made[place] = [self._value(column) for _ in range(size)]
-        return self.made[place]
+                self.values_of[place] = [self._value(column) for _ in range(size)]
+        return self.values_of[place]
 
-    def _drawn(self, column: Column, held: list[Value], size: int) -> list[Value]:
-        """Values of the column that this one refers to, oftener those that the query asks for."""
+    def _draw_referenced(self, column: Column, held: list[Value], size: int) -> list[Value]:
+        """Return values of the column that this one refers to; values of the query's literals are more frequent."""
         bound = self.wanted.values.get(column.name, [])
         likely = [value for value in held if value in bound] * 4
         return self.random.choices(held + likely, k=size)
 
     def _distinct(self, column: Column, size: int) -> list[Value]:
-        """Values of which none is there twice, in random order."""
+        """Return distinct values in random order."""
         values: dict[Value, None] = {}
         turn = 0
         while len(values) < size:
@@ -162,29 +164,29 @@ class _Rows:
             if value in values:
                 value = f"{value}{turn}" if isinstance(value, str) else value + self.random.randint(-turn, turn)
             values[value] = None
-        found = list(values)
-        self.random.shuffle(found)
-        return found
+        shuffled_values = list(values)
+        self.random.shuffle(shuffled_values)
+        return shuffled_values
 
     def _value(self, column: Column) -> Value:
-        """One that the query asks for, one near it, or any other of the column's kind."""
+        """Return the value of a literal of the query, a value near one, or any value of the column's kind."""
         draw = self.random.random()
         bound = self.wanted.values.get(column.name, [])
         if bound and draw < 0.75:
             literal = self.random.choice(bound)
-            return literal if draw < 0.5 else self.random.choice(near(literal))
-        return self._any(column)
+            return literal if draw < 0.5 else self.random.choice(near_values(literal))
+        return self._random_value(column)
 
-    def _any(self, column: Column) -> Value:
+    def _random_value(self, column: Column) -> Value:
         pick = self.random.randint
         if "bool" in column.type:
             return pick(0, 1)
-        said = f"{column.name} {column.type}"
-        if "year" in said:
+        description = f"{column.name} {column.type}"
+        if "year" in description:
             return pick(2012, 2021)
-        if column.affinity not in ("INTEGER", "REAL") and ("date" in said or "time" in said):
+        if column.affinity not in ("INTEGER", "REAL") and ("date" in description or "time" in description):
             day = f"{pick(2015, 2021)}-{pick(1, 12):02}-{pick(1, 28):02}"
-            return f"{day} {pick(0, 23):02}:{pick(0, 59):02}:00" if "time" in said else day
+            return f"{day} {pick(0, 23):02}:{pick(0, 59):02}:00" if "time" in description else day
         if column.affinity in ("TEXT", "BLOB") and column.name not in self.wanted.numbers:
             return self.random.choice(WORDS if self.wide else WORDS[:FEW])
         number = pick(1, 200 if self.wide else 7)

@@ -1,4 +1,4 @@
-"""What a query asks its columns for: the values that generated rows must have, and just miss, for it to find some."""
+"""Literals of a query, by column: values that generated rows must have, or just miss, for the query to find some."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tasks.scoring.sql.text import QUOTED, without_comments
 
 Value = str | int | float
 
-# Longer literals are not looked for; 15 digits are exact in a float too.
+# Longer literals are ignored; 15 digits are exact in a float too.
 _LONGEST, _DIGITS = 200, 15
 
 _TOKEN = re.compile(rf"(?P<quoted>{QUOTED})|(?P<number>(?<![\w.])\d+(?:\.\d+)?\b)|(?P<word>\w+)|(?P<other>[^\w\s])")
@@ -20,14 +20,14 @@ _CLAUSES = {"select", "from", "where", "group", "having", "limit", "union", "int
 
 
 @dataclass
-class Asked:
-    """What a query says of columns, by name in lower case, in whichever table.
+class QueryLiterals:
+    """Uses of columns in a query, by the column's name in lower case, for all tables together.
 
     Attributes:
         values: literals that follow the column.
-        ordered: columns that stand in an ORDER BY.
-        numbers: columns that are added up, whatever their type.
-        nulls: whether the query speaks of NULL.
+        ordered: columns in an ORDER BY.
+        numbers: columns that are summed or averaged, whatever their type.
+        nulls: whether the query mentions NULL.
     """
 
     values: dict[str, list[Value]] = field(default_factory=dict)
@@ -36,28 +36,28 @@ class Asked:
     nulls: bool = False
 
 
-def asked(query: str, columns: Collection[str], parents: Iterable[tuple[str, str]]) -> Asked:
-    """Read a query: a literal belongs to the column named last ahead of it, and to the one that column refers to.
+def read_literals(query: str, columns: Collection[str], parents: Iterable[tuple[str, str]]) -> QueryLiterals:
+    """Read a query: a literal belongs to the column named last before it, and to the column that this one refers to.
 
     Args:
         query: SQL.
         columns: names of the columns of all tables, in lower case.
-        parents: a column that refers to another, and that one.
+        parents: pairs of a column and the column that it refers to.
     """
-    found, column, clause, sums = Asked(), "", "", False
+    literals, column, clause, sums = QueryLiterals(), "", "", False
     for token in _TOKEN.finditer(without_comments(query)):
         text = token[0]
         word = text[1:-1].lower() if token["quoted"] and text[0] != "'" else text.lower()
         if token["word"] and word in _CLAUSES | {"order"}:
             column, clause = "", word
         elif token["word"] and word in _NULL_WORDS:
-            found.nulls = True
+            literals.nulls = True
         elif word in columns and not token["number"] and text[0] != "'":
             column = word
             if clause == "order":
-                found.ordered.add(word)
+                literals.ordered.add(word)
             if sums:
-                found.numbers.add(word)
+                literals.numbers.add(word)
         elif token["word"] and word in ("sum", "avg"):
             sums = True
         elif text == "*":
@@ -65,15 +65,15 @@ def asked(query: str, columns: Collection[str], parents: Iterable[tuple[str, str
         elif text == ")":
             sums, clause = False, "" if clause == "order" else clause
         elif column and (value := _value(text)) is not None:
-            found.values.setdefault(column, []).append(value)
+            literals.values.setdefault(column, []).append(value)
     for child, parent in parents:
-        if child != parent and child in found.values:
-            found.values.setdefault(parent, []).extend(found.values[child])
-    return found
+        if child != parent and child in literals.values:
+            literals.values.setdefault(parent, []).extend(literals.values[child])
+    return literals
 
 
-def near(value: Value) -> list[Value]:
-    """Values that the condition `= value`, or one with `<`, `>` or LIKE, tells from it, and some that it may not."""
+def near_values(value: Value) -> list[Value]:
+    """Return values that `= value`, `<`, `>` or LIKE distinguish from the value, and some that they may not."""
     if isinstance(value, str):
         if day := _DAY.fullmatch(value):
             return [f"{int(day[1]) - 1:04}{day[2]}", f"{int(day[1]) + 1:04}{day[2]}"]
@@ -82,7 +82,7 @@ def near(value: Value) -> list[Value]:
 
 
 def _value(text: str) -> Value | None:
-    """The value of a literal, of a pattern a text that fits it; None for what is no literal or too long."""
+    """Return the value of a literal, or a text that matches a pattern; None if it is no literal or too long."""
     if text[0] in "'\"" and len(text) <= _LONGEST:
         content = text[1:-1].replace(text[0] * 2, text[0])
         return content.strip("%").replace("%", "x").replace("_", "x") if "%" in content else content

@@ -8,22 +8,22 @@ from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass
 
-from tasks.scoring.sql.engine import quoted
+from tasks.scoring.sql.engine import quote
 from tasks.scoring.sql.text import statements
 
 _CREATE = re.compile(r"create\s+table\b", re.IGNORECASE)
-# SQLite makes these tables itself; lists of tables name them nevertheless.
+# SQLite creates these tables itself, but some schemas list them too
 _OWN = re.compile(r"create\s+table\s+(?:if\s+not\s+exists\s+)?[\"'`\[]?sqlite_", re.IGNORECASE)
-# A column at the beginning of a line, by a name that would have to be quoted (`index`, `ratings_(millions)`).
+# a column at the beginning of a line, whose name may need quotes (`index`, `ratings_(millions)`)
 _UNQUOTED = re.compile(r"^(\s+)(?!(?:primary|foreign|unique|constraint|check)\b)([^\s\"'`\[()]\S*)(?=\s)", re.I | re.M)
 
 
 @dataclass(frozen=True)
 class Column:
-    """A column.
+    """A column of a table.
 
     Attributes:
-        name, type: as declared, in lower case.
+        name, type: declared name and type, in lower case.
         affinity: INTEGER, TEXT, BLOB, REAL or NUMERIC.
         optional: whether it may be NULL.
     """
@@ -36,12 +36,12 @@ class Column:
 
 @dataclass(frozen=True)
 class Table:
-    """A table.
+    """A table of a schema.
 
     Attributes:
-        name: as declared.
-        columns: in their order.
-        key: names of the columns of its primary key.
+        name: name as declared.
+        columns: columns in their order.
+        key: names of the columns of the primary key.
         parents: name of a column -> table and column that it refers to, all in lower case.
     """
 
@@ -52,10 +52,10 @@ class Table:
 
 
 def read_schema(text: str) -> dict[str, Table]:
-    """The tables by their name in lower case; empty where SQLite cannot read a CREATE TABLE statement.
+    """Return the tables by name in lower case; empty if SQLite cannot read a CREATE TABLE statement.
 
-    Other statements, views and indices among them, are left out. Names of columns that begin a line may lack the quotes
-    that they need: the schemas of Spider and Spider 2.0 are made of lists of names.
+    Other statements, such as views and indices, are left out. Names of columns that begin a line may lack the quotes
+    that they need: the schemas of Spider and Spider 2.0 are generated from lists of names.
     """
     with closing(sqlite3.connect(":memory:", isolation_level=None)) as database:
         database.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 0)
@@ -71,7 +71,7 @@ def read_schema(text: str) -> dict[str, Table]:
 
 
 def affinity(declared: str) -> str:
-    """The affinity of a declared type, by the rules of https://www.sqlite.org/datatype3.html."""
+    """Return the affinity of a declared type, by the rules of https://www.sqlite.org/datatype3.html."""
     rules = {"INTEGER": ("int",), "TEXT": ("char", "clob", "text"), "BLOB": ("blob",), "REAL": ("real", "floa", "doub")}
     if not declared:
         return "BLOB"
@@ -79,30 +79,30 @@ def affinity(declared: str) -> str:
 
 
 def _create(database: sqlite3.Connection, statement: str) -> None:
-    """Create a table, with its columns quoted if it cannot be read without."""
+    """Create a table; quote its columns if SQLite cannot read the statement otherwise."""
     try:
         database.execute(statement)
     except sqlite3.Error:
-        database.execute(_UNQUOTED.sub(lambda found: found[1] + quoted(found[2]), statement))
+        database.execute(_UNQUOTED.sub(lambda match: match[1] + quote(match[2]), statement))
 
 
 def _table(database: sqlite3.Connection, name: str) -> Table:
     columns, key, parents = [], [], {}
-    for _, column, kind, required, _, place in database.execute(f"PRAGMA table_info({quoted(name)})"):
+    for _, column, kind, required, _, place in database.execute(f"PRAGMA table_info({quote(name)})"):
         columns.append(Column(column.lower(), kind.lower(), affinity(kind), not required and not place))
         if place:
             key.append(column.lower())
-    for _, _, parent, child, target, *_ in database.execute(f"PRAGMA foreign_key_list({quoted(name)})"):
+    for _, _, parent, child, target, *_ in database.execute(f"PRAGMA foreign_key_list({quote(name)})"):
         parents[child.lower()] = (parent.lower(), (target or "").lower())
     return Table(name, tuple(columns), tuple(key), parents)
 
 
 def _with_parents(table: Table, tables: Mapping[str, Table]) -> Table:
-    """The table with those references that lead to a column; one to a table means its key."""
+    """Return the table without references that lead to no column; a reference to a table means its key."""
     parents = {}
     for child, (name, target) in table.parents.items():
         if name in tables:
             column = target or next(iter(tables[name].key), "")
-            if column in {other.name for other in tables[name].columns}:
+            if column in {candidate.name for candidate in tables[name].columns}:
                 parents[child] = (name, column)
     return Table(table.name, table.columns, table.key, parents)

@@ -1,4 +1,4 @@
-"""Compiled kernels for a CPU, at the level of instructions that the arithmetic names."""
+"""Compiled kernels for a CPU, at the instruction level that the arithmetic names."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ssd_bench.model.arithmetic import Arithmetic, Level, resolve
+from ssd_bench.model.arithmetic import Arithmetic, IsaLevel, resolve
 from ssd_bench.model.backends.cpu.build import BuildError, load_extension
 from ssd_bench.model.decoder import Decoder, Pass
 from ssd_bench.model.kv_cache import KVCache
-from ssd_bench.model.operators import Matrix, Operators, Seen
+from ssd_bench.model.operators import Matrix, Operators, Visibility
 from ssd_bench.model.weights import Weights
 
 COMPILED = (
@@ -24,10 +24,10 @@ DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
 class NativeOperators(Operators):
-    """The operators as compiled functions, for any number of nodes: a node's result has the same bits in all of them.
+    """The operators as compiled functions; a node's result has the same bits for any number of nodes.
 
     Args:
-        arithmetic: of a level of this CPU.
+        arithmetic: arithmetic with an instruction level of this CPU.
         module: the extension of that level.
     """
 
@@ -35,21 +35,21 @@ class NativeOperators(Operators):
         super().__init__(arithmetic)
         for name in COMPILED:
             setattr(self, name, getattr(module, name))
-        self._pack = module.Matrix
+        self._matrix = module.Matrix
 
-    def packed(self, weight: Tensor) -> Matrix:
-        """Matrices in tiles, in the order in which products read them; vectors as activations."""
-        return self._pack(weight.contiguous()) if weight.dim() == 2 else super().packed(weight)
+    def pack(self, weight: Tensor) -> Matrix:
+        """Return a matrix in tiles, in the order in which products read them; a vector in the activations' dtype."""
+        return self._matrix(weight.contiguous()) if weight.dim() == 2 else super().pack(weight)
 
     def embed(self, W: Matrix, tokens: Tensor) -> Tensor:
-        made: Tensor = W.floats(tokens)
-        return made
+        streams: Tensor = W.floats(tokens)
+        return streams
 
     def select(self, W: Matrix, rows: Tensor) -> Matrix:
         return W.select(rows)
 
-    def seen(self, n: int, prefix_len: int, mask: Tensor | None, device: torch.device) -> Seen:
-        """The mask itself; a chain needs none."""
+    def visibility(self, n: int, prefix_len: int, mask: Tensor | None, device: torch.device) -> Visibility:
+        """Return the mask itself; a chain needs none."""
         return mask
 
 
@@ -78,12 +78,12 @@ class NativeDecoder(Decoder):
     def operators(cls, arithmetic: Arithmetic) -> Operators:
         return _operators(arithmetic)
 
-    def _through(self, what: Pass, hidden: Tensor, kept: Tensor | None, cache: KVCache) -> Tensor:
-        """All sublayers in one call."""
-        place = self._place(what, hidden.device)
+    def _run_sublayers(self, forward: Pass, hidden: Tensor, kept: Tensor | None, cache: KVCache) -> Tensor:
+        """Run all sublayers in one call, by one team of threads."""
+        inputs = self._attention_inputs(forward, hidden.device)
         self._blocks.run(
-            hidden, what.sublayers, what.prefix_len, place.row, place.cos, place.sin, place.seen, what.taps, kept,
-            cache.keys, cache.values, place.unread,
+            hidden, forward.sublayers, forward.prefix_len, inputs.row, inputs.cos, inputs.sin, inputs.visibility,
+            forward.taps, kept, cache.keys, cache.values, inputs.unread,
         )  # fmt: skip
         return hidden
 
@@ -92,13 +92,13 @@ BACKEND = NativeDecoder
 
 
 def native_problem(isa: str = "auto") -> str:
-    """One line that says why there are no compiled operators of this level; empty where there are."""
-    found = _extension(resolve(isa))
-    return found if isinstance(found, str) else ""
+    """Return why there are no compiled operators of this level, in one line; empty if there are."""
+    module = _extension(resolve(isa))
+    return module if isinstance(module, str) else ""
 
 
 def extension(arithmetic: Arithmetic) -> ModuleType:
-    """The compiled functions of the level of an arithmetic that `NativeDecoder` decided."""
+    """Return the compiled functions of an arithmetic's level, which `NativeDecoder.decide` chose."""
     module = _extension(resolve(arithmetic.isa or "auto"))
     assert isinstance(module, ModuleType), "`problem` comes first"
     return module
@@ -110,8 +110,8 @@ def _operators(arithmetic: Arithmetic) -> NativeOperators:
 
 
 @cache
-def _extension(level: Level) -> ModuleType | str:
-    """The compiled operators of a level, built on the first call (under a minute), or why not."""
+def _extension(level: IsaLevel) -> ModuleType | str:
+    """Return the compiled operators of a level, built on the first call (under a minute), or why there are none."""
     try:
         return load_extension(level)
     except BuildError as error:

@@ -14,12 +14,12 @@ constexpr int kBlock = 64;                                       // cache rows c
 constexpr int kQueries = kManyRegisters ? 6 : 2;                 // queries of one register tile
 constexpr int kScored = kBlock / VL < 4 ? kBlock / VL : 4;       // vectors of cache rows in the score tile
 constexpr int kWide = 4;                                         // vectors of columns in the gather tile
-constexpr int64_t kChunk = 256;                   // rows of a chunk: at fixed places, so that a node's sums do not
-                                                  // depend on how many rows are committed and how many are nodes
-constexpr int64_t kStates = 1 << 21;              // floats of the chunks' states held at a time
-constexpr int64_t kGroup = 192;                   // most queries of a group, which reads a block converted once
-constexpr int64_t kFewTasks = 3;                  // per thread, below which a head's nodes are shared out
-constexpr int64_t kFewQueries = 12;               // that a block of rows is converted for, at least
+constexpr int64_t kChunk = 256;                   // rows of a chunk; chunks begin at multiples of it, so that a node's
+                                                  // sums do not depend on the numbers of committed rows and nodes
+constexpr int64_t kStates = 1 << 21;              // most floats of states (over all chunks) in memory at a time
+constexpr int64_t kGroup = 192;                   // most queries of a group, for which a block is converted only once
+constexpr int64_t kFewTasks = 3;                  // tasks per thread; with fewer, the nodes of a head are split too
+constexpr int64_t kFewQueries = 12;               // least queries for which it is worth converting a block of rows
 constexpr float kMinusInf = -std::numeric_limits<float>::infinity();
 static_assert(kBlock % (VL * kScored) == 0 && kChunk % kBlock == 0, "blocks are whole tiles, chunks whole blocks");
 
@@ -30,29 +30,30 @@ struct RowRange {
   int64_t count() const { return end - begin; }
 };
 
-// Shapes and pointers of one call, or of a group of its nodes. Row r of a head is row r of k and v, [Hkv, cap, D] with
-// row stride D, where r < prefix, and beyond it row r - prefix of own_k and own_v, which the nodes wrote.
-// Unread rows are left out at three sizes: whole chunks are no tasks, whole blocks are skipped, and the rows of a block
-// that is read in part are zeros without weight. All three give the same bits: online softmax adds exact zeros.
+// Shapes and pointers of one call, or of a group of its nodes. Rows are numbered through prefix and nodes: row r of a
+// head is row r of k and v, [Hkv, cap, D] with row stride D, if r < prefix, else row r - prefix of own_k and own_v, the
+// scratch rows that the nodes wrote. Unread rows (outside a window) are left out at three levels: chunks that are
+// entirely unread are no tasks, such blocks are skipped, and unread rows of a block that is read in part are zeros
+// without weight. All three give the same bits, because online softmax adds exact zeros.
 template <class T>
 struct Attention {
   const float* q;  // [n, Hkv * G, D]
   const T *k, *v;
-  int64_t k_head, v_head;  // strides of dim 0, elements
+  int64_t k_head, v_head;  // strides of dimension 0, in elements
   const T *own_k, *own_v;
   int64_t own_k_head, own_v_head;
-  const uint8_t* mask;   // [nodes, mask_stride] or null for the causal chain
+  const uint8_t* mask;   // tree mask [nodes, mask_stride], or null for a causal chain
   int64_t mask_stride;
   int64_t n, G, Hkv, D, prefix;
-  int64_t first, own;    // of the nodes: the first one's index, and how many rows of theirs they may see
+  int64_t first, own;    // index of the first node, and number of nodes' rows that these nodes may see
   float scale;
-  RowRange unread;       // of the prefix: no node sees them
+  RowRange unread;       // rows of the prefix that no node sees
 
   int64_t padded() const { return ceil_div(D, VL) * VL; }
   int64_t queries() const { return n * G; }
   int64_t rows() const { return prefix + own; }
   int64_t rows_read() const { return rows() - unread.count(); }
-  // Chunks that are entirely unread; the chunk of the nodes' own rows never is.
+  // Chunks that are entirely unread; the chunk with the nodes' own rows is always read.
   RowRange unread_chunks() const {
     const int64_t begin = ceil_div(unread.begin, kChunk);
     return {begin, std::max(begin, unread.end / kChunk)};
@@ -63,20 +64,21 @@ struct Attention {
     const RowRange gap = unread_chunks();
     return (i < gap.begin ? i : i + gap.count()) * kChunk;
   }
-  // Whether rows [begin, end) are all unread, and whether some of them are and others are not.
+  // Whether all of rows [begin, end) are unread, and whether only some of them are.
   bool skips(int64_t begin, int64_t end) const { return unread.begin <= begin && end <= unread.end; }
   bool reads_part(int64_t begin, int64_t end) const {
     return std::max(begin, unread.begin) < std::min(end, unread.end) && !skips(begin, end);
   }
-  // Whether some node may not see some of rows [begin, end).
+  // Whether rows [begin, end) may include a row that some node does not see, so that scores must be masked.
   bool hides(int64_t begin, int64_t end) const { return end > prefix || reads_part(begin, end); }
-  // State of one query: accumulated values, then maximum and sum (padded to a whole vector).
+  // State of one query in online softmax: weighted sum of values, then maximum and sum of weights, in whole vectors.
   int64_t state_size() const { return padded() + VL; }
   const float* query(int64_t head, int64_t i) const { return q + ((i / G) * Hkv * G + head * G + i % G) * D; }
   bool sees(int64_t node, int64_t row) const {
     return mask ? mask[(first + node) * mask_stride + row] != 0 : row <= first + node;
   }
-  // The same for `count` of its nodes from `begin` on; of a chain the rows of later nodes are left out.
+  // The attention of `count` nodes from `begin` on; in a chain the rows of later nodes, which they do not see, are left
+  // out.
   Attention group(int64_t begin, int64_t count) const {
     Attention part = *this;
     part.q += begin * Hkv * G * D;
@@ -108,7 +110,7 @@ inline void transpose_unit(const T* src, int64_t D, float* kT) {
     for (int i = 0; i < VL; i++) store(kT + (half + i) * kBlock, v[i]);
   }
 }
-// bf16 pairs are transposed as 32-bit words and split after it: half the shuffles.
+// bf16 pairs are transposed as 32-bit words and split afterwards, with half the shuffles.
 template <>
 inline void transpose_unit<bf16>(const bf16* src, int64_t D, float* kT) {
   vu v[VL];
@@ -122,7 +124,7 @@ inline void transpose_unit<bf16>(const bf16* src, int64_t D, float* kT) {
   }
 }
 
-// keys: kT[d][r] for r < count, rows up to the next multiple of VL zero.
+// Transposes keys to kT[d][r], r < count; rows up to the next multiple of VL are zero.
 template <class T>
 void load_keys(const T* src, int64_t count, int64_t D, float* kT) {
   for (int64_t r = 0; r < count; r += VL) {
@@ -144,7 +146,7 @@ void load_values(const T* src, int64_t count, int64_t D, int64_t padded, float* 
     for (int64_t d = 0; d < D; d += VL) store(v + r * padded + d, load_part(src + r * D + d, D - d));
 }
 
-// s[j][r] = q[j] . k[r] * scale; with `next`, fetches D * kBlock elements of T from there on the way.
+// s[j][r] = q[j] . k[r] * scale; with `next`, prefetches D * kBlock elements of T from there meanwhile.
 template <class T, int Q>
 void score(const float* const* q, const float* kT, int64_t count, int64_t D, float scale, float (*s)[kBlock],
            const T* next) {
@@ -163,8 +165,9 @@ void score(const float* const* q, const float* kT, int64_t count, int64_t D, flo
   }
 }
 
-// Turns the scores of Q queries (masked ones -inf, `count` a multiple of VL) into weights; factor[j] is what the old
-// state j is worth now. Interleaving the queries hides the latency of exp and of the reductions.
+// One step of online softmax (Milakov and Gimelshein 2018): turns the scores of Q queries (masked ones -inf, `count` a
+// multiple of VL) into weights exp(score - new maximum); factor[j] = exp(old - new maximum) rescales the old state j.
+// Interleaving the queries hides the latency of exp and of the reductions.
 template <int Q>
 inline void soften(float (*s)[kBlock], int64_t count, float* state_max, int64_t stride, float* factor) {
   constexpr int padded = (Q + VL - 1) / VL * VL;
@@ -197,8 +200,8 @@ inline void soften(float (*s)[kBlock], int64_t count, float* state_max, int64_t 
   }
 }
 
-// state[j][d] = state[j][d] * factor[j] + sum_r s[j][r] v[r][d], for W vectors of d; with `ahead`, fetches the same
-// columns of the next block on the way. V is the cache's type or float.
+// state[j][d] = state[j][d] * factor[j] + sum_r s[j][r] v[r][d], for W vectors of d; with `ahead`, prefetches the same
+// columns of the next block meanwhile. V is the cache's type or float.
 template <class V, int Q, int W>
 inline void gather_part(const float (*s)[kBlock], const float* factor, const V* v, int64_t stride_v, int64_t count,
                         bool ahead, float* state, int64_t stride) {
@@ -228,8 +231,8 @@ inline void gather(const float (*s)[kBlock], const float* factor, const V* v, in
   for (; d < padded; d += VL) gather_part<V, Q, 1>(s, factor, v + d, stride_v, count, ahead, state + d, stride);
 }
 
-// One block of a head's rows. Keys are transposed floats; values are read in place (`v`) or, where that would convert
-// them too often or read past a row, from a float copy (`copied`, else null).
+// One block of a head's rows. Keys are transposed floats. Values are read in place (`v`), or from a float copy
+// (`copied`, else null) if they would be converted too often or read past the end of a row.
 template <class T>
 struct Rows {
   int64_t first, count;
@@ -238,7 +241,7 @@ struct Rows {
   const float *kT, *copied;
 };
 
-// Scores of what a query does not see: rows that are not there, up to `rounded`, unread rows, and masked ones.
+// Sets the scores of rows that a query does not see to -inf: padding up to `rounded`, unread rows, and masked rows.
 template <int Q, class T>
 inline void hide(const Attention<T>& a, int64_t first, int64_t first_row, int64_t count, int64_t rounded, bool masked,
                  float (*s)[kBlock]) {
@@ -279,7 +282,7 @@ void sized_tile(const Attention<T>& a, const float* const* q, int64_t first, int
 }
 
 #if defined(__AVX512BF16__) || defined(SSD_EMULATED_TILES)
-// The same over keys and values in pairs, by rounded queries [.., ldq] and with rounded weights.
+// The same for products of bf16 pairs: keys and values in pairs, rounded queries [.., ldq], and rounded weights.
 struct PairRows {
   int64_t first, count;
   bool masked;
@@ -313,7 +316,7 @@ void sized_pair_tile(const Attention<bf16>& a, const bf16* q, int64_t ldq, int64
 }
 #endif
 
-// States that have seen nothing.
+// Initial states, over no rows.
 template <class T>
 void clear(const Attention<T>& a, float* state) {
   const int64_t padded = a.padded(), stride = a.state_size();
@@ -323,8 +326,8 @@ void clear(const Attention<T>& a, float* state) {
   }
 }
 
-// Keys and values of `count` rows from r on of a head, side by side: those of both kinds are joined in `joined`, where
-// unread rows among them are zeros.
+// Keys and values of `count` contiguous rows of a head, from r on. Rows that are not contiguous in memory (some of the
+// prefix, some of nodes), or include unread rows, are copied to `joined`, the unread ones as zeros.
 template <class T>
 std::pair<const T*, const T*> rows_of(const Attention<T>& a, int64_t head, int64_t r, int64_t count,
                                       std::vector<T>& joined) {
@@ -350,7 +353,8 @@ std::pair<const T*, const T*> rows_of(const Attention<T>& a, int64_t head, int64
   return {joined_k, joined_v};
 }
 
-// Adds rows [begin, end), whole blocks but for the last, to the states [queries, state_size] of one kv head's queries.
+// Adds rows [begin, end) to the states [queries, state_size] of one kv head's queries; all blocks but the last are
+// whole.
 template <class T>
 void attend_range(const Attention<T>& a, int64_t head, int64_t begin, int64_t end, float* state) {
   static thread_local Scratch scratch;
@@ -384,7 +388,7 @@ inline void attend_range(const Attention<bf16>& a, int64_t head, int64_t begin, 
   static thread_local std::vector<bf16> joined;
   const int64_t queries = a.queries(), tiles = ceil_div(queries, kPairQueries);
   const int64_t ldq = ceil_div(a.D, kPairDepth) * kPairDepth, stride_v = ceil_div(a.D, kPanelColumns) * kPanelColumns;
-  bf16* q = of_q.get<bf16>((queries + kPairQueries) * ldq);  // a tile of queries may reach beyond the last
+  bf16* q = of_q.get<bf16>((queries + kPairQueries) * ldq);  // a tile may reach beyond the last query
   float* row = of_row.get<float>(ldq);
   std::fill(row, row + ldq, 0.0f);
   for (int64_t i = 0; i < queries; i++) {
@@ -407,7 +411,7 @@ inline void attend_range(const Attention<bf16>& a, int64_t head, int64_t begin, 
 }
 #endif
 
-// Folds a later chunk's state into what was gathered so far. Not inlined: everywhere the same instructions.
+// Adds a later chunk's state to the state of the chunks before it. Not inlined, so that all callers round the same.
 __attribute__((noinline)) inline void fold(float* state, const float* chunk, int64_t padded) {
   const float before = state[padded], now = std::max(before, chunk[padded]);
   const float base = now == kMinusInf ? 0.0f : now;
@@ -426,8 +430,8 @@ void write(const Attention<T>& a, int64_t head, int64_t i, const float* state, f
   for (; d < a.D; d++) o[d] = state[d] * share;
 }
 
-// A task is one chunk of rows and the queries of one kv head, or, where there are few chunks, of some of its nodes; the
-// chunks' states are folded in their order.
+// A task is one chunk of rows and the queries of one kv head or, if there are few chunks, of some of its nodes. The
+// states of the chunks are added in their order.
 template <class T>
 void attend_group(Member& member, const Attention<T>& a, float* states, float* out) {
   const int64_t chunks = a.chunks_read(), queries = a.queries(), stride = a.state_size(), size = queries * stride;
@@ -454,14 +458,14 @@ void attend_group(Member& member, const Attention<T>& a, float* states, float* o
   });
 }
 
-// Nodes that are attended at a time: as many as their states have room for; they read the rows once.
+// Nodes of a group, which read the rows once: as many as their states fit in memory.
 template <class T>
 int64_t nodes_at_a_time(const Attention<T>& a) {
   const int64_t held = kStates / (a.Hkv * a.chunks_read() * a.state_size() * a.G);
   return std::max<int64_t>(1, std::min({held, kGroup / a.G, a.n}));
 }
 
-// Floats of the `states` of `attend`.
+// Number of floats in `states` of `attend`.
 template <class T>
 int64_t states_size(const Attention<T>& a) {
   return a.Hkv * a.chunks_read() * nodes_at_a_time(a) * a.G * a.state_size();
@@ -476,8 +480,8 @@ void attend(Member& member, const Attention<T>& a, float* states, float* out) {
   }
 }
 
-// B = n / r branches of r nodes each: all see the prefix, none sees another. A task is one kv head's queries of some
-// branches, so that the prefix is converted once for them; the block in which it ends each branch reads for itself.
+// B = n / r branches of r nodes each: all see the prefix, no branch sees another. A task is one kv head's queries of
+// some branches, for which the prefix is converted once; the block in which the prefix ends is read per branch.
 template <class T>
 void attend_branches(Member& member, const Attention<T>& a, int64_t r, float* out) {
   const int64_t branches = a.n / r, parts = ceil_div(kFewTasks * member.size, a.Hkv);

@@ -1,4 +1,4 @@
-"""Builds the C++ extension once per level of instructions, torch version and source text, and loads it."""
+"""Builder and loader of the C++ extension: one build per instruction level, torch version and source text."""
 
 import hashlib
 import importlib.machinery
@@ -14,14 +14,14 @@ from types import ModuleType
 
 import torch
 
-from ssd_bench.model.arithmetic import Level
+from ssd_bench.model.arithmetic import IsaLevel
 from ssd_bench.records.lease import owned
 
 HERE = Path(__file__).parent
 SOURCES = [HERE / "cpu.cpp"]
 HEADERS = sorted(HERE.glob("*.h"))
-# OpenMP is for at::parallel_for; without the linker flag its symbols come from the runtime torch has already loaded,
-# never from a second one. -ffast-math is left out: it would flush denormals in the whole process.
+# -fopenmp when compiling only: without the linker flag, OpenMP's symbols come from the runtime that torch has loaded,
+# never from a second one. No -ffast-math: it would flush denormals in the whole process.
 CFLAGS = ["-O3", "-fopenmp", "-ffp-contract=fast", "-fvisibility=hidden", "-Wno-psabi"]
 
 
@@ -29,8 +29,8 @@ class BuildError(Exception):
     """The extension cannot be built here; the message is one line."""
 
 
-def build_directory(level: Level) -> Path:
-    """The folder of a level's build, under $SSD_BENCH_CACHE or torch's extension cache."""
+def build_directory(level: IsaLevel) -> Path:
+    """Return the folder of a level's build, under $SSD_BENCH_CACHE or torch's extension cache."""
     text = "".join(path.read_text(encoding="utf-8") for path in SOURCES + HEADERS)
     parts = [
         text,
@@ -50,13 +50,13 @@ def build_directory(level: Level) -> Path:
     return Path(base) / f"{_module_name(level)}_{digest}"
 
 
-def _module_name(level: Level) -> str:
+def _module_name(level: IsaLevel) -> str:
     return f"ssd_bench_cpu_{level.name}"
 
 
 @contextmanager
 def _tools_on_path() -> Iterator[None]:
-    """Lets torch find the ninja of a virtual environment that is not activated."""
+    """Let torch find the ninja of a virtual environment that is not activated."""
     before = os.environ.get("PATH", "")
     os.environ["PATH"] = os.pathsep.join([before, str(Path(sys.executable).parent)])
     try:
@@ -66,7 +66,7 @@ def _tools_on_path() -> Iterator[None]:
 
 
 def _import(name: str, library: Path) -> ModuleType:
-    """Loads a finished build without asking ninja again (which costs about a second)."""
+    """Load a finished build without running ninja again (which costs about a second)."""
     loader = importlib.machinery.ExtensionFileLoader(name, str(library))
     spec = importlib.util.spec_from_loader(name, loader)
     if spec is None:
@@ -77,15 +77,15 @@ def _import(name: str, library: Path) -> ModuleType:
 
 
 def _reason(error: BaseException) -> str:
-    """The compiler's first error in one line, or the exception's own first line."""
+    """Return the compiler's first error in one line, or the exception's own first line."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     errors = [line for line in lines if "error:" in line or "not found" in line]
     text = (errors or lines or [type(error).__name__])[0]
     return text[:300]
 
 
-def _compile(level: Level, directory: Path) -> None:
-    """Runs torch's builder; the caller holds the lock."""
+def _compile(level: IsaLevel, directory: Path) -> None:
+    """Run torch's builder; the caller holds the lock."""
     from torch.utils import cpp_extension
 
     # Only a builder that was killed leaves torch's own lock behind while we hold ours, and torch would wait for it.
@@ -96,10 +96,11 @@ def _compile(level: Level, directory: Path) -> None:
     )  # fmt: skip
 
 
-def load_extension(level: Level) -> ModuleType:
-    """The compiled module of a level, built now if there is no finished build.
+def load_extension(level: IsaLevel) -> ModuleType:
+    """Return the compiled module of a level; build it unless a finished build exists.
 
-    Raises BuildError, with one line, when there is no compiler or ninja or the build fails.
+    Raises:
+        BuildError: no compiler or ninja, or a failed build; the message is one line.
     """
     try:
         name, directory = _module_name(level), build_directory(level)

@@ -10,19 +10,19 @@ from collections.abc import Sequence
 
 from ssd_bench.command import run_tool
 from ssd_bench.errors import ConfigError
-from ssd_bench.model.arithmetic import available, resolve
+from ssd_bench.model.arithmetic import available_levels, resolve
 from ssd_bench.model.backends.cpu import native_problem
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Returns the exit code: 0, also where PyTorch does the work, or 2 if an argument cannot be used."""
+    """Return the exit code: 0, also if PyTorch has to do the work, or 2 if an argument cannot be used."""
     return run_tool(_build, __doc__, arguments)
 
 
 def _build(arguments: Sequence[str]) -> None:
     if list(arguments) not in ([], ["all"]):
         raise ConfigError("arguments", " ".join(arguments), "nothing, or all")
-    for level in available() if arguments else [resolve("auto")]:
+    for level in available_levels() if arguments else [resolve("auto")]:
         start = time.perf_counter()
         problem = native_problem(level.name)
         if problem:

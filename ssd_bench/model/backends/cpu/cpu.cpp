@@ -74,7 +74,7 @@ class Matrix {
     return {reinterpret_cast<const T*>(part_.data), rows_, width_};
   }
 
-  // Rows [begin, end), which start a panel.
+  // Rows [begin, end); begin must be the first row of a panel.
   Matrix slice(int64_t begin, int64_t end) const {
     end = std::min(end, rows_);
     TORCH_CHECK(0 <= begin && begin < end && begin % ssd::kPanel == 0, "rows must begin at a multiple of ", ssd::kPanel);
@@ -100,10 +100,10 @@ class Matrix {
     return out;
   }
 
-  // Some rows as a matrix of their own.
+  // Some rows as a new matrix.
   Matrix select(const Tensor& ids) const { return Matrix(floats(ids).to(dtype_)); }
 
-  // Bytes of its tiles, padding included.
+  // Bytes of the tiles, padding included.
   int64_t nbytes() const {
     return ssd::ceil_div(rows_, ssd::kPanel) * ssd::ceil_div(width_, ssd::kDepth) * ssd::kTile *
            static_cast<int64_t>(c10::elementSize(dtype_));
@@ -215,7 +215,7 @@ void check_cache(const Tensor& keys, const Tensor& values, int64_t D) {
               "keys and values must have one shape and dtype");
 }
 
-// Keys and values of a block that were checked.
+// The cache of a block; `check_cache` comes first.
 template <class T>
 ssd::CacheRows<T> cache_rows(const Tensor& keys, const Tensor& values) {
   return {keys.mutable_data_ptr<T>(), values.mutable_data_ptr<T>(), keys.stride(0), values.stride(0)};
@@ -315,7 +315,7 @@ Tensor attend_branches(const Tensor& q, const Tensor& keys, const Tensor& values
   return out;
 }
 
-// All blocks of a model, which run passes.
+// All blocks of a model; runs passes.
 class Blocks {
  public:
   struct Weights {
@@ -366,7 +366,7 @@ class Blocks {
     });
   }
 
-  // Runs sublayers over streams [n, d], in place; the stream before each tap is copied to kept [taps, n, d].
+  // Runs sublayers over streams [n, d], in place; the stream at each tap is copied to kept [taps, n, d].
   void run(const Tensor& hidden, const std::vector<int64_t>& sublayers, int64_t prefix_len, int64_t row,
            const Tensor& cos, const Tensor& sin, const OptTensor& mask, const std::vector<int64_t>& taps,
            const OptTensor& kept, const std::vector<Tensor>& keys, const std::vector<Tensor>& values,
@@ -428,8 +428,8 @@ class Blocks {
   }
 
   ssd::Heads heads_;
-  std::vector<Weights> blocks_;  // what owns the weights
-  // As passes read them, those of one dtype.
+  std::vector<Weights> blocks_;  // own the weights
+  // The blocks as passes read them; only the vector of the weights' dtype is used.
   std::tuple<std::vector<ssd::Block<float>>, std::vector<ssd::Block<bf16>>, std::vector<ssd::Block<f16>>> read_;
 };
 

@@ -1,5 +1,5 @@
-// What this machine can do at most, by the threads and at the level of the other kernels: bytes per second that are
-// only read, and operations per second of multiply-adds that never leave their registers.
+// Limits of this machine, with the threads and the instruction level of the other kernels: bytes per second of pure
+// reading, and operations per second of multiply-adds that stay in registers.
 #pragma once
 #include <c10/util/Exception.h>
 
@@ -13,7 +13,7 @@
 
 namespace ssd {
 
-using Speeds = std::map<std::string, std::vector<double>>;  // of every round, by kernel
+using Speeds = std::map<std::string, std::vector<double>>;  // kernel -> speed of every round
 
 constexpr int64_t kTask = 2 * kHugePage;  // bytes that a thread reads at a time
 
@@ -27,10 +27,10 @@ inline uint32_t sum_words(vu v) {
   return sum;
 }
 
-// Sum of the 32-bit words of a task, read as STREAMS equal parts side by side, each AHEAD bytes before it is needed.
+// Sum of the 32-bit words of a task, read as STREAMS equal parts in parallel, prefetched AHEAD bytes before their use.
 template <int STREAMS, int AHEAD>
 uint32_t read_task(const char* task) {
-  constexpr int SUMS = 8 / STREAMS;  // of a stream
+  constexpr int SUMS = 8 / STREAMS;  // sums of a stream
   constexpr int64_t part = kTask / STREAMS, step = SUMS * sizeof(vu);
   vu sums[STREAMS][SUMS] = {};
   for (int64_t at = 0; at < part; at += step) {
@@ -63,8 +63,8 @@ constexpr Reader kReaders[] = {
     {"4 streams, 1 KiB ahead", &read_task<4, 1024>},
 };
 
-// Bytes per second of every reader over a buffer of about so many bytes, in turn, so that a drift of the machine hits
-// all alike. Nothing where the system gives no huge pages and they were asked for.
+// Bytes per second of every reader over a buffer of about so many bytes. The readers take turns, so that a drift of the
+// machine affects all of them equally. Empty if huge pages are requested and the system gives none.
 inline Speeds read_speeds(int64_t bytes, bool huge, int64_t rounds) {
   const int64_t tasks = std::max<int64_t>(1, bytes / kTask), words = tasks * kTask / 4;
   const Pages pages(tasks * kTask, huge);
@@ -88,7 +88,7 @@ inline Speeds read_speeds(int64_t bytes, bool huge, int64_t rounds) {
   return speeds;
 }
 
-// Multiply-adds on SUMS vectors, each of which waits only for its own last one.
+// Multiply-adds on SUMS vectors, each of which depends only on its own last result.
 template <int SUMS>
 float multiply_add(int64_t steps, float factor, float term) {
   const vf a = splat(factor), b = splat(term);
@@ -102,7 +102,7 @@ float multiply_add(int64_t steps, float factor, float term) {
 }
 
 #if defined(__AVX512BF16__)
-// The same with bfloat16 products of pairs, of which one is the other's opposite, so that every sum stays as it is.
+// The same with bfloat16 products of pairs; the two products of a pair cancel, so that every sum keeps its value.
 template <int SUMS>
 float add_products(int64_t steps, float factor, float term) {
   vf opposite = splat(term);
@@ -120,7 +120,7 @@ float add_products(int64_t steps, float factor, float term) {
 #endif
 
 #if defined(__AMX_BF16__) || defined(SSD_EMULATED_TILES)
-// The same of four tiles, which is what products keep their sums in.
+// The same on four tiles, the number in which products keep their sums.
 inline float multiply_tiles(int64_t steps, float factor, float term) {
   alignas(64) bf16 nodes[kTileNodes][kTileRow / 2], outputs[kTileNodes][kTileRow / 2];
   alignas(64) float sums[4][kTileNodes][kTileRow / 4];
@@ -161,10 +161,10 @@ struct Product {
   const char* name;
   float (*run)(int64_t, float, float);
   int sums;
-  double operations;  // of a lane in a step
-  float lane;         // what the lanes of all sums are in the end, on average
+  double operations;  // per lane and step
+  float lane;         // final value of a lane, averaged over all sums
 };
-// How many hide the latency of a unit differs by CPU, and so does how many have a register.
+// The number of sums that hides a unit's latency depends on the CPU, and so does the number that fits in registers.
 constexpr Product kProducts[] = {
     {"8 sums", &multiply_add<8>, 8, 2, 2},
     {"12 sums", &multiply_add<12>, 12, 2, 2},
@@ -180,7 +180,7 @@ constexpr Product kProducts[] = {
 #endif
 };
 
-// Operations per second of all threads by kind and number of sums, in turn as the readers.
+// Operations per second of all threads, by kind and number of sums; the kinds take turns like the readers.
 inline Speeds product_speeds(int64_t steps, int64_t rounds) {
   steps = std::max<int64_t>(steps, 64);  // by then every lane is at its limit, term / (1 - factor) = 2
   const volatile float factor = 0.5f, term = 1.0f;  // neither known to the compiler nor ever denormal or infinite

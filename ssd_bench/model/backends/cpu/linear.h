@@ -10,7 +10,7 @@
 namespace ssd {
 
 #if defined(__AVX512F__)
-constexpr int kSums = 24;  // vectors of sums in registers, beside those of W and x
+constexpr int kSums = 24;  // vectors of sums in registers, besides those of W and x
 #elif defined(__AVX__)
 constexpr int kSums = 12;
 #elif defined(__SSE2__)
@@ -18,12 +18,12 @@ constexpr int kSums = 8;
 #else
 constexpr int kSums = 24;
 #endif
-constexpr int64_t kAheadBytes = 16 << 10;  // in W, of a single block of nodes; more of them share all of the next group
+constexpr int64_t kAheadBytes = 16 << 10;  // prefetch distance in W of one block of nodes; several share the next group
 constexpr int64_t kSerialFill = 1 << 14;   // elements to rotate, below which a second thread costs more than it saves
-constexpr int64_t kManyBlocks = 16;        // of nodes, from which on a task is as many panels as stay in the second-level
-constexpr int64_t kGroupBytes = 192 << 10;  // cache beside the next ones
-constexpr int64_t kTasks = 4;              // at least, per thread, so that a busy core delays a call by little
-constexpr int64_t kFewElements = 1 << 12;  // of x, that every thread prepares for itself rather than wait for the others
+constexpr int64_t kManyBlocks = 16;        // blocks of nodes from which on a task has as many panels as fit kGroupBytes
+constexpr int64_t kGroupBytes = 192 << 10;  // of the second-level cache, which also holds the next panels
+constexpr int64_t kTasks = 4;              // least tasks per thread, so that a busy core delays a call only little
+constexpr int64_t kFewElements = 1 << 12;  // elements of x up to which every thread prepares it for itself
 
 // A product's target: out[node, row] (+)= sums + bias[row].
 struct Output {
@@ -32,7 +32,7 @@ struct Output {
   const float* bias;
   bool add;
 
-  // A panel's sums of one node, `count` of which are rows.
+  // Writes a panel's sums of one node; the first `count` of them belong to rows of W, the others to padding.
   SSD_INLINE void put(int64_t node, int64_t row, int64_t count, const vf (&sums)[kVectors]) const {
     float* o = data + node * stride + row;
 #pragma GCC unroll 4
@@ -51,9 +51,9 @@ struct Output {
   }
 };
 
-// How a panel of T meets a node: what the node's inputs are stored as, and what is done with a group of them. The sum
-// of an output is one chain of additions in the order of the inputs, so that it does not depend on how many nodes or
-// panels pass at once.
+// Product of a panel of T and a node: the type of the node's inputs, and one step over a group of inputs. The sum of an
+// output is one chain of additions in the order of the inputs, so that its bits do not depend on how many nodes or
+// panels are processed at once.
 template <class T>
 struct Dot {
   using X = float;
@@ -75,7 +75,7 @@ struct Dot {
 };
 
 #if defined(__AVX512BF16__)
-// A product of two pairs is added to its sum by one instruction.
+// One instruction adds the product of two pairs, a0 b0 + a1 b1, to a sum.
 template <>
 struct Dot<bf16> {
   using X = bf16;
@@ -122,7 +122,7 @@ using Node = typename Dot<T>::X;
 template <class T>
 constexpr bool kByTiles = kTileUnit && std::is_same_v<T, bf16>;
 
-// Most nodes of a block, which meets a group of panels at once.
+// Most nodes of a block, which is multiplied by a group of panels at once.
 template <class T>
 constexpr int kNodes = kByTiles<T> ? 2 * kTileNodes : kSums / (kVectors == 1 ? 2 : kVectors);
 
@@ -133,22 +133,22 @@ constexpr int panels_of(int m) {
   return 4 * m * kVectors <= kSums ? 4 : 2 * m * kVectors <= kSums ? 2 : 1;
 }
 
-// Where reading goes on after a group of panels: in those of the same matrix or of the next one.
+// Weights that are read after a group of panels: the next panels of this matrix, or those of the next matrix.
 struct Next {
   const char* data;
   int64_t panel;  // bytes
 };
 
-// A group of panels as a block of nodes passes over it, and what the block fetches on the way: the tiles `distance`
-// further, or past the group's end those of `next`, in its turn only.
+// A group of panels that is multiplied by a block of nodes, and the weights that the block prefetches meanwhile: the
+// tiles `distance` ahead or, past the end of the group, those of `next`. Several blocks take turns in prefetching.
 template <class T>
 struct Group {
   const T* w;
-  int64_t panel, tiles;  // elements from one to the next; number
+  int64_t panel, tiles;  // elements from one panel to the next; tiles of a panel
   int64_t distance, turn, turns;
   Next next;
 
-  // What panel `p` of tile t fetches; itself, where there is nothing to.
+  // Address that tile t of panel `p` prefetches; the tile itself if it is not its turn.
   SSD_INLINE const char* ahead(int64_t t, int p) const {
     const char* own = reinterpret_cast<const char*>(w + p * panel);
     constexpr int64_t bytes = kTile * sizeof(T);
@@ -184,7 +184,7 @@ void vectors_by_nodes(const Group<T>& g, const Node<T>* x, int64_t ldx, int64_t 
     for (int p = 0; p < P; p++) out.put(node + m, row + p * kPanel, out.stride - row - p * kPanel, acc[m][p]);
 }
 
-// `panels` panels times m nodes, of which both are at most what registers hold.
+// Product of `panels` panels and m nodes, both at most as many as registers hold.
 template <class T, int M = kNodes<T>>
 void block_product(int64_t m, int64_t panels, const Group<T>& g, const Node<T>* x, int64_t ldx, int64_t node,
                       int64_t row, const Output& out) {
@@ -201,7 +201,7 @@ void block_product(int64_t m, int64_t panels, const Group<T>& g, const Node<T>* 
 }
 
 #if defined(__AMX_BF16__) || defined(SSD_EMULATED_TILES)
-// Up to A x 16 nodes by P panels of sums, in registers 2 a + p.
+// Product of up to A x 16 nodes and P panels, with the sums in registers 2 a + p.
 template <int A, int P>
 void tiles_by_nodes(int64_t m, const Group<bf16>& g, const bf16* x, int64_t ldx, int64_t node, int64_t row,
                     const Output& out) {
@@ -241,26 +241,27 @@ inline void block_product(int64_t m, int64_t panels, const Group<bf16>& g, const
 }
 #endif
 
-// Nodes that x of n has room for.
+// Number of nodes, padded to whole tiles, for which x of n nodes has room.
 template <class T>
 int64_t room(int64_t n) {
   return kByTiles<T> ? ceil_div(n, kTileNodes) * kTileNodes : n;
 }
 
-// How a product over n nodes is shared out: groups of panels, each of which meets one block of nodes after the other.
+// Division of a product over n nodes into tasks: groups of panels, each multiplied by one block of nodes after the
+// other.
 template <class T>
 struct Shares {
   Packed<T> W;
   int64_t n, threads;
 
   int64_t blocks() const { return ceil_div(n, kNodes<T>); }
-  // First node of a block: tiles hold 16 each, vectors any number.
+  // First node of a block; with tiles, blocks are full, with vectors they are of equal size.
   int64_t node(int64_t block) const {
     return kByTiles<T> ? std::min(n, block * kNodes<T>) : n * block / blocks();
   }
-  // Panels that a block meets at once.
+  // Panels by which a block is multiplied at once.
   int64_t step() const { return panels_of<T>(static_cast<int>(ceil_div(n, blocks()))); }
-  // Panels of a task. Many nodes do not stay in the cache: they are read again for as few tasks as there may be.
+  // Panels of a task. Many nodes do not stay in the cache and are read again for every task, so there are few tasks.
   int64_t panels() const {
     const int64_t bytes = kTile * static_cast<int64_t>(sizeof(T)) * W.tiles() * step();
     const int64_t fit = blocks() < kManyBlocks ? 1 : kGroupBytes / bytes;
@@ -270,11 +271,12 @@ struct Shares {
   Next from(int64_t panel) const {
     return {reinterpret_cast<const char*>(W.panel(panel)), W.tiles() * kTile * static_cast<int64_t>(sizeof(T))};
   }
-  // Where a member begins.
+  // Weights with which a member begins.
   Next start(const Member& member) const { return from(Member::begin(tasks(), member.id, member.size) * panels()); }
 };
 
-// x: n prepared nodes, [tiles, room(n), kDepth]; `next` is what this member reads after it.
+// Multiplies W by x, n prepared nodes [tiles, room(n), kDepth]; `next` are the weights that this member reads
+// afterwards.
 template <class T>
 void multiply(Member& member, const Packed<T>& W, const Node<T>* x, int64_t n, const Output& out, Next next) {
   const Shares<T> shares{W, n, member.size};
@@ -301,7 +303,7 @@ void multiply(Member& member, const Packed<T>& W, const Node<T>* x, int64_t n, c
   });
 }
 
-// Prepares the rows that fill(node, row pointer) writes, K long, as x of `multiply`.
+// Prepares x of `multiply` from rows of length K, which fill(node, row pointer) writes.
 template <class T, class Fill>
 const Node<T>* prepare(Member& member, int64_t n, int64_t K, Node<T>* shared, const Fill& fill) {
   static thread_local Scratch filled, own;
@@ -321,7 +323,7 @@ const Node<T>* prepare(Member& member, int64_t n, int64_t K, Node<T>* shared, co
   return x;
 }
 
-// Elements of the `shared` of `prepare`.
+// Number of elements in `shared` of `prepare`.
 template <class T>
 int64_t prepared_size(int64_t n, int64_t K) {
   return ceil_div(K, kDepth) * kDepth * room<T>(n);

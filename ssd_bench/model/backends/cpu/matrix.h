@@ -1,4 +1,5 @@
-// A weight matrix as products read it: tiles of 16 outputs by 32 inputs, panel after panel, in the order of reading.
+// Layout of a weight matrix: tiles of 16 outputs by 32 inputs, panel after panel, in the order in which products read
+// them.
 #pragma once
 #include <cstdint>
 #include <cstring>
@@ -8,20 +9,20 @@
 
 namespace ssd {
 
-constexpr int kPanel = 16;                 // outputs of a panel
+constexpr int kPanel = 16;                 // outputs (rows of W) of a panel
 constexpr int kDepth = 32;                 // inputs of a tile
 constexpr int kTile = kPanel * kDepth;     // elements of a tile
 constexpr int kVectors = kPanel / VL;      // vectors of a panel's sums
 
-// Inputs that lie side by side for each output: a product of pairs is one instruction, and halves of a 32-bit word
-// are floats after one operation.
+// Inputs that are adjacent for each output. bf16 comes in pairs: one instruction multiplies pairs, and each half of a
+// 32-bit word becomes a float by one operation.
 template <class T>
 constexpr int kPair = 1;
 template <>
 inline constexpr int kPair<bf16> = 2;
 
-// W [rows, width], padded with zeros to whole tiles: element (r, c) is that of panel r / 16, tile c / 32, group of
-// inputs, output, input of the group.
+// W [rows, width], padded with zeros to whole tiles. The index of element (r, c) runs over panel r / 16, tile c / 32,
+// group of inputs, output r % 16, input of the group, the last one fastest.
 template <class T>
 struct Packed {
   const T* data;
@@ -37,7 +38,7 @@ struct Packed {
   }
 };
 
-// Packs row-major rows of one panel, `count` of them.
+// Packs the `count` row-major rows of one panel.
 template <class T>
 void pack_panel(const T* from, int64_t count, int64_t width, T* to) {
   const int64_t tiles = ceil_div(width, kDepth);

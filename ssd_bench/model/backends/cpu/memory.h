@@ -1,4 +1,4 @@
-// Memory in huge pages, whose rows a core can fetch ahead without asking for a translation every 4 KiB.
+// Memory in huge pages, through which a core can prefetch without an address translation every 4 KiB.
 #pragma once
 #include <c10/util/Exception.h>
 
@@ -14,9 +14,9 @@ namespace ssd {
 
 constexpr int64_t kHugePage = int64_t{2} << 20;
 constexpr int64_t kCacheLine = 64;
-constexpr int64_t kChunkBytes = 16 * kHugePage;  // that weights are laid out in, one matrix after the other
+constexpr int64_t kChunkBytes = 16 * kHugePage;  // size of a chunk, which holds one matrix after the other
 
-// Memory of its own, in huge pages or in none; `given` is false where the system has no such choice.
+// An allocation in huge pages, or explicitly not in huge pages; `given` is false if the system does not support that.
 class Pages {
  public:
   Pages(int64_t bytes, bool huge) : size_(bytes + kHugePage) {
@@ -49,16 +49,16 @@ class Pages {
   size_t size_;
 };
 
-// Some of the pages, which live as long as the last part of them.
+// A part of an allocation, which lives as long as its last part.
 struct Part {
   std::shared_ptr<Pages> pages;
   char* data = nullptr;
 };
 
-// The next `bytes` of a chunk that many parts share, so that a small one does not take a huge page for itself.
+// Takes the next `bytes` of a chunk that many parts share, so that a small part does not take a huge page for itself.
 inline Part take_part(int64_t bytes) {
   static std::mutex mutex;
-  static std::weak_ptr<Pages> last;  // weak: a chunk that nothing is in any more is given back
+  static std::weak_ptr<Pages> last;  // weak: a chunk without parts is freed
   static int64_t used = 0;
   const std::lock_guard<std::mutex> guard(mutex);
   const int64_t taken = (bytes + kCacheLine - 1) / kCacheLine * kCacheLine;

@@ -1,21 +1,21 @@
-// A block of cache rows against queries where products take bfloat16 on both sides: keys and values in pairs, as the
-// instruction that multiplies them reads both.
+// Scores and sums of a block of cache rows when both operands of products are bfloat16: keys and values are laid out in
+// pairs, as the instruction that multiplies pairs reads them.
 #pragma once
 #include "simd.h"
 #include "tiles.h"
 
 namespace ssd {
 
-constexpr int kRows = 64;           // of a block
+constexpr int kRows = 64;           // rows of a block
 constexpr int kPanelColumns = 16;  // dimensions of values that a tile holds
 constexpr int kPairDepth = 32;     // dimensions that keys and queries are padded to, with zeros
 
-// Fetches a row of the next block while that of this one is read.
+// Prefetches a row of the next block while the same row of this block is read.
 inline void fetch_next(const bf16* row, int64_t D) {
   fetch_ahead(reinterpret_cast<const char*>(row + kRows * D), D * sizeof(bf16));
 }
 
-// The first `there` elements at p, and zeros.
+// Loads the first `there` elements at p, followed by zeros.
 template <class V>
 inline V load_some(const bf16* p, int64_t there) {
   constexpr int64_t all = sizeof(V) / sizeof(bf16);
@@ -25,8 +25,8 @@ inline V load_some(const bf16* p, int64_t there) {
   return v;
 }
 
-// kT[i][r] = dimensions 2 i and 2 i + 1 of row r; rows up to a whole vector and dimensions up to kPairDepth are zero
-// where there are none.
+// kT[i][r] = dimensions 2 i and 2 i + 1 of row r; rows are padded with zeros to a whole vector, dimensions to a
+// multiple of kPairDepth.
 inline void load_key_pairs(const bf16* src, int64_t count, int64_t D, uint32_t* kT) {
   const int64_t padded = ceil_div(D, kPairDepth) * kPairDepth;
   for (int64_t r = 0; r < count; r += VL) {
@@ -42,8 +42,8 @@ inline void load_key_pairs(const bf16* src, int64_t count, int64_t D, uint32_t* 
   }
 }
 
-// v[i][d] = dimension d of rows 2 i and 2 i + 1, `stride` words from one pair of rows to the next; rows up to
-// kPairDepth are zero where there are none.
+// v[i][d] = dimension d of rows 2 i and 2 i + 1, `stride` words from one pair of rows to the next; rows are padded with
+// zeros to a multiple of kPairDepth.
 inline void load_value_pairs(const bf16* src, int64_t count, int64_t D, int64_t stride, uint32_t* v) {
   for (int64_t r = 0; r < ceil_div(count, kPairDepth) * kPairDepth; r += 2) {
     if (r < count) fetch_next(src + r * D, 2 * D);
@@ -57,9 +57,9 @@ inline void load_value_pairs(const bf16* src, int64_t count, int64_t D, int64_t 
 }
 
 #if defined(__AMX_BF16__) || defined(SSD_EMULATED_TILES)
-constexpr int kPairQueries = kTileNodes;  // of one tile of scores
+constexpr int kPairQueries = kTileNodes;  // queries of one tile of scores
 
-// s[j][r] = q[j] . k[r] * scale of 16 queries, of which the first Q count.
+// s[j][r] = q[j] . k[r] * scale for 16 queries, of which only the first Q are valid.
 template <int Q>
 void score_pairs(const bf16* q, int64_t ldq, const uint32_t* kT, int64_t count, int64_t D, float scale,
                  float (*s)[kRows]) {
@@ -87,7 +87,7 @@ void score_pairs(const bf16* q, int64_t ldq, const uint32_t* kT, int64_t count, 
     for (int r = 0; r < count; r += VL) store(s[j] + r, load(s[j] + r) * scale);
 }
 
-// state[j] = state[j] * factor[j] + sum_r p[j][r] v[r], of Q queries, whose states have `columns`.
+// state[j] = state[j] * factor[j] + sum_r p[j][r] v[r] for Q queries, with `columns` columns of values in a state.
 template <int Q>
 void gather_pairs(const bf16 (*p)[kRows], const float* factor, const uint32_t* v, int64_t stride_v, int64_t count,
                   int64_t columns, float* state, int64_t stride) {

@@ -1,13 +1,13 @@
-// A pass: sublayers one after the other over nodes, by one team of threads that stays together until its end.
+// A pass: one team of threads runs one sublayer after the other over the nodes, and is kept until the end of the pass.
 #pragma once
 #include "attend.h"
 #include "linear.h"
 
 namespace ssd {
 
-constexpr int64_t kAloneWork = 1 << 16;  // multiply-adds of a sublayer for which one thread needs nobody's help
+constexpr int64_t kAloneWork = 1 << 16;  // multiply-adds of a sublayer below which one thread is faster than a team
 
-// Rotates a head x [D], after an optional RMS norm, into out: the rotate_half convention.
+// Rotates a head x [D], after an optional RMS norm, into out. rotate_half: dimensions d and d + D / 2 are one pair.
 inline void norm_and_rotate(const float* x, const float* norm, float eps, const float* cos, const float* sin, int64_t D,
                             float* tmp, float* out) {
   if (norm) {
@@ -36,14 +36,14 @@ struct Heads {
   int64_t columns() const { return (Hq + 2 * Hkv) * D; }
 };
 
-// Rows of the cache that n nodes write, of one block: k and v are [Hkv, rows, D], a head's rows D elements apart.
+// The cache of one block: k and v are [Hkv, rows, D], with D elements from one row of a head to the next.
 template <class T>
 struct CacheRows {
   T *k, *v;
   int64_t k_head, v_head;  // elements from one head to the next
 };
 
-// Rotates node i's queries into q [n, Hq, D] and writes its key and value to row + i.
+// Rotates node i's queries into q [n, Hq, D] and writes its rotated key and its value to scratch row `row` + i.
 template <class T>
 void rope_append(Member& member, const Heads& heads, const float* qkv, const float* cos, const float* sin, int64_t n,
                  const CacheRows<T>& rows, int64_t row, float* q) {
@@ -62,7 +62,7 @@ void rope_append(Member& member, const Heads& heads, const float* qkv, const flo
   });
 }
 
-// Attention of n nodes that stand at rows row, row + 1, ... of the cache.
+// Attention of n nodes whose keys and values are in cache rows row, row + 1, ...
 template <class T>
 Attention<T> attention_of(const Heads& heads, const float* q, const CacheRows<T>& rows, int64_t prefix, int64_t row,
                           const uint8_t* mask, int64_t n, RowRange unread) {
@@ -93,19 +93,19 @@ template <class T>
 struct Sublayer {
   const Block<T>* block;
   bool mlp;
-  CacheRows<T> rows;  // of an attention
+  CacheRows<T> rows;  // the block's cache; unused by an MLP
 };
 
-// A pass's nodes: streams [n, d], rotary tables [n, D], who sees whom; tapped streams [taps, n, d].
+// Arguments of a pass: streams [n, d], rotary tables [n, D], tree mask [n, n] or null; tapped streams [taps, n, d].
 template <class T>
 struct Passed {
   const std::vector<Sublayer<T>>& sublayers;
-  const std::vector<int64_t>& taps;  // how many of the sublayers run before each
+  const std::vector<int64_t>& taps;  // number of the given sublayers that run before each tap
   float *hidden, *kept;
   const float *cos, *sin;
   const uint8_t* mask;
   int64_t n, width, prefix, row;
-  RowRange unread;  // of the prefix
+  RowRange unread;  // rows of the prefix that no attention reads
   Heads heads;
   int64_t intermediate;
 

@@ -100,12 +100,12 @@ inline vf load1(const f16* p) {
 }
 
 #if defined(__AVX512BF16__) || defined(SSD_EMULATED_TILES)
-constexpr bool kRounds = true;  // what meets bfloat16 in a product is rounded to it
+constexpr bool kRounds = true;  // operands of products with bfloat16 are rounded to bfloat16
 #else
 constexpr bool kRounds = false;
 #endif
 
-// 32 floats as they enter a product: as they are, or rounded to nearest, ties to even.
+// Converts 32 floats into operands of a product: unchanged, or rounded to nearest, ties to even.
 inline void convert32(const float* from, float* to) { std::memcpy(to, from, 32 * sizeof(float)); }
 inline void convert32(const float* from, bf16* to) {
 #if defined(__AVX512BF16__)
@@ -116,7 +116,7 @@ inline void convert32(const float* from, bf16* to) {
 #endif
 }
 
-// Floats in another type.
+// Converts floats to another type.
 template <class T>
 inline void convert(const float* from, int64_t count, T* to) {
   int64_t i = 0;
@@ -135,7 +135,7 @@ inline float hmax(vf v) {
   return v[0];
 }
 
-// Sums of N vectors, each with the association of hsum; together they cost a quarter of N calls of it.
+// Sums of N vectors, each added in the order of hsum; together they cost a quarter of N calls of hsum.
 template <int N>
 inline void hsum_each(const vf* v, float* sums) {
   for (int first = 0; first < N; first += VL) {
@@ -149,7 +149,7 @@ inline void hsum_each(const vf* v, float* sums) {
 #pragma GCC unroll 8
       for (int i = 0; i < left; i++)
         t[i] = SSD_SHUFFLE(t[2 * i], t[2 * i + 1], SSD_EVEN) + SSD_SHUFFLE(t[2 * i], t[2 * i + 1], SSD_ODD);
-      if (left < VL) t[left] = vf{};  // the partner of a last odd one
+      if (left < VL) t[left] = vf{};  // partner of an odd last vector
     }
     store(sums + first, t[0]);
   }
@@ -191,13 +191,13 @@ inline vf vexp(vf x) {
   return tiny ? vf{} : e;
 }
 
-// Fetches `bytes` at p, which are read soon, into the second-level cache: the first has no room for them beside what is
-// computed on. Always inlined: a call of what has no effect but this would be dropped.
+// Prefetches `bytes` at p, which are read soon, into the second-level cache; the first-level cache has no room for
+// them. Always inlined: a call without any other effect would be dropped.
 SSD_INLINE void fetch_ahead(const char* p, int64_t bytes) {
   for (int64_t b = 0; b < bytes; b += 64) __builtin_prefetch(p + b, 0, 2);
 }
 
-// Grow-only buffer of whole cache lines, kept by whoever uses it again, so that calls allocate nothing.
+// Grow-only buffer of whole cache lines that is kept between calls, so that calls allocate nothing.
 class Scratch {
  public:
   template <class T>

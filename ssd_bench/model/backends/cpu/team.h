@@ -1,4 +1,4 @@
-// The threads of one call: who does which of its tasks, and how they wait for each other between two phases of it.
+// The threads of one call: the distribution of its tasks, and the barrier between two of its phases.
 #pragma once
 #include <ATen/Parallel.h>
 #include <omp.h>
@@ -16,15 +16,15 @@
 
 namespace ssd {
 
-constexpr int kSpins = 4000;  // before a waiting thread lets another one run: that may be who it waits for
+constexpr int kSpins = 4000;  // before a waiting thread yields: the thread that it waits for may need the core
 
-// One of a team, in the region that all of them run. They call `each` and `wait` equally often.
+// One thread of a team, in the parallel region. All members must call `each` and `wait` equally often.
 class Member {
  public:
   struct alignas(64) Count {
     std::atomic<int64_t> taken{0};
   };
-  // Of the tasks of a phase, by member. The slot of the phase before last is cleared for the next one.
+  // Numbers of taken tasks, by phase (of three in turn) and member; the slots of the next phase are cleared in advance.
   struct Shared {
     explicit Shared(int size) : counts(3 * size) {}
     std::vector<Count> counts;
@@ -34,12 +34,12 @@ class Member {
 
   Member(Shared& shared, int id, int size) : id(id), size(size), shared_(shared) {}
 
-  // First of a member's own tasks out of `count`; that of member `size` is the end.
+  // First of a member's own tasks out of `count`; for id = size, the end of all tasks.
   static int64_t begin(int64_t count, int id, int size) { return count * id / size; }
 
-  // Runs f(0) .. f(count - 1), each by one member, and returns when all are done. A member has tasks side by side of its
-  // own, and then takes what others have not come to: a core that is slow or busy delays a call by one task and not by
-  // its whole share.
+  // Runs f(0) .. f(count - 1), each by one member, and returns when all are done. A member first runs a contiguous
+  // range of tasks, and then tasks that others have not started: a slow or busy core delays a call by one task, not by
+  // its share.
   template <class F>
   void each(int64_t count, const F& f) {
     if (size == 1) {
@@ -60,7 +60,7 @@ class Member {
     wait();
   }
 
-  // Until all members are here.
+  // Barrier: returns when all members have called it.
   void wait() {
     if (size == 1) return;
     const int now = shared_.generation.load(std::memory_order_relaxed);
@@ -84,7 +84,7 @@ class Member {
   int64_t phase_ = 0;
 };
 
-// Runs f(member) on as many of torch's threads as there are, or on this one alone.
+// Runs f(member) on all of torch's threads, or on this thread alone.
 template <class F>
 void with_team(bool parallel, const F& f) {
   const int threads = parallel && !omp_in_parallel() ? at::get_num_threads() : 1;
@@ -98,7 +98,7 @@ void with_team(bool parallel, const F& f) {
 #pragma omp parallel num_threads(threads)
   {
     const TileRegisters registers;
-    // The system may give fewer than were asked for.
+    // the system may give fewer threads than requested
     Member member(shared, omp_get_thread_num(), omp_get_num_threads());
     f(member);
   }

@@ -1,5 +1,5 @@
-// A CPU's matrix unit (AMX): eight registers of 16 rows by 64 bytes, and one instruction that multiplies two of them.
-// With SSD_EMULATED_TILES the same in plain C++, so that the kernels which use it can be tested anywhere.
+// A CPU's matrix unit (AMX): eight registers of 16 rows by 64 bytes, and an instruction that multiplies two of them.
+// SSD_EMULATED_TILES: the same in plain C++, so that kernels for this unit can be tested on any CPU.
 #pragma once
 #include <cstdint>
 
@@ -16,18 +16,18 @@
 namespace ssd {
 
 constexpr int kTileNodes = 16;  // rows of a register
-constexpr int kTileRow = 64;    // bytes of one of them
+constexpr int kTileRow = 64;    // bytes of a row
 
 #if defined(__AMX_BF16__)
 constexpr bool kTileUnit = true;
 
-// Whether the system gives this process the registers: Linux does when it is asked once.
+// Requests the registers for this process from Linux, which is needed once; returns whether they were granted.
 inline bool tiles_given() {
   constexpr int64_t request = 0x1023, tile_data = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
   return syscall(SYS_arch_prctl, request, tile_data) == 0;
 }
 
-// The registers of this thread, all of their full size, as long as this lives.
+// Configures this thread's registers, all with their full size, for the lifetime of the object.
 class TileRegisters {
  public:
   TileRegisters() {
@@ -85,7 +85,8 @@ inline void tile_store(float* p, int64_t stride = kTileRow) {
   for (int row = 0; row < kTileNodes; row++)
     std::memcpy(reinterpret_cast<char*>(p) + row * stride, tile_registers[R][row], kTileRow);
 }
-// The unit's order of sums: products of even and of odd inputs each in a chain, and both to what was there.
+// In the unit's order of sums: a chain over even inputs, a chain over odd inputs, and their total is added to the
+// register.
 template <int C, int A, int B>
 inline void tile_multiply() {
   constexpr int pairs = kTileRow / 4, outputs = kTileRow / 4;

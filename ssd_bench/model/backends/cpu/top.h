@@ -1,4 +1,4 @@
-// The likeliest entry of a row of logits, and the row's exponentials.
+// The most likely entry of a row of logits, and the sum of the row's exponentials.
 #pragma once
 #include <limits>
 
@@ -6,9 +6,9 @@
 
 namespace ssd {
 
-constexpr int64_t kStretch = 16 * VL;  // logits whose largest is looked for before where it stands
+constexpr int64_t kStretch = 16 * VL;  // logits of a stretch: first its maximum is found, later the maximum's index
 
-// VL logits from p, the missing ones of the last -inf.
+// Loads VL logits from p; beyond the last logit, -inf.
 inline vf load_logits(const float* p, int64_t count) {
   if (count >= VL) return load(p);
   float row[VL];

@@ -1,4 +1,4 @@
-"""Captured passes for one GPU: CUDA graphs of Triton kernels, of runs of sublayers, chained by layer set."""
+"""Captured passes for one GPU: CUDA graphs of Triton kernels, one per run of sublayers; a layer set chains them."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ if TYPE_CHECKING:
     from ssd_bench.model.backends.graphs.lane import Lane
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
-LANES = (16, 64)  # nodes that captured passes are for; one over more of them is launched operator by operator
+LANES = (16, 64)  # most nodes of a captured pass; a pass over more is launched operator by operator
 
 
 class GraphOperators(Operators):
-    """The operators of passes that are not captured, over many nodes: prompts, searches, wide trees."""
+    """Operators of passes that are not captured, over many nodes: prompts, searches, wide trees."""
 
     def __init__(self, arithmetic: Arithmetic):
-        from ssd_bench.model.backends.graphs import launches  # Triton, which is slow to import and not everywhere
+        from ssd_bench.model.backends.graphs import launches  # Triton: slow to import, and not installed everywhere
 
         super().__init__(arithmetic)
         self._launches = launches
         self._meta: tuple[tuple[int, ...], Tensor] | None = None
 
     def _vector(self, *values: int, device: torch.device) -> Tensor:
-        """What kernels read of a pass; all sublayers of a pass ask for the same."""
+        """Return `meta` of the kernels on the device; it is kept, since all sublayers of a pass ask for the same."""
         if self._meta is None or self._meta[0] != values:
             self._meta = values, torch.tensor(values, dtype=torch.int32).to(device, non_blocking=True)
         return self._meta[1]
@@ -68,8 +68,8 @@ class GraphOperators(Operators):
 class GraphDecoder(Decoder):
     """The decoder on captured passes over up to 64 nodes, for one GPU.
 
-    A node's result has the same bits in every pass over up to 16 nodes, whatever nodes are beside it; in one over up to
-    64 likewise, which may differ from those.
+    A node's result has the same bits in every pass over up to 16 nodes, whatever the other nodes are. The same holds
+    for passes over 17 to 64 nodes, whose bits may differ from the former.
     """
 
     name: ClassVar[str] = "graphs"
@@ -82,7 +82,7 @@ class GraphDecoder(Decoder):
         from ssd_bench.model.backends.graphs import launches
 
         self._launches = launches
-        # numbers of nodes, each at the beginning of a row: kernels are compiled for aligned addresses
+        # `meta` of the LM head: row n holds the number n, in 16 bytes, since kernels are compiled for aligned addresses
         self._counts = torch.arange(LANES[-1] + 1, dtype=torch.int32, device=self.device)[:, None].repeat(1, 4)
         self._lanes: tuple[Lane, ...] = ()
 
@@ -97,38 +97,38 @@ class GraphDecoder(Decoder):
         return GraphOperators(arithmetic)
 
     def new_cache(self, capacity: int, bucket: int = BUCKET) -> KVCache:
-        """As `Decoder.new_cache`; all rows are there at once, since captured passes hold their addresses."""
+        """Allocate a cache as `Decoder.new_cache` does, with all rows at once: captured passes hold their addresses."""
         from ssd_bench.model.backends.graphs.lane import Lane
 
         cache = super().new_cache(capacity, capacity)
         assert self._tables is not None
-        self._lanes = ()  # whose buffers are freed before others are taken
+        self._lanes = ()  # frees the old buffers before new ones are allocated
         self._lanes = tuple(Lane(self.weights, cache, self._tables, nodes) for nodes in LANES)
         return cache
 
-    def run(self, what: Pass, cache: KVCache) -> tuple[Tensor, Tensor | None]:
-        """As `Decoder.run`; the next pass overwrites the stream that is returned."""
-        n = len(what.nodes)
+    def run(self, forward: Pass, cache: KVCache) -> tuple[Tensor, Tensor | None]:
+        """Run a pass as `Decoder.run` does; the next pass overwrites the stream that is returned."""
+        n = len(forward.nodes)
         lane = next((lane for lane in self._lanes if n <= lane.nodes and lane.cache is cache), None)
         if lane is None:
-            return super().run(what, cache)
-        cache.reserve(what.first_row + n)
+            return super().run(forward, cache)
+        cache.reserve(forward.first_row + n)
         hidden = lane.hidden[:n]
-        if what.nodes.is_floating_point():
-            hidden.copy_(what.nodes)
+        if forward.nodes.is_floating_point():
+            hidden.copy_(forward.nodes)
         else:
-            torch.index_select(self.weights.embedding, 0, what.nodes, out=hidden)
-        lane.enter(what)
-        if not what.taps:
-            lane.run(what.sublayers)
+            torch.index_select(self.weights.embedding, 0, forward.nodes, out=hidden)
+        lane.enter(forward)
+        if not forward.taps:
+            lane.run(forward.sublayers)
             return hidden, None
-        kept, done = hidden.new_empty(len(what.taps), *hidden.shape), 0
-        for slot, tap in zip(kept.unbind(), what.taps):
-            until = bisect_left(what.sublayers, tap)
-            lane.run(what.sublayers[done:until])
+        kept, done = hidden.new_empty(len(forward.taps), *hidden.shape), 0
+        for slot, tap in zip(kept.unbind(), forward.taps):
+            until = bisect_left(forward.sublayers, tap)
+            lane.run(forward.sublayers[done:until])
             slot.copy_(hidden)
             done = until
-        lane.run(what.sublayers[done:])
+        lane.run(forward.sublayers[done:])
         return hidden, kept
 
     def logits(self, hidden: Tensor, tokens: Tensor | None = None, norm: bool = True) -> Tensor:
@@ -136,11 +136,11 @@ class GraphDecoder(Decoder):
         if tokens is not None or not norm or n > LANES[-1] or hidden.dtype != self.weights.dtype:
             return super().logits(hidden, tokens, norm)
         weights = self.weights
-        made = hidden.new_empty(n, self.arch.vocab_size, dtype=torch.float32)
+        logits = hidden.new_empty(n, self.arch.vocab_size, dtype=torch.float32)
         nodes = next(nodes for nodes in LANES if n <= nodes)
         normed = F.rms_norm(hidden, weights.norm.shape, weights.norm, self.arch.eps)
-        self._launches.linear(normed, weights.head, None, made, self._counts[n], nodes)
-        return made
+        self._launches.linear(normed, weights.head, None, logits, self._counts[n], nodes)
+        return logits
 
 
 BACKEND = GraphDecoder

@@ -1,11 +1,17 @@
-"""Triton kernels of a decoder's sublayers for few nodes: what they take from memory is read once, weights above all.
+"""Triton kernels of a decoder's sublayers for few nodes; every weight is read from memory once.
 
-All read what changes from pass to pass, so that a captured graph serves every pass, from one vector on the device,
-`meta` = (n, prefix_len, row, chain, unread_begin, unread_end): how many of the rows are nodes, committed rows before
-them, the cache row of node 0, and whether node i sees the nodes 0..i and stands at position prefix_len + i; else it
-sees those of `mask` [capacity, capacity] (uint8) and stands at prefix_len + depths[i]. All nodes see the committed rows
-except [unread_begin, unread_end); `attend` alone loads these two. A node's result has the same bits whatever nodes are
-beside it, as long as the tile sizes are the same: sums over K and over cache rows run in one order.
+One captured graph serves every pass, because the kernels read all that changes between passes from the device, from the
+vector `meta` = (n, prefix_len, row, chain, unread_begin, unread_end):
+
+- n: number of nodes, the first n rows of a buffer; the rows after them are not computed.
+- prefix_len: committed cache rows before the nodes.
+- row: cache row of node 0; node i writes its keys and values to row + i.
+- chain: 1 if node i sees nodes 0..i and is at position prefix_len + i; 0 if it sees the nodes that its row of the tree
+  mask `mask` [capacity, capacity] (uint8) marks, and is at position prefix_len + depths[i].
+- unread_begin, unread_end: range of committed rows that no node sees; only `attend` loads these two.
+
+For equal tile sizes a node's result has the same bits whatever the other nodes are: sums over K and over cache rows run
+in one order.
 """
 
 import triton
@@ -16,7 +22,7 @@ HIDDEN = tl.constexpr(float("-inf"))
 
 @triton.jit
 def rms_norm(x_ptr, norm_ptr, out_ptr, meta_ptr, eps, K: tl.constexpr, WIDTH: tl.constexpr):
-    """RMS norm of x [n, K], computed in float32; one program a node. WIDTH: a power of two, at least K."""
+    """Compute the RMS norm of x [n, K] in float32; one program per node. WIDTH: a power of two, at least K."""
     at = tl.arange(0, WIDTH)
     within = at < K
     factor = tl.load(norm_ptr + at, mask=within, other=0.0).to(tl.float32)
@@ -32,9 +38,9 @@ def linear(
     x_ptr, w_ptr, bias_ptr, out_ptr, meta_ptr, N, K: tl.constexpr, ADD: tl.constexpr, GATED: tl.constexpr,
     BIAS: tl.constexpr, EXACT: tl.constexpr, ROWS: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
-    """out [n, N] (+)= f(x [n, K] W^T + bias): one program a tile of BN columns, all rows.
+    """Compute out [n, N] (+)= f(x [n, K] W^T + bias); one program per tile of BN columns, for all rows.
 
-    GATED: W is [2N, K], gates above; f = silu(gate) * up. ADD: in place on out, a residual stream.
+    GATED: W is [2N, K], the gate's rows first; f = silu(gate) * up. ADD: in place on out, a residual stream.
     """
     rows = tl.arange(0, ROWS)
     columns = tl.program_id(0) * BN + tl.arange(0, BN)
@@ -78,9 +84,10 @@ def rope_append(
     cache_stride, HEADS: tl.constexpr, KV: tl.constexpr, DIM: tl.constexpr, HALF: tl.constexpr, Q_NORM: tl.constexpr,
     K_NORM: tl.constexpr,
 ):  # fmt: skip
-    """One program a node and head of qkv [n, (HEADS + 2 KV) * DIM]: queries to q, keys and values to the cache.
+    """Rotate queries into q and keys into the cache, and copy values to the cache; one program per node and head.
 
-    HALF: a power of two, at least DIM / 2. Norms per head and the rotation in float32.
+    qkv is [n, (HEADS + 2 KV) * DIM]: heads of queries, then of keys, then of values. HALF: a power of two, at least
+    DIM / 2. Norms per head and the rotation are in float32.
     """
     node, head = tl.program_id(0), tl.program_id(1)
     n, prefix_len, row, chain = (
@@ -92,9 +99,9 @@ def rope_append(
         source = qkv_ptr + (node * (HEADS + 2 * KV) + head) * DIM
         first = tl.load(source + at, mask=inside, other=0.0)
         second = tl.load(source + DIM // 2 + at, mask=inside, other=0.0)
-        where = (row + node).to(tl.int64) * DIM
+        cache_row = (row + node).to(tl.int64) * DIM
         if head >= HEADS + KV:
-            target = values_ptr + (head - HEADS - KV).to(tl.int64) * cache_stride + where
+            target = values_ptr + (head - HEADS - KV).to(tl.int64) * cache_stride + cache_row
             tl.store(target + at, first, mask=inside)
             tl.store(target + DIM // 2 + at, second, mask=inside)
         else:
@@ -115,8 +122,9 @@ def rope_append(
             sin = tl.load(sin_ptr + position + at, mask=inside, other=0.0)
             target = q_ptr + (node * HEADS + head) * DIM
             if not is_query:
-                target = keys_ptr + (head - HEADS).to(tl.int64) * cache_stride + where
+                target = keys_ptr + (head - HEADS).to(tl.int64) * cache_stride + cache_row
             kind = keys_ptr.dtype.element_ty
+            # rotate_half: dimensions j and j + DIM / 2 are one pair
             tl.store(target + at, (a * cos - b * sin).to(kind), mask=inside)
             tl.store(target + DIM // 2 + at, (b * cos + a * sin).to(kind), mask=inside)
 
@@ -127,12 +135,12 @@ def attend(
     HEADS: tl.constexpr, GROUP: tl.constexpr, DIM: tl.constexpr, WIDTH: tl.constexpr, TILE: tl.constexpr,
     SPLIT: tl.constexpr, BLOCK: tl.constexpr, EXACT: tl.constexpr,
 ):  # fmt: skip
-    """Attention of q [n, HEADS, DIM] over a kv head's rows: one program a kv head, tile of queries and split of rows.
+    """Compute attention of q [n, HEADS, DIM]; one program per kv head, tile of queries and split of rows.
 
-    Row t < prefix_len is that of the cache, row prefix_len + j node j's own, which is the cache's row `row` + j. Unread
-    rows are not loaded. The GROUP query heads that share a kv head are rows of one tile, so that each row of the cache
-    is read once for all of them. Sums and statistics of each split of SPLIT rows go to parts [splits, capacity, HEADS,
-    WIDTH] and stats [2, splits, capacity, HEADS], for `combine`.
+    Index t < prefix_len is cache row t, a committed one; index prefix_len + j is cache row `row` + j, that of node j.
+    Unread rows are not loaded. The GROUP query heads that share a kv head are rows of one tile, so that each cache row
+    is read once for all of them. Each split of SPLIT rows writes its sums to parts [splits, capacity, HEADS, WIDTH] and
+    its softmax statistics to stats [2, splits, capacity, HEADS], for `combine`.
     """
     kv, tile, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     n, prefix_len, row, chain = (
@@ -143,24 +151,24 @@ def attend(
     if (tile * TILE < n * GROUP) and (first < prefix_len + n):
         node, head, q, best, mass, sums = _queries(q_ptr, tile, kv, n, HEADS, GROUP, DIM, WIDTH, TILE)
         last = tl.minimum(first + SPLIT, prefix_len + n)
-        # blocks that are entirely unread are left out: one loop without a branch, which can be pipelined
+        # a window: the loop jumps over blocks that are entirely unread, without a branch, so that it can be pipelined
         gap = tl.maximum(tl.cdiv(unread_begin, BLOCK) * BLOCK, first)
         left_out = tl.maximum(tl.minimum(unread_end // BLOCK * BLOCK, first + SPLIT) - gap, 0)
         for at in range(first, last - left_out, BLOCK):
             t = at + tl.where(at < gap, 0, left_out) + tl.arange(0, BLOCK)
-            j, there = t - prefix_len, (t < last) & ((t < unread_begin) | (t >= unread_end))
-            where = tl.where(j >= 0, row + j, t)
-            k = _rows(keys_ptr + kv.to(tl.int64) * cache_stride, where, there, DIM, WIDTH)
-            v = _rows(values_ptr + kv.to(tl.int64) * cache_stride, where, there, DIM, WIDTH)
+            j, valid = t - prefix_len, (t < last) & ((t < unread_begin) | (t >= unread_end))
+            cache_rows = tl.where(j >= 0, row + j, t)
+            k = _rows(keys_ptr + kv.to(tl.int64) * cache_stride, cache_rows, valid, DIM, WIDTH)
+            v = _rows(values_ptr + kv.to(tl.int64) * cache_stride, cache_rows, valid, DIM, WIDTH)
             if chain != 0:
-                seen = j[None, :] <= node[:, None]
+                visible = j[None, :] <= node[:, None]
             else:
                 marked = tl.load(
                     mask_ptr + node[:, None] * capacity + j[None, :],
-                    mask=(node < n)[:, None] & ((j >= 0) & there)[None, :], other=0,
+                    mask=(node < n)[:, None] & ((j >= 0) & valid)[None, :], other=0,
                 )  # fmt: skip
-                seen = (j[None, :] < 0) | (marked != 0)
-            best, mass, sums = _absorb(q, k, v, seen & there[None, :], scale, best, mass, sums, EXACT)
+                visible = (j[None, :] < 0) | (marked != 0)
+            best, mass, sums = _absorb(q, k, v, visible & valid[None, :], scale, best, mass, sums, EXACT)
         slot, live, dims = (split * capacity + node) * HEADS + head, node < n, tl.arange(0, WIDTH)
         tl.store(parts_ptr + slot[:, None] * WIDTH + dims[None, :], sums, mask=live[:, None])
         tl.store(stats_ptr + slot, best, mask=live)
@@ -173,31 +181,31 @@ def attend_branches(
     LENGTH: tl.constexpr, HEADS: tl.constexpr, GROUP: tl.constexpr, DIM: tl.constexpr, WIDTH: tl.constexpr,
     TILE: tl.constexpr, BLOCK: tl.constexpr, EXACT: tl.constexpr,
 ):  # fmt: skip
-    """Attention of branches of LENGTH nodes that do not see each other, over one prefix and their own rows, a chain.
+    """Compute attention of branches of LENGTH nodes; a node sees the prefix and, causally, the nodes of its branch.
 
-    Own keys and values [Hkv, n, DIM] stand apart from the cache. One program a kv head and tile of queries, which
-    writes out [n, HEADS, DIM].
+    The branches' own keys and values [Hkv, n, DIM] are not in the cache. One program per kv head and tile of queries
+    writes its part of out [n, HEADS, DIM].
     """
     kv, tile = tl.program_id(0), tl.program_id(1)
     n, prefix_len = tl.load(meta_ptr), tl.load(meta_ptr + 1)
     node, head, q, best, mass, sums = _queries(q_ptr, tile, kv, n, HEADS, GROUP, DIM, WIDTH, TILE)
     for start in range(0, prefix_len, BLOCK):
         t = start + tl.arange(0, BLOCK)
-        there = t < prefix_len
-        k = _rows(keys_ptr + kv.to(tl.int64) * cache_stride, t, there, DIM, WIDTH)
-        v = _rows(values_ptr + kv.to(tl.int64) * cache_stride, t, there, DIM, WIDTH)
-        seen = (node >= 0)[:, None] & there[None, :]
-        best, mass, sums = _absorb(q, k, v, seen, scale, best, mass, sums, EXACT)
-    # what a tile's nodes see of their own begins with the branch of its first node
+        valid = t < prefix_len
+        k = _rows(keys_ptr + kv.to(tl.int64) * cache_stride, t, valid, DIM, WIDTH)
+        v = _rows(values_ptr + kv.to(tl.int64) * cache_stride, t, valid, DIM, WIDTH)
+        visible = (node >= 0)[:, None] & valid[None, :]
+        best, mass, sums = _absorb(q, k, v, visible, scale, best, mass, sums, EXACT)
+    # own rows that the tile's nodes may see: from the branch of its first node to its last node
     begin = ((tile * TILE) // GROUP) // LENGTH * LENGTH
     end = tl.minimum(n, ((tile + 1) * TILE - 1) // GROUP + 1)
     for start in range(begin, end, BLOCK):
         j = start + tl.arange(0, BLOCK)
-        there = j < end
-        k = _rows(own_keys_ptr + kv.to(tl.int64) * own_stride, j, there, DIM, WIDTH)
-        v = _rows(own_values_ptr + kv.to(tl.int64) * own_stride, j, there, DIM, WIDTH)
-        seen = (j[None, :] <= node[:, None]) & (j[None, :] // LENGTH == node[:, None] // LENGTH)
-        best, mass, sums = _absorb(q, k, v, seen & there[None, :], scale, best, mass, sums, EXACT)
+        valid = j < end
+        k = _rows(own_keys_ptr + kv.to(tl.int64) * own_stride, j, valid, DIM, WIDTH)
+        v = _rows(own_values_ptr + kv.to(tl.int64) * own_stride, j, valid, DIM, WIDTH)
+        visible = (j[None, :] <= node[:, None]) & (j[None, :] // LENGTH == node[:, None] // LENGTH)
+        best, mass, sums = _absorb(q, k, v, visible & valid[None, :], scale, best, mass, sums, EXACT)
     dims = tl.arange(0, WIDTH)
     at = (node[:, None] * HEADS + head[:, None]) * DIM + dims[None, :]
     written = (node < n)[:, None] & (dims < DIM)[None, :]
@@ -209,7 +217,7 @@ def _queries(
     q_ptr, tile, kv, n, HEADS: tl.constexpr, GROUP: tl.constexpr, DIM: tl.constexpr, WIDTH: tl.constexpr,
     TILE: tl.constexpr,
 ):  # fmt: skip
-    """A tile of queries: their nodes, heads and values, and the statistics and sums of no rows."""
+    """Load a tile of queries: return their nodes, heads and values, and softmax statistics and sums over no rows."""
     query, dims = tile * TILE + tl.arange(0, TILE), tl.arange(0, WIDTH)
     node, head = query // GROUP, kv * GROUP + query % GROUP
     at = (node[:, None] * HEADS + head[:, None]) * DIM + dims[None, :]
@@ -219,24 +227,24 @@ def _queries(
 
 
 @triton.jit
-def _rows(ptr, where, there, DIM: tl.constexpr, WIDTH: tl.constexpr):
-    """Rows of keys or values [rows, DIM] of one head, zeros where there are none."""
+def _rows(ptr, rows, valid, DIM: tl.constexpr, WIDTH: tl.constexpr):
+    """Load rows of keys or values of one head, [rows, DIM]; zeros where `valid` is false."""
     dims = tl.arange(0, WIDTH)
-    at = where.to(tl.int64)[:, None] * DIM + dims[None, :]
-    return tl.load(ptr + at, mask=there[:, None] & (dims < DIM)[None, :], other=0.0)
+    at = rows.to(tl.int64)[:, None] * DIM + dims[None, :]
+    return tl.load(ptr + at, mask=valid[:, None] & (dims < DIM)[None, :], other=0.0)
 
 
 @triton.jit
-def _absorb(q, k, v, seen, scale, best, mass, sums, EXACT: tl.constexpr):
-    """Online softmax: statistics and sums of the rows so far, joined by those of one more block.
+def _absorb(q, k, v, visible, scale, best, mass, sums, EXACT: tl.constexpr):
+    """Add one block of rows to the statistics (maximum, mass) and sums of the rows so far: online softmax.
 
-    Rows that nobody sees leave all bits as they are.
+    Milakov and Gimelshein 2018 (arXiv:1805.02867). Rows that nobody sees leave all bits as they are.
     """
     if EXACT:
         scores = tl.dot(q, tl.trans(k), input_precision="ieee") * scale
     else:
         scores = tl.dot(q, tl.trans(k)) * scale
-    scores = tl.where(seen, scores, HIDDEN)
+    scores = tl.where(visible, scores, HIDDEN)
     most = tl.maximum(best, tl.max(scores, 1))
     base = tl.where(most == HIDDEN, 0.0, most)
     shares = tl.exp(scores - base[:, None])
@@ -254,7 +262,7 @@ def combine(
     parts_ptr, stats_ptr, out_ptr, meta_ptr, splits, capacity, HEADS: tl.constexpr, DIM: tl.constexpr,
     WIDTH: tl.constexpr, SPLIT: tl.constexpr,
 ):  # fmt: skip
-    """out [n, HEADS * DIM] of what `attend` left of every split; one program a node and head."""
+    """Combine the splits that `attend` wrote into out [n, HEADS * DIM]; one program per node and head."""
     node, head = tl.program_id(0), tl.program_id(1)
     n, prefix_len = tl.load(meta_ptr), tl.load(meta_ptr + 1)
     if node < n:
@@ -263,10 +271,10 @@ def combine(
         sums = tl.zeros((WIDTH,), tl.float32)
         for split in range(tl.cdiv(prefix_len + n, SPLIT)):
             slot = (split * capacity + node) * HEADS + head
-            other = tl.load(stats_ptr + slot)
-            most = tl.maximum(best, other)
+            split_best = tl.load(stats_ptr + slot)
+            most = tl.maximum(best, split_best)
             base = tl.where(most == HIDDEN, 0.0, most)
-            kept, joined = tl.exp(best - base), tl.exp(other - base)
+            kept, joined = tl.exp(best - base), tl.exp(split_best - base)
             mass = mass * kept + tl.load(stats_ptr + splits * capacity * HEADS + slot) * joined
             sums = sums * kept + tl.load(parts_ptr + slot * WIDTH + dims) * joined
             best = most

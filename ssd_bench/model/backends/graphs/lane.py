@@ -1,4 +1,4 @@
-"""Captured passes over up to so many nodes: a graph of every short run of sublayers, and one of them all."""
+"""Captured passes over up to a given number of nodes: one graph per short run of sublayers, and one of all."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from ssd_bench.model.decoder import Pass
 from ssd_bench.model.kv_cache import KVCache
 from ssd_bench.model.weights import Weights
 
-LENGTHS = (16, 8, 4, 2, 1)  # of ranges of sublayers that have a graph, from every sublayer on
+LENGTHS = (16, 8, 4, 2, 1)  # ranges of so many sublayers have a graph, from every first sublayer
 
 
 class Lane:
     """The buffers of passes over up to `nodes` nodes, and the graphs that compute in them.
 
-    A graph holds addresses, of weights, cache and buffers, and reads everything else from the buffers: it serves any
-    prefix length, number of nodes and tree, and a layer set is a choice among graphs, so a new one needs no capture.
+    A graph holds the addresses of weights, cache and buffers, and reads everything else from the buffers: it serves any
+    prefix length, number of nodes and tree. A layer set is a chain of these graphs, so a new one needs no capture.
 
     Args:
-        weights: of the model, on one GPU; on a CPU (Triton's interpreter, in tests) kernels are launched one by one.
-        cache: the only one that these passes are for.
+        weights: weights on one GPU; on a CPU (Triton's interpreter, in tests) kernels are launched one by one.
+        cache: the only cache that these passes read and write.
         tables: cosines and sines of every position.
         nodes: most nodes of a pass.
 
@@ -52,27 +52,27 @@ class Lane:
         self._stats = buffer(2, splits, nodes, arch.n_heads, kind=torch.float32)
         n_sub = 2 * arch.n_layers
         with torch.inference_mode():
-            self._launch_all(0, n_sub)  # over no nodes, so that nothing is written: kernels are compiled and loaded
-            self._ranges = {(0, n_sub): self._captured(0, n_sub)} | {
-                (i, i + n): self._captured(i, i + n) for n in LENGTHS for i in range(n_sub - n + 1)
+            self._launch_all(0, n_sub)  # compiles and loads the kernels; with n = 0 nodes they write nothing
+            self._ranges = {(0, n_sub): self._capture(0, n_sub)} | {
+                (i, i + n): self._capture(i, i + n) for n in LENGTHS for i in range(n_sub - n + 1)
             }
         self._chains: dict[tuple[int, ...], list[Callable[[], object]]] = {}
 
-    def enter(self, what: Pass) -> None:
-        """Take what a pass says of its nodes, but for their streams.
+    def enter(self, forward: Pass) -> None:
+        """Write a pass's metadata, depths and mask to the buffers; the caller writes the streams.
 
-        Copies from the host are of ordinary memory, which the driver has read when the call returns.
+        The sources are in pageable host memory, which the driver has read by the time that the copy returns.
         """
-        n, tree = len(what.nodes), what.tree
+        n, tree = len(forward.nodes), forward.tree
         chain = tree is None or tree.is_chain
-        meta = torch.tensor((n, what.prefix_len, what.first_row, chain, *what.unread), dtype=torch.int32)
+        meta = torch.tensor((n, forward.prefix_len, forward.first_row, chain, *forward.unread), dtype=torch.int32)
         self._meta.copy_(meta, non_blocking=True)
         if tree is not None and not chain:
             self._depths[:n].copy_(torch.tensor(tree.depths, dtype=torch.int32), non_blocking=True)
             self._mask[:n, :n].copy_(tree.mask().byte().to(self._mask.device, non_blocking=True))
 
     def run(self, sublayers: Sequence[int]) -> None:
-        """Some sublayers, in place on `hidden`."""
+        """Run some sublayers, in place on `hidden`."""
         key = tuple(sublayers)
         chain = self._chains.get(key)
         if chain is None:
@@ -81,16 +81,16 @@ class Lane:
             replay()
 
     def _parts_of(self, sublayers: tuple[int, ...]) -> Iterator[tuple[int, int]]:
-        """The fewest ranges with a graph that make up some sublayers, ascending."""
+        """Yield the fewest ranges with a graph that together make up the sublayers, ascending."""
         at = 0
         while at < len(sublayers):
-            first, rest = sublayers[at], len(sublayers) - at
-            run = next((n for n in range(1, rest) if sublayers[at + n] != first + n), rest)
+            first, left = sublayers[at], len(sublayers) - at
+            run = next((n for n in range(1, left) if sublayers[at + n] != first + n), left)
             length = run if (first, first + run) in self._ranges else next(n for n in LENGTHS if n <= run)
             yield first, first + length
             at += length
 
-    def _captured(self, first: int, last: int) -> Callable[[], object]:
+    def _capture(self, first: int, last: int) -> Callable[[], object]:
         if self.hidden.device.type != "cuda":
             return partial(self._launch_all, first, last)
         graph = torch.cuda.CUDAGraph()

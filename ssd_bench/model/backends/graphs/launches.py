@@ -8,27 +8,27 @@ from torch import Tensor
 
 from ssd_bench.model.backends.graphs import kernels
 
-# By rows, whether columns are gated, and whether they are many: columns and K of a tile, warps, stages; the fastest on
-# an H200 for the matrices of an 8B model.
+# (rows, gated, many columns) -> columns and K of a tile, warps, pipeline stages: the fastest on an H200 for the
+# matrices of an 8B model.
 MATRIX_TILES = {
     (16, False, False): (32, 128, 4, 6), (16, False, True): (32, 128, 4, 6), (16, True, False): (16, 128, 4, 5),
     (16, True, True): (64, 64, 4, 4), (64, False, False): (32, 128, 4, 5), (64, False, True): (64, 64, 4, 6),
     (64, True, False): (32, 64, 4, 6), (64, True, True): (64, 64, 4, 4),
 }  # fmt: skip
-MANY = 8192  # columns
-QUERY_TILES = {16: (16, 128, 4, 2), 64: (64, 128, 4, 2)}  # by nodes: rows of queries and of the cache, warps, stages
-BRANCH_TILE = (64, 64, 4, 3)
-SPLITS = 128  # parts of a cache's capacity that programs of their own attend to, at most
-LEAST_SPLIT = 128  # rows
+MANY = 8192  # columns from which on they count as many
+QUERY_TILES = {16: (16, 128, 4, 2), 64: (64, 128, 4, 2)}  # nodes -> rows of queries and of the cache, warps, stages
+BRANCH_TILE = (64, 64, 4, 3)  # as above
+SPLITS = 128  # most splits of a cache's capacity; programs attend to them in parallel
+LEAST_SPLIT = 128  # rows of the smallest split
 
 
 def split_rows(capacity: int) -> int:
-    """Rows of a split: a power of two, so that a cache of any capacity has at most `SPLITS` of them."""
+    """Return the rows of a split: a power of two, so that a cache of any capacity has at most `SPLITS` splits."""
     return max(LEAST_SPLIT, triton.next_power_of_2(triton.cdiv(capacity, SPLITS)))
 
 
 def rms_norm(x: Tensor, norm: Tensor, out: Tensor, meta: Tensor, eps: float) -> None:
-    """`kernels.rms_norm` of the first rows of x [C, K]."""
+    """Launch `kernels.rms_norm` over the first n rows of x [C, K]."""
     nodes, width = x.shape
     kernels.rms_norm[(nodes,)](x, norm, out, meta, eps, K=width, WIDTH=triton.next_power_of_2(width), num_warps=8)
 
@@ -37,7 +37,7 @@ def linear(
     x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor, meta: Tensor, nodes: int, add: bool = False,
     gated: bool = False,
 ) -> None:  # fmt: skip
-    """`kernels.linear` over up to `nodes` rows of x."""
+    """Launch `kernels.linear` over up to `nodes` rows of x."""
     columns, depth = out.shape[1], weight.shape[1]
     width, step, warps, stages = MATRIX_TILES[nodes, gated, columns >= MANY]
     step, exact = min(step, max(16, triton.next_power_of_2(depth))), weight.dtype == torch.float32
@@ -53,7 +53,7 @@ def rope_append(
     qkv: Tensor, cos: Tensor, sin: Tensor, q_norm: Tensor | None, k_norm: Tensor | None, keys: Tensor, values: Tensor,
     q: Tensor, meta: Tensor, depths: Tensor, eps: float,
 ) -> None:  # fmt: skip
-    """`kernels.rope_append` of a block: keys and values [Hkv, cap, D], q [n, Hq, D]."""
+    """Launch `kernels.rope_append` for a block: keys and values [Hkv, cap, D], q [n, Hq, D]."""
     (kv_heads, _, dim), heads = keys.shape, q.shape[1]
     kernels.rope_append[(len(qkv), heads + 2 * kv_heads)](
         qkv, cos, sin, q if q_norm is None else q_norm, q if k_norm is None else k_norm, keys, values, q, meta, depths,
@@ -65,7 +65,7 @@ def rope_append(
 def attend(
     q: Tensor, keys: Tensor, values: Tensor, out: Tensor, parts: Tensor, stats: Tensor, meta: Tensor, mask: Tensor,
 ) -> None:  # fmt: skip
-    """Attention of q [C, Hq, D] over prefix and own rows in the cache -> out [C, Hq * D].
+    """Compute attention of q [C, Hq, D] over the rows of prefix and nodes in the cache -> out [C, Hq * D].
 
     Args:
         parts: [splits, C, Hq, D rounded up to a power of two], float32.
@@ -89,7 +89,7 @@ def attend(
 def attend_branches(
     q: Tensor, keys: Tensor, values: Tensor, own_keys: Tensor, own_values: Tensor, meta: Tensor, length: int
 ) -> Tensor:
-    """Attention of branches of `length` nodes, q [n, Hq, D], over a prefix and own rows [Hkv, n, D] -> [n, Hq * D]."""
+    """Compute attention of branches of `length` nodes: q [n, Hq, D], own rows [Hkv, n, D] -> [n, Hq * D]."""
     n, heads, dim = q.shape
     tile, block, warps, stages = BRANCH_TILE
     exact = q.dtype == torch.float32
