@@ -132,7 +132,7 @@ def _measure(plan: Plan, writer: RunWriter, stock: Apart | None, stopping: Stopp
             "searches": plan.origin.searches,
             "load_ms": (loaded - begin) * 1e3, "profile_ms": (profiled - loaded) * 1e3,
             "prepare_ms": (prepared - profiled) * 1e3, "warmup_ms": (warm - prepared) * 1e3,
-            "base_bytes": base_bytes, "others_share": watch.others(), "beside": beside.seen,
+            "base_bytes": base_bytes, "others_share": watch.other_share(), "beside": beside.seen,
             "wall_s": time.perf_counter() - begin, "warnings": _warnings(plan, engine, writer),
         }
         | ({} if stock is None else {"hf": stock.about})

@@ -100,10 +100,10 @@ def test_measured_once_and_kept_unless_the_machine_was_busy(
     monkeypatch.setattr(profiling, "ROUNDS", 2)
     decoder = decoders()
     cache = decoder.new_cache(200 + SCRATCH)
-    monkeypatch.setattr(LoadWatch, "others", lambda self: 0.5)
+    monkeypatch.setattr(LoadWatch, "other_share", lambda self: 0.5)
     path = tmp_path / "profile.json"
     assert profiling.cached(decoder, cache, path).loaded and not path.exists()
-    monkeypatch.setattr(LoadWatch, "others", lambda self: 0.0)
+    monkeypatch.setattr(LoadWatch, "other_share", lambda self: 0.0)
     first = profiling.cached(decoder, cache, path)
     assert not first.loaded and first.t_mlp_ms > 0 and first.points[-1][0] == cache.capacity - 1
     assert [times.nodes for times in first.passes] == list(profiling.NODES)
