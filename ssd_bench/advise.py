@@ -27,7 +27,7 @@ from ssd_bench import metrics, tables
 from ssd_bench.command import choices, count, options, tool
 from ssd_bench.core.window import Window
 from ssd_bench.cost.machine import Machine, own_profile
-from ssd_bench.cost.roofline import gpu_named, simulated, simulated_names
+from ssd_bench.cost.roofline import gpu_named, simulated_machine, simulated_names
 from ssd_bench.cost.shapes import known_shape, shape_named
 from ssd_bench.cost.tpt import tpt
 from ssd_bench.errors import ConfigError
@@ -156,7 +156,8 @@ def _advise(arguments: Sequence[str]) -> None:
     asked = question(arguments)
     runs, left = records(asked) if asked.named else ([], Counter[str]())
     machines = [
-        _own(asked, runs) if name == OWN else simulated(name, asked.shape, asked.devices) for name in asked.machines
+        _own(asked, runs) if name == OWN else simulated_machine(name, asked.shape, asked.devices)
+        for name in asked.machines
     ]
     parts = [
         advice(asked, Steps(machine, asked.shape.n_layers, asked.context), runs, name)
@@ -197,7 +198,7 @@ def question(arguments: Sequence[str]) -> Asked:
         raise ConfigError("context", context, f"below {shape.context}, the context of {model}")
     for name in machines:
         if name != OWN:
-            simulated(name, shape, devices)  # enough of them
+            simulated_machine(name, shape, devices)  # enough of them
     if "runs_dir" in given and not opened(runs_dir).is_dir():
         raise ConfigError("runs_dir", str(runs_dir), "a folder of records")
     return Asked(model, named, shape, tuple(machines), given.get("task", ""), runs_dir, context, devices)

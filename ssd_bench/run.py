@@ -296,7 +296,7 @@ def latency_of(plan: Plan, engine: Engine) -> Latency:
     """
     if plan.hardware.latency is not None:
         return plan.hardware.latency
-    return profiling.cached(engine.decoder, engine.cache, _profile_path(plan, engine.cache.rows))
+    return profiling.load_or_measure(engine.decoder, engine.cache, _profile_path(plan, engine.cache.rows))
 
 
 def _profile_path(plan: Plan, rows: int) -> Path:

@@ -27,7 +27,7 @@ import pandas as pd
 
 from ssd_bench import metrics
 from ssd_bench.cost.machine import Array, Machine, Profile, own_profile
-from ssd_bench.cost.roofline import Simulated, gpu_named, simulated
+from ssd_bench.cost.roofline import SimulatedMachine, gpu_named, simulated_machine
 from ssd_bench.cost.shapes import known_shape, shape_named
 from ssd_bench.errors import ConfigError
 from ssd_bench.model.shape import Shape
@@ -61,13 +61,13 @@ def step_times(run: Run, machine: Machine, mode: str | None = None) -> pd.DataFr
     """Predicted milliseconds of every step.
 
     Args:
-        machine: what times them; a `Simulated` one with its model.
+        machine: what times them; a `SimulatedMachine` one with its model.
         mode: one of MODES; None: `verification`.
 
     Returns:
         Columns prompt_index, repeat, arm, step, emitted, and draft_ms, verify_ms, policy_ms and loop_ms, predicted.
     """
-    work = workload(run, machine.shape.n_layers if isinstance(machine, Simulated) else None)
+    work = workload(run, machine.shape.n_layers if isinstance(machine, SimulatedMachine) else None)
     return _times(run, work, machine, mode or verification(run))
 
 
@@ -214,7 +214,7 @@ def _total(times: pd.DataFrame) -> float:
 def _machine(run: Run, machine: str | Machine, model: str | None, devices: int | None) -> Machine:
     if isinstance(machine, str) and machine != "own":
         gpu_named(machine)  # a misspelt one is refused before its model
-        return simulated(machine, shape_named(model) if model else recorded_shape(run), devices)
+        return simulated_machine(machine, shape_named(model) if model else recorded_shape(run), devices)
     chosen = own_profile(run) if isinstance(machine, str) else machine
     if isinstance(chosen, Profile) and (model, devices) != (None, None):
         allowed = "only with hardware=sim_<gpu>: the profile of a record is that of its model on its machine"
@@ -228,7 +228,7 @@ def _acceptance(run: Run, name: str, machine: Machine) -> str:
     said = f"drafts and acceptance as recorded: {header.get('method')}, {recorded}, {task}"
     if name == recorded:
         return said
-    blocks = machine.shape.n_layers if isinstance(machine, Simulated) else header["model"]["n_layers"]
+    blocks = machine.shape.n_layers if isinstance(machine, SimulatedMachine) else header["model"]["n_layers"]
     return f"{said}; {name} itself may accept more or less; layer sets by relative depth, " + (
         f"{header['model']['n_layers']} blocks to {blocks}"
     )
