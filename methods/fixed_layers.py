@@ -33,8 +33,8 @@ class FixedLayers(StoppedDraft):
     ratio: Annotated[float, Range(0, 1, what="a share of the 2L sublayers")] | None = None
     """Skip round(ratio * 2L) sublayers."""
     pattern: Literal["uniform", "attention", "mlp", "exit"] = "uniform"
-    """Sublayers that `ratio` skips: spread evenly over both kinds, over attentions or over MLPs, all three within blocks
-    1..L-2, or the deepest ones (exit, an early exit)."""
+    """Sublayers that `ratio` skips: spread evenly over both kinds (uniform), over attentions or over MLPs, all three
+    within blocks 1..L-2, or the deepest ones (exit)."""
     published: str | None = None
     """Name `paper/model/task` of a set that a paper's authors released."""
     draft_len: DraftLen = 8

@@ -2,8 +2,8 @@
 
 A block of b unknown tokens starts as filler y_1 .. y_b. A step runs the target on the root and y_1 .. y_{b-1}. Its
 argmax g_i at the i-th of these b inputs is AR's token if y_1 .. y_{i-1} are AR's tokens. If the first m guesses are
-right, y_i = g_i, the step emits g_1 .. g_{m+1}. The last of them is the next root, and g_{m+2} .. g_b are the guesses of
-the next step.
+right, y_i = g_i, the step emits g_1 .. g_{m+1}. The last of these tokens is the next root, and g_{m+2} .. g_b are the
+guesses of the next step.
 
 The paper's modes differ in the block: PJ takes all remaining tokens, PGJ blocks of b one after the other, HGJ is PGJ up
 to an assumed length and AR after it. `sliding` refills the block at every step (not in the paper).
@@ -40,8 +40,8 @@ class Jacobi:
 
     name: Name = "jacobi"
     mode: Literal["PJ", "PGJ", "HGJ", "sliding"] = "PGJ"
-    """Block of a step: all remaining tokens (PJ), b tokens at a time (PGJ), the same up to an assumed length (HGJ), or b
-    tokens refilled at every step (sliding)."""
+    """Block of a step: all remaining tokens (PJ), b tokens at a time (PGJ), the same up to an assumed length (HGJ), or
+    b tokens refilled at every step (sliding)."""
     block: Count = 5
     """b, tokens of a block, the token after the last guess included (1: AR); PJ ignores it."""
     filler: Literal["pad", "last"] = "pad"
@@ -73,7 +73,7 @@ class Jacobi:
         self._guesses: list[int] = []
 
     def propose(self, context: Context) -> TokenTree:
-        """Propose the root and the block's guesses except the last one, after which no input is needed."""
+        """Propose the root and y_1 .. y_{b-1}; the prediction after y_b is outside the block."""
         root, size = context.output[-1], self._size(context)
         filler = self.pad_id if self.filler == "pad" else root
         guesses = self._guesses[: size - 1]
