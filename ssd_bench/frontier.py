@@ -21,7 +21,7 @@ import torch
 from omegaconf import OmegaConf
 from tqdm import tqdm
 
-from methods.oracle import every_set
+from methods.oracle import all_layer_sets
 from ssd_bench import metrics, tables
 from ssd_bench.command import count, options, tool
 from ssd_bench.core.engine import Engine
@@ -142,7 +142,7 @@ def frontier(runs: Sequence[Run], width: int) -> Plane:
     score = Scores(engine, prompts, outputs)
     score([LayerSet.full(n_layers)])
     if exhaustive := 2 ** (2 * n_layers) <= EXHAUSTIVE:
-        score(every_set(n_layers))
+        score(all_layer_sets(n_layers))
     else:
         beam(n_layers, score, width)
     uses = _uses(runs)

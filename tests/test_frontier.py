@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from methods.ar import AR
-from methods.oracle import every_set
+from methods.oracle import all_layer_sets
 from ssd_bench import frontier
 from ssd_bench.core.engine import Engine
 from ssd_bench.core.layer_set import LayerSet
@@ -83,7 +83,7 @@ def test_a_window_of_the_whole_text_scores_as_none(scores: Scores) -> None:
 
 
 def test_a_wide_beam_finds_what_trying_all_sets_finds(scores: Scores) -> None:
-    everything = dict(zip(every_set(LAYERS), scores(every_set(LAYERS)), strict=True))
+    everything = dict(zip(all_layer_sets(LAYERS), scores(all_layer_sets(LAYERS)), strict=True))
     known, scores.known = scores.known, {}
     beam(LAYERS, scores, width=10**6)
     assert all(known[layer_set] == alpha for layer_set, alpha in scores.known.items())
@@ -95,7 +95,7 @@ def test_a_wide_beam_finds_what_trying_all_sets_finds(scores: Scores) -> None:
 
 def test_a_narrow_beam_is_never_above_all_sets(scores: Scores) -> None:
     best = {}
-    for layer_set, alpha in zip(every_set(LAYERS), scores(every_set(LAYERS))):
+    for layer_set, alpha in zip(all_layer_sets(LAYERS), scores(all_layer_sets(LAYERS))):
         best[len(layer_set.skipped)] = max(alpha, best.get(len(layer_set.skipped), 0.0))
     scores.known = {}
     beam(LAYERS, scores, width=1)

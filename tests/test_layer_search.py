@@ -86,7 +86,7 @@ def test_full_model_scores_one(probe: Probe) -> None:
 def test_score_is_the_expected_speedup(probe: Probe) -> None:
     """M, α and a measured c in E(speedup), where no context makes c differ."""
     layer_set, flat = LayerSet.skipping(LAYERS, [1, 2], [2]), Latency(3.0, 0.0, 2.0)
-    trial = layer_search._Trial(layer_set, SMALL.stop())
+    trial = layer_search._Trial(layer_set, SMALL.draft_stop())
     steps = [step for prompt in PROMPTS for step in probe.trial(trial, prompt, SMALL.new_tokens).steps]
     m = sum(step.emitted for step in steps) / len(steps)
     alpha = sum(step.accepted_len for step in steps) / sum(step.draft_len for step in steps)
@@ -104,7 +104,7 @@ def test_sets_are_scored_greedily_and_past_eos(decoders: Load, tmp_path: Path) -
     scores = set()
     for options in ({}, {"mode": "sample", "temperature": 2.0}):
         probe = engine(decoders, tmp_path, **options).probe
-        assert len(probe.trial(layer_search._Trial(layer_set, SMALL.stop()), PROMPTS[0], 8).output) == 8
+        assert len(probe.trial(layer_search._Trial(layer_set, SMALL.draft_stop()), PROMPTS[0], 8).output) == 8
         scores.add(Objective(SMALL, probe, PROMPTS)(layer_set))
     assert len(scores) == 1
 
