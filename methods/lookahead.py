@@ -89,10 +89,10 @@ class Lookahead:
         """Propose the window and, once it is full, the pool's n-grams for the root, both within the length limit."""
         if self.pool_from_prompt:
             self._read(context.output[len(self._text) - len(self._prompt) :])
-        root, room = context.output[-1], context.max_draft
-        self._rows = trim_window(self._rows, room)
+        root, max_depth = context.output[-1], context.max_draft
+        self._rows = trim_window(self._rows, max_depth)
         grams = self._pool.ngrams(root) if self._full else ()
-        return window_tree(root, [gram[: min(self._guess_len, room)] for gram in grams], self._rows)
+        return window_tree(root, [gram[: min(self._guess_len, max_depth)] for gram in grams], self._rows)
 
     def observe(self, verification: Verification, probe: Probe) -> Estimate | None:
         """Add the argmax at the newest row to the window as a row, and the window's columns to the pool."""
@@ -183,10 +183,10 @@ class Pool:
         grams.append(gram)
 
 
-def trim_window(rows: list[list[int]], room: int) -> list[list[int]]:
-    """Return the columns of a window whose nodes are all at depth `room` or less."""
+def trim_window(rows: list[list[int]], max_depth: int) -> list[list[int]]:
+    """Return the columns of a window whose nodes are all at depth `max_depth` or less."""
     newest = len(rows) - 1
     if newest == 0:
-        return [rows[0][:room]]
-    width = max(0, min(len(rows[newest]), room - newest + 1))
+        return [rows[0][:max_depth]]
+    width = max(0, min(len(rows[newest]), max_depth - newest + 1))
     return [rows[0][: max(0, width - 1)], *(row[:width] for row in rows[1:])]

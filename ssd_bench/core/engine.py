@@ -183,20 +183,20 @@ class Engine:
     ) -> Step:
         """Run one draft-verify step; appends at least one token to the output."""
         start, clock = self.cache.length, self.clock
-        # longest draft within the limits; the root takes a position, and the target adds a token to every draft: - 1
-        room = min(max_new - len(output), self.context - start) - 1
+        # - 1: the root takes a position of the context, and the target adds a token of its own to every draft
+        max_draft = min(max_new - len(output), self.context - start) - 1
         # 1) propose: the method answers with a layer set to draft with, or with a tree of candidates
         marks = [clock.mark()]
-        proposal = method.propose(Context(index, start, output_copy, room))
+        proposal = method.propose(Context(index, start, output_copy, max_draft))
         marks.append(clock.mark())
         proposal = self._contract.check_proposal(method, proposal, output[-1])
         taps = self._contract.check_taps(method).verify
         # 2) draft: token by token with the layer set; a proposed tree is only cut to the limits
         if isinstance(proposal, LayerDraft):
             reuse = method.reuse_prefix if self.decoding.reuse_prefix is None else self.decoding.reuse_prefix
-            draft = self._draft(proposal, output[-1], room, reuse, taps, generator)
+            draft = self._draft(proposal, output[-1], max_draft, reuse, taps, generator)
         else:
-            draft = _DraftResult(proposal.trimmed(room, self.cache.capacity - start), "none")
+            draft = _DraftResult(proposal.trimmed(max_draft, self.cache.capacity - start), "none")
         marks.append(clock.mark())
         # 3) verify: one pass of the full model over all nodes, the root included
         tree = draft.tree
@@ -223,7 +223,7 @@ class Engine:
         )  # fmt: skip
 
     def _draft(
-        self, draft: LayerDraft, root: int, room: int, reuse: bool, taps: Sequence[int], generator: torch.Generator
+        self, draft: LayerDraft, root: int, max_draft: int, reuse: bool, taps: Sequence[int], generator: torch.Generator
     ) -> _DraftResult:
         """Draft token by token with a layer set.
 
@@ -232,7 +232,7 @@ class Engine:
 
         Args:
             root: newest output token.
-            room: longest draft within the limits.
+            max_draft: longest draft within the limits.
             reuse: keep the states before the first skipped sublayer for the verification.
             taps: boundaries whose states the verification must keep.
         """
@@ -243,11 +243,11 @@ class Engine:
         window = draft.window
         reuse = reuse and 0 < fork < 2 * decoder.arch.n_layers and not draft.widths and window is None
         levels: list[list[int]] = [[root]]
-        states, probs, reason = [], [], "length" if draft.max_len <= room else "budget"
+        states, probs, reason = [], [], "length" if draft.max_len <= max_draft else "budget"
         # before the fork, verification runs the last node alone, so the tapped states of the other nodes are kept here
         kept, states_at = draft.layer_set.kept, (*(t for t in taps if t < fork), fork) if reuse else ()
         token = decoder.ids([root])
-        for depth in range(min(draft.max_len, room)):
+        for depth in range(min(draft.max_len, max_draft)):
             unread = NOTHING if window is None else window.unread(start + depth)
             hidden, tapped = decoder.run(Pass(kept, token, start + depth, taps=states_at, unread=unread), self.cache)
             if tapped is not None:
@@ -263,7 +263,7 @@ class Engine:
             if confidence < draft.stop_below:
                 reason = "confidence"
                 break
-        tree = comb(levels, probs or None).trimmed(room, self.cache.capacity - start)
+        tree = comb(levels, probs or None).trimmed(max_draft, self.cache.capacity - start)
         kept_states = states if reuse and len(levels) > 1 else None
         return _DraftResult(tree, reason, draft.layer_set, kept_states, draft.searched, window)
 
