@@ -48,7 +48,7 @@ from methods.arms import (
     throughput_by_matches,
 )
 from methods.fixed_layers import pattern_set
-from methods.knapsack import Agreement, Knapsack, weights
+from methods.knapsack import AcceptanceRates, Knapsack, weights
 from methods.ledger import Ledger
 from methods.match_model import MatchModel
 from methods.settings import DraftLen, Name, ReusePrefix, is_window
@@ -491,10 +491,10 @@ class Adaptive:
         values = [
             throughput_by_matches(prior, self.selected, costs, candidate.layer_set, rows) for candidate in candidates
         ]
-        agreement = Agreement(probe, states[-1], torch.stack([candidate.hidden for candidate in candidates]))
-        for i in agreement.leaders(lambda i, rate: float(values[i][round(rate * rows)]), self.shortlist):
+        acceptance = AcceptanceRates(probe, states[-1], torch.stack([candidate.hidden for candidate in candidates]))
+        for i in acceptance.leaders(lambda i, rate: float(values[i][round(rate * rows)]), self.shortlist):
             predicted, confidence = probe.predict_confident(candidates[i].hidden)
-            tally = prior.tally(predicted == agreement.target, confidence)
+            tally = prior.tally(predicted == acceptance.target, confidence)
             arm = Arm(candidates[i].layer_set, prior.counts + self.selected * tally, False, self._ledger.searches)
             self._arms.append(arm)
         self._tables.clear()

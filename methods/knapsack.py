@@ -21,7 +21,7 @@ from ssd_bench.cost.latency import Latency
 Columns = NDArray[np.int64]
 
 
-class Agreement:
+class AcceptanceRates:
     """Acceptance rates (Eq. 9) of branches, with as few passes of the LM head as their comparison needs.
 
     A branch mismatches at a token if any other vocabulary entry has a larger logit there than the target. The logits of
@@ -80,7 +80,7 @@ class Agreement:
 
 
 @dataclass(frozen=True)
-class Candidate:
+class Branch:
     """A surviving branch of the knapsack: its set, skipped weight, mean cosine and final states [r, d]."""
 
     layer_set: LayerSet
@@ -134,7 +134,7 @@ class Knapsack:
     protect: bool
     dtype: torch.dtype
 
-    def run(self, probe: Probe) -> list[Candidate]:
+    def run(self, probe: Probe) -> list[Branch]:
         """Return the surviving branches of the last row, by ascending skipped weight."""
         n_sub = self.states.shape[0] - 1
         width = n_columns(self.budget, self.weights, n_sub)
@@ -151,7 +151,7 @@ class Knapsack:
             if not len(columns):
                 return []
         return [
-            Candidate(self._backtrack(skips, j), j, score, stream)
+            Branch(self._backtrack(skips, j), j, score, stream)
             for j, score, stream in zip(columns.tolist(), scores.tolist(), hidden)
         ]
 

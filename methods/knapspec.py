@@ -34,7 +34,7 @@ import torch
 from torch import Tensor
 
 from methods.draft_stop import WindowedDraft
-from methods.knapsack import Agreement, Candidate, Knapsack, weights
+from methods.knapsack import AcceptanceRates, Branch, Knapsack, weights
 from methods.settings import DraftLen, DraftLenGrid, Name, ReusePrefix, StopBelow
 from ssd_bench.core.layer_set import LayerSet
 from ssd_bench.core.method import Context, Estimate, LayerDraft, Prefill, Probe, Sample, Taps, Verification
@@ -163,7 +163,7 @@ class KnapSpec(WindowedDraft):
             candidates = candidates[1:]
         return self._best(candidates, states, length, probe) or Choice(self._full, None)
 
-    def _best(self, candidates: list[Candidate], states: Tensor, length: int, probe: Probe) -> Choice | None:
+    def _best(self, candidates: list[Branch], states: Tensor, length: int, probe: Probe) -> Choice | None:
         """Return the candidate of highest TPT; among equals the lowest skipped weight, then the lowest γ."""
         if not candidates:
             return None
@@ -178,9 +178,9 @@ class KnapSpec(WindowedDraft):
             draft_len = max(values, key=values.__getitem__)
             return Estimate(alpha, draft_len, values[draft_len])
 
-        agreement = Agreement(probe, states[-1], torch.stack([candidate.hidden for candidate in candidates]))
-        top = agreement.leaders(lambda i, rate: estimate(i, rate).tokens_per_s, 1)[0]
-        return Choice(candidates[top].layer_set, estimate(top, agreement.bounds()[top]))
+        rates = AcceptanceRates(probe, states[-1], torch.stack([candidate.hidden for candidate in candidates]))
+        top = rates.leaders(lambda i, rate: estimate(i, rate).tokens_per_s, 1)[0]
+        return Choice(candidates[top].layer_set, estimate(top, rates.bounds()[top]))
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from omegaconf import OmegaConf
 from torch import Tensor
 
 from methods.ar import AR
-from methods.knapsack import Agreement, Candidate, Knapsack, weights
+from methods.knapsack import AcceptanceRates, Branch, Knapsack, weights
 from methods.knapspec import Choice, KnapSpec
 from methods.similarity import directions, mean_cosine
 from ssd_bench.core.engine import SCRATCH, Engine, Generation
@@ -50,7 +50,7 @@ def history(decoder: Decoder, r: int = 4, before: int = 11, seed: int = 0) -> tu
     return states, probe
 
 
-def solve(states: Tensor, probe: Probe, pair: tuple[int, int] = (1, 1), **options: object) -> list[Candidate]:
+def solve(states: Tensor, probe: Probe, pair: tuple[int, int] = (1, 1), **options: object) -> list[Branch]:
     settings = {
         "budget": 0.5,
         "min_similarity": -1.0,
@@ -173,7 +173,7 @@ def test_agreement_is_that_of_the_whole_vocabulary(seed: int, decoders: Load) ->
     states, probe = history(decoders("llama"), seed=seed)
     branches = torch.stack([candidate.hidden for candidate in solve(states, probe)])
     rates = (probe.predict(branches) == probe.predict(states[-1])).float().mean(-1).tolist()
-    agreement = Agreement(probe, states[-1], branches)
+    agreement = AcceptanceRates(probe, states[-1], branches)
     assert len(set(rates)) > 1
     for index in reversed(range(len(branches))):
         assert all(bound >= rate for bound, rate in zip(agreement.bounds(), rates))
@@ -353,7 +353,7 @@ def test_strict_drops_a_cosine_equal_to_the_threshold(decoders: Load) -> None:
     states, probe = history(decoders())
     everything = knapsack(states).run(probe)
 
-    def at(candidate: Candidate, strict: bool) -> list[LayerSet]:
+    def at(candidate: Branch, strict: bool) -> list[LayerSet]:
         floor = torch.tensor(candidate.similarity).item()
         return [c.layer_set for c in knapsack(states, min_similarity=floor, strict=strict).run(probe)]
 
