@@ -271,7 +271,7 @@ class ConfLayers(WindowedDraft):
         search, inner = self._search, self._rule.n_layers - 2
         confidences = self._confidences(length, probe)
         if search.lam is None:
-            search.lam = self._rule.calibrated(confidences, max(self._least, round(self.skip_aim * inner)))
+            search.lam = self._rule.calibrated_lambda(confidences, max(self._least, round(self.skip_aim * inner)))
         lam = search.lam or 0.0  # equal confidences give no λ; with any λ they skip nothing
         self._seen.append((confidences.cpu(), lam))
         blocks = self._rule.choose(confidences, lam)
