@@ -48,7 +48,7 @@ class OwnTable:
 def remarks(replication: Replication) -> list[str]:
     """Return what the scale changes, runs whose timings are unreliable, and how many runs are missing."""
     runs = {cell.path: cell for cell in replication.where() if cell.record and not cell.record.error}
-    lines, noisy = [*replication.notes], sum(cell.moment.spoiled for cell in runs.values())
+    lines, noisy = [*replication.notes], sum(cell.moment.contaminated for cell in runs.values())
     if noisy:
         lines.append(
             f"A busy machine spoiled {noisy} of {len(runs)} runs, as their records say: not their α, M and layer sets."
