@@ -40,12 +40,12 @@ from ssd_bench.papers.rooms import name_of
 from ssd_bench.papers.traces import CONTEXT, Acceptance, Row, Steps, least, plain_name, rows
 from ssd_bench.paths import local_path
 from ssd_bench.records.files import read_header
-from ssd_bench.records.pack import opened
+from ssd_bench.records.pack import unpacked_folder
 from ssd_bench.records.reader import Run, find_runs, load_run
 from ssd_bench.records.schema import device_name
 from ssd_bench.replay.predict import predict, recorded_shape, step_times
 from ssd_bench.replay.workload import workload
-from ssd_bench.report.predictions import how_good, predictions
+from ssd_bench.report.predictions import predictions, skill_text
 
 OPTIONS = ("model", "hardware", "task", "runs_dir", "context", "devices")
 OWN = "own"
@@ -198,7 +198,7 @@ def question(arguments: Sequence[str]) -> Asked:
     for name in machines:
         if name != OWN:
             simulated(name, shape, devices)  # enough of them
-    if "runs_dir" in given and not opened(runs_dir).is_dir():
+    if "runs_dir" in given and not unpacked_folder(runs_dir).is_dir():
         raise ConfigError("runs_dir", str(runs_dir), "a folder of records")
     return Asked(model, named, shape, tuple(machines), given.get("task", ""), runs_dir, context, devices)
 
@@ -226,7 +226,7 @@ def records(asked: Asked) -> tuple[list[Run], Counter[str]]:
                 run = load_run(path)
                 recorded_shape(run)
                 workload(run)
-                bad = metrics.lossless(run.prompts)["bug"]
+                bad = metrics.lossless_counts(run.prompts)["bug"]
                 why = "not lossless: outputs differ from AR's beyond rounding" if bad else ""
                 found += [] if bad else [run]
         except ConfigError as error:
@@ -290,11 +290,11 @@ def of_records(runs: Sequence[Run], machine: str, devices: int | None) -> pd.Dat
     """
     found = []
     for run in runs:
-        steps = metrics.of_arm(run.steps, "method")
+        steps = metrics.arm_rows(run.steps, "method")
         own = predict(run)["speedup"] if machine == OWN and _profiled(run) else None
         found.append({
             "method": run.header["method"], "task": run.header["task"]["name"], "runs": run.path.name,
-            "M": metrics.per_pass(steps).value, "alpha": metrics.alpha(steps).value,
+            "M": metrics.mean_acceptance_length(steps).value, "alpha": metrics.alpha(steps).value,
             "right": metrics.alpha_conditional(steps), "measured": metrics.speedup(run.prompts).value,
             "predicted": own if machine == OWN else predict(run, machine, devices=devices)["speedup"],
         })  # fmt: skip
@@ -415,7 +415,7 @@ def closing(asked: Asked, runs: Sequence[Run], left: Counter[str]) -> list[str]:
         said += [f"Records: {REHEARSAL}."]
     unknown = [f"- {line.format(model=asked.model, context=asked.context)}" for line in UNKNOWN]
     parts = ["\n".join(map(_wrapped, said)), "\n".join(["What it does not know:", *map(_wrapped, unknown)])]
-    parts += [_wrapped(how_good(predictions([])))]
+    parts += [_wrapped(skill_text(predictions([])))]
     return [part for part in parts if part]
 
 

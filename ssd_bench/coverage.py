@@ -21,7 +21,7 @@ from scipy import stats
 from ssd_bench import metrics, tables
 from ssd_bench.command import count, options, tool
 from ssd_bench.errors import ConfigError
-from ssd_bench.metrics import Measured, Spread, widened
+from ssd_bench.metrics import Measured, Spread, widen
 from ssd_bench.metrics.intervals import LEVEL, Array, measure, ratio_of_ratios, ratio_of_sums
 from ssd_bench.papers.cells import MOMENTS, Cell, records, replications
 from ssd_bench.paths import local_path
@@ -108,7 +108,7 @@ def over_moments(moments: Sequence[Sequence[Array]], n: int, draws: int) -> tupl
         others = logs[:at] + logs[at + 1 :]
         chosen = rng.integers(0, len(moments[at][0]), n)
         made = measure(statistic, *(column[chosen] for column in moments[at]))
-        wide = widened(made, Spread(float(np.std(others, ddof=1)), len(others) - 1))
+        wide = widen(made, Spread(float(np.std(others, ddof=1)), len(others) - 1))
         held += covered(made, truth), covered(wide, truth)
     without, with_floor = (held / draws).tolist()
     return without, with_floor
@@ -116,13 +116,13 @@ def over_moments(moments: Sequence[Sequence[Array]], n: int, draws: int) -> tupl
 
 def columns_of(run: Run) -> list[Array]:
     """Tokens and milliseconds of the method and of AR, one entry a prompt: what a speedup is made of."""
-    arms = [metrics.token_times(metrics.of_arm(run.prompts, arm)) for arm in ("method", "ar")]
+    arms = [metrics.token_times(metrics.arm_rows(run.prompts, arm)) for arm in ("method", "ar")]
     return [sums[column].to_numpy() for sums in arms for column in ("tokens", "ms")]
 
 
 def acceptance_of(run: Run) -> list[Array]:
     """Accepted and drafted tokens, one entry a prompt."""
-    sums = metrics.of_arm(run.steps, "method").groupby("prompt_index")[["accepted_len", "draft_len"]].sum()
+    sums = metrics.arm_rows(run.steps, "method").groupby("prompt_index")[["accepted_len", "draft_len"]].sum()
     return [sums[column].to_numpy(dtype=float) for column in sums]
 
 
@@ -168,7 +168,7 @@ def by_moment(cells: Sequence[Cell], draws: int) -> pd.DataFrame:
     rows = []
     for task in dict.fromkeys(cell["task"] for cell in cells):
         runs = [cell.run for cell in cells if cell["task"] == task]
-        level = metrics.floor(runs)[0].levels[0]
+        level = metrics.run_to_run_variation(runs)[0].levels[0]
         told = f"{level.seconds:.1f} s", f"{level.speedup.sigma:.1%}", f"{level.rate.sigma:.1%}"
         for n in SIZES:
             shares = over_moments([columns_of(run) for run in runs], n, draws)

@@ -16,7 +16,7 @@ from ssd_bench import metrics, tables
 from ssd_bench.command import tool
 from ssd_bench.errors import ConfigError
 from ssd_bench.metrics.intervals import divide
-from ssd_bench.metrics.text import ABSENT, number, percent
+from ssd_bench.metrics.text import ABSENT, format_number, format_percent
 from ssd_bench.paths import local_path
 from ssd_bench.records.reader import Run, load_run
 from ssd_bench.records.schema import ANSWER
@@ -73,10 +73,10 @@ def explain(run: Run) -> Explanation:
     Raises:
         ConfigError: no prompt was decoded by both arms, or no output is longer than the prefill's token.
     """
-    prompts = metrics.paired(run.prompts)
+    prompts = metrics.paired_rows(run.prompts)
     steps = run.steps.merge(prompts[list(ANSWER)], on=list(ANSWER))
-    ours, mine = metrics.of_arm(prompts, "method"), metrics.of_arm(steps, "method")
-    plain, theirs = metrics.of_arm(prompts, "ar"), metrics.of_arm(steps, "ar")
+    ours, mine = metrics.arm_rows(prompts, "method"), metrics.arm_rows(steps, "method")
+    plain, theirs = metrics.arm_rows(prompts, "ar"), metrics.arm_rows(steps, "ar")
     if not len(mine) or not len(theirs):
         raise ConfigError("run", str(run.path), "a run with baseline=paired or hf and outputs of two tokens or more")
     emitted, drafted, passes = float(mine["emitted"].sum()), float(mine["draft_len"].sum()), len(mine)
@@ -121,7 +121,7 @@ def draft_sources(run: Run) -> pd.DataFrame:
         A row per source, the most steps first, at most `SETS` layer sets and the others in one row: source, steps,
         drafted, accepted and emitted tokens, ms of the steps.
     """
-    steps = metrics.of_arm(run.steps, "method")
+    steps = metrics.arm_rows(run.steps, "method")
     ids = steps["layer_set_id"]
     used = [int(i) for i in ids.value_counts().index]
     names = {i: _set_name(run, i) if at < SETS else f"{len(used) - SETS} other layer sets" for at, i in enumerate(used)}
@@ -144,11 +144,13 @@ def _source_table(run: Run) -> str:
     table = pd.DataFrame(
         {
             "drafted by": sources["source"],
-            "steps": [percent(share) for share in sources["steps"] / sources["steps"].sum()],
+            "steps": [format_percent(share) for share in sources["steps"] / sources["steps"].sum()],
             "drafted": sources["drafted"].astype(str),
-            "accepted": [percent(m / k) if k else ABSENT for m, k in zip(sources["accepted"], sources["drafted"])],
-            "tokens per step": [number(mean) for mean in sources["emitted"] / sources["steps"]],
-            "ms per token": [number(mean) for mean in sources["ms"] / sources["emitted"]],
+            "accepted": [
+                format_percent(m / k) if k else ABSENT for m, k in zip(sources["accepted"], sources["drafted"])
+            ],
+            "tokens per step": [format_number(mean) for mean in sources["emitted"] / sources["steps"]],
+            "ms per token": [format_number(mean) for mean in sources["ms"] / sources["emitted"]],
         }
     )
     return tables.terminal(table)
@@ -160,14 +162,15 @@ def screen(run: Run, found: Explanation) -> str:
     model, task = header.get("model") or {}, header.get("task") or {}
     ar_ms, largest = found.ms["ar"], found.losses[0]
     chain = [
-        ("M: drafting free, a verification costs an AR step", number(found.ceiling)),
-        (f"cost model, c = 1 - r = {number(found.c, 3)}", number(found.modelled)),
-        (f"cost model, c as measured = {number(found.c_measured, 3)}", number(found.measured_cost)),
-        (f"measured, with a verification of {found.verify_cost:.2f} AR steps", number(found.speedup)),
+        ("M: drafting free, a verification costs an AR step", format_number(found.ceiling)),
+        (f"cost model, c = 1 - r = {format_number(found.c, 3)}", format_number(found.modelled)),
+        (f"cost model, c as measured = {format_number(found.c_measured, 3)}", format_number(found.measured_cost)),
+        (f"measured, with a verification of {found.verify_cost:.2f} AR steps", format_number(found.speedup)),
     ]
-    times = [(name, f"{value:.3f}", percent(value / found.ms["ar"])) for name, value in found.ms.items()]
+    times = [(name, f"{value:.3f}", format_percent(value / found.ms["ar"])) for name, value in found.ms.items()]
     losses = [
-        (loss.name, f"{loss.ms:.3f}", ABSENT if loss.speedup is None else number(loss.speedup)) for loss in found.losses
+        (loss.name, f"{loss.ms:.3f}", ABSENT if loss.speedup is None else format_number(loss.speedup))
+        for loss in found.losses
     ]
     return "\n".join(
         [
@@ -181,7 +184,8 @@ def screen(run: Run, found: Explanation) -> str:
             "",
             _source_table(run),
             "",
-            f"largest loss: {largest.name}, {largest.ms:.3f} ms per token, {percent(largest.ms / ar_ms)} of AR's",
+            f"largest loss: {largest.name}, {largest.ms:.3f} ms per token, "
+            f"{format_percent(largest.ms / ar_ms)} of AR's",
             *_slow(run),
         ]
     )
@@ -198,9 +202,8 @@ def _slow(run: Run) -> list[str]:
         for step in worst.itertuples()
     ]
     heads = ["prompt", "arm", "step", "ms", "its like"]
-    told = (
-        f"{len(slow)} of {len(run.steps)} steps took more than {metrics.MANY:g} times what their like do; the slowest:"
-    )
+    many = f"{metrics.SLOW_FACTOR:g} times what their like do"
+    told = f"{len(slow)} of {len(run.steps)} steps took more than {many}; the slowest:"
     return ["", told, tables.terminal(pd.DataFrame(rows, columns=heads), heads)]
 
 

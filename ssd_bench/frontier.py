@@ -227,7 +227,7 @@ def _uses(runs: Iterable[Run]) -> dict[Draft, list[Use]]:
     """Return every set that drafted, with its window, the runs and its share of their drafted tokens."""
     found: dict[Draft, list[Use]] = {}
     for run in runs:
-        steps = metrics.of_arm(run.steps, "method").dropna(subset=["layer_set_id"])
+        steps = metrics.arm_rows(run.steps, "method").dropna(subset=["layer_set_id"])
         drafted = steps.groupby("layer_set_id")["draft_len"].sum()
         for set_id, tokens in drafted[drafted > 0].items():
             use = Use(run.path.name, str(run.header["method"]), float(tokens / drafted.sum()))

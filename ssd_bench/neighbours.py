@@ -21,7 +21,7 @@ from typing import Self
 import torch
 
 from ssd_bench.hardware import Hardware
-from ssd_bench.records.lease import POLL, Lease, gone, holder, owned
+from ssd_bench.records.lease import POLL, Lease, has_expired, hold_lease, holder
 
 SUFFIX = ".run"
 
@@ -74,7 +74,7 @@ class Neighbours:
 
     def _entered(self) -> Run | None:
         """Enter, or find the run that is to be waited for."""
-        with owned(self._folder):  # one at a time, so that no two enter at once
+        with hold_lease(self._folder):  # one at a time, so that no two enter at once
             for other in self._others():
                 if self._own.exclusive and other.exclusive and self._shares(other):
                     return other
@@ -98,7 +98,7 @@ class Neighbours:
         for lease in self._folder.glob(f"*{SUFFIX}"):
             if lease.stem != self._token:
                 about = self._about(lease.stem)
-                if gone(lease, holder(lease)):
+                if has_expired(lease, holder(lease)):
                     about.unlink(missing_ok=True)
                     lease.unlink(missing_ok=True)
                     continue

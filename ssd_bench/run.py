@@ -38,7 +38,7 @@ from ssd_bench.plan import Plan
 from ssd_bench.progress import Progress
 from ssd_bench.records import provenance
 from ssd_bench.records.files import save_arrays
-from ssd_bench.records.pack import opened
+from ssd_bench.records.pack import unpacked_folder
 from ssd_bench.records.reader import load_run
 from ssd_bench.records.schema import PromptRecord, PromptRow, StepRow
 from ssd_bench.records.writer import SHARD, RunWriter, clear_leftovers
@@ -61,7 +61,7 @@ def execute(plan: Plan, wait: bool = True) -> Path | None:
         Held: another process runs it, and is not to be waited for.
         Stopped: the system asked for it; the prompt in flight is finished first.
     """
-    opened(plan.run_dir)  # what is packed beside it is there before anything is added
+    unpacked_folder(plan.run_dir)  # what is packed beside it is there before anything is added
     done = f"already on record, not repeated (force=true repeats it): {plan.run_dir}"
     if recorded(plan):
         print(done)

@@ -11,7 +11,7 @@ from typing import Any
 from ssd_bench.errors import ConfigError
 from ssd_bench.plan import Plan
 from ssd_bench.records.files import read_header
-from ssd_bench.records.lease import Held, Lease, owned
+from ssd_bench.records.lease import Lease, LeaseHeld, hold_lease
 from ssd_bench.records.reader import is_complete
 from ssd_bench.records.writer import SHARD, RunWriter
 
@@ -74,14 +74,14 @@ def _together_in(plan: Plan) -> Path:
 def _alone(plan: Plan) -> AbstractContextManager[None]:
     """Among all that gather or clear this run: not in the folder that they remove, where others would wait for it."""
     folder = _together_in(plan)
-    return owned(folder.parent, f"{folder.name}.lease")
+    return hold_lease(folder.parent, f"{folder.name}.lease")
 
 
 def _remove(plan: Plan) -> None:
     """Shards that nobody works on, and that are in the record or of no use since there is one."""
     together = _together_in(plan)
     for folder in [path for path in together.glob("*") if path.is_dir()]:
-        with suppress(Held, FileNotFoundError), Lease(folder, wait=False):
+        with suppress(LeaseHeld, FileNotFoundError), Lease(folder, wait=False):
             if not _forced_since(plan, folder, _header(folder)):
                 shutil.rmtree(folder, ignore_errors=True)
     with suppress(OSError):

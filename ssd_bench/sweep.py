@@ -39,9 +39,9 @@ from ssd_bench.papers.cells import these
 from ssd_bench.papers.grid import key_of
 from ssd_bench.papers.index import HELD, Outcome
 from ssd_bench.paths import local_path
-from ssd_bench.records.lease import PATIENT, Held
-from ssd_bench.records.pack import opened
-from ssd_bench.report.runs import side_by_side
+from ssd_bench.records.lease import PATIENT, LeaseHeld
+from ssd_bench.records.pack import unpacked_folder
+from ssd_bench.report.runs import comparison_text
 
 Overrides = tuple[str, ...]
 MOST_JOBS = 100_000  # of one sweep
@@ -84,7 +84,7 @@ class Attempt:
         before = PATIENT.set(self.wait)
         try:
             made = self.work(cfg)
-        except Held as error:
+        except LeaseHeld as error:
             print(str(error), flush=True)
             return Outcome(error=str(error), code=HELD)
         except EXPECTED as error:
@@ -256,7 +256,7 @@ class Sweep:
             if error.errno in FULL:
                 raise
             raise ConfigError("runs_dir", str(folder.parent), f"a directory that can be written ({error})") from error
-        runs_dir = opened(self._runs_dir(jobs[0]))
+        runs_dir = unpacked_folder(self._runs_dir(jobs[0]))
         for part in parts:  # a sweep that is killed leaves what was there before it as well
             part.write_indices(runs_dir)
         self._attempt.total = len(jobs)
@@ -272,7 +272,7 @@ class Sweep:
                 for overrides, end in zip(jobs, ends, strict=True)
                 if end.run is not None
             ]
-            if text := side_by_side(these(folders)):
+            if text := comparison_text(these(folders)):
                 print(f"\n{text}", flush=True)
         _conclude(jobs, ends)
 

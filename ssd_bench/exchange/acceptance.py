@@ -22,7 +22,7 @@ from ssd_bench.command import options, tool
 from ssd_bench.errors import ConfigError
 from ssd_bench.exchange.answers import Acceptance, read, recorded
 from ssd_bench.metrics.intervals import divide
-from ssd_bench.metrics.text import ABSENT, number
+from ssd_bench.metrics.text import ABSENT, format_number
 from ssd_bench.paths import local_path
 from ssd_bench.records.reader import load_run
 
@@ -42,12 +42,12 @@ def _column(one: Acceptance) -> dict[str, str]:
     return {
         "answers": f"{one.answers}",
         "drafting steps": f"{len(one.steps)}",
-        "M, drafting steps": number(one.per_step, 3),
-        "M, all steps": number(one.m, 3),
-        "drafted per step": number(divide(one.drafted, len(one.steps)), 3),
-        "α, accepted per drafted": number(one.alpha, 3),
-        **{f"α at {row['position']}": least + number(row["alpha"], 3) for row in positions},
-        **{f"to {row['position']}": number(row["reached"], 3) for row in positions},
+        "M, drafting steps": format_number(one.per_step, 3),
+        "M, all steps": format_number(one.m, 3),
+        "drafted per step": format_number(divide(one.drafted, len(one.steps)), 3),
+        "α, accepted per drafted": format_number(one.alpha, 3),
+        **{f"α at {row['position']}": least + format_number(row["alpha"], 3) for row in positions},
+        **{f"to {row['position']}": format_number(row["reached"], 3) for row in positions},
     }
 
 

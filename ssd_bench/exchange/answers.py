@@ -81,8 +81,8 @@ class Acceptance:
 
 def recorded(run: Run) -> Acceptance:
     """What a run of ours says of its method."""
-    every = metrics.of_arm(run.steps, "method")
-    steps, answers = _drafting(every), len(metrics.of_arm(run.prompts, "method"))
+    every = metrics.arm_rows(run.steps, "method")
+    steps, answers = _drafting(every), len(metrics.arm_rows(run.prompts, "method"))
     return Acceptance(answers, steps, int(steps["draft_len"].sum()), True, metrics.tokens_per_pass(every))
 
 
@@ -96,7 +96,7 @@ def lines(run: Run, arm: str = "method") -> Iterator[str]:
     Raises:
         ConfigError: the run has no such arm, or one of another engine, of whose steps nothing is known.
     """
-    prompts, steps = metrics.of_arm(run.prompts, arm), metrics.of_arm(run.steps, arm)
+    prompts, steps = metrics.arm_rows(run.prompts, arm), metrics.arm_rows(run.steps, arm)
     if prompts.empty or arm == "hf":
         known = [name for name in run.prompts["arm"].unique() if name != "hf"]
         raise ConfigError("arm", arm, f"one of {', '.join(sorted(known))}, whose steps the run has")

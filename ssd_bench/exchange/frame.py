@@ -11,7 +11,7 @@ import pandas as pd
 from ssd_bench.errors import ConfigError
 from ssd_bench.papers.cells import Record, prepare, records, these
 from ssd_bench.paths import local_path
-from ssd_bench.records.pack import opened
+from ssd_bench.records.pack import unpacked_folder
 
 CALLER = 3  # frames up to whoever called `load_runs`
 
@@ -19,7 +19,7 @@ CALLER = 3  # frames up to whoever called `load_runs`
 def frame(path: Path | str) -> pd.DataFrame:
     """As `ssd_bench.load_runs`."""
     asked = local_path("path", path)
-    if not opened(asked).is_dir():
+    if not unpacked_folder(asked).is_dir():
         raise ConfigError("path", str(path), "a folder of runs, or the folder of one")
     if (asked / "run.json").is_file():
         found = these([asked])

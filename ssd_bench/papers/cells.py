@@ -10,13 +10,13 @@ from typing import Any
 
 from ssd_bench import metrics
 from ssd_bench.errors import ConfigError
-from ssd_bench.metrics import Digest, Level, Moment, Noise
-from ssd_bench.metrics.store import Shelf, Store
+from ssd_bench.metrics import Digest, RunTiming, RunVariation, VariationLevel
+from ssd_bench.metrics.store import DigestStore, RunCache
 from ssd_bench.papers import grid, index
 from ssd_bench.papers.ran import ModelRan, named
 from ssd_bench.papers.scale import load as load_scale
 from ssd_bench.records.files import read_header
-from ssd_bench.records.pack import opened
+from ssd_bench.records.pack import unpacked_folder
 from ssd_bench.records.reader import Run, find_runs, load_run
 from ssd_bench.records.schema import hardware
 
@@ -41,11 +41,11 @@ class Record:
     def __init__(
         self,
         path: Path,
-        floors: Callable[[], Sequence[Noise]] = tuple,
-        shelf: Shelf | None = None,
-        store: Store | None = None,
+        floors: Callable[[], Sequence[RunVariation]] = tuple,
+        shelf: RunCache | None = None,
+        store: DigestStore | None = None,
     ) -> None:
-        self.path, self.store, self._floors, self._shelf = path, store, floors, shelf or Shelf()
+        self.path, self.store, self._floors, self._shelf = path, store, floors, shelf or RunCache()
 
     @property
     def run(self) -> Run:
@@ -78,22 +78,22 @@ class Record:
     @cached_property
     def summary(self) -> dict[str, Any]:
         """`metrics.summarise` of it."""
-        return self.digest.summarised(self.path, self.noise)
+        return self.digest.summarise(self.path, self.noise)
 
     @cached_property
     def domains(self) -> list[dict[str, Any]]:
-        """`metrics.by_domain` of it."""
-        return self.digest.by_domain(self.noise)
+        """`metrics.summarise_domains` of it."""
+        return self.digest.summarise_domains(self.noise)
 
     @cached_property
-    def noise(self) -> Noise | None:
+    def noise(self) -> RunVariation | None:
         """The noise floor of its model and machine, where its folder has one."""
-        return next((one for one in self._floors() if one.holds_for(self.digest.moment)), None)
+        return next((one for one in self._floors() if one.holds_for(self.digest.timing)), None)
 
     @property
     def trace(self) -> str:
         """`metrics.trace` of it."""
-        return self.digest.moment.trace
+        return self.digest.timing.trace
 
 
 @dataclass(frozen=True)
@@ -153,18 +153,18 @@ class Cell:
 
     @property
     def domains(self) -> list[dict[str, Any]]:
-        """`metrics.by_domain` of it."""
+        """`metrics.summarise_domains` of it."""
         return self._its.domains
 
     @property
-    def noise(self) -> Level | None:
+    def noise(self) -> VariationLevel | None:
         """The noise floor of its folder for its model, machine and length, where there is one."""
         return None if self._its.noise is None else self._its.noise.at(self.moment.seconds)
 
     @property
-    def moment(self) -> Moment:
+    def moment(self) -> RunTiming:
         """What the noise floor asks of its record."""
-        return self._its.digest.moment
+        return self._its.digest.timing
 
     @cached_property
     def void(self) -> str:
@@ -182,7 +182,7 @@ class Cell:
                 continue
             if other.record is self.record or (not other.record.error and other.record.trace == self.record.trace):
                 named = ", ".join(filter(None, (other["method"], other["setting"])))
-                times = self.record.noise.apart(self.moment, other.moment) if self.record.noise else None
+                times = self.record.noise.speed_ratio(self.moment, other.moment) if self.record.noise else None
                 apart = "" if times is None else f", timed {times:.2f} times apart, which is beyond the noise floor"
                 return f"its trace is that of {named}{apart}"
         return ""
@@ -278,13 +278,15 @@ class Replication:
 def records(runs_dir: Path) -> list[Record]:
     """Every complete run under a folder; none is read yet. Their speeds have the folder's noise floors."""
     found: list[Record] = []
-    shelf, store = Shelf(), Store(opened(runs_dir))
+    shelf, store = RunCache(), DigestStore(unpacked_folder(runs_dir))
 
     @cache
-    def floors() -> list[Noise]:
+    def floors() -> list[RunVariation]:
         indices = (index.read(path) for path in index.find(runs_dir) if path.name.startswith(f"{MOMENTS}."))
         names = {line.run for _, _, lines in indices for line in lines}
-        return metrics.floor([one.digest.moment for one in found if one.path.name in names and not one.error])
+        return metrics.run_to_run_variation(
+            [one.digest.timing for one in found if one.path.name in names and not one.error]
+        )
 
     found += [Record(path, floors, shelf, store) for path in find_runs(runs_dir)]
     return found
@@ -292,11 +294,11 @@ def records(runs_dir: Path) -> list[Record]:
 
 def these(run_dirs: Iterable[Path]) -> list[Record]:
     """The records of some folders, each once, prepared."""
-    stores: dict[Path, Store] = {}
-    shelf, found = Shelf(), []
+    stores: dict[Path, DigestStore] = {}
+    shelf, found = RunCache(), []
     for run_dir in dict.fromkeys(run_dirs):
         if run_dir.parent not in stores:
-            stores[run_dir.parent] = Store(run_dir.parent)
+            stores[run_dir.parent] = DigestStore(run_dir.parent)
         found.append(Record(run_dir, shelf=shelf, store=stores[run_dir.parent]))
     prepare(found)
     return found
@@ -304,7 +306,7 @@ def these(run_dirs: Iterable[Path]) -> list[Record]:
 
 def prepare(made: Iterable[Record]) -> None:
     """Work out at once, and keep in their folders, what all of these records will be asked for."""
-    by_store: dict[Store, list[Path]] = {}
+    by_store: dict[DigestStore, list[Path]] = {}
     for one in made:
         if one.store is not None:
             by_store.setdefault(one.store, []).append(one.path)

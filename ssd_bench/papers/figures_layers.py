@@ -107,7 +107,7 @@ def _map(axes: Axes, panel: Panel, blocks: int) -> None:
 
 def sequence(run: Run) -> pd.DataFrame:
     """The sets that a run drafted with, one row each time it took another: layer_set_id, steps, and accepted a step."""
-    steps = metrics.of_arm(run.steps, "method").sort_values(["repeat", "prompt_index", "step"])
+    steps = metrics.arm_rows(run.steps, "method").sort_values(["repeat", "prompt_index", "step"])
     steps = steps.dropna(subset=["layer_set_id"])
     rounds = (steps["layer_set_id"] != steps["layer_set_id"].shift()).fillna(True).astype(int).cumsum()
     grouped = steps.groupby(rounds)

@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from ssd_bench import metrics, style
-from ssd_bench.metrics import Level, Measured, intervals
+from ssd_bench.metrics import Measured, VariationLevel, intervals
 from ssd_bench.papers import figures_shared as common
 from ssd_bench.papers.cells import Cell, Replication
 from ssd_bench.papers.figures_shared import Cannot, Shown
@@ -53,12 +53,12 @@ def stream(run: Run) -> pd.DataFrame:
         passes (of the method).
     """
     keys = ["repeat", "prompt_index"]
-    both = metrics.paired(run.prompts)
+    both = metrics.paired_rows(run.prompts)
     both = both.assign(tokens=(both["new_tokens"] - 1).clip(lower=0), ms=both["decode_ms"]).set_index(keys)
     method = both.loc[both["arm"] == "method", ["domain", "tokens", "ms"]]
     ar = both.loc[both["arm"] == "ar", ["tokens", "ms"]].add_prefix("ar_")
     columns = {"accepted_len": "accepted", "draft_len": "drafted", "emitted": "emitted", "passes": "passes"}
-    steps = metrics.of_arm(run.steps, "method").assign(passes=1).groupby(keys)[list(columns)].sum()
+    steps = metrics.arm_rows(run.steps, "method").assign(passes=1).groupby(keys)[list(columns)].sum()
     rows = method.join(ar).join(steps.rename(columns=columns)).fillna(dict.fromkeys(columns.values(), 0))
     rows = rows.sort_index().reset_index()
     rows.index += 1
@@ -78,12 +78,12 @@ def each(rows: pd.DataFrame, quantity: str) -> list[float]:
     return [of_rows(rows.loc[[i]], quantity) for i in rows.index]
 
 
-def measure_rows(rows: pd.DataFrame, quantity: str, noise: Level | None = None) -> Measured:
+def measure_rows(rows: pd.DataFrame, quantity: str, noise: VariationLevel | None = None) -> Measured:
     """A quantity over these rows of a stream, with its interval over prompts, of a speedup over moments as well."""
     _, columns, statistic = QUANTITIES[quantity]
     sums = rows.groupby("prompt_index")[list(columns)].sum()
     number = intervals.measure(statistic, *(sums[name].to_numpy(dtype=float) for name in columns))
-    return number if noise is None or quantity != "speedup" else intervals.widened(number, noise.speedup)
+    return number if noise is None or quantity != "speedup" else intervals.widen(number, noise.speedup)
 
 
 def cumulative(rows: pd.DataFrame, quantity: str = "speedup") -> pd.Series[float]:

@@ -16,8 +16,8 @@ from pathlib import Path
 from ssd_bench.errors import ConfigError
 from ssd_bench.papers.grid import key_of
 from ssd_bench.records.files import write_atomic
-from ssd_bench.records.lease import Held, Lease, abandoned, owned
-from ssd_bench.records.pack import opened
+from ssd_bench.records.lease import Lease, LeaseHeld, abandoned_leases, hold_lease
+from ssd_bench.records.pack import unpacked_folder
 from ssd_bench.records.provenance import DEFAULT_EXCLUDE
 
 FOLDER, OUTCOMES, ASKED, BEGUN = "replication", ".outcomes", ".jobs", ".begun"
@@ -74,7 +74,7 @@ def refresh(
         ConfigError: the folder cannot be written.
     """
     try:
-        with owned(runs_dir / FOLDER):  # so that no older reading is written over a newer one
+        with hold_lease(runs_dir / FOLDER):  # so that no older reading is written over a newer one
             ends = [outcome(runs_dir, overrides) for _, overrides in jobs]
             cells = [
                 Line(dict(labels), list(overrides), end.run, end.error)
@@ -109,7 +109,7 @@ def read(path: Path) -> tuple[str, str, list[Line]]:
 
 def find(runs_dir: Path) -> list[Path]:
     """All indices under a folder of runs."""
-    return sorted(opened(runs_dir).rglob(f"{FOLDER}/*.json"))
+    return sorted(unpacked_folder(runs_dir).rglob(f"{FOLDER}/*.json"))
 
 
 def ask(runs_dir: Path, jobs: Sequence[Sequence[str]], sweep: str) -> None:
@@ -140,7 +140,7 @@ def under_way(runs_dir: Path, overrides: Sequence[str], sweep: str) -> Iterator[
     path = _begun(runs_dir, overrides, sweep)
     path.parent.mkdir(parents=True, exist_ok=True)
     with ExitStack() as held:
-        with suppress(Held):  # of a node that may be lost, which `lost` finds out
+        with suppress(LeaseHeld):  # of a node that may be lost, which `lost` finds out
             held.enter_context(Lease(path.parent, wait=False, name=path.name))
         yield
 
@@ -148,7 +148,7 @@ def under_way(runs_dir: Path, overrides: Sequence[str], sweep: str) -> Iterator[
 def lost(runs_dir: Path, jobs: Iterable[Sequence[str]], sweep: str) -> list[Sequence[str]]:
     """Those whose process ended before they had; it may take `lease.SILENT` seconds to know of one on another node."""
     leases = {_begun(runs_dir, job, sweep): job for job in jobs}
-    found = abandoned(leases)
+    found = abandoned_leases(leases)
     return [job for path, job in leases.items() if path in found]
 
 

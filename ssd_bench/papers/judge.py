@@ -16,7 +16,7 @@ import numpy as np
 from scipy import stats
 
 from ssd_bench import metrics
-from ssd_bench.metrics import Level
+from ssd_bench.metrics import VariationLevel
 from ssd_bench.metrics.intervals import LEVEL
 from ssd_bench.papers import grid, select
 from ssd_bench.papers.cells import REHEARSAL, Cell, Replication
@@ -263,7 +263,7 @@ def _undecided(claim: Claim, places: Sequence[Place]) -> str:
             return f"void: {_named(cell)}: {cell.void}"
         if cell.summary["n_prompts"] < claim.prompts:
             return f"{_named(cell)} has {cell.summary['n_prompts']} prompts, {claim.prompts} are needed"
-        if timed and (why := metrics.spoiled(cell.summary)):
+        if timed and (why := metrics.contamination(cell.summary)):
             return f"{_named(cell)}: a busy machine spoiled the times: {why}"
     if timed and any(len({cell.moment.machine for cell in place.cells}) > 1 for place in places):
         return "other machine: its two sides were timed on different ones"
@@ -403,7 +403,7 @@ class _Effect:
         """Variance and degrees of freedom by moments, of each level of the noise floor that bears on it."""
         if not self._statistic.noise or not self._logs:
             return []
-        weights: dict[object, tuple[Level, float]] = {}
+        weights: dict[object, tuple[VariationLevel, float]] = {}
         for alone, sides in zip(self._alone, self._sides):
             share = alone / self.value if self._claim.effect == "value" else 1.0
             for side, sign in zip(sides, (1.0, -1.0)):
@@ -412,7 +412,7 @@ class _Effect:
                         return []
                     level, weight = weights.get(cell.path, (cell.noise, 0.0))
                     weights[cell.path] = level, weight + sign * share / len(self._sides)
-        variances: dict[Level, float] = {}
+        variances: dict[VariationLevel, float] = {}
         for level, weight in weights.values():
             variances[level] = variances.get(level, 0.0) + weight**2
         spreads = {level: getattr(level, self._statistic.noise) for level in variances}

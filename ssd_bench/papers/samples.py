@@ -88,7 +88,7 @@ def _prompts(run: Run, kept: pd.Series[bool]) -> Run | str:
 
 
 def _context(cell: Cell, run: Run, label: str) -> Run | str:
-    steps = metrics.of_arm(run.steps, "method").dropna(subset=["layer_set_id"])
+    steps = metrics.arm_rows(run.steps, "method").dropna(subset=["layer_set_id"])
     if steps.empty:
         return "no layers drafted"
     low, high = steps["context_len"].min(), steps["context_len"].max()
@@ -99,7 +99,7 @@ def _context(cell: Cell, run: Run, label: str) -> Run | str:
 
 def _search(cell: Cell, run: Run, label: str) -> Run | str:
     """Steps until the search scored another set, with its score as `est_alpha`; prompts until then, or from then on."""
-    steps = metrics.of_arm(run.steps, "method").sort_values(["repeat", "prompt_index", "step"], ignore_index=True)
+    steps = metrics.arm_rows(run.steps, "method").sort_values(["repeat", "prompt_index", "step"], ignore_index=True)
     events = steps.index[steps["est_alpha"].notna()]
     if len(events) < 2:
         scored = f"{len(events)} set{'' if len(events) == 1 else 's'}"
@@ -121,10 +121,10 @@ _NARROWING: dict[str, Callable[[Cell, Run, str], Run | str]] = {
 
 def _times(end_to_end: bool) -> Callable[[Run], pd.DataFrame | str]:
     def columns(run: Run) -> pd.DataFrame | str:
-        both = metrics.paired(run.prompts)
+        both = metrics.paired_rows(run.prompts)
         if both.empty:
             return "it has no baseline"
-        own, ar = (metrics.token_times(metrics.of_arm(both, arm), end_to_end) for arm in ("method", "ar"))
+        own, ar = (metrics.token_times(metrics.arm_rows(both, arm), end_to_end) for arm in ("method", "ar"))
         return own.join(ar.add_prefix("ar_"))
 
     return columns
@@ -134,14 +134,14 @@ def _sums(*names: str) -> Callable[[Run], pd.DataFrame | str]:
     """Sums of columns of the method's steps; `steps` counts them."""
 
     def columns(run: Run) -> pd.DataFrame | str:
-        steps = metrics.of_arm(run.steps, "method").assign(steps=1.0)
+        steps = metrics.arm_rows(run.steps, "method").assign(steps=1.0)
         return steps.groupby("prompt_index")[list(names)].sum()
 
     return columns
 
 
 def _policy(run: Run) -> pd.DataFrame | str:
-    return metrics.of_arm(run.prompts, "method").groupby("prompt_index")[["policy_ms", "decode_ms"]].sum()
+    return metrics.arm_rows(run.prompts, "method").groupby("prompt_index")[["policy_ms", "decode_ms"]].sum()
 
 
 def _skipped(kind: str) -> Callable[[Run], pd.DataFrame | str]:
@@ -164,7 +164,7 @@ def _search_seconds(run: Run) -> pd.DataFrame | str:
 
 
 def _matchness(run: Run) -> pd.DataFrame | str:
-    scores = metrics.of_arm(run.steps, "method")["est_alpha"].dropna()
+    scores = metrics.arm_rows(run.steps, "method")["est_alpha"].dropna()
     return pd.DataFrame({"matchness": scores.iloc[:1]}) if len(scores) else "its search scored nothing"
 
 

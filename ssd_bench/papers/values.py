@@ -182,7 +182,7 @@ def _overhead(number: Number, cell: Cell) -> Value | str:
 
 def _events(run: Run) -> pd.DataFrame:
     """The method's steps after which its online search scored a set, in the order of the prompts."""
-    steps = metrics.of_arm(run.steps, "method")
+    steps = metrics.arm_rows(run.steps, "method")
     return steps[steps["est_alpha"].notna()].sort_values(["repeat", "prompt_index", "step"])
 
 
@@ -255,8 +255,8 @@ def by_prompt(run: Run) -> pd.DataFrame:
         tokens_per_s; alpha; tpt_predicted, by Eq. 4; tpt_estimated, the method's own.
     """
     found = {}
-    for index, steps in metrics.of_arm(run.steps, "method").groupby("prompt_index"):
-        prompts = metrics.of_arm(run.prompts[run.prompts["prompt_index"] == index], "method")
+    for index, steps in metrics.arm_rows(run.steps, "method").groupby("prompt_index"):
+        prompts = metrics.arm_rows(run.prompts[run.prompts["prompt_index"] == index], "method")
         found[index] = {
             "tokens_per_s": metrics.tokens_per_s(prompts).value,
             "alpha": metrics.alpha_micro(steps),

@@ -138,7 +138,7 @@ def _overhead(run: Run, work: Workload, spent: Array) -> dict[str, float]:
     """Recorded milliseconds: the loop's own work in a step, and the method's own work in all its steps."""
     rows = run.prompts.merge(work.steps[list(ANSWER)].drop_duplicates(), on=list(ANSWER))
     outside = {
-        arm: float(metrics.of_arm(rows, arm)["decode_ms"].sum()) - float(spent[work.of_arm(arm), :2].sum())
+        arm: float(metrics.arm_rows(rows, arm)["decode_ms"].sum()) - float(spent[work.of_arm(arm), :2].sum())
         for arm in PAIR
     }
     loop = max(0.0, _ratio(outside["ar"], work.of_arm("ar").sum())) if work.recorded_ar else 0.0
@@ -174,7 +174,7 @@ def predict(
     mode = verification(run)
     times = step_times(run, chosen, mode)
     scale = float(times.attrs["policy_scale"])
-    ours = {arm: metrics.of_arm(times, arm) for arm in PAIR}
+    ours = {arm: metrics.arm_rows(times, arm) for arm in PAIR}
     if ours["method"].empty:
         raise ConfigError("run", str(run.path), "a method's outputs of two tokens or more")
     emitted, total, steps = ({arm: f(frame) for arm, frame in ours.items()} for f in (_emitted, _total, len))

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pandas as pd
 
 from ssd_bench import metrics, tables
-from ssd_bench.metrics.text import percent
+from ssd_bench.metrics.text import format_percent
 from ssd_bench.records.reader import Run
 from ssd_bench.replay.predict import predict
 
@@ -17,7 +17,7 @@ BOUND = 0.10  # median absolute error of the speedup that a method is allowed
 def replayable(run: Run) -> bool:
     """Whether a run can be compared: both arms recorded, steps taken, and passes over several nodes profiled."""
     profiled = bool((run.header.get("latency") or {}).get("passes"))
-    return profiled and len(metrics.paired(run.prompts)) > 0 and {"ar", "method"} <= set(run.steps["arm"])
+    return profiled and len(metrics.paired_rows(run.prompts)) > 0 and {"ar", "method"} <= set(run.steps["arm"])
 
 
 def validate(runs: Sequence[Run]) -> pd.DataFrame:
@@ -30,9 +30,9 @@ def validate(runs: Sequence[Run]) -> pd.DataFrame:
     """
     rows = []
     for run in filter(replayable, runs):
-        prompts, found = metrics.paired(run.prompts), predict(run)
+        prompts, found = metrics.paired_rows(run.prompts), predict(run)
         # the values of `metrics.tokens_per_s` and `metrics.speedup`, without the time that their intervals take
-        sums = {arm: metrics.token_times(metrics.of_arm(prompts, arm)).sum() for arm in ("ar", "method")}
+        sums = {arm: metrics.token_times(metrics.arm_rows(prompts, arm)).sum() for arm in ("ar", "method")}
         measured = {arm: 1000 * float(total["tokens"]) / float(total["ms"]) for arm, total in sums.items()}
         measured["speedup"] = measured["method"] / measured["ar"]
         passes = {arm: _forward_ms(prompts, arm) / float(total["tokens"]) for arm, total in sums.items()}
@@ -50,7 +50,7 @@ def validate(runs: Sequence[Run]) -> pd.DataFrame:
 
 def _forward_ms(prompts: pd.DataFrame, arm: str) -> float:
     """Recorded milliseconds of drafting and verification of an arm."""
-    return float(metrics.of_arm(prompts, arm)[["draft_ms", "verify_ms"]].to_numpy().sum())
+    return float(metrics.arm_rows(prompts, arm)[["draft_ms", "verify_ms"]].to_numpy().sum())
 
 
 def by_method(frame: pd.DataFrame) -> pd.DataFrame:
@@ -78,8 +78,8 @@ def screen(frame: pd.DataFrame) -> str:
     ]  # fmt: skip
     medians = [
         (
-            name, int(row["size"]), percent(row["median"]), percent(row["max"]),
-            "yes" if row["median"] <= BOUND else "NO", percent(row["forward"]),
+            name, int(row["size"]), format_percent(row["median"]), format_percent(row["max"]),
+            "yes" if row["median"] <= BOUND else "NO", format_percent(row["forward"]),
         )
         for name, row in by_method(frame).iterrows()
     ]  # fmt: skip

@@ -118,10 +118,10 @@ def _counts(table: pd.DataFrame, n_layers: int) -> list[tuple[int, int, int]]:
 
 def _steps(run: Run) -> tuple[pd.DataFrame, bool]:
     """The paired steps of both arms; without a baseline, AR's are made up, one per token that the method emitted."""
-    both = metrics.paired(run.prompts)[list(ANSWER)]
+    both = metrics.paired_rows(run.prompts)[list(ANSWER)]
     if len(both):
         return run.steps.merge(both, on=list(ANSWER)), True
-    method = metrics.of_arm(run.steps, "method")
+    method = metrics.arm_rows(run.steps, "method")
     plain = method.loc[method.index.repeat(method["emitted"])].copy()
     plain["context_len"] += plain.groupby(level=0).cumcount().astype("int32")
     plain["arm"], plain["layer_set_id"] = "ar", pd.array([pd.NA] * len(plain), dtype="Int32")

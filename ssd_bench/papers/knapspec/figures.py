@@ -154,7 +154,7 @@ def _memory(run: Run) -> float:
 
 def _policy(run: Run) -> pd.DataFrame:
     """Policy milliseconds and decoded tokens of each prompt."""
-    rows = metrics.of_arm(run.prompts, "method")
+    rows = metrics.arm_rows(run.prompts, "method")
     rows = rows.assign(tokens=(rows["new_tokens"] - 1).clip(lower=0).astype(float))
     return rows.groupby("prompt_index")[["policy_ms", "tokens"]].sum()
 
@@ -192,7 +192,7 @@ def figure5(replication: Replication) -> Figure | Cannot:
 
 def _frequency(run: Run) -> tuple[Any, int]:
     """Share of search events whose set skips each of the 2L sublayers, and the number of events."""
-    steps = metrics.of_arm(run.steps, "method").sort_values(["repeat", "prompt_index", "step"])
+    steps = metrics.arm_rows(run.steps, "method").sort_values(["repeat", "prompt_index", "step"])
     following = steps["layer_set_id"].bfill().shift(-1)
     chosen = following[steps["est_alpha"].notna()].dropna().astype(int)
     masks = np.zeros(2 * int(run.header["model"]["n_layers"]))
@@ -255,7 +255,7 @@ def _shares(drawn: Sequence[Cell]) -> list[Measured]:
     """Percentage of the decode time that the method's own work takes."""
     found = []
     for cell in drawn:
-        rows = metrics.of_arm(cell.run.prompts, "method").groupby("prompt_index")[["policy_ms", "decode_ms"]].sum()
+        rows = metrics.arm_rows(cell.run.prompts, "method").groupby("prompt_index")[["policy_ms", "decode_ms"]].sum()
         share = intervals.ratio(rows["policy_ms"].to_numpy(), rows["decode_ms"].to_numpy())
         low, high = (None if v is None else 100 * v for v in (share.low, share.high))
         found.append(Measured(None if share.value is None else 100 * share.value, low, high, share.n))

@@ -29,7 +29,7 @@ from scipy import stats
 from ssd_bench import metrics
 from ssd_bench.metrics import intervals
 from ssd_bench.metrics.intervals import LEVEL, Array, Measured
-from ssd_bench.metrics.text import ABSENT, DECODE, END_TO_END, lossless, number, spread
+from ssd_bench.metrics.text import ABSENT, DECODE, END_TO_END, format_interval, format_lossless, format_number
 from ssd_bench.papers.cells import Cell, Replication
 from ssd_bench.papers.reported import numbers
 from ssd_bench.papers.rooms import name_of
@@ -147,8 +147,8 @@ def _ratio(*columns: Array, axis: int = -1) -> Array:
 
 def _times(run: Run, end_to_end: bool) -> pd.DataFrame:
     """Tokens and times of the method and of AR by the prompt's id, which does not depend on the model."""
-    both = metrics.paired(run.prompts)
-    own, ar = (metrics.token_times(metrics.of_arm(both, arm), end_to_end) for arm in ("method", "ar"))
+    both = metrics.paired_rows(run.prompts)
+    own, ar = (metrics.token_times(metrics.arm_rows(both, arm), end_to_end) for arm in ("method", "ar"))
     found = own.join(ar.add_prefix("ar_"))
     ids = run.prompts.drop_duplicates("prompt_index").set_index("prompt_index")["prompt_id"]
     return found.set_index(ids.reindex(found.index).to_numpy())
@@ -197,9 +197,9 @@ def _rows(place: Place) -> Iterator[dict[str, str]]:
         summary = cell.summary
         row = {
             "model": _model(cell), "weights": weights, "task": cell["task"], "method": cell["method"],
-            "exit": _exit(cell.run), "α": spread(summary, "alpha", 3), "M": spread(summary, "M"),
-            "tokens/s, AR": number(summary["ar_tokens_per_s"], 0), DECODE: spread(summary, "speedup"),
-            END_TO_END: spread(summary, "speedup_e2e"), "equal to AR": lossless(summary),
+            "exit": _exit(cell.run), "α": format_interval(summary, "alpha", 3), "M": format_interval(summary, "M"),
+            "tokens/s, AR": format_number(summary["ar_tokens_per_s"], 0), DECODE: format_interval(summary, "speedup"),
+            END_TO_END: format_interval(summary, "speedup_e2e"), "equal to AR": format_lossless(summary),
             "papers, as given": _reported(place, cell) if judged else "",
         }  # fmt: skip
         if cell is place.trained and not place.why:
@@ -237,7 +237,7 @@ def _text(effect: Effect | None) -> str:
 
 def _exit(run: Run) -> str:
     """Blocks that draft, mean over the steps whose exit was chosen, or over all where none is; of how many."""
-    steps = metrics.of_arm(run.steps, "method").dropna(subset=["layer_set_id"])
+    steps = metrics.arm_rows(run.steps, "method").dropna(subset=["layer_set_id"])
     chosen = steps[steps["searched"].fillna(True).astype(bool)]
     if chosen.empty:
         return ABSENT

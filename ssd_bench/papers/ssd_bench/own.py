@@ -48,7 +48,7 @@ class OwnTable:
 def remarks(replication: Replication) -> list[str]:
     """Return what the scale changes, runs whose timings are unreliable, and how many runs are missing."""
     made = {cell.path: cell for cell in replication.where() if cell.record and not cell.record.error}
-    lines, bad = [*replication.notes], sum(cell.moment.spoiled for cell in made.values())
+    lines, bad = [*replication.notes], sum(cell.moment.contaminated for cell in made.values())
     if bad:
         lines.append(
             f"A busy machine spoiled {bad} of {len(made)} runs, as their records say: not their α, M and layer sets."
