@@ -112,18 +112,18 @@ class RunWriter:
             for name in (*TABLES, "run.json") if fresh else ():  # a folder of this name would make `finish` fail
                 if (self.path / name).is_dir():
                     _remove(self.path / name)
-            opened = {"schema_version": SCHEMA_VERSION, **header, "status": "running"}
+            current = {"schema_version": SCHEMA_VERSION, **header, "status": "running"}
         else:
-            opened = self._resume(read_header(self.path), header)
-            if opened["status"] == "complete":
+            current = self._resume(read_header(self.path), header)
+            if current["status"] == "complete":
                 _discard_parts(self.path)  # killed between the last write of `finish` and its clean-up
-                return opened
+                return current
         for name in ("parts", *TABLES):
             if os.path.lexists(path := self.path / name) and path.is_dir() != (name == "parts"):
                 self._set_aside(path, "in the way")
         self._parts.mkdir(exist_ok=True)
-        write_atomic(self.path / "run.json", _dump(opened, indent=2))
-        return opened
+        write_atomic(self.path / "run.json", _dump(current, indent=2))
+        return current
 
     def _resume(self, stored: dict[str, Any], header: dict[str, Any]) -> dict[str, Any]:
         if stored.get("content_key") != header["content_key"]:
