@@ -68,7 +68,7 @@ def test_one_side_alone_is_no_pair(tmp_path: Path) -> None:
     half = replace(one, cells=tuple(cell for cell in one.cells if cell["model"] in del_home.PAIRS))
     (own,) = [one for one in OWN if one.experiment == del_home.DEL_HOME]
     assert "No run can be shown yet." in own.document(half)
-    sheet = next(one for one in page._own([half], {}) if one.anchor.startswith(del_home.DEL_HOME))
+    sheet = next(one for one in page._own_sheets([half], {}) if one.anchor.startswith(del_home.DEL_HOME))
     assert sheet.lines == [own.not_run] and not sheet.table
 
 
@@ -179,5 +179,5 @@ def test_report_and_page_show_it(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert text in capsys.readouterr().out and "toy-model run" in text and EXPLAINS in text
     assert "without early-exit loss and without layer dropout" in " ".join(text.split())
     assert len(pd.read_csv(paths[1])) == 17
-    (sheet,) = [sheet for sheet in page._own([one], {}) if sheet.anchor.startswith(del_home.DEL_HOME)]
+    (sheet,) = [sheet for sheet in page._own_sheets([one], {}) if sheet.anchor.startswith(del_home.DEL_HOME)]
     assert sheet.anchor == "ssd_bench_del_home_mini" and EXPLAINS in sheet.table

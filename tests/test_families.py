@@ -120,11 +120,11 @@ def test_a_report_writes_them_and_a_page_says_what_is_not_run(whole: dict[str, R
     names = {path.name for path in command.write_own_tables(made_runs, tmp_path)}
     assert names == {f"{name}_mini.{kind}" for name in (FAMILIES, WINDOWS) for kind in ("md", "csv")}
     assert len(pd.read_csv(tmp_path / f"{WINDOWS}_mini.csv")) == len(grid.load(WINDOWS).jobs)
-    sheets = {sheet.anchor: sheet for sheet in page._own(made_runs, {})}
+    sheets = {sheet.anchor: sheet for sheet in page._own_sheets(made_runs, {})}
     assert "prompt lookup" in sheets[f"{FAMILIES}_mini"].table
     empty = [replace(one, cells=tuple(replace(cell, record=None) for cell in one.cells)) for one in made_runs]
     for given in ([], empty):
-        without = {sheet.anchor: sheet for sheet in page._own(given, {})}
+        without = {sheet.anchor: sheet for sheet in page._own_sheets(given, {})}
         assert set(without) == {own.experiment for own in OWN}
         assert all("Not run yet: python -m ssd_bench" in sheet.lines[0] for sheet in without.values())
 

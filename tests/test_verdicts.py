@@ -98,7 +98,7 @@ def test_recorded_verdicts_stand_beside_and_replace_nothing(found: list[Judged],
     both = verdicts.merge_verdicts(own, pd.concat([again, own]))
     assert len(both) == len(own) + len(again)
     lines = [line for card in cards(both) for line in card.lines]
-    assert {len(line.said) for line in lines} == {2} and [line.claim.id for line in lines] == own["claim"].tolist()
+    assert {len(line.verdicts) for line in lines} == {2} and [line.claim.id for line in lines] == own["claim"].tolist()
     (tmp_path / "verdicts" / "broken.csv").write_text("claim\nnone/such\n", encoding="utf-8")
     with pytest.raises(ConfigError, match=r"broken\.csv"):
         verdicts.read_verdicts(tmp_path)

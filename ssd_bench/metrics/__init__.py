@@ -1,4 +1,4 @@
-"""What a record says: its tables in, numbers with intervals out; `definitions` holds each number in one place."""
+"""Numbers with intervals from the tables of a record; `definitions` defines each number in one place."""
 
 from ssd_bench.metrics.definitions import (
     UNIT,

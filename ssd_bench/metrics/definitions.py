@@ -1,8 +1,8 @@
-"""Each number that a report shows, defined in one place: pure functions of the tables of a record.
+"""Definitions of the numbers in a report: pure functions of the tables of a record, each number in one place.
 
 Symbols: k drafted length, m accepted length (bonus token excluded), r skip ratio, c = 1 - r, L blocks, n context.
-Times are milliseconds, rates tokens per second. A number that is not defined is None, never NaN. Functions that
-return `Measured` give a 95 % interval over prompts.
+Times are in milliseconds, rates in tokens per second. An undefined number is None, never NaN. Functions that return
+`Measured` give a 95 % interval over prompts (`intervals.measure`).
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from ssd_bench.records.reader import Run
 from ssd_bench.records.schema import PAIR
 
 TIMES = ["arm", "prompt_index", "repeat", "turn", "new_tokens", "prefill_ms", "decode_ms"]
-"""Of `prompts`, all that speeds are made of: rows of these are picked in a fraction of the time that texts take."""
+"""Columns of `prompts` that speeds need. Selecting rows of these alone is much faster than with the texts."""
 
 
 UNIT = ["prompt_index", "repeat", "turn"]
-"""What two arms answer alike."""
+"""Key of one answer, the same in all arms."""
 
 
 def arm_rows(frame: pd.DataFrame, arm: str) -> pd.DataFrame:
-    """The rows of `prompts` or `steps` of one arm ("ar", "method" or "hf")."""
+    """Return the rows of `prompts` or `steps` of one arm ("ar", "method" or "hf")."""
     return frame[frame["arm"] == arm]
 
 
@@ -45,43 +45,51 @@ def arm_rows(frame: pd.DataFrame, arm: str) -> pd.DataFrame:
 
 
 def tokens_per_pass(steps: pd.DataFrame) -> float | None:
-    """M: emitted tokens per target verification pass (AR = 1); the bonus token counts, the prefill's own does not."""
+    """Return M, the mean acceptance length: emitted tokens per verification (AR: 1).
+
+    The bonus token counts; the prefill and its token do not (SWIFT's M; tau in EAGLE).
+    """
+    # M = sum emitted / number of verifications
     return divide(steps["emitted"].sum(), len(steps))
 
 
 def tokens_per_call(prompts: pd.DataFrame, steps: pd.DataFrame) -> float | None:
-    """M_call: emitted tokens per target forward pass, where each prefill is one pass that gives one token."""
+    """Return M_call: emitted tokens per target forward pass; each prefill is one pass that gives one token."""
+    # M_call = sum new_tokens / (verifications + prefills), as KNN-SSD's code counts M (inference_knn.py)
     return divide(prompts["new_tokens"].sum(), len(steps) + len(prompts))
 
 
 def alpha_micro(steps: pd.DataFrame) -> float | None:
-    """alpha = sum m / sum k over all steps; None if nothing was drafted."""
+    """Return alpha, accepted over drafted tokens of all steps; None if nothing was drafted."""
+    # alpha = sum m / sum k, as SWIFT's code pools it (eval.py)
     return divide(steps["accepted_len"].sum(), steps["draft_len"].sum())
 
 
 def alpha_macro(steps: pd.DataFrame) -> float | None:
-    """Mean over prompts (repeats apart) of sum m / sum k; prompts without a draft have none and are left out."""
+    """Return the mean of alpha over answers (a prompt in a repeat); answers without a draft are left out."""
+    # mean over answers of sum m / sum k, as KnapSpec's code and KNN-SSD's speed.py average it
     sums = steps.groupby(["prompt_index", "repeat"])[["accepted_len", "draft_len"]].sum()
     sums = sums[sums["draft_len"] > 0]
     return float((sums["accepted_len"] / sums["draft_len"]).mean()) if len(sums) else None
 
 
 def alpha_conditional(steps: pd.DataFrame) -> float | None:
-    """Accepted / tested drafted tokens, sum m / sum min(k, m + 1): a token after a rejected one was not tested.
+    """Return accepted over tested drafted tokens; a token after a rejected one is not tested.
 
-    This is the probability that KnapSpec's Eq. 4 takes and its Eq. 9 estimates, that of one token whose predecessors
-    were accepted; alpha = sum m / sum k is below it for k > 1.
+    This is the probability that a token is accepted if its predecessors were: KnapSpec's Eq. 4 takes it and its Eq. 9
+    estimates it. For k > 1 it is above alpha = sum m / sum k.
     """
+    # sum m / sum min(k, m + 1): the m accepted tokens and the first rejected one were tested
     tested = np.minimum(steps["draft_len"], steps["accepted_len"] + 1)
     return divide(steps["accepted_len"].sum(), tested.sum())
 
 
 def alpha_by_position(steps: pd.DataFrame) -> pd.DataFrame:
-    """Conditional acceptance by position i = 1, 2, ... in the draft.
+    """Return the conditional acceptance at each position i = 1, 2, ... of the draft.
 
     Returns:
-        Columns position, tested (steps with k >= i whose first i - 1 drafted tokens were accepted), accepted (of
-        those, m >= i), alpha = accepted / tested; one row per position that was ever tested.
+        One row per position that was ever tested. Columns: position; tested: steps with k >= i and m >= i - 1;
+        accepted: steps among these with m >= i; alpha = accepted / tested.
     """
     rows = []
     for position in range(1, int(steps["draft_len"].max() if len(steps) else 0) + 1):
@@ -93,27 +101,28 @@ def alpha_by_position(steps: pd.DataFrame) -> pd.DataFrame:
 
 
 def mean_draft_len(steps: pd.DataFrame) -> float | None:
-    """Mean k over all steps, those without a draft included."""
+    """Return the mean of k over all steps, including those without a draft."""
     return divide(steps["draft_len"].sum(), len(steps))
 
 
 def skip_ratio(run: Run) -> float | None:
-    """r: share of the 2L sublayers that is skipped, mean over drafted tokens; None if no layers drafted."""
+    """Return r, the share of the 2L sublayers that drafting skips; None if no layers drafted."""
+    # mean over drafted tokens: sum over steps of (skipped / 2L) k, over sum k
     steps = _with_sets(run)
     return divide(_skipped_tokens(steps), steps["draft_len"].sum())
 
 
 def skip_ratio_of_all(run: Run) -> float | None:
-    """Return r as SWIFT's formula needs it: over all drafted tokens, of which those that no layers drafted skip all.
+    """Return r over all drafted tokens, as SWIFT's Eq. 6 needs it.
 
-    The same as `skip_ratio` where layers drafted every token. None if they drafted none, or read a window of the cache:
-    the formula, c = 1 - r, has no cost for it.
+    A token that no layers drafted skips all sublayers. Equal to `skip_ratio` where layers drafted every token. None if
+    they drafted none, or if they read a window of the cache: c = 1 - r does not cost that.
     """
     steps, by_layers = arm_rows(run.steps, "method"), _with_sets(run)
     if not by_layers["draft_len"].sum() or np.isfinite(by_layers["read"]).any():
         return None
-    others = steps["draft_len"].sum() - by_layers["draft_len"].sum()
-    return divide(_skipped_tokens(by_layers) + others, steps["draft_len"].sum())
+    n_not_by_layers = steps["draft_len"].sum() - by_layers["draft_len"].sum()
+    return divide(_skipped_tokens(by_layers) + n_not_by_layers, steps["draft_len"].sum())
 
 
 def _skipped_tokens(steps: pd.DataFrame) -> float:
@@ -123,7 +132,7 @@ def _skipped_tokens(steps: pd.DataFrame) -> float:
 
 
 def skipped_sublayers(run: Run) -> tuple[float | None, float | None]:
-    """Attention and MLP sublayers that drafting skips, each of L, means over drafted tokens."""
+    """Return the attention and the MLP sublayers (each of L) that drafting skips, means over drafted tokens."""
     steps = _with_sets(run)
     drafted = steps["draft_len"].sum()
     kinds = (steps["n_layers"] - steps[column] for column in ("n_attn", "n_mlp"))
@@ -132,7 +141,7 @@ def skipped_sublayers(run: Run) -> tuple[float | None, float | None]:
 
 
 def skipped_shares(run: Run) -> pd.DataFrame:
-    """The method's steps that drafted by layers, with the shares of attentions and of MLPs that their sets skip.
+    """Return the steps drafted by layers, with the shares of attentions and of MLPs that their sets skip.
 
     Returns:
         Columns prompt_index, context_len, attention, MLP.
@@ -145,13 +154,13 @@ def skipped_shares(run: Run) -> pd.DataFrame:
     return steps[["prompt_index", "context_len"]].assign(**shares)
 
 
-@lru_cache(maxsize=8)  # several numbers of a summary are made of it
+@lru_cache(maxsize=8)  # several numbers of a summary need it
 def _with_sets(run: Run) -> pd.DataFrame:
-    """The method's steps that drafted by layers, with their sets.
+    """Return the method's steps that drafted by layers, joined with their layer sets.
 
     Returns:
-        The columns of `steps`, and n_layers, n_attn and n_mlp (sublayers that run), read (most positions that an
-        attention reads; infinite without a window).
+        The columns of `steps`, and n_layers; n_attn and n_mlp: sublayers that run; read: most positions that an
+        attention reads, infinite without a window.
     """
     sets = run.layer_sets.assign(
         n_attn=run.layer_sets["n_layers"] - run.layer_sets["skip_attn"].map(len).astype("int64"),
@@ -163,21 +172,21 @@ def _with_sets(run: Run) -> pd.DataFrame:
 
 
 def main_set(run: Run, domain: str | None = None) -> LayerSet | None:
-    """Return the set that drafted most tokens, as `main_set_id`."""
+    """Return the layer set that drafted most tokens, as `main_set_id` does."""
     set_id = main_set_id(run, domain)
     return None if set_id is None else run.layer_set(set_id)
 
 
 def main_set_id(run: Run, domain: str | None = None) -> int | None:
-    """Return the id of the set, with its window, that drafted most tokens; None if no layers drafted.
+    """Return the id of the layer set (with its window) that drafted most tokens; None if no layers drafted.
 
     Args:
-        domain: of the prompts that count; None: all.
+        domain: count the prompts of this domain alone; None: all prompts.
     """
     steps = arm_rows(run.steps, "method").dropna(subset=["layer_set_id"])
     if domain is not None:
-        own = run.prompts.loc[run.prompts["domain"] == domain, "prompt_index"]
-        steps = steps[steps["prompt_index"].isin(own)]
+        in_domain = run.prompts.loc[run.prompts["domain"] == domain, "prompt_index"]
+        steps = steps[steps["prompt_index"].isin(in_domain)]
     if steps.empty:
         return None
     drafted = steps.groupby("layer_set_id")["draft_len"].sum()
@@ -188,9 +197,9 @@ def main_set_id(run: Run, domain: str | None = None) -> int | None:
 
 
 def token_times(prompts: pd.DataFrame, end_to_end: bool = False) -> pd.DataFrame:
-    """Tokens and milliseconds per prompt (index: prompt_index), repeats added up.
+    """Return the tokens and milliseconds of each prompt (index: prompt_index), summed over its repeats.
 
-    Decode-only leaves out the prefill, with its time and its own token; end-to-end includes both.
+    Decode-only leaves out the time and the token of the prefill; end-to-end includes both.
     """
     tokens, ms = (prompts[name].to_numpy(dtype=float) for name in ("new_tokens", "decode_ms"))
     if end_to_end:
@@ -204,7 +213,7 @@ def token_times(prompts: pd.DataFrame, end_to_end: bool = False) -> pd.DataFrame
 
 
 def tokens_per_s(prompts: pd.DataFrame, end_to_end: bool = False) -> Measured:
-    """Return tokens per second of the rows: total tokens over total time; undefined where no token was decoded."""
+    """Return tokens per second: total tokens over total time; undefined where no token was decoded."""
     sums = token_times(prompts, end_to_end)
     if not sums["tokens"].any():
         return Measured(None, n=len(sums))
@@ -212,78 +221,80 @@ def tokens_per_s(prompts: pd.DataFrame, end_to_end: bool = False) -> Measured:
 
 
 def paired_rows(prompts: pd.DataFrame, arms: tuple[str, str] = PAIR) -> pd.DataFrame:
-    """The rows of two arms, AR and the method unless told, of those prompts, repeats and turns that both decoded."""
-    two = prompts[prompts["arm"].isin(arms)]
-    return two[two.duplicated(UNIT, keep=False)]  # an arm has one row of each
+    """Return the rows of two arms for the prompts, repeats and turns that both decoded."""
+    rows = prompts[prompts["arm"].isin(arms)]
+    return rows[rows.duplicated(UNIT, keep=False)]  # an arm has one row of each
 
 
 def speedup(prompts: pd.DataFrame, end_to_end: bool = False, arms: tuple[str, str] = PAIR) -> Measured:
-    """Speedup: tokens/s over tokens/s, each a ratio of totals, on the prompts that two arms of the same run decoded.
+    """Return the speedup, tokens/s over tokens/s, on the prompts that two arms of the run decoded.
 
     Args:
-        arms: what is divided by, and what is divided; AR and the method unless told, as in the other speedups.
+        arms: divisor and dividend, here and in the other speedups.
     """
+    # (sum tokens / sum ms) of the method over the same of AR: the ratio of totals, as KnapSpec's benchmark.py prints it
     return _speed_ratio(prompts, end_to_end, ratio_of_ratios, arms)
 
 
 def speedup_mean(prompts: pd.DataFrame, end_to_end: bool = False, arms: tuple[str, str] = PAIR) -> Measured:
-    """Arithmetic mean of the prompts' own speedups; prompts without a decoded token have none and are left out."""
+    """Return the arithmetic mean of the speedups of single prompts; prompts without a decoded token are left out."""
+    # mean over prompts of (tokens / ms) / (tokens_AR / ms_AR), the other statistic that KnapSpec's benchmark.py prints
     return _speed_ratio(prompts, end_to_end, mean_of_ratios, arms)
 
 
 def speedup_rates(prompts: pd.DataFrame, end_to_end: bool = False, arms: tuple[str, str] = PAIR) -> Measured:
-    """Ratio of the mean rates: mean over prompts of tokens/s over the same of the other arm (code of SWIFT, KNN-SSD).
-
-    Prompts without a decoded token are left out.
-    """
+    """Return the ratio of mean rates; prompts without a decoded token are left out."""
+    # mean_i (tokens_i / ms_i) over the same of AR: speed.py of SWIFT and KNN-SSD
     return _speed_ratio(prompts, end_to_end, ratio_of_means, arms)
 
 
 def speedup_wall(prompts: pd.DataFrame, arms: tuple[str, str] = PAIR) -> Measured:
-    """Ratio of the total times, prefills included, whatever the lengths of the outputs (logs of ConfLayers)."""
-    both = paired_rows(prompts, arms)
-    theirs, ours = (token_times(arm_rows(both, arm), end_to_end=True)["ms"].to_numpy() for arm in arms)
-    return ratio(theirs, ours)
+    """Return the ratio of total times, prefills included, whatever the lengths of the outputs."""
+    # sum ms_AR / sum ms, as the released logs of ConfLayers give it
+    pairs = paired_rows(prompts, arms)
+    divisor, dividend = (token_times(arm_rows(pairs, arm), end_to_end=True)["ms"].to_numpy() for arm in arms)
+    return ratio(divisor, dividend)
 
 
 def speedup_matched(prompts: pd.DataFrame) -> Measured:
-    """Speedup (ratio of totals, decode-only) over the pairs whose two outputs have the same length."""
-    both = paired_rows(prompts)
-    same = both.groupby(UNIT)["new_tokens"].transform("nunique") == 1
-    return speedup(both[same])
+    """Return the decode-only speedup (ratio of totals) over the pairs of outputs of equal length."""
+    pairs = paired_rows(prompts)
+    same_length = pairs.groupby(UNIT)["new_tokens"].transform("nunique") == 1
+    return speedup(pairs[same_length])
 
 
 def _speed_ratio(
     prompts: pd.DataFrame, end_to_end: bool, statistic: Callable[..., Array], arms: tuple[str, str]
 ) -> Measured:
-    both = paired_rows(prompts, arms)
-    theirs, ours = (token_times(arm_rows(both, arm), end_to_end) for arm in arms)
-    if not (theirs["tokens"].any() and ours["tokens"].any()):
-        return Measured(None, n=len(ours))
+    pairs = paired_rows(prompts, arms)
+    divisor, dividend = (token_times(arm_rows(pairs, arm), end_to_end) for arm in arms)
+    if not (divisor["tokens"].any() and dividend["tokens"].any()):
+        return Measured(None, n=len(dividend))
     if statistic is not ratio_of_ratios:
-        defined = (ours > 0).all(axis=1) & (theirs > 0).all(axis=1)
-        theirs, ours = theirs[defined], ours[defined]
-    return measure(statistic, *(sums[column].to_numpy() for sums in (ours, theirs) for column in ("tokens", "ms")))
+        defined = (dividend > 0).all(axis=1) & (divisor > 0).all(axis=1)
+        divisor, dividend = divisor[defined], dividend[defined]
+    return measure(statistic, *(sums[column].to_numpy() for sums in (dividend, divisor) for column in ("tokens", "ms")))
 
 
 def draft_cost(run: Run) -> Measured:
-    """Return c as measured: time of a token drafted by layers over AR's time of a token on the same prompts."""
+    """Return c as measured: time per token drafted by layers over AR's time per token on the same prompts."""
+    # c = (sum draft_ms / sum k) / (sum ms_AR / sum tokens_AR); the formulas of the papers set c = 1 - r instead
     steps = arm_rows(run.steps, "method").dropna(subset=["layer_set_id"])
     drafted = steps.groupby("prompt_index")[["draft_ms", "draft_len"]].sum()
-    both = drafted.join(token_times(arm_rows(paired_rows(run.prompts[TIMES]), "ar")), how="inner")
-    if not (both["draft_len"].any() and both["tokens"].any()):
-        return Measured(None, n=len(both))
-    return measure(ratio_of_ratios, *(both[name].to_numpy() for name in ("draft_ms", "draft_len", "ms", "tokens")))
+    sums = drafted.join(token_times(arm_rows(paired_rows(run.prompts[TIMES]), "ar")), how="inner")
+    if not (sums["draft_len"].any() and sums["tokens"].any()):
+        return Measured(None, n=len(sums))
+    return measure(ratio_of_ratios, *(sums[name].to_numpy() for name in ("draft_ms", "draft_len", "ms", "tokens")))
 
 
 def mean_acceptance_length(steps: pd.DataFrame) -> Measured:
-    """M with its interval."""
+    """Return M (`tokens_per_pass`) with its interval."""
     emitted = steps.groupby("prompt_index")["emitted"].agg(["sum", "size"])
     return ratio(emitted["sum"].to_numpy(), emitted["size"].to_numpy())
 
 
 def alpha(steps: pd.DataFrame) -> Measured:
-    """alpha (micro) with its interval."""
+    """Return alpha (`alpha_micro`) with its interval."""
     sums = steps.groupby("prompt_index")[["accepted_len", "draft_len"]].sum()
     return ratio(sums["accepted_len"].to_numpy(), sums["draft_len"].to_numpy())
 
@@ -292,18 +303,20 @@ def alpha(steps: pd.DataFrame) -> Measured:
 
 
 def expected_speedup(m: float | None, acceptance: float | None, skip: float | None) -> float | None:
-    """E(speedup) = M alpha / ((M - 1) c + alpha), c = 1 - r (SWIFT): a drafted token costs c, a verification 1."""
+    """Return E(speedup) where a drafted token costs c = 1 - r AR steps and a verification costs one."""
+    # SWIFT Eq. 6 (KNN-SSD Eq. 9): M / (k c + 1) with k = (M - 1) / alpha drafted tokens per verification
     if m is None or acceptance is None or skip is None:
         return None
     return divide(m * acceptance, (m - 1) * (1 - skip) + acceptance)
 
 
 def predicted_tpt(run: Run, arm: str = "method") -> float | None:
-    """TPT that the latency profile of the run predicts for what the arm did, in tokens per second.
+    """Return the TPT (KnapSpec Eq. 4), in tokens per second, that the latency profile predicts for the arm's steps.
 
-    One formula for all methods: conditional alpha and mean k as realised, n = mean context length,
-    t_target = L (t_attn(n) + t_mlp), t_draft = n_attn(S) t_attn(n) + n_mlp(S) t_mlp averaged over drafted tokens, n at
-    most what their window reads; tokens that no layers drafted cost nothing. None without a latency profile or steps.
+    One formula for all methods. Conditional alpha and mean k are as realised, n is the mean context length,
+    t_target = L (t_attn(n) + t_mlp). t_draft is the mean over drafted tokens of n_attn(S) t_attn(n) + n_mlp(S) t_mlp,
+    where n is at most what the window reads. Tokens that no layers drafted cost nothing. None without a latency profile
+    or steps.
     """
     steps, latency = arm_rows(run.steps, arm), run.header.get("latency") or {}
     keys = ("t_attn_slope_ms", "t_attn_intercept_ms", "t_mlp_ms")
@@ -316,6 +329,7 @@ def predicted_tpt(run: Run, arm: str = "method") -> float | None:
     t_draft = 0.0
     if arm == "method":
         sets = _with_sets(run)
+        # mean over drafted tokens of n_attn(S) t_attn(min(n, window)) + n_mlp(S) t_mlp
         t_read = slope * sets["read"].clip(upper=context) + intercept
         cost = ((sets["n_attn"] * t_read + sets["n_mlp"] * t_mlp) * sets["draft_len"]).sum()
         t_draft = divide(cost, steps["draft_len"].sum()) or 0.0
@@ -323,28 +337,29 @@ def predicted_tpt(run: Run, arm: str = "method") -> float | None:
 
 
 def estimated_tpt(steps: pd.DataFrame) -> tuple[float | None, int]:
-    """TPT as the method itself estimated it: mean over its search events, in tokens per second, and their number."""
+    """Return the method's own TPT estimate in tokens per second, a mean over its search events, and their number."""
     events = steps["est_tokens_per_s"].dropna()
     return (float(events.mean()) if len(events) else None), len(events)
 
 
 def decode_time_shares(prompts: pd.DataFrame) -> dict[str, float | None]:
-    """Return shares of the decode time, summing to 1: draft, verify, policy, and other (whatever no span covers).
+    """Return the shares of the decode time, which sum to 1: draft, verify, policy, and other (the time in no span).
 
-    All are None where no prompt has a decode step: the loop then took some time for nothing.
+    All are None where no prompt has a decode step: the time of the loop then means nothing.
     """
     total = prompts["decode_ms"].sum() if (prompts["new_tokens"] > 1).any() else 0.0
     shares = {name: divide(prompts[f"{name}_ms"].sum(), total) for name in ("draft", "verify", "policy")}
-    known = [share for share in shares.values() if share is not None]
-    return {**shares, "other": 1 - sum(known) if known else None}
+    defined = [share for share in shares.values() if share is not None]
+    return {**shares, "other": 1 - sum(defined) if defined else None}
 
 
 def break_even_tokens(prepare_ms: float | None, ar: float | None, method: float | None) -> float | None:
-    """Tokens after which an offline preparation has paid for itself; None if there was none or it never does.
+    """Return the tokens after which an offline preparation has paid for itself; None if none ran or it never does.
 
     Args:
         ar, method: tokens per second of the two arms.
     """
+    # preparation time over the time that the method saves per token
     if not prepare_ms or not ar or not method or method <= ar:
         return None
     return prepare_ms / (1000 / ar - 1000 / method)

@@ -1,8 +1,8 @@
-"""What a run's numbers rest on: whether its search ran, whose trace it has, how steady the machine was.
+"""Checks of a run: whether its search ran, whether its trace is its own, how steady the machine was.
 
-The *noise floor* is what the same trace differs by when it is timed at another moment: the standard deviation of the
-logarithm over runs that differ in nothing but when they were made. An interval over prompts knows nothing of it, as
-all prompts of a run share its moment; every speed of a folder that has such runs is widened by it (`widened`).
+*Run-to-run variation* (the noise floor in tables): the standard deviation of the logarithm of a speed over runs of one
+trace, timed at different moments. An interval over prompts does not contain it, because all prompts of a run are timed
+under the same machine conditions. In a folder that has such runs, the interval of every speed is widened by it.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ from ssd_bench.records.reader import Run
 from ssd_bench.records.schema import PAIR, hardware
 
 SLOW_FACTOR = 5.0
-"""A step that takes so many times what its like do is slow."""
+"""A step is an outlier if it takes more than this many times the median of comparable steps."""
 SLOW_SHARE_LIMIT = 0.05
-"""Share of the decode time that slow steps may take beyond what their like do."""
+"""Share of the decode time that outlier steps may take beyond these medians."""
 STEP_KEY = [*d.UNIT, "step"]
 PROMPT_KEY = ["prompt_index", "turn"]
 TRACE_COLUMNS = ["prompt_index", "repeat", "step", "draft_len", "tree_nodes", "accepted_len", "emitted"]
 
 
 def searched_share(run: Run) -> float | None:
-    """Share of the method's draft steps whose set a search chose; None where nothing is searched."""
-    told = d.arm_rows(run.steps, "method")["searched"].dropna()
-    return float(told.astype(float).mean()) if len(told) else None
+    """Return the share of the method's draft steps whose layer set a search chose; None where nothing is searched."""
+    searched = d.arm_rows(run.steps, "method")["searched"].dropna()
+    return float(searched.astype(float).mean()) if len(searched) else None
 
 
 def trace(run: Run) -> str:
-    """Digest of what the method's arm did on which prompts with which model, whatever time it took."""
+    """Return a digest of the trace: prompts, model, and every step of the method, without any time."""
     steps = d.arm_rows(run.steps, "method").sort_values(STEP_KEY)
     names = ("layer_set_id", "skip_attn", "skip_mlp", "sinks", "recent")
     sets = {
@@ -50,74 +50,76 @@ def trace(run: Run) -> str:
     used = [sets[int(i)] if pd.notna(i) else None for i in steps["layer_set_id"]]
     prompts = run.prompts.drop_duplicates(PROMPT_KEY).sort_values(PROMPT_KEY)["prompt_sha256"]
     model = run.header.get("model") or {}
-    told = json.dumps([list(prompts), model.get("name"), model.get("weights")])
-    done = np.ascontiguousarray(steps[TRACE_COLUMNS].to_numpy(dtype=np.int64)).tobytes()
-    return hashlib.sha256(told.encode() + done + repr(used).encode()).hexdigest()
+    prompt_text = json.dumps([list(prompts), model.get("name"), model.get("weights")])
+    step_bytes = np.ascontiguousarray(steps[TRACE_COLUMNS].to_numpy(dtype=np.int64)).tobytes()
+    return hashlib.sha256(prompt_text.encode() + step_bytes + repr(used).encode()).hexdigest()
 
 
 def slow_steps(run: Run) -> pd.DataFrame:
-    """The steps that took more than `MANY` times what their like do: those of the arm that verify as many nodes.
+    """Return the outlier steps: drafting and verification took more than `SLOW_FACTOR` times the expected time.
 
-    A method's own work is left out: a step with a search in it is no fault of the machine.
+    Method overhead is left out: a search makes a step long without any fault of the machine.
 
     Returns:
-        The rows of `steps`, with `ms` (drafting and verifying) and `expected_ms`, by the medians of their like.
+        The rows of `steps`, with `ms` (drafting and verifying) and `expected_ms`.
     """
+    # expected = (arm's median draft time per sublayer pass) x (passes of this step)
+    #          + median verification time of the arm's steps with as many nodes
     sets = run.layer_sets.set_index("layer_set_id")
-    left = 2 * sets["n_layers"] - sets["skip_attn"].map(len) - sets["skip_mlp"].map(len)
+    n_sublayers = 2 * sets["n_layers"] - sets["skip_attn"].map(len) - sets["skip_mlp"].map(len)
     steps = run.steps.assign(ms=run.steps["draft_ms"] + run.steps["verify_ms"])
-    ran = steps["layer_set_id"].map(left).astype("float64").fillna(0.0).clip(lower=1) * steps["draft_len"]
-    a_sublayer = (steps["draft_ms"] / ran).where(ran > 0).groupby(steps["arm"]).transform("median")
+    passes = steps["layer_set_id"].map(n_sublayers).astype("float64").fillna(0.0).clip(lower=1) * steps["draft_len"]
+    ms_per_pass = (steps["draft_ms"] / passes).where(passes > 0).groupby(steps["arm"]).transform("median")
     verify = steps.groupby(["arm", "tree_nodes"])["verify_ms"].transform("median")
-    steps["expected_ms"] = (a_sublayer * ran).fillna(0.0) + verify
+    steps["expected_ms"] = (ms_per_pass * passes).fillna(0.0) + verify
     return steps[steps["ms"] > SLOW_FACTOR * steps["expected_ms"]]
 
 
 def steadiness(run: Run) -> dict[str, Any]:
-    """How steady the machine was: of both arms together.
+    """Measure how steady the machine was, over both arms.
 
     Returns:
-        slow_steps: their number; slow_share: of the decode time, what they took beyond their like; others_share: of
-        the machine's cores, what others used meanwhile; beside: how many runs measured meanwhile that could use the
-        same cores or GPU (both None in a record that does not say).
+        slow_steps: number of outlier steps. slow_share: their time beyond the expected one, as a share of the decode
+        time. others_share: share of the cores that other processes used. beside: number of runs that were measured at
+        the same time and could use the same cores or GPU. The last two are None in a record that does not say.
     """
-    slow, total = slow_steps(run), float(run.prompts["decode_ms"].sum())
-    beyond = float((slow["ms"] - slow["expected_ms"]).sum())
-    beside = run.header.get("beside")
+    outliers, decode_ms = slow_steps(run), float(run.prompts["decode_ms"].sum())
+    excess_ms = float((outliers["ms"] - outliers["expected_ms"]).sum())
+    other_runs = run.header.get("beside")
     return {
-        "slow_steps": len(slow),
-        "slow_share": beyond / total if total and len(run.steps) else None,
+        "slow_steps": len(outliers),
+        "slow_share": excess_ms / decode_ms if decode_ms and len(run.steps) else None,
         "others_share": run.header.get("others_share"),
-        "beside": None if beside is None else sum(other["shares"] for other in beside),
+        "beside": None if other_runs is None else sum(neighbour["shares"] for neighbour in other_runs),
     }
 
 
-def contamination(steady: Mapping[str, Any]) -> str:
-    """How a busy machine spoiled a run, by its `steadiness`; "" where it did not."""
-    found = []
-    if (steady["others_share"] or 0.0) > QUIET:
-        found.append(f"others used {steady['others_share']:.0%} of the machine's cores")
-    if number := steady["beside"]:
-        found.append(f"{number} other run{'s' if number > 1 else ''} measured on its cores or GPU meanwhile")
-    if (steady["slow_share"] or 0.0) > SLOW_SHARE_LIMIT:
-        steps = f"{steady['slow_steps']} step{'s' if steady['slow_steps'] > 1 else ''}"
-        found.append(
-            f"{steps} took more than {SLOW_FACTOR:g} times what their like do, {steady['slow_share']:.0%} of the decode time "
-            "too much"
+def contamination(facts: Mapping[str, Any]) -> str:
+    """Return how other work on the machine contaminated a run's times, by its `steadiness`; "" if it did not."""
+    reasons = []
+    if (facts["others_share"] or 0.0) > QUIET:
+        reasons.append(f"others used {facts['others_share']:.0%} of the machine's cores")
+    if n_runs := facts["beside"]:
+        reasons.append(f"{n_runs} other run{'s' if n_runs > 1 else ''} measured on its cores or GPU meanwhile")
+    if (facts["slow_share"] or 0.0) > SLOW_SHARE_LIMIT:
+        steps = f"{facts['slow_steps']} step{'s' if facts['slow_steps'] > 1 else ''}"
+        reasons.append(
+            f"{steps} took more than {SLOW_FACTOR:g} times what their like do, "
+            f"{facts['slow_share']:.0%} of the decode time too much"
         )
-    return " and ".join(found)
+    return " and ".join(reasons)
 
 
 @dataclass(frozen=True)
 class RunTiming:
-    """What the noise floor asks of a run; a folder of runs is told by these, without its tables.
+    """Facts of a run that run-to-run variation needs, so that no tables are read for it.
 
     Attributes:
-        machine, trace: as the functions of these names.
-        seconds: that AR and the method decode.
+        machine, trace: results of the functions of these names.
+        seconds: decode time of AR and the method.
         speedup: over AR, decoding alone.
         rate: tokens per second of the method.
-        spoiled: whether a busy machine spoiled it.
+        contaminated: whether other work on the machine contaminated its times.
     """
 
     machine: str
@@ -125,11 +127,11 @@ class RunTiming:
     seconds: float
     speedup: float | None
     rate: float | None
-    spoiled: bool
+    contaminated: bool
 
     @classmethod
     def of(cls, run: Run) -> RunTiming:
-        """Of a run."""
+        """Return the facts of a run."""
         rate = d.tokens_per_s(d.arm_rows(run.prompts[d.TIMES], "method")).value
         speedup, busy = d.speedup(run.prompts[d.TIMES]).value, bool(contamination(steadiness(run)))
         return cls(machine(run), trace(run), decode_seconds(run), speedup, rate, busy)
@@ -137,13 +139,13 @@ class RunTiming:
 
 @dataclass(frozen=True)
 class VariationLevel:
-    """The noise of runs of one length.
+    """Run-to-run variation of runs of one length.
 
     Attributes:
-        seconds: that they decode, both arms.
-        speedup: of a speedup over AR in the same run, which shares the run's moment.
-        rate: of tokens per second.
-        runs: it was measured on.
+        seconds: decode time of such a run, both arms.
+        speedup: variation of a speedup over AR, which is timed in the same run.
+        rate: variation of tokens per second.
+        runs: number of runs that it was measured on.
     """
 
     seconds: float
@@ -154,69 +156,71 @@ class VariationLevel:
 
 @dataclass(frozen=True)
 class RunVariation:
-    """The noise floor of a model on a machine: the shorter a run, the more its moment decides.
+    """Run-to-run variation of a model on a machine, by the length of the run.
 
     Attributes:
         machine: model, dtype and hardware that it holds for.
-        levels: the shortest runs first.
+        levels: one per length, the shortest runs first.
     """
 
     machine: str
     levels: tuple[VariationLevel, ...]
 
-    def holds_for(self, one: Run | RunTiming) -> bool:
-        """Whether a run is of the same model on the same machine."""
-        return self.machine == (one.machine if isinstance(one, RunTiming) else machine(one))
+    def holds_for(self, run: Run | RunTiming) -> bool:
+        """Check whether a run is of the same model on the same machine."""
+        return self.machine == (run.machine if isinstance(run, RunTiming) else machine(run))
 
     def at(self, seconds: float) -> VariationLevel:
-        """Of runs of a length: those of the longest level that is no longer, else of the shortest."""
+        """Return the level for runs of a length: the longest that is no longer than they are, else the shortest."""
         shorter = [level for level in self.levels if level.seconds <= seconds]
         return shorter[-1] if shorter else self.levels[0]
 
     def speed_ratio(self, a: Run | RunTiming, b: Run | RunTiming) -> float | None:
-        """How many times faster one run of a trace is than another, at least 1, if that is beyond the floor; else None.
+        """Return the ratio (>= 1) of the speedups of two runs of one trace, if it exceeds run-to-run variation.
 
-        Two moments differ by more than that in one of twenty cases.
+        Returns:
+            None if the ratio is within the 95 % range of two timings of equal work.
         """
-        one, other = _moment(a), _moment(b)
-        if one.speedup is None or other.speedup is None:
+        first, second = _run_timing(a), _run_timing(b)
+        if first.speedup is None or second.speedup is None:
             return None
-        spread = self.at(min(one.seconds, other.seconds)).speedup
-        difference = abs(math.log(one.speedup / other.speedup))
-        reach = float(stats.t.ppf((1 + LEVEL) / 2, spread.dof)) * math.sqrt(2) * spread.sigma
-        return math.exp(difference) if difference > reach else None
+        spread = self.at(min(first.seconds, second.seconds)).speedup
+        difference = abs(math.log(first.speedup / second.speedup))
+        # the difference of two logarithms has variance 2 sigma^2; two-sided t-test
+        bound = float(stats.t.ppf((1 + LEVEL) / 2, spread.dof)) * math.sqrt(2) * spread.sigma
+        return math.exp(difference) if difference > bound else None
 
 
 def decode_seconds(run: Run) -> float:
-    """That AR and the method decode."""
+    """Return the seconds that AR and the method decode."""
     return float(run.prompts.loc[run.prompts["arm"].isin(PAIR), "decode_ms"].sum()) / 1000
 
 
 def machine(run: Run) -> str:
-    """Model, dtype and hardware, of which timings can be compared."""
+    """Return model, dtype and hardware as JSON; timings are comparable where it is equal."""
     model = run.header.get("model") or {}
     return json.dumps([model.get("name"), model.get("dtype"), hardware(run.header)], sort_keys=True, default=str)
 
 
 def run_to_run_variation(runs: Sequence[Run | RunTiming]) -> list[RunVariation]:
-    """The noise floors that runs of equal traces show, one for each model and machine that has two of them at least.
+    """Estimate run-to-run variation from runs of equal traces, for each model and machine with at least two of them.
 
-    Runs that a busy machine spoiled are left out: they say so themselves, and theirs is another noise.
+    Contaminated runs are left out: they carry a warning, and their variation has another cause.
     """
-    places: dict[str, dict[str, list[RunTiming]]] = {}
-    for one in map(_moment, runs):
-        if not one.spoiled:
-            places.setdefault(one.machine, {}).setdefault(one.trace, []).append(one)
-    floors = []
-    for place, traces in places.items():
+    by_machine: dict[str, dict[str, list[RunTiming]]] = {}
+    for timing in map(_run_timing, runs):
+        if not timing.contaminated:
+            by_machine.setdefault(timing.machine, {}).setdefault(timing.trace, []).append(timing)
+    variations = []
+    for machine_id, traces in by_machine.items():
         levels = [_level(group) for group in traces.values() if len(group) > 1]
         if levels:
-            floors.append(RunVariation(place, tuple(sorted(levels, key=lambda level: level.seconds))))
-    return floors
+            variations.append(RunVariation(machine_id, tuple(sorted(levels, key=lambda level: level.seconds))))
+    return variations
 
 
-def _moment(one: Run | RunTiming) -> RunTiming:
-    return one if isinstance(one, RunTiming) else RunTiming.of(one)
+def _run_timing(run: Run | RunTiming) -> RunTiming:
+    return run if isinstance(run, RunTiming) else RunTiming.of(run)
 
 
 def _level(runs: Sequence[RunTiming]) -> VariationLevel:
@@ -227,19 +231,19 @@ def _level(runs: Sequence[RunTiming]) -> VariationLevel:
 
 
 def _spread(values: Sequence[float | None]) -> Spread:
-    """Of the logarithm; of one run without a baseline there is none."""
+    """Return the standard deviation of the logarithms (ddof = 1); 0 for fewer than two values."""
     logs = np.log([value for value in values if value])
     return Spread(float(logs.std(ddof=1)), len(logs) - 1) if len(logs) > 1 else Spread(0.0, 1)
 
 
-def widen_speed_intervals(summary: Mapping[str, Any], noise: VariationLevel) -> dict[str, Any]:
-    """A summary, or a domain's part of one, with every interval of a speed widened by the noise of its run's length."""
-    found = dict(summary)
+def widen_speed_intervals(summary: Mapping[str, Any], level: VariationLevel) -> dict[str, Any]:
+    """Return a summary (of a run or a domain) with the interval of every speed widened by run-to-run variation."""
+    widened = dict(summary)
     for key in [key for key in summary if key.endswith("_lo") and summary[key] is not None]:
         name = key.removesuffix("_lo")
-        spread = noise.speedup if name.startswith(("speedup", "ar_over_hf")) else noise.rate
-        if spread is noise.speedup or "tokens_per_s" in name:
+        spread = level.speedup if name.startswith(("speedup", "ar_over_hf")) else level.rate
+        if spread is level.speedup or "tokens_per_s" in name:
             n = int(summary.get(f"{name}_n") or summary["n_prompts"])
-            wide = widen(Measured(summary[name], summary[key], summary[f"{name}_hi"], n), spread)
-            found |= {key: wide.low, f"{name}_hi": wide.high}
-    return found
+            interval = widen(Measured(summary[name], summary[key], summary[f"{name}_hi"], n), spread)
+            widened |= {key: interval.low, f"{name}_hi": interval.high}
+    return widened

@@ -1,4 +1,4 @@
-"""Repetition in outputs. A model that loops is easy to draft for, so a speedup is read with the share of repeats.
+"""Repetition in outputs. Loops are easy to draft, so a speedup is read together with the share of repeated n-grams.
 
 The share of an output's n-grams that are not distinct is seq-rep-n of Welleck et al. (arXiv:1908.04319); here n = 8.
 """
@@ -22,11 +22,12 @@ n-grams of an output of 256 tokens (0.04); a passage that is repeated once is ab
 
 
 def repeated_ngram_share(output_ids: Sequence[int]) -> float:
-    """Return the share of repeated n-grams of an output, 1 - distinct / all; 0 for one shorter than an n-gram."""
+    """Return the share of an output's n-grams that are repeats; 0 for an output shorter than an n-gram."""
     ids = np.asarray(output_ids, dtype=np.int64)
     if len(ids) < NGRAM:
         return 0.0
     ngrams = np.lib.stride_tricks.sliding_window_view(ids, NGRAM)
+    # seq-rep-n = 1 - distinct n-grams / n-grams
     return 1 - len(np.unique(ngrams, axis=0)) / len(ngrams)
 
 
@@ -41,12 +42,12 @@ def repetition(prompts: pd.DataFrame) -> Measured:
 
 
 def rows_without_loops(prompts: pd.DataFrame, arms: tuple[str, str] = PAIR) -> pd.DataFrame:
-    """Return the rows of two arms of the prompts of which no answer of either arm is a loop."""
-    both = paired_rows(prompts, arms)
-    loops = both["output_ids"].map(repeated_ngram_share) > LOOP_SHARE
-    return both[~both["prompt_index"].isin(both.loc[loops, "prompt_index"])]
+    """Return the rows of two arms for the prompts where neither arm gave a looping answer."""
+    pairs = paired_rows(prompts, arms)
+    loops = pairs["output_ids"].map(repeated_ngram_share) > LOOP_SHARE
+    return pairs[~pairs["prompt_index"].isin(pairs.loc[loops, "prompt_index"])]
 
 
 def speedup_without_loops(prompts: pd.DataFrame, arms: tuple[str, str] = PAIR) -> Measured:
-    """Return the decode speedup over the prompts of `without_loops`; `n` of the result counts these prompts."""
+    """Return the decode speedup over the prompts of `rows_without_loops`; its `n` counts these prompts."""
     return speedup(rows_without_loops(prompts, arms), arms=arms)

@@ -1,6 +1,6 @@
-"""What is kept of the runs of a folder: of all of them their digests, in one file there, and of a few their tables.
+"""Cache for a folder of runs: every run's digest in one file, the tables of the most recently used runs in memory.
 
-The file is a convenience: whatever cannot be read from it or written to it is worked out again, with the same numbers.
+The file is a convenience: what cannot be read from it or written to it is computed again, with the same numbers.
 """
 
 from __future__ import annotations
@@ -37,89 +37,90 @@ CODE = (
     *(Path(str(module.__file__)) for module in (consistency, files, reader, schema, passk)),
     Path(__file__).parents[1] / "rouge.py",
 )
-"""What a digest is made by: where one of these has changed, none counts any more."""
+"""Code that computes a digest. A change in any of these files invalidates all digests."""
 PACKAGES = ("numpy", "pandas", "pyarrow", "scipy", "rouge-score")
 FEW = 16
-"""Runs that are digested before further processes would have started."""
+"""Number of runs below which starting further processes does not pay."""
 IN_MEMORY = 32 * 2**20
-"""Bytes of the files whose tables are kept in memory, where they take some eight times as much."""
+"""Size in bytes of the files whose tables are kept; in memory they take about eight times as much."""
 
 
 class RunCache:
-    """The tables of the runs that were asked for last, as many as fit, one at least.
+    """Tables of the most recently used runs: as many as fit, at least one.
 
     Args:
-        room: bytes of their files.
+        capacity: bytes of their files.
     """
 
-    def __init__(self, room: int = IN_MEMORY) -> None:
-        self._room, self._runs = room, dict[object, tuple[Run, int]]()
+    def __init__(self, capacity: int = IN_MEMORY) -> None:
+        self._capacity, self._runs = capacity, dict[object, tuple[Run, int]]()
 
     def __contains__(self, key: object) -> bool:
         return key in self._runs
 
     def run(self, key: object, path: Path) -> Run:
-        """A run, read unless it is still here.
+        """Return a run, from memory or read from `path`.
 
         Args:
-            key: by which it is known again.
+            key: identifies the run in this cache.
 
         Raises:
             ConfigError: as `load_run`.
         """
-        found = self._runs.pop(key, None)
-        if found is None:
+        entry = self._runs.pop(key, None)
+        if entry is None:
             run = load_run(path)
-            found = run, sum((path / name).stat().st_size for name in _names())
-            while self._runs and self._room < found[1] + sum(size for _, size in self._runs.values()):
+            entry = run, sum((path / name).stat().st_size for name in _file_names())
+            while self._runs and self._capacity < entry[1] + sum(size for _, size in self._runs.values()):
                 del self._runs[next(iter(self._runs))]
-        self._runs[key] = found
-        return found[0]
+        self._runs[key] = entry
+        return entry[0]
 
 
 class DigestStore:
-    """The digests of a folder's runs.
+    """Digests of the runs in a folder.
 
     Args:
-        folder: that the runs are in, and the file.
+        folder: contains the runs and the file of digests.
     """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._kept = _read(folder / FILE)
+        self._entries = _read(folder / FILE)
 
     def has(self, run_dir: Path) -> bool:
-        """Whether the digest of a run is here, of its record as it is now."""
+        """Check whether the store has the digest of a run's present record."""
         return self._digest(run_dir) is not None
 
     def digest(self, run_dir: Path, run: Callable[[], Run]) -> Digest:
-        """The digest of a run, from here or worked out.
+        """Return the digest of a run, from the store or computed.
 
         Args:
-            run: reads it.
+            run: reads the run.
         """
-        found = self._digest(run_dir)
-        if found is None:
-            stamp, found = _stamp(run_dir), Digest.of(run())
-            self._kept[self._name(run_dir)] = stamp, found.text
-        return found
+        stored = self._digest(run_dir)
+        if stored is not None:
+            return stored
+        stamp, digest = _stamp(run_dir), Digest.of(run())
+        self._entries[self._name(run_dir)] = stamp, digest.text
+        return digest
 
     def fill(self, run_dirs: Sequence[Path]) -> None:
-        """Work out what is lacking of these runs, by one process a core, and write it to the file.
+        """Compute the missing digests of these runs, with one process per core, and write them to the file.
 
-        Those that cannot be read are left out.
+        Runs that cannot be read are left out.
         """
-        lacking = [run_dir for run_dir in dict.fromkeys(run_dirs) if not self.has(run_dir)]
-        found = dict(zip(map(self._name, lacking), _digested(lacking)))
-        self._kept |= {name: kept for name, kept in found.items() if kept is not None}
-        if any(found.values()):
+        missing = [run_dir for run_dir in dict.fromkeys(run_dirs) if not self.has(run_dir)]
+        digests = dict(zip(map(self._name, missing), _digests(missing)))
+        self._entries |= {name: entry for name, entry in digests.items() if entry is not None}
+        if any(digests.values()):
             self._write()
 
     def _name(self, run_dir: Path) -> str:
         return Path(os.path.relpath(run_dir, self._folder)).as_posix()
 
     def _digest(self, run_dir: Path) -> Digest | None:
-        stamp, text = self._kept.get(self._name(run_dir), ("", ""))
+        stamp, text = self._entries.get(self._name(run_dir), ("", ""))
         if not stamp or stamp != _stamp(run_dir):
             return None
         try:
@@ -128,28 +129,28 @@ class DigestStore:
             return None
 
     def _write(self) -> None:
-        kept = sorted((name, *rest) for name, rest in self._kept.items() if (self._folder / name).is_dir())
-        names, stamps, texts = (list(column) for column in zip(*kept)) if kept else ([], [], [])
+        entries = sorted((name, *entry) for name, entry in self._entries.items() if (self._folder / name).is_dir())
+        names, stamps, texts = (list(column) for column in zip(*entries)) if entries else ([], [], [])
         ids = [str(Digest.read(text).summary["run_id"]) for text in texts]
-        known = {"version": _version(), "sha256": _sum([names, stamps, texts])}
+        metadata = {"version": _version(), "sha256": _sum([names, stamps, texts])}
         content = io.BytesIO()
-        with suppress(OSError, ValueError):  # somebody else's folder, a full disk, names that are no text
-            table = pa.table([names, ids, stamps, texts], COLUMNS.with_metadata(known))
+        with suppress(OSError, ValueError):  # a folder without write permission, a full disk, or names that are no text
+            table = pa.table([names, ids, stamps, texts], COLUMNS.with_metadata(metadata))
             pq.write_table(table, content, compression="zstd")
             write_atomic(self._folder / FILE, content.getvalue())
 
 
 def _read(file: Path) -> dict[str, tuple[str, str]]:
-    """By run its stamp and digest; none where the file is of other code or damaged."""
+    """Return run -> (stamp, digest); empty if the file is damaged or was written by other code."""
     try:
         with open_regular(file) as source:
             table = pq.read_table(source, partitioning=None, use_threads=False)
         names, stamps, texts = columns = [table[name].to_pylist() for name in ("run", "stamp", "digest")]
-        told, found = table.schema.metadata or {}, {"version": _version(), "sha256": _sum(columns)}
+        stored, expected = table.schema.metadata or {}, {"version": _version(), "sha256": _sum(columns)}
     except (OSError, KeyError, ValueError, pa.ArrowException):
         return {}
-    whole = all(told.get(key.encode()) == value.encode() for key, value in found.items())
-    return dict(zip(names, zip(stamps, texts))) if whole else {}
+    valid = all(stored.get(key.encode()) == value.encode() for key, value in expected.items())
+    return dict(zip(names, zip(stamps, texts))) if valid else {}
 
 
 def _sum(columns: Sequence[Sequence[object]]) -> str:
@@ -158,38 +159,38 @@ def _sum(columns: Sequence[Sequence[object]]) -> str:
 
 @cache
 def _version() -> str:
-    """Of the code by which digests are made, and the packages that it takes."""
+    """Return a hash of the code that computes digests and of the versions of its packages."""
     digest = hashlib.sha256(repr([(name, version(name)) for name in PACKAGES]).encode())
     for file in CODE:
         digest.update(file.name.encode() + b"\0" + hashlib.sha256(file.read_bytes()).digest())
     return digest.hexdigest()
 
 
-def _names() -> Iterator[str]:
+def _file_names() -> Iterator[str]:
     yield "run.json"
     yield from (f"{name}.parquet" for name in SCHEMAS)
 
 
 def _stamp(run_dir: Path) -> str:
-    """By what a change of a record is known: sizes and times of its files; "" where one is not there."""
+    """Return sizes and times of a record's files, by which a change is noticed; "" if a file is missing."""
     try:
-        found = [os.stat(run_dir / name) for name in _names()]
+        stats = [os.stat(run_dir / name) for name in _file_names()]
     except OSError:
         return ""
-    return json.dumps([[one.st_size, one.st_mtime_ns] for one in found])
+    return json.dumps([[stat.st_size, stat.st_mtime_ns] for stat in stats])
 
 
-def _digested(run_dirs: Sequence[Path]) -> Iterable[tuple[str, str] | None]:
-    """Stamp and digest of each run, None of one that cannot be read."""
+def _digests(run_dirs: Sequence[Path]) -> Iterable[tuple[str, str] | None]:
+    """Return stamp and digest of each run; None for a run that cannot be read."""
     workers = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
     if workers < 2 or len(run_dirs) < FEW:
-        return [_one(run_dir) for run_dir in run_dirs]
+        return [_digest_of(run_dir) for run_dir in run_dirs]
     with get_context("fork").Pool(workers) as pool:
-        return pool.map(_one, run_dirs, chunksize=4)
+        return pool.map(_digest_of, run_dirs, chunksize=4)
 
 
-def _one(run_dir: Path) -> tuple[str, str] | None:
-    stamp = _stamp(run_dir)  # before it is read: one that changes meanwhile does not count
+def _digest_of(run_dir: Path) -> tuple[str, str] | None:
+    stamp = _stamp(run_dir)  # taken before reading: a record that changes meanwhile is noticed
     try:
         return stamp, Digest.of(load_run(run_dir)).text
     except ConfigError:

@@ -1,4 +1,4 @@
-"""One run in one flat dictionary, with what a reader should be warned about; and which runs may be compared."""
+"""Summary of a run as one flat dictionary, with warnings; check that two runs may be compared."""
 
 from __future__ import annotations
 
@@ -34,85 +34,86 @@ from ssd_bench.records.schema import PAIR, device_name, hardware
 OVER_HF = ("hf", "method")
 
 FEW_PROMPTS = 20
-"""Below this an interval over prompts is itself uncertain."""
+"""Number of prompts below which an interval over prompts is itself uncertain."""
 
 
 @dataclass(frozen=True)
 class Digest:
-    """All that a report asks of every run, in plain types: read off its tables once, it can be kept as a line of JSON.
+    """Numbers of a run that every report needs, in plain types, so that they can be cached as a line of JSON.
 
     Attributes:
-        summary, domains: as `summarise` and `by_domain` have them, without warnings and noise.
-        facts: what warnings are made of beside the summary.
-        moment: what the noise floor asks of it.
+        summary, domains: results of `summarise` and `summarise_domains`, without warnings and run-to-run variation.
+        facts: further facts for warnings.
+        timing: facts for run-to-run variation.
         conditions: digest of `conditions`; equal where two runs may be compared.
-        ar_emitted, ar_steps: tokens of AR's steps, and their number.
+        ar_emitted, ar_steps: tokens emitted by AR's steps, and number of these steps.
     """
 
     summary: Mapping[str, Any]
     facts: Mapping[str, Any]
     domains: list[dict[str, Any]]
-    moment: RunTiming
+    timing: RunTiming
     conditions: str
     ar_emitted: int
     ar_steps: int
 
     @classmethod
     def of(cls, run: Run) -> Digest:
-        """Of a run."""
+        """Compute the digest of a run."""
         summary, ar = _numbers(run), d.arm_rows(run.steps, "ar")
         speed, rate = summary["speedup"], summary["method_tokens_per_s"]
-        moment = RunTiming(machine(run), trace(run), decode_seconds(run), speed, rate, bool(contamination(summary)))
-        told = hashlib.sha256(repr(conditions(run)).encode()).hexdigest()
-        made = cls(summary, _facts(run), _domains(run), moment, told, int(ar["emitted"].sum()), len(ar))
-        return cls.read(made.text)  # the same types, whether or not it was kept
+        timing = RunTiming(machine(run), trace(run), decode_seconds(run), speed, rate, bool(contamination(summary)))
+        conditions_sha = hashlib.sha256(repr(conditions(run)).encode()).hexdigest()
+        digest = cls(summary, _facts(run), _domains(run), timing, conditions_sha, int(ar["emitted"].sum()), len(ar))
+        return cls.read(digest.text)  # the same types as a digest from the cache
 
     @property
     def text(self) -> str:
-        """As JSON."""
+        """The digest as JSON."""
         return json.dumps(asdict(self), default=lambda value: value.item())
 
     @classmethod
     def read(cls, text: str) -> Digest:
-        """From its `text`.
+        """Read a digest from its `text`.
 
         Raises:
-            ValueError, TypeError, KeyError: it is none.
+            ValueError, TypeError, KeyError: the text is no digest.
         """
         content = json.loads(text)
-        return cls(**content | {"moment": RunTiming(**content["moment"])})
+        return cls(**content | {"timing": RunTiming(**content["timing"])})
 
-    def summarise(self, path: Path, noise: RunVariation | None = None) -> dict[str, Any]:
-        """`summarise` of the run in this folder."""
-        level = self._level(noise)
+    def summarise(self, path: Path, variation: RunVariation | None = None) -> dict[str, Any]:
+        """Return `summarise` of the run, which is in the folder `path`."""
+        level = self._level(variation)
         summary = {**self.summary, "run_dir": str(path)}
         if level is not None:
             summary = widen_speed_intervals(summary, level) | {"noise": level.speedup.sigma}
-        return _warned(summary, self.facts)
+        return _add_warnings(summary, self.facts)
 
-    def by_domain(self, noise: RunVariation | None = None) -> list[dict[str, Any]]:
-        """`by_domain` of the run."""
-        level = self._level(noise)
+    def summarise_domains(self, variation: RunVariation | None = None) -> list[dict[str, Any]]:
+        """Return `summarise_domains` of the run."""
+        level = self._level(variation)
         return self.domains if level is None else [widen_speed_intervals(row, level) for row in self.domains]
 
-    def _level(self, noise: RunVariation | None) -> VariationLevel | None:
-        return noise.at(self.moment.seconds) if noise is not None and noise.holds_for(self.moment) else None
+    def _level(self, variation: RunVariation | None) -> VariationLevel | None:
+        return variation.at(self.timing.seconds) if variation is not None and variation.holds_for(self.timing) else None
 
 
-def summarise(run: Run, noise: RunVariation | None = None) -> dict[str, Any]:
-    """Every number of a run, flat, for a table.
+def summarise(run: Run, variation: RunVariation | None = None) -> dict[str, Any]:
+    """Return every number of a run as a flat dictionary, a row of a table.
 
-    Keys of a number with an interval: NAME, NAME_lo, NAME_hi, and NAME_n where its prompts may be fewer than
-    `n_prompts`. Undefined numbers are None. `warnings` are sentences: the method's caveat, the run's, others.
+    A number with an interval has the keys NAME, NAME_lo, NAME_hi, and NAME_n where its prompts may be fewer than
+    `n_prompts`. Undefined numbers are None. `warnings` are sentences: the caveat of the method, the warnings of the
+    run, and those that follow from the numbers.
 
     Args:
-        noise: by which every interval of a speed is widened, where it is of the run's model and machine.
+        variation: widens the interval of every speed if it is of the run's model and machine.
     """
     summary = _numbers(run)
-    if noise is not None and noise.holds_for(run):
-        level = noise.at(decode_seconds(run))
+    if variation is not None and variation.holds_for(run):
+        level = variation.at(decode_seconds(run))
         summary = widen_speed_intervals(summary, level) | {"noise": level.speedup.sigma}
-    return _warned(summary, _facts(run))
+    return _add_warnings(summary, _facts(run))
 
 
 def _numbers(run: Run) -> dict[str, Any]:
@@ -120,11 +121,11 @@ def _numbers(run: Run) -> dict[str, Any]:
     return summary | {"searched_share": searched_share(run), **steadiness(run), "noise": None}
 
 
-def _warned(summary: Mapping[str, Any], facts: Mapping[str, Any]) -> dict[str, Any]:
+def _add_warnings(summary: Mapping[str, Any], facts: Mapping[str, Any]) -> dict[str, Any]:
     return {**summary, "warnings": [*facts["told"], *_warnings(summary, facts)]}
 
 
-def _spread(name: str, number: Measured) -> dict[str, Any]:
+def _interval_columns(name: str, number: Measured) -> dict[str, Any]:
     return {name: number.value, f"{name}_lo": number.low, f"{name}_hi": number.high}
 
 
@@ -156,9 +157,9 @@ def _acceptance(run: Run) -> dict[str, Any]:
     attn, mlp = d.skipped_sublayers(run)
     skip_of_all = d.skip_ratio_of_all(run)
     return {
-        **_spread("M", m),
+        **_interval_columns("M", m),
         "M_call": calls,
-        **_spread("alpha", acceptance),
+        **_interval_columns("alpha", acceptance),
         "alpha_macro": d.alpha_macro(steps),
         "alpha_conditional": d.alpha_conditional(steps),
         "mean_draft_len": d.mean_draft_len(steps),
@@ -177,47 +178,47 @@ def _acceptance(run: Run) -> dict[str, Any]:
 def _speed(run: Run) -> dict[str, Any]:
     prompts = run.prompts[d.TIMES]
     matched, without_loops = d.speedup_matched(prompts), speedup_without_loops(run.prompts)
-    found = {
+    numbers = {
         **_rates(prompts, "ar"),
         **_rates(prompts, "method"),
         **_speedups(prompts, "speedup", PAIR),
-        **_spread("speedup_matched", matched),
+        **_interval_columns("speedup_matched", matched),
         "speedup_matched_n": matched.n,
-        **_spread("speedup_without_loops", without_loops),
+        **_interval_columns("speedup_without_loops", without_loops),
         "speedup_without_loops_n": without_loops.n,
     }
-    return found | _third_arm(run, prompts) if "hf" in set(prompts["arm"]) else found
+    return numbers | _third_arm(run, prompts) if "hf" in set(prompts["arm"]) else numbers
 
 
 def _rates(prompts: pd.DataFrame, arm: str) -> dict[str, Any]:
     rows = d.arm_rows(prompts, arm)
     return {
-        **_spread(f"{arm}_tokens_per_s", d.tokens_per_s(rows)),
-        **_spread(f"{arm}_tokens_per_s_e2e", d.tokens_per_s(rows, end_to_end=True)),
+        **_interval_columns(f"{arm}_tokens_per_s", d.tokens_per_s(rows)),
+        **_interval_columns(f"{arm}_tokens_per_s_e2e", d.tokens_per_s(rows, end_to_end=True)),
         f"{arm}_prefill_ms": divide(*rows["prefill_ms"].agg(["sum", "count"])),
     }
 
 
 def _speedups(prompts: pd.DataFrame, name: str, arms: tuple[str, str]) -> dict[str, Any]:
-    """One arm over another, in every way in which the papers count it (`counts` of each paper.yaml)."""
+    """Return the speedup of one arm over another by every statistic of the papers (`counts` in paper.yaml)."""
     return {
-        **_spread(name, d.speedup(prompts, arms=arms)),
-        **_spread(f"{name}_e2e", d.speedup(prompts, end_to_end=True, arms=arms)),
-        **_spread(f"{name}_mean", d.speedup_mean(prompts, arms=arms)),
-        **_spread(f"{name}_rates", d.speedup_rates(prompts, arms=arms)),
-        **_spread(f"{name}_rates_e2e", d.speedup_rates(prompts, end_to_end=True, arms=arms)),
-        **_spread(f"{name}_wall", d.speedup_wall(prompts, arms=arms)),
+        **_interval_columns(name, d.speedup(prompts, arms=arms)),
+        **_interval_columns(f"{name}_e2e", d.speedup(prompts, end_to_end=True, arms=arms)),
+        **_interval_columns(f"{name}_mean", d.speedup_mean(prompts, arms=arms)),
+        **_interval_columns(f"{name}_rates", d.speedup_rates(prompts, arms=arms)),
+        **_interval_columns(f"{name}_rates_e2e", d.speedup_rates(prompts, end_to_end=True, arms=arms)),
+        **_interval_columns(f"{name}_wall", d.speedup_wall(prompts, arms=arms)),
     }
 
 
 def _third_arm(run: Run, prompts: pd.DataFrame) -> dict[str, Any]:
-    """What a run with Hugging Face `generate` has besides: its speed, and the method's and AR's over it."""
+    """Return the numbers of the Hugging Face arm: its speed, and the speedups of the method and AR over it."""
     greedy = (run.header.get("decode") or {}).get("mode", "greedy") == "greedy"
     return {
         **_rates(prompts, "hf"),
         **_speedups(prompts, "speedup_hf", OVER_HF),
-        **_spread("ar_over_hf", d.speedup(prompts, arms=("hf", "ar"))),
-        **_spread("ar_over_hf_e2e", d.speedup(prompts, end_to_end=True, arms=("hf", "ar"))),
+        **_interval_columns("ar_over_hf", d.speedup(prompts, arms=("hf", "ar"))),
+        **_interval_columns("ar_over_hf_e2e", d.speedup(prompts, end_to_end=True, arms=("hf", "ar"))),
         "hf_output_exact": q.same_token_share(run.prompts, ("ar", "hf")) if greedy else None,
         "hf_weight_bytes": (run.header.get("hf") or {}).get("weight_bytes"),
     }
@@ -263,30 +264,30 @@ def _repetition(prompts: pd.DataFrame) -> dict[str, Any]:
     return {
         name: value
         for arm in arms
-        for name, value in _spread(f"{arm}_repetition", repetition(d.arm_rows(prompts, arm))).items()
+        for name, value in _interval_columns(f"{arm}_repetition", repetition(d.arm_rows(prompts, arm))).items()
     }
 
 
 def _task_scores(run: Run) -> dict[str, Any]:
-    """`ARM_NAME` of every score of the whole run; pass@k for those k that the repeats suffice for."""
+    """Return every score of the whole run as `ARM_NAME`, and pass@k for each k with enough repeats."""
     stored = run.header.get("scores") or {}
-    found = {f"{arm}_{name}": value for arm, scores in stored.items() for name, value in scores.items()}
+    columns = {f"{arm}_{name}": value for arm, arm_scores in stored.items() for name, value in arm_scores.items()}
     if (run.header.get("task") or {}).get("metric") == "pass@1":
-        passed = {f"{arm}_pass@{k}": q.pass_at(d.arm_rows(run.prompts, arm), k) for arm in stored for k in (1, 10)}
-        found |= {name: value for name, value in passed.items() if value is not None}
-    return {"scores": sorted({name.partition("_")[2] for name in found}), **found}
+        pass_rates = {f"{arm}_pass@{k}": q.pass_at(d.arm_rows(run.prompts, arm), k) for arm in stored for k in (1, 10)}
+        columns |= {name: value for name, value in pass_rates.items() if value is not None}
+    return {"scores": sorted({name.partition("_")[2] for name in columns}), **columns}
 
 
-def summarise_domains(run: Run, noise: RunVariation | None = None) -> list[dict[str, Any]]:
-    """The main numbers of each domain of a run, in the order of the stream; empty where there is one domain only.
+def summarise_domains(run: Run, variation: RunVariation | None = None) -> list[dict[str, Any]]:
+    """Return the main numbers of each domain, in the order of the stream; empty for a run of one domain.
 
     Args:
-        noise: as in `summarise`.
+        variation: as in `summarise`.
     """
     rows = _domains(run)
-    if not rows or noise is None or not noise.holds_for(run):
+    if not rows or variation is None or not variation.holds_for(run):
         return rows
-    return [widen_speed_intervals(row, noise.at(decode_seconds(run))) for row in rows]
+    return [widen_speed_intervals(row, variation.at(decode_seconds(run))) for row in rows]
 
 
 def _domains(run: Run) -> list[dict[str, Any]]:
@@ -302,17 +303,17 @@ def _domains(run: Run) -> list[dict[str, Any]]:
             {
                 "domain": domain,
                 "n_prompts": int(prompts["prompt_index"].nunique()),
-                **_spread("M", d.mean_acceptance_length(steps)),
+                **_interval_columns("M", d.mean_acceptance_length(steps)),
                 "M_call": d.tokens_per_call(method, steps),
-                **_spread("alpha", d.alpha(steps)),
+                **_interval_columns("alpha", d.alpha(steps)),
                 "ar_tokens_per_s": d.tokens_per_s(ar).value,
                 "method_tokens_per_s": d.tokens_per_s(method).value,
                 "ar_tokens_per_s_e2e": d.tokens_per_s(ar, end_to_end=True).value,
                 "method_tokens_per_s_e2e": d.tokens_per_s(method, end_to_end=True).value,
-                **_spread("speedup", d.speedup(prompts)),
-                **_spread("speedup_e2e", d.speedup(prompts, end_to_end=True)),
-                **_counted(prompts, "speedup", PAIR),
-                **(_counted(prompts, "speedup_hf", OVER_HF) if "hf" in set(prompts["arm"]) else {}),
+                **_interval_columns("speedup", d.speedup(prompts)),
+                **_interval_columns("speedup_e2e", d.speedup(prompts, end_to_end=True)),
+                **_domain_speedups(prompts, "speedup", PAIR),
+                **(_domain_speedups(prompts, "speedup_hf", OVER_HF) if "hf" in set(prompts["arm"]) else {}),
                 "ar_score": q.mean_score(ar),
                 "method_score": q.mean_score(method),
                 **q.score_counts(method),
@@ -322,75 +323,76 @@ def _domains(run: Run) -> list[dict[str, Any]]:
     return rows
 
 
-def _counted(prompts: pd.DataFrame, name: str, arms: tuple[str, str]) -> dict[str, Any]:
-    """Those of `_speedups` that a paper's number of one domain is set beside."""
+def _domain_speedups(prompts: pd.DataFrame, name: str, arms: tuple[str, str]) -> dict[str, Any]:
+    """Return the statistics of `_speedups` that papers report by domain."""
     return {
-        **_spread(f"{name}_rates_e2e", d.speedup_rates(prompts, end_to_end=True, arms=arms)),
-        **_spread(f"{name}_wall", d.speedup_wall(prompts, arms=arms)),
+        **_interval_columns(f"{name}_rates_e2e", d.speedup_rates(prompts, end_to_end=True, arms=arms)),
+        **_interval_columns(f"{name}_wall", d.speedup_wall(prompts, arms=arms)),
     }
 
 
 def _facts(run: Run) -> dict[str, Any]:
-    """What warnings are made of beside the summary.
+    """Return the facts that warnings need in addition to the summary.
 
     Returns:
-        told: the method's caveat and the run's own warnings; units: (prompt, repeat) there are; uneven: pairs whose
-        outputs differ in length; outputs: of the method; adds_up: whether the steps' tokens are those of the outputs.
+        told: the caveat of the method and the warnings of the run. units: number of answers per arm. uneven: number of
+        pairs of outputs that differ in length. outputs: number of outputs of the method. adds_up: whether the tokens
+        of the steps are those of the outputs.
     """
-    own = [caveat] if (caveat := run.header.get("caveat")) else []
+    caveats = [caveat] if (caveat := run.header.get("caveat")) else []
     lengths = d.paired_rows(run.prompts[d.TIMES]).groupby(d.UNIT)["new_tokens"].nunique()
     emitted = run.steps.groupby([*d.UNIT, "arm"])["emitted"].sum()
     stepwise = run.prompts[run.prompts["arm"].isin(PAIR)]
-    told = stepwise.set_index([*d.UNIT, "arm"])["new_tokens"] - 1
+    expected = stepwise.set_index([*d.UNIT, "arm"])["new_tokens"] - 1
     return {
-        "told": [*own, *(run.header.get("warnings") or [])],
+        "told": [*caveats, *(run.header.get("warnings") or [])],
         "units": len(run.prompts[d.UNIT].drop_duplicates()),
         "uneven": int((lengths > 1).sum()),
         "outputs": len(d.arm_rows(run.prompts, "method")),
-        "adds_up": bool((emitted.reindex(told.index, fill_value=0) == told.clip(lower=0)).all()),
+        "adds_up": bool((emitted.reindex(expected.index, fill_value=0) == expected.clip(lower=0)).all()),
     }
 
 
 def _warnings(s: Mapping[str, Any], facts: Mapping[str, Any]) -> list[str]:
-    found = []
+    warnings = []
     if why := contamination(s):
-        found.append(f"a busy machine spoiled the times: {why}")
+        warnings.append(f"a busy machine spoiled the times: {why}")
     if s["searched_share"] == 0:
-        found.append("no search ran: all its drafts are of the set that the method begins with")
+        warnings.append("no search ran: all its drafts are of the set that the method begins with")
     if s["lossless_bug"]:
         first = s["first_divergence"]
-        at = f"{first['prompt_id']}, token {first['index']}, AR's top-2 logit gap {first['gap']}"
-        found.append(f"not lossless: {s['lossless_bug']} outputs differ beyond rounding; the first: {at}")
+        position = f"{first['prompt_id']}, token {first['index']}, AR's top-2 logit gap {first['gap']}"
+        warnings.append(f"not lossless: {s['lossless_bug']} outputs differ beyond rounding; the first: {position}")
     bound = s["speedup_lo"] if s["speedup_lo"] is not None else s["speedup"]
     if bound is not None and s["M"] is not None and bound > s["M"]:
-        found.append(f"the speedup {s['speedup']:.2f} is above M = {s['M']:.2f}, its upper bound: check the timing")
+        warnings.append(f"the speedup {s['speedup']:.2f} is above M = {s['M']:.2f}, its upper bound: check the timing")
     if not s["n_pairs"]:
-        found.append("no baseline: there is no speedup, and nothing says whether the outputs are lossless")
+        warnings.append("no baseline: there is no speedup, and nothing says whether the outputs are lossless")
     elif s["n_pairs"] < facts["units"]:
-        found.append(f"only {s['n_pairs']} pairs have a baseline; the speedup is over these")
+        warnings.append(f"only {s['n_pairs']} pairs have a baseline; the speedup is over these")
     if s["n_pairs"] and s["n_prompts"] < FEW_PROMPTS:
-        found.append(f"n = {s['n_prompts']} prompts is few: the intervals themselves are uncertain")
+        warnings.append(f"n = {s['n_prompts']} prompts is few: the intervals themselves are uncertain")
     if facts["uneven"]:
-        found.append(f"{facts['uneven']} of {s['n_pairs']} pairs differ in length; speedup_matched leaves them out")
+        warnings.append(f"{facts['uneven']} of {s['n_pairs']} pairs differ in length; speedup_matched leaves them out")
     exact = s.get("hf_output_exact")
     if exact is not None and exact < 1:
-        found.append(
+        warnings.append(
             f"{1 - exact:.1%} of Hugging Face's outputs differ from AR's: another order of rounding, or a fault"
         )
     if s["finish_context"]:
-        found.append(
+        warnings.append(
             f"{s['finish_context']} of {facts['outputs']} outputs ended at the end of the model's "
             "context (finish_reason=context), before max_new_tokens"
         )
     if s["other_share"] is not None and s["other_share"] < -0.01:
-        found.append(f"the time spans add up to {1 - s['other_share']:.0%} of the decode time: some overlap")
+        warnings.append(f"the time spans add up to {1 - s['other_share']:.0%} of the decode time: some overlap")
     if not facts["adds_up"]:
-        found.append("the steps' emitted tokens do not add up to the outputs")
-    return found
+        warnings.append("the steps' emitted tokens do not add up to the outputs")
+    return warnings
 
 
 def conditions(run: Run) -> dict[str, Any]:
-    """What must be equal for two runs to be compared: task, prompts, model, hardware and how tokens are chosen."""
+    """Return what two comparable runs must share: task, prompts, model, hardware and choice of tokens."""
     header = run.header
     task, model, decode = (dict(header.get(key) or {}) for key in ("task", "model", "decode"))
     hashes = run.prompts.drop_duplicates("prompt_index").sort_values("prompt_index")["prompt_sha256"]
@@ -409,13 +411,13 @@ def check_comparable(a: Run, b: Run) -> None:
     Raises:
         ConfigError: task, prompts, model, hardware or the choice of tokens differ; every difference is listed.
     """
-    ours, theirs = conditions(a), conditions(b)
+    first, second = conditions(a), conditions(b)
     differences = []
-    for key, value in ours.items():
-        if key == "prompts" and value != theirs[key]:
-            shared = len(set(value) & set(theirs[key]))
-            differences.append(f"prompts: {len(value)} and {len(theirs[key])}, {shared} in common")
-        elif value != theirs[key]:
-            differences.append(f"{key}: {value} and {theirs[key]}")
+    for key, value in first.items():
+        if key == "prompts" and value != second[key]:
+            shared = len(set(value) & set(second[key]))
+            differences.append(f"prompts: {len(value)} and {len(second[key])}, {shared} in common")
+        elif value != second[key]:
+            differences.append(f"{key}: {value} and {second[key]}")
     if differences:
         raise ConfigError("runs", [str(a.path), str(b.path)], "not comparable; " + "; ".join(differences))

@@ -1,4 +1,4 @@
-"""Numbers as text, the same in every table."""
+"""Texts of numbers, the same in every table."""
 
 from __future__ import annotations
 
@@ -7,30 +7,30 @@ from typing import Any
 
 ABSENT = "–"
 DECODE, END_TO_END = "speedup, decode", "speedup, end to end"
-"""Over AR on the same prompts in the same run: of decoding alone, and with the prefill, its time and its token."""
+"""Heads of the two speedups over AR: decoding alone, and with the time and the token of the prefill."""
 TOY = "toy-model run"
 REHEARSAL = f"{TOY} on a model that this project trained: not a replication of any paper"
 
 
 def format_number(value: float | None, digits: int = 2, unit: str = "") -> str:
-    """`value` with `digits` decimals; a dash if it is undefined."""
+    """Return `value` with `digits` decimals; a dash if it is undefined."""
     return ABSENT if value is None else f"{value:.{digits}f}{unit}"
 
 
 def format_percent(value: float | None) -> str:
-    """A share as a percentage with one decimal."""
+    """Return a share as a percentage with one decimal."""
     return ABSENT if value is None else f"{100 * value:.1f} %"
 
 
 def format_interval(summary: Mapping[str, Any], name: str, digits: int = 2, unit: str = "") -> str:
-    """A number of a summary with its interval: `1.34 [1.29, 1.40]`."""
+    """Return a number of a summary with its interval: `1.34 [1.29, 1.40]`."""
     text = format_number(summary[name], digits, unit)
     low, high = summary.get(f"{name}_lo"), summary.get(f"{name}_hi")
     return text if low is None or high is None else f"{text} [{low:.{digits}f}, {high:.{digits}f}]"
 
 
 def format_score(summary: Mapping[str, Any], name: str) -> str:
-    """Return a score of a summary with three decimals, and over how many answers it is where some have none."""
+    """Return a score of a summary with three decimals, and the number of scored answers where some have no score."""
     text, answered = format_number(summary[name], 3), summary.get("n_scored")
     if summary[name] is None or answered is None or answered == summary["n_answers"]:
         return text
@@ -38,7 +38,7 @@ def format_score(summary: Mapping[str, Any], name: str) -> str:
 
 
 def format_lossless(summary: Mapping[str, Any]) -> str:
-    """Outputs equal to AR's over outputs checked, with ties and bugs named."""
+    """Return the outputs equal to AR's over the outputs checked, and the numbers of ties and bugs."""
     identical, tie, bug = (summary[f"lossless_{verdict}"] for verdict in ("identical", "tie", "bug"))
     checked = identical + tie + bug
     if not checked:

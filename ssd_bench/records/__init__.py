@@ -1,1 +1,1 @@
-"""What a run leaves on disk: schema, writer, reader, provenance, searches."""
+"""Records of runs on disk: schema, writer, reader, provenance, searches."""

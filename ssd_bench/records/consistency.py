@@ -1,4 +1,4 @@
-"""Faults of a finished record that its own columns reveal: rows that are missing, doubled, or disagree."""
+"""Faults of a finished record that show in its tables: rows that are missing, doubled, or contradictory."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Key = tuple[int, int, int, str]
 NAMES = ("prompt", "repeat", "turn", "arm")
 """Names of the parts of a `Key` in messages."""
 Fault = tuple[str, Key | None, str]
-"""Table, answer (None: of the whole table), and what is wrong."""
+"""Table, answer (None: the whole table), and text of the fault."""
 
 REASONS = ("eos", "length", "context")
 VERDICTS = ("identical", "tie", "bug")
@@ -36,7 +36,7 @@ ROUNDING = 1e-9  # relative, of a sum of floats in another order
 
 
 def check_tables(path: Path, header: Mapping[str, Any], tables: Mapping[str, pd.DataFrame]) -> None:
-    """Refuse a record that was changed after its run, or whose tables contradict each other or their header.
+    """Refuse a record that was changed after its run, or that contradicts itself.
 
     Args:
         tables: by name, as read.
@@ -69,7 +69,7 @@ def _digest(file: Path) -> str:
 
 
 def faults(header: Mapping[str, Any], tables: Mapping[str, pd.DataFrame]) -> Iterator[Fault]:
-    """Yield what is wrong with a record, without the digests of its files."""
+    """Yield every fault of a record, except those of the digests of its files."""
     prompts, steps, layer_sets = (tables[name] for name in SCHEMAS)
     columns = {name: prompts[name].tolist() for name in prompts.columns if name != "output_ids"}
     columns["output_ids"] = list(prompts["output_ids"])
@@ -92,18 +92,18 @@ def _missing_rows(header: Mapping[str, Any], keys: Sequence[Key]) -> Iterator[Fa
     arms = set(BASELINES.get(str(config.get("baseline")), ())) or {key[3] for key in keys}
     count = len(header.get("domains") or ()) or 1 + max((key[0] for key in keys), default=-1)
     repeats = int(config.get("repeats") or 1 + max((key[1] for key in keys), default=0))
-    if "domains" not in header:  # of a record that does not say how many prompts it has
-        asked = {key[:2] for key in keys}
+    if "domains" not in header:  # an old record, which does not give its number of prompts
+        units = {key[:2] for key in keys}
     else:
-        asked = {(prompt, repeat) for prompt in range(count) for repeat in range(repeats)}
+        units = {(prompt, repeat) for prompt in range(count) for repeat in range(repeats)}
     for key in sorted(present):
-        if key[:2] not in asked or key[3] not in arms:
+        if key[:2] not in units or key[3] not in arms:
             yield (
                 "prompts",
                 key,
                 f"run.json has {count} prompts in {repeats} repeats, with arms {', '.join(sorted(arms))}",
             )
-    turns = dict.fromkeys(asked, -1)
+    turns = dict.fromkeys(units, -1)
     for prompt, repeat, turn, _ in present:
         turns[prompt, repeat] = max(turns[prompt, repeat], turn)
     for unit, last in sorted(turns.items()):
@@ -114,7 +114,7 @@ def _missing_rows(header: Mapping[str, Any], keys: Sequence[Key]) -> Iterator[Fa
 
 
 def _row_faults(header: Mapping[str, Any], row: Mapping[str, Any]) -> Iterator[str]:
-    """Yield what is wrong within a row of `prompts`."""
+    """Yield the faults within one row of `prompts`."""
     domains, most = header.get("domains"), (header.get("decode") or {}).get("max_new_tokens")
     times = {name: row[name] for name in ("prefill_ms", "decode_ms", *TIMES)}
     if (length := len(row["output_ids"])) != row["new_tokens"]:
@@ -163,7 +163,7 @@ def _disagreeing_rows(
 
 
 def _audit_fault(header: Mapping[str, Any], row: Mapping[str, Any], baseline: NDArray[np.int32] | None) -> str | None:
-    """Return what is wrong with the stored comparison of an output with AR's, by the two outputs."""
+    """Check the stored comparison of an output with AR's against the two outputs; return the fault, if any."""
     verdict, index = row["lossless"], row["divergence_index"]
     if verdict is None or verdict != verdict:
         return None if pd.isna(index) and pd.isna(row["divergence_gap"]) else "divergence_index without lossless"
@@ -177,7 +177,7 @@ def _audit_fault(header: Mapping[str, Any], row: Mapping[str, Any], baseline: ND
         where = "nowhere" if first is None else f"at {first}"
         return f"lossless is {verdict}, divergence_index {index}, and the output differs from AR's {where}"
     gap, tolerance = row["divergence_gap"], header.get("tie_tolerance")
-    if pd.isna(gap):  # where one output ends there is no gap, nor is there for logits that are no numbers
+    if pd.isna(gap):  # no gap where one output ends, nor where logits are NaN
         return "lossless is tie, without a divergence_gap" if verdict == "tie" else None
     if first in (None, common) or (tolerance is not None and (verdict == "tie") != (gap <= tolerance)):
         return f"lossless is {verdict}, divergence_gap {gap}, and the run's tolerance {tolerance}"
@@ -215,7 +215,7 @@ def _step_faults(answers: Mapping[Key, Mapping[str, Any]], steps: pd.DataFrame) 
     """Yield rows of `steps` that contradict each other, and answers that their steps do not add up to."""
     columns = {name: steps[name].to_numpy() for name in NUMBERS}
     for arm in PAIR:
-        columns[arm] = (steps["arm"] == arm).to_numpy(bool)  # ten times as fast as texts of Python
+        columns[arm] = (steps["arm"] == arm).to_numpy(bool)  # ten times as fast as comparing Python strings
     changed = np.zeros(max(len(steps) - 1, 0), dtype=bool)
     for name in (*ANSWER[:-1], *PAIR):
         changed |= columns[name][1:] != columns[name][:-1]

@@ -1,4 +1,4 @@
-"""What weights files hold, by content: a hash of each, and the number in it that is farthest from 0."""
+"""Contents of weights files: a hash of each file, and the number in it that is farthest from 0."""
 
 from __future__ import annotations
 
@@ -21,17 +21,18 @@ from ssd_bench.records.lease import hold_lease
 if TYPE_CHECKING:
     import torch
 
-CACHED_BYTES, REPORTED_BYTES = 2**26, 2**30  # bytes: fewer are read in no time; as many take a while
+CACHED_BYTES = 2**26  # results of smaller files are not cached: reading them takes no time
+REPORTED_BYTES = 2**30  # reading a file of this size takes long enough for a message
 
 
 @dataclass(frozen=True)
 class Content:
-    """What is in a weights file.
+    """Content of a weights file.
 
     Attributes:
-        sha256: of the file, hex.
-        farthest: the number farthest from 0; NaN or infinite if there is such a one.
-        tensor: whose number that is.
+        sha256: hash of the file, hex.
+        farthest: the number farthest from 0; NaN or infinite if the file has such a number.
+        tensor: name of the tensor with this number.
     """
 
     sha256: str
@@ -40,10 +41,10 @@ class Content:
 
 
 def contents(files: Iterable[Path]) -> dict[Path, Content]:
-    """Return what is in each of some weights files; a large one is read once, and again when its size or time changes.
+    """Return the content of each weights file.
 
-    The result is kept in the cache folder; where that cannot be written, files are read each time. Names of one file
-    (links, as in the hub's cache) count as that file: it is read once.
+    A large file is read once, and again when its size or time changes: results are kept in the cache folder. If that
+    cannot be written, files are read each time. Several names of one file (links, as in the hub's cache) are read once.
     """
     by_file: dict[tuple[int, int], Content] = {}
     result = {}
@@ -56,52 +57,52 @@ def contents(files: Iterable[Path]) -> dict[Path, Content]:
     return result
 
 
-def check_finite(found: dict[Path, Content], dtype: torch.dtype) -> None:
-    """Refuse weights that are not finite in the dtype that they are run in.
+def check_finite(contents_by_file: dict[Path, Content], dtype: torch.dtype) -> None:
+    """Refuse weights that are not finite in the dtype of the run.
 
     Raises:
-        ConfigError: names the file and the tensor.
+        ConfigError: a number is not finite; names the file and the tensor.
     """
     import torch
 
-    for file, content in found.items():
+    for file, content in contents_by_file.items():
         if not torch.tensor(content.farthest, dtype=torch.float64).to(dtype).isfinite():
             allowed = f"weights that are finite in {str(dtype).removeprefix('torch.')}: {content.tensor} is not"
             raise ConfigError("model", str(file), allowed)
 
 
 def _content(file: Path) -> Content:
-    """Return what is in a file, from the cache folder if it is there.
+    """Return the content of a file, from the cache folder if possible.
 
-    The file is read under its name in the model's folder: in the hub's cache that is a link to a blob whose name has no
-    suffix, and the suffix says how to read it. The cache goes by the file behind the link.
+    The file is read by its name in the model's folder, because the suffix says how to read it; in the hub's cache this
+    name is a link to a blob without a suffix. The cache key is of the file behind the link.
     """
     real, stat = file.resolve(), file.stat()
     if stat.st_size < CACHED_BYTES:
         return _read(file)
     key = hashlib.sha256(f"{real}|{stat.st_size}|{stat.st_mtime_ns}".encode()).hexdigest()[:24]
-    kept = cache_dir() / "contents" / f"{key}.json"
-    content = _kept(kept)
+    cached_file = cache_dir() / "contents" / f"{key}.json"
+    content = _cached(cached_file)
     if content is None:
-        # a cache that cannot be written is done without; of processes that start at once one reads
-        with suppress(OSError), hold_lease(kept.parent, f"{key}.lease"):
-            content = _kept(kept) or _read(file)
-            write_atomic(kept, json.dumps(asdict(content)).encode())
+        # works without a cache that cannot be written; of processes that start at once only one reads the file
+        with suppress(OSError), hold_lease(cached_file.parent, f"{key}.lease"):
+            content = _cached(cached_file) or _read(file)
+            write_atomic(cached_file, json.dumps(asdict(content)).encode())
     return content or _read(file)
 
 
-def _kept(path: Path) -> Content | None:
+def _cached(path: Path) -> Content | None:
     try:
         return Content(**json.loads(path.read_bytes()))
-    except (OSError, ValueError, TypeError):  # not there, or damaged
+    except (OSError, ValueError, TypeError):  # missing or damaged
         return None
 
 
 def _read(file: Path) -> Content:
     if (size := file.stat().st_size) >= REPORTED_BYTES:
         print(f"reading {file.name} ({size / 1e9:.1f} GB) once, for its hash and its range", file=sys.stderr)
-    with ThreadPoolExecutor(1) as beside:
-        hashed = beside.submit(_hash, file)
+    with ThreadPoolExecutor(1) as pool:
+        hashed = pool.submit(_hash, file)
         farthest, tensor = _farthest(file)
         return Content(hashed.result(), farthest, tensor)
 

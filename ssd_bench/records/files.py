@@ -1,6 +1,7 @@
-"""The files of a record: written whole or not at all, and read back with a fault named by its path.
+"""Files of a record: written completely or not at all; read back with errors that name the path.
 
-A resumed run is read by these too, so they stand apart from `ssd_bench.records.reader`, which makes no run stale.
+A run that resumes reads with these functions. They are separate from `ssd_bench.records.reader`, whose changes make no
+run stale.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ REPEATED = "force=true in its command measures the run again"
 
 
 def write_atomic(path: Path, data: bytes) -> None:
-    """Replace `path` by `data` so that a kill or power cut leaves either the old file or the new one, whole."""
+    """Replace `path` by `data`; a kill or power cut leaves either the old file or the new one complete."""
     tmp = path.with_name(f"{path.name}.{uuid.uuid4().hex}.tmp")  # processes of several nodes may replace it at once
     try:
         with open(tmp, "wb") as file:
@@ -39,8 +40,8 @@ def write_atomic(path: Path, data: bytes) -> None:
         os.replace(tmp, path)
     except OSError as error:
         with suppress(OSError):
-            tmp.unlink(missing_ok=True)  # a full disk needs its room
-        error.filename = str(path)  # which a write that found no room does not name
+            tmp.unlink(missing_ok=True)  # a full disk needs the space
+        error.filename = str(path)  # an error of a full disk does not name it
         raise
     folder = os.open(path.parent, os.O_RDONLY)
     try:
@@ -50,10 +51,12 @@ def write_atomic(path: Path, data: bytes) -> None:
 
 
 def open_regular(path: Path) -> BinaryIO:
-    """Open a file to read: pyarrow would take the name `exp:2/steps.parquet` for a URI, and `~` for the home folder.
+    """Open a regular file for reading.
+
+    Pyarrow itself would take the name `exp:2/steps.parquet` for a URI, and `~` for the home folder.
 
     Raises:
-        OSError: no such file, or a folder, pipe or device, the last two of which could wait for ever.
+        OSError: no such file, or a folder, pipe or device (reading from the last two could wait for ever).
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -63,17 +66,17 @@ def open_regular(path: Path) -> BinaryIO:
 
 
 def save_arrays(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
-    """Write arrays as one compressed `.npz`, whole or not at all."""
+    """Write arrays as one compressed `.npz`, completely or not at all."""
     file = io.BytesIO()
     np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
     write_atomic(path, file.getvalue())
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The object of a JSON file.
+    """Read a JSON file that holds an object.
 
     Raises:
-        ConfigError: missing or damaged (named with its path).
+        ConfigError: the file is missing or damaged; names its path.
     """
     try:
         with open_regular(path) as file:
@@ -87,10 +90,10 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def read_header(run_dir: Path) -> dict[str, Any]:
-    """run.json of a run, complete or not.
+    """Read run.json of a run, complete or not.
 
     Raises:
-        ConfigError: missing, damaged, or of a newer schema (named with its path).
+        ConfigError: the file is missing, damaged, or of a newer schema; names its path.
     """
     header = read_json(Path(run_dir) / "run.json")
     _check_version(header, Path(run_dir) / "run.json")
@@ -106,10 +109,10 @@ def _check_version(header: Mapping[str, Any], path: Path) -> None:
 
 
 def check_table(path: Path) -> None:
-    """Look at a Parquet file's two ends, which say whether it was cut off.
+    """Check by the two ends of a Parquet file that it was not cut off.
 
     Raises:
-        ConfigError: missing or damaged (named with its path).
+        ConfigError: the file is missing or damaged; names its path.
     """
     try:
         with open_regular(path) as file:
@@ -119,12 +122,13 @@ def check_table(path: Path) -> None:
 
 
 def read_table(path: Path, schema: pa.Schema) -> pd.DataFrame:
-    """The columns of `schema` from a Parquet file; nullable integer columns have dtype Int32, truth values boolean.
+    """Read the columns of `schema` from a Parquet file.
 
-    A column that an older record has not is null throughout, or has its default.
+    Nullable integer columns get dtype Int32, nullable truth values boolean. A column that an older record lacks is
+    null, or has its default.
 
     Raises:
-        ConfigError: missing, damaged or without one of the columns (named with its path).
+        ConfigError: the file is missing, damaged or without one of the columns; names its path.
     """
     try:
         with open_regular(path) as file:

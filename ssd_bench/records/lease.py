@@ -1,7 +1,7 @@
-"""Who works on a folder: a lease file with its owner and a heartbeat, also where a file system has no locks.
+"""Leases on folders: a file names the owner, which touches it as a heartbeat. Works on file systems without locks.
 
-An owner that is gone loses its lease: at once where it was a process of this machine, else when its file has not been
-touched for `SILENT` seconds by the clock of the file system that both see.
+An owner that has ended loses its lease: at once if it was a process of this machine, else when its file has not been
+touched for `SILENT` seconds by the clock of the shared file system.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ import psutil
 from ssd_bench.errors import ConfigError, Lost
 
 NAME = ".lease"
-BEAT, SILENT = 10.0, 120.0  # seconds between heartbeats; without one, after which an owner elsewhere counts as gone
-POLL = 0.05, 2.0  # seconds between looks of one that waits, at first and at most
-NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)  # of a file system that has none
+BEAT, SILENT = 10.0, 120.0  # seconds between heartbeats; seconds without one after which a remote owner counts as ended
+POLL = 0.05, 2.0  # seconds between attempts of a waiting process, at first and at most
+NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)  # errors of a file system without hard links
 PATIENT: ContextVar[bool] = ContextVar("patient", default=True)
-"""Whether a run that another process works on is waited for; a sweep does its others first."""
+"""True: wait for a run that another process works on. A sweep sets False at first and does its other runs."""
 
 
 class LeaseHeld(ConfigError):
-    """Another process has the lease, and this one was not to wait for it."""
+    """Error: another process has the lease, and this one shall not wait."""
 
 
 @dataclass(frozen=True)
@@ -45,11 +45,11 @@ class Owner:
     """A process that holds a lease.
 
     Attributes:
-        token: no two leases have the same.
-        host: its name.
-        space: where its number means this process: the machine since it was started, and the container.
-        pid, begun: its number, and when it began, which the next process of that number did not.
-        since: when it took the lease (UTC).
+        token: unique for each lease.
+        host: name of the machine.
+        space: identity of the machine since its start, and of the container; within it a process number is unique.
+        pid, begun: process number and start time, which tells it from a later process with the same number.
+        since: time when it took the lease (UTC).
     """
 
     token: str
@@ -61,14 +61,14 @@ class Owner:
 
     @classmethod
     def current(cls) -> Owner:
-        """This process."""
+        """Return this process as an owner."""
         now = datetime.now(UTC).isoformat(timespec="seconds")
         begun = psutil.Process().create_time()
         return cls(uuid.uuid4().hex, socket.gethostname(), _space(), os.getpid(), begun, now)
 
     @property
     def dead(self) -> bool | None:
-        """Whether it is known to be gone; None of a process elsewhere, of which this cannot be seen."""
+        """True if the process has ended, False if it runs; None if it runs elsewhere, where this cannot be seen."""
         if self.space != _space():
             return None
         try:
@@ -84,75 +84,76 @@ class Owner:
 
 
 def _space() -> str:
-    found = [socket.gethostname()]
+    parts = [socket.gethostname()]
     with suppress(OSError):
-        found += [Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()]
-        found += [os.readlink("/proc/self/ns/pid")]
-    return " ".join(found)
+        parts += [Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()]
+        parts += [os.readlink("/proc/self/ns/pid")]
+    return " ".join(parts)
 
 
 class Lease:
-    """A folder that is this process's own until `close`, or until its process ends.
+    """Exclusive use of a folder by this process until `close`, or until the process ends.
 
     Args:
         folder: exists and can be written.
-        wait: for another owner to be done; else it is refused.
-        name: of the file.
+        wait: wait until another owner has finished; False: refuse.
+        name: of the lease file.
 
     Raises:
-        Held: another process has it.
+        LeaseHeld: another process has the lease.
         OSError: the folder cannot be written.
     """
 
     def __init__(self, folder: Path, wait: bool = True, name: str = NAME):
-        self._path, self._own = folder / name, Owner.current()
+        self._path, self._owner = folder / name, Owner.current()
         self._breaking = folder / f"{name}.breaking"
         self._done = threading.Event()
-        pause, said = POLL[0], False
-        while (other := self._take()) is not None:
+        pause, reported = POLL[0], False
+        while (owner := self._take()) is not None:
             if not wait:
-                raise LeaseHeld("run", str(folder), f"one that nobody else works on: {other} does")
-            if not said and pause > 1:
-                print(f"{folder}: {other} works on it; waiting", file=sys.stderr, flush=True)
-                said = True
+                raise LeaseHeld("run", str(folder), f"one that nobody else works on: {owner} does")
+            if not reported and pause > 1:
+                print(f"{folder}: {owner} works on it; waiting", file=sys.stderr, flush=True)
+                reported = True
             time.sleep(pause)
             pause = min(1.5 * pause, POLL[1])
-        # of processes that were killed while they tried; nobody takes the lease from this one meanwhile
+        # leftovers of processes that were killed while they tried to take the lease, which this process now has
         for leftover in [*folder.glob(f"{glob.escape(name)}.*.tmp"), self._breaking]:
             if leftover.exists() and has_expired(leftover, holder(leftover)):
                 leftover.unlink(missing_ok=True)
         threading.Thread(target=self._beat, name="lease", daemon=True).start()
 
     def _take(self) -> Owner | str | None:
-        """Take it if it is free or its owner is gone; else who has it."""
-        content = json.dumps(asdict(self._own)).encode()
+        """Take the lease if it is free or its owner has ended, and return None; else return the owner."""
+        content = json.dumps(asdict(self._owner)).encode()
         if _create(self._path, content):
             return None
-        other = holder(self._path)
-        if not has_expired(self._path, other):
-            return other or "another process"
-        if not _create(self._breaking, content):  # one at a time, or the second would take what the first just took
+        owner = holder(self._path)
+        if not has_expired(self._path, owner):
+            return owner or "another process"
+        # one process at a time: else a second one would take the lease that the first just took
+        if not _create(self._breaking, content):
             if not has_expired(self._breaking, holder(self._breaking)):
-                return other or "another process"
+                return owner or "another process"
             self._breaking.unlink(missing_ok=True)
             return self._take()
         try:
-            if holder(self._path) == other:
-                mine = self._path.with_name(f"{self._path.name}.{self._own.token}.tmp")
-                mine.write_bytes(content)
-                os.replace(mine, self._path)
+            if holder(self._path) == owner:
+                fresh_file = self._path.with_name(f"{self._path.name}.{self._owner.token}.tmp")
+                fresh_file.write_bytes(content)
+                os.replace(fresh_file, self._path)
         finally:
             self._breaking.unlink(missing_ok=True)
         return None if self.is_held else holder(self._path) or "another process"
 
     @property
     def is_held(self) -> bool:
-        """Whether the file still says so."""
-        found = holder(self._path)
-        return found is not None and found.token == self._own.token
+        """True if the lease file still names this process."""
+        owner = holder(self._path)
+        return owner is not None and owner.token == self._owner.token
 
     def check(self) -> None:
-        """Raises `Lost` if another process has taken it."""
+        """Raise `Lost` if another process has taken the lease or deleted it."""
         if not self._path.exists():
             raise Lost(f"{self._path.parent}: the folder, or {self._path.name} in it, was deleted during the run")
         if not self.is_held:
@@ -160,12 +161,12 @@ class Lease:
 
     def _beat(self) -> None:
         while not self._done.wait(BEAT):
-            with suppress(OSError):  # the next one may work; `check` finds out whether it came too late
+            with suppress(OSError):  # the next heartbeat may work; `check` notices if it came too late
                 if self.is_held:
                     os.utime(self._path)
 
     def close(self) -> None:
-        """Let go of it; may be called again."""
+        """Release the lease; may be called again."""
         if not self._done.is_set():
             self._done.set()
             with suppress(OSError):
@@ -183,10 +184,10 @@ class Lease:
 
 @contextmanager
 def hold_lease(folder: Path, name: str = NAME) -> Iterator[None]:
-    """A folder that is made if need be and is this process's own meanwhile; others are waited for.
+    """Create a folder if necessary and hold its lease; wait for other owners.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: the folder cannot be written.
     """
     folder.mkdir(parents=True, exist_ok=True)
     with Lease(folder, name=name):
@@ -194,9 +195,9 @@ def hold_lease(folder: Path, name: str = NAME) -> Iterator[None]:
 
 
 def holder(path: Path) -> Owner | None:
-    """Whose a lease is; None of one that is not there, or is just being written."""
+    """Return the owner of a lease; None if the lease does not exist or is just being written."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # of a pipe nobody may ever write
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # does not wait if it is a pipe
         with os.fdopen(descriptor, "rb") as file:
             return Owner(**json.loads(file.read()))
     except (OSError, ValueError, TypeError):
@@ -204,44 +205,44 @@ def holder(path: Path) -> Owner | None:
 
 
 def has_expired(path: Path, owner: Owner | None) -> bool:
-    """Whether the owner of a lease that is there has ended, or has been silent for too long."""
+    """Check whether the owner of an existing lease has ended, or has been silent for too long."""
     if owner is not None and (dead := owner.dead) is not None:
         return dead
     try:
-        return _now(path.parent) - path.stat().st_mtime > SILENT
+        return _file_system_time(path.parent) - path.stat().st_mtime > SILENT
     except FileNotFoundError:
         return True
 
 
 def abandoned_leases(leases: Iterable[Path]) -> set[Path]:
-    """Those that are there and whose owner has ended; one elsewhere has `SILENT` seconds to show that it has not."""
-    found, seen = set(), {path: _touched(path) for path in leases}
-    unclear = {path for path in seen if seen[path] is not None}
-    while unclear:
-        for path in sorted(unclear):
+    """Return the existing leases whose owner has ended; a remote owner gets `SILENT` seconds for a heartbeat."""
+    ended, touched_at = set(), {path: _mtime(path) for path in leases}
+    undecided = {path for path in touched_at if touched_at[path] is not None}
+    while undecided:
+        for path in sorted(undecided):
             if (
-                (now := _touched(path)) is None
-                or now != seen[path]
+                (touched := _mtime(path)) is None
+                or touched != touched_at[path]
                 or ((owner := holder(path)) and owner.dead is False)
             ):
-                unclear.remove(path)
+                undecided.remove(path)
             elif has_expired(path, owner):
-                found.add(path)
-        unclear -= found
-        if unclear:
+                ended.add(path)
+        undecided -= ended
+        if undecided:
             time.sleep(BEAT / 2)
-    return found
+    return ended
 
 
-def _touched(path: Path) -> float | None:
+def _mtime(path: Path) -> float | None:
     try:
         return path.stat().st_mtime
     except FileNotFoundError:
         return None
 
 
-def _now(folder: Path) -> float:
-    """The time by the clock that dates the files of a folder."""
+def _file_system_time(folder: Path) -> float:
+    """Return the time by the clock of the file system of a folder."""
     probe = folder / f"{NAME}.{uuid.uuid4().hex}.tmp"
     probe.touch()
     try:
@@ -251,11 +252,11 @@ def _now(folder: Path) -> float:
 
 
 def _create(path: Path, content: bytes) -> bool:
-    """Write a file that is not there, whole at once; False if it is."""
-    whole = path.with_name(f"{path.name}.{uuid.uuid4().hex}.tmp")
-    whole.write_bytes(content)
+    """Create a file with its full content in one step; return False if it exists."""
+    temporary = path.with_name(f"{path.name}.{uuid.uuid4().hex}.tmp")
+    temporary.write_bytes(content)
     try:
-        os.link(whole, path)
+        os.link(temporary, path)
     except FileExistsError:
         return False
     except OSError as error:
@@ -265,7 +266,7 @@ def _create(path: Path, content: bytes) -> bool:
             path.touch(exist_ok=False)
         except FileExistsError:
             return False
-        os.replace(whole, path)  # till then it is there and empty
+        os.replace(temporary, path)  # until then it exists and is empty
     finally:
-        whole.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
     return True

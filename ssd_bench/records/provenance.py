@@ -1,6 +1,6 @@
-"""Where a number comes from: code, packages, device, time, command; and the key that says two runs are the same run.
+"""Provenance of a run: code, packages, device, time, command; and the content key, equal for runs of equal content.
 
-Never environment variables, host names or secrets.
+Environment variables, host names and secrets are never stored.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ READERS = (
     *(f"ssd_bench/{file}.py" for file in ("style", "sweep", "tables")),
     *(f"ssd_bench/records/{file}.py" for file in ("consistency", "pack", "reader")),
 )
-"""Code that only reads records, starts runs or helps: changing it makes no run stale, the code hash is without it."""
+"""Code that only reads records, starts runs or helps. It is not in the code hash: changing it makes no run stale."""
 
 SOURCE_SUFFIXES = (".py", ".pyi", ".c", ".cc", ".cpp", ".cu", ".cuh", ".h", ".hpp", ".metal")
 
@@ -38,17 +38,17 @@ VERSIONS_OF = (
 )
 
 DEFAULT_EXCLUDE = ("runs_dir", "force", "wandb", "dry", "minutes", "retry", "shard", "hydra", "progress", "run_id")
-"""Dotted config keys that change where or how a run is shown, not what it measures."""
+"""Dotted config keys that change where or how a run is shown, not its measurements."""
 
 _SECRET = re.compile(r"((?:^|[._\-+])(?:api_?key|token|secret|password|passwd)=).*", re.IGNORECASE | re.DOTALL)
 
 
 def collect(command: str | Sequence[str], gpus: Sequence[str] = ()) -> dict[str, Any]:
-    """Everything that identifies how a run was made, ready for JSON.
+    """Collect the provenance of a run, ready for JSON.
 
     Args:
         command: the command line, as one string or as argv; values of options named like a secret are masked.
-        gpus: names of the GPUs in use, asked by the caller (no torch here).
+        gpus: names of the GPUs in use; the caller finds them, because this module does not import torch.
 
     Returns:
         command, started_at (UTC), code (sha256, git_sha, git_dirty), python, platform, packages, device.
@@ -66,10 +66,10 @@ def collect(command: str | Sequence[str], gpus: Sequence[str] = ()) -> dict[str,
 
 
 def code_hash(extra_files: Iterable[Path | str] = ()) -> str:
-    """sha256 (hex) over the names and contents of the source files of ssd_bench, methods and tasks.
+    """Return the sha256 (hex) of the names and contents of the source files of ssd_bench, methods and tasks.
 
     Args:
-        extra_files: other files that a run depends on, such as a method that lives outside the packages.
+        extra_files: other files that a run depends on, such as a method outside the packages.
     """
     digest = hashlib.sha256()
     for name, file in [*_sources(), *((Path(f).name, Path(f)) for f in sorted(map(str, extra_files)))]:
@@ -80,7 +80,7 @@ def code_hash(extra_files: Iterable[Path | str] = ()) -> str:
 def content_key(
     config: Mapping[str, Any], code_sha: str, data_sha: str, exclude: Iterable[str] = DEFAULT_EXCLUDE
 ) -> str:
-    """sha256 (hex) of what determines a run's content; runs with the same key need not be repeated.
+    """Return the sha256 (hex) of what determines a run's content; runs with the same key need not be repeated.
 
     Independent of the order of keys, of tuple or list, and of 1 or 1.0.
 
@@ -89,21 +89,21 @@ def content_key(
         exclude: dotted keys left out, each with everything below it.
 
     Raises:
-        TypeError: a value that is no plain JSON type.
+        TypeError: a value has no plain JSON type.
     """
-    kept = _without(config, [tuple(key.split(".")) for key in exclude])
-    text = json.dumps([_canonical(kept), code_sha, data_sha], sort_keys=True, separators=(",", ":"))
+    relevant = _without(config, [tuple(key.split(".")) for key in exclude])
+    text = json.dumps([_canonical(relevant), code_sha, data_sha], sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _without(config: Mapping[str, Any], paths: list[tuple[str, ...]]) -> dict[str, Any]:
-    kept = {}
+    remaining = {}
     for key, value in config.items():
         if (key,) in paths:
             continue
         below = [path[1:] for path in paths if path[0] == key]
-        kept[key] = _without(value, below) if below and isinstance(value, Mapping) else value
-    return kept
+        remaining[key] = _without(value, below) if below and isinstance(value, Mapping) else value
+    return remaining
 
 
 def _canonical(value: Any) -> Any:
@@ -133,12 +133,12 @@ def _sources() -> Iterator[tuple[str, Path]]:
 
 def _git(root: Path, *arguments: str) -> str | None:
     try:
-        done = subprocess.run(
+        process = subprocess.run(
             ["git", "-C", str(root), *arguments], capture_output=True, encoding="utf-8", timeout=10, check=True
         )
     except (OSError, subprocess.SubprocessError):
         return None
-    return done.stdout.strip()
+    return process.stdout.strip()
 
 
 def _git_state(package: Path | None) -> dict[str, Any]:
@@ -155,17 +155,17 @@ def _git_state(package: Path | None) -> dict[str, Any]:
 
 
 def _versions(packages: Iterable[str]) -> dict[str, str]:
-    found = {}
+    versions = {}
     for package in packages:
         try:
-            found[package] = importlib.metadata.version(package)
+            versions[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
             continue
-    return found
+    return versions
 
 
 def cpu_model() -> str:
-    """Name of the CPU, as the system gives it."""
+    """Return the name of the CPU, as the system gives it."""
     try:
         for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
             if line.startswith(("model name", "Model")):
@@ -176,7 +176,7 @@ def cpu_model() -> str:
 
 
 def _cores() -> int:
-    """Cores this process may use, which a container or a scheduler can make fewer than the machine has."""
+    """Return the number of cores this process may use; containers and schedulers can limit it."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 

@@ -1,4 +1,4 @@
-"""A record, found and read back; nothing here has a part in what a run computes."""
+"""Reading of records. A run does not use this module, so changes here make no run stale."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from ssd_bench.records.pack import unpacked_folder
 from ssd_bench.records.schema import SCHEMAS
 
 RUNS = "runs"
-"""Where records go unless `runs_dir` says otherwise."""
+"""Default folder of records (option `runs_dir`)."""
 
 
-@dataclass(frozen=True, eq=False)  # tables have no truth value to compare: a run is equal to itself
+@dataclass(frozen=True, eq=False)  # tables cannot be compared by ==: a run is equal to itself alone
 class Run:
-    """A complete run, as read back.
+    """A complete run, read from its record.
 
     Attributes:
         path: directory of the record.
@@ -60,12 +60,12 @@ def load_run(run_dir: Path | str) -> Run:
     """Read a complete run.
 
     Raises:
-        ConfigError: no run, not complete, damaged, or of a newer schema (named with its path).
+        ConfigError: no run, not complete, damaged, or of a newer schema; names its path.
     """
     path = Path(run_dir)
     unpacked_folder(path)
     if not (path / "run.json").is_file():
-        raise ConfigError("run", str(path), f"the folder of a run{_but(path)}")
+        raise ConfigError("run", str(path), f"the folder of a run{_suggestion(path)}")
     header = read_header(path)
     if header.get("status") != "complete":
         raise ConfigError("record", str(path), "the run is not complete; the same command continues it")
@@ -74,37 +74,37 @@ def load_run(run_dir: Path | str) -> Run:
     return Run(path, header, **frames)
 
 
-def _but(path: Path) -> str:
-    """Why a path is not the folder of a run, and which may be meant: tables have the names alone."""
+def _suggestion(path: Path) -> str:
+    """Return why a path is no folder of a run, and which may be meant: tables give only the names of runs."""
     if path.exists():
         return ", and it has no run.json" if path.is_dir() else ", and it is a file"
     near = Path(RUNS, os.path.relpath(path))
-    known = (unpacked_folder(near) / "run.json").is_file()
-    return f"; there is no such folder{f', but {near}: run={near}' if known else ''}"
+    is_run = (unpacked_folder(near) / "run.json").is_file()
+    return f"; there is no such folder{f', but {near}: run={near}' if is_run else ''}"
 
 
 def find_runs(runs_dir: Path | str) -> list[Path]:
-    """Directories of the complete runs anywhere under `runs_dir`, packed ones too, oldest first.
+    """Return the folders of the complete runs anywhere under `runs_dir`, also of packed ones, oldest first.
 
-    A directory whose run.json cannot be read is listed too, so that `load_run` names it instead of it being missed.
+    A folder with an unreadable run.json is listed too, so that `load_run` reports it.
     """
-    found = []
+    runs = []
     for file in unpacked_folder(Path(runs_dir)).rglob("run.json"):
         try:
             header = read_json(file)
         except ConfigError:
-            found.append(("", str(file.parent)))
+            runs.append(("", str(file.parent)))
             continue
         if header.get("status") == "complete":
-            found.append((str(header.get("finished_at", "")), str(file.parent)))
-    return [Path(directory) for _, directory in sorted(found)]
+            runs.append((str(header.get("finished_at", "")), str(file.parent)))
+    return [Path(directory) for _, directory in sorted(runs)]
 
 
 def is_complete(run_dir: Path | str, content_key: str) -> bool:
-    """Whether `run_dir` holds a complete run of this content key.
+    """Check whether `run_dir` holds a complete run of this content key.
 
     Raises:
-        ConfigError: it does, but for a table that is missing or damaged (named with its path).
+        ConfigError: it does, but a table is missing or damaged; names its path.
     """
     path = Path(run_dir)
     try:

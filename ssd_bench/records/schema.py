@@ -1,7 +1,7 @@
-"""The columns of a record, each with its type and one line of description: what is stored raw at every step and prompt.
+"""Columns of a record, each with its type and one line of description: raw values of every step and prompt.
 
-The rows below are what the runner fills; the Arrow schemas are derived from them, so that a column is described once.
-Below them: how the rows of a unit become JSON, and units become tables.
+The runner fills the row classes; the Arrow schemas are derived from them, so that a column is described once. Below
+them: conversion of the rows of a unit to JSON, and of units to tables.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ BASELINES = {"none": ("method",), "paired": ("ar", "method"), "hf": ("ar", "hf",
 """Values of the option `baseline`, and the arms of a unit with each.
 
 "ar" is autoregressive decoding in this engine, "method" the method under test. "hf" is Hugging Face `generate` on a
-copy of the weights in a process of its own: no other arm's memory or times have a part of it. It is there for its
-speed: it has no steps, no score and no audit, and its rounding differs, so that its tokens may differ from AR's.
-run.json says under `hf` what decoded (`class`, `attention`), how much its weights take (`weight_bytes`) and how long it
-took until they were loaded (`load_ms`, in no other time).
+copy of the weights in a process of its own, outside the memory and times of the other arms. It serves for its speed
+alone: it has no steps, no score and no audit. Its rounding differs, so its tokens may differ from AR's. Under `hf`,
+run.json has the model's `class` and `attention`, the `weight_bytes`, and `load_ms`, the time to load the weights, which
+no other time includes.
 """
 
 ARMS = BASELINES["hf"]
 ANSWER = ("prompt_index", "repeat", "turn", "arm")
-"""What an answer is known by, in both tables."""
+"""Key of an answer in both tables."""
 PAIR = ("ar", "method")
 DIGESTS = "tables"
 """Key of run.json: SHA-256 of each table's file; records of before 2026-11 have none."""
 
 Unit = tuple[int, int]
-"""(prompt_index, repeat): what is finished, or not, as a whole; of a conversation all turns."""
+"""(prompt_index, repeat): finished as a whole or not at all; a conversation with all its turns."""
 
 _INT, _LONG, _REAL, _TEXT = pa.int32(), pa.int64(), pa.float64(), pa.string()
 _INTS, _FLAG = pa.list_(pa.int32()), pa.bool_()
@@ -48,7 +48,7 @@ def _col(kind: pa.DataType, text: str) -> Any:
 
 
 def _since(default: int, kind: pa.DataType, text: str) -> Any:
-    """A column that older records do not have."""
+    """Describe a column that older records lack; they are read with `default`."""
     return field(default=default, metadata={"type": kind, "text": text})
 
 
@@ -124,7 +124,7 @@ class StepRow:
 
 @dataclass(slots=True)
 class PromptRecord:
-    """One arm of one unit, of a conversation in one turn: its row of `prompts` and its rows of `steps`."""
+    """One arm of one unit (and one turn of a conversation): its row of `prompts` and its rows of `steps`."""
 
     prompt: PromptRow
     steps: list[StepRow]
@@ -133,14 +133,14 @@ class PromptRecord:
 def _schema(row: type[PromptRow] | type[StepRow]) -> pa.Schema:
     columns = []
     for f in fields(row):
-        if not f.metadata:  # the window is in `layer_sets`
+        if not f.metadata:  # the window, which is stored in `layer_sets`
             continue
         name = "layer_set_id" if f.name == "layer_set" else f.name
         nullable = bool(f.metadata.get("nullable"))
-        told = {"description": f.metadata["text"]}
+        metadata = {"description": f.metadata["text"]}
         if not nullable and f.default is not MISSING:
-            told["default"] = str(f.default)
-        columns.append(pa.field(name, f.metadata["type"], nullable, told))
+            metadata["default"] = str(f.default)
+        columns.append(pa.field(name, f.metadata["type"], nullable, metadata))
     return pa.schema(columns, {"schema_version": str(SCHEMA_VERSION)})
 
 
@@ -167,10 +167,10 @@ SCHEMAS: dict[str, pa.Schema] = {
 
 
 def arms_of(baseline: object) -> tuple[str, ...]:
-    """The arms of a unit with a value of the option `baseline`.
+    """Return the arms of a unit for a value of the option `baseline`.
 
     Raises:
-        ConfigError: it is none of `BASELINES`.
+        ConfigError: the value is not in `BASELINES`.
     """
     for name, arms in BASELINES.items():
         if baseline == name:
@@ -179,21 +179,21 @@ def arms_of(baseline: object) -> tuple[str, ...]:
 
 
 def hardware(header: Mapping[str, Any]) -> dict[str, Any]:
-    """What must agree for two timings to be comparable: device, arithmetic, GPU names; on a CPU also it and threads."""
+    """Return what two comparable timings must share: device, arithmetic, GPUs; on a CPU also its model and threads."""
     model = header.get("model") or {}
     device = (header.get("provenance") or {}).get("device") or {}
-    alike = {key: model.get(key) for key in ("device", "threads", "arithmetic")} | {
+    common = {key: model.get(key) for key in ("device", "threads", "arithmetic")} | {
         k: device.get(k) for k in ("cpu", "cores", "gpus")
     }
     on_gpu = str(model.get("device")).startswith("cuda")
-    return alike | ({"threads": None, "cpu": None, "cores": None} if on_gpu else {})
+    return common | ({"threads": None, "cpu": None, "cores": None} if on_gpu else {})
 
 
 def device_name(header: Mapping[str, Any]) -> str:
-    """What ran, for a reader: the GPUs, or the CPU's model."""
-    known = hardware(header)
-    gpus = ", ".join(known["gpus"] or [])
-    return gpus if gpus and not str(known["device"]).startswith("cpu") else str(known["cpu"] or known["device"])
+    """Return the name of the device for a reader: the GPUs, or the CPU's model."""
+    parts = hardware(header)
+    gpus = ", ".join(parts["gpus"] or [])
+    return gpus if gpus and not str(parts["device"]).startswith("cpu") else str(parts["cpu"] or parts["device"])
 
 
 def check_unit(unit: Unit, records: Sequence[PromptRecord]) -> None:
@@ -205,8 +205,8 @@ def check_unit(unit: Unit, records: Sequence[PromptRecord]) -> None:
         rows: list[PromptRow | StepRow] = [record.prompt, *record.steps]
         for row in rows:
             if (row.prompt_index, row.repeat, row.turn, row.arm) != (*unit, record.prompt.turn, record.prompt.arm):
-                found = (row.prompt_index, row.repeat, row.turn, row.arm)
-                raise ValueError(f"unit {unit}: a row of {found}")
+                identity = (row.prompt_index, row.repeat, row.turn, row.arm)
+                raise ValueError(f"unit {unit}: a row of {identity}")
 
 
 def _columns(rows: Sequence[PromptRow | StepRow], kind: type) -> dict[str, list[Any]]:
@@ -214,7 +214,7 @@ def _columns(rows: Sequence[PromptRow | StepRow], kind: type) -> dict[str, list[
 
 
 def pack(records: Sequence[PromptRecord]) -> dict[str, Any]:
-    """The JSON of one unit: columns of its arms, layer sets and their windows as indices into a list of their own."""
+    """Return one unit as JSON: columns of its arms; steps refer to a list of layer sets with their windows."""
     records = sorted(records, key=lambda record: (record.prompt.turn, record.prompt.arm))
     steps = _columns([step for record in records for step in record.steps], StepRow)
     ids: dict[tuple[LayerSet, Window | None], int] = {}
@@ -229,21 +229,24 @@ def pack(records: Sequence[PromptRecord]) -> dict[str, Any]:
 
 
 def merge(parts: Sequence[Mapping[str, Any]]) -> dict[str, pa.Table]:
-    """Parts in stream order -> the three tables; ids are given by first appearance, so a resumed run has the same."""
+    """Merge parts in stream order into the three tables.
+
+    Layer sets are numbered by first appearance, so that a resumed run has the same ids.
+    """
     ids: dict[tuple[int, tuple[int, ...], tuple[int, ...], int | None, int | None], int] = {}
     tables: dict[str, list[pa.Table]] = {"prompts": [], "steps": []}
     for part in parts:
-        # parts of a run that was begun before there were windows have three entries per set
+        # parts written before windows existed have three entries per set
         entries = ([*entry, None, None] if len(entry) == 3 else entry for entry in part["layer_sets"])
-        own = [ids.setdefault((n, tuple(attn), tuple(mlp), *w), len(ids)) for n, attn, mlp, *w in entries]
+        merged_ids = [ids.setdefault((n, tuple(attn), tuple(mlp), *w), len(ids)) for n, attn, mlp, *w in entries]
         local = part["steps"]["layer_set_id"]
-        steps = {**part["steps"], "layer_set_id": [i if i is None else own[i] for i in local]}
+        steps = {**part["steps"], "layer_set_id": [i if i is None else merged_ids[i] for i in local]}
         tables["prompts"].append(_table("prompts", part["prompts"]))
         tables["steps"].append(_table("steps", steps))
     columns = zip(*ids, strict=True) if ids else ((),) * (len(SCHEMAS["layer_sets"]) - 1)
     sets = dict(zip(SCHEMAS["layer_sets"].names, (list(ids.values()), *columns), strict=True))
     order = [(key, "ascending") for key in ANSWER]
-    merged = {name: pa.concat_tables([SCHEMAS[name].empty_table(), *found]) for name, found in tables.items()}
+    merged = {name: pa.concat_tables([SCHEMAS[name].empty_table(), *pieces]) for name, pieces in tables.items()}
     return {
         "prompts": merged["prompts"].sort_by(order),
         "steps": merged["steps"].sort_by([*order, ("step", "ascending")]),

@@ -1,8 +1,8 @@
-"""`python -m ssd_bench searches [FOLDER=runs/searches]`: the layer searches on disk, one a line.
+"""`python -m ssd_bench searches [FOLDER=runs/searches]`: the layer searches on disk, one per line.
 
-A search is a folder: `search.json` says what was searched and where (its provenance), and `evaluations.jsonl` grows by
-one line per evaluated layer set, so that a search that was killed goes on and one with a larger budget continues.
-Whatever else is asked of a search (best set, trace, cost) follows from these two.
+A search is a folder. `search.json` describes the search and its provenance. `evaluations.jsonl` grows by one line per
+evaluated layer set, so that a killed search, or one with a larger budget, continues. Best set, trace and cost of a
+search follow from these two files.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from ssd_bench.records.lease import Lease
 
 HEADER, EVALUATIONS = "search.json", "evaluations.jsonl"
 DEFAULT = Path("runs", "searches")
-LONGEST_LABEL = 150  # characters of a name that a model and a domain, perhaps of a row, make up
+LONGEST_LABEL = 150  # characters of the part of a name that comes from model and domain
 KEY_DIGITS = 10  # of the content key, at the end of a name
 
 
@@ -41,10 +41,10 @@ class Evaluation:
     """One evaluated layer set.
 
     Attributes:
-        point: what the optimiser proposed, of which the set was made.
-        layer_set: the set.
-        score: of the objective, higher is better.
-        seconds: spent on proposing and evaluating it.
+        point: proposal of the optimiser, which `layer_set` was made from.
+        layer_set: evaluated layer set.
+        score: value of the objective, higher is better.
+        seconds: time spent on proposing and evaluating it.
     """
 
     point: tuple[float, ...]
@@ -55,13 +55,13 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class SearchRecord:
-    """A search, finished or not.
+    """A search on disk, finished or not.
 
     Attributes:
-        path: its folder; the folder's name is the search's.
+        path: its folder, whose name is the name of the search.
         header: `search.json`: content_key, n_layers, model, weights, task, domain, dtype, machine, seed, latency,
             settings, prompts (their number) and provenance.
-        evaluations: in the order in which they were made.
+        evaluations: in order of time.
     """
 
     path: Path
@@ -70,12 +70,12 @@ class SearchRecord:
 
     @property
     def name(self) -> str:
-        """What `find` knows it by."""
+        """Name of the search, for `find`."""
         return self.path.name
 
     @property
     def best(self) -> Evaluation:
-        """The evaluation of the highest score, the first among equals.
+        """Evaluation with the highest score, the first among equals.
 
         Raises:
             ConfigError: nothing was evaluated yet.
@@ -86,17 +86,17 @@ class SearchRecord:
 
     @property
     def seconds(self) -> float:
-        """Cost: all evaluations and proposals, over all runs that took part."""
+        """Cost in seconds: all evaluations and proposals, over all runs that took part."""
         return sum(evaluation.seconds for evaluation in self.evaluations)
 
     def cut_to_budget(self, count: int, seconds: float) -> SearchRecord:
-        """The part that a budget of evaluations and seconds would have made: what is begun in time is finished."""
+        """Return the part that fits a budget of evaluations and seconds; an evaluation begun in time counts."""
         ends = accumulate((evaluation.seconds for evaluation in self.evaluations), initial=0.0)
         begun = sum(end < seconds for end in list(ends)[:-1])
         return SearchRecord(self.path, self.header, self.evaluations[: min(count, begun)])
 
     def add(self, evaluation: Evaluation) -> None:
-        """Append an evaluation; it is on disk when this returns, and a kill meanwhile loses it alone."""
+        """Append an evaluation. It is on disk when this returns; a kill before that loses this evaluation alone."""
         layers = evaluation.layer_set
         line = {
             "score": evaluation.score, "seconds": evaluation.seconds, "skip_attn": layers.skip_attn,
@@ -111,21 +111,25 @@ class SearchRecord:
 
 @contextmanager
 def open_search(folder: Path, label: str, header: Mapping[str, Any]) -> Iterator[SearchRecord]:
-    """The search with this content key to add evaluations to, new unless it is there.
+    """Open the search with this content key for adding evaluations; create it if it does not exist.
 
-    Another process that opens it meanwhile waits, and then finds what this one added.
+    Another process that opens it meanwhile waits, and then sees the evaluations added here.
 
     Args:
-        folder: of all searches.
-        label: begins the name of a new search, which ends with digits of its content key.
-        header: as in `Artifact`, without provenance; the one on disk stays where there is one.
+        folder: contains all searches.
+        label: start of the name of a new search, which ends with digits of its content key.
+        header: as in `SearchRecord`, without provenance. A header on disk stays as it is.
 
     Raises:
         ConfigError: the folder cannot be written, or a file is damaged.
     """
     key = header["content_key"]
-    kept = [path for path in folder.glob(f"*-{key[:KEY_DIGITS]}") if (path / HEADER).is_file()]
-    path = kept[0] if kept else folder / f"{re.sub(r'[^A-Za-z0-9._-]+', '-', label)[:LONGEST_LABEL]}-{key[:KEY_DIGITS]}"
+    existing = [path for path in folder.glob(f"*-{key[:KEY_DIGITS]}") if (path / HEADER).is_file()]
+    path = (
+        existing[0]
+        if existing
+        else folder / f"{re.sub(r'[^A-Za-z0-9._-]+', '-', label)[:LONGEST_LABEL]}-{key[:KEY_DIGITS]}"
+    )
     try:
         path.mkdir(parents=True, exist_ok=True)
         lease = Lease(path)
@@ -148,12 +152,12 @@ def _provenance() -> dict[str, Any]:
 
 
 def _drop_torn_line(file: Path) -> None:
-    """Cut what a killed process left of a line."""
+    """Cut the unfinished last line that a killed process left."""
     if file.is_file():
         content = file.read_bytes()
-        whole = content.rfind(b"\n") + 1
-        if whole < len(content):
-            os.truncate(file, whole)
+        end_of_lines = content.rfind(b"\n") + 1
+        if end_of_lines < len(content):
+            os.truncate(file, end_of_lines)
 
 
 def load(path: Path) -> SearchRecord:
@@ -180,27 +184,27 @@ def _evaluation(row: Mapping[str, Any], n_layers: int) -> Evaluation:
 
 
 def search_names(folder: Path) -> list[str]:
-    """The searches in a folder, sorted."""
+    """Return the names of the searches in a folder, sorted."""
     return sorted(path.parent.name for path in folder.glob(f"*/{HEADER}"))
 
 
 def find(folder: Path, name: str, field: str) -> SearchRecord:
-    """A search by name.
+    """Return a search by name.
 
     Args:
         field: the option that names it, for errors.
 
     Raises:
-        ConfigError: there is none of this name (the message lists the known ones), or it is damaged.
+        ConfigError: no search has this name (the message lists the names), or it is damaged.
     """
-    known = search_names(folder)
-    if name not in known:
-        raise ConfigError(field, name, f"a search in {folder}: {', '.join(known) or 'there is none yet'}")
+    available = search_names(folder)
+    if name not in available:
+        raise ConfigError(field, name, f"a search in {folder}: {', '.join(available) or 'there is none yet'}")
     return load(folder / name)
 
 
 def searches_table(folder: Path) -> str:
-    """All searches of a folder: where, how many evaluations, best score, seconds, sublayers skipped."""
+    """Return a table of the searches in a folder: task, evaluations, best score, seconds, skipped sublayers."""
     rows = []
     for name in search_names(folder):
         artifact = load(folder / name)
@@ -218,7 +222,7 @@ def searches_table(folder: Path) -> str:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Returns the exit code: 0, or 2 if there is nothing to list or an option cannot work."""
+    """Run the command and return its exit code: 0, or 2 if there is nothing to list or an option is invalid."""
     return run_tool(_print, __doc__, arguments)
 
 

@@ -1,10 +1,11 @@
-"""What a run leaves on disk: run.json and three Parquet tables, written so that a kill at any moment loses nothing.
+"""Writing of records: run.json and three Parquet tables, written so that a kill at any moment loses nothing.
 
     runs/<run id>/run.json            header: resolved config, provenance, status; written first and last
     runs/<run id>/parts/00012-000.json   one finished unit (prompt x repeat, all its arms), until the run is complete
     runs/<run id>/{prompts,steps,layer_sets}.parquet   the tables; columns: `ssd_bench.records.schema`
 
-Raw values only: every derived number (M, alpha, speedup, TPT) is computed by `ssd_bench.metrics` when it is read.
+A record has raw values only: `ssd_bench.metrics` computes every derived number (M, alpha, speedup, TPT) when a record
+is read.
 """
 
 from __future__ import annotations
@@ -42,14 +43,14 @@ from ssd_bench.records.schema import (
     pack,
 )
 
-SHARD = "shard"  # status of a part of a run that is done
-FAILED, STOPPED = "failed", "stopped"  # of a run that an error ended, or somebody; run.json says under `error` what did
+SHARD = "shard"  # status of a finished shard, which is a part of a run
+FAILED, STOPPED = "failed", "stopped"  # ended by an error, or by a signal; run.json has the reason under `error`
 DISCARDED = ".discarded"
 LEFTOVERS = (DISCARDED, "parts", NAME)
-"""Names in a finished record of what its writer removes last."""
+"""Names of files and folders that the writer removes last, after the record is finished."""
 TABLES = tuple(f"{name}.parquet" for name in SCHEMAS)
 FAULTS = (ConfigError, ValueError, TypeError, KeyError, AttributeError, pa.ArrowException)
-"""What is raised by a file that is no finished unit."""
+"""Errors that reading a damaged unit may raise."""
 
 
 def _plain(value: Any) -> Any:
@@ -63,20 +64,20 @@ def _dump(value: Any, indent: int | None = None) -> bytes:
 
 
 class RunWriter:
-    """Writes one run, unit by unit; what was added survives a kill, and the same command continues it.
+    """Writer of one run, unit by unit. Added units survive a kill, and the same command continues the run.
 
-    A directory that already holds finished units of the same content key is resumed: its first header stays, and
-    `resumed` in it grows by one time stamp. A directory that is already complete has every unit done, and `finish`
-    changes nothing. One process at a time: it holds the folder's lease until `finish`, `close` or its end.
+    A folder with finished units of the same content key is resumed: its header stays, and `resumed` in it grows by one
+    time stamp. In a complete folder every unit is done, and `finish` changes nothing. One process writes at a time: it
+    holds the folder's lease until `finish`, `close` or its end.
 
     Args:
-        run_dir: directory of the record, created with its parents.
+        run_dir: folder of the record, created with its parents.
         header: run.json; `content_key` is required, `schema_version` and `status` are set here.
-        fresh: throw away whatever the directory holds (`force=true`).
-        wait: for another process that writes it; else that is refused.
+        fresh: remove the present content of the folder (`force=true`).
+        wait: wait for another process that writes this run; False: refuse.
 
     Raises:
-        Held: another process writes it.
+        LeaseHeld: another process writes this run.
         ConfigError: the directory cannot be written, or holds a run of another content key, schema or machine, or a
             damaged file.
     """
@@ -86,7 +87,7 @@ class RunWriter:
         self._parts = self.path / "parts"
         self._seq: dict[Unit, int] = {}
         self._last_state: bytes | None = None
-        self._lease = self._leased(wait)
+        self._lease = self._take_lease(wait)
         try:
             self.header = self._open(dict(header), fresh)
             self._read_done()
@@ -94,11 +95,11 @@ class RunWriter:
             self.close()
             raise
 
-    def _leased(self, wait: bool) -> Lease:
+    def _take_lease(self, wait: bool) -> Lease:
         try:
             while True:
                 self.path.mkdir(parents=True, exist_ok=True)
-                with suppress(FileNotFoundError):  # a run that was refused took it away meanwhile
+                with suppress(FileNotFoundError):  # a refused run removed the folder meanwhile
                     return Lease(self.path, wait)
         except OSError as error:
             raise ConfigError("runs_dir", str(self.path), f"a directory that can be written ({error})") from error
@@ -108,44 +109,46 @@ class RunWriter:
             _remove(leftover)
         if fresh or not (self.path / "run.json").exists():
             _discard_parts(self.path)  # before the header: parts must never outlive the header they belong to
-            for name in (*TABLES, "run.json") if fresh else ():  # a folder would be in the way when hours have passed
+            for name in (*TABLES, "run.json") if fresh else ():  # a folder of this name would make `finish` fail
                 if (self.path / name).is_dir():
                     _remove(self.path / name)
-            opened = {"schema_version": SCHEMA_VERSION, **header, "status": "running"}
+            current = {"schema_version": SCHEMA_VERSION, **header, "status": "running"}
         else:
-            opened = self._resume(read_header(self.path), header)
-            if opened["status"] == "complete":
+            current = self._resume(read_header(self.path), header)
+            if current["status"] == "complete":
                 _discard_parts(self.path)  # killed between the last write of `finish` and its clean-up
-                return opened
+                return current
         for name in ("parts", *TABLES):
             if os.path.lexists(path := self.path / name) and path.is_dir() != (name == "parts"):
                 self._set_aside(path, "in the way")
         self._parts.mkdir(exist_ok=True)
-        write_atomic(self.path / "run.json", _dump(opened, indent=2))
-        return opened
+        write_atomic(self.path / "run.json", _dump(current, indent=2))
+        return current
 
     def _resume(self, stored: dict[str, Any], header: dict[str, Any]) -> dict[str, Any]:
         if stored.get("content_key") != header["content_key"]:
             raise ConfigError("run", str(self.path), "it holds another configuration, code or data; use force=true")
         if stored.get("status") == "complete":
             return stored
-        then, now = hardware(stored), hardware(json.loads(_dump(header)))
-        if then != now:
-            raise ConfigError("run", str(self.path), f"it was begun on {then} and this is {now}; use force=true")
-        began, given = ((one.get("model") or {}).get("commit") for one in (stored, header))
-        if began != given:
-            allowed = f"the commit that {self.path} was begun with: model.revision={began}; or use force=true"
-            raise ConfigError("model.revision", given, allowed)
+        first_hardware, present = hardware(stored), hardware(json.loads(_dump(header)))
+        if first_hardware != present:
+            allowed = f"it was begun on {first_hardware} and this is {present}; use force=true"
+            raise ConfigError("run", str(self.path), allowed)
+        stored_commit, commit = ((content.get("model") or {}).get("commit") for content in (stored, header))
+        if stored_commit != commit:
+            allowed = f"the commit that {self.path} was begun with: model.revision={stored_commit}; or use force=true"
+            raise ConfigError("model.revision", commit, allowed)
         for file, fingerprint in (stored.get("data") or {}).items():
-            began, given = map(_commit, (fingerprint, header.get("data", {}).get(file)))
-            if began != given:
+            stored_commit, commit = map(_commit, (fingerprint, header.get("data", {}).get(file)))
+            if stored_commit != commit:
                 allowed = (
-                    f"the commit that {self.path} was begun with: {began}, as that file's revision; or use force=true"
+                    f"the commit that {self.path} was begun with: {stored_commit}, as that file's revision; "
+                    "or use force=true"
                 )
-                raise ConfigError(f"data set of {file}", given, allowed)
+                raise ConfigError(f"data set of {file}", commit, allowed)
         status = "running" if stored.get("status") in (FAILED, STOPPED) else stored.get("status")
-        kept = {key: value for key, value in stored.items() if key != "error"}
-        return {**kept, "status": status, "resumed": [*stored.get("resumed", []), _now()]}
+        continued = {key: value for key, value in stored.items() if key != "error"}
+        return {**continued, "status": status, "resumed": [*stored.get("resumed", []), _timestamp()]}
 
     def _read_done(self) -> None:
         if self.complete:
@@ -158,23 +161,23 @@ class RunWriter:
             self._last_state = None if part["state"] is None else base64.b64decode(part["state"])
 
     def _set_aside_faults(self) -> None:
-        """Move away what is no finished unit, so that it is measured again; it is named, and kept beside the parts."""
-        found: dict[Path, dict[str, Any]] = {}
+        """Move damaged units to the folder `.damaged` and report them, so that they are measured again."""
+        parts: dict[Path, dict[str, Any]] = {}
         for file in sorted(self._parts.glob("*.json")):
             try:
-                found[file] = _sound(file)
+                parts[file] = _read_unit(file)
             except FAULTS as error:
                 self._set_aside(file, f"damaged ({reason(error)})")
-        begun = sorted(found, key=lambda file: found[file]["seq"])
-        if begun and found[begun[-1]]["state"] is not None:  # a method that learns goes on from where it was
-            for number, file in enumerate(begun):
-                if found[file]["seq"] != number:
+        files = sorted(parts, key=lambda file: parts[file]["seq"])
+        if files and parts[files[-1]]["state"] is not None:  # a method with a state needs all units before the last one
+            for number, file in enumerate(files):
+                if parts[file]["seq"] != number:
                     self._set_aside(file, "after one that is missing")
 
     def _set_aside(self, file: Path, why: str) -> None:
         aside = self.path / ".damaged"
         aside.mkdir(exist_ok=True)
-        target = aside / f"{_now().replace(':', '')}-{file.name}"
+        target = aside / f"{_timestamp().replace(':', '')}-{file.name}"
         print(f"{file} is {why}: moved to {target}, and measured again", file=sys.stderr, flush=True)
         os.replace(file, target)
 
@@ -183,28 +186,28 @@ class RunWriter:
 
     @property
     def complete(self) -> bool:
-        """Whether the record is finished."""
+        """True if the record is finished."""
         return bool(self.header["status"] == "complete")
 
     @property
     def done(self) -> set[Unit]:
-        """Units (prompt_index, repeat) that are on disk."""
+        """Units (prompt_index, repeat) on disk."""
         return set(self._seq)
 
     def last_state(self) -> bytes | None:
-        """`method_state` of the last finished unit in stream order (the order of `add`); None if there is none."""
+        """Return `method_state` of the last finished unit in stream order (the order of `add`), or None."""
         return self._last_state
 
     def add(self, prompt_index: int, repeat: int, records: list[PromptRecord], method_state: bytes | None) -> None:
-        """Put one finished unit on disk; when this returns, no kill can lose it.
+        """Write one finished unit to disk; after this returns, no kill can lose it.
 
         Args:
-            records: the arms of this unit, of a conversation in every turn, in any order.
-            method_state: what a stateful method needs to go on from here.
+            records: the arms of this unit (of a conversation in every turn), in any order.
+            method_state: state from which a stateful method continues after this unit.
 
         Raises:
             ValueError: the unit is done already, a row belongs to another unit, or a value does not fit its column.
-            Lost: another process took the run over.
+            Lost: another process has taken over the run.
         """
         unit = (prompt_index, repeat)
         if unit in self._seq or self.complete:
@@ -218,19 +221,19 @@ class RunWriter:
         }
         data = _dump(part)
         self._lease.check()
-        merge([json.loads(data)])  # a value that does not fit must fail now, not when hours of units are merged
+        merge([json.loads(data)])  # a value of a wrong type must fail now, not after hours in `finish`
         write_atomic(self._parts / _name(unit), data)
         self._seq[unit] = part["seq"]
         self._last_state = method_state
 
     def answers(self) -> list[tuple[str, int, int, str]]:
-        """Arm, prompt_index, turn and text of every answer that is on disk, in stream order."""
-        found = []
+        """Return arm, prompt_index, turn and text of every answer on disk, in stream order."""
+        rows = []
         for part in self._read_parts():
             columns = part["prompts"]
             names = ("arm", "prompt_index", "turn", "text")
-            found += list(zip(*(columns[name] for name in names), strict=True))
-        return found
+            rows += list(zip(*(columns[name] for name in names), strict=True))
+        return rows
 
     def finish(self, extra: Mapping[str, Any]) -> None:
         """Merge the units into the tables and mark the record complete; killed at any point, it can be called again.
@@ -247,13 +250,13 @@ class RunWriter:
                 data = sink.getvalue().to_pybytes()
                 write_atomic(self.path / f"{name}.parquet", data)
                 digests[name] = hashlib.sha256(data).hexdigest()
-            self.header = {**self.header, "finished_at": _now(), **extra, DIGESTS: digests, "status": "complete"}
+            self.header = {**self.header, "finished_at": _timestamp(), **extra, DIGESTS: digests, "status": "complete"}
             write_atomic(self.path / "run.json", _dump(self.header, indent=2))
             _discard_parts(self.path)
         self.close()
 
     def finish_shard(self, extra: Mapping[str, Any]) -> None:
-        """Mark a part of a run as done; its units stay as they are, for `adopt`.
+        """Mark a shard of a run as done; its units stay as they are, for `adopt`.
 
         Args:
             extra: keys to add to run.json.
@@ -264,10 +267,10 @@ class RunWriter:
         self.close()
 
     def adopt(self, folders: Sequence[Path], order: Iterable[Unit]) -> None:
-        """Take the units of a run's shards that are not here yet, in stream order.
+        """Copy the missing units from the run's shards, in stream order.
 
         Raises:
-            ConfigError: a unit that is damaged (named with its path), or there is none of it.
+            ConfigError: a unit is missing in all shards, or damaged; names its path.
         """
         for seq, unit in enumerate(order):
             if unit not in self._seq:
@@ -275,22 +278,22 @@ class RunWriter:
                 if file is None:
                     raise ConfigError("shard", _name(unit), f"units of all prompts in {folders[0].parent}")
                 try:
-                    part = _sound(file)
+                    part = _read_unit(file)
                 except FAULTS as error:
                     raise ConfigError("shard", str(file), f"a file that is whole ({reason(error)})") from error
                 write_atomic(self._parts / _name(unit), _dump(part | {"seq": seq}))
                 self._seq[unit] = seq
 
     def _note_end(self, error: BaseException) -> None:
-        """Say in run.json what ended the run, as far as the disk allows; only a process that is killed cannot."""
+        """Write to run.json what ended the run, if the disk allows; a killed process cannot do this."""
         if self.header["status"] == "running" and self._lease.is_held:
             status = FAILED if isinstance(error, Exception) else STOPPED
             self.header = {**self.header, "status": status, "error": one_line(error)}
-            with suppress(OSError):  # of a full disk the error itself is said
+            with suppress(OSError):  # on a full disk the error itself is still reported
                 write_atomic(self.path / "run.json", _dump(self.header, indent=2))
 
     def close(self) -> None:
-        """Let go of the lease; what was added stays."""
+        """Release the lease; added units stay."""
         self._lease.close()
 
     def __enter__(self) -> Self:
@@ -306,26 +309,26 @@ class RunWriter:
         elif error is not None:
             self._note_end(error)
         self.close()
-        if refused:  # no record of what cannot work, and no folder either, unless it holds something else
+        if refused:  # a refused configuration leaves no record, and no folder unless it holds other files
             with suppress(OSError):
                 self.path.rmdir()
                 self.path.parent.rmdir()
 
 
 def clear_leftovers(path: Path) -> None:
-    """Remove what a process left of a finished record that was killed at its end, unless somebody works on it."""
+    """Remove leftovers of a process that was killed while it finished a record, unless another one works on it."""
     if any(os.path.lexists(path / name) for name in LEFTOVERS) or [*_unfinished(path), *path.glob(f"{NAME}.*")]:
         with (
             suppress(LeaseHeld, OSError),
             Lease(path, wait=False),
-        ):  # a folder that cannot be written is read all the same
+        ):  # a folder that cannot be written can still be read
             _discard_parts(path)
             for leftover in _unfinished(path):
                 _remove(leftover)
 
 
 def _unfinished(path: Path) -> list[Path]:
-    """Return files of a record that were never given their names; leases have names with a dot in front."""
+    """Return temporary files of a record that were never renamed; those of leases begin with a dot."""
     return [*path.glob("[!.]*.tmp"), *path.glob("parts/*.tmp")]
 
 
@@ -333,27 +336,27 @@ def _discard_parts(path: Path) -> None:
     trash, parts = path / DISCARDED, path / "parts"
     _remove(trash)
     if parts.exists():
-        os.replace(parts, trash)  # at once: some parts without the others would pass for a shorter run
+        os.replace(parts, trash)  # all at once: some parts alone would look like a shorter run
         _remove(trash)
 
 
 def _remove(path: Path) -> None:
-    """Remove a file, a link or a folder, where it exists."""
+    """Remove a file, link or folder, if it exists."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)
     else:
         path.unlink(missing_ok=True)
 
 
-def _now() -> str:
+def _timestamp() -> str:
     return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
-def _sound(file: Path) -> dict[str, Any]:
-    """A finished unit.
+def _read_unit(file: Path) -> dict[str, Any]:
+    """Read a finished unit and check it.
 
     Raises:
-        FAULTS: by what is wrong with it.
+        FAULTS: the unit is damaged.
     """
     part = read_json(file)
     unit, seq, state = (part["prompt_index"], part["repeat"]), part["seq"], part["state"]

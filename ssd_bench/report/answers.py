@@ -1,4 +1,4 @@
-"""The first screen: what the records are, which claims hold, which method to use, and how sure that is."""
+"""Top of the page: a description of the records, the claims that hold, and the method to use, with its evidence."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ MARKS = {HOLDS: ("✓", "holds"), FAILS: ("✗", "fails"), CANNOT_SAY: ("?", "un
 
 @dataclass(frozen=True)
 class ModelVerdict:
-    """What one model's records say of a claim.
+    """Verdict of one model's records on a claim.
 
     Attributes:
-        verdict: with the model that ran and its size.
-        why: there is no effect; "" where there is one.
+        verdict: verdict with the model that ran and its size.
+        why: reason why the effect is undefined; else "".
     """
 
     mark: str
@@ -49,21 +49,21 @@ class ClaimLine:
     """A claim on a card.
 
     Attributes:
-        exhibit: anchor of the exhibit that decides it.
-        asked: what the effect has to reach.
-        said: a model each, the nearest to the paper's first.
+        exhibit: anchor of the table or figure that decides it.
+        threshold: threshold of the effect.
+        verdicts: one verdict per model, the nearest to the paper's first.
     """
 
     claim: Claim
     exhibit: str
-    asked: str
+    threshold: str
     measured: str
-    said: Sequence[ModelVerdict]
+    verdicts: Sequence[ModelVerdict]
 
 
 @dataclass(frozen=True)
 class Card:
-    """The claims of a paper; `counts` in words."""
+    """Claims of a paper; `counts` has the verdicts in words, per model."""
 
     paper: str
     name: str
@@ -75,65 +75,65 @@ def describe_records(replications: Sequence[Replication], results: int) -> str:
     """Return sentences on what the records are: runs, distinct results, scale, models and machine.
 
     Args:
-        results: distinct ones of ours that stand behind numbers of the papers.
+        results: number of distinct results of ours that numbers of the papers are compared with.
     """
-    made = {cell.path: (cell, one.scale) for one in replications for cell in one.where()}
-    if not made:
+    by_path = {cell.path: (cell, replication.scale) for replication in replications for cell in replication.where()}
+    if not by_path:
         return "There are no runs of the papers' experiments here yet."
-    models = list(dict.fromkeys(cell.ran for cell, _ in made.values()))
-    machines = dict.fromkeys(device_name(cell.header) for cell, _ in made.values())
-    count = sum(1 for one in replications for _ in one.where())
-    scales = ordered(dict.fromkeys(scale for _, scale in made.values()))
-    said = (
-        f"{len(made)} runs of {named(models)}, at scale {', '.join(scales)} on {', '.join(machines)}. They stand "
+    models = list(dict.fromkeys(cell.ran for cell, _ in by_path.values()))
+    machines = dict.fromkeys(device_name(cell.header) for cell, _ in by_path.values())
+    count = sum(1 for replication in replications for _ in replication.where())
+    scales = ordered(dict.fromkeys(scale for _, scale in by_path.values()))
+    text = (
+        f"{len(by_path)} runs of {named(models)}, at scale {', '.join(scales)} on {', '.join(machines)}. They stand "
         f"behind {count} cells of {len(replications)} experiments: one run behind several where one model stands for "
         f"several of a paper's. {results} distinct results are compared with the papers' numbers."
     )
     toys = [model for model in models if model.toy]
     if not toys:
-        return said
-    which = "" if len(toys) == len(models) else f"Those of {named(toys)}: "
+        return text
+    subject = "" if len(toys) == len(models) else f"Those of {named(toys)}: "
     return (
-        f"{said} {which}{TOY[0].upper()}{TOY[1:]}s, of a model that this project trained: they show what the methods "
+        f"{text} {subject}{TOY[0].upper()}{TOY[1:]}s, of a model that this project trained: they show what the methods "
         "do and that the analysis works, and say nothing of the papers' models."
     )
 
 
 def cards(frame: pd.DataFrame) -> list[Card]:
-    """One a paper.
+    """Return one card per paper with claims.
 
     Args:
-        frame: of all scales and models, as `verdicts.table`.
+        frame: verdicts of all scales and models, as from `verdicts.table`.
     """
-    found = []
+    cards_of_papers = []
     for paper in papers():
-        own = [claim for claim in claims() if claim.id.partition("/")[0] == paper]
-        if own:
-            rows = frame[frame["claim"].isin([claim.id for claim in own])]
+        paper_claims = [claim for claim in claims() if claim.id.partition("/")[0] == paper]
+        if paper_claims:
+            rows = frame[frame["claim"].isin([claim.id for claim in paper_claims])]
             by_model = rows[rows["verdict"] != NOT_RUN].groupby("model", sort=False)
-            counted = [
+            counts = [
                 f"{verdicts.model_text(group.iloc[0])}: {verdicts.verdict_counts(group)}" for _, group in by_model
             ]
-            lines = [_line(claim, rows[rows["claim"] == claim.id]) for claim in own]
-            found.append(Card(paper, name_of(paper), counted or ["not run"], lines))
-    return found
+            lines = [_line(claim, rows[rows["claim"] == claim.id]) for claim in paper_claims]
+            cards_of_papers.append(Card(paper, name_of(paper), counts or ["not run"], lines))
+    return cards_of_papers
 
 
 def _line(claim: Claim, rows: pd.DataFrame) -> ClaimLine:
     ran = rows[rows["verdict"] != NOT_RUN]
     order = ordered(dict.fromkeys((ran if len(ran) else rows.iloc[:1])["scale"]))
-    said = []
+    model_verdicts = []
     for _, row in (
         (ran if len(ran) else rows.iloc[:1]).sort_values("scale", key=lambda s: s.map(order.index)).iterrows()
     ):
         mark, style = MARKS[row["verdict"]]
         effect, evidence = verdicts.effect_text(claim, row), verdicts.evidence_text(claim, row)
         text = ", ".join(filter(None, (verdicts.verdict_text(row), verdicts.model_text(row))))
-        why = str(row["reason"]) if effect == ABSENT else ""
-        said.append(ModelVerdict(mark, style, text, effect, evidence, why))
+        reason = str(row["reason"]) if effect == ABSENT else ""
+        model_verdicts.append(ModelVerdict(mark, style, text, effect, evidence, reason))
     experiment = grid.load(claim.exhibit)
     anchor = file_stem(experiment.paper, experiment.exhibit)
-    return ClaimLine(claim, anchor, verdicts.threshold_text(claim), verdicts.statistic_text(claim), said)
+    return ClaimLine(claim, anchor, verdicts.threshold_text(claim), verdicts.statistic_text(claim), model_verdicts)
 
 
 # --- which method -----------------------------------------------------------------------------------------------------
@@ -141,10 +141,10 @@ def _line(claim: Claim, rows: pd.DataFrame) -> ClaimLine:
 
 @dataclass(frozen=True)
 class MethodResult:
-    """A method on a task, by one run.
+    """Result of a method on a task, from one run.
 
     Attributes:
-        method: as the comparison calls it; of a run outside it as `method=NAME` does.
+        method: name in the comparison; for a run outside it the name in `method=NAME`.
         summary: `metrics.summarise` of the run.
     """
 
@@ -154,45 +154,51 @@ class MethodResult:
 
 def comparison(replications: Sequence[Replication], name: str = COMPARISON) -> Replication | None:
     """Return the runs of an experiment that compares methods, at the nearest available scale to the papers'."""
-    there = {
-        one.scale: one for one in replications
-        if one.experiment.name == name and any(cell.record and not cell.record.error for cell in one.cells)
+    by_scale = {
+        replication.scale: replication for replication in replications if replication.experiment.name == name
+        and any(cell.record and not cell.record.error for cell in replication.cells)
     }  # fmt: skip
-    return there[ordered(there)[0]] if there else None
+    return by_scale[ordered(by_scale)[0]] if by_scale else None
 
 
 def comparisons(replications: Sequence[Replication]) -> list[Replication]:
     """Return the comparisons with runs: all methods on one model, and the families of drafts."""
-    return [one for name in (COMPARISON, FAMILIES) if (one := comparison(replications, name)) is not None]
+    return [
+        replication for name in (COMPARISON, FAMILIES) if (replication := comparison(replications, name)) is not None
+    ]
 
 
 def candidates(replication: Replication, records: Sequence[Record] = ()) -> dict[str, list[MethodResult]]:
-    """Return task -> its methods, the fastest end to end first; runs that decide nothing are left out.
+    """Return task -> its methods, the fastest end to end first; excluded runs are left out.
 
     Args:
-        records: all of the folder. A method that the comparison lacks, such as one that a user added, counts where
-            task, prompts, model, hardware and choice of tokens are those of a run of the comparison; by its fastest.
+        records: all records of the folder. A method that is not in the comparison, such as a user's own, is added with
+            its fastest run if task, prompts, model, hardware and choice of tokens are those of a run of the comparison.
     """
-    found: dict[str, list[MethodResult]] = {}
+    results: dict[str, list[MethodResult]] = {}
     tasks_of: dict[str, set[str]] = {}
     for cell in cells(replication):
         if cell.record is not None and not cell.void and cell.summary["speedup_e2e"] is not None:
-            found.setdefault(cell["task"], []).append(MethodResult(cell["method"], cell.summary))
+            results.setdefault(cell["task"], []).append(MethodResult(cell["method"], cell.summary))
             tasks_of.setdefault(cell.record.digest.conditions, set()).add(cell["task"])
-    known = {cell.header["method"] for cell in cells(replication)}
-    others: dict[tuple[str, str], MethodResult] = {}
+    compared = {cell.header["method"] for cell in cells(replication)}
+    added: dict[tuple[str, str], MethodResult] = {}
     for record in records:
         summary = None if record.error else record.summary
-        if summary is None or summary["method"] in known or summary["speedup_e2e"] is None:
+        if summary is None or summary["method"] in compared or summary["speedup_e2e"] is None:
             continue
-        if summary["searched_share"] != 0:  # 0: no search ran, so it is not the method that was timed
+        if summary["searched_share"] != 0:  # 0: no search ran, so the method itself was not timed
             for task in tasks_of.get(record.digest.conditions, ()):
                 candidate = MethodResult(str(summary["method"]), summary)
-                best = others.setdefault((task, candidate.method), candidate)
-                others[task, candidate.method] = max(best, candidate, key=lambda one: one.summary["speedup_e2e"])
-    for (task, _), candidate in others.items():
-        found[task].append(candidate)
-    return {task: sorted(own, key=lambda one: -one.summary["speedup_e2e"]) for task, own in found.items()}
+                previous = added.setdefault((task, candidate.method), candidate)
+                added[task, candidate.method] = max(previous, candidate, key=_speedup)
+    for (task, _), candidate in added.items():
+        results[task].append(candidate)
+    return {task: sorted(methods, key=lambda result: -_speedup(result)) for task, methods in results.items()}
+
+
+def _speedup(result: MethodResult) -> float:
+    return float(result.summary["speedup_e2e"])
 
 
 def advice(replication: Replication, records: Sequence[Record] = ()) -> Iterator[str]:
@@ -201,15 +207,16 @@ def advice(replication: Replication, records: Sequence[Record] = ()) -> Iterator
     Args:
         records: as in `candidates`.
     """
-    for task, own in candidates(replication, records).items():
-        best = own[0]
-        if not _faster(best):
+    for task, methods in candidates(replication, records).items():
+        best = methods[0]
+        if not _is_faster(best):
             yield f"{task}: plain decoding. None is surely faster; the best is {best.method}, {_end_to_end(best)}."
             continue
-        near = [one for one in own[1:] if _high(one) >= best.summary["speedup_e2e"]]
-        level = [one.method for one in near if one.summary["speedup_e2e"] >= 1]
-        beside = f". Not to be told from it: {', '.join(level)}" if level else ""
-        yield f"{task}: {best.method}, {_end_to_end(best)}{beside}."
+        # statistically indistinguishable: the interval reaches the best speedup
+        near = [result for result in methods[1:] if _high(result) >= _speedup(best)]
+        ties = [result.method for result in near if _speedup(result) >= 1]
+        tie_text = f". Not to be told from it: {', '.join(ties)}" if ties else ""
+        yield f"{task}: {best.method}, {_end_to_end(best)}{tie_text}."
 
 
 def conditions(replication: Replication, records: Sequence[Record] = ()) -> str:
@@ -218,28 +225,28 @@ def conditions(replication: Replication, records: Sequence[Record] = ()) -> str:
     Args:
         records: as in `candidates`.
     """
-    one = next(cell for cell in cells(replication) if cell.record)
-    summary, decode = one.summary, one.header.get("decode") or {}
+    cell_with_run = next(cell for cell in cells(replication) if cell.record)
+    summary, decode = cell_with_run.summary, cell_with_run.header.get("decode") or {}
     sampled = decode.get("mode", "greedy") != "greedy"
-    how = f"sampling at temperature {decode['temperature']}" if sampled else "greedy"
+    decoding = f"sampling at temperature {decode['temperature']}" if sampled else "greedy"
     compared = {cell["method"] for cell in cells(replication)}
-    compared |= {one.method for own in candidates(replication, records).values() for one in own}
+    compared |= {result.method for methods in candidates(replication, records).values() for result in methods}
     return (
-        f"Of {one.ran.text} ({summary['dtype']}) on {summary['device']}, {how}, one prompt at a time, "
+        f"Of {cell_with_run.ran.text} ({summary['dtype']}) on {summary['device']}, {decoding}, one prompt at a time, "
         f"n = {summary['n_prompts']} prompts a cell, the time of a search before the run left out. The best of "
         f"{len(compared)} is chosen by these numbers, which its interval does not count."
     )
 
 
-def _end_to_end(candidate: MethodResult) -> str:
-    return f"{format_interval(candidate.summary, 'speedup_e2e')}× {END_TO_END.partition(', ')[2]}"
+def _end_to_end(result: MethodResult) -> str:
+    return f"{format_interval(result.summary, 'speedup_e2e')}× {END_TO_END.partition(', ')[2]}"
 
 
-def _faster(candidate: MethodResult) -> bool:
-    low = candidate.summary["speedup_e2e_lo"]
+def _is_faster(result: MethodResult) -> bool:
+    low = result.summary["speedup_e2e_lo"]
     return low is not None and low > 1
 
 
-def _high(candidate: MethodResult) -> float:
-    high = candidate.summary["speedup_e2e_hi"]
+def _high(result: MethodResult) -> float:
+    high = result.summary["speedup_e2e_hi"]
     return math.inf if high is None else float(high)

@@ -1,10 +1,10 @@
 """`python -m ssd_bench report [runs_dir=runs] [out=RUNS_DIR/report]`: tables and figures of every complete run.
 
-Writes one Markdown, one CSV and one figure (PNG and PDF) per task, prints the tables and where they are, and an index
-of everything with an overview of all speedups (`README.md`). Of runs that were made for the papers' exhibits
-(`-m experiment=...`) it writes which of the papers' claims hold (`verdicts.md`), every table and figure of the papers
-with ours beside (`tables/`, `figures/`), what a cost model predicts for the papers' hardware (`predictions.md`), what
-the papers' own numbers imply (`audit.md`), and all of that as a page (`index.html`).
+Writes one Markdown, one CSV and one figure (PNG and PDF) per task, prints the tables and their paths, and writes an
+index with an overview of all speedups (`README.md`). From runs of the papers' experiments (`-m experiment=...`) it
+writes the verdicts on the papers' claims (`verdicts.md`), every table and figure of the papers with ours (`tables/`,
+`figures/`), predictions of a cost model for the papers' hardware (`predictions.md`), implications of the papers' own
+numbers (`audit.md`), and all of these as a page (`index.html`).
 """
 
 from __future__ import annotations
@@ -42,25 +42,25 @@ CONTENTS = {
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Returns the exit code: 0, or 2 if there is nothing to report or an option cannot work."""
+    """Run the command and return its exit code: 0, or 2 if there is nothing to report or an option is invalid."""
     return run_tool(_report, __doc__, arguments)
 
 
 def _report(arguments: Sequence[str]) -> None:
-    given = options(arguments, OPTIONS)
-    runs_dir = local_path("runs_dir", given.get("runs_dir", "runs"))
-    found = records(runs_dir)
-    prepare(found)
-    made = _readable(found, runs_dir)
-    out = local_path("out", given.get("out", runs_dir / "report"))
-    ours = replications(runs_dir, found)
-    shown = {cell.path for one in ours for cell in one.where()}
-    tasks = runs.group_by_task([one for one in made if one.path not in shown])
+    values = options(arguments, OPTIONS)
+    runs_dir = local_path("runs_dir", values.get("runs_dir", "runs"))
+    all_records = records(runs_dir)
+    prepare(all_records)
+    readable = _readable_records(all_records, runs_dir)
+    out = local_path("out", values.get("out", runs_dir / "report"))
+    experiments = replications(runs_dir, all_records)
+    shown = {cell.path for replication in experiments for cell in replication.where()}
+    tasks = runs.group_by_task([record for record in readable if record.path not in shown])
     written = write(tasks, out)
     for path in written:
         print(path)
-    if ours:
-        written += write_replication(ours, out, verdicts.read_verdicts(runs_dir), made)
+    if experiments:
+        written += write_replication(experiments, out, verdicts.read_verdicts(runs_dir), readable)
         for folder, count in Counter(path.parent for path in written if path.parent != out).items():
             print(f"{folder}: {count} files")
         print(*(path for path in written if path.parent == out), sep="\n")
@@ -69,7 +69,7 @@ def _report(arguments: Sequence[str]) -> None:
 
 
 def write(tasks: Mapping[str, Sequence[runs.RunGroup]], out: Path) -> list[Path]:
-    """Write the tables and figures of runs under `out`, print the tables, return the paths.
+    """Write the tables and figures of runs under `out` and print the tables; return the paths.
 
     Raises:
         ConfigError: `out` cannot be written.
@@ -83,7 +83,7 @@ def write(tasks: Mapping[str, Sequence[runs.RunGroup]], out: Path) -> list[Path]
             written += _write(out, {f"{name}.md": text, f"{name}.csv": tables.csv(runs.unrounded_table(groups))})
             written += figures.save(figures.task_figure(task, groups), out / name)
     except OSError as error:
-        raise _cannot(out, error) from error
+        raise _unwritable(out, error) from error
     return written
 
 
@@ -92,9 +92,9 @@ def _stem(task: str) -> str:
 
 
 def index(out: Path, tasks: Mapping[str, Sequence[runs.RunGroup]]) -> str:
-    """What there is in a report's folder, as Markdown, and the speedups of runs that no exhibit shows."""
+    """Return a table of contents of the report's folder, and the speedups of runs outside the papers' experiments."""
     parts = ["# Report"]
-    listed = [f"- [{what}]({name})" for name, what in CONTENTS.items() if (out / name).exists()]
+    listed = [f"- [{meaning}]({name})" for name, meaning in CONTENTS.items() if (out / name).exists()]
     parts += ["\n".join(listed)] if listed else []
     if tasks:
         parts.append("\n".join(f"- [{task}, run by run]({_stem(task)}.md)" for task in tasks))
@@ -106,13 +106,13 @@ def write_replication(
     replications: Sequence[Replication],
     out: Path,
     recorded: pd.DataFrame | None = None,
-    found: Sequence[Record] = (),
+    folder_records: Sequence[Record] = (),
 ) -> list[Path]:
-    """Write `out/tables`, `out/figures`, verdicts, predictions, audit and `out/index.html`; returns the paths.
+    """Write `out/tables`, `out/figures`, verdicts, predictions, audit and `out/index.html`; return the paths.
 
     Args:
-        recorded: verdicts of records that are elsewhere, shown beside these.
-        found: records of the folder, also those of no experiment.
+        recorded: further verdicts, of records elsewhere.
+        folder_records: all records of the folder, also those outside the experiments.
 
     Raises:
         ConfigError: `out` cannot be written.
@@ -122,7 +122,7 @@ def write_replication(
         written = write_tables(replications, out / "tables", frames)
         written += write_own_tables(replications, out / "tables")
         drawn = figures.draw_figures(replications, out / "figures")
-        written += [path for found in drawn.values() for one in found for path in one.paths]
+        written += [path for scales in drawn.values() for figure in scales for path in figure.paths]
         print(page.completeness(replications, frames, drawn))
         checks, predicted = audit.audit(), predictions.predictions(replications)
         judged = verdicts.merge_verdicts(verdicts.table(judge(replications)), recorded)
@@ -132,20 +132,20 @@ def write_replication(
             "predictions.md": predictions.document(predicted),
             "predictions.csv": tables.csv(predicted),
             "audit.md": audit.document(checks),
-            PAGE: page.render(replications, frames, drawn, predicted, checks, judged, found),
+            PAGE: page.render(replications, frames, drawn, predicted, checks, judged, folder_records),
         })  # fmt: skip
     except OSError as error:
-        raise _cannot(out, error) from error
+        raise _unwritable(out, error) from error
     return written
 
 
 def write_tables(
     replications: Sequence[Replication], out: Path, frames: Mapping[tuple[str, str], pd.DataFrame]
 ) -> list[Path]:
-    """Write the table of every exhibit and passage with numbers, `out/PAPER_EXHIBIT.{md,tex,csv}`; returns the paths.
+    """Write the table of every exhibit and passage with numbers, `out/PAPER_EXHIBIT.{md,tex,csv}`; return the paths.
 
     Args:
-        frames: as `exhibits.everything` makes them.
+        frames: result of `exhibits.long_tables`.
     """
     out.mkdir(parents=True, exist_ok=True)
     written = []
@@ -160,31 +160,31 @@ def write_tables(
 
 
 def write_own_tables(replications: Sequence[Replication], out: Path) -> list[Path]:
-    """Write and print the tables of our own exhibits that have runs, `out/EXPERIMENT_SCALE.{md,csv}`."""
-    own, written = {table.experiment: table for table in OWN}, []
-    for one in replications:
-        if one.experiment.name in own and any(one.where()):
-            shown = own[one.experiment.name]
-            print(text := shown.document(one))
-            name = f"{one.experiment.name}_{one.scale}"
-            written += _write(out, {f"{name}.md": text, f"{name}.csv": tables.csv(shown.table(one))})
+    """Write and print the tables of our own experiments, `out/EXPERIMENT_SCALE.{md,csv}`; return the paths."""
+    by_name, written = {own_table.experiment: own_table for own_table in OWN}, []
+    for replication in replications:
+        if replication.experiment.name in by_name and any(replication.where()):
+            shown = by_name[replication.experiment.name]
+            print(text := shown.document(replication))
+            name = f"{replication.experiment.name}_{replication.scale}"
+            written += _write(out, {f"{name}.md": text, f"{name}.csv": tables.csv(shown.table(replication))})
     return written
 
 
 def document(paper: str, exhibit: str, frame: pd.DataFrame, remarks: Sequence[str] = ()) -> str:
-    """An exhibit as Markdown: commands, scale, verdicts, the table, remarks, why numbers are missing, and the runs."""
+    """Return a table or figure as Markdown: scale, verdicts, commands, numbers, remarks, missing numbers, and runs."""
     parts = [f"# {exhibits.title(paper, exhibit)}", f"**{exhibits.describe_results(frame)}**"]
     parts += [*exhibits.verdict_sentences(frame), *exhibits.speedup_sentences(frame)]
     parts += ["\n".join(f"    {command}" for command in exhibits.commands(paper, exhibit, frame))]
     parts += [tables.markdown(layout.wide_table(frame)), exhibits.LEGEND]
     parts += ["\n".join(f"- {line}" for line in [*remarks, *exhibits.missing_reasons(frame)])]
-    made = exhibits.run_ids(frame)
-    parts += [f"Runs: {', '.join(made)}"] if made else []
+    run_ids = exhibits.run_ids(frame)
+    parts += [f"Runs: {', '.join(run_ids)}"] if run_ids else []
     return "\n\n".join(filter(None, parts)) + "\n"
 
 
 def latex(paper: str, exhibit: str, frame: pd.DataFrame) -> str:
-    """An exhibit as a table for LaTeX."""
+    """Return the numbers of a table or figure as a LaTeX table."""
     title = f"{exhibits.title(paper, exhibit)}."
     caption = " ".join([title, exhibits.describe_results(frame), *exhibits.speedup_sentences(frame), exhibits.LEGEND])
     return tables.latex(
@@ -198,16 +198,16 @@ def _write(out: Path, texts: Mapping[str, str]) -> list[Path]:
     return [out / name for name in texts]
 
 
-def _cannot(out: Path, error: OSError) -> ConfigError:
+def _unwritable(out: Path, error: OSError) -> ConfigError:
     return ConfigError("out", str(out), f"a directory that can be written ({error})")
 
 
-def _readable(found: Sequence[Record], runs_dir: Path) -> list[Record]:
-    """Those that can be read; the others are named on stderr."""
-    for made in found:
-        if made.error:
-            print(f"left out: {made.error}", file=sys.stderr)
-    readable = [made for made in found if made.error is None]
+def _readable_records(all_records: Sequence[Record], runs_dir: Path) -> list[Record]:
+    """Return the records that can be read; report the others on stderr."""
+    for record in all_records:
+        if record.error:
+            print(f"left out: {record.error}", file=sys.stderr)
+    readable = [record for record in all_records if record.error is None]
     if not readable:
         hint = "no complete run there; make one with `python -m ssd_bench method=knapspec task=gsm8k`"
         raise ConfigError("runs_dir", str(runs_dir), hint)

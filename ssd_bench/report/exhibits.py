@@ -1,4 +1,4 @@
-"""An exhibit's numbers with ours, a row each, and sentences on them."""
+"""Long tables of a paper's table or figure: each of its numbers with ours in one row; and sentences on them."""
 
 from __future__ import annotations
 
@@ -67,37 +67,37 @@ TEXTS = ("id", "paper", "exhibit", "model", "task", "method", "setting", "bound"
 def long_table(
     replications: Replication | Sequence[Replication], exhibit: str | None = None, paper: str | None = None
 ) -> pd.DataFrame:
-    """Every reported number of an exhibit beside ours, one row each, in the order of the paper's.
+    """Return every reported number of a table or figure with ours, one per row, in the order of the paper.
 
     Args:
-        replications: where to look; others than those of the exhibit do not matter, but for prose.
-        exhibit: as in the reported numbers; None: that of the only replication.
+        replications: runs to compare with. Those of other tables and figures count only for numbers of the text.
+        exhibit: name as in the reported numbers; None: that of the only replication.
         paper: None: that of the replications.
 
     Returns:
-        Columns as `COLUMNS`.
+        Columns `COLUMNS`.
 
     Raises:
-        ConfigError: nothing says which exhibit or paper it is.
+        ConfigError: exhibit or paper is ambiguous.
     """
-    given = [replications] if isinstance(replications, Replication) else list(replications)
-    exhibits = {one.experiment.exhibit for one in given} if exhibit is None else {exhibit}
-    papers = {one.experiment.paper for one in given} if paper is None else {paper}
+    experiments = [replications] if isinstance(replications, Replication) else list(replications)
+    exhibits = {replication.experiment.exhibit for replication in experiments} if exhibit is None else {exhibit}
+    papers = {replication.experiment.paper for replication in experiments} if paper is None else {paper}
     if len(exhibits) != 1 or len(papers) != 1:
         raise ConfigError("exhibit", (sorted(papers), sorted(exhibits)), "one paper and one exhibit")
-    return _long(Matcher(given), papers.pop(), exhibits.pop())
+    return _long(Matcher(experiments), papers.pop(), exhibits.pop())
 
 
 def long_tables(replications: Sequence[Replication], only: str | None = None) -> dict[tuple[str, str], pd.DataFrame]:
-    """The tables of all that the papers report, by (paper, exhibit) in their order: each number is in exactly one.
+    """Return the long tables of all reported numbers, keyed by (paper, exhibit) in order; each number is in one table.
 
-    Numbers that figures, abstracts and the text state have tables of their own ("Figure 4", "text §5.2").
+    Numbers of figures, abstracts and the text have tables of their own ("Figure 4", "text §5.2").
 
     Args:
-        only: one paper.
+        only: restrict to this paper.
     """
     matcher = Matcher(replications)
-    exhibits = dict.fromkeys((one.paper, one.exhibit) for one in numbers() if only in (None, one.paper))
+    exhibits = dict.fromkeys((number.paper, number.exhibit) for number in numbers() if only in (None, number.paper))
     return {(paper, exhibit): _long(matcher, paper, exhibit) for paper, exhibit in exhibits}
 
 
@@ -113,168 +113,174 @@ def _long(matcher: Matcher, paper: str, exhibit: str) -> pd.DataFrame:
 
 
 def _row(number: Number, matcher: Matcher) -> dict[str, Any]:
-    ours = matcher.ours(number)
+    match = matcher.ours(number)
     row: dict[str, Any] = {name: getattr(number, name) for name in TEXTS} | {"value": number.value}
-    if ours.found is not None:
-        difference = ours.found.value - number.value
-        row |= {"ours": ours.found.value, "low": ours.found.low, "high": ours.found.high, "difference": difference}
-        row |= {"relative": difference / number.value if number.value else None, "estimate": ours.found.estimate}
-    if ours.decode is not None:
-        row |= {"decode": ours.decode.value, "decode_low": ours.decode.low, "decode_high": ours.decode.high}
+    if match.found is not None:
+        difference = match.found.value - number.value
+        row |= {"ours": match.found.value, "low": match.found.low, "high": match.found.high, "difference": difference}
+        row |= {"relative": difference / number.value if number.value else None, "estimate": match.found.estimate}
+    if match.decode is not None:
+        row |= {"decode": match.decode.value, "decode_low": match.decode.low, "decode_high": match.decode.high}
     return row | {
         "kind": verdict.kind(number),
-        "verdict": ours.verdict,
+        "verdict": match.verdict,
         "order": "",
-        "scale": ours.scale if ours.found is not None else "",
-        "rehearsal": ours.setup == TRAINED_HERE,
-        "model_ran": ran.named(ours.models),
-        "params": ran.sizes(ours.models),
-        "runs": "; ".join(ours.runs),
-        "result": ours.found.result if ours.found is not None else "",
+        "scale": match.scale if match.found is not None else "",
+        "rehearsal": match.setup == TRAINED_HERE,
+        "model_ran": ran.named(match.models),
+        "params": ran.sizes(match.models),
+        "runs": "; ".join(match.runs),
+        "result": match.found.result if match.found is not None else "",
         "repeats": "",
-        "reason": ours.reason,
+        "reason": match.reason,
     }
 
 
 def verdict_counts(frames: Iterable[pd.DataFrame]) -> pd.DataFrame:
-    """How many numbers have which verdict, by paper.
+    """Count the numbers by paper and verdict.
 
     Returns:
-        One row a paper, one column each of `verdict.VERDICTS`, `numbers`, and of what stands behind these: `distinct
-        results` of ours and `runs`.
+        One row per paper; one column per verdict of `verdict.VERDICTS`; their total `numbers`; and the `distinct
+        results` of ours and the `runs` behind them.
     """
     joined = pd.concat([frame[["paper", "verdict", "result", "runs"]] for frame in frames], ignore_index=True)
-    found = pd.crosstab(joined["paper"], joined["verdict"]).reindex(columns=list(verdict.VERDICTS), fill_value=0)
-    found = found.loc[list(dict.fromkeys(joined["paper"]))]
-    found["numbers"] = found.sum(axis=1)
-    own = {paper: joined[joined["paper"] == paper] for paper in found.index}
-    found["distinct results"] = [len(distinct_results(own[paper])) for paper in found.index]
-    found["runs"] = [len(run_ids(own[paper])) for paper in found.index]
-    return found.rename_axis(columns=None).reset_index()
+    totals = pd.crosstab(joined["paper"], joined["verdict"]).reindex(columns=list(verdict.VERDICTS), fill_value=0)
+    totals = totals.loc[list(dict.fromkeys(joined["paper"]))]
+    totals["numbers"] = totals.sum(axis=1)
+    by_paper = {paper: joined[joined["paper"] == paper] for paper in totals.index}
+    totals["distinct results"] = [len(distinct_results(by_paper[paper])) for paper in totals.index]
+    totals["runs"] = [len(run_ids(by_paper[paper])) for paper in totals.index]
+    return totals.rename_axis(columns=None).reset_index()
 
 
-# --- what is said of an exhibit ---------------------------------------------------------------------------------------
+# --- sentences on a table or figure -----------------------------------------------------------------------------------
 
 
 def file_stem(paper: str, exhibit: str) -> str:
-    """Name of an exhibit's files: `knn_ssd_table1`, as its experiment is called; `swift_text_5_2`."""
+    """Return the stem of file names: `knn_ssd_table1`, which is also the name of its experiment; `swift_text_5_2`."""
     numbered = re.sub(r"(Table|Figure) (?=\d)", r"\1", exhibit)
     return re.sub(r"[^a-z0-9]+", "_", f"{paper} {numbered}".lower()).strip("_")
 
 
 def title(paper: str, exhibit: str) -> str:
-    """Paper, exhibit and what it shows."""
-    known = exhibits(paper, exhibit)["title"]
-    return f"{name_of(paper)}, {exhibit}" + (f": {known.iloc[0]}" if len(known) else "")
+    """Return paper, number and title of a table or figure."""
+    titles = exhibits(paper, exhibit)["title"]
+    return f"{name_of(paper)}, {exhibit}" + (f": {titles.iloc[0]}" if len(titles) else "")
 
 
 def commands(paper: str, exhibit: str, frame: pd.DataFrame) -> list[str]:
-    """What makes the runs of a table, at the scale of those that are there, else at the papers' own."""
+    """Return the commands that make the runs of a table, at the scales of its runs, else at the papers' scale."""
     sources = select.experiments().get((paper, exhibit), ())
     if not sources:
-        named = select.sources(paper, exhibit)
-        sources = tuple(one for table in named for one in select.experiments().get((paper, table), ()))
+        tables = select.sources(paper, exhibit)
+        sources = tuple(experiment for table in tables for experiment in select.experiments().get((paper, table), ()))
     scales = [scale for scale in dict.fromkeys(frame["scale"]) if scale] or ["paper"]
-    return [f"python -m ssd_bench -m experiment={one.name} scale={scale}" for one in sources for scale in scales]
+    return [
+        f"python -m ssd_bench -m experiment={experiment.name} scale={scale}"
+        for experiment in sources
+        for scale in scales
+    ]
 
 
 def describe_results(frame: pd.DataFrame) -> str:
-    """A sentence on what our numbers are: of which scale, and whether they say anything about the paper's values."""
-    have = frame[frame["ours"].notna()]
-    if have.empty:
+    """Return a sentence on our numbers: models, scale, and whether they replicate the paper's values."""
+    compared = frame[frame["ours"].notna()]
+    if compared.empty:
         return "There is no number of ours yet."
-    scales, models = (", ".join(dict.fromkeys(have[name])) for name in ("scale", "model_ran"))
+    scales, models = (", ".join(dict.fromkeys(compared[name])) for name in ("scale", "model_ran"))
     counted = [
-        f"{count_phrase(run_ids(have), 'run')} at scale {scales}",
-        count_phrase(distinct_results(have), "distinct result"),
+        f"{count_phrase(run_ids(compared), 'run')} at scale {scales}",
+        count_phrase(distinct_results(compared), "distinct result"),
     ]
-    repeated = int((have["repeats"] != "").sum())
-    defined = int((have["verdict"] == verdict.BY_DEFINITION).sum())
+    repeated = int((compared["repeats"] != "").sum())
+    defined = int((compared["verdict"] == verdict.BY_DEFINITION).sum())
     counted += [f"{repeated} repeat one of them"] if repeated else []
     counted += [f"{defined} are 1 by definition"] if defined else []
-    some = f"Ours: {models}; {len(have)} of {len(frame)} numbers of the paper have one: {', '.join(counted)}."
-    some += describe_shared_runs(str(frame["paper"].iloc[0]), str(frame["exhibit"].iloc[0]))
-    toys = int(have["rehearsal"].sum())
+    text = f"Ours: {models}; {len(compared)} of {len(frame)} numbers of the paper have one: {', '.join(counted)}."
+    text += describe_shared_runs(str(frame["paper"].iloc[0]), str(frame["exhibit"].iloc[0]))
+    toys = int(compared["rehearsal"].sum())
     if toys:
-        which = "A" if toys == len(have) else f"{toys} of them are of a"
-        return f"{some} {which} {REHEARSAL}."
-    if not have["verdict"].isin((verdict.AGREES, verdict.DIFFERS, verdict.OTHER_HARDWARE, verdict.BY_DEFINITION)).any():
+        subject = "A" if toys == len(compared) else f"{toys} of them are of a"
+        return f"{text} {subject} {REHEARSAL}."
+    replicated = (verdict.AGREES, verdict.DIFFERS, verdict.OTHER_HARDWARE, verdict.BY_DEFINITION)
+    if not compared["verdict"].isin(replicated).any():
         return (
-            f"{some} They are of another model than the paper's or of fewer prompts: not a replication of its values."
+            f"{text} They are of another model than the paper's or of fewer prompts: not a replication of its values."
         )
-    return some
+    return text
 
 
 def describe_shared_runs(paper: str, exhibit: str) -> str:
-    """Return a sentence on the exhibits whose runs give these numbers; "" for runs of its own."""
+    """Return a sentence on the tables and figures whose runs give these numbers; "" if the runs are its own."""
     sources = select.experiments().get((paper, exhibit))
     if sources is None:
         names = select.sources(paper, exhibit)
         return f" The runs are those of {', '.join(names)}." if names else ""
-    others = [one for one in sources if (one.paper, one.exhibit) != (paper, exhibit)]
-    names = [f"{name_of(one.paper)}, {one.exhibit}" for one in others]
+    foreign = [experiment for experiment in sources if (experiment.paper, experiment.exhibit) != (paper, exhibit)]
+    names = [f"{name_of(experiment.paper)}, {experiment.exhibit}" for experiment in foreign]
     return f" The runs are those of {'; '.join(names)}." if names else ""
 
 
 def distinct_results(frame: pd.DataFrame) -> list[str]:
-    """Return the distinct results of ours behind a table."""
+    """Return the distinct results of ours in a table."""
     return [result for result in dict.fromkeys(frame["result"]) if result]
 
 
 def count_phrase(things: Sequence[object], name: str) -> str:
-    """Return a count with its noun."""
+    """Return a count with its noun: "3 runs"."""
     return f"{len(things)} {name}{'' if len(things) == 1 else 's'}"
 
 
 def verdict_sentences(frame: pd.DataFrame) -> list[str]:
-    """The two verdicts apart, in a sentence each, and how far the paper's order is kept."""
+    """Return a sentence each on algorithmic and speed verdicts, and those on the paper's order."""
     lines = []
     for name in (verdict.ALGORITHMIC, verdict.SPEED):
-        found = frame.loc[frame["kind"] == name, "verdict"].value_counts()
-        parts = ", ".join(f"{found[one]} {one}" for one in verdict.VERDICTS if one in found)
+        totals = frame.loc[frame["kind"] == name, "verdict"].value_counts()
+        parts = ", ".join(f"{totals[word]} {word}" for word in verdict.VERDICTS if word in totals)
         distinct = count_phrase(distinct_results(frame[frame["kind"] == name]), "distinct result")
         lines += [f"{name.capitalize()}: {parts}; {distinct}."] if parts else []
     return [*lines, *order_sentences(frame)]
 
 
 def order_sentences(frame: pd.DataFrame) -> list[str]:
-    """How far our runs come in the paper's order, by metric, over distinct pairs that are not void."""
+    """Return sentences on how often our runs are in the paper's order, by metric, over distinct valid pairs."""
     groups = verdict.orders(frame)
-    found = verdict.agreement(groups)
+    agreements = verdict.agreement(groups)
     lines = []
-    for methods, what in ((True, "methods within a setting"), (False, "settings of one method")):
-        said = ", ".join(one.text for one in found if one.methods == methods)
-        if said:
-            own = [group for group in groups if group.methods == methods]
-            best = f"same best in {sum(group.same_best for group in own)} of {len(own)} groups"
-            lines.append(f"In the paper's order, {what}: {said}; {best}.")
+    for methods, subject in ((True, "methods within a setting"), (False, "settings of one method")):
+        text = ", ".join(agreement.text for agreement in agreements if agreement.methods == methods)
+        if text:
+            groups_of_kind = [group for group in groups if group.methods == methods]
+            best = f"same best in {sum(group.same_best for group in groups_of_kind)} of {len(groups_of_kind)} groups"
+            lines.append(f"In the paper's order, {subject}: {text}; {best}.")
     return lines
 
 
 def speedup_sentences(frame: pd.DataFrame) -> list[str]:
-    """Of a paper that divides by Hugging Face `generate`: how its speedups are counted, and over what ours are."""
-    own = frame[(frame["metric"] == "speedup") & frame["ours"].notna() & (frame["verdict"] != verdict.BY_DEFINITION)]
-    counted = None if own.empty else room_of(str(own["paper"].iloc[0])).counts.get("speedup")
-    if counted is None or counted.baseline != "hf":
+    """Return a sentence on the baseline of speedups, for a paper that divides by Hugging Face `generate`."""
+    rows = frame[(frame["metric"] == "speedup") & frame["ours"].notna() & (frame["verdict"] != verdict.BY_DEFINITION)]
+    counting = None if rows.empty else room_of(str(rows["paper"].iloc[0])).counts.get("speedup")
+    if counting is None or counting.baseline != "hf":
         return []
-    over_ar = int((own["reason"] != "").sum())
+    over_ar = int((rows["reason"] != "").sum())
     parts = [f"{over_ar} of ours {OVER_AR}"] if over_ar else []
-    parts += [f"{len(own) - over_ar} of ours over Hugging Face generate, as the paper's"] if over_ar < len(own) else []
-    return [f"Speedup: {counted.meaning}, as the paper counts it; {', '.join(parts)}."]
+    if over_ar < len(rows):
+        parts += [f"{len(rows) - over_ar} of ours over Hugging Face generate, as the paper's"]
+    return [f"Speedup: {counting.meaning}, as the paper counts it; {', '.join(parts)}."]
 
 
 def scale_notes(paper: str, exhibit: str, replications: Iterable[Replication]) -> list[str]:
-    """What the scales of the runs that are there take from an exhibit."""
-    names = {one.name for one in select.experiments().get((paper, exhibit), ())}
-    return [note for one in replications if one.experiment.name in names for note in one.notes]
+    """Return the notes of the runs of a table or figure, such as what their scale leaves out."""
+    names = {experiment.name for experiment in select.experiments().get((paper, exhibit), ())}
+    return [note for replication in replications if replication.experiment.name in names for note in replication.notes]
 
 
 def missing_reasons(frame: pd.DataFrame) -> list[str]:
-    """Why numbers have none of ours beside them."""
-    found = frame.loc[frame["ours"].isna() & (frame["reason"] != ""), "reason"].value_counts(sort=False)
-    return [f"{count} without ours: {reason}" for reason, count in found.items()]
+    """Return the reasons why numbers of the paper have none of ours, with their counts."""
+    totals = frame.loc[frame["ours"].isna() & (frame["reason"] != ""), "reason"].value_counts(sort=False)
+    return [f"{count} without ours: {reason}" for reason, count in totals.items()]
 
 
 def run_ids(frame: pd.DataFrame) -> list[str]:
-    """The runs behind a table, in the order of its numbers."""
+    """Return the ids of the runs behind a table, in the order of its numbers."""
     return list(dict.fromkeys(run for runs in frame["runs"] for run in runs.split("; ") if run))

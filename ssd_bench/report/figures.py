@@ -1,4 +1,4 @@
-"""Figures, drawn without global state: of a task (how fast its methods are, where time goes), of all, of exhibits."""
+"""Figures, drawn without global state: per task (speed and time of its methods), over all tasks, of the papers."""
 
 from __future__ import annotations
 
@@ -34,25 +34,24 @@ _waiting: list[Replication] = []  # what forked processes draw
 FIGURES: dict[str, Callable[[Replication], Figure | NotDrawable]] = {
     f"{room.name}_{name}": draw for room in rooms() for name, draw in room.figures().items()
 }
-"""Experiment -> what draws it: the function of its exhibit's name in the paper's `figures.py`."""
+"""Experiment -> the function in the paper's `figures.py` that draws its figure."""
 SVG_LIMIT = 150_000  # bytes; a larger figure is shown as PNG
 ROWS = 60
-"""Of a group of runs in the figure of a task; the table has all."""
-LONGEST = 30_000  # pixels of a side; twice as many are more than the library draws
+"""Most runs of a group in the figure of a task; the table has all of them."""
+LONGEST = 30_000  # pixels of a side; Matplotlib cannot draw twice as many
 FOREST, NARROW = "comparison_forest", "comparison_forest_narrow"
 
 
 @dataclass(frozen=True)
 class DrawnFigure:
-    """The figure of an experiment at a scale.
+    """Files of the figure of an experiment at a scale.
 
     Attributes:
-        name: of the experiment.
-        models: that ran, with their sizes.
-        image: the file that a page shows, SVG where that is small, else PNG; None where it cannot be drawn, for
-            `reason`.
-        width, height: of the image, in pixels of a screen.
-        paths: the files written.
+        name: name of the experiment.
+        models: models that ran, with their sizes.
+        image: file for the page, SVG if it is small, else PNG; None if it could not be drawn because of `reason`.
+        width, height: size of the image in screen pixels.
+        paths: all files written.
     """
 
     name: str
@@ -66,7 +65,7 @@ class DrawnFigure:
 
 
 def figure(replication: Replication) -> Figure | NotDrawable | None:
-    """The figure of an experiment, or why it cannot be drawn; None for one that is a table."""
+    """Return the figure of an experiment, or why it cannot be drawn; None if the experiment is a table."""
     draw = FIGURES.get(replication.experiment.name)
     if draw is None:
         return None
@@ -77,32 +76,33 @@ def figure(replication: Replication) -> Figure | NotDrawable | None:
 
 
 def task_figure(task: str, groups: Sequence[RunGroup]) -> Figure:
-    """Left: decode tokens/s with 95 % intervals, AR first. Right: milliseconds per token, split by account.
+    """Draw speed and time of a task's methods, one row of panels per group of comparable runs.
 
-    One row of panels per group of comparable runs, of which at most `ROWS` are drawn, the fastest.
+    Left: decode tokens/s with 95 % intervals, AR first. Right: milliseconds per token, split by account. Of a group at
+    most the `ROWS` fastest runs are drawn.
     """
     groups = [_fastest(group) for group in groups]
     heights = [1.0 + 0.34 * len(group.rows) for group in groups]
     with matplotlib.rc_context(STYLE):
-        whole = Figure(figsize=(8.5, sum(heights) + 0.5), layout="constrained")
-        whole.suptitle(task, fontweight="bold")
-        axes = whole.subplots(len(groups), 2, squeeze=False, height_ratios=heights)
+        figure = Figure(figsize=(8.5, sum(heights) + 0.5), layout="constrained")
+        figure.suptitle(task, fontweight="bold")
+        axes = figure.subplots(len(groups), 2, squeeze=False, height_ratios=heights)
         for (left, right), group in zip(axes, groups, strict=True):
             _draw_speed(left, group)
             _draw_time(right, group)
             left.set_title(textwrap.fill(group.title, 60), fontsize=8, loc="left")
-    return whole
+    return figure
 
 
 def _fastest(group: RunGroup) -> RunGroup:
-    """What is drawn of a group: AR and the fastest runs; its title says so where there are more."""
-    ran = [row for row in group.rows if row["run_dir"] is not None]
-    if len(ran) <= ROWS:
+    """Return the group with AR and at most `ROWS` runs, the fastest; its title tells if runs were left out."""
+    runs = [row for row in group.rows if row["run_dir"] is not None]
+    if len(runs) <= ROWS:
         return group
-    drawn = sorted(ran, key=lambda row: -(row["method_tokens_per_s"] or 0.0))[:ROWS]
+    drawn = sorted(runs, key=lambda row: -(row["method_tokens_per_s"] or 0.0))[:ROWS]
     ids = {id(row) for row in drawn}
     rows = [row for row in group.rows if row["run_dir"] is None or id(row) in ids]
-    return replace(group, title=f"{group.title}; the {ROWS} fastest of {len(ran)} runs", rows=rows)
+    return replace(group, title=f"{group.title}; the {ROWS} fastest of {len(runs)} runs", rows=rows)
 
 
 def _labels(axes: Axes, rows: Sequence[dict[str, Any]]) -> None:
@@ -143,53 +143,55 @@ def _draw_time(axes: Axes, group: RunGroup) -> None:
 
 
 def forest_plot(replication: Replication, narrow: bool = False) -> Figure:
-    """Speedups of all methods, a panel a task: decode and end to end with intervals, AR at 1, the noise floor a band.
+    """Draw the speedups of all methods, one panel per task: decode and end to end with intervals, AR at 1.
 
-    Methods stand in the order of their end-to-end speedup over all tasks, the fastest first.
+    A band shows run-to-run variation. Methods are in the order of their end-to-end speedup over all tasks, the fastest
+    first.
 
     Args:
-        replication: of the comparison, with a run at least.
-        narrow: one column of a paper wide, panels below one another.
+        replication: the comparison, with at least one run.
+        narrow: draw for one column of a paper, with panels below one another.
     """
     drawn = [cell for cell in cells(replication) if cell.summary["speedup"] is not None]
     tasks = list(dict.fromkeys(cell["task"] for cell in drawn))
     methods = _ranked(drawn)
     with matplotlib.rc_context(STYLE):
         rows, columns = (len(tasks), 1) if narrow else (1, len(tasks))
-        whole = style.new(style.COLUMN if narrow else style.PAGE, 0.75 + rows * (0.2 + 0.17 * len(methods)))
-        body = whole.subfigures(1, 1, squeeze=False)[0, 0]
+        figure = style.new(style.COLUMN if narrow else style.PAGE, 0.75 + rows * (0.2 + 0.17 * len(methods)))
+        body = figure.subfigures(1, 1, squeeze=False)[0, 0]
         panels = body.subplots(rows, columns, squeeze=False, sharey=True, sharex=True).flat
         for axes, task in zip(panels, tasks, strict=True):
             _draw_forest(axes, {cell["method"]: cell for cell in drawn if cell["task"] == task}, methods)
             axes.set_title(task, loc="left", fontweight="bold")
         body.supxlabel("speedup over AR (×)", fontsize=8)
-        whole.suptitle(f"Ours: {named(cell.ran for cell in drawn)}", x=0.01, ha="left")
+        figure.suptitle(f"Ours: {named(cell.ran for cell in drawn)}", x=0.01, ha="left")
         handles, labels = panels[0].get_legend_handles_labels()
-        kept = dict(zip(labels, handles))
-        body.legend(list(kept.values()), list(kept), loc="outside upper left", ncols=2 if narrow else len(kept))
-    return whole
+        legend = dict(zip(labels, handles))
+        body.legend(list(legend.values()), list(legend), loc="outside upper left", ncols=2 if narrow else len(legend))
+    return figure
 
 
 def _ranked(drawn: Sequence[Cell]) -> list[str]:
-    """Methods by the geometric mean of their end-to-end speedups; void ones last."""
+    """Return the methods by the geometric mean of their end-to-end speedups, the fastest first; excluded ones last."""
     logs: dict[str, list[float]] = {}
     for cell in drawn:
         logs.setdefault(cell["method"], []).append(-np.inf if cell.void else np.log(cell.summary["speedup_e2e"]))
     return sorted(logs, key=lambda method: -float(np.mean(logs[method])))
 
 
-def _draw_forest(axes: Axes, found: Mapping[str, Cell], methods: Sequence[str]) -> None:
-    noise = next((cell.noise for cell in found.values() if cell.noise is not None), None)
+def _draw_forest(axes: Axes, cells_by_method: Mapping[str, Cell], methods: Sequence[str]) -> None:
+    noise = next((cell.noise for cell in cells_by_method.values() if cell.noise is not None), None)
     if noise is not None:
-        reach = float(np.exp(1.96 * noise.speedup.sigma))
-        axes.axvspan(1 / reach, reach, color="#DDDDDD", linewidth=0, zorder=0, label="noise floor")
+        # 95 % of timings of equal work: exp(+-1.96 sigma)
+        band = float(np.exp(1.96 * noise.speedup.sigma))
+        axes.axvspan(1 / band, band, color="#DDDDDD", linewidth=0, zorder=0, label="noise floor")
     axes.axvline(1, color="#444444", linewidth=0.8, zorder=1, label="AR")
     for i, method in enumerate(methods):
-        cell = found.get(method)
+        cell = cells_by_method.get(method)
         if cell is None or cell.void:
-            why = "not run" if cell is None else f"void: {cell.void.split(', ')[0]}"
+            reason = "not run" if cell is None else f"void: {cell.void.split(', ')[0]}"
             axes.annotate(
-                why, (1, i), (-3, 0), textcoords="offset points", ha="right", va="center", fontsize=style.SMALL
+                reason, (1, i), (-3, 0), textcoords="offset points", ha="right", va="center", fontsize=style.SMALL
             )
             continue
         for name, shift, face, label in (
@@ -210,26 +212,26 @@ def _draw_forest(axes: Axes, found: Mapping[str, Cell], methods: Sequence[str]) 
     axes.grid(axis="y", color="#EEEEEE", linewidth=0.6, zorder=0)
 
 
-def save(made: Figure, stem: Path) -> list[Path]:
-    """Write `stem`.png and `stem`.pdf, the same bytes for the same records."""
+def save(figure: Figure, stem: Path) -> list[Path]:
+    """Write `stem`.png and `stem`.pdf; the same records give the same bytes."""
     paths = [stem.with_name(f"{stem.name}.{kind}") for kind in ("png", "pdf")]
     with matplotlib.rc_context(STYLE):
-        made.savefig(paths[0], dpi=min(200, LONGEST / max(made.get_size_inches())))
-        made.set_layout_engine("none")  # it is laid out now: once is enough for all formats
-        made.savefig(paths[1], metadata={"CreationDate": None})
+        figure.savefig(paths[0], dpi=min(200, LONGEST / max(figure.get_size_inches())))
+        figure.set_layout_engine("none")  # it is laid out now, for all formats
+        figure.savefig(paths[1], metadata={"CreationDate": None})
     return paths
 
 
-def save_for_page(made: Figure, name: str, replication: Replication, stem: Path) -> DrawnFigure:
-    """Save a figure, also as SVG where that is small."""
-    svg = _svg(made, name)
-    made.set_layout_engine("none")
-    paths = save(made, stem)
+def save_for_page(figure: Figure, name: str, replication: Replication, stem: Path) -> DrawnFigure:
+    """Save a figure, also as SVG if that is small."""
+    svg = _svg(figure, name)
+    figure.set_layout_engine("none")
+    paths = save(figure, stem)
     if len(svg) <= SVG_LIMIT:
         paths.append(stem.with_name(f"{stem.name}.svg"))
         write_atomic(paths[-1], svg)
     shown = paths[-1] if len(svg) <= SVG_LIMIT else paths[0]
-    width, height = (round(96 * inches) for inches in made.get_size_inches())
+    width, height = (round(96 * inches) for inches in figure.get_size_inches())
     return DrawnFigure(name, replication.scale, replication.ran, shown, "", width, height, tuple(paths))
 
 
@@ -237,41 +239,42 @@ def draw_figures(replications: Sequence[Replication], out: Path) -> dict[str, li
     """Draw every experiment that is a figure, into `out/EXPERIMENT_SCALE.{png,pdf}`.
 
     Returns:
-        By experiment, the scale nearest to the papers' first; `FOREST`, `NARROW` where methods were compared.
+        Figures by experiment, the scale nearest to the papers' first; also under `FOREST` and `NARROW` if methods were
+        compared.
     """
     out.mkdir(parents=True, exist_ok=True)
-    found: dict[str, list[DrawnFigure]] = {}
+    drawn_by_name: dict[str, list[DrawnFigure]] = {}
     if (compared := comparison(replications)) is not None:
         for name in (FOREST, NARROW):
-            found[name] = [save_for_page(forest_plot(compared, name == NARROW), name, compared, out / name)]
-    shown = list(_ordered(replications))
-    for one, drawn in zip(shown, _all(shown, out)):
-        found.setdefault(one.experiment.name, []).append(drawn)
-    return found
+            drawn_by_name[name] = [save_for_page(forest_plot(compared, name == NARROW), name, compared, out / name)]
+    shown = list(_drawable_replications(replications))
+    for replication, drawn in zip(shown, _draw_in_parallel(shown, out)):
+        drawn_by_name.setdefault(replication.experiment.name, []).append(drawn)
+    return drawn_by_name
 
 
-def _all(shown: Sequence[Replication], out: Path) -> list[DrawnFigure]:
-    """The drawings, made by one process a core; forked ones have the records that are in memory already."""
+def _draw_in_parallel(shown: Sequence[Replication], out: Path) -> list[DrawnFigure]:
+    """Draw the figures with one process per core; forked processes share the records already in memory."""
     workers = min(len(shown), len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1)
     if workers < 2:
-        return [_draw(one, out) for one in shown]
+        return [_draw(replication, out) for replication in shown]
     _waiting[:] = shown
     try:
         with get_context("fork").Pool(workers) as pool:
-            return pool.map(partial(_nth, out), range(len(shown)), chunksize=1)
+            return pool.map(partial(_draw_waiting, out), range(len(shown)), chunksize=1)
     finally:
         _waiting.clear()
 
 
-def _nth(out: Path, i: int) -> DrawnFigure:
+def _draw_waiting(out: Path, i: int) -> DrawnFigure:
     return _draw(_waiting[i], out)
 
 
-def _ordered(replications: Iterable[Replication]) -> Iterator[Replication]:
+def _drawable_replications(replications: Iterable[Replication]) -> Iterator[Replication]:
     by_name: dict[str, dict[str, Replication]] = {}
-    for one in replications:
-        if one.experiment.name in FIGURES:
-            by_name.setdefault(one.experiment.name, {})[one.scale] = one
+    for replication in replications:
+        if replication.experiment.name in FIGURES:
+            by_name.setdefault(replication.experiment.name, {})[replication.scale] = replication
     for scales in by_name.values():
         yield from (scales[scale] for scale in ordered(scales))
 
@@ -279,17 +282,17 @@ def _ordered(replications: Iterable[Replication]) -> Iterator[Replication]:
 def _draw(replication: Replication, out: Path) -> DrawnFigure:
     name, scale = replication.experiment.name, replication.scale
     try:
-        made = figure(replication)
-    except ConfigError as error:  # a damaged record must not cost the others their report
-        made = NotDrawable(f"A record cannot be read: {error}.")
-    if not isinstance(made, Figure):
-        return DrawnFigure(name, scale, replication.ran, None, made.reason if made else "")
-    return save_for_page(made, name, replication, out / f"{name}_{scale}")
+        drawing = figure(replication)
+    except ConfigError as error:  # one damaged record must not stop the report of the others
+        drawing = NotDrawable(f"A record cannot be read: {error}.")
+    if not isinstance(drawing, Figure):
+        return DrawnFigure(name, scale, replication.ran, None, drawing.reason if drawing else "")
+    return save_for_page(drawing, name, replication, out / f"{name}_{scale}")
 
 
-def _svg(made: Figure, name: str) -> bytes:
-    """The figure with its letters as paths; the same bytes for the same records."""
+def _svg(figure: Figure, name: str) -> bytes:
+    """Return the figure as SVG with letters as paths; the same records give the same bytes."""
     buffer = io.BytesIO()
     with matplotlib.rc_context(STYLE | {"svg.hashsalt": name, "svg.fonttype": "path"}):
-        made.savefig(buffer, format="svg", metadata={"Date": None})
+        figure.savefig(buffer, format="svg", metadata={"Date": None})
     return buffer.getvalue()

@@ -1,4 +1,4 @@
-"""The paper's layout of a long table: our rows, headed by the model that ran, above the paper's rows for its models."""
+"""Layout of a long table as in the paper: our rows, by the model that ran, above the paper's rows, by its models."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from ssd_bench.papers.reported import METRICS
 from ssd_bench.papers.rooms import room_of
 
 BOUNDS = {"": "", "low": "from ", "high": "to ", "max": "up to ", "about": "about "}
-DIGITS = 2  # of ours at least, else those that the paper prints
+DIGITS = 2  # least digits of our numbers, which else have those of the paper
 PAPER_SPEEDUP, OWN_DECODE_SPEEDUP = f"{END_TO_END} (as the paper counts)", f"{DECODE} (ours alone)"
-"""Heads of the two speedups: every paper counts prefills in."""
+"""Column heads of the two speedups: every paper includes the prefill."""
 NONE, SAME_RUN, EXCLUDED = "ours: none", "same run", "excluded"
 
 Column = tuple[str, str]  # task, metric
@@ -25,22 +25,22 @@ Column = tuple[str, str]  # task, metric
 
 @dataclass(frozen=True)
 class Entry:
-    """A text in a cell.
+    """A text in a cell of the laid-out table.
 
     Attributes:
         number: the row of the long table.
-        ours: whether it is of our runs.
-        main: whether it is compared with the paper's number; False for what the paper does not report.
+        is_own: True for a number of our runs, False for one of the paper.
+        main: True if it is compared with a number of the paper; False for quantities that the paper does not report.
     """
 
     text: str
     number: Any
-    ours: bool
+    is_own: bool
     main: bool = True
 
     @property
     def identity(self) -> tuple[object, ...]:
-        """Key that is equal for texts of one result, whatever their digits."""
+        """Key, equal for texts of one result with any number of digits."""
         return self.number.result, self.number.runs, math.isnan(self.number.ours), self.main
 
 
@@ -49,54 +49,54 @@ Cells = Mapping[Column, Sequence[Entry]]
 
 @dataclass
 class RowGroup:
-    """One method and setting: our rows, and the rows of the paper's models that these are compared with.
+    """Rows of one method and setting: ours, and those of the paper's models that ours are compared with.
 
     Attributes:
-        ours: label of the model that ran -> cells; `NONE` where nothing ran.
-        paper: the paper's model -> cells.
+        own_rows: label of the model that ran -> cells; `NONE` if nothing ran.
+        paper_rows: model of the paper -> cells.
     """
 
     method: str
     setting: str
-    ours: dict[str, dict[Column, list[Entry]]] = field(default_factory=dict)
-    paper: dict[str, dict[Column, list[Entry]]] = field(default_factory=dict)
+    own_rows: dict[str, dict[Column, list[Entry]]] = field(default_factory=dict)
+    paper_rows: dict[str, dict[Column, list[Entry]]] = field(default_factory=dict)
 
     @property
     def rows(self) -> Iterator[tuple[str, Cells]]:
-        """Label and cells of every row: ours first."""
-        yield from self.ours.items()
-        yield from ((paper_label(model), cells) for model, cells in self.paper.items())
+        """Label and cells of every row, ours first."""
+        yield from self.own_rows.items()
+        yield from ((paper_label(model), cells) for model, cells in self.paper_rows.items())
 
 
 def ours_label(number: Any, with_scale: bool = False) -> str:
-    """Return the head of our number: the model that ran."""
+    """Return the label of a row of ours: the model that ran."""
     if not number.model_ran:
         return NONE
     return f"ours: {number.model_ran}" + (f", scale {number.scale}" if with_scale and number.scale else "")
 
 
 def paper_label(model: str) -> str:
-    """Return the head of a number of the paper."""
+    """Return the label of a row of the paper."""
     return f"paper: {model}" if model else "paper"
 
 
 def layout(frame: pd.DataFrame) -> tuple[list[Column], list[RowGroup]]:
-    """Arrange a long table: columns by task, and a group of rows for every method, setting and set of our results.
+    """Arrange a long table: columns by task, a group of rows for every method, setting and set of our results.
 
-    The paper's models that one set of our results stands behind share a group, so that no result is in two rows; a
-    result that another group shows already reads `SAME_RUN`.
+    Models of the paper that are compared with the same results of ours share a group, so that no result is in two rows.
+    A result that an earlier group has shown becomes `SAME_RUN`.
     """
     several = len({scale for scale in frame["scale"] if scale}) > 1
     rows: dict[tuple[str, str, str], RowGroup] = {}
     numbers: Iterable[Any] = frame.itertuples()
     for number in numbers:
-        setting, column = _place(number)
+        setting, column = _setting_and_column(number)
         group = rows.setdefault((number.method, setting, number.model), RowGroup(number.method, setting))
         label = ours_label(number, several)
-        group.paper.setdefault(number.model, {}).setdefault(column, []).append(_theirs(number))
-        for at, entry in _ours(number, column):
-            group.ours.setdefault(label, {}).setdefault(at, []).append(entry)
-    groups = _merged([_without_none(group) for group in rows.values()])
+        group.paper_rows.setdefault(number.model, {}).setdefault(column, []).append(_paper_entry(number))
+        for own_column, entry in _our_entries(number, column):
+            group.own_rows.setdefault(label, {}).setdefault(own_column, []).append(entry)
+    groups = _merge_equal_results([_fold_gaps(group) for group in rows.values()])
     for group in groups:
         _mark_repeats(group)
     columns = list(dict.fromkeys(column for group in groups for _, cells in group.rows for column in cells))
@@ -105,17 +105,17 @@ def layout(frame: pd.DataFrame) -> tuple[list[Column], list[RowGroup]]:
 
 
 def wide_table(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return a long table in the paper's layout as texts.
+    """Return a long table in the paper's layout, as texts.
 
     Returns:
-        Columns method, setting (where one tells rows apart), model, and one for each task and metric. In `model` each
-        row says whose numbers it has: `ours: NAME, SIZE` of the model that ran, or `paper: NAME`. Ours have their
-        interval, `ABSENT` where one is missing; a cell is "" where the paper has no number.
+        Columns method, setting (if rows differ in it), model, and one for each task and metric. `model` is `ours: NAME,
+        SIZE` of the model that ran, or `paper: NAME`. Our numbers have their interval, or are `ABSENT`. A cell is ""
+        where the paper has no number.
     """
     columns, groups = layout(frame)
-    if all(set(group.ours) == {NONE} for group in groups):
+    if all(set(group.own_rows) == {NONE} for group in groups):
         for group in groups:
-            group.ours.clear()
+            group.own_rows.clear()
     heads, body = [], []
     for group in groups:
         for label, cells in group.rows:
@@ -128,7 +128,7 @@ def wide_table(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def column_head(metric: str, paper: str) -> str:
-    """Return a metric as the head of a column: of a speedup which one, of a skip ratio of what, of others the unit."""
+    """Return the column head of a metric, with its unit; a speedup and a skip ratio are defined more closely."""
     if metric == "speedup":
         return PAPER_SPEEDUP
     if metric == "skip_ratio":
@@ -138,8 +138,8 @@ def column_head(metric: str, paper: str) -> str:
     return metric if unit in ("x", "fraction", "correlation", "") else f"{metric} ({unit})"
 
 
-def _place(number: Any) -> tuple[str, Column]:
-    """Return setting and column of a number; the setting has what tells it from another number."""
+def _setting_and_column(number: Any) -> tuple[str, Column]:
+    """Return setting and column of a number; the setting keeps only the parts that distinguish numbers."""
     parts = [
         part
         for part in number.setting.split(";")
@@ -148,77 +148,77 @@ def _place(number: Any) -> tuple[str, Column]:
     return "; ".join(parts), (number.task, column_head(number.metric, number.paper))
 
 
-def _theirs(number: Any) -> Entry:
-    return Entry(f"{BOUNDS[number.bound]}{number.printed}", number, ours=False)
+def _paper_entry(number: Any) -> Entry:
+    return Entry(f"{BOUNDS[number.bound]}{number.printed}", number, is_own=False)
 
 
-def _ours(number: Any, column: Column) -> Iterator[tuple[Column, Entry]]:
-    """Yield our texts for a number with their columns: the compared one, then what the paper does not report."""
+def _our_entries(number: Any, column: Column) -> Iterator[tuple[Column, Entry]]:
+    """Yield our entries for a number with their columns: first the compared one, then those not in the paper."""
     digits = max(DIGITS, len(number.printed.partition(".")[2]))
     text = EXCLUDED if number.verdict == verdict.VOID else ABSENT
     if not math.isnan(number.ours):
         text = format_interval(number.ours, number.low, number.high, digits)
-    yield column, Entry(text, number, ours=True)
+    yield column, Entry(text, number, is_own=True)
     task = column[0]
     if not math.isnan(number.estimate):
         estimate = f"{number.estimate:.{DIGITS}f}"
-        yield (task, f"{number.metric} (the method's own estimate)"), Entry(estimate, number, ours=True, main=False)
+        yield (task, f"{number.metric} (the method's own estimate)"), Entry(estimate, number, is_own=True, main=False)
     if not math.isnan(number.decode):
         decode = format_interval(number.decode, number.decode_low, number.decode_high, DIGITS)
-        yield (task, OWN_DECODE_SPEEDUP), Entry(decode, number, ours=True, main=False)
+        yield (task, OWN_DECODE_SPEEDUP), Entry(decode, number, is_own=True, main=False)
 
 
 def format_interval(value: float, low: float, high: float, digits: int) -> str:
-    """Return a number with its interval, if it has one."""
-    found = f"{value:.{digits}f}"
-    return found if math.isnan(low) or math.isnan(high) else f"{found} [{low:.{digits}f}, {high:.{digits}f}]"
+    """Return a number with its interval, if it has one, as text."""
+    text = f"{value:.{digits}f}"
+    return text if math.isnan(low) or math.isnan(high) else f"{text} [{low:.{digits}f}, {high:.{digits}f}]"
 
 
-def _without_none(group: RowGroup) -> RowGroup:
-    """Move the gaps of a row that has some of our numbers into its first row of ours."""
-    if NONE in group.ours and len(group.ours) > 1:
-        gaps = group.ours.pop(NONE)
-        first = next(iter(group.ours.values()))
+def _fold_gaps(group: RowGroup) -> RowGroup:
+    """Move the entries without a number into the first row of ours, if the group has one with numbers."""
+    if NONE in group.own_rows and len(group.own_rows) > 1:
+        gaps = group.own_rows.pop(NONE)
+        first = next(iter(group.own_rows.values()))
         for column, entries in gaps.items():
             first.setdefault(column, []).extend(entries)
     return group
 
 
-def _merged(rows: Sequence[RowGroup]) -> list[RowGroup]:
-    """Put the paper's models together that the same results of ours stand behind, in the order of the methods."""
+def _merge_equal_results(rows: Sequence[RowGroup]) -> list[RowGroup]:
+    """Merge groups of the paper's models that are compared with the same results of ours; keep the order of methods."""
     groups: dict[tuple[str, str], list[RowGroup]] = {}
     for row in rows:
-        own = groups.setdefault((row.method, row.setting), [])
-        same = next((group for group in own if _agree(group, row)), None)
-        if same is None:
-            own.append(row)
+        same_key = groups.setdefault((row.method, row.setting), [])
+        match = next((group for group in same_key if _have_same_results(group, row)), None)
+        if match is None:
+            same_key.append(row)
             continue
-        for label, cells in row.ours.items():
+        for label, cells in row.own_rows.items():
             for column, entries in cells.items():
-                known = same.ours[label].setdefault(column, entries)
-                # of the digits that the paper prints for its models, the most
-                known[:] = [
+                merged = match.own_rows[label].setdefault(column, entries)
+                # keep the text with the most digits; the paper's models may be printed with different ones
+                merged[:] = [
                     replace(first, text=max(first.text, entry.text, key=len))
-                    for first, entry in zip(known, entries, strict=True)
+                    for first, entry in zip(merged, entries, strict=True)
                 ]
-        same.paper |= row.paper
-    return [group for own in groups.values() for group in own]
+        match.paper_rows |= row.paper_rows
+    return [group for same_key in groups.values() for group in same_key]
 
 
-def _agree(group: RowGroup, row: RowGroup) -> bool:
-    """Check whether our rows of both are of the same models, with the same results wherever both have some."""
-    if set(group.ours) != set(row.ours):
+def _have_same_results(group: RowGroup, row: RowGroup) -> bool:
+    """Check whether our rows of two groups are of the same models, with equal results in common columns."""
+    if set(group.own_rows) != set(row.own_rows):
         return False
     return all(
-        [entry.identity for entry in entries] == [entry.identity for entry in group.ours[label][column]]
-        for label, cells in row.ours.items()
+        [entry.identity for entry in entries] == [entry.identity for entry in group.own_rows[label][column]]
+        for label, cells in row.own_rows.items()
         for column, entries in cells.items()
-        if column in group.ours[label]
+        if column in group.own_rows[label]
     )
 
 
 def _mark_repeats(group: RowGroup) -> None:
-    """Replace results that another group has shown already."""
-    for cells in group.ours.values():
+    """Replace results that an earlier group has shown by `SAME_RUN`."""
+    for cells in group.own_rows.values():
         for entries in cells.values():
             entries[:] = [replace(entry, text=SAME_RUN) if entry.number.repeats else entry for entry in entries]

@@ -1,4 +1,4 @@
-"""What the notebooks call: a paper's tables and figures from the records at hand, ready to be shown."""
+"""Functions for the notebooks: a paper's tables and figures from the available records, ready for display."""
 
 from __future__ import annotations
 
@@ -28,25 +28,25 @@ DPI = 120
 
 
 def runs_folder() -> Path:
-    """Where records are looked for: the folder that SSD_BENCH_RUNS names, else `runs`, of a clone or here."""
+    """Return the folder of records: SSD_BENCH_RUNS, else `runs` of the clone or of the working directory."""
     clone = Path(__file__).parents[2]
     return Path(os.environ.get(VARIABLE) or (clone if (clone / "notebooks").is_dir() else Path()) / "runs")
 
 
 class Shown:
-    """What the last line of a notebook's cell shows: sentences, then a table or a figure where there is one.
+    """Output of a notebook cell: sentences, then a table or a figure if it has one.
 
     Attributes:
-        text: Markdown.
+        text: sentences as Markdown.
         frame: the table, for further work.
-        figure: the figure, likewise.
+        figure: the figure, for further work.
     """
 
     def __init__(self, text: str, frame: pd.DataFrame | None = None, figure: Figure | None = None):
         self.text, self.frame, self.figure = text, frame, figure
 
     def __repr__(self) -> str:
-        return f"Shown({self.text[:40]!r})"  # without an address, which differs in every execution
+        return f"Shown({self.text[:40]!r})"  # without an address, which would differ in every execution
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, str]:
         if self.figure is not None:
@@ -58,7 +58,7 @@ class Shown:
 
 
 class Paper:
-    """A paper's exhibits, from the runs under a folder.
+    """Tables, figures and claims of a paper, from the runs under a folder.
 
     Args:
         name: `knapspec`, `swift`, `conflayers` or `knn-ssd`.
@@ -78,10 +78,10 @@ class Paper:
         return replications(self._runs_dir)
 
     def table(self, exhibit: str) -> Shown:
-        """The numbers of a table, figure or passage ("Table 2", "Figure 4", "text §5.2"), ours beside the paper's."""
-        known = {number.exhibit for number in reported.numbers() if number.paper == self.name}
-        if exhibit not in known:
-            raise ConfigError("exhibit", exhibit, f"one of {', '.join(sorted(known))}")
+        """Return our numbers and the paper's of a table, figure or passage ("Table 2", "Figure 4", "text §5.2")."""
+        available = {number.exhibit for number in reported.numbers() if number.paper == self.name}
+        if exhibit not in available:
+            raise ConfigError("exhibit", exhibit, f"one of {', '.join(sorted(available))}")
         frame = exhibits.long_table(self._replications, exhibit, self.name)
         commands = [f"`{command}`" for command in exhibits.commands(self.name, exhibit, frame)]
         sentences = [
@@ -95,53 +95,53 @@ class Paper:
         )
 
     def figure(self, exhibit: str) -> Shown:
-        """A figure or case study ("Figure 6", "Figure 2a", "Table 13") from our runs, or why there is none."""
+        """Return a figure or case study ("Figure 6", "Figure 2a", "Table 13") from our runs, or why it is missing."""
         name = exhibits.file_stem(self.name, exhibit)
-        drawable = [one for one in figures.FIGURES if one.startswith(exhibits.file_stem(self.name, ""))]
+        drawable = [drawn for drawn in figures.FIGURES if drawn.startswith(exhibits.file_stem(self.name, ""))]
         if name not in drawable:
             raise ConfigError("exhibit", exhibit, f"one that is drawn: {', '.join(drawable)}")
-        return _drawn(name, self._replications)
+        return _draw(name, self._replications)
 
     @cached_property
     def _verdicts(self) -> pd.DataFrame:
-        own = verdicts.table(judge(self._replications, self.name))
-        return verdicts.merge_verdicts(own, verdicts.read_verdicts(self._runs_dir))
+        local = verdicts.table(judge(self._replications, self.name))
+        return verdicts.merge_verdicts(local, verdicts.read_verdicts(self._runs_dir))
 
     def claims(self) -> Shown:
-        """Which of the paper's claims hold."""
-        own = self._verdicts[self._verdicts["claim"].str.startswith(f"{self.name}/")]
-        said = verdicts.readable_table(own[own["verdict"] != NOT_RUN]).drop(columns="paper")
-        return Shown(f"{verdicts.RULE}\n\n{verdicts.verdict_counts(own)}.", said)
+        """Return the verdicts on the paper's claims."""
+        rows = self._verdicts[self._verdicts["claim"].str.startswith(f"{self.name}/")]
+        table = verdicts.readable_table(rows[rows["verdict"] != NOT_RUN]).drop(columns="paper")
+        return Shown(f"{verdicts.RULE}\n\n{verdicts.verdict_counts(rows)}.", table)
 
     def claim(self, name: str) -> Shown:
-        """A claim: what the paper says, what our records say, and what would change the verdict."""
-        known = {one.id: one for one in claims()}
-        own = f"{self.name}/{name}"
-        if own not in known:
-            allowed = sorted(one.partition("/")[2] for one in known if one.startswith(f"{self.name}/"))
+        """Return a claim: the paper's numbers, the verdict of our records, and what would change it."""
+        claims_by_id = {claim.id: claim for claim in claims()}
+        claim_id = f"{self.name}/{name}"
+        if claim_id not in claims_by_id:
+            allowed = sorted(key.partition("/")[2] for key in claims_by_id if key.startswith(f"{self.name}/"))
             raise ConfigError("claim", name, f"one of {', '.join(allowed)}")
-        claim, rows = known[own], self._verdicts[self._verdicts["claim"] == own]
-        said = [f"**{claim.says}** ({claim.section}). *The paper*: {verdicts.paper_values(claim)}."]
+        claim, rows = claims_by_id[claim_id], self._verdicts[self._verdicts["claim"] == claim_id]
+        paragraphs = [f"**{claim.says}** ({claim.section}). *The paper*: {verdicts.paper_values(claim)}."]
         for _, row in rows.iterrows():
             effect, model = verdicts.effect_text(claim, row), verdicts.model_text(row)
-            said.append(
+            paragraphs.append(
                 f"*Our records*{f', {model}' if model else ''}: **{verdicts.verdict_text(row)}**. {effect} where "
                 f"{verdicts.threshold_text(claim)} is asked: {verdicts.statistic_text(claim)}. {verdicts.evidence_text(claim, row)}."
             )
-            said.append(f"*What would change it*: {verdicts.verdict_change(claim, row)}.")
-        return Shown("\n\n".join(said))
+            paragraphs.append(f"*What would change it*: {verdicts.verdict_change(claim, row)}.")
+        return Shown("\n\n".join(paragraphs))
 
     def counts(self) -> Shown:
-        """How many of the paper's numbers have which verdict."""
+        """Return the number of the paper's numbers by verdict."""
         frames = exhibits.long_tables(self._replications, self.name).values()
         counted = exhibits.verdict_counts(frames).drop(columns="paper")
         return Shown("", counted.loc[:, (counted != 0).any()])
 
     def findings(self) -> Shown:
-        """Where the paper's own numbers disagree."""
+        """Return contradictions between the paper's own numbers."""
         told = audit.told(audit.audit())
-        own = told[told["paper"] == self.name].rename(columns={"count": "numbers", "verdict": "finding"})
-        return Shown("", own[["finding", "numbers", "what", "source"]])
+        rows = told[told["paper"] == self.name].rename(columns={"count": "numbers", "verdict": "finding"})
+        return Shown("", rows[["finding", "numbers", "what", "source"]])
 
 
 class Comparison:
@@ -155,42 +155,42 @@ class Comparison:
         self._replications = replications(Path(runs_dir or runs_folder()))
 
     def figure(self) -> Shown:
-        """Layer sets by draft cost and α, with lines of equal TPT and the best sets found."""
-        return _drawn(figures_compare.COMPARISON, self._replications)
+        """Return a figure of layer sets by draft cost and α, with lines of equal TPT and the best sets found."""
+        return _draw(figures_compare.COMPARISON, self._replications)
 
     def forest(self) -> Shown:
-        """Speedups of all methods by task, decode and end to end."""
+        """Return a figure of the speedups of all methods by task, decode and end to end."""
         return Shown(
             f"speedups of all methods, {self._compared.ran}: a figure", figure=figures.forest_plot(self._compared)
         )
 
     def advice(self) -> Shown:
-        """Which method these records would have one use."""
+        """Return the method to use for each task, by these records."""
         lines = [f"- {line}" for line in answers.advice(self._compared)]
         return Shown("\n".join([*lines, "", answers.conditions(self._compared)]))
 
     @property
     def _compared(self) -> Replication:
-        return _of(figures_compare.COMPARISON, self._replications)
+        return _replication_of(figures_compare.COMPARISON, self._replications)
 
     def table(self) -> Shown:
-        """Speed, M, α, losslessness; and what the sets would give."""
+        """Return a table of speed, M, α and losslessness, and of the speed that the layer sets would give."""
         return Shown(f"Ours: {self._compared.ran}.", figures_compare.table(self._compared))
 
 
-def _of(name: str, made: list[Replication]) -> Replication:
-    """The replication of an experiment, at the scale nearest to the paper's."""
-    by_scale = {one.scale: one for one in made if one.experiment.name == name}
+def _replication_of(name: str, experiments: list[Replication]) -> Replication:
+    """Return the replication of an experiment at the scale nearest to the paper's."""
+    by_scale = {replication.scale: replication for replication in experiments if replication.experiment.name == name}
     if not by_scale:
         raise ConfigError("experiment", name, "one that has runs here")
     return by_scale[ordered(by_scale)[0]]
 
 
-def _drawn(name: str, made: list[Replication]) -> Shown:
+def _draw(name: str, experiments: list[Replication]) -> Shown:
     try:
-        drawn = figures.figure(_of(name, made))
+        figure = figures.figure(_replication_of(name, experiments))
     except ConfigError as error:
-        drawn = NotDrawable(str(error))
-    if isinstance(drawn, Figure):
-        return Shown(f"{name}: a figure", figure=drawn)
-    return Shown(f"*Not drawn.* {drawn.reason if drawn else ''}")
+        figure = NotDrawable(str(error))
+    if isinstance(figure, Figure):
+        return Shown(f"{name}: a figure", figure=figure)
+    return Shown(f"*Not drawn.* {figure.reason if figure else ''}")

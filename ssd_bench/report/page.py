@@ -1,6 +1,6 @@
-"""The page: answers first, then every exhibit of every paper one at a time, and counts; it loads its figures alone.
+"""Page of the report: answers, then every table and figure of every paper, and counts. It loads its figures alone.
 
-Here is what it shows; how it shows that is `page.html`, with its style and its script.
+This module collects the content; `page.html`, with its style and script, presents it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ssd_bench.papers.cells import Record, Replication
 from ssd_bench.papers.grid import Experiment
 from ssd_bench.papers.match import ordered
 from ssd_bench.papers.rooms import name_of, papers, rooms
-from ssd_bench.papers.ssd_bench import figures as ours
+from ssd_bench.papers.ssd_bench import figures as own_figures
 from ssd_bench.papers.ssd_bench.own import OWN, remarks
 from ssd_bench.report import answers, exhibits, predictions, verdicts
 from ssd_bench.report.figures import FIGURES, FOREST, NARROW, DrawnFigure
@@ -40,7 +40,13 @@ COMPLETE = {
     "no results": "hold no results",
 }  # fmt: skip
 PART = {verdict.ALGORITHMIC: "algorithmic", verdict.SPEED: "speed", "": "not compared"}
-LABELS = {"alpha": "α", "tpt": "TPT", "_pct": "", "rouge2": "ROUGE-2", "_": " "}  # of metrics
+LABELS = {
+    "alpha": "α",
+    "tpt": "TPT",
+    "_pct": "",
+    "rouge2": "ROUGE-2",
+    "_": " ",
+}  # parts of metric names, and their texts
 MARKS = {  # signs that differ in form, not by colour alone
     verdict.AGREES: ("✓", "agrees"),
     verdict.DIFFERS: ("✗", "differs"),
@@ -69,11 +75,11 @@ MEANING = {
 
 @dataclass(frozen=True)
 class Exhibit:
-    """What the page shows of one exhibit.
+    """Content of the page for one table, figure or passage of a paper.
 
     Attributes:
-        frame: its numbers beside ours; None where the paper prints none.
-        replications: of its experiments, ours.
+        frame: long table of its numbers and ours; None if the paper prints no number.
+        replications: our runs.
         drawn: figures by experiment.
     """
 
@@ -85,39 +91,39 @@ class Exhibit:
 
     @cached_property
     def experiments(self) -> tuple[Experiment, ...]:
-        """Whose runs fill it."""
+        """Experiments whose runs give its numbers."""
         return select.experiments().get((self.paper, self.exhibit), ())
 
     @cached_property
     def listed(self) -> Mapping[str, str]:
-        """Its row of the list of exhibits; empty for a passage of the text."""
+        """Its row in the list of tables and figures; empty for a passage of the text."""
         rows = reported.exhibits(self.paper, self.exhibit)
         return {} if rows.empty else {str(key): str(value) for key, value in rows.iloc[0].items()}
 
     @property
     def anchor(self) -> str:
-        """Of its article."""
+        """Anchor of its article."""
         return exhibits.file_stem(self.paper, self.exhibit)
 
     @property
     def title(self) -> str:
-        """With its paper."""
+        """Title with the name of the paper."""
         return exhibits.title(self.paper, self.exhibit)
 
     @property
     def name(self) -> str:
-        """Without its paper."""
-        what = self.listed.get("title", "Numbers of the text" if self.exhibit != "abstract" else "Numbers")
-        return f"{self.exhibit[:1].upper()}{self.exhibit[1:]}: {what}"
+        """Title without the name of the paper."""
+        title = self.listed.get("title", "Numbers of the text" if self.exhibit != "abstract" else "Numbers")
+        return f"{self.exhibit[:1].upper()}{self.exhibit[1:]}: {title}"
 
     @property
     def short(self) -> str:
-        """As the contents have it."""
+        """Short label for the table of contents, e.g. T2 or F4."""
         return self.exhibit.replace("Table ", "T").replace("Figure ", "F").replace("text ", "")
 
     @property
     def kind(self) -> str:
-        """A word or two on what it is."""
+        """Kind of content, in a word or two."""
         if self.experiments:
             return KINDS.get(self.experiments[0].kind, self.experiments[0].kind)
         if not self.listed:
@@ -130,7 +136,7 @@ class Exhibit:
 
     @property
     def features(self) -> str:
-        """Of methods, where it is a table of such."""
+        """Table of the features of methods as HTML; "" if it has none."""
         if self._features.empty:
             return ""
         body = self._features.pivot(index="method", columns="feature", values="value").fillna("")
@@ -139,16 +145,17 @@ class Exhibit:
 
     @cached_property
     def figures(self) -> list[DrawnFigure]:
-        """That have an image; those of another version of the paper are shown there."""
-        own = [one for one in self.experiments if one.paper == self.paper]
-        return [drawn for one in own for drawn in self.drawn.get(one.name, ()) if drawn.image is not None]
+        """Figures with an image, without those of other versions of the paper."""
+        experiments = [experiment for experiment in self.experiments if experiment.paper == self.paper]
+        attempts = [drawn for experiment in experiments for drawn in self.drawn.get(experiment.name, ())]
+        return [drawn for drawn in attempts if drawn.image is not None]
 
     @cached_property
     def state(self) -> str:
-        """Filled, partly, empty, or nothing to fill."""
-        wanted = [one for one in self.experiments if one.name in FIGURES and one.paper == self.paper]
-        have = {drawn.name for drawn in self.figures}
-        parts = [one.name in have for one in wanted]
+        """Availability of our results for it, a key of `STATES`."""
+        experiments = [experiment for experiment in self.experiments if experiment.paper == self.paper]
+        drawn_names = {drawn.name for drawn in self.figures}
+        parts = [experiment.name in drawn_names for experiment in experiments if experiment.name in FIGURES]
         if self.frame is not None:
             parts += self.frame["ours"].notna().tolist()
         if not parts:
@@ -157,26 +164,26 @@ class Exhibit:
 
     @cached_property
     def scales(self) -> list[str]:
-        """Of the runs that are there, the nearest to the paper's first; else the papers' own."""
-        names = {one.name for one in self.experiments}
-        found = {r.scale for r in self.replications if r.experiment.name in names and any(x.record for x in r.cells)}
+        """Scales of the available runs, the nearest to the paper's first; without runs the paper's own."""
+        names = {experiment.name for experiment in self.experiments}
+        scales = {r.scale for r in self.replications if r.experiment.name in names and any(x.record for x in r.cells)}
         if self.frame is not None:
-            found |= {scale for scale in self.frame["scale"] if scale}
-        return ordered(dict.fromkeys(found)) or ["paper"]
+            scales |= {scale for scale in self.frame["scale"] if scale}
+        return ordered(dict.fromkeys(scales)) or ["paper"]
 
     @property
     def badges(self) -> list[tuple[str, str]]:
-        """What it is, whether it is filled and at which scale, each with a style."""
+        """Badges with their styles: kind, state and scale."""
         scale = [(f"scale {', '.join(self.scales)}", "")] if self.state in ("filled", "partly filled") else []
         return [(self.kind, ""), (self.state, f" s-{self.state.replace(' ', '-')}"), *scale]
 
     @property
     def labels(self) -> dict[str, str]:
-        """What the filters know of it: the papers' names on each axis, of its numbers and jobs."""
+        """Values for the filters: the papers' names on each axis, from its numbers and jobs."""
         return {axis: join_values(self.values(axis)) for axis in AXES}
 
     def values(self, axis: str) -> Iterator[str]:
-        """The papers' names on an axis."""
+        """Yield the papers' names on an axis."""
         if self.frame is not None:
             yield from self.frame[axis]
         for experiment in self.experiments:
@@ -184,7 +191,7 @@ class Exhibit:
 
     @property
     def summary(self) -> Iterator[str]:
-        """Sentences on what it is in the paper, and how ours stands to it."""
+        """Sentences on its content in the paper, and on our numbers for it."""
         if content := self.listed.get("content"):
             yield f"In the paper: {content}."
         if self.frame is not None:
@@ -195,63 +202,64 @@ class Exhibit:
             yield "It holds no results, but " + (
                 "a diagram." if self._features.empty else "marks, unknown where the paper's text lost them."
             )
-        for one in self.experiments:
-            if one.paper != self.paper:
-                yield f"It has the runs of {name_of(one.paper)}, {one.exhibit}" + (
-                    ", whose figure is there." if one.name in FIGURES else "."
+        for experiment in self.experiments:
+            if experiment.paper != self.paper:
+                yield f"It has the runs of {name_of(experiment.paper)}, {experiment.exhibit}" + (
+                    ", whose figure is there." if experiment.name in FIGURES else "."
                 )
 
     @property
     def numbers(self) -> dict[str, Any] | None:
-        """Its tables in the paper's layout, those of the paper's models without any number of ours in `lacking`."""
+        """Its tables in the paper's layout; `lacking` has those of models of the paper without any number of ours."""
         if self.frame is None:
             return None
-        have = self.frame["ours"].notna() | (self.frame["verdict"] == verdict.VOID)
-        compared = have.groupby(self.frame["model"]).transform("any")
-        there, lacking = self.frame[compared], self.frame[~compared]
-        return {"there": _tables(there), "lacking": _tables(lacking), "without": len(lacking)}
+        has_own = self.frame["ours"].notna() | (self.frame["verdict"] == verdict.VOID)
+        compared = has_own.groupby(self.frame["model"]).transform("any")
+        with_own, without_own = self.frame[compared], self.frame[~compared]
+        return {"there": _tables(with_own), "lacking": _tables(without_own), "without": len(without_own)}
 
     @property
     def missing(self) -> list[str]:
-        """Why numbers, figures and parts are not there."""
+        """Reasons why numbers, figures and parts are missing."""
         lines = exhibits.scale_notes(self.paper, self.exhibit, self.replications)
         if self.frame is not None:
             lines += exhibits.missing_reasons(self.frame)
-        for one in self.experiments:
-            if one.paper != self.paper:
+        for experiment in self.experiments:
+            if experiment.paper != self.paper:
                 continue
-            lines += [f"{entry['what']}: {entry['why']}" for entry in one.not_run if not entry.get("numbers")]
-            tried = self.drawn.get(one.name, ())
-            lines += [f"No figure at scale {drawn.scale}: {drawn.reason}" for drawn in tried if drawn.image is None]
-            if one.name in FIGURES and not tried:
-                lines.append(f"No figure yet: experiment={one.name} was not run at any scale.")
+            lines += [f"{entry['what']}: {entry['why']}" for entry in experiment.not_run if not entry.get("numbers")]
+            attempts = self.drawn.get(experiment.name, ())
+            lines += [f"No figure at scale {drawn.scale}: {drawn.reason}" for drawn in attempts if drawn.image is None]
+            if experiment.name in FIGURES and not attempts:
+                lines.append(f"No figure yet: experiment={experiment.name} was not run at any scale.")
         return lines
 
     @property
     def commands(self) -> list[str]:
-        """That make its runs."""
+        """Commands that make its runs."""
         return exhibits.commands(self.paper, self.exhibit, pd.DataFrame({"scale": self.scales}))
 
     @property
     def runs(self) -> list[str]:
         """Names of the records behind numbers and figures."""
-        found = exhibits.run_ids(self.frame) if self.frame is not None else []
+        names = exhibits.run_ids(self.frame) if self.frame is not None else []
         shown = {(drawn.name, drawn.scale) for drawn in self.figures}
-        for one in self.replications:
-            if (one.experiment.name, one.scale) in shown:
-                found += [cell.path.name for cell in one.where()]
-        return list(dict.fromkeys(found))
+        for replication in self.replications:
+            if (replication.experiment.name, replication.scale) in shown:
+                names += [cell.path.name for cell in replication.where()]
+        return list(dict.fromkeys(names))
 
 
 @dataclass(frozen=True)
 class Sheet:
-    """A table beside the exhibits, with what stands around it.
+    """A table that is none of a paper's tables, with its text.
 
     Attributes:
-        title: for the filters and for those who hear the page.
-        labels: what the filters know of it, as an exhibit's.
-        name: its head.
-        lines: sentences; reasons: a list of what is missing.
+        title: text for the filters and for screen readers.
+        labels: values for the filters, as in `Exhibit`.
+        name: heading.
+        lines: sentences.
+        reasons: reasons why parts are missing.
     """
 
     anchor: str
@@ -275,15 +283,15 @@ def render(
     judged: pd.DataFrame,
     records: Sequence[Record] = (),
 ) -> str:
-    """The whole page; the same text for the same records.
+    """Return the page as HTML; the same text for the same records.
 
     Args:
-        frames: as `exhibits.everything` makes them.
-        drawn: as `figures.draw` makes them, with `figures.FOREST` where methods were compared.
-        predicted: as `predictions.predictions` makes it.
-        checks: as `audit.audit` makes it.
-        judged: as `verdicts.table` makes it.
-        records: all of the folder, for the methods of no experiment.
+        frames: result of `exhibits.long_tables`.
+        drawn: result of `figures.draw_figures`, with `figures.FOREST` if methods were compared.
+        predicted: result of `predictions.predictions`.
+        checks: result of `audit.audit`.
+        judged: result of `verdicts.table`.
+        records: all records of the folder, for methods outside the experiments.
     """
     everything = pd.concat(frames.values(), ignore_index=True)
     shown = {paper: list(_exhibits(paper, replications, frames, drawn)) for paper in papers()}
@@ -304,17 +312,18 @@ def render(
         rule=verdicts.RULE.replace("*", "").replace("`", ""),
         forest=next(iter(drawn.get(FOREST, ())), None), narrow=next(iter(drawn.get(NARROW, ())), None),
         noise=compared is not None and any(cell.noise is not None for cell in compared.where()),
-        compared="" if compared is None else f"{ours.COMPARISON}_{compared.scale}",
+        compared="" if compared is None else f"{own_figures.COMPARISON}_{compared.scale}",
         advice=[
-            (list(answers.advice(one, records)), answers.conditions(one, records))
-            for one in answers.comparisons(replications)
+            (list(answers.advice(comparison, records)), answers.conditions(comparison, records))
+            for comparison in answers.comparisons(replications)
         ],
         complete=completeness(replications, frames, drawn),
         verdicts=exhibits.verdict_sentences(everything), counts=_counts(everything),
         legend=[(*MARKS.get(word, ("–", "none")), word, MEANING[word]) for word in verdict.VERDICTS],
-        filters=_filters([one for own in shown.values() for one in own]),
-        comparison=list(_own(replications, drawn)),
-        predicted=list(_predictions(predicted)), audits=list(_audits(checks, predictions.machine_needs(predicted))),
+        filters=_filters([exhibit for listed in shown.values() for exhibit in listed]),
+        comparison=list(_own_sheets(replications, drawn)),
+        predicted=list(_prediction_sheets(predicted)),
+        audits=list(_audit_sheets(checks, predictions.machine_needs(predicted))),
     ) + "\n"  # fmt: skip
 
 
@@ -323,41 +332,44 @@ def completeness(
     frames: Mapping[tuple[str, str], pd.DataFrame],
     drawn: Mapping[str, Sequence[DrawnFigure]],
 ) -> str:
-    """Return a sentence: how many tables and figures of the papers are whole or in part, by runs and distinct results.
+    """Return a sentence on how many tables and figures of the papers are filled, and on the runs behind them.
 
-    Passages of the text are left out.
+    Passages of the text do not count.
     """
-    every = [one for paper in papers() for one in _exhibits(paper, replications, frames, drawn) if one.listed]
-    counted = Counter(one.state for one in every)
-    parts = ", ".join(f"{counted[state]} {word}" for state, word in COMPLETE.items() if counted[state])
+    everything = (exhibit for paper in papers() for exhibit in _exhibits(paper, replications, frames, drawn))
+    listed = [exhibit for exhibit in everything if exhibit.listed]
+    states = Counter(exhibit.state for exhibit in listed)
+    parts = ", ".join(f"{states[state]} {word}" for state, word in COMPLETE.items() if states[state])
     numbers = pd.concat(frames.values(), ignore_index=True)
     numbers = numbers[numbers["ours"].notna()]
-    runs = {cell.path for one in replications for cell in one.where()}
+    runs = {cell.path for replication in replications for cell in replication.where()}
     return (
-        f"Of {len(every)} tables and figures of the papers {parts}. Behind them: "
-        f"{exhibits.count_phrase(list(runs), 'run')}, {exhibits.count_phrase(exhibits.distinct_results(numbers), 'distinct result')} "
+        f"Of {len(listed)} tables and figures of the papers {parts}. Behind them: "
+        f"{exhibits.count_phrase(list(runs), 'run')}, "
+        f"{exhibits.count_phrase(exhibits.distinct_results(numbers), 'distinct result')} "
         f"for {len(numbers)} numbers of the papers."
     )
 
 
 def join_values(values: Iterable[str]) -> str:
-    """The distinct values of a data attribute, as the script takes them apart; lists of tasks are taken apart here."""
+    """Join the distinct values of a data attribute with "|", which the script splits; split lists of tasks."""
     return "|".join(dict.fromkeys(part for value in values for part in value.split(", ") if part))
 
 
 def _tables(frame: pd.DataFrame) -> list[dict[str, Any]]:
-    """Lay a long table out, models of the paper that have no column in common in tables of their own."""
+    """Lay out a long table; models of the paper without a common column get tables of their own."""
     groups: list[tuple[set[Column], list[pd.DataFrame]]] = []
     for _, rows in frame.groupby("model", sort=False):
         used = set(zip(rows["task"], rows["metric"]))
         near = [group for group in groups if group[0] & used]
         groups = [group for group in groups if group not in near]
-        groups.append((used.union(*(own for own, _ in near)), [*(one for _, own in near for one in own), rows]))
-    return [_table(pd.concat(own).sort_index()) for _, own in groups]
+        columns = used.union(*(near_columns for near_columns, _ in near))
+        groups.append((columns, [*(part for _, parts in near for part in parts), rows]))
+    return [_table(pd.concat(parts).sort_index()) for _, parts in groups]
 
 
 def _table(frame: pd.DataFrame) -> dict[str, Any]:
-    """Return metrics by task, and of every method and setting its rows, each with the label of whose numbers it has."""
+    """Return the metrics by task, and the labelled rows of every method and setting."""
     columns, groups = layout(frame)
     tasks: dict[str, list[str]] = {}
     for task, metric in columns:
@@ -367,8 +379,8 @@ def _table(frame: pd.DataFrame) -> dict[str, Any]:
     bodies = [
         {
             "method": group.method, "setting": group.setting,
-            "ours": [(label, _cells(cells, columns)) for label, cells in group.ours.items() if label != NONE],
-            "paper": [(paper_label(model), model, _cells(cells, columns)) for model, cells in group.paper.items()],
+            "ours": [(label, _cells(cells, columns)) for label, cells in group.own_rows.items() if label != NONE],
+            "paper": [(paper_label(model), model, _cells(cells, columns)) for model, cells in group.paper_rows.items()],
         }
         for group in groups
     ]  # fmt: skip
@@ -376,17 +388,17 @@ def _table(frame: pd.DataFrame) -> dict[str, Any]:
 
 
 def _cells(cells: Cells, columns: Sequence[Column]) -> list[tuple[str, list[dict[str, str]]]]:
-    return [(column[0], [_part(entry) for entry in cells.get(column, ())]) for column in columns]
+    return [(column[0], [_number_parts(entry) for entry in cells.get(column, ())]) for column in columns]
 
 
-def _part(entry: Entry) -> dict[str, str]:
-    """Return a number in parts that look different; a number of the paper has the verdict."""
+def _number_parts(entry: Entry) -> dict[str, str]:
+    """Return the parts of a number that the page styles differently; a number of the paper carries the verdict."""
     number = entry.number
-    if entry.ours:
-        value, _, rest = (entry.text, "", "") if entry.text in (SAME_RUN, ABSENT) else entry.text.partition(" [")
+    if entry.is_own:
+        value, _, bounds = (entry.text, "", "") if entry.text in (SAME_RUN, ABSENT) else entry.text.partition(" [")
         title = f"the result of {number.repeats}" if entry.text == SAME_RUN else ""
         style = "void" if entry.text == EXCLUDED else "ours"
-        return {"ours": value, "rest": rest and f"[{rest}", "title": title, "style": style}
+        return {"ours": value, "rest": bounds and f"[{bounds}", "title": title, "style": style}
     sign, style = MARKS.get(number.verdict, ("", "none"))
     ran = f"; ours: {number.model_ran}" if number.model_ran else ""
     title = f"{number.kind or 'not compared'}: {number.verdict}{ran}" + (f"; {number.reason}" if number.reason else "")
@@ -401,60 +413,61 @@ def _exhibits(
     frames: Mapping[tuple[str, str], pd.DataFrame],
     drawn: Mapping[str, Sequence[DrawnFigure]],
 ) -> Iterator[Exhibit]:
-    """Everything of a paper: its tables and figures in their order, then abstract and text."""
+    """Yield the tables and figures of a paper in their order, then abstract and text."""
     listed = [(paper, exhibit) for exhibit in reported.exhibits(paper)["exhibit"]]
     for key in dict.fromkeys([*listed, *(key for key in (*frames, *select.experiments()) if key[0] == paper)]):
         yield Exhibit(*key, frames.get(key), replications, drawn)
 
 
 def _counts(everything: pd.DataFrame) -> str:
-    """Return the numbers with each verdict by paper, speed separate from the others, and our results behind them."""
+    """Return a table of verdicts by paper and kind (algorithmic or speed), with our results and runs behind them."""
     shown = (verdict.AGREES, verdict.DIFFERS, *set(everything["verdict"]))
     columns = [word for word in verdict.VERDICTS if word in shown]
     rows = {}
     for paper in (*papers(), ""):
-        own = everything[everything["paper"] == paper] if paper else everything
-        for kind in (kind for kind in PART if kind in set(own["kind"])):
-            found = own.loc[own["kind"] == kind, "verdict"].value_counts()
+        rows_of_paper = everything[everything["paper"] == paper] if paper else everything
+        for kind in (kind for kind in PART if kind in set(rows_of_paper["kind"])):
+            totals = rows_of_paper.loc[rows_of_paper["kind"] == kind, "verdict"].value_counts()
             key = name_of(paper) if paper else "All", PART[kind]
-            ours = own[own["kind"] == kind]
-            behind = [str(len(exhibits.distinct_results(ours))), str(len(exhibits.run_ids(ours)))]
-            rows[key] = [str(found.get(word, 0) or "·") for word in columns] + [str(found.sum()), *behind]
+            rows_of_kind = rows_of_paper[rows_of_paper["kind"] == kind]
+            behind = [str(len(exhibits.distinct_results(rows_of_kind))), str(len(exhibits.run_ids(rows_of_kind)))]
+            rows[key] = [str(totals.get(word, 0) or "·") for word in columns] + [str(totals.sum()), *behind]
     index = pd.MultiIndex.from_tuples(rows, names=["paper", "numbers that are"])
     frame = pd.DataFrame(list(rows.values()), index, [*columns, "all", "distinct results of ours", "runs"])
     return tables.html(frame, "Numbers by paper, kind and verdict", "counts")
 
 
 def _filters(shown: Sequence[Exhibit]) -> list[tuple[str, str, list[tuple[str, str]]]]:
-    """Of each axis its name, its label, and the values and names that occur."""
+    """Return for each axis its name, its label, and its values with their names."""
     options = {"paper": [(paper, name_of(paper)) for paper in papers()]}
     for axis in AXES:
-        names = {part for one in shown for value in one.values(axis) for part in value.split(", ") if part}
+        names = {part for exhibit in shown for value in exhibit.values(axis) for part in value.split(", ") if part}
         options[axis] = [(name, name) for name in sorted(names, key=lambda name: (name.lower(), name))]
     return [(axis, label, options[axis]) for axis, label in FILTERS.items()]
 
 
-def _own(replications: Sequence[Replication], drawn: Mapping[str, Sequence[DrawnFigure]]) -> Iterator[Sheet]:
-    """Yield the tables of our own experiments, one a scale with runs; without any, a sentence on how to make them."""
-    for own in OWN:
-        made = [one for one in replications if one.experiment.name == own.experiment]
-        frames = [(one, own.table(one)) for one in made if any(one.where())]
-        shown = [(one, frame) for one, frame in frames if len(frame)]
+def _own_sheets(replications: Sequence[Replication], drawn: Mapping[str, Sequence[DrawnFigure]]) -> Iterator[Sheet]:
+    """Yield the tables of our own experiments, one per scale with runs; without runs a sentence on how to make them."""
+    for table in OWN:
+        matching = [replication for replication in replications if replication.experiment.name == table.experiment]
+        frames = [(replication, table.table(replication)) for replication in matching if any(replication.where())]
+        shown = [(replication, frame) for replication, frame in frames if len(frame)]
         if not shown:
-            yield Sheet(own.experiment, own.title, "", {}, lines=[own.not_run])
-        images = {one.scale: one for one in drawn.get(own.experiment, ())}
-        for one, frame in shown:
-            title, image = f"{own.title}, {one.ran}, scale {one.scale}", images.get(one.scale)
-            labels = {axis: join_values(cell[axis] for cell in one.cells) for axis in AXES}
+            yield Sheet(table.experiment, table.title, "", {}, lines=[table.not_run])
+        images = {figure.scale: figure for figure in drawn.get(table.experiment, ())}
+        for replication, frame in shown:
+            title = f"{table.title}, {replication.ran}, scale {replication.scale}"
+            image = images.get(replication.scale)
+            labels = {axis: join_values(cell[axis] for cell in replication.cells) for axis in AXES}
             yield Sheet(
-                f"{own.experiment}_{one.scale}", title, "", labels, title, tables.html(frame, title),
-                [own.note(), *remarks(one)], reasons=[image.reason] if image and image.reason else [],
-                figure=image if image and image.image is not None else None, command=one.command,
+                f"{table.experiment}_{replication.scale}", title, "", labels, title, tables.html(frame, title),
+                [table.note(), *remarks(replication)], reasons=[image.reason] if image and image.reason else [],
+                figure=image if image and image.image is not None else None, command=replication.command,
             )  # fmt: skip
 
 
-def _predictions(predicted: pd.DataFrame) -> Iterator[Sheet]:
-    """One a paper; the first says what they are, and how good."""
+def _prediction_sheets(predicted: pd.DataFrame) -> Iterator[Sheet]:
+    """Yield the predictions for each paper; the first sheet has the introduction."""
     lines = [predictions.introduction(predicted)]
     for paper, rows in predicted.groupby("paper", sort=False):
         title = f"Predictions for {name_of(str(paper))}"
@@ -467,18 +480,20 @@ def _predictions(predicted: pd.DataFrame) -> Iterator[Sheet]:
         lines = []
 
 
-def _audits(checks: pd.DataFrame, needs: Mapping[str, str]) -> Iterator[Sheet]:
-    """One a paper: how many comparisons came out how, what machine its speedups need, and every finding."""
+def _audit_sheets(checks: pd.DataFrame, needs: Mapping[str, str]) -> Iterator[Sheet]:
+    """Yield the audit of each paper: counts of comparisons, the machine that its speedups need, and all findings."""
     entries = audit.told(checks).rename(columns={"verdict": "finding", "count": "numbers", "source": "from"})
     for paper in papers():
         name = name_of(paper)
-        found = checks.loc[checks["paper"] == paper, "verdict"].value_counts()
-        parts = ", ".join(f"{found[word]} {word}" for word in audit.VERDICTS if word in found)
-        whole = f"The paper's numbers recomputed from one another, without any run of ours. {found.sum()} comparisons: "
+        totals = checks.loc[checks["paper"] == paper, "verdict"].value_counts()
+        parts = ", ".join(f"{totals[word]} {word}" for word in audit.VERDICTS if word in totals)
+        introduction = (
+            f"The paper's numbers recomputed from one another, without any run of ours. {totals.sum()} comparisons: "
+        )
         rows = entries.loc[entries["paper"] == paper].drop(columns="paper").set_index("finding")
         yield Sheet(
             f"audit_{exhibits.file_stem(paper, '')}", f"Audit of {name}", paper, dict.fromkeys(AXES, ""),
             f"What the numbers of {name} imply",
             tables.html(rows, f"Findings in {name}", "audit"),
-            [line for line in (f"{whole}{parts}.", needs.get(paper)) if line],
+            [line for line in (f"{introduction}{parts}.", needs.get(paper)) if line],
         )  # fmt: skip

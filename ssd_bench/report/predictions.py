@@ -1,7 +1,7 @@
-"""What the cost model predicts for the papers' models on the papers' hardware: never a measurement.
+"""Predictions of the cost model for the papers' models on the papers' hardware: never a measurement.
 
-Acceptance is the paper's own (the M and α that it prints beside a speedup), or that of a run of ours of the paper's own
-model. From any other model's runs nothing is predicted: `rehearsed` says how good that was.
+Acceptance is the paper's own (M and α, printed with a speedup), or that of one of our runs of the paper's own model.
+Runs of other models are not used: `other_model_skill` measures how well they would predict.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from ssd_bench.replay.predict import predict
 MACHINES = {paper: f"sim_{gpus[0].lower()}" for paper in papers() if (gpus := room_of(paper).hardware)}
 """The first GPU that each paper names, where it names one."""
 ASSUMED, UNSTATED = "sim_h100", "not stated by the paper"
-"""Where a paper names none: a GPU of the class that its models need, and what is said of that."""
+"""Machine for a paper that names no GPU: one that its models fit on; and the remark on it."""
 PAPER_ACCEPTANCE, RUN_ACCEPTANCE = "the paper's own", "the run's"
 LABELS = ("paper", "exhibit", "model", "task", "method", "setting", "printed")  # of the reported number
 COLUMNS = (
@@ -52,8 +52,8 @@ NEEDS = {
     "cheaper": "only where a drafted token costs less than its share of the sublayers",
     "impossible": "nowhere: above M",
 }
-"""Where a paper's M and α give its speedup, by a word of `need`."""
-FEW = 5  # rows of which no skill is told
+"""Machines on which a paper's M and α give its speedup, by the result of `machine_need`."""
+FEW = 5  # fewer rows have no skill
 INTRO = (
     "Predictions, never measurements: a step's drafting and verification on the paper's GPU by its data sheet, at "
     f"{CONTEXT:,} tokens of context, without any search of the method's own. Acceptance is the paper's own M and α (≈: "
@@ -66,14 +66,15 @@ INTRO = (
 
 @dataclass(frozen=True)
 class Skill:
-    """How near predicted speedups are to those that the papers measured.
+    """Accuracy of predicted speedups, compared with those that the papers measured.
 
     Attributes:
-        n: how many.
-        miss, signed: median of |predicted / printed - 1|, and without the bars.
-        constant: the same of one constant, the median of what is printed.
-        rank: Spearman's correlation of predicted and printed; None where one of them does not vary.
-        models: whose runs the acceptance is of, where these are not the paper's.
+        n: number of predictions.
+        miss: median of |predicted / printed - 1|.
+        signed: median of predicted / printed - 1.
+        constant: `miss` of a constant prediction, the median of the printed speedups.
+        rank: Spearman's rank correlation of predicted and printed; None if one of them is constant.
+        models: models whose runs gave the acceptance, if these are not the paper's.
     """
 
     n: int
@@ -85,24 +86,29 @@ class Skill:
 
     @property
     def text(self) -> str:
-        """As the end of a sentence."""
+        """End of a sentence with these numbers."""
         rank = ABSENT if self.rank is None else f"{self.rank:.2f}"
         missed = f"miss by a median of {format_percent(self.miss)} (with its sign {100 * self.signed:+.1f} %)"
         return f"{missed}, one constant by {format_percent(self.constant)}; rank correlation {rank}"
 
 
 def predictions(replications: Sequence[Replication]) -> pd.DataFrame:
-    """Every speedup of the papers that their own acceptance, or a run of their own model, is at hand for.
+    """Predict every speedup of the papers with a known acceptance: the paper's, or of a run of the paper's model.
 
     Returns:
-        `COLUMNS`: `printed` of the paper, as text, and whether it is a measured `speedup` or an `expected_speedup`;
-        `derived` as in `Row`; `measured` and `predicted` speedups over AR, decode only, NaN where there is none, and
-        `reason` says why; `machine` as in `conf/hardware`; of the paper's own acceptance `share` of the sublayers that
-        draft, `c` as modelled and as the paper's speedup `needs` it. `attrs["other_models"]`: as `rehearsed`.
+        Columns `COLUMNS`. `printed`: the paper's number as text; `metric`: `speedup` if it was measured, else
+        `expected_speedup`. `derived` as in `Row`. `measured`, `predicted`: speedups over AR, decode only; NaN if
+        missing, then `reason` says why. `machine` as in `conf/hardware`. For the paper's own acceptance also `share`
+        of the sublayers that draft, `c` as modelled, and `needs`, the c that gives the paper's speedup.
+        `attrs["other_models"]`: result of `other_model_skill`.
     """
-    found = [_theirs(row) for row in reported_speedups()]
-    found += [_ours(number, cell) for number, cell in _about(replications) if cell.setup in (PAPERS_OWN, OTHER_SCALE)]
-    frame = pd.DataFrame(found, columns=list(COLUMNS))
+    predicted = [_paper_prediction(row) for row in reported_speedups()]
+    predicted += [
+        _run_prediction(number, cell)
+        for number, cell in _runs_by_number(replications)
+        if cell.setup in (PAPERS_OWN, OTHER_SCALE)
+    ]
+    frame = pd.DataFrame(predicted, columns=list(COLUMNS))
     frame = frame.astype(dict.fromkeys(("M", "alpha", "measured", "predicted", "share", "c", "needs"), "float64"))
     order = frame["paper"].map(papers().index)
     frame = (
@@ -114,13 +120,13 @@ def predictions(replications: Sequence[Replication]) -> pd.DataFrame:
     return frame
 
 
-def _theirs(row: ReportedSpeedup) -> dict[str, object]:
+def _paper_prediction(row: ReportedSpeedup) -> dict[str, object]:
     number, name = row.number, model_choices().get(row.model, "")
-    known = _labels(number) | {"acceptance": PAPER_ACCEPTANCE, "derived": ""}
+    columns = _labels(number) | {"acceptance": PAPER_ACCEPTANCE, "derived": ""}
     if row.missing or row.skipped is None or known_shape(name) is None:
-        return known | {"reason": row.missing or f"the sizes of {number.model} are not known"}
+        return columns | {"reason": row.missing or f"the sizes of {number.model} are not known"}
     acceptance, steps = Acceptance.of(row.alpha, row.tokens, row.draft_len), _steps(_machine(number.paper), name)
-    return known | {
+    return columns | {
         "M": acceptance.accepted + 1, "alpha": acceptance.accepted / acceptance.drafted, "derived": row.derived,
         "predicted": steps.speedup(acceptance, row.skipped), "share": 1 - row.skipped, "c": steps.cost(row.skipped),
         "needs": needed_cost(acceptance, number.value), "reason": "",
@@ -129,8 +135,8 @@ def _theirs(row: ReportedSpeedup) -> dict[str, object]:
 
 def _labels(number: Number) -> dict[str, object]:
     stated = "" if number.paper in MACHINES else f", {UNSTATED}"
-    found = {name: getattr(number, name) for name in (*LABELS, "metric")}
-    return found | {"machine": _machine(number.paper) + stated}
+    labels = {name: getattr(number, name) for name in (*LABELS, "metric")}
+    return labels | {"machine": _machine(number.paper) + stated}
 
 
 def _machine(paper: str) -> str:
@@ -140,28 +146,30 @@ def _machine(paper: str) -> str:
 @cache
 def _steps(machine: str, model: str) -> Steps:
     shape = known_shape(model)
-    assert shape is not None, "those of no known sizes are not asked for"
+    assert shape is not None, "models of unknown size were left out"
     return Steps(simulated_machine(machine, shape), shape.n_layers)
 
 
-def _about(replications: Sequence[Replication]) -> Iterator[tuple[Number, Cell]]:
-    """The measured speedups of the papers, but for plain decoding's, that one run of ours is about."""
+def _runs_by_number(replications: Sequence[Replication]) -> Iterator[tuple[Number, Cell]]:
+    """Yield the papers' measured speedups (without plain decoding) that one run of ours corresponds to."""
     for number in numbers():
         if number.metric != "speedup" or number.bound or number.method in BASELINES:
             continue
-        sources = {one.name for one in select.experiments().get((number.paper, number.exhibit), ())}
-        for replication in (one for one in replications if one.experiment.name in sources):
-            found = select.about(number, replication.cells)
-            made = {cell.path: cell for cell in found if cell.record is not None}
-            cell = next(iter(made.values()), None)
-            if cell is None or len(made) > 1 or select.domains(number, found[0]) != [None]:
-                continue  # a mean over runs, or over a part of a stream
+        sources = {experiment.name for experiment in select.experiments().get((number.paper, number.exhibit), ())}
+        for replication in replications:
+            if replication.experiment.name not in sources:
+                continue
+            cells = select.about(number, replication.cells)
+            records = {cell.path: cell for cell in cells if cell.record is not None}
+            cell = next(iter(records.values()), None)
+            if cell is None or len(records) > 1 or select.domains(number, cells[0]) != [None]:
+                continue  # a mean over several runs, or of a part of a stream
             if cell.record is not None and not cell.record.error:
                 yield number, cell
 
 
-def _ours(number: Number, cell: Cell) -> dict[str, object]:
-    predicted, reason = _replayed(number, cell)
+def _run_prediction(number: Number, cell: Cell) -> dict[str, object]:
+    predicted, reason = _replay(number, cell)
     summary = cell.summary
     return _labels(number) | {
         "acceptance": RUN_ACCEPTANCE, "M": summary["M"], "alpha": summary["alpha"], "derived": "", "measured": summary["speedup"],
@@ -170,117 +178,128 @@ def _ours(number: Number, cell: Cell) -> dict[str, object]:
     }  # fmt: skip
 
 
-def _replayed(number: Number, cell: Cell) -> tuple[float, str]:
-    """The speedup that a run's steps would give the paper's model on its GPU; NaN, and why there is none."""
-    assert cell.record is not None, "the others were left out"
-    return _predicted(cell.record, _machine(number.paper), grid.choice(cell.asked, "model"))
+def _replay(number: Number, cell: Cell) -> tuple[float, str]:
+    """Replay a run's steps on the paper's model and GPU; return the speedup (or NaN) and the reason of NaN."""
+    assert cell.record is not None, "cells without a record were left out"
+    return _predicted_speedup(cell.record, _machine(number.paper), grid.choice(cell.asked, "model"))
 
 
 @cache
-def _predicted(made: Record, machine: str, model: str) -> tuple[float, str]:
+def _predicted_speedup(record: Record, machine: str, model: str) -> tuple[float, str]:
     try:
-        return predict(made.run, machine, model or None)["speedup"], ""
+        return predict(record.run, machine, model or None)["speedup"], ""
     except ConfigError as error:
         return float("nan"), str(error)
 
 
 def skill(frame: pd.DataFrame) -> Skill | None:
-    """How good a frame's predictions are; None with fewer than `FEW`.
+    """Measure the accuracy of predictions; None with fewer than `FEW`.
 
-    Of columns metric, printed and predicted; expected speedups follow from M and α by a formula and do not count.
+    Expected speedups do not count, because they follow from M and α by a formula.
+
+    Args:
+        frame: columns metric, printed and predicted.
     """
     counted = frame[(frame["metric"] == "speedup") & frame["predicted"].notna()]
     printed, predicted = (counted[name].to_numpy(dtype=float) for name in ("printed", "predicted"))
     if len(counted) < FEW:
         return None
     varied = np.ptp(printed) > 0 and np.ptp(predicted) > 0
+    # Spearman's rank correlation
     rank = float(stats.spearmanr(printed, predicted).statistic) if varied else None
     errors, constant = predicted / printed - 1, np.median(printed) / printed - 1
-    miss, base = (float(np.median(np.abs(some))) for some in (errors, constant))
-    return Skill(len(counted), miss, float(np.median(errors)), base, rank)
+    miss, constant_miss = (float(np.median(np.abs(deviations))) for deviations in (errors, constant))
+    return Skill(len(counted), miss, float(np.median(errors)), constant_miss, rank)
 
 
 def other_model_skill(replications: Sequence[Replication]) -> Skill | None:
-    """The skill of what is not predicted any more: with the acceptance of other models' runs, on the GPUs of papers."""
-    own = [
+    """Return the skill of predictions that are not shown: with the acceptance of runs of other models."""
+    pairs = [
         (number, cell)
-        for number, cell in _about(replications)
+        for number, cell in _runs_by_number(replications)
         if number.paper in MACHINES and cell.setup not in (PAPERS_OWN, OTHER_SCALE)
     ]
-    found = [_labels(number) | {"predicted": _replayed(number, cell)[0]} for number, cell in own]
-    made = skill(pd.DataFrame(found, columns=[*LABELS, "metric", "predicted"]))
-    return made and replace(made, models=tuple(sorted({cell.ran.text for _, cell in own})))
+    predicted = [_labels(number) | {"predicted": _replay(number, cell)[0]} for number, cell in pairs]
+    result = skill(pd.DataFrame(predicted, columns=[*LABELS, "metric", "predicted"]))
+    return result and replace(result, models=tuple(sorted({cell.ran.text for _, cell in pairs})))
 
 
 def skill_text(frame: pd.DataFrame) -> str:
-    """The skill of a frame's predictions, in all and within each paper, in sentences."""
-    own = skill(frame)
-    if own is None:
+    """Return sentences on the skill of the predictions, in total and within each paper."""
+    overall = skill(frame)
+    if overall is None:
         return "Too few of the papers' speedups are predicted to say how well."
     within = {name_of(str(paper)): skill(rows) for paper, rows in frame.groupby("paper", sort=False)}
-    ranks = [f"{name} {one.rank:.2f}" for name, one in within.items() if one is not None and one.rank is not None]
-    parts = [f"Of the speedups that the papers measured, {own.n} are predicted; these {own.text}."]
+    ranks = [
+        f"{name} {paper_skill.rank:.2f}"
+        for name, paper_skill in within.items()
+        if paper_skill is not None and paper_skill.rank is not None
+    ]
+    parts = [f"Of the speedups that the papers measured, {overall.n} are predicted; these {overall.text}."]
     parts += [f"Rank correlation within a paper: {', '.join(ranks)}."] if ranks else []
     return " ".join(parts)
 
 
 def introduction(frame: pd.DataFrame) -> str:
-    """How good the predictions are, how good those were that are not shown, and what they are."""
-    parts, other = [skill_text(frame)], frame.attrs.get("other_models")
+    """Return an introduction: skill of the predictions and of those that are not shown, and their meaning."""
+    parts, unshown = [skill_text(frame)], frame.attrs.get("other_models")
     if expected := int((frame["metric"] != "speedup").sum()):
         parts += [f"{expected} expected speedups, which papers have from a formula of M and α, do not count there."]
-    if isinstance(other, Skill):
+    if isinstance(unshown, Skill):
         parts += [
-            f"With the acceptance of runs of other models than the paper's ({'; '.join(other.models)}), {other.n} "
-            f"predictions {other.text}: they are not shown."
+            f"With the acceptance of runs of other models than the paper's ({'; '.join(unshown.models)}), {unshown.n} "
+            f"predictions {unshown.text}: they are not shown."
         ]
     return " ".join([*parts, INTRO])
 
 
 def machine_need(cost: float, share: float) -> str:
-    """What a speedup needs of a machine, a key of `NEEDS`.
+    """Return which machines can give a speedup, a key of `NEEDS`.
 
     Args:
-        cost: c that it needs.
-        share: of the sublayers, that draft: what a drafted token costs where sublayers are all that takes time.
+        cost: c that the speedup needs.
+        share: share of the sublayers that draft; equals c if sublayers alone take time.
     """
     return "impossible" if cost < 0 else "cheaper" if cost < share else "any"
 
 
 def machine_needs(frame: pd.DataFrame) -> dict[str, str]:
-    """What machine the papers' measured speedups need, given their own M and α: sentences by paper.
+    """Return by paper a sentence on the machine that its measured speedups need, given its M and α.
 
-    Expected speedups are left out: their formula says what a drafted token costs, and no machine gave them.
+    Expected speedups are left out: they come from a formula that sets the cost of a drafted token, not from a machine.
     """
-    found = {}
-    asked = frame[frame["needs"].notna() & (frame["metric"] == "speedup")]
-    for paper, own in asked.groupby("paper", sort=False):
-        kinds = [machine_need(cost, share) for cost, share in zip(own["needs"], own["share"])]
-        parts = [f"{kinds.count(word)} {what}" for word, what in NEEDS.items() if word in kinds]
-        said = [
-            f"{name_of(str(paper))}: its M and α give, of {len(own)} speedups that it measured, {'; '.join(parts)}."
+    sentences = {}
+    measured = frame[frame["needs"].notna() & (frame["metric"] == "speedup")]
+    for paper, group in measured.groupby("paper", sort=False):
+        kinds = [machine_need(cost, share) for cost, share in zip(group["needs"], group["share"])]
+        parts = [f"{kinds.count(word)} {meaning}" for word, meaning in NEEDS.items() if word in kinds]
+        lines = [
+            f"{name_of(str(paper))}: its M and α give, of {len(group)} speedups that it measured, {'; '.join(parts)}."
         ]
-        here = int((own["c"] <= own["needs"]).sum())
-        said += [f"{own['machine'].iloc[0]}, as modelled, drafts cheaply enough for {here}."]
-        said += _derived(own)
-        found[str(paper)] = " ".join(said)
-    return found
+        n_met = int((group["c"] <= group["needs"]).sum())
+        lines += [f"{group['machine'].iloc[0]}, as modelled, drafts cheaply enough for {n_met}."]
+        lines += _derived_sentences(group)
+        sentences[str(paper)] = " ".join(lines)
+    return sentences
 
 
-def _derived(own: pd.DataFrame) -> list[str]:
-    """What is to be known of rows whose M or α follows from the other."""
-    from_alpha, guessed = int((own["derived"] == "M").sum()), own[own["derived"] == "alpha"]
-    said = [f"M follows from α in {from_alpha}."] if from_alpha else []
-    if len(guessed):
-        # the fewest drafted tokens that M allows, all accepted, leave most for each of them
-        kindest = (guessed["M"] / guessed["printed"].astype(float) - 1) / (guessed["M"] - 1)
-        left = sum(machine_need(cost, share) != "any" for cost, share in zip(kindest, guessed["share"]))
-        said += [f"α follows from M in {len(guessed)}: were all that it drafts accepted, {left} would still need less."]
-    return said
+def _derived_sentences(rows: pd.DataFrame) -> list[str]:
+    """Return sentences on rows whose M or α is derived from the other."""
+    from_alpha, alpha_derived = int((rows["derived"] == "M").sum()), rows[rows["derived"] == "alpha"]
+    sentences = [f"M follows from α in {from_alpha}."] if from_alpha else []
+    if len(alpha_derived):
+        # c is largest with the fewest drafted tokens, M - 1, all accepted: (M - 1) c + 1 = M / speedup
+        kindest = (alpha_derived["M"] / alpha_derived["printed"].astype(float) - 1) / (alpha_derived["M"] - 1)
+        n_harder = sum(machine_need(cost, share) != "any" for cost, share in zip(kindest, alpha_derived["share"]))
+        sentences += [
+            f"α follows from M in {len(alpha_derived)}: were all that it drafts accepted, "
+            f"{n_harder} would still need less."
+        ]
+    return sentences
 
 
 def readable_table(frame: pd.DataFrame) -> pd.DataFrame:
-    """The same for a reader: few decimals, and the word that says what a number is; no column without a number."""
+    """Return the predictions for a reader: few decimals, clear column heads, no column without a number."""
     shown = frame.drop(columns=["reason", "paper", "metric", "derived", "params"])
     for name, digits in {"M": 2, "alpha": 2, "measured": 2, "predicted": 2, "share": 3, "c": 3, "needs": 3}.items():
         shown[name] = [ABSENT if pd.isna(value) else f"{value:.{digits}f}" for value in frame[name]]
@@ -299,7 +318,7 @@ def readable_table(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def document(frame: pd.DataFrame) -> str:
-    """The whole, as Markdown."""
+    """Return predictions and needs as Markdown."""
     machines = "\n".join(f"- {sentence}" for sentence in machine_needs(frame).values())
     parts = ["# Predictions for the papers' hardware", introduction(frame), tables.markdown(readable_table(frame))]
     return "\n\n".join([*parts, "## What machine the papers' numbers need", machines]) + "\n"

@@ -1,4 +1,4 @@
-"""Tables of runs: the one that a run ends with, and one a task, where only comparable runs stand together."""
+"""Tables of runs: the table that a run prints at its end, and tables per task of comparable runs."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ WIDTH = 100
 
 BASELINE_COLUMNS = [*TIMES, "draft_ms", "verify_ms", "policy_ms", "clipped_tokens", "score"]
 NOTABLE_MS = 1000
-"""A shorter preparation (a cached profile, reading a set) is not worth a line."""
+"""Milliseconds; a shorter preparation (a cached profile, reading a layer set) gets no line."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class RunGroup:
     Attributes:
         title: model, dtype, device, prompts.
         rows: summaries; the first is AR (all baselines of the group together), unless no run has a baseline.
-        domains: of each run with several domains, its main numbers in each.
+        domains: run id -> main numbers by domain; empty for a run of one domain.
     """
 
     title: str
@@ -56,44 +56,45 @@ class RunGroup:
 
 
 def group_by_task(records: Sequence[Record]) -> dict[str, list[RunGroup]]:
-    """Group the runs: task name -> its groups of comparable runs, in the order in which they came."""
+    """Group runs: task name -> groups of comparable runs, in the given order."""
     groups: dict[str, list[Record]] = {}
-    for made in records:
-        groups.setdefault(made.digest.conditions, []).append(made)
+    for record in records:
+        groups.setdefault(record.digest.conditions, []).append(record)
     tasks: dict[str, list[RunGroup]] = {}
     for key, members in groups.items():
-        summaries = [made.summary for made in members]
+        summaries = [record.summary for record in members]
         size = {"params": ModelRan.of(members[0].header).params}
         measured = (row for row in summaries if row["method_tokens_per_s_e2e"] is not None)
         rows = [row | size for row in (*_ar_row(members), *measured)]
         if rows:
-            domains = {str(made.summary["run_id"]): made.domains for made in members}
+            domains = {str(record.summary["run_id"]): record.domains for record in members}
             tasks.setdefault(str(rows[0]["task"]), []).append(RunGroup(_title(rows[0], key), rows, domains))
     return dict(sorted(tasks.items()))
 
 
 def _title(row: dict[str, Any], conditions: str) -> str:
     return (
-        f"{_model(row)}, {row['dtype']}, {row['device']}, n = {row['n_prompts']} prompts (conditions {conditions[:6]})"
+        f"{_model_label(row)}, {row['dtype']}, {row['device']}, n = {row['n_prompts']} prompts "
+        f"(conditions {conditions[:6]})"
     )
 
 
-def _model(row: Mapping[str, Any]) -> str:
+def _model_label(row: Mapping[str, Any]) -> str:
     """Return the model of a summary with its size, and whether this project trained it."""
-    return f"{_sized(row)} ({TOY})" if row["rehearsal"] else _sized(row)
+    return f"{_model_with_size(row)} ({TOY})" if row["rehearsal"] else _model_with_size(row)
 
 
-def _sized(row: Mapping[str, Any]) -> str:
+def _model_with_size(row: Mapping[str, Any]) -> str:
     return ModelRan(str(row["model"]), row.get("params")).text
 
 
 def _ar_row(members: Sequence[Record]) -> list[dict[str, Any]]:
-    """One row for the baseline: the AR arms of all runs together, each run one more repeat of its prompts."""
-    arms = [_baselines(made) for made in members]
+    """Return one row for the baseline: the AR arms of all runs pooled, as further repeats of the prompts."""
+    arms = [_baselines(record) for record in members]
     prompts = pd.concat([metrics.arm_rows(rows, "ar") for rows in arms], ignore_index=True)
     if prompts.empty:
         return []
-    summaries, digests = [made.summary for made in members], [made.digest for made in members]
+    summaries, digests = [record.summary for record in members], [record.digest for record in members]
     first = summaries[0]
     predicted = [s["tpt_predicted_ar"] for s in summaries if s["tpt_predicted_ar"] is not None]
     shares = metrics.decode_time_shares(prompts)
@@ -105,7 +106,7 @@ def _ar_row(members: Sequence[Record]) -> list[dict[str, Any]]:
         "method": "ar",
         "run_id": str(first["run_id"]) if len(members) == 1 else f"{len(members)} runs",
         "n_prompts": int(prompts["prompt_index"].nunique()),
-        "M": divide(sum(one.ar_emitted for one in digests), sum(one.ar_steps for one in digests)),
+        "M": divide(sum(digest.ar_emitted for digest in digests), sum(digest.ar_steps for digest in digests)),
         "speedup": 1.0 if (prompts["new_tokens"] > 1).any() else None,
         "speedup_e2e": 1.0,
         "tpt_predicted": sum(predicted) / len(predicted) if predicted else None,
@@ -123,33 +124,33 @@ def _ar_row(members: Sequence[Record]) -> list[dict[str, Any]]:
     return [row]
 
 
-def _baselines(made: Record) -> pd.DataFrame:
-    """What the baseline's row is made of: of the arms but the method's, without the outputs."""
+def _baselines(record: Record) -> pd.DataFrame:
+    """Read the rows of the AR and HF arms, without the outputs."""
     rows = read_table(
-        made.path / "prompts.parquet", pa.schema([SCHEMAS["prompts"].field(name) for name in BASELINE_COLUMNS])
+        record.path / "prompts.parquet", pa.schema([SCHEMAS["prompts"].field(name) for name in BASELINE_COLUMNS])
     )
     return rows[rows["arm"] != "method"]
 
 
 def _over_hf(arms: Sequence[pd.DataFrame]) -> dict[str, Any]:
-    """AR over Hugging Face `generate` in the runs that have both, their arms together."""
+    """Return the numbers of AR over Hugging Face `generate`, pooled over the runs that have both arms."""
     prompts = [rows for rows in arms if "hf" in set(rows["arm"])]
     if not prompts:
         return {}
-    together = pd.concat(prompts, ignore_index=True)
-    rate = metrics.tokens_per_s(metrics.arm_rows(together, "hf"))
-    over = metrics.speedup(together, arms=("hf", "ar"))
+    pooled = pd.concat(prompts, ignore_index=True)
+    rate = metrics.tokens_per_s(metrics.arm_rows(pooled, "hf"))
+    speedup = metrics.speedup(pooled, arms=("hf", "ar"))
     return {
         "hf_tokens_per_s": rate.value, "hf_tokens_per_s_lo": rate.low, "hf_tokens_per_s_hi": rate.high,
-        "speedup_hf": over.value, "speedup_hf_lo": over.low, "speedup_hf_hi": over.high,
+        "speedup_hf": speedup.value, "speedup_hf_lo": speedup.low, "speedup_hf_hi": speedup.high,
     }  # fmt: skip
 
 
 def readable_row(row: dict[str, Any], with_hf: bool = False) -> dict[str, str]:
-    """A summary for a reader: column -> text.
+    """Return a summary as texts: column -> text.
 
     Args:
-        with_hf: with what Hugging Face's arm says, where a run has it.
+        with_hf: add the columns of the Hugging Face arm.
     """
     ar = row["run_dir"] is None
     hf = {"tokens/s HF": ABSENT, "speedup over HF, decode": ABSENT} if with_hf else {}
@@ -159,7 +160,7 @@ def readable_row(row: dict[str, Any], with_hf: bool = False) -> dict[str, str]:
             "speedup over HF, decode": format_interval(row, "speedup_hf"),
         }
     return {
-        "model": _sized(row),
+        "model": _model_with_size(row),
         "method": str(row["method"]) + (" (A/A check)" if row["method"] == "ar" and not ar else ""),
         "n": str(row["n_prompts"]),
         "M": format_interval(row, "M"),
@@ -173,7 +174,7 @@ def readable_row(row: dict[str, Any], with_hf: bool = False) -> dict[str, str]:
         "TPT estimated": format_number(row["tpt_estimated"], 1),
         "overhead": format_percent(row["overhead"]),
         "searched": format_percent(row["searched_share"]),
-        "skipped attn + MLP": ABSENT if row["skipped_attn"] is None else _skipped(row),
+        "skipped attn + MLP": ABSENT if row["skipped_attn"] is None else _skipped_text(row),
         "score AR": format_score(row, "ar_score"),
         "score method": format_score(row, "method_score"),
         "ROUGE-2 to AR": ABSENT if ar else format_number(row["output_rouge2"], 3),
@@ -185,29 +186,30 @@ def readable_row(row: dict[str, Any], with_hf: bool = False) -> dict[str, str]:
     }
 
 
-def _skipped(row: dict[str, Any]) -> str:
-    return f"{format_number(row['skipped_attn'], 1)} + {format_number(row['skipped_mlp'], 1)} ({format_percent(row['skip_ratio'])})"
+def _skipped_text(row: dict[str, Any]) -> str:
+    attn, mlp = format_number(row["skipped_attn"], 1), format_number(row["skipped_mlp"], 1)
+    return f"{attn} + {mlp} ({format_percent(row['skip_ratio'])})"
 
 
 def document(task: str, groups: Sequence[RunGroup]) -> str:
-    """The tables of one task, one per group of comparable runs, with what the columns mean and every warning."""
+    """Return the tables of one task, one per group of comparable runs, with a legend and all warnings."""
     metric = groups[0].rows[0]["metric"]
-    third = {id(group): any(row.get("speedup_hf") is not None for row in group.rows) for group in groups}
-    legend = LEGEND.format(metric=metric or "none") + (HF_LEGEND if any(third.values()) else "")
+    has_hf = {id(group): any(row.get("speedup_hf") is not None for row in group.rows) for group in groups}
+    legend = LEGEND.format(metric=metric or "none") + (HF_LEGEND if any(has_hf.values()) else "")
     parts = [f"# {task}", legend]
     for group in groups:
         parts.append(f"## {group.title}")
         parts += [f"*{REHEARSAL[0].upper()}{REHEARSAL[1:]}.*"] if group.rows[0]["rehearsal"] else []
         noise = next((row["noise"] for row in group.rows if row["noise"] is not None), None)
         parts += [] if noise is None else [NOISE_NOTE.format(format_percent(noise))]
-        parts += [_table([readable_row(row, third[id(group)]) for row in group.rows])]
+        parts += [_table([readable_row(row, has_hf[id(group)]) for row in group.rows])]
         parts += _scores(group) + _domains(group)
         parts += [f"- {row['run_id']}: {text}" for row in group.rows for text in row["warnings"]]
     return "\n\n".join(parts) + "\n"
 
 
 def _scores(group: RunGroup) -> list[str]:
-    """All scores of the whole runs, where the task has more than its headline; AR's and the method's."""
+    """Return a table of all scores of AR and the method, if the task has more than its headline score."""
     rows = []
     for row in (row for row in group.rows if row["run_dir"] is not None and row["scores"]):
         pairs = {name: (row.get(f"ar_{name}"), row.get(f"method_{name}")) for name in row["scores"]}
@@ -220,12 +222,12 @@ def _scores(group: RunGroup) -> list[str]:
 
 def _domains(group: RunGroup) -> list[str]:
     rows = []
-    method_of = {row["run_id"]: row["method"] for row in group.rows}
+    methods = {row["run_id"]: row["method"] for row in group.rows}
     for run_id, domains in group.domains.items():
         for row in domains:
             rows.append(
                 {
-                    "method": method_of[run_id],
+                    "method": methods[run_id],
                     "domain": row["domain"],
                     "n": str(row["n_prompts"]),
                     "M": format_interval(row, "M"),
@@ -246,29 +248,29 @@ def _table(rows: Sequence[dict[str, str]]) -> str:
 
 
 def overview(tasks: Mapping[str, Sequence[RunGroup]]) -> str:
-    """Speedups of all methods over all tasks, one table per model, dtype and device.
+    """Return the speedups of all methods over all tasks, one table per model, dtype and device.
 
-    A cell is what the task's own table says: runs of one column may differ in prompts from those of another. Where a
-    method ran more than once under the same conditions, the cell names the runs.
+    A cell has the number from the task's own table; columns may differ in their prompts. If a method ran more than once
+    under the same conditions, the cell names the runs.
     """
     machines: dict[tuple[str, str, str], dict[str, dict[str, list[dict[str, Any]]]]] = {}
     for task, groups in tasks.items():
         for row in (row for group in groups for row in group.rows if row["run_dir"] is not None):
-            machine = _model(row), str(row["dtype"]), str(row["device"])
+            machine = _model_label(row), str(row["dtype"]), str(row["device"])
             of_method = machines.setdefault(machine, {}).setdefault(str(row["method"]), {})
             of_method.setdefault(task, []).append(row)
     parts = ["# Speedup over AR", OVERVIEW]
     for machine, methods in machines.items():
         parts.append(f"## {', '.join(machine)}")
-        for statistic, head in (("speedup", DECODE), ("speedup_e2e", END_TO_END)):
+        for statistic, heading in (("speedup", DECODE), ("speedup_e2e", END_TO_END)):
             cells = {
-                task: {name: _speedups(found.get(task, []), statistic) for name, found in methods.items()}
+                task: {name: _speedups(by_task.get(task, []), statistic) for name, by_task in methods.items()}
                 for task in tasks
             }
             frame = pd.DataFrame(cells)
             frame = frame.loc[:, (frame != ABSENT).any()].rename_axis("method")
             if len(frame.columns):
-                parts += [f"### {head[0].upper()}{head[1:]}", tables.markdown(frame)]
+                parts += [f"### {heading[0].upper()}{heading[1:]}", tables.markdown(frame)]
     return "\n\n".join(parts) + "\n"
 
 
@@ -279,7 +281,7 @@ def _speedups(rows: Sequence[dict[str, Any]], statistic: str) -> str:
 
 
 def unrounded_table(groups: Sequence[RunGroup]) -> pd.DataFrame:
-    """The same rows unrounded, one column per key of `metrics.summarise`, for the CSV."""
+    """Return the rows unrounded for the CSV, one column per key of `metrics.summarise`."""
     rows = [
         {"group": group.title, **row, "warnings": "; ".join(row["warnings"])} for group in groups for row in group.rows
     ]
@@ -306,20 +308,20 @@ def print_record(path: Path) -> None:
 
 
 def run_table(summary: Mapping[str, Any], domains: Sequence[Mapping[str, Any]] = ()) -> str:
-    """What a run found, as text of at most 100 columns.
+    """Return the results of a run as text of at most 100 columns.
 
     Args:
-        summary: as `metrics.summarise` returns it, with `params` of the model.
-        domains: as `metrics.summarise_domains` returns it.
+        summary: result of `metrics.summarise`, with `params` of the model.
+        domains: result of `metrics.summarise_domains`.
     """
     pairs = summary["n_pairs"] or "no"
     head = (
-        f"{summary['method']} on {summary['task']}: {_sized(summary)}, {summary['dtype']}, {summary['device']}; "
-        f"n = {summary['n_prompts']} prompts, {pairs} pairs with AR"
+        f"{summary['method']} on {summary['task']}: {_model_with_size(summary)}, {summary['dtype']}, "
+        f"{summary['device']}; n = {summary['n_prompts']} prompts, {pairs} pairs with AR"
     )
-    rows = [*_found(summary), *_third_arm(summary), *_spent(summary), ("record", summary["run_dir"])]
+    rows = [*_result_rows(summary), *_hf_rows(summary), *_time_rows(summary), ("record", summary["run_dir"])]
     note = [f"({REHEARSAL})"] if summary["rehearsal"] else []
-    lines = [*textwrap.wrap(head, WIDTH), *note, "", _listed(pd.DataFrame(rows, columns=["", ""]))]
+    lines = [*textwrap.wrap(head, WIDTH), *note, "", _indented_table(pd.DataFrame(rows, columns=["", ""]))]
     lines += ["", _by_domain(domains)] if domains else []
     for warning in summary["warnings"]:
         lines += ["", *textwrap.wrap(f"warning: {warning}", WIDTH, subsequent_indent="  ")]
@@ -327,55 +329,58 @@ def run_table(summary: Mapping[str, Any], domains: Sequence[Mapping[str, Any]] =
     return "\n".join(lines)
 
 
-def comparison_text(made: Sequence[Record]) -> str:
-    """What the runs of a sweep found, as text of about 100 columns: a table a task, the largest speedup first.
+def comparison_text(records: Sequence[Record]) -> str:
+    """Return the results of a sweep as text of about 100 columns: one table per task, the largest speedup first.
 
-    Runs that cannot be compared (other prompts, tokens, model or machine) stand in tables of their own. Those of one
-    method have beside its name the settings in which they differ.
+    Runs that are not comparable (other prompts, tokens, model or machine) are in separate tables. Several runs of one
+    method are labelled with the settings in which they differ.
     """
     parts = []
-    asked = {str(one.path): (one.header.get("config") or {}).get("method") or {} for one in made}
-    for task, groups in group_by_task(made).items():
+    settings = {str(record.path): (record.header.get("config") or {}).get("method") or {} for record in records}
+    for task, groups in group_by_task(records).items():
         for group in groups:
-            ar, ran = ([row for row in group.rows if (row["run_dir"] is None) is plain] for plain in (True, False))
-            ran.sort(key=lambda row: -1.0 if row["speedup"] is None else row["speedup"], reverse=True)
-            rows = [_short(readable_row(row) | {"method": name}) for row, name in zip(ran, _told_apart(ran, asked))]
-            rows += [_short(readable_row(row)) for row in ar]
-            head = f"{task}: {group.title}"
-            busy = [
-                f"{row['method']}: a busy machine spoiled the times: {why}"
-                for row in ran
-                if (why := metrics.contamination(row))
+            ar = [row for row in group.rows if row["run_dir"] is None]
+            method_rows = [row for row in group.rows if row["run_dir"] is not None]
+            method_rows.sort(key=lambda row: -1.0 if row["speedup"] is None else row["speedup"], reverse=True)
+            rows = [
+                _main_columns(readable_row(row) | {"method": name})
+                for row, name in zip(method_rows, _distinguishing_names(method_rows, settings))
             ]
-            told = [line for each in busy for line in textwrap.wrap(each, WIDTH, subsequent_indent="  ")]
-            parts.append(
-                "\n".join([*textwrap.wrap(head, WIDTH), _listed(pd.DataFrame(rows), list(rows[0])[1:]), *told])
-            )
+            rows += [_main_columns(readable_row(row)) for row in ar]
+            head = f"{task}: {group.title}"
+            sentences = [
+                f"{row['method']}: a busy machine spoiled the times: {reason}"
+                for row in method_rows
+                if (reason := metrics.contamination(row))
+            ]
+            warnings = [line for text in sentences for line in textwrap.wrap(text, WIDTH, subsequent_indent="  ")]
+            table = _indented_table(pd.DataFrame(rows), list(rows[0])[1:])
+            parts.append("\n".join([*textwrap.wrap(head, WIDTH), table, *warnings]))
     return "\n\n".join([*parts, SIDE_BY_SIDE]) if parts else ""
 
 
-def _told_apart(rows: Sequence[dict[str, Any]], asked: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """The method of each row, with the settings in which it differs from another one of that method.
+def _distinguishing_names(rows: Sequence[dict[str, Any]], settings: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Return the method of each row, with the settings in which it differs from other rows of that method.
 
     Args:
-        asked: folder of a run -> the settings of its method.
+        settings: folder of a run -> settings of its method.
     """
-    found = []
+    names = []
     for row in rows:
-        own, name = asked[str(row["run_dir"])], readable_row(row)["method"]
-        others = [asked[str(one["run_dir"])] for one in rows if one["method"] == row["method"]]
-        differing = [key for key in own if any(one.get(key) != own[key] for one in others)]
-        found.append(", ".join([name, *(f"{key}={own[key]}" for key in differing if key != "name")]))
-    return found
+        row_settings, label = settings[str(row["run_dir"])], readable_row(row)["method"]
+        compared = [settings[str(peer["run_dir"])] for peer in rows if peer["method"] == row["method"]]
+        differing = [key for key, value in row_settings.items() if any(peer.get(key) != value for peer in compared)]
+        names.append(", ".join([label, *(f"{key}={row_settings[key]}" for key in differing if key != "name")]))
+    return names
 
 
-def _short(row: Mapping[str, str]) -> dict[str, str]:
+def _main_columns(row: Mapping[str, str]) -> dict[str, str]:
     names = ("method", "M", "α", "tokens/s method", DECODE, END_TO_END, "overhead", "lossless")
     return {name.removesuffix(" method"): row[name].partition(" [")[0] if name in names[1:4] else row[name]
             for name in names}  # fmt: skip
 
 
-def _listed(frame: pd.DataFrame, right: Sequence[str] = ()) -> str:
+def _indented_table(frame: pd.DataFrame, right: Sequence[str] = ()) -> str:
     return textwrap.indent(tables.terminal(frame, right, ruled=False), "  ")
 
 
@@ -385,11 +390,11 @@ def _by_domain(domains: Sequence[Mapping[str, Any]]) -> str:
          format_interval(row, "speedup_e2e"), format_score(row, "ar_score"), format_score(row, "method_score"))
         for row in domains
     ]  # fmt: skip
-    counted = ["n", "M", "α", "score AR", "method"]
-    return _listed(pd.DataFrame(rows, columns=["", "n", "M", "α", DECODE, END_TO_END, "score AR", "method"]), counted)
+    columns = ["", "n", "M", "α", DECODE, END_TO_END, "score AR", "method"]
+    return _indented_table(pd.DataFrame(rows, columns=columns), ["n", "M", "α", "score AR", "method"])
 
 
-def _found(s: Mapping[str, Any]) -> list[tuple[str, str]]:
+def _result_rows(s: Mapping[str, Any]) -> list[tuple[str, str]]:
     estimated = format_number(s["tpt_estimated"], 1) if s["tpt_estimated_n"] else ABSENT
     scores = f"{format_number(s['ar_score'], 3)} AR, {format_number(s['method_score'], 3)} method ({_scored_by(s)})"
     return [
@@ -402,7 +407,7 @@ def _found(s: Mapping[str, Any]) -> list[tuple[str, str]]:
         *([] if s["searched_share"] is None else [("drafts of a searched set", format_percent(s["searched_share"]))]),
         ("TPT predicted / estimated", f"{format_number(s['tpt_predicted'], 1)} / {estimated} tokens/s"),
         ("score", ABSENT if s["method_score"] is None else scores),
-        *_further(s),
+        *_score_rows(s),
         (
             "output against AR's",
             f"ROUGE-2 {format_number(s['output_rouge2'], 3)}, same tokens {format_percent(s['output_exact'])}",
@@ -413,13 +418,13 @@ def _found(s: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def _scored_by(s: Mapping[str, Any]) -> str:
-    """Return the metric, and over how many answers it is where some have no score."""
+    """Return the metric, and the number of scored answers if some have no score."""
     metric, answered = str(s["metric"]), s["n_scored"]
     return metric if answered == s["n_answers"] else f"{metric}; {answered} of {s['n_answers']} answers have a score"
 
 
-def _third_arm(s: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Where a run has Hugging Face `generate` (HF) as well; as ratios the statistics that papers divide it by."""
+def _hf_rows(s: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return the rows of the Hugging Face `generate` (HF) arm, with the ratios that papers report."""
     if "speedup_hf" not in s:
         return []
     weights = s["hf_weight_bytes"]
@@ -438,14 +443,14 @@ def _third_arm(s: Mapping[str, Any]) -> list[tuple[str, str]]:
     ]
 
 
-def _further(s: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """The scores of the whole run but for the headline, which has a line of its own."""
+def _score_rows(s: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return the rows of further scores of the whole run; the headline score has its own row."""
     names = [name for name in s["scores"] if "/" not in name]
     return [(f"score, {name}", f"{format_number(s.get(f'ar_{name}'), 3)} AR, {format_number(s.get(f'method_{name}'), 3)} method")
             for name in names]  # fmt: skip
 
 
-def _spent(s: Mapping[str, Any]) -> list[tuple[str, str]]:
+def _time_rows(s: Mapping[str, Any]) -> list[tuple[str, str]]:
     shares = ", ".join(
         f"{name} {format_percent(s[f'{name}_share'])}" for name in ("draft", "verify", "policy", "other")
     )

@@ -1,10 +1,11 @@
-"""What the records say of each of the papers' claims.
+"""Verdicts of the records on each of the papers' claims.
 
 `python -m ssd_bench claims [runs_dir=runs] [scale=small] [out=FILE.csv]`
-    every claim with its verdict, effect, 95 % interval, prompts and noise floor; the rule is in papers/claims.py
-    scale: of the runs, all unless given
-    out: the same as CSV; in a folder `verdicts` under runs_dir the report shows it beside its own: verdicts of records
-    that are not kept there
+    every claim with its verdict, effect, 95 % interval, prompts and run-to-run variation; the rule is in
+    papers/claims.py
+    scale: scale of the runs; default: all scales
+    out: file for the same as CSV. The report also shows the verdicts in files of a folder `verdicts` under runs_dir, so
+    that records need not be kept there
 """
 
 from __future__ import annotations
@@ -52,27 +53,27 @@ COLUMNS = {
 }
 PARAMS = "params"
 WIDTH = 50
-MANY = 100  # times as many prompts
+MANY = 100  # factor on the number of prompts above which more prompts are no practical answer
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Returns the exit code: 0, or 2 if an option cannot be used."""
+    """Run the command and return its exit code: 0, or 2 if an option is invalid."""
     return run_tool(_claims, __doc__, arguments)
 
 
 def _claims(arguments: Sequence[str]) -> None:
-    given = options(arguments, OPTIONS)
-    made = replications(local_path("runs_dir", given.get("runs_dir", "runs")))
-    scales = {one.scale for one in made}
-    if (scale := given.get("scale")) is not None:
+    values = options(arguments, OPTIONS)
+    experiments = replications(local_path("runs_dir", values.get("runs_dir", "runs")))
+    scales = {replication.scale for replication in experiments}
+    if (scale := values.get("scale")) is not None:
         if scale not in scales:
             raise ConfigError("scale", scale, f"one of {', '.join(sorted(scales)) or 'none: there are no runs there'}")
-        made = [one for one in made if one.scale == scale]
-    prepare(cell.record for one in made for cell in one.where() if cell.record is not None)
-    frame = table(judge(made))
+        experiments = [replication for replication in experiments if replication.scale == scale]
+    prepare(cell.record for replication in experiments for cell in replication.where() if cell.record is not None)
+    frame = table(judge(experiments))
     print(terminal_text(frame))
-    if "out" in given:
-        path = local_path("out", given["out"])
+    if "out" in values:
+        path = local_path("out", values["out"])
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             write_atomic(path, tables.csv(frame[frame["verdict"] != NOT_RUN]).encode())
@@ -81,16 +82,16 @@ def _claims(arguments: Sequence[str]) -> None:
         print(path)
 
 
-def table(found: Iterable[Judged]) -> pd.DataFrame:
-    """A row a claim and scale, columns as `COLUMNS`."""
+def table(judgements: Iterable[Judged]) -> pd.DataFrame:
+    """Return one row per claim and scale, with the columns `COLUMNS`."""
     rows = [
         {
-            "claim": one.claim.id, "scale": one.scale, "model": ", ".join(model.name for model in one.models),
-            "params": ran.sizes(one.models), "rehearsal": one.rehearsal,
-            "verdict": one.verdict, "effect": one.effect, "low": one.low, "high": one.high, "n": one.n,
-            "places": one.places, "asked": one.asked, "floor": one.floor, "reason": one.reason,
+            "claim": judged.claim.id, "scale": judged.scale, "model": ", ".join(model.name for model in judged.models),
+            "params": ran.sizes(judged.models), "rehearsal": judged.rehearsal,
+            "verdict": judged.verdict, "effect": judged.effect, "low": judged.low, "high": judged.high, "n": judged.n,
+            "places": judged.places, "asked": judged.asked, "floor": judged.floor, "reason": judged.reason,
         }
-        for one in found
+        for judged in judgements
     ]  # fmt: skip
     return _typed(pd.DataFrame(rows, columns=list(COLUMNS)))
 
@@ -101,12 +102,12 @@ def _typed(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def read_verdicts(runs_dir: Path) -> pd.DataFrame:
-    """The verdicts that stand in files under a folder of runs (`out=`), as `table`.
+    """Read the verdicts in files under a folder of runs (written with `out=`), in the form of `table`.
 
     Raises:
-        ConfigError: a file that does not fit; names it.
+        ConfigError: a file has other columns, claims or verdicts; names the file.
     """
-    known = {claim.id for claim in claims()}
+    claim_ids = {claim.id for claim in claims()}
     frames = []
     for path in sorted(unpacked_folder(runs_dir).rglob(f"{FOLDER}/*.csv")):
         try:
@@ -115,7 +116,7 @@ def read_verdicts(runs_dir: Path) -> pd.DataFrame:
             raise ConfigError("verdicts", str(path), f"a table ({error})") from error
         if PARAMS not in frame and "model" in frame:
             frame.insert(list(COLUMNS).index(PARAMS), PARAMS, [_known_params(names) for names in frame["model"]])
-        if list(frame.columns) != list(COLUMNS) or not set(frame["claim"]) <= known:
+        if list(frame.columns) != list(COLUMNS) or not set(frame["claim"]) <= claim_ids:
             raise ConfigError("verdicts", str(path), f"columns {', '.join(COLUMNS)}, and claims of the papers")
         if not set(frame["verdict"]) <= set(VERDICTS):
             raise ConfigError("verdicts", str(path), f"verdicts of {', '.join(VERDICTS)}")
@@ -124,30 +125,30 @@ def read_verdicts(runs_dir: Path) -> pd.DataFrame:
 
 
 def _known_params(names: object) -> str:
-    """Look models up in `conf/model`, for a file of verdicts without their sizes, whose records are elsewhere."""
+    """Look up the sizes of models in `conf/model`, for an old file of verdicts without them."""
     shapes = {name: known_shape(name) for name in str(names).split(", ")}
     return ran.sizes([ran.ModelRan(name, shape.n_params if shape else None) for name, shape in shapes.items()])
 
 
-def merge_verdicts(own: pd.DataFrame, others: pd.DataFrame | None) -> pd.DataFrame:
-    """Verdicts of records that are here and of others, which do not replace those of the same claim and model."""
-    if others is None or others.empty:
-        return own
-    known = set(zip(own["claim"], own["model"]))
-    more = others[[key not in known for key in zip(others["claim"], others["model"])]]
-    return pd.concat([own, more], ignore_index=True)
+def merge_verdicts(local: pd.DataFrame, external: pd.DataFrame | None) -> pd.DataFrame:
+    """Add external verdicts to those of local records, which take precedence for the same claim and model."""
+    if external is None or external.empty:
+        return local
+    local_keys = set(zip(local["claim"], local["model"]))
+    further = external[[key not in local_keys for key in zip(external["claim"], external["model"])]]
+    return pd.concat([local, further], ignore_index=True)
 
 
 # --- as texts ---------------------------------------------------------------------------------------------------------
 
 
 def verdict_text(row: pd.Series) -> str:
-    """The verdict, as a reader is to take it."""
+    """Return the verdict, marked if it is of a toy-model run."""
     return f"{row['verdict']} ({TOY})" if row["rehearsal"] else str(row["verdict"])
 
 
 def model_text(row: pd.Series) -> str:
-    """Return the models that ran, with their sizes; "" where none did."""
+    """Return the models that ran, with their sizes; "" if no model ran."""
     names, params = (str(row[name]) for name in ("model", PARAMS))
     if not names:
         return ""
@@ -159,20 +160,20 @@ def model_text(row: pd.Series) -> str:
 
 
 def effect_text(claim: Claim, row: pd.Series) -> str:
-    """The effect with its interval, in the claim's unit."""
+    """Return the effect with its interval, in the claim's unit."""
     if math.isnan(row["effect"]):
         return ABSENT
     sign = "+" if claim.effect == "difference" else ""
     size = abs(row["effect"])
     form = f"{sign},.{3 if size < 0.1 else 0 if size >= 100 else 2}f"
-    found = f"{row['effect']:{form}}"
+    text = f"{row['effect']:{form}}"
     if not math.isnan(row["low"]):
-        found += f" [{row['low']:{form}}, {row['high']:{form}}]"
-    return f"{found}×" if _is_ratio(claim) else found
+        text += f" [{row['low']:{form}}, {row['high']:{form}}]"
+    return f"{text}×" if _is_ratio(claim) else text
 
 
 def threshold_text(claim: Claim) -> str:
-    """What the effect has to reach."""
+    """Return the threshold of a claim."""
     sign, value = ("≥", claim.at_least) if claim.at_least is not None else ("≤", claim.at_most)
     return f"{sign} {value:g}{'×' if _is_ratio(claim) else ''}"
 
@@ -182,25 +183,25 @@ def _is_ratio(claim: Claim) -> bool:
 
 
 def statistic_text(claim: Claim) -> str:
-    """What the effect is, in a few words."""
-    what = STATISTICS[claim.statistic].says
-    said = {"ratio": "ratio of the two sides", "difference": "difference of the two sides", "value": "value"}
-    return f"{claim.statistic} ({what}), {said[claim.effect]}"
+    """Return the statistic of a claim, in a few words."""
+    meaning = STATISTICS[claim.statistic].says
+    relation = {"ratio": "ratio of the two sides", "difference": "difference of the two sides", "value": "value"}
+    return f"{claim.statistic} ({meaning}), {relation[claim.effect]}"
 
 
 def evidence_text(claim: Claim, row: pd.Series) -> str:
-    """What stands behind a verdict: prompts, places, the noise floor, and why it cannot be said."""
+    """Return the evidence of a verdict: prompts, (model, task) pairs, run-to-run variation, reason of "cannot say"."""
     if row["verdict"] == NOT_RUN:
         return str(row["reason"])
-    counted = "searches" if STATISTICS[claim.statistic].once else "prompts"
-    parts = [f"n = {row['n']} {counted}" if row["n"] else "", f"{row['places']} of {row['asked']} places"]
+    unit = "searches" if STATISTICS[claim.statistic].once else "prompts"
+    parts = [f"n = {row['n']} {unit}" if row["n"] else "", f"{row['places']} of {row['asked']} places"]
     parts += [] if math.isnan(row["floor"]) else [f"noise floor {100 * row['floor']:.1f} %"]
     parts += [str(row["reason"])] if row["verdict"] == CANNOT_SAY else []
     return "; ".join(filter(None, parts))
 
 
 def verdict_change(claim: Claim, row: pd.Series) -> str:
-    """What would change a verdict."""
+    """Return a phrase on what would change a verdict."""
     if row["verdict"] == NOT_RUN:
         return f"its runs: `python -m ssd_bench -m experiment={claim.exhibit} scale=SCALE`"
     if math.isnan(row["low"]):
@@ -208,11 +209,12 @@ def verdict_change(claim: Claim, row: pd.Series) -> str:
     bound = claim.at_least if claim.at_least is not None else claim.at_most
     assert bound is not None, "a claim has one of the two"
     if row["verdict"] == CANNOT_SAY:
-        apart = abs(row["effect"] - bound)
-        times = ((row["high"] - row["low"]) / 2 / apart) ** 2 if apart else math.inf
-        if times > MANY:
+        distance = abs(row["effect"] - bound)
+        # the width of an interval falls with the root of n: n must grow by (half width / distance)^2
+        factor = ((row["high"] - row["low"]) / 2 / distance) ** 2 if distance else math.inf
+        if factor > MANY:
             return f"next to nothing: the effect is so near to {bound:g} that prompts alone will not part them"
-        return f"if the effect stays, some {math.ceil(max(times, 2)) * int(row['n'])} prompts instead of {row['n']}"
+        return f"if the effect stays, some {math.ceil(max(factor, 2)) * int(row['n'])} prompts instead of {row['n']}"
     above = claim.at_least is not None
     if row["verdict"] == HOLDS:
         return f"an interval that reaches {'below' if above else 'above'} the limit: it ends at " + (
@@ -222,32 +224,32 @@ def verdict_change(claim: Claim, row: pd.Series) -> str:
 
 
 def paper_values(claim: Claim) -> str:
-    """What the paper prints for it: metrics with their ranges."""
-    found: dict[str, list[float]] = {}
-    for one in numbers():
-        if any(fnmatchcase(one.id, glob) for glob in claim.theirs):
-            found.setdefault(one.metric, []).append(one.value)
+    """Return the paper's own numbers for a claim: metrics with their ranges."""
+    values_by_metric: dict[str, list[float]] = {}
+    for number in numbers():
+        if any(fnmatchcase(number.id, glob) for glob in claim.theirs):
+            values_by_metric.setdefault(number.metric, []).append(number.value)
     ranges = [
         f"{metric} {min(values):g}" + (f" to {max(values):g}" if len(set(values)) > 1 else "")
-        for metric, values in found.items()
+        for metric, values in values_by_metric.items()
     ]
     return ", ".join(ranges) or "drawn or said, without a number"
 
 
 def verdict_counts(frame: pd.DataFrame) -> str:
-    """How many claims have which verdict: "3 hold, 2 fail, 4 cannot say"."""
-    found = frame["verdict"].value_counts()
+    """Count the claims by verdict: "3 hold, 2 fail, 4 cannot say"."""
+    totals = frame["verdict"].value_counts()
     words = {"holds": ("holds", "hold"), "fails": ("fails", "fail")}
-    said = [
-        f"{found[word]} {words.get(word, (word, word))[int(found[word] > 1)]}"
+    parts = [
+        f"{totals[word]} {words.get(word, (word, word))[int(totals[word] > 1)]}"
         for word in VERDICTS
-        if word in found.index
+        if word in totals.index
     ]
-    return ", ".join(said)
+    return ", ".join(parts)
 
 
 def readable_table(frame: pd.DataFrame) -> pd.DataFrame:
-    """The same for a reader."""
+    """Return the verdicts as texts for a reader."""
     by_id = {claim.id: claim for claim in claims()}
     rows = []
     for _, row in frame.iterrows():
@@ -263,17 +265,17 @@ def readable_table(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def terminal_text(frame: pd.DataFrame) -> str:
-    """The verdicts for a terminal."""
+    """Return the verdicts for a terminal."""
     parts = []
     for paper, rows in readable_table(frame).groupby("paper", sort=False):
-        own = rows.drop(columns="paper")
-        parts.append(f"{paper}\n\n{tables.terminal(own, wrap=[40, 12, None, None, None, WIDTH])}")
+        claims_of_paper = rows.drop(columns="paper")
+        parts.append(f"{paper}\n\n{tables.terminal(claims_of_paper, wrap=[40, 12, None, None, None, WIDTH])}")
     toy = [f"{TOY}: {TRAINED_HERE.removeprefix(f'{TOY} ')}"] if frame["rehearsal"].any() else []
     return "\n\n".join([*parts, *toy, f"{len(frame)} claims: {verdict_counts(frame)}"])
 
 
 def document(frame: pd.DataFrame) -> str:
-    """The same as Markdown."""
+    """Return the verdicts as Markdown."""
     parts = ["# Which claims hold", RULE]
     for (paper, model), rows in readable_table(frame).groupby(["paper", "model"], sort=False):
         parts += [
