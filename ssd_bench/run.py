@@ -346,7 +346,7 @@ def _warnings(plan: Plan, engine: Engine, writer: RunWriter) -> list[str]:
     """Return the warnings of a finished run, as the record keeps them."""
     warnings = list(plan.warnings)
     prompts = [plan.prompts[index] for index, _ in plan.work_items(plan.shard)]
-    turns = sum(len(prompt.said) for prompt in prompts)
+    turns = sum(len(prompt.user_texts) for prompt in prompts)
     if turns > len(prompts) and (skipped := turns - sum(arm == plan.answering_arm for arm, *_ in writer.answers())):
         warnings.append(f"{skipped} of {turns} turns were not asked: with the answers before them they do not fit")
     if engine.probe.latency.loaded:
