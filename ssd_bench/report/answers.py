@@ -15,9 +15,9 @@ from ssd_bench.papers.cells import Record, Replication
 from ssd_bench.papers.claims import Claim, claims
 from ssd_bench.papers.figures_shared import cells
 from ssd_bench.papers.judge import CANNOT_SAY, FAILS, HOLDS, NOT_RUN
-from ssd_bench.papers.match import ordered
-from ssd_bench.papers.ran import named
-from ssd_bench.papers.rooms import name_of, papers
+from ssd_bench.papers.match import order_scales
+from ssd_bench.papers.ran import model_names
+from ssd_bench.papers.rooms import paper_versions, version_name
 from ssd_bench.papers.ssd_bench.families import FAMILIES
 from ssd_bench.papers.ssd_bench.figures import COMPARISON
 from ssd_bench.records.schema import device_name
@@ -77,22 +77,22 @@ def standing(replications: Sequence[Replication], results: int) -> str:
     Args:
         results: distinct ones of ours that stand behind numbers of the papers.
     """
-    made = {cell.path: (cell, one.scale) for one in replications for cell in one.where()}
+    made = {cell.path: (cell, one.scale) for one in replications for cell in one.recorded_cells()}
     if not made:
         return "There are no runs of the papers' experiments here yet."
-    models = list(dict.fromkeys(cell.ran for cell, _ in made.values()))
+    models = list(dict.fromkeys(cell.model_ran for cell, _ in made.values()))
     machines = dict.fromkeys(device_name(cell.header) for cell, _ in made.values())
-    count = sum(1 for one in replications for _ in one.where())
-    scales = ordered(dict.fromkeys(scale for _, scale in made.values()))
+    count = sum(1 for one in replications for _ in one.recorded_cells())
+    scales = order_scales(dict.fromkeys(scale for _, scale in made.values()))
     said = (
-        f"{len(made)} runs of {named(models)}, at scale {', '.join(scales)} on {', '.join(machines)}. They stand "
+        f"{len(made)} runs of {model_names(models)}, at scale {', '.join(scales)} on {', '.join(machines)}. They stand "
         f"behind {count} cells of {len(replications)} experiments: one run behind several where one model stands for "
         f"several of a paper's. {results} distinct results are compared with the papers' numbers."
     )
     toys = [model for model in models if model.toy]
     if not toys:
         return said
-    which = "" if len(toys) == len(models) else f"Those of {named(toys)}: "
+    which = "" if len(toys) == len(models) else f"Those of {model_names(toys)}: "
     return (
         f"{said} {which}{TOY[0].upper()}{TOY[1:]}s, of a model that this project trained: they show what the methods "
         "do and that the analysis works, and say nothing of the papers' models."
@@ -106,20 +106,20 @@ def cards(frame: pd.DataFrame) -> list[Card]:
         frame: of all scales and models, as `verdicts.table`.
     """
     found = []
-    for paper in papers():
+    for paper in paper_versions():
         own = [claim for claim in claims() if claim.id.partition("/")[0] == paper]
         if own:
             rows = frame[frame["claim"].isin([claim.id for claim in own])]
             by_model = rows[rows["verdict"] != NOT_RUN].groupby("model", sort=False)
             counted = [f"{verdicts.model_ran(group.iloc[0])}: {verdicts.counts(group)}" for _, group in by_model]
             lines = [_line(claim, rows[rows["claim"] == claim.id]) for claim in own]
-            found.append(Card(paper, name_of(paper), counted or ["not run"], lines))
+            found.append(Card(paper, version_name(paper), counted or ["not run"], lines))
     return found
 
 
 def _line(claim: Claim, rows: pd.DataFrame) -> Line:
     ran = rows[rows["verdict"] != NOT_RUN]
-    order = ordered(dict.fromkeys((ran if len(ran) else rows.iloc[:1])["scale"]))
+    order = order_scales(dict.fromkeys((ran if len(ran) else rows.iloc[:1])["scale"]))
     said = []
     for _, row in (
         (ran if len(ran) else rows.iloc[:1]).sort_values("scale", key=lambda s: s.map(order.index)).iterrows()
@@ -156,7 +156,7 @@ def comparison(replications: Sequence[Replication], name: str = COMPARISON) -> R
         one.scale: one for one in replications
         if one.experiment.name == name and any(cell.record and not cell.record.error for cell in one.cells)
     }  # fmt: skip
-    return there[ordered(there)[0]] if there else None
+    return there[order_scales(there)[0]] if there else None
 
 
 def comparisons(replications: Sequence[Replication]) -> list[Replication]:
@@ -174,7 +174,7 @@ def candidates(replication: Replication, records: Sequence[Record] = ()) -> dict
     found: dict[str, list[Candidate]] = {}
     tasks_of: dict[str, set[str]] = {}
     for cell in cells(replication):
-        if cell.record is not None and not cell.void and cell.summary["speedup_e2e"] is not None:
+        if cell.record is not None and not cell.exclusion and cell.summary["speedup_e2e"] is not None:
             found.setdefault(cell["task"], []).append(Candidate(cell["method"], cell.summary))
             tasks_of.setdefault(cell.record.digest.conditions, set()).add(cell["task"])
     known = {cell.header["method"] for cell in cells(replication)}
@@ -223,7 +223,7 @@ def conditions(replication: Replication, records: Sequence[Record] = ()) -> str:
     compared = {cell["method"] for cell in cells(replication)}
     compared |= {one.method for own in candidates(replication, records).values() for one in own}
     return (
-        f"Of {one.ran.text} ({summary['dtype']}) on {summary['device']}, {how}, one prompt at a time, "
+        f"Of {one.model_ran.text} ({summary['dtype']}) on {summary['device']}, {how}, one prompt at a time, "
         f"n = {summary['n_prompts']} prompts a cell, the time of a search before the run left out. The best of "
         f"{len(compared)} is chosen by these numbers, which its interval does not count."
     )

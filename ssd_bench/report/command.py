@@ -21,7 +21,7 @@ from ssd_bench import tables
 from ssd_bench.command import options, run_tool
 from ssd_bench.errors import ConfigError
 from ssd_bench.papers import audit
-from ssd_bench.papers.cells import Record, Replication, prepare, records, replications
+from ssd_bench.papers.cells import Record, Replication, prepare_records, records, replications
 from ssd_bench.papers.judge import judge
 from ssd_bench.papers.ssd_bench.own import OWN
 from ssd_bench.paths import local_path
@@ -50,11 +50,11 @@ def _report(arguments: Sequence[str]) -> None:
     given = options(arguments, OPTIONS)
     runs_dir = local_path("runs_dir", given.get("runs_dir", "runs"))
     found = records(runs_dir)
-    prepare(found)
+    prepare_records(found)
     made = _readable(found, runs_dir)
     out = local_path("out", given.get("out", runs_dir / "report"))
     ours = replications(runs_dir, found)
-    shown = {cell.path for one in ours for cell in one.where()}
+    shown = {cell.path for one in ours for cell in one.recorded_cells()}
     tasks = runs.by_task([one for one in made if one.path not in shown])
     written = write(tasks, out)
     for path in written:
@@ -131,7 +131,7 @@ def write_replication(
             "verdicts.csv": tables.csv(judged),
             "predictions.md": predictions.document(predicted),
             "predictions.csv": tables.csv(predicted),
-            "audit.md": audit.document(checks),
+            "audit.md": audit.markdown_text(checks),
             PAGE: page.render(replications, frames, drawn, predicted, checks, judged, found),
         })  # fmt: skip
     except OSError as error:
@@ -163,7 +163,7 @@ def write_own(replications: Sequence[Replication], out: Path) -> list[Path]:
     """Write and print the tables of our own exhibits that have runs, `out/EXPERIMENT_SCALE.{md,csv}`."""
     own, written = {table.experiment: table for table in OWN}, []
     for one in replications:
-        if one.experiment.name in own and any(one.where()):
+        if one.experiment.name in own and any(one.recorded_cells()):
             shown = own[one.experiment.name]
             print(text := shown.document(one))
             name = f"{one.experiment.name}_{one.scale}"

@@ -11,11 +11,11 @@ import pandas as pd
 from ssd_bench.errors import ConfigError
 from ssd_bench.metrics.text import REHEARSAL
 from ssd_bench.papers import ran, select, verdict
-from ssd_bench.papers.cells import REHEARSAL as TRAINED_HERE
+from ssd_bench.papers.cells import TOY_MODEL as TRAINED_HERE
 from ssd_bench.papers.cells import Replication
 from ssd_bench.papers.match import Matcher
 from ssd_bench.papers.reported import Number, exhibits, numbers
-from ssd_bench.papers.rooms import name_of, room_of
+from ssd_bench.papers.rooms import folder_of, version_name
 from ssd_bench.papers.values import OVER_AR
 
 LEGEND = (
@@ -105,7 +105,7 @@ def _long(matcher: Matcher, paper: str, exhibit: str) -> pd.DataFrame:
     rows = [_row(number, matcher) for number in numbers() if (number.paper, number.exhibit) == (paper, exhibit)]
     floats = dict.fromkeys(FLOATS, "float64")
     frame = pd.DataFrame(rows, columns=list(COLUMNS)).astype(floats)
-    for order in verdict.orders(frame):
+    for order in verdict.rank_orders(frame):
         frame.loc[list(order.rows), "order"] = order.text
     first = frame.groupby("result")["id"].transform("first")
     frame["repeats"] = first.where((frame["result"] != "") & (first != frame["id"]), "")
@@ -113,24 +113,24 @@ def _long(matcher: Matcher, paper: str, exhibit: str) -> pd.DataFrame:
 
 
 def _row(number: Number, matcher: Matcher) -> dict[str, Any]:
-    ours = matcher.ours(number)
+    ours = matcher.counterpart(number)
     row: dict[str, Any] = {name: getattr(number, name) for name in TEXTS} | {"value": number.value}
-    if ours.found is not None:
-        difference = ours.found.value - number.value
-        row |= {"ours": ours.found.value, "low": ours.found.low, "high": ours.found.high, "difference": difference}
-        row |= {"relative": difference / number.value if number.value else None, "estimate": ours.found.estimate}
+    if ours.value is not None:
+        difference = ours.value.value - number.value
+        row |= {"ours": ours.value.value, "low": ours.value.low, "high": ours.value.high, "difference": difference}
+        row |= {"relative": difference / number.value if number.value else None, "estimate": ours.value.estimate}
     if ours.decode is not None:
         row |= {"decode": ours.decode.value, "decode_low": ours.decode.low, "decode_high": ours.decode.high}
     return row | {
-        "kind": verdict.kind(number),
+        "kind": verdict.metric_kind(number),
         "verdict": ours.verdict,
         "order": "",
-        "scale": ours.scale if ours.found is not None else "",
+        "scale": ours.scale if ours.value is not None else "",
         "rehearsal": ours.setup == TRAINED_HERE,
-        "model_ran": ran.named(ours.models),
-        "params": ran.sizes(ours.models),
+        "model_ran": ran.model_names(ours.models),
+        "params": ran.parameter_counts(ours.models),
         "runs": "; ".join(ours.runs),
-        "result": ours.found.result if ours.found is not None else "",
+        "result": ours.value.result if ours.value is not None else "",
         "repeats": "",
         "reason": ours.reason,
     }
@@ -165,14 +165,14 @@ def stem(paper: str, exhibit: str) -> str:
 def title(paper: str, exhibit: str) -> str:
     """Paper, exhibit and what it shows."""
     known = exhibits(paper, exhibit)["title"]
-    return f"{name_of(paper)}, {exhibit}" + (f": {known.iloc[0]}" if len(known) else "")
+    return f"{version_name(paper)}, {exhibit}" + (f": {known.iloc[0]}" if len(known) else "")
 
 
 def commands(paper: str, exhibit: str, frame: pd.DataFrame) -> list[str]:
     """What makes the runs of a table, at the scale of those that are there, else at the papers' own."""
     sources = select.experiments().get((paper, exhibit), ())
     if not sources:
-        named = select.sources(paper, exhibit)
+        named = select.source_exhibits(paper, exhibit)
         sources = tuple(one for table in named for one in select.experiments().get((paper, table), ()))
     scales = [scale for scale in dict.fromkeys(frame["scale"]) if scale] or ["paper"]
     return [f"python -m ssd_bench -m experiment={one.name} scale={scale}" for one in sources for scale in scales]
@@ -206,10 +206,10 @@ def shared(paper: str, exhibit: str) -> str:
     """Return a sentence on the exhibits whose runs give these numbers; "" for runs of its own."""
     sources = select.experiments().get((paper, exhibit))
     if sources is None:
-        names = select.sources(paper, exhibit)
+        names = select.source_exhibits(paper, exhibit)
         return f" The runs are those of {', '.join(names)}." if names else ""
     others = [one for one in sources if (one.paper, one.exhibit) != (paper, exhibit)]
-    names = [f"{name_of(one.paper)}, {one.exhibit}" for one in others]
+    names = [f"{version_name(one.paper)}, {one.exhibit}" for one in others]
     return f" The runs are those of {'; '.join(names)}." if names else ""
 
 
@@ -236,8 +236,8 @@ def verdicts(frame: pd.DataFrame) -> list[str]:
 
 def order(frame: pd.DataFrame) -> list[str]:
     """How far our runs come in the paper's order, by metric, over distinct pairs that are not void."""
-    groups = verdict.orders(frame)
-    found = verdict.agreement(groups)
+    groups = verdict.rank_orders(frame)
+    found = verdict.order_agreements(groups)
     lines = []
     for methods, what in ((True, "methods within a setting"), (False, "settings of one method")):
         said = ", ".join(one.text for one in found if one.methods == methods)
@@ -251,7 +251,7 @@ def order(frame: pd.DataFrame) -> list[str]:
 def speedups(frame: pd.DataFrame) -> list[str]:
     """Of a paper that divides by Hugging Face `generate`: how its speedups are counted, and over what ours are."""
     own = frame[(frame["metric"] == "speedup") & frame["ours"].notna() & (frame["verdict"] != verdict.BY_DEFINITION)]
-    counted = None if own.empty else room_of(str(own["paper"].iloc[0])).counts.get("speedup")
+    counted = None if own.empty else folder_of(str(own["paper"].iloc[0])).counts.get("speedup")
     if counted is None or counted.baseline != "hf":
         return []
     over_ar = int((own["reason"] != "").sum())

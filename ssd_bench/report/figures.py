@@ -22,9 +22,9 @@ from ssd_bench import style
 from ssd_bench.errors import ConfigError
 from ssd_bench.papers.cells import Cell, Replication
 from ssd_bench.papers.figures_shared import NotDrawable, cells, missing_runs
-from ssd_bench.papers.match import ordered
-from ssd_bench.papers.ran import named
-from ssd_bench.papers.rooms import rooms
+from ssd_bench.papers.match import order_scales
+from ssd_bench.papers.ran import model_names
+from ssd_bench.papers.rooms import paper_folders
 from ssd_bench.records.files import write_atomic
 from ssd_bench.report.answers import comparison
 from ssd_bench.report.runs import Group
@@ -32,7 +32,7 @@ from ssd_bench.style import ACCOUNTS, AR_COLOUR, METHOD_COLOUR, STYLE
 
 _waiting: list[Replication] = []  # what forked processes draw
 FIGURES: dict[str, Callable[[Replication], Figure | NotDrawable]] = {
-    f"{room.name}_{name}": draw for room in rooms() for name, draw in room.figures().items()
+    f"{folder.name}_{name}": draw for folder in paper_folders() for name, draw in folder.figures().items()
 }
 """Experiment -> what draws it: the function of its exhibit's name in the paper's `figures.py`."""
 SVG_LIMIT = 150_000  # bytes; a larger figure is shown as PNG
@@ -163,7 +163,7 @@ def forest(replication: Replication, narrow: bool = False) -> Figure:
             _draw_forest(axes, {cell["method"]: cell for cell in drawn if cell["task"] == task}, methods)
             axes.set_title(task, loc="left", fontweight="bold")
         body.supxlabel("speedup over AR (×)", fontsize=8)
-        whole.suptitle(f"Ours: {named(cell.ran for cell in drawn)}", x=0.01, ha="left")
+        whole.suptitle(f"Ours: {model_names(cell.model_ran for cell in drawn)}", x=0.01, ha="left")
         handles, labels = panels[0].get_legend_handles_labels()
         kept = dict(zip(labels, handles))
         body.legend(list(kept.values()), list(kept), loc="outside upper left", ncols=2 if narrow else len(kept))
@@ -174,20 +174,20 @@ def _ranked(drawn: Sequence[Cell]) -> list[str]:
     """Methods by the geometric mean of their end-to-end speedups; void ones last."""
     logs: dict[str, list[float]] = {}
     for cell in drawn:
-        logs.setdefault(cell["method"], []).append(-np.inf if cell.void else np.log(cell.summary["speedup_e2e"]))
+        logs.setdefault(cell["method"], []).append(-np.inf if cell.exclusion else np.log(cell.summary["speedup_e2e"]))
     return sorted(logs, key=lambda method: -float(np.mean(logs[method])))
 
 
 def _draw_forest(axes: Axes, found: Mapping[str, Cell], methods: Sequence[str]) -> None:
-    noise = next((cell.noise for cell in found.values() if cell.noise is not None), None)
+    noise = next((cell.variation for cell in found.values() if cell.variation is not None), None)
     if noise is not None:
         reach = float(np.exp(1.96 * noise.speedup.sigma))
         axes.axvspan(1 / reach, reach, color="#DDDDDD", linewidth=0, zorder=0, label="noise floor")
     axes.axvline(1, color="#444444", linewidth=0.8, zorder=1, label="AR")
     for i, method in enumerate(methods):
         cell = found.get(method)
-        if cell is None or cell.void:
-            why = "not run" if cell is None else f"void: {cell.void.split(', ')[0]}"
+        if cell is None or cell.exclusion:
+            why = "not run" if cell is None else f"void: {cell.exclusion.split(', ')[0]}"
             axes.annotate(
                 why, (1, i), (-3, 0), textcoords="offset points", ha="right", va="center", fontsize=style.SMALL
             )
@@ -230,7 +230,7 @@ def save_for_page(made: Figure, name: str, replication: Replication, stem: Path)
         write_atomic(paths[-1], svg)
     shown = paths[-1] if len(svg) <= SVG_LIMIT else paths[0]
     width, height = (round(96 * inches) for inches in made.get_size_inches())
-    return Drawn(name, replication.scale, replication.ran, shown, "", width, height, tuple(paths))
+    return Drawn(name, replication.scale, replication.models_ran, shown, "", width, height, tuple(paths))
 
 
 def draw(replications: Sequence[Replication], out: Path) -> dict[str, list[Drawn]]:
@@ -273,7 +273,7 @@ def _ordered(replications: Iterable[Replication]) -> Iterator[Replication]:
         if one.experiment.name in FIGURES:
             by_name.setdefault(one.experiment.name, {})[one.scale] = one
     for scales in by_name.values():
-        yield from (scales[scale] for scale in ordered(scales))
+        yield from (scales[scale] for scale in order_scales(scales))
 
 
 def _draw(replication: Replication, out: Path) -> Drawn:
@@ -283,7 +283,7 @@ def _draw(replication: Replication, out: Path) -> Drawn:
     except ConfigError as error:  # a damaged record must not cost the others their report
         made = NotDrawable(f"A record cannot be read: {error}.")
     if not isinstance(made, Figure):
-        return Drawn(name, scale, replication.ran, None, made.reason if made else "")
+        return Drawn(name, scale, replication.models_ran, None, made.reason if made else "")
     return save_for_page(made, name, replication, out / f"{name}_{scale}")
 
 

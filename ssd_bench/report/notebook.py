@@ -18,8 +18,8 @@ from ssd_bench.papers.cells import Replication, replications
 from ssd_bench.papers.claims import claims
 from ssd_bench.papers.figures_shared import NotDrawable
 from ssd_bench.papers.judge import NOT_RUN, judge
-from ssd_bench.papers.match import ordered
-from ssd_bench.papers.rooms import papers
+from ssd_bench.papers.match import order_scales
+from ssd_bench.papers.rooms import paper_versions
 from ssd_bench.papers.ssd_bench import figures as figures_compare
 from ssd_bench.report import answers, exhibits, figures, layout, verdicts
 
@@ -69,8 +69,8 @@ class Paper:
     """
 
     def __init__(self, name: str, runs_dir: Path | str | None = None):
-        if name not in papers():
-            raise ConfigError("paper", name, f"one of {', '.join(papers())}")
+        if name not in paper_versions():
+            raise ConfigError("paper", name, f"one of {', '.join(paper_versions())}")
         self.name, self._runs_dir = name, Path(runs_dir or runs_folder())
 
     @cached_property
@@ -134,7 +134,7 @@ class Paper:
 
     def findings(self) -> Shown:
         """Where the paper's own numbers disagree."""
-        told = audit.told(audit.audit())
+        told = audit.group_findings(audit.audit())
         own = told[told["paper"] == self.name].rename(columns={"count": "numbers", "verdict": "finding"})
         return Shown("", own[["finding", "numbers", "what", "source"]])
 
@@ -155,7 +155,9 @@ class Comparison:
 
     def forest(self) -> Shown:
         """Speedups of all methods by task, decode and end to end."""
-        return Shown(f"speedups of all methods, {self._compared.ran}: a figure", figure=figures.forest(self._compared))
+        return Shown(
+            f"speedups of all methods, {self._compared.models_ran}: a figure", figure=figures.forest(self._compared)
+        )
 
     def advice(self) -> Shown:
         """Which method these records would have one use."""
@@ -168,7 +170,7 @@ class Comparison:
 
     def table(self) -> Shown:
         """Speed, M, α, losslessness; and what the sets would give."""
-        return Shown(f"Ours: {self._compared.ran}.", figures_compare.table(self._compared))
+        return Shown(f"Ours: {self._compared.models_ran}.", figures_compare.table(self._compared))
 
 
 def _of(name: str, made: list[Replication]) -> Replication:
@@ -176,7 +178,7 @@ def _of(name: str, made: list[Replication]) -> Replication:
     by_scale = {one.scale: one for one in made if one.experiment.name == name}
     if not by_scale:
         raise ConfigError("experiment", name, "one that has runs here")
-    return by_scale[ordered(by_scale)[0]]
+    return by_scale[order_scales(by_scale)[0]]
 
 
 def _drawn(name: str, made: list[Replication]) -> Shown:

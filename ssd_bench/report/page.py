@@ -21,8 +21,8 @@ from ssd_bench.metrics.text import ABSENT
 from ssd_bench.papers import audit, reported, select, verdict
 from ssd_bench.papers.cells import Record, Replication
 from ssd_bench.papers.grid import Experiment
-from ssd_bench.papers.match import ordered
-from ssd_bench.papers.rooms import name_of, papers, rooms
+from ssd_bench.papers.match import order_scales
+from ssd_bench.papers.rooms import paper_folders, paper_versions, version_name
 from ssd_bench.papers.ssd_bench import figures as ours
 from ssd_bench.papers.ssd_bench.own import OWN, remarks
 from ssd_bench.report import answers, exhibits, predictions, verdicts
@@ -162,7 +162,7 @@ class Exhibit:
         found = {r.scale for r in self.replications if r.experiment.name in names and any(x.record for x in r.cells)}
         if self.frame is not None:
             found |= {scale for scale in self.frame["scale"] if scale}
-        return ordered(dict.fromkeys(found)) or ["paper"]
+        return order_scales(dict.fromkeys(found)) or ["paper"]
 
     @property
     def badges(self) -> list[tuple[str, str]]:
@@ -197,7 +197,7 @@ class Exhibit:
             )
         for one in self.experiments:
             if one.paper != self.paper:
-                yield f"It has the runs of {name_of(one.paper)}, {one.exhibit}" + (
+                yield f"It has the runs of {version_name(one.paper)}, {one.exhibit}" + (
                     ", whose figure is there." if one.name in FIGURES else "."
                 )
 
@@ -239,7 +239,7 @@ class Exhibit:
         shown = {(drawn.name, drawn.scale) for drawn in self.figures}
         for one in self.replications:
             if (one.experiment.name, one.scale) in shown:
-                found += [cell.path.name for cell in one.where()]
+                found += [cell.path.name for cell in one.recorded_cells()]
         return list(dict.fromkeys(found))
 
 
@@ -286,7 +286,7 @@ def render(
         records: all of the folder, for the methods of no experiment.
     """
     everything = pd.concat(frames.values(), ignore_index=True)
-    shown = {paper: list(_exhibits(paper, replications, frames, drawn)) for paper in papers()}
+    shown = {paper: list(_exhibits(paper, replications, frames, drawn)) for paper in paper_versions()}
     environment = Environment(
         loader=FileSystemLoader(FOLDER),
         autoescape=True,
@@ -298,12 +298,12 @@ def render(
     style, script = (Markup((FOLDER / name).read_text(encoding="utf-8")) for name in ("style.css", "script.js"))
     compared = answers.comparison(replications)
     return environment.get_template("page.html").render(
-        style=style, script=script, papers=shown, name_of=name_of, states=STATES,
-        originals=[room.versions[room.latest] for room in rooms() if room.numbers],
+        style=style, script=script, papers=shown, name_of=version_name, states=STATES,
+        originals=[folder.versions[folder.latest] for folder in paper_folders() if folder.numbers],
         standing=answers.standing(replications, len(exhibits.results(everything))), cards=answers.cards(judged),
         rule=verdicts.RULE.replace("*", "").replace("`", ""),
         forest=next(iter(drawn.get(FOREST, ())), None), narrow=next(iter(drawn.get(NARROW, ())), None),
-        noise=compared is not None and any(cell.noise is not None for cell in compared.where()),
+        noise=compared is not None and any(cell.variation is not None for cell in compared.recorded_cells()),
         compared="" if compared is None else f"{ours.COMPARISON}_{compared.scale}",
         advice=[
             (list(answers.advice(one, records)), answers.conditions(one, records))
@@ -327,12 +327,12 @@ def completeness(
 
     Passages of the text are left out.
     """
-    every = [one for paper in papers() for one in _exhibits(paper, replications, frames, drawn) if one.listed]
+    every = [one for paper in paper_versions() for one in _exhibits(paper, replications, frames, drawn) if one.listed]
     counted = Counter(one.state for one in every)
     parts = ", ".join(f"{counted[state]} {word}" for state, word in COMPLETE.items() if counted[state])
     numbers = pd.concat(frames.values(), ignore_index=True)
     numbers = numbers[numbers["ours"].notna()]
-    runs = {cell.path for one in replications for cell in one.where()}
+    runs = {cell.path for one in replications for cell in one.recorded_cells()}
     return (
         f"Of {len(every)} tables and figures of the papers {parts}. Behind them: "
         f"{exhibits.counting(list(runs), 'run')}, {exhibits.counting(exhibits.results(numbers), 'distinct result')} "
@@ -412,11 +412,11 @@ def _counts(everything: pd.DataFrame) -> str:
     shown = (verdict.AGREES, verdict.DIFFERS, *set(everything["verdict"]))
     columns = [word for word in verdict.VERDICTS if word in shown]
     rows = {}
-    for paper in (*papers(), ""):
+    for paper in (*paper_versions(), ""):
         own = everything[everything["paper"] == paper] if paper else everything
         for kind in (kind for kind in PART if kind in set(own["kind"])):
             found = own.loc[own["kind"] == kind, "verdict"].value_counts()
-            key = name_of(paper) if paper else "All", PART[kind]
+            key = version_name(paper) if paper else "All", PART[kind]
             ours = own[own["kind"] == kind]
             behind = [str(len(exhibits.results(ours))), str(len(exhibits.run_ids(ours)))]
             rows[key] = [str(found.get(word, 0) or "·") for word in columns] + [str(found.sum()), *behind]
@@ -427,7 +427,7 @@ def _counts(everything: pd.DataFrame) -> str:
 
 def _filters(shown: Sequence[Exhibit]) -> list[tuple[str, str, list[tuple[str, str]]]]:
     """Of each axis its name, its label, and the values and names that occur."""
-    options = {"paper": [(paper, name_of(paper)) for paper in papers()]}
+    options = {"paper": [(paper, version_name(paper)) for paper in paper_versions()]}
     for axis in AXES:
         names = {part for one in shown for value in one.values(axis) for part in value.split(", ") if part}
         options[axis] = [(name, name) for name in sorted(names, key=lambda name: (name.lower(), name))]
@@ -438,13 +438,13 @@ def _own(replications: Sequence[Replication], drawn: Mapping[str, Sequence[Drawn
     """Yield the tables of our own experiments, one a scale with runs; without any, a sentence on how to make them."""
     for own in OWN:
         made = [one for one in replications if one.experiment.name == own.experiment]
-        frames = [(one, own.table(one)) for one in made if any(one.where())]
+        frames = [(one, own.table(one)) for one in made if any(one.recorded_cells())]
         shown = [(one, frame) for one, frame in frames if len(frame)]
         if not shown:
             yield Sheet(own.experiment, own.title, "", {}, lines=[own.not_run])
         images = {one.scale: one for one in drawn.get(own.experiment, ())}
         for one, frame in shown:
-            title, image = f"{own.title}, {one.ran}, scale {one.scale}", images.get(one.scale)
+            title, image = f"{own.title}, {one.models_ran}, scale {one.scale}", images.get(one.scale)
             labels = {axis: joined(cell[axis] for cell in one.cells) for axis in AXES}
             yield Sheet(
                 f"{own.experiment}_{one.scale}", title, "", labels, title, tables.html(frame, title),
@@ -457,7 +457,7 @@ def _predictions(predicted: pd.DataFrame) -> Iterator[Sheet]:
     """One a paper; the first says what they are, and how good."""
     lines = [predictions.introduction(predicted)]
     for paper, rows in predicted.groupby("paper", sort=False):
-        title = f"Predictions for {name_of(str(paper))}"
+        title = f"Predictions for {version_name(str(paper))}"
         failed = [f"Not predicted: {reason}" for reason in dict.fromkeys(rows["reason"]) if reason]
         labels = {axis: joined(rows[axis]) for axis in AXES}
         body = tables.html(predictions.readable(rows).fillna(""), title)
@@ -469,9 +469,9 @@ def _predictions(predicted: pd.DataFrame) -> Iterator[Sheet]:
 
 def _audits(checks: pd.DataFrame, needs: Mapping[str, str]) -> Iterator[Sheet]:
     """One a paper: how many comparisons came out how, what machine its speedups need, and every finding."""
-    entries = audit.told(checks).rename(columns={"verdict": "finding", "count": "numbers", "source": "from"})
-    for paper in papers():
-        name = name_of(paper)
+    entries = audit.group_findings(checks).rename(columns={"verdict": "finding", "count": "numbers", "source": "from"})
+    for paper in paper_versions():
+        name = version_name(paper)
         found = checks.loc[checks["paper"] == paper, "verdict"].value_counts()
         parts = ", ".join(f"{found[word]} {word}" for word in audit.VERDICTS if word in found)
         whole = f"The paper's numbers recomputed from one another, without any run of ours. {found.sum()} comparisons: "

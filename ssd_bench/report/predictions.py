@@ -21,9 +21,9 @@ from ssd_bench.errors import ConfigError
 from ssd_bench.metrics.text import ABSENT, DECODE, END_TO_END, percent
 from ssd_bench.papers import grid, select
 from ssd_bench.papers.cells import OTHER_SCALE, PAPERS_OWN, Cell, Record, Replication
-from ssd_bench.papers.ran import sizes
+from ssd_bench.papers.ran import parameter_counts
 from ssd_bench.papers.reported import Number, numbers
-from ssd_bench.papers.rooms import name_of, papers, room_of
+from ssd_bench.papers.rooms import folder_of, paper_versions, version_name
 from ssd_bench.papers.traces import (
     CONTEXT,
     Acceptance,
@@ -36,7 +36,7 @@ from ssd_bench.papers.traces import (
 from ssd_bench.papers.values import BASELINES
 from ssd_bench.replay.predict import predict
 
-MACHINES = {paper: f"sim_{gpus[0].lower()}" for paper in papers() if (gpus := room_of(paper).hardware)}
+MACHINES = {paper: f"sim_{gpus[0].lower()}" for paper in paper_versions() if (gpus := folder_of(paper).hardware)}
 """The first GPU that each paper names, where it names one."""
 ASSUMED, UNSTATED = "sim_h100", "not stated by the paper"
 """Where a paper names none: a GPU of the class that its models need, and what is said of that."""
@@ -104,7 +104,7 @@ def predictions(replications: Sequence[Replication]) -> pd.DataFrame:
     found += [_ours(number, cell) for number, cell in _about(replications) if cell.setup in (PAPERS_OWN, OTHER_SCALE)]
     frame = pd.DataFrame(found, columns=list(COLUMNS))
     frame = frame.astype(dict.fromkeys(("M", "alpha", "measured", "predicted", "share", "c", "needs"), "float64"))
-    order = frame["paper"].map(papers().index)
+    order = frame["paper"].map(paper_versions().index)
     frame = (
         frame.loc[order.sort_values(kind="stable").index]
         .reset_index(drop=True)
@@ -151,7 +151,7 @@ def _about(replications: Sequence[Replication]) -> Iterator[tuple[Number, Cell]]
             continue
         sources = {one.name for one in select.experiments().get((number.paper, number.exhibit), ())}
         for replication in (one for one in replications if one.experiment.name in sources):
-            found = select.about(number, replication.cells)
+            found = select.matching_items(number, replication.cells)
             made = {cell.path: cell for cell in found if cell.record is not None}
             cell = next(iter(made.values()), None)
             if cell is None or len(made) > 1 or select.domains(number, found[0]) != [None]:
@@ -166,14 +166,14 @@ def _ours(number: Number, cell: Cell) -> dict[str, object]:
     return _labels(number) | {
         "acceptance": OURS, "M": summary["M"], "alpha": summary["alpha"], "derived": "", "measured": summary["speedup"],
         "predicted": predicted, "scale": cell.scale, "run": cell.path.name, "reason": reason,
-        "model_ran": cell.ran.text, "params": sizes([cell.ran]),
+        "model_ran": cell.model_ran.text, "params": parameter_counts([cell.model_ran]),
     }  # fmt: skip
 
 
 def _replayed(number: Number, cell: Cell) -> tuple[float, str]:
     """The speedup that a run's steps would give the paper's model on its GPU; NaN, and why there is none."""
     assert cell.record is not None, "the others were left out"
-    return _predicted(cell.record, _machine(number.paper), grid.choice(cell.asked, "model"))
+    return _predicted(cell.record, _machine(number.paper), grid.choice(cell.paper_overrides, "model"))
 
 
 @cache
@@ -209,7 +209,7 @@ def rehearsed(replications: Sequence[Replication]) -> Skill | None:
     ]
     found = [_labels(number) | {"predicted": _replayed(number, cell)[0]} for number, cell in own]
     made = skill(pd.DataFrame(found, columns=[*LABELS, "metric", "predicted"]))
-    return made and replace(made, models=tuple(sorted({cell.ran.text for _, cell in own})))
+    return made and replace(made, models=tuple(sorted({cell.model_ran.text for _, cell in own})))
 
 
 def how_good(frame: pd.DataFrame) -> str:
@@ -217,7 +217,7 @@ def how_good(frame: pd.DataFrame) -> str:
     own = skill(frame)
     if own is None:
         return "Too few of the papers' speedups are predicted to say how well."
-    within = {name_of(str(paper)): skill(rows) for paper, rows in frame.groupby("paper", sort=False)}
+    within = {version_name(str(paper)): skill(rows) for paper, rows in frame.groupby("paper", sort=False)}
     ranks = [f"{name} {one.rank:.2f}" for name, one in within.items() if one is not None and one.rank is not None]
     parts = [f"Of the speedups that the papers measured, {own.n} are predicted; these {own.told}."]
     parts += [f"Rank correlation within a paper: {', '.join(ranks)}."] if ranks else []
@@ -258,7 +258,8 @@ def needs(frame: pd.DataFrame) -> dict[str, str]:
         kinds = [need(cost, share) for cost, share in zip(own["needs"], own["share"])]
         parts = [f"{kinds.count(word)} {what}" for word, what in NEEDS.items() if word in kinds]
         said = [
-            f"{name_of(str(paper))}: its M and α give, of {len(own)} speedups that it measured, {'; '.join(parts)}."
+            f"{version_name(str(paper))}: its M and α give, of {len(own)} speedups that it measured, "
+            f"{'; '.join(parts)}."
         ]
         here = int((own["c"] <= own["needs"]).sum())
         said += [f"{own['machine'].iloc[0]}, as modelled, drafts cheaply enough for {here}."]

@@ -23,11 +23,11 @@ from ssd_bench.errors import ConfigError
 from ssd_bench.metrics.text import ABSENT, TOY
 from ssd_bench.metrics.text import REHEARSAL as TRAINED_HERE
 from ssd_bench.papers import ran
-from ssd_bench.papers.cells import prepare, replications
+from ssd_bench.papers.cells import prepare_records, replications
 from ssd_bench.papers.claims import STATISTICS, Claim, claims
-from ssd_bench.papers.judge import CANNOT_SAY, HOLDS, NOT_RUN, VERDICTS, Judged, judge
+from ssd_bench.papers.judge import CANNOT_SAY, HOLDS, NOT_RUN, VERDICTS, Judgement, judge
 from ssd_bench.papers.reported import numbers
-from ssd_bench.papers.rooms import name_of
+from ssd_bench.papers.rooms import version_name
 from ssd_bench.paths import local_path
 from ssd_bench.records.files import write_atomic
 from ssd_bench.records.pack import opened
@@ -68,7 +68,7 @@ def _claims(arguments: Sequence[str]) -> None:
         if scale not in scales:
             raise ConfigError("scale", scale, f"one of {', '.join(sorted(scales)) or 'none: there are no runs there'}")
         made = [one for one in made if one.scale == scale]
-    prepare(cell.record for one in made for cell in one.where() if cell.record is not None)
+    prepare_records(cell.record for one in made for cell in one.recorded_cells() if cell.record is not None)
     frame = table(judge(made))
     print(screen(frame))
     if "out" in given:
@@ -81,14 +81,14 @@ def _claims(arguments: Sequence[str]) -> None:
         print(path)
 
 
-def table(found: Iterable[Judged]) -> pd.DataFrame:
+def table(found: Iterable[Judgement]) -> pd.DataFrame:
     """A row a claim and scale, columns as `COLUMNS`."""
     rows = [
         {
             "claim": one.claim.id, "scale": one.scale, "model": ", ".join(model.name for model in one.models),
-            "params": ran.sizes(one.models), "rehearsal": one.rehearsal,
+            "params": ran.parameter_counts(one.models), "rehearsal": one.toy,
             "verdict": one.verdict, "effect": one.effect, "low": one.low, "high": one.high, "n": one.n,
-            "places": one.places, "asked": one.asked, "floor": one.floor, "reason": one.reason,
+            "places": one.comparisons, "asked": one.planned, "floor": one.variation, "reason": one.reason,
         }
         for one in found
     ]  # fmt: skip
@@ -126,7 +126,9 @@ def recorded(runs_dir: Path) -> pd.DataFrame:
 def _known_params(names: object) -> str:
     """Look models up in `conf/model`, for a file of verdicts without their sizes, whose records are elsewhere."""
     shapes = {name: known_shape(name) for name in str(names).split(", ")}
-    return ran.sizes([ran.ModelRan(name, shape.n_params if shape else None) for name, shape in shapes.items()])
+    return ran.parameter_counts(
+        [ran.ModelRan(name, shape.n_params if shape else None) for name, shape in shapes.items()]
+    )
 
 
 def together(own: pd.DataFrame, others: pd.DataFrame | None) -> pd.DataFrame:
@@ -155,7 +157,7 @@ def model_ran(row: pd.Series) -> str:
     models = [
         ran.ModelRan(name, int(count) if count else None) for name, count in zip(names.split(", "), sizes, strict=True)
     ]
-    return ran.named(models)
+    return ran.model_names(models)
 
 
 def effect(claim: Claim, row: pd.Series) -> str:
@@ -183,7 +185,7 @@ def _is_ratio(claim: Claim) -> bool:
 
 def measured(claim: Claim) -> str:
     """What the effect is, in a few words."""
-    what = STATISTICS[claim.statistic].says
+    what = STATISTICS[claim.statistic].meaning
     said = {"ratio": "ratio of the two sides", "difference": "difference of the two sides", "value": "value"}
     return f"{claim.statistic} ({what}), {said[claim.effect]}"
 
@@ -192,7 +194,7 @@ def evidence(claim: Claim, row: pd.Series) -> str:
     """What stands behind a verdict: prompts, places, the noise floor, and why it cannot be said."""
     if row["verdict"] == NOT_RUN:
         return str(row["reason"])
-    counted = "searches" if STATISTICS[claim.statistic].once else "prompts"
+    counted = "searches" if STATISTICS[claim.statistic].once_per_run else "prompts"
     parts = [f"n = {row['n']} {counted}" if row["n"] else "", f"{row['places']} of {row['asked']} places"]
     parts += [] if math.isnan(row["floor"]) else [f"noise floor {100 * row['floor']:.1f} %"]
     parts += [str(row["reason"])] if row["verdict"] == CANNOT_SAY else []
@@ -254,9 +256,9 @@ def readable(frame: pd.DataFrame) -> pd.DataFrame:
         claim = by_id[row["claim"]]
         rows.append(
             {
-                "paper": name_of(claim.id.partition("/")[0]), "claim": claim.says, "model": model_ran(row) or ABSENT,
-                "verdict": text(row), "effect": effect(claim, row), "asked": threshold(claim),
-                "evidence": evidence(claim, row),
+                "paper": version_name(claim.id.partition("/")[0]), "claim": claim.says,
+                "model": model_ran(row) or ABSENT, "verdict": text(row), "effect": effect(claim, row),
+                "asked": threshold(claim), "evidence": evidence(claim, row),
             }
         )  # fmt: skip
     return pd.DataFrame(rows, columns=["paper", "claim", "model", "verdict", "effect", "asked", "evidence"])

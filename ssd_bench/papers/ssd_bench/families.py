@@ -73,9 +73,9 @@ def _baselines(cells: Sequence[Cell]) -> Iterator[dict[str, str]]:
 
 def _method(cell: Cell) -> dict[str, str]:
     summary = cell.summary
-    excluded = bool(cell.void)
+    excluded = bool(cell.exclusion)
     return _head(cell, cell["method"]) | {
-        DECODE: f"excluded: {cell.void}" if excluded else spread(summary, "speedup"),
+        DECODE: f"excluded: {cell.exclusion}" if excluded else spread(summary, "speedup"),
         END_TO_END: ABSENT if excluded else spread(summary, "speedup_e2e"),
         "M": spread(summary, "M"), "α": spread(summary, "alpha", 3),
         REPEATED: spread(summary, "method_repetition", 3),
