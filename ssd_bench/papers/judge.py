@@ -58,7 +58,7 @@ class Side:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class ClaimComparison:
     """Sides that are equal in all labels except those that the claim's sides name.
 
     Attributes:
@@ -209,7 +209,7 @@ def _undecided_reason(claim: Claim, effect: float) -> str:
 # --- comparisons ------------------------------------------------------------------------------------------------------
 
 
-def _comparisons(claim: Claim, cells: Sequence[Cell]) -> Iterator[Comparison]:
+def _comparisons(claim: Claim, cells: Sequence[Cell]) -> Iterator[ClaimComparison]:
     """Yield every comparison of the claim in the exhibit, whether or not it was run."""
     # an axis that one side names and the other does not is the same on both
     over = {axis: labels for axis, labels in claim.of.items() if axis in grid.AXES} | dict(claim.over)
@@ -233,9 +233,9 @@ def _comparisons(claim: Claim, cells: Sequence[Cell]) -> Iterator[Comparison]:
     )
     for key, sides in subjects.items():
         if not claim.over:
-            yield from (Comparison(side, ()) for side in sides)
+            yield from (ClaimComparison(side, ()) for side in sides)
         elif key in references:
-            yield from (Comparison(side, tuple(references[key])) for side in sides)
+            yield from (ClaimComparison(side, tuple(references[key])) for side in sides)
 
 
 def _within(cell: Cell, side: Mapping[str, Sequence[str]]) -> bool:
@@ -285,7 +285,7 @@ def _split(cell: Cell, tasks: set[str]) -> list[tuple[str, str]]:
     return [(task, choices[task]) for task in sorted(tasks) if choices.get(task) in parts]
 
 
-def _exclusion(claim: Claim, comparisons: Sequence[Comparison]) -> str:
+def _exclusion(claim: Claim, comparisons: Sequence[ClaimComparison]) -> str:
     """Return the reason why the cells decide nothing, whatever their numbers; "" if there is none."""
     is_timed = STATISTICS[claim.statistic].variation
     cells = {cell.path: cell for comparison in comparisons for cell in comparison.cells}
@@ -306,7 +306,7 @@ def _cell_name(cell: Cell) -> str:
     return ", ".join(filter(None, (cell["task"], cell["method"], cell["setting"])))
 
 
-def _samples(claim: Claim, comparison: Comparison) -> list[SampledSide] | str:
+def _samples(claim: Claim, comparison: ClaimComparison) -> list[SampledSide] | str:
     """Return the subject and the best reference with their samples, or the reason why one of them has none."""
     sampled: list[SampledSide] = []
     for side in comparison.sides:
