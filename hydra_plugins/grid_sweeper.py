@@ -1,4 +1,4 @@
-"""Where Hydra finds the project's sweeper; what a sweep is stands in `ssd_bench.sweep`."""
+"""Hydra plugin for the project's sweeper, which is in `ssd_bench.sweep`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class GridSweeper(Sweeper):
-    """`ssd_bench.sweep.Sweep` as a plugin, imported when there is something to sweep.
+    """`ssd_bench.sweep.Sweep` as a plugin; its module is imported only for a sweep.
 
     Args:
         params: overrides of every sweep, before those of the command line.
@@ -25,12 +25,12 @@ class GridSweeper(Sweeper):
         self._sweep: Sweep | None = None
 
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
-        """Called by Hydra before `sweep`."""
+        """Create the sweep; Hydra calls this before `sweep`."""
         from ssd_bench.sweep import Sweep
 
         self._sweep = Sweep(hydra_context, task_function, config)
 
     def sweep(self, arguments: list[str]) -> None:
-        """Run the jobs that the overrides ask for; raises what `Sweep` does."""
+        """Run the jobs of the overrides; raises the same errors as `Sweep`."""
         assert self._sweep is not None
         self._sweep([*(f"{key}={value}" for key, value in self._params.items()), *arguments])

@@ -13,7 +13,7 @@ from ssd_bench.settings import settings
 
 @settings("method")
 class AR:
-    """Proposes nothing: the tree is the root alone, so a step is one plain forward pass (M = 1)."""
+    """No candidates: the tree is the root alone, so a step is one plain forward pass (M = 1)."""
 
     taps = Taps()
     reuse_prefix = False
@@ -22,18 +22,18 @@ class AR:
     name: Name = "ar"
 
     def check(self, dims: ModelDims) -> None:
-        """Works with every model."""
+        """Accept every model."""
 
     def prepare(self, probe: Probe, samples: Sequence[Sample]) -> None:
-        """Nothing to prepare."""
+        """Prepare nothing."""
 
     def start(self, prefill: Prefill) -> None:
-        """No state."""
+        """Reset nothing: there is no state."""
 
     def propose(self, context: Context) -> TokenTree:
-        """The root, without candidates."""
+        """Propose the root alone."""
         return TokenTree((context.output[-1],), (-1,))
 
     def observe(self, verification: Verification, probe: Probe) -> Estimate | None:
-        """Nothing to learn."""
+        """Learn nothing."""
         return None

@@ -1,8 +1,9 @@
-"""What drafting with a layer set is believed to bring: a posterior of its acceptance, the cost of all parts of a step.
+"""Expected throughput of drafting with a layer set: the posterior of its acceptance, and the costs of a step's parts.
 
-An arm is a layer set, with or without a window of the cache, and a Dirichlet posterior over the outcome of a drafted
-token: accepted or rejected, by the confidence bin that the draft's own probability fell into. With the costs of a pass
-over 1, 2, .. nodes it gives the expected tokens per millisecond of every draft length and stop threshold.
+An arm is a layer set, with or without a window of the cache, and a Dirichlet posterior over the outcomes of a drafted
+token. An outcome is a pair: accepted or rejected, and the confidence bin of the draft's probability. The posterior and
+the times of passes over 1, 2, .. nodes give the expected tokens per millisecond of every draft length and stop
+threshold.
 """
 
 from __future__ import annotations
@@ -24,21 +25,24 @@ Array = NDArray[np.float64]
 
 
 class Prior:
-    """The posterior before anything is seen: a calibrated draft, so that a token is accepted as often as it says.
+    """The prior of an arm: a calibrated draft, whose tokens are accepted with the probability that it gives them.
 
     Args:
         thresholds: ascending probabilities in (0, 1), the borders of the confidence bins.
-        strength: tokens that the prior weighs, spread evenly over the bins.
+        strength: weight of the prior in tokens, spread evenly over the bins.
+
+    Attributes:
+        counts: [2, bins] parameters of the Dirichlet, rejected and accepted.
     """
 
     def __init__(self, thresholds: Sequence[float], strength: float):
         self.thresholds = np.array(thresholds)
         borders = np.array([0.0, *thresholds, 1.0])
-        accepted = (borders[:-1] + borders[1:]) / 2
+        accepted = (borders[:-1] + borders[1:]) / 2  # the middle of a bin is its acceptance rate
         self.counts = strength / len(accepted) * np.stack([1 - accepted, accepted])
 
     def tally(self, match: Tensor, confidence: Tensor) -> Array:
-        """Counts [2, bins] of tokens: rejected and accepted (match, [r] bool), by confidence [r]."""
+        """Count tokens by outcome: [2, bins], rejected and accepted (match, [r] bool), by confidence [r]."""
         counts = np.zeros_like(self.counts)
         bins = np.digitize(confidence.double().cpu().numpy(), self.thresholds)
         np.add.at(counts, (match.cpu().numpy().astype(int), bins), 1)
@@ -47,15 +51,15 @@ class Prior:
 
 @dataclass(eq=False)
 class Arm:
-    """A layer set, a window or none, and the posterior of the two.
+    """A layer set, with or without a window, and the posterior of its acceptance.
 
     Attributes:
-        layer_set: what drafts.
+        layer_set: the sublayers that draft.
         counts: [2, bins] parameters of the Dirichlet: rejected and accepted tokens by confidence bin, prior included.
-        tried: it was judged by tokens that did not choose it; before that its counts favour it.
-        born: the search that found it, 0 for a given one.
+        tried: whether it was evaluated on tokens other than those that selected it, which favour it.
+        born: number of the search that found it; 0 for an initial arm.
         window: the positions that its attentions read; None: all.
-        derived: it combines another arm's layer set with a window.
+        derived: whether it combines another arm's layer set with a window.
     """
 
     layer_set: LayerSet
@@ -67,44 +71,46 @@ class Arm:
 
     @property
     def first_changed(self) -> int:
-        """Boundary from which on its streams are not the full model's: 0 with a window, else the first skipped."""
+        """Last boundary whose stream is the full model's: 0 with a window, else the first skipped sublayer."""
         return self.layer_set.first_skipped if self.window is None else 0
 
     @property
     def acceptance(self) -> float:
-        """Posterior mean of the probability that a drafted token is accepted, given that those before it were."""
+        """Posterior mean of the probability that a drafted token is accepted if those before it were."""
         return float(self.counts[1].sum() / self.counts.sum())
 
     def learn(self, drafted: int, accepted: int, threshold: int, capped: bool) -> None:
-        """Count a verified draft: its tokens up to the first rejected one.
+        """Add a verified draft to the counts: its tokens up to the first rejected one.
 
-        Of a token it is known on which side of the threshold it was: it counts in the bins of that side, in
-        proportion to their counts. (A draft that ended at a rejected EOS passes for one that ended by confidence.)
+        The confidence of a token is not known, only its side of the threshold. It counts in the bins of that side, in
+        proportion to their counts. (A draft that ended at a rejected EOS counts as one that ended by confidence.)
 
         Args:
             drafted, accepted: k >= 1 and m.
-            threshold: index of the stop threshold, 0 for none: bins below it end a draft.
-            capped: the draft reached its cap, which says nothing about its last token.
+            threshold: index of the stop threshold, 0 for none: tokens in bins below it end a draft.
+            capped: the draft reached its cap, so that its last token may be on either side.
         """
         counts = self.counts.tolist()  # a step of a small model is short: a few floats are faster without numpy
 
         def add(outcome: int, tokens: int, first: int, end: int) -> None:
+            """Add tokens to the bins [first, end) of an outcome, in proportion to their counts."""
             row = counts[outcome]
             factor = 1 + tokens / sum(row[first:end])
             row[first:end] = [factor * value for value in row[first:end]]
 
         n_bins = len(counts[0])
+        # drafting went on after every token but the last, so those are in the bins from the threshold on
         add(1, min(accepted, drafted - 1), threshold, n_bins)
-        if accepted < drafted - 1:
+        if accepted < drafted - 1:  # the first rejected token is not the last one; those after it are not tested
             add(0, 1, threshold, n_bins)
-        elif threshold and not capped:
+        elif threshold and not capped:  # the last token ended the draft by its confidence
             add(int(accepted == drafted), 1, 0, threshold)
         else:
             add(int(accepted == drafted), 1, 0, n_bins)
         self.counts = np.array(counts)
 
     def limit(self, memory: float) -> None:
-        """Weigh no more than `memory` tokens, so that the posterior follows the text."""
+        """Scale the counts down to at most `memory` tokens, so that the posterior follows the text."""
         self.counts *= min(1.0, memory / float(self.counts.sum()))
 
     def forget(self, prior: Prior, share: float) -> None:
@@ -114,7 +120,15 @@ class Arm:
 
 @dataclass(frozen=True)
 class Pull:
-    """What drafts until the next plan: an arm, its stop threshold (index, 0: none), and what the plan expects of it."""
+    """The choice of a plan, which drafts until the next plan.
+
+    Attributes:
+        arm: the chosen arm.
+        threshold: index of its stop threshold; 0: none.
+        draft: its proposal.
+        draft_ms, verify_ms, ar_ms: milliseconds of a drafted token, of verifying 0, 1, .. of them, and of an AR step.
+        rate: expected tokens per millisecond.
+    """
 
     arm: Arm
     threshold: int
@@ -125,35 +139,37 @@ class Pull:
     rate: float
 
 
-def optimistic(counts: Array, deviations: float) -> Array:
-    """Counts [arms, 2, bins] moved to an acceptance some posterior standard deviations above the mean, at most 1."""
+def optimistic_counts(counts: Array, deviations: float) -> Array:
+    """Return counts [arms, 2, bins] with the acceptance raised by posterior standard deviations, at most to 1."""
     total, accepted = counts.sum((1, 2)), counts[:, 1].sum(1)
     mean = accepted / total
+    # the acceptance rate has a Beta posterior: variance mean (1 - mean) / (total + 1)
     raised = np.minimum(1.0, mean + deviations * np.sqrt(mean * (1 - mean) / (total + 1)))
     scales = np.stack([(1 - raised) / (1 - mean), raised / mean], axis=1)
     return counts * scales[:, :, None]
 
 
 def throughput(counts: Array, draft_ms: Array, verify_ms: Array) -> Array:
-    """Expected tokens per millisecond of a step, [arms, thresholds, lengths]: index t, γ - 1.
+    """Return the expected tokens per millisecond of a step, [arms, thresholds, lengths]: index t, γ - 1.
 
-    Drafting goes on after a token with probability s (its bin is not below the threshold), each token by itself, and
-    ends after γ tokens at the latest. With a the probability of acceptance and b of acceptance and going on,
+    Tokens are independent. Drafting goes on after a token with probability s (its bin is not below the threshold), and
+    ends after γ tokens at the latest. With a the probability of acceptance and b that of acceptance and going on,
 
         E[tokens] = 1 + a (1 + b + ... + b^(γ-1)),  E[ms] = v_0 + sum_(j = 1..γ) s^(j-1) (t_draft + v_j - v_(j-1)),
 
-    v_j the verification of j drafted tokens. Without threshold and growth of v, s = 1 and b = a: KnapSpec's Eq. 4.
+    where v_j is the verification of j drafted tokens. Without a threshold and without growth of v, s = 1 and b = a give
+    KnapSpec's Eq. 4.
 
     Args:
         counts: [arms, 2, bins].
-        draft_ms: [arms] one drafted token.
-        verify_ms: [arms, lengths + 1], v_0, v_1, ...
+        draft_ms: [arms] t_draft, one drafted token.
+        verify_ms: [arms, lengths + 1] v_0, v_1, ...
     """
     mass = counts / counts.sum((1, 2), keepdims=True)
     above = mass[:, :, ::-1].cumsum(2)[:, :, ::-1]  # [arms, 2, t]: outcomes in bin t or a higher one
     exponents = np.arange(verify_ms.shape[1] - 1)
-    reached = above.sum(1)[..., None] ** exponents
-    accepted = above[:, 1, :, None] ** exponents
+    reached = above.sum(1)[..., None] ** exponents  # s^(j-1), the probability that token j is drafted
+    accepted = above[:, 1, :, None] ** exponents  # b^(j-1); a itself is b of the lowest threshold
     growth = draft_ms[:, None] + np.diff(verify_ms, axis=1)
     tokens = 1 + above[:, 1, :1, None] * accepted.cumsum(2)
     return tokens / (verify_ms[:, :1, None] + (reached * growth[:, None, :]).cumsum(2))
@@ -163,13 +179,13 @@ class Costs:
     """Milliseconds of every part of a step at one context length.
 
     Args:
-        latency: the profile; with its passes measured, everything counts: head, embedding, growth with the nodes.
+        latency: the profile; its measured passes include head, embedding and the growth with the nodes.
         n_layers: L.
         context: n.
         longest: most drafted tokens.
-        reuse: drafting leaves the states before the first skipped sublayer to verification.
-        rows: tokens of a rehearsal or search, for their costs.
-        copied: most tokens of a draft that no layers drafted.
+        reuse: verification reuses the draft's states before the first skipped sublayer.
+        rows: r, tokens on which arms are evaluated and searches run.
+        copied: most tokens of a copied draft.
 
     Attributes:
         ar_ms: one step of AR.
@@ -181,67 +197,70 @@ class Costs:
     ):
         self.latency, self.n_layers, self.context, self._reuse, self._rows = latency, n_layers, context, reuse, rows
         table = np.array([latency.pass_ms(n, context) for n in range(1, longest + 2)])
-        self._attn, self._mlp, self._rest = table.T
-        self.ar_ms = float(n_layers * (self._attn[0] + self._mlp[0]) + self._rest[0])
+        self._attn_ms, self._mlp_ms, self._rest_ms = table.T
+        self.ar_ms = float(n_layers * (self._attn_ms[0] + self._mlp_ms[0]) + self._rest_ms[0])
         copies = [latency.pass_ms(n, context) for n in range(1, copied + 2)]
-        self.copy_ms = [n_layers * (attn + mlp) + rest for attn, mlp, rest in copies]
-        self._over_rows = latency.pass_ms(rows, context)
-        self._draft_rest = latency.draft_rest_ms
-        self._start = np.where(np.arange(longest + 1) > 0, latency.draft_start_ms, 0.0)
+        self.copy_ms = [n_layers * (attn + mlp) + rest_ms for attn, mlp, rest_ms in copies]
+        self._rows_ms = latency.pass_ms(rows, context)
+        self._draft_rest_ms = latency.draft_rest_ms
+        self._start_ms = np.where(np.arange(longest + 1) > 0, latency.draft_start_ms, 0.0)
 
     def draft_ms(self, layer_set: LayerSet, window: Window | None = None) -> float:
-        """One drafted token, whose attentions cost what they cost over as many positions as they read."""
-        attn = self._attn[0]
+        """Return the time of one drafted token; with a window, attentions cost as over the positions that they read."""
+        attn = self._attn_ms[0]
         if window is not None:
             attn = self.latency.pass_ms(1, window.positions(self.context))[0]
-        return float(layer_set.n_attn * attn + layer_set.n_mlp * self._mlp[0] + self._draft_rest)
+        return float(layer_set.n_attn * attn + layer_set.n_mlp * self._mlp_ms[0] + self._draft_rest_ms)
 
     def verify_ms(self, layer_set: LayerSet, window: Window | None = None) -> Array:
-        """[longest + 1] verification of 0, 1, .. drafted tokens, with what a draft takes beside its tokens.
+        """Return the times [longest + 1] of verifying 0, 1, .. drafted tokens, the fixed time of a draft included.
 
-        Before the first skipped sublayer only the last node is left to compute, where states are reused.
+        With reuse, the sublayers before the first skipped one run on the last node only.
         """
         shared = layer_set.first_skipped if self._reuse and window is None else 0
         attn, mlp = (shared + 1) // 2, shared // 2
-        once = attn * self._attn[0] + mlp * self._mlp[0]
-        rest = self._rest + self._start
-        return once + (self.n_layers - attn) * self._attn + (self.n_layers - mlp) * self._mlp + rest
+        once = attn * self._attn_ms[0] + mlp * self._mlp_ms[0]
+        other_ms = self._rest_ms + self._start_ms
+        return once + (self.n_layers - attn) * self._attn_ms + (self.n_layers - mlp) * self._mlp_ms + other_ms
 
-    def rehearsal_ms(self, layer_set: LayerSet, window: Window | None = None) -> float:
-        """`rehearse` over r tokens."""
-        attn, mlp, rest = self._over_rows
+    def evaluation_ms(self, layer_set: LayerSet, window: Window | None = None) -> float:
+        """Return the time of `evaluate_arm` over r tokens."""
+        attn, mlp, rest_ms = self._rows_ms
         if window is not None:
             attn = self.latency.pass_ms(self._rows, window.positions(self.context))[0]
         reused = 0 if window is not None else layer_set.first_skipped
         n_attn, n_mlp = layer_set.n_attn - (reused + 1) // 2, layer_set.n_mlp - reused // 2
-        return n_attn * attn + n_mlp * mlp + rest
+        return n_attn * attn + n_mlp * mlp + rest_ms
 
     def search_ms(self, budget: float, weights: tuple[int, int]) -> float:
-        """The sublayers of a knapsack over r tokens, with as many branches as may survive, and its heads."""
+        """Return the time of a knapsack over r tokens: sublayers over as many branches as can survive, and LM heads."""
         n_sub, reached, total = 2 * self.n_layers, 1, 0.0
         width = n_columns(budget, weights, n_sub)
-        for b in range(n_sub):
+        for b in range(n_sub):  # before sublayer b at most `reached` skipped weights have a branch
             total += self.latency.pass_ms(self._rows * min(reached, width), self.context)[b % 2]
             reached += weights[b % 2]
-        return total + 3 * self._over_rows[2]  # full model, first guesses, settling
+        return total + 3 * self._rows_ms[2]  # LM heads: full model, first bounds, settling
 
     def best_rate(self, budget: float, acceptance: float) -> float:
-        """Tokens per millisecond of a set that skips all that the budget allows, at this acceptance below 1."""
-        sublayers = self.ar_ms - self._rest[0]
-        draft = (1 - budget) * sublayers + self._draft_rest
-        nodes = np.arange(len(self._rest))
-        verify = self.n_layers * (self._attn + self._mlp) + self._rest + self._start
-        tokens = (1 - acceptance ** (nodes + 1)) / (1 - acceptance)
-        return float((tokens / (nodes * draft + verify)).max())
+        """Return the best tokens per millisecond of a set that skips the whole budget, at an acceptance below 1."""
+        sublayers_ms = self.ar_ms - self._rest_ms[0]
+        draft_ms = (1 - budget) * sublayers_ms + self._draft_rest_ms
+        lengths = np.arange(len(self._rest_ms))
+        verify_ms = self.n_layers * (self._attn_ms + self._mlp_ms) + self._rest_ms + self._start_ms
+        tokens = (1 - acceptance ** (lengths + 1)) / (1 - acceptance)  # 1 + a + ... + a^γ
+        return float((tokens / (lengths * draft_ms + verify_ms)).max())
 
 
-def rehearse(probe: Probe, prior: Prior, arm: Arm, states: Tensor, target: Tensor, length: int) -> Array:
-    """Counts [2, bins] of what an arm would have drafted for the last r committed tokens: one pass, without decoding.
+def evaluate_arm(probe: Probe, prior: Prior, arm: Arm, states: Tensor, target: Tensor, length: int) -> Array:
+    """Count what an arm would have drafted for the last r committed tokens: one teacher-forced pass, no decoding.
 
     Args:
-        states: [r, d] the full model's, at the arm's first changed boundary.
-        target: [r] its predictions.
+        states: [r, d] states of the full model at the arm's first changed boundary.
+        target: [r] predictions of the full model.
         length: committed positions, the r tokens included.
+
+    Returns:
+        Counts [2, bins] of rejected and accepted tokens.
     """
     sublayers = [i for i in arm.layer_set.kept if i >= arm.first_changed]
     hidden = probe.run_sublayers(sublayers, states, length - len(states), arm.window)
@@ -249,9 +268,15 @@ def rehearse(probe: Probe, prior: Prior, arm: Arm, states: Tensor, target: Tenso
     return prior.tally(predicted == target, confidence)
 
 
-def promises(prior: Prior, weight: float, costs: Costs, layer_set: LayerSet, rows: int) -> Array:
-    """Tokens per millisecond [r + 1] of a set that agreed on 0, 1, .. r tokens, each of which weighs `weight`."""
+def throughput_by_matches(prior: Prior, weight: float, costs: Costs, layer_set: LayerSet, rows: int) -> Array:
+    """Return the expected tokens per millisecond [r + 1] of a set that matched 0, 1, .. r of r tokens.
+
+    Args:
+        weight: weight of each of these tokens against the prior.
+        rows: r.
+    """
     matches = np.arange(rows + 1.0)
+    # posterior without confidence bins: the prior's counts plus the weighted mismatches and matches
     shrunk = prior.counts.sum(1) + weight * np.stack([rows - matches, matches], axis=1)
     draft_ms = np.full(rows + 1, costs.draft_ms(layer_set))
     verify_ms = np.tile(costs.verify_ms(layer_set), (rows + 1, 1))

@@ -1,13 +1,13 @@
 """ASD-style drafting: skip the attentions that change the prompt's states least (after Metel et al., EMNLP 2024).
 
-Known of "Draft on the Fly" (in its Findings; ADMG or ASD elsewhere) from its abstract and others' accounts: only
-attentions are skipped; one goes when the cosine similarity of its input and output, taken while the full model reads
-the prompt, exceeds a threshold; drafting ends by Draft & Verify's adaptive exit. The body of the paper was not read:
-its threshold and its two further rules of removal are not here, hence the name. Decided here:
+"Draft on the Fly" (in the Findings; called ADMG or ASD elsewhere) is known here from its abstract and other papers:
+only attentions are skipped; an attention is skipped if the cosine similarity of its input and output, while the full
+model reads the prompt, exceeds a threshold; drafting ends by Draft & Verify's adaptive exit. The body of the paper was
+not read: its threshold and its two further rules of removal are missing here, hence the name. Decided here:
 
 * the output includes the residual; the similarity of attention l, s_l, is the mean over the last q prompt positions;
-* attention l is skipped for s_l >= τ, that of the first and of the last block never;
-* on request, the set is chosen anew every T steps, from the tokens accepted since the last choice.
+* attention l is skipped if s_l >= τ, but never that of the first or the last block;
+* with `refresh`, the set is chosen anew every T steps, from the tokens accepted since the last choice.
 
 Draft & Verify (Zhang et al., ACL 2024; decoding.py) moves its exit threshold γ after every step by a moving average ρ
 of the acceptance rate. Its notebooks carry γ from prompt to prompt; here every prompt starts anew.
@@ -32,17 +32,17 @@ from ssd_bench.settings import Count, Fits, settings
 
 @settings("method")
 class ASD(MovedDraft):
-    """Skips attentions by the similarity of their input and output on the prompt."""
+    """Drafting without the attentions whose input and output are most similar on the prompt."""
 
     searched = True
 
     name: Name = "asd_style"
     min_similarity: float = 0.95
-    """τ, an attention at least this similar is skipped; above 1 none is, at -1 all that may be."""
+    """τ, smallest similarity at which an attention is skipped; above 1: none is, -1: all inner ones are."""
     positions: Count | None = None
-    """q, last positions of the prompt (with `refresh`: of the accepted tokens) that count; null: all."""
+    """q, number of last positions of the prompt (with `refresh`: of the accepted tokens) that count; null: all."""
     refresh: Count | None = None
-    """T, steps after which the set is chosen anew; null: never."""
+    """T, steps between choices of the set; null: it is chosen once per prompt."""
     rules_extra: Annotated[bool, Fits("false: the paper's two further rules are not known", lambda on: not on)] = False
     """The paper's two further rules."""
     reuse_prefix: ReusePrefix = False
@@ -68,9 +68,9 @@ class ASD(MovedDraft):
         self.taps = Taps(prefill=around, verify=around if self.refresh else (), prompt_end=self.positions)
 
     def start(self, prefill: Prefill) -> None:
-        """Choose the set by the prompt; γ and ρ as at the start."""
+        """Choose the set by the prompt; reset γ and ρ."""
         assert prefill.hidden is not None, "the taps ask for it"
-        self._layer_set = self._chosen(similarities(prefill.hidden))
+        self._layer_set = self._choose(similarities(prefill.hidden))
         self._recent: list[Tensor] = []
         self._stop.start()
 
@@ -82,22 +82,22 @@ class ASD(MovedDraft):
             rows = torch.tensor(verification.path, device=verification.hidden.device)
             self._recent.append(similarities(verification.hidden.index_select(1, rows)))
             if verification.step % self.refresh == 0:
-                self._layer_set = self._chosen(self._last(torch.cat(self._recent, dim=1)))
+                self._layer_set = self._choose(self._last(torch.cat(self._recent, dim=1)))
                 self._recent = []
         return None
 
     def _last(self, by_position: Tensor) -> Tensor:
-        """The last q positions of a tensor [_, n, ...]."""
+        """Return the last q positions of a tensor [_, n, ...]."""
         return by_position if self.positions is None else by_position[:, -self.positions :]
 
-    def _chosen(self, cosines: Tensor) -> LayerSet:
-        """The set that skips the attentions of high mean similarity, from [L - 2, n] cosines of blocks 1 .. L - 2."""
+    def _choose(self, cosines: Tensor) -> LayerSet:
+        """Return the set that skips attentions of high mean similarity, by cosines [L - 2, n] of blocks 1 .. L - 2."""
         means = cosines.mean(-1).tolist()
         attn = [block for block, mean in enumerate(means, start=1) if mean >= self.min_similarity]
         return LayerSet.skipping(self._n_layers, attn=attn)
 
 
 def similarities(states: Tensor) -> Tensor:
-    """Cosines [k, n], in float32, of the input and output of k attentions, from states [2k, n, d] in that order."""
+    """Return the cosines [k, n] float32 of input and output of k attentions, from states [2k, n, d] in that order."""
     pairs = zip(states[0::2], states[1::2])
     return torch.stack([F.cosine_similarity(before.float(), after.float(), dim=-1) for before, after in pairs])

@@ -1,4 +1,4 @@
-"""How many candidates are verified at a drafted position, by its probability (SWIFT, Xia et al., ICLR 2025, §4.2)."""
+"""Numbers of candidates per drafted position, by its probability (SWIFT, Xia et al., ICLR 2025, §4.2)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from ssd_bench.settings import Count, Fits
 
-BOUNDS = (0.95, 0.8, 0.5, 0.0)  # of the drafted token's probability
+BOUNDS = (0.95, 0.8, 0.5, 0.0)  # lower bounds of the drafted token's probability
 PAPER = (1, 3, 5, 10)
 K_SETS = {
     "paper": {"greedy": PAPER, "sample": PAPER},
@@ -17,17 +17,20 @@ K_SETS = {
 KSet = Annotated[
     Literal["paper", "code", "chain"]
     | Annotated[Sequence[Count], Fits("four numbers of at least 1", lambda counts: len(counts) == len(BOUNDS))],
-    "Candidates verified where a drafted token's probability is above 0.95, 0.8, 0.5 and else; chain: no siblings.",
+    "Candidates verified per position where the drafted token's probability is above 0.95, above 0.8, above 0.5, and "
+    "lower; chain: one everywhere.",
 ]
-Mode = Annotated[Literal["greedy", "sample"], "The run's decode.mode, by which the code's candidates differ."]
+Mode = Annotated[
+    Literal["greedy", "sample"], "The run's decode.mode, on which the released code's numbers of candidates depend."
+]
 
 
 def widths(k_set: KSet, mode: Mode) -> tuple[tuple[float, int], ...]:
-    """(probability, candidates) as `LayerDraft.widths`, where a token's is above 0.95, 0.8, 0.5 and else.
+    """Return pairs (probability, candidates) for `LayerDraft.widths`, empty if no position has siblings.
 
     Args:
-        k_set: `paper`, `code`, `chain` (no siblings) or four numbers.
-        mode: the run's `decode.mode`, by which the code's numbers differ.
+        k_set: `paper`, `code`, `chain` (no siblings) or four numbers, for probabilities above each of `BOUNDS`.
+        mode: the run's `decode.mode`, on which the code's numbers depend.
     """
     counts = K_SETS[k_set][mode] if isinstance(k_set, str) else k_set
     return tuple(zip(BOUNDS, counts)) if max(counts) > 1 else ()

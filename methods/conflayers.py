@@ -1,32 +1,33 @@
 """ConfLayers: skip the blocks whose outputs are less confident than their neighbours' (Amer et al., arXiv 2604.14612).
 
-Every so often the full model reads its last generated tokens again. A module's confidence is one minus the mean
-normalised entropy of its output, a block's the sum of its attention's and its MLP's (Eqs. 1-4). A block is skipped
-where it lies below the mean of its neighbours by more than λ of their standard deviations, in a window that the second
-difference of the confidences widens (Eqs. 5-10). The set then drafts for some 30 rounds, and by the tokens accepted in
-them it is frozen for the rest of the run, noted as the best so far, or given up for a new one. Search and set survive
-from prompt to prompt.
+From time to time the full model reads its last generated tokens again. A module's confidence is one minus the mean
+normalised entropy of its output; a block's confidence is the sum over its attention and its MLP (Eqs. 1-4). A block is
+skipped if its confidence is below the mean of its neighbours by more than λ of their standard deviations. The
+neighbours are in a window that the second difference of the confidences widens (Eqs. 5-10). The set then drafts for
+some 30 rounds. By the tokens accepted in them it is frozen for the rest of the run, noted as the best so far, or given
+up for a new one. Search and set survive from prompt to prompt.
 
-Switches say what is followed where the paper and the released code (WA225/ConfLayers @ d9f157e) differ; presets are
+Where the paper and the released code (WA225/ConfLayers @ d9f157e) differ, a switch selects one of them; presets are
 `conflayers`, `conflayers_paper`, `conflayers_logs` and `conflayers_release`:
 
 * the paper puts a module's output through the LM head and takes the entropy over the vocabulary, the code takes it over
   the channels of the output itself and never calls the head: `signal`;
 * λ is fixed by hand (paper, logs) or moves with the size of the set (code): `lambda_mode`;
-* the search ends at four accepted tokens (paper), or at more than that with an acceptance rate above 0.95 (code);
-* the code reads the tokens right after the prompt, as if nothing stood between: `estimate_context`;
+* the search ends at four accepted tokens (paper), or at more than that with an acceptance rate above 0.95 (code):
+  `stop_rule`;
+* the code reads the tokens right after the prompt, as if there were no output in between: `estimate_context`;
 * the code's statistics are half precision, in which the gradients that widen the windows can be equal: `stats_dtype`;
-* verification is SWIFT's, whose candidates paper and code count differently: `k_set`.
+* verification is SWIFT's, for which paper and code have different numbers of candidates: `k_set`.
 
-From the code alone, as far as is known, and each to be switched off: the map that gives the rescaled gradient the mean
-0.5, without which the logged sets do not come out (`centred`); the largest window of Qwen models (`cap_window`); the
-early end of a trial with less than one accepted token a round (`abort_below`); one round more than the interval
-(`extra_round`); a trial ends with its prompt (`trial_by_prompt`).
+These are known from the code alone, and each has a switch: the map that gives the rescaled gradient the mean 0.5,
+without which the logged sets are not reproduced (`centred`); the largest window of Qwen models (`cap_window`); the
+early end of a trial with less than one accepted token per round (`abort_below`); one round more than the interval
+(`extra_round`); the end of a trial with its prompt (`trial_by_prompt`).
 
 Three things follow neither. The output of a module is the difference of the streams after and before it, so in half
-precision it carries their rounding. Where all confidences are equal, nothing is skipped (the code divides by zero).
-Where no λ of a model is published, the first estimate of a run sets it, so that this estimate's set skips half of the
-inner blocks: the paper's sets skip 40 to 60 %.
+precision it carries their rounding. If all confidences are equal, nothing is skipped (the code divides by zero). For a
+model without a published λ, the first estimate of a run sets it so that this estimate's set skips half of the inner
+blocks; the paper's sets skip 40 to 60 %.
 """
 
 from __future__ import annotations
@@ -55,22 +56,22 @@ from ssd_bench.settings import Count, Fits, Range, Rate, Whole, settings
 
 DTYPES: dict[str, type[np.floating[Any]]] = {"fp32": np.float32, "fp16_compat": np.float16}
 LAMBDA_STEP, LAMBDA_BAND = 0.05, 0.25
-LOGITS = 2**22  # logits held at a time
+LOGITS = 2**22  # most logits in memory at a time
 
 
 @dataclass
-class Search:
-    """What survives from prompt to prompt.
+class ConfidenceSearch:
+    """The state of a search, which survives from prompt to prompt.
 
     Attributes:
-        blocks: the set that drafts.
+        blocks: skipped blocks of the set that drafts.
         lam: λ; None until the first estimate sets it.
-        iteration: estimates made so far.
-        best_acc: mean accepted tokens of the best set so far; it starts at 0, and only a better set is noted.
-        best_blocks: that set, empty before there is one.
-        rounds: (accepted, drafted) of the rounds that the set is tried on.
-        active: the search goes on.
-        prompts: begun while it goes on.
+        iteration: estimates so far.
+        best_acc: mean accepted tokens per round of the best set so far; it starts at 0, so only a better set is noted.
+        best_blocks: skipped blocks of that set, empty before the first one.
+        rounds: (accepted, drafted) of the rounds of the trial.
+        active: whether the search goes on.
+        prompts: prompts that began while it went on.
     """
 
     blocks: list[int]
@@ -85,7 +86,7 @@ class Search:
 
 @settings("method")
 class ConfLayers(WindowedDraft):
-    """ConfLayers with every switch on which paper, logs and released code differ."""
+    """ConfLayers with a switch for every difference between paper, logs and released code."""
 
     taps = Taps()
     greedy_only = False
@@ -94,47 +95,47 @@ class ConfLayers(WindowedDraft):
     signal: Literal["raw", "lm_head"] = "raw"
     """Entropy over the channels of a module's output, or over the vocabulary."""
     head_norm: bool = True
-    """The final norm comes before the LM head (`lm_head` only)."""
+    """Apply the final norm before the LM head (`lm_head` only)."""
     stats_dtype: Literal["fp32", "fp16_compat"] = "fp16_compat"
-    """Of confidences, gradients and window statistics."""
+    """Number format of confidences, gradients and window statistics."""
     lambda_mode: Literal["fixed", "adaptive"] = "fixed"
-    """Adaptive: after an estimate λ moves 0.05 up or down for a set too large or too small."""
+    """Whether λ is fixed, or moves by 0.05 after an estimate: up for a set too large, down for one too small."""
     lam: float | None = None
-    """λ, at the start; null: that of `lam_by_model`, else the first estimate calibrates it."""
+    """λ at the start; null: from `lam_by_model`, else calibrated by the first estimate."""
     lam_by_model: Mapping[str, float] | None = None
     """λ by the model's name, for models that have a published one."""
     skip_aim: Annotated[float, Range(above=0, below=1, what="a share of the inner blocks")] = 0.5
-    """What a calibrated λ skips at first."""
+    """Share of the inner blocks that a calibrated λ skips at first."""
     base_window: Annotated[int, Range(2, note=", one neighbour on either side")] = 2
-    """w0, window of a block whose gradient adds nothing."""
+    """w0, smallest window of a block."""
     window_scale: Whole = 5
-    """V per leading equal gradient; 0 makes all windows w0 wide."""
+    """V per leading equal gradient; 0: all windows are w0 wide."""
     cap_window: bool | None = None
-    """V is at most L/3; null: for models that are called Qwen."""
+    """Limit V to L/3; null: only for models with "qwen" in their name."""
     centred: bool = True
-    """The gradient that widens a window is moved so that its mean over blocks is 0.5."""
+    """Map the gradient that widens a window so that its mean over blocks is 0.5."""
     min_skip_ratio: Annotated[float, Range(0, below=1, what="a share of the inner blocks")] = 0.4
-    """ρ, sets that skip a smaller one are not tried."""
+    """ρ, share of skipped inner blocks that a set must exceed to be tried."""
     context_window: Count = 100
-    """Tokens that an estimate reads; a prompt has to produce more than one beyond them."""
+    """Tokens that an estimate reads; a prompt's output must be at least two tokens longer."""
     interval: Annotated[int, Fits("an even number, 2 or more", lambda rounds: rounds >= 2 and rounds % 2 == 0)] = 30
-    """Rounds for which a set is tried."""
+    """Rounds of a set's trial."""
     extra_round: bool = True
-    """It is tried for one more."""
+    """Add one round to a trial."""
     abort_below: Annotated[float, Range(0, what="a number of tokens")] | None = 1.0
-    """Accepted tokens a round below which a set is given up at half time; null: it never is."""
+    """Accepted tokens per round below which a set is given up in the middle of its trial; null: never."""
     trial_by_prompt: bool = True
-    """A set on trial when a prompt begins is given up; false: its trial goes on."""
+    """Give up a set on trial when a new prompt begins; false: its trial goes on."""
     max_iterations: Count = 100
-    """Estimates after which the best set is taken, whatever it is."""
+    """Estimates after which the search ends with its best set."""
     stop_rule: Literal["acc_only", "acc_and_rate"] = "acc_only"
-    """What ends the search: accepted tokens, or `stop_rate` as well."""
+    """Rule that ends the search: `stop_accepted` alone, or `stop_rate` as well."""
     stop_accepted: Annotated[float, Range(0, what="a number of tokens")] = 4.0
-    """A set that has more accepted tokens per round than this ends the search."""
+    """Accepted tokens per round that a set must exceed to end the search."""
     stop_rate: Rate = 0.95
-    """Smallest mean share of accepted tokens that `acc_and_rate` asks for, itself not enough."""
+    """Mean share of accepted tokens that a set must exceed, too, with `acc_and_rate`."""
     estimate_context: Literal["prompt_gap", "true_prefix"] = "prompt_gap"
-    """Tokens are read right after the prompt, or where they are."""
+    """Positions at which an estimate reads its tokens: right after the prompt, or their true ones."""
     k_set: KSet = "paper"
     mode: Mode = "greedy"
     draft_len: DraftLen = 25
@@ -142,13 +143,13 @@ class ConfLayers(WindowedDraft):
     reuse_prefix: ReusePrefix = False
     """Verify from the first skipped sublayer on saved states (`chain` only)."""
     search_prompts: Count | None = None
-    """Prompts to search on; then the best set is kept (Figure 4's frozen set); null: all."""
+    """Prompts to search on, after which the best set is kept (Figure 4's frozen set); null: all."""
 
     def __post_init__(self) -> None:
         self._widths = widths(self.k_set, self.mode)
 
     def check(self, dims: ModelDims) -> None:
-        """Fix what depends on the model, and begin the search with blocks 1, 3, 5, ...
+        """Set what depends on the model, and begin the search with blocks 1, 3, 5, ...
 
         Raises:
             ConfigError: fewer than two blocks between the first and the last, which have no second difference.
@@ -161,14 +162,14 @@ class ConfLayers(WindowedDraft):
         self._rule = Rule(n_layers, DTYPES[self.stats_dtype], *windows, self.centred)
         self._least = int((n_layers - 2) * self.min_skip_ratio) + 1
         lam = (self.lam_by_model or {}).get(dims.name) if self.lam is None else self.lam
-        self._resume(Search(list(range(1, n_layers - 1, 2)), lam))
+        self._resume(ConfidenceSearch(list(range(1, n_layers - 1, 2)), lam))
         self._seen: list[tuple[Tensor, float]] = []
 
     def prepare(self, probe: Probe, samples: Sequence[Sample]) -> None:
-        """Nothing to prepare: the search takes place while the first prompts are decoded."""
+        """Prepare nothing: the search takes place while prompts are decoded."""
 
     def start(self, prefill: Prefill) -> None:
-        """The set stays; where the search goes on, a set that is still on trial will be given up (as in the code)."""
+        """Begin a prompt with the current set; during the search, a set on trial will be given up (as in the code)."""
         self._prompt_len = len(prefill.prompt)
         self._written: list[int] = []  # tokens of the output that the cache holds
         search = self._search
@@ -185,12 +186,12 @@ class ConfLayers(WindowedDraft):
         return self._draft
 
     def observe(self, verification: Verification, probe: Probe) -> Estimate | None:
-        """Count the round; judge the set and look for another one when it is time.
+        """Count the round; judge the set and choose a new one when it is time.
 
         Returns:
             After the last round of a trial, for a set that is frozen or noted as the best: the acceptance rate of a
-            token whose predecessors were accepted and the mean draft length of that trial, and the tokens per second
-            that the latency profile makes of them.
+            token whose predecessors were accepted, the mean draft length of that trial, and the tokens per second that
+            follow from both by the latency profile.
         """
         search, tree = self._search, verification.tree
         if not search.active:
@@ -200,29 +201,29 @@ class ConfLayers(WindowedDraft):
             return None
         if tree.draft_len:  # the last step of a prompt may have no room to draft
             search.rounds.append((len(verification.path) - 1, tree.draft_len))
-        kept = self._judge()
-        estimate = self._belief(kept, verification.length, probe) if kept else None
+        rounds = self._judge()
+        estimate = self._estimate(rounds, verification.length, probe) if rounds else None
         if search.active and (self._redo or len(search.blocks) < self._least):
             self._renew(verification.length, probe)
         return estimate
 
     def state(self) -> bytes:
-        """The search, as JSON."""
+        """Return the search, as JSON."""
         return json.dumps(asdict(self._search)).encode()
 
     def restore(self, state: bytes) -> None:
         """Continue a search."""
-        self._resume(Search(**json.loads(state)))
+        self._resume(ConfidenceSearch(**json.loads(state)))
 
     def arrays(self) -> dict[str, dict[str, NDArray[Any]]]:
-        """Of every estimate (since a resumed run went on), [rounds, b] over blocks 1 .. L-2: Figure 8."""
-        rounds = [self._rule.shown(confidences, lam) for confidences, lam in self._seen]
-        if not rounds:
+        """Return the arrays of every estimate since the start or resume of the run, [estimates, L - 2] (Figure 8)."""
+        decisions = [self._rule.decision(confidences, lam) for confidences, lam in self._seen]
+        if not decisions:
             return {}
         block = {"block": np.arange(1, self._rule.n_layers - 1)}
-        return {"confidences": block | {name: np.stack([r[name] for r in rounds]) for name in rounds[0]}}
+        return {"confidences": block | {name: np.stack([d[name] for d in decisions]) for name in decisions[0]}}
 
-    def _resume(self, search: Search) -> None:
+    def _resume(self, search: ConfidenceSearch) -> None:
         self._search = search
         self._install(search.blocks)
 
@@ -234,7 +235,7 @@ class ConfLayers(WindowedDraft):
         self._draft = LayerDraft(*draft, self._window)
 
     def _judge(self) -> list[tuple[int, int]]:
-        """What the trial says of the set, once it is over; the rounds of a set that is to be kept, else nothing."""
+        """Judge the set at the middle and at the end of its trial; return the rounds if it is kept, else nothing."""
         search = self._search
         rounds, enough = search.rounds, len(search.blocks) >= self._least
         if not search.iteration or not rounds:
@@ -257,8 +258,9 @@ class ConfLayers(WindowedDraft):
             return []
         return rounds
 
-    def _belief(self, rounds: list[tuple[int, int]], length: int, probe: Probe) -> Estimate:
-        accepted = sum(m for m, _ in rounds)  # of those tested, as Eq. 4 takes it: all up to the first that failed
+    def _estimate(self, rounds: list[tuple[int, int]], length: int, probe: Probe) -> Estimate:
+        accepted = sum(m for m, _ in rounds)
+        # α as in Eq. 4: accepted over tested tokens; min(k, m + 1) are tested, all up to the first rejected one
         alpha, draft_len = accepted / sum(min(k, m + 1) for m, k in rounds), max(1, round(fmean(k for _, k in rounds)))
         draft_ms = probe.latency.draft_ms(self._draft.layer_set, length, self._draft.window)
         target_ms = probe.latency.target_ms(self._rule.n_layers, length)
@@ -269,8 +271,8 @@ class ConfLayers(WindowedDraft):
         search, inner = self._search, self._rule.n_layers - 2
         confidences = self._confidences(length, probe)
         if search.lam is None:
-            search.lam = self._rule.calibrated(confidences, max(self._least, round(self.skip_aim * inner)))
-        lam = search.lam or 0.0  # confidences without a difference have no λ, and skip nothing at this one
+            search.lam = self._rule.calibrated_lambda(confidences, max(self._least, round(self.skip_aim * inner)))
+        lam = search.lam or 0.0  # equal confidences give no λ; with any λ they skip nothing
         self._seen.append((confidences.cpu(), lam))
         blocks = self._rule.choose(confidences, lam)
         share = len(blocks) / inner
@@ -283,23 +285,23 @@ class ConfLayers(WindowedDraft):
         self._install(blocks)
 
     def _confidences(self, length: int, probe: Probe) -> Tensor:
-        """Confidences [2 (L - 2)] of the modules of blocks 1 .. L-2 over the last tokens that the cache holds."""
+        """Return confidences [2 (L - 2)] of the modules of blocks 1 .. L-2, over the last tokens in the cache."""
         tokens = self._written[-self.context_window :]
         prefix = self._prompt_len if self.estimate_context == "prompt_gap" else length - len(tokens)
         stream = probe.embed(tokens)[None]
-        found = []
+        confidences = []
         for i in range(2 * (self._rule.n_layers - 1)):
             after = probe.apply_sublayer(i, stream, prefix)
-            if i >= 2:
-                found.append(self._confidence(after[0].float() - stream[0].float(), probe))
+            if i >= 2:  # a module's output is what it adds to the residual stream
+                confidences.append(self._confidence(after[0].float() - stream[0].float(), probe))
             stream = after
-        return torch.stack(found)
+        return torch.stack(confidences)
 
     def _confidence(self, output: Tensor, probe: Probe) -> Tensor:
-        """Confidence of a module by its output [n, d]."""
+        """Return the confidence of a module by its output [n, d]."""
         if self.signal == "raw":
             return confidence(entropies(output), output.shape[-1])
-        # a few positions at a time: the logits of all of them need not exist at once
+        # a few positions at a time, to bound the memory of the logits
         parts = output.split(max(1, LOGITS // self._vocab_size))
-        found = torch.cat([entropies(probe.logits(part, self.head_norm)) for part in parts])
-        return confidence(found, self._vocab_size)
+        entropy = torch.cat([entropies(probe.logits(part, self.head_norm)) for part in parts])
+        return confidence(entropy, self._vocab_size)

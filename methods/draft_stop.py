@@ -1,7 +1,7 @@
-"""When drafting ends, and what it reads: a cap, Draft & Verify's confidence threshold, a window of the cache.
+"""Stop rules and windows of drafts: a cap, Draft & Verify's confidence threshold, a window of the cache.
 
-`WindowedDraft` is what all methods share that draft with layers, `StoppedDraft` what those share that draft with one
-layer set until such a stop, `MovedDraft` the settings of those whose threshold follows the acceptance rate.
+`WindowedDraft` is the base of all methods that draft with layers, `StoppedDraft` of those that draft with one layer set
+until such a stop, `MovedDraft` of those whose threshold follows the acceptance rate.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from ssd_bench.settings import Range, Share, settings
 
 
 class DraftStop:
-    """Draft at most K tokens and stop after one less likely than γ, which follows the acceptance rate ρ.
+    """A stop rule: draft at most K tokens, and stop after one less likely than γ, which follows the acceptance rate ρ.
 
     After a step that drafted k > 0 tokens, of which m were accepted (Zhang et al., ACL 2024; decoding.py:62-183):
 
         ρ ← β1 ρ + (1 - β1) m/k;  γ' = γ + ε if ρ < α*, γ if k = K, else γ - ε;  γ ← β2 γ + (1 - β2) γ'
 
     Args:
-        draft_len: K, tokens drafted at most.
-        stop_below: γ at the start: drafting stops after a token less likely than γ, which stays in the draft.
+        draft_len: K, largest number of drafted tokens.
+        stop_below: γ at the start; drafting stops after a token less likely than γ, which stays in the draft.
         target_rate: α*, acceptance rate below which γ rises; None keeps γ fixed.
         rate_decay, stop_step, stop_decay: β1, ε and β2.
         window: the positions that the draft's attentions read; None: all.
@@ -50,7 +50,7 @@ class DraftStop:
         self.value, self._rate = stop_below, 0.0
 
     def start(self, carry: bool = False) -> None:
-        """A new prompt: ρ = 0, and γ as at the start unless it is carried over."""
+        """Begin a prompt: reset ρ to 0, and γ to its start unless it is carried over."""
         self._rate = 0.0
         if not carry:
             self.value = self._stop_below
@@ -58,40 +58,42 @@ class DraftStop:
     def draft(
         self, layer_set: LayerSet, widths: Sequence[Sequence[float]] = (), searched: bool | None = None
     ) -> LayerDraft:
-        """The draft of the next step; `widths` and `searched` as in `LayerDraft`."""
+        """Return the draft of the next step; `widths` and `searched` are those of `LayerDraft`."""
         pairs = tuple((bound, int(k)) for bound, k in widths)
         return LayerDraft(layer_set, self._draft_len, self.value, pairs, searched, self._window)
 
     def observe(self, verification: Verification) -> None:
-        """Move γ after a step; one that drafted nothing teaches nothing."""
+        """Move γ after a step; a step without a draft changes nothing."""
         drafted, accepted = verification.tree.draft_len, len(verification.path) - 1
         if self._target is None or not drafted:
             return
+        # ρ ← β1 ρ + (1 - β1) m/k
         self._rate = self._rate_decay * self._rate + (1 - self._rate_decay) * accepted / drafted
-        moved = self.value
+        moved = self.value  # γ'
         if self._rate < self._target:
             moved += self._step
         elif drafted < self._draft_len:
             moved -= self._step
+        # γ ← β2 γ + (1 - β2) γ'
         self.value = self._decay * self.value + (1 - self._decay) * moved
 
 
 @settings("method", kw_only=True)
 class WindowedDraft:
-    """The window of a method's drafts."""
+    """A method whose drafts may read a window of the cache."""
 
     draft_window: DraftWindow | None = None
-    """Sinks and recent positions, all that a draft's attentions read: the first ones and the last ones; null: they read
-    all. A draft with a window is verified without `reuse_prefix`."""
+    """Window of a draft's attentions, [sinks, recent]: they read the first `sinks` and the last `recent` positions, and
+    `reuse_prefix` has no effect; null: they read all positions."""
 
     @property
     def _window(self) -> Window | None:
-        """The window as the engine takes it; None: all positions."""
+        """The window for `LayerDraft`; None: all positions."""
         return draft_window(self.draft_window)
 
 
 class StoppedDraft(WindowedDraft):
-    """The part of a method that drafts every step with its `_layer_set` until its `_stop`; it says which these are."""
+    """A method that drafts every step with one layer set until a stop; a subclass sets `_layer_set` and `_stop`."""
 
     taps = Taps()
     reuse_prefix = False
@@ -103,10 +105,10 @@ class StoppedDraft(WindowedDraft):
     _stop: DraftStop
 
     def prepare(self, probe: Probe, samples: Sequence[Sample]) -> None:
-        """Nothing to prepare."""
+        """Prepare nothing."""
 
     def start(self, prefill: Prefill) -> None:
-        """γ and ρ as at the start; the set stays."""
+        """Reset γ and ρ; keep the set."""
         self._stop.start()
 
     def propose(self, context: Context) -> LayerDraft:
@@ -114,23 +116,23 @@ class StoppedDraft(WindowedDraft):
         return self._stop.draft(self._layer_set, searched=self.searched)
 
     def observe(self, verification: Verification, probe: Probe) -> Estimate | None:
-        """Move γ, where it moves."""
+        """Move γ, unless it is fixed."""
         self._stop.observe(verification)
         return None
 
 
 @settings("method", kw_only=True)
 class MovedDraft(StoppedDraft):
-    """The settings of a stop whose γ follows the acceptance rate."""
+    """A method whose threshold γ follows the acceptance rate."""
 
     draft_len: DraftLen = 12
     stop_below: StopBelow = 0.6
-    """γ at the start: drafting stops after a token less likely than γ, which stays in the draft."""
+    """γ at the start; drafting stops after a token less likely than γ, which stays in the draft."""
     target_rate: TargetRate = 0.9
     rate_decay: Share = 0.5
     """β1, weight that ρ keeps in a step."""
     stop_step: Annotated[float, Range(0)] = 0.01
-    """ε, what γ moves by."""
+    """ε, step of γ."""
     stop_decay: Share = 0.9
     """β2, weight that γ keeps in a step."""
 

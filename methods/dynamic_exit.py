@@ -1,25 +1,27 @@
 """DEL: choose exit and draft length before every step, by tokens per loaded block (Entezari Zarch et al., COLM 2025).
 
-After a verification every exit is asked what it would have drafted: its shadow tokens are the predictions of final
-norm and LM head on the stream that leaves its block. How often they match the target's gives the exit's acceptance
-rate, how sure they are when they match and when they do not gives its threshold for ending a draft. The next step
-drafts with the exit E and the length γ* of highest TPL (KnapSpec, Eq. 2), the blocks' time taken as equal:
+After a verification the tokens that every exit would have drafted are known: an exit's shadow tokens are the
+predictions of final norm and LM head on the stream after its last block. Their share of matches with the target's
+predictions is the exit's acceptance rate. Their mean confidences, of matches and of mismatches, give its threshold for
+ending a draft. The next step drafts with the exit E and the length γ* of highest TPL (KnapSpec, Eq. 2), tokens per
+loaded block:
 
     TPL(l, γ) = (1 + a_l + ... + a_l^γ) / (L + γ l)
 
 The presets are `del` (DEL_fly_speculation_generator.py in a public fork of the authors' hoenza/DEL) and `del_knapspec`
-(the port in kaist-flexml-lab/knapspec @ 8eef1a2). What the codes do and a reader of Eq. 2 would not expect:
+(the port in kaist-flexml-lab/knapspec @ 8eef1a2). Both codes do three things that a reader of Eq. 2 would not expect:
 
-* γ* is found and then not used as a length: drafting runs to the cap and ends early by confidence. `gamma_mode`
+* γ* is computed and then not used as a length: drafting runs to the cap and ends early by confidence. `gamma_mode`
   drafts γ* tokens instead (the authors' README lists such a variant, DELE; that it does this is an assumption);
-* γ* = 0 still drafts (`allow_zero_draft` stops that), and with γ* = 0 the positions after a rejected draft count too;
-* an exit without a match, or without a mismatch, has no mean there. In the code the threshold is then NaN and drafting
-  runs to the cap; here it is the mean of the other kind, 0.5 without either.
+* γ* = 0 still drafts (`allow_zero_draft` stops that), and with γ* = 0 the positions after a rejected draft count, too;
+* an exit without a match, or without a mismatch, has no mean confidence of this kind. In the code the threshold is then
+  NaN and drafting runs to the cap; here it is the mean of the other kind, 0.5 without either.
 
-What differs from both: the prompt is processed by all blocks before the first step, so that the first output token is
-never drafted, and the window of prompt positions ends with the prompt's last one. The codes make shadow tokens of all
-positions and then drop those after the first at which exit E erred; here these have none. When sampling, the accepted
-path says which these are. With `draft_window` the exits are still asked with full attention, in the verification.
+Two things differ from both codes. The prompt is processed by all blocks before the first step, so that the first output
+token is never drafted, and the window of prompt positions ends with the prompt's last one. The codes compute shadow
+tokens of all positions and then drop those after the first error of exit E; here these positions have none, and when
+sampling, the accepted path decides which these are. With `draft_window` shadow tokens still use full attention, since
+they come from the verification.
 """
 
 from __future__ import annotations
@@ -49,24 +51,24 @@ log = logging.getLogger(__name__)
 
 @settings("method")
 class DEL(WindowedDraft):
-    """DEL with every switch on which its codes differ."""
+    """DEL with a switch for every difference between its codes."""
 
     greedy_only = False
 
     name: Name = "del"
     gamma_mode: Literal["dynamic", "tpl_star"] = "dynamic"
-    """Draft up to `draft_cap` tokens and end by confidence, or draft γ* tokens (tpl_star)."""
+    """Draft up to `draft_cap` tokens and end by confidence (dynamic), or draft γ* tokens (tpl_star)."""
     draft_cap: DraftLen = 18
-    """Most tokens drafted in one step."""
+    """Largest number of drafted tokens per step."""
     allow_zero_draft: bool = False
-    """Draft nothing where γ* is 0."""
+    """Draft nothing if γ* is 0."""
     decay: Annotated[float, Range(0, 1, what="a weight")] = 0.95
     """ω, weight that a step's counts keep in the next step."""
     window: Whole = 32
-    """Most prompt positions whose shadow tokens count."""
+    """Number of last prompt positions whose shadow tokens count."""
     draft_len_grid: DraftLenGrid = (0, 17)
     reuse_prefix: ReusePrefix = True
-    """Verify on the states that drafting left; those of the exits before E are kept then."""
+    """Verify on the states that drafting left, those of the exits before E included."""
 
     def __post_init__(self) -> None:
         self.taps = Taps()
@@ -74,7 +76,7 @@ class DEL(WindowedDraft):
         self._grid = low, high
 
     def check(self, dims: ModelDims) -> None:
-        """Fix what depends on the model: the exits 1..L-1 and the states behind their blocks.
+        """Set what depends on the model: the exits 1..L-1 and the states after their blocks.
 
         Raises:
             ConfigError: a model of one block, which has no exit.
@@ -88,10 +90,10 @@ class DEL(WindowedDraft):
         self.taps = Taps(prefill=shadowed, verify=blocks, prompt_end=self.window)
 
     def prepare(self, probe: Probe, samples: Sequence[Sample]) -> None:
-        """Nothing to prepare."""
+        """Prepare nothing."""
 
     def start(self, prefill: Prefill) -> None:
-        """Every prompt starts at E = 1, γ* = 1, with no counts; its last positions wait for the first step."""
+        """Begin a prompt at E = 1, γ* = 1, without counts; its last positions are counted with the first step."""
         self._exit, self._gamma = 1, 1
         self._statistics = ShadowStatistics(self._n_layers - 1, self.decay)
         kept = min(self.window, len(prefill.prompt) - 1)  # the code's window never has the prompt's first position
@@ -116,7 +118,7 @@ class DEL(WindowedDraft):
         if verification.last:  # counts end with their prompt
             return None
         assert verification.hidden is not None
-        # positions after a rejected draft were conditioned on it; with γ* = 0 they count all the same
+        # positions after a rejected token do not count, since they depend on it; with γ* = 0 they do, as in the code
         counted = len(verification.path) if self._gamma else len(verification.tree)
         states, target = verification.hidden[:, :counted], verification.logits[:counted].argmax(-1)
         if self._prompt_states is not None:
@@ -124,7 +126,7 @@ class DEL(WindowedDraft):
             target = torch.cat([probe.predict(self._prompt_states[-1]), target])
             self._prompt_states = None
         tokens, confidence = probe.predict_confident(states)
-        # in one piece, so that the host waits for the device once
+        # one transfer, so that the host waits for the device once
         match, confidences = torch.stack([tokens == target, confidence]).cpu().numpy()
         self._statistics.update(match.astype(bool), confidences)
         alphas = self._statistics.acceptance()
@@ -132,20 +134,22 @@ class DEL(WindowedDraft):
         latency, length = probe.latency, verification.length
         draft_ms = latency.draft_ms(self._sets[self._exit - 1], length, self._window)
         alpha = float(alphas[self._exit - 1])
-        speed = tpt(alpha, self._gamma, draft_ms, latency.target_ms(self._n_layers, length))  # TPL over a block's time
+        speed = tpt(
+            alpha, self._gamma, draft_ms, latency.target_ms(self._n_layers, length)
+        )  # Eq. 4, with measured times
         return Estimate(alpha, self._gamma, speed)
 
 
 class ShadowStatistics:
-    """Decayed counts of the shadow tokens of every exit that matched the target's, and that did not.
+    """Decayed counts of every exit's shadow tokens: matches and mismatches with the target's predictions.
 
     Args:
         n_exits: L - 1; row E - 1 belongs to the exit after E blocks.
-        decay: ω, applied once an update.
+        decay: ω, applied once per update.
 
     Attributes:
         counts: [n_exits, 2] float64, matches and mismatches.
-        sums: [n_exits, 2] float64, the confidences of either.
+        sums: [n_exits, 2] float64, sums of their confidences.
     """
 
     def __init__(self, n_exits: int, decay: float):
@@ -153,21 +157,21 @@ class ShadowStatistics:
         self.counts, self.sums = np.zeros((2, n_exits, 2))
 
     def update(self, match: NDArray[np.bool_], confidence: NDArray[np.floating]) -> None:
-        """Add T >= 1 columns: `match` [n_exits, T] and `confidence` [n_exits, T], the tokens' probabilities."""
+        """Add T >= 1 positions: `match` [n_exits, T] and `confidence` [n_exits, T], the tokens' probabilities."""
         kinds = np.stack([match, ~match], axis=1).astype(float)
         self.counts = self._decay * self.counts + kinds.sum(2)
         self.sums = self._decay * self.sums + (kinds * confidence[:, None]).sum(2)
 
     def acceptance(self) -> Array:
-        """Acceptance rate a_l of every exit, [n_exits] float64 in [0, 1]; after an update."""
+        """Return the acceptance rates a_l of the exits, [n_exits] float64 in [0, 1]; needs an update before."""
         total = self.counts.sum(1)
         assert (total > 0).all(), "no shadow token was counted"
         return self.counts[:, 0] / total
 
     def threshold(self, exit_layer: int) -> float:
-        """τ_E in [0, 1]: midway between the mean confidences of matches and mismatches.
+        """Return τ_E in [0, 1], midway between the mean confidences of matches and of mismatches.
 
-        An empty kind takes the other's mean; both empty give 0.5.
+        If a kind is empty, τ_E is the mean of the other; if both are, 0.5.
         """
         counts, sums = self.counts[exit_layer - 1].tolist(), self.sums[exit_layer - 1].tolist()
         # below the smallest normal number a decayed count has lost its digits, and with them the mean
@@ -178,7 +182,7 @@ class ShadowStatistics:
 
 
 def tpl_table(alphas: Array, n_layers: int, grid: tuple[int, int]) -> Array:
-    """TPL(l, γ) in tokens per block (KnapSpec, Eq. 2): [exits l = 1.., lengths γ of the grid], float64.
+    """Return TPL(l, γ) in tokens per block (KnapSpec, Eq. 2): [exits l = 1.., lengths γ of the grid], float64.
 
     Args:
         alphas: [exits] acceptance rates in [0, 1].
@@ -186,12 +190,12 @@ def tpl_table(alphas: Array, n_layers: int, grid: tuple[int, int]) -> Array:
     """
     lengths = np.arange(grid[1] + 1)
     exits = np.arange(1, len(alphas) + 1)
-    tokens = (alphas[:, None] ** lengths).cumsum(1)  # 0^0 = 1: the target's own token
+    tokens = (alphas[:, None] ** lengths).cumsum(1)  # 1 + a_l + ... + a_l^γ; 0^0 = 1: the target's own token
     return (tokens / (n_layers + exits[:, None] * lengths))[:, grid[0] :]
 
 
 def best_exit(alphas: Array, n_layers: int, grid: tuple[int, int]) -> tuple[int, int]:
-    """(E, γ*) of highest TPL; among equals the first exit, then the first length."""
+    """Return (E, γ*) of highest TPL; among equals the first exit, then the first length."""
     table = tpl_table(alphas, n_layers, grid)
     row, column = divmod(int(table.argmax()), table.shape[1])
     return row + 1, grid[0] + column

@@ -1,4 +1,4 @@
-"""Drafting with one given layer set: by indices, by ratio and pattern, or by the name of a published set."""
+"""Drafting with one fixed layer set: by indices, by ratio and pattern, or by the name of a published set."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ PUBLISHED = Path(__file__).with_name("published_layer_sets.json")
 
 @settings("method")
 class FixedLayers(StoppedDraft):
-    """Draft every step with the same sublayers (the decoding half of Self-SD, with a fixed exit threshold).
+    """Drafting with the same sublayers in every step (the decoding half of Self-SD, with a fixed exit threshold).
 
-    Exactly one of the three ways to give the set must be used.
+    Exactly one of the three ways to specify the set must be used.
     """
 
     name: Name = "fixed_layers"
@@ -33,10 +33,10 @@ class FixedLayers(StoppedDraft):
     ratio: Annotated[float, Range(0, 1, what="a share of the 2L sublayers")] | None = None
     """Skip round(ratio * 2L) sublayers."""
     pattern: Literal["uniform", "attention", "mlp", "exit"] = "uniform"
-    """With `ratio`, skip sublayers spread evenly over both kinds or over one, all three within blocks 1..L-2, or the
-    deepest ones (an early exit)."""
+    """Sublayers that `ratio` skips: spread evenly over both kinds (uniform), over attentions or over MLPs, all three
+    within blocks 1..L-2, or the deepest ones (exit)."""
     published: str | None = None
-    """`paper/model/task`, a set that a paper's authors released."""
+    """Name `paper/model/task` of a set that a paper's authors released."""
     draft_len: DraftLen = 8
     stop_below: StopBelow = 0.0
     reuse_prefix: ReusePrefix = False
@@ -64,10 +64,10 @@ class FixedLayers(StoppedDraft):
 
 
 def pattern_set(pattern: str, ratio: float, n_layers: int) -> LayerSet:
-    """The layer set that skips round(ratio * 2L) sublayers in a pattern of `FixedLayers`.
+    """Return the layer set that skips round(ratio * 2L) sublayers in a pattern of `FixedLayers`.
 
     Raises:
-        ConfigError: the pattern has fewer sublayers to skip.
+        ConfigError: the pattern cannot skip that many sublayers.
     """
     count = round(ratio * 2 * n_layers)
     inner = range(2, 2 * n_layers - 2)
@@ -82,18 +82,18 @@ def pattern_set(pattern: str, ratio: float, n_layers: int) -> LayerSet:
         raise ConfigError("method.ratio", ratio, f"at most {most:.3f} with pattern {pattern} and {n_layers} blocks")
     if pattern == "exit":
         return LayerSet(n_layers, frozenset(choices[len(choices) - count :]))
-    # the middle of each of `count` equal stretches
+    # the sublayer in the middle of each of `count` equal stretches
     return LayerSet(n_layers, frozenset(choices[(2 * k + 1) * len(choices) // (2 * count)] for k in range(count)))
 
 
 @cache
 def published_sets() -> dict[str, dict[str, list[int] | int | str]]:
-    """Released layer sets by `paper/model/task`, with their L, indices and source file."""
+    """Return the released layer sets by `paper/model/task`, with their L, block indices and source file."""
     return json.loads(PUBLISHED.read_text(encoding="utf-8"))
 
 
 def published_set(name: str, n_layers: int) -> LayerSet:
-    """A released set by name.
+    """Return a released set by name.
 
     Raises:
         ConfigError: unknown name (the message lists the known ones), or a set for another number of blocks.

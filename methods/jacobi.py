@@ -1,17 +1,18 @@
 """Parallel (Jacobi) decoding: greedy decoding as a fixed-point iteration over a block (Santilli et al., ACL 2023).
 
-A block of b tokens to find starts as filler y_1 .. y_b. A step feeds the root and y_1 .. y_{b-1}; g_i, the target's
-argmax at the i-th of these b inputs, is AR's token as long as y_1 .. y_{i-1} are. With m leading guesses y_i = g_i the
-step emits g_1 .. g_{m+1}, the last of them is the next root, and g_{m+2} .. g_b are the guesses of the next step.
+A block of b unknown tokens starts as filler y_1 .. y_b. A step runs the target on the root and y_1 .. y_{b-1}. Its
+argmax g_i at the i-th of these b inputs is AR's token if y_1 .. y_{i-1} are AR's tokens. If the first m guesses are
+right, y_i = g_i, the step emits g_1 .. g_{m+1}. The last of these tokens is the next root, and g_{m+2} .. g_b are the
+guesses of the next step.
 
-The paper's modes differ in the block: PJ takes all tokens that are left, PGJ blocks of b one after the other, HGJ PGJ
-up to an assumed length and AR from there; `sliding` fills the block up again at every step (not in the paper).
+The paper's modes differ in the block: PJ takes all remaining tokens, PGJ blocks of b one after the other, HGJ is PGJ up
+to an assumed length and AR after it. `sliding` refills the block at every step (not in the paper).
 
 Two things differ from the released code (teelinsan/parallel-decoding), which is for encoder-decoder translation:
 
 * its frontier moves one token per iteration, and a block ends early only after an iteration that changed nothing; here
-  the frontier moves past every guess that came true, which never takes more passes and gives the same text;
-* it decodes up to the length of AR's own answer; here the end is EOS or the length limit, as for every method.
+  the frontier moves past every right guess, which never takes more passes and gives the same text;
+* it decodes up to the length of AR's answer; here the end is EOS or the length limit, as for every method.
 
 There is no sampling mode.
 """
@@ -31,7 +32,7 @@ from ssd_bench.settings import Count, Range, settings
 
 @settings("method")
 class Jacobi:
-    """Guesses are the target's own predictions of the step before."""
+    """Jacobi decoding: the candidates are the target's own predictions of the last step."""
 
     taps = Taps()
     reuse_prefix = False
@@ -39,13 +40,14 @@ class Jacobi:
 
     name: Name = "jacobi"
     mode: Literal["PJ", "PGJ", "HGJ", "sliding"] = "PGJ"
-    """What a block is: all tokens that are left, b after b, b up to an assumed length, or b filled up at every step."""
+    """Block of a step: all remaining tokens (PJ), b tokens at a time (PGJ), the same up to an assumed length (HGJ), or
+    b tokens refilled at every step (sliding)."""
     block: Count = 5
-    """b, tokens of a block, the token after the last guess included (1: AR); PJ does without it."""
+    """b, tokens of a block, the token after the last guess included (1: AR); PJ ignores it."""
     filler: Literal["pad", "last"] = "pad"
     """Guesses of a new block: the id `pad_id`, or the newest output token."""
     pad_id: Annotated[int, Range(0, what="a token id")] = 0
-    """Token of `pad`; it is a guess like any other, whatever it means to the model."""
+    """Token id of `pad`; any id is allowed, since it is only a guess."""
     assumed_len: Count | None = None
     """Output tokens after which HGJ decodes as AR; null in every other mode."""
 
@@ -55,7 +57,7 @@ class Jacobi:
             raise ConfigError("method.assumed_len", self.assumed_len, allowed)
 
     def check(self, dims: ModelDims) -> None:
-        """Refuse a filler that is no token of this model.
+        """Refuse a filler that is not a token of this model.
 
         Raises:
             ConfigError: `pad_id` outside the vocabulary.
@@ -64,14 +66,14 @@ class Jacobi:
             raise ConfigError("method.pad_id", self.pad_id, f"an id below {dims.vocab_size}, the vocabulary's size")
 
     def prepare(self, probe: Probe, samples: Sequence[Sample]) -> None:
-        """Nothing to prepare."""
+        """Prepare nothing."""
 
     def start(self, prefill: Prefill) -> None:
-        """No block is open."""
+        """Begin a prompt without an open block."""
         self._guesses: list[int] = []
 
     def propose(self, context: Context) -> TokenTree:
-        """The root and the block's guesses but the last, which no input follows."""
+        """Propose the root and y_1 .. y_{b-1}; the prediction after y_b is outside the block."""
         root, size = context.output[-1], self._size(context)
         filler = self.pad_id if self.filler == "pad" else root
         guesses = self._guesses[: size - 1]
@@ -83,10 +85,10 @@ class Jacobi:
         return None
 
     def _size(self, context: Context) -> int:
-        """b of this step: what is left of the open block, or a new one, within the tokens that may still come."""
-        left = context.max_draft + 1
+        """Return b of this step: the size of the open block or of a new one, within the remaining tokens."""
+        remaining = context.max_draft + 1
         if self.assumed_len is not None:
-            left = min(left, max(1, self.assumed_len - len(context.output)))
+            remaining = min(remaining, max(1, self.assumed_len - len(context.output)))
         if self.mode == "sliding":
-            return min(self.block, left)
-        return min(len(self._guesses) or (left if self.mode == "PJ" else self.block), left)
+            return min(self.block, remaining)
+        return min(len(self._guesses) or (remaining if self.mode == "PJ" else self.block), remaining)

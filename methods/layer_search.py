@@ -1,22 +1,24 @@
 """Offline search for the sublayers to skip: Bayesian optimisation of the decoding speed (Zhang et al., ACL 2024).
 
 Draft & Verify ("Self-SD") gives each of the 2L sublayers a variable in [0, 1] and skips those above 0.5. A Gaussian
-process over these points proposes the next one by upper confidence bound; its score is the speed of self-speculative
-decoding with that set over a few prompts (searching.py, search.ipynb of dilab-zju/self-speculative-decoding, whose
-optimiser is bayes_opt's, as `methods.bayesian`; KNN-SSD searches so per domain). The best evaluated set is the answer.
+process over these points proposes the next point by upper confidence bound. The score of a point is the speed of
+self-speculative decoding with its set over a few prompts. The result is the best evaluated set. Source: searching.py
+and search.ipynb of dilab-zju/self-speculative-decoding; its optimiser is bayes_opt's, as in `methods.bayesian`. KNN-SSD
+uses the same search per domain.
 
 Decided here:
 
 * `expected`, the default objective, is the speedup that realised drafts imply with the measured times of attention and
-  MLP; unlike the paper's wall time (`wallclock`) it is deterministic and unharmed by what else the machine does. The
+  MLP. Unlike the paper's wall time (`wallclock`) it is deterministic and independent of other load on the machine. The
   LM head is not in those times, so that sets that skip nearly everything look a little faster than they are;
-* both decode greedily past EOS, whatever the run does, with γ anew for each prompt, as the released search does;
-* the generator is seeded before every proposal with `random_state` and the number of points so far, so that a search
-  that was killed goes on exactly as if it had not been; points proposed twice count twice (bayes_opt's version 1
-  ignores them), and with `expected` a set that came up before is not decoded again;
-* every evaluation is on disk at once (`ssd_bench.records.search_store`), found again by what determines its score:
-  model, weights, dtype, machine, task, settings and prompts, not the run's seed, and not the budget: a smaller budget
-  reads the beginning of a search, a larger one continues it. `expected` keeps the latency profile that it began with.
+* both objectives decode greedily past EOS, whatever the run does, and reset γ for each prompt, as the released search;
+* the generator is seeded before every proposal with `random_state` and the number of points so far, so that an
+  interrupted search continues as if it had never stopped. Points proposed twice count twice (bayes_opt's version 1
+  ignores them); with `expected` a set is decoded only once;
+* every evaluation is stored at once (`ssd_bench.records.search_store`), under everything that determines its score:
+  model, weights, dtype, machine, task, settings and prompts. The run's seed and the budget are not among them: a
+  smaller budget reads the beginning of a search, a larger one continues it. `expected` keeps the latency profile of its
+  start.
 """
 
 from __future__ import annotations
@@ -49,21 +51,21 @@ from ssd_bench.records import provenance, search_store
 from ssd_bench.records.search_store import Artifact, Evaluation
 from ssd_bench.settings import Range, Whole, settings
 
-KAPPA = 2.576  # UCB: bayes_opt's default (searching.py:84-85 gives none)
+KAPPA = 2.576  # of the upper confidence bound: bayes_opt's default (searching.py:84-85 sets none)
 VERSION = "layer_search-3"  # raised when the same settings propose or score sets differently
-LOG_SECONDS = 30  # between lines of a log
+LOG_SECONDS = 30  # between lines of progress in a log
 
 
 @settings("method.search", frozen=True)
 class SearchSettings:
-    """How to search; the defaults are those of Self-SD's searching.py."""
+    """Settings of a search; the defaults are those of Self-SD's searching.py."""
 
     objective: Literal["expected", "wallclock"] = "expected"
-    """What a set is scored by: the speedup that its drafts imply with measured times, or its measured speed."""
+    """Score of a set: the speedup that its drafts imply with measured times, or its measured speed."""
     iterations: Whole = 1000
-    """Points that the optimiser proposes after the first ones: `init_sets`, else one at random."""
+    """Points that the optimiser proposes after the first ones (`init_sets`, else one random point)."""
     max_seconds: Annotated[float, Range(above=0)] | None = None
-    """Stop before a point once this much time was spent, over all runs; null: never."""
+    """Seconds, over all runs, after which no further point is evaluated; null: no limit."""
     new_tokens: NewTokens = 32
     draft_len: DraftLen = 8
     stop_below: StopBelow = 0.8
@@ -71,43 +73,43 @@ class SearchSettings:
     random_state: Whole = 1
     """Seed of the optimiser."""
     init_sets: Sequence[str] = ()
-    """Published sets (`paper/model/task`) to evaluate first; none is a cold start."""
+    """Published sets (`paper/model/task`) to evaluate first; empty: a cold start."""
     reuse: str | Mapping[str, str] | None = None
-    """Take this set instead of searching: the name of a search or of a published set; by domain where a method has a
+    """Name of a search or of a published set to use instead of a new search; a mapping by domain for a method with a
     set per domain."""
 
-    def stop(self, window: Window | None = None) -> DraftStop:
-        """Return the end of drafts in the decoding that is scored, and the window of these drafts."""
+    def draft_stop(self, window: Window | None = None) -> DraftStop:
+        """Return the stop rule, with a window, of the drafts that a search scores."""
         return DraftStop(self.draft_len, self.stop_below, self.target_rate, window=window)
 
     def check(self, n_layers: int) -> None:
-        """Refuse published names that are unknown or of another model, before the weights load.
+        """Refuse published sets that are unknown or for another model, before the weights load.
 
         Raises:
-            ConfigError: such a name, in `init_sets` or `reuse`.
+            ConfigError: such a set, in `init_sets` or `reuse`.
         """
         for name in self.init_sets:
             _published(name, n_layers, "method.search.init_sets")
-        reused = self.reuse.values() if isinstance(self.reuse, Mapping) else [self.reuse or ""]
-        for name in reused:
+        names = self.reuse.values() if isinstance(self.reuse, Mapping) else [self.reuse or ""]
+        for name in names:
             if "/" in name:
                 _published(name, n_layers, "method.search.reuse")
 
     @property
     def scoring(self) -> dict[str, Any]:
-        """What a score, or the order of the points, depends on."""
+        """Settings on which scores or the order of the points depend."""
         names = ("objective", "new_tokens", "draft_len", "stop_below", "target_rate", "random_state")
         return {name: getattr(self, name) for name in names} | {"init_sets": list(self.init_sets)}
 
 
 class Objective:
-    """What a search maximises: how fast self-speculative decoding with a layer set is over some prompts.
+    """The objective of a search: the speed of self-speculative decoding with a layer set over some prompts.
 
     Args:
-        settings: of the search.
-        probe: of the run.
-        prompts: token ids of each.
-        latency: times of the sublayers, for `expected`; None: the probe's.
+        settings: settings of the search.
+        probe: probe of the run.
+        prompts: token ids of each prompt.
+        latency: times of the sublayers, for `expected`; None: those of the probe.
         window: positions that drafts read; None: all.
     """
 
@@ -124,49 +126,56 @@ class Objective:
         self._warm = settings.objective == "expected"
 
     def __call__(self, layer_set: LayerSet) -> float:
-        """The score of a set, higher is better.
+        """Score a set; higher is better.
 
         Returns:
-            `expected`: tokens over what they cost in target passes, both at the step's context (E(speedup) of SWIFT,
-            with measured times); 1 for drafts that gain nothing. `wallclock`: tokens per second, prefill included.
+            `expected`: tokens over their cost in target passes at the step's context (E(speedup) of SWIFT, with
+            measured times); 1 for drafts without a gain. `wallclock`: tokens per second, prefill included.
         """
-        trial = _Trial(layer_set, self._settings.stop(self._window))
-        if not self._warm:  # the first decoding of a process does not count
+        trial = _Trial(layer_set, self._settings.draft_stop(self._window))
+        if not self._warm:  # the first decoding of a process is slower and does not count
             self._probe.trial(trial, self._prompts[0], self._settings.new_tokens)
             self._warm = True
-        made = [self._probe.trial(trial, prompt, self._settings.new_tokens) for prompt in self._prompts]
+        generations = [self._probe.trial(trial, prompt, self._settings.new_tokens) for prompt in self._prompts]
         if self._settings.objective == "wallclock":
-            milliseconds = sum(each.prefill_ms + each.decode_ms for each in made)
-            return 1000 * sum(len(each.output) for each in made) / milliseconds
-        steps = (Drafted(step.context_len, step.draft_len, step.emitted) for each in made for step in each.steps)
-        return expected(steps, partial(self._price, layer_set))
+            milliseconds = sum(generation.prefill_ms + generation.decode_ms for generation in generations)
+            return 1000 * sum(len(generation.output) for generation in generations) / milliseconds
+        steps = (
+            DraftedStep(step.context_len, step.draft_len, step.emitted)
+            for generation in generations
+            for step in generation.steps
+        )
+        return expected_speedup(steps, partial(self._price, layer_set))
 
     def _price(self, layer_set: LayerSet, context: int, drafted: int) -> tuple[float, float]:
-        """KnapSpec's latency model: a verification is one target pass, and nothing beside the sublayers takes time."""
+        """Return the times of an AR step and of a draft step in KnapSpec's latency model.
+
+        A verification takes one target pass, whatever its nodes, and only sublayers take time.
+        """
         target = self._latency.target_ms(layer_set.n_layers, context)
         return target, target + drafted * self._latency.draft_ms(layer_set, context, self._window)
 
 
-class Drafted(NamedTuple):
-    """A step as a score sees it: committed positions before it, tokens drafted, tokens emitted."""
+class DraftedStep(NamedTuple):
+    """A step for a score: committed positions before it, drafted tokens, emitted tokens."""
 
     context_len: int
     draft_len: int
     emitted: int
 
 
-def expected(steps: Iterable[Drafted], price: Callable[[int, int], tuple[float, float]]) -> float:
-    """The speedup that steps imply: what AR would have paid for their tokens, over what they cost.
+def expected_speedup(steps: Iterable[DraftedStep], price: Callable[[int, int], tuple[float, float]]) -> float:
+    """Return the speedup that steps imply: the cost of their tokens with AR over the cost of the steps.
 
     Args:
-        price: of an AR step at a context, and of a step there that drafts so many tokens.
+        price: function (context, drafted tokens) -> (cost of an AR step there, cost of a step with such a draft).
     """
-    plain = spent = 0.0
+    ar_cost = draft_cost = 0.0
     for context, drafted, emitted in steps:
-        target, cost = price(context, drafted)
-        plain += emitted * target
-        spent += cost
-    return plain / spent
+        ar_step, step = price(context, drafted)
+        ar_cost += emitted * ar_step  # AR takes one step per token
+        draft_cost += step
+    return ar_cost / draft_cost
 
 
 class _Trial(StoppedDraft):
@@ -178,15 +187,15 @@ class _Trial(StoppedDraft):
         self._layer_set, self._stop = layer_set, stop
 
     def check(self, dims: ModelDims) -> None:
-        """Any model that the set is for."""
+        """Accept the model: the set was made for it."""
 
 
 class Proposer:
-    """The Bayesian optimiser over points in [0, 1]^2L: attention of blocks 0 .. L-1, then their MLPs.
+    """The Bayesian optimiser over points in [0, 1]^2L: attentions of blocks 0 .. L-1, then their MLPs.
 
     Args:
         n_layers: L.
-        random_state: seed.
+        random_state: seed of the proposals.
     """
 
     def __init__(self, n_layers: int, random_state: int):
@@ -200,7 +209,7 @@ class Proposer:
         self._scores.append(score)
 
     def propose(self) -> tuple[float, ...]:
-        """The next point: at random without any score, else of the highest upper confidence bound."""
+        """Propose the next point: a random one without any score, else that of the highest upper confidence bound."""
         random = np.random.RandomState([self._seed, len(self._points)])
         if not self._points:
             return tuple(random.rand(self._dims).tolist())
@@ -208,7 +217,7 @@ class Proposer:
 
 
 def layer_set_of(point: Sequence[float]) -> LayerSet:
-    """The set that skips what exceeds 0.5 in a point of `Proposer` (searching.py:38-45)."""
+    """Return the set that skips the sublayers above 0.5 in a point of `Proposer` (searching.py:38-45)."""
     n_layers = len(point) // 2
     chosen = [i for i, value in enumerate(point) if value > 0.5]
     attn, mlp = [i for i in chosen if i < n_layers], [i - n_layers for i in chosen if i >= n_layers]
@@ -216,7 +225,7 @@ def layer_set_of(point: Sequence[float]) -> LayerSet:
 
 
 def point_of(layer_set: LayerSet) -> tuple[float, ...]:
-    """The corner of the unit cube that stands for a set."""
+    """Return the corner of the unit cube for a set: 1 for a skipped sublayer, in the order of `Proposer`."""
     kinds = (layer_set.skip_attn, layer_set.skip_mlp)
     return tuple(float(i in skipped) for skipped in kinds for i in range(layer_set.n_layers))
 
@@ -224,15 +233,15 @@ def point_of(layer_set: LayerSet) -> tuple[float, ...]:
 def search(
     settings: SearchSettings, probe: Probe, samples: Sequence[Sample], domain: str, window: Window | None = None
 ) -> Artifact:
-    """Search, or find what was searched before, within the budget of the settings.
+    """Search within the budget of the settings, or reuse a stored search.
 
     Args:
-        samples: the prompts to score sets on.
-        domain: what they are, for the artifact's name and the table of searches.
+        samples: the prompts on which sets are scored.
+        domain: domain of the prompts, for the artifact's name and the table of searches.
         window: positions that drafts read, in the search as in the run; None: all.
 
     Returns:
-        The search as far as the budget goes; its `best` is the answer.
+        The search up to the budget; its `best` is the result.
 
     Raises:
         ConfigError: the folder of searches cannot be used.
@@ -243,27 +252,27 @@ def search(
     budget = inf if settings.max_seconds is None else settings.max_seconds
     header = _header(settings, probe, prompts, domain, window)
     with search_store.opened(probe.origin.folder, f"{probe.origin.model}-{domain}", header) as artifact:
-        reached = len(artifact.evaluations)
+        n_stored = len(artifact.evaluations)
         objective = Objective(settings, probe, prompts, Latency(**artifact.header["latency"]), window)
-        if reached < count and artifact.seconds < budget:
+        if n_stored < count and artifact.seconds < budget:
             _extend(artifact, settings, objective, n_layers, count, budget)
-    made, new = artifact.within(count, budget), max(0, len(artifact.evaluations) - reached)
-    use = {"name": made.name, "evaluations": len(made.evaluations), "new": new, "seconds": made.seconds}
+    result, new = artifact.within(count, budget), max(0, len(artifact.evaluations) - n_stored)
+    use = {"name": result.name, "evaluations": len(result.evaluations), "new": new, "seconds": result.seconds}
     probe.origin.searches.append(use)
     print(
-        f"layer search {made.name}: score {made.best.score:.4f} ({settings.objective}) after {len(made.evaluations)} "
-        f"evaluations in {made.seconds:.1f} s, of which {new} were made now "
+        f"layer search {result.name}: score {result.best.score:.4f} ({settings.objective}) "
+        f"after {len(result.evaluations)} evaluations in {result.seconds:.1f} s, of which {new} were made now "
         f"in {time.perf_counter() - begin:.1f} s",
         file=sys.stderr,
     )
-    return made
+    return result
 
 
 def named_set(name: str, probe: Probe) -> LayerSet:
-    """The best set of an earlier search, or a published set, by name.
+    """Return the best set of an earlier search, or a published set, by name.
 
     Raises:
-        ConfigError: unknown (the message lists what is known), or of a model with another number of blocks.
+        ConfigError: unknown name (the message lists the known ones), or a set for another number of blocks.
     """
     option = "method.search.reuse"
     if "/" in name:
@@ -284,19 +293,19 @@ def _published(name: str, n_layers: int, option: str) -> LayerSet:
 def _header(
     settings: SearchSettings, probe: Probe, prompts: list[list[int]], domain: str, window: Window | None
 ) -> dict[str, Any]:
-    """What the artifact keeps, and the content key of what its scores depend on."""
+    """Return the artifact's header, with the content key of everything on which its scores depend."""
     origin = probe.origin
     latency = {name: value for name, value in asdict(probe.latency).items() if name not in ("points", "passes")}
-    where = {name: getattr(origin, name) for name in ("model", "weights", "task", "dtype", "machine")}
-    # a profile that was measured belongs to the machine, and differs a little every time
-    given = latency if probe.latency.source == "given" else None
+    run = {name: getattr(origin, name) for name in ("model", "weights", "task", "dtype", "machine")}
+    # a measured profile belongs to the machine, which is in the key, and differs a little every time
+    given_latency = latency if probe.latency.source == "given" else None
     data = hashlib.sha256(json.dumps(prompts).encode()).hexdigest()
     scoring = settings.scoring
-    if window is not None:  # without one, searches keep the key that they had before there were windows
+    if window is not None:  # searches without a window keep the key that they had before windows existed
         scoring |= {"window": [window.sinks, window.recent]}
-    identity = {**where, "settings": scoring, "latency": given, "n_layers": probe.n_layers}
+    identity = {**run, "settings": scoring, "latency": given_latency, "n_layers": probe.n_layers}
     return {
-        "content_key": provenance.content_key(identity, VERSION, data), "n_layers": probe.n_layers, **where,
+        "content_key": provenance.content_key(identity, VERSION, data), "n_layers": probe.n_layers, **run,
         "domain": domain, "seed": origin.seed, "settings": scoring, "latency": latency,
         "prompts": len(prompts), "prompts_sha256": data,
     }  # fmt: skip
@@ -305,12 +314,12 @@ def _header(
 def _extend(
     artifact: Artifact, settings: SearchSettings, objective: Objective, n_layers: int, count: int, budget: float
 ) -> None:
-    """Add evaluations until there are `count` of them or the budget of seconds is spent."""
+    """Add evaluations up to `count`, or until the budget of seconds is spent."""
     proposer = Proposer(n_layers, settings.random_state)
     scores: dict[LayerSet, float] = {}
-    for known in artifact.evaluations:
-        proposer.register(known.point, known.score)
-        scores[known.layer_set] = known.score
+    for evaluation in artifact.evaluations:
+        proposer.register(evaluation.point, evaluation.score)
+        scores[evaluation.layer_set] = evaluation.score
     firsts = [point_of(published_set(name, n_layers)) for name in settings.init_sets]
     progress = _Progress(artifact, count)
     while (done := len(artifact.evaluations)) < count and artifact.seconds < budget:
@@ -327,7 +336,7 @@ def _extend(
 
 
 class _Progress:
-    """A bar on a terminal, a line every half minute in a log."""
+    """Progress of a search: a bar on a terminal, a line every half minute in a log."""
 
     def __init__(self, artifact: Artifact, count: int):
         self._artifact, self._count, self._shown = artifact, count, time.perf_counter()
@@ -336,7 +345,7 @@ class _Progress:
         self._bar = tqdm(total=count, initial=len(artifact.evaluations), desc=label, disable=not terminal)
 
     def update(self) -> None:
-        """One more evaluation."""
+        """Show one more evaluation."""
         best = f"best score {self._artifact.best.score:.4f}"
         self._bar.set_postfix_str(best, refresh=False)
         self._bar.update()

@@ -1,20 +1,20 @@
 """LayerSkip: draft with the first E blocks, verify with the rest (Elhoushi et al., ACL 2024, arXiv 2404.16710).
 
-Exit E and draft length d are fixed for a run: given (`LayerSkip`), or found before it (`SweptLayerSkip`). Verification
-takes over what drafting computed in the first E blocks, states and keys and values alike, and runs these blocks only
-for the last drafted token. There is no confidence rule. Pays with weights trained for early exits; on others an exit
-this early predicts little.
+Exit E and draft length d are fixed for a run: by settings (`LayerSkip`), or by a sweep before it (`SweptLayerSkip`).
+Verification reuses the states, keys and values that drafting computed in the first E blocks, and runs these blocks only
+on the last drafted token. There is no confidence rule. The method needs weights trained for early exits: with others an
+exit this early predicts few tokens.
 
 One thing differs from the released code: the prompt is processed by all blocks before the first step, where the code
 has no such pass and drafts the first output token too.
 
-The authors find E and d by decoding with every pair (facebookresearch/LayerSkip, sweep.py), timed. Here all pairs are
-scored on one autoregressive decoding of each calibration prompt. Up to its exit a draft computes what the full model
-does, so that what an exit says after each of the model's own tokens tells where a draft of any length would have ended:
-the steps are those of a decoding with the pair, the score is their speedup at measured costs (`layer_search.expected`,
-`arms.Costs`: head, embedding, and what each further node of a verification takes). Of a profile that was given, which
-has the sublayers' times alone, it is the score of `layer_search.Objective`. With a window the sweep still asks exits
-that read all positions; its costs are those of the window.
+The authors choose E and d by timing a decoding with every pair (facebookresearch/LayerSkip, sweep.py). Here all pairs
+are scored on one autoregressive decoding of each calibration prompt. Up to its exit a draft computes the same states as
+the full model. So the predictions of an exit after each of the model's own tokens show where a draft of any length
+would have been rejected, and give the steps of a decoding with the pair. The score is the speedup of these steps at
+measured costs (`layer_search.expected_speedup`; `arms.Costs` has head, embedding and the growth of a verification with
+its nodes). A profile that was given has only the times of sublayers; then it is the score of `layer_search.Objective`.
+With a window the sweep still uses predictions of exits that read all positions; its costs are those with the window.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from typing import Annotated
 from methods.ar import AR
 from methods.arms import Costs
 from methods.draft_stop import DraftStop, StoppedDraft
-from methods.layer_search import Drafted, expected
+from methods.layer_search import DraftedStep, expected_speedup
 from methods.settings import Calibration, DraftLen, Name, NewTokens, ReusePrefix
 from ssd_bench.core.layer_set import LayerSet
 from ssd_bench.core.method import Estimate, Prefill, Probe, Sample, Taps, Verification
@@ -42,17 +42,17 @@ DEFAULT_RATIO = 0.25  # 8 of 32 blocks: the released code's README, example for 
 
 @settings("method")
 class LayerSkip(StoppedDraft):
-    """Draft every step with the same leading blocks."""
+    """Drafting with the same first blocks in every step."""
 
     name: Name = "layerskip"
     exit_layer: Count | None = None
-    """E, blocks that draft; L is the full model."""
+    """E, number of blocks that draft; L: the full model."""
     exit_ratio: Annotated[float, Range(above=0, most=1, what="a share")] | None = None
-    """Instead of E its share of the L blocks: E = max(1, round(ratio L)); null: 0.25, unless `exit_layer` is given."""
+    """E as a share of the L blocks: E = max(1, round(ratio L)); null: 0.25, unless `exit_layer` is set."""
     draft_len: DraftLen = 6
-    """d, tokens drafted per step."""
+    """d, drafted tokens per step."""
     reuse_prefix: ReusePrefix = True
-    """Verify on the states that drafting left; false runs all blocks again, as for any layer set."""
+    """Verify on the states that drafting left; false: run all blocks again, as for any layer set."""
 
     def __post_init__(self) -> None:
         if self.exit_layer is not None and self.exit_ratio is not None:
@@ -75,14 +75,14 @@ class LayerSkip(StoppedDraft):
 
 @settings("method")
 class SweptLayerSkip(StoppedDraft):
-    """LayerSkip with the exit and draft length of the best score on prompts that the run does not evaluate."""
+    """LayerSkip with the exit and draft length of the best score on calibration prompts."""
 
     searched = True
 
     name: Name = "layerskip_swept"
     calibration: Calibration = 8
     exits: Annotated[Sequence[Count], Fits("one number of blocks or more, each at least 1", len)] | None = None
-    """Values of E to try, the last of them L - 1; null: all up to it."""
+    """Values of E to try, at most L - 1; null: 1 to L - 1."""
     draft_lens: Annotated[Sequence[Count], Fits("one length or more, each at least 1", len)] = (1, 2, 3, 4, 5, 6)
     """Values of d to try."""
     new_tokens: NewTokens = 32
@@ -95,7 +95,7 @@ class SweptLayerSkip(StoppedDraft):
         """Fix the exits to try; draft with the full model until `prepare`.
 
         Raises:
-            ConfigError: a model of one block, which has no exit, or an exit that is none of this model's.
+            ConfigError: a model of one block, which has no exit, or an exit that this model does not have.
         """
         last = dims.n_layers - 1
         if last < 1:
@@ -106,17 +106,17 @@ class SweptLayerSkip(StoppedDraft):
         self._layer_set = LayerSet.full(dims.n_layers)
 
     def prepare(self, probe: Probe, samples: Sequence[Sample]) -> None:
-        """Score every pair; the best one drafts, the earlier exit and then the shorter draft among equals."""
+        """Score every pair and draft with the best; among equals the earlier exit, then the shorter draft."""
         begin, n_layers = time.perf_counter(), probe.n_layers
-        made = [shadow(probe, sample.prompt, self._exits, self.new_tokens) for sample in samples]
+        decodings = [exit_matches(probe, sample.prompt, self._exits, self.new_tokens) for sample in samples]
         window, longest = self._window, max(self.draft_lens)
         costs = cache(partial(Costs, probe.latency, n_layers, longest=longest, reuse=self.reuse_prefix))
         scores = {}
         for row, blocks in enumerate(self._exits):
-            price = prices(LayerSet.exit(n_layers, blocks), costs, window)
+            price = price_function(LayerSet.exit(n_layers, blocks), costs, window)
             for d in self.draft_lens:
-                steps = (step for prompt_len, right in made for step in drafted(prompt_len, right[row], d))
-                scores[blocks, d] = expected(steps, price)
+                steps = (step for prompt_len, match in decodings for step in simulated_steps(prompt_len, match[row], d))
+                scores[blocks, d] = expected_speedup(steps, price)
         blocks, d = max(scores, key=lambda pair: (scores[pair], -pair[0], -pair[1]))
         self._layer_set, self._stop = LayerSet.exit(n_layers, blocks), DraftStop(d, stop_below=0.0, window=window)
         print(
@@ -126,70 +126,75 @@ class SweptLayerSkip(StoppedDraft):
         )
 
 
-def prices(
+def price_function(
     layer_set: LayerSet, costs: Callable[[int], Costs], window: Window | None = None
 ) -> Callable[[int, int], tuple[float, float]]:
-    """Return what `expected` asks for, of drafts with a set.
+    """Return the argument `price` of `expected_speedup`, for drafts with a set.
 
     Args:
-        costs: of a step at a context.
+        costs: function from a context to the costs of a step there.
         window: positions that drafts read; None: all.
     """
 
     @cache
-    def at(context: int) -> tuple[float, float, list[float]]:
-        here = costs(context)
-        return here.ar_ms, here.draft_ms(layer_set, window), here.verify_ms(layer_set, window).tolist()
+    def times(context: int) -> tuple[float, float, list[float]]:
+        step = costs(context)
+        return step.ar_ms, step.draft_ms(layer_set, window), step.verify_ms(layer_set, window).tolist()
 
     def price(context: int, length: int) -> tuple[float, float]:
-        ar, token, verify = at(context)
+        ar, token, verify = times(context)
         return ar, length * token + verify[length]
 
     return price
 
 
-class _Asked(AR):
-    """Autoregressive decoding in which every exit is asked for the next token."""
+class _ExitPredictions(AR):
+    """Autoregressive decoding that compares every exit's prediction with the next token."""
 
     def __init__(self, exits: Sequence[int]):
         super().__init__("exits")
         self.taps = Taps(verify=tuple(2 * blocks for blocks in exits))
 
     def start(self, prefill: Prefill) -> None:
-        """No answers yet."""
-        self.right: list[list[bool]] = [[] for _ in self.taps.verify]
+        """Begin without predictions."""
+        self.match: list[list[bool]] = [[] for _ in self.taps.verify]
 
     def observe(self, verification: Verification, probe: Probe) -> Estimate | None:
-        """Note which exits would have said what the model said."""
+        """Note which exits predicted the model's token."""
         assert verification.hidden is not None
-        for right, said in zip(self.right, probe.predict(verification.hidden[:, 0]).tolist()):
-            right.append(said == verification.emitted[0])
+        for match, token in zip(self.match, probe.predict(verification.hidden[:, 0]).tolist()):
+            match.append(token == verification.emitted[0])
         return None
 
 
-def shadow(probe: Probe, prompt: Sequence[int], exits: Sequence[int], new_tokens: int) -> tuple[int, list[list[bool]]]:
-    """The prompt's length and, by exit, whether what it says after each output token but the last is the next one.
+def exit_matches(
+    probe: Probe, prompt: Sequence[int], exits: Sequence[int], new_tokens: int
+) -> tuple[int, list[list[bool]]]:
+    """Decode a prompt and compare the exits' predictions with the output.
 
     Args:
         exits: ascending numbers of blocks.
         new_tokens: length of the output.
+
+    Returns:
+        The prompt's length and, by exit, whether it predicts output token 2, 3, .. after the tokens before.
     """
-    method = _Asked(exits)
+    method = _ExitPredictions(exits)
     probe.trial(method, prompt, new_tokens)
-    return len(prompt), method.right
+    return len(prompt), method.match
 
 
-def drafted(prompt_len: int, right: Sequence[bool], draft_len: int) -> Iterator[Drafted]:
-    """The steps of a decoding with drafts of up to d tokens.
+def simulated_steps(prompt_len: int, match: Sequence[bool], draft_len: int) -> Iterator[DraftedStep]:
+    """Yield the steps of a decoding with drafts of up to d tokens.
 
     Args:
-        right: as of `shadow`; the output has one token more.
+        match: one exit's matches, from `exit_matches`; the output has one more token.
         draft_len: d.
     """
-    done, total = 1, len(right) + 1
+    done, total = 1, len(match) + 1  # output tokens; the first comes from the prefill
     while done < total:
-        length = min(draft_len, total - done - 1)
-        ahead = right[done - 1 : done - 1 + length]
-        accepted = ahead.index(False) if False in ahead else length
-        yield Drafted(prompt_len + done - 1, length, accepted + 1)
+        length = min(draft_len, total - done - 1)  # as the engine's limit: the target adds a token of its own
+        draft = match[done - 1 : done - 1 + length]
+        accepted = draft.index(False) if False in draft else length
+        yield DraftedStep(prompt_len + done - 1, length, accepted + 1)
         done += accepted + 1

@@ -1,4 +1,4 @@
-"""Ledger: what drafting gained, what exploration cost, and how much of both may still be lost."""
+"""Ledger: gains of drafting, costs of exploration, and the losses that are still allowed."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from dataclasses import dataclass
 class Ledger:
     """Gains and costs of one stream of prompts, in AR steps.
 
-    All drafting together may lose `stake` steps and a share `regret` of the output tokens. Exploration may cost `stake`
-    steps, half of that share, and a share `profit` of the gain of layer sets and windows; but not of the gain of copied
-    text, which says nothing about layer sets.
+    Drafting and exploration together may lose `stake` steps plus a share `regret` of the output tokens. Exploration may
+    cost `stake` steps plus half of that share plus a share `profit` of the gain of layer sets and windows. The gain of
+    copied text does not pay for exploration, since it says nothing about layer sets.
 
     Attributes:
         tokens: output tokens so far.
-        gain: tokens of all draft steps minus their time.
-        layer_gain: the same of steps with a layer set or window only.
-        explored: cost of rehearsals and searches.
+        gain: emitted tokens of all draft steps minus their time (AR would have taken one step per token).
+        layer_gain: the part of `gain` from steps with a layer set or window.
+        explored: cost of evaluations and searches.
         searches: searches so far.
         failures: searches since the last one whose layer set came into use.
     """
@@ -33,13 +33,14 @@ class Ledger:
     failures: int = 0
 
     def ruined(self) -> bool:
-        """Return whether all that may be lost is lost."""
+        """Return whether the allowed loss is used up."""
         return self.gain - self.explored < -self._allowance()
 
     def credit(self) -> float:
         """Return the AR steps that exploration may cost now."""
-        share = self.stake + self.regret / 2 * self.tokens + self.profit * max(0.0, self.layer_gain)
-        return min(share, self._allowance() + self.gain) - self.explored
+        budget = self.stake + self.regret / 2 * self.tokens + self.profit * max(0.0, self.layer_gain)
+        return min(budget, self._allowance() + self.gain) - self.explored
 
     def _allowance(self) -> float:
+        """Return the allowed loss, in AR steps."""
         return self.stake + self.regret * self.tokens

@@ -1,27 +1,28 @@
 """Lookahead decoding: n-grams from Jacobi trajectories, verified in the pass that extends them (Fu et al., ICML 2024).
 
-A window of N-1 rows holds guesses of W columns at N-1 successive Jacobi iterations: R_0 the oldest, R_{N-2} the newest.
-A step feeds the root, the rows and the n-grams that the pool has for the root; the argmax at R_{N-2} is the next row,
-and every column (R_1[j], .., R_{N-2}[j], new[j]) goes into the pool under C_j, the token before it (C_0 the root,
-C_j = R_0[j-1]). All this is one tree: R_0 is a chain after the root, R_1[j] a child of C_j, R_{l+1}[j] of R_l[j], and
-the n-grams are chains after the root, merged where they begin alike. Depths are the positions of the released code
-and ancestors are what its mask shows; window and n-grams never see each other.
+A window of N-1 rows holds guesses in W columns from N-1 successive Jacobi iterations: R_0 is the oldest, R_{N-2} the
+newest. A step runs the target on the root, the rows and the pool's n-grams for the root. The argmax at R_{N-2} is the
+next row. Every column (R_1[j], .., R_{N-2}[j], new[j]) goes into the pool under the key C_j, the token before it: C_0
+is the root, and C_j = R_0[j-1]. All this is one tree. R_0 is a chain after the root, R_1[j] a child of C_j, and
+R_{l+1}[j] a child of R_l[j]. The n-grams are chains after the root, merged where they begin with the same tokens.
+Depths are the positions of the released code, and ancestors are the nodes that its mask shows. Window and n-grams never
+see each other.
 
-Only n-grams are candidates. A window node that happens to hold the target's token could be accepted without any loss,
-but that is another algorithm, with Jacobi's gains on top (G = 0 would no longer be AR), so the
-window is no candidate. Merged n-grams make the walk find the longest one.
+Only n-grams are candidates. A window node with the target's token could be accepted without any loss. But that is
+another algorithm, with Jacobi's gains on top (G = 0 would no longer be AR). As n-grams are merged, acceptance finds the
+longest match.
 
-Where paper and released codes differ, a switch says which is followed:
+Where paper and released codes differ, a switch selects one of them:
 
 * a fully matched n-gram yields N tokens, as in the authors' code (hao-ai-lab/LookaheadDecoding), or N-1 by the loop
-  index of its copy in Spec-Bench, which other papers compare with: `cap`. A token that cannot be taken is not fed;
-* the pool starts empty (default) or with the n-grams of the prompt, and then learns those of the output: the option
-  POOL_FROM_PROMPT, here without that code's fault of entering the last token of a step in place of each;
-* under sampling that code takes EOS out of the newest row: `keep_out`.
+  index of its copy in Spec-Bench, with which other papers compare: `cap`. A token that cannot be accepted is not run;
+* the pool starts empty (default) or with the n-grams of the prompt, and then also learns those of the output
+  (`pool_from_prompt`, that code's POOL_FROM_PROMPT, without its error of entering the last token of a step for each);
+* under sampling that code removes EOS from the newest row: `keep_out`.
 
 Two things follow neither. The released codes begin to fill the window in the prefill pass; here all N-2 filling passes
-come after it, so the window is full one pass later. Near the length limit the columns that reach beyond it are dropped:
-their n-grams would stand for tokens that never come, and the columns that stay are unchanged.
+come after it, so the window is full one pass later. Near the length limit the columns beyond it are dropped: their
+n-grams would be for tokens that are never emitted, and the other columns are unchanged.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ from ssd_bench.settings import Count, Range, Whole, settings
 
 @settings("method")
 class Lookahead:
-    """Lookahead decoding with every switch on which paper and code differ."""
+    """Lookahead decoding with a switch for every difference between paper and code."""
 
     taps = Taps()
     reuse_prefix = False
@@ -49,53 +50,53 @@ class Lookahead:
 
     name: Name = "lookahead"
     window: Count = 7
-    """W, columns."""
+    """W, columns of the window."""
     ngram: Annotated[int, Range(3)] = 5
-    """N, length of an n-gram with its key."""
+    """N, length of an n-gram, its key included."""
     guesses: Whole = 7
-    """G, n-grams kept (and verified) per key; 0: no pool."""
+    """G, n-grams stored and verified per key; 0: no pool."""
     cap: Literal["code", "full"] = "code"
-    """Tokens that a fully matched n-gram yields: N-1, or N."""
+    """Tokens that a fully matched n-gram yields: N-1 (code) or N (full)."""
     pool_from_prompt: bool = False
-    """Enter the n-grams of the prompt and of the output, too."""
+    """Put the n-grams of the prompt and of the output into the pool, too."""
     keep_out: Sequence[Annotated[int, Range(0, what="a token id")]] = ()
-    """Token ids (EOS) that random prompt tokens replace in the newest row."""
+    """Token ids (EOS) that are replaced by random prompt tokens in the newest row."""
     seed: int = 10
-    """Of the random prompt tokens, the same for every prompt."""
+    """Seed of the random prompt tokens, the same for every prompt."""
 
     def __post_init__(self) -> None:
         self._guess_len = self.ngram - 1 if self.cap == "full" else self.ngram - 2
         if self._most_nodes() > SCRATCH:
-            given = f"W={self.window}, N={self.ngram}, G={self.guesses}"
-            raise ConfigError("method.window", given, f"at most {SCRATCH} nodes a step, not {self._most_nodes()}")
+            sizes = f"W={self.window}, N={self.ngram}, G={self.guesses}"
+            raise ConfigError("method.window", sizes, f"at most {SCRATCH} nodes a step, not {self._most_nodes()}")
 
     def check(self, dims: ModelDims) -> None:
-        """Works with every model."""
+        """Accept every model."""
 
     def prepare(self, probe: Probe, samples: Sequence[Sample]) -> None:
-        """Nothing to prepare."""
+        """Prepare nothing."""
 
     def start(self, prefill: Prefill) -> None:
-        """An empty pool, and W+N-3 random prompt tokens for R_0."""
+        """Begin a prompt with an empty pool and W+N-3 random prompt tokens as R_0."""
         self._rng, self._prompt = random.Random(self.seed), prefill.prompt
         self._rows = [[self._rng.choice(self._prompt) for _ in range(self.window + self.ngram - 3)]]
         self._pool = Pool(self.guesses)
-        self._text: list[int] = []  # what the pool has learnt from
+        self._text: list[int] = []  # the text whose n-grams are in the pool
         if self.pool_from_prompt:
             self._read(prefill.prompt)
 
     def propose(self, context: Context) -> TokenTree:
-        """The window and, once it is full, the pool's n-grams for the root, both within the length limit."""
+        """Propose the window and, once it is full, the pool's n-grams for the root, both within the length limit."""
         if self.pool_from_prompt:
             self._read(context.output[len(self._text) - len(self._prompt) :])
-        root, room = context.output[-1], context.max_draft
-        self._rows = within(self._rows, room)
-        grams = self._pool.after(root) if self._full else ()
-        return window_tree(root, [gram[: min(self._guess_len, room)] for gram in grams], self._rows)
+        root, max_depth = context.output[-1], context.max_draft
+        self._rows = trim_window(self._rows, max_depth)
+        grams = self._pool.ngrams(root) if self._full else ()
+        return window_tree(root, [gram[: min(self._guess_len, max_depth)] for gram in grams], self._rows)
 
     def observe(self, verification: Verification, probe: Probe) -> Estimate | None:
-        """Extend the window by the argmax at its newest row, the pool by its columns; both end with their prompt."""
-        if verification.last:
+        """Add the argmax at the newest row to the window as a row, and the window's columns to the pool."""
+        if verification.last:  # both end with their prompt
             return None
         rows, width = self._rows, len(self._rows[-1])
         new = verification.logits[len(verification.tree) - width :].argmax(-1).tolist()
@@ -103,7 +104,7 @@ class Lookahead:
             for j, key in zip(range(width), [verification.tree.tokens[0], *rows[0]]):
                 self._pool.enter(key, (*(row[j] for row in rows[1:]), new[j]))
             new = [self._rng.choice(self._prompt) if token in self.keep_out else token for token in new]
-            self._rows = [rows[1][1:], *rows[2:], new]
+            self._rows = [rows[1][1:], *rows[2:], new]  # R_0 is dropped; R_1, the new R_0, loses its first element
         else:  # the first row of predictions begins a position later than R_0, so only it keeps its first element
             self._rows = [*(row[1:] for row in rows), new if len(rows) == 1 else new[1:]]
         return None
@@ -113,12 +114,12 @@ class Lookahead:
         return len(self._rows) == self.ngram - 1
 
     def _most_nodes(self) -> int:
-        """Nodes of the largest step: of the k-th filling pass, or of a full window with G n-grams."""
+        """Return the nodes of the largest step: of the k-th filling pass, or of a full window with G n-grams."""
         filling = [k * (self.window + self.ngram - 1 - k) for k in range(1, self.ngram - 1)]
         return max(*filling, self.window * (self.ngram - 1) + self.guesses * self._guess_len)
 
     def _read(self, tokens: Sequence[int]) -> None:
-        """Enter the n-grams that end with each of these tokens, the next ones of the text."""
+        """Append tokens to the text and put the n-grams that end with them into the pool."""
         for token in tokens:
             self._text.append(token)
             if len(self._text) >= self.ngram:
@@ -127,23 +128,23 @@ class Lookahead:
 
 
 def window_tree(root: int, grams: Sequence[Sequence[int]], rows: Sequence[Sequence[int]]) -> TokenTree:
-    """The root and the n-grams merged to a prefix tree, the candidates; then R_0, R_1, .. row by row.
+    """Return the tree of a step: the root and the n-grams as a prefix tree (the candidates), then R_0, R_1, .. by row.
 
     Args:
         root: newest output token.
-        grams: in the pool's order.
+        grams: n-grams without their key, in the pool's order.
         rows: R_0 one shorter than every other row (which are equally long), or R_0 alone.
     """
     tokens, parents = [root], [-1]
-    known: dict[tuple[int, int], int] = {}
+    children: dict[tuple[int, int], int] = {}  # (node, token) -> child with this token
     for gram in grams:
         node = 0
         for token in gram:
-            if (node, token) not in known:
-                known[node, token] = len(tokens)
+            if (node, token) not in children:
+                children[node, token] = len(tokens)
                 tokens.append(token)
                 parents.append(node)
-            node = known[node, token]
+            node = children[node, token]
     candidates = len(tokens)
     above = [0, *range(candidates, candidates + len(rows[0]))]  # C_0, C_1, ..
     tokens += rows[0]
@@ -156,7 +157,7 @@ def window_tree(root: int, grams: Sequence[Sequence[int]], rows: Sequence[Sequen
 
 
 class Pool:
-    """At most `size` n-grams per key token, the least recently entered first."""
+    """A pool of at most `size` n-grams per key token, the least recently entered first."""
 
     def __init__(self, size: int):
         self._size = size
@@ -166,12 +167,12 @@ class Pool:
     def keys(self) -> frozenset[int]:
         return frozenset(self._grams)
 
-    def after(self, key: int) -> Sequence[tuple[int, ...]]:
-        """The n-grams of a key, without it."""
+    def ngrams(self, key: int) -> Sequence[tuple[int, ...]]:
+        """Return the n-grams of a key, without the key."""
         return self._grams.get(key, ())
 
     def enter(self, key: int, gram: tuple[int, ...]) -> None:
-        """Put an n-gram last, a known one as well; a full list loses its first."""
+        """Put an n-gram last, also one that is in the list already; a full list loses its first."""
         if not self._size:
             return
         grams = self._grams.setdefault(key, [])
@@ -182,10 +183,10 @@ class Pool:
         grams.append(gram)
 
 
-def within(rows: list[list[int]], room: int) -> list[list[int]]:
-    """The columns of a window whose nodes are all at depth `room` or less."""
+def trim_window(rows: list[list[int]], max_depth: int) -> list[list[int]]:
+    """Return the columns of a window whose nodes are all at depth `max_depth` or less."""
     newest = len(rows) - 1
     if newest == 0:
-        return [rows[0][:room]]
-    width = max(0, min(len(rows[newest]), room - newest + 1))
+        return [rows[0][:max_depth]]
+    width = max(0, min(len(rows[newest]), max_depth - newest + 1))
     return [rows[0][: max(0, width - 1)], *(row[:width] for row in rows[1:])]

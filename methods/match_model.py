@@ -1,12 +1,12 @@
-"""A match model: where the end of the text occurred before, and how often the token that followed it came again.
+"""A match model: an earlier occurrence of the end of the text, and the probability that its continuation repeats.
 
-The newest earlier occurrence of the last tokens is followed as the text grows: with every token that it predicted the
-match is one token longer. A match of l tokens predicts the next token with probability a(l), a Beta posterior for each
-class of lengths. Every output token updates it, whether it was drafted or not. So the acceptance of a draft copied from
-the text is known without verifying any draft, and a step that copies nothing costs a few dictionary lookups.
+The newest earlier occurrence of the last tokens is followed as the text grows: each token that it predicted makes the
+match one token longer. A match of l tokens predicts the next token with probability a(l), which has a Beta posterior
+for each class of lengths. Every output token updates it, whether it was drafted or not. So the acceptance of a copied
+draft is known without verifying any draft, and a step without a copy costs a few dictionary lookups.
 
-Sources: the copied draft is prompt lookup's (Saxena 2023), here with an acceptance; match models with an adaptive
-confidence by length are from data compression (Mahoney 2005, PAQ).
+Sources: copied drafts are those of prompt lookup (Saxena 2023), here with an acceptance rate. Match models with an
+adaptive confidence by length come from data compression (Mahoney 2005, PAQ).
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from collections.abc import Sequence
 from typing import Any
 
 ORDER = 3  # tokens of the longest n-gram in the table
-LONGEST = 32  # tokens of a match that are told apart
+LONGEST = 32  # tokens up to which the length of a match is counted
 CLASSES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)  # the shortest match of each class of lengths
 SEPARATOR = -1  # between texts; no match and no draft runs across it
 CLASS_OF = [max(0, bisect_right(CLASSES, length) - 1) for length in range(LONGEST + 1)]
 
 
 class MatchModel:
-    """Drafts copied from earlier text, each with its expected length.
+    """A source of drafts copied from earlier text, with their expected tokens.
 
     Args:
-        memory: tokens of earlier prompts and outputs that are kept, the newest.
-        prior: tokens that the prior of a class weighs; its mean is l / (l + 2) at the class's shortest match.
-        limit: tokens that the posterior of a class weighs at most.
+        memory: number of newest tokens of earlier prompts and outputs that are kept.
+        prior: weight of the prior of a class, in tokens; its mean is l / (l + 2), l the class's shortest match.
+        limit: largest weight of the posterior of a class, in tokens.
     """
 
     def __init__(self, memory: int, prior: float, limit: float):
@@ -43,7 +43,7 @@ class MatchModel:
         """Begin a prompt: its text joins the earlier ones, and every posterior moves a share back to the prior."""
         for pair, prior in zip(self._counts, self._prior):
             scale = (1 - forget) * min(1.0, self._limit / sum(pair))
-            pair[:] = [scale * count + forget * before for count, before in zip(pair, prior)]
+            pair[:] = [scale * count + forget * prior_count for count, prior_count in zip(pair, prior)]
         begin = len(self._text)
         if begin > self._memory:
             self._text, self._places, begin = self._text[begin - self._memory :], {}, 0
@@ -58,7 +58,7 @@ class MatchModel:
         return len(self._text) - self._output
 
     def extend(self, tokens: Sequence[int]) -> None:
-        """Append output tokens: learn whether each was predicted, and follow the match or find another one."""
+        """Append output tokens: count whether each was predicted, and follow the match or find a new one."""
         text, places = self._text, self._places
         for token in tokens:
             source, length = self._source, self._length
@@ -78,17 +78,17 @@ class MatchModel:
             self._source, self._length = source, length
 
     def draft(self, longest: int, verify_ms: Sequence[float], rate: float) -> tuple[list[int], float]:
-        """Return the copied tokens that gain most over a given throughput, and the tokens that a step with them emits.
+        """Return the copy with the largest gain over a throughput, and the expected tokens of a step with it.
 
-        A draft of k tokens is worth E(k) - rate * verify_ms[k], E(k) = 1 + Σ_(j <= k) Π_(i < j) a(l + i).
+        The gain of a draft of k tokens is E(k) - rate * verify_ms[k], with E(k) = 1 + Σ_(j <= k) Π_(i < j) a(l + i).
 
         Args:
-            longest: tokens at most.
-            verify_ms: milliseconds of verifying 0, 1, .. of them.
+            longest: largest number of tokens.
+            verify_ms: milliseconds of verifying 0, 1, .. tokens.
             rate: tokens per millisecond without the draft.
 
         Returns:
-            No token and 1.0 where no draft gains anything.
+            The copied tokens and E(k); no token and 1.0 if no draft has a gain.
         """
         length = self._length
         if not length or self._text[self._source] == SEPARATOR:
@@ -97,26 +97,27 @@ class MatchModel:
         best, best_value, best_expected = 0, expected - rate * verify_ms[0], expected
         for k in range(1, min(longest, len(verify_ms) - 1) + 1):
             rejected, accepted = self._counts[CLASS_OF[length]]
-            reached *= accepted / (rejected + accepted)
+            reached *= accepted / (rejected + accepted)  # Π a(l + i): the first k tokens are all accepted
             expected += reached
             value = expected - rate * verify_ms[k]
             if value > best_value:
                 best, best_value, best_expected = k, value, expected
             length = min(length + 1, LONGEST)
         tokens = self._copy(best)
+        # a copy that ends early, at the end of a text, gets its share of the expected accepted tokens
         return tokens, best_expected if len(tokens) == best else 1 + (best_expected - 1) * len(tokens) / best
 
     def state(self) -> dict[str, Any]:
-        """Return texts and counts, for JSON."""
+        """Return the newest text and the counts, for JSON."""
         return {"text": self._text[len(self._text) - min(len(self._text), self._memory) :], "counts": self._counts}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Continue with these texts and counts."""
+        """Continue with the text and counts of `state`."""
         self._text, self._counts, self._places = list(state["text"]), [list(pair) for pair in state["counts"]], {}
         self._enter(0)
 
     def _copy(self, count: int) -> list[int]:
-        """Return the next tokens of the source; a source that reaches the text's end goes on with its own copy."""
+        """Return the next tokens of the source; at the text's end the source continues with its copy (a repetition)."""
         source, text = self._source, self._text
         tokens = text[source : source + count]
         if SEPARATOR in tokens:
@@ -127,7 +128,11 @@ class MatchModel:
         return tokens
 
     def _find(self, grams: Sequence[tuple[int, ...]]) -> tuple[int, int]:
-        """Return the newest occurrence of the longest of these ends of the text, and how many tokens match there."""
+        """Return the position after the newest occurrence of the longest n-gram, and the length of the match there.
+
+        Args:
+            grams: the n-grams at the end of the text, longest first.
+        """
         text = self._text
         for gram in grams:
             place = self._places.get(gram)
@@ -140,7 +145,7 @@ class MatchModel:
         return 0, 0
 
     def _enter(self, begin: int) -> None:
-        """Enter the n-grams that lie wholly behind a position of the text."""
+        """Enter the n-grams of the text from a position on."""
         tokens = self._text[begin:]
         for n in range(1, ORDER + 1):
             columns = [tokens[i:] for i in range(n)]

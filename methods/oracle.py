@@ -1,8 +1,8 @@
-"""The best layer set there is, found by trying every one: what a search can be held against, on models of few blocks.
+"""The best of all layer sets, by exhaustive search: an upper bound for searches, on models of few blocks.
 
-Every set is scored as an offline search scores it (`layer_search.Objective`, `expected`): the speedup that greedy
-drafts over the calibration prompts imply with the measured times of attention and MLP. So no search with the same
-objective and prompts finds a better one, and the gap between the two is what the search missed.
+Every set has the score of an offline search (`layer_search.Objective`, `expected`): the speedup that greedy drafts over
+the calibration prompts imply with the measured times of attention and MLP. So no search with the same objective and
+prompts finds a better set, and the difference to the oracle is the loss of the search.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from ssd_bench.settings import Count, Range, settings
 
 @settings("method")
 class Oracle(StoppedDraft):
-    """Drafts with the best of all layer sets, or of all that skip a given number of sublayers."""
+    """Drafting with the best of all layer sets, or of all that skip a certain number of sublayers."""
 
     searched = True
 
     name: Name = "oracle"
     calibration: Calibration = 8
     skipped: Annotated[int, Range(0, note=" sublayers")] | None = None
-    """What a set skips; null: any number."""
+    """Number of sublayers that a set skips; null: any."""
     new_tokens: NewTokens = 32
     draft_len: DraftLen = 8
     stop_below: StopBelow = 0.7
     most_sets: Count = 4096
-    """Refuse a model with more sets than this."""
+    """Largest number of sets; a model with more is refused."""
     reuse_prefix: ReusePrefix = False
 
     def __post_init__(self) -> None:
@@ -49,10 +49,10 @@ class Oracle(StoppedDraft):
         )
 
     def check(self, dims: ModelDims) -> None:
-        """Count the sets.
+        """Refuse a model with too many sets.
 
         Raises:
-            ConfigError: there are too many to try, or fewer sublayers than are to be skipped.
+            ConfigError: there are too many sets, or fewer sublayers than `skipped`.
         """
         n_sub = 2 * dims.n_layers
         if self.skipped is not None and self.skipped > n_sub:
@@ -66,26 +66,26 @@ class Oracle(StoppedDraft):
         self._layer_set = LayerSet.full(dims.n_layers)
 
     def prepare(self, probe: Probe, samples: Sequence[Sample]) -> None:
-        """Try every set."""
+        """Score every set and draft with the best."""
         objective = Objective(self._scoring, probe, [sample.prompt for sample in samples], window=self._window)
-        sets = list(every_set(probe.n_layers, self.skipped))
+        sets = list(all_layer_sets(probe.n_layers, self.skipped))
         bar = tqdm(sets, desc="oracle", unit="set", disable=not sys.stderr.isatty())
         self._layer_set, score = best_set(objective, bar)
         print(f"oracle: score {score:.4f}, the best of {len(sets)} sets", file=sys.stderr)
 
 
-def every_set(n_layers: int, skipped: int | None = None) -> Iterator[LayerSet]:
-    """All layer sets of a model of L blocks, or all that skip so many sublayers, those that skip fewer first."""
+def all_layer_sets(n_layers: int, skipped: int | None = None) -> Iterator[LayerSet]:
+    """Yield all layer sets of a model, or those with `skipped` sublayers skipped; sets that skip fewer come first."""
     for count in range(2 * n_layers + 1) if skipped is None else (skipped,):
         for indices in combinations(range(2 * n_layers), count):
             yield LayerSet(n_layers, frozenset(indices))
 
 
 def best_set(objective: Callable[[LayerSet], float], sets: Iterable[LayerSet]) -> tuple[LayerSet, float]:
-    """The set of highest score and that score; the first among equals.
+    """Return the set of highest score and that score; the first among equals.
 
     Raises:
-        ValueError: no sets.
+        ValueError: there are no sets.
     """
     score, _, best = max((objective(layer_set), -i, layer_set) for i, layer_set in enumerate(sets))
     return best, score

@@ -1,19 +1,19 @@
 """Self-SD (Draft & Verify, Zhang et al., ACL 2024): one layer set, searched before the run, and an adaptive exit.
 
-The set comes from `methods.layer_search`; a step drafts up to K tokens with it, ends after a token less likely than γ,
-and γ follows the acceptance rate (`methods.draft_stop`). Its published settings and those that later papers compare
-with are presets: `self_ssd` (the evaluation notebooks, but for what the search maximises), `self_ssd_wallclock` (in
-that, too), `self_ssd_fix` and `self_ssd_mix` (KNN-SSD's baselines on a stream of tasks: γ fixed, the set searched on
-the first task or on all of them) and `self_ssd_dynamic_ver` (SWIFT's comparison: the searched set with SWIFT's tree of
-candidates).
+The set comes from `methods.layer_search`. A step drafts up to K tokens with it and ends after a token less likely than
+γ, which follows the acceptance rate (`methods.draft_stop`). Presets have its published settings and those with which
+later papers compare: `self_ssd` (the evaluation notebooks, but with another search objective), `self_ssd_wallclock`
+(with their objective, too), `self_ssd_fix` and `self_ssd_mix` (KNN-SSD's baselines on a stream of tasks: γ fixed, the
+set searched on the first task or on all tasks) and `self_ssd_dynamic_ver` (SWIFT's comparison: the searched set with
+SWIFT's tree of candidates).
 
-What differs from the released code (dilab-zju/self-speculative-decoding):
+Differences from the released code (dilab-zju/self-speculative-decoding):
 
-* nothing is drafted where the length limits leave no room (decoding.py drafts one token always), and nothing after
-  EOS; its output runs over EOS to the end of the cycle;
+* nothing is drafted where the length limits leave no room (decoding.py always drafts one token), and nothing after EOS
+  (there, the output runs beyond EOS to the end of the cycle);
 * sampling draws each drafted token from the warped distribution, compares its raw probability with γ, and verifies
-  with random numbers of their own; the code's default there is γ = 0.5 (decoding.py:190), the preset's is 0.6;
-* γ is carried from prompt to prompt, as the notebooks do, so that a resumed run restores it; ρ is not.
+  with separate random numbers; the code's default for sampling is γ = 0.5 (decoding.py:190), the preset's is 0.6;
+* γ is carried from prompt to prompt, as in the notebooks, so that a resumed run restores it; ρ is not.
 """
 
 from __future__ import annotations
@@ -31,33 +31,33 @@ from ssd_bench.model.shape import ModelDims
 from ssd_bench.settings import Fits, settings
 
 
-def falling(widths: Sequence[Sequence[float]]) -> bool:
-    """Whether these are pairs of a bound and a count, the highest bound first."""
+def are_widths(widths: Sequence[Sequence[float]]) -> bool:
+    """Return whether all entries are pairs of a bound and a count >= 1, the highest bound first."""
     bounds = [pair[0] for pair in widths if len(pair) == 2 and pair[1] >= 1]
     return len(bounds) == len(widths) and bounds == sorted(bounds, reverse=True)
 
 
 Widths = Annotated[
-    Sequence[Sequence[float]], Fits("pairs of a probability and at least 1 candidate, the highest first", falling)
+    Sequence[Sequence[float]], Fits("pairs of a probability and at least 1 candidate, the highest first", are_widths)
 ]
 
 
 @settings("method")
 class SelfSSD(MovedDraft):
-    """Drafts with the best layer set of an offline search; no prompts are asked for when a set is reused."""
+    """Drafting with the best layer set of an offline search; a reused set needs no calibration prompts."""
 
     searched = True
 
     search: SearchSettings
-    """How to search, or what to reuse instead."""
+    """Settings of the search, or in `reuse` the name of a set to use instead."""
     name: Name = "self_ssd"
     calibration: Calibration = 8
     search_on: Literal["all", "first"] = "all"
-    """Search on all domains of the run together, or on the first that it meets."""
+    """Search on all domains of the run together, or on the run's first domain."""
     carry_stop: bool = True
-    """A prompt starts with the γ that the one before ended with."""
+    """Start a prompt with the γ at the end of the prompt before."""
     widths: Widths = ()
-    """Candidates verified at a depth, by the drafted token's probability (`LayerDraft.widths`); none: a chain."""
+    """Candidates verified at a depth, by the drafted token's probability (`LayerDraft.widths`); empty: a chain."""
     reuse_prefix: ReusePrefix = False
 
     def __post_init__(self) -> None:
@@ -70,16 +70,16 @@ class SelfSSD(MovedDraft):
         """Draft with the full model until `prepare`.
 
         Raises:
-            ConfigError: a published set that is unknown or of another model.
+            ConfigError: a published set that is unknown or for another model.
         """
         self.search.check(dims.n_layers)
         self._layer_set = LayerSet.full(dims.n_layers)
 
     def prepare(self, probe: Probe, samples: Sequence[Sample]) -> None:
-        """Search on the samples, or take the set that is to be reused.
+        """Search on the samples, or take the set to reuse.
 
         Raises:
-            ConfigError: nothing of the name to reuse is there, or it is of another model.
+            ConfigError: the set to reuse does not exist, or is for another model.
         """
         if isinstance(self.search.reuse, str):
             self._layer_set = named_set(self.search.reuse, probe)
@@ -88,12 +88,12 @@ class SelfSSD(MovedDraft):
         if self.search_on == "first":
             samples = [sample for sample in samples if sample.domain == domains[0]]
             domains = domains[:1]
-        samples = sorted(samples, key=lambda sample: sample.domain)  # one search, in whatever order a run meets them
+        samples = sorted(samples, key=lambda sample: sample.domain)  # one search, whatever the order of the run
         label = domains[0] if len(domains) == 1 else "mixed"
         self._layer_set = search(self.search, probe, samples, label, self._window).best.layer_set
 
     def start(self, prefill: Prefill) -> None:
-        """ρ starts anew, γ too unless it is carried over."""
+        """Reset ρ, and γ unless it is carried over."""
         self._stop.start(self.carry_stop)
 
     def propose(self, context: Context) -> LayerDraft:
@@ -101,7 +101,7 @@ class SelfSSD(MovedDraft):
         return self._stop.draft(self._layer_set, self.widths, self.searched)
 
     def state(self) -> bytes:
-        """γ."""
+        """Return γ, as the text of a hexadecimal float."""
         return self._stop.value.hex().encode()
 
     def restore(self, state: bytes) -> None:

@@ -1,4 +1,4 @@
-"""Settings that several methods have: their types, with what is allowed and the docs."""
+"""Types of settings that several methods share, with the allowed values and the help text."""
 
 from __future__ import annotations
 
@@ -8,15 +8,17 @@ from typing import Annotated
 from ssd_bench.core.window import Window
 from ssd_bench.settings import Fits, Probability, Range, Rate, Whole
 
-Name = Annotated[str, "Name in tables; the preset's."]
+Name = Annotated[str, "Name in tables, that of the preset."]
 ReusePrefix = Annotated[bool, "Verify from the first skipped sublayer on the states that drafting left."]
 Calibration = Annotated[int, Range(1, note=" prompt"), "Prompts of each domain to search or calibrate on."]
-NewTokens = Annotated[int, Range(2, note=": the first comes from the prefill"), "Decoded per prompt and candidate."]
-DraftLen = Annotated[int, Range(1, note=" (method=ar drafts nothing)"), "K, tokens drafted at most."]
+NewTokens = Annotated[
+    int, Range(2, note=": the first comes from the prefill"), "Tokens decoded per prompt and candidate."
+]
+DraftLen = Annotated[int, Range(1, note=" (method=ar drafts nothing)"), "K, largest number of drafted tokens per step."]
 DraftLenGrid = Annotated[
     Sequence[Whole],
     Fits("two lengths, 0 <= first <= second", lambda grid: len(grid) == 2 and grid[0] <= grid[1]),
-    "Smallest and largest γ that the tokens per time are compared at.",
+    "Smallest and largest γ at which tokens per time are compared.",
 ]
 StopBelow = Annotated[Probability, "γ: drafting stops after a token less likely than γ, which stays in the draft."]
 TargetRate = Annotated[Rate | None, "α*, acceptance rate below which γ rises; null keeps γ fixed."]
@@ -30,7 +32,7 @@ def is_window(pair: Sequence[int]) -> bool:
 DraftWindow = Annotated[
     Sequence[int],
     Fits("sinks >= 0 and recent >= 1", is_window),
-    "Sinks and recent positions, all that a draft's attentions read: the first ones and the last ones.",
+    "Window of a draft's attentions, [sinks, recent]: they read the first `sinks` and the last `recent` positions.",
 ]
 
 

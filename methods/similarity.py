@@ -1,4 +1,4 @@
-"""How close the streams of candidate branches are to the full model's: what layer searches maximise."""
+"""Similarity of candidate branches' streams to the full model's, which layer searches maximise."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from torch import Tensor
 
 
 def directions(states: Tensor) -> Tensor:
-    """Float32 unit vectors of the full model's streams [..., d], to compare branches with."""
+    """Return the full model's streams [..., d] as float32 unit vectors, for `mean_cosine`."""
     return F.normalize(states.float(), dim=-1)
 
 
 def mean_cosine(branches: Tensor, direction: Tensor) -> Tensor:
-    """Mean over tokens of the cosine between branches [B, r, d] and the full model's `directions` [r, d].
+    """Return the mean over r tokens of the cosine between branches [B, r, d] and the full model's `directions` [r, d].
 
     Returns:
-        [B] float32, whatever the streams' dtype: half precision would make ties of near-equal branches.
+        [B] float32, whatever the streams' dtype: in half precision near-equal branches would tie.
     """
     branches = branches.float()
     products = torch.bmm(branches.transpose(0, 1), direction.unsqueeze(-1)).squeeze(-1).t()

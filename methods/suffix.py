@@ -1,15 +1,15 @@
-"""Suffix decoding: draft by how often the newest tokens were continued in which way (Oliaro et al., arXiv:2411.04975).
+"""Suffix decoding: draft the most frequent continuations of the newest tokens (Oliaro et al., arXiv:2411.04975).
 
 The longest match of the output's end is looked up in two texts: the prompt with its output, and the earlier outputs of
-the stream. Every suffix of the match, shorter and so with more occurrences, is a candidate as well. From its
-occurrences the draft is grown greedily: a token's probability is its share among the continuations, times that of
-the path to it; growth ends below `min_prob` and at `factor` times the match's length. The draft whose probabilities
-sum to the most is verified: that sum is the expected number of accepted tokens if the past is a fair guide.
+the stream. Every suffix of the match is a source of a draft, too: it is shorter and so occurs more often. A draft grows
+greedily from the occurrences: the probability of a token is its share among the continuations, times the probability
+of the path to it. Growth ends below `min_prob` and at `factor` times the match's length. The draft with the largest sum
+of probabilities is verified; the sum is the expected number of accepted tokens if the text goes on as before.
 
 Differences from the released code (snowflakedb/ArcticInference), which keeps suffix trees in C++: here the texts are
 arrays, and the occurrences of a match are found by narrowing those of its last token, one token at a time. The counts
-are those of the tree: `tests/test_suffix.py` holds them to a brute-force count. Earlier outputs are kept up to `memory`
-tokens, the newest; there, up to a number of requests.
+are those of the tree: `tests/test_suffix.py` compares them with a brute-force count. Earlier outputs are kept up to
+`memory` tokens, the newest; there, up to a number of requests.
 """
 
 from __future__ import annotations
@@ -33,25 +33,23 @@ SEPARATOR = -1  # between outputs; no match and no draft runs across it
 
 @settings("method")
 class Suffix:
-    """Drafts by the counts of earlier continuations."""
+    """Drafting by the counts of earlier continuations."""
 
     taps = Taps()
     reuse_prefix = False
     greedy_only = False
 
     name: Name = "suffix"
-    max_match: Annotated[Count, "Tokens of a match at most."] = 64
-    factor: Annotated[float, Range(above=0), "Drafted tokens per token of the match, at most."] = 1.0
-    min_prob: Annotated[Probability, "Probability of a path below which it is not drafted."] = 0.1
+    max_match: Annotated[Count, "Longest match, in tokens."] = 64
+    factor: Annotated[float, Range(above=0), "Largest number of drafted tokens per token of the match."] = 1.0
+    min_prob: Annotated[Probability, "Probability below which a path is not drafted."] = 0.1
     draft_len: DraftLen = 24
     shape: Literal["chain", "tree"] = "chain"
-    """Whether only the most frequent continuation is drafted, or several in a tree."""
-    memory: Annotated[Whole, "Tokens of earlier outputs that are kept, the newest; 0: each prompt begins anew."] = (
-        100_000
-    )
+    """Draft only the most frequent continuation (chain), or several (tree)."""
+    memory: Annotated[Whole, "Newest tokens of earlier outputs that are kept; 0: each prompt starts anew."] = 100_000
 
     def check(self, dims: ModelDims) -> None:
-        """Accept every model: nothing of it is used."""
+        """Accept every model: drafting does not use it."""
 
     def prepare(self, probe: Probe, samples: Sequence[Sample]) -> None:
         """Begin without earlier outputs."""
@@ -64,13 +62,13 @@ class Suffix:
         self._text[: self._length] = prefill.prompt
 
     def propose(self, context: Context) -> TokenTree:
-        """Return the root and the draft of the highest expected length, of either text."""
+        """Return the root and the draft of the largest expected acceptance, from one of the two texts."""
         self._append(context.output[self._length - self._prompt_len :])
         text = self._text[: self._length]
         limit = min(self.draft_len, context.max_draft)
-        best = Draft.none()
+        best = Draft.empty()
         for source in (text, self._past):
-            # the end of the text is its own match, which has no continuation yet
+            # the end of the text matches itself, too, but has no continuation yet (`matches` leaves it out)
             for positions, matched in matches(source, text, self.max_match):
                 size = min(limit, int(self.factor * matched))
                 draft = grow(source, positions, size, self.min_prob, self.shape == "tree")
@@ -104,7 +102,7 @@ class Suffix:
 
 
 class Draft:
-    """Tokens to verify after the root, and the sum of their probabilities.
+    """A draft after the root, with the sum of its tokens' probabilities.
 
     Attributes:
         tokens, parents: as in `TokenTree`, without the root, whose index is 0.
@@ -115,19 +113,19 @@ class Draft:
         self.tokens, self.parents, self.score = tokens, parents, score
 
     @classmethod
-    def none(cls) -> Draft:
+    def empty(cls) -> Draft:
         """Return the draft without tokens."""
         return cls((), (), 0.0)
 
 
 def matches(source: Tokens, text: Tokens, longest: int) -> Iterator[tuple[Tokens, int]]:
-    """Yield the occurrences in `source` of the ends of `text`, shortest end first, each set of occurrences once.
+    """Yield the occurrences in `source` of the suffixes of `text`, shortest first, each set of occurrences once.
 
     Args:
-        longest: tokens of an end at most.
+        longest: longest suffix, in tokens.
 
     Yields:
-        The positions after the occurrences, and the length of the longest end that all of them have.
+        The positions after the occurrences, and the length of the longest suffix that all of them have.
     """
     newest = source[:-1] if source is text else source
     positions = np.flatnonzero(newest == text[-1])
@@ -148,38 +146,38 @@ def grow(source: Tokens, positions: Tokens, size: int, min_prob: float, branches
     """Return the likeliest continuations of some occurrences, by their counts.
 
     Args:
-        positions: where continuations begin.
-        size: tokens of the draft at most.
-        min_prob: probability of a path below which it is left out.
-        branches: whether a token may have several continuations; else the most frequent only.
+        positions: positions at which continuations begin.
+        size: largest number of drafted tokens.
+        min_prob: probability below which a path is left out.
+        branches: whether a token may have several continuations; else only the most frequent one.
     """
     tokens: list[int] = []
     parents: list[int] = []
     score = 0.0
-    # likeliest first; the serial number keeps the order of equals fixed
+    # a heap of paths, the likeliest first; the serial number keeps the order of equals fixed
     waiting: list[tuple[float, int, int, int, Any]] = []
     serial = 0
 
-    def offer(parent: int, at: Tokens, prob: float) -> None:
-        """Put the continuations at these positions into the queue."""
+    def enqueue(parent: int, starts: Tokens, prob: float) -> None:
+        """Put the continuations that begin at these positions into the heap."""
         nonlocal serial
-        inside = at[at < len(source)]
+        inside = starts[starts < len(source)]
         values, counts = np.unique(source[inside], return_counts=True)
         order = np.argsort(-counts, kind="stable")
         order = order[values[order] != SEPARATOR]
         for index in order if branches else order[:1]:
-            share = prob * float(counts[index]) / len(at)
-            if share >= min_prob:
+            path_prob = prob * float(counts[index]) / len(starts)
+            if path_prob >= min_prob:
                 value = int(values[index])
-                heapq.heappush(waiting, (-share, serial, parent, value, inside[source[inside] == value] + 1))
+                heapq.heappush(waiting, (-path_prob, serial, parent, value, inside[source[inside] == value] + 1))
                 serial += 1
 
     if size > 0:
-        offer(0, positions, 1.0)
+        enqueue(0, positions, 1.0)
     while waiting and len(tokens) < size:
-        negative, _, parent, token, onward = heapq.heappop(waiting)
+        negative_prob, _, parent, token, next_starts = heapq.heappop(waiting)
         tokens.append(token)
         parents.append(parent)
-        score -= negative
-        offer(len(tokens), onward, -negative)
+        score -= negative_prob
+        enqueue(len(tokens), next_starts, -negative_prob)
     return Draft(tokens, parents, score)

@@ -1,22 +1,23 @@
 """SWIFT: search the sublayers to skip while decoding, by matchness on the output's own tokens (Xia et al., ICLR 2025).
 
-Every cycle, until the search ends, one candidate set is scored: run on the output tokens of a context window, all in
-one pass, how often does it predict the next one? Candidates skip the same number of sublayers, drawn at random or,
-every β-th time, suggested by Bayesian optimisation. The best so far drafts; drafting ends early by confidence, and
-the doubtful positions are verified with more candidates. What was found is kept from prompt to prompt.
+Every cycle, until the search ends, one candidate set is scored by matchness: it runs on the output tokens of a context
+window, all in one pass, and the score is the share of correctly predicted next tokens. Candidates skip the same number
+of sublayers; they are drawn at random or, every β-th time, suggested by Bayesian optimisation. The best set so far
+drafts. Drafting ends early by confidence, and uncertain positions are verified with more candidates. The search and its
+best set are kept from prompt to prompt.
 
-Where the paper and its code (hemingkx/SWIFT @ 88caed7) differ or leave something open, a switch says what is done:
+Where the paper and its code (hemingkx/SWIFT @ 88caed7) differ or leave something open, a switch selects:
 
-* greedy decoding verifies 3, 5, 8 or 10 candidates in the code, 1, 3, 5 or 10 in the paper, in both when sampling:
+* greedy decoding verifies 3, 5, 8 or 10 candidates in the code; the paper, and sampling in both, have 1, 3, 5 or 10:
   `k_set`;
-* the initial set, which skips every other block whatever r is, never gets a score, so the first candidate that
-  matches anything replaces it: `score_initial` makes it the first candidate;
-* the code scores the first γ+1 tokens of an output, the paper says nothing of which: `window`;
-* the paper can be read as beginning anew with every prompt, the code never does, and compares matchness across
-  prompts: `reset`. `on_shift` is this file's: it begins anew when the acceptance rate of a prompt falls by more than
-  `shift_drop` below its mean over the prompts since the last beginning;
-* the paper's r of a model was lowered from 0.5 to 0.4 for α < 0.7 (footnote 3), of which the code has nothing:
-  `reduce_below` lowers r by 0.1 and begins anew after a prompt with a lower α whose search is over.
+* the initial set skips every other block whatever r is, and never gets a score, so the first candidate with any match
+  replaces it: `score_initial` makes it the first candidate;
+* the code scores the first γ+1 tokens of an output, the paper does not say which: `window`;
+* the paper can be read as starting anew with every prompt; the code never does, and compares matchness across prompts:
+  `reset`. `on_shift` is in neither: it starts anew when the acceptance rate of a prompt is more than `shift_drop` below
+  its mean over the prompts since the last start;
+* the paper lowered r of a model from 0.5 to 0.4 for α < 0.7 (footnote 3), which the code does not do: `reduce_below`
+  lowers r by 0.1 and starts anew after a prompt with a lower α whose search is over.
 
 Ablations of Table 8: `stop_below=0` (no early stopping), `k_set=chain` (no dynamic verification), `max_steps=0` (no
 optimisation). As in the code, the search ends after more than S candidates or more than `patience` without progress.
@@ -48,20 +49,20 @@ from ssd_bench.model.shape import ModelDims
 from ssd_bench.settings import Count, Range, Rate, Share, Whole, settings
 
 KAPPA = 2.5  # of the upper confidence bound (inference_swift.py:293-295)
-REDUCTION = 0.1  # of r at a time: 0.5 to 0.4 (§C.2)
+REDUCTION = 0.1  # step by which r is lowered: 0.5 to 0.4 (§C.2)
 
 
 @dataclass
-class Search:
-    """What survives from prompt to prompt.
+class MatchnessSearch:
+    """The state of a search, which survives from prompt to prompt.
 
     Attributes:
-        layer_set: z_best, which drafts.
-        best: its matchness; 0 before any was found.
-        steps: o, candidates scored.
-        stale: candidates scored since the last better one.
+        layer_set: z_best, the set that drafts.
+        best: matchness of z_best; 0 before the first score above 0.
+        steps: o, scored candidates.
+        stale: scored candidates since the last better one.
         active: whether candidates are still scored.
-        alpha_sum, prompts: acceptance rates of the prompts since the beginning, and their number.
+        alpha_sum, prompts: sum of the acceptance rates of the prompts since the start, and their number.
         points, scores: candidates as points of the unit cube, and their matchness, for the Gaussian process.
     """
 
@@ -78,7 +79,7 @@ class Search:
 
 @settings("method")
 class SWIFT(WindowedDraft):
-    """SWIFT with every switch on which paper and code differ."""
+    """SWIFT with a switch for every difference between paper and code."""
 
     taps = Taps()
     reuse_prefix = False
@@ -86,28 +87,28 @@ class SWIFT(WindowedDraft):
 
     name: Name = "swift"
     skip_ratio: Share | None = None
-    """r, share of the 2(L-2) sublayers outside the first and the last block that a candidate skips; null takes the
-    paper's rule (0.45 below 30B parameters, else 0.5)."""
+    """r, share of the 2(L-2) sublayers outside the first and the last block that a candidate skips; null: the paper's
+    rule (0.45 below 30B parameters, else 0.5)."""
     context_window: Count = 32
-    """γ, output tokens that a candidate predicts."""
+    """γ, output tokens on which a candidate is scored."""
     window: Literal["first", "last"] = "first"
-    """Score the first or the last tokens of the output."""
+    """Score candidates on the first or on the last tokens of the output."""
     opt_interval: Count = 1
     """Cycles between candidates."""
     bayes_interval: Count | None = 25
-    """β, every β-th candidate is suggested by Bayesian optimisation; null: none is."""
+    """β, every β-th candidate is suggested by Bayesian optimisation; null: no candidate is."""
     max_steps: Whole = 1000
-    """S, candidates after which the search ends; 0 keeps the initial set."""
+    """S, candidates after which the search ends; 0: keep the initial set."""
     patience: Whole = 300
-    """Candidates without progress after which it ends."""
+    """Candidates without progress after which the search ends."""
     max_score: Share = 0.95
-    """Matchness above which it ends."""
+    """Matchness above which the search ends."""
     score_initial: bool = False
     """Score the initial set as the first candidate."""
     reset: Literal["never", "on_instance", "on_shift"] = "never"
-    """Begin the search anew never, with every prompt, or on a shift."""
+    """Restarts of the search: never, with every prompt, or on a shift of the acceptance rate."""
     shift_drop: Annotated[float, Range(0, 1, what="a difference of rates")] = 0.1
-    """Fall of the acceptance rate that is a shift."""
+    """Fall of the acceptance rate that counts as a shift."""
     reduce_below: Rate | None = None
     """Acceptance rate below which r is lowered when a search has ended; null: never."""
     draft_len: DraftLen = 25
@@ -115,10 +116,10 @@ class SWIFT(WindowedDraft):
     k_set: KSet = "paper"
     mode: Mode = "greedy"
     search_prompts: Count | None = None
-    """Prompts to search on; then the set is kept and nothing begins anew (the frozen set of ConfLayers Figure 4);
+    """Prompts to search on, after which the set is kept without restarts (the frozen set of ConfLayers Figure 4);
     null: all."""
     seed: Whole = 0
-    """Of the random candidates and of the Bayesian optimisation."""
+    """Seed of the random candidates and of the Bayesian optimisation."""
 
     def __post_init__(self) -> None:
         if self.reduce_below is not None and not self.max_steps:
@@ -126,7 +127,7 @@ class SWIFT(WindowedDraft):
         self._widths = widths(self.k_set, self.mode)
 
     def check(self, dims: ModelDims) -> None:
-        """Fix what depends on the model, and begin the search.
+        """Set what depends on the model, and start the search.
 
         Raises:
             ConfigError: a model without a block between the first and the last.
@@ -147,41 +148,41 @@ class SWIFT(WindowedDraft):
         self._accepted = self._drafted = self._seen = 0
 
     def prepare(self, probe: Probe, samples: Sequence[Sample]) -> None:
-        """Import what the first suggestion needs, so that no prompt is charged with it."""
+        """Import the modules of the first suggestion now, so that the import counts for no prompt."""
         if self.bayes_interval and self.max_steps:
             importlib.import_module("sklearn.gaussian_process")
 
     def start(self, prefill: Prefill) -> None:
-        """Decide by the last prompt's acceptance rate whether the search begins anew."""
+        """Decide by the last prompt's acceptance rate whether the search starts anew."""
         self._seen += 1
         if frozen := self.search_prompts is not None and self._seen > self.search_prompts:
             self._search.active = False
-        anew = self.reset == "on_instance" and not frozen
+        restart = self.reset == "on_instance" and not frozen
         if self._drafted and not frozen:
             search, alpha = self._search, self._accepted / self._drafted
             if self.reduce_below is not None and not search.active and alpha < self.reduce_below:
-                anew = self._reduce() or anew
+                restart = self._reduce() or restart
             if self.reset == "on_shift" and search.prompts:
-                anew = anew or alpha < search.alpha_sum / search.prompts - self.shift_drop
+                restart = restart or alpha < search.alpha_sum / search.prompts - self.shift_drop
             search.alpha_sum += alpha
             search.prompts += 1
-        if anew:
+        if restart:
             self._begin()
         self._committed: list[int] = []
         self._accepted = self._drafted = 0
 
     def propose(self, context: Context) -> LayerDraft:
         """Draft with the best set so far."""
-        found = self._search.best > 0 if self.max_steps else None
-        draft = self._search.layer_set, self.draft_len, self.stop_below, self._widths, found
+        searched = self._search.best > 0 if self.max_steps else None
+        draft = self._search.layer_set, self.draft_len, self.stop_below, self._widths, searched
         return LayerDraft(*draft, self._window)
 
     def observe(self, verification: Verification, probe: Probe) -> Estimate | None:
         """Score one candidate, if the search goes on and the output is long enough.
 
         Returns:
-            What is believed of the best set after a candidate: its matchness as α, at the mean draft length of this
-            prompt so far; None while no set has a score.
+            After a candidate, the estimate for the best set: its matchness as α, at the mean draft length of this
+            prompt so far; None while no set has a score above 0.
         """
         tree, search = verification.tree, self._search
         self._committed += [tree.tokens[node] for node in verification.path]
@@ -200,7 +201,7 @@ class SWIFT(WindowedDraft):
         return Estimate(search.best, draft_len, tpt(search.best, draft_len, draft_ms, target_ms))
 
     def state(self) -> bytes:
-        """The search, r, the generator, and the counts that the next prompt begins with."""
+        """Return the search, r, the random generator, and the counts for the next prompt, as an npz file."""
         kept = asdict(self._search) | {
             "layer_set": sorted(self._search.layer_set.skipped), "ratio": self._ratio, "bits": self._bits.state,
             "accepted": self._accepted, "drafted": self._drafted, "seen": self._seen,
@@ -217,17 +218,17 @@ class SWIFT(WindowedDraft):
         self._ratio, self._bits.state = kept.pop("ratio"), kept.pop("bits")
         self._accepted, self._drafted, self._seen = (kept.pop(key) for key in ("accepted", "drafted", "seen"))
         layer_set = LayerSet(self._initial.n_layers, frozenset(kept.pop("layer_set")))
-        self._search = Search(layer_set, points=points, scores=scores, **kept)
+        self._search = MatchnessSearch(layer_set, points=points, scores=scores, **kept)
 
     def _begin(self) -> None:
-        self._search = Search(self._initial, active=self.max_steps > 0)
+        self._search = MatchnessSearch(self._initial, active=self.max_steps > 0)
 
     def _count(self, ratio: float) -> int:
-        """Sublayers that a candidate skips."""
+        """Return the number of sublayers that a candidate skips."""
         return int(len(self._sublayers) * ratio)
 
     def _reduce(self) -> bool:
-        """Lower r if that leaves something to skip; whether it did."""
+        """Lower r if a candidate still skips at least one sublayer; return whether r was lowered."""
         lower = round(self._ratio - REDUCTION, 6)
         if self._count(lower) < 1:
             return False
@@ -235,10 +236,10 @@ class SWIFT(WindowedDraft):
         return True
 
     def _score_one(self, length: int, probe: Probe) -> None:
-        """Score the next candidate on the context window, and keep it if it is better.
+        """Score the next candidate on the context window, and make it the best set if it is better.
 
         Args:
-            length: committed positions, the output's among them.
+            length: committed positions, prompt and output.
         """
         search = self._search
         at = 0 if self.window == "first" else len(self._committed) - self.context_window - 1
@@ -259,16 +260,16 @@ class SWIFT(WindowedDraft):
             search.scores.append(score)
 
     def _candidate(self) -> tuple[NDArray[np.float64], LayerSet]:
-        """The next set to score, and its point: 1 for what is skipped, or the suggestion as it is."""
+        """Return the next set to score, and its point: 1 for skipped sublayers, or the suggestion unchanged."""
         search, n = self._search, len(self._sublayers)
         if self.score_initial and not search.steps:
             skipped = self._initial.skipped
             return np.array([float(i in skipped) for i in self._sublayers]), self._initial
         count = self._count(self._ratio)
         if self.bayes_interval and (search.steps + 1) % self.bayes_interval == 0:
-            known = search.points, search.scores
-            point = suggest(*known, self._random, KAPPA) if search.points else self._random.rand(n)
-            chosen = np.argsort(-point, kind="stable")[:count]
+            scored = search.points, search.scores
+            point = suggest(*scored, self._random, KAPPA) if search.points else self._random.rand(n)
+            chosen = np.argsort(-point, kind="stable")[:count]  # the largest coordinates, so that r holds
         else:
             chosen = self._random.choice(n, count, replace=False)
             point = np.zeros(n)

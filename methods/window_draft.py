@@ -1,11 +1,11 @@
-"""Window drafts: the whole model drafts, its attentions reading the first and the last positions alone.
+"""Window drafts: all sublayers draft, but their attentions read only the first and the last positions.
 
-StreamingLLM (Xiao et al., arXiv:2309.17453) found that a model goes on almost as before when its attentions read a few
-positions at the beginning, the sinks, and a window at the end. MagicDec (Chen et al., arXiv:2408.11049) drafts
-so: the cost of a drafted token no longer grows with the context.
+StreamingLLM (Xiao et al., arXiv:2309.17453) found that a model's predictions hardly change if its attentions read only
+a few positions at the beginning, the sinks, and a window at the end. MagicDec (Chen et al., arXiv:2408.11049) drafts in
+this way: the cost of a drafted token no longer grows with the context.
 
 Differences from MagicDec: positions keep their place in the text, so that one cache serves draft and verification;
-StreamingLLM and MagicDec number the positions that are read anew. The window moves with every drafted token.
+StreamingLLM and MagicDec renumber the positions that are read. The window moves with every drafted token.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ssd_bench.settings import settings
 
 @settings("method")
 class WindowDraft(StoppedDraft):
-    """Draft every step with all sublayers and a window of the cache."""
+    """Drafting with all sublayers and a window of the cache in every step."""
 
     name: Name = "window_draft"
     draft_window: DraftWindow = (4, 252)

@@ -27,7 +27,7 @@ from ssd_bench import metrics, tables
 from ssd_bench.command import choices, count, options, run_tool
 from ssd_bench.core.window import Window
 from ssd_bench.cost.machine import Machine, own_profile
-from ssd_bench.cost.roofline import gpu_named, simulated, simulated_names
+from ssd_bench.cost.roofline import gpu_named, simulated_machine, simulated_names
 from ssd_bench.cost.shapes import known_shape, shape_named
 from ssd_bench.cost.tpt import tpt
 from ssd_bench.errors import ConfigError
@@ -171,7 +171,7 @@ def _advise(arguments: Sequence[str]) -> None:
     question = parse_question(arguments)
     runs, unused_runs = usable_runs(question) if question.named else ([], Counter[str]())
     machines = [
-        _recorded_machine(question, runs) if name == OWN else simulated(name, question.shape, question.devices)
+        _recorded_machine(question, runs) if name == OWN else simulated_machine(name, question.shape, question.devices)
         for name in question.machines
     ]
     parts = [
@@ -213,7 +213,7 @@ def parse_question(arguments: Sequence[str]) -> Question:
         raise ConfigError("context", context, f"below {shape.context}, the context of {model}")
     for name in machines:
         if name != OWN:
-            simulated(name, shape, devices)  # refuses too few devices
+            simulated_machine(name, shape, devices)  # refuses too few devices
     if "runs_dir" in values and not opened(runs_dir).is_dir():
         raise ConfigError("runs_dir", str(runs_dir), "a folder of records")
     return Question(model, named, shape, tuple(machines), values.get("task", ""), runs_dir, context, devices)

@@ -13,7 +13,7 @@ import pandas as pd
 from omegaconf import DictConfig, OmegaConf
 
 from ssd_bench import tables
-from ssd_bench.cost.roofline import VALUE_BYTES, simulated
+from ssd_bench.cost.roofline import VALUE_BYTES, simulated_machine
 from ssd_bench.data.local import LocalSource
 from ssd_bench.errors import ConfigError
 from ssd_bench.model.shape import Shape
@@ -184,7 +184,7 @@ def _counted(cfg: DictConfig, parts: Parts) -> tuple[int, int, bool]:
 def _token_ms(shape: Shape, context: float, hardware: str) -> float:
     """Return the milliseconds of a plain decoding step at a context length, by the roofline or the memory bandwidth."""
     if hardware.startswith("sim_"):
-        machine = simulated(hardware, shape)
+        machine = simulated_machine(hardware, shape)
         attn, mlp, rest_ms = (float(part[0]) for part in machine.pass_ms(np.ones(1), np.full(1, context)))
         return shape.n_layers * (attn + mlp) + rest_ms + machine.loop_ms
     row_bytes = shape.n_layers * shape.cache_row * VALUE_BYTES

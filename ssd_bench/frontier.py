@@ -21,7 +21,7 @@ import torch
 from omegaconf import OmegaConf
 from tqdm import tqdm
 
-from methods.oracle import every_set
+from methods.oracle import all_layer_sets
 from ssd_bench import metrics, tables
 from ssd_bench.command import count, options, run_tool
 from ssd_bench.core.engine import Engine
@@ -29,7 +29,7 @@ from ssd_bench.core.layer_set import LayerSet
 from ssd_bench.core.window import Window
 from ssd_bench.cost.machine import Machine, own_profile
 from ssd_bench.cost.matchness import matchness
-from ssd_bench.cost.plane import DRAFT_LEN, LONGEST, Plane, Point, Use, pareto, write
+from ssd_bench.cost.plane import DRAFT_LEN, LONGEST, Plane, Point, Use, pareto_front, write
 from ssd_bench.data.prompting import encode_turn
 from ssd_bench.errors import ConfigError
 from ssd_bench.model.decoder import Pass
@@ -143,7 +143,7 @@ def frontier(runs: Sequence[Run], width: int) -> Plane:
     score = SetScores(engine, prompts, outputs)
     score([LayerSet.full(n_layers)])
     if exhaustive := 2 ** (2 * n_layers) <= EXHAUSTIVE:
-        score(every_set(n_layers))
+        score(all_layer_sets(n_layers))
     else:
         beam(n_layers, score, width)
     uses = _uses(runs)
@@ -163,7 +163,7 @@ def frontier(runs: Sequence[Run], width: int) -> Plane:
     return Plane(
         header["model"]["name"], header["task"]["name"], n_layers,
         "exhaustive" if exhaustive else f"beam of {width}", len(points), score.tokens, context,
-        verify, tuple(pareto(points)), tuple(point for point in points if point.uses),
+        verify, tuple(pareto_front(points)), tuple(point for point in points if point.uses),
     )  # fmt: skip
 
 

@@ -138,7 +138,7 @@ def _measure(
             "searches": plan.origin.searches,
             "load_ms": (loaded - begin) * 1e3, "profile_ms": (profiled - loaded) * 1e3,
             "prepare_ms": (prepared - profiled) * 1e3, "warmup_ms": (warm - prepared) * 1e3,
-            "base_bytes": base_bytes, "others_share": watch.others(), "beside": neighbours.seen,
+            "base_bytes": base_bytes, "others_share": watch.other_share(), "beside": neighbours.seen,
             "wall_s": time.perf_counter() - begin, "warnings": _warnings(plan, engine, writer),
         }
         | ({} if hf_arm is None else {"hf": hf_arm.about})
@@ -314,7 +314,7 @@ def latency_of(plan: Plan, engine: Engine) -> Latency:
     """
     if plan.hardware.latency is not None:
         return plan.hardware.latency
-    return profiling.cached(engine.decoder, engine.cache, _profile_path(plan, engine.cache.rows))
+    return profiling.load_or_measure(engine.decoder, engine.cache, _profile_path(plan, engine.cache.rows))
 
 
 def _profile_path(plan: Plan, rows: int) -> Path:

@@ -133,13 +133,13 @@ def small_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def rests(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The forks of the verifications that ran on saved states, as they happen."""
-    verify_rest, seen = Engine._verify_rest, []
+    verify_rest, seen = Engine._verify_from_fork, []
 
     def counted(self: Engine, *arguments: object) -> object:
         seen.append(arguments[2])
         return verify_rest(self, *arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(Engine, "_verify_rest", counted)
+    monkeypatch.setattr(Engine, "_verify_from_fork", counted)
     return seen  # type: ignore[return-value]
 
 

@@ -15,7 +15,7 @@ from hydra.utils import instantiate
 from torch import Tensor
 
 from methods.adaptive import Adaptive
-from methods.arms import Arm, Costs, Prior, optimistic, rehearse, throughput
+from methods.arms import Arm, Costs, Prior, evaluate_arm, optimistic_counts, throughput
 from methods.knapsack import Knapsack
 from ssd_bench.core.layer_set import LayerSet
 from ssd_bench.core.method import Context, LayerDraft, Prefill, Verification
@@ -173,11 +173,11 @@ def test_without_threshold_and_growth_it_is_equation_4() -> None:
 
 def test_optimism_raises_the_acceptance_by_deviations_of_a_beta() -> None:
     counts = np.array([[[2.0, 1.0], [4.0, 2.0]], [[0.1, 0.1], [9.9, 9.9]]])
-    raised = optimistic(counts, 1.0)
+    raised = optimistic_counts(counts, 1.0)
     means = raised[:, 1].sum(1) / raised.sum((1, 2))
     assert means[0] == pytest.approx(2 / 3 + (2 / 9 / 10) ** 0.5) and means[1] == 1
     assert raised.sum((1, 2)) == pytest.approx(counts.sum((1, 2)))
-    assert np.allclose(optimistic(counts, 0.0), counts)
+    assert np.allclose(optimistic_counts(counts, 0.0), counts)
 
 
 def test_costs_are_those_of_all_parts() -> None:
@@ -188,8 +188,8 @@ def test_costs_are_those_of_all_parts() -> None:
     assert costs.verify_ms(exit_set) == pytest.approx([costs.ar_ms + 6 * 0.1 * k for k in range(5)])
     whole = Costs(latency(2.0), LAYERS, 10, 4, False, 5).verify_ms(exit_set)
     assert whole == pytest.approx([costs.ar_ms + 8 * 0.1 * k for k in range(5)])
-    assert costs.rehearsal_ms(exit_set) == pytest.approx(2)
-    assert costs.rehearsal_ms(LayerSet(LAYERS, frozenset([1, 3]))) == pytest.approx(5 * 1.4 + 2)
+    assert costs.evaluation_ms(exit_set) == pytest.approx(2)
+    assert costs.evaluation_ms(LayerSet(LAYERS, frozenset([1, 3]))) == pytest.approx(5 * 1.4 + 2)
     started = Costs(replace(latency(2.0), draft_start_ms=0.7), LAYERS, 10, 4, True, 5).verify_ms(exit_set)
     assert started - costs.verify_ms(exit_set) == pytest.approx([0, 0.7, 0.7, 0.7, 0.7])
 
@@ -323,18 +323,18 @@ def test_a_search_adds_candidates_of_the_knapsack(decoders: Load) -> None:
 
 
 @pytest.mark.parametrize("skipped", [(), (2, 3, 4, 5, 6, 7), (0, 5), (3,)])
-def test_a_rehearsal_is_what_the_set_would_have_drafted(skipped: tuple[int, ...], decoders: Load) -> None:
+def test_an_evaluation_is_what_the_set_would_have_drafted(skipped: tuple[int, ...], decoders: Load) -> None:
     """The same predictions as running the whole subset alone; the full model agrees with itself."""
     states, probe = history(decoders("llama"))
     layer_set, target, prior = LayerSet(LAYERS, frozenset(skipped)), probe.predict(states[-1]), Prior([0.3, 0.6], 1.0)
     arm = Arm(layer_set, prior.counts)
-    counts = rehearse(probe, prior, arm, states[arm.first_changed], target, 15)
+    counts = evaluate_arm(probe, prior, arm, states[arm.first_changed], target, 15)
     ids, confidence = probe.predict_confident(rerun(states, probe, layer_set))
     assert np.array_equal(counts, Prior([0.3, 0.6], 1.0).tally(ids == target, confidence))
     assert counts.sum() == 4 and (skipped or counts[0].sum() == 0)
 
 
-def test_a_rehearsal_reads_the_window(decoders: Load) -> None:
+def test_an_evaluation_reads_the_window(decoders: Load) -> None:
     """One position is what a draft with the window computes; a window of the whole context is none."""
     states, probe = history(decoders("qwen3"), r=1)
     window, prior = Window(1, 4), Prior([0.3, 0.6], 1.0)
@@ -344,9 +344,9 @@ def test_a_rehearsal_reads_the_window(decoders: Load) -> None:
     for target in (ids, ids + 1):
         arm = Arm(FULL, prior.counts, window=window)
         assert arm.first_changed == 0
-        counts = rehearse(probe, prior, arm, states[0], target, 12)
+        counts = evaluate_arm(probe, prior, arm, states[0], target, 12)
         assert np.array_equal(counts, prior.tally(ids == target, confidence))
-    whole = rehearse(
+    whole = evaluate_arm(
         probe, prior, Arm(FULL, prior.counts, window=Window(4, 8)), states[0], probe.predict(states[-1]), 12
     )
     assert whole[1].sum() == 1 and not torch.allclose(hidden, states[-1])

@@ -15,7 +15,7 @@ from ssd_bench.advise import AIMS, LONGEST, SHARES, WIDTH, Drafts, parse_questio
 from ssd_bench.cli import dispatch
 from ssd_bench.core.window import Window
 from ssd_bench.cost.machine import Profile
-from ssd_bench.cost.roofline import simulated, simulated_names
+from ssd_bench.cost.roofline import simulated_machine, simulated_names
 from ssd_bench.cost.shapes import shape_named
 from ssd_bench.errors import ConfigError
 from ssd_bench.metrics.text import REHEARSAL
@@ -39,7 +39,7 @@ def simulations() -> Iterator[Steps]:
     for model in MODELS:
         shape = shape_named(model)
         for name in simulated_names():
-            yield Steps(simulated(name, shape), shape.n_layers)
+            yield Steps(simulated_machine(name, shape), shape.n_layers)
     yield Steps(Profile(asdict(LATENCY)), 16)
 
 

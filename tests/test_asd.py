@@ -132,7 +132,7 @@ def test_set_is_the_cosines_by_hand(family: str, positions: int | None, decoders
 def test_threshold_itself_is_skipped() -> None:
     method = ASD(min_similarity=0.5)
     method.check(DIMS)
-    assert method._chosen(torch.tensor([[0.5, 0.5], [0.25, 0.5]])) == LayerSet.skipping(LAYERS, attn=[1])
+    assert method._choose(torch.tensor([[0.5, 0.5], [0.25, 0.5]])) == LayerSet.skipping(LAYERS, attn=[1])
     same = torch.ones(2, 3, 4)
     assert torch.allclose(similarities(same), torch.ones(1, 3))
 

@@ -281,14 +281,14 @@ LLAMA_13B = Rule(40, np.float16, 2, 5, None)
 def test_golden_vector() -> None:
     """The set that the authors' log shows for these confidences."""
     scores = np.array(LOGGED, np.float16)
-    assert LLAMA_13B.skipped(scores, 0.4) == LOGGED_SET
+    assert LLAMA_13B.skipped_blocks(scores, 0.4) == LOGGED_SET
     assert set(LLAMA_13B.windows(scores)) == {2, 3, 4, 5, 6}
 
 
 def test_golden_vector_with_a_half_precision_threshold_loses_block_4() -> None:
     """What the released code would choose on NumPy 2: the subtraction rounds, too."""
     scores = np.array(LOGGED, np.float16)
-    means, deviations = LLAMA_13B.neighbours(scores)
+    means, deviations = LLAMA_13B.neighbour_statistics(scores)
     below = np.flatnonzero(scores < means - np.float16(0.4) * deviations) + 1
     assert below.tolist() == [block for block in LOGGED_SET if block != 4]
 
@@ -324,9 +324,9 @@ def test_the_rule_is_that_of_the_formulas() -> None:
         rng = np.random.default_rng(seed)
         n_layers, lam = int(rng.integers(6, 50)), float(rng.uniform(-1, 1))
         rule = Rule(n_layers, np.float64, 2, 5, None)
-        scores = rule.normalised(rng.random(n_layers - 2))
+        scores = rule.normalise(rng.random(n_layers - 2))
         assert scores.mean() == pytest.approx(0, abs=1e-9) and scores.std() == pytest.approx(1, abs=1e-4)
-        assert (rule.windows(scores), rule.skipped(scores, lam)) == by_hand(scores.tolist(), n_layers, lam)
+        assert (rule.windows(scores), rule.skipped_blocks(scores, lam)) == by_hand(scores.tolist(), n_layers, lam)
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32])
@@ -334,8 +334,8 @@ def test_larger_lambdas_skip_less(dtype: type) -> None:
     """|S(λ)| never rises: every set holds the next one."""
     for seed in range(8):
         rule = Rule(32, dtype, 2, 5, None)
-        scores = rule.normalised(np.random.default_rng(seed).random(30).astype(dtype))
-        sets = [set(rule.skipped(scores, lam / 10)) for lam in range(-20, 40, 3)]
+        scores = rule.normalise(np.random.default_rng(seed).random(30).astype(dtype))
+        sets = [set(rule.skipped_blocks(scores, lam / 10)) for lam in range(-20, 40, 3)]
         assert all(smaller <= larger for larger, smaller in zip(sets, sets[1:]))
         assert len(sets[0]) > len(sets[-1])
 
@@ -348,7 +348,7 @@ def test_a_calibrated_lambda_skips_as_many_blocks_as_asked(centred: bool, dtype:
         n_layers = int(rng.integers(6, 40))
         rule = Rule(n_layers, dtype, 2, 5, None, centred)
         confidences, count = torch.from_numpy(rng.random(2 * (n_layers - 2))), int(rng.integers(0, n_layers - 1))
-        lam = rule.calibrated(confidences, count)
+        lam = rule.calibrated_lambda(confidences, count)
         least = len(rule.choose(confidences, -1e6))  # a block whose neighbours are equal may be out of reach
         assert lam is not None or least < count
         assert lam is None or len(rule.choose(confidences, lam)) == max(count, len(rule.choose(confidences, 1e6)))
@@ -359,11 +359,11 @@ def test_without_the_codes_map_the_gradient_is_only_rescaled() -> None:
     plain = Rule(40, np.float16, 2, 5, None, centred=False)
     scores = np.array(LOGGED, np.float16)
     gradient = np.gradient(np.gradient(scores))
-    assert LLAMA_13B.rescaled(gradient).mean() == pytest.approx(0.5, abs=0.01)
-    assert (plain.rescaled(gradient).min(), plain.rescaled(gradient).max()) == (0, 1)
+    assert LLAMA_13B.rescale(gradient).mean() == pytest.approx(0.5, abs=0.01)
+    assert (plain.rescale(gradient).min(), plain.rescale(gradient).max()) == (0, 1)
     expected = (gradient.astype(np.float64) - gradient.min()) / float(gradient.max() - gradient.min())
-    assert np.allclose(plain.rescaled(gradient), expected, atol=2e-3)
-    assert plain.windows(scores) != LLAMA_13B.windows(scores) and plain.skipped(scores, 0.4) != LOGGED_SET
+    assert np.allclose(plain.rescale(gradient), expected, atol=2e-3)
+    assert plain.windows(scores) != LLAMA_13B.windows(scores) and plain.skipped_blocks(scores, 0.4) != LOGGED_SET
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32])
@@ -371,7 +371,7 @@ def test_windows_are_at_least_two_wide(dtype: type) -> None:
     """And at most w0 + V; a run of equal gradients makes them wider."""
     for seed in range(30):
         rng = np.random.default_rng(seed)
-        scores = Rule(32, dtype, 2, 5, None).normalised(rng.random(30).astype(dtype))
+        scores = Rule(32, dtype, 2, 5, None).normalise(rng.random(30).astype(dtype))
         assert all(2 <= w <= 7 for w in Rule(32, dtype, 2, 5, None).windows(scores))
         assert Rule(32, dtype, 12, 0, None).windows(scores) == [12] * 30
     line = np.array([0.0, 0, 0, 0, 0, 1, 3, 2, 5, 1], dtype)  # three leading gradients are equal
@@ -386,5 +386,5 @@ def test_equal_confidences_do_not_crash(dtype: type) -> None:
         for value in (0.0, 0.1, 1.0):
             assert rule.choose(torch.full((2 * (n_layers - 2),), value), -0.4) == []
         zeros = np.zeros(n_layers - 2, dtype)
-        assert rule.rescaled(zeros).tolist() == [0.5] * (n_layers - 2)
+        assert rule.rescale(zeros).tolist() == [0.5] * (n_layers - 2)
         assert rule.windows(zeros)[-1] == 2 + int(5 * (n_layers - 2) * 0.5 * (n_layers - 2) / n_layers)

@@ -24,7 +24,7 @@ from ssd_bench.core.method import Origin, Sample
 from ssd_bench.core.window import Window
 from ssd_bench.cost.latency import Latency
 from ssd_bench.cost.machine import own_profile
-from ssd_bench.cost.roofline import simulated
+from ssd_bench.cost.roofline import simulated_machine
 from ssd_bench.errors import ConfigError
 from ssd_bench.exchange import layers
 from ssd_bench.model.decoder import Decoder
@@ -272,7 +272,7 @@ def test_costs_of_a_record_fall_with_its_windows(tmp_path: Path) -> None:
     ]
     predicted = [metrics.predicted_tpt(run) for run in runs]
     assert predicted[0] == predicted[1] and predicted == sorted(predicted) and len(set(predicted)) == 4
-    for machine in (own_profile(runs[0]), simulated("sim_h100", BIG)):
+    for machine in (own_profile(runs[0]), simulated_machine("sim_h100", BIG)):
         times = [step_times(run, machine) for run in runs]
         pd.testing.assert_frame_equal(times[0], times[1])
         for wider, narrower in zip(times[1:], times[2:]):

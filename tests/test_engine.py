@@ -136,7 +136,7 @@ def test_drafting_waits_for_the_device_once_a_token(
     """Of all ways in which the host reads a tensor; on a GPU each is a stop."""
     reads, drafted = [], []
     engine = engine_for(decoders("llama", torch.float32), 40, 30, NO_EOS, **options)
-    engine._waits = True  # as it does for a GPU; on a CPU nothing is gained by it
+    engine._asynchronous = True  # as it does for a GPU; on a CPU nothing is gained by it
     draft = engine._draft
 
     def watched(*arguments: object) -> object:

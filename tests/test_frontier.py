@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from methods.ar import AR
-from methods.oracle import every_set
+from methods.oracle import all_layer_sets
 from ssd_bench import frontier
 from ssd_bench.core.engine import Engine
 from ssd_bench.core.layer_set import LayerSet
@@ -20,7 +20,7 @@ from ssd_bench.core.probe import ModelProbe
 from ssd_bench.core.window import Window
 from ssd_bench.cost import plane
 from ssd_bench.cost.machine import Profile
-from ssd_bench.cost.plane import DRAFT_LEN, Plane, Point, Use, pareto
+from ssd_bench.cost.plane import DRAFT_LEN, Plane, Point, Use, pareto_front
 from ssd_bench.errors import ConfigError
 from ssd_bench.frontier import SetScores, beam, costs, main
 from ssd_bench.model.decoder import Decoder
@@ -83,7 +83,7 @@ def test_a_window_of_the_whole_text_scores_as_none(scores: SetScores) -> None:
 
 
 def test_a_wide_beam_finds_what_trying_all_sets_finds(scores: SetScores) -> None:
-    everything = dict(zip(every_set(LAYERS), scores(every_set(LAYERS)), strict=True))
+    everything = dict(zip(all_layer_sets(LAYERS), scores(all_layer_sets(LAYERS)), strict=True))
     known, scores.alphas = scores.alphas, {}
     beam(LAYERS, scores, width=10**6)
     assert all(known[layer_set] == alpha for layer_set, alpha in scores.alphas.items())
@@ -95,7 +95,7 @@ def test_a_wide_beam_finds_what_trying_all_sets_finds(scores: SetScores) -> None
 
 def test_a_narrow_beam_is_never_above_all_sets(scores: SetScores) -> None:
     best = {}
-    for layer_set, alpha in zip(every_set(LAYERS), scores(every_set(LAYERS))):
+    for layer_set, alpha in zip(all_layer_sets(LAYERS), scores(all_layer_sets(LAYERS))):
         best[len(layer_set.skipped)] = max(alpha, best.get(len(layer_set.skipped), 0.0))
     scores.alphas = {}
     beam(LAYERS, scores, width=1)
@@ -120,7 +120,7 @@ def test_the_speedup_is_the_best_of_all_draft_lengths() -> None:
 def test_the_frontier_has_no_point_that_another_beats() -> None:
     places = [(0.5, 0.5), (0.5, 0.6), (0.4, 0.6), (0.9, 0.7), (1.0, 0.7)]
     points = [Point((i,), cost, alpha) for i, (cost, alpha) in enumerate(places)]
-    assert [point.skipped for point in pareto(points)] == [(2,), (3,)]
+    assert [point.skipped for point in pareto_front(points)] == [(2,), (3,)]
 
 
 @pytest.fixture(scope="module")
@@ -142,7 +142,7 @@ def test_sets_of_records_lie_under_the_frontier(
     model = runs[0].header["model"]["name"]
     assert main([f"model={model}", "task=gsm8k", f"runs_dir={folder}"]) == 0
     shown = capsys.readouterr().out
-    found = plane.read(plane.path_of(folder, model, "gsm8k"))
+    found = plane.read(plane.plane_path(folder, model, "gsm8k"))
     used = {use.run: point for point in found.chosen for use in point.uses}
     assert set(used) == {run.path.name for run in runs} and all(name in shown for name in ("fixed_layers", "layerskip"))
     n_layers = runs[0].header["model"]["n_layers"]

@@ -15,8 +15,8 @@ from omegaconf import OmegaConf
 from torch import Tensor
 
 from methods.ar import AR
-from methods.knapsack import Agreement, Candidate, Knapsack, weights
-from methods.knapspec import Found, KnapSpec
+from methods.knapsack import AcceptanceRates, Branch, Knapsack, weights
+from methods.knapspec import Choice, KnapSpec
 from methods.similarity import directions, mean_cosine
 from ssd_bench.core.engine import SCRATCH, Engine, Generation
 from ssd_bench.core.layer_set import LayerSet
@@ -50,7 +50,7 @@ def history(decoder: Decoder, r: int = 4, before: int = 11, seed: int = 0) -> tu
     return states, probe
 
 
-def solve(states: Tensor, probe: Probe, pair: tuple[int, int] = (1, 1), **options: object) -> list[Candidate]:
+def solve(states: Tensor, probe: Probe, pair: tuple[int, int] = (1, 1), **options: object) -> list[Branch]:
     settings = {
         "budget": 0.5,
         "min_similarity": -1.0,
@@ -173,7 +173,7 @@ def test_agreement_is_that_of_the_whole_vocabulary(seed: int, decoders: Load) ->
     states, probe = history(decoders("llama"), seed=seed)
     branches = torch.stack([candidate.hidden for candidate in solve(states, probe)])
     rates = (probe.predict(branches) == probe.predict(states[-1])).float().mean(-1).tolist()
-    agreement = Agreement(probe, states[-1], branches)
+    agreement = AcceptanceRates(probe, states[-1], branches)
     assert len(set(rates)) > 1
     for index in reversed(range(len(branches))):
         assert all(bound >= rate for bound, rate in zip(agreement.bounds(), rates))
@@ -301,7 +301,7 @@ CODE = PAPER | {
 }  # fmt: skip
 
 
-def search(probe: Probe, states: torch.Tensor, **options: Any) -> Found:
+def search(probe: Probe, states: torch.Tensor, **options: Any) -> Choice:
     """One search event with these settings; without pruning unless they say so."""
     method = KnapSpec(**{"min_similarity": -1.0} | options)
     method.check(DIMS)
@@ -331,7 +331,7 @@ def test_presets_reach_the_knapsack(
     method.check(DIMS)
     seen: list[Knapsack] = []
     monkeypatch.setattr(Knapsack, "run", lambda self, probe: seen.append(self) or [])
-    assert method.search(states, LENGTH, probe) == Found(FULL, None)  # no survivor: the full set
+    assert method.search(states, LENGTH, probe) == Choice(FULL, None)  # no survivor: the full set
     assert (seen[0].weights, seen[0].protect, seen[0].strict) == (weights, protect, preset == "knapspec")
     assert (seen[0].budget, seen[0].min_similarity, seen[0].prefix_len) == (0.5, 0.5, LENGTH - 4)
 
@@ -353,7 +353,7 @@ def test_strict_drops_a_cosine_equal_to_the_threshold(decoders: Load) -> None:
     states, probe = history(decoders())
     everything = knapsack(states).run(probe)
 
-    def at(candidate: Candidate, strict: bool) -> list[LayerSet]:
+    def at(candidate: Branch, strict: bool) -> list[LayerSet]:
         floor = torch.tensor(candidate.similarity).item()
         return [c.layer_set for c in knapsack(states, min_similarity=floor, strict=strict).run(probe)]
 
@@ -365,7 +365,7 @@ def test_the_candidate_of_least_weight_can_be_left_out(decoders: Load) -> None:
     """With nothing else to choose the full set drafts either way, but only the paper has an estimate for it."""
     states, probe = history(decoders())
     with_it, without = (search(probe, states, budget=0.0, include_zero_skip=keep) for keep in (True, False))
-    assert without == Found(FULL, None)
+    assert without == Choice(FULL, None)
     assert with_it.layer_set == FULL and with_it.estimate is not None and with_it.estimate.alpha == 1
     probe.latency = Latency(1.0, 0.0, 1.0)
     assert search(probe, states, include_zero_skip=False).layer_set != FULL

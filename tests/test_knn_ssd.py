@@ -126,7 +126,7 @@ def test_anchors_of_tasks(kind: str, count: int, k: int, decoders: Load, reused:
         distances = torch.cdist(method._anchor.vectors, expected)
         assert bool((distances.amin(1) < 1e-5).all()) and len(set(distances.argmin(1).tolist())) == 2 * each
     for domain, rows in (("low", slice(0, count)), ("high", slice(count, None))):
-        clusters = Clusters.of(expected[rows], k)
+        clusters = Clusters.fit(expected[rows], k)
         own = method._anchor.vectors[[d == domain for d in method._anchor.domains]]
         means = [expected[rows][[label == i for label in clusters.labels]].mean(0) for i in range(each)]
         torch.testing.assert_close(clusters.centres, torch.stack(means), atol=1e-5, rtol=1e-4)
@@ -139,7 +139,7 @@ def test_anchors_of_global_clusters(decoders: Load, reused: SearchSettings) -> N
     method, items = KNNSSD(reused, anchors="global_kmeans", anchors_per_domain=3), samples(6)
     prepared(decoders(), method, items)
     expected = features(decoders(), items)
-    clusters = Clusters.of(expected, 2)
+    clusters = Clusters.fit(expected, 2)
     for label, centre in enumerate(clusters.centres):
         own = expected[[i == label for i in clusters.labels]]
         nearest = own[(own - centre).norm(dim=-1).argsort()[:3]]

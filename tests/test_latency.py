@@ -15,7 +15,7 @@ from ssd_bench.core.layer_set import LayerSet
 from ssd_bench.core.load import LoadWatch
 from ssd_bench.core.probe import ModelProbe
 from ssd_bench.cost import profiling
-from ssd_bench.cost.latency import Latency, NodeTimes, fit
+from ssd_bench.cost.latency import Latency, NodeTimes, fit_latency
 from ssd_bench.errors import ConfigError
 from ssd_bench.model.decoder import Decoder
 
@@ -23,7 +23,7 @@ Load = Callable[..., Decoder]
 
 
 def test_a_line_is_recovered() -> None:
-    found = fit([(n, 0.002 * n + 0.3) for n in (64, 128, 1024, 8000)], t_mlp_ms=0.7)
+    found = fit_latency([(n, 0.002 * n + 0.3) for n in (64, 128, 1024, 8000)], t_mlp_ms=0.7)
     assert found.t_attn_slope_ms == pytest.approx(0.002) and found.t_attn_intercept_ms == pytest.approx(0.3)
     assert found.r2 == pytest.approx(1) and found.attn_ms(1000) == pytest.approx(2.3) and found.source == "measured"
 
@@ -36,7 +36,7 @@ def test_a_line_is_recovered() -> None:
     ],
 )
 def test_no_time_is_negative(points: list[tuple[int, float]]) -> None:
-    found = fit(points, t_mlp_ms=0.7)
+    found = fit_latency(points, t_mlp_ms=0.7)
     times = [found.attn_ms(n) for n in range(0, 10_000, 100)]
     assert min(times) >= 0 and times == sorted(times)
 
@@ -100,11 +100,11 @@ def test_measured_once_and_kept_unless_the_machine_was_busy(
     monkeypatch.setattr(profiling, "ROUNDS", 2)
     decoder = decoders()
     cache = decoder.new_cache(200 + SCRATCH)
-    monkeypatch.setattr(LoadWatch, "others", lambda self: 0.5)
+    monkeypatch.setattr(LoadWatch, "other_share", lambda self: 0.5)
     path = tmp_path / "profile.json"
-    assert profiling.cached(decoder, cache, path).loaded and not path.exists()
-    monkeypatch.setattr(LoadWatch, "others", lambda self: 0.0)
-    first = profiling.cached(decoder, cache, path)
+    assert profiling.load_or_measure(decoder, cache, path).loaded and not path.exists()
+    monkeypatch.setattr(LoadWatch, "other_share", lambda self: 0.0)
+    first = profiling.load_or_measure(decoder, cache, path)
     assert not first.loaded and first.t_mlp_ms > 0 and first.points[-1][0] == cache.capacity - 1
     assert [times.nodes for times in first.passes] == list(profiling.NODES)
     # a busy machine may make a difference of two times nothing, but none negative
@@ -116,10 +116,10 @@ def test_measured_once_and_kept_unless_the_machine_was_busy(
     path.write_text(
         '{"t_mlp_ms": 1.0, "t_attn_slope_ms": 0.0, "t_attn_intercept_ms": 1.0, "points": []}', encoding="utf-8"
     )
-    first = profiling.cached(decoder, cache, path)  # a file from before passes were measured does not count
+    first = profiling.load_or_measure(decoder, cache, path)  # a file from before passes were measured does not count
     assert first.passes
     monkeypatch.setattr(profiling, "measure", lambda *a: pytest.fail("measured again"))
-    assert profiling.cached(decoder, cache, path) == first
+    assert profiling.load_or_measure(decoder, cache, path) == first
 
 
 def test_of_runs_that_begin_at_once_one_measures(
@@ -136,11 +136,11 @@ def test_of_runs_that_begin_at_once_one_measures(
     monkeypatch.setattr(profiling, "measure", measure)
     with ThreadPoolExecutor(8) as together:
         path = tmp_path / "new" / "profile.json"
-        found = set(together.map(lambda _: profiling.cached(decoder, cache, path), range(8)))
+        found = set(together.map(lambda _: profiling.load_or_measure(decoder, cache, path), range(8)))
     assert len(found) == len(measuring) == 1
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["profile.json"]
     unwritable = tmp_path / "new" / "profile.json" / "profile.json"
-    assert {profiling.cached(decoder, cache, unwritable)} == found, "where it cannot be kept it is measured"
+    assert {profiling.load_or_measure(decoder, cache, unwritable)} == found, "where it cannot be kept it is measured"
 
 
 def test_contexts_reach_the_end_of_the_cache() -> None:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 from methods import fixed_layers, layer_search
-from methods.bayesian import confidence_bound, fitted, suggest
+from methods.bayesian import confidence_bound, fit_process, suggest
 from methods.layer_search import Objective, Proposer, SearchSettings, layer_set_of, named_set, point_of, search
 from ssd_bench.core.engine import Engine
 from ssd_bench.core.layer_set import LayerSet
@@ -86,7 +86,7 @@ def test_full_model_scores_one(probe: Probe) -> None:
 def test_score_is_the_expected_speedup(probe: Probe) -> None:
     """M, α and a measured c in E(speedup), where no context makes c differ."""
     layer_set, flat = LayerSet.skipping(LAYERS, [1, 2], [2]), Latency(3.0, 0.0, 2.0)
-    trial = layer_search._Trial(layer_set, SMALL.stop())
+    trial = layer_search._Trial(layer_set, SMALL.draft_stop())
     steps = [step for prompt in PROMPTS for step in probe.trial(trial, prompt, SMALL.new_tokens).steps]
     m = sum(step.emitted for step in steps) / len(steps)
     alpha = sum(step.accepted_len for step in steps) / sum(step.draft_len for step in steps)
@@ -104,7 +104,7 @@ def test_sets_are_scored_greedily_and_past_eos(decoders: Load, tmp_path: Path) -
     scores = set()
     for options in ({}, {"mode": "sample", "temperature": 2.0}):
         probe = engine(decoders, tmp_path, **options).probe
-        assert len(probe.trial(layer_search._Trial(layer_set, SMALL.stop()), PROMPTS[0], 8).output) == 8
+        assert len(probe.trial(layer_search._Trial(layer_set, SMALL.draft_stop()), PROMPTS[0], 8).output) == 8
         scores.add(Objective(SMALL, probe, PROMPTS)(layer_set))
     assert len(scores) == 1
 
@@ -366,7 +366,7 @@ def test_gradient_is_that_of_the_processs_bound(n: int, dims: int, scored: str) 
         scores = [0.5] * n
     elif scored == "twice":
         points, scores = points * 2, scores + [score + 0.3 for score in scores]
-    process = fitted(points, scores, np.random.RandomState(0))
+    process = fit_process(points, scores, np.random.RandomState(0))
     random, spread = np.random.RandomState(1), np.std(scores) or 1.0
     for point in (random.rand(dims), random.rand(dims), np.ones(dims), points[0] + 0.01, points[0]):
         bound, gradient = confidence_bound(process, point, KAPPA)
@@ -381,7 +381,7 @@ def test_gradient_is_that_of_the_processs_bound(n: int, dims: int, scored: str) 
 def test_suggestion_is_a_maximum_of_the_bound(n: int, dims: int) -> None:
     """In the cube; nothing rises from it, and nothing drawn at random, nor any known point, is above it."""
     points, scores = known(n, dims)
-    process = fitted(points, scores, np.random.RandomState(3))
+    process = fit_process(points, scores, np.random.RandomState(3))
     found = suggest(points, scores, np.random.RandomState(3), KAPPA)
     assert found.shape == (dims,) and (found >= 0).all() and (found <= 1).all()
     best, gradient = confidence_bound(process, found, KAPPA)

@@ -16,7 +16,7 @@ from hydra.utils import instantiate
 from methods.ar import AR
 from methods.arms import Costs
 from methods.layer_search import Objective, SearchSettings
-from methods.layerskip import LayerSkip, SweptLayerSkip, drafted, shadow
+from methods.layerskip import LayerSkip, SweptLayerSkip, exit_matches, simulated_steps
 from ssd_bench.core.engine import Engine, Generation
 from ssd_bench.core.layer_set import LayerSet
 from ssd_bench.core.method import Calibrated, Estimate, LayerDraft, Probe, Sample, Verification
@@ -191,11 +191,11 @@ def test_steps_of_all_pairs_follow_from_one_decoding(engine: Engine) -> None:
     seen = set()
     for prompt in PROMPTS:
         with torch.inference_mode():
-            length, right = shadow(engine.probe, prompt, EXITS, NEW)
+            length, right = exit_matches(engine.probe, prompt, EXITS, NEW)
         assert length == len(prompt) and {len(row) for row in right} == {NEW - 1}
         for (row, blocks), d in product(enumerate(EXITS), DRAFT_LENS):
             made = [(s.context_len, s.draft_len, s.emitted) for s in decoded(engine, blocks, d, prompt).steps]
-            assert list(drafted(length, right[row], d)) == made
+            assert list(simulated_steps(length, right[row], d)) == made
             seen |= {emitted == drafts + 1 for _, drafts, emitted in made if drafts}
     assert seen == {True, False}
 

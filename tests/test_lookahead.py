@@ -12,7 +12,7 @@ import torch
 from hydra.utils import instantiate
 
 from methods.ar import AR
-from methods.lookahead import Lookahead, Pool, window_tree, within
+from methods.lookahead import Lookahead, Pool, trim_window, window_tree
 from ssd_bench.command import CONF
 from ssd_bench.core.engine import SCRATCH, Generation
 from ssd_bench.core.method import Context, Estimate, Prefill, Probe, Verification
@@ -103,7 +103,7 @@ def test_lru_pool() -> None:
     for gram in ((1, 1), (2, 2), (1, 1), (3, 3)):  # the second (1, 1) renews it, so (2, 2) goes
         pool.enter(7, gram)
     pool.enter(8, (1, 1))
-    assert list(pool.after(7)) == [(1, 1), (3, 3)] and list(pool.after(8)) == [(1, 1)] and not pool.after(9)
+    assert list(pool.ngrams(7)) == [(1, 1), (3, 3)] and list(pool.ngrams(8)) == [(1, 1)] and not pool.ngrams(9)
     empty = Pool(0)
     empty.enter(7, (1, 1))
     assert not empty.keys
@@ -270,7 +270,7 @@ def test_pool_from_prompt_learns_prompt_and_output(decoders: Load) -> None:
     text = PROMPT + made.output[: -len(method.emitted[-1])]
     assert method._text == text
     for key, *gram in zip(text, text[1:], text[2:]):
-        assert tuple(gram) in method._pool.after(key)
+        assert tuple(gram) in method._pool.ngrams(key)
 
 
 def test_kept_out_tokens_leave_the_window_only(decoders: Load) -> None:
@@ -300,12 +300,12 @@ def test_same_seed_same_steps(decoders: Load) -> None:
 
 def test_columns_beyond_the_length_limit_are_dropped() -> None:
     rows = [[1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]]
-    assert within(rows, 99) == rows and within(rows, 5) == rows
-    assert within(rows, 4) == [[1, 2], [4, 5, 6], [8, 9, 10]]
-    assert within(rows, 2) == [[], [4], [8]] and within(rows, 1) == within(rows, 0) == [[], [], []]
-    assert within([[1, 2, 3]], 2) == [[1, 2]] and within([[1, 2, 3]], 0) == [[]]
+    assert trim_window(rows, 99) == rows and trim_window(rows, 5) == rows
+    assert trim_window(rows, 4) == [[1, 2], [4, 5, 6], [8, 9, 10]]
+    assert trim_window(rows, 2) == [[], [4], [8]] and trim_window(rows, 1) == trim_window(rows, 0) == [[], [], []]
+    assert trim_window([[1, 2, 3]], 2) == [[1, 2]] and trim_window([[1, 2, 3]], 0) == [[]]
     for room in range(7):
-        assert max(window_tree(0, [], within(rows, room)).depths) <= room
+        assert max(window_tree(0, [], trim_window(rows, room)).depths) <= room
 
 
 def test_largest_settings_fit_the_cache(decoders: Load) -> None:

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from methods.layer_search import Objective, SearchSettings, search
-from methods.oracle import Oracle, best_set, every_set
+from methods.oracle import Oracle, all_layer_sets, best_set
 from ssd_bench.core.layer_set import LayerSet
 from ssd_bench.core.method import Origin, Probe, Sample
 from ssd_bench.errors import ConfigError
@@ -33,8 +33,8 @@ def probe(decoders: Load, tmp_path: Path) -> Probe:
 
 
 def test_every_set_comes_once() -> None:
-    assert len(set(every_set(3))) == len(list(every_set(3))) == 2**6
-    some = list(every_set(3, skipped=2))
+    assert len(set(all_layer_sets(3))) == len(list(all_layer_sets(3))) == 2**6
+    some = list(all_layer_sets(3, skipped=2))
     assert len(set(some)) == len(some) == math.comb(6, 2) and all(len(s.skipped) == 2 for s in some)
 
 
@@ -50,9 +50,9 @@ def test_no_set_and_no_search_is_better(probe: Probe) -> None:
         method.check(ModelDims("tiny", LAYERS, 1, 64, 64))
         method.prepare(probe, SAMPLES)
         objective = Objective(SCORING, probe, [sample.prompt for sample in SAMPLES])
-        scores = {layer_set: objective(layer_set) for layer_set in every_set(LAYERS, 1)}
+        scores = {layer_set: objective(layer_set) for layer_set in all_layer_sets(LAYERS, 1)}
         assert scores[method._layer_set] == max(scores.values())
-        _, score = best_set(objective, every_set(LAYERS))
+        _, score = best_set(objective, all_layer_sets(LAYERS))
         assert search(SCORING, probe, SAMPLES, "a").best.score <= score
 
 

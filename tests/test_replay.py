@@ -18,7 +18,7 @@ from ssd_bench.cost import machine as machines
 from ssd_bench.cost import roofline
 from ssd_bench.cost.latency import Latency, NodeTimes
 from ssd_bench.cost.machine import Profile, own_profile
-from ssd_bench.cost.roofline import Gpu, Simulated, simulated, simulated_names
+from ssd_bench.cost.roofline import Gpu, SimulatedMachine, simulated_machine, simulated_names
 from ssd_bench.cost.shapes import shape_named
 from ssd_bench.errors import ConfigError
 from ssd_bench.model.shape import Shape
@@ -161,7 +161,7 @@ def test_without_a_baseline_ar_is_made_up_from_the_output(run: Run) -> None:
 
 def test_ar_on_a_memory_bound_machine_is_bytes_over_bandwidth(run: Run) -> None:
     """By hand: LLaMA-2-13B in half precision at 1 TB/s, every weight but the embedding once, the cache so far."""
-    times = step_times(run, Simulated(IDEAL, BIG))
+    times = step_times(run, SimulatedMachine(IDEAL, BIG))
     first = times[(times["arm"] == "ar") & (times["step"] == 1)].iloc[0]
     context = int(run.steps.loc[(run.steps["arm"] == "ar") & (run.steps["step"] == 1), "context_len"].iloc[0])
     weights = 2 * (40 * (4 * 5120 * 5120 + 3 * 5120 * 13824) + 32000 * 5120)
@@ -177,17 +177,19 @@ def test_launches_loop_and_hops_add_up() -> None:
     slow = replace(IDEAL, launch_us=10.0, sync_us=7.0, hop_us=3.0, loop_us=5.0)
     extra = [
         float((a - b)[0]) * 1e3
-        for a, b in zip(Simulated(slow, BIG, 3).pass_ms(one, none), Simulated(IDEAL, BIG).pass_ms(one, none))
+        for a, b in zip(
+            SimulatedMachine(slow, BIG, 3).pass_ms(one, none), SimulatedMachine(IDEAL, BIG).pass_ms(one, none)
+        )
     ]
     assert extra == pytest.approx(
         [10 * roofline.ATTN_KERNELS, 10 * roofline.MLP_KERNELS, 10 * roofline.REST_KERNELS + 7 + 2 * 3]
     )
-    assert Simulated(slow, BIG).loop_ms == pytest.approx(0.005)
+    assert SimulatedMachine(slow, BIG).loop_ms == pytest.approx(0.005)
 
 
 @pytest.mark.parametrize("name", simulated_names())
 def test_more_work_is_never_faster(name: str) -> None:
-    machine = simulated(name, BIG)
+    machine = simulated_machine(name, BIG)
     nodes, context = np.array([1.0, 2, 8, 64, 256, 1024]), np.array([1.0, 100, 4096, 32768])
     for part in machine.pass_ms(nodes, np.full_like(nodes, 500)):
         assert (np.diff(part) >= 0).all()
@@ -202,7 +204,7 @@ def test_more_work_is_never_faster(name: str) -> None:
 def test_more_kept_sublayers_never_draft_faster(run: Run, name: str) -> None:
     sets = run.layer_sets.copy()
     sets["skip_mlp"] = [np.array([], dtype="int32")] * len(sets)
-    machine = own_profile(run) if name == "own" else simulated(name, BIG)
+    machine = own_profile(run) if name == "own" else simulated_machine(name, BIG)
     fewer, more = step_times(run, machine), step_times(replace(run, layer_sets=sets), machine)
     assert (more["draft_ms"] >= fewer["draft_ms"]).all() and more["draft_ms"].sum() > fewer["draft_ms"].sum()
 
@@ -219,7 +221,7 @@ def test_the_baselines_that_a_paper_printed_are_near() -> None:
     """SWIFT Table 2, AR on RTX A6000s: 20.10 tokens/s with LLaMA-2-13B, 4.32 with 70B, which needs four of them."""
     for model, devices, printed in (("llama2_13b", 1, 20.10), ("llama2_70b", 4, 4.32)):
         shape = shape_named(model)
-        machine = simulated("sim_a6000", shape)
+        machine = simulated_machine("sim_a6000", shape)
         attn, mlp, rest = machine.pass_ms(np.ones(1), np.full(1, 500.0))
         step_ms = float((shape.n_layers * (attn + mlp) + rest)[0]) + machine.loop_ms
         assert machine.devices == devices and 1000 / step_ms == pytest.approx(printed, rel=0.2)

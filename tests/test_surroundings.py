@@ -78,7 +78,7 @@ def test_a_profile_that_cannot_be_kept_is_used_all_the_same(
 ) -> None:
     made = Latency(0.5, 1e-3, 0.5)
     monkeypatch.setattr(profiling, "measure", lambda *_: made)
-    assert profiling.cached(None, None, Path(NOWHERE, "profile.json")) is made  # type: ignore[arg-type]
+    assert profiling.load_or_measure(None, None, Path(NOWHERE, "profile.json")) is made  # type: ignore[arg-type]
     assert "SSD_BENCH_CACHE" in capsys.readouterr().err
 
 

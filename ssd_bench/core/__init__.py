@@ -1,1 +1,1 @@
-"""The decode loop and its words; knows no method, task, paper or device by name."""
+"""The decode loop, its data types and its acceptance rules; knows no method, task, paper or device by name."""

@@ -1,4 +1,4 @@
-"""What a method answers, held to the contract before a pass runs on it: a fault is named, not decoded."""
+"""Checks of a method's answers before a pass runs on them, so that a wrong answer is reported and never decoded."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from ssd_bench.core.tree import TokenTree
 from ssd_bench.core.window import Window
 from ssd_bench.errors import ConfigError
 
-SHOWN = 200  # characters of a faulty answer that an error repeats
+EXCERPT_LEN = 200  # characters of a wrong answer that an error message quotes
 
 
 class Contract:
-    """What one model can decode.
+    """Checks of the answers of methods against one model.
 
     Args:
         n_layers: L.
@@ -24,68 +24,70 @@ class Contract:
 
     def __init__(self, n_layers: int, vocab_size: int):
         self._n_layers, self._vocab_size = n_layers, vocab_size
-        self._known = Taps()
+        self._checked_taps = Taps()
 
-    def taps(self, method: Method) -> Taps:
-        """The taps of a method.
+    def check_taps(self, method: Method) -> Taps:
+        """Return the taps of a method.
 
         Raises:
-            ConfigError: they are none, or of a boundary that the model has not.
+            ConfigError: they are not `Taps`, or name a boundary that the model does not have.
         """
         taps = method.taps
-        if taps is self._known:  # most methods change them seldom
+        if taps is self._checked_taps:  # called in every step, and most methods rarely change their taps
             return taps
         if not isinstance(taps, Taps):
-            raise _fault(method, "taps", taps, "an object Taps")
+            raise _config_error(method, "taps", taps, "an object Taps")
         for name, boundaries in (("prefill", taps.prefill), ("verify", taps.verify)):
-            if not _integers(boundaries) or any(not 0 <= i <= 2 * self._n_layers for i in boundaries):
+            if not _are_integers(boundaries) or any(not 0 <= i <= 2 * self._n_layers for i in boundaries):
                 allowed = f"a tuple of boundaries in [0, {2 * self._n_layers}]"
-                raise _fault(method, f"taps.{name}", boundaries, allowed)
-        self._known = taps
+                raise _config_error(method, f"taps.{name}", boundaries, allowed)
+        self._checked_taps = taps
         return taps
 
-    def proposal(self, method: Method, proposal: object, root: int) -> LayerDraft | TokenTree:
-        """What a method proposed after an output that ends with `root`.
+    def check_proposal(self, method: Method, proposal: object, root: int) -> LayerDraft | TokenTree:
+        """Return a method's proposal for an output that ends with `root`.
 
         Raises:
-            ConfigError: it is no proposal, or none for this model and this output.
+            ConfigError: it is not a proposal, or does not fit this model or this output.
         """
         if isinstance(proposal, TokenTree):
             tokens = proposal.tokens
-            if type(tokens) is tuple and len(tokens) == 1 and tokens[0] == root:  # AR, at every step
+            if type(tokens) is tuple and len(tokens) == 1 and tokens[0] == root:  # AR in every step: no further check
                 return proposal
-            if not _integers(tokens) or min(tokens) < 0 or max(tokens) >= self._vocab_size:  # a tree has a root
+            if not _are_integers(tokens) or min(tokens) < 0 or max(tokens) >= self._vocab_size:  # never empty
                 allowed = f"a tuple of token ids, integers from 0 to {self._vocab_size - 1}"
-                raise _fault(method, "propose: TokenTree.tokens", tokens, allowed)
+                raise _config_error(method, "propose: TokenTree.tokens", tokens, allowed)
             if tokens[0] != root:
                 allowed = f"a tree that begins with its root, context.output[-1], here {root}"
-                raise _fault(method, "propose: TokenTree.tokens", tokens, allowed)
+                raise _config_error(method, "propose: TokenTree.tokens", tokens, allowed)
             return proposal
         if not isinstance(proposal, LayerDraft):
-            raise _fault(method, "propose", proposal, "a TokenTree or a LayerDraft; to draft nothing, the root alone")
-        given = proposal.layer_set
-        if not isinstance(given, LayerSet) or given.n_layers != self._n_layers:
+            raise _config_error(
+                method, "propose", proposal, "a TokenTree or a LayerDraft; to draft nothing, the root alone"
+            )
+        layer_set = proposal.layer_set
+        if not isinstance(layer_set, LayerSet) or layer_set.n_layers != self._n_layers:
             allowed = f"a LayerSet of this model: n_layers={self._n_layers}"
-            raise _fault(method, "propose: LayerDraft.layer_set", given, allowed)
+            raise _config_error(method, "propose: LayerDraft.layer_set", layer_set, allowed)
         if not isinstance(proposal.max_len, Integral) or proposal.max_len < 0:
-            raise _fault(method, "propose: LayerDraft.max_len", proposal.max_len, "an integer of at least 0")
+            raise _config_error(method, "propose: LayerDraft.max_len", proposal.max_len, "an integer of at least 0")
         if proposal.window is not None and not _is_window(proposal.window):
             allowed = "None, or a Window of at least 0 sinks and at least 1 recent position, integers"
-            raise _fault(method, "propose: LayerDraft.window", proposal.window, allowed)
+            raise _config_error(method, "propose: LayerDraft.window", proposal.window, allowed)
         return proposal
 
-    def estimate(self, method: Method, estimate: object) -> Estimate | None:
-        """What a method believes after a step.
+    def check_estimate(self, method: Method, estimate: object) -> Estimate | None:
+        """Return the answer of a method's `observe`.
 
         Raises:
-            ConfigError: it is something else.
+            ConfigError: it is neither an `Estimate` nor None.
         """
         if estimate is not None and not isinstance(estimate, Estimate):
-            raise _fault(method, "observe", estimate, "an Estimate after a search, or None")
+            raise _config_error(method, "observe", estimate, "an Estimate after a search, or None")
         return estimate
 
 
-def _integers(values: object) -> bool:
+def _are_integers(values: object) -> bool:
     if type(values) is not tuple and not isinstance(values, Sequence):
         return False
     kinds = {*map(type, values)}
@@ -93,12 +95,12 @@ def _integers(values: object) -> bool:
 
 
 def _is_window(window: object) -> bool:
-    if not isinstance(window, Window) or not _integers((window.sinks, window.recent)):
+    if not isinstance(window, Window) or not _are_integers((window.sinks, window.recent)):
         return False
     return window.sinks >= 0 and window.recent >= 1
 
 
-def _fault(method: Method, place: str, value: object, allowed: str) -> ConfigError:
+def _config_error(method: Method, place: str, value: object, allowed: str) -> ConfigError:
     text = repr(value)
-    shown = value if len(text) <= SHOWN else f"{text[:SHOWN]}…"
-    return ConfigError(f"{method.name}.{place}", shown, allowed)
+    excerpt = value if len(text) <= EXCERPT_LEN else f"{text[:EXCERPT_LEN]}…"
+    return ConfigError(f"{method.name}.{place}", excerpt, allowed)

@@ -1,7 +1,7 @@
-"""The decode loop: propose, draft, verify, accept, commit, observe, trace.
+"""The decode loop: propose, draft, verify, accept, commit, observe; `Engine._step` has these in order.
 
-Knows no method by name. Invariant at the start of a step: the cache holds full-model keys and values of exactly the
-c tokens before the root, the newest output token, whose position is c.
+It knows no method by name. Invariant at the start of a step: the cache holds full-model keys and values of exactly the
+c tokens before the root. The root is the newest output token; its position is c.
 """
 
 from __future__ import annotations
@@ -22,25 +22,27 @@ from ssd_bench.core.window import Window
 from ssd_bench.model.decoder import NOTHING, Decoder, Pass
 from ssd_bench.model.kv_cache import KVCache
 
-SCRATCH = 160  # cache rows beyond the longest sequence, so that a tree's siblings find room at its end as well
+SCRATCH = 160  # cache rows beyond the longest sequence: a tree needs a row per node, also where few positions are left
 
 
 @dataclass
 class Step:
-    """One step of the trace; times in milliseconds, read when the prompt is finished.
+    """One step of the trace; its times are in milliseconds and read when the prompt is finished.
 
     Attributes:
         index: 1-based; the prefill is step 0.
         context_len: c before the step.
-        layer_set: what drafted, None when the candidates came from elsewhere.
+        layer_set: the sublayers that drafted; None if no sublayers did (the method proposed a tree).
         draft_len: k, candidates on the longest path.
         tree_nodes: nodes verified, root included.
         accepted_len: m, accepted candidates that stayed in the output; the target's own token excluded.
         emitted: tokens appended to the output.
         stop_reason: why drafting ended: confidence, length (γ), eos, budget (no room left), none (not a layer draft).
-        searched: whether a search chose the layer set, as the method says in its `LayerDraft`.
-        estimate: what the method believed after a search event in this step.
-        window: the positions that the draft's attentions read, None for all.
+        searched: whether a search chose the layer set, as in `LayerDraft`.
+        estimate: the method's estimate after a search event in this step.
+        window: the positions that the draft's attentions read; None: all.
+        marks: marks before the step and after proposal, draft, verification with commit, and observation.
+        draft_ms, verify_ms, policy_ms: times of drafting, of verification with commit, and of the method (overhead).
     """
 
     index: int
@@ -62,7 +64,7 @@ class Step:
 
 @dataclass
 class Generation:
-    """The output of one prompt and its trace; `finish_reason` is eos, length, context or steps."""
+    """The output of one prompt and its trace; `finish_reason` is eos, length, context or steps (`max_steps`)."""
 
     output: list[int]
     finish_reason: str
@@ -72,26 +74,34 @@ class Generation:
 
 
 @dataclass(frozen=True)
-class _Drafted:
+class _DraftResult:
+    """A tree to verify, and what drafting left for the verification and the trace.
+
+    Attributes:
+        tree: the root and its candidates.
+        stop_reason, layer_set, searched, window: as in `Step`.
+        states: [taps + 1, 1, d] for every node but the last: the streams at the taps before the fork (the first skipped
+            sublayer) and the stream that enters the fork; None: verification starts at sublayer 0.
+    """
+
     tree: TokenTree
     stop_reason: str
     layer_set: LayerSet | None = None
-    # Of every node but the last, [taps + 1, 1, d]: the streams at the taps before the fork, and the one that enters it
     states: list[Tensor] | None = None
     searched: bool | None = None
     window: Window | None = None
 
 
 class Engine:
-    """Decodes prompts one at a time with any method, on one model and one cache.
+    """The decode loop on one model and one cache: one prompt at a time, with any method.
 
     Args:
         decoder: the model.
         cache: `SCRATCH` rows longer than the longest prompt with its output.
         decoding: mode, warpers and limits; `max_new_tokens` must be set.
         eos_ids: ids that end an output.
-        probe: what methods may ask of the same model and cache.
-        context: positions that a sequence may fill; None for all that the cache holds beside its scratch rows.
+        probe: access of methods to the same model and cache.
+        context: positions that a sequence may fill; None: the capacity of the cache without its scratch rows.
     """
 
     def __init__(
@@ -102,7 +112,7 @@ class Engine:
         self.context = context or cache.capacity - SCRATCH
         self.clock = Clock(decoder.device)
         self._contract = Contract(decoder.arch.n_layers, decoder.arch.vocab_size)
-        self._waits = decoder.device.type != "cpu"
+        self._asynchronous = decoder.device.type != "cpu"  # the host runs ahead of the device; every read waits for it
         self.probe = probe
 
     @torch.inference_mode()
@@ -113,33 +123,34 @@ class Engine:
         """Decode one prompt until EOS (kept), the longest output allowed or the end of the context.
 
         Args:
-            method: what proposes candidates.
+            method: the method that proposes candidates.
             prompt: token ids, at least one, at most `context`.
-            seed: of this prompt's generator; the output is a function of it and the prompt.
+            seed: seed of this prompt's random generator; for one model and method it and the prompt fix the output.
             on_token: called after every step with the number of tokens so far (progress bars).
-            max_new: longest output; None for the decoding's.
-            max_steps: end after so many steps; None for as many as it takes.
+            max_new: longest output; None: `decoding.max_new_tokens`.
+            max_steps: most steps; None: no limit.
 
         Raises:
-            ConfigError: the method answered what the contract does not allow.
+            ConfigError: an answer of the method violates the contract.
         """
         max_new = max_new or self.decoding.max_new_tokens
         assert max_new is not None, "the caller resolves decode.max_new_tokens"
         generator = torch.Generator(self.decoder.weights.head.device).manual_seed(seed)
         begin = self.clock.mark()
         tokens = self.decoder.ids(prompt)
-        taps = self._contract.taps(method)
+        taps = self._contract.check_taps(method)
         last, tapped = self.decoder.prefill(tokens, self.cache, taps.prefill, taps.prompt_end)
+        # the prefill yields the first output token, which is the root of step 1
         output = [self._choose(self.decoder.logits(last), generator)]
-        shown = output.copy()  # the method's: what it changes there changes nothing here
+        output_copy = output.copy()  # for the method: a method that changes it does not change the output
         prefilled = self.clock.mark()
         steps: list[Step] = []
         self.cache.held = True
         try:
             method.start(Prefill(prompt, tapped))
             started = self.clock.mark()
-            while not (reason := "steps" if len(steps) == max_steps else self._finished(output, max_new)):
-                steps.append(self._step(method, output, shown, max_new, generator, len(steps) + 1))
+            while not (reason := "steps" if len(steps) == max_steps else self._finish_reason(output, max_new)):
+                steps.append(self._step(method, output, output_copy, max_new, generator, len(steps) + 1))
                 if on_token is not None:
                     on_token(len(output))
         finally:
@@ -149,11 +160,12 @@ class Engine:
         for step in steps:
             proposed, drafted, verified, observed = (self.clock.ms(*pair) for pair in zip(step.marks, step.marks[1:]))
             step.policy_ms, step.draft_ms, step.verify_ms = proposed + observed, drafted, verified
-        if steps:  # what a method does to begin a prompt is policy too
+        if steps:  # a method's `start` counts as its overhead, too
             steps[0].policy_ms += self.clock.ms(prefilled, started)
         return Generation(output, reason, self.clock.ms(begin, prefilled), self.clock.ms(prefilled, end), steps)
 
-    def _finished(self, output: list[int], max_new: int) -> str:
+    def _finish_reason(self, output: list[int], max_new: int) -> str:
+        """Return the reason why an output is complete, "" if it is not."""
         if output[-1] in self.eos_ids:
             return "eos"
         if len(output) >= max_new:
@@ -161,56 +173,81 @@ class Engine:
         return "context" if self.cache.length >= self.context else ""
 
     def _step(
-        self, method: Method, output: list[int], shown: list[int], max_new: int, generator: torch.Generator, index: int
+        self,
+        method: Method,
+        output: list[int],
+        output_copy: list[int],
+        max_new: int,
+        generator: torch.Generator,
+        index: int,
     ) -> Step:
+        """Run one draft-verify step; appends at least one token to the output."""
         start, clock = self.cache.length, self.clock
-        room = min(max_new - len(output), self.context - start) - 1
+        # - 1: the root takes a position of the context, and the target adds a token of its own to every draft
+        max_draft = min(max_new - len(output), self.context - start) - 1
+        # 1) propose: the method answers with a layer set to draft with, or with a tree of candidates
         marks = [clock.mark()]
-        proposal = method.propose(Context(index, start, shown, room))
+        proposal = method.propose(Context(index, start, output_copy, max_draft))
         marks.append(clock.mark())
-        proposal, taps = self._contract.proposal(method, proposal, output[-1]), self._contract.taps(method).verify
+        proposal = self._contract.check_proposal(method, proposal, output[-1])
+        taps = self._contract.check_taps(method).verify
+        # 2) draft: token by token with the layer set; a proposed tree is only cut to the limits
         if isinstance(proposal, LayerDraft):
             reuse = method.reuse_prefix if self.decoding.reuse_prefix is None else self.decoding.reuse_prefix
-            drafted = self._draft(proposal, output[-1], room, reuse, taps, generator)
+            draft = self._draft(proposal, output[-1], max_draft, reuse, taps, generator)
         else:
-            drafted = _Drafted(proposal.trimmed(room, self.cache.capacity - start), "none")
+            draft = _DraftResult(proposal.trimmed(max_draft, self.cache.capacity - start), "none")
         marks.append(clock.mark())
-        tree = drafted.tree
-        logits, hidden = self._verify(drafted, taps)
+        # 3) verify: one pass of the full model over all nodes, the root included
+        tree = draft.tree
+        logits, hidden = self._verify(draft, taps)
+        # 4) accept: a path of the tree from the root on, and one token of the target's own after it (bonus)
         path, bonus = self.accept(tree, logits, generator)
         emitted = [tree.tokens[node] for node in path[1:]] + [bonus]
         first_eos = next((i for i, token in enumerate(emitted) if token in self.eos_ids), len(emitted))
         emitted = emitted[: min(first_eos + 1, max_new - len(output))]
+        # 5) commit: keep the rows of the accepted path; the bonus token has no row yet, it is the next root
         self.cache.commit(path)
         output.extend(emitted)
-        shown.extend(emitted)
+        output_copy.extend(emitted)
         accepted, count = min(len(path) - 1, len(emitted)), len(emitted)
         marks.append(clock.mark())
-        last = bool(self._finished(output, max_new))
-        seen = Verification(index, tree, path, emitted, self.cache.length, logits, hidden, last)
-        estimate = self._contract.estimate(method, method.observe(seen, self.probe))
+        # 6) observe: the method learns from the outcome
+        last = bool(self._finish_reason(output, max_new))
+        verification = Verification(index, tree, path, emitted, self.cache.length, logits, hidden, last)
+        estimate = self._contract.check_estimate(method, method.observe(verification, self.probe))
         marks.append(clock.mark())
         return Step(
-            index, start, drafted.layer_set, tree.draft_len, len(tree), accepted, count,
-            drafted.stop_reason, drafted.searched, estimate, drafted.window, tuple(marks),
+            index, start, draft.layer_set, tree.draft_len, len(tree), accepted, count,
+            draft.stop_reason, draft.searched, estimate, draft.window, tuple(marks),
         )  # fmt: skip
 
     def _draft(
-        self, draft: LayerDraft, root: int, room: int, reuse: bool, taps: Sequence[int], generator: torch.Generator
-    ) -> _Drafted:
-        """Draft token by token; draft keys and values go to scratch rows, in kept attentions only."""
+        self, draft: LayerDraft, root: int, max_draft: int, reuse: bool, taps: Sequence[int], generator: torch.Generator
+    ) -> _DraftResult:
+        """Draft token by token with a layer set.
+
+        A token at position start + depth writes its keys and values to the scratch row of that index, in the kept
+        attentions only; the next token reads them as if they were committed.
+
+        Args:
+            root: newest output token.
+            max_draft: longest draft within the limits.
+            reuse: keep the states before the first skipped sublayer for the verification.
+            taps: boundaries whose states the verification must keep.
+        """
         decoder, start = self.decoder, self.cache.length
         fork = draft.layer_set.first_skipped
-        # nothing to reuse when the first sublayer is skipped, nothing left to verify when none is, siblings have no
-        # states, and states that a window changed are not the full model's
+        # No reuse where the first sublayer is skipped (no state is exact), where none is skipped (nothing would be left
+        # to verify), with siblings (they were not run and have no states) or with a window (it changes the states).
         window = draft.window
         reuse = reuse and 0 < fork < 2 * decoder.arch.n_layers and not draft.widths and window is None
         levels: list[list[int]] = [[root]]
-        states, probs, reason = [], [], "length" if draft.max_len <= room else "budget"
-        # before the fork verification runs the last node alone: what taps there want of the others is kept here
+        states, probs, reason = [], [], "length" if draft.max_len <= max_draft else "budget"
+        # before the fork, verification runs the last node alone, so the tapped states of the other nodes are kept here
         kept, states_at = draft.layer_set.kept, (*(t for t in taps if t < fork), fork) if reuse else ()
         token = decoder.ids([root])
-        for depth in range(min(draft.max_len, room)):
+        for depth in range(min(draft.max_len, max_draft)):
             unread = NOTHING if window is None else window.unread(start + depth)
             hidden, tapped = decoder.run(Pass(kept, token, start + depth, taps=states_at, unread=unread), self.cache)
             if tapped is not None:
@@ -226,78 +263,91 @@ class Engine:
             if confidence < draft.stop_below:
                 reason = "confidence"
                 break
-        tree = comb(levels, probs or None).trimmed(room, self.cache.capacity - start)
+        tree = comb(levels, probs or None).trimmed(max_draft, self.cache.capacity - start)
         kept_states = states if reuse and len(levels) > 1 else None
-        return _Drafted(tree, reason, draft.layer_set, kept_states, draft.searched, window)
+        return _DraftResult(tree, reason, draft.layer_set, kept_states, draft.searched, window)
 
     def _candidates(
         self, draft: LayerDraft, logits: Tensor, probs: Tensor | None, generator: torch.Generator
     ) -> tuple[Tensor, list[int], float]:
-        """The candidates after one drafted position; the host waits for the device once.
+        """Choose the candidates of one drafted position; the host waits for the device once.
 
         Args:
-            logits: [V].
-            probs: [V] warped distribution to draw from; None takes the most likely tokens.
+            logits: [V] logits of the draft.
+            probs: [V] warped distribution q to draw from; None: take the most likely tokens.
 
         Returns:
-            The candidate to go on from, [1] on the device; all of them, that one first; its raw softmax probability
-            (1 where nothing asks for it).
+            The drafted token, [1] on the device; all candidates, that token first; its raw softmax probability (1 where
+            neither threshold nor widths need it).
         """
         if draft.stop_below <= 0 and not draft.widths:
             token = logits.argmax(-1, keepdim=True) if probs is None else draw(probs, 1, generator)
             return token, token.tolist(), 1.0
-        # raw softmax probability of the token just appended, which stays in the draft (card: stop after it)
+        # the confidence ignores temperature, top-k and top-p; a token below the threshold still ends up in the draft
         raw = logits.softmax(-1)
-        # how many are kept is known with the confidence: as many are asked for as any could keep
-        most = min(max((k for _, k in draft.widths), default=1), len(logits))
+        # the width depends on the confidence, which is still on the device: read the largest one, cut on the host
+        max_width = min(max((k for _, k in draft.widths), default=1), len(logits))
         if probs is None:
-            confidence, ids = raw.topk(most) if most > 1 else raw.max(-1, keepdim=True)
+            confidence, ids = raw.topk(max_width) if max_width > 1 else raw.max(-1, keepdim=True)
         else:
             ids = draw(probs, 1, generator)
             confidence = raw.index_select(0, ids)
-            if most > 1:
-                ids = torch.cat([ids, draw(probs.index_fill(0, ids, 0), most - 1, generator)])
-        level, (sure, *_) = self._fetch(ids, confidence)
-        width = next((k for bound, k in draft.widths if sure > bound), 1)
-        return ids if most == 1 else ids[:1], [int(token) for token in level if token >= 0][:width], sure
+            if max_width > 1:  # siblings: drawn without replacement, from q without the drafted token
+                ids = torch.cat([ids, draw(probs.index_fill(0, ids, 0), max_width - 1, generator)])
+        level, (probability, *_) = self._fetch(ids, confidence)
+        width = next((k for bound, k in draft.widths if probability > bound), 1)
+        # -1 marks a draw where no mass was left
+        return ids if max_width == 1 else ids[:1], [int(token) for token in level if token >= 0][:width], probability
 
     def _fetch(self, *parts: Tensor) -> list[list[float]]:
-        """The values of vectors, which a device hands over in one piece, so that the host waits for it once."""
-        if not self._waits:
+        """Return the values of vectors, read in one transfer, so that the host waits for the device once."""
+        if not self._asynchronous:
             return [part.tolist() for part in parts]
-        values = torch.cat([part.double() for part in parts]).tolist()  # which holds every token id
+        values = torch.cat([part.double() for part in parts]).tolist()  # float64 holds every token id exactly
         return [[values.pop(0) for _ in range(len(part))] for part in parts]
 
-    def _verify(self, drafted: _Drafted, taps: Sequence[int]) -> tuple[Tensor, Tensor | None]:
-        """Target logits [n, V] at every node, and the tapped states."""
-        decoder, tree, start = self.decoder, drafted.tree, self.cache.length
-        if drafted.states is not None and drafted.layer_set is not None:
-            return self._verify_rest(drafted.states, tree.tokens[-1], drafted.layer_set.first_skipped, taps)
+    def _verify(self, draft: _DraftResult, taps: Sequence[int]) -> tuple[Tensor, Tensor | None]:
+        """Return target logits [n, V] at every node, and the tapped states."""
+        decoder, tree, start = self.decoder, draft.tree, self.cache.length
+        if draft.states is not None and draft.layer_set is not None:
+            return self._verify_from_fork(draft.states, tree.tokens[-1], draft.layer_set.first_skipped, taps)
+        # node i writes to scratch row start + i, over the keys and values that drafting left there
         tokens = decoder.ids(tree.tokens)
         hidden, tapped = decoder.run(Pass(decoder.all_sublayers, tokens, start, tree, taps), self.cache)
         return decoder.logits(hidden), tapped
 
-    def _verify_rest(
+    def _verify_from_fork(
         self, states: list[Tensor], last: int, fork: int, taps: Sequence[int]
     ) -> tuple[Tensor, Tensor | None]:
-        """Verification from sublayer `fork` on: before it, drafting ran the full model on all nodes but the last."""
-        decoder, start, every = self.decoder, self.cache.length, self.decoder.all_sublayers
-        token, before = decoder.ids([last]), len(states[0]) - 1
-        early = (*taps[:before], fork)
-        _, own = decoder.run(Pass(every[:fork], token, start + len(states), taps=early), self.cache)
-        assert own is not None
-        kept = torch.cat([*states, own], dim=1)
-        hidden, tapped = decoder.run(Pass(every[fork:], kept[-1], start, taps=taps[before:]), self.cache)
-        if before:
-            tapped = kept[:-1] if tapped is None else torch.cat([kept[:-1], tapped])
+        """Verify a chain from sublayer `fork` on; before it, drafting ran the full model on all nodes but the last.
+
+        Args:
+            states: as in `_DraftResult`.
+            last: token of the last node.
+            taps: ascending boundaries; drafting kept those before the fork.
+        """
+        decoder, start, sublayers = self.decoder, self.cache.length, self.decoder.all_sublayers
+        token, n_early = decoder.ids([last]), len(states[0]) - 1
+        early_taps = (*taps[:n_early], fork)
+        # the last node catches up with the others: sublayers before the fork, in the scratch row after theirs
+        _, last_states = decoder.run(Pass(sublayers[:fork], token, start + len(states), taps=early_taps), self.cache)
+        assert last_states is not None
+        early = torch.cat([*states, last_states], dim=1)  # [n_early + 1, n, d]; the last one enters the fork
+        hidden, tapped = decoder.run(Pass(sublayers[fork:], early[-1], start, taps=taps[n_early:]), self.cache)
+        if n_early:
+            tapped = early[:-1] if tapped is None else torch.cat([early[:-1], tapped])
         return decoder.logits(hidden), tapped
 
     def accept(self, tree: TokenTree, logits: Tensor, generator: torch.Generator) -> tuple[list[int], int]:
-        """Accepted nodes of a verified tree, root first, and the target's token after them, from logits [n, V]."""
+        """Return the accepted nodes of a verified tree, root first, and the target's token after them.
+
+        Args:
+            logits: [n, V] of the target, at every node.
+        """
         if self.decoding.greedy:
             return verify_greedy(tree, logits.argmax(-1).tolist())
         return verify_sampled(tree, warp(logits, self.decoding), generator)
 
     def _choose(self, logits: Tensor, generator: torch.Generator) -> int:
-        """The token after a single position, from [1, V] logits."""
+        """Return the target's token after a single position, from its logits [1, V]."""
         return self.accept(TokenTree((0,), (-1,)), logits, generator)[1]

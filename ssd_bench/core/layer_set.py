@@ -1,4 +1,4 @@
-"""Which of a model's 2L sublayers run (index 2i: attention of block i, 2i+1: its MLP)."""
+"""Layer sets: the sublayers of a model that run, of 2L (index 2i: attention of block i, 2i+1: its MLP)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ssd_bench.errors import ConfigError
 
 @dataclass(frozen=True)
 class LayerSet:
-    """The sublayers that run in a forward pass; the others pass the residual stream through unchanged.
+    """The sublayers that run in a forward pass; a skipped one leaves the residual stream unchanged.
 
     Embedding, final norm and LM head always run. Frozen and hashable, so that a set is its own identity.
 
@@ -36,12 +36,12 @@ class LayerSet:
 
     @classmethod
     def exit(cls, n_layers: int, blocks: int) -> LayerSet:
-        """The first `blocks` of L blocks: an early exit."""
+        """Return the first `blocks` of L blocks: an early exit."""
         return cls(n_layers, frozenset(range(2 * blocks, 2 * n_layers)))
 
     @classmethod
     def skipping(cls, n_layers: int, attn: Iterable[int] = (), mlp: Iterable[int] = ()) -> LayerSet:
-        """The set that skips the attention of blocks `attn` and the MLP of blocks `mlp` (block indices).
+        """Return the set that skips the attention of blocks `attn` and the MLP of blocks `mlp` (block indices).
 
         Raises:
             ConfigError: a block index outside [0, L).
@@ -82,7 +82,7 @@ class LayerSet:
 
     @cached_property
     def first_skipped(self) -> int:
-        """Index of the first skipped sublayer, 2L if none: what drafting computes before it is exact."""
+        """Index of the first skipped sublayer, 2L if none; before it a draft's states are the full model's."""
         return min(self.skipped, default=2 * self.n_layers)
 
     @property

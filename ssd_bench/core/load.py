@@ -1,4 +1,4 @@
-"""What else the machine does during a measurement."""
+"""Load that other processes put on the machine during a measurement."""
 
 from __future__ import annotations
 
@@ -8,26 +8,28 @@ from contextlib import suppress
 import psutil
 
 QUIET = 0.1
-"""Share of the machine that others may use during a measurement."""
+"""Share of the machine that other processes may use during a measurement."""
 
 
 class LoadWatch:
-    """Share of the machine's cores that others use from now on: processes not of this one, and the hypervisor."""
+    """Watch over the share of the machine's cores that other processes and the hypervisor use from now on."""
 
     def __init__(self) -> None:
         self._start = self._read()
 
     @staticmethod
     def _read() -> tuple[float, float, float]:
+        """Return the wall clock, the busy CPU seconds of the machine and those of this process and its children."""
         process, total = psutil.Process(), psutil.cpu_times()
-        own = 0.0
-        for one in (process, *process.children(recursive=True)):
+        process_s = 0.0
+        for member in (process, *process.children(recursive=True)):
             with suppress(psutil.Error):  # a child that has ended
-                spent = one.cpu_times()
-                own += spent.user + spent.system
-        return time.perf_counter(), sum(total) - total.idle - getattr(total, "iowait", 0.0), own
+                times = member.cpu_times()
+                process_s += times.user + times.system
+        return time.perf_counter(), sum(total) - total.idle - getattr(total, "iowait", 0.0), process_s
 
-    def others(self) -> float:
-        """The share so far, in [0, 1]."""
-        wall, busy, own = (now - then for now, then in zip(self._read(), self._start))
-        return min(1.0, max(0.0, (busy - own) / max(wall * (psutil.cpu_count() or 1), 1e-9)))
+    def other_share(self) -> float:
+        """Return the share so far, in [0, 1]."""
+        wall_s, busy_s, process_s = (now - start for now, start in zip(self._read(), self._start))
+        # CPU seconds that neither idled nor went to this process and its children, over all CPU seconds
+        return min(1.0, max(0.0, (busy_s - process_s) / max(wall_s * (psutil.cpu_count() or 1), 1e-9)))

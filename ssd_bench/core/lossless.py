@@ -1,4 +1,4 @@
-"""Is greedy speculative output what plain decoding gives? Finds the first difference and says rounding or bug."""
+"""Comparison of greedy speculative output with plain decoding: the first difference, a near-tie or a mismatch."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ LOGIT_TOLERANCE = {
     ("float16", "float16", "float16"): 2**-4,
     ("bfloat16", "bfloat16", "bfloat16"): 0.5,
 }
-"""Largest top-2 logit gap that rounding may turn over, by dtype of activations, of inputs and of the KV cache; see
-`tolerance`."""
+"""Largest top-2 logit gap at which rounding may change the argmax, by dtype of activations, of inputs and of the KV
+cache; see `tolerance`."""
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """How an output compares with the reference.
+    """The result of comparing an output with the reference.
 
     Attributes:
         index: first position that differs; None if the outputs are identical.
         gap: the reference's top-2 logit gap at that position; None if identical or if no token was compared there.
-        verdict: "identical", "tie" (the gap is within rounding) or "bug".
+        verdict: "identical", "tie" (near-tie: the gap is within rounding) or "bug" (mismatch).
     """
 
     index: int | None
@@ -40,18 +40,18 @@ def classify(
 ) -> Verdict:
     """Compare greedy output ids with those of plain autoregressive decoding.
 
-    Verification computes k + 1 positions in one pass where plain decoding computes one, so the same sum is rounded in
-    another order; where the two best logits nearly tie, the argmax may then legitimately differ. After such a
-    position the two texts are different texts, so only the first difference says anything.
+    Verification computes k + 1 positions in one pass, plain decoding computes one. The same sums are therefore rounded
+    in another order, and where the two best logits nearly tie, the argmax may legitimately differ. From there on the
+    two texts are different, so only the first difference is informative.
 
     Both outputs are cut at their first EOS and at the same max_new_tokens. If one is a prefix of the other, the arms
-    agreed on every token, the last one included, and then disagreed on whether to stop: rounding cannot do that, so
-    it is a bug of the stop rules whatever the logits are.
+    agreed on every token and then disagreed on whether to stop. Rounding cannot cause that: it is a mismatch of the
+    stop rules, whatever the logits are.
 
     Args:
         ids, reference_ids: emitted token ids of the method and of the baseline.
         gap_at: recomputes the reference's top-2 logit gap at an output position; called only for a differing token.
-        tolerance: largest gap in logits that counts as a tie.
+        tolerance: largest gap in logits that counts as a near-tie.
     """
     ids, reference_ids = list(ids), list(reference_ids)
     if ids == reference_ids:
@@ -65,7 +65,7 @@ def classify(
 
 
 def tolerance(activations: str, inputs: str, cache: str) -> float:
-    """The top-2 logit gap, in logits, up to which a different token counts as rounding.
+    """Return the largest top-2 logit gap, in logits, at which a different token counts as rounding.
 
     Measured on SmolLM2-135M over the first 600 tokens of a report, in passes of one token against passes of 10 and of
     64: the largest change of the gap between the two best tokens is 0.5 with bfloat16 activations, 0.27 with float32
@@ -74,14 +74,14 @@ def tolerance(activations: str, inputs: str, cache: str) -> float:
     float64 are given a wide margin, for deeper models, which hides almost nothing, as gaps that small are rare.
 
     Args:
-        activations, inputs: of `ssd_bench.model.arithmetic.Arithmetic`, by name.
-        cache: dtype of weights and KV cache, by name.
+        activations, inputs: names of the dtypes in `ssd_bench.model.arithmetic.Arithmetic`.
+        cache: name of the dtype of weights and KV cache.
 
     Raises:
         ConfigError: a combination without a tolerance.
     """
-    found = LOGIT_TOLERANCE.get((activations, inputs, cache))
-    if found is None:
-        known = "; ".join(", ".join(names) for names in LOGIT_TOLERANCE)
-        raise ConfigError("arithmetic", f"{activations}, {inputs}, {cache}", f"one of {known}")
-    return found
+    gap = LOGIT_TOLERANCE.get((activations, inputs, cache))
+    if gap is None:
+        combinations = "; ".join(", ".join(names) for names in LOGIT_TOLERANCE)
+        raise ConfigError("arithmetic", f"{activations}, {inputs}, {cache}", f"one of {combinations}")
+    return gap

@@ -1,15 +1,15 @@
-"""The contract of a method: what it sees, what it may answer, what is timed (types only).
+"""The contract of a method: its inputs, its answers and the times that count as its own (types only).
 
 The engine owns cache, clock, sampling, verification and trace. A method proposes candidates for one step and learns
 from their verification:
 
     check(dims)                 before the weights load: refuse settings that cannot work with this model
-    prepare(probe, samples)     once per run; offline search or profiling, its cost is recorded apart
-    start(prefill)              once per prompt; decides which state is reset
-    propose(context)            once per step, timed as policy: draft with a layer set, or verify this tree
-    observe(verification, probe)  once per step, timed as policy: learn
+    prepare(probe, samples)     once per run: offline search or profiling; its cost is recorded separately
+    start(prefill)              once per prompt: reset the state of the last prompt, or keep it
+    propose(context)            once per step, timed as method overhead: draft with a layer set, or verify this tree
+    observe(verification, probe)  once per step, timed as method overhead: learn
 
-A method file is found by the `_target_` of its YAML; nothing else needs to know it.
+A method is found by the `_target_` of its YAML file; no other file needs to name it.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Taps:
-    """Which states of the residual stream the engine keeps for `Prefill.hidden` and `Verification.hidden`.
+    """The states of the residual stream that the engine keeps for `Prefill.hidden` and `Verification.hidden`.
 
     Boundary i in [0, 2L] is the stream that enters sublayer i; 2L is the stream that enters the final norm.
 
     Attributes:
-        prefill, verify: boundaries.
-        prompt_end: most positions that `Prefill.hidden` holds, those at the prompt's end; None: all.
+        prefill, verify: boundaries, ascending.
+        prompt_end: keep only this many positions at the prompt's end in `Prefill.hidden`; None: all.
     """
 
     prefill: tuple[int, ...] = ()
@@ -54,13 +54,13 @@ class LayerDraft:
     Attributes:
         layer_set: the sublayers that run while drafting.
         max_len: γ, draft at most this many tokens (the engine also stops at EOS and at the length limits).
-        stop_below: stop after a token whose top-1 probability (raw softmax) is below this; the token is kept.
-        widths: (probability, k), highest first: at each depth the first pair whose probability the drafted token's
-            (raw softmax) exceeds says how many candidates are verified there, k - 1 of them siblings that nothing
-            follows: the next likely ones (greedy), or drawn without replacement. Where no pair applies, and with
-            none given, there are no siblings. Siblings are verified without `reuse_prefix`.
-        searched: whether a search chose the set, before the run or in it; False for the one that a method begins with
-            until its search has found one, None where nothing is searched.
+        stop_below: stop after a token whose probability (raw softmax) is below this; the token is kept.
+        widths: pairs (probability, k), highest probability first. At each depth the first pair whose probability is
+            exceeded by that of the drafted token (raw softmax) applies: k candidates are verified there. Then k - 1 of
+            them are siblings without descendants: the next likely tokens (greedy), or tokens drawn without replacement.
+            Where no pair applies, there are no siblings. Drafts with widths are verified without `reuse_prefix`.
+        searched: whether a search chose the set, before or during the run; False for the initial set of a method whose
+            search has not found one yet, None for a method without a search.
         window: the positions that the kept attentions read while drafting; None: all. A draft with a window is
             verified without `reuse_prefix`, since its states are not the full model's.
     """
@@ -75,13 +75,13 @@ class LayerDraft:
 
 @dataclass(frozen=True)
 class Context:
-    """What is known before a step.
+    """The state of a prompt before a step.
 
     Attributes:
         step: 1-based index of this step in the prompt (the prefill is step 0).
         length: c, number of committed positions in the cache; the root token comes next.
         output: all tokens emitted so far; the last one is the root.
-        max_draft: longest draft that the length limits still allow (0: nothing).
+        max_draft: longest draft that the length limits still allow; 0: no draft.
     """
 
     step: int
@@ -92,11 +92,11 @@ class Context:
 
 @dataclass(frozen=True)
 class Sample:
-    """A prompt that the run does not evaluate, to search or calibrate on.
+    """A prompt for search or calibration, which the run does not evaluate.
 
     Attributes:
         prompt: token ids, in the format of the evaluated prompts.
-        domain: as in `task.Prompt`.
+        domain: the prompt's domain, as in `task.Prompt`.
     """
 
     prompt: Sequence[int]
@@ -105,11 +105,11 @@ class Sample:
 
 @dataclass(frozen=True)
 class Prefill:
-    """The prompt and what its forward pass left.
+    """The prompt and the tapped states of its forward pass.
 
     Attributes:
         prompt: token ids of the prompt.
-        hidden: [len(taps.prefill), min(taps.prompt_end, P), d] tapped states, None without taps.
+        hidden: [len(taps.prefill), min(taps.prompt_end, P), d] tapped states of the last positions; None without taps.
     """
 
     prompt: Sequence[int]
@@ -121,14 +121,14 @@ class Verification:
     """The outcome of one step.
 
     Attributes:
-        step: as in `Context`.
-        tree: what was verified (node 0 is the root).
+        step: index of the step, as in `Context`.
+        tree: the verified tree (node 0 is the root).
         path: accepted nodes from the root on; `len(path) - 1` is m, the accepted length.
-        emitted: tokens that this step appended to the output, at most m + 1 (cut at EOS and at the length limit).
+        emitted: tokens that this step appended to the output: m + 1, or fewer where EOS or the length limit cut them.
         length: committed cache positions after the step.
         logits: [n, V] target logits at every node, float32.
-        hidden: [len(taps.verify), n, d] tapped states at every node, None without taps.
-        last: whether the output ended with this step: what is learnt now serves no step of this prompt.
+        hidden: [len(taps.verify), n, d] tapped states at every node; None without taps.
+        last: whether the output ended with this step, so that no further step of this prompt can use what is learnt.
     """
 
     step: int
@@ -143,7 +143,7 @@ class Verification:
 
 @dataclass(frozen=True)
 class Estimate:
-    """What a method believes of the layer set that it chose at a search event; goes into the record as it is.
+    """A method's estimate for the layer set that it chose at a search event; the record stores it unchanged.
 
     Attributes:
         alpha: estimated acceptance rate in [0, 1].
@@ -158,17 +158,17 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Origin:
-    """Where a search takes place: its provenance, and what its result depends on beside its own settings.
+    """The run in which a search takes place: everything that its result depends on, except its own settings.
 
     Attributes:
-        folder: where the results of searches are kept.
+        folder: folder of stored searches.
         model: name in `conf/model`.
         weights: identity of the weights.
         task: name in `conf/task`.
-        dtype: of the weights.
+        dtype: dtype of the weights.
         machine: device, threads and processor.
-        seed: the run's.
-        searches: what `prepare` searched or found: name, sets evaluated, how many of them now, seconds of them all.
+        seed: seed of the run.
+        searches: searches that `prepare` made or reused: name, evaluated sets, how many of them are new, their seconds.
     """
 
     folder: Path
@@ -182,12 +182,12 @@ class Origin:
 
 
 class Probe(Protocol):
-    """What a method may ask of the model outside the decode loop; it changes nothing that decoding sees.
+    """Access to the model outside the decode loop; it changes nothing that decoding reads.
 
     Attributes:
         n_layers: L.
         latency: times of the sublayers on this machine; set by the runner before `prepare`.
-        origin: of the run; set by the runner before `prepare`.
+        origin: the run; set by the runner before `prepare`.
     """
 
     n_layers: int
@@ -195,16 +195,16 @@ class Probe(Protocol):
     origin: Origin
 
     def embed(self, tokens: Sequence[int]) -> Tensor:
-        """Streams [n, d] that n tokens enter sublayer 0 with."""
+        """Return the streams [n, d] that enter sublayer 0 for n tokens."""
         ...
 
     def apply_sublayer(self, i: int, hidden: Tensor, prefix_len: int) -> Tensor:
-        """Sublayer i over B independent continuations of the committed prefix.
+        """Run sublayer i over B independent continuations of the committed prefix.
 
         Args:
             i: index in [0, 2L).
             hidden: [B, r, d] streams at positions prefix_len .. prefix_len + r - 1; not modified.
-            prefix_len: committed rows that every branch sees; beyond them it sees its own r rows, causally.
+            prefix_len: committed rows that every branch sees; after them a branch sees its own r rows, causally.
 
         Returns:
             [B, r, d] streams after the sublayer.
@@ -223,11 +223,11 @@ class Probe(Protocol):
             sublayers: indices in [0, 2L), ascending.
             hidden: [r, d] streams that enter the first of them at positions prefix_len .. prefix_len + r - 1; not
                 modified.
-            prefix_len: committed rows before them; each position sees its own and those before it, too.
-            window: the positions that attentions read; the window of the first position serves all r of them.
+            prefix_len: committed rows before the r positions; after them a position sees the r positions up to itself.
+            window: the positions that attentions read; the window of the first position serves all r positions.
 
         Returns:
-            [r, d] streams after the last sublayer, which the next pass overwrites.
+            [r, d] streams after the last sublayer; the next pass overwrites them.
 
         Raises:
             ValueError: the prefix is not committed, or the cache has fewer than r free rows (160 at least).
@@ -235,32 +235,32 @@ class Probe(Protocol):
         ...
 
     def predict(self, hidden: Tensor) -> Tensor:
-        """Argmax token ids [..., ] of final norm and LM head over streams [..., d]."""
+        """Return the argmax token ids [...] of final norm and LM head over streams [..., d]."""
         ...
 
     def predict_confident(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
-        """`predict`, and the raw softmax probabilities [..., ] of those tokens, float32."""
+        """Return the token ids of `predict` and their raw softmax probabilities, both [...], float32."""
         ...
 
     def final_norm(self, hidden: Tensor) -> Tensor:
-        """Streams [..., d] as the LM head reads them."""
+        """Return streams [..., d] after the final norm, as the LM head reads them."""
         ...
 
     def logits(self, hidden: Tensor, norm: bool = True) -> Tensor:
-        """Float32 logits [..., V] of the LM head over streams [..., d], with or without the final norm before it.
+        """Return float32 logits [..., V] of the LM head over streams [..., d], with or without the final norm.
 
-        All of them at once: a caller with many streams passes a few at a time.
+        All logits exist at once: a caller with many streams should pass a few at a time.
         """
         ...
 
     def token_logits(self, hidden: Tensor, tokens: Tensor) -> Tensor:
-        """Float32 logits [..., k] of k vocabulary entries, after final norm and LM head, over streams [..., d]."""
+        """Return float32 logits [..., k] of k vocabulary entries: final norm and LM head over streams [..., d]."""
         ...
 
     def trial(self, method: Method, prompt: Sequence[int], new_tokens: int, max_steps: int | None = None) -> Generation:
-        """Decode greedily and past any EOS, whatever the run's own decoding: what offline searches compare sets by.
+        """Decode greedily and past any EOS, whatever the run's decoding mode: offline searches compare sets by it.
 
-        For `prepare` only, since it takes the cache. Source: Self-SD, searching.py:55-70.
+        For `prepare` only, since it uses the cache. Source: Self-SD, searching.py:55-70.
 
         Raises:
             RuntimeError: a prompt is being decoded.
@@ -268,14 +268,14 @@ class Probe(Protocol):
         ...
 
     def prompt_states(self, prompt: Sequence[int], taps: Sequence[int]) -> Tensor:
-        """States [len(taps), P, d] of a prompt at the given boundaries, as `Prefill.hidden`; empties the cache.
+        """Return the states [len(taps), P, d] of a prompt at these boundaries, as `Prefill.hidden`; empties the cache.
 
         For `prepare` only, as `trial`.
         """
         ...
 
     def top2_gap(self, tokens: Sequence[int]) -> float:
-        """Difference of the two largest next-token logits after `tokens`; empties the cache.
+        """Return the difference of the two largest next-token logits after `tokens`; empties the cache.
 
         For `prepare` only, as `trial`.
         """
@@ -288,7 +288,7 @@ class Method(Protocol):
     Attributes:
         name: name in tables; the preset's name.
         taps: states to keep; read before every forward pass, so it may change from step to step.
-        reuse_prefix: whether its paper verifies from the first skipped sublayer on saved draft states.
+        reuse_prefix: whether verification starts at the first skipped sublayer, on saved draft states, as in its paper.
         greedy_only: whether it has no sampling mode; a run with decode.mode=sample then refuses it.
     """
 
@@ -298,15 +298,15 @@ class Method(Protocol):
     greedy_only: bool
 
     def check(self, dims: ModelDims) -> None:
-        """Raise ConfigError for settings that this model rules out; called before the weights load."""
+        """Raise a ConfigError for settings that cannot work with this model; called before the weights load."""
         ...
 
     def prepare(self, probe: Probe, samples: Sequence[Sample]) -> None:
-        """Whatever is done once per run before the first prompt is decoded; a copy of what it leaves warms up.
+        """Prepare for a run, once before its first prompt; the warm-up decodes with a copy of the prepared method.
 
         Args:
-            probe: the same as in `observe`; may be kept.
-            samples: none, unless the method is `Calibrated`.
+            probe: the same object as in `observe`; the method may keep it.
+            samples: empty, unless the method is `Calibrated`.
         """
         ...
 
@@ -315,11 +315,11 @@ class Method(Protocol):
         ...
 
     def propose(self, context: Context) -> LayerDraft | TokenTree:
-        """Candidates for the next step."""
+        """Propose candidates for the next step."""
         ...
 
     def observe(self, verification: Verification, probe: Probe) -> Estimate | None:
-        """Learn from a verified step; the Estimate of a search event, if there was one."""
+        """Learn from a verified step; return the Estimate of a search event, None without one."""
         ...
 
 
@@ -328,8 +328,8 @@ class Calibrated(Protocol):
     """A method that searches or calibrates before the run, on prompts that the run does not evaluate.
 
     Attributes:
-        calibration: how many prompts of each domain `prepare` gets: the items of the task that follow the evaluated
-            ones, with the domains in the order in which the run meets them. A run with fewer is refused.
+        calibration: number of prompts per domain that `prepare` gets. They are the items of the task that follow the
+            evaluated ones; domains are in the order of the run. A run with fewer items is refused.
     """
 
     calibration: int
@@ -337,23 +337,23 @@ class Calibrated(Protocol):
 
 @runtime_checkable
 class Stateful(Protocol):
-    """A method whose state survives from prompt to prompt, so that a resumed run must restore it."""
+    """A method with state that outlives a prompt, so that a resumed run must restore it."""
 
     def state(self) -> bytes:
-        """Everything that the next prompt depends on."""
+        """Return everything that the next prompt depends on."""
         ...
 
     def restore(self, state: bytes) -> None:
-        """Continue from what `state` returned."""
+        """Continue from a value of `state`."""
         ...
 
 
 @runtime_checkable
 class Qualified(Protocol):
-    """A method that is not quite what its name says.
+    """A method that differs from what its name suggests.
 
     Attributes:
-        caveat: what a reader of its numbers has to know; the record keeps it, and tables show it beside them.
+        caveat: note for readers of its numbers; the record stores it, and tables show it next to the numbers.
     """
 
     caveat: str
@@ -361,8 +361,8 @@ class Qualified(Protocol):
 
 @runtime_checkable
 class Illustrated(Protocol):
-    """A method with arrays that a figure shows; the runner keeps them beside the record, one `.npz` file a name."""
+    """A method with arrays for a figure; the runner stores them with the record, one `.npz` file per name."""
 
     def arrays(self) -> dict[str, dict[str, NDArray[Any]]]:
-        """File stem -> arrays by name; asked for once, when the run has ended."""
+        """Return arrays by file stem and name; called once, when the run has ended."""
         ...

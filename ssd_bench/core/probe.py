@@ -1,4 +1,4 @@
-"""What a method may ask of the model outside the decode loop (`method.Probe`), on a decoder and its cache."""
+"""Access of methods to the model outside the decode loop (`method.Probe`), on a decoder and its cache."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class ModelProbe:
-    """`method.Probe`, whose docstrings these are, on a decoder and the engine's cache.
+    """An implementation of `method.Probe`, which documents its methods, on a decoder and the engine's cache.
 
     Args:
         decoder: the model.
@@ -50,25 +50,26 @@ class ModelProbe:
         free = self._cache.capacity - self._cache.length
         if len(hidden) > free:
             raise ValueError(f"{len(hidden)} streams, and the cache has {free} free rows")
-        # keys and values go to the scratch rows behind the committed ones
-        what = Pass(sublayers, hidden.clone(), prefix_len, row=self._cache.length, unread=unread)
-        return self._decoder.run(what, self._cache)[0]
+        # prefix_len may be shorter than the committed prefix: keys and values go to the scratch rows behind it all the
+        # same, so that no committed row is overwritten
+        search_pass = Pass(sublayers, hidden.clone(), prefix_len, row=self._cache.length, unread=unread)
+        return self._decoder.run(search_pass, self._cache)[0]
 
     def predict(self, hidden: Tensor) -> Tensor:
-        return self._decoder.predict(_rows(hidden)).view(hidden.shape[:-1])
+        return self._decoder.predict(_contiguous(hidden)).view(hidden.shape[:-1])
 
     def predict_confident(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
-        ids, probability = self._decoder.predict_confident(_rows(hidden))
+        ids, probability = self._decoder.predict_confident(_contiguous(hidden))
         return ids.view(hidden.shape[:-1]), probability.view(hidden.shape[:-1])
 
     def final_norm(self, hidden: Tensor) -> Tensor:
         return self._decoder.final_norm(hidden)
 
     def logits(self, hidden: Tensor, norm: bool = True) -> Tensor:
-        return self._decoder.logits(_rows(hidden), norm=norm).view(*hidden.shape[:-1], -1)
+        return self._decoder.logits(_contiguous(hidden), norm=norm).view(*hidden.shape[:-1], -1)
 
     def token_logits(self, hidden: Tensor, tokens: Tensor) -> Tensor:
-        return self._decoder.logits(_rows(hidden), tokens).view(*hidden.shape[:-1], len(tokens))
+        return self._decoder.logits(_contiguous(hidden), tokens).view(*hidden.shape[:-1], len(tokens))
 
     def trial(self, method: Method, prompt: Sequence[int], new_tokens: int, max_steps: int | None = None) -> Generation:
         size = self._decoder.arch.vocab_size
@@ -103,6 +104,6 @@ class ModelProbe:
             raise ValueError(f"prefix_len={prefix_len} is outside the {self._cache.length} committed rows")
 
 
-def _rows(hidden: Tensor) -> Tensor:
-    """Streams [..., d] as [n, d], one after the other: of a part of some states a reshape may be a view with gaps."""
+def _contiguous(hidden: Tensor) -> Tensor:
+    """Return streams [..., d] as [n, d] without gaps: reshaping a slice of states may give a view with gaps."""
     return hidden.reshape(-1, hidden.shape[-1]).contiguous()

@@ -1,7 +1,7 @@
-"""Choosing and verifying tokens: warped distributions, greedy match, speculative sampling over chains and trees.
+"""The acceptance rules: warped distributions, greedy match, speculative sampling over chains and trees.
 
-Verification exists here and nowhere else, as pure functions of a tree and the target's logits. A chain is a tree
-whose nodes have one child each.
+This is the only place that accepts tokens, in pure functions of a tree and the target's logits. A chain is a tree whose
+nodes have one child each. In all of them p is the target's probability, q the draft's.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ COLDEST = 1e-6
 
 @settings("decode", frozen=True)
 class Decoding:
-    """How tokens are chosen and when decoding ends (`conf/decode`)."""
+    """The rules for choosing tokens and for ending an output (`conf/decode`)."""
 
     mode: Literal["greedy", "sample"] = "greedy"
     """The most likely token, or one drawn after temperature, top-k and top-p, in that order."""
     temperature: Annotated[float, Range(COLDEST, note=" (decode.mode=greedy is temperature 0)")] = 1.0
-    """What logits are divided by."""
+    """Divisor of the logits."""
     top_p: Annotated[float, Range(above=0, most=1)] = 1.0
     """Draw among the most likely tokens that together have this probability; 1: off."""
     top_k: Annotated[int, Range(0, note=" (off)")] = 0
-    """Draw among so many most likely tokens."""
+    """Draw among this many most likely tokens; 0: off."""
     max_new_tokens: Count | None = None
-    """Longest output; null takes the task's own limit."""
+    """Longest output in tokens; null: the task's own limit."""
     reuse_prefix: bool | None = None
-    """Verify from the first skipped sublayer on the states that drafting left; null leaves it to the method's paper."""
+    """Verify from the first skipped sublayer on the states that drafting left; null: as in the method's paper."""
 
     def __post_init__(self) -> None:
         if self.mode == "greedy" and (self.temperature, self.top_p, self.top_k) != (1.0, 1.0, 0):
-            given = {"temperature": self.temperature, "top_p": self.top_p, "top_k": self.top_k}
-            raise ConfigError("decode.mode", "greedy", f"sample, with {given}: greedy decoding uses none of them")
+            warpers = {"temperature": self.temperature, "top_p": self.top_p, "top_k": self.top_k}
+            raise ConfigError("decode.mode", "greedy", f"sample, with {warpers}: greedy decoding uses none of them")
 
     @property
     def greedy(self) -> bool:
@@ -47,7 +47,7 @@ class Decoding:
 
 
 def warp(logits: Tensor, decoding: Decoding) -> Tensor:
-    """Probabilities [n, V] after temperature, top-k and top-p, in float32 or wider.
+    """Return the probabilities [n, V] of logits [n, V] after temperature, top-k and top-p, in float32 or wider.
 
     The most likely token always survives. Ties at the edge of top-k and top-p keep the lower id.
     """
@@ -58,29 +58,31 @@ def warp(logits: Tensor, decoding: Decoding) -> Tensor:
     probs = scores.softmax(-1)
     if decoding.top_p < 1:
         ordered, order = probs.sort(dim=-1, descending=True, stable=True)
-        before = ordered.cumsum(-1) - ordered  # mass of the tokens ahead of each one
-        dropped = before >= decoding.top_p
-        dropped[..., 0] = False  # in float32 a top_p below 1e-45 is 0, which is the mass before the first
+        # keep a token while the tokens ahead of it hold less than top_p
+        mass_ahead = ordered.cumsum(-1) - ordered
+        dropped = mass_ahead >= decoding.top_p
+        dropped[..., 0] = False  # in float32 a top_p below 1e-45 is 0, as is the mass ahead of the first token
         probs = probs.masked_fill(torch.empty_like(dropped).scatter_(-1, order, dropped), 0)
         probs = probs / probs.sum(-1, keepdim=True)
     return probs
 
 
 def draw(probs: Tensor, n: int, generator: torch.Generator) -> Tensor:
-    """n token ids drawn without replacement from a distribution [V], on its device; -1 where no mass is left.
+    """Draw n token ids without replacement from a distribution [V], on its device; -1 where no mass is left.
 
-    They are those that `torch.multinomial` draws, whose checks would wait for the device.
+    The ids are those of `torch.multinomial`, whose checks would make the host wait for the device.
     """
+    # exponential race: with independent E_x ~ Exp(1), the ids of the n largest p(x) / E_x are such a draw
     noise = torch.empty_like(probs).exponential_(1, generator=generator)
     weights, ids = torch.div(probs, noise, out=noise).topk(n)
     return torch.where(weights > 0, ids, -1)
 
 
 def verify_greedy(tree: TokenTree, predicted: list[int]) -> tuple[list[int], int]:
-    """Follow the target's argmax from the root.
+    """Follow the target's argmax from the root: a child is accepted if its token is the argmax at its parent.
 
     Args:
-        tree: candidates.
+        tree: the root and its candidates.
         predicted: argmax of the target's logits at every node.
 
     Returns:
@@ -91,57 +93,59 @@ def verify_greedy(tree: TokenTree, predicted: list[int]) -> tuple[list[int], int
         token = predicted[path[-1]]
         child = next((c for c in tree.children[path[-1]] if tree.tokens[c] == token), None)
         if child is None:
-            return path, token
+            return path, token  # the argmax that no child has: the target's own token
         path.append(child)
 
 
 def verify_sampled(tree: TokenTree, probs: Tensor, generator: torch.Generator) -> tuple[list[int], int]:
-    """Rejection sampling over a tree that leaves the target's distribution unchanged.
+    """Accept nodes by rejection sampling, which leaves the target's distribution unchanged.
 
-    At every accepted node the children are tried in order: child x is accepted with probability
-    min(1, p(x)/q(x)); on rejection p becomes norm(max(p - q, 0)) and q loses x and is renormalised (speculative
-    sampling, Leviathan et al. 2023; siblings drawn without replacement as in SpecInfer, Miao et al. 2024).
-    Candidates that were not drawn at random have q = a point mass: accepted with probability p(x), p loses x.
+    At every accepted node the children are tried in order. Child x is accepted with probability min(1, p(x)/q(x)). On
+    rejection p becomes norm(max(p - q, 0)), and q loses x and is renormalised (speculative sampling, Leviathan et al.
+    2023; siblings drawn without replacement as in SpecInfer, Miao et al. 2024). For candidates that were not drawn at
+    random, q is a point mass: x is accepted with probability p(x), and p loses x on rejection.
 
     Args:
-        tree: candidates, with the distributions they were drawn from.
+        tree: the root and its candidates, with the distributions that they were drawn from.
         probs: [n, V] warped target probabilities at every node.
-        generator: source of the uniform numbers, not used for drafting.
+        generator: source of the uniform numbers.
 
     Returns:
-        The accepted nodes, root first, and the token drawn from what is left of p at the last of them.
+        The accepted nodes, root first, and the token drawn from the remaining p at the last of them.
     """
     path = [0]
     while True:
         node = path[-1]
         p, accepted = probs[node], None
         if not tree.children[node]:
-            return path, int(draw(p, 1, generator))
+            return path, int(draw(p, 1, generator))  # every candidate accepted: the target's own token comes from p
         q = None if tree.draft_probs is None else tree.draft_probs[node]
         for child in tree.children[node]:
             token = tree.tokens[child]
             q_token = 1.0 if q is None else float(q[token])
             uniform = float(torch.rand((), generator=generator, device=generator.device))
+            # accept with probability min(1, p(x)/q(x)): as uniform < 1, p >= q always accepts
             if q_token > 0 and uniform * q_token < float(p[token]):
                 accepted = child
                 break
-            p, q = _reject(p, q, token)
+            p, q = _reject(p, q, token)  # the next sibling is tried against what is left
         if accepted is None:
-            return path, int(draw(p, 1, generator))
+            return path, int(draw(p, 1, generator))  # every child rejected: the token comes from the residual p
         path.append(accepted)
 
 
 def _reject(p: Tensor, q: Tensor | None, token: int) -> tuple[Tensor, Tensor | None]:
-    """Target and draft distributions after the rejection of `token`."""
-    if q is None:
-        rest = p.clone()
-        rest[token] = 0
+    """Return the target and draft distributions p and q after the rejection of `token`."""
+    if q is None:  # q is a point mass on the token: max(p - q, 0) is p without the token
+        residual = p.clone()
+        residual[token] = 0
     else:
-        rest = (p - q).clamp_(min=0)
+        residual = (p - q).clamp_(min=0)  # p' = norm(max(p - q, 0)): Leviathan et al. 2023, section 2.3
+        # q' = norm(q without the token): siblings are drawn without replacement
         q = q.clone()
         q[token] = 0
         total = q.sum()
         q = q / total if total > 0 else q
-    mass = rest.sum()
-    # p = q up to rounding leaves nothing: the rejection itself was a rounding artefact, so p stands
-    return (rest / mass if mass > 0 else p), q
+    mass = residual.sum()
+    # p = q up to rounding leaves nothing: the rejection itself was a rounding artefact, so p stays
+    return (residual / mass if mass > 0 else p), q

@@ -1,4 +1,4 @@
-"""Named time accounts of a decode loop, read from device-synchronised marks."""
+"""Marks on the time line of a device, and the milliseconds between them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Clock:
     device: torch.device
 
     def mark(self) -> Mark:
-        """Now, on the device."""
+        """Return a mark of the present on the device's time line."""
         if self.device.type != "cuda":
             return time.perf_counter()
         event = torch.cuda.Event(enable_timing=True)
@@ -34,7 +34,7 @@ class Clock:
 
     @staticmethod
     def ms(start: Mark, end: Mark) -> float:
-        """Milliseconds between two marks."""
+        """Return the milliseconds between two marks; `settle` must have run after them."""
         if isinstance(start, torch.cuda.Event) and isinstance(end, torch.cuda.Event):
             return start.elapsed_time(end)
         return (float(end) - float(start)) * 1e3  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Token trees: candidates after a root, each seeing the committed prefix and its own ancestors."""
+"""Token trees: candidates after a root; each node sees the committed prefix, its ancestors and itself."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ class TokenTree:
     Attributes:
         tokens: token id of every node, length n.
         parents: index of every node's parent, which comes before it; -1 for the root.
-        draft_probs: [m, V], row i the distribution that the children of node i were drawn from, without
-            replacement and in node order (every node with children needs a row); None when candidates were not
-            drawn at random.
-        n_candidates: the leading nodes, root included, that verification may accept; None: all. The others are only
-            computed, for what the method reads from them. No candidate has a parent among them.
+        draft_probs: [m, V], row i is the distribution q that the children of node i were drawn from, without
+            replacement and in node order (every node with children needs a row); None if candidates were not drawn at
+            random.
+        n_candidates: number of leading nodes, root included, that verification may accept; None: all. The target also
+            runs on the later nodes, but only for the method to read. No candidate has a parent among them.
     """
 
     tokens: tuple[int, ...]
@@ -38,7 +38,7 @@ class TokenTree:
 
     @classmethod
     def chain(cls, tokens: Sequence[int], draft_probs: Tensor | None = None) -> TokenTree:
-        """The root followed by one draft: every node is the child of the one before."""
+        """Return a root followed by one draft, in which every node is the child of the one before."""
         return cls(tuple(tokens), tuple(range(-1, len(tokens) - 1)), draft_probs)
 
     def __len__(self) -> int:
@@ -50,7 +50,7 @@ class TokenTree:
 
     @cached_property
     def depths(self) -> tuple[int, ...]:
-        """Distance of every node from the root: its position is the committed length plus this."""
+        """Distance of every node from the root; its position is the committed length plus this distance."""
         depths = [0]
         for parent in self.parents[1:]:
             depths.append(depths[parent] + 1)
@@ -63,40 +63,41 @@ class TokenTree:
 
     @cached_property
     def children(self) -> tuple[tuple[int, ...], ...]:
-        """Those children of every node that are candidates, in node order."""
+        """Candidate children of every node, in node order."""
         lists: list[list[int]] = [[] for _ in self.tokens]
         for node, parent in enumerate(self.parents[1 : self.n_candidates], start=1):
             lists[parent].append(node)
         return tuple(tuple(nodes) for nodes in lists)
 
     def mask(self) -> Tensor:
-        """[n, n] bool on the CPU: entry (i, j) says whether node i sees node j, an ancestor or itself."""
+        """Return the mask [n, n] bool, on the CPU: entry (i, j) is true if node j is node i or an ancestor of it."""
         seen = np.eye(len(self), dtype=bool)  # NumPy: PyTorch takes six times as long for rows of this size
         for node, parent in enumerate(self.parents[1:], start=1):
             seen[node] |= seen[parent]
         return torch.from_numpy(seen)
 
     def trimmed(self, max_depth: int, max_nodes: int) -> TokenTree:
-        """The tree without nodes deeper than `max_depth` and without those that come after the first `max_nodes`."""
+        """Return the tree cut to depth `max_depth`, and then to its first `max_nodes` nodes."""
+        # parents precede their children, so that the parent of a kept node is kept
         keep = [i for i, depth in enumerate(self.depths) if depth <= max_depth][:max_nodes]
         if len(keep) == len(self):
             return self
-        new = {old: i for i, old in enumerate(keep)} | {-1: -1}
+        new_index = {old: i for i, old in enumerate(keep)} | {-1: -1}
         probs = None
         if self.draft_probs is not None:
             probs = self.draft_probs[[i for i in keep if i < len(self.draft_probs)]]
         candidates = None if self.n_candidates is None else sum(i < self.n_candidates for i in keep)
         return TokenTree(
-            tuple(self.tokens[i] for i in keep), tuple(new[self.parents[i]] for i in keep), probs, candidates
+            tuple(self.tokens[i] for i in keep), tuple(new_index[self.parents[i]] for i in keep), probs, candidates
         )
 
 
 def comb(levels: Sequence[Sequence[int]], probs: Sequence[Tensor] | None = None) -> TokenTree:
-    """A chain of the first candidate of every level, the others its leaves: levels[0] is the root alone.
+    """Return a comb: a chain of the first candidate of every level, with the other candidates as leaves.
 
     Args:
-        levels: token ids by depth.
-        probs: [V] each, the distribution that the candidates of level j + 1 were drawn from.
+        levels: token ids by depth; levels[0] is the root alone.
+        probs: [V] each, entry j is the distribution that the candidates of level j + 1 were drawn from.
     """
     tokens: list[int] = []
     parents: list[int] = []

@@ -28,5 +28,5 @@ class Window:
 
     def unread(self, prefix_len: int) -> tuple[int, int]:
         """Return the range [first, end) of prefix rows that the next position does not read; (0, 0) if it reads all."""
-        end = prefix_len + 1 - self.recent
+        end = prefix_len + 1 - self.recent  # the recent positions include the next one, at prefix_len itself
         return (self.sinks, end) if end > self.sinks else (0, 0)

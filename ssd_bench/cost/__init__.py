@@ -1,1 +1,1 @@
-"""What a pass costs: latency profiles, data sheets, and what follows from them."""
+"""Costs of passes: latency profiles, data sheets of GPUs, and the speedups that follow from them."""

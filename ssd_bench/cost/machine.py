@@ -1,4 +1,4 @@
-"""What a prediction asks of a machine, and the machine that made a record, as its own latency profile describes it."""
+"""Machines for predictions: the times that they must provide, and the machine of a record with its latency profile."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from ssd_bench.cost.latency import NodeTimes, between
+from ssd_bench.cost.latency import NodeTimes, interpolate
 from ssd_bench.errors import ConfigError
 from ssd_bench.records.reader import Run
 
@@ -26,12 +26,12 @@ class Machine(Protocol):
 
     Attributes:
         name: as tables show it.
-        draft_rest_ms: a drafted token beside its sublayers.
-        draft_start_ms: a draft beside its tokens.
-        tree_token_ms: a drafted token with siblings, beyond one without.
-        tree_node_ms: a verified node of a tree, beyond one of a chain.
-        loop_ms: the decode loop's own work in a step; None: as in the record, at the speed of its forward passes.
-        copy_ms: one state of the residual stream kept.
+        draft_rest_ms: one drafted token without its sublayers.
+        draft_start_ms: one draft without its tokens.
+        tree_token_ms: extra time of a drafted token with siblings.
+        tree_node_ms: extra time of a verified node of a tree, compared with one of a chain.
+        loop_ms: work of the decode loop in a step; None: as in the record, scaled with the forward passes.
+        copy_ms: keeping one state of the residual stream.
     """
 
     @property
@@ -56,7 +56,7 @@ class Machine(Protocol):
     def copy_ms(self) -> float: ...
 
     def pass_ms(self, nodes: Array, context: Array) -> tuple[Array, Array, Array]:
-        """One attention, one MLP, and all that is not a sublayer, of passes over some nodes at context n each."""
+        """Return the times of one attention, of one MLP and of the rest of passes, by their nodes and contexts."""
         ...
 
 
@@ -65,7 +65,7 @@ class Profile:
     """The measured (or given) latency profile of a record: `Latency.pass_ms` over arrays, without torch.
 
     Args:
-        latency: `latency` of the record's header.
+        latency: the field `latency` of the record's header.
     """
 
     latency: Mapping[str, Any]
@@ -90,26 +90,26 @@ class Profile:
         return self._ms("tree_node_ms")
 
     def _ms(self, name: str) -> float:
-        return float(self.latency.get(name) or 0.0)  # records from before it was measured do not have it
+        return float(self.latency.get(name) or 0.0)  # older records do not have every field
 
     def pass_ms(self, nodes: Array, context: Array) -> tuple[Array, Array, Array]:
-        """As measured at 1, 2, 4, .. nodes, linear in between and beyond; without passes the paper's model."""
+        """Interpolate the measured passes over 1, 2, 4, .. nodes; without measured passes, use the paper's model."""
         passes: Sequence[Mapping[str, float]] = self.latency.get("passes") or ()
         if not passes:
             attn = self.latency["t_attn_slope_ms"] * context + self.latency["t_attn_intercept_ms"]
             return attn, np.full_like(context, self.latency["t_mlp_ms"]), np.zeros_like(context)
         columns: dict[str, Any] = {name: np.array([times[name] for times in passes], dtype=float) for name in _COLUMNS}
-        known = columns["nodes"]
-        high = np.clip(np.searchsorted(known, nodes), 0, len(known) - 1)
+        sizes = columns["nodes"]
+        high = np.clip(np.searchsorted(sizes, nodes), 0, len(sizes) - 1)
         low = np.maximum(high - 1, 0)
-        share = np.where(high > 0, (nodes - known[low]) / np.where(high > 0, known[high] - known[low], 1.0), 0.0)
+        share = np.where(high > 0, (nodes - sizes[low]) / np.where(high > 0, sizes[high] - sizes[low], 1.0), 0.0)
         fewer, more = (NodeTimes(**{name: column[at] for name, column in columns.items()}) for at in (low, high))
-        times: tuple[Array, Array, Array] = between(fewer, more, share, context, np.maximum)
+        times: tuple[Array, Array, Array] = interpolate(fewer, more, share, context, np.maximum)
         return times
 
 
 def own_profile(run: Run) -> Profile:
-    """The machine of a record.
+    """Return the machine of a record.
 
     Raises:
         ConfigError: the record has no latency profile.

@@ -1,4 +1,4 @@
-"""Matchness (SWIFT Eq. 3): how well a layer set predicts tokens that are there already, in one pass."""
+"""Matchness (SWIFT Eq. 3): share of existing tokens that a layer set predicts, in one pass."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ if TYPE_CHECKING:
 
 
 def matchness(layer_set: LayerSet, tokens: Sequence[int], prefix_len: int, probe: Probe) -> float:
-    """Share of the tokens but the first that a set predicts from those before them (Eq. 3).
+    """Return the share of the tokens after the first that a layer set predicts from the tokens before them (Eq. 3).
 
     Args:
-        layer_set: the sublayers that run, over the window; the prefix is the full model's.
+        layer_set: the sublayers that run over the tokens; keys and values of the prefix are the full model's.
         tokens: γ+1 committed tokens.
-        prefix_len: position of the first of them.
+        prefix_len: position of the first token.
     """
     hidden = probe.embed(tokens[:-1])[None]
     for i in layer_set.kept:
         hidden = probe.apply_sublayer(i, hidden, prefix_len)
     drafted = probe.predict(hidden)[0].tolist()
-    return sum(ours == right for ours, right in zip(drafted, tokens[1:])) / len(drafted)
+    return sum(draft == token for draft, token in zip(drafted, tokens[1:])) / len(drafted)

@@ -1,10 +1,11 @@
-"""Layer sets of one model on one task as points of draft cost and acceptance rate: what methods chose, and the best.
+"""Layer sets of one model on one task as points of draft cost c and acceptance rate α: chosen sets and the frontier.
 
     runs_dir/frontier/MODEL.TASK.json     written by `python -m ssd_bench frontier`
 
-Draft cost c is the time of a drafted token over that of a plain step, both by the machine's latency profile. α is the
-share of AR's own output tokens that a set predicts when it drafts `DRAFT_LEN` of them at a time and every token before
-is right: the same tokens for every set, so that sets are compared, not the prompts and stops of their methods.
+Draft cost c is the time of a drafted token over that of an AR step, both by the machine's latency profile. α is the
+share of AR's output tokens that a set predicts when it drafts `DRAFT_LEN` of them at a time, teacher-forced: every
+earlier token is the right one. All sets predict the same tokens, so that α compares sets, not the prompts or stop
+rules of their methods.
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ from ssd_bench.records.files import write_atomic
 FOLDER = "frontier"
 DRAFT_LEN = 8
 LONGEST = 32
-"""Tokens drafted at a time at most, where the best number is sought."""
+"""Longest draft length among which the best one is sought."""
 
 
 @dataclass(frozen=True)
 class Use:
-    """A set in a run: `share` of the run's drafted tokens came from it."""
+    """The use of a set in a run: `share` of the run's drafted tokens came from it."""
 
     run: str
     method: str
@@ -40,10 +41,10 @@ class Point:
 
     Attributes:
         skipped: its skipped sublayers, ascending.
-        cost: c, of one drafted token, in plain steps.
+        cost: c, time of one drafted token in AR steps.
         alpha: α, teacher-forced.
-        uses: the runs that drafted with it; none for a set that only the search found.
-        window: sinks and recent positions, all that its attentions read; None: all.
+        uses: the runs that drafted with it; empty for a set that only the frontier search found.
+        window: (sinks, recent) positions that its attentions read; None: all.
     """
 
     skipped: tuple[int, ...]
@@ -58,13 +59,13 @@ class Plane:
     """All points of a model and task.
 
     Attributes:
-        search: how the frontier was found: `exhaustive`, or `beam` of some width.
-        tried: sets that were scored.
-        tokens: that α is a share of.
+        search: search for the frontier: `exhaustive`, or `beam` of some width.
+        tried: number of scored sets.
+        tokens: number of tokens in the denominator of α.
         context: mean context of the costs.
-        verify: of γ = 0, 1, ... drafted tokens, the time of their verification, in plain steps.
-        frontier: the sets of all tried, chosen ones included, of which none is cheaper without a lower α.
-        chosen: those that runs drafted with.
+        verify: time of verifying γ = 0, 1, ... drafted tokens, in AR steps.
+        frontier: the Pareto-optimal sets among all scored ones, chosen sets included.
+        chosen: the sets that runs drafted with.
     """
 
     model: str
@@ -79,12 +80,16 @@ class Plane:
     chosen: tuple[Point, ...]
 
     def speedup(self, cost: float, alpha: float) -> float:
-        """TPT (KnapSpec Eq. 4, a verification taking as long as measured) over AR's, at the best draft length."""
+        """Return the speedup over AR at the best draft length, by TPT (KnapSpec Eq. 4) with measured verifications."""
+        # cost and verify are in AR steps, not ms: tpt then counts tokens per 1000 AR steps, and AR makes 1000
         return max(tpt(alpha, n, cost, verify) for n, verify in enumerate(self.verify)) / 1000
 
 
-def pareto(points: Iterable[Point]) -> list[Point]:
-    """Those of which no other is as cheap with a higher α, or cheaper with the same, by cost; of equals the first."""
+def pareto_front(points: Iterable[Point]) -> list[Point]:
+    """Return the points that no other point beats in cost or α without being worse in the other, by cost.
+
+    Of points with equal cost and α the first is kept.
+    """
     best: list[Point] = []
     for point in sorted(points, key=lambda point: (point.cost, -point.alpha)):
         if not best or point.alpha > best[-1].alpha:
@@ -92,14 +97,14 @@ def pareto(points: Iterable[Point]) -> list[Point]:
     return best
 
 
-def path_of(runs_dir: Path, model: str, task: str) -> Path:
-    """The file of a plane."""
+def plane_path(runs_dir: Path, model: str, task: str) -> Path:
+    """Return the file of a plane."""
     return runs_dir / FOLDER / f"{model}.{task}.json"
 
 
 def write(runs_dir: Path, plane: Plane) -> Path:
     """Write a plane, replacing an older one."""
-    path = path_of(runs_dir, plane.model, plane.task)
+    path = plane_path(runs_dir, plane.model, plane.task)
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomic(path, json.dumps(asdict(plane), ensure_ascii=False).encode() + b"\n")
     return path
@@ -121,5 +126,5 @@ def read(path: Path) -> Plane:
 
 def _point(content: dict[str, Any]) -> Point:
     uses, window = tuple(Use(**use) for use in content["uses"]), content.get("window")
-    named = {"skipped": tuple(content["skipped"]), "uses": uses, "window": window and tuple(window)}
-    return Point(**content | named)
+    parsed = {"skipped": tuple(content["skipped"]), "uses": uses, "window": window and tuple(window)}
+    return Point(**content | parsed)

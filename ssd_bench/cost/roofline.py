@@ -1,11 +1,11 @@
-"""GPUs that are not at hand: bytes over bandwidth or operations over their rate, and a cost for every kernel launch.
+"""Simulated GPUs: a roofline (bytes over bandwidth or FLOPs over their rate) and a cost for every kernel launch.
 
-A sublayer over n nodes at context c reads its weights and the keys and values of c + n positions once:
+A sublayer over n nodes at context c reads its weights, and an attention the keys and values of c + n positions, once:
 
     max(bytes / (bandwidth * efficiency), FLOPs / (rate * efficiency)) + kernels * launch.
 
-The stream's activations, a few KB a node, are left out. Several GPUs hold the blocks in order, as in this engine and
-in the papers' settings: their times add up, and the stream moves between neighbours.
+The activations of the residual stream, a few KB per node, are left out. Several GPUs hold the blocks in order, as in
+this engine and in the papers' settings: their times add up, and the stream moves from one GPU to the next.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ VALUE_BYTES = 2  # bfloat16 or float16, as in every speed table of the papers
 FLOAT_BYTES = 4
 USABLE = 0.9  # of a GPU's memory for weights; the rest holds cache, activations and the runtime
 
-# Kernels that this engine's PyTorch operations launch on a GPU, counted in `ssd_bench.model.operators`
+# Numbers of kernels that this engine's PyTorch operations launch on a GPU, counted in `ssd_bench.model.operators`
 NORM = 7  # upcast, square, mean, add, rsqrt, scale, downcast and weight
 ATTN_KERNELS = NORM + 18  # qkv, tables 2, rotations of q and k 10, cache rows 2, attention 1, output and residual 2
-ATTN_MASK_KERNELS = 4  # of several nodes: positions, comparison, padding, float mask
+ATTN_MASK_KERNELS = 4  # passes over several nodes: positions, comparison, padding, float mask
 MLP_KERNELS = NORM + 5  # gate and up, SiLU, product, down, residual
-SIBLING_KERNELS = 3  # of a drafted token with siblings: top-k, slice, copy to the host
+SIBLING_KERNELS = 3  # a drafted token with siblings: top-k, slice, copy to the host
 REST_KERNELS = 1 + NORM + 5  # embedding, norm, head, upcast, softmax, maximum, copy to the host
 
 TREE_NODE_MS = 0.005
@@ -45,16 +45,16 @@ at 65."""
 
 @dataclass(frozen=True)
 class Gpu:
-    """A GPU as `conf/hardware/sim_*.yaml` describes it, under `latency`.
+    """A GPU, from `latency` in `conf/hardware/sim_*.yaml`.
 
     Attributes:
-        name: as its vendor writes it.
+        name: the vendor's name of it.
         memory_gb, bandwidth_gb_s, dense_tflops: data sheet; 10^9 bytes, 10^9 bytes/s, 10^12 half-precision FLOP/s
             without sparsity.
-        bandwidth_efficiency, flops_efficiency: share of them that the kernels of decoding reach, in (0, 1].
+        bandwidth_efficiency, flops_efficiency: shares of bandwidth and FLOP/s that decoding kernels reach, in (0, 1].
         launch_us: microseconds that one more kernel adds to a pass.
-        sync_us: microseconds of a round trip to the host, once a drafted token and once a verification.
-        loop_us: microseconds of the decode loop's own Python in a step.
+        sync_us: microseconds of a round trip to the host, once per drafted token and once per verification.
+        loop_us: microseconds of the decode loop's Python code in a step.
         hop_us: microseconds to move the stream to the next GPU.
     """
 
@@ -82,7 +82,7 @@ class Gpu:
 
 
 @dataclass(frozen=True)
-class Simulated:
+class SimulatedMachine:
     """A model of some shape on one or more equal GPUs; a `Machine`."""
 
     gpu: Gpu
@@ -103,7 +103,7 @@ class Simulated:
 
     @property
     def draft_rest_ms(self) -> float:
-        return float(self._rest(np.ones(1))[0])
+        return float(self._rest_ms(np.ones(1))[0])
 
     @property
     def draft_start_ms(self) -> float:
@@ -111,52 +111,53 @@ class Simulated:
 
     @property
     def tree_token_ms(self) -> float:
-        return float(self._launches(SIBLING_KERNELS)) + self.gpu.sync_us / 1e3
+        return float(self._launch_ms(SIBLING_KERNELS)) + self.gpu.sync_us / 1e3
 
     @property
     def tree_node_ms(self) -> float:
         return TREE_NODE_MS
 
     def pass_ms(self, nodes: Array, context: Array) -> tuple[Array, Array, Array]:
-        """As `Machine.pass_ms`."""
+        """Return the times of one attention, of one MLP and of the rest of passes, as `Machine.pass_ms`."""
         shape = self.shape
         heads, seen = shape.n_heads * shape.head_dim, context + nodes
-        cache = shape.cache_row * VALUE_BYTES * (seen + nodes)  # all read, the nodes' written
-        attn = self._roofline(
+        cache = shape.cache_row * VALUE_BYTES * (seen + nodes)  # bytes: all positions are read, the nodes' written
+        # FLOPs: 2 per weight and node; 4 per position, node and head dimension (scores, then the sum over values)
+        attn = self._roofline_ms(
             shape.attn_params * VALUE_BYTES + cache, 2 * nodes * shape.attn_params + 4 * nodes * heads * seen
         )
-        mlp = self._roofline(np.full_like(nodes, shape.mlp_params * VALUE_BYTES), 2 * nodes * shape.mlp_params)
+        mlp = self._roofline_ms(np.full_like(nodes, shape.mlp_params * VALUE_BYTES), 2 * nodes * shape.mlp_params)
         masked = np.where(nodes > 1, ATTN_MASK_KERNELS, 0)
-        return attn + self._launches(ATTN_KERNELS + masked), mlp + self._launches(MLP_KERNELS), self._rest(nodes)
+        return attn + self._launch_ms(ATTN_KERNELS + masked), mlp + self._launch_ms(MLP_KERNELS), self._rest_ms(nodes)
 
-    def _rest(self, nodes: Array) -> Array:
-        """Embedding, norm, LM head, choice of tokens, the way to the host and from GPU to GPU."""
+    def _rest_ms(self, nodes: Array) -> Array:
+        """Return the time of embedding, norm, LM head and choice of tokens, of the host and between GPUs."""
         shape = self.shape
-        # logits: written, upcast, read by softmax or argmax
+        # bytes of the logits: written and read in half precision, then in float32 (upcast, softmax or argmax)
         logits = nodes * shape.vocab_size * 2 * (VALUE_BYTES + FLOAT_BYTES)
-        head = self._roofline(shape.head_params * VALUE_BYTES + logits, 2 * nodes * shape.head_params)
-        return head + self._launches(REST_KERNELS) + (self.gpu.sync_us + (self.devices - 1) * self.gpu.hop_us) / 1e3
+        head = self._roofline_ms(shape.head_params * VALUE_BYTES + logits, 2 * nodes * shape.head_params)
+        return head + self._launch_ms(REST_KERNELS) + (self.gpu.sync_us + (self.devices - 1) * self.gpu.hop_us) / 1e3
 
-    def _roofline(self, n_bytes: Array, flops: Array) -> Array:
+    def _roofline_ms(self, n_bytes: Array, flops: Array) -> Array:
         gpu = self.gpu
-        reading = n_bytes / (gpu.bandwidth_gb_s * 1e9 * gpu.bandwidth_efficiency)
-        computing = flops / (gpu.dense_tflops * 1e12 * gpu.flops_efficiency)
-        return 1e3 * np.maximum(reading, computing)
+        memory_s = n_bytes / (gpu.bandwidth_gb_s * 1e9 * gpu.bandwidth_efficiency)
+        compute_s = flops / (gpu.dense_tflops * 1e12 * gpu.flops_efficiency)
+        return 1e3 * np.maximum(memory_s, compute_s)
 
-    def _launches(self, kernels: float | Array) -> Any:
+    def _launch_ms(self, kernels: float | Array) -> Any:
         return kernels * self.gpu.launch_us / 1e3
 
 
 def simulated_names() -> list[str]:
-    """Every GPU that `hardware=` takes in a replay."""
+    """Return the names of all GPUs that a replay accepts as `hardware=`."""
     return sorted(path.stem for path in (CONF / "hardware").glob(f"{PREFIX}*.yaml"))
 
 
 def gpu_named(name: str) -> Gpu:
-    """The GPU in `conf/hardware/<name>.yaml`.
+    """Return the GPU in `conf/hardware/<name>.yaml`.
 
     Raises:
-        ConfigError: there is none, or its description cannot be used.
+        ConfigError: the file is missing, or its description is invalid.
     """
     if name not in simulated_names():
         hint = "" if name.startswith(PREFIX) else "; a machine at hand needs no prediction: run on it"
@@ -176,15 +177,15 @@ def _gpu(path: Path) -> Gpu:
     return Gpu(**{str(key): value for key, value in described.items()})
 
 
-def simulated(name: str, shape: Shape, devices: int | None = None) -> Simulated:
-    """A model on a simulated GPU, or on as many as its weights need.
+def simulated_machine(name: str, shape: Shape, devices: int | None = None) -> SimulatedMachine:
+    """Return a model on one or more simulated GPUs.
 
     Args:
-        name: as in `simulated_names`.
-        devices: number of GPUs, None for the fewest that hold the weights in half precision.
+        name: one of `simulated_names`.
+        devices: number of GPUs; None: the fewest that hold the weights in half precision.
 
     Raises:
-        ConfigError: no such GPU, or too few of them.
+        ConfigError: unknown GPU, too few of them for the weights, or more than blocks.
     """
     gpu = gpu_named(name)
     needed = max(1, math.ceil(shape.n_params * VALUE_BYTES / (gpu.memory_gb * 1e9 * USABLE)))
@@ -192,4 +193,4 @@ def simulated(name: str, shape: Shape, devices: int | None = None) -> Simulated:
         weights = shape.n_params * VALUE_BYTES / 1e9
         allowed = f"{needed} to {shape.n_layers}: the weights are {weights:.1f} GB, a {gpu.name} holds {gpu.memory_gb}"
         raise ConfigError("devices", devices, allowed)
-    return Simulated(gpu, shape, devices or needed)
+    return SimulatedMachine(gpu, shape, devices or needed)

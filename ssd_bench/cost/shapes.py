@@ -1,4 +1,4 @@
-"""The sizes of a model that decide its speed: of the papers' models, of the record's, or of any Hugging Face config."""
+"""Shapes of models, the sizes that decide their speed: from `conf/model` or from any Hugging Face config."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ssd_bench.model.shape import Shape
 
 @cache
 def known_shape(name: str) -> Shape | None:
-    """The sizes of a model, as `conf/model` has them; None without such a model, or without its sizes."""
+    """Return the sizes of a model from `conf/model`; None if the model or its sizes are missing there."""
     if not (CONF / "model" / f"{name}.yaml").is_file():
         return None
     GlobalHydra.instance().clear()
@@ -27,21 +27,21 @@ def known_shape(name: str) -> Shape | None:
 
 
 def shape_named(name: str) -> Shape:
-    """The sizes of a model in `conf/model`, or those in a `config.json` if the name is a path to one.
+    """Return the sizes of a model in `conf/model`, or those in a `config.json` if the name is a path to one.
 
     Raises:
-        ConfigError: neither.
+        ConfigError: the name is neither.
     """
-    if (known := known_shape(name)) is not None:
-        return known
+    if (shape := known_shape(name)) is not None:
+        return shape
     if name.endswith(".json"):
-        return shape_of(Path(name))
-    names = [one for one in choices("model") if known_shape(one) is not None]
+        return read_shape(Path(name))
+    names = [model for model in choices("model") if known_shape(model) is not None]
     raise ConfigError("model", name, f"one of {', '.join(names)}, or a path to a model's config.json")
 
 
-def shape_of(path: Path) -> Shape:
-    """The sizes in a Hugging Face `config.json`.
+def read_shape(path: Path) -> Shape:
+    """Return the sizes in a Hugging Face `config.json`.
 
     Raises:
         ConfigError: no such file, or it lacks a size.

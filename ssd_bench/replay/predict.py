@@ -29,7 +29,7 @@ import pandas as pd
 
 from ssd_bench import metrics
 from ssd_bench.cost.machine import Array, Machine, Profile, own_profile
-from ssd_bench.cost.roofline import Simulated, gpu_named, simulated
+from ssd_bench.cost.roofline import SimulatedMachine, gpu_named, simulated_machine
 from ssd_bench.cost.shapes import known_shape, shape_named
 from ssd_bench.errors import ConfigError
 from ssd_bench.model.shape import Shape
@@ -63,13 +63,13 @@ def step_times(run: Run, machine: Machine, mode: str | None = None) -> pd.DataFr
     """Predict the milliseconds of every step.
 
     Args:
-        machine: the machine that times the steps; a `Simulated` one includes the model.
+        machine: the machine that times the steps; a `SimulatedMachine` one includes the model.
         mode: one of MODES; None: `verification_mode`.
 
     Returns:
         Columns prompt_index, repeat, arm, step, emitted, and draft_ms, verify_ms, policy_ms and loop_ms, predicted.
     """
-    work = workload(run, machine.shape.n_layers if isinstance(machine, Simulated) else None)
+    work = workload(run, machine.shape.n_layers if isinstance(machine, SimulatedMachine) else None)
     return _step_times(run, work, machine, mode or verification_mode(run))
 
 
@@ -219,7 +219,7 @@ def _total(times: pd.DataFrame) -> float:
 def _machine(run: Run, machine: str | Machine, model: str | None, devices: int | None) -> Machine:
     if isinstance(machine, str) and machine != "own":
         gpu_named(machine)  # refuse a misspelt GPU before its model
-        return simulated(machine, shape_named(model) if model else recorded_shape(run), devices)
+        return simulated_machine(machine, shape_named(model) if model else recorded_shape(run), devices)
     chosen = own_profile(run) if isinstance(machine, str) else machine
     if isinstance(chosen, Profile) and (model, devices) != (None, None):
         allowed = "only with hardware=sim_<gpu>: the profile of a record is that of its model on its machine"
@@ -233,7 +233,7 @@ def _acceptance_text(run: Run, name: str, machine: Machine) -> str:
     text = f"drafts and acceptance as recorded: {header.get('method')}, {recorded}, {task}"
     if name == recorded:
         return text
-    blocks = machine.shape.n_layers if isinstance(machine, Simulated) else header["model"]["n_layers"]
+    blocks = machine.shape.n_layers if isinstance(machine, SimulatedMachine) else header["model"]["n_layers"]
     return f"{text}; {name} itself may accept more or less; layer sets by relative depth, " + (
         f"{header['model']['n_layers']} blocks to {blocks}"
     )

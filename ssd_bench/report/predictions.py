@@ -15,7 +15,7 @@ import pandas as pd
 from scipy import stats
 
 from ssd_bench import tables
-from ssd_bench.cost.roofline import simulated
+from ssd_bench.cost.roofline import simulated_machine
 from ssd_bench.cost.shapes import known_shape
 from ssd_bench.errors import ConfigError
 from ssd_bench.metrics.text import ABSENT, DECODE, END_TO_END, percent
@@ -141,7 +141,7 @@ def _machine(paper: str) -> str:
 def _steps(machine: str, model: str) -> Steps:
     shape = known_shape(model)
     assert shape is not None, "those of no known sizes are not asked for"
-    return Steps(simulated(machine, shape), shape.n_layers)
+    return Steps(simulated_machine(machine, shape), shape.n_layers)
 
 
 def _about(replications: Sequence[Replication]) -> Iterator[tuple[Number, Cell]]:

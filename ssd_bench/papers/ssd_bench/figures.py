@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from ssd_bench import style
-from ssd_bench.cost.plane import Plane, Point, path_of, read
+from ssd_bench.cost.plane import Plane, Point, plane_path, read
 from ssd_bench.metrics.text import ABSENT, DECODE, END_TO_END, lossless, percent, spread
 from ssd_bench.papers import figures_shared as common
 from ssd_bench.papers.cells import Cell, Replication
@@ -54,7 +54,7 @@ def planes(replication: Replication) -> dict[str, Plane | NotDrawable]:
     by_task: dict[str, Plane | NotDrawable] = {}
     for cell in common.cells(replication):
         model, task = cell.header["model"]["name"], cell.header["task"]["name"]
-        path = path_of(replication.runs_dir, model, task)
+        path = plane_path(replication.runs_dir, model, task)
         command = (
             f"python -m ssd_bench frontier model={model} task={task} runs_dir={display_path(replication.runs_dir)}"
         )
