@@ -48,7 +48,7 @@ from ssd_bench.cost.latency import Latency
 from ssd_bench.errors import ConfigError
 from ssd_bench.model.shape import ModelDims
 from ssd_bench.records import provenance, search_store
-from ssd_bench.records.search_store import Artifact, Evaluation
+from ssd_bench.records.search_store import Evaluation, SearchRecord
 from ssd_bench.settings import Range, Whole, settings
 
 KAPPA = 2.576  # of the upper confidence bound: bayes_opt's default (searching.py:84-85 sets none)
@@ -232,7 +232,7 @@ def point_of(layer_set: LayerSet) -> tuple[float, ...]:
 
 def search(
     settings: SearchSettings, probe: Probe, samples: Sequence[Sample], domain: str, window: Window | None = None
-) -> Artifact:
+) -> SearchRecord:
     """Search within the budget of the settings, or reuse a stored search.
 
     Args:
@@ -251,12 +251,12 @@ def search(
     count = max(1, len(settings.init_sets)) + settings.iterations
     budget = inf if settings.max_seconds is None else settings.max_seconds
     header = _header(settings, probe, prompts, domain, window)
-    with search_store.opened(probe.origin.folder, f"{probe.origin.model}-{domain}", header) as artifact:
+    with search_store.open_search(probe.origin.folder, f"{probe.origin.model}-{domain}", header) as artifact:
         n_stored = len(artifact.evaluations)
         objective = Objective(settings, probe, prompts, Latency(**artifact.header["latency"]), window)
         if n_stored < count and artifact.seconds < budget:
             _extend(artifact, settings, objective, n_layers, count, budget)
-    result, new = artifact.within(count, budget), max(0, len(artifact.evaluations) - n_stored)
+    result, new = artifact.cut_to_budget(count, budget), max(0, len(artifact.evaluations) - n_stored)
     use = {"name": result.name, "evaluations": len(result.evaluations), "new": new, "seconds": result.seconds}
     probe.origin.searches.append(use)
     print(
@@ -312,7 +312,7 @@ def _header(
 
 
 def _extend(
-    artifact: Artifact, settings: SearchSettings, objective: Objective, n_layers: int, count: int, budget: float
+    artifact: SearchRecord, settings: SearchSettings, objective: Objective, n_layers: int, count: int, budget: float
 ) -> None:
     """Add evaluations up to `count`, or until the budget of seconds is spent."""
     proposer = Proposer(n_layers, settings.random_state)
@@ -338,7 +338,7 @@ def _extend(
 class _Progress:
     """Progress of a search: a bar on a terminal, a line every half minute in a log."""
 
-    def __init__(self, artifact: Artifact, count: int):
+    def __init__(self, artifact: SearchRecord, count: int):
         self._artifact, self._count, self._shown = artifact, count, time.perf_counter()
         terminal = sys.stderr.isatty()
         label = f"layer search {artifact.name}"

@@ -48,12 +48,12 @@ from ssd_bench.papers.traces import (
 )
 from ssd_bench.paths import local_path
 from ssd_bench.records.files import read_header
-from ssd_bench.records.pack import opened
+from ssd_bench.records.pack import unpacked_folder
 from ssd_bench.records.reader import Run, find_runs, load_run
 from ssd_bench.records.schema import device_name
 from ssd_bench.replay.predict import predict, recorded_shape, step_times
 from ssd_bench.replay.workload import workload
-from ssd_bench.report.predictions import how_good, predictions
+from ssd_bench.report.predictions import predictions, skill_text
 
 OPTIONS = ("model", "hardware", "task", "runs_dir", "context", "devices")
 OWN = "own"
@@ -214,7 +214,7 @@ def parse_question(arguments: Sequence[str]) -> Question:
     for name in machines:
         if name != OWN:
             simulated_machine(name, shape, devices)  # refuses too few devices
-    if "runs_dir" in values and not opened(runs_dir).is_dir():
+    if "runs_dir" in values and not unpacked_folder(runs_dir).is_dir():
         raise ConfigError("runs_dir", str(runs_dir), "a folder of records")
     return Question(model, named, shape, tuple(machines), values.get("task", ""), runs_dir, context, devices)
 
@@ -242,7 +242,7 @@ def usable_runs(question: Question) -> tuple[list[Run], Counter[str]]:
                 run = load_run(path)
                 recorded_shape(run)
                 workload(run)
-                n_mismatches = metrics.lossless(run.prompts)["bug"]
+                n_mismatches = metrics.lossless_counts(run.prompts)["bug"]
                 reason = "not lossless: outputs differ from AR's beyond rounding" if n_mismatches else ""
                 usable += [] if n_mismatches else [run]
         except ConfigError as error:
@@ -309,11 +309,11 @@ def record_medians(runs: Sequence[Run], machine: str, devices: int | None) -> pd
     """
     table_rows = []
     for run in runs:
-        steps = metrics.of_arm(run.steps, "method")
+        steps = metrics.arm_rows(run.steps, "method")
         own_speedup = predict(run)["speedup"] if machine == OWN and _profiled(run) else None
         table_rows.append({
             "method": run.header["method"], "task": run.header["task"]["name"], "runs": run.path.name,
-            "M": metrics.per_pass(steps).value, "alpha": metrics.alpha(steps).value,
+            "M": metrics.mean_acceptance_length(steps).value, "alpha": metrics.alpha(steps).value,
             "right": metrics.alpha_conditional(steps), "measured": metrics.speedup(run.prompts).value,
             "predicted": own_speedup if machine == OWN else predict(run, machine, devices=devices)["speedup"],
         })  # fmt: skip
@@ -437,7 +437,7 @@ def closing(question: Question, runs: Sequence[Run], unused: Counter[str]) -> li
         lines += [f"Records: {REHEARSAL}."]
     unknown = [f"- {line.format(model=question.model, context=question.context)}" for line in UNKNOWN]
     paragraphs = ["\n".join(map(_wrapped, lines)), "\n".join(["What it does not know:", *map(_wrapped, unknown)])]
-    paragraphs += [_wrapped(how_good(predictions([])))]
+    paragraphs += [_wrapped(skill_text(predictions([])))]
     return [part for part in paragraphs if part]
 
 

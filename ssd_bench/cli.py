@@ -121,10 +121,10 @@ def _run(cfg: DictConfig) -> Path | None:
         return None
     from ssd_bench.plan import plan  # torch and transformers only once the config is composed
     from ssd_bench.records.lease import PATIENT
-    from ssd_bench.report.runs import close
+    from ssd_bench.report.runs import print_record
     from ssd_bench.run import execute
 
     record = execute(plan(cfg), PATIENT.get())
     if record is not None:
-        close(record)
+        print_record(record)
     return record

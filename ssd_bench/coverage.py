@@ -21,7 +21,7 @@ from scipy import stats
 from ssd_bench import metrics, tables
 from ssd_bench.command import count, options, run_tool
 from ssd_bench.errors import ConfigError
-from ssd_bench.metrics import Measured, Spread, widened
+from ssd_bench.metrics import Measured, Spread, widen
 from ssd_bench.metrics.intervals import LEVEL, Array, measure, ratio_of_ratios, ratio_of_sums
 from ssd_bench.papers.cells import REPEATED_TIMINGS, Cell, records, replications
 from ssd_bench.paths import local_path
@@ -109,7 +109,7 @@ def coverage_over_timings(timings: Sequence[Sequence[Array]], n: int, draws: int
         other_logs = logs[:position] + logs[position + 1 :]
         chosen = rng.integers(0, len(timings[position][0]), n)
         interval = measure(statistic, *(column[chosen] for column in timings[position]))
-        wider = widened(interval, Spread(float(np.std(other_logs, ddof=1)), len(other_logs) - 1))
+        wider = widen(interval, Spread(float(np.std(other_logs, ddof=1)), len(other_logs) - 1))
         hits += covers(interval, truth), covers(wider, truth)
     without, with_floor = (hits / draws).tolist()
     return without, with_floor
@@ -117,13 +117,13 @@ def coverage_over_timings(timings: Sequence[Sequence[Array]], n: int, draws: int
 
 def columns_of(run: Run) -> list[Array]:
     """Return the columns of a speedup, one entry per prompt: tokens and ms of the method, tokens and ms of AR."""
-    arms = [metrics.token_times(metrics.of_arm(run.prompts, arm)) for arm in ("method", "ar")]
+    arms = [metrics.token_times(metrics.arm_rows(run.prompts, arm)) for arm in ("method", "ar")]
     return [sums[column].to_numpy() for sums in arms for column in ("tokens", "ms")]
 
 
 def acceptance_of(run: Run) -> list[Array]:
     """Return accepted and drafted tokens, one entry per prompt."""
-    sums = metrics.of_arm(run.steps, "method").groupby("prompt_index")[["accepted_len", "draft_len"]].sum()
+    sums = metrics.arm_rows(run.steps, "method").groupby("prompt_index")[["accepted_len", "draft_len"]].sum()
     return [sums[column].to_numpy(dtype=float) for column in sums]
 
 
@@ -173,7 +173,7 @@ def by_timing(cells: Sequence[Cell], draws: int) -> pd.DataFrame:
     rows = []
     for task in dict.fromkeys(cell["task"] for cell in cells):
         runs = [cell.run for cell in cells if cell["task"] == task]
-        level = metrics.floor(runs)[0].levels[0]
+        level = metrics.run_to_run_variation(runs)[0].levels[0]
         level_texts = f"{level.seconds:.1f} s", f"{level.speedup.sigma:.1%}", f"{level.rate.sigma:.1%}"
         for n in SIZES:
             shares = coverage_over_timings([columns_of(run) for run in runs], n, draws)

@@ -16,7 +16,7 @@ from ssd_bench import metrics, tables
 from ssd_bench.command import run_tool
 from ssd_bench.errors import ConfigError
 from ssd_bench.metrics.intervals import divide
-from ssd_bench.metrics.text import ABSENT, number, percent
+from ssd_bench.metrics.text import ABSENT, format_number, format_percent
 from ssd_bench.paths import local_path
 from ssd_bench.records.reader import Run, load_run
 from ssd_bench.records.schema import ANSWER
@@ -74,10 +74,10 @@ def explain(run: Run) -> Explanation:
     Raises:
         ConfigError: no prompt was decoded by both arms, or no output has a token after the prefill's.
     """
-    prompts = metrics.paired(run.prompts)
+    prompts = metrics.paired_rows(run.prompts)
     steps = run.steps.merge(prompts[list(ANSWER)], on=list(ANSWER))
-    method_prompts, method_steps = metrics.of_arm(prompts, "method"), metrics.of_arm(steps, "method")
-    ar_prompts, ar_steps = metrics.of_arm(prompts, "ar"), metrics.of_arm(steps, "ar")
+    method_prompts, method_steps = metrics.arm_rows(prompts, "method"), metrics.arm_rows(steps, "method")
+    ar_prompts, ar_steps = metrics.arm_rows(prompts, "ar"), metrics.arm_rows(steps, "ar")
     if not len(method_steps) or not len(ar_steps):
         raise ConfigError("run", str(run.path), "a run with baseline=paired or hf and outputs of two tokens or more")
     emitted, drafted, passes = (
@@ -133,7 +133,7 @@ def draft_sources(run: Run) -> pd.DataFrame:
         A row per source, most steps first, with all but `SETS` layer sets in one row. Columns source, steps, drafted,
         accepted and emitted (tokens), ms (of the steps).
     """
-    steps = metrics.of_arm(run.steps, "method")
+    steps = metrics.arm_rows(run.steps, "method")
     ids = steps["layer_set_id"]
     used = [int(i) for i in ids.value_counts().index]
     names = {i: _set_name(run, i) if at < SETS else f"{len(used) - SETS} other layer sets" for at, i in enumerate(used)}
@@ -156,14 +156,14 @@ def _source_table(run: Run) -> str:
     table = pd.DataFrame(
         {
             "drafted by": sources["source"],
-            "steps": [percent(share) for share in sources["steps"] / sources["steps"].sum()],
+            "steps": [format_percent(share) for share in sources["steps"] / sources["steps"].sum()],
             "drafted": sources["drafted"].astype(str),
             "accepted": [
-                percent(accepted / drafted) if drafted else ABSENT
+                format_percent(accepted / drafted) if drafted else ABSENT
                 for accepted, drafted in zip(sources["accepted"], sources["drafted"])
             ],
-            "tokens per step": [number(mean) for mean in sources["emitted"] / sources["steps"]],
-            "ms per token": [number(mean) for mean in sources["ms"] / sources["emitted"]],
+            "tokens per step": [format_number(mean) for mean in sources["emitted"] / sources["steps"]],
+            "ms per token": [format_number(mean) for mean in sources["ms"] / sources["emitted"]],
         }
     )
     return tables.terminal(table)
@@ -175,14 +175,22 @@ def render(run: Run, explanation: Explanation) -> str:
     model, task = header.get("model") or {}, header.get("task") or {}
     ar_ms, largest = explanation.ms["ar"], explanation.losses[0]
     chain = [
-        ("M: drafting free, a verification costs an AR step", number(explanation.ceiling)),
-        (f"cost model, c = 1 - r = {number(explanation.c, 3)}", number(explanation.modelled)),
-        (f"cost model, c as measured = {number(explanation.c_measured, 3)}", number(explanation.measured_cost)),
-        (f"measured, with a verification of {explanation.verify_cost:.2f} AR steps", number(explanation.speedup)),
+        ("M: drafting free, a verification costs an AR step", format_number(explanation.ceiling)),
+        (f"cost model, c = 1 - r = {format_number(explanation.c, 3)}", format_number(explanation.modelled)),
+        (
+            f"cost model, c as measured = {format_number(explanation.c_measured, 3)}",
+            format_number(explanation.measured_cost),
+        ),
+        (
+            f"measured, with a verification of {explanation.verify_cost:.2f} AR steps",
+            format_number(explanation.speedup),
+        ),
     ]
-    times = [(name, f"{value:.3f}", percent(value / explanation.ms["ar"])) for name, value in explanation.ms.items()]
+    times = [
+        (name, f"{value:.3f}", format_percent(value / explanation.ms["ar"])) for name, value in explanation.ms.items()
+    ]
     losses = [
-        (loss.name, f"{loss.ms:.3f}", ABSENT if loss.speedup is None else number(loss.speedup))
+        (loss.name, f"{loss.ms:.3f}", ABSENT if loss.speedup is None else format_number(loss.speedup))
         for loss in explanation.losses
     ]
     run_text = f"{header.get('method')} on {task.get('name')}, {model.get('name')}"
@@ -198,7 +206,7 @@ def render(run: Run, explanation: Explanation) -> str:
             "",
             _source_table(run),
             "",
-            f"largest loss: {largest.name}, {largest.ms:.3f} ms per token, {percent(largest.ms / ar_ms)} of AR's",
+            f"largest loss: {largest.name}, {largest.ms:.3f} ms per token, {format_percent(largest.ms / ar_ms)} of AR's",
             *_slow(run),
         ]
     )
@@ -215,9 +223,7 @@ def _slow(run: Run) -> list[str]:
         for step in worst.itertuples()
     ]
     header = ["prompt", "arm", "step", "ms", "its like"]
-    caption = (
-        f"{len(slow)} of {len(run.steps)} steps took more than {metrics.MANY:g} times what their like do; the slowest:"
-    )
+    caption = f"{len(slow)} of {len(run.steps)} steps took more than {metrics.SLOW_FACTOR:g} times what their like do; the slowest:"
     return ["", caption, tables.terminal(pd.DataFrame(rows, columns=header), header)]
 
 

@@ -228,7 +228,7 @@ def _uses(runs: Iterable[Run]) -> dict[Draft, list[Use]]:
     """Return every draft (set and window) with its runs, and its share of the drafted tokens of each."""
     uses: dict[Draft, list[Use]] = {}
     for run in runs:
-        steps = metrics.of_arm(run.steps, "method").dropna(subset=["layer_set_id"])
+        steps = metrics.arm_rows(run.steps, "method").dropna(subset=["layer_set_id"])
         drafted = steps.groupby("layer_set_id")["draft_len"].sum()
         for set_id, tokens in drafted[drafted > 0].items():
             use = Use(run.path.name, str(run.header["method"]), float(tokens / drafted.sum()))

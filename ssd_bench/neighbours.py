@@ -21,7 +21,7 @@ from typing import Self
 import torch
 
 from ssd_bench.hardware import Hardware
-from ssd_bench.records.lease import POLL, Lease, gone, holder, owned
+from ssd_bench.records.lease import POLL, Lease, has_expired, hold_lease, holder
 
 SUFFIX = ".run"
 
@@ -74,7 +74,7 @@ class Neighbours:
 
     def _try_enter(self) -> ActiveRun | None:
         """Register this run and return None, or return a run to wait for."""
-        with owned(self._folder):  # so that two runs cannot register at once
+        with hold_lease(self._folder):  # so that two runs cannot register at once
             for run in self._other_runs():
                 if self._this_run.exclusive and run.exclusive and self._shares(run):
                     return run
@@ -98,7 +98,7 @@ class Neighbours:
         for lease in self._folder.glob(f"*{SUFFIX}"):
             if lease.stem != self._token:
                 about_file = self._about_path(lease.stem)
-                if gone(lease, holder(lease)):
+                if has_expired(lease, holder(lease)):
                     about_file.unlink(missing_ok=True)
                     lease.unlink(missing_ok=True)
                     continue

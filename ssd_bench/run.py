@@ -38,7 +38,7 @@ from ssd_bench.plan import Plan
 from ssd_bench.progress import Progress
 from ssd_bench.records import provenance
 from ssd_bench.records.files import save_arrays
-from ssd_bench.records.pack import opened
+from ssd_bench.records.pack import unpacked_folder
 from ssd_bench.records.reader import load_run
 from ssd_bench.records.schema import PromptRecord, PromptRow, StepRow
 from ssd_bench.records.writer import SHARD, RunWriter, clear_leftovers
@@ -64,7 +64,7 @@ def execute(plan: Plan, wait: bool = True) -> Path | None:
         Held: another process runs the plan, and `wait` is false.
         Stopped: the system asked this process to end; the prompt in flight is finished first.
     """
-    opened(plan.run_dir)  # unpack the runs packed in this folder before adding to it
+    unpacked_folder(plan.run_dir)  # unpack the runs packed in this folder before adding to it
     done = f"already on record, not repeated (force=true repeats it): {plan.run_dir}"
     if is_recorded(plan):
         print(done)

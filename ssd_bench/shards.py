@@ -11,7 +11,7 @@ from typing import Any
 from ssd_bench.errors import ConfigError
 from ssd_bench.plan import Plan
 from ssd_bench.records.files import read_header
-from ssd_bench.records.lease import Held, Lease, owned
+from ssd_bench.records.lease import Lease, LeaseHeld, hold_lease
 from ssd_bench.records.reader import is_complete
 from ssd_bench.records.writer import SHARD, RunWriter
 
@@ -78,14 +78,14 @@ def _merge_lock(plan: Plan) -> AbstractContextManager[None]:
     The lock file is next to the shards' folder, because that folder is deleted.
     """
     folder = _shards_folder(plan)
-    return owned(folder.parent, f"{folder.name}.lease")
+    return hold_lease(folder.parent, f"{folder.name}.lease")
 
 
 def _remove(plan: Plan) -> None:
     """Delete the shards of a recorded run, except those in use and those repeated (force=true) after the record."""
     shards = _shards_folder(plan)
     for folder in [path for path in shards.glob("*") if path.is_dir()]:
-        with suppress(Held, FileNotFoundError), Lease(folder, wait=False):
+        with suppress(LeaseHeld, FileNotFoundError), Lease(folder, wait=False):
             if not _forced_since(plan, folder, _header(folder)):
                 shutil.rmtree(folder, ignore_errors=True)
     with suppress(OSError):

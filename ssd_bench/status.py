@@ -26,8 +26,8 @@ from ssd_bench.errors import ConfigError
 from ssd_bench.papers import index
 from ssd_bench.paths import local_path
 from ssd_bench.records.files import read_header
-from ssd_bench.records.lease import NAME, gone, holder
-from ssd_bench.records.pack import opened
+from ssd_bench.records.lease import NAME, has_expired, holder
+from ssd_bench.records.pack import unpacked_folder
 from ssd_bench.records.writer import FAILED
 
 EVERY = 5.0  # seconds between looks
@@ -60,7 +60,7 @@ def look(runs_dir: Path) -> list[StatusLine]:
     Raises:
         ConfigError: no such folder.
     """
-    if not opened(runs_dir).is_dir():
+    if not unpacked_folder(runs_dir).is_dir():
         raise ConfigError("runs_dir", str(runs_dir), "a folder of runs")
     runs = [_run(path.parent) for path in sorted(runs_dir.rglob("run.json")) if ".discarded" not in path.parts]
     return [line for line in runs if line is not None] + list(_jobs(runs_dir))
@@ -79,7 +79,7 @@ def _run(folder: Path) -> StatusLine | None:
     parts = sorted(((path.stat().st_mtime, path) for path in folder.glob("parts/*.json")), key=lambda part: part[0])
     total = len(header.get("domains", ())) * int(header.get("config", {}).get("repeats", 1))
     prompts = f"{len(parts)} of {total}"
-    if owner is None or gone(lease, owner):
+    if owner is None or has_expired(lease, owner):
         failed = header.get("status") == FAILED
         return StatusLine("failed" if failed else "stopped", folder.name, prompts, more=str(header.get("error", "")))
     begun = [path for path in parts if path[0] >= _since(owner.since)]

@@ -39,9 +39,9 @@ from ssd_bench.papers.cells import load_records
 from ssd_bench.papers.grid import key_of
 from ssd_bench.papers.index import HELD, Outcome
 from ssd_bench.paths import local_path
-from ssd_bench.records.lease import PATIENT, Held
-from ssd_bench.records.pack import opened
-from ssd_bench.report.runs import side_by_side
+from ssd_bench.records.lease import PATIENT, LeaseHeld
+from ssd_bench.records.pack import unpacked_folder
+from ssd_bench.report.runs import comparison_text
 
 Overrides = tuple[str, ...]
 MOST_JOBS = 100_000  # of one sweep
@@ -84,7 +84,7 @@ class Attempt:
         patience = PATIENT.set(self.wait)
         try:
             record = self.work(cfg)
-        except Held as error:
+        except LeaseHeld as error:
             print(str(error), flush=True)
             return Outcome(error=str(error), code=HELD)
         except EXPECTED as error:
@@ -263,7 +263,7 @@ class Sweep:
             if error.errno in FULL:
                 raise
             raise ConfigError("runs_dir", str(folder.parent), f"a directory that can be written ({error})") from error
-        runs_dir = opened(self._runs_dir(jobs[0]))
+        runs_dir = unpacked_folder(self._runs_dir(jobs[0]))
         for part in parts:  # also now, so that a killed sweep leaves indices of earlier records
             part.write_indices(runs_dir)
         self._attempt.total = len(jobs)
@@ -279,7 +279,7 @@ class Sweep:
                 for overrides, end in zip(jobs, ends, strict=True)
                 if end.run is not None
             ]
-            if text := side_by_side(load_records(folders)):
+            if text := comparison_text(load_records(folders)):
                 print(f"\n{text}", flush=True)
         _conclude(jobs, ends)
 

@@ -21,7 +21,7 @@ from ssd_bench.metrics import summarise
 from ssd_bench.model.decoder import Decoder
 from ssd_bench.model.shape import ModelDims
 from ssd_bench.papers.cells import Record
-from ssd_bench.report.runs import by_task, document, run_table
+from ssd_bench.report.runs import document, group_by_task, run_table
 from tests.conftest import CONTEXT, LAYERS, VOCAB
 from tests.lossless import DIMS, check_greedy, check_sampled, decode
 from tests.runs import config, executed, local_model
@@ -199,7 +199,7 @@ def test_the_record_says_what_is_not_known(small_checkpoint: Path, tmp_path: Pat
     assert "two further rules" in caveat and "τ = 0.5, by our choice" in caveat
     summary = summarise(run)
     assert summary["warnings"][0] == caveat
-    assert "τ = 0.5" in run_table(summary) and caveat in document("gsm8k", by_task([Record(run.path)])["gsm8k"])
+    assert "τ = 0.5" in run_table(summary) and caveat in document("gsm8k", group_by_task([Record(run.path)])["gsm8k"])
 
 
 def test_prompts_share_no_state(decoders: Load) -> None:

@@ -454,7 +454,7 @@ def test_of_runs_that_begin_at_once_one_reads_a_large_file(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SSD_BENCH_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(module, "KEPT", 0)
+    monkeypatch.setattr(module, "CACHED_BYTES", 0)
     read, reading = module._read, []
 
     def slowly(file: Path) -> Content:
@@ -472,7 +472,7 @@ def test_what_is_in_a_large_file_is_known_until_it_changes(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SSD_BENCH_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(module, "KEPT", 0)
+    monkeypatch.setattr(module, "CACHED_BYTES", 0)
     shards = opened(folder).shards.values()
     first = contents(shards)
     assert [one.sha256 for one in first.values()] == [hashlib.sha256((folder / WEIGHTS).read_bytes()).hexdigest()]

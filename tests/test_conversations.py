@@ -96,14 +96,14 @@ def test_each_turn_reads_the_answers_of_ar(
         == ["writing"] * 3 + ["maths"] + ["writing"] * 2
     )
     for (index, turn), rows in run.prompts.groupby(["prompt_index", "turn"]):
-        before = metrics.of_arm(run.prompts[run.prompts["prompt_index"] == index], "ar").sort_values("turn")
+        before = metrics.arm_rows(run.prompts[run.prompts["prompt_index"] == index], "ar").sort_values("turn")
         answers = list(before["text"])[:turn]
         ids = Template(form).ids(tokenizer, asked(ROWS[index], turn, form), answers)
         assert set(rows["prompt_sha256"]) == {hashlib.sha256(",".join(map(str, ids)).encode()).hexdigest()}
         assert set(rows["arm"]) == {"ar", "method"} and set(rows["prompt_len"]) == {len(ids)}
-    method = metrics.of_arm(run.prompts, "method")
+    method = metrics.arm_rows(run.prompts, "method")
     assert (method["lossless"] == "identical").all() and method["score"].isna().all()
-    assert (metrics.of_arm(run.steps, "method")["accepted_len"] > 0).any()
+    assert (metrics.arm_rows(run.steps, "method")["accepted_len"] > 0).any()
     emitted = run.steps.groupby([*metrics.UNIT, "arm"])["emitted"].sum()
     told = run.prompts.set_index([*metrics.UNIT, "arm"])["new_tokens"] - 1
     assert (emitted.reindex(told.index, fill_value=0) == told).all()
@@ -137,7 +137,7 @@ def test_a_turn_that_does_not_fit_after_its_answers_is_not_asked(
     byte = next(i for i in range(2048) if tokenizer.decode([i] * 9) == "\ufffd" * 9)
     monkeypatch.setattr(Engine, "accept", lambda *_: ([0], byte))
     run = executed(tmp_path / "runs", *line)
-    made = metrics.of_arm(run.prompts, "method")
+    made = metrics.arm_rows(run.prompts, "method")
     assert list(zip(made["prompt_index"], made["turn"])) == [*((0, turn) for turn in range(turns)), (1, 0)]
     assert set(made["lossless"]) == {"identical"}
     assert metrics.summarise(run)["n_prompts"] == 2
@@ -184,15 +184,15 @@ def test_intervals_are_over_conversations(options: list[str], tmp_path: Path) ->
     run = executed(tmp_path, *options, *FIXED)
     summary = metrics.summarise(run)
     assert summary["n_prompts"] == 3 and summary["lossless_identical"] == sum(TURNS)
-    times = metrics.token_times(metrics.of_arm(run.prompts, "method"))
-    tokens = metrics.of_arm(run.prompts, "method").groupby("prompt_index")["new_tokens"].sum()
+    times = metrics.token_times(metrics.arm_rows(run.prompts, "method"))
+    tokens = metrics.arm_rows(run.prompts, "method").groupby("prompt_index")["new_tokens"].sum()
     assert np.array_equal(times["tokens"], tokens - np.array(TURNS))
 
 
 def test_each_answer_is_exported_with_its_own_steps(options: list[str], tmp_path: Path) -> None:
     run = executed(tmp_path, *options, *FIXED)
     found = [json.loads(line) for line in answer_lines(run)]
-    steps = metrics.of_arm(run.steps, "method")
+    steps = metrics.arm_rows(run.steps, "method")
     assert sum(one["ssd_bench"]["steps"] for one in found) == len(steps)
     assert sum(one["ssd_bench"]["emitted"] for one in found) == steps["emitted"].sum()
     assert len({one["request_id"] for one in found}) == len(found) == sum(TURNS)

@@ -175,7 +175,7 @@ def test_what_papers_report_stands_as_given() -> None:
 
 def test_report_and_page_show_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     one = made(tmp_path, 1.5, 0.8)
-    paths = command.write_own([one], tmp_path)
+    paths = command.write_own_tables([one], tmp_path)
     assert [path.name for path in paths] == ["ssd_bench_del_home_mini.md", "ssd_bench_del_home_mini.csv"]
     text = paths[0].read_text(encoding="utf-8")
     assert text in capsys.readouterr().out and "toy-model run" in text and EXPLAINS in text

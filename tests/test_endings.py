@@ -133,7 +133,7 @@ def test_sampling_at_its_limits_works(settings: str, answer: Callable[..., tuple
 
 def dead(path: Path) -> None:
     """Leave a lease of a process that has ended."""
-    path.write_text(json.dumps(vars(replace(Owner.here(), begun=1.0))), encoding="utf-8")
+    path.write_text(json.dumps(vars(replace(Owner.current(), begun=1.0))), encoding="utf-8")
 
 
 def folder_with_a_file(path: Path) -> None:

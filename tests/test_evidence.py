@@ -17,7 +17,7 @@ from ssd_bench.papers import verdict
 from ssd_bench.papers.cells import REPEATED_TIMINGS, Cell, Record, Replication, replications
 from ssd_bench.records.schema import PromptRecord
 from ssd_bench.report import exhibits, figures, layout
-from ssd_bench.report.runs import side_by_side
+from ssd_bench.report.runs import comparison_text
 from tests import synthetic
 from tests.exhibit_runs import MINIATURE, indexed
 from tests.runs import executed
@@ -93,21 +93,21 @@ def test_the_same_trace_within_the_floor_is_void_and_no_more(planted: Replicatio
     assert noise is not None
     a, b = (Record(tmp_path / name) for name in ("a", "b"))
     assert a.trace == b.trace == cell(planted, "own").record.trace  # type: ignore[union-attr]
-    assert noise.apart(a.run, b.run) is None
-    assert noise.apart(a.run, cell(planted, "doubled").run) == pytest.approx(2.0)
+    assert noise.speed_ratio(a.run, b.run) is None
+    assert noise.speed_ratio(a.run, cell(planted, "doubled").run) == pytest.approx(2.0)
 
 
 def test_void_numbers_are_neither_shown_nor_ranked_nor_counted(planted: Replication) -> None:
-    frame = exhibits.long(planted)
+    frame = exhibits.long_table(planted)
     void = frame[frame["verdict"] == verdict.VOID]
     assert set(void["setting"]) == {"ablation=w/o early-stopping", "ablation=w/o dynamic ver."}
     assert void["ours"].isna().all() and void["reason"].str.startswith("void: ").all()
     assert frame.loc[frame["setting"] == "ablation=none", "ours"].notna().all()
     ranked = {row for order in verdict.rank_orders(frame) for row in order.rows}
     assert ranked and not ranked & set(void.index)
-    shown = layout.wide(frame).to_string()
+    shown = layout.wide_table(frame).to_string()
     assert layout.EXCLUDED in shown
-    assert int(exhibits.counts([frame])["void"].iloc[0]) == len(void)
+    assert int(exhibits.verdict_counts([frame])["void"].iloc[0]) == len(void)
 
 
 def test_a_figure_says_which_cells_are_void(tmp_path: Path) -> None:
@@ -139,14 +139,14 @@ def test_intervals_of_speeds_have_the_noise_floor_and_others_do_not(planted: Rep
 @pytest.mark.parametrize("sigma", [0.0, 0.03])
 def test_widening_adds_variances(sigma: float) -> None:
     number = metrics.Measured(1.2, 1.2 / math.exp(0.1), 1.2 * math.exp(0.1), 20)
-    wide = metrics.widened(number, metrics.Spread(sigma, 7))
+    wide = metrics.widen(number, metrics.Spread(sigma, 7))
     assert wide.low is not None and wide.high is not None and wide.value == 1.2
     assert wide.low * wide.high == pytest.approx(1.2**2)
     if sigma:
         assert wide.high > number.high  # type: ignore[operator]
     else:
         assert wide.high == pytest.approx(number.high)
-    assert metrics.widened(metrics.Measured(1.2, n=1), metrics.Spread(0.1, 7)) == metrics.Measured(1.2, n=1)
+    assert metrics.widen(metrics.Measured(1.2, n=1), metrics.Spread(0.1, 7)) == metrics.Measured(1.2, n=1)
 
 
 def with_slow_steps(folder: Path, slow: Sequence[int], times: float) -> dict[str, Any]:
@@ -162,7 +162,7 @@ def test_steps_that_took_many_times_what_their_like_do_are_marked(tmp_path: Path
     quiet = with_slow_steps(tmp_path, [], 1)
     assert (quiet["slow_steps"], quiet["slow_share"]) == (0, 0.0) and not any("busy" in w for w in quiet["warnings"])
     one = with_slow_steps(tmp_path, [2], 12)
-    assert one["slow_steps"] == 1 and 0 < one["slow_share"] < evidence.SPOILED
+    assert one["slow_steps"] == 1 and 0 < one["slow_share"] < evidence.SLOW_SHARE_LIMIT
     assert not any("busy" in w for w in one["warnings"])
     many = with_slow_steps(tmp_path, range(8), 100)
     assert many["slow_steps"] == 8 and any("a busy machine spoiled the times: 8 steps" in w for w in many["warnings"])
@@ -180,9 +180,9 @@ def test_a_run_beside_others_says_so_and_is_no_moment(tmp_path: Path) -> None:
     said = [metrics.summarise(run)["warnings"] for run in runs]
     assert any("others used 40% of the machine's cores" in w for w in said[2])
     assert not any("busy" in w for w in said[0])
-    together = side_by_side([Record(tmp_path / f"{i}") for i in range(3)])
+    together = comparison_text([Record(tmp_path / f"{i}") for i in range(3)])
     assert together.count("a busy machine spoiled the times: others used 40% of the machine's cores") == 1
-    floors = metrics.floor(runs)
+    floors = metrics.run_to_run_variation(runs)
     assert len(floors) == 1 and [(level.runs, level.speedup.sigma) for level in floors[0].levels] == [(2, 0.0)]
 
 
@@ -191,7 +191,7 @@ def test_no_floor_without_two_runs_of_a_trace(tmp_path: Path) -> None:
         synthetic.write_run(tmp_path / f"{i}", [synthetic.unit(0, accept=accept)])
         for i, accept in enumerate((0.2, 0.9))
     ]
-    assert metrics.trace(runs[0]) != metrics.trace(runs[1]) and metrics.floor(runs) == []
+    assert metrics.trace(runs[0]) != metrics.trace(runs[1]) and metrics.run_to_run_variation(runs) == []
 
 
 @pytest.mark.parametrize(
@@ -216,9 +216,9 @@ def test_a_record_says_whose_set_drafted(
     options: tuple[str, ...], before: bool | None, after: bool | None, tmp_path: Path
 ) -> None:
     run = executed(tmp_path, "model=miniature", "task=tinystories", "limit=1", "decode.max_new_tokens=100", *options)
-    steps = metrics.of_arm(run.steps, "method").sort_values("step")
+    steps = metrics.arm_rows(run.steps, "method").sort_values("step")
     told = [None if pd.isna(value) else bool(value) for value in steps.loc[steps["draft_len"] > 0, "searched"]]
     assert (told[0], told[-1]) == (before, after) and told == sorted(told, key=lambda value: bool(value))
-    assert metrics.of_arm(run.steps, "ar")["searched"].isna().all()
+    assert metrics.arm_rows(run.steps, "ar")["searched"].isna().all()
     share = metrics.searched_share(run)
     assert share is None if before is None else share == sum(map(bool, told)) / len(told)

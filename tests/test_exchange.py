@@ -52,9 +52,9 @@ def response(**changes: Any) -> dict[str, Any]:
 def assert_round_trip(run: Run, folder: Path) -> None:
     file = folder / "answers.jsonl"
     file.write_text("\n".join(answers.answer_lines(run)), encoding="utf-8")
-    found, steps = answers.read_answers(file), metrics.of_arm(run.steps, "method")
+    found, steps = answers.read_answers(file), metrics.arm_rows(run.steps, "method")
     drafting = steps[steps["draft_len"] > 0]
-    assert found.exact and found.answers == len(metrics.of_arm(run.prompts, "method"))
+    assert found.exact and found.answers == len(metrics.arm_rows(run.prompts, "method"))
     assert found.m == metrics.tokens_per_pass(steps) and found.alpha == metrics.alpha_micro(steps)
     expected = 1 + drafting["accepted_len"].mean() if len(drafting) else None
     assert found.per_step == (None if expected is None else pytest.approx(expected))
@@ -170,7 +170,7 @@ def test_bad_lines_are_named(told: Any, why: str, tmp_path: Path, capsys: pytest
 def test_a_run_stands_beside_the_file(run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert dispatch(["acceptance", f"file={written(tmp_path, response())}", f"run={run.path}"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    alpha = metrics.alpha_micro(metrics.of_arm(run.steps, "method"))
+    alpha = metrics.alpha_micro(metrics.arm_rows(run.steps, "method"))
     row = next(line.split() for line in lines if line.startswith("α, accepted"))
     assert row[-2:] == ["0.078", f"{alpha:.3f}"]
     heads = [line.split("  ")[0] for line in lines[2:]]

@@ -42,12 +42,12 @@ def full(tmp_path_factory: pytest.TempPathFactory) -> list[Replication]:
 
 @pytest.fixture(scope="module")
 def filled(full: list[Replication]) -> dict[tuple[str, str], pd.DataFrame]:
-    return exhibits.everything(full)
+    return exhibits.long_tables(full)
 
 
 @pytest.fixture(scope="module")
 def empty() -> dict[tuple[str, str], pd.DataFrame]:
-    return exhibits.everything([])
+    return exhibits.long_tables([])
 
 
 # --- every number, once -----------------------------------------------------------------------------------------------
@@ -68,7 +68,7 @@ def test_each_number_is_in_the_report_once(name: str, request: pytest.FixtureReq
 @pytest.mark.parametrize("name", ["filled", "empty"])
 def test_each_number_is_in_one_cell_of_the_papers_layout(name: str, request: pytest.FixtureRequest) -> None:
     for frame in request.getfixturevalue(name).values():
-        wide = layout.wide(frame)
+        wide = layout.wide_table(frame)
         body = wide[wide["model"].str.startswith("paper")].drop(columns=["method", "setting", "model"], errors="ignore")
         theirs = sorted(
             part for row in body.itertuples(index=False) for text in row for part in text.split("; ") if part
@@ -92,7 +92,7 @@ def test_with_all_runs_only_claims_are_left(filled: dict[tuple[str, str], pd.Dat
     missing = found[found["ours"].isna()]
     assert set(missing["verdict"]) == {"not measurable"}
     assert len(missing) < 100
-    counts = exhibits.counts(filled.values())
+    counts = exhibits.verdict_counts(filled.values())
     assert counts["numbers"].sum() == len(reported.numbers())
     assert counts["other model"].sum() + counts["by definition"].sum() == len(found) - len(missing)
 
@@ -164,11 +164,11 @@ def test_speedups_are_counted_as_each_paper_counts_them(with_hf: bool, tmp_path:
         assert (ours.value.value, ours.value.low) == (made.summary[key], made.summary[f"{key}_lo"])
         divides = folder_of(one.paper).counts["speedup"].baseline == "hf"
         assert ours.reason == (OVER_AR if divides and not with_hf else "")
-        frame = exhibits.long(found, one.exhibit, one.paper)
+        frame = exhibits.long_table(found, one.exhibit, one.paper)
         said = "as the paper's" if with_hf else OVER_AR
         for text in (command.document(one.paper, one.exhibit, frame), command.latex(one.paper, one.exhibit, frame)):
             assert ("Speedup: ratio of" in text and said in text) == divides
-        assert not exhibits.missing(frame)
+        assert not exhibits.missing_reasons(frame)
 
 
 def test_one_baseline_stands_behind_all_that_is_averaged_or_ranked(tmp_path: Path) -> None:
@@ -184,7 +184,7 @@ def test_one_baseline_stands_behind_all_that_is_averaged_or_ranked(tmp_path: Pat
     assert lowest.value is None and "different baselines" in lowest.reason
     methods = {"Parallel": make(tmp_path, "a"), "Lookahead": make(tmp_path, "b", hf=True), "SWIFT": make(tmp_path, "c")}
     indexed(tmp_path, "swift_table2", "mini", lambda job: methods[job.labels["method"]])
-    frame = exhibits.long(replications(tmp_path), "Table 2", "swift")
+    frame = exhibits.long_table(replications(tmp_path), "Table 2", "swift")
     for order in verdict.rank_orders(frame[frame["metric"] == "speedup"]):
         assert set(frame.loc[list(order.rows), "method"]) == {"Parallel", "SWIFT"}
 
@@ -201,7 +201,7 @@ def test_statistics_of_papers_are_numbers_of_a_summary(tmp_path: Path) -> None:
 def test_pass_at_k_needs_k_outputs(tmp_path: Path) -> None:
     make_code(tmp_path, repeats=3)
     indexed(tmp_path, "swift_table3", "mini", lambda job: "code")
-    frame = exhibits.long(replications(tmp_path)[0]).set_index("id")
+    frame = exhibits.long_table(replications(tmp_path)[0]).set_index("id")
     name = "swift/table3/codellama-13b/{}/humaneval/pass@{}/accuracy"
     assert frame.loc[name.format("swift", 1), "ours"] == pytest.approx(0.5)
     assert frame.loc[name.format("vanilla", 1), "ours"] == pytest.approx(0.5)
@@ -212,7 +212,7 @@ def test_pass_at_k_needs_k_outputs(tmp_path: Path) -> None:
 def test_streams_are_told_apart_by_their_parts(full: list[Replication]) -> None:
     made = next(r.record for one in full for r in one.cells if r.record and r.path.name == "stream_swift")
     alphas = [row["alpha"] for row in made.domains]
-    rows = exhibits.long(full, "Figure 7", "swift").set_index("id")["ours"]
+    rows = exhibits.long_table(full, "Figure 7", "swift").set_index("id")["ours"]
     before, under = (f"point={point}-domain-shift" for point in ("before", "under"))
     assert rows[f"swift/figure7/self-sd/5-task-stream/{before}/alpha"] == alphas[0]
     shifted = rows[f"swift/figure7/self-sd/5-task-stream/{under}/aggregate=average/alpha"]
@@ -220,7 +220,7 @@ def test_streams_are_told_apart_by_their_parts(full: list[Replication]) -> None:
     assert rows["swift/figure7/swift/5-task-stream/alpha/low"] == min(alphas)
     first = next(r.record for one in full for r in one.cells if r.record and r.path.name == "stream")
     speedups = {row["domain"]: row["speedup_rates_e2e"] for row in first.domains}
-    figure1 = exhibits.long(full, "Figure 1", "knn-ssd").set_index("task")["ours"]
+    figure1 = exhibits.long_table(full, "Figure 1", "knn-ssd").set_index("task")["ours"]
     assert figure1["CNN/DM"] == speedups.pop("cnn_dm")
     assert figure1["other tasks"] == max(speedups.values())
 
@@ -249,7 +249,9 @@ def test_averages_over_settings(tmp_path: Path) -> None:
         indexed(tmp_path, name, "mini", lambda job: runs[job.labels["setting"]])
     alphas = {setting: Record(tmp_path / run).summary["alpha"] for setting, run in runs.items()}
     found = replications(tmp_path)
-    rows = pd.concat([exhibits.long(found, name, "knn-ssd") for name in ("Table 2", "Table 6")]).set_index("id")["ours"]
+    rows = pd.concat([exhibits.long_table(found, name, "knn-ssd") for name in ("Table 2", "Table 6")]).set_index("id")[
+        "ours"
+    ]
     average = pytest.approx(sum(alphas.values()) / 4)
     assert rows["knn-ssd/table2/llama-2-13b/knn-ssd/5-task-stream/alpha"] == average
     prefix = "knn-ssd/table6/llama-2-13b/knn-ssd/5-task-stream"
@@ -265,7 +267,7 @@ def test_the_interval_of_a_mean_adds_in_quadrature() -> None:
 
 
 def test_baselines_are_the_runs_other_arm(full: list[Replication]) -> None:
-    frame = exhibits.long(full, "Table 2", "swift")
+    frame = exhibits.long_table(full, "Table 2", "swift")
     rows = frame[(frame["method"] == "Vanilla") & (frame["metric"] != "tokens_per_s")]
     assert set(rows["verdict"]) == {"by definition"} and set(rows["ours"]) == {1.0}
 
@@ -276,27 +278,30 @@ def test_the_largest_scale_that_has_a_value_counts(tmp_path: Path) -> None:
     indexed(tmp_path, "swift_table8", "mini", lambda job: "mini-run")
     one = "ablation=w/o early-stopping"
     indexed(tmp_path, "swift_table8", "small", lambda job: "small-run" if job.labels["setting"] == one else "!too slow")
-    frame = exhibits.long(replications(tmp_path), "Table 8", "swift")
+    frame = exhibits.long_table(replications(tmp_path), "Table 8", "swift")
     scales = frame[frame["method"] == "SWIFT"].groupby("setting")["scale"].unique().str.join("")
     assert dict(scales) == {setting: "small" if setting == one else "mini" for setting in scales.index}
     assert (frame["rehearsal"] == (frame["scale"] == "mini")).all()
-    assert "scale small" in layout.wide(frame).to_string() and "scale mini" in layout.wide(frame).to_string()
-    assert "model that this project trained" in exhibits.standing(frame)
+    assert (
+        "scale small" in layout.wide_table(frame).to_string() and "scale mini" in layout.wide_table(frame).to_string()
+    )
+    assert "model that this project trained" in exhibits.describe_results(frame)
 
 
 def test_a_run_that_failed_or_cannot_be_read_says_so(tmp_path: Path) -> None:
     make(tmp_path, "plain")
     indexed(tmp_path, "swift_table8", "mini", lambda job: "!no memory")
-    assert "its run failed: no memory" in set(exhibits.long(replications(tmp_path))["reason"])
+    assert "its run failed: no memory" in set(exhibits.long_table(replications(tmp_path))["reason"])
     indexed(tmp_path, "swift_table8", "mini", lambda job: "plain", own_traces=False)
     (tmp_path / "plain" / "steps.parquet").write_bytes(b"PAR1")
-    frame = exhibits.long(replications(tmp_path))
+    frame = exhibits.long_table(replications(tmp_path))
     assert frame["reason"].str.startswith("its record cannot be read").all()
 
 
 def test_versions_of_a_paper_share_their_runs(full: list[Replication]) -> None:
     rows = {
-        paper: exhibits.long(full, exhibit, paper) for paper, exhibit in (("swift", "Table 6"), ("swift-v1", "Table 5"))
+        paper: exhibits.long_table(full, exhibit, paper)
+        for paper, exhibit in (("swift", "Table 6"), ("swift-v1", "Table 5"))
     }
     assert rows["swift"]["ours"].equals(rows["swift-v1"]["ours"])
     assert rows["swift"]["ours"].notna().all()
@@ -326,21 +331,23 @@ def test_prose_is_about_the_numbers_of_a_table(full: list[Replication]) -> None:
 
 def test_a_paper_and_an_exhibit_must_be_named(full: list[Replication]) -> None:
     with pytest.raises(ConfigError, match="one paper and one exhibit"):
-        exhibits.long(full)
+        exhibits.long_table(full)
     assert (
-        exhibits.long(next(one for one in full if one.experiment.name == "swift_table8"))["exhibit"].eq("Table 8").all()
+        exhibits.long_table(next(one for one in full if one.experiment.name == "swift_table8"))["exhibit"]
+        .eq("Table 8")
+        .all()
     )
 
 
 def test_correlation_of_points(full: list[Replication]) -> None:
-    rows = exhibits.long(full, "Figure 2", "knapspec").set_index("id")["ours"]
+    rows = exhibits.long_table(full, "Figure 2", "knapspec").set_index("id")["ours"]
     assert rows.between(-1, 1).all() and len(rows) == 2
 
 
 def test_values_are_those_of_metrics(full: list[Replication]) -> None:
     """What the report shows is what `metrics` defines, not a second definition."""
     made = next(r.record for r in full[0].cells if r.record is not None)
-    assert made.summary["alpha"] == metrics.alpha_micro(metrics.of_arm(made.run.steps, "method"))
+    assert made.summary["alpha"] == metrics.alpha_micro(metrics.arm_rows(made.run.steps, "method"))
 
 
 # --- files ------------------------------------------------------------------------------------------------------------
@@ -353,7 +360,7 @@ def test_files_are_the_same_bytes_again(
     written = command.write_tables(full, tmp_path / "one", some)
     assert len(written) == len({path.name for path in written}) == 3 * len(some)
     fresh = replications(full[0].runs_dir)
-    command.write_tables(fresh, tmp_path / "two", {key: exhibits.long(fresh, key[1], key[0]) for key in some})
+    command.write_tables(fresh, tmp_path / "two", {key: exhibits.long_table(fresh, key[1], key[0]) for key in some})
     for path in written:
         assert path.read_bytes() == (tmp_path / "two" / path.name).read_bytes()
     assert {"conflayers_table1", "conflayers_text_app_c", "conflayers_figure4"} <= {path.stem for path in written}
@@ -362,22 +369,22 @@ def test_files_are_the_same_bytes_again(
 
 
 def test_names_of_files_are_those_of_the_experiments(filled: dict[tuple[str, str], pd.DataFrame]) -> None:
-    stems = [exhibits.stem(*exhibit) for exhibit in filled]
+    stems = [exhibits.file_stem(*exhibit) for exhibit in filled]
     assert len(set(stems)) == len(stems)
     assert {"knapspec_table2", "knn_ssd_table1", "swift_v1_table8", "swift_text_5_2", "swift_abstract"} <= set(stems)
 
 
 def test_markdown_says_what_it_is(full: list[Replication]) -> None:
-    frame = exhibits.long(full, "Table 8", "swift")
+    frame = exhibits.long_table(full, "Table 8", "swift")
     text = command.document("swift", "Table 8", frame)
     assert text.startswith("# SWIFT, Table 8: Ablation\n")
     assert "python -m ssd_bench -m experiment=swift_table8 scale=mini" in text
     assert "Ours: miniature, size not recorded; 14 of 14 numbers of the paper have one" in text
     assert "A toy-model run on a model that this project trained" in text
     assert "Algorithmic: 1 by definition, 8 other model; 8 distinct results." in text and "Runs: plain" in text
-    none = command.document("knn-ssd", "text §5.3", exhibits.long([], "text §5.3", "knn-ssd"))
+    none = command.document("knn-ssd", "text §5.3", exhibits.long_table([], "text §5.3", "knn-ssd"))
     assert "There is no number of ours yet." in none and "experiment=knn_ssd_table3 scale=paper" in none
-    tpt = layout.wide(exhibits.long(full, "Table 2", "knapspec"))
+    tpt = layout.wide_table(exhibits.long_table(full, "Table 2", "knapspec"))
     assert "AIME24 tpt (the method's own estimate)" in tpt.columns
 
 
@@ -385,7 +392,7 @@ def test_latex_has_a_sign_for_everything(filled: dict[tuple[str, str], pd.DataFr
     for exhibit, frame in filled.items():
         text = command.latex(*exhibit, frame)
         body = text.split("\\midrule\n")[1].split("\\bottomrule")[0].strip().splitlines()
-        columns = layout.wide(frame).shape[1]
+        columns = layout.wide_table(frame).shape[1]
         assert all(line.endswith(r" \\") and line.replace(r"\&", "").count("&") == columns - 1 for line in body)
         assert text.count("{") - text.count(r"\{") == text.count("}") - text.count(r"\}")
         assert text.isascii() and "?" not in text
@@ -474,7 +481,7 @@ def test_the_setup_is_read_from_the_record(
 ) -> None:
     make(tmp_path, "run", accept=0.1, model=model, config=config, provenance=device)
     indexed(tmp_path, "swift_table8", scale, lambda job: "run")
-    frame = exhibits.long(replications(tmp_path))
+    frame = exhibits.long_table(replications(tmp_path))
     found = frame[frame["setting"] == "ablation=w/o early-stopping"].set_index("metric")["verdict"]
     assert found["M"] == m
     assert frame[frame["setting"] == "ablation=none"].set_index("metric")["verdict"]["speedup"] == speedup
@@ -484,7 +491,7 @@ def test_order_of_methods(tmp_path: Path) -> None:
     rates = {"DEL": 0.2, "SWIFT": 0.8, "ConfLayers": 0.95}
     runs = {method: make(tmp_path, method, rate, prompts=3) for method, rate in rates.items()}
     indexed(tmp_path, "conflayers_table1", "mini", lambda job: runs[job.labels["method"]])
-    frame = exhibits.long(replications(tmp_path))
+    frame = exhibits.long_table(replications(tmp_path))
     orders = verdict.rank_orders(frame)
     assert len(orders) == 4 * 5
     order = next(o for o in orders if (o.model, o.task) == ("LLaMA-2-70B", "CNN/DM"))
@@ -500,7 +507,7 @@ def test_order_of_methods(tmp_path: Path) -> None:
 def test_order_of_settings_where_there_is_one_method(tmp_path: Path) -> None:
     make(tmp_path, "run", prompts=3)
     indexed(tmp_path, "swift_table9", "mini", lambda job: "run")
-    orders = verdict.rank_orders(exhibits.long(replications(tmp_path), "Table 9", "swift"))
+    orders = verdict.rank_orders(exhibits.long_table(replications(tmp_path), "Table 9", "swift"))
     assert {(o.within, len(o.rows)) for o in orders} == {("SWIFT", 4)}
     assert {o.metric for o in orders} == {"M", "alpha", "speedup"}
     assert all(o.concordant == 0 and o.same_best for o in orders)  # one run stands behind all: nothing is ordered

@@ -41,7 +41,7 @@ def test_the_split_adds_up_to_the_measured_speedup(run: Run) -> None:
     found = explain.explain(run)
     assert found.speedup == pytest.approx(metrics.speedup(run.prompts).value)
     assert found.ms["ar"] / (sum(found.ms.values()) - found.ms["ar"]) == pytest.approx(found.speedup)
-    steps = metrics.of_arm(run.steps, "method")
+    steps = metrics.arm_rows(run.steps, "method")
     assert found.ceiling == metrics.tokens_per_pass(steps)
     assert found.modelled == metrics.expected_speedup(
         found.ceiling, metrics.alpha_micro(steps), metrics.skip_ratio(run)
@@ -60,7 +60,7 @@ def test_each_speedup_without_a_loss_is_that_of_a_run_without_it(run: Run) -> No
         assert loss(found, name).speedup == pytest.approx(other.speedup), name
         assert loss(other, name).ms == pytest.approx(0, abs=1e-9)
     # accepting all k drafted tokens in the same time multiplies the tokens by (k + 1) / M
-    steps = metrics.of_arm(run.steps, "method")
+    steps = metrics.arm_rows(run.steps, "method")
     factor = (steps["draft_len"] + 1).sum() / steps["emitted"].sum()
     assert loss(found, REJECTED).speedup == pytest.approx(found.speedup * factor)
 
@@ -130,7 +130,7 @@ def test_what_drafted_is_listed_by_source(tmp_path: Path) -> None:
             step.window = Window(4, 60)
     run = write_run(tmp_path / "run", units)
     sources = explain.draft_sources(run).set_index("source")
-    method = metrics.of_arm(run.steps, "method")
+    method = metrics.arm_rows(run.steps, "method")
     for name, column in (("drafted", "draft_len"), ("accepted", "accepted_len"), ("emitted", "emitted")):
         assert sources[name].sum() == method[column].sum()
     assert sources["steps"].sum() == len(method) and len(sources) == 2 + len(run.layer_sets)

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 
 from ssd_bench import metrics
 from ssd_bench.cost.tpt import tpt
-from ssd_bench.metrics.text import DECODE, END_TO_END, spread
+from ssd_bench.metrics.text import DECODE, END_TO_END, format_interval
 from ssd_bench.papers import grid
 from ssd_bench.papers.cells import Record, Replication, replications
 from ssd_bench.papers.ssd_bench import families, windows
@@ -75,13 +75,15 @@ def test_the_table_has_both_baselines_and_every_method_of_a_task(whole: dict[str
     assert set(frame.loc[frame["method"] == AR, DECODE]) == {"1"}
     run = next(one.recorded_cells(method="prompt lookup")).run
     third = metrics.speedup(run.prompts, arms=("ar", "hf"))
-    shown = spread({"x": third.value, "x_lo": third.low, "x_hi": third.high}, "x")
+    shown = format_interval({"x": third.value, "x_lo": third.low, "x_hi": third.high}, "x")
     assert frame.loc[frame["method"] == HF, DECODE].iloc[0] == shown
     cell = next(one.recorded_cells(method="suffix"))
     row = frame[(frame["method"] == "suffix") & (frame["task"] == cell["task"])].iloc[0]
-    assert row[DECODE] == spread(cell.summary, "speedup") and row[END_TO_END] == spread(cell.summary, "speedup_e2e")
-    assert row[WITHOUT_LOOPS] == f"{spread(cell.summary, 'speedup_without_loops')} (n = 5)"
-    assert row[REPEATED] == spread(cell.summary, "method_repetition", 3) != "0.000"
+    assert row[DECODE] == format_interval(cell.summary, "speedup") and row[END_TO_END] == format_interval(
+        cell.summary, "speedup_e2e"
+    )
+    assert row[WITHOUT_LOOPS] == f"{format_interval(cell.summary, 'speedup_without_loops')} (n = 5)"
+    assert row[REPEATED] == format_interval(cell.summary, "method_repetition", 3) != "0.000"
 
 
 def test_a_method_without_runs_leaves_its_rows_out_and_is_counted(tmp_path: Path) -> None:
@@ -115,7 +117,7 @@ def test_the_figure_has_a_line_for_each_layer_set_in_each_panel(whole: dict[str,
 
 def test_a_report_writes_them_and_a_page_says_what_is_not_run(whole: dict[str, Replication], tmp_path: Path) -> None:
     made_runs = list(whole.values())
-    names = {path.name for path in command.write_own(made_runs, tmp_path)}
+    names = {path.name for path in command.write_own_tables(made_runs, tmp_path)}
     assert names == {f"{name}_mini.{kind}" for name in (FAMILIES, WINDOWS) for kind in ("md", "csv")}
     assert len(pd.read_csv(tmp_path / f"{WINDOWS}_mini.csv")) == len(grid.load(WINDOWS).jobs)
     sheets = {sheet.anchor: sheet for sheet in page._own(made_runs, {})}

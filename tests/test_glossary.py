@@ -15,7 +15,7 @@ from ssd_bench.model.template import Template
 from ssd_bench.options import KNOWN
 from ssd_bench.records.schema import SCHEMAS
 from ssd_bench.report import exhibits, verdicts
-from ssd_bench.report.runs import readable
+from ssd_bench.report.runs import readable_row
 from tests.synthetic import unit, with_hf, write_run
 
 GLOSSARY = (Path(__file__).parents[1] / "docs" / "glossary.md").read_text(encoding="utf-8")
@@ -34,7 +34,7 @@ def test_it_has_the_columns_of_a_record(name: str) -> None:
 
 
 def test_it_has_the_columns_of_the_reports_tables(tmp_path: Path) -> None:
-    shown = readable(summarise(write_run(tmp_path / "run", [unit(0), unit(1)])), with_hf=True)
+    shown = readable_row(summarise(write_run(tmp_path / "run", [unit(0), unit(1)])), with_hf=True)
     assert set(shown) <= set(rows("Columns of the report's tables"))
 
 

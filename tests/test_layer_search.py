@@ -27,7 +27,7 @@ from ssd_bench.errors import ConfigError
 from ssd_bench.metrics import expected_speedup
 from ssd_bench.model.decoder import Decoder
 from ssd_bench.records import search_store
-from ssd_bench.records.search_store import Artifact, Evaluation
+from ssd_bench.records.search_store import Evaluation, SearchRecord
 from tests.conftest import LAYERS
 from tests.lossless import engine_for
 
@@ -74,7 +74,7 @@ def counted(monkeypatch: pytest.MonkeyPatch, stop_at: int | None = None) -> list
     return seen
 
 
-def content(artifact: Artifact) -> list[tuple[Sequence[float], LayerSet, float]]:
+def content(artifact: SearchRecord) -> list[tuple[Sequence[float], LayerSet, float]]:
     return [(e.point, e.layer_set, e.score) for e in artifact.evaluations]
 
 
@@ -293,7 +293,7 @@ def evaluation(score: float, seconds: float = 1.0) -> Evaluation:
 def test_store_lists_and_finds(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     """`python -m ssd_bench searches` prints a line for each, or says what is missing."""
     assert search_store.main([str(tmp_path)]) == 2 and "a folder with searches" in capsys.readouterr().err
-    with search_store.opened(tmp_path, "tiny-d", HEADER) as artifact:
+    with search_store.open_search(tmp_path, "tiny-d", HEADER) as artifact:
         assert search_store.main([str(tmp_path)]) == 0  # nothing evaluated yet
         artifact.add(evaluation(1.0, 2.0))
         artifact.add(evaluation(1.5, 0.5))
@@ -306,18 +306,18 @@ def test_store_lists_and_finds(tmp_path: Path, capsys: pytest.CaptureFixture) ->
 
 
 def test_trace_best_and_budget_of_an_artifact(tmp_path: Path) -> None:
-    artifact = Artifact(tmp_path, HEADER, [evaluation(score) for score in (0.5, 2.0, 1.0, 2.0)])
+    artifact = SearchRecord(tmp_path, HEADER, [evaluation(score) for score in (0.5, 2.0, 1.0, 2.0)])
     assert artifact.best is artifact.evaluations[1]
-    assert [len(artifact.within(9, seconds).evaluations) for seconds in (0.5, 1.0, 1.5, 99.0)] == [1, 1, 2, 4]
-    assert len(artifact.within(3, 99.0).evaluations) == 3
+    assert [len(artifact.cut_to_budget(9, seconds).evaluations) for seconds in (0.5, 1.0, 1.5, 99.0)] == [1, 1, 2, 4]
+    assert len(artifact.cut_to_budget(3, 99.0).evaluations) == 3
     with pytest.raises(ConfigError, match="at least one layer set"):
-        _ = Artifact(tmp_path, HEADER, []).best
+        _ = SearchRecord(tmp_path, HEADER, []).best
 
 
 def test_damage_is_named(tmp_path: Path) -> None:
-    with search_store.opened(tmp_path, "x", HEADER) as artifact:
+    with search_store.open_search(tmp_path, "x", HEADER) as artifact:
         artifact.add(evaluation(1.0))
-    other = search_store.opened(tmp_path, "x", HEADER | {"content_key": "0123456789other"})
+    other = search_store.open_search(tmp_path, "x", HEADER | {"content_key": "0123456789other"})
     with pytest.raises(ConfigError, match="move the other one away"), other:
         pass
     (artifact.path / search_store.EVALUATIONS).write_bytes(b"{}\n")
@@ -329,11 +329,11 @@ def test_second_process_waits_and_finds_the_first_ones_work(tmp_path: Path) -> N
     found: list[int] = []
 
     def other() -> None:
-        with search_store.opened(tmp_path, "x", HEADER) as artifact:
+        with search_store.open_search(tmp_path, "x", HEADER) as artifact:
             found.append(len(artifact.evaluations))
 
     thread = threading.Thread(target=other)
-    with search_store.opened(tmp_path, "x", HEADER) as artifact:
+    with search_store.open_search(tmp_path, "x", HEADER) as artifact:
         thread.start()
         thread.join(0.2)
         assert thread.is_alive()

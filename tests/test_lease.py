@@ -17,7 +17,7 @@ import pytest
 
 from ssd_bench.errors import Lost
 from ssd_bench.records import lease as module
-from ssd_bench.records.lease import NAME, SILENT, Held, Lease, Owner, abandoned, gone, holder
+from ssd_bench.records.lease import NAME, SILENT, Lease, LeaseHeld, Owner, abandoned_leases, has_expired, holder
 from tests.runs import environment
 
 HOLD = """
@@ -41,14 +41,14 @@ def held_by_another(folder: Path) -> subprocess.Popen[str]:
 def elsewhere(folder: Path, age: float) -> Path:
     """A lease of a process on another machine, last touched `age` seconds ago."""
     path = folder / NAME
-    path.write_text(json.dumps(vars(replace(Owner.here(), token="x", host="far", space="far"))), encoding="utf-8")
+    path.write_text(json.dumps(vars(replace(Owner.current(), token="x", host="far", space="far"))), encoding="utf-8")
     os.utime(path, (time.time() - age, time.time() - age))
     return path
 
 
 def test_one_at_a_time(tmp_path: Path) -> None:
     with Lease(tmp_path):
-        with pytest.raises(Held, match=f"process {os.getpid()} on "):
+        with pytest.raises(LeaseHeld, match=f"process {os.getpid()} on "):
             Lease(tmp_path, wait=False)
         with Lease(tmp_path, name="another"):
             assert holder(tmp_path / NAME) != holder(tmp_path / "another")
@@ -59,12 +59,12 @@ def test_one_at_a_time(tmp_path: Path) -> None:
 
 def test_who_is_killed_loses_it_at_once(tmp_path: Path) -> None:
     other = held_by_another(tmp_path)
-    with pytest.raises(Held, match=f"process {other.pid} on "):
+    with pytest.raises(LeaseHeld, match=f"process {other.pid} on "):
         Lease(tmp_path, wait=False)
     other.send_signal(signal.SIGKILL)
     other.wait()
     with Lease(tmp_path, wait=False) as own:
-        assert own.mine
+        assert own.is_held
 
 
 def test_who_was_killed_and_not_yet_buried_has_ended(tmp_path: Path) -> None:
@@ -73,21 +73,21 @@ def test_who_was_killed_and_not_yet_buried_has_ended(tmp_path: Path) -> None:
     other.send_signal(signal.SIGKILL)
     os.waitid(os.P_PID, other.pid, os.WEXITED | os.WNOWAIT)
     assert psutil.Process(other.pid).status() == psutil.STATUS_ZOMBIE
-    assert Lease(tmp_path, wait=False).mine
+    assert Lease(tmp_path, wait=False).is_held
     other.wait()
 
 
 def test_a_number_that_another_process_has_by_now_is_nobodys(tmp_path: Path) -> None:
-    (tmp_path / NAME).write_text(json.dumps(vars(replace(Owner.here(), begun=1.0))), encoding="utf-8")
-    assert Lease(tmp_path, wait=False).mine
+    (tmp_path / NAME).write_text(json.dumps(vars(replace(Owner.current(), begun=1.0))), encoding="utf-8")
+    assert Lease(tmp_path, wait=False).is_held
 
 
 def test_elsewhere_only_silence_says_that_it_is_gone(tmp_path: Path) -> None:
     elsewhere(tmp_path, SILENT / 2)
-    with pytest.raises(Held, match="on far"):
+    with pytest.raises(LeaseHeld, match="on far"):
         Lease(tmp_path, wait=False)
     elsewhere(tmp_path, SILENT + 5)
-    assert Lease(tmp_path, wait=False).mine
+    assert Lease(tmp_path, wait=False).is_held
 
 
 def test_who_is_elsewhere_has_time_to_show_that_it_lives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,15 +105,15 @@ def test_who_is_elsewhere_has_time_to_show_that_it_lives(tmp_path: Path, monkeyp
     monkeypatch.setattr(module.time, "sleep", pause)
     with Lease(tmp_path):
         leases = [folder / NAME for folder in (tmp_path, beating, silent, leaving, tmp_path / "none")]
-        assert abandoned(leases) == {silent / NAME}
+        assert abandoned_leases(leases) == {silent / NAME}
 
 
 def test_one_that_cannot_be_read_is_somebodys_who_is_just_writing_it(tmp_path: Path) -> None:
     path = tmp_path / NAME
     path.write_bytes(b"")
-    assert not gone(path, holder(path))
+    assert not has_expired(path, holder(path))
     os.utime(path, (1, 1))
-    assert gone(path, holder(path)) and Lease(tmp_path, wait=False).mine
+    assert has_expired(path, holder(path)) and Lease(tmp_path, wait=False).is_held
 
 
 def test_a_heartbeat_keeps_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,7 +141,7 @@ def test_a_file_system_without_links(tmp_path: Path, monkeypatch: pytest.MonkeyP
         raise PermissionError(1, "no links")
 
     monkeypatch.setattr(os, "link", refuse)
-    with Lease(tmp_path), pytest.raises(Held):
+    with Lease(tmp_path), pytest.raises(LeaseHeld):
         Lease(tmp_path, wait=False)
     assert not list(tmp_path.iterdir())
 

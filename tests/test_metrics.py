@@ -92,7 +92,7 @@ def test_acceptance_by_hand() -> None:
 
 def test_plain_decoding_has_m_of_one_and_no_alpha(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", [unit(0), unit(1)])
-    ar = metrics.of_arm(run.steps, "ar")
+    ar = metrics.arm_rows(run.steps, "ar")
     assert metrics.tokens_per_pass(ar) == 1
     assert metrics.alpha_micro(ar) is None
     assert metrics.alpha(ar).value is None
@@ -100,8 +100,8 @@ def test_plain_decoding_has_m_of_one_and_no_alpha(tmp_path: Path) -> None:
 
 def test_speed_by_hand() -> None:
     prompts = prompts_of([(10, 100, 10, 50), (20, 400, 30, 200)])
-    assert metrics.tokens_per_s(metrics.of_arm(prompts, "ar")).value == pytest.approx(1000 * 30 / 500)
-    assert metrics.tokens_per_s(metrics.of_arm(prompts, "method"), True).value == pytest.approx(1000 * 42 / 270)
+    assert metrics.tokens_per_s(metrics.arm_rows(prompts, "ar")).value == pytest.approx(1000 * 30 / 500)
+    assert metrics.tokens_per_s(metrics.arm_rows(prompts, "method"), True).value == pytest.approx(1000 * 42 / 270)
     assert metrics.speedup(prompts).value == pytest.approx((40 / 250) / (30 / 500))
     assert metrics.speedup(prompts, end_to_end=True).value == pytest.approx((42 / 270) / (32 / 520))
     assert metrics.speedup_mean(prompts).value == pytest.approx((2 + 3) / 2)
@@ -124,7 +124,7 @@ def test_a_ratio_of_mean_rates_and_of_total_times_by_hand() -> None:
 def test_an_interval_is_a_jackknifes_on_the_logarithm() -> None:
     rng = np.random.default_rng(3)
     prompts = prompts_of([(10, float(rng.uniform(90, 110)), 12, float(rng.uniform(40, 60))) for _ in range(15)])
-    rates = {arm: metrics.token_times(metrics.of_arm(prompts, arm)).eval("tokens / ms") for arm in ("method", "ar")}
+    rates = {arm: metrics.token_times(metrics.arm_rows(prompts, arm)).eval("tokens / ms") for arm in ("method", "ar")}
     others = [rates["method"].drop(i).mean() / rates["ar"].drop(i).mean() for i in range(15)]
     reach = stats.t.ppf(0.975, 14) * np.sqrt(14) * np.std(np.log(others), ddof=1)
     value = rates["method"].mean() / rates["ar"].mean()
@@ -136,7 +136,7 @@ def test_speedups_over_a_third_arm_are_those_over_ar_with_its_times() -> None:
     rows = [(10, 100.0, 10, 50.0), (20, 400.0, 30, 200.0), (15, 200.0, 15, 90.0)]
     prompts = prompts_of(rows)
     slower = [(tokens - 2, 3 * ms, *method) for tokens, ms, *method in rows]
-    hf = metrics.of_arm(prompts_of(slower), "ar").assign(arm="hf")
+    hf = metrics.arm_rows(prompts_of(slower), "ar").assign(arm="hf")
     three, two = pd.concat([prompts, hf.iloc[:2]]), prompts_of(slower[:2])
     over_hf = ("hf", "method")
     for name in ("speedup", "speedup_mean", "speedup_rates", "speedup_wall"):
@@ -328,7 +328,7 @@ def test_summary_with_a_third_arm(tmp_path: Path) -> None:
     sampled = write_run(tmp_path / "sampled", units, decode={"mode": "sample"})
     assert metrics.summarise(sampled)["hf_output_exact"] is None
     halves = replace(run, prompts=run.prompts.assign(domain=run.prompts["prompt_index"].map(lambda i: "ab"[i % 2])))
-    for row in metrics.by_domain(halves):
+    for row in metrics.summarise_domains(halves):
         own = halves.prompts[halves.prompts["domain"] == row["domain"]]
         assert row["speedup_hf_wall"] == metrics.speedup_wall(own, ("hf", "method")).value
         assert row["speedup_rates_e2e"] == metrics.speedup_rates(own, end_to_end=True).value
@@ -337,7 +337,9 @@ def test_summary_with_a_third_arm(tmp_path: Path) -> None:
 
 def test_runs_compare_only_under_equal_conditions(run: Run, tmp_path: Path) -> None:
     units = [unit(i) for i in range(24)]
-    metrics.comparable(run, write_run(tmp_path / "same", units, method="swift", seed=1, decode={"reuse_prefix": True}))
+    metrics.check_comparable(
+        run, write_run(tmp_path / "same", units, method="swift", seed=1, decode={"reuse_prefix": True})
+    )
     different: list[tuple[str, list[Any], dict[str, Any]]] = [
         ("prompts: 24 and 23, 23 in common", units[1:], {}),
         ("model", units, {"model": {"dtype": "bfloat16"}}),
@@ -346,7 +348,7 @@ def test_runs_compare_only_under_equal_conditions(run: Run, tmp_path: Path) -> N
     ]
     for i, (what, chosen, changes) in enumerate(different):
         with pytest.raises(ConfigError, match=what):
-            metrics.comparable(run, write_run(tmp_path / str(i), chosen, **changes))
+            metrics.check_comparable(run, write_run(tmp_path / str(i), chosen, **changes))
 
 
 def answered(rows: Sequence[tuple[str, str, list[int], list[int]]]) -> pd.DataFrame:
@@ -384,13 +386,13 @@ def test_pass_at_k_is_the_share_of_draws_of_k_that_hold_a_pass(seed: int) -> Non
 
 def test_each_domain_has_the_numbers_of_its_own_prompts(tmp_path: Path) -> None:
     run = write_run(tmp_path, [unit(i) for i in range(6)])
-    assert metrics.by_domain(run) == []
+    assert metrics.summarise_domains(run) == []
     domains = run.prompts["prompt_index"].map(lambda i: "even" if i % 2 == 0 else "odd")
     mixed = replace(run, prompts=run.prompts.assign(domain=domains))
-    rows = metrics.by_domain(mixed)
+    rows = metrics.summarise_domains(mixed)
     assert [row["domain"] for row in rows] == ["even", "odd"] and [row["n_prompts"] for row in rows] == [3, 3]
     for row in rows:
         own = mixed.prompts[mixed.prompts["domain"] == row["domain"]]
         assert row["speedup"] == metrics.speedup(own).value
-        steps = metrics.of_arm(mixed.steps[mixed.steps["prompt_index"].isin(own["prompt_index"])], "method")
+        steps = metrics.arm_rows(mixed.steps[mixed.steps["prompt_index"].isin(own["prompt_index"])], "method")
         assert row["alpha"] == metrics.alpha_micro(steps)

@@ -92,14 +92,14 @@ def check_rows(rows: Iterator[str], ours: set[str]) -> int:
 
 def frames(folder: Path) -> dict[str, pd.DataFrame]:
     return {
-        exhibit: pd.read_csv(folder / "tables" / f"{exhibits.stem(paper, exhibit)}.csv", dtype={"printed": "str"})
+        exhibit: pd.read_csv(folder / "tables" / f"{exhibits.file_stem(paper, exhibit)}.csv", dtype={"printed": "str"})
         for exhibit, paper in TABLES.items()
     }
 
 
 def test_markdown_and_latex_head_our_rows_with_the_model_that_ran(out: Path) -> None:
     for exhibit, frame in frames(out).items():
-        stem = out / "tables" / exhibits.stem(TABLES[exhibit], exhibit)
+        stem = out / "tables" / exhibits.file_stem(TABLES[exhibit], exhibit)
         for kind, mark in (("md", "| "), ("tex", " & ")):
             text = stem.with_suffix(f".{kind}").read_text(encoding="utf-8")
             assert check_rows((line for line in text.splitlines() if mark in line), ours_of(frame)) > 0
@@ -110,7 +110,7 @@ def test_markdown_and_latex_head_our_rows_with_the_model_that_ran(out: Path) -> 
 def test_the_page_heads_our_rows_with_the_model_that_ran(out: Path) -> None:
     text = html.unescape((out / "index.html").read_text(encoding="utf-8")).replace("\xa0", " ")
     for exhibit, frame in frames(out).items():
-        name = exhibits.stem(TABLES[exhibit], exhibit)
+        name = exhibits.file_stem(TABLES[exhibit], exhibit)
         article = re.search(rf'<article id="{name}".*?</article>', text, re.DOTALL)
         assert article is not None
         rows = re.findall(r"<tr.*?</tr>", article[0], re.DOTALL)
@@ -177,7 +177,7 @@ def test_figures_name_the_model_that_ran(runs: Path, name: str) -> None:
 def test_the_first_figure_names_the_model_that_ran(runs: Path) -> None:
     (one,) = [one for one in replications(runs) if one.experiment.name == "ssd_bench_comparison"]
     for narrow in (False, True):
-        assert figures.forest(one, narrow).get_suptitle() == f"Ours: {RAN}"
+        assert figures.forest_plot(one, narrow).get_suptitle() == f"Ours: {RAN}"
 
 
 def test_claims_and_predictions_name_the_model_that_ran(runs: Path, out: Path) -> None:
@@ -212,7 +212,7 @@ def test_a_result_behind_several_of_the_papers_models_is_in_one_row(out: Path) -
 def two(folder: Path, large: str, small: str) -> pd.DataFrame:
     """SWIFT's Table 2 with one run for its 13B models and one for the 70B."""
     indexed(folder, "swift_table2", "mini", lambda job: large if "70B" in job.labels["model"] else small, False)
-    return exhibits.long(replications(folder))
+    return exhibits.long_table(replications(folder))
 
 
 def test_a_second_model_has_rows_of_its_own(tmp_path: Path) -> None:
@@ -235,7 +235,7 @@ def test_a_repeated_result_of_another_row_reads_same_run(tmp_path: Path) -> None
     """Copies of a run decide nothing and are excluded; a repeated result is not printed again."""
     make(tmp_path, "a", 0.7, TOY)
     indexed(tmp_path, "knn_ssd_table6", "mini", lambda job: "a", own_traces=False)
-    frame = exhibits.long(replications(tmp_path), "Table 6", "knn-ssd")
+    frame = exhibits.long_table(replications(tmp_path), "Table 6", "knn-ssd")
     text = command.document("knn-ssd", "Table 6", frame)
     assert "excluded" in text and " void " not in text
     frame.loc[frame["verdict"] == "void", ["ours", "verdict", "result"]] = [0.5, "other model", "r"]
@@ -256,7 +256,7 @@ def test_sizes_come_from_the_record(tmp_path: Path) -> None:
     found = {}
     for name in ("old", "none", "cut"):
         indexed(tmp_path, "swift_table8", "mini", lambda job, name=name: name)  # type: ignore[misc]
-        frame = exhibits.long(replications(tmp_path))
+        frame = exhibits.long_table(replications(tmp_path))
         found[name] = set(zip(frame["model_ran"], frame["params"]))
     assert found == {
         "old": {("old, 2.9 M", "2883584")}, "none": {("none, size not recorded", "")},
@@ -271,7 +271,7 @@ def test_older_files_of_verdicts_are_read(tmp_path: Path) -> None:
             "swift/faster_than_lookahead,small,unheard_of,False,fails,0.5,0.4,0.6,60,3,3,,"]  # fmt: skip
     text = "\n".join([",".join(columns), *rows, ""])
     (tmp_path / "verdicts" / "old.csv").write_text(text, encoding="utf-8")
-    shown = verdicts.readable(verdicts.recorded(tmp_path))
+    shown = verdicts.readable_table(verdicts.read_verdicts(tmp_path))
     assert shown["model"].tolist() == ["smollm2_135m, 134.5 M", "unheard_of, size not recorded"]
 
 
@@ -279,7 +279,7 @@ def test_older_files_of_verdicts_are_read(tmp_path: Path) -> None:
 
 
 def test_the_committed_records_are_counted_once(reference: list[Replication]) -> None:
-    every = pd.concat(exhibits.everything(reference).values())
+    every = pd.concat(exhibits.long_tables(reference).values())
     have = every[every["ours"].notna()]
     assert set(have["model_ran"]) == {"miniature, 2.9 M"} and set(have["params"]) == {"2883584"}
     runs = {cell.path.name for one in reference for cell in one.recorded_cells()}
@@ -287,9 +287,9 @@ def test_the_committed_records_are_counted_once(reference: list[Replication]) ->
     assert len(runs) == 190 and behind <= runs
     spread = have[have["result"] != ""].groupby("result")["ours"].agg(lambda values: np.ptp(values) / abs(values).max())
     assert (spread.fillna(0) < 1e-9).all()  # equal digest, equal number
-    distinct = exhibits.results(have)
+    distinct = exhibits.distinct_results(have)
     assert len(distinct) < len(have) / 3  # most numbers repeat one: every model is the miniature
-    counted = exhibits.counts([every])
+    counted = exhibits.verdict_counts([every])
     assert counted["numbers"].sum() == len(every) and counted["distinct results"].max() < len(distinct)
 
 

@@ -77,7 +77,7 @@ def test_cores_that_two_may_use_are_shared(monkeypatch: pytest.MonkeyPatch) -> N
 def test_one_that_was_killed_is_not_there(machine: Path) -> None:
     with Neighbours("lives", on(exclusive=True)) as lives:
         folder = next(machine.iterdir())
-        dead = replace(Owner.here(), begun=1.0)
+        dead = replace(Owner.current(), begun=1.0)
         (folder / "x.run").write_text(json.dumps(vars(dead)), encoding="utf-8")
         (folder / "x.json").write_text(
             json.dumps({"name": "dead", "places": places(on()), "exclusive": True}), encoding="utf-8"

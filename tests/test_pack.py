@@ -20,7 +20,7 @@ import pytest
 
 from ssd_bench.errors import ConfigError
 from ssd_bench.records import pack as module
-from ssd_bench.records.pack import STAMP, main, opened, pack
+from ssd_bench.records.pack import STAMP, main, pack, unpacked_folder
 from ssd_bench.records.reader import find_runs
 
 OTHERS = (
@@ -89,7 +89,7 @@ def mini(tmp_path: Path, source: Path) -> Path:
 def test_what_was_packed_is_read(asked: str, source: Path, mini: Path) -> None:
     expected = packable(source)
     assert len(expected) == 3 * 5 + len(OTHERS)
-    folder = opened(mini.parent / asked)
+    folder = unpacked_folder(mini.parent / asked)
     assert folder == mini.parent / asked.removesuffix(".zip")
     assert files(mini) == expected and len(find_runs(folder)) == (1 if asked == "mini/run-1" else 3)
     assert_alone(mini)
@@ -97,13 +97,13 @@ def test_what_was_packed_is_read(asked: str, source: Path, mini: Path) -> None:
 
 def test_a_relative_path_stays_relative(mini: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(mini.parent)
-    assert opened(Path("mini.zip")) == Path("mini") and (mini / "run-0/run.json").is_file()
+    assert unpacked_folder(Path("mini.zip")) == Path("mini") and (mini / "run-0/run.json").is_file()
 
 
 @pytest.mark.parametrize("name", ["runs", "none"])
 def test_a_folder_without_a_pack_is_itself(name: str, tmp_path: Path) -> None:
     before = files(put_runs(tmp_path / "runs"))
-    assert opened(tmp_path / name) == opened(tmp_path / f"{name}.zip") == tmp_path / name
+    assert unpacked_folder(tmp_path / name) == unpacked_folder(tmp_path / f"{name}.zip") == tmp_path / name
     assert files(tmp_path / "runs") == before and [path.name for path in tmp_path.iterdir()] == ["runs"]
 
 
@@ -112,9 +112,9 @@ def test_a_folder_of_packs_is_read_as_a_whole(source: Path, tmp_path: Path) -> N
     for name in ("one", "two", "deeper/three"):
         pack(source, shelf / f"{name}.zip")
     put_run(shelf, "plain")
-    assert len(find_runs(opened(shelf))) == 3 * 3 + 1
+    assert len(find_runs(unpacked_folder(shelf))) == 3 * 3 + 1
     assert pack(shelf, tmp_path / "all.zip") == 3 * 3 + 1
-    assert len(find_runs(opened(tmp_path / "all"))) == 3 * 3 + 1
+    assert len(find_runs(unpacked_folder(tmp_path / "all"))) == 3 * 3 + 1
 
 
 def test_the_same_files_make_the_same_bytes(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -126,69 +126,69 @@ def test_the_same_files_make_the_same_bytes(source: Path, tmp_path: Path, monkey
         (copy / name).chmod(0o600)
         os.utime(copy / name, (1, 1))
     pack(copy, second)
-    pack(opened(first), again)
+    pack(unpacked_folder(first), again)
     assert first.read_bytes() == second.read_bytes() == again.read_bytes()
 
 
 def test_what_is_unpacked_is_not_unpacked_again(mini: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    opened(mini)
+    unpacked_folder(mini)
     monkeypatch.setattr(module, "_extract", lambda *_: pytest.fail("unpacked again"))
     with monkeypatch.context() as patched:
         patched.setattr(module, "_identity", lambda *_: pytest.fail("read again"))
-        opened(mini)
+        unpacked_folder(mini)
     os.utime(f"{mini}.zip", (1, 1))  # as by a checkout
-    opened(mini)
+    unpacked_folder(mini)
     monkeypatch.setattr(module, "_identity", lambda *_: pytest.fail("the new time was not noted"))
-    opened(mini)
+    unpacked_folder(mini)
 
 
 def test_a_changed_pack_replaces_the_folder(source: Path, mini: Path) -> None:
-    opened(mini)
+    unpacked_folder(mini)
     put(mini, "report/index.html", b"made from the runs")
     shutil.rmtree(source)
     put_runs(source, runs=2, seed=1)
     pack(source, Path(f"{mini}.zip"))
-    opened(mini)
+    unpacked_folder(mini)
     assert files(mini) == packable(source)
     assert_alone(mini)
 
 
 @pytest.mark.parametrize("own", ["run-9/run.json", "run-9/parts/00000-000.json", "searches/mine/evaluations.jsonl"])
 def test_what_was_added_to_an_unpacked_folder_is_not_replaced(own: str, source: Path, mini: Path) -> None:
-    opened(mini)
+    unpacked_folder(mini)
     put(mini, own, b"hours")
     before = files(mini)
-    opened(mini)  # an unchanged pack asks for nothing
+    unpacked_folder(mini)  # an unchanged pack asks for nothing
     put_run(source, "run-3")
     pack(source, Path(f"{mini}.zip"))
     with pytest.raises(ConfigError, match=own):
-        opened(mini)
+        unpacked_folder(mini)
     assert files(mini) == before
     assert_alone(mini)
 
 
 def test_an_unpacked_folder_may_be_added_to_and_packed(mini: Path) -> None:
-    opened(mini)
+    unpacked_folder(mini)
     put_run(mini, "run-9")
     assert pack(mini, Path(f"{mini}.zip")) == 4
     before = files(mini)
-    assert files(opened(mini)) == before and "run-9/run.json" in before
+    assert files(unpacked_folder(mini)) == before and "run-9/run.json" in before
 
 
 @pytest.mark.parametrize("name", ["run-1/steps.parquet", ""])
 def test_what_is_missing_comes_back(name: str, source: Path, mini: Path) -> None:
     """As where git goes to a commit that has the files of the folder, and back: it leaves the stamp alone."""
-    opened(mini)
+    unpacked_folder(mini)
     for file in [mini / name] if name else [file for file in mini.rglob("*") if file.is_file() and file.name != STAMP]:
         file.unlink()
-    assert files(opened(mini)) == packable(source)
+    assert files(unpacked_folder(mini)) == packable(source)
 
 
 @pytest.mark.parametrize("stamp", [b"", b"[]", b"{}", b"\xff"])
 def test_a_damaged_stamp_is_made_anew(stamp: bytes, source: Path, mini: Path) -> None:
-    opened(mini)
+    unpacked_folder(mini)
     (mini / STAMP).write_bytes(stamp)
-    assert files(opened(mini)) == packable(source)
+    assert files(unpacked_folder(mini)) == packable(source)
     assert json.loads((mini / STAMP).read_bytes())["size"] == Path(f"{mini}.zip").stat().st_size
 
 
@@ -196,13 +196,13 @@ def test_somebodys_own_folder_is_read_as_it_is(source: Path, mini: Path) -> None
     put_run(mini, "own")
     before = files(mini)
     for asked in (mini, Path(f"{mini}.zip"), mini.parent):
-        opened(asked)
+        unpacked_folder(asked)
     assert files(mini) == before and not (mini / STAMP).exists()
 
 
 def test_an_empty_folder_is_nobodys(source: Path, mini: Path) -> None:
     mini.mkdir()
-    assert files(opened(mini)) == packable(source)
+    assert files(unpacked_folder(mini)) == packable(source)
 
 
 def forked(work: Callable[[], object]) -> int:
@@ -231,7 +231,7 @@ def test_several_processes_may_open_a_pack_at_once(tmp_path: Path) -> None:
 
         def read(asked: Path, start: float = start, expected: dict[str, bytes] = expected) -> bool:
             time.sleep(max(0.0, start - time.monotonic()))
-            opened(asked)
+            unpacked_folder(asked)
             return files(shelf / "mini") == expected
 
         readers = [forked(partial(read, asked)) for asked in (shelf / "mini", shelf) * 4]
@@ -253,7 +253,7 @@ def killed_at(last: int, folder: Path) -> bool:
 
     def attempt() -> Path:
         os.replace, os.unlink, shutil.copyfileobj = map(dying, (os.replace, os.unlink, shutil.copyfileobj))
-        return opened(folder)
+        return unpacked_folder(folder)
 
     code = ended(forked(attempt))
     assert code in (0, -signal.SIGKILL)
@@ -262,7 +262,7 @@ def killed_at(last: int, folder: Path) -> bool:
 
 def test_an_unpacking_that_is_killed_is_done_again(source: Path, mini: Path) -> None:
     """Wherever: within, between the two renames, and in the cleaning up."""
-    opened(mini)
+    unpacked_folder(mini)
     former = shutil.copytree(mini, source.parent / "former")
     put_run(source, "run-1", seed=1)
     pack(source, Path(f"{mini}.zip"))
@@ -274,7 +274,7 @@ def test_an_unpacking_that_is_killed_is_done_again(source: Path, mini: Path) -> 
             break
         left |= {path.name for path in mini.parent.iterdir()}
         assert not mini.exists() or files(mini) in (before, after)  # never half
-        assert len(find_runs(opened(mini.parent))) == 3 and files(mini) == after
+        assert len(find_runs(unpacked_folder(mini.parent))) == 3 and files(mini) == after
         assert_alone(mini)
     assert last > 2 * len(after) and {".mini.new", ".mini.old"} <= left
 
@@ -282,17 +282,17 @@ def test_an_unpacking_that_is_killed_is_done_again(source: Path, mini: Path) -> 
 @pytest.mark.parametrize("cut", [slice(0), slice(100), slice(-1), slice(100, None), slice(None, None, -1)])
 def test_a_damaged_pack_is_refused_by_name(cut: slice, source: Path, mini: Path) -> None:
     """And what was unpacked before stays."""
-    opened(mini)
+    unpacked_folder(mini)
     packed = Path(f"{mini}.zip")
     content = packed.read_bytes()
     packed.write_bytes(content[cut])
     for _ in range(2):
         with pytest.raises(ConfigError, match=r"shelf/mini\.zip"):
-            opened(mini)
+            unpacked_folder(mini)
         assert files(mini) == packable(source)
         assert_alone(mini)
     packed.write_bytes(content)
-    assert files(opened(mini)) == packable(source)
+    assert files(unpacked_folder(mini)) == packable(source)
 
 
 def test_damage_anywhere_is_refused_or_harmless(source: Path, mini: Path) -> None:
@@ -304,7 +304,7 @@ def test_damage_anywhere_is_refused_or_harmless(source: Path, mini: Path) -> Non
         damaged[rng.randrange(len(content))] ^= rng.randrange(1, 256)
         packed.write_bytes(damaged)
         try:
-            opened(mini)
+            unpacked_folder(mini)
         except ConfigError as error:
             refusals.append(str(error))
         assert mini.exists() == (len(refusals) == before) and (not mini.exists() or files(mini) == expected)
@@ -318,7 +318,7 @@ def test_a_name_outside_the_folder_is_refused(name: str, mini: Path) -> None:
     with zipfile.ZipFile(f"{mini}.zip", "a") as archive:
         archive.writestr(zipfile.ZipInfo(name), b"x")
     with pytest.raises(ConfigError, match=r"mini\.zip") as caught:
-        opened(mini)
+        unpacked_folder(mini)
     assert repr(name) in str(caught.value) and not mini.exists()
     assert_alone(mini)
 
@@ -328,7 +328,7 @@ def test_a_link_in_a_pack_leads_nowhere(mini: Path) -> None:
     entry.create_system, entry.external_attr = 3, 0o120777 << 16
     with zipfile.ZipFile(f"{mini}.zip", "a") as archive:
         archive.writestr(entry, b"/etc")
-    opened(mini)
+    unpacked_folder(mini)
     assert (mini / "link").read_bytes() == b"/etc" and not (mini / "link").is_symlink()
 
 
@@ -339,14 +339,14 @@ def test_a_place_that_cannot_be_written_is_named(mini: Path, monkeypatch: pytest
         raise PermissionError("read-only")
 
     with monkeypatch.context() as patched:
-        patched.setattr(module, "owned", refuse)
+        patched.setattr(module, "hold_lease", refuse)
         with pytest.raises(ConfigError, match=r"mini\.zip can be unpacked into \(read-only\)"):
-            opened(mini)
-    opened(mini)
-    monkeypatch.setattr(module, "owned", refuse)
+            unpacked_folder(mini)
+    unpacked_folder(mini)
+    monkeypatch.setattr(module, "hold_lease", refuse)
     monkeypatch.setattr(module, "write_atomic", refuse)
     os.utime(f"{mini}.zip", (1, 1))
-    assert len(find_runs(opened(mini))) == 3
+    assert len(find_runs(unpacked_folder(mini))) == 3
 
 
 def test_without_links_it_unpacks(mini: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -354,7 +354,7 @@ def test_without_links_it_unpacks(mini: Path, monkeypatch: pytest.MonkeyPatch) -
         raise OSError(errno.EPERM, "no links")
 
     monkeypatch.setattr(os, "link", refuse)
-    assert len(find_runs(opened(mini))) == 3
+    assert len(find_runs(unpacked_folder(mini))) == 3
 
 
 def test_what_cannot_be_packed_is_refused(source: Path, tmp_path: Path) -> None:

@@ -169,7 +169,7 @@ def test_every_exhibit_is_on_the_page_once_and_linked(parsed: Page) -> None:
     ids = [attributes["id"] for _, attributes in parsed.found if "id" in attributes]
     assert len(ids) == len(set(ids))
     listed = reported.exhibits()[["paper", "exhibit"]].itertuples(index=False)
-    wanted = {exhibits.stem(*key) for key in (*listed, *select.experiments()) if key[0] in paper_versions()}
+    wanted = {exhibits.file_stem(*key) for key in (*listed, *select.experiments()) if key[0] in paper_versions()}
     articles = {a["id"] for a in parsed.all("article")}
     assert wanted <= articles
     links = [a["href"] for a in parsed.all("a")]
@@ -245,7 +245,7 @@ def test_the_audit_is_a_part_of_the_page(text: str, out: Path) -> None:
     assert (out / "audit.md").read_text(encoding="utf-8") == audit.markdown_text(checks)
     for paper in paper_versions():
         told = audit.group_findings(checks)
-        body = article(text, f"audit_{exhibits.stem(paper, '')}")
+        body = article(text, f"audit_{exhibits.file_stem(paper, '')}")
         assert all(what in body for what in told.loc[told["paper"] == paper, "what"])
 
 
@@ -255,14 +255,14 @@ def test_predictions_are_a_part_of_the_page_and_called_so(text: str, out: Path) 
         frame["predicted"].tolist(), nan_ok=True
     )
     for paper, rows in frame.groupby("paper"):
-        body = article(text, f"predictions_{exhibits.stem(str(paper), '')}")
+        body = article(text, f"predictions_{exhibits.file_stem(str(paper), '')}")
         assert "PREDICTED" in body and all(f">{value:.2f}<" in body for value in rows["predicted"].dropna())
     assert text.count("Predictions, never measurements") == 1 and predictions.INTRO in html.unescape(text)
 
 
 def test_a_page_without_runs_says_so_of_every_exhibit() -> None:
     judged = verdicts.table(judge([]))
-    text = page.render([], exhibits.everything([]), {}, predictions.predictions([]), audit.audit(), judged)
+    text = page.render([], exhibits.long_tables([]), {}, predictions.predictions([]), audit.audit(), judged)
     Page(text)
     assert "There is no number of ours yet." in text and ">filled<" not in text and "<img" not in text
     assert "No figure yet: experiment=swift_figure6 was not run at any scale." in text
@@ -289,7 +289,7 @@ def test_a_large_figure_is_a_png(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     names = []
     for limit in (10_000_000, 1000):
         monkeypatch.setattr(figures, "SVG_LIMIT", limit)
-        image = figures.draw(found, tmp_path / str(limit))["swift_figure6"][0].image
+        image = figures.draw_figures(found, tmp_path / str(limit))["swift_figure6"][0].image
         assert image is not None and image.is_file()
         names.append(image.name)
     assert names == ["swift_figure6_mini.svg", "swift_figure6_mini.png"]
@@ -299,7 +299,7 @@ def test_a_damaged_record_costs_its_own_figure_only(tmp_path: Path) -> None:
     make(tmp_path, "plain")
     indexed(tmp_path, "swift_figure6", "mini", lambda job: "plain")
     (tmp_path / "plain" / "steps.parquet").write_bytes(b"PAR1")
-    found = figures.draw(replications(tmp_path), tmp_path / "out")["swift_figure6"][0]
+    found = figures.draw_figures(replications(tmp_path), tmp_path / "out")["swift_figure6"][0]
     assert found.image is None and found.reason.startswith("A record cannot be read")
 
 
@@ -311,14 +311,14 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
 
 def test_texts_are_escaped_once(text: str) -> None:
     assert not re.search("&amp;(amp|lt|#)", text)
-    assert page.joined(["CNN/DM, GSM8K", "", "GSM8K"]) == "CNN/DM|GSM8K"
+    assert page.join_values(["CNN/DM, GSM8K", "", "GSM8K"]) == "CNN/DM|GSM8K"
 
 
 def test_the_committed_page_is_that_of_the_committed_records() -> None:
     """Every number and verdict word for word; its figures are there, and no others (`make page`)."""
     made = replications(REFERENCE)
-    judged = verdicts.together(verdicts.table(judge(made)), verdicts.recorded(REFERENCE))
-    fresh = page.render(made, exhibits.everything(made), {}, predictions.predictions(made), audit.audit(), judged)
+    judged = verdicts.merge_verdicts(verdicts.table(judge(made)), verdicts.read_verdicts(REFERENCE))
+    fresh = page.render(made, exhibits.long_tables(made), {}, predictions.predictions(made), audit.audit(), judged)
     committed = (COMMITTED / "index.html").read_text(encoding="utf-8")
     for pattern in (r'<span class="n v-.*?</span>', r"<li data-claim.*?</li>", r'<div class="use">.*?</div>'):
         found, wanted = (re.findall(pattern, text, re.DOTALL) for text in (committed, fresh))

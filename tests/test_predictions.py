@@ -16,7 +16,7 @@ from ssd_bench.papers.traces import Acceptance, Steps, needed_cost, reported_spe
 from ssd_bench.papers.values import BASELINES
 from ssd_bench.replay.predict import predict
 from ssd_bench.report import predictions
-from ssd_bench.report.predictions import FEW, LABELS, NEEDS, OURS, THEIRS, Skill, skill
+from ssd_bench.report.predictions import FEW, LABELS, NEEDS, PAPER_ACCEPTANCE, RUN_ACCEPTANCE, Skill, skill
 from tests.exhibit_runs import indexed, make
 
 DRAWS = 40_000
@@ -60,7 +60,7 @@ def test_the_least_number_that_reaches_a_value() -> None:
 def test_every_row_has_the_papers_own_acceptance_or_that_of_its_own_model(frame: pd.DataFrame) -> None:
     assert tuple(frame.columns[: len(LABELS)]) == LABELS
     assert not set(frame["method"]) & set(BASELINES)
-    theirs, ours = (frame[frame["acceptance"] == whose] for whose in (THEIRS, OURS))
+    theirs, ours = (frame[frame["acceptance"] == whose] for whose in (PAPER_ACCEPTANCE, RUN_ACCEPTANCE))
     assert len(theirs) + len(ours) == len(frame) and len(theirs) == len(list(reported_speedups()))
     assert set(ours["run"]) == {"own"} and set(theirs["run"]) == {""} and theirs["measured"].isna().all()
     assert (frame["predicted"].isna() == (frame["reason"] != "")).all() and frame["predicted"].notna().sum() > 50
@@ -70,7 +70,7 @@ def test_every_row_has_the_papers_own_acceptance_or_that_of_its_own_model(frame:
 
 def test_a_run_of_the_papers_model_is_replayed(found: Sequence[Replication], frame: pd.DataFrame) -> None:
     (made,) = {cell.record for one in found for cell in one.recorded_cells() if cell.path.name == "own" and cell.record}
-    ours = frame[frame["acceptance"] == OURS]
+    ours = frame[frame["acceptance"] == RUN_ACCEPTANCE]
     row = ours[ours["paper"] == "swift"].iloc[0]
     assert (row["model"], row["task"], row["method"], row["scale"]) == ("LLaMA-2-70B", "GSM8K", "SWIFT", "mini")
     assert row["predicted"] == predict(made.run, "sim_a6000", "llama2_70b")["speedup"]
@@ -91,18 +91,18 @@ def test_what_a_speedup_needs_gives_it_back(frame: pd.DataFrame) -> None:
 
 
 def test_what_machine_the_papers_need(frame: pd.DataFrame) -> None:
-    kinds = [predictions.need(cost, share) for cost, share in ((0.6, 0.5), (0.5, 0.5), (0.4, 0.5), (-0.1, 0.5))]
+    kinds = [predictions.machine_need(cost, share) for cost, share in ((0.6, 0.5), (0.5, 0.5), (0.4, 0.5), (-0.1, 0.5))]
     assert kinds == ["any", "any", "cheaper", "impossible"]
-    told = predictions.needs(frame)
+    told = predictions.machine_needs(frame)
     asked = frame[frame["needs"].notna() & (frame["metric"] == "speedup")]
     assert list(told) == list(dict.fromkeys(asked["paper"])) and "knn-ssd" not in told  # it has expected ones only
     for paper, sentence in told.items():
         own = asked[asked["paper"] == paper]
-        words = [predictions.need(cost, share) for cost, share in zip(own["needs"], own["share"])]
+        words = [predictions.machine_need(cost, share) for cost, share in zip(own["needs"], own["share"])]
         for word, what in NEEDS.items():
             assert (f"{words.count(word)} {what}" in sentence) == (word in words)
         assert (own["derived"] == "alpha").any() == ("would still need less" in sentence)
-    assert NEEDS["impossible"] in next(iter(predictions.needs(asked.head(1).assign(needs=-0.2)).values()))
+    assert NEEDS["impossible"] in next(iter(predictions.machine_needs(asked.head(1).assign(needs=-0.2)).values()))
 
 
 def scored(printed: Sequence[str], predicted: Sequence[float], metric: str = "speedup") -> pd.DataFrame:
@@ -117,29 +117,31 @@ def test_skill_is_of_the_speedups_that_papers_measured() -> None:
     worse = skill(scored(printed, [1.4, 1.3, 1.2, 1.1, 1.0]))
     assert worse is not None and worse.rank == pytest.approx(-1) and worse.miss == pytest.approx(2 / 11)
     flat = skill(scored(printed, [1.2] * 5))
-    assert flat is not None and flat.rank is None and flat.miss == flat.constant and "–" in flat.told
+    assert flat is not None and flat.rank is None and flat.miss == flat.constant and "–" in flat.text
     assert skill(scored(printed[: FEW - 1], [1.0] * (FEW - 1))) is None
     assert skill(scored(printed, [1.0] * 5, "expected_speedup")) is None
     assert skill(scored(printed, [float("nan")] * 5)) is None
 
 
 def test_what_is_not_predicted_is_told_in_a_sentence(found: Sequence[Replication], frame: pd.DataFrame) -> None:
-    other = predictions.rehearsed(found)
-    assert other is not None and other.models == ("miniature, size not recorded",) and other == frame.attrs["rehearsed"]
+    other = predictions.other_model_skill(found)
+    assert (
+        other is not None and other.models == ("miniature, size not recorded",) and other == frame.attrs["other_models"]
+    )
     own, text = skill(frame), predictions.document(frame)
     assert own is not None and text.split("\n\n")[1].startswith(f"Of the speedups that the papers measured, {own.n}")
-    assert other.told in text and own.told in text and predictions.INTRO in text
-    assert all(sentence in text for sentence in predictions.needs(frame).values())
+    assert other.text in text and own.text in text and predictions.INTRO in text
+    assert all(sentence in text for sentence in predictions.machine_needs(frame).values())
     alone = predictions.predictions([])
-    assert alone.attrs["rehearsed"] is None and set(alone["acceptance"]) == {THEIRS}
+    assert alone.attrs["other_models"] is None and set(alone["acceptance"]) == {PAPER_ACCEPTANCE}
     assert "runs of other models" not in predictions.introduction(alone)
 
 
 def test_a_reader_sees_no_empty_column(frame: pd.DataFrame) -> None:
-    shown = predictions.readable(frame)
+    shown = predictions.readable_table(frame)
     own = {"measured, ours: speedup, decode", "run"}
     assert {*own, "PREDICTED speedup, decode", "c needed"} <= set(shown.columns) and len(shown) == len(frame)
-    alone = predictions.readable(frame[frame["acceptance"] == THEIRS])
+    alone = predictions.readable_table(frame[frame["acceptance"] == PAPER_ACCEPTANCE])
     assert not {"measured, ours: speedup, decode", "run", "scale"} & set(alone.columns)
     marked = shown.loc[frame["derived"] == "M", "M"]
     assert len(marked) and marked.str.startswith("≈").all() and not alone.isna().any(axis=None)

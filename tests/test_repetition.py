@@ -23,16 +23,16 @@ PLAIN = list(range(80))
 def test_the_share_is_that_of_a_brute_force_count(ids: list[int]) -> None:
     ngrams = [tuple(ids[i : i + NGRAM]) for i in range(len(ids) - NGRAM + 1)]
     counted = 1 - len(set(ngrams)) / len(ngrams) if ngrams else 0.0
-    assert metrics.repeated_ngrams(ids) == pytest.approx(counted)
+    assert metrics.repeated_ngram_share(ids) == pytest.approx(counted)
 
 
 def test_a_loop_is_told_from_a_copied_phrase() -> None:
-    assert metrics.repeated_ngrams(LOOP) == pytest.approx(1 - 4 / 73)
-    assert metrics.repeated_ngrams([7] * (NGRAM - 1)) == 0.0
+    assert metrics.repeated_ngram_share(LOOP) == pytest.approx(1 - 4 / 73)
+    assert metrics.repeated_ngram_share([7] * (NGRAM - 1)) == 0.0
     quoted = list(range(256))
     quoted[200:216] = quoted[:16]
-    assert metrics.repeated_ngrams(quoted) == pytest.approx(9 / 249) and LOOP_SHARE > 9 / 249
-    assert metrics.repeated_ngrams([*PLAIN, *PLAIN]) > LOOP_SHARE
+    assert metrics.repeated_ngram_share(quoted) == pytest.approx(9 / 249) and LOOP_SHARE > 9 / 249
+    assert metrics.repeated_ngram_share([*PLAIN, *PLAIN]) > LOOP_SHARE
 
 
 def rows(outputs: Sequence[tuple[Sequence[int], Sequence[int], float]]) -> pd.DataFrame:
@@ -63,7 +63,7 @@ def test_one_answer_that_loops_leaves_the_whole_prompt_out() -> None:
 
 def test_answers_of_a_prompt_count_once() -> None:
     both = pd.concat([rows([(LOOP, LOOP, 1.0)]).assign(turn=1), rows([(PLAIN, PLAIN, 1.0), (PLAIN, PLAIN, 1.0)])])
-    share = metrics.repetition(metrics.of_arm(both, "ar"))
+    share = metrics.repetition(metrics.arm_rows(both, "ar"))
     assert share.value == pytest.approx((1 - 4 / 73) / 2 / 2) and share.n == 2
 
 
@@ -73,6 +73,6 @@ def test_a_summary_has_them_of_every_arm(tmp_path: Path) -> None:
         record.prompt.output_ids = (LOOP * 2)[: record.prompt.new_tokens]
     run = write_run(tmp_path / "run", units)
     summary = metrics.summarise(run)
-    share = metrics.repetition(metrics.of_arm(run.prompts, "ar")).value
+    share = metrics.repetition(metrics.arm_rows(run.prompts, "ar")).value
     assert share and summary["ar_repetition"] == summary["method_repetition"] == summary["hf_repetition"] == share
     assert summary["speedup_without_loops_n"] == 3 and summary["speedup_without_loops"] != summary["speedup"]

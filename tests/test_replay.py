@@ -87,7 +87,7 @@ def test_a_record_made_by_a_latency_model_is_replayed_exactly(tmp_path: Path, re
     run = made(tmp_path / "run", reuse)
     found = predict(run)
     for arm in ("ar", "method"):
-        measured = metrics.tokens_per_s(metrics.of_arm(run.prompts, arm)).value
+        measured = metrics.tokens_per_s(metrics.arm_rows(run.prompts, arm)).value
         assert found["tokens_per_s"][arm] == pytest.approx(measured, rel=1e-9)
     assert found["speedup"] == pytest.approx(metrics.speedup(run.prompts).value, rel=1e-9)
     assert found["verification"] == ("saved" if reuse else "whole") and found["policy_scale"] == pytest.approx(1)
@@ -148,8 +148,8 @@ def test_a_profile_from_before_trees_were_timed_is_read(run: Run) -> None:
 def test_without_a_baseline_ar_is_made_up_from_the_output(run: Run) -> None:
     alone = replace(
         run,
-        prompts=metrics.of_arm(run.prompts, "method"),
-        steps=metrics.of_arm(run.steps, "method").reset_index(drop=True),
+        prompts=metrics.arm_rows(run.prompts, "method"),
+        steps=metrics.arm_rows(run.steps, "method").reset_index(drop=True),
     )
     assert predict(alone)["tokens_per_s"]["ar"] == pytest.approx(predict(run)["tokens_per_s"]["ar"], rel=0.02)
     work = workload(alone)
@@ -212,7 +212,7 @@ def test_more_kept_sublayers_never_draft_faster(run: Run, name: str) -> None:
 @pytest.mark.parametrize("name", ["own", *simulated_names()])
 def test_no_speedup_beyond_m(run: Run, name: str) -> None:
     found = predict(run, name, None if name == "own" else "llama3_8b")
-    m = metrics.tokens_per_pass(metrics.of_arm(run.steps, "method"))
+    m = metrics.tokens_per_pass(metrics.arm_rows(run.steps, "method"))
     assert found["ceiling"] == pytest.approx(m)
     assert found["speedup"] <= found["speedup_policy_free"] <= found["ceiling"]
 

@@ -13,11 +13,11 @@ import pytest
 
 from ssd_bench import metrics
 from ssd_bench.errors import LosslessError
-from ssd_bench.metrics.text import spread
+from ssd_bench.metrics.text import format_interval
 from ssd_bench.papers.cells import Record
 from ssd_bench.report import figures
 from ssd_bench.report.command import main
-from ssd_bench.report.runs import by_task, close, document, run_table, side_by_side, unrounded
+from ssd_bench.report.runs import comparison_text, document, group_by_task, print_record, run_table, unrounded_table
 from tests.synthetic import unit, with_hf, write_run
 
 COLUMNS = [
@@ -152,7 +152,7 @@ def test_a_method_that_ran_twice_names_its_runs(tmp_path: Path) -> None:
 
 def test_the_figure_stacks_to_the_time_per_token(tmp_path: Path) -> None:
     runs = [write_run(tmp_path / name, [unit(i) for i in range(3)], method=name) for name in ("swift", "clasp")]
-    groups = by_task([Record(run.path) for run in runs])["toy"]
+    groups = group_by_task([Record(run.path) for run in runs])["toy"]
     speed, time = figures.task_figure("toy", groups).axes
     assert [label.get_text() for label in speed.get_yticklabels()] == ["ar", "swift", "clasp"]
     rates = [bar.get_width() for bar in speed.patches]  # type: ignore[attr-defined]
@@ -230,14 +230,14 @@ def test_runs_of_a_sweep_stand_side_by_side_where_they_can(tmp_path: Path) -> No
         write_run(tmp_path / "c", units, run_id="run-c", method="clasp", seed=1).path,
     ]
     made = [Record(path) for path in folders]
-    text = side_by_side(made)
+    text = comparison_text(made)
     speedups = [made[i].summary["speedup"] for i in (0, 1)]
     order = ["knapspec", "swift"] if speedups[1] > speedups[0] else ["swift", "knapspec"]
     lines = [line.split()[0] for line in text.splitlines() if line.startswith("  ") and line.strip()]
     named = [name for name in lines if name in ("ar", "swift", "knapspec", "clasp")]
     assert [name for name in named if name != "clasp"][:2] == order and named.count("ar") == text.count("(conditions ")
-    assert spread(made[1].summary, "speedup") in text and max(map(len, text.splitlines())) <= 110
-    assert side_by_side([]) == ""
+    assert format_interval(made[1].summary, "speedup") in text and max(map(len, text.splitlines())) <= 110
+    assert comparison_text([]) == ""
 
 
 def test_runs_of_one_method_are_told_apart_by_what_they_differ_in(tmp_path: Path) -> None:
@@ -247,7 +247,7 @@ def test_runs_of_one_method_are_told_apart_by_what_they_differ_in(tmp_path: Path
     for i, (method, length) in enumerate(given):
         config = {"method": {"name": method, "draft_len": length, "stop_below": 0.5}}
         made.append(Record(write_run(tmp_path / f"{i}", units, run_id=f"run-{i}", method=method, config=config).path))
-    lines = side_by_side(made).splitlines()
+    lines = comparison_text(made).splitlines()
     names = [line.split("  ")[1] for line in lines if line.startswith("  ") and line.split()[0] != "method"]
     assert sorted(names) == ["ar", "clasp", "swift, draft_len=4", "swift, draft_len=8"]
 
@@ -257,7 +257,7 @@ def test_the_terminal_table_shows_a_third_arm_only_where_there_is_one(tmp_path: 
     summary = metrics.summarise(write_run(tmp_path / "three", units, hf={"weight_bytes": 5 * 10**6}))
     text = run_table(summary)
     for name in ("speedup_hf", "speedup_hf_e2e", "speedup_hf_rates_e2e", "speedup_hf_wall", "ar_over_hf_e2e"):
-        assert f"  {spread(summary, name)}" in text
+        assert f"  {format_interval(summary, name)}" in text
     assert "same tokens 100.0 %" in text and "5 MB, in a process of its own" in text
     two = run_table(metrics.summarise(write_run(tmp_path / "two", [unit(i) for i in range(3)])))
     assert "HF" not in two
@@ -273,17 +273,17 @@ def test_a_table_has_columns_of_a_third_arm_where_a_run_has_one(tmp_path: Path) 
     write_run(tmp_path / "c", pairs, run_id="run-c", method="del")
     write_run(tmp_path / "d", pairs[:3], run_id="run-d", method="del")
     runs = [Record(tmp_path / name) for name in "abcd"]
-    text = document("toy", (groups := by_task(runs)["toy"]))
+    text = document("toy", (groups := group_by_task(runs)["toy"]))
     with_third, without = text.split("\n## ")[1:]
     head, ar, *rows = markdown_rows(with_third)
     assert head == [*COLUMNS[:9], "tokens/s HF", "speedup over HF, decode", *COLUMNS[9:]]
     over = {row[1]: row[10] for row in (ar, *rows)}
     assert over["ar"] == "4.50" and over["del"] == "–" and "HF: Hugging Face generate" in text
-    assert over["swift"] == spread(runs[0].summary, "speedup_hf") != over["clasp"]
+    assert over["swift"] == format_interval(runs[0].summary, "speedup_hf") != over["clasp"]
     assert markdown_rows(without)[0] == COLUMNS
     alone = document("toy", groups[1:])
     assert "HF" not in alone and alone.endswith(without)
-    frame = unrounded(groups)
+    frame = unrounded_table(groups)
     assert frame.loc[frame["method"] == "swift", "speedup_hf_wall"].item() == runs[0].summary["speedup_hf_wall"]
 
 
@@ -293,5 +293,5 @@ def test_a_run_that_is_not_lossless_ends_with_its_table_and_fails(
     bug = {"lossless": "bug", "divergence_index": 7, "divergence_gap": 2.5}
     write_run(tmp_path / "run", [unit(0), unit(1, **bug)])
     with pytest.raises(LosslessError, match="not lossless on toy-1"):
-        close(tmp_path / "run")
+        print_record(tmp_path / "run")
     assert "lossless (outputs equal to AR's)" in capsys.readouterr().out

@@ -13,13 +13,13 @@ import pytest
 
 from ssd_bench import metrics
 from ssd_bench.metrics import store as stored
-from ssd_bench.metrics.store import FILE, Shelf, Store
+from ssd_bench.metrics.store import FILE, DigestStore, RunCache
 from ssd_bench.papers.cells import REPEATED_TIMINGS, Record, prepare_records, records, replications
 from ssd_bench.papers.judge import judge
 from ssd_bench.records.reader import load_run
 from ssd_bench.report import exhibits, figures, verdicts
 from ssd_bench.report.command import main
-from ssd_bench.report.runs import Group, by_task
+from ssd_bench.report.runs import RunGroup, group_by_task
 from tests.exhibit_runs import indexed, make
 from tests.runs import ROOT
 from tests.synthetic import unit, with_hf, write_run
@@ -63,9 +63,11 @@ def test_a_digest_says_what_its_run_does(tmp_path: Path) -> None:
     for path in sorted(make_some(tmp_path).iterdir()):
         run = load_run(path)
         kept = metrics.Digest.read(metrics.Digest.of(run).text)
-        assert kept.summarised(path) == metrics.summarise(run) and kept.by_domain() == metrics.by_domain(run)
-        assert list(kept.summarised(path)) == list(metrics.summarise(run))
-        assert (kept.moment.machine, kept.moment.trace) == (metrics.evidence.machine(run), metrics.trace(run))
+        assert kept.summarise(path) == metrics.summarise(run) and kept.summarise_domains() == metrics.summarise_domains(
+            run
+        )
+        assert list(kept.summarise(path)) == list(metrics.summarise(run))
+        assert (kept.timing.machine, kept.timing.trace) == (metrics.evidence.machine(run), metrics.trace(run))
 
 
 def test_a_report_is_the_same_with_the_store_and_without(
@@ -91,7 +93,7 @@ def exhibited(runs: Path) -> list[object]:
         (cell.labels, cell.summary, cell.domains, cell.variation, cell.exclusion) for one in made for cell in one.cells
     ]
     own = [one for one in made if one.experiment.name == "knapspec_figure3"]
-    return [cells, exhibits.long(own).to_csv(), verdicts.table(judge(made)).to_csv()]
+    return [cells, exhibits.long_table(own).to_csv(), verdicts.table(judge(made)).to_csv()]
 
 
 def test_exhibits_with_a_noise_floor_are_the_same_with_the_store_and_without(
@@ -130,7 +132,7 @@ def test_a_run_added_is_added_alone(tmp_path: Path, digested: list[str]) -> None
     prepare_records(records(tmp_path))
     assert digested == ["d"]
     prepare_records(records(tmp_path))
-    assert digested == ["d"] and all(Store(tmp_path).has(tmp_path / name) for name in "abcd")
+    assert digested == ["d"] and all(DigestStore(tmp_path).has(tmp_path / name) for name in "abcd")
 
 
 def test_many_runs_are_digested_alike_by_several_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -234,24 +236,24 @@ def test_all_code_that_makes_digests_is_counted() -> None:
 
 
 def test_only_some_records_are_in_memory(tmp_path: Path) -> None:
-    made = [Record(path, cache=shelf) for shelf in [Shelf(0)] for path in sorted(make_some(tmp_path).iterdir())]
+    made = [Record(path, cache=shelf) for shelf in [RunCache(0)] for path in sorted(make_some(tmp_path).iterdir())]
     first = made[0].run
     assert made[0].run is first and made[1].run is not first
     assert made[0].run is not first and made[0].run.path == first.path
     size = sum(file.stat().st_size for path in tmp_path.iterdir() for file in path.iterdir())
-    all_of_them = [Record(one.path, cache=shelf) for shelf in [Shelf(size)] for one in made]
+    all_of_them = [Record(one.path, cache=shelf) for shelf in [RunCache(size)] for one in made]
     kept = [one.run for one in all_of_them]
     assert [one.run for one in all_of_them] == kept
 
 
 def test_the_figure_of_a_task_shows_the_fastest_of_many_runs(tmp_path: Path) -> None:
-    group = by_task(records(make_some(tmp_path)))["toy"][0]
+    group = group_by_task(records(make_some(tmp_path)))["toy"][0]
     ran = [row for row in group.rows if row["run_dir"] is not None]
     many = [
         {**ran[0], "method": f"m{i}", "method_tokens_per_s": 1.0 + i % 70, "method_tokens_per_s_lo": None}
         for i in range(700)
     ]
-    drawn = figures.task_figure("toy", [Group(group.title, [group.rows[0], *many], {})])
+    drawn = figures.task_figure("toy", [RunGroup(group.title, [group.rows[0], *many], {})])
     labels = [text.get_text() for text in drawn.axes[0].get_yticklabels()]
     assert len(labels) == 1 + figures.ROWS and labels[0] == "ar" and {"m69", "m699"} <= {*labels}
     assert f"the {figures.ROWS} fastest of 700 runs" in " ".join(drawn.axes[0].get_title(loc="left").split())

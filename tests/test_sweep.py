@@ -316,7 +316,7 @@ def test_an_interrupted_sweep_can_be_reported_and_goes_on(
 
     monkeypatch.setattr(ssd_bench.run, "execute", execute)
     monkeypatch.setattr(ssd_bench.plan, "plan", lambda cfg: cfg)
-    monkeypatch.setattr(ssd_bench.report.runs, "close", lambda _: None)
+    monkeypatch.setattr(ssd_bench.report.runs, "print_record", lambda _: None)
     monkeypatch.setattr(ssd_bench.sweep, "REFERENCE", tmp_path / "none")  # whose times a made-up plan cannot scale
     options = ("experiment=knn_ssd_figure1", "scale=mini", f"runs_dir={tmp_path}/runs", f"hydra.sweep.dir={tmp_path}")
     monkeypatch.setattr(sys, "argv", ["ssd_bench"])
@@ -386,9 +386,9 @@ def test_jobs_that_differ_in_plain_values_are_composed_once(
 
     monkeypatch.setattr(ssd_bench.run, "execute", execute)
     monkeypatch.setattr(ssd_bench.plan, "plan", lambda cfg: cfg)
-    monkeypatch.setattr(ssd_bench.report.runs, "close", lambda _: None)
+    monkeypatch.setattr(ssd_bench.report.runs, "print_record", lambda _: None)
     monkeypatch.setattr(ssd_bench.sweep, "these", lambda paths: found.extend(paths))
-    monkeypatch.setattr(ssd_bench.sweep, "side_by_side", lambda _: "")
+    monkeypatch.setattr(ssd_bench.sweep, "comparison_text", lambda _: "")
     monkeypatch.setattr(ConfigLoaderImpl, "load_sweep_config", counted)
     monkeypatch.setattr(sys, "argv", ["ssd_bench"])
     options = [option.format(tmp_path) for option in options]
@@ -431,8 +431,8 @@ def test_retry_repeats_what_failed_and_no_other(
 
     monkeypatch.setattr(ssd_bench.run, "execute", execute)
     monkeypatch.setattr(ssd_bench.plan, "plan", lambda cfg: cfg)
-    monkeypatch.setattr(ssd_bench.report.runs, "close", lambda _: None)
-    monkeypatch.setattr(ssd_bench.sweep, "side_by_side", lambda _: "")
+    monkeypatch.setattr(ssd_bench.report.runs, "print_record", lambda _: None)
+    monkeypatch.setattr(ssd_bench.sweep, "comparison_text", lambda _: "")
     monkeypatch.setattr(sys, "argv", ["ssd_bench"])
     line = ["-m", "seed=0,1,2,3", f"runs_dir={tmp_path}"]
     codes = []

@@ -52,25 +52,25 @@ def test_all_arms_decode_every_prompt_and_say_the_same_in_float32(record: Run) -
     assert len(record.prompts) == 9
     for _, rows in record.prompts.groupby("prompt_index"):
         assert set(rows["arm"]) == {"ar", "hf", "method"} and sorted(rows["order"]) == [0, 1, 2]
-    hf, ar = (metrics.of_arm(record.prompts, arm).reset_index() for arm in ("hf", "ar"))
+    hf, ar = (metrics.arm_rows(record.prompts, arm).reset_index() for arm in ("hf", "ar"))
     assert hf["output_ids"].map(list).equals(ar["output_ids"].map(list)) and hf["text"].equals(ar["text"])
     assert hf["finish_reason"].equals(ar["finish_reason"])
     assert (hf["prefill_ms"] > 0).all() and (hf["decode_ms"] > 0).all()
 
 
 def test_it_is_there_for_its_speed_only(record: Run) -> None:
-    hf = metrics.of_arm(record.prompts, "hf")
+    hf = metrics.arm_rows(record.prompts, "hf")
     assert hf[["score", "lossless", "divergence_index"]].isna().all(axis=None)
     assert not hf[["draft_ms", "verify_ms", "policy_ms"]].to_numpy().any()
     assert set(record.steps["arm"]) == {"ar", "method"} and set(record.header["scores"]) == {"ar", "method"}
-    assert set(metrics.of_arm(record.prompts, "method")["lossless"]) == {"identical"}
+    assert set(metrics.arm_rows(record.prompts, "method")["lossless"]) == {"identical"}
 
 
 def test_its_copy_of_the_weights_is_counted_apart(record: Run) -> None:
     about = record.header["hf"]
     assert about.keys() == {"class", "attention", "weight_bytes", "load_ms"} and about["class"] == "LlamaForCausalLM"
     assert about["weight_bytes"] == pytest.approx(record.header["model"]["weight_bytes"], rel=0.1)
-    assert metrics.of_arm(record.prompts, "hf")["peak_bytes"].gt(about["weight_bytes"]).all()
+    assert metrics.arm_rows(record.prompts, "hf")["peak_bytes"].gt(about["weight_bytes"]).all()
 
 
 def test_a_process_does_not_count_what_its_parent_holds(checkpoints: dict[str, Path]) -> None:
@@ -105,7 +105,7 @@ def test_sampling_gives_each_arm_the_prompts_own_seed(
 ) -> None:
     monkeypatch.setattr(running, "HFProcess", Here)
     options = (*local_model(small_checkpoint), *OPTIONS, "decode=sample", "repeats=2", "limit=1")
-    found = [metrics.of_arm(executed(tmp_path / name, *options).prompts, "hf") for name in "ab"]
+    found = [metrics.arm_rows(executed(tmp_path / name, *options).prompts, "hf") for name in "ab"]
     outputs = [[tuple(ids) for ids in rows["output_ids"]] for rows in found]
     assert outputs[0] == outputs[1] and outputs[0][0] != outputs[0][1]
     assert found[0]["lossless"].isna().all()
@@ -151,6 +151,6 @@ def test_no_number_of_the_pair_changes_with_a_third_arm(tmp_path: Path) -> None:
     assert {key: after[key] for key in before if key != "run_dir"} == {
         key: value for key, value in before.items() if key != "run_dir"
     }
-    pd.testing.assert_frame_equal(metrics.paired(three.prompts).reset_index(drop=True), two.prompts)
+    pd.testing.assert_frame_equal(metrics.paired_rows(three.prompts).reset_index(drop=True), two.prompts)
     assert explain.explain(three) == explain.explain(two)
     pd.testing.assert_frame_equal(workload(three).steps, workload(two).steps)

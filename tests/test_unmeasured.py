@@ -17,7 +17,7 @@ from ssd_bench.papers.cells import Record
 from ssd_bench.progress import Progress
 from ssd_bench.records.schema import PromptRecord
 from ssd_bench.report.command import main as report
-from ssd_bench.report.runs import by_task, document, readable, run_table, side_by_side
+from ssd_bench.report.runs import comparison_text, document, group_by_task, readable_row, run_table
 from tasks.jsonl import Jsonl
 from tasks.scoring.choice import MultipleChoice
 from tasks.scoring.code import PassesAsserts, PassesTests
@@ -56,7 +56,7 @@ def test_without_a_decode_step_nothing_is_zero(record: Record) -> None:
     summary = record.summary
     assert {name: summary[name] for name in UNDEFINED} == dict.fromkeys(UNDEFINED)
     assert summary["speedup_e2e"] is not None and summary["method_tokens_per_s_e2e"] > 0
-    shares = metrics.accounts(metrics.of_arm(record.run.prompts, "method"))
+    shares = metrics.decode_time_shares(metrics.arm_rows(record.run.prompts, "method"))
     assert shares == dict.fromkeys(("draft", "verify", "policy", "other"))
 
 
@@ -64,12 +64,12 @@ def test_without_a_decode_step_every_table_has_dashes(record: Record, tmp_path: 
     table = run_table(record.summary)
     assert "tokens/s AR                       –\n" in table and "draft –, verify –, policy –, other –" in table
     assert "paid back –" in table and "never" not in table
-    (group,) = by_task([record])["toy"]
+    (group,) = group_by_task([record])["toy"]
     empty = ("M", "α", "tokens/s AR", "tokens/s method", "speedup, decode", "overhead", "searched", "TPT predicted")
     assert [row["method"] for row in group.rows] == ["ar", "knapspec"]
     for row in group.rows:
-        assert {readable(row)[name] for name in empty} == {"–"}
-    texts = table, document("toy", [group]), side_by_side([record])
+        assert {readable_row(row)[name] for name in empty} == {"–"}
+    texts = table, document("toy", [group]), comparison_text([record])
     assert not any(word in text for text in texts for word in ("nan", "None", " 0.0 "))
     assert report([f"runs_dir={record.path.parent}", f"out={tmp_path / 'out'}"]) == 0
     with (tmp_path / "out" / "toy.csv").open(encoding="utf-8") as file:
@@ -115,8 +115,8 @@ def test_a_score_says_over_how_many_answers_it_is(tmp_path: Path) -> None:
     assert (record.summary["n_scored"], record.summary["n_answers"], record.summary["method_score"]) == (4, 10, 1.0)
     table = run_table(record.summary, record.domains)
     assert "1.000 AR, 1.000 method (exact_match; 4 of 10 answers have a score)" in table
-    (group,) = by_task([record])["toy"]
-    ar, method = map(readable, group.rows)
+    (group,) = group_by_task([record])["toy"]
+    ar, method = map(readable_row, group.rows)
     assert ar["score AR"] == method["score AR"] == method["score method"] == "1.000 (4 of 10)"
     assert [(row["domain"], row["n_scored"], row["n_answers"]) for row in record.domains] == [("a", 4, 4), ("b", 0, 6)]
     assert load_runs(tmp_path / "runs")["n_scored"].tolist() == [4]
@@ -124,7 +124,7 @@ def test_a_score_says_over_how_many_answers_it_is(tmp_path: Path) -> None:
 
 def test_a_score_over_all_answers_says_no_more_than_before(tmp_path: Path) -> None:
     summary = metrics.summarise(write_run(tmp_path / "run", [unit(0), unit(1)]))
-    assert readable(summary)["score method"] == "0.500" and "method (exact_match)" in run_table(summary)
+    assert readable_row(summary)["score method"] == "0.500" and "method (exact_match)" in run_table(summary)
 
 
 # ---- references that a scorer cannot read

@@ -21,7 +21,7 @@ from ssd_bench.papers.claims import PARTS, STATISTICS, Claim, claims
 from ssd_bench.papers.judge import CANNOT_SAY, FAILS, HOLDS, NOT_RUN, VERDICTS, Judgement
 from ssd_bench.papers.samples import _DEFINITIONS, StatisticSample, take_sample
 from ssd_bench.report import exhibits, page, predictions, verdicts
-from ssd_bench.report.answers import advice, cards, comparison, standing
+from ssd_bench.report.answers import advice, cards, comparison, describe_records
 from tests import synthetic
 from tests.exhibit_runs import MINIATURE, indexed
 from tests.test_evidence import make, searched
@@ -81,8 +81,8 @@ def test_on_a_rehearsal_every_verdict_says_so(found: list[Judgement]) -> None:
     frame = verdicts.table(found)
     for one, (_, row) in zip(found, frame.iterrows(), strict=True):
         assert one.toy == (one.verdict != NOT_RUN)
-        assert ("toy-model run" in verdicts.text(row)) == one.toy
-    assert "this project trained" in verdicts.screen(frame)
+        assert ("toy-model run" in verdicts.verdict_text(row)) == one.toy
+    assert "this project trained" in verdicts.terminal_text(frame)
 
 
 def test_every_statistic_and_part_is_made_of_something(found: list[Judgement]) -> None:
@@ -95,15 +95,15 @@ def test_recorded_verdicts_stand_beside_and_replace_nothing(found: list[Judgemen
     other = own[own["verdict"] != NOT_RUN].assign(model="another", scale="small", rehearsal=False)
     (tmp_path / "verdicts").mkdir()
     other.to_csv(tmp_path / "verdicts" / "another.csv", index=False)
-    again = verdicts.recorded(tmp_path)
+    again = verdicts.read_verdicts(tmp_path)
     pd.testing.assert_frame_equal(again, other.reset_index(drop=True), check_dtype=False)
-    both = verdicts.together(own, pd.concat([again, own]))
+    both = verdicts.merge_verdicts(own, pd.concat([again, own]))
     assert len(both) == len(own) + len(again)
     lines = [line for card in cards(both) for line in card.lines]
     assert {len(line.said) for line in lines} == {2} and [line.claim.id for line in lines] == own["claim"].tolist()
     (tmp_path / "verdicts" / "broken.csv").write_text("claim\nnone/such\n", encoding="utf-8")
     with pytest.raises(ConfigError, match=r"broken\.csv"):
-        verdicts.recorded(tmp_path)
+        verdicts.read_verdicts(tmp_path)
 
 
 def test_the_command_prints_and_writes_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -113,7 +113,7 @@ def test_the_command_prints_and_writes_them(tmp_path: Path, capsys: pytest.Captu
     out = tmp_path / "verdicts" / "mini.csv"
     assert verdicts.main([f"runs_dir={tmp_path}", "scale=mini", f"out={out}"]) == 0
     assert "holds (toy-model run)" in capsys.readouterr().out
-    assert verdicts.recorded(tmp_path)["claim"].tolist() == ["swift/search_beats_uniform"]
+    assert verdicts.read_verdicts(tmp_path)["claim"].tolist() == ["swift/search_beats_uniform"]
     assert verdicts.main([f"runs_dir={tmp_path}", "scale=paper"]) == 2
     assert "one of mini" in capsys.readouterr().err
 
@@ -181,7 +181,7 @@ def test_the_pages_verdicts_follow_the_records(tmp_path: Path) -> None:
     said = []
     for own, uniform in (("own", "uniform"), ("slow", "uniform"), ("own", "copy")):
         made = ablation(tmp_path, own, uniform)
-        frames = exhibits.everything([made], "swift")
+        frames = exhibits.long_tables([made], "swift")
         frame = verdicts.table(judge.judge([made]))
         text = page.render([made], frames, {}, predictions.predictions([]), audit.audit(), frame)
         item = re.search(r'<li data-claim="swift/search_beats_uniform".*?</li>', text, re.DOTALL)
@@ -311,5 +311,5 @@ def test_the_first_screen_says_what_to_use_and_what_the_records_are() -> None:
         best = max(own, key=lambda cell: cell.summary["speedup_e2e"])
         faster = best.summary["speedup_e2e_lo"] > 1
         assert (best["method"] in line) == faster and ("plain decoding" in line) != faster
-    assert "this project trained" in standing(made, 7) and "miniature, 2.9 M" in standing(made, 7)
-    assert comparison([]) is None and standing([], 0).startswith("There are no runs")
+    assert "this project trained" in describe_records(made, 7) and "miniature, 2.9 M" in describe_records(made, 7)
+    assert comparison([]) is None and describe_records([], 0).startswith("There are no runs")

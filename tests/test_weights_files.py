@@ -123,7 +123,7 @@ def opened(folder: Path) -> Checkpoint:
 
 def assert_lossless(run: Run) -> None:
     """Fail unless every output of the method is AR's."""
-    assert set(metrics.of_arm(run.prompts, "method")["lossless"]) == {"identical"}
+    assert set(metrics.arm_rows(run.prompts, "method")["lossless"]) == {"identical"}
 
 
 @pytest.mark.parametrize(
@@ -135,7 +135,7 @@ def test_weights_behind_links_are_those_of_a_plain_folder(
 ) -> None:
     """A blob of the hub's cache has no suffix; the name of the link says how to read it."""
     monkeypatch.setenv("SSD_BENCH_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(module, "KEPT", 0)
+    monkeypatch.setattr(module, "CACHED_BYTES", 0)
     kind(folder)
     plain = {file.name: content for file, content in contents(Checkpoint(folder).shards.values()).items()}
     path = LINKS[links](folder)
@@ -177,7 +177,7 @@ def test_a_file_of_several_names_is_read_once(folder: Path, monkeypatch: pytest.
 def test_a_blob_of_two_snapshots_is_read_once(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A new commit that leaves the weights alone shares them with the old one."""
     monkeypatch.setenv("SSD_BENCH_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(module, "KEPT", 0)
+    monkeypatch.setattr(module, "CACHED_BYTES", 0)
     first = cached(folder, relative)
     second = Path(shutil.copytree(first, first.with_name("b" * 40), symlinks=True))
     (before,) = contents([first / WEIGHTS]).values()

@@ -25,7 +25,7 @@ from ssd_bench.model.decoder import Decoder, Pass
 from ssd_bench.model.kv_cache import KVCache
 from ssd_bench.model.shape import ModelDims
 from ssd_bench.records.files import write_atomic
-from ssd_bench.records.lease import owned
+from ssd_bench.records.lease import hold_lease
 
 if TYPE_CHECKING:
     from ssd_bench.core.engine import Step
@@ -81,7 +81,7 @@ def load_or_measure(decoder: Decoder, cache: KVCache, path: Path) -> Latency:
     latency = _load(path)
     if latency is None:
         try:
-            with owned(path.parent, f"{path.stem}.lease"):  # two measurements at once would disturb each other
+            with hold_lease(path.parent, f"{path.stem}.lease"):  # two measurements at once would disturb each other
                 latency = _load(path) or measure(decoder, cache)
                 if not latency.loaded:
                     write_atomic(path, json.dumps(asdict(latency), indent=1).encode())

@@ -22,7 +22,7 @@ from ssd_bench.command import options, run_tool
 from ssd_bench.errors import ConfigError
 from ssd_bench.exchange.answers import AcceptanceCounts, read_answers, record_acceptance
 from ssd_bench.metrics.intervals import divide
-from ssd_bench.metrics.text import ABSENT, number
+from ssd_bench.metrics.text import ABSENT, format_number
 from ssd_bench.paths import local_path
 from ssd_bench.records.reader import load_run
 
@@ -42,12 +42,12 @@ def _column(counts: AcceptanceCounts) -> dict[str, str]:
     return {
         "answers": f"{counts.answers}",
         "drafting steps": f"{len(counts.steps)}",
-        "M, drafting steps": number(counts.per_step, 3),
-        "M, all steps": number(counts.m, 3),
-        "drafted per step": number(divide(counts.drafted, len(counts.steps)), 3),
-        "α, accepted per drafted": number(counts.alpha, 3),
-        **{f"α at {row['position']}": prefix + number(row["alpha"], 3) for row in positions},
-        **{f"to {row['position']}": number(row["reached"], 3) for row in positions},
+        "M, drafting steps": format_number(counts.per_step, 3),
+        "M, all steps": format_number(counts.m, 3),
+        "drafted per step": format_number(divide(counts.drafted, len(counts.steps)), 3),
+        "α, accepted per drafted": format_number(counts.alpha, 3),
+        **{f"α at {row['position']}": prefix + format_number(row["alpha"], 3) for row in positions},
+        **{f"to {row['position']}": format_number(row["reached"], 3) for row in positions},
     }
 
 

@@ -81,8 +81,8 @@ class AcceptanceCounts:
 
 def record_acceptance(run: Run) -> AcceptanceCounts:
     """Return the acceptance counts of the method arm of a run."""
-    all_steps = metrics.of_arm(run.steps, "method")
-    steps, answers = _drafting_steps(all_steps), len(metrics.of_arm(run.prompts, "method"))
+    all_steps = metrics.arm_rows(run.steps, "method")
+    steps, answers = _drafting_steps(all_steps), len(metrics.arm_rows(run.prompts, "method"))
     return AcceptanceCounts(answers, steps, int(steps["draft_len"].sum()), True, metrics.tokens_per_pass(all_steps))
 
 
@@ -96,7 +96,7 @@ def answer_lines(run: Run, arm: str = "method") -> Iterator[str]:
     Raises:
         ConfigError: the run has no such arm, or the arm ran in another engine, whose steps are not recorded.
     """
-    prompts, steps = metrics.of_arm(run.prompts, arm), metrics.of_arm(run.steps, arm)
+    prompts, steps = metrics.arm_rows(run.prompts, arm), metrics.arm_rows(run.steps, arm)
     if prompts.empty or arm == "hf":
         arms = [name for name in run.prompts["arm"].unique() if name != "hf"]
         raise ConfigError("arm", arm, f"one of {', '.join(sorted(arms))}, whose steps the run has")

@@ -49,7 +49,7 @@ def set_with_origin(run: Run, set_id: int) -> dict[str, Any]:
     header, layer_set, window = run.header, run.layer_set(set_id), run.window(set_id)
     model, task = header.get("model") or {}, header.get("task") or {}
     settings = dict((header.get("config") or {}).get("method") or {})
-    method = metrics.of_arm(run.steps, "method")
+    method = metrics.arm_rows(run.steps, "method")
     steps = method[(method["layer_set_id"] == set_id).fillna(False).astype(bool)]
     by_layers = method.loc[method["layer_set_id"].notna(), "draft_len"].sum()
     return {

@@ -36,7 +36,7 @@ UNIT = ["prompt_index", "repeat", "turn"]
 """What two arms answer alike."""
 
 
-def of_arm(frame: pd.DataFrame, arm: str) -> pd.DataFrame:
+def arm_rows(frame: pd.DataFrame, arm: str) -> pd.DataFrame:
     """The rows of `prompts` or `steps` of one arm ("ar", "method" or "hf")."""
     return frame[frame["arm"] == arm]
 
@@ -109,7 +109,7 @@ def skip_ratio_of_all(run: Run) -> float | None:
     The same as `skip_ratio` where layers drafted every token. None if they drafted none, or read a window of the cache:
     the formula, c = 1 - r, has no cost for it.
     """
-    steps, by_layers = of_arm(run.steps, "method"), _with_sets(run)
+    steps, by_layers = arm_rows(run.steps, "method"), _with_sets(run)
     if not by_layers["draft_len"].sum() or np.isfinite(by_layers["read"]).any():
         return None
     others = steps["draft_len"].sum() - by_layers["draft_len"].sum()
@@ -158,7 +158,7 @@ def _with_sets(run: Run) -> pd.DataFrame:
         n_mlp=run.layer_sets["n_layers"] - run.layer_sets["skip_mlp"].map(len).astype("int64"),
         read=run.window_sizes(),
     )
-    steps = of_arm(run.steps, "method").dropna(subset=["layer_set_id"]).astype({"layer_set_id": "int64"})
+    steps = arm_rows(run.steps, "method").dropna(subset=["layer_set_id"]).astype({"layer_set_id": "int64"})
     return steps.merge(sets[["layer_set_id", "n_layers", "n_attn", "n_mlp", "read"]], on="layer_set_id")
 
 
@@ -174,7 +174,7 @@ def main_set_id(run: Run, domain: str | None = None) -> int | None:
     Args:
         domain: of the prompts that count; None: all.
     """
-    steps = of_arm(run.steps, "method").dropna(subset=["layer_set_id"])
+    steps = arm_rows(run.steps, "method").dropna(subset=["layer_set_id"])
     if domain is not None:
         own = run.prompts.loc[run.prompts["domain"] == domain, "prompt_index"]
         steps = steps[steps["prompt_index"].isin(own)]
@@ -211,7 +211,7 @@ def tokens_per_s(prompts: pd.DataFrame, end_to_end: bool = False) -> Measured:
     return ratio(1000 * sums["tokens"].to_numpy(), sums["ms"].to_numpy())
 
 
-def paired(prompts: pd.DataFrame, arms: tuple[str, str] = PAIR) -> pd.DataFrame:
+def paired_rows(prompts: pd.DataFrame, arms: tuple[str, str] = PAIR) -> pd.DataFrame:
     """The rows of two arms, AR and the method unless told, of those prompts, repeats and turns that both decoded."""
     two = prompts[prompts["arm"].isin(arms)]
     return two[two.duplicated(UNIT, keep=False)]  # an arm has one row of each
@@ -241,14 +241,14 @@ def speedup_rates(prompts: pd.DataFrame, end_to_end: bool = False, arms: tuple[s
 
 def speedup_wall(prompts: pd.DataFrame, arms: tuple[str, str] = PAIR) -> Measured:
     """Ratio of the total times, prefills included, whatever the lengths of the outputs (logs of ConfLayers)."""
-    both = paired(prompts, arms)
-    theirs, ours = (token_times(of_arm(both, arm), end_to_end=True)["ms"].to_numpy() for arm in arms)
+    both = paired_rows(prompts, arms)
+    theirs, ours = (token_times(arm_rows(both, arm), end_to_end=True)["ms"].to_numpy() for arm in arms)
     return ratio(theirs, ours)
 
 
 def speedup_matched(prompts: pd.DataFrame) -> Measured:
     """Speedup (ratio of totals, decode-only) over the pairs whose two outputs have the same length."""
-    both = paired(prompts)
+    both = paired_rows(prompts)
     same = both.groupby(UNIT)["new_tokens"].transform("nunique") == 1
     return speedup(both[same])
 
@@ -256,8 +256,8 @@ def speedup_matched(prompts: pd.DataFrame) -> Measured:
 def _speed_ratio(
     prompts: pd.DataFrame, end_to_end: bool, statistic: Callable[..., Array], arms: tuple[str, str]
 ) -> Measured:
-    both = paired(prompts, arms)
-    theirs, ours = (token_times(of_arm(both, arm), end_to_end) for arm in arms)
+    both = paired_rows(prompts, arms)
+    theirs, ours = (token_times(arm_rows(both, arm), end_to_end) for arm in arms)
     if not (theirs["tokens"].any() and ours["tokens"].any()):
         return Measured(None, n=len(ours))
     if statistic is not ratio_of_ratios:
@@ -268,15 +268,15 @@ def _speed_ratio(
 
 def draft_cost(run: Run) -> Measured:
     """Return c as measured: time of a token drafted by layers over AR's time of a token on the same prompts."""
-    steps = of_arm(run.steps, "method").dropna(subset=["layer_set_id"])
+    steps = arm_rows(run.steps, "method").dropna(subset=["layer_set_id"])
     drafted = steps.groupby("prompt_index")[["draft_ms", "draft_len"]].sum()
-    both = drafted.join(token_times(of_arm(paired(run.prompts[TIMES]), "ar")), how="inner")
+    both = drafted.join(token_times(arm_rows(paired_rows(run.prompts[TIMES]), "ar")), how="inner")
     if not (both["draft_len"].any() and both["tokens"].any()):
         return Measured(None, n=len(both))
     return measure(ratio_of_ratios, *(both[name].to_numpy() for name in ("draft_ms", "draft_len", "ms", "tokens")))
 
 
-def per_pass(steps: pd.DataFrame) -> Measured:
+def mean_acceptance_length(steps: pd.DataFrame) -> Measured:
     """M with its interval."""
     emitted = steps.groupby("prompt_index")["emitted"].agg(["sum", "size"])
     return ratio(emitted["sum"].to_numpy(), emitted["size"].to_numpy())
@@ -305,7 +305,7 @@ def predicted_tpt(run: Run, arm: str = "method") -> float | None:
     t_target = L (t_attn(n) + t_mlp), t_draft = n_attn(S) t_attn(n) + n_mlp(S) t_mlp averaged over drafted tokens, n at
     most what their window reads; tokens that no layers drafted cost nothing. None without a latency profile or steps.
     """
-    steps, latency = of_arm(run.steps, arm), run.header.get("latency") or {}
+    steps, latency = arm_rows(run.steps, arm), run.header.get("latency") or {}
     keys = ("t_attn_slope_ms", "t_attn_intercept_ms", "t_mlp_ms")
     n_layers = (run.header.get("model") or {}).get("n_layers")
     if steps.empty or n_layers is None or any(latency.get(key) is None for key in keys):
@@ -328,7 +328,7 @@ def estimated_tpt(steps: pd.DataFrame) -> tuple[float | None, int]:
     return (float(events.mean()) if len(events) else None), len(events)
 
 
-def accounts(prompts: pd.DataFrame) -> dict[str, float | None]:
+def decode_time_shares(prompts: pd.DataFrame) -> dict[str, float | None]:
     """Return shares of the decode time, summing to 1: draft, verify, policy, and other (whatever no span covers).
 
     All are None where no prompt has a decode step: the loop then took some time for nothing.

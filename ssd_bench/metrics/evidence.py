@@ -20,38 +20,38 @@ from scipy import stats
 
 from ssd_bench.core.load import QUIET
 from ssd_bench.metrics import definitions as d
-from ssd_bench.metrics.intervals import LEVEL, Measured, Spread, widened
+from ssd_bench.metrics.intervals import LEVEL, Measured, Spread, widen
 from ssd_bench.records.reader import Run
 from ssd_bench.records.schema import PAIR, hardware
 
-MANY = 5.0
+SLOW_FACTOR = 5.0
 """A step that takes so many times what its like do is slow."""
-SPOILED = 0.05
+SLOW_SHARE_LIMIT = 0.05
 """Share of the decode time that slow steps may take beyond what their like do."""
-STEP = [*d.UNIT, "step"]
-ASKED = ["prompt_index", "turn"]
-DONE = ["prompt_index", "repeat", "step", "draft_len", "tree_nodes", "accepted_len", "emitted"]
+STEP_KEY = [*d.UNIT, "step"]
+PROMPT_KEY = ["prompt_index", "turn"]
+TRACE_COLUMNS = ["prompt_index", "repeat", "step", "draft_len", "tree_nodes", "accepted_len", "emitted"]
 
 
 def searched_share(run: Run) -> float | None:
     """Share of the method's draft steps whose set a search chose; None where nothing is searched."""
-    told = d.of_arm(run.steps, "method")["searched"].dropna()
+    told = d.arm_rows(run.steps, "method")["searched"].dropna()
     return float(told.astype(float).mean()) if len(told) else None
 
 
 def trace(run: Run) -> str:
     """Digest of what the method's arm did on which prompts with which model, whatever time it took."""
-    steps = d.of_arm(run.steps, "method").sort_values(STEP)
+    steps = d.arm_rows(run.steps, "method").sort_values(STEP_KEY)
     names = ("layer_set_id", "skip_attn", "skip_mlp", "sinks", "recent")
     sets = {
         int(i): (tuple(map(int, attn)), tuple(map(int, mlp)), *(int(n) for n in window if pd.notna(n)))
         for i, attn, mlp, *window in zip(*(run.layer_sets[name].tolist() for name in names), strict=True)
     }
     used = [sets[int(i)] if pd.notna(i) else None for i in steps["layer_set_id"]]
-    prompts = run.prompts.drop_duplicates(ASKED).sort_values(ASKED)["prompt_sha256"]
+    prompts = run.prompts.drop_duplicates(PROMPT_KEY).sort_values(PROMPT_KEY)["prompt_sha256"]
     model = run.header.get("model") or {}
     told = json.dumps([list(prompts), model.get("name"), model.get("weights")])
-    done = np.ascontiguousarray(steps[DONE].to_numpy(dtype=np.int64)).tobytes()
+    done = np.ascontiguousarray(steps[TRACE_COLUMNS].to_numpy(dtype=np.int64)).tobytes()
     return hashlib.sha256(told.encode() + done + repr(used).encode()).hexdigest()
 
 
@@ -70,7 +70,7 @@ def slow_steps(run: Run) -> pd.DataFrame:
     a_sublayer = (steps["draft_ms"] / ran).where(ran > 0).groupby(steps["arm"]).transform("median")
     verify = steps.groupby(["arm", "tree_nodes"])["verify_ms"].transform("median")
     steps["expected_ms"] = (a_sublayer * ran).fillna(0.0) + verify
-    return steps[steps["ms"] > MANY * steps["expected_ms"]]
+    return steps[steps["ms"] > SLOW_FACTOR * steps["expected_ms"]]
 
 
 def steadiness(run: Run) -> dict[str, Any]:
@@ -92,24 +92,24 @@ def steadiness(run: Run) -> dict[str, Any]:
     }
 
 
-def spoiled(steady: Mapping[str, Any]) -> str:
+def contamination(steady: Mapping[str, Any]) -> str:
     """How a busy machine spoiled a run, by its `steadiness`; "" where it did not."""
     found = []
     if (steady["others_share"] or 0.0) > QUIET:
         found.append(f"others used {steady['others_share']:.0%} of the machine's cores")
     if number := steady["beside"]:
         found.append(f"{number} other run{'s' if number > 1 else ''} measured on its cores or GPU meanwhile")
-    if (steady["slow_share"] or 0.0) > SPOILED:
+    if (steady["slow_share"] or 0.0) > SLOW_SHARE_LIMIT:
         steps = f"{steady['slow_steps']} step{'s' if steady['slow_steps'] > 1 else ''}"
         found.append(
-            f"{steps} took more than {MANY:g} times what their like do, {steady['slow_share']:.0%} of the decode time "
+            f"{steps} took more than {SLOW_FACTOR:g} times what their like do, {steady['slow_share']:.0%} of the decode time "
             "too much"
         )
     return " and ".join(found)
 
 
 @dataclass(frozen=True)
-class Moment:
+class RunTiming:
     """What the noise floor asks of a run; a folder of runs is told by these, without its tables.
 
     Attributes:
@@ -128,15 +128,15 @@ class Moment:
     spoiled: bool
 
     @classmethod
-    def of(cls, run: Run) -> Moment:
+    def of(cls, run: Run) -> RunTiming:
         """Of a run."""
-        rate = d.tokens_per_s(d.of_arm(run.prompts[d.TIMES], "method")).value
-        speedup, busy = d.speedup(run.prompts[d.TIMES]).value, bool(spoiled(steadiness(run)))
+        rate = d.tokens_per_s(d.arm_rows(run.prompts[d.TIMES], "method")).value
+        speedup, busy = d.speedup(run.prompts[d.TIMES]).value, bool(contamination(steadiness(run)))
         return cls(machine(run), trace(run), decode_seconds(run), speedup, rate, busy)
 
 
 @dataclass(frozen=True)
-class Level:
+class VariationLevel:
     """The noise of runs of one length.
 
     Attributes:
@@ -153,7 +153,7 @@ class Level:
 
 
 @dataclass(frozen=True)
-class Noise:
+class RunVariation:
     """The noise floor of a model on a machine: the shorter a run, the more its moment decides.
 
     Attributes:
@@ -162,18 +162,18 @@ class Noise:
     """
 
     machine: str
-    levels: tuple[Level, ...]
+    levels: tuple[VariationLevel, ...]
 
-    def holds_for(self, one: Run | Moment) -> bool:
+    def holds_for(self, one: Run | RunTiming) -> bool:
         """Whether a run is of the same model on the same machine."""
-        return self.machine == (one.machine if isinstance(one, Moment) else machine(one))
+        return self.machine == (one.machine if isinstance(one, RunTiming) else machine(one))
 
-    def at(self, seconds: float) -> Level:
+    def at(self, seconds: float) -> VariationLevel:
         """Of runs of a length: those of the longest level that is no longer, else of the shortest."""
         shorter = [level for level in self.levels if level.seconds <= seconds]
         return shorter[-1] if shorter else self.levels[0]
 
-    def apart(self, a: Run | Moment, b: Run | Moment) -> float | None:
+    def speed_ratio(self, a: Run | RunTiming, b: Run | RunTiming) -> float | None:
         """How many times faster one run of a trace is than another, at least 1, if that is beyond the floor; else None.
 
         Two moments differ by more than that in one of twenty cases.
@@ -198,12 +198,12 @@ def machine(run: Run) -> str:
     return json.dumps([model.get("name"), model.get("dtype"), hardware(run.header)], sort_keys=True, default=str)
 
 
-def floor(runs: Sequence[Run | Moment]) -> list[Noise]:
+def run_to_run_variation(runs: Sequence[Run | RunTiming]) -> list[RunVariation]:
     """The noise floors that runs of equal traces show, one for each model and machine that has two of them at least.
 
     Runs that a busy machine spoiled are left out: they say so themselves, and theirs is another noise.
     """
-    places: dict[str, dict[str, list[Moment]]] = {}
+    places: dict[str, dict[str, list[RunTiming]]] = {}
     for one in map(_moment, runs):
         if not one.spoiled:
             places.setdefault(one.machine, {}).setdefault(one.trace, []).append(one)
@@ -211,17 +211,19 @@ def floor(runs: Sequence[Run | Moment]) -> list[Noise]:
     for place, traces in places.items():
         levels = [_level(group) for group in traces.values() if len(group) > 1]
         if levels:
-            floors.append(Noise(place, tuple(sorted(levels, key=lambda level: level.seconds))))
+            floors.append(RunVariation(place, tuple(sorted(levels, key=lambda level: level.seconds))))
     return floors
 
 
-def _moment(one: Run | Moment) -> Moment:
-    return one if isinstance(one, Moment) else Moment.of(one)
+def _moment(one: Run | RunTiming) -> RunTiming:
+    return one if isinstance(one, RunTiming) else RunTiming.of(one)
 
 
-def _level(runs: Sequence[Moment]) -> Level:
+def _level(runs: Sequence[RunTiming]) -> VariationLevel:
     seconds = float(np.median([run.seconds for run in runs]))
-    return Level(seconds, _spread([run.speedup for run in runs]), _spread([run.rate for run in runs]), len(runs))
+    return VariationLevel(
+        seconds, _spread([run.speedup for run in runs]), _spread([run.rate for run in runs]), len(runs)
+    )
 
 
 def _spread(values: Sequence[float | None]) -> Spread:
@@ -230,7 +232,7 @@ def _spread(values: Sequence[float | None]) -> Spread:
     return Spread(float(logs.std(ddof=1)), len(logs) - 1) if len(logs) > 1 else Spread(0.0, 1)
 
 
-def with_noise(summary: Mapping[str, Any], noise: Level) -> dict[str, Any]:
+def widen_speed_intervals(summary: Mapping[str, Any], noise: VariationLevel) -> dict[str, Any]:
     """A summary, or a domain's part of one, with every interval of a speed widened by the noise of its run's length."""
     found = dict(summary)
     for key in [key for key in summary if key.endswith("_lo") and summary[key] is not None]:
@@ -238,6 +240,6 @@ def with_noise(summary: Mapping[str, Any], noise: Level) -> dict[str, Any]:
         spread = noise.speedup if name.startswith(("speedup", "ar_over_hf")) else noise.rate
         if spread is noise.speedup or "tokens_per_s" in name:
             n = int(summary.get(f"{name}_n") or summary["n_prompts"])
-            wide = widened(Measured(summary[name], summary[key], summary[f"{name}_hi"], n), spread)
+            wide = widen(Measured(summary[name], summary[key], summary[f"{name}_hi"], n), spread)
             found |= {key: wide.low, f"{name}_hi": wide.high}
     return found

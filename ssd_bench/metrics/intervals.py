@@ -110,7 +110,7 @@ def measure(statistic: Callable[..., Array], *columns: Array) -> Measured:
     return Measured(value, low, high, n) if usable else Measured(value, n=n)
 
 
-def widened(number: Measured, spread: Spread) -> Measured:
+def widen(number: Measured, spread: Spread) -> Measured:
     """The number with an interval over prompts and moments: variances of the logarithm added up.
 
     Degrees of freedom by Welch and Satterthwaite. A number without an interval over prompts has none of moments.

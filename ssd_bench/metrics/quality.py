@@ -6,20 +6,20 @@ from typing import Any
 
 import pandas as pd
 
-from ssd_bench.metrics.definitions import UNIT, of_arm, paired
+from ssd_bench.metrics.definitions import UNIT, arm_rows, paired_rows
 from ssd_bench.records.schema import PAIR
 from ssd_bench.rouge import rouge
 from tasks.scoring.passk import pass_at_k
 
 
-def lossless(prompts: pd.DataFrame) -> dict[str, Any]:
+def lossless_counts(prompts: pd.DataFrame) -> dict[str, Any]:
     """How the method's outputs compare with AR's: counts of identical, tie, bug, unchecked, and the first bad one.
 
     Returns:
         identical, tie, bug, unchecked; `first`: prompt_id, repeat, index, gap and verdict of the first bug (or, without
         one, of the first tie) in stream order, or None.
     """
-    rows = of_arm(prompts, "method").sort_values(UNIT)
+    rows = arm_rows(prompts, "method").sort_values(UNIT)
     counts = {verdict: int((rows["lossless"] == verdict).sum()) for verdict in ("identical", "tie", "bug")}
     found = rows[rows["lossless"] == ("bug" if counts["bug"] else "tie")]
     first = None
@@ -37,7 +37,7 @@ def mean_score(prompts: pd.DataFrame) -> float | None:
     return float(scores.mean()) if len(scores) else None
 
 
-def scored(prompts: pd.DataFrame) -> dict[str, int]:
+def score_counts(prompts: pd.DataFrame) -> dict[str, int]:
     """Count what a mean score is over.
 
     Returns:
@@ -61,18 +61,18 @@ def agreement(prompts: pd.DataFrame) -> dict[str, float | None]:
         output_rouge2: mean ROUGE-2 F1 of the texts, AR's as the reference; 1 where they are equal, however short.
         output_exact: share of outputs with the same tokens.
     """
-    both = paired(prompts).set_index(UNIT)
-    ours, ar = (of_arm(both, arm).sort_index() for arm in ("method", "ar"))
+    both = paired_rows(prompts).set_index(UNIT)
+    ours, ar = (arm_rows(both, arm).sort_index() for arm in ("method", "ar"))
     if ours.empty:
         return {"output_rouge2": None, "output_exact": None}
     texts = zip(ours["text"], ar["text"], strict=True)
     likeness = [1.0 if text == other else rouge(text, other).get("rouge2", 0.0) for text, other in texts]
-    return {"output_rouge2": sum(likeness) / len(likeness), "output_exact": same_tokens(prompts)}
+    return {"output_rouge2": sum(likeness) / len(likeness), "output_exact": same_token_share(prompts)}
 
 
-def same_tokens(prompts: pd.DataFrame, arms: tuple[str, str] = PAIR) -> float | None:
+def same_token_share(prompts: pd.DataFrame, arms: tuple[str, str] = PAIR) -> float | None:
     """Share of the outputs of two arms, of the same prompt and repeat, with the same tokens; None without a pair."""
-    both = paired(prompts, arms).set_index(UNIT)
-    first, second = (of_arm(both, arm).sort_index()["output_ids"] for arm in arms)
+    both = paired_rows(prompts, arms).set_index(UNIT)
+    first, second = (arm_rows(both, arm).sort_index()["output_ids"] for arm in arms)
     same = [list(ids) == list(other) for ids, other in zip(first, second, strict=True)]
     return sum(same) / len(same) if same else None

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from ssd_bench.metrics.definitions import paired, speedup
+from ssd_bench.metrics.definitions import paired_rows, speedup
 from ssd_bench.metrics.intervals import Measured, ratio
 from ssd_bench.records.schema import PAIR
 
@@ -21,7 +21,7 @@ LOOP_SHARE = 0.1
 n-grams of an output of 256 tokens (0.04); a passage that is repeated once is about 0.5."""
 
 
-def repeated_ngrams(output_ids: Sequence[int]) -> float:
+def repeated_ngram_share(output_ids: Sequence[int]) -> float:
     """Return the share of repeated n-grams of an output, 1 - distinct / all; 0 for one shorter than an n-gram."""
     ids = np.asarray(output_ids, dtype=np.int64)
     if len(ids) < NGRAM:
@@ -36,17 +36,17 @@ def repetition(prompts: pd.DataFrame) -> Measured:
     Args:
         prompts: rows of one arm.
     """
-    by_prompt = prompts["output_ids"].map(repeated_ngrams).groupby(prompts["prompt_index"]).mean()
+    by_prompt = prompts["output_ids"].map(repeated_ngram_share).groupby(prompts["prompt_index"]).mean()
     return ratio(by_prompt.to_numpy(), np.ones(len(by_prompt)))
 
 
-def without_loops(prompts: pd.DataFrame, arms: tuple[str, str] = PAIR) -> pd.DataFrame:
+def rows_without_loops(prompts: pd.DataFrame, arms: tuple[str, str] = PAIR) -> pd.DataFrame:
     """Return the rows of two arms of the prompts of which no answer of either arm is a loop."""
-    both = paired(prompts, arms)
-    loops = both["output_ids"].map(repeated_ngrams) > LOOP_SHARE
+    both = paired_rows(prompts, arms)
+    loops = both["output_ids"].map(repeated_ngram_share) > LOOP_SHARE
     return both[~both["prompt_index"].isin(both.loc[loops, "prompt_index"])]
 
 
 def speedup_without_loops(prompts: pd.DataFrame, arms: tuple[str, str] = PAIR) -> Measured:
     """Return the decode speedup over the prompts of `without_loops`; `n` of the result counts these prompts."""
-    return speedup(without_loops(prompts, arms), arms=arms)
+    return speedup(rows_without_loops(prompts, arms), arms=arms)

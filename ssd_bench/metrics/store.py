@@ -45,7 +45,7 @@ IN_MEMORY = 32 * 2**20
 """Bytes of the files whose tables are kept in memory, where they take some eight times as much."""
 
 
-class Shelf:
+class RunCache:
     """The tables of the runs that were asked for last, as many as fit, one at least.
 
     Args:
@@ -77,7 +77,7 @@ class Shelf:
         return found[0]
 
 
-class Store:
+class DigestStore:
     """The digests of a folder's runs.
 
     Args:

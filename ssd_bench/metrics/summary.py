@@ -15,16 +15,16 @@ from ssd_bench.errors import ConfigError
 from ssd_bench.metrics import definitions as d
 from ssd_bench.metrics import quality as q
 from ssd_bench.metrics.evidence import (
-    Level,
-    Moment,
-    Noise,
+    RunTiming,
+    RunVariation,
+    VariationLevel,
+    contamination,
     decode_seconds,
     machine,
     searched_share,
-    spoiled,
     steadiness,
     trace,
-    with_noise,
+    widen_speed_intervals,
 )
 from ssd_bench.metrics.intervals import Measured, divide
 from ssd_bench.metrics.repetition import repetition, speedup_without_loops
@@ -52,7 +52,7 @@ class Digest:
     summary: Mapping[str, Any]
     facts: Mapping[str, Any]
     domains: list[dict[str, Any]]
-    moment: Moment
+    moment: RunTiming
     conditions: str
     ar_emitted: int
     ar_steps: int
@@ -60,9 +60,9 @@ class Digest:
     @classmethod
     def of(cls, run: Run) -> Digest:
         """Of a run."""
-        summary, ar = _numbers(run), d.of_arm(run.steps, "ar")
+        summary, ar = _numbers(run), d.arm_rows(run.steps, "ar")
         speed, rate = summary["speedup"], summary["method_tokens_per_s"]
-        moment = Moment(machine(run), trace(run), decode_seconds(run), speed, rate, bool(spoiled(summary)))
+        moment = RunTiming(machine(run), trace(run), decode_seconds(run), speed, rate, bool(contamination(summary)))
         told = hashlib.sha256(repr(conditions(run)).encode()).hexdigest()
         made = cls(summary, _facts(run), _domains(run), moment, told, int(ar["emitted"].sum()), len(ar))
         return cls.read(made.text)  # the same types, whether or not it was kept
@@ -80,26 +80,26 @@ class Digest:
             ValueError, TypeError, KeyError: it is none.
         """
         content = json.loads(text)
-        return cls(**content | {"moment": Moment(**content["moment"])})
+        return cls(**content | {"moment": RunTiming(**content["moment"])})
 
-    def summarised(self, path: Path, noise: Noise | None = None) -> dict[str, Any]:
+    def summarise(self, path: Path, noise: RunVariation | None = None) -> dict[str, Any]:
         """`summarise` of the run in this folder."""
         level = self._level(noise)
         summary = {**self.summary, "run_dir": str(path)}
         if level is not None:
-            summary = with_noise(summary, level) | {"noise": level.speedup.sigma}
+            summary = widen_speed_intervals(summary, level) | {"noise": level.speedup.sigma}
         return _warned(summary, self.facts)
 
-    def by_domain(self, noise: Noise | None = None) -> list[dict[str, Any]]:
+    def by_domain(self, noise: RunVariation | None = None) -> list[dict[str, Any]]:
         """`by_domain` of the run."""
         level = self._level(noise)
-        return self.domains if level is None else [with_noise(row, level) for row in self.domains]
+        return self.domains if level is None else [widen_speed_intervals(row, level) for row in self.domains]
 
-    def _level(self, noise: Noise | None) -> Level | None:
+    def _level(self, noise: RunVariation | None) -> VariationLevel | None:
         return noise.at(self.moment.seconds) if noise is not None and noise.holds_for(self.moment) else None
 
 
-def summarise(run: Run, noise: Noise | None = None) -> dict[str, Any]:
+def summarise(run: Run, noise: RunVariation | None = None) -> dict[str, Any]:
     """Every number of a run, flat, for a table.
 
     Keys of a number with an interval: NAME, NAME_lo, NAME_hi, and NAME_n where its prompts may be fewer than
@@ -111,7 +111,7 @@ def summarise(run: Run, noise: Noise | None = None) -> dict[str, Any]:
     summary = _numbers(run)
     if noise is not None and noise.holds_for(run):
         level = noise.at(decode_seconds(run))
-        summary = with_noise(summary, level) | {"noise": level.speedup.sigma}
+        summary = widen_speed_intervals(summary, level) | {"noise": level.speedup.sigma}
     return _warned(summary, _facts(run))
 
 
@@ -144,13 +144,13 @@ def _identity(run: Run) -> dict[str, Any]:
         "seed": header.get("seed"),
         "n_prompts": int(run.prompts["prompt_index"].nunique()),
         "n_repeats": int(run.prompts["repeat"].nunique()),
-        "n_pairs": len(d.paired(run.prompts[d.TIMES])) // 2,
+        "n_pairs": len(d.paired_rows(run.prompts[d.TIMES])) // 2,
     }
 
 
 def _acceptance(run: Run) -> dict[str, Any]:
-    prompts, steps = d.of_arm(run.prompts, "method"), d.of_arm(run.steps, "method")
-    m, acceptance, skip = d.per_pass(steps), d.alpha(steps), d.skip_ratio(run)
+    prompts, steps = d.arm_rows(run.prompts, "method"), d.arm_rows(run.steps, "method")
+    m, acceptance, skip = d.mean_acceptance_length(steps), d.alpha(steps), d.skip_ratio(run)
     estimate, events = d.estimated_tpt(steps)
     calls = d.tokens_per_call(prompts, steps)
     attn, mlp = d.skipped_sublayers(run)
@@ -190,7 +190,7 @@ def _speed(run: Run) -> dict[str, Any]:
 
 
 def _rates(prompts: pd.DataFrame, arm: str) -> dict[str, Any]:
-    rows = d.of_arm(prompts, arm)
+    rows = d.arm_rows(prompts, arm)
     return {
         **_spread(f"{arm}_tokens_per_s", d.tokens_per_s(rows)),
         **_spread(f"{arm}_tokens_per_s_e2e", d.tokens_per_s(rows, end_to_end=True)),
@@ -218,15 +218,15 @@ def _third_arm(run: Run, prompts: pd.DataFrame) -> dict[str, Any]:
         **_speedups(prompts, "speedup_hf", OVER_HF),
         **_spread("ar_over_hf", d.speedup(prompts, arms=("hf", "ar"))),
         **_spread("ar_over_hf_e2e", d.speedup(prompts, end_to_end=True, arms=("hf", "ar"))),
-        "hf_output_exact": q.same_tokens(run.prompts, ("ar", "hf")) if greedy else None,
+        "hf_output_exact": q.same_token_share(run.prompts, ("ar", "hf")) if greedy else None,
         "hf_weight_bytes": (run.header.get("hf") or {}).get("weight_bytes"),
     }
 
 
 def _cost(run: Run) -> dict[str, Any]:
-    method = d.of_arm(run.prompts, "method")
-    shares = d.accounts(method)
-    rates = [d.tokens_per_s(d.of_arm(run.prompts[d.TIMES], arm)).value for arm in ("ar", "method")]
+    method = d.arm_rows(run.prompts, "method")
+    shares = d.decode_time_shares(method)
+    rates = [d.tokens_per_s(d.arm_rows(run.prompts[d.TIMES], arm)).value for arm in ("ar", "method")]
     prepare = run.header.get("prepare_ms")
     return {
         "overhead": shares["policy"],
@@ -239,8 +239,8 @@ def _cost(run: Run) -> dict[str, Any]:
 
 def _quality(run: Run) -> dict[str, Any]:
     prompts = run.prompts
-    method, ar = d.of_arm(prompts, "method"), d.of_arm(prompts, "ar")
-    audit = q.lossless(prompts)
+    method, ar = d.arm_rows(prompts, "method"), d.arm_rows(prompts, "ar")
+    audit = q.lossless_counts(prompts)
     reasons = {f"finish_{why}": int((method["finish_reason"] == why).sum()) for why in ("eos", "length", "context")}
     clipped = prompts[prompts["clipped_tokens"] > 0]["prompt_index"].nunique()
     return {
@@ -250,7 +250,7 @@ def _quality(run: Run) -> dict[str, Any]:
         "clipped": int(clipped),
         "ar_score": q.mean_score(ar),
         "method_score": q.mean_score(method),
-        **q.scored(method),
+        **q.score_counts(method),
         **q.agreement(prompts),
         **_repetition(prompts),
         **_task_scores(run),
@@ -263,7 +263,7 @@ def _repetition(prompts: pd.DataFrame) -> dict[str, Any]:
     return {
         name: value
         for arm in arms
-        for name, value in _spread(f"{arm}_repetition", repetition(d.of_arm(prompts, arm))).items()
+        for name, value in _spread(f"{arm}_repetition", repetition(d.arm_rows(prompts, arm))).items()
     }
 
 
@@ -272,12 +272,12 @@ def _task_scores(run: Run) -> dict[str, Any]:
     stored = run.header.get("scores") or {}
     found = {f"{arm}_{name}": value for arm, scores in stored.items() for name, value in scores.items()}
     if (run.header.get("task") or {}).get("metric") == "pass@1":
-        passed = {f"{arm}_pass@{k}": q.pass_at(d.of_arm(run.prompts, arm), k) for arm in stored for k in (1, 10)}
+        passed = {f"{arm}_pass@{k}": q.pass_at(d.arm_rows(run.prompts, arm), k) for arm in stored for k in (1, 10)}
         found |= {name: value for name, value in passed.items() if value is not None}
     return {"scores": sorted({name.partition("_")[2] for name in found}), **found}
 
 
-def by_domain(run: Run, noise: Noise | None = None) -> list[dict[str, Any]]:
+def summarise_domains(run: Run, noise: RunVariation | None = None) -> list[dict[str, Any]]:
     """The main numbers of each domain of a run, in the order of the stream; empty where there is one domain only.
 
     Args:
@@ -286,7 +286,7 @@ def by_domain(run: Run, noise: Noise | None = None) -> list[dict[str, Any]]:
     rows = _domains(run)
     if not rows or noise is None or not noise.holds_for(run):
         return rows
-    return [with_noise(row, noise.at(decode_seconds(run))) for row in rows]
+    return [widen_speed_intervals(row, noise.at(decode_seconds(run))) for row in rows]
 
 
 def _domains(run: Run) -> list[dict[str, Any]]:
@@ -296,13 +296,13 @@ def _domains(run: Run) -> list[dict[str, Any]]:
     rows = []
     for domain in domains:
         prompts = run.prompts[run.prompts["domain"] == domain]
-        steps = d.of_arm(run.steps[run.steps["prompt_index"].isin(prompts["prompt_index"])], "method")
-        method, ar = d.of_arm(prompts, "method"), d.of_arm(prompts, "ar")
+        steps = d.arm_rows(run.steps[run.steps["prompt_index"].isin(prompts["prompt_index"])], "method")
+        method, ar = d.arm_rows(prompts, "method"), d.arm_rows(prompts, "ar")
         rows.append(
             {
                 "domain": domain,
                 "n_prompts": int(prompts["prompt_index"].nunique()),
-                **_spread("M", d.per_pass(steps)),
+                **_spread("M", d.mean_acceptance_length(steps)),
                 "M_call": d.tokens_per_call(method, steps),
                 **_spread("alpha", d.alpha(steps)),
                 "ar_tokens_per_s": d.tokens_per_s(ar).value,
@@ -315,7 +315,7 @@ def _domains(run: Run) -> list[dict[str, Any]]:
                 **(_counted(prompts, "speedup_hf", OVER_HF) if "hf" in set(prompts["arm"]) else {}),
                 "ar_score": q.mean_score(ar),
                 "method_score": q.mean_score(method),
-                **q.scored(method),
+                **q.score_counts(method),
                 **q.agreement(prompts),
             }
         )
@@ -338,7 +338,7 @@ def _facts(run: Run) -> dict[str, Any]:
         outputs differ in length; outputs: of the method; adds_up: whether the steps' tokens are those of the outputs.
     """
     own = [caveat] if (caveat := run.header.get("caveat")) else []
-    lengths = d.paired(run.prompts[d.TIMES]).groupby(d.UNIT)["new_tokens"].nunique()
+    lengths = d.paired_rows(run.prompts[d.TIMES]).groupby(d.UNIT)["new_tokens"].nunique()
     emitted = run.steps.groupby([*d.UNIT, "arm"])["emitted"].sum()
     stepwise = run.prompts[run.prompts["arm"].isin(PAIR)]
     told = stepwise.set_index([*d.UNIT, "arm"])["new_tokens"] - 1
@@ -346,14 +346,14 @@ def _facts(run: Run) -> dict[str, Any]:
         "told": [*own, *(run.header.get("warnings") or [])],
         "units": len(run.prompts[d.UNIT].drop_duplicates()),
         "uneven": int((lengths > 1).sum()),
-        "outputs": len(d.of_arm(run.prompts, "method")),
+        "outputs": len(d.arm_rows(run.prompts, "method")),
         "adds_up": bool((emitted.reindex(told.index, fill_value=0) == told.clip(lower=0)).all()),
     }
 
 
 def _warnings(s: Mapping[str, Any], facts: Mapping[str, Any]) -> list[str]:
     found = []
-    if why := spoiled(s):
+    if why := contamination(s):
         found.append(f"a busy machine spoiled the times: {why}")
     if s["searched_share"] == 0:
         found.append("no search ran: all its drafts are of the set that the method begins with")
@@ -403,7 +403,7 @@ def conditions(run: Run) -> dict[str, Any]:
     }
 
 
-def comparable(a: Run, b: Run) -> None:
+def check_comparable(a: Run, b: Run) -> None:
     """Refuse to compare two runs that differ in anything but the method.
 
     Raises:

@@ -12,32 +12,32 @@ TOY = "toy-model run"
 REHEARSAL = f"{TOY} on a model that this project trained: not a replication of any paper"
 
 
-def number(value: float | None, digits: int = 2, unit: str = "") -> str:
+def format_number(value: float | None, digits: int = 2, unit: str = "") -> str:
     """`value` with `digits` decimals; a dash if it is undefined."""
     return ABSENT if value is None else f"{value:.{digits}f}{unit}"
 
 
-def percent(value: float | None) -> str:
+def format_percent(value: float | None) -> str:
     """A share as a percentage with one decimal."""
     return ABSENT if value is None else f"{100 * value:.1f} %"
 
 
-def spread(summary: Mapping[str, Any], name: str, digits: int = 2, unit: str = "") -> str:
+def format_interval(summary: Mapping[str, Any], name: str, digits: int = 2, unit: str = "") -> str:
     """A number of a summary with its interval: `1.34 [1.29, 1.40]`."""
-    text = number(summary[name], digits, unit)
+    text = format_number(summary[name], digits, unit)
     low, high = summary.get(f"{name}_lo"), summary.get(f"{name}_hi")
     return text if low is None or high is None else f"{text} [{low:.{digits}f}, {high:.{digits}f}]"
 
 
-def score(summary: Mapping[str, Any], name: str) -> str:
+def format_score(summary: Mapping[str, Any], name: str) -> str:
     """Return a score of a summary with three decimals, and over how many answers it is where some have none."""
-    text, answered = number(summary[name], 3), summary.get("n_scored")
+    text, answered = format_number(summary[name], 3), summary.get("n_scored")
     if summary[name] is None or answered is None or answered == summary["n_answers"]:
         return text
     return f"{text} ({answered} of {summary['n_answers']})"
 
 
-def lossless(summary: Mapping[str, Any]) -> str:
+def format_lossless(summary: Mapping[str, Any]) -> str:
     """Outputs equal to AR's over outputs checked, with ties and bugs named."""
     identical, tie, bug = (summary[f"lossless_{verdict}"] for verdict in ("identical", "tie", "bug"))
     checked = identical + tie + bug

@@ -10,13 +10,13 @@ from typing import Any
 
 from ssd_bench import metrics
 from ssd_bench.errors import ConfigError
-from ssd_bench.metrics import Digest, Level, Moment, Noise
-from ssd_bench.metrics.store import Shelf, Store
+from ssd_bench.metrics import Digest, RunTiming, RunVariation, VariationLevel
+from ssd_bench.metrics.store import DigestStore, RunCache
 from ssd_bench.papers import grid, index
 from ssd_bench.papers.ran import ModelRan, model_names
 from ssd_bench.papers.scale import load as load_scale
 from ssd_bench.records.files import read_header
-from ssd_bench.records.pack import opened
+from ssd_bench.records.pack import unpacked_folder
 from ssd_bench.records.reader import Run, find_runs, load_run
 from ssd_bench.records.schema import hardware
 
@@ -44,11 +44,11 @@ class Record:
     def __init__(
         self,
         path: Path,
-        variations: Callable[[], Sequence[Noise]] = tuple,
-        cache: Shelf | None = None,
-        store: Store | None = None,
+        variations: Callable[[], Sequence[RunVariation]] = tuple,
+        cache: RunCache | None = None,
+        store: DigestStore | None = None,
     ) -> None:
-        self.path, self.store, self._variations, self._cache = path, store, variations, cache or Shelf()
+        self.path, self.store, self._variations, self._cache = path, store, variations, cache or RunCache()
 
     @property
     def run(self) -> Run:
@@ -81,22 +81,22 @@ class Record:
     @cached_property
     def summary(self) -> dict[str, Any]:
         """`metrics.summarise` of the run."""
-        return self.digest.summarised(self.path, self.variation)
+        return self.digest.summarise(self.path, self.variation)
 
     @cached_property
     def domains(self) -> list[dict[str, Any]]:
-        """`metrics.by_domain` of the run."""
-        return self.digest.by_domain(self.variation)
+        """`metrics.summarise_domains` of the run."""
+        return self.digest.summarise_domains(self.variation)
 
     @cached_property
-    def variation(self) -> Noise | None:
+    def variation(self) -> RunVariation | None:
         """Run-to-run variation of its model on its machine, where its folder has repeated timings of them."""
-        return next((variation for variation in self._variations() if variation.holds_for(self.digest.moment)), None)
+        return next((variation for variation in self._variations() if variation.holds_for(self.digest.timing)), None)
 
     @property
     def trace(self) -> str:
         """`metrics.trace` of the run."""
-        return self.digest.moment.trace
+        return self.digest.timing.trace
 
 
 @dataclass(frozen=True)
@@ -156,19 +156,19 @@ class Cell:
 
     @property
     def domains(self) -> list[dict[str, Any]]:
-        """`metrics.by_domain` of the record."""
+        """`metrics.summarise_domains` of the record."""
         return self._existing_record.domains
 
     @property
-    def variation(self) -> Level | None:
+    def variation(self) -> VariationLevel | None:
         """Run-to-run variation for its model, machine and length, where its folder has measured one."""
         variation = self._existing_record.variation
         return None if variation is None else variation.at(self.timing.seconds)
 
     @property
-    def timing(self) -> Moment:
+    def timing(self) -> RunTiming:
         """Machine, trace and speeds of the record, as its run-to-run variation needs them."""
-        return self._existing_record.digest.moment
+        return self._existing_record.digest.timing
 
     @cached_property
     def exclusion(self) -> str:
@@ -190,7 +190,7 @@ class Cell:
             ):
                 name = ", ".join(filter(None, (earlier["method"], earlier["setting"])))
                 variation = self.record.variation
-                times = variation.apart(self.timing, earlier.timing) if variation else None
+                times = variation.speed_ratio(self.timing, earlier.timing) if variation else None
                 timed = "" if times is None else f", timed {times:.2f} times apart, which is beyond the noise floor"
                 return f"its trace is that of {name}{timed}"
         return ""
@@ -287,14 +287,14 @@ class Replication:
 def records(runs_dir: Path) -> list[Record]:
     """Return every complete run under a folder, not yet loaded; their speeds have the folder's run-to-run variation."""
     run_records: list[Record] = []
-    run_cache, store = Shelf(), Store(opened(runs_dir))
+    run_cache, store = RunCache(), DigestStore(unpacked_folder(runs_dir))
 
     @cache
-    def variations() -> list[Noise]:
+    def variations() -> list[RunVariation]:
         indices = (index.read(path) for path in index.find(runs_dir) if path.name.startswith(f"{REPEATED_TIMINGS}."))
         names = {line.run for _, _, lines in indices for line in lines}
-        return metrics.floor(
-            [record.digest.moment for record in run_records if record.path.name in names and not record.error]
+        return metrics.run_to_run_variation(
+            [record.digest.timing for record in run_records if record.path.name in names and not record.error]
         )
 
     run_records += [Record(path, variations, run_cache, store) for path in find_runs(runs_dir)]
@@ -303,11 +303,11 @@ def records(runs_dir: Path) -> list[Record]:
 
 def load_records(run_dirs: Iterable[Path]) -> list[Record]:
     """Return the records of some folders, each once, with their digests computed."""
-    stores: dict[Path, Store] = {}
-    run_cache, loaded = Shelf(), []
+    stores: dict[Path, DigestStore] = {}
+    run_cache, loaded = RunCache(), []
     for run_dir in dict.fromkeys(run_dirs):
         if run_dir.parent not in stores:
-            stores[run_dir.parent] = Store(run_dir.parent)
+            stores[run_dir.parent] = DigestStore(run_dir.parent)
         loaded.append(Record(run_dir, cache=run_cache, store=stores[run_dir.parent]))
     prepare_records(loaded)
     return loaded
@@ -315,7 +315,7 @@ def load_records(run_dirs: Iterable[Path]) -> list[Record]:
 
 def prepare_records(run_records: Iterable[Record]) -> None:
     """Compute and store the digests of all of these records at once (in parallel, and kept in their folders)."""
-    by_store: dict[Store, list[Path]] = {}
+    by_store: dict[DigestStore, list[Path]] = {}
     for record in run_records:
         if record.store is not None:
             by_store.setdefault(record.store, []).append(record.path)

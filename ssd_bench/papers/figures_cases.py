@@ -83,9 +83,9 @@ def _folders(source: dict[str, Any]) -> Iterator[Path]:
 
 def output_tokens(run: Run, index: int, tokenizer: Tokenizer) -> list[tuple[str, bool]]:
     """Return text of every token of a prompt's first repeat, and whether the token was drafted and accepted."""
-    rows = metrics.of_arm(run.prompts, "method")
+    rows = metrics.arm_rows(run.prompts, "method")
     row = rows[rows["prompt_index"] == index].sort_values("repeat").iloc[0]
-    steps = metrics.of_arm(run.steps, "method")
+    steps = metrics.arm_rows(run.steps, "method")
     steps = steps[(steps["prompt_index"] == index) & (steps["repeat"] == row["repeat"])].sort_values("step")
     drafted = [False]  # the prefill's own token
     for accepted, emitted in zip(steps["accepted_len"], steps["emitted"]):
@@ -188,7 +188,7 @@ def outputs_figure(replication: Replication) -> Figure | NotDrawable:
 
 def _example_prompt(drawn: Sequence[Cell]) -> int:
     """Return the index of the first prompt whose output in the first run has the median length."""
-    rows = metrics.of_arm(drawn[0].run.prompts, "method").drop_duplicates("prompt_index").sort_values("prompt_index")
+    rows = metrics.arm_rows(drawn[0].run.prompts, "method").drop_duplicates("prompt_index").sort_values("prompt_index")
     middle = rows["new_tokens"].quantile(0.5, interpolation="lower")
     return int(rows.loc[rows["new_tokens"] == middle, "prompt_index"].iloc[0])
 
@@ -196,7 +196,7 @@ def _example_prompt(drawn: Sequence[Cell]) -> int:
 def _excerpt(cell: Cell, index: int, name: str, tokenizer: Tokenizer, most: int) -> Excerpt:
     rows = streams.stream_rows(cell.run)
     rows = rows[rows["prompt_index"] == index]
-    steps = metrics.of_arm(cell.run.steps, "method")
+    steps = metrics.arm_rows(cell.run.steps, "method")
     steps = steps[steps["prompt_index"] == index]
     alpha = metrics.alpha_micro(steps)
     parts = [f"M = {metrics.tokens_per_pass(steps) or 1:.2f}", f"α = {alpha:.2f}" if alpha is not None else ""]

@@ -114,7 +114,7 @@ def _draw_map(axes: Axes, panel: Panel, blocks: int) -> None:
 
 def set_sequence(run: Run) -> pd.DataFrame:
     """Return one row for each time a run changed its set: layer_set_id, steps, accepted (mean tokens per step)."""
-    steps = metrics.of_arm(run.steps, "method").sort_values(["repeat", "prompt_index", "step"])
+    steps = metrics.arm_rows(run.steps, "method").sort_values(["repeat", "prompt_index", "step"])
     steps = steps.dropna(subset=["layer_set_id"])
     rounds = (steps["layer_set_id"] != steps["layer_set_id"].shift()).fillna(True).astype(int).cumsum()
     grouped = steps.groupby(rounds)

@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from ssd_bench import metrics, style
-from ssd_bench.metrics import Level, Measured, intervals
+from ssd_bench.metrics import Measured, VariationLevel, intervals
 from ssd_bench.papers import figures_shared as common
 from ssd_bench.papers.cells import Cell, Replication
 from ssd_bench.papers.figures_shared import NotDrawable, PlotValue
@@ -53,12 +53,12 @@ def stream_rows(run: Run) -> pd.DataFrame:
         passes (of the method).
     """
     keys = ["repeat", "prompt_index"]
-    pairs = metrics.paired(run.prompts)
+    pairs = metrics.paired_rows(run.prompts)
     pairs = pairs.assign(tokens=(pairs["new_tokens"] - 1).clip(lower=0), ms=pairs["decode_ms"]).set_index(keys)
     method = pairs.loc[pairs["arm"] == "method", ["domain", "tokens", "ms"]]
     ar = pairs.loc[pairs["arm"] == "ar", ["tokens", "ms"]].add_prefix("ar_")
     columns = {"accepted_len": "accepted", "draft_len": "drafted", "emitted": "emitted", "passes": "passes"}
-    steps = metrics.of_arm(run.steps, "method").assign(passes=1).groupby(keys)[list(columns)].sum()
+    steps = metrics.arm_rows(run.steps, "method").assign(passes=1).groupby(keys)[list(columns)].sum()
     rows = method.join(ar).join(steps.rename(columns=columns)).fillna(dict.fromkeys(columns.values(), 0))
     rows = rows.sort_index().reset_index()
     rows.index += 1
@@ -78,7 +78,7 @@ def row_values(rows: pd.DataFrame, quantity: str) -> list[float]:
     return [pooled_value(rows.loc[[i]], quantity) for i in rows.index]
 
 
-def measure_rows(rows: pd.DataFrame, quantity: str, noise: Level | None = None) -> Measured:
+def measure_rows(rows: pd.DataFrame, quantity: str, noise: VariationLevel | None = None) -> Measured:
     """Return a quantity over all of these rows of a stream, with its interval over prompts.
 
     Args:
@@ -87,7 +87,7 @@ def measure_rows(rows: pd.DataFrame, quantity: str, noise: Level | None = None) 
     _, columns, statistic = QUANTITIES[quantity]
     sums = rows.groupby("prompt_index")[list(columns)].sum()
     number = intervals.measure(statistic, *(sums[name].to_numpy(dtype=float) for name in columns))
-    return number if noise is None or quantity != "speedup" else intervals.widened(number, noise.speedup)
+    return number if noise is None or quantity != "speedup" else intervals.widen(number, noise.speedup)
 
 
 def cumulative_values(rows: pd.DataFrame, quantity: str = "speedup") -> pd.Series[float]:

@@ -16,8 +16,8 @@ from pathlib import Path
 from ssd_bench.errors import ConfigError
 from ssd_bench.papers.grid import key_of
 from ssd_bench.records.files import write_atomic
-from ssd_bench.records.lease import Held, Lease, abandoned, owned
-from ssd_bench.records.pack import opened
+from ssd_bench.records.lease import Lease, LeaseHeld, abandoned_leases, hold_lease
+from ssd_bench.records.pack import unpacked_folder
 from ssd_bench.records.provenance import DEFAULT_EXCLUDE
 
 FOLDER, OUTCOMES, REQUESTED, RUNNING = "replication", ".outcomes", ".jobs", ".begun"
@@ -74,7 +74,7 @@ def refresh(
         ConfigError: the folder cannot be written.
     """
     try:
-        with owned(runs_dir / FOLDER):  # so that no older index is written over a newer one
+        with hold_lease(runs_dir / FOLDER):  # so that no older index is written over a newer one
             ends = [read_outcome(runs_dir, overrides) for _, overrides in jobs]
             cells = [
                 IndexEntry(dict(labels), list(overrides), end.run, end.error)
@@ -109,7 +109,7 @@ def read(path: Path) -> tuple[str, str, list[IndexEntry]]:
 
 def find(runs_dir: Path) -> list[Path]:
     """Return the paths of all indices under a folder of runs."""
-    return sorted(opened(runs_dir).rglob(f"{FOLDER}/*.json"))
+    return sorted(unpacked_folder(runs_dir).rglob(f"{FOLDER}/*.json"))
 
 
 def note_request(runs_dir: Path, jobs: Sequence[Sequence[str]], sweep: str) -> None:
@@ -140,7 +140,7 @@ def mark_running(runs_dir: Path, overrides: Sequence[str], sweep: str) -> Iterat
     path = _running_path(runs_dir, overrides, sweep)
     path.parent.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
-        with suppress(Held):  # by a node that may be lost: `lost_jobs` finds out
+        with suppress(LeaseHeld):  # by a node that may be lost: `lost_jobs` finds out
             stack.enter_context(Lease(path.parent, wait=False, name=path.name))
         yield
 
@@ -151,7 +151,7 @@ def lost_jobs(runs_dir: Path, jobs: Iterable[Sequence[str]], sweep: str) -> list
     It may take `lease.SILENT` seconds to notice that for a process on another node.
     """
     leases = {_running_path(runs_dir, job, sweep): job for job in jobs}
-    abandoned_paths = abandoned(leases)
+    abandoned_paths = abandoned_leases(leases)
     return [job for path, job in leases.items() if path in abandoned_paths]
 
 

@@ -16,7 +16,7 @@ import numpy as np
 from scipy import stats
 
 from ssd_bench import metrics
-from ssd_bench.metrics import Level
+from ssd_bench.metrics import VariationLevel
 from ssd_bench.metrics.intervals import LEVEL
 from ssd_bench.papers import grid, select
 from ssd_bench.papers.cells import TOY_MODEL, Cell, Replication
@@ -294,7 +294,7 @@ def _exclusion(claim: Claim, comparisons: Sequence[ClaimComparison]) -> str:
             return f"void: {_cell_name(cell)}: {cell.exclusion}"
         if cell.summary["n_prompts"] < claim.prompts:
             return f"{_cell_name(cell)} has {cell.summary['n_prompts']} prompts, {claim.prompts} are needed"
-        if is_timed and (reason := metrics.spoiled(cell.summary)):
+        if is_timed and (reason := metrics.contamination(cell.summary)):
             return f"{_cell_name(cell)}: a busy machine spoiled the times: {reason}"
     if is_timed and any(len({cell.timing.machine for cell in comparison.cells}) > 1 for comparison in comparisons):
         return "other machine: its two sides were timed on different ones"
@@ -451,7 +451,7 @@ class _Effect:
             return []
         # weight: derivative of log(effect) by the logarithm of the run's number; ±1 / n for a geometric mean of n
         # ratios, value / (n mean) for a mean of n values
-        weights: dict[object, tuple[Level, float]] = {}
+        weights: dict[object, tuple[VariationLevel, float]] = {}
         for effect, sides in zip(self._effects, self._sides):
             share = effect / self.value if self._claim.effect == "value" else 1.0
             for side, sign in zip(sides, (1.0, -1.0)):
@@ -461,7 +461,7 @@ class _Effect:
                     level, weight = weights.get(cell.path, (cell.variation, 0.0))
                     weights[cell.path] = level, weight + sign * share / len(self._sides)
         # runs vary independently, each with its level's sigma: var = Σ over levels of sigma² Σ weight²
-        squares: dict[Level, float] = {}
+        squares: dict[VariationLevel, float] = {}
         for level, weight in weights.values():
             squares[level] = squares.get(level, 0.0) + weight**2
         spreads = {level: getattr(level, self._statistic.variation) for level in squares}

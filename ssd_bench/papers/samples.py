@@ -94,7 +94,7 @@ def _prompts(run: Run, kept: pd.Series[bool]) -> Run | str:
 
 def _context(cell: Cell, run: Run, label: str) -> Run | str:
     """Restrict a run to the layer-drafted steps in the first or last third of its range of context lengths."""
-    steps = metrics.of_arm(run.steps, "method").dropna(subset=["layer_set_id"])
+    steps = metrics.arm_rows(run.steps, "method").dropna(subset=["layer_set_id"])
     if steps.empty:
         return "no layers drafted"
     low, high = steps["context_len"].min(), steps["context_len"].max()
@@ -108,7 +108,7 @@ def _search(cell: Cell, run: Run, label: str) -> Run | str:
 
     The prompts are those up to the one with the first score, or those after the one with the last score.
     """
-    steps = metrics.of_arm(run.steps, "method").sort_values(["repeat", "prompt_index", "step"], ignore_index=True)
+    steps = metrics.arm_rows(run.steps, "method").sort_values(["repeat", "prompt_index", "step"], ignore_index=True)
     events = steps.index[steps["est_alpha"].notna()]
     if len(events) < 2:
         scored = f"{len(events)} set{'' if len(events) == 1 else 's'}"
@@ -136,11 +136,11 @@ def _times(end_to_end: bool) -> Callable[[Run], pd.DataFrame | str]:
     """Return the columns of a speedup: the method's tokens and time per prompt, then those of AR."""
 
     def columns(run: Run) -> pd.DataFrame | str:
-        paired = metrics.paired(run.prompts)
+        paired = metrics.paired_rows(run.prompts)
         if paired.empty:
             return "it has no baseline"
         method_times, ar_times = (
-            metrics.token_times(metrics.of_arm(paired, arm), end_to_end) for arm in ("method", "ar")
+            metrics.token_times(metrics.arm_rows(paired, arm), end_to_end) for arm in ("method", "ar")
         )
         return method_times.join(ar_times.add_prefix("ar_"))
 
@@ -151,7 +151,7 @@ def _sums(*names: str) -> Callable[[Run], pd.DataFrame | str]:
     """Return the columns of a ratio of sums: sums per prompt over the method's steps; `steps` counts them."""
 
     def columns(run: Run) -> pd.DataFrame | str:
-        steps = metrics.of_arm(run.steps, "method").assign(steps=1.0)
+        steps = metrics.arm_rows(run.steps, "method").assign(steps=1.0)
         return steps.groupby("prompt_index")[list(names)].sum()
 
     return columns
@@ -159,7 +159,7 @@ def _sums(*names: str) -> Callable[[Run], pd.DataFrame | str]:
 
 def _overhead(run: Run) -> pd.DataFrame | str:
     """Return method overhead and decode time of each prompt, in ms."""
-    return metrics.of_arm(run.prompts, "method").groupby("prompt_index")[["policy_ms", "decode_ms"]].sum()
+    return metrics.arm_rows(run.prompts, "method").groupby("prompt_index")[["policy_ms", "decode_ms"]].sum()
 
 
 def _skipped(kind: str) -> Callable[[Run], pd.DataFrame | str]:
@@ -187,7 +187,7 @@ def _search_seconds(run: Run) -> pd.DataFrame | str:
 
 def _matchness(run: Run) -> pd.DataFrame | str:
     """Return the score of the first set that the search scored in these steps."""
-    scores = metrics.of_arm(run.steps, "method")["est_alpha"].dropna()
+    scores = metrics.arm_rows(run.steps, "method")["est_alpha"].dropna()
     return pd.DataFrame({"matchness": scores.iloc[:1]}) if len(scores) else "its search scored nothing"
 
 

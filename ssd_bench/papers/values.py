@@ -184,7 +184,7 @@ def _overhead(number: Number, cell: Cell) -> Value | str:
 
 def _search_events(run: Run) -> pd.DataFrame:
     """Return the method's steps after which its online search scored a set, in the order of the prompts."""
-    steps = metrics.of_arm(run.steps, "method")
+    steps = metrics.arm_rows(run.steps, "method")
     return steps[steps["est_alpha"].notna()].sort_values(["repeat", "prompt_index", "step"])
 
 
@@ -264,8 +264,8 @@ def numbers_by_prompt(run: Run) -> pd.DataFrame:
         tokens_per_s; alpha; tpt_predicted, by KnapSpec Eq. 4; tpt_estimated, the method's own.
     """
     rows = {}
-    for index, steps in metrics.of_arm(run.steps, "method").groupby("prompt_index"):
-        prompts = metrics.of_arm(run.prompts[run.prompts["prompt_index"] == index], "method")
+    for index, steps in metrics.arm_rows(run.steps, "method").groupby("prompt_index"):
+        prompts = metrics.arm_rows(run.prompts[run.prompts["prompt_index"] == index], "method")
         rows[index] = {
             "tokens_per_s": metrics.tokens_per_s(prompts).value,
             "alpha": metrics.alpha_micro(steps),

@@ -16,12 +16,12 @@ from ssd_bench.errors import ConfigError
 from ssd_bench.model.checkpoint import cache_dir
 from ssd_bench.model.headers import NOT_WEIGHTS, open_weights
 from ssd_bench.records.files import write_atomic
-from ssd_bench.records.lease import owned
+from ssd_bench.records.lease import hold_lease
 
 if TYPE_CHECKING:
     import torch
 
-KEPT, SAID = 2**26, 2**30  # bytes: fewer are read in no time; as many take a while
+CACHED_BYTES, REPORTED_BYTES = 2**26, 2**30  # bytes: fewer are read in no time; as many take a while
 
 
 @dataclass(frozen=True)
@@ -77,14 +77,14 @@ def _content(file: Path) -> Content:
     suffix, and the suffix says how to read it. The cache goes by the file behind the link.
     """
     real, stat = file.resolve(), file.stat()
-    if stat.st_size < KEPT:
+    if stat.st_size < CACHED_BYTES:
         return _read(file)
     key = hashlib.sha256(f"{real}|{stat.st_size}|{stat.st_mtime_ns}".encode()).hexdigest()[:24]
     kept = cache_dir() / "contents" / f"{key}.json"
     content = _kept(kept)
     if content is None:
         # a cache that cannot be written is done without; of processes that start at once one reads
-        with suppress(OSError), owned(kept.parent, f"{key}.lease"):
+        with suppress(OSError), hold_lease(kept.parent, f"{key}.lease"):
             content = _kept(kept) or _read(file)
             write_atomic(kept, json.dumps(asdict(content)).encode())
     return content or _read(file)
@@ -98,7 +98,7 @@ def _kept(path: Path) -> Content | None:
 
 
 def _read(file: Path) -> Content:
-    if (size := file.stat().st_size) >= SAID:
+    if (size := file.stat().st_size) >= REPORTED_BYTES:
         print(f"reading {file.name} ({size / 1e9:.1f} GB) once, for its hash and its range", file=sys.stderr)
     with ThreadPoolExecutor(1) as beside:
         hashed = beside.submit(_hash, file)

@@ -36,7 +36,7 @@ PATIENT: ContextVar[bool] = ContextVar("patient", default=True)
 """Whether a run that another process works on is waited for; a sweep does its others first."""
 
 
-class Held(ConfigError):
+class LeaseHeld(ConfigError):
     """Another process has the lease, and this one was not to wait for it."""
 
 
@@ -60,7 +60,7 @@ class Owner:
     since: str
 
     @classmethod
-    def here(cls) -> Owner:
+    def current(cls) -> Owner:
         """This process."""
         now = datetime.now(UTC).isoformat(timespec="seconds")
         begun = psutil.Process().create_time()
@@ -105,13 +105,13 @@ class Lease:
     """
 
     def __init__(self, folder: Path, wait: bool = True, name: str = NAME):
-        self._path, self._own = folder / name, Owner.here()
+        self._path, self._own = folder / name, Owner.current()
         self._breaking = folder / f"{name}.breaking"
         self._done = threading.Event()
         pause, said = POLL[0], False
         while (other := self._take()) is not None:
             if not wait:
-                raise Held("run", str(folder), f"one that nobody else works on: {other} does")
+                raise LeaseHeld("run", str(folder), f"one that nobody else works on: {other} does")
             if not said and pause > 1:
                 print(f"{folder}: {other} works on it; waiting", file=sys.stderr, flush=True)
                 said = True
@@ -119,7 +119,7 @@ class Lease:
             pause = min(1.5 * pause, POLL[1])
         # of processes that were killed while they tried; nobody takes the lease from this one meanwhile
         for leftover in [*folder.glob(f"{glob.escape(name)}.*.tmp"), self._breaking]:
-            if leftover.exists() and gone(leftover, holder(leftover)):
+            if leftover.exists() and has_expired(leftover, holder(leftover)):
                 leftover.unlink(missing_ok=True)
         threading.Thread(target=self._beat, name="lease", daemon=True).start()
 
@@ -129,10 +129,10 @@ class Lease:
         if _create(self._path, content):
             return None
         other = holder(self._path)
-        if not gone(self._path, other):
+        if not has_expired(self._path, other):
             return other or "another process"
         if not _create(self._breaking, content):  # one at a time, or the second would take what the first just took
-            if not gone(self._breaking, holder(self._breaking)):
+            if not has_expired(self._breaking, holder(self._breaking)):
                 return other or "another process"
             self._breaking.unlink(missing_ok=True)
             return self._take()
@@ -143,10 +143,10 @@ class Lease:
                 os.replace(mine, self._path)
         finally:
             self._breaking.unlink(missing_ok=True)
-        return None if self.mine else holder(self._path) or "another process"
+        return None if self.is_held else holder(self._path) or "another process"
 
     @property
-    def mine(self) -> bool:
+    def is_held(self) -> bool:
         """Whether the file still says so."""
         found = holder(self._path)
         return found is not None and found.token == self._own.token
@@ -155,13 +155,13 @@ class Lease:
         """Raises `Lost` if another process has taken it."""
         if not self._path.exists():
             raise Lost(f"{self._path.parent}: the folder, or {self._path.name} in it, was deleted during the run")
-        if not self.mine:
+        if not self.is_held:
             raise Lost(f"{self._path.parent}: this process was silent for too long, and another one took it over")
 
     def _beat(self) -> None:
         while not self._done.wait(BEAT):
             with suppress(OSError):  # the next one may work; `check` finds out whether it came too late
-                if self.mine:
+                if self.is_held:
                     os.utime(self._path)
 
     def close(self) -> None:
@@ -169,7 +169,7 @@ class Lease:
         if not self._done.is_set():
             self._done.set()
             with suppress(OSError):
-                if self.mine:
+                if self.is_held:
                     self._path.unlink()
 
     def __enter__(self) -> Self:
@@ -182,7 +182,7 @@ class Lease:
 
 
 @contextmanager
-def owned(folder: Path, name: str = NAME) -> Iterator[None]:
+def hold_lease(folder: Path, name: str = NAME) -> Iterator[None]:
     """A folder that is made if need be and is this process's own meanwhile; others are waited for.
 
     Raises:
@@ -203,7 +203,7 @@ def holder(path: Path) -> Owner | None:
         return None
 
 
-def gone(path: Path, owner: Owner | None) -> bool:
+def has_expired(path: Path, owner: Owner | None) -> bool:
     """Whether the owner of a lease that is there has ended, or has been silent for too long."""
     if owner is not None and (dead := owner.dead) is not None:
         return dead
@@ -213,7 +213,7 @@ def gone(path: Path, owner: Owner | None) -> bool:
         return True
 
 
-def abandoned(leases: Iterable[Path]) -> set[Path]:
+def abandoned_leases(leases: Iterable[Path]) -> set[Path]:
     """Those that are there and whose owner has ended; one elsewhere has `SILENT` seconds to show that it has not."""
     found, seen = set(), {path: _touched(path) for path in leases}
     unclear = {path for path in seen if seen[path] is not None}
@@ -225,7 +225,7 @@ def abandoned(leases: Iterable[Path]) -> set[Path]:
                 or ((owner := holder(path)) and owner.dead is False)
             ):
                 unclear.remove(path)
-            elif gone(path, owner):
+            elif has_expired(path, owner):
                 found.add(path)
         unclear -= found
         if unclear:

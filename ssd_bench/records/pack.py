@@ -23,7 +23,7 @@ from ssd_bench.command import options, run_tool
 from ssd_bench.errors import ConfigError
 from ssd_bench.paths import local_path
 from ssd_bench.records.files import read_header, write_atomic
-from ssd_bench.records.lease import owned
+from ssd_bench.records.lease import hold_lease
 
 OPTIONS = ("runs_dir", "out")
 SUFFIX, STAMP = ".zip", ".packed"
@@ -47,7 +47,7 @@ def pack(runs_dir: Path, out: Path) -> int:
     """
     if out.suffix != SUFFIX:
         raise ConfigError("out", str(out), f"a file whose name ends with {SUFFIX}")
-    folder = opened(runs_dir)
+    folder = unpacked_folder(runs_dir)
     runs, files = _members(folder)
     if not runs:
         raise ConfigError("runs_dir", str(runs_dir), "a folder with at least one complete run")
@@ -82,7 +82,7 @@ def _kept(name: PurePath) -> bool:
     return not hidden and name.suffix not in (".tmp", ".lock") and not {*LEFT_OUT} & {*name.parts}
 
 
-def opened(runs_dir: Path) -> Path:
+def unpacked_folder(runs_dir: Path) -> Path:
     """The folder to read for `runs_dir`, in which everything that is packed is unpacked.
 
     Looks for a pack beside the folder, beside the folders that it is in (it may be one run of a pack), and for all
@@ -114,7 +114,9 @@ def _unpack(folder: Path) -> None:
     if _settled(folder, packed) and not new.exists() and not old.exists():
         return
     try:
-        with owned(folder.parent, f".{folder.name}.lock"):  # of several processes one unpacks, the others find it done
+        with hold_lease(
+            folder.parent, f".{folder.name}.lock"
+        ):  # of several processes one unpacks, the others find it done
             for leftover in (new, old):  # of a process that was killed: their runs would be found twice
                 if leftover.exists():
                     shutil.rmtree(leftover)

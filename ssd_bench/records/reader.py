@@ -14,7 +14,7 @@ from ssd_bench.core.window import Window
 from ssd_bench.errors import ConfigError
 from ssd_bench.records.consistency import check_tables
 from ssd_bench.records.files import check_table, read_header, read_json, read_table
-from ssd_bench.records.pack import opened
+from ssd_bench.records.pack import unpacked_folder
 from ssd_bench.records.schema import SCHEMAS
 
 RUNS = "runs"
@@ -63,7 +63,7 @@ def load_run(run_dir: Path | str) -> Run:
         ConfigError: no run, not complete, damaged, or of a newer schema (named with its path).
     """
     path = Path(run_dir)
-    opened(path)
+    unpacked_folder(path)
     if not (path / "run.json").is_file():
         raise ConfigError("run", str(path), f"the folder of a run{_but(path)}")
     header = read_header(path)
@@ -79,7 +79,7 @@ def _but(path: Path) -> str:
     if path.exists():
         return ", and it has no run.json" if path.is_dir() else ", and it is a file"
     near = Path(RUNS, os.path.relpath(path))
-    known = (opened(near) / "run.json").is_file()
+    known = (unpacked_folder(near) / "run.json").is_file()
     return f"; there is no such folder{f', but {near}: run={near}' if known else ''}"
 
 
@@ -89,7 +89,7 @@ def find_runs(runs_dir: Path | str) -> list[Path]:
     A directory whose run.json cannot be read is listed too, so that `load_run` names it instead of it being missed.
     """
     found = []
-    for file in opened(Path(runs_dir)).rglob("run.json"):
+    for file in unpacked_folder(Path(runs_dir)).rglob("run.json"):
         try:
             header = read_json(file)
         except ConfigError:

@@ -54,7 +54,7 @@ class Evaluation:
 
 
 @dataclass(frozen=True)
-class Artifact:
+class SearchRecord:
     """A search, finished or not.
 
     Attributes:
@@ -89,11 +89,11 @@ class Artifact:
         """Cost: all evaluations and proposals, over all runs that took part."""
         return sum(evaluation.seconds for evaluation in self.evaluations)
 
-    def within(self, count: int, seconds: float) -> Artifact:
+    def cut_to_budget(self, count: int, seconds: float) -> SearchRecord:
         """The part that a budget of evaluations and seconds would have made: what is begun in time is finished."""
         ends = accumulate((evaluation.seconds for evaluation in self.evaluations), initial=0.0)
         begun = sum(end < seconds for end in list(ends)[:-1])
-        return Artifact(self.path, self.header, self.evaluations[: min(count, begun)])
+        return SearchRecord(self.path, self.header, self.evaluations[: min(count, begun)])
 
     def add(self, evaluation: Evaluation) -> None:
         """Append an evaluation; it is on disk when this returns, and a kill meanwhile loses it alone."""
@@ -110,7 +110,7 @@ class Artifact:
 
 
 @contextmanager
-def opened(folder: Path, label: str, header: Mapping[str, Any]) -> Iterator[Artifact]:
+def open_search(folder: Path, label: str, header: Mapping[str, Any]) -> Iterator[SearchRecord]:
     """The search with this content key to add evaluations to, new unless it is there.
 
     Another process that opens it meanwhile waits, and then finds what this one added.
@@ -156,7 +156,7 @@ def _drop_torn_line(file: Path) -> None:
             os.truncate(file, whole)
 
 
-def load(path: Path) -> Artifact:
+def load(path: Path) -> SearchRecord:
     """Read a search; an unfinished last line does not count.
 
     Raises:
@@ -171,7 +171,7 @@ def load(path: Path) -> Artifact:
         raise ConfigError(
             "search", str(path), f"a search that can be read ({error}); delete it to repeat it"
         ) from error
-    return Artifact(path, header, evaluations)
+    return SearchRecord(path, header, evaluations)
 
 
 def _evaluation(row: Mapping[str, Any], n_layers: int) -> Evaluation:
@@ -179,12 +179,12 @@ def _evaluation(row: Mapping[str, Any], n_layers: int) -> Evaluation:
     return Evaluation(tuple(row["point"]), layer_set, row["score"], row["seconds"])
 
 
-def names(folder: Path) -> list[str]:
+def search_names(folder: Path) -> list[str]:
     """The searches in a folder, sorted."""
     return sorted(path.parent.name for path in folder.glob(f"*/{HEADER}"))
 
 
-def find(folder: Path, name: str, field: str) -> Artifact:
+def find(folder: Path, name: str, field: str) -> SearchRecord:
     """A search by name.
 
     Args:
@@ -193,16 +193,16 @@ def find(folder: Path, name: str, field: str) -> Artifact:
     Raises:
         ConfigError: there is none of this name (the message lists the known ones), or it is damaged.
     """
-    known = names(folder)
+    known = search_names(folder)
     if name not in known:
         raise ConfigError(field, name, f"a search in {folder}: {', '.join(known) or 'there is none yet'}")
     return load(folder / name)
 
 
-def screen(folder: Path) -> str:
+def searches_table(folder: Path) -> str:
     """All searches of a folder: where, how many evaluations, best score, seconds, sublayers skipped."""
     rows = []
-    for name in names(folder):
+    for name in search_names(folder):
         artifact = load(folder / name)
         header, best = artifact.header, artifact.best if artifact.evaluations else None
         skipped = ""
@@ -225,7 +225,7 @@ def main(arguments: Sequence[str]) -> int:
 def _print(arguments: Sequence[str]) -> None:
     if len(arguments) > 1:
         raise ConfigError("arguments", list(arguments), "one folder of searches")
-    folder = pack.opened(local_path("folder", arguments[0]) if arguments else DEFAULT)
-    if not names(folder):
+    folder = pack.unpacked_folder(local_path("folder", arguments[0]) if arguments else DEFAULT)
+    if not search_names(folder):
         raise ConfigError("folder", str(folder), "a folder with searches (method=self_ssd makes one)")
-    print(screen(folder))
+    print(searches_table(folder))

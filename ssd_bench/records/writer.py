@@ -29,7 +29,7 @@ import pyarrow.parquet as pq
 from ssd_bench.errors import ConfigError, one_line
 from ssd_bench.model.headers import reason
 from ssd_bench.records.files import read_header, read_json, read_table, write_atomic
-from ssd_bench.records.lease import NAME, Held, Lease
+from ssd_bench.records.lease import NAME, Lease, LeaseHeld
 from ssd_bench.records.schema import (
     DIGESTS,
     SCHEMA_VERSION,
@@ -283,7 +283,7 @@ class RunWriter:
 
     def _note_end(self, error: BaseException) -> None:
         """Say in run.json what ended the run, as far as the disk allows; only a process that is killed cannot."""
-        if self.header["status"] == "running" and self._lease.mine:
+        if self.header["status"] == "running" and self._lease.is_held:
             status = FAILED if isinstance(error, Exception) else STOPPED
             self.header = {**self.header, "status": status, "error": one_line(error)}
             with suppress(OSError):  # of a full disk the error itself is said
@@ -300,7 +300,7 @@ class RunWriter:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         refused = isinstance(error, ConfigError) and not self._seq
-        if refused and self._lease.mine:
+        if refused and self._lease.is_held:
             _discard_parts(self.path)
             (self.path / "run.json").unlink(missing_ok=True)
         elif error is not None:
@@ -315,7 +315,10 @@ class RunWriter:
 def clear_leftovers(path: Path) -> None:
     """Remove what a process left of a finished record that was killed at its end, unless somebody works on it."""
     if any(os.path.lexists(path / name) for name in LEFTOVERS) or [*_unfinished(path), *path.glob(f"{NAME}.*")]:
-        with suppress(Held, OSError), Lease(path, wait=False):  # a folder that cannot be written is read all the same
+        with (
+            suppress(LeaseHeld, OSError),
+            Lease(path, wait=False),
+        ):  # a folder that cannot be written is read all the same
             _discard_parts(path)
             for leftover in _unfinished(path):
                 _remove(leftover)

@@ -22,7 +22,7 @@ from ssd_bench import tables
 from ssd_bench.command import count, options, run_tool
 from ssd_bench.cost.roofline import simulated_names
 from ssd_bench.errors import ConfigError
-from ssd_bench.metrics.text import REHEARSAL, number, percent
+from ssd_bench.metrics.text import REHEARSAL, format_number, format_percent
 from ssd_bench.paths import local_path
 from ssd_bench.records.reader import find_runs, load_run
 from ssd_bench.replay import validation
@@ -57,9 +57,9 @@ def predictions_text(predictions: Sequence[dict[str, Any]]) -> str:
     """Return the predictions of one run on some machines, as text for a terminal."""
     rows = [
         (
-            p["machine"], number(p["tokens_per_s"]["ar"], 1), number(p["tokens_per_s"]["method"], 1),
-            number(p["speedup"]), f"{p['speedup_policy_held']:.2f} / {p['speedup_policy_free']:.2f}",
-            *(percent(p["shares"][part]) for part in ("draft", "verify", "policy", "loop")),
+            p["machine"], format_number(p["tokens_per_s"]["ar"], 1), format_number(p["tokens_per_s"]["method"], 1),
+            format_number(p["speedup"]), f"{p['speedup_policy_held']:.2f} / {p['speedup_policy_free']:.2f}",
+            *(format_percent(p["shares"][part]) for part in ("draft", "verify", "policy", "loop")),
         )
         for p in predictions
     ]  # fmt: skip
@@ -69,7 +69,7 @@ def predictions_text(predictions: Sequence[dict[str, Any]]) -> str:
     first = predictions[0]
     return "\n".join(
         [
-            f"PREDICTED, not measured: {first['model']}, at most {number(first['ceiling'])} times AR (M)",
+            f"PREDICTED, not measured: {first['model']}, at most {format_number(first['ceiling'])} times AR (M)",
             f"{first['acceptance']}",
             "",
             tables.terminal(pd.DataFrame(rows, columns=heads)),

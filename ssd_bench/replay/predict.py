@@ -143,7 +143,7 @@ def _recorded_overhead(run: Run, work: Workload, spent: Array) -> dict[str, floa
     """Return recorded milliseconds: the loop's work per step, and the method's own work over all of its steps."""
     rows = run.prompts.merge(work.steps[list(ANSWER)].drop_duplicates(), on=list(ANSWER))
     outside = {
-        arm: float(metrics.of_arm(rows, arm)["decode_ms"].sum()) - float(spent[work.of_arm(arm), :2].sum())
+        arm: float(metrics.arm_rows(rows, arm)["decode_ms"].sum()) - float(spent[work.of_arm(arm), :2].sum())
         for arm in PAIR
     }
     loop = max(0.0, _ratio(outside["ar"], work.of_arm("ar").sum())) if work.recorded_ar else 0.0
@@ -179,7 +179,7 @@ def predict(
     mode = verification_mode(run)
     times = step_times(run, chosen, mode)
     scale = float(times.attrs["policy_scale"])
-    by_arm = {arm: metrics.of_arm(times, arm) for arm in PAIR}
+    by_arm = {arm: metrics.arm_rows(times, arm) for arm in PAIR}
     if by_arm["method"].empty:
         raise ConfigError("run", str(run.path), "a method's outputs of two tokens or more")
     emitted, total, steps = ({arm: f(frame) for arm, frame in by_arm.items()} for f in (_emitted, _total, len))

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pandas as pd
 
 from ssd_bench import metrics, tables
-from ssd_bench.metrics.text import percent
+from ssd_bench.metrics.text import format_percent
 from ssd_bench.records.reader import Run
 from ssd_bench.replay.predict import predict
 
@@ -17,7 +17,7 @@ BOUND = 0.10  # largest accepted median of the absolute error of a method's spee
 def is_replayable(run: Run) -> bool:
     """Return whether a run can be compared: both arms recorded, with steps, and passes over several nodes profiled."""
     profiled = bool((run.header.get("latency") or {}).get("passes"))
-    return profiled and len(metrics.paired(run.prompts)) > 0 and {"ar", "method"} <= set(run.steps["arm"])
+    return profiled and len(metrics.paired_rows(run.prompts)) > 0 and {"ar", "method"} <= set(run.steps["arm"])
 
 
 def validate(runs: Sequence[Run]) -> pd.DataFrame:
@@ -30,9 +30,9 @@ def validate(runs: Sequence[Run]) -> pd.DataFrame:
     """
     rows = []
     for run in filter(is_replayable, runs):
-        prompts, prediction = metrics.paired(run.prompts), predict(run)
+        prompts, prediction = metrics.paired_rows(run.prompts), predict(run)
         # the values of `metrics.tokens_per_s` and `metrics.speedup`, without the time that their intervals take
-        sums = {arm: metrics.token_times(metrics.of_arm(prompts, arm)).sum() for arm in ("ar", "method")}
+        sums = {arm: metrics.token_times(metrics.arm_rows(prompts, arm)).sum() for arm in ("ar", "method")}
         measured = {arm: 1000 * float(total["tokens"]) / float(total["ms"]) for arm, total in sums.items()}
         measured["speedup"] = measured["method"] / measured["ar"]
         passes = {arm: _forward_ms(prompts, arm) / float(total["tokens"]) for arm, total in sums.items()}
@@ -54,7 +54,7 @@ def validate(runs: Sequence[Run]) -> pd.DataFrame:
 
 def _forward_ms(prompts: pd.DataFrame, arm: str) -> float:
     """Return the recorded milliseconds of drafting and verification of an arm."""
-    return float(metrics.of_arm(prompts, arm)[["draft_ms", "verify_ms"]].to_numpy().sum())
+    return float(metrics.arm_rows(prompts, arm)[["draft_ms", "verify_ms"]].to_numpy().sum())
 
 
 def errors_by_method(frame: pd.DataFrame) -> pd.DataFrame:
@@ -82,8 +82,8 @@ def validation_text(frame: pd.DataFrame) -> str:
     ]  # fmt: skip
     medians = [
         (
-            name, int(row["size"]), percent(row["median"]), percent(row["max"]),
-            "yes" if row["median"] <= BOUND else "NO", percent(row["forward"]),
+            name, int(row["size"]), format_percent(row["median"]), format_percent(row["max"]),
+            "yes" if row["median"] <= BOUND else "NO", format_percent(row["forward"]),
         )
         for name, row in errors_by_method(frame).iterrows()
     ]  # fmt: skip

@@ -118,10 +118,10 @@ def _sublayer_counts(table: pd.DataFrame, n_layers: int) -> list[tuple[int, int,
 
 def _paired_steps(run: Run) -> tuple[pd.DataFrame, bool]:
     """Return the paired steps of both arms; without a recorded AR arm, one AR step per token of the method."""
-    pairs = metrics.paired(run.prompts)[list(ANSWER)]
+    pairs = metrics.paired_rows(run.prompts)[list(ANSWER)]
     if len(pairs):
         return run.steps.merge(pairs, on=list(ANSWER)), True
-    method = metrics.of_arm(run.steps, "method")
+    method = metrics.arm_rows(run.steps, "method")
     plain = method.loc[method.index.repeat(method["emitted"])].copy()
     plain["context_len"] += plain.groupby(level=0).cumcount().astype("int32")
     plain["arm"], plain["layer_set_id"] = "ar", pd.array([pd.NA] * len(plain), dtype="Int32")

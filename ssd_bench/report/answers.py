@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 
-from ssd_bench.metrics.text import ABSENT, END_TO_END, TOY, spread
+from ssd_bench.metrics.text import ABSENT, END_TO_END, TOY, format_interval
 from ssd_bench.papers import grid
 from ssd_bench.papers.cells import Record, Replication
 from ssd_bench.papers.claims import Claim, claims
@@ -22,13 +22,13 @@ from ssd_bench.papers.ssd_bench.families import FAMILIES
 from ssd_bench.papers.ssd_bench.figures import COMPARISON
 from ssd_bench.records.schema import device_name
 from ssd_bench.report import verdicts
-from ssd_bench.report.exhibits import stem
+from ssd_bench.report.exhibits import file_stem
 
 MARKS = {HOLDS: ("✓", "holds"), FAILS: ("✗", "fails"), CANNOT_SAY: ("?", "unsure"), NOT_RUN: ("–", "none")}
 
 
 @dataclass(frozen=True)
-class Said:
+class ModelVerdict:
     """What one model's records say of a claim.
 
     Attributes:
@@ -45,7 +45,7 @@ class Said:
 
 
 @dataclass(frozen=True)
-class Line:
+class ClaimLine:
     """A claim on a card.
 
     Attributes:
@@ -58,7 +58,7 @@ class Line:
     exhibit: str
     asked: str
     measured: str
-    said: Sequence[Said]
+    said: Sequence[ModelVerdict]
 
 
 @dataclass(frozen=True)
@@ -68,10 +68,10 @@ class Card:
     paper: str
     name: str
     counts: Sequence[str]
-    lines: Sequence[Line]
+    lines: Sequence[ClaimLine]
 
 
-def standing(replications: Sequence[Replication], results: int) -> str:
+def describe_records(replications: Sequence[Replication], results: int) -> str:
     """Return sentences on what the records are: runs, distinct results, scale, models and machine.
 
     Args:
@@ -111,13 +111,15 @@ def cards(frame: pd.DataFrame) -> list[Card]:
         if own:
             rows = frame[frame["claim"].isin([claim.id for claim in own])]
             by_model = rows[rows["verdict"] != NOT_RUN].groupby("model", sort=False)
-            counted = [f"{verdicts.model_ran(group.iloc[0])}: {verdicts.counts(group)}" for _, group in by_model]
+            counted = [
+                f"{verdicts.model_text(group.iloc[0])}: {verdicts.verdict_counts(group)}" for _, group in by_model
+            ]
             lines = [_line(claim, rows[rows["claim"] == claim.id]) for claim in own]
             found.append(Card(paper, version_name(paper), counted or ["not run"], lines))
     return found
 
 
-def _line(claim: Claim, rows: pd.DataFrame) -> Line:
+def _line(claim: Claim, rows: pd.DataFrame) -> ClaimLine:
     ran = rows[rows["verdict"] != NOT_RUN]
     order = order_scales(dict.fromkeys((ran if len(ran) else rows.iloc[:1])["scale"]))
     said = []
@@ -125,20 +127,20 @@ def _line(claim: Claim, rows: pd.DataFrame) -> Line:
         (ran if len(ran) else rows.iloc[:1]).sort_values("scale", key=lambda s: s.map(order.index)).iterrows()
     ):
         mark, style = MARKS[row["verdict"]]
-        effect, evidence = verdicts.effect(claim, row), verdicts.evidence(claim, row)
-        text = ", ".join(filter(None, (verdicts.text(row), verdicts.model_ran(row))))
+        effect, evidence = verdicts.effect_text(claim, row), verdicts.evidence_text(claim, row)
+        text = ", ".join(filter(None, (verdicts.verdict_text(row), verdicts.model_text(row))))
         why = str(row["reason"]) if effect == ABSENT else ""
-        said.append(Said(mark, style, text, effect, evidence, why))
+        said.append(ModelVerdict(mark, style, text, effect, evidence, why))
     experiment = grid.load(claim.exhibit)
-    anchor = stem(experiment.paper, experiment.exhibit)
-    return Line(claim, anchor, verdicts.threshold(claim), verdicts.measured(claim), said)
+    anchor = file_stem(experiment.paper, experiment.exhibit)
+    return ClaimLine(claim, anchor, verdicts.threshold_text(claim), verdicts.statistic_text(claim), said)
 
 
 # --- which method -----------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Candidate:
+class MethodResult:
     """A method on a task, by one run.
 
     Attributes:
@@ -164,28 +166,28 @@ def comparisons(replications: Sequence[Replication]) -> list[Replication]:
     return [one for name in (COMPARISON, FAMILIES) if (one := comparison(replications, name)) is not None]
 
 
-def candidates(replication: Replication, records: Sequence[Record] = ()) -> dict[str, list[Candidate]]:
+def candidates(replication: Replication, records: Sequence[Record] = ()) -> dict[str, list[MethodResult]]:
     """Return task -> its methods, the fastest end to end first; runs that decide nothing are left out.
 
     Args:
         records: all of the folder. A method that the comparison lacks, such as one that a user added, counts where
             task, prompts, model, hardware and choice of tokens are those of a run of the comparison; by its fastest.
     """
-    found: dict[str, list[Candidate]] = {}
+    found: dict[str, list[MethodResult]] = {}
     tasks_of: dict[str, set[str]] = {}
     for cell in cells(replication):
         if cell.record is not None and not cell.exclusion and cell.summary["speedup_e2e"] is not None:
-            found.setdefault(cell["task"], []).append(Candidate(cell["method"], cell.summary))
+            found.setdefault(cell["task"], []).append(MethodResult(cell["method"], cell.summary))
             tasks_of.setdefault(cell.record.digest.conditions, set()).add(cell["task"])
     known = {cell.header["method"] for cell in cells(replication)}
-    others: dict[tuple[str, str], Candidate] = {}
+    others: dict[tuple[str, str], MethodResult] = {}
     for record in records:
         summary = None if record.error else record.summary
         if summary is None or summary["method"] in known or summary["speedup_e2e"] is None:
             continue
         if summary["searched_share"] != 0:  # 0: no search ran, so it is not the method that was timed
             for task in tasks_of.get(record.digest.conditions, ()):
-                candidate = Candidate(str(summary["method"]), summary)
+                candidate = MethodResult(str(summary["method"]), summary)
                 best = others.setdefault((task, candidate.method), candidate)
                 others[task, candidate.method] = max(best, candidate, key=lambda one: one.summary["speedup_e2e"])
     for (task, _), candidate in others.items():
@@ -229,15 +231,15 @@ def conditions(replication: Replication, records: Sequence[Record] = ()) -> str:
     )
 
 
-def _end_to_end(candidate: Candidate) -> str:
-    return f"{spread(candidate.summary, 'speedup_e2e')}× {END_TO_END.partition(', ')[2]}"
+def _end_to_end(candidate: MethodResult) -> str:
+    return f"{format_interval(candidate.summary, 'speedup_e2e')}× {END_TO_END.partition(', ')[2]}"
 
 
-def _faster(candidate: Candidate) -> bool:
+def _faster(candidate: MethodResult) -> bool:
     low = candidate.summary["speedup_e2e_lo"]
     return low is not None and low > 1
 
 
-def _high(candidate: Candidate) -> float:
+def _high(candidate: MethodResult) -> float:
     high = candidate.summary["speedup_e2e_hi"]
     return math.inf if high is None else float(high)

@@ -55,12 +55,12 @@ def _report(arguments: Sequence[str]) -> None:
     out = local_path("out", given.get("out", runs_dir / "report"))
     ours = replications(runs_dir, found)
     shown = {cell.path for one in ours for cell in one.recorded_cells()}
-    tasks = runs.by_task([one for one in made if one.path not in shown])
+    tasks = runs.group_by_task([one for one in made if one.path not in shown])
     written = write(tasks, out)
     for path in written:
         print(path)
     if ours:
-        written += write_replication(ours, out, verdicts.recorded(runs_dir), made)
+        written += write_replication(ours, out, verdicts.read_verdicts(runs_dir), made)
         for folder, count in Counter(path.parent for path in written if path.parent != out).items():
             print(f"{folder}: {count} files")
         print(*(path for path in written if path.parent == out), sep="\n")
@@ -68,7 +68,7 @@ def _report(arguments: Sequence[str]) -> None:
     print(*_write(out, {"README.md": text}))
 
 
-def write(tasks: Mapping[str, Sequence[runs.Group]], out: Path) -> list[Path]:
+def write(tasks: Mapping[str, Sequence[runs.RunGroup]], out: Path) -> list[Path]:
     """Write the tables and figures of runs under `out`, print the tables, return the paths.
 
     Raises:
@@ -80,7 +80,7 @@ def write(tasks: Mapping[str, Sequence[runs.Group]], out: Path) -> list[Path]:
         for task, groups in tasks.items():
             name = _stem(task)
             print(text := runs.document(task, groups))
-            written += _write(out, {f"{name}.md": text, f"{name}.csv": tables.csv(runs.unrounded(groups))})
+            written += _write(out, {f"{name}.md": text, f"{name}.csv": tables.csv(runs.unrounded_table(groups))})
             written += figures.save(figures.task_figure(task, groups), out / name)
     except OSError as error:
         raise _cannot(out, error) from error
@@ -91,7 +91,7 @@ def _stem(task: str) -> str:
     return re.sub(r"[^\w.-]+", "_", task)
 
 
-def index(out: Path, tasks: Mapping[str, Sequence[runs.Group]]) -> str:
+def index(out: Path, tasks: Mapping[str, Sequence[runs.RunGroup]]) -> str:
     """What there is in a report's folder, as Markdown, and the speedups of runs that no exhibit shows."""
     parts = ["# Report"]
     listed = [f"- [{what}]({name})" for name, what in CONTENTS.items() if (out / name).exists()]
@@ -117,15 +117,15 @@ def write_replication(
     Raises:
         ConfigError: `out` cannot be written.
     """
-    frames = exhibits.everything(replications)
+    frames = exhibits.long_tables(replications)
     try:
         written = write_tables(replications, out / "tables", frames)
-        written += write_own(replications, out / "tables")
-        drawn = figures.draw(replications, out / "figures")
+        written += write_own_tables(replications, out / "tables")
+        drawn = figures.draw_figures(replications, out / "figures")
         written += [path for found in drawn.values() for one in found for path in one.paths]
         print(page.completeness(replications, frames, drawn))
         checks, predicted = audit.audit(), predictions.predictions(replications)
-        judged = verdicts.together(verdicts.table(judge(replications)), recorded)
+        judged = verdicts.merge_verdicts(verdicts.table(judge(replications)), recorded)
         written += _write(out, {
             "verdicts.md": verdicts.document(judged),
             "verdicts.csv": tables.csv(judged),
@@ -150,16 +150,16 @@ def write_tables(
     out.mkdir(parents=True, exist_ok=True)
     written = []
     for key, frame in frames.items():
-        name = exhibits.stem(*key)
+        name = exhibits.file_stem(*key)
         written += _write(out, {
-            f"{name}.md": document(*key, frame, exhibits.notes(*key, replications)),
+            f"{name}.md": document(*key, frame, exhibits.scale_notes(*key, replications)),
             f"{name}.tex": latex(*key, frame),
             f"{name}.csv": tables.csv(frame),
         })  # fmt: skip
     return written
 
 
-def write_own(replications: Sequence[Replication], out: Path) -> list[Path]:
+def write_own_tables(replications: Sequence[Replication], out: Path) -> list[Path]:
     """Write and print the tables of our own exhibits that have runs, `out/EXPERIMENT_SCALE.{md,csv}`."""
     own, written = {table.experiment: table for table in OWN}, []
     for one in replications:
@@ -173,11 +173,11 @@ def write_own(replications: Sequence[Replication], out: Path) -> list[Path]:
 
 def document(paper: str, exhibit: str, frame: pd.DataFrame, remarks: Sequence[str] = ()) -> str:
     """An exhibit as Markdown: commands, scale, verdicts, the table, remarks, why numbers are missing, and the runs."""
-    parts = [f"# {exhibits.title(paper, exhibit)}", f"**{exhibits.standing(frame)}**"]
-    parts += [*exhibits.verdicts(frame), *exhibits.speedups(frame)]
+    parts = [f"# {exhibits.title(paper, exhibit)}", f"**{exhibits.describe_results(frame)}**"]
+    parts += [*exhibits.verdict_sentences(frame), *exhibits.speedup_sentences(frame)]
     parts += ["\n".join(f"    {command}" for command in exhibits.commands(paper, exhibit, frame))]
-    parts += [tables.markdown(layout.wide(frame)), exhibits.LEGEND]
-    parts += ["\n".join(f"- {line}" for line in [*remarks, *exhibits.missing(frame)])]
+    parts += [tables.markdown(layout.wide_table(frame)), exhibits.LEGEND]
+    parts += ["\n".join(f"- {line}" for line in [*remarks, *exhibits.missing_reasons(frame)])]
     made = exhibits.run_ids(frame)
     parts += [f"Runs: {', '.join(made)}"] if made else []
     return "\n\n".join(filter(None, parts)) + "\n"
@@ -186,8 +186,10 @@ def document(paper: str, exhibit: str, frame: pd.DataFrame, remarks: Sequence[st
 def latex(paper: str, exhibit: str, frame: pd.DataFrame) -> str:
     """An exhibit as a table for LaTeX."""
     title = f"{exhibits.title(paper, exhibit)}."
-    caption = " ".join([title, exhibits.standing(frame), *exhibits.speedups(frame), exhibits.LEGEND])
-    return tables.latex(layout.wide(frame), caption, f"tab:{exhibits.stem(paper, exhibit).replace('_', '-')}")
+    caption = " ".join([title, exhibits.describe_results(frame), *exhibits.speedup_sentences(frame), exhibits.LEGEND])
+    return tables.latex(
+        layout.wide_table(frame), caption, f"tab:{exhibits.file_stem(paper, exhibit).replace('_', '-')}"
+    )
 
 
 def _write(out: Path, texts: Mapping[str, str]) -> list[Path]:

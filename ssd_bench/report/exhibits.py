@@ -64,7 +64,7 @@ FLOATS = (
 TEXTS = ("id", "paper", "exhibit", "model", "task", "method", "setting", "bound", "metric", "unit", "printed")
 
 
-def long(
+def long_table(
     replications: Replication | Sequence[Replication], exhibit: str | None = None, paper: str | None = None
 ) -> pd.DataFrame:
     """Every reported number of an exhibit beside ours, one row each, in the order of the paper's.
@@ -88,7 +88,7 @@ def long(
     return _long(Matcher(given), papers.pop(), exhibits.pop())
 
 
-def everything(replications: Sequence[Replication], only: str | None = None) -> dict[tuple[str, str], pd.DataFrame]:
+def long_tables(replications: Sequence[Replication], only: str | None = None) -> dict[tuple[str, str], pd.DataFrame]:
     """The tables of all that the papers report, by (paper, exhibit) in their order: each number is in exactly one.
 
     Numbers that figures, abstracts and the text state have tables of their own ("Figure 4", "text §5.2").
@@ -136,7 +136,7 @@ def _row(number: Number, matcher: Matcher) -> dict[str, Any]:
     }
 
 
-def counts(frames: Iterable[pd.DataFrame]) -> pd.DataFrame:
+def verdict_counts(frames: Iterable[pd.DataFrame]) -> pd.DataFrame:
     """How many numbers have which verdict, by paper.
 
     Returns:
@@ -148,7 +148,7 @@ def counts(frames: Iterable[pd.DataFrame]) -> pd.DataFrame:
     found = found.loc[list(dict.fromkeys(joined["paper"]))]
     found["numbers"] = found.sum(axis=1)
     own = {paper: joined[joined["paper"] == paper] for paper in found.index}
-    found["distinct results"] = [len(results(own[paper])) for paper in found.index]
+    found["distinct results"] = [len(distinct_results(own[paper])) for paper in found.index]
     found["runs"] = [len(run_ids(own[paper])) for paper in found.index]
     return found.rename_axis(columns=None).reset_index()
 
@@ -156,7 +156,7 @@ def counts(frames: Iterable[pd.DataFrame]) -> pd.DataFrame:
 # --- what is said of an exhibit ---------------------------------------------------------------------------------------
 
 
-def stem(paper: str, exhibit: str) -> str:
+def file_stem(paper: str, exhibit: str) -> str:
     """Name of an exhibit's files: `knn_ssd_table1`, as its experiment is called; `swift_text_5_2`."""
     numbered = re.sub(r"(Table|Figure) (?=\d)", r"\1", exhibit)
     return re.sub(r"[^a-z0-9]+", "_", f"{paper} {numbered}".lower()).strip("_")
@@ -178,19 +178,22 @@ def commands(paper: str, exhibit: str, frame: pd.DataFrame) -> list[str]:
     return [f"python -m ssd_bench -m experiment={one.name} scale={scale}" for one in sources for scale in scales]
 
 
-def standing(frame: pd.DataFrame) -> str:
+def describe_results(frame: pd.DataFrame) -> str:
     """A sentence on what our numbers are: of which scale, and whether they say anything about the paper's values."""
     have = frame[frame["ours"].notna()]
     if have.empty:
         return "There is no number of ours yet."
     scales, models = (", ".join(dict.fromkeys(have[name])) for name in ("scale", "model_ran"))
-    counted = [f"{counting(run_ids(have), 'run')} at scale {scales}", counting(results(have), "distinct result")]
+    counted = [
+        f"{count_phrase(run_ids(have), 'run')} at scale {scales}",
+        count_phrase(distinct_results(have), "distinct result"),
+    ]
     repeated = int((have["repeats"] != "").sum())
     defined = int((have["verdict"] == verdict.BY_DEFINITION).sum())
     counted += [f"{repeated} repeat one of them"] if repeated else []
     counted += [f"{defined} are 1 by definition"] if defined else []
     some = f"Ours: {models}; {len(have)} of {len(frame)} numbers of the paper have one: {', '.join(counted)}."
-    some += shared(str(frame["paper"].iloc[0]), str(frame["exhibit"].iloc[0]))
+    some += describe_shared_runs(str(frame["paper"].iloc[0]), str(frame["exhibit"].iloc[0]))
     toys = int(have["rehearsal"].sum())
     if toys:
         which = "A" if toys == len(have) else f"{toys} of them are of a"
@@ -202,7 +205,7 @@ def standing(frame: pd.DataFrame) -> str:
     return some
 
 
-def shared(paper: str, exhibit: str) -> str:
+def describe_shared_runs(paper: str, exhibit: str) -> str:
     """Return a sentence on the exhibits whose runs give these numbers; "" for runs of its own."""
     sources = select.experiments().get((paper, exhibit))
     if sources is None:
@@ -213,28 +216,28 @@ def shared(paper: str, exhibit: str) -> str:
     return f" The runs are those of {'; '.join(names)}." if names else ""
 
 
-def results(frame: pd.DataFrame) -> list[str]:
+def distinct_results(frame: pd.DataFrame) -> list[str]:
     """Return the distinct results of ours behind a table."""
     return [result for result in dict.fromkeys(frame["result"]) if result]
 
 
-def counting(things: Sequence[object], name: str) -> str:
+def count_phrase(things: Sequence[object], name: str) -> str:
     """Return a count with its noun."""
     return f"{len(things)} {name}{'' if len(things) == 1 else 's'}"
 
 
-def verdicts(frame: pd.DataFrame) -> list[str]:
+def verdict_sentences(frame: pd.DataFrame) -> list[str]:
     """The two verdicts apart, in a sentence each, and how far the paper's order is kept."""
     lines = []
     for name in (verdict.ALGORITHMIC, verdict.SPEED):
         found = frame.loc[frame["kind"] == name, "verdict"].value_counts()
         parts = ", ".join(f"{found[one]} {one}" for one in verdict.VERDICTS if one in found)
-        distinct = counting(results(frame[frame["kind"] == name]), "distinct result")
+        distinct = count_phrase(distinct_results(frame[frame["kind"] == name]), "distinct result")
         lines += [f"{name.capitalize()}: {parts}; {distinct}."] if parts else []
-    return [*lines, *order(frame)]
+    return [*lines, *order_sentences(frame)]
 
 
-def order(frame: pd.DataFrame) -> list[str]:
+def order_sentences(frame: pd.DataFrame) -> list[str]:
     """How far our runs come in the paper's order, by metric, over distinct pairs that are not void."""
     groups = verdict.rank_orders(frame)
     found = verdict.order_agreements(groups)
@@ -248,7 +251,7 @@ def order(frame: pd.DataFrame) -> list[str]:
     return lines
 
 
-def speedups(frame: pd.DataFrame) -> list[str]:
+def speedup_sentences(frame: pd.DataFrame) -> list[str]:
     """Of a paper that divides by Hugging Face `generate`: how its speedups are counted, and over what ours are."""
     own = frame[(frame["metric"] == "speedup") & frame["ours"].notna() & (frame["verdict"] != verdict.BY_DEFINITION)]
     counted = None if own.empty else folder_of(str(own["paper"].iloc[0])).counts.get("speedup")
@@ -260,13 +263,13 @@ def speedups(frame: pd.DataFrame) -> list[str]:
     return [f"Speedup: {counted.meaning}, as the paper counts it; {', '.join(parts)}."]
 
 
-def notes(paper: str, exhibit: str, replications: Iterable[Replication]) -> list[str]:
+def scale_notes(paper: str, exhibit: str, replications: Iterable[Replication]) -> list[str]:
     """What the scales of the runs that are there take from an exhibit."""
     names = {one.name for one in select.experiments().get((paper, exhibit), ())}
     return [note for one in replications if one.experiment.name in names for note in one.notes]
 
 
-def missing(frame: pd.DataFrame) -> list[str]:
+def missing_reasons(frame: pd.DataFrame) -> list[str]:
     """Why numbers have none of ours beside them."""
     found = frame.loc[frame["ours"].isna() & (frame["reason"] != ""), "reason"].value_counts(sort=False)
     return [f"{count} without ours: {reason}" for reason, count in found.items()]

@@ -27,7 +27,7 @@ from ssd_bench.papers.ran import model_names
 from ssd_bench.papers.rooms import paper_folders
 from ssd_bench.records.files import write_atomic
 from ssd_bench.report.answers import comparison
-from ssd_bench.report.runs import Group
+from ssd_bench.report.runs import RunGroup
 from ssd_bench.style import ACCOUNTS, AR_COLOUR, METHOD_COLOUR, STYLE
 
 _waiting: list[Replication] = []  # what forked processes draw
@@ -43,7 +43,7 @@ FOREST, NARROW = "comparison_forest", "comparison_forest_narrow"
 
 
 @dataclass(frozen=True)
-class Drawn:
+class DrawnFigure:
     """The figure of an experiment at a scale.
 
     Attributes:
@@ -76,7 +76,7 @@ def figure(replication: Replication) -> Figure | NotDrawable | None:
         return draw(replication)
 
 
-def task_figure(task: str, groups: Sequence[Group]) -> Figure:
+def task_figure(task: str, groups: Sequence[RunGroup]) -> Figure:
     """Left: decode tokens/s with 95 % intervals, AR first. Right: milliseconds per token, split by account.
 
     One row of panels per group of comparable runs, of which at most `ROWS` are drawn, the fastest.
@@ -94,7 +94,7 @@ def task_figure(task: str, groups: Sequence[Group]) -> Figure:
     return whole
 
 
-def _fastest(group: Group) -> Group:
+def _fastest(group: RunGroup) -> RunGroup:
     """What is drawn of a group: AR and the fastest runs; its title says so where there are more."""
     ran = [row for row in group.rows if row["run_dir"] is not None]
     if len(ran) <= ROWS:
@@ -110,7 +110,7 @@ def _labels(axes: Axes, rows: Sequence[dict[str, Any]]) -> None:
     axes.set_ylim(len(rows) - 0.5, -0.5)
 
 
-def _draw_speed(axes: Axes, group: Group) -> None:
+def _draw_speed(axes: Axes, group: RunGroup) -> None:
     for i, row in enumerate(group.rows):
         rate = row["method_tokens_per_s"] or 0.0
         axes.barh(
@@ -127,7 +127,7 @@ def _draw_speed(axes: Axes, group: Group) -> None:
     axes.set_xlabel("tokens/s, decode only; × speedup over AR of the same run")
 
 
-def _draw_time(axes: Axes, group: Group) -> None:
+def _draw_time(axes: Axes, group: RunGroup) -> None:
     for i, row in enumerate(group.rows):
         rate, start = row["method_tokens_per_s"], 0.0
         for name, (colour, hatch) in ACCOUNTS.items():
@@ -142,7 +142,7 @@ def _draw_time(axes: Axes, group: Group) -> None:
     axes.legend(ncols=4, fontsize=7, frameon=False, loc="lower left", bbox_to_anchor=(0, 1), handlelength=1.5)
 
 
-def forest(replication: Replication, narrow: bool = False) -> Figure:
+def forest_plot(replication: Replication, narrow: bool = False) -> Figure:
     """Speedups of all methods, a panel a task: decode and end to end with intervals, AR at 1, the noise floor a band.
 
     Methods stand in the order of their end-to-end speedup over all tasks, the fastest first.
@@ -220,7 +220,7 @@ def save(made: Figure, stem: Path) -> list[Path]:
     return paths
 
 
-def save_for_page(made: Figure, name: str, replication: Replication, stem: Path) -> Drawn:
+def save_for_page(made: Figure, name: str, replication: Replication, stem: Path) -> DrawnFigure:
     """Save a figure, also as SVG where that is small."""
     svg = _svg(made, name)
     made.set_layout_engine("none")
@@ -230,27 +230,27 @@ def save_for_page(made: Figure, name: str, replication: Replication, stem: Path)
         write_atomic(paths[-1], svg)
     shown = paths[-1] if len(svg) <= SVG_LIMIT else paths[0]
     width, height = (round(96 * inches) for inches in made.get_size_inches())
-    return Drawn(name, replication.scale, replication.models_ran, shown, "", width, height, tuple(paths))
+    return DrawnFigure(name, replication.scale, replication.models_ran, shown, "", width, height, tuple(paths))
 
 
-def draw(replications: Sequence[Replication], out: Path) -> dict[str, list[Drawn]]:
+def draw_figures(replications: Sequence[Replication], out: Path) -> dict[str, list[DrawnFigure]]:
     """Draw every experiment that is a figure, into `out/EXPERIMENT_SCALE.{png,pdf}`.
 
     Returns:
         By experiment, the scale nearest to the papers' first; `FOREST`, `NARROW` where methods were compared.
     """
     out.mkdir(parents=True, exist_ok=True)
-    found: dict[str, list[Drawn]] = {}
+    found: dict[str, list[DrawnFigure]] = {}
     if (compared := comparison(replications)) is not None:
         for name in (FOREST, NARROW):
-            found[name] = [save_for_page(forest(compared, name == NARROW), name, compared, out / name)]
+            found[name] = [save_for_page(forest_plot(compared, name == NARROW), name, compared, out / name)]
     shown = list(_ordered(replications))
     for one, drawn in zip(shown, _all(shown, out)):
         found.setdefault(one.experiment.name, []).append(drawn)
     return found
 
 
-def _all(shown: Sequence[Replication], out: Path) -> list[Drawn]:
+def _all(shown: Sequence[Replication], out: Path) -> list[DrawnFigure]:
     """The drawings, made by one process a core; forked ones have the records that are in memory already."""
     workers = min(len(shown), len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1)
     if workers < 2:
@@ -263,7 +263,7 @@ def _all(shown: Sequence[Replication], out: Path) -> list[Drawn]:
         _waiting.clear()
 
 
-def _nth(out: Path, i: int) -> Drawn:
+def _nth(out: Path, i: int) -> DrawnFigure:
     return _draw(_waiting[i], out)
 
 
@@ -276,14 +276,14 @@ def _ordered(replications: Iterable[Replication]) -> Iterator[Replication]:
         yield from (scales[scale] for scale in order_scales(scales))
 
 
-def _draw(replication: Replication, out: Path) -> Drawn:
+def _draw(replication: Replication, out: Path) -> DrawnFigure:
     name, scale = replication.experiment.name, replication.scale
     try:
         made = figure(replication)
     except ConfigError as error:  # a damaged record must not cost the others their report
         made = NotDrawable(f"A record cannot be read: {error}.")
     if not isinstance(made, Figure):
-        return Drawn(name, scale, replication.models_ran, None, made.reason if made else "")
+        return DrawnFigure(name, scale, replication.models_ran, None, made.reason if made else "")
     return save_for_page(made, name, replication, out / f"{name}_{scale}")
 
 

@@ -16,7 +16,7 @@ from ssd_bench.papers.rooms import folder_of
 
 BOUNDS = {"": "", "low": "from ", "high": "to ", "max": "up to ", "about": "about "}
 DIGITS = 2  # of ours at least, else those that the paper prints
-THEIRS, OURS = f"{END_TO_END} (as the paper counts)", f"{DECODE} (ours alone)"
+PAPER_SPEEDUP, OWN_DECODE_SPEEDUP = f"{END_TO_END} (as the paper counts)", f"{DECODE} (ours alone)"
 """Heads of the two speedups: every paper counts prefills in."""
 NONE, SAME_RUN, EXCLUDED = "ours: none", "same run", "excluded"
 
@@ -48,7 +48,7 @@ Cells = Mapping[Column, Sequence[Entry]]
 
 
 @dataclass
-class Group:
+class RowGroup:
     """One method and setting: our rows, and the rows of the paper's models that these are compared with.
 
     Attributes:
@@ -80,18 +80,18 @@ def paper_label(model: str) -> str:
     return f"paper: {model}" if model else "paper"
 
 
-def layout(frame: pd.DataFrame) -> tuple[list[Column], list[Group]]:
+def layout(frame: pd.DataFrame) -> tuple[list[Column], list[RowGroup]]:
     """Arrange a long table: columns by task, and a group of rows for every method, setting and set of our results.
 
     The paper's models that one set of our results stands behind share a group, so that no result is in two rows; a
     result that another group shows already reads `SAME_RUN`.
     """
     several = len({scale for scale in frame["scale"] if scale}) > 1
-    rows: dict[tuple[str, str, str], Group] = {}
+    rows: dict[tuple[str, str, str], RowGroup] = {}
     numbers: Iterable[Any] = frame.itertuples()
     for number in numbers:
         setting, column = _place(number)
-        group = rows.setdefault((number.method, setting, number.model), Group(number.method, setting))
+        group = rows.setdefault((number.method, setting, number.model), RowGroup(number.method, setting))
         label = ours_label(number, several)
         group.paper.setdefault(number.model, {}).setdefault(column, []).append(_theirs(number))
         for at, entry in _ours(number, column):
@@ -104,7 +104,7 @@ def layout(frame: pd.DataFrame) -> tuple[list[Column], list[Group]]:
     return sorted(columns, key=lambda column: tasks.index(column[0])), groups
 
 
-def wide(frame: pd.DataFrame) -> pd.DataFrame:
+def wide_table(frame: pd.DataFrame) -> pd.DataFrame:
     """Return a long table in the paper's layout as texts.
 
     Returns:
@@ -127,10 +127,10 @@ def wide(frame: pd.DataFrame) -> pd.DataFrame:
     return pd.concat([index[kept], pd.DataFrame(body, columns=names, dtype="str")], axis=1)
 
 
-def headed(metric: str, paper: str) -> str:
+def column_head(metric: str, paper: str) -> str:
     """Return a metric as the head of a column: of a speedup which one, of a skip ratio of what, of others the unit."""
     if metric == "speedup":
-        return THEIRS
+        return PAPER_SPEEDUP
     if metric == "skip_ratio":
         inner = folder_of(paper).skip_ratio == "inner"
         return f"skip_ratio (of the sublayers {'of the inner blocks' if inner else 'of all blocks'})"
@@ -145,7 +145,7 @@ def _place(number: Any) -> tuple[str, Column]:
         for part in number.setting.split(";")
         if part.partition("=")[0] in folder_of(number.paper).telling or "pass@" in part
     ]
-    return "; ".join(parts), (number.task, headed(number.metric, number.paper))
+    return "; ".join(parts), (number.task, column_head(number.metric, number.paper))
 
 
 def _theirs(number: Any) -> Entry:
@@ -157,24 +157,24 @@ def _ours(number: Any, column: Column) -> Iterator[tuple[Column, Entry]]:
     digits = max(DIGITS, len(number.printed.partition(".")[2]))
     text = EXCLUDED if number.verdict == verdict.VOID else ABSENT
     if not math.isnan(number.ours):
-        text = spread(number.ours, number.low, number.high, digits)
+        text = format_interval(number.ours, number.low, number.high, digits)
     yield column, Entry(text, number, ours=True)
     task = column[0]
     if not math.isnan(number.estimate):
         estimate = f"{number.estimate:.{DIGITS}f}"
         yield (task, f"{number.metric} (the method's own estimate)"), Entry(estimate, number, ours=True, main=False)
     if not math.isnan(number.decode):
-        decode = spread(number.decode, number.decode_low, number.decode_high, DIGITS)
-        yield (task, OURS), Entry(decode, number, ours=True, main=False)
+        decode = format_interval(number.decode, number.decode_low, number.decode_high, DIGITS)
+        yield (task, OWN_DECODE_SPEEDUP), Entry(decode, number, ours=True, main=False)
 
 
-def spread(value: float, low: float, high: float, digits: int) -> str:
+def format_interval(value: float, low: float, high: float, digits: int) -> str:
     """Return a number with its interval, if it has one."""
     found = f"{value:.{digits}f}"
     return found if math.isnan(low) or math.isnan(high) else f"{found} [{low:.{digits}f}, {high:.{digits}f}]"
 
 
-def _without_none(group: Group) -> Group:
+def _without_none(group: RowGroup) -> RowGroup:
     """Move the gaps of a row that has some of our numbers into its first row of ours."""
     if NONE in group.ours and len(group.ours) > 1:
         gaps = group.ours.pop(NONE)
@@ -184,9 +184,9 @@ def _without_none(group: Group) -> Group:
     return group
 
 
-def _merged(rows: Sequence[Group]) -> list[Group]:
+def _merged(rows: Sequence[RowGroup]) -> list[RowGroup]:
     """Put the paper's models together that the same results of ours stand behind, in the order of the methods."""
-    groups: dict[tuple[str, str], list[Group]] = {}
+    groups: dict[tuple[str, str], list[RowGroup]] = {}
     for row in rows:
         own = groups.setdefault((row.method, row.setting), [])
         same = next((group for group in own if _agree(group, row)), None)
@@ -205,7 +205,7 @@ def _merged(rows: Sequence[Group]) -> list[Group]:
     return [group for own in groups.values() for group in own]
 
 
-def _agree(group: Group, row: Group) -> bool:
+def _agree(group: RowGroup, row: RowGroup) -> bool:
     """Check whether our rows of both are of the same models, with the same results wherever both have some."""
     if set(group.ours) != set(row.ours):
         return False
@@ -217,7 +217,7 @@ def _agree(group: Group, row: Group) -> bool:
     )
 
 
-def _mark_repeats(group: Group) -> None:
+def _mark_repeats(group: RowGroup) -> None:
     """Replace results that another group has shown already."""
     for cells in group.ours.values():
         for entries in cells.values():

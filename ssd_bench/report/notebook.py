@@ -82,17 +82,22 @@ class Paper:
         known = {number.exhibit for number in reported.numbers() if number.paper == self.name}
         if exhibit not in known:
             raise ConfigError("exhibit", exhibit, f"one of {', '.join(sorted(known))}")
-        frame = exhibits.long(self._replications, exhibit, self.name)
+        frame = exhibits.long_table(self._replications, exhibit, self.name)
         commands = [f"`{command}`" for command in exhibits.commands(self.name, exhibit, frame)]
-        sentences = [f"**{exhibits.title(self.name, exhibit)}.** {exhibits.standing(frame)}", *exhibits.verdicts(frame)]
-        sentences += exhibits.speedups(frame)
-        sentences += exhibits.notes(self.name, exhibit, self._replications) + exhibits.missing(frame)
-        return Shown("\n\n".join(filter(None, [*sentences, ", ".join(commands), exhibits.LEGEND])), layout.wide(frame))
+        sentences = [
+            f"**{exhibits.title(self.name, exhibit)}.** {exhibits.describe_results(frame)}",
+            *exhibits.verdict_sentences(frame),
+        ]
+        sentences += exhibits.speedup_sentences(frame)
+        sentences += exhibits.scale_notes(self.name, exhibit, self._replications) + exhibits.missing_reasons(frame)
+        return Shown(
+            "\n\n".join(filter(None, [*sentences, ", ".join(commands), exhibits.LEGEND])), layout.wide_table(frame)
+        )
 
     def figure(self, exhibit: str) -> Shown:
         """A figure or case study ("Figure 6", "Figure 2a", "Table 13") from our runs, or why there is none."""
-        name = exhibits.stem(self.name, exhibit)
-        drawable = [one for one in figures.FIGURES if one.startswith(exhibits.stem(self.name, ""))]
+        name = exhibits.file_stem(self.name, exhibit)
+        drawable = [one for one in figures.FIGURES if one.startswith(exhibits.file_stem(self.name, ""))]
         if name not in drawable:
             raise ConfigError("exhibit", exhibit, f"one that is drawn: {', '.join(drawable)}")
         return _drawn(name, self._replications)
@@ -100,13 +105,13 @@ class Paper:
     @cached_property
     def _verdicts(self) -> pd.DataFrame:
         own = verdicts.table(judge(self._replications, self.name))
-        return verdicts.together(own, verdicts.recorded(self._runs_dir))
+        return verdicts.merge_verdicts(own, verdicts.read_verdicts(self._runs_dir))
 
     def claims(self) -> Shown:
         """Which of the paper's claims hold."""
         own = self._verdicts[self._verdicts["claim"].str.startswith(f"{self.name}/")]
-        said = verdicts.readable(own[own["verdict"] != NOT_RUN]).drop(columns="paper")
-        return Shown(f"{verdicts.RULE}\n\n{verdicts.counts(own)}.", said)
+        said = verdicts.readable_table(own[own["verdict"] != NOT_RUN]).drop(columns="paper")
+        return Shown(f"{verdicts.RULE}\n\n{verdicts.verdict_counts(own)}.", said)
 
     def claim(self, name: str) -> Shown:
         """A claim: what the paper says, what our records say, and what would change the verdict."""
@@ -116,20 +121,20 @@ class Paper:
             allowed = sorted(one.partition("/")[2] for one in known if one.startswith(f"{self.name}/"))
             raise ConfigError("claim", name, f"one of {', '.join(allowed)}")
         claim, rows = known[own], self._verdicts[self._verdicts["claim"] == own]
-        said = [f"**{claim.says}** ({claim.section}). *The paper*: {verdicts.theirs(claim)}."]
+        said = [f"**{claim.says}** ({claim.section}). *The paper*: {verdicts.paper_values(claim)}."]
         for _, row in rows.iterrows():
-            effect, model = verdicts.effect(claim, row), verdicts.model_ran(row)
+            effect, model = verdicts.effect_text(claim, row), verdicts.model_text(row)
             said.append(
-                f"*Our records*{f', {model}' if model else ''}: **{verdicts.text(row)}**. {effect} where "
-                f"{verdicts.threshold(claim)} is asked: {verdicts.measured(claim)}. {verdicts.evidence(claim, row)}."
+                f"*Our records*{f', {model}' if model else ''}: **{verdicts.verdict_text(row)}**. {effect} where "
+                f"{verdicts.threshold_text(claim)} is asked: {verdicts.statistic_text(claim)}. {verdicts.evidence_text(claim, row)}."
             )
-            said.append(f"*What would change it*: {verdicts.turning(claim, row)}.")
+            said.append(f"*What would change it*: {verdicts.verdict_change(claim, row)}.")
         return Shown("\n\n".join(said))
 
     def counts(self) -> Shown:
         """How many of the paper's numbers have which verdict."""
-        frames = exhibits.everything(self._replications, self.name).values()
-        counted = exhibits.counts(frames).drop(columns="paper")
+        frames = exhibits.long_tables(self._replications, self.name).values()
+        counted = exhibits.verdict_counts(frames).drop(columns="paper")
         return Shown("", counted.loc[:, (counted != 0).any()])
 
     def findings(self) -> Shown:
@@ -156,7 +161,8 @@ class Comparison:
     def forest(self) -> Shown:
         """Speedups of all methods by task, decode and end to end."""
         return Shown(
-            f"speedups of all methods, {self._compared.models_ran}: a figure", figure=figures.forest(self._compared)
+            f"speedups of all methods, {self._compared.models_ran}: a figure",
+            figure=figures.forest_plot(self._compared),
         )
 
     def advice(self) -> Shown:

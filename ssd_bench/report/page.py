@@ -26,7 +26,7 @@ from ssd_bench.papers.rooms import paper_folders, paper_versions, version_name
 from ssd_bench.papers.ssd_bench import figures as ours
 from ssd_bench.papers.ssd_bench.own import OWN, remarks
 from ssd_bench.report import answers, exhibits, predictions, verdicts
-from ssd_bench.report.figures import FIGURES, FOREST, NARROW, Drawn
+from ssd_bench.report.figures import FIGURES, FOREST, NARROW, DrawnFigure
 from ssd_bench.report.layout import EXCLUDED, NONE, SAME_RUN, Cells, Column, Entry, layout, paper_label
 from ssd_bench.style import unbroken
 
@@ -81,7 +81,7 @@ class Exhibit:
     exhibit: str
     frame: pd.DataFrame | None
     replications: Sequence[Replication] = field(repr=False)
-    drawn: Mapping[str, Sequence[Drawn]] = field(repr=False)
+    drawn: Mapping[str, Sequence[DrawnFigure]] = field(repr=False)
 
     @cached_property
     def experiments(self) -> tuple[Experiment, ...]:
@@ -97,7 +97,7 @@ class Exhibit:
     @property
     def anchor(self) -> str:
         """Of its article."""
-        return exhibits.stem(self.paper, self.exhibit)
+        return exhibits.file_stem(self.paper, self.exhibit)
 
     @property
     def title(self) -> str:
@@ -138,7 +138,7 @@ class Exhibit:
         return tables.html(body.loc[list(dict.fromkeys(self._features["method"])), names], self.title)
 
     @cached_property
-    def figures(self) -> list[Drawn]:
+    def figures(self) -> list[DrawnFigure]:
         """That have an image; those of another version of the paper are shown there."""
         own = [one for one in self.experiments if one.paper == self.paper]
         return [drawn for one in own for drawn in self.drawn.get(one.name, ()) if drawn.image is not None]
@@ -173,7 +173,7 @@ class Exhibit:
     @property
     def labels(self) -> dict[str, str]:
         """What the filters know of it: the papers' names on each axis, of its numbers and jobs."""
-        return {axis: joined(self.values(axis)) for axis in AXES}
+        return {axis: join_values(self.values(axis)) for axis in AXES}
 
     def values(self, axis: str) -> Iterator[str]:
         """The papers' names on an axis."""
@@ -188,9 +188,9 @@ class Exhibit:
         if content := self.listed.get("content"):
             yield f"In the paper: {content}."
         if self.frame is not None:
-            yield exhibits.standing(self.frame)
-            yield from exhibits.verdicts(self.frame)
-            yield from exhibits.speedups(self.frame)
+            yield exhibits.describe_results(self.frame)
+            yield from exhibits.verdict_sentences(self.frame)
+            yield from exhibits.speedup_sentences(self.frame)
         elif not self.experiments:
             yield "It holds no results, but " + (
                 "a diagram." if self._features.empty else "marks, unknown where the paper's text lost them."
@@ -214,9 +214,9 @@ class Exhibit:
     @property
     def missing(self) -> list[str]:
         """Why numbers, figures and parts are not there."""
-        lines = exhibits.notes(self.paper, self.exhibit, self.replications)
+        lines = exhibits.scale_notes(self.paper, self.exhibit, self.replications)
         if self.frame is not None:
-            lines += exhibits.missing(self.frame)
+            lines += exhibits.missing_reasons(self.frame)
         for one in self.experiments:
             if one.paper != self.paper:
                 continue
@@ -262,14 +262,14 @@ class Sheet:
     table: str = ""
     lines: Sequence[str] = ()
     reasons: Sequence[str] = ()
-    figure: Drawn | None = None
+    figure: DrawnFigure | None = None
     command: str = ""
 
 
 def render(
     replications: Sequence[Replication],
     frames: Mapping[tuple[str, str], pd.DataFrame],
-    drawn: Mapping[str, Sequence[Drawn]],
+    drawn: Mapping[str, Sequence[DrawnFigure]],
     predicted: pd.DataFrame,
     checks: pd.DataFrame,
     judged: pd.DataFrame,
@@ -294,13 +294,13 @@ def render(
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"joined": joined, "unbroken": unbroken}
+    environment.filters |= {"joined": join_values, "unbroken": unbroken}
     style, script = (Markup((FOLDER / name).read_text(encoding="utf-8")) for name in ("style.css", "script.js"))
     compared = answers.comparison(replications)
     return environment.get_template("page.html").render(
         style=style, script=script, papers=shown, name_of=version_name, states=STATES,
         originals=[folder.versions[folder.latest] for folder in paper_folders() if folder.numbers],
-        standing=answers.standing(replications, len(exhibits.results(everything))), cards=answers.cards(judged),
+        standing=answers.describe_records(replications, len(exhibits.distinct_results(everything))), cards=answers.cards(judged),
         rule=verdicts.RULE.replace("*", "").replace("`", ""),
         forest=next(iter(drawn.get(FOREST, ())), None), narrow=next(iter(drawn.get(NARROW, ())), None),
         noise=compared is not None and any(cell.variation is not None for cell in compared.recorded_cells()),
@@ -310,18 +310,18 @@ def render(
             for one in answers.comparisons(replications)
         ],
         complete=completeness(replications, frames, drawn),
-        verdicts=exhibits.verdicts(everything), counts=_counts(everything),
+        verdicts=exhibits.verdict_sentences(everything), counts=_counts(everything),
         legend=[(*MARKS.get(word, ("–", "none")), word, MEANING[word]) for word in verdict.VERDICTS],
         filters=_filters([one for own in shown.values() for one in own]),
         comparison=list(_own(replications, drawn)),
-        predicted=list(_predictions(predicted)), audits=list(_audits(checks, predictions.needs(predicted))),
+        predicted=list(_predictions(predicted)), audits=list(_audits(checks, predictions.machine_needs(predicted))),
     ) + "\n"  # fmt: skip
 
 
 def completeness(
     replications: Sequence[Replication],
     frames: Mapping[tuple[str, str], pd.DataFrame],
-    drawn: Mapping[str, Sequence[Drawn]],
+    drawn: Mapping[str, Sequence[DrawnFigure]],
 ) -> str:
     """Return a sentence: how many tables and figures of the papers are whole or in part, by runs and distinct results.
 
@@ -335,12 +335,12 @@ def completeness(
     runs = {cell.path for one in replications for cell in one.recorded_cells()}
     return (
         f"Of {len(every)} tables and figures of the papers {parts}. Behind them: "
-        f"{exhibits.counting(list(runs), 'run')}, {exhibits.counting(exhibits.results(numbers), 'distinct result')} "
+        f"{exhibits.count_phrase(list(runs), 'run')}, {exhibits.count_phrase(exhibits.distinct_results(numbers), 'distinct result')} "
         f"for {len(numbers)} numbers of the papers."
     )
 
 
-def joined(values: Iterable[str]) -> str:
+def join_values(values: Iterable[str]) -> str:
     """The distinct values of a data attribute, as the script takes them apart; lists of tasks are taken apart here."""
     return "|".join(dict.fromkeys(part for value in values for part in value.split(", ") if part))
 
@@ -399,7 +399,7 @@ def _exhibits(
     paper: str,
     replications: Sequence[Replication],
     frames: Mapping[tuple[str, str], pd.DataFrame],
-    drawn: Mapping[str, Sequence[Drawn]],
+    drawn: Mapping[str, Sequence[DrawnFigure]],
 ) -> Iterator[Exhibit]:
     """Everything of a paper: its tables and figures in their order, then abstract and text."""
     listed = [(paper, exhibit) for exhibit in reported.exhibits(paper)["exhibit"]]
@@ -418,7 +418,7 @@ def _counts(everything: pd.DataFrame) -> str:
             found = own.loc[own["kind"] == kind, "verdict"].value_counts()
             key = version_name(paper) if paper else "All", PART[kind]
             ours = own[own["kind"] == kind]
-            behind = [str(len(exhibits.results(ours))), str(len(exhibits.run_ids(ours)))]
+            behind = [str(len(exhibits.distinct_results(ours))), str(len(exhibits.run_ids(ours)))]
             rows[key] = [str(found.get(word, 0) or "·") for word in columns] + [str(found.sum()), *behind]
     index = pd.MultiIndex.from_tuples(rows, names=["paper", "numbers that are"])
     frame = pd.DataFrame(list(rows.values()), index, [*columns, "all", "distinct results of ours", "runs"])
@@ -434,7 +434,7 @@ def _filters(shown: Sequence[Exhibit]) -> list[tuple[str, str, list[tuple[str, s
     return [(axis, label, options[axis]) for axis, label in FILTERS.items()]
 
 
-def _own(replications: Sequence[Replication], drawn: Mapping[str, Sequence[Drawn]]) -> Iterator[Sheet]:
+def _own(replications: Sequence[Replication], drawn: Mapping[str, Sequence[DrawnFigure]]) -> Iterator[Sheet]:
     """Yield the tables of our own experiments, one a scale with runs; without any, a sentence on how to make them."""
     for own in OWN:
         made = [one for one in replications if one.experiment.name == own.experiment]
@@ -445,7 +445,7 @@ def _own(replications: Sequence[Replication], drawn: Mapping[str, Sequence[Drawn
         images = {one.scale: one for one in drawn.get(own.experiment, ())}
         for one, frame in shown:
             title, image = f"{own.title}, {one.models_ran}, scale {one.scale}", images.get(one.scale)
-            labels = {axis: joined(cell[axis] for cell in one.cells) for axis in AXES}
+            labels = {axis: join_values(cell[axis] for cell in one.cells) for axis in AXES}
             yield Sheet(
                 f"{own.experiment}_{one.scale}", title, "", labels, title, tables.html(frame, title),
                 [own.note(), *remarks(one)], reasons=[image.reason] if image and image.reason else [],
@@ -459,10 +459,10 @@ def _predictions(predicted: pd.DataFrame) -> Iterator[Sheet]:
     for paper, rows in predicted.groupby("paper", sort=False):
         title = f"Predictions for {version_name(str(paper))}"
         failed = [f"Not predicted: {reason}" for reason in dict.fromkeys(rows["reason"]) if reason]
-        labels = {axis: joined(rows[axis]) for axis in AXES}
-        body = tables.html(predictions.readable(rows).fillna(""), title)
+        labels = {axis: join_values(rows[axis]) for axis in AXES}
+        body = tables.html(predictions.readable_table(rows).fillna(""), title)
         yield Sheet(
-            f"predictions_{exhibits.stem(str(paper), '')}", title, str(paper), labels, title, body, lines, failed
+            f"predictions_{exhibits.file_stem(str(paper), '')}", title, str(paper), labels, title, body, lines, failed
         )
         lines = []
 
@@ -477,7 +477,7 @@ def _audits(checks: pd.DataFrame, needs: Mapping[str, str]) -> Iterator[Sheet]:
         whole = f"The paper's numbers recomputed from one another, without any run of ours. {found.sum()} comparisons: "
         rows = entries.loc[entries["paper"] == paper].drop(columns="paper").set_index("finding")
         yield Sheet(
-            f"audit_{exhibits.stem(paper, '')}", f"Audit of {name}", paper, dict.fromkeys(AXES, ""),
+            f"audit_{exhibits.file_stem(paper, '')}", f"Audit of {name}", paper, dict.fromkeys(AXES, ""),
             f"What the numbers of {name} imply",
             tables.html(rows, f"Findings in {name}", "audit"),
             [line for line in (f"{whole}{parts}.", needs.get(paper)) if line],

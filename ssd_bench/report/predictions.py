@@ -18,7 +18,7 @@ from ssd_bench import tables
 from ssd_bench.cost.roofline import simulated_machine
 from ssd_bench.cost.shapes import known_shape
 from ssd_bench.errors import ConfigError
-from ssd_bench.metrics.text import ABSENT, DECODE, END_TO_END, percent
+from ssd_bench.metrics.text import ABSENT, DECODE, END_TO_END, format_percent
 from ssd_bench.papers import grid, select
 from ssd_bench.papers.cells import OTHER_SCALE, PAPERS_OWN, Cell, Record, Replication
 from ssd_bench.papers.ran import parameter_counts
@@ -40,7 +40,7 @@ MACHINES = {paper: f"sim_{gpus[0].lower()}" for paper in paper_versions() if (gp
 """The first GPU that each paper names, where it names one."""
 ASSUMED, UNSTATED = "sim_h100", "not stated by the paper"
 """Where a paper names none: a GPU of the class that its models need, and what is said of that."""
-THEIRS, OURS = "the paper's own", "the run's"
+PAPER_ACCEPTANCE, RUN_ACCEPTANCE = "the paper's own", "the run's"
 LABELS = ("paper", "exhibit", "model", "task", "method", "setting", "printed")  # of the reported number
 COLUMNS = (
     *LABELS, "metric", "acceptance", "M", "alpha", "derived", "measured", "predicted", "machine", "scale", "run",
@@ -84,11 +84,11 @@ class Skill:
     models: tuple[str, ...] = ()
 
     @property
-    def told(self) -> str:
+    def text(self) -> str:
         """As the end of a sentence."""
         rank = ABSENT if self.rank is None else f"{self.rank:.2f}"
-        missed = f"miss by a median of {percent(self.miss)} (with its sign {100 * self.signed:+.1f} %)"
-        return f"{missed}, one constant by {percent(self.constant)}; rank correlation {rank}"
+        missed = f"miss by a median of {format_percent(self.miss)} (with its sign {100 * self.signed:+.1f} %)"
+        return f"{missed}, one constant by {format_percent(self.constant)}; rank correlation {rank}"
 
 
 def predictions(replications: Sequence[Replication]) -> pd.DataFrame:
@@ -98,7 +98,7 @@ def predictions(replications: Sequence[Replication]) -> pd.DataFrame:
         `COLUMNS`: `printed` of the paper, as text, and whether it is a measured `speedup` or an `expected_speedup`;
         `derived` as in `Row`; `measured` and `predicted` speedups over AR, decode only, NaN where there is none, and
         `reason` says why; `machine` as in `conf/hardware`; of the paper's own acceptance `share` of the sublayers that
-        draft, `c` as modelled and as the paper's speedup `needs` it. `attrs["rehearsed"]`: as `rehearsed`.
+        draft, `c` as modelled and as the paper's speedup `needs` it. `attrs["other_models"]`: as `rehearsed`.
     """
     found = [_theirs(row) for row in reported_speedups()]
     found += [_ours(number, cell) for number, cell in _about(replications) if cell.setup in (PAPERS_OWN, OTHER_SCALE)]
@@ -110,13 +110,13 @@ def predictions(replications: Sequence[Replication]) -> pd.DataFrame:
         .reset_index(drop=True)
         .fillna(dict.fromkeys(("scale", "run", "model_ran", "params"), ""))
     )
-    frame.attrs["rehearsed"] = rehearsed(replications)
+    frame.attrs["other_models"] = other_model_skill(replications)
     return frame
 
 
 def _theirs(row: ReportedSpeedup) -> dict[str, object]:
     number, name = row.number, model_choices().get(row.model, "")
-    known = _labels(number) | {"acceptance": THEIRS, "derived": ""}
+    known = _labels(number) | {"acceptance": PAPER_ACCEPTANCE, "derived": ""}
     if row.missing or row.skipped is None or known_shape(name) is None:
         return known | {"reason": row.missing or f"the sizes of {number.model} are not known"}
     acceptance, steps = Acceptance.of(row.alpha, row.tokens, row.draft_len), _steps(_machine(number.paper), name)
@@ -164,7 +164,7 @@ def _ours(number: Number, cell: Cell) -> dict[str, object]:
     predicted, reason = _replayed(number, cell)
     summary = cell.summary
     return _labels(number) | {
-        "acceptance": OURS, "M": summary["M"], "alpha": summary["alpha"], "derived": "", "measured": summary["speedup"],
+        "acceptance": RUN_ACCEPTANCE, "M": summary["M"], "alpha": summary["alpha"], "derived": "", "measured": summary["speedup"],
         "predicted": predicted, "scale": cell.scale, "run": cell.path.name, "reason": reason,
         "model_ran": cell.model_ran.text, "params": parameter_counts([cell.model_ran]),
     }  # fmt: skip
@@ -200,7 +200,7 @@ def skill(frame: pd.DataFrame) -> Skill | None:
     return Skill(len(counted), miss, float(np.median(errors)), base, rank)
 
 
-def rehearsed(replications: Sequence[Replication]) -> Skill | None:
+def other_model_skill(replications: Sequence[Replication]) -> Skill | None:
     """The skill of what is not predicted any more: with the acceptance of other models' runs, on the GPUs of papers."""
     own = [
         (number, cell)
@@ -212,32 +212,32 @@ def rehearsed(replications: Sequence[Replication]) -> Skill | None:
     return made and replace(made, models=tuple(sorted({cell.model_ran.text for _, cell in own})))
 
 
-def how_good(frame: pd.DataFrame) -> str:
+def skill_text(frame: pd.DataFrame) -> str:
     """The skill of a frame's predictions, in all and within each paper, in sentences."""
     own = skill(frame)
     if own is None:
         return "Too few of the papers' speedups are predicted to say how well."
     within = {version_name(str(paper)): skill(rows) for paper, rows in frame.groupby("paper", sort=False)}
     ranks = [f"{name} {one.rank:.2f}" for name, one in within.items() if one is not None and one.rank is not None]
-    parts = [f"Of the speedups that the papers measured, {own.n} are predicted; these {own.told}."]
+    parts = [f"Of the speedups that the papers measured, {own.n} are predicted; these {own.text}."]
     parts += [f"Rank correlation within a paper: {', '.join(ranks)}."] if ranks else []
     return " ".join(parts)
 
 
 def introduction(frame: pd.DataFrame) -> str:
     """How good the predictions are, how good those were that are not shown, and what they are."""
-    parts, other = [how_good(frame)], frame.attrs.get("rehearsed")
+    parts, other = [skill_text(frame)], frame.attrs.get("other_models")
     if expected := int((frame["metric"] != "speedup").sum()):
         parts += [f"{expected} expected speedups, which papers have from a formula of M and α, do not count there."]
     if isinstance(other, Skill):
         parts += [
             f"With the acceptance of runs of other models than the paper's ({'; '.join(other.models)}), {other.n} "
-            f"predictions {other.told}: they are not shown."
+            f"predictions {other.text}: they are not shown."
         ]
     return " ".join([*parts, INTRO])
 
 
-def need(cost: float, share: float) -> str:
+def machine_need(cost: float, share: float) -> str:
     """What a speedup needs of a machine, a key of `NEEDS`.
 
     Args:
@@ -247,7 +247,7 @@ def need(cost: float, share: float) -> str:
     return "impossible" if cost < 0 else "cheaper" if cost < share else "any"
 
 
-def needs(frame: pd.DataFrame) -> dict[str, str]:
+def machine_needs(frame: pd.DataFrame) -> dict[str, str]:
     """What machine the papers' measured speedups need, given their own M and α: sentences by paper.
 
     Expected speedups are left out: their formula says what a drafted token costs, and no machine gave them.
@@ -255,7 +255,7 @@ def needs(frame: pd.DataFrame) -> dict[str, str]:
     found = {}
     asked = frame[frame["needs"].notna() & (frame["metric"] == "speedup")]
     for paper, own in asked.groupby("paper", sort=False):
-        kinds = [need(cost, share) for cost, share in zip(own["needs"], own["share"])]
+        kinds = [machine_need(cost, share) for cost, share in zip(own["needs"], own["share"])]
         parts = [f"{kinds.count(word)} {what}" for word, what in NEEDS.items() if word in kinds]
         said = [
             f"{version_name(str(paper))}: its M and α give, of {len(own)} speedups that it measured, "
@@ -275,12 +275,12 @@ def _derived(own: pd.DataFrame) -> list[str]:
     if len(guessed):
         # the fewest drafted tokens that M allows, all accepted, leave most for each of them
         kindest = (guessed["M"] / guessed["printed"].astype(float) - 1) / (guessed["M"] - 1)
-        left = sum(need(cost, share) != "any" for cost, share in zip(kindest, guessed["share"]))
+        left = sum(machine_need(cost, share) != "any" for cost, share in zip(kindest, guessed["share"]))
         said += [f"α follows from M in {len(guessed)}: were all that it drafts accepted, {left} would still need less."]
     return said
 
 
-def readable(frame: pd.DataFrame) -> pd.DataFrame:
+def readable_table(frame: pd.DataFrame) -> pd.DataFrame:
     """The same for a reader: few decimals, and the word that says what a number is; no column without a number."""
     shown = frame.drop(columns=["reason", "paper", "metric", "derived", "params"])
     for name, digits in {"M": 2, "alpha": 2, "measured": 2, "predicted": 2, "share": 3, "c": 3, "needs": 3}.items():
@@ -301,6 +301,6 @@ def readable(frame: pd.DataFrame) -> pd.DataFrame:
 
 def document(frame: pd.DataFrame) -> str:
     """The whole, as Markdown."""
-    machines = "\n".join(f"- {sentence}" for sentence in needs(frame).values())
-    parts = ["# Predictions for the papers' hardware", introduction(frame), tables.markdown(readable(frame))]
+    machines = "\n".join(f"- {sentence}" for sentence in machine_needs(frame).values())
+    parts = ["# Predictions for the papers' hardware", introduction(frame), tables.markdown(readable_table(frame))]
     return "\n\n".join([*parts, "## What machine the papers' numbers need", machines]) + "\n"

@@ -15,7 +15,18 @@ from ssd_bench import metrics, tables
 from ssd_bench.errors import LosslessError
 from ssd_bench.metrics.definitions import TIMES
 from ssd_bench.metrics.intervals import divide
-from ssd_bench.metrics.text import ABSENT, DECODE, END_TO_END, REHEARSAL, TOY, lossless, number, percent, score, spread
+from ssd_bench.metrics.text import (
+    ABSENT,
+    DECODE,
+    END_TO_END,
+    REHEARSAL,
+    TOY,
+    format_interval,
+    format_lossless,
+    format_number,
+    format_percent,
+    format_score,
+)
 from ssd_bench.papers.cells import Record
 from ssd_bench.papers.ran import ModelRan
 from ssd_bench.records.files import read_table
@@ -24,13 +35,13 @@ from ssd_bench.records.schema import SCHEMAS
 
 WIDTH = 100
 
-OF_AR = [*TIMES, "draft_ms", "verify_ms", "policy_ms", "clipped_tokens", "score"]
+BASELINE_COLUMNS = [*TIMES, "draft_ms", "verify_ms", "policy_ms", "clipped_tokens", "score"]
 NOTABLE_MS = 1000
 """A shorter preparation (a cached profile, reading a set) is not worth a line."""
 
 
 @dataclass(frozen=True)
-class Group:
+class RunGroup:
     """Comparable runs: same task, prompts, model, hardware and choice of tokens.
 
     Attributes:
@@ -44,12 +55,12 @@ class Group:
     domains: dict[str, list[dict[str, Any]]]
 
 
-def by_task(records: Sequence[Record]) -> dict[str, list[Group]]:
+def group_by_task(records: Sequence[Record]) -> dict[str, list[RunGroup]]:
     """Group the runs: task name -> its groups of comparable runs, in the order in which they came."""
     groups: dict[str, list[Record]] = {}
     for made in records:
         groups.setdefault(made.digest.conditions, []).append(made)
-    tasks: dict[str, list[Group]] = {}
+    tasks: dict[str, list[RunGroup]] = {}
     for key, members in groups.items():
         summaries = [made.summary for made in members]
         size = {"params": ModelRan.of(members[0].header).params}
@@ -57,7 +68,7 @@ def by_task(records: Sequence[Record]) -> dict[str, list[Group]]:
         rows = [row | size for row in (*_ar_row(members), *measured)]
         if rows:
             domains = {str(made.summary["run_id"]): made.domains for made in members}
-            tasks.setdefault(str(rows[0]["task"]), []).append(Group(_title(rows[0], key), rows, domains))
+            tasks.setdefault(str(rows[0]["task"]), []).append(RunGroup(_title(rows[0], key), rows, domains))
     return dict(sorted(tasks.items()))
 
 
@@ -79,13 +90,13 @@ def _sized(row: Mapping[str, Any]) -> str:
 def _ar_row(members: Sequence[Record]) -> list[dict[str, Any]]:
     """One row for the baseline: the AR arms of all runs together, each run one more repeat of its prompts."""
     arms = [_baselines(made) for made in members]
-    prompts = pd.concat([metrics.of_arm(rows, "ar") for rows in arms], ignore_index=True)
+    prompts = pd.concat([metrics.arm_rows(rows, "ar") for rows in arms], ignore_index=True)
     if prompts.empty:
         return []
     summaries, digests = [made.summary for made in members], [made.digest for made in members]
     first = summaries[0]
     predicted = [s["tpt_predicted_ar"] for s in summaries if s["tpt_predicted_ar"] is not None]
-    shares = metrics.accounts(prompts)
+    shares = metrics.decode_time_shares(prompts)
     row = dict.fromkeys(first) | {
         key: first[key] for key in ("task", "metric", "model", "rehearsal", "dtype", "device")
     }
@@ -99,7 +110,7 @@ def _ar_row(members: Sequence[Record]) -> list[dict[str, Any]]:
         "speedup_e2e": 1.0,
         "tpt_predicted": sum(predicted) / len(predicted) if predicted else None,
         "ar_score": metrics.mean_score(prompts),
-        **metrics.scored(metrics.of_arm(prompts, "ar")),
+        **metrics.score_counts(metrics.arm_rows(prompts, "ar")),
         "clipped": int(prompts[prompts["clipped_tokens"] > 0]["prompt_index"].nunique()),
         "overhead": shares["policy"],
         **{f"{name}_share": share for name, share in shares.items()},
@@ -114,7 +125,9 @@ def _ar_row(members: Sequence[Record]) -> list[dict[str, Any]]:
 
 def _baselines(made: Record) -> pd.DataFrame:
     """What the baseline's row is made of: of the arms but the method's, without the outputs."""
-    rows = read_table(made.path / "prompts.parquet", pa.schema([SCHEMAS["prompts"].field(name) for name in OF_AR]))
+    rows = read_table(
+        made.path / "prompts.parquet", pa.schema([SCHEMAS["prompts"].field(name) for name in BASELINE_COLUMNS])
+    )
     return rows[rows["arm"] != "method"]
 
 
@@ -124,7 +137,7 @@ def _over_hf(arms: Sequence[pd.DataFrame]) -> dict[str, Any]:
     if not prompts:
         return {}
     together = pd.concat(prompts, ignore_index=True)
-    rate = metrics.tokens_per_s(metrics.of_arm(together, "hf"))
+    rate = metrics.tokens_per_s(metrics.arm_rows(together, "hf"))
     over = metrics.speedup(together, arms=("hf", "ar"))
     return {
         "hf_tokens_per_s": rate.value, "hf_tokens_per_s_lo": rate.low, "hf_tokens_per_s_hi": rate.high,
@@ -132,7 +145,7 @@ def _over_hf(arms: Sequence[pd.DataFrame]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def readable(row: dict[str, Any], with_hf: bool = False) -> dict[str, str]:
+def readable_row(row: dict[str, Any], with_hf: bool = False) -> dict[str, str]:
     """A summary for a reader: column -> text.
 
     Args:
@@ -141,27 +154,30 @@ def readable(row: dict[str, Any], with_hf: bool = False) -> dict[str, str]:
     ar = row["run_dir"] is None
     hf = {"tokens/s HF": ABSENT, "speedup over HF, decode": ABSENT} if with_hf else {}
     if with_hf and row.get("speedup_hf") is not None:
-        hf = {"tokens/s HF": spread(row, "hf_tokens_per_s", 1), "speedup over HF, decode": spread(row, "speedup_hf")}
+        hf = {
+            "tokens/s HF": format_interval(row, "hf_tokens_per_s", 1),
+            "speedup over HF, decode": format_interval(row, "speedup_hf"),
+        }
     return {
         "model": _sized(row),
         "method": str(row["method"]) + (" (A/A check)" if row["method"] == "ar" and not ar else ""),
         "n": str(row["n_prompts"]),
-        "M": spread(row, "M"),
-        "α": spread(row, "alpha", 3),
-        "tokens/s AR": spread(row, "ar_tokens_per_s", 1),
-        "tokens/s method": spread(row, "method_tokens_per_s", 1),
-        DECODE: spread(row, "speedup"),
-        END_TO_END: spread(row, "speedup_e2e"),
+        "M": format_interval(row, "M"),
+        "α": format_interval(row, "alpha", 3),
+        "tokens/s AR": format_interval(row, "ar_tokens_per_s", 1),
+        "tokens/s method": format_interval(row, "method_tokens_per_s", 1),
+        DECODE: format_interval(row, "speedup"),
+        END_TO_END: format_interval(row, "speedup_e2e"),
         **hf,
-        "TPT predicted": number(row["tpt_predicted"], 1),
-        "TPT estimated": number(row["tpt_estimated"], 1),
-        "overhead": percent(row["overhead"]),
-        "searched": percent(row["searched_share"]),
+        "TPT predicted": format_number(row["tpt_predicted"], 1),
+        "TPT estimated": format_number(row["tpt_estimated"], 1),
+        "overhead": format_percent(row["overhead"]),
+        "searched": format_percent(row["searched_share"]),
         "skipped attn + MLP": ABSENT if row["skipped_attn"] is None else _skipped(row),
-        "score AR": score(row, "ar_score"),
-        "score method": score(row, "method_score"),
-        "ROUGE-2 to AR": ABSENT if ar else number(row["output_rouge2"], 3),
-        "lossless": "by definition" if ar else lossless(row),
+        "score AR": format_score(row, "ar_score"),
+        "score method": format_score(row, "method_score"),
+        "ROUGE-2 to AR": ABSENT if ar else format_number(row["output_rouge2"], 3),
+        "lossless": "by definition" if ar else format_lossless(row),
         "clipped": str(row["clipped"]),
         "dtype": str(row["dtype"]),
         "device": str(row["device"]),
@@ -170,39 +186,39 @@ def readable(row: dict[str, Any], with_hf: bool = False) -> dict[str, str]:
 
 
 def _skipped(row: dict[str, Any]) -> str:
-    return f"{number(row['skipped_attn'], 1)} + {number(row['skipped_mlp'], 1)} ({percent(row['skip_ratio'])})"
+    return f"{format_number(row['skipped_attn'], 1)} + {format_number(row['skipped_mlp'], 1)} ({format_percent(row['skip_ratio'])})"
 
 
-def document(task: str, groups: Sequence[Group]) -> str:
+def document(task: str, groups: Sequence[RunGroup]) -> str:
     """The tables of one task, one per group of comparable runs, with what the columns mean and every warning."""
     metric = groups[0].rows[0]["metric"]
     third = {id(group): any(row.get("speedup_hf") is not None for row in group.rows) for group in groups}
-    legend = LEGEND.format(metric=metric or "none") + (OF_HF if any(third.values()) else "")
+    legend = LEGEND.format(metric=metric or "none") + (HF_LEGEND if any(third.values()) else "")
     parts = [f"# {task}", legend]
     for group in groups:
         parts.append(f"## {group.title}")
         parts += [f"*{REHEARSAL[0].upper()}{REHEARSAL[1:]}.*"] if group.rows[0]["rehearsal"] else []
         noise = next((row["noise"] for row in group.rows if row["noise"] is not None), None)
-        parts += [] if noise is None else [WITH_NOISE.format(percent(noise))]
-        parts += [_table([readable(row, third[id(group)]) for row in group.rows])]
+        parts += [] if noise is None else [NOISE_NOTE.format(format_percent(noise))]
+        parts += [_table([readable_row(row, third[id(group)]) for row in group.rows])]
         parts += _scores(group) + _domains(group)
         parts += [f"- {row['run_id']}: {text}" for row in group.rows for text in row["warnings"]]
     return "\n\n".join(parts) + "\n"
 
 
-def _scores(group: Group) -> list[str]:
+def _scores(group: RunGroup) -> list[str]:
     """All scores of the whole runs, where the task has more than its headline; AR's and the method's."""
     rows = []
     for row in (row for row in group.rows if row["run_dir"] is not None and row["scores"]):
         pairs = {name: (row.get(f"ar_{name}"), row.get(f"method_{name}")) for name in row["scores"]}
-        shown = {name: f"{number(ar, 3)} / {number(method, 3)}" for name, (ar, method) in pairs.items()}
+        shown = {name: f"{format_number(ar, 3)} / {format_number(method, 3)}" for name, (ar, method) in pairs.items()}
         rows.append({"method": row["method"], **shown, "run": row["run_id"]})
     if not rows:
         return []
     return ["Scores of the whole run, AR / method:", _table(rows)]
 
 
-def _domains(group: Group) -> list[str]:
+def _domains(group: RunGroup) -> list[str]:
     rows = []
     method_of = {row["run_id"]: row["method"] for row in group.rows}
     for run_id, domains in group.domains.items():
@@ -212,13 +228,13 @@ def _domains(group: Group) -> list[str]:
                     "method": method_of[run_id],
                     "domain": row["domain"],
                     "n": str(row["n_prompts"]),
-                    "M": spread(row, "M"),
-                    "α": spread(row, "alpha", 3),
-                    DECODE: spread(row, "speedup"),
-                    END_TO_END: spread(row, "speedup_e2e"),
-                    "score AR": score(row, "ar_score"),
-                    "score method": score(row, "method_score"),
-                    "ROUGE-2 to AR": number(row["output_rouge2"], 3),
+                    "M": format_interval(row, "M"),
+                    "α": format_interval(row, "alpha", 3),
+                    DECODE: format_interval(row, "speedup"),
+                    END_TO_END: format_interval(row, "speedup_e2e"),
+                    "score AR": format_score(row, "ar_score"),
+                    "score method": format_score(row, "method_score"),
+                    "ROUGE-2 to AR": format_number(row["output_rouge2"], 3),
                     "run": run_id,
                 }
             )
@@ -229,7 +245,7 @@ def _table(rows: Sequence[dict[str, str]]) -> str:
     return tables.markdown(pd.DataFrame(rows).fillna(ABSENT))
 
 
-def overview(tasks: Mapping[str, Sequence[Group]]) -> str:
+def overview(tasks: Mapping[str, Sequence[RunGroup]]) -> str:
     """Speedups of all methods over all tasks, one table per model, dtype and device.
 
     A cell is what the task's own table says: runs of one column may differ in prompts from those of another. Where a
@@ -258,11 +274,11 @@ def overview(tasks: Mapping[str, Sequence[Group]]) -> str:
 
 def _speedups(rows: Sequence[dict[str, Any]], statistic: str) -> str:
     if len(rows) == 1:
-        return spread(rows[0], statistic)
-    return "; ".join(f"{spread(row, statistic)} ({row['run_id']})" for row in rows) or ABSENT
+        return format_interval(rows[0], statistic)
+    return "; ".join(f"{format_interval(row, statistic)} ({row['run_id']})" for row in rows) or ABSENT
 
 
-def unrounded(groups: Sequence[Group]) -> pd.DataFrame:
+def unrounded_table(groups: Sequence[RunGroup]) -> pd.DataFrame:
     """The same rows unrounded, one column per key of `metrics.summarise`, for the CSV."""
     rows = [
         {"group": group.title, **row, "warnings": "; ".join(row["warnings"])} for group in groups for row in group.rows
@@ -273,7 +289,7 @@ def unrounded(groups: Sequence[Group]) -> pd.DataFrame:
 # --- the table that a run ends with ---------------------------------------------------------------------------------
 
 
-def close(path: Path) -> None:
+def print_record(path: Path) -> None:
     """Print the table of a record.
 
     Raises:
@@ -281,7 +297,7 @@ def close(path: Path) -> None:
     """
     run = load_run(path)
     summary = metrics.summarise(run) | {"params": ModelRan.of(run.header).params}
-    print(run_table(summary, metrics.by_domain(run)))
+    print(run_table(summary, metrics.summarise_domains(run)))
     bugs = run.prompts.loc[run.prompts["lossless"] == "bug", "prompt_id"].tolist()
     if bugs:
         raise LosslessError(
@@ -294,7 +310,7 @@ def run_table(summary: Mapping[str, Any], domains: Sequence[Mapping[str, Any]] =
 
     Args:
         summary: as `metrics.summarise` returns it, with `params` of the model.
-        domains: as `metrics.by_domain` returns it.
+        domains: as `metrics.summarise_domains` returns it.
     """
     pairs = summary["n_pairs"] or "no"
     head = (
@@ -311,7 +327,7 @@ def run_table(summary: Mapping[str, Any], domains: Sequence[Mapping[str, Any]] =
     return "\n".join(lines)
 
 
-def side_by_side(made: Sequence[Record]) -> str:
+def comparison_text(made: Sequence[Record]) -> str:
     """What the runs of a sweep found, as text of about 100 columns: a table a task, the largest speedup first.
 
     Runs that cannot be compared (other prompts, tokens, model or machine) stand in tables of their own. Those of one
@@ -319,17 +335,17 @@ def side_by_side(made: Sequence[Record]) -> str:
     """
     parts = []
     asked = {str(one.path): (one.header.get("config") or {}).get("method") or {} for one in made}
-    for task, groups in by_task(made).items():
+    for task, groups in group_by_task(made).items():
         for group in groups:
             ar, ran = ([row for row in group.rows if (row["run_dir"] is None) is plain] for plain in (True, False))
             ran.sort(key=lambda row: -1.0 if row["speedup"] is None else row["speedup"], reverse=True)
-            rows = [_short(readable(row) | {"method": name}) for row, name in zip(ran, _told_apart(ran, asked))]
-            rows += [_short(readable(row)) for row in ar]
+            rows = [_short(readable_row(row) | {"method": name}) for row, name in zip(ran, _told_apart(ran, asked))]
+            rows += [_short(readable_row(row)) for row in ar]
             head = f"{task}: {group.title}"
             busy = [
                 f"{row['method']}: a busy machine spoiled the times: {why}"
                 for row in ran
-                if (why := metrics.spoiled(row))
+                if (why := metrics.contamination(row))
             ]
             told = [line for each in busy for line in textwrap.wrap(each, WIDTH, subsequent_indent="  ")]
             parts.append(
@@ -346,7 +362,7 @@ def _told_apart(rows: Sequence[dict[str, Any]], asked: Mapping[str, Mapping[str,
     """
     found = []
     for row in rows:
-        own, name = asked[str(row["run_dir"])], readable(row)["method"]
+        own, name = asked[str(row["run_dir"])], readable_row(row)["method"]
         others = [asked[str(one["run_dir"])] for one in rows if one["method"] == row["method"]]
         differing = [key for key in own if any(one.get(key) != own[key] for one in others)]
         found.append(", ".join([name, *(f"{key}={own[key]}" for key in differing if key != "name")]))
@@ -365,8 +381,8 @@ def _listed(frame: pd.DataFrame, right: Sequence[str] = ()) -> str:
 
 def _by_domain(domains: Sequence[Mapping[str, Any]]) -> str:
     rows = [
-        (row["domain"], str(row["n_prompts"]), number(row["M"]), number(row["alpha"], 3), spread(row, "speedup"),
-         spread(row, "speedup_e2e"), score(row, "ar_score"), score(row, "method_score"))
+        (row["domain"], str(row["n_prompts"]), format_number(row["M"]), format_number(row["alpha"], 3), format_interval(row, "speedup"),
+         format_interval(row, "speedup_e2e"), format_score(row, "ar_score"), format_score(row, "method_score"))
         for row in domains
     ]  # fmt: skip
     counted = ["n", "M", "α", "score AR", "method"]
@@ -374,21 +390,24 @@ def _by_domain(domains: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _found(s: Mapping[str, Any]) -> list[tuple[str, str]]:
-    estimated = number(s["tpt_estimated"], 1) if s["tpt_estimated_n"] else ABSENT
-    scores = f"{number(s['ar_score'], 3)} AR, {number(s['method_score'], 3)} method ({_scored_by(s)})"
+    estimated = format_number(s["tpt_estimated"], 1) if s["tpt_estimated_n"] else ABSENT
+    scores = f"{format_number(s['ar_score'], 3)} AR, {format_number(s['method_score'], 3)} method ({_scored_by(s)})"
     return [
-        ("M, tokens per verification", spread(s, "M")),
-        ("α, accepted per drafted", spread(s, "alpha", 3)),
-        ("tokens/s AR", spread(s, "ar_tokens_per_s", 1)),
-        ("tokens/s method", spread(s, "method_tokens_per_s", 1)),
-        (DECODE, spread(s, "speedup", 2)),
-        (END_TO_END, spread(s, "speedup_e2e", 2)),
-        *([] if s["searched_share"] is None else [("drafts of a searched set", percent(s["searched_share"]))]),
-        ("TPT predicted / estimated", f"{number(s['tpt_predicted'], 1)} / {estimated} tokens/s"),
+        ("M, tokens per verification", format_interval(s, "M")),
+        ("α, accepted per drafted", format_interval(s, "alpha", 3)),
+        ("tokens/s AR", format_interval(s, "ar_tokens_per_s", 1)),
+        ("tokens/s method", format_interval(s, "method_tokens_per_s", 1)),
+        (DECODE, format_interval(s, "speedup", 2)),
+        (END_TO_END, format_interval(s, "speedup_e2e", 2)),
+        *([] if s["searched_share"] is None else [("drafts of a searched set", format_percent(s["searched_share"]))]),
+        ("TPT predicted / estimated", f"{format_number(s['tpt_predicted'], 1)} / {estimated} tokens/s"),
         ("score", ABSENT if s["method_score"] is None else scores),
         *_further(s),
-        ("output against AR's", f"ROUGE-2 {number(s['output_rouge2'], 3)}, same tokens {percent(s['output_exact'])}"),
-        ("lossless (outputs equal to AR's)", lossless(s)),
+        (
+            "output against AR's",
+            f"ROUGE-2 {format_number(s['output_rouge2'], 3)}, same tokens {format_percent(s['output_exact'])}",
+        ),
+        ("lossless (outputs equal to AR's)", format_lossless(s)),
         ("prompts clipped to fit", f"{s['clipped']} of {s['n_prompts']}"),
     ]
 
@@ -405,13 +424,13 @@ def _third_arm(s: Mapping[str, Any]) -> list[tuple[str, str]]:
         return []
     weights = s["hf_weight_bytes"]
     return [
-        ("tokens/s HF generate", spread(s, "hf_tokens_per_s", 1)),
-        ("speedup over HF, decode", spread(s, "speedup_hf")),
-        ("speedup over HF, end to end", spread(s, "speedup_hf_e2e")),
-        ("speedup over HF, mean rates", spread(s, "speedup_hf_rates_e2e")),
-        ("speedup over HF, total times", spread(s, "speedup_hf_wall")),
-        ("AR over HF, end to end", spread(s, "ar_over_hf_e2e")),
-        ("HF's output against AR's", f"same tokens {percent(s['hf_output_exact'])}"),
+        ("tokens/s HF generate", format_interval(s, "hf_tokens_per_s", 1)),
+        ("speedup over HF, decode", format_interval(s, "speedup_hf")),
+        ("speedup over HF, end to end", format_interval(s, "speedup_hf_e2e")),
+        ("speedup over HF, mean rates", format_interval(s, "speedup_hf_rates_e2e")),
+        ("speedup over HF, total times", format_interval(s, "speedup_hf_wall")),
+        ("AR over HF, end to end", format_interval(s, "ar_over_hf_e2e")),
+        ("HF's output against AR's", f"same tokens {format_percent(s['hf_output_exact'])}"),
         (
             "HF's copy of the weights",
             ABSENT if weights is None else f"{weights / 1e6:,.0f} MB, in a process of its own",
@@ -422,13 +441,15 @@ def _third_arm(s: Mapping[str, Any]) -> list[tuple[str, str]]:
 def _further(s: Mapping[str, Any]) -> list[tuple[str, str]]:
     """The scores of the whole run but for the headline, which has a line of its own."""
     names = [name for name in s["scores"] if "/" not in name]
-    return [(f"score, {name}", f"{number(s.get(f'ar_{name}'), 3)} AR, {number(s.get(f'method_{name}'), 3)} method")
+    return [(f"score, {name}", f"{format_number(s.get(f'ar_{name}'), 3)} AR, {format_number(s.get(f'method_{name}'), 3)} method")
             for name in names]  # fmt: skip
 
 
 def _spent(s: Mapping[str, Any]) -> list[tuple[str, str]]:
-    shares = ", ".join(f"{name} {percent(s[f'{name}_share'])}" for name in ("draft", "verify", "policy", "other"))
-    rows = [("decode time", shares), ("overhead (policy)", percent(s["overhead"]))]
+    shares = ", ".join(
+        f"{name} {format_percent(s[f'{name}_share'])}" for name in ("draft", "verify", "policy", "other")
+    )
+    rows = [("decode time", shares), ("overhead (policy)", format_percent(s["overhead"]))]
     if (s["prepare_ms"] or 0) >= NOTABLE_MS:
         even = s["break_even_tokens"]
         paid = "never at this speed" if even is None else f"after {even:,.0f} tokens"
@@ -438,7 +459,7 @@ def _spent(s: Mapping[str, Any]) -> list[tuple[str, str]]:
     return rows
 
 
-WITH_NOISE = """Intervals of speeds are over prompts and moments: one trace timed at several moments of the sweep varies
+NOISE_NOTE = """Intervals of speeds are over prompts and moments: one trace timed at several moments of the sweep varies
 by {} (standard deviation of its speedup)."""
 
 OVERVIEW = """Totals of the same prompts, paired with AR in the same run; in brackets the 95 % interval over prompts.
@@ -462,6 +483,6 @@ lossless: outputs equal to AR's over outputs checked.
 clipped: prompts shortened to fit.
 Runs stand in one table only if task, prompts, model, hardware and choice of tokens agree."""
 
-OF_HF = """
+HF_LEGEND = """
 HF: Hugging Face generate on the same prompts in the same run (`baseline=hf`), decode only as well; in the row of AR,
 AR's speedup over it."""

@@ -30,7 +30,7 @@ from ssd_bench.papers.reported import numbers
 from ssd_bench.papers.rooms import version_name
 from ssd_bench.paths import local_path
 from ssd_bench.records.files import write_atomic
-from ssd_bench.records.pack import opened
+from ssd_bench.records.pack import unpacked_folder
 
 OPTIONS = ("runs_dir", "scale", "out")
 FOLDER = "verdicts"
@@ -70,7 +70,7 @@ def _claims(arguments: Sequence[str]) -> None:
         made = [one for one in made if one.scale == scale]
     prepare_records(cell.record for one in made for cell in one.recorded_cells() if cell.record is not None)
     frame = table(judge(made))
-    print(screen(frame))
+    print(terminal_text(frame))
     if "out" in given:
         path = local_path("out", given["out"])
         try:
@@ -100,7 +100,7 @@ def _typed(frame: pd.DataFrame) -> pd.DataFrame:
     return frame.fillna(texts).astype(dict.fromkeys(("effect", "low", "high", "floor"), "float64"))
 
 
-def recorded(runs_dir: Path) -> pd.DataFrame:
+def read_verdicts(runs_dir: Path) -> pd.DataFrame:
     """The verdicts that stand in files under a folder of runs (`out=`), as `table`.
 
     Raises:
@@ -108,7 +108,7 @@ def recorded(runs_dir: Path) -> pd.DataFrame:
     """
     known = {claim.id for claim in claims()}
     frames = []
-    for path in sorted(opened(runs_dir).rglob(f"{FOLDER}/*.csv")):
+    for path in sorted(unpacked_folder(runs_dir).rglob(f"{FOLDER}/*.csv")):
         try:
             frame = pd.read_csv(path, dtype={"params": "str"})
         except ValueError as error:
@@ -131,7 +131,7 @@ def _known_params(names: object) -> str:
     )
 
 
-def together(own: pd.DataFrame, others: pd.DataFrame | None) -> pd.DataFrame:
+def merge_verdicts(own: pd.DataFrame, others: pd.DataFrame | None) -> pd.DataFrame:
     """Verdicts of records that are here and of others, which do not replace those of the same claim and model."""
     if others is None or others.empty:
         return own
@@ -143,12 +143,12 @@ def together(own: pd.DataFrame, others: pd.DataFrame | None) -> pd.DataFrame:
 # --- as texts ---------------------------------------------------------------------------------------------------------
 
 
-def text(row: pd.Series) -> str:
+def verdict_text(row: pd.Series) -> str:
     """The verdict, as a reader is to take it."""
     return f"{row['verdict']} ({TOY})" if row["rehearsal"] else str(row["verdict"])
 
 
-def model_ran(row: pd.Series) -> str:
+def model_text(row: pd.Series) -> str:
     """Return the models that ran, with their sizes; "" where none did."""
     names, params = (str(row[name]) for name in ("model", PARAMS))
     if not names:
@@ -160,7 +160,7 @@ def model_ran(row: pd.Series) -> str:
     return ran.model_names(models)
 
 
-def effect(claim: Claim, row: pd.Series) -> str:
+def effect_text(claim: Claim, row: pd.Series) -> str:
     """The effect with its interval, in the claim's unit."""
     if math.isnan(row["effect"]):
         return ABSENT
@@ -173,7 +173,7 @@ def effect(claim: Claim, row: pd.Series) -> str:
     return f"{found}×" if _is_ratio(claim) else found
 
 
-def threshold(claim: Claim) -> str:
+def threshold_text(claim: Claim) -> str:
     """What the effect has to reach."""
     sign, value = ("≥", claim.at_least) if claim.at_least is not None else ("≤", claim.at_most)
     return f"{sign} {value:g}{'×' if _is_ratio(claim) else ''}"
@@ -183,14 +183,14 @@ def _is_ratio(claim: Claim) -> bool:
     return claim.effect == "ratio" or claim.statistic.startswith("speedup")
 
 
-def measured(claim: Claim) -> str:
+def statistic_text(claim: Claim) -> str:
     """What the effect is, in a few words."""
     what = STATISTICS[claim.statistic].meaning
     said = {"ratio": "ratio of the two sides", "difference": "difference of the two sides", "value": "value"}
     return f"{claim.statistic} ({what}), {said[claim.effect]}"
 
 
-def evidence(claim: Claim, row: pd.Series) -> str:
+def evidence_text(claim: Claim, row: pd.Series) -> str:
     """What stands behind a verdict: prompts, places, the noise floor, and why it cannot be said."""
     if row["verdict"] == NOT_RUN:
         return str(row["reason"])
@@ -201,7 +201,7 @@ def evidence(claim: Claim, row: pd.Series) -> str:
     return "; ".join(filter(None, parts))
 
 
-def turning(claim: Claim, row: pd.Series) -> str:
+def verdict_change(claim: Claim, row: pd.Series) -> str:
     """What would change a verdict."""
     if row["verdict"] == NOT_RUN:
         return f"its runs: `python -m ssd_bench -m experiment={claim.exhibit} scale=SCALE`"
@@ -223,7 +223,7 @@ def turning(claim: Claim, row: pd.Series) -> str:
     return f"an interval that reaches {bound:g}: it ends at {row['high' if above else 'low']:.2f}"
 
 
-def theirs(claim: Claim) -> str:
+def paper_values(claim: Claim) -> str:
     """What the paper prints for it: metrics with their ranges."""
     found: dict[str, list[float]] = {}
     for one in numbers():
@@ -236,7 +236,7 @@ def theirs(claim: Claim) -> str:
     return ", ".join(ranges) or "drawn or said, without a number"
 
 
-def counts(frame: pd.DataFrame) -> str:
+def verdict_counts(frame: pd.DataFrame) -> str:
     """How many claims have which verdict: "3 hold, 2 fail, 4 cannot say"."""
     found = frame["verdict"].value_counts()
     words = {"holds": ("holds", "hold"), "fails": ("fails", "fail")}
@@ -248,7 +248,7 @@ def counts(frame: pd.DataFrame) -> str:
     return ", ".join(said)
 
 
-def readable(frame: pd.DataFrame) -> pd.DataFrame:
+def readable_table(frame: pd.DataFrame) -> pd.DataFrame:
     """The same for a reader."""
     by_id = {claim.id: claim for claim in claims()}
     rows = []
@@ -257,27 +257,27 @@ def readable(frame: pd.DataFrame) -> pd.DataFrame:
         rows.append(
             {
                 "paper": version_name(claim.id.partition("/")[0]), "claim": claim.says,
-                "model": model_ran(row) or ABSENT, "verdict": text(row), "effect": effect(claim, row),
-                "asked": threshold(claim), "evidence": evidence(claim, row),
+                "model": model_text(row) or ABSENT, "verdict": verdict_text(row), "effect": effect_text(claim, row),
+                "asked": threshold_text(claim), "evidence": evidence_text(claim, row),
             }
         )  # fmt: skip
     return pd.DataFrame(rows, columns=["paper", "claim", "model", "verdict", "effect", "asked", "evidence"])
 
 
-def screen(frame: pd.DataFrame) -> str:
+def terminal_text(frame: pd.DataFrame) -> str:
     """The verdicts for a terminal."""
     parts = []
-    for paper, rows in readable(frame).groupby("paper", sort=False):
+    for paper, rows in readable_table(frame).groupby("paper", sort=False):
         own = rows.drop(columns="paper")
         parts.append(f"{paper}\n\n{tables.terminal(own, wrap=[40, 12, None, None, None, WIDTH])}")
     toy = [f"{TOY}: {TRAINED_HERE.removeprefix(f'{TOY} ')}"] if frame["rehearsal"].any() else []
-    return "\n\n".join([*parts, *toy, f"{len(frame)} claims: {counts(frame)}"])
+    return "\n\n".join([*parts, *toy, f"{len(frame)} claims: {verdict_counts(frame)}"])
 
 
 def document(frame: pd.DataFrame) -> str:
     """The same as Markdown."""
     parts = ["# Which claims hold", RULE]
-    for (paper, model), rows in readable(frame).groupby(["paper", "model"], sort=False):
+    for (paper, model), rows in readable_table(frame).groupby(["paper", "model"], sort=False):
         parts += [
             f"## {paper}, " + ("not run" if model == ABSENT else str(model)),
             tables.markdown(rows.drop(columns=["paper", "model"])),

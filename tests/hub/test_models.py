@@ -26,7 +26,7 @@ def assert_whole(run: Run, name: str, commit: str) -> None:
     """Fail unless the record is complete and lossless, and names the commit."""
     assert run.header["model"]["commit"] == commit
     assert run.header["model"]["name"] == name
-    assert set(metrics.of_arm(run.prompts, "method")["lossless"]) == {"identical"}
+    assert set(metrics.arm_rows(run.prompts, "method")["lossless"]) == {"identical"}
 
 
 def test_every_model_runs_through_the_hub(hub: Hub, tmp_path: Path) -> None:

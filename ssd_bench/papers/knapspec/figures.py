@@ -156,7 +156,7 @@ def _extra_memory_mib(run: Run) -> float:
 
 def _policy_times(run: Run) -> pd.DataFrame:
     """Return milliseconds of method overhead (`policy_ms`) and decoded tokens of each prompt."""
-    rows = metrics.of_arm(run.prompts, "method")
+    rows = metrics.arm_rows(run.prompts, "method")
     rows = rows.assign(tokens=(rows["new_tokens"] - 1).clip(lower=0).astype(float))
     return rows.groupby("prompt_index")[["policy_ms", "tokens"]].sum()
 
@@ -196,7 +196,7 @@ def figure5(replication: Replication) -> Figure | NotDrawable:
 
 def _skip_frequency(run: Run) -> tuple[Any, int]:
     """Return the share of search events whose set skips each of the 2L sublayers, and the number of events."""
-    steps = metrics.of_arm(run.steps, "method").sort_values(["repeat", "prompt_index", "step"])
+    steps = metrics.arm_rows(run.steps, "method").sort_values(["repeat", "prompt_index", "step"])
     following = steps["layer_set_id"].bfill().shift(-1)
     chosen = following[steps["est_alpha"].notna()].dropna().astype(int)
     masks = np.zeros(2 * int(run.header["model"]["n_layers"]))
@@ -259,7 +259,7 @@ def _search_shares(drawn: Sequence[Cell]) -> list[Measured]:
     """Return the method overhead of each cell in percent of the decode time."""
     shares = []
     for cell in drawn:
-        rows = metrics.of_arm(cell.run.prompts, "method").groupby("prompt_index")[["policy_ms", "decode_ms"]].sum()
+        rows = metrics.arm_rows(cell.run.prompts, "method").groupby("prompt_index")[["policy_ms", "decode_ms"]].sum()
         share = intervals.ratio(rows["policy_ms"].to_numpy(), rows["decode_ms"].to_numpy())
         low, high = (None if v is None else 100 * v for v in (share.low, share.high))
         shares.append(Measured(None if share.value is None else 100 * share.value, low, high, share.n))

@@ -30,7 +30,7 @@ from scipy import stats
 from ssd_bench import metrics
 from ssd_bench.metrics import intervals
 from ssd_bench.metrics.intervals import LEVEL, Array, Measured
-from ssd_bench.metrics.text import ABSENT, DECODE, END_TO_END, lossless, number, spread
+from ssd_bench.metrics.text import ABSENT, DECODE, END_TO_END, format_interval, format_lossless, format_number
 from ssd_bench.papers.cells import Cell, Replication
 from ssd_bench.papers.reported import numbers
 from ssd_bench.papers.rooms import version_name
@@ -154,8 +154,8 @@ def _ratio_of_speedups(*columns: Array, axis: int = -1) -> Array:
 
 def _times(run: Run, end_to_end: bool) -> pd.DataFrame:
     """Return tokens and times of the method and of AR by prompt id, which does not depend on the model."""
-    pairs = metrics.paired(run.prompts)
-    method, ar = (metrics.token_times(metrics.of_arm(pairs, arm), end_to_end) for arm in ("method", "ar"))
+    pairs = metrics.paired_rows(run.prompts)
+    method, ar = (metrics.token_times(metrics.arm_rows(pairs, arm), end_to_end) for arm in ("method", "ar"))
     times = method.join(ar.add_prefix("ar_"))
     ids = run.prompts.drop_duplicates("prompt_index").set_index("prompt_index")["prompt_id"]
     return times.set_index(ids.reindex(times.index).to_numpy())
@@ -208,9 +208,9 @@ def _rows(pair: WeightsPair) -> Iterator[dict[str, str]]:
         summary = cell.summary
         row = {
             "model": _model_text(cell), "weights": weights, "task": cell["task"], "method": cell["method"],
-            "exit": _exit_text(cell.run), "α": spread(summary, "alpha", 3), "M": spread(summary, "M"),
-            "tokens/s, AR": number(summary["ar_tokens_per_s"], 0), DECODE: spread(summary, "speedup"),
-            END_TO_END: spread(summary, "speedup_e2e"), "equal to AR": lossless(summary),
+            "exit": _exit_text(cell.run), "α": format_interval(summary, "alpha", 3), "M": format_interval(summary, "M"),
+            "tokens/s, AR": format_number(summary["ar_tokens_per_s"], 0), DECODE: format_interval(summary, "speedup"),
+            END_TO_END: format_interval(summary, "speedup_e2e"), "equal to AR": format_lossless(summary),
             "papers, as given": _papers_text(pair, cell) if judged else "",
         }  # fmt: skip
         if cell is pair.trained and not pair.reason:
@@ -248,7 +248,7 @@ def _effect_text(effect: Effect | None) -> str:
 
 def _exit_text(run: Run) -> str:
     """Return blocks that draft, of how many: mean over steps with a searched exit, or over all if nothing searches."""
-    steps = metrics.of_arm(run.steps, "method").dropna(subset=["layer_set_id"])
+    steps = metrics.arm_rows(run.steps, "method").dropna(subset=["layer_set_id"])
     chosen = steps[steps["searched"].fillna(True).astype(bool)]
     if chosen.empty:
         return ABSENT

@@ -13,7 +13,7 @@ import pandas as pd
 
 from ssd_bench import metrics
 from ssd_bench.metrics import LOOP_SHARE, NGRAM
-from ssd_bench.metrics.text import ABSENT, DECODE, END_TO_END, lossless, percent, spread
+from ssd_bench.metrics.text import ABSENT, DECODE, END_TO_END, format_interval, format_lossless, format_percent
 from ssd_bench.papers import figures_shared as common
 from ssd_bench.papers.cells import Cell, Replication
 
@@ -56,7 +56,7 @@ def _baselines(cells: Sequence[Cell]) -> Iterator[dict[str, str]]:
     plain = next((cell for cell in cells if cell.summary["n_pairs"]), None)
     if plain is not None:
         yield _head(plain, AR) | {
-            DECODE: "1", END_TO_END: "1", "M": "1", REPEATED: spread(plain.summary, "ar_repetition", 3),
+            DECODE: "1", END_TO_END: "1", "M": "1", REPEATED: format_interval(plain.summary, "ar_repetition", 3),
             WITHOUT_LOOPS: "1",
         }  # fmt: skip
     third = next((cell for cell in cells if "ar_over_hf" in cell.summary), None)
@@ -65,9 +65,9 @@ def _baselines(cells: Sequence[Cell]) -> Iterator[dict[str, str]]:
         without_loops = metrics.speedup_without_loops(third.run.prompts, ("ar", "hf"))
         yield _head(third, HF) | {
             DECODE: _inverse(summary, "ar_over_hf"), END_TO_END: _inverse(summary, "ar_over_hf_e2e"),
-            REPEATED: spread(summary, "hf_repetition", 3),
+            REPEATED: format_interval(summary, "hf_repetition", 3),
             WITHOUT_LOOPS: f"{_text(without_loops)} (n = {without_loops.n})",
-            "equal to AR": percent(summary["hf_output_exact"]),
+            "equal to AR": format_percent(summary["hf_output_exact"]),
         }  # fmt: skip
 
 
@@ -75,12 +75,12 @@ def _method(cell: Cell) -> dict[str, str]:
     summary = cell.summary
     excluded = bool(cell.exclusion)
     return _head(cell, cell["method"]) | {
-        DECODE: f"excluded: {cell.exclusion}" if excluded else spread(summary, "speedup"),
-        END_TO_END: ABSENT if excluded else spread(summary, "speedup_e2e"),
-        "M": spread(summary, "M"), "α": spread(summary, "alpha", 3),
-        REPEATED: spread(summary, "method_repetition", 3),
-        WITHOUT_LOOPS: ABSENT if excluded else f"{spread(summary, WITHOUT)} (n = {summary[f'{WITHOUT}_n']})",
-        "equal to AR": lossless(summary),
+        DECODE: f"excluded: {cell.exclusion}" if excluded else format_interval(summary, "speedup"),
+        END_TO_END: ABSENT if excluded else format_interval(summary, "speedup_e2e"),
+        "M": format_interval(summary, "M"), "α": format_interval(summary, "alpha", 3),
+        REPEATED: format_interval(summary, "method_repetition", 3),
+        WITHOUT_LOOPS: ABSENT if excluded else f"{format_interval(summary, WITHOUT)} (n = {summary[f'{WITHOUT}_n']})",
+        "equal to AR": format_lossless(summary),
     }  # fmt: skip
 
 
@@ -91,8 +91,8 @@ def _head(cell: Cell, method: str) -> dict[str, str]:
 def _inverse(summary: Mapping[str, Any], name: str) -> str:
     """Return 1 / a ratio as text; the interval is symmetric on the logarithm, so its ends change places."""
     ends = {"x": name, "x_lo": f"{name}_hi", "x_hi": f"{name}_lo"}
-    return spread({new: 1 / summary[old] if summary[old] else None for new, old in ends.items()}, "x")
+    return format_interval({new: 1 / summary[old] if summary[old] else None for new, old in ends.items()}, "x")
 
 
 def _text(speedup: metrics.Measured) -> str:
-    return spread({"x": speedup.value, "x_lo": speedup.low, "x_hi": speedup.high}, "x")
+    return format_interval({"x": speedup.value, "x_lo": speedup.low, "x_hi": speedup.high}, "x")

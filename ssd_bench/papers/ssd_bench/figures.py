@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from ssd_bench import style
 from ssd_bench.cost.plane import Plane, Point, plane_path, read
-from ssd_bench.metrics.text import ABSENT, DECODE, END_TO_END, lossless, percent, spread
+from ssd_bench.metrics.text import ABSENT, DECODE, END_TO_END, format_interval, format_lossless, format_percent
 from ssd_bench.papers import figures_shared as common
 from ssd_bench.papers.cells import Cell, Replication
 from ssd_bench.papers.figures_shared import NotDrawable
@@ -208,11 +208,11 @@ def _row(cell: Cell, plane: Plane | NotDrawable) -> dict[str, str]:
     summary = cell.summary
     row = {
         "model": cell.model_ran.text, "task": cell["task"], "method": cell["method"],
-        DECODE: f"void: {cell.exclusion}" if cell.exclusion else spread(summary, "speedup"),
-        END_TO_END: ABSENT if cell.exclusion else spread(summary, "speedup_e2e"),
-        "M": spread(summary, "M"), "α": spread(summary, "alpha", 3),
-        "skipped, of all sublayers": percent(summary["skip_ratio"]),
-        "policy": percent(summary["overhead"]), "equal to AR": lossless(summary),
+        DECODE: f"void: {cell.exclusion}" if cell.exclusion else format_interval(summary, "speedup"),
+        END_TO_END: ABSENT if cell.exclusion else format_interval(summary, "speedup_e2e"),
+        "M": format_interval(summary, "M"), "α": format_interval(summary, "alpha", 3),
+        "skipped, of all sublayers": format_percent(summary["skip_ratio"]),
+        "policy": format_percent(summary["overhead"]), "equal to AR": format_lossless(summary),
     }  # fmt: skip
     if isinstance(plane, Plane):
         main = _main_set(plane, cell)

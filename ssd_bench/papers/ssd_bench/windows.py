@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from ssd_bench import metrics, style
 from ssd_bench.cost.tpt import tpt
 from ssd_bench.metrics import Measured
-from ssd_bench.metrics.text import ABSENT, number, spread
+from ssd_bench.metrics.text import ABSENT, format_interval, format_number
 from ssd_bench.papers import figures_shared as common
 from ssd_bench.papers.cells import Cell, Replication
 from ssd_bench.papers.figures_shared import NotDrawable, PlotValue
@@ -47,9 +47,9 @@ def table(replication: Replication) -> pd.DataFrame:
     rows = [
         {
             "model": cell.model_ran.text, "task": cell["task"], "layer set": cell["method"],
-            "recent positions": cell.setting("recent"), "α": spread(cell.summary, "alpha", 3),
-            "α, conditional": number(cell.summary["alpha_conditional"], 3), "c": _text(metrics.draft_cost(cell.run)),
-            "speedup, predicted": number(predicted_speedup(cell), 2),
+            "recent positions": cell.setting("recent"), "α": format_interval(cell.summary, "alpha", 3),
+            "α, conditional": format_number(cell.summary["alpha_conditional"], 3), "c": _text(metrics.draft_cost(cell.run)),
+            "speedup, predicted": format_number(predicted_speedup(cell), 2),
             "excluded": cell.exclusion or ABSENT,
         }
         for cell in _drafted(replication)
@@ -96,4 +96,4 @@ def _lines(cells: Sequence[Cell], panel: int) -> Mapping[str, Mapping[str, PlotV
 
 
 def _text(cost: Measured) -> str:
-    return spread({"c": cost.value, "c_lo": cost.low, "c_hi": cost.high}, "c", 3)
+    return format_interval({"c": cost.value, "c_lo": cost.low, "c_hi": cost.high}, "c", 3)

@@ -98,7 +98,7 @@ def figure6(replication: Replication) -> Figure | NotDrawable:
 
 def _matchness_points(run: Run) -> tuple[list[float], list[float]]:
     """Return the positions in the stream (in instances) at which the search recorded a matchness, and the values."""
-    steps = metrics.of_arm(run.steps, "method").sort_values(["repeat", "prompt_index", "step"])
+    steps = metrics.arm_rows(run.steps, "method").sort_values(["repeat", "prompt_index", "step"])
     keys = ["repeat", "prompt_index"]
     done = steps.groupby(keys)["emitted"].cumsum() / steps.groupby(keys)["emitted"].transform("sum")
     positions = steps.groupby(keys).ngroup() + done
@@ -108,7 +108,7 @@ def _matchness_points(run: Run) -> tuple[list[float], list[float]]:
 
 def _draw_breakdown(axes: Axes, run: Run, reported: list[Number]) -> None:
     names = {"draft": "drafting", "verify": "verification", "policy": "search", "other": "other"}
-    shares = metrics.accounts(metrics.of_arm(run.prompts, "method"))
+    shares = metrics.decode_time_shares(metrics.arm_rows(run.prompts, "method"))
     for i, (name, (colour, hatch)) in enumerate(style.ACCOUNTS.items()):
         share = 100 * max(shares[name] or 0.0, 0.0)
         axes.barh(i, share, 0.7, color=colour, hatch=hatch, edgecolor="black", linewidth=0.5)
@@ -309,7 +309,7 @@ def figure12(replication: Replication) -> Figure | NotDrawable:
 
 def _sets_after_steps(run: Run) -> pd.Series[int]:
     """Return number of search steps -> id of the set that drafted next."""
-    steps = metrics.of_arm(run.steps, "method").sort_values(["repeat", "prompt_index", "step"])
+    steps = metrics.arm_rows(run.steps, "method").sort_values(["repeat", "prompt_index", "step"])
     done = steps["est_alpha"].notna().astype(int).cumsum().shift(fill_value=0)
     drafted = steps["layer_set_id"].notna()
     ids = steps.loc[drafted, "layer_set_id"].astype(int).groupby(done[drafted]).first()

@@ -15,7 +15,7 @@ from types import ModuleType
 import torch
 
 from ssd_bench.model.arithmetic import IsaLevel
-from ssd_bench.records.lease import owned
+from ssd_bench.records.lease import hold_lease
 
 HERE = Path(__file__).parent
 SOURCES = [HERE / "cpu.cpp"]
@@ -106,7 +106,7 @@ def load_extension(level: IsaLevel) -> ModuleType:
         name, directory = _module_name(level), build_directory(level)
         library, finished = directory / f"{name}.so", directory / "finished"
         if not (finished.exists() and library.exists()):
-            with owned(directory, "build.lock"), _tools_on_path():
+            with hold_lease(directory, "build.lock"), _tools_on_path():
                 if not (finished.exists() and library.exists()):
                     _compile(level, directory)
                     finished.touch()
