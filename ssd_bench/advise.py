@@ -36,7 +36,7 @@ from ssd_bench.model.checkpoint import Checkpoint
 from ssd_bench.model.shape import Shape
 from ssd_bench.papers import grid, select
 from ssd_bench.papers.reported import Number
-from ssd_bench.papers.rooms import name_of
+from ssd_bench.papers.rooms import version_name
 from ssd_bench.papers.traces import (
     CONTEXT,
     Acceptance,
@@ -407,10 +407,10 @@ def _trace_table(traces: Sequence[Trace]) -> pd.DataFrame:
     table_rows = []
     for trace in traces:
         row, drafts = trace.row, trace.acceptance
-        task = ", ".join([row.number.task, *sorted(select.telling(row.number))])
+        task = ", ".join([row.number.task, *sorted(select.distinguishing_settings(row.number))])
         derived_mark = {name: "≈" if row.derived == name else "" for name in ("M", "alpha")}
         table_rows.append((
-            name_of(row.number.paper), row.number.method, task, f"{derived_mark['M']}{drafts.accepted + 1:.2f}",
+            version_name(row.number.paper), row.number.method, task, f"{derived_mark['M']}{drafts.accepted + 1:.2f}",
             f"{derived_mark['alpha']}{drafts.accepted / drafts.drafted:.2f}", f"{row.skipped:.1%}",
             row.number.printed + ("*" if row.number.metric == "expected_speedup" else ""), f"{trace.predicted:.2f}x",
         ))  # fmt: skip

@@ -23,7 +23,7 @@ from ssd_bench.command import count, options, run_tool
 from ssd_bench.errors import ConfigError
 from ssd_bench.metrics import Measured, Spread, widen
 from ssd_bench.metrics.intervals import LEVEL, Array, measure, ratio_of_ratios, ratio_of_sums
-from ssd_bench.papers.cells import MOMENTS, Cell, records, replications
+from ssd_bench.papers.cells import REPEATED_TIMINGS, Cell, records, replications
 from ssd_bench.paths import local_path
 from ssd_bench.records.reader import Run
 
@@ -138,7 +138,7 @@ def cells_of(runs_dir: Path, experiment: str) -> list[Cell]:
         for replication in replications(runs_dir, records(runs_dir))
         if replication.experiment.name == experiment
     ]
-    cells = [cell for replication in replications_of_experiment for cell in replication.where()]
+    cells = [cell for replication in replications_of_experiment for cell in replication.recorded_cells()]
     if not cells:
         raise ConfigError("runs_dir", str(runs_dir), f"a folder with runs of -m experiment={experiment} scale=mini")
     return cells
@@ -196,7 +196,7 @@ def _main(arguments: Sequence[str]) -> None:
     print("\nOf a speedup by kind of interval, mean of the methods (the lowest):\n")
     print(tables.markdown(by_kind(cells, draws)))
     try:
-        timings = cells_of(runs_dir, MOMENTS)
+        timings = cells_of(runs_dir, REPEATED_TIMINGS)
     except ConfigError:
         return
     print("\nThe noise floor, and coverage of the speedup over moments:\n")

@@ -54,12 +54,12 @@ class Forecast:
             for line in index.read(path)[2]:
                 header = _complete_header(path.parents[1] / line.run) if line.run else None
                 if header is not None:
-                    timings[index.identity(line.overrides)] = _recorded_time(header)
+                    timings[index.job_identity(line.overrides)] = _recorded_time(header)
         return timings
 
     def hours(self, run: dry.Planned) -> float | None:
         """Return the hours of a run; None without a record of it."""
-        timing = self.timings.get(index.identity(run.overrides))
+        timing = self.timings.get(index.job_identity(run.overrides))
         return None if timing is None else (timing.seconds * self._slowdown(run, timing) + BETWEEN) / 3600
 
     def _slowdown(self, run: dry.Planned, timing: RecordedTime) -> float:

@@ -115,11 +115,11 @@ def _new_tokens(path: Path) -> list[int]:
 
 def _jobs(runs_dir: Path) -> Iterator[StatusLine]:
     """Yield the jobs of sweeps that failed or have not begun."""
-    for overrides, end, flying in index.asked(runs_dir):
+    for overrides, end, flying in index.requested_jobs(runs_dir):
         job_text = " ".join(override for override in overrides if not override.startswith("runs_dir="))
         if end.error is not None and end.code != index.HELD:
             yield StatusLine("failed", job_text, more=next(iter(end.error.splitlines()), ""))
-        elif not end.known and not flying:
+        elif not end.has_ended and not flying:
             yield StatusLine("waiting", job_text)
 
 

@@ -35,7 +35,7 @@ from ssd_bench.errors import ConfigError, JobsFailed, one_line
 from ssd_bench.forecast import REFERENCE, Forecast
 from ssd_bench.papers import grid, index
 from ssd_bench.papers import scale as scales
-from ssd_bench.papers.cells import these
+from ssd_bench.papers.cells import load_records
 from ssd_bench.papers.grid import key_of
 from ssd_bench.papers.index import HELD, Outcome
 from ssd_bench.paths import local_path
@@ -73,9 +73,9 @@ class Attempt:
         print(f"\n[run {job.job.num + 1} of {self.total}] {' '.join(overrides)}", flush=True)
         runs_dir = local_path("runs_dir", cfg.runs_dir)
         try:
-            with index.under_way(runs_dir, overrides, self.sweep):
+            with index.mark_running(runs_dir, overrides, self.sweep):
                 outcome = self._outcome(cfg)
-                index.note(runs_dir, overrides, outcome, self.sweep)
+                index.note_outcome(runs_dir, overrides, outcome, self.sweep)
         except OSError as error:
             return Outcome(error=f"runs_dir={str(cfg.runs_dir)!r} cannot be written: {error}", code=2)
         return outcome
@@ -181,7 +181,7 @@ class Sweep:
         if "experiment" in options:
             experiments = experiment_names(options.pop("experiment"))
             command_line = [_single(override) for override in options.values()]
-            parts = [self._scaled(experiments, scales.checked(name), command_line) for name in sizes or ["paper"]]
+            parts = [self._scaled(experiments, scales.load_checked(name), command_line) for name in sizes or ["paper"]]
             parts = parts if minutes is None else [replace(part, minutes=minutes) for part in parts]
             runs_of_parts = [self._runs_in_time(part) for part in parts]
             jobs = list(dict.fromkeys(overrides for runs in runs_of_parts for overrides in runs))
@@ -216,14 +216,16 @@ class Sweep:
         jobs = [job for name in experiments for job in grid.load(name).jobs]
         jobs_by_run: dict[Overrides, list[grid.Job]] = {}
         for job in jobs:
-            jobs_by_run.setdefault(grid.merged([*scale.mapped(job), *command_line]), []).append(job)
+            jobs_by_run.setdefault(grid.merge_overrides([*scale.map_job(job), *command_line]), []).append(job)
         run_of_job: dict[int, Overrides] = {}
         ranks: dict[Overrides, int] = {}
         for overrides, same_jobs in jobs_by_run.items():
-            cap = max((n for n in map(scale.most, same_jobs) if n is not None), default=None)
-            run = grid.merged([*scale.capped(overrides, self._compose(overrides), cap), *command_line])
+            cap = max((n for n in map(scale.prompt_limit, same_jobs) if n is not None), default=None)
+            run = grid.merge_overrides([*scale.apply_caps(overrides, self._compose(overrides), cap), *command_line])
             run_of_job |= dict.fromkeys(map(id, same_jobs), run)
-            ranks_of_jobs = [scale.ranks[mapped] for mapped in map(scale.mapped, same_jobs) if mapped in scale.ranks]
+            ranks_of_jobs = [
+                scale.claim_ranks[mapped] for mapped in map(scale.map_job, same_jobs) if mapped in scale.claim_ranks
+            ]
             ranks |= {run: min(ranks_of_jobs)} if ranks_of_jobs else {}
         return ScaledExperiments(
             experiments, scale.name, [(job, run_of_job[id(job)]) for job in jobs], ranks, scale.minutes
@@ -265,7 +267,7 @@ class Sweep:
         for part in parts:  # also now, so that a killed sweep leaves indices of earlier records
             part.write_indices(runs_dir)
         self._attempt.total = len(jobs)
-        index.ask(runs_dir, jobs, self._attempt.sweep)
+        index.note_request(runs_dir, jobs, self._attempt.sweep)
         try:
             ends = JobBatch(self._launcher, _launcher_name(self._config), self._attempt, runs_dir).outcomes(jobs)
         finally:
@@ -277,12 +279,12 @@ class Sweep:
                 for overrides, end in zip(jobs, ends, strict=True)
                 if end.run is not None
             ]
-            if text := comparison_text(these(folders)):
+            if text := comparison_text(load_records(folders)):
                 print(f"\n{text}", flush=True)
         _conclude(jobs, ends)
 
     def _failed(self, overrides: Overrides) -> bool:
-        return index.outcome(self._runs_dir(overrides), overrides).error is not None
+        return index.read_outcome(self._runs_dir(overrides), overrides).error is not None
 
     def _planned(self, overrides: Overrides) -> dry.Planned:
         cfg = self._compose(overrides)
@@ -382,7 +384,7 @@ class JobBatch:
             if error is None:
                 continue
             message = f"{type(error).__name__}: {str(error).strip()}"
-            lost = index.lost(self.runs_dir, (job for job in batch if job not in new_outcomes), self.attempt.sweep)
+            lost = index.lost_jobs(self.runs_dir, (job for job in batch if job not in new_outcomes), self.attempt.sweep)
             if not new_outcomes and not lost:
                 raise ConfigError("hydra/launcher", self.name, f"one that works here ({message})") from error
             breaks.update(map(tuple, lost))
@@ -391,7 +393,7 @@ class JobBatch:
             )
             if not batchable:
                 end = Outcome(error="its process ended three times: killed, or out of memory", code=1)
-                index.note(self.runs_dir, batch[0], end, self.attempt.sweep)
+                index.note_outcome(self.runs_dir, batch[0], end, self.attempt.sweep)
                 outcomes[batch[0]] = end
         return outcomes
 
@@ -404,8 +406,8 @@ class JobBatch:
         except EXPECTED:
             raise
         except Exception as error:  # a launcher may raise anything
-            outcomes = {job: index.outcome(self.runs_dir, job, self.attempt.sweep) for job in jobs}
-            return {job: end for job, end in outcomes.items() if end.known}, error
+            outcomes = {job: index.read_outcome(self.runs_dir, job, self.attempt.sweep) for job in jobs}
+            return {job: end for job, end in outcomes.items() if end.has_ended}, error
         return {job: job_return.return_value for job, job_return in zip(jobs, returned, strict=True)}, None
 
 
@@ -441,7 +443,7 @@ def register_experiments(arguments: Sequence[str]) -> None:
         arguments: of the command line; unknown experiments in it are refused before anything is composed.
 
     Raises:
-        ConfigError: as `grid.filled`, or a run set is written as Hydra writes a choice of a nested group.
+        ConfigError: as `grid.expand_name`, or a run set is written as Hydra writes a choice of a nested group.
     """
     for name in grid.names():
         ConfigStore.instance().store(name=name, node={}, group="experiment")
@@ -451,7 +453,7 @@ def register_experiments(arguments: Sequence[str]) -> None:
             raise ConfigError(key, value, f"experiment={key.removeprefix('experiment/')}/{value} is how to ask for it")
         if key == "experiment" and "(" not in value:
             for name in map(str.strip, value.split(",")):
-                grid.filled(name)
+                grid.expand_name(name)
                 if "/" not in name:  # a run set by its file's name alone
                     ConfigStore.instance().store(name=name, node={}, group="experiment")
 
@@ -464,7 +466,7 @@ def experiment_names(override: Override) -> list[str]:
     """
     pattern = override.value()
     if not isinstance(pattern, Glob):
-        return list(dict.fromkeys(name for value in _values(override) for name in grid.filled(value)))
+        return list(dict.fromkeys(name for value in _values(override) for name in grid.expand_name(value)))
     names = pattern.filter(grid.names())
     if not names:
         raise ConfigError(

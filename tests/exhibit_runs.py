@@ -31,7 +31,7 @@ def make(folder: Path, name: str, accept: float = 0.7, prompts: int = 6, hf: boo
 
 
 def make_stream(folder: Path, name: str) -> str:
-    parts, units = select.parts_of(name), []
+    parts, units = select.stream_parts(name), []
     for i in range(2 * len(parts)):
         units.append(synthetic.unit(i, accept=0.3 + 0.1 * (i // 2)))
         for record in units[-1]:
@@ -65,7 +65,7 @@ def indexed(
         user = (job.labels["method"], job.labels["setting"])
         if made and not error and own_traces and users.setdefault((job.labels["task"], made), user) != user:
             made = _with_another_trace(folder, made, zlib.crc32(repr(user).encode()))
-        cells.append(index.Line(dict(job.labels), list(job.overrides), None if error else made or None, error))
+        cells.append(index.IndexEntry(dict(job.labels), list(job.overrides), None if error else made or None, error))
     index.write(folder, experiment, scale, cells)
 
 

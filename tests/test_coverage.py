@@ -11,7 +11,7 @@ import pytest
 from ssd_bench import coverage
 from ssd_bench.errors import ConfigError
 from ssd_bench.metrics.intervals import measure, ratio_of_ratios, ratio_of_sums
-from ssd_bench.papers.cells import MOMENTS, Cell
+from ssd_bench.papers.cells import REPEATED_TIMINGS, Cell
 
 RECORDS = Path(__file__).parents[1] / "runs" / "reference" / "mini"
 DRAWS = 1000
@@ -32,10 +32,10 @@ def test_speedups_of_recorded_prompts_are_covered(method: str, n: int) -> None:
 
 
 def test_the_floor_covers_other_moments() -> None:
-    tasks = {cell["task"] for cell in cells(MOMENTS)}
+    tasks = {cell["task"] for cell in cells(REPEATED_TIMINGS)}
     assert len(tasks) == 3
     for task in tasks:
-        moments = [coverage.columns_of(cell.run) for cell in cells(MOMENTS) if cell["task"] == task]
+        moments = [coverage.columns_of(cell.run) for cell in cells(REPEATED_TIMINGS) if cell["task"] == task]
         assert len(moments) == 8
         without, with_floor = coverage.coverage_over_timings(moments, 20, DRAWS)
         assert with_floor >= max(without, 0.87)  # all but one of eight moments

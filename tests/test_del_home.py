@@ -39,20 +39,20 @@ def test_the_grid_has_the_pairs_on_the_tasks_of_both_sides() -> None:
 
 
 def test_it_is_asked_for_by_its_short_name() -> None:
-    assert grid.filled("del_home") == grid.filled("ssd_bench/del_home") == [del_home.DEL_HOME]
+    assert grid.expand_name("del_home") == grid.expand_name("ssd_bench/del_home") == [del_home.DEL_HOME]
     with pytest.raises(ConfigError, match="experiment='main'"):  # of which there are several
-        grid.filled("main")
+        grid.expand_name("main")
 
 
 def test_a_small_scale_has_a_model_for_each_side() -> None:
     jobs = grid.load(del_home.DEL_HOME).jobs
     for name, stock in (("mini", "miniature_plain"), ("small", "smollm2_135m")):
-        own = scale.checked(name)
+        own = scale.load_checked(name)
         for job in jobs:
             trained = job.labels["model"] in del_home.PAIRS
-            assert grid.choice(own.mapped(job), "model") == (own.model if trained else stock)
+            assert grid.choice(own.map_job(job), "model") == (own.model if trained else stock)
     elsewhere = next(job for job in grid.load("knapspec_table2").jobs if "model=llama3_2_1b" in job.overrides)
-    assert grid.choice(scale.load("mini").mapped(elsewhere), "model") == "miniature"
+    assert grid.choice(scale.load("mini").map_job(elsewhere), "model") == "miniature"
 
 
 def test_a_scales_model_of_no_job_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -60,7 +60,7 @@ def test_a_scales_model_of_no_job_is_refused(tmp_path: Path, monkeypatch: pytest
     (tmp_path / "odd.yaml").write_text(text, encoding="utf-8")
     monkeypatch.setattr(scale, "FOLDER", tmp_path)
     with pytest.raises(ConfigError, match=r"scale odd models='ssd_bench_del_home\.qwen3_8b'"):
-        scale.checked("odd")
+        scale.load_checked("odd")
 
 
 def test_one_side_alone_is_no_pair(tmp_path: Path) -> None:
@@ -131,7 +131,7 @@ def test_moments_widen_the_ratio_where_both_have_a_noise_floor(tmp_path: Path, m
     one = del_home.weights_pairs(made(tmp_path, 1.5, 0.8))[0]
     narrow = one.ratio(end_to_end=True)
     level = cells.Level(1.0, cells.metrics.Spread(0.2, 7), cells.metrics.Spread(0.2, 7), 8)
-    monkeypatch.setattr(cells.Cell, "noise", property(lambda self: level))
+    monkeypatch.setattr(cells.Cell, "variation", property(lambda self: level))
     wide = one.ratio(end_to_end=True)
     assert narrow is not None and wide is not None and narrow.value == wide.value
     assert wide.interval[0] < narrow.interval[0] < narrow.value < narrow.interval[1] < wide.interval[1]
@@ -144,9 +144,11 @@ def test_moments_count_in_both_numbers_or_in_neither(tmp_path: Path, monkeypatch
     narrow = one.ratio(end_to_end=True), one.speedup()
     level = cells.Level(1.0, cells.metrics.Spread(0.2, 7), cells.metrics.Spread(0.2, 7), 8)
     for path in (one.trained.path, one.stock.path):
-        monkeypatch.setattr(cells.Cell, "noise", property(lambda self, path=path: level if self.path == path else None))
+        monkeypatch.setattr(
+            cells.Cell, "variation", property(lambda self, path=path: level if self.path == path else None)
+        )
         assert (one.ratio(end_to_end=True), one.speedup()) == narrow
-    monkeypatch.setattr(cells.Cell, "noise", property(lambda self: level))
+    monkeypatch.setattr(cells.Cell, "variation", property(lambda self: level))
     wide = one.speedup()
     assert narrow[1] is not None and wide is not None and wide.interval[0] < narrow[1].interval[0]
 

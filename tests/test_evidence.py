@@ -14,7 +14,7 @@ import pytest
 from ssd_bench import metrics
 from ssd_bench.metrics import evidence
 from ssd_bench.papers import verdict
-from ssd_bench.papers.cells import MOMENTS, Cell, Record, Replication, replications
+from ssd_bench.papers.cells import REPEATED_TIMINGS, Cell, Record, Replication, replications
 from ssd_bench.records.schema import PromptRecord
 from ssd_bench.report import exhibits, figures, layout
 from ssd_bench.report.runs import comparison_text
@@ -57,7 +57,7 @@ def planted(tmp_path_factory: pytest.TempPathFactory) -> Replication:
     for prompts in lengths.values():
         for i, log in enumerate(SPREAD):
             make(folder, f"moment={i + 1} of {prompts}", 0.8, math.exp(log), prompts=prompts)
-    indexed(folder, MOMENTS, "mini", lambda job: f"{job.labels['setting']} of {lengths[job.labels['task']]}")
+    indexed(folder, REPEATED_TIMINGS, "mini", lambda job: f"{job.labels['setting']} of {lengths[job.labels['task']]}")
     runs = {
         "ablation=none": make(folder, "own", 0.7),
         "ablation=w/o early-stopping": make(folder, "doubled", 0.7, factor=2.0),
@@ -73,9 +73,9 @@ def cell(replication: Replication, run: str) -> Cell:
 
 
 def test_what_decides_nothing_is_void_and_says_why(planted: Replication) -> None:
-    assert cell(planted, "own").void == cell(planted, "another").void == ""
-    assert cell(planted, "never").void == "no search ran in it"
-    said = cell(planted, "doubled").void
+    assert cell(planted, "own").exclusion == cell(planted, "another").exclusion == ""
+    assert cell(planted, "never").exclusion == "no search ran in it"
+    said = cell(planted, "doubled").exclusion
     assert said.startswith("its trace is that of SWIFT, ablation=none")
     assert "timed 2.00 times apart, which is beyond the noise floor" in said
     assert cell(planted, "never").summary["searched_share"] == 0
@@ -89,7 +89,7 @@ def test_what_decides_nothing_is_void_and_says_why(planted: Replication) -> None
 def test_the_same_trace_within_the_floor_is_void_and_no_more(planted: Replication, tmp_path: Path) -> None:
     for name, factor in (("a", 1.0), ("b", 1.01)):
         make(tmp_path, name, 0.7, factor)
-    noise = cell(planted, "own").record.noise  # type: ignore[union-attr]
+    noise = cell(planted, "own").record.variation  # type: ignore[union-attr]
     assert noise is not None
     a, b = (Record(tmp_path / name) for name in ("a", "b"))
     assert a.trace == b.trace == cell(planted, "own").record.trace  # type: ignore[union-attr]
@@ -103,7 +103,7 @@ def test_void_numbers_are_neither_shown_nor_ranked_nor_counted(planted: Replicat
     assert set(void["setting"]) == {"ablation=w/o early-stopping", "ablation=w/o dynamic ver."}
     assert void["ours"].isna().all() and void["reason"].str.startswith("void: ").all()
     assert frame.loc[frame["setting"] == "ablation=none", "ours"].notna().all()
-    ranked = {row for order in verdict.orders(frame) for row in order.rows}
+    ranked = {row for order in verdict.rank_orders(frame) for row in order.rows}
     assert ranked and not ranked & set(void.index)
     shown = layout.wide_table(frame).to_string()
     assert layout.EXCLUDED in shown
@@ -121,13 +121,13 @@ def test_a_figure_says_which_cells_are_void(tmp_path: Path) -> None:
 
 def test_intervals_of_speeds_have_the_noise_floor_and_others_do_not(planted: Replication) -> None:
     one = cell(planted, "own")
-    assert one.noise is not None
-    assert one.noise.speedup.sigma == pytest.approx(np.std(SPREAD, ddof=1), rel=1e-6)
-    assert (one.noise.speedup.dof, one.noise.runs) == (len(SPREAD) - 1, len(SPREAD))
-    floors = one.record.noise  # type: ignore[union-attr]
-    assert floors is not None and len(floors.levels) == 3 and one.noise is floors.levels[-1]
+    assert one.variation is not None
+    assert one.variation.speedup.sigma == pytest.approx(np.std(SPREAD, ddof=1), rel=1e-6)
+    assert (one.variation.speedup.dof, one.variation.runs) == (len(SPREAD) - 1, len(SPREAD))
+    floors = one.record.variation  # type: ignore[union-attr]
+    assert floors is not None and len(floors.levels) == 3 and one.variation is floors.levels[-1]
     alone = metrics.summarise(one.run)
-    assert alone["noise"] is None and one.summary["noise"] == one.noise.speedup.sigma
+    assert alone["noise"] is None and one.summary["noise"] == one.variation.speedup.sigma
     for name in ("speedup", "speedup_e2e", "method_tokens_per_s"):
         assert one.summary[f"{name}_lo"] < alone[f"{name}_lo"] < alone[f"{name}_hi"] < one.summary[f"{name}_hi"]
     for name in ("M", "alpha"):

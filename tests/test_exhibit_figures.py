@@ -29,7 +29,7 @@ from ssd_bench.papers.cells import Cell, Record, Replication
 from ssd_bench.papers.conflayers import figures as conflayers
 from ssd_bench.papers.figures_shared import NotDrawable
 from ssd_bench.papers.knn_ssd import figures as figures_knn_ssd
-from ssd_bench.papers.rooms import rooms
+from ssd_bench.papers.rooms import paper_folders
 from ssd_bench.records.schema import PromptRecord
 from ssd_bench.report import figures as saving
 from ssd_bench.report.figures import FIGURES, figure
@@ -157,7 +157,7 @@ def test_every_figure_draws_with_labels_that_keep_apart(root: Path, name: str) -
     check(found)
     assert found.get_figwidth() in (style.COLUMN, style.PAGE)
     title, caption = found.get_suptitle(), found.get_supxlabel()
-    assert title.startswith(tuple(name for room in rooms() for name in room.versions.values()))
+    assert title.startswith(tuple(name for folder in paper_folders() for name in folder.versions.values()))
     assert "toy-model" not in title
     assert "n =" in caption.replace("\n", " ")
 
@@ -224,7 +224,7 @@ def test_the_numbers_drawn_are_those_of_the_metrics(root: Path) -> None:
 
 
 def test_tokens_of_a_case_are_coloured_as_the_steps_say(root: Path) -> None:
-    run = next(replication(root, "swift_table13").where(method="SWIFT")).run
+    run = next(replication(root, "swift_table13").recorded_cells(method="SWIFT")).run
     tokenizer = figures_cases.tokenizer_of(run)
     assert not isinstance(tokenizer, NotDrawable)
     pieces = figures_cases.output_tokens(run, 2, tokenizer)

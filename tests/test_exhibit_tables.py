@@ -17,7 +17,7 @@ from ssd_bench.papers.cells import (
     OTHER_MODEL,
     OTHER_SCALE,
     PAPERS_OWN,
-    REHEARSAL,
+    TOY_MODEL,
     Cell,
     Record,
     Replication,
@@ -25,9 +25,9 @@ from ssd_bench.papers.cells import (
 )
 from ssd_bench.papers.match import Matcher
 from ssd_bench.papers.reported import Number
-from ssd_bench.papers.rooms import papers, room_of
-from ssd_bench.papers.values import OVER_AR, Value, mean, search_time
-from ssd_bench.papers.verdict import Ours
+from ssd_bench.papers.rooms import folder_of, paper_versions
+from ssd_bench.papers.values import OVER_AR, Value, mean_value, search_time
+from ssd_bench.papers.verdict import Counterpart
 from ssd_bench.report import command, exhibits, layout
 from tests import synthetic
 from tests.exhibit_runs import indexed, make, make_all, make_code, number
@@ -159,10 +159,10 @@ def test_speedups_are_counted_as_each_paper_counts_them(with_hf: bool, tmp_path:
         indexed(tmp_path, name, "mini", lambda job: "run")
     matcher = Matcher(found := replications(tmp_path))
     for name, statistics in SPEEDUPS.items():
-        key, one, ours = statistics[with_hf], number(name), matcher.ours(number(name))
-        assert ours.found is not None
-        assert (ours.found.value, ours.found.low) == (made.summary[key], made.summary[f"{key}_lo"])
-        divides = room_of(one.paper).counts["speedup"].baseline == "hf"
+        key, one, ours = statistics[with_hf], number(name), matcher.counterpart(number(name))
+        assert ours.value is not None
+        assert (ours.value.value, ours.value.low) == (made.summary[key], made.summary[f"{key}_lo"])
+        divides = folder_of(one.paper).counts["speedup"].baseline == "hf"
         assert ours.reason == (OVER_AR if divides and not with_hf else "")
         frame = exhibits.long_table(found, one.exhibit, one.paper)
         said = "as the paper's" if with_hf else OVER_AR
@@ -176,26 +176,26 @@ def test_one_baseline_stands_behind_all_that_is_averaged_or_ranked(tmp_path: Pat
     indexed(tmp_path, "swift_table2", "mini", lambda job: runs[job.labels["task"]])
     matcher = Matcher(replications(tmp_path))
     cells = {task: f"swift/table2/llama-2-13b/swift/{task}/speedup" for task in ("cnn-dm", "gsm8k", "overall")}
-    values = {task: matcher.ours(number(name)) for task, name in cells.items()}
+    values = {task: matcher.counterpart(number(name)) for task, name in cells.items()}
     assert {task: ours.reason for task, ours in values.items()} == {"cnn-dm": "", "gsm8k": OVER_AR, "overall": OVER_AR}
     parts = [Record(tmp_path / run).summary["speedup_rates_e2e"] for run in runs.values()]
-    assert values["overall"].found is not None and values["overall"].found.value == pytest.approx(sum(parts) / 3)
-    lowest = matcher.ours(number("swift/abstract/swift/speedup/low"))
-    assert lowest.found is None and "different baselines" in lowest.reason
+    assert values["overall"].value is not None and values["overall"].value.value == pytest.approx(sum(parts) / 3)
+    lowest = matcher.counterpart(number("swift/abstract/swift/speedup/low"))
+    assert lowest.value is None and "different baselines" in lowest.reason
     methods = {"Parallel": make(tmp_path, "a"), "Lookahead": make(tmp_path, "b", hf=True), "SWIFT": make(tmp_path, "c")}
     indexed(tmp_path, "swift_table2", "mini", lambda job: methods[job.labels["method"]])
     frame = exhibits.long_table(replications(tmp_path), "Table 2", "swift")
-    for order in verdict.orders(frame[frame["metric"] == "speedup"]):
+    for order in verdict.rank_orders(frame[frame["metric"] == "speedup"]):
         assert set(frame.loc[list(order.rows), "method"]) == {"Parallel", "SWIFT"}
 
 
 def test_statistics_of_papers_are_numbers_of_a_summary(tmp_path: Path) -> None:
     summary = Record(tmp_path / make(tmp_path, "run", hf=True)).summary
-    counted = {(paper, metric): own for paper in papers() for metric, own in room_of(paper).counts.items()}
+    counted = {(paper, metric): own for paper in paper_versions() for metric, own in folder_of(paper).counts.items()}
     for (paper, metric), own in counted.items():
         assert own.statistic in summary and own.meaning, (paper, metric)
         assert own.baseline != "hf" or own.statistic.replace("speedup", "speedup_hf") in summary
-    assert {paper for paper, metric in counted if metric == "speedup"} == set(papers())
+    assert {paper for paper, metric in counted if metric == "speedup"} == set(paper_versions())
 
 
 def test_pass_at_k_needs_k_outputs(tmp_path: Path) -> None:
@@ -230,16 +230,16 @@ def test_averages_need_all_their_parts(tmp_path: Path) -> None:
             (("CNN/DM", 0.5), ("GSM8K", 0.7), ("TinyStories", 0.9))}  # fmt: skip
     overall = number("swift/table2/llama-2-13b/swift/overall/speedup")
     indexed(tmp_path, "swift_table2", "mini", lambda job: runs[job.labels["task"]])
-    found = Matcher(replications(tmp_path)).ours(overall)
+    found = Matcher(replications(tmp_path)).counterpart(overall)
     parts = [Record(tmp_path / run).summary["speedup_rates_e2e"] for run in runs.values()]
-    assert found.found is not None and found.found.value == pytest.approx(sum(parts) / 3)
+    assert found.value is not None and found.value.value == pytest.approx(sum(parts) / 3)
     assert set(found.runs) == set(runs.values())
     indexed(
         tmp_path, "swift_table2", "mini", lambda job: runs[job.labels["task"]] if job.labels["task"] != "GSM8K" else ""
     )
-    lacking = Matcher(replications(tmp_path)).ours(overall)
-    assert (lacking.found, lacking.reason) == (None, "no run yet of 1 of 3 parts")
-    assert Matcher(replications(tmp_path)).ours(replace(overall, id="one", task="CNN/DM")).found is not None
+    lacking = Matcher(replications(tmp_path)).counterpart(overall)
+    assert (lacking.value, lacking.reason) == (None, "no run yet of 1 of 3 parts")
+    assert Matcher(replications(tmp_path)).counterpart(replace(overall, id="one", task="CNN/DM")).value is not None
 
 
 def test_averages_over_settings(tmp_path: Path) -> None:
@@ -261,9 +261,9 @@ def test_averages_over_settings(tmp_path: Path) -> None:
 
 
 def test_the_interval_of_a_mean_adds_in_quadrature() -> None:
-    found = mean([Value(1.0, 0.7, 1.3), Value(2.0, 1.6, 2.4)])
+    found = mean_value([Value(1.0, 0.7, 1.3), Value(2.0, 1.6, 2.4)])
     assert (found.value, found.low, found.high) == pytest.approx((1.5, 1.25, 1.75))
-    assert mean([Value(1.0, 0.7, 1.3), Value(2.0)]).low is None
+    assert mean_value([Value(1.0, 0.7, 1.3), Value(2.0)]).low is None
 
 
 def test_baselines_are_the_runs_other_arm(full: list[Replication]) -> None:
@@ -320,13 +320,13 @@ def test_prose_is_about_the_numbers_of_a_table(full: list[Replication]) -> None:
             "conflayers/table3/llama-3-8b/conflayers/alpaca/alpha",
         ),
     ):
-        assert matcher.ours(number(name)).found == matcher.ours(number(twin)).found
-    lowest = matcher.ours(number("swift/text-c1/swift/M/low"))
+        assert matcher.counterpart(number(name)).value == matcher.counterpart(number(twin)).value
+    lowest = matcher.counterpart(number("swift/text-c1/swift/M/low"))
     cells = [
         n for n in reported.numbers() if n.id.startswith("swift/table4/") and n.metric == "M" and n.method == "SWIFT"
     ]
-    assert lowest.found is not None
-    assert lowest.found.value == min(ours.found.value for ours in map(matcher.ours, cells) if ours.found)
+    assert lowest.value is not None
+    assert lowest.value.value == min(ours.value.value for ours in map(matcher.counterpart, cells) if ours.value)
 
 
 def test_a_paper_and_an_exhibit_must_be_named(full: list[Replication]) -> None:
@@ -423,7 +423,7 @@ class Stub(Cell):
 
 def verdict_of(one: Number, value: float, low: float | None = None, high: float | None = None, **standing: Any) -> str:
     cells = (Stub({}, ()), Stub({}, (), **standing))
-    return Ours(one, Value(value, low, high), "", scale="paper", cells=cells).verdict
+    return Counterpart(one, Value(value, low, high), "", scale="paper", cells=cells).verdict
 
 
 def test_the_boundary_of_agreement() -> None:
@@ -454,9 +454,9 @@ def test_speed_needs_the_papers_hardware_and_both_need_its_model() -> None:
     assert verdict_of(m, m.value, there=False) == "agrees"
     for one in (speedup, m):
         assert verdict_of(one, one.value, stands=OTHER_SCALE) == "other scale"
-        for setup in (OTHER_MODEL, REHEARSAL):
+        for setup in (OTHER_MODEL, TOY_MODEL):
             assert verdict_of(one, one.value, stands=setup) == "other model"
-    assert {verdict.kind(one) for one in (speedup, m)} == {"speed", "algorithmic"}
+    assert {verdict.metric_kind(one) for one in (speedup, m)} == {"speed", "algorithmic"}
 
 
 @pytest.mark.parametrize(
@@ -492,13 +492,13 @@ def test_order_of_methods(tmp_path: Path) -> None:
     runs = {method: make(tmp_path, method, rate, prompts=3) for method, rate in rates.items()}
     indexed(tmp_path, "conflayers_table1", "mini", lambda job: runs[job.labels["method"]])
     frame = exhibits.long_table(replications(tmp_path))
-    orders = verdict.orders(frame)
+    orders = verdict.rank_orders(frame)
     assert len(orders) == 4 * 5
     order = next(o for o in orders if (o.model, o.task) == ("LLaMA-2-70B", "CNN/DM"))
     theirs = frame.loc[list(order.rows)].set_index("method")[["value", "ours"]]
     assert order.same_best == (theirs["value"].idxmax() == theirs["ours"].idxmax())
     assert len(order.pairs) == order.concordant + order.discordant
-    (agreed,) = [one for one in verdict.agreement(orders) if one.metric == order.metric]
+    (agreed,) = [one for one in verdict.order_agreements(orders) if one.metric == order.metric]
     assert agreed.pairs == 4 * 3 and agreed.share.value is not None  # four tasks: one pair of runs for all four models
     assert order.tau == pytest.approx(theirs["value"].corr(theirs["ours"], method="kendall"))
     assert (frame.loc[list(order.rows), "order"] == order.text).all()
@@ -507,7 +507,7 @@ def test_order_of_methods(tmp_path: Path) -> None:
 def test_order_of_settings_where_there_is_one_method(tmp_path: Path) -> None:
     make(tmp_path, "run", prompts=3)
     indexed(tmp_path, "swift_table9", "mini", lambda job: "run")
-    orders = verdict.orders(exhibits.long_table(replications(tmp_path), "Table 9", "swift"))
+    orders = verdict.rank_orders(exhibits.long_table(replications(tmp_path), "Table 9", "swift"))
     assert {(o.within, len(o.rows)) for o in orders} == {("SWIFT", 4)}
     assert {o.metric for o in orders} == {"M", "alpha", "speedup"}
     assert all(o.concordant == 0 and o.same_best for o in orders)  # one run stands behind all: nothing is ordered

@@ -20,7 +20,7 @@ from ssd_bench.errors import ConfigError
 from ssd_bench.model.shape import ModelDims
 from ssd_bench.papers import reported
 from ssd_bench.papers.grid import FOLDER, Experiment, Job, load, names, sets
-from ssd_bench.papers.rooms import room_of
+from ssd_bench.papers.rooms import folder_of
 from ssd_bench.records import schema
 
 # diagrams, and tables of features with numbers of other exhibits
@@ -100,7 +100,7 @@ def with_setting(found: list[Job], number: reported.Number) -> list[Job]:
     telling = {
         f"pass@{value}" if key == "pass@k" else f"{key}={value}"
         for key, value in number.settings.items()
-        if key in room_of(number.paper).telling and value != "overall"
+        if key in folder_of(number.paper).telling and value != "overall"
     }
     own = [(set(filter(None, job.labels["setting"].split(";"))), job) for job in found]
     most = max((len(setting) for setting, _ in own if setting <= telling), default=None)

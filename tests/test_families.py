@@ -57,7 +57,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Replication]:
 
 
 def test_a_run_set_fills_both_and_prompts_fit_the_context() -> None:
-    assert grid.filled("families") == [FAMILIES, WINDOWS]
+    assert grid.expand_name("families") == [FAMILIES, WINDOWS]
     for job in (*grid.load(FAMILIES).jobs, *grid.load(WINDOWS).jobs):
         asked = dict(override.split("=", 1) for override in job.overrides)
         assert asked["model"] == "smollm2_135m" and asked["seed"] == "0"
@@ -73,11 +73,11 @@ def test_the_table_has_both_baselines_and_every_method_of_a_task(whole: dict[str
         assert rows["method"].tolist() == [AR, HF, *methods]
     assert set(frame["model"]) == {"tiny, 2.0 M"}
     assert set(frame.loc[frame["method"] == AR, DECODE]) == {"1"}
-    run = next(one.where(method="prompt lookup")).run
+    run = next(one.recorded_cells(method="prompt lookup")).run
     third = metrics.speedup(run.prompts, arms=("ar", "hf"))
     shown = format_interval({"x": third.value, "x_lo": third.low, "x_hi": third.high}, "x")
     assert frame.loc[frame["method"] == HF, DECODE].iloc[0] == shown
-    cell = next(one.where(method="suffix"))
+    cell = next(one.recorded_cells(method="suffix"))
     row = frame[(frame["method"] == "suffix") & (frame["task"] == cell["task"])].iloc[0]
     assert row[DECODE] == format_interval(cell.summary, "speedup") and row[END_TO_END] == format_interval(
         cell.summary, "speedup_e2e"
@@ -104,7 +104,7 @@ def test_the_figure_has_a_line_for_each_layer_set_in_each_panel(whole: dict[str,
     for axes in panels:
         assert set(axes.get_legend_handles_labels()[1]) >= set(sets)
         assert [text.get_text() for text in axes.get_xticklabels()] == ["60", "124", "252", "508", "1020", "all"]
-    cells = list(one.where(method=sets[0]))
+    cells = list(one.recorded_cells(method=sets[0]))
     line = next(line for line in panels[0].lines if line.get_label() == sets[0])
     assert np.asarray(line.get_ydata()).tolist() == pytest.approx([cell.summary["alpha"] for cell in cells])
     # c of the synthetic runs: drafted tokens take 3 of AR's 10 ms, and AR's loop 2 % more

@@ -35,13 +35,13 @@ made-up,Table 1,Large,SWIFT,GSM8K,,speedup,1.5,x,
 
 from collections.abc import Iterator
 
-from ssd_bench.papers.arithmetic import CONTRADICTION, Check, check, one
+from ssd_bench.papers.arithmetic import CONTRADICTION, Check, find_number, new_check
 
 
 def checks() -> Iterator[Check]:
     """One comparison."""
-    stated = one("made-up", "Table 1", metric="speedup")
-    yield check(stated, "sums", "nothing here adds up to it", 2.5, "§9", CONTRADICTION)
+    stated = find_number("made-up", "Table 1", metric="speedup")
+    yield new_check(stated, "sums", "nothing here adds up to it", 2.5, "§9", CONTRADICTION)
 ''',
     "figures.py": '''\
 """Its figure."""
@@ -93,7 +93,7 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Path:
     make(made, "plain")
     labels = {"model": "Large", "task": "GSM8K", "method": "SWIFT", "setting": ""}
     for exhibit in ("table1", "figure1"):
-        index.write(made, f"made_up_{exhibit}", "mini", [index.Line(labels, [], "plain")])
+        index.write(made, f"made_up_{exhibit}", "mini", [index.IndexEntry(labels, [], "plain")])
     return root
 
 

@@ -282,7 +282,7 @@ def test_the_committed_records_are_counted_once(reference: list[Replication]) ->
     every = pd.concat(exhibits.long_tables(reference).values())
     have = every[every["ours"].notna()]
     assert set(have["model_ran"]) == {"miniature, 2.9 M"} and set(have["params"]) == {"2883584"}
-    runs = {cell.path.name for one in reference for cell in one.where()}
+    runs = {cell.path.name for one in reference for cell in one.recorded_cells()}
     behind = set(exhibits.run_ids(have))
     assert len(runs) == 190 and behind <= runs
     spread = have[have["result"] != ""].groupby("result")["ours"].agg(lambda values: np.ptp(values) / abs(values).max())

@@ -22,7 +22,7 @@ from ssd_bench.papers.cells import replications
 from ssd_bench.papers.claims import claims
 from ssd_bench.papers.figures_shared import NotDrawable
 from ssd_bench.papers.judge import judge
-from ssd_bench.papers.rooms import papers
+from ssd_bench.papers.rooms import paper_versions
 from ssd_bench.report import command, exhibits, figures, page, predictions, verdicts
 from ssd_bench.report.figures import figure
 from tests.exhibit_runs import indexed, make, make_all
@@ -169,7 +169,7 @@ def test_every_exhibit_is_on_the_page_once_and_linked(parsed: Page) -> None:
     ids = [attributes["id"] for _, attributes in parsed.found if "id" in attributes]
     assert len(ids) == len(set(ids))
     listed = reported.exhibits()[["paper", "exhibit"]].itertuples(index=False)
-    wanted = {exhibits.file_stem(*key) for key in (*listed, *select.experiments()) if key[0] in papers()}
+    wanted = {exhibits.file_stem(*key) for key in (*listed, *select.experiments()) if key[0] in paper_versions()}
     articles = {a["id"] for a in parsed.all("article")}
     assert wanted <= articles
     links = [a["href"] for a in parsed.all("a")]
@@ -188,7 +188,7 @@ def test_models_without_a_task_in_common_stand_in_tables_of_their_own(text: str)
 def test_the_first_screen_has_an_answer_for_every_claim(text: str, parsed: Page) -> None:
     top = html.unescape(text[: text.index('id="browse"')])
     assert [a["data-claim"] for a in parsed.all("li") if "data-claim" in a] == [
-        claim.id for paper in papers() for claim in claims() if claim.id.startswith(f"{paper}/")
+        claim.id for paper in paper_versions() for claim in claims() if claim.id.startswith(f"{paper}/")
     ]
     assert all(claim.says in top for claim in claims()) and verdicts.RULE.replace("*", "").replace("`", "") in top
     assert "this project trained" in top and figures.FOREST in top and "What to use" in top
@@ -242,9 +242,9 @@ def test_an_exhibit_says_what_it_is(text: str) -> None:
 
 def test_the_audit_is_a_part_of_the_page(text: str, out: Path) -> None:
     checks = audit.audit()
-    assert (out / "audit.md").read_text(encoding="utf-8") == audit.document(checks)
-    for paper in papers():
-        told = audit.told(checks)
+    assert (out / "audit.md").read_text(encoding="utf-8") == audit.markdown_text(checks)
+    for paper in paper_versions():
+        told = audit.group_findings(checks)
         body = article(text, f"audit_{exhibits.file_stem(paper, '')}")
         assert all(what in body for what in told.loc[told["paper"] == paper, "what"])
 

@@ -9,8 +9,7 @@ import pytest
 
 from ssd_bench.errors import ConfigError
 from ssd_bench.papers import reported, rooms
-from ssd_bench.papers.claims import STATISTIC, STATISTICS, Claim, claims
-from ssd_bench.papers.claims import read as read_claims
+from ssd_bench.papers.claims import STATISTIC, STATISTICS, Claim, claims, read_claims
 from tests.runs import python
 
 HEADER = ",".join(reported.COLUMNS["results"])
@@ -24,14 +23,14 @@ prose: {knapspec: {abstract: [Table 2]}}
 """
 
 
-def made_up(folder: Path, results: str, paper: str = PAPER) -> rooms.Room:
-    """A room of that name with one exhibit."""
+def made_up(folder: Path, results: str, paper: str = PAPER) -> rooms.PaperFolder:
+    """A folder of that name with one exhibit."""
     folder = folder / "made_up"
     folder.mkdir()
     listed = ",".join(reported.COLUMNS["exhibits"]) + "\nknapspec,Table 2,a,b,,,,yes,\n"
     for name, content in (("paper.yaml", paper), ("exhibits.csv", listed), ("results.csv", results)):
         (folder / name).write_text(content, encoding="utf-8")
-    return rooms.read(folder / "paper.yaml")
+    return rooms.read_folder(folder / "paper.yaml")
 
 
 def test_results_holds_every_row_once_under_its_own_id() -> None:
@@ -40,9 +39,9 @@ def test_results_holds_every_row_once_under_its_own_id() -> None:
     assert frame["id"].is_unique
     assert frame["id"].str.fullmatch(r"[a-z0-9-]+(/[\w.=@-]+)+").all()
     assert frame["id"].str.len().max() < 130
-    for room in rooms.rooms()[:-1]:
-        lines = frame.loc[frame["paper"].isin(room.versions), "line"]
-        assert {*lines} == {*range(2, 2 + len(set(lines)))} and frame[frame["paper"] == room.latest]["line"].is_unique
+    for folder in rooms.paper_folders()[:-1]:
+        lines = frame.loc[frame["paper"].isin(folder.versions), "line"]
+        assert {*lines} == {*range(2, 2 + len(set(lines)))} and frame[frame["paper"] == folder.latest]["line"].is_unique
     assert frame["value"].dtype == "float64"
 
 
@@ -143,14 +142,14 @@ def test_parse_setting() -> None:
     ],
 )
 def test_numbers_refuses_a_row_by_file_and_line(row: str, message: str, tmp_path: Path) -> None:
-    room = made_up(tmp_path, "\n".join([HEADER, ROW, row, ""]))
+    folder = made_up(tmp_path, "\n".join([HEADER, ROW, row, ""]))
     with pytest.raises(ConfigError, match=message):
-        reported.read(room)
+        reported.read_numbers(folder)
 
 
 def test_numbers_refuses_another_header(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"made_up/results\.csv:1 header"):
-        reported.read(made_up(tmp_path, "paper,value\n"))
+        reported.read_numbers(made_up(tmp_path, "paper,value\n"))
 
 
 @pytest.mark.parametrize(
@@ -169,15 +168,21 @@ def test_numbers_refuses_another_header(tmp_path: Path) -> None:
 def test_a_paper_is_refused_by_file_and_key(was: str, now: str, message: str, tmp_path: Path) -> None:
     assert was in PAPER
     with pytest.raises(ConfigError, match=rf"made_up/paper\.yaml.*{message}"):
-        reported.read(made_up(tmp_path, HEADER + "\n", PAPER.replace(was, now)))
+        reported.read_numbers(made_up(tmp_path, HEADER + "\n", PAPER.replace(was, now)))
 
 
 def test_each_paper_has_a_room_of_its_own() -> None:
-    assert [room.name for room in rooms.rooms()] == ["knapspec", "knn_ssd", "swift", "conflayers", "ssd_bench"]
-    assert rooms.papers() == ("knapspec", "knn-ssd", "swift", "swift-v1", "conflayers")
-    assert rooms.name_of("swift-v1") == "SWIFT, first version"
+    assert [folder.name for folder in rooms.paper_folders()] == [
+        "knapspec",
+        "knn_ssd",
+        "swift",
+        "conflayers",
+        "ssd_bench",
+    ]
+    assert rooms.paper_versions() == ("knapspec", "knn-ssd", "swift", "swift-v1", "conflayers")
+    assert rooms.version_name("swift-v1") == "SWIFT, first version"
     with pytest.raises(ConfigError, match="one of knapspec, knn-ssd"):
-        rooms.room_of("self-sd")
+        rooms.folder_of("self-sd")
 
 
 def test_loading_needs_no_torch() -> None:
@@ -199,7 +204,7 @@ fastest:
 
 
 def test_each_paper_has_its_claims() -> None:
-    for paper in {rooms.room_of(paper).latest for paper in rooms.papers()}:
+    for paper in {rooms.folder_of(paper).latest for paper in rooms.paper_versions()}:
         own = [claim for claim in claims() if claim.id.startswith(f"{paper}/")]
         assert len(own) >= 8 and len({claim.id for claim in own}) == len(own)
     others = {other for claim in claims() for other in claim.over.get(STATISTIC, ())}
@@ -235,11 +240,11 @@ def test_a_threshold_can_be_missed_on_either_side(claim: Claim) -> None:
 )
 def test_a_claim_that_nothing_could_decide_is_refused(was: str, now: str, message: str, tmp_path: Path) -> None:
     assert was in CLAIM
-    room = dataclasses.replace(rooms.named("knapspec"), folder=tmp_path / "knapspec")
-    room.folder.mkdir()
-    (room.folder / "claims.yaml").write_text(CLAIM, encoding="utf-8")
-    (claim,) = read_claims(room)
+    folder = dataclasses.replace(rooms.find_folder("knapspec"), path=tmp_path / "knapspec")
+    folder.path.mkdir()
+    (folder.path / "claims.yaml").write_text(CLAIM, encoding="utf-8")
+    (claim,) = read_claims(folder)
     assert (claim.id, claim.prompts) == ("knapspec/fastest", 20)
-    (room.folder / "claims.yaml").write_text(CLAIM.replace(was, now, 1), encoding="utf-8")
+    (folder.path / "claims.yaml").write_text(CLAIM.replace(was, now, 1), encoding="utf-8")
     with pytest.raises(ConfigError, match=rf"knapspec/claims\.yaml fastest.*{message}"):
-        read_claims(room)
+        read_claims(folder)

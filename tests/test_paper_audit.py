@@ -56,37 +56,37 @@ def number(value: str, metric: str = "speedup", bound: str = "") -> Number:
 def test_verdict_counts_rounding_of_both_sides(
     stated: str, implied: float, low: float | None, high: float | None, verdict: str
 ) -> None:
-    assert arithmetic.verdict(number(stated), implied, low, high) == verdict
+    assert arithmetic.rounding_verdict(number(stated), implied, low, high) == verdict
 
 
 def test_average_allows_for_the_rounding_of_its_parts() -> None:
     assert (
-        arithmetic.average(number("1.41"), [number("1.37"), number("1.31"), number("1.53")], "tasks").verdict
+        arithmetic.check_average(number("1.41"), [number("1.37"), number("1.31"), number("1.53")], "tasks").verdict
         == "rounding"
     )
-    found = arithmetic.average(number("1.37"), [number("1.31"), number("1.32"), number("1.53")], "tasks")
+    found = arithmetic.check_average(number("1.37"), [number("1.31"), number("1.32"), number("1.53")], "tasks")
     assert found.verdict == "contradiction"
     assert found.difference == pytest.approx(0.01667, abs=1e-5)
 
 
 def test_same_needs_equal_digits_only_at_equal_precision() -> None:
-    assert arithmetic.same(number("1.30"), number("1.303"), "x").verdict == "consistent"
-    assert arithmetic.same(number("1.31"), number("1.303"), "x").verdict == "contradiction"
-    assert arithmetic.same(number("1.31"), number("1.30"), "x").verdict == "contradiction"
+    assert arithmetic.check_repeat(number("1.30"), number("1.303"), "x").verdict == "consistent"
+    assert arithmetic.check_repeat(number("1.31"), number("1.303"), "x").verdict == "contradiction"
+    assert arithmetic.check_repeat(number("1.31"), number("1.30"), "x").verdict == "contradiction"
 
 
 def test_measured_speedups_cannot_exceed_the_expectation() -> None:
     m, acceptance = number("5.82", "M"), number("0.98", "alpha")
     expected = 5.82 * 0.98 / (4.82 * 0.55 + 0.98)
     for value, verdict in (("1.57", "consistent"), ("1.30", "consistent"), ("1.60", "impossible")):
-        found = arithmetic.within_expected(number(value), m, acceptance, 0.45, "Eq. 6")
+        found = arithmetic.check_expected_speedup(number(value), m, acceptance, 0.45, "Eq. 6")
         assert (found.verdict, found.implied) == (verdict, pytest.approx(expected))
 
 
 def test_an_end_of_a_range_is_its_least_or_largest_cell() -> None:
     cells = [number("2.95", "M"), number("8.21", "M")]
-    assert arithmetic.extreme(number("2.99", "M", "low"), cells, "x").verdict == "contradiction"
-    assert arithmetic.extreme(number("8.2", "M", "high"), cells, "x").verdict == "consistent"
+    assert arithmetic.check_range_end(number("2.99", "M", "low"), cells, "x").verdict == "contradiction"
+    assert arithmetic.check_range_end(number("8.2", "M", "high"), cells, "x").verdict == "consistent"
 
 
 def test_columns_ids_and_verdicts(frame: pd.DataFrame) -> None:
@@ -258,7 +258,7 @@ def test_repeats_of_the_prose_match_their_tables_but_for_one(frame: pd.DataFrame
 
 
 def test_many_findings_of_one_check_are_told_once(frame: pd.DataFrame) -> None:
-    told = module.told(frame)
+    told = module.group_findings(frame)
     assert told["count"].sum() == len(module.findings(frame))
     assert sorted(told.loc[told["count"] > 1, "count"]) == [22, 28]
 

@@ -69,7 +69,7 @@ def test_every_row_has_the_papers_own_acceptance_or_that_of_its_own_model(frame:
 
 
 def test_a_run_of_the_papers_model_is_replayed(found: Sequence[Replication], frame: pd.DataFrame) -> None:
-    (made,) = {cell.record for one in found for cell in one.where() if cell.path.name == "own" and cell.record}
+    (made,) = {cell.record for one in found for cell in one.recorded_cells() if cell.path.name == "own" and cell.record}
     ours = frame[frame["acceptance"] == RUN_ACCEPTANCE]
     row = ours[ours["paper"] == "swift"].iloc[0]
     assert (row["model"], row["task"], row["method"], row["scale"]) == ("LLaMA-2-70B", "GSM8K", "SWIFT", "mini")

@@ -66,7 +66,7 @@ def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         path.write_text(text, encoding="utf-8")
         monkeypatch.setattr(module, "FOLDER", tmp_path / module.__name__)
     monkeypatch.setattr(claims, "claims", lambda: ())  # whose exhibits are not there
-    cached = (grid.read, scale.load, scale.checked)
+    cached = (grid.read_run_sets, scale.load, scale.load_checked)
     for read in cached:
         read.cache_clear()
     yield tmp_path
@@ -79,7 +79,7 @@ def rewrite(name: str, old: str, new: str) -> None:
     text = path.read_text(encoding="utf-8")
     assert old in text
     path.write_text(text.replace(old, new, 1), encoding="utf-8")
-    grid.read.cache_clear()
+    grid.read_run_sets.cache_clear()
 
 
 def test_a_grid_is_a_product_in_the_papers_names(folders: Path) -> None:
@@ -110,7 +110,7 @@ def test_an_exhibit_takes_jobs_in_its_own_order_and_words(folders: Path) -> None
 def test_a_name_stands_for_an_exhibit_or_for_those_of_a_run_set(folders: Path) -> None:
     assert grid.names() == ["knn_ssd_figure1", "swift_figure9b", NAME]
     assert [*grid.sets()] == ["knn_ssd/other", "swift/tiny"]
-    assert grid.filled("swift/tiny") == [NAME, "swift_figure9b"] and grid.filled(NAME) == [NAME]
+    assert grid.expand_name("swift/tiny") == [NAME, "swift_figure9b"] and grid.expand_name(NAME) == [NAME]
 
 
 @pytest.mark.parametrize(
@@ -182,7 +182,7 @@ def test_a_run_set_with_a_fault_is_refused_with_file_and_key(
 
 def test_two_run_sets_cannot_fill_one_exhibit(folders: Path) -> None:
     (grid.FOLDER / "swift" / "twice.yaml").write_text(TINY, encoding="utf-8")
-    grid.read.cache_clear()
+    grid.read_run_sets.cache_clear()
     with pytest.raises(ConfigError, match=rf"experiment swift/twice exhibits='{NAME}' .*swift/tiny has not"):
         grid.names()
 
@@ -198,21 +198,21 @@ def test_two_run_sets_cannot_fill_one_exhibit(folders: Path) -> None:
 )
 def test_a_name_of_nothing_is_refused_with_those_near_it(name: str, near: str, folders: Path) -> None:
     with pytest.raises(ConfigError, match=rf"experiment='{name}' .*an exhibit or a run set, as {near}; python"):
-        grid.filled(name)
+        grid.expand_name(name)
     with pytest.raises(ConfigError, match=r"scale='none' .*one of mini"):
         scale.load("none")
 
 
 def test_a_scale_maps_models_and_caps_what_is_larger(folders: Path) -> None:
     mini, jobs = scale.load("mini"), grid.load(NAME).jobs
-    mapped = [mini.mapped(job) for job in jobs]
+    mapped = [mini.map_job(job) for job in jobs]
     assert mapped[0] == mapped[2] == ("data=sample", "model=miniature", "task=cnn_dm", "method=jacobi", "seed=42")
-    capped = [mini.capped(each, composed(*each), mini.limit) for each in mapped]
+    capped = [mini.apply_caps(each, composed(*each), mini.limit) for each in mapped]
     assert {"limit=2", "decode.max_new_tokens=12"} <= set(capped[1]) and "limit=1000" not in capped[1]
     assert "method.draft_len=3" in capped[4] and not any("iterations" in o for o in capped[4])
     unlimited = scale.Scale("s", new_tokens=10**6, limit=10**6, caps={"method.draft_len": 99})
-    wide = unlimited.capped(mapped[4], composed(*mapped[4]), unlimited.limit)
-    assert wide == grid.merged([*mapped[4], "limit=1000000"])
+    wide = unlimited.apply_caps(mapped[4], composed(*mapped[4]), unlimited.limit)
+    assert wide == grid.merge_overrides([*mapped[4], "limit=1000000"])
 
 
 def test_what_a_claim_reads_has_its_rank(folders: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -222,14 +222,14 @@ def test_what_a_claim_reads_has_its_rank(folders: Path, monkeypatch: pytest.Monk
     made = (claim(cells={"task": ["GSM8K"]}), claim(of={"model": ["LLaMA-2-70B"], "domain": ["own"]}))
     monkeypatch.setattr(claims, "claims", lambda: made)
     jobs = grid.load(NAME).jobs
-    assert [claims.jobs(one) for one in made] == [
+    assert [claims.claim_jobs(one) for one in made] == [
         [job for job in jobs if job.labels["task"] == "GSM8K"],
         [job for job in jobs if job.labels["model"] == "LLaMA-2-70B"],
     ]
     size = scale.Scale("s", limit=2, limits={NAME: 4})
-    assert [size.most(job) for job in jobs] == [4] * len(jobs)
-    assert [size.ranks.get(size.mapped(job)) for job in jobs if job.labels["task"] == "GSM8K"] == [0] * 4
-    assert scale.Scale("s", limit=2).most(jobs[0]) == 2 and scale.Scale("s").most(jobs[0]) is None
+    assert [size.prompt_limit(job) for job in jobs] == [4] * len(jobs)
+    assert [size.claim_ranks.get(size.map_job(job)) for job in jobs if job.labels["task"] == "GSM8K"] == [0] * 4
+    assert scale.Scale("s", limit=2).prompt_limit(jobs[0]) == 2 and scale.Scale("s").prompt_limit(jobs[0]) is None
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 5])
@@ -272,7 +272,7 @@ def test_a_sweep_runs_distinct_jobs_once_and_says_which_run_is_which_cells(
     assert found[4].run is None and "method.context_window=0" in str(found[4].error)
     (replication,) = cells.replications(runs)
     assert replication.command == f"python -m ssd_bench -m experiment={NAME} scale=mini"
-    results = list(replication.where(task="GSM8K", method="Parallel"))
+    results = list(replication.recorded_cells(task="GSM8K", method="Parallel"))
     assert [r.labels["model"] for r in results] == ["LLaMA-2-13B", "LLaMA-2-70B"] and len(replication.cells) == 6
     assert results[0].record is results[1].record and results[0].record is not None
     assert results[0].summary["n_prompts"] == 2
@@ -359,7 +359,7 @@ def test_an_index_of_an_unknown_experiment_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["mini", "paper", "small"])
 def test_every_key_of_the_scales_matches_something(name: str) -> None:
-    assert scale.checked(name).name == name
+    assert scale.load_checked(name).name == name
 
 
 @pytest.mark.parametrize(
@@ -377,15 +377,15 @@ def test_a_key_of_a_scale_that_matches_nothing_is_refused(
 ) -> None:
     (scale.FOLDER / "mini.yaml").write_text(MINI.replace("caps:", "items: 2 #") + more, encoding="utf-8")
     with pytest.raises(ConfigError, match=message):
-        scale.checked("mini")
+        scale.load_checked("mini")
     arguments = (f"experiment={NAME}", "scale=mini", f"hydra.sweep.dir={folders}/sweep", f"runs_dir={folders}/runs")
     assert run(monkeypatch, *arguments) == 2 and "scale mini" in capsys.readouterr().err
     assert not (folders / "runs").exists()
 
 
 def test_a_damaged_index_is_named(tmp_path: Path) -> None:
-    path = index.write(tmp_path, NAME, "mini", [index.Line({"model": "m"}, ["a=1"], "run", None)])
-    assert index.read(path)[2] == [index.Line({"model": "m"}, ["a=1"], "run", None)]
+    path = index.write(tmp_path, NAME, "mini", [index.IndexEntry({"model": "m"}, ["a=1"], "run", None)])
+    assert index.read(path)[2] == [index.IndexEntry({"model": "m"}, ["a=1"], "run", None)]
     path.write_text(json.dumps({"experiment": NAME}), encoding="utf-8")
     with pytest.raises(ConfigError, match=r"swift_tiny2\.mini\.json.*damaged"):
         cells.replications(tmp_path)

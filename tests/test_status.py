@@ -39,11 +39,11 @@ def test_every_state_has_its_line(tmp_path: Path) -> None:
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken" / "run.json").write_text("{", encoding="utf-8")
     jobs = [["task=a"], ["task=b"], ["task=c"], ["task=d", f"runs_dir={tmp_path}"]]
-    index.ask(tmp_path, jobs, "one")
-    index.ask(tmp_path, jobs[1:], "two")
-    index.note(tmp_path, jobs[0], Outcome(run="finished"))
-    index.note(tmp_path, jobs[1], Outcome(error="no memory\nat all", code=1))
-    with Lease(tmp_path / "running"), index.under_way(tmp_path, jobs[2], "one"):
+    index.note_request(tmp_path, jobs, "one")
+    index.note_request(tmp_path, jobs[1:], "two")
+    index.note_outcome(tmp_path, jobs[0], Outcome(run="finished"))
+    index.note_outcome(tmp_path, jobs[1], Outcome(error="no memory\nat all", code=1))
+    with Lease(tmp_path / "running"), index.mark_running(tmp_path, jobs[2], "one"):
         lines = {(line.state, line.name): line for line in look(tmp_path)}
         text = render(list(lines.values()))
     assert set(lines) == {

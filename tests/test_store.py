@@ -14,7 +14,7 @@ import pytest
 from ssd_bench import metrics
 from ssd_bench.metrics import store as stored
 from ssd_bench.metrics.store import FILE, DigestStore, RunCache
-from ssd_bench.papers.cells import MOMENTS, Record, prepare, records, replications
+from ssd_bench.papers.cells import REPEATED_TIMINGS, Record, prepare_records, records, replications
 from ssd_bench.papers.judge import judge
 from ssd_bench.records.reader import load_run
 from ssd_bench.report import exhibits, figures, verdicts
@@ -87,9 +87,11 @@ def test_a_report_is_the_same_with_the_store_and_without(
 def exhibited(runs: Path) -> list[object]:
     """What stands in an exhibit, and the verdicts on its claims."""
     found = records(runs)
-    prepare(found)
+    prepare_records(found)
     made = replications(runs, found)
-    cells = [(cell.labels, cell.summary, cell.domains, cell.noise, cell.void) for one in made for cell in one.cells]
+    cells = [
+        (cell.labels, cell.summary, cell.domains, cell.variation, cell.exclusion) for one in made for cell in one.cells
+    ]
     own = [one for one in made if one.experiment.name == "knapspec_figure3"]
     return [cells, exhibits.long_table(own).to_csv(), verdicts.table(judge(made)).to_csv()]
 
@@ -100,7 +102,9 @@ def test_exhibits_with_a_noise_floor_are_the_same_with_the_store_and_without(
     moments = [make(tmp_path, f"moment{i}") for i in range(3)]
     make(tmp_path, "own", 0.8)
     indexed(tmp_path, "knapspec_figure3", "mini", lambda job: "own", own_traces=False)
-    indexed(tmp_path, MOMENTS, "mini", lambda job: moments[int(job.labels["setting"][-1]) % 3], own_traces=False)
+    indexed(
+        tmp_path, REPEATED_TIMINGS, "mini", lambda job: moments[int(job.labels["setting"][-1]) % 3], own_traces=False
+    )
     first = exhibited(tmp_path)
     assert sorted(set(digested)) == sorted([*moments, "own"])
     digested.clear()
@@ -122,12 +126,12 @@ def test_the_claims_keep_what_they_worked_out(
 
 
 def test_a_run_added_is_added_alone(tmp_path: Path, digested: list[str]) -> None:
-    prepare(records(make_some(tmp_path)))
+    prepare_records(records(make_some(tmp_path)))
     make_some(tmp_path, "d")
     digested.clear()
-    prepare(records(tmp_path))
+    prepare_records(records(tmp_path))
     assert digested == ["d"]
-    prepare(records(tmp_path))
+    prepare_records(records(tmp_path))
     assert digested == ["d"] and all(DigestStore(tmp_path).has(tmp_path / name) for name in "abcd")
 
 
@@ -137,7 +141,7 @@ def test_many_runs_are_digested_alike_by_several_processes(tmp_path: Path, monke
         write_run(tmp_path / f"{i}", [unit(0, accept=i / stored.FEW)], run_id=f"run-{i}")
     (tmp_path / "0" / "steps.parquet").write_bytes(b"no table")
     found = records(tmp_path)
-    prepare(found)
+    prepare_records(found)
     assert [one.path.name for one in found if one.error] == ["0"]
     for one in found:
         if not one.error:
@@ -145,7 +149,7 @@ def test_many_runs_are_digested_alike_by_several_processes(tmp_path: Path, monke
 
 
 def test_a_changed_record_is_worked_out_again(tmp_path: Path, digested: list[str]) -> None:
-    prepare(records(make_some(tmp_path)))
+    prepare_records(records(make_some(tmp_path)))
     digested.clear()
     path = tmp_path / "a" / "run.json"
     path.write_text(path.read_text(encoding="utf-8").replace('"of a toy"', '"of a cat"'), encoding="utf-8")
@@ -156,12 +160,12 @@ def test_a_changed_record_is_worked_out_again(tmp_path: Path, digested: list[str
 
 
 def test_a_record_that_was_removed_leaves_the_store(tmp_path: Path) -> None:
-    prepare(records(make_some(tmp_path)))
+    prepare_records(records(make_some(tmp_path)))
     for file in (tmp_path / "a").iterdir():
         file.unlink()
     (tmp_path / "a").rmdir()
     make_some(tmp_path, "d")
-    prepare(records(tmp_path))
+    prepare_records(records(tmp_path))
     assert {Path(name).name for name in stored._read(tmp_path / FILE)} == {"b", "c", "d"}
 
 
@@ -186,19 +190,19 @@ def of_other_digests(file: Path) -> None:
     ],
 )
 def test_a_damaged_store_is_written_anew(damage: Callable[[Path], object], tmp_path: Path, digested: list[str]) -> None:
-    prepare(records(make_some(tmp_path)))
+    prepare_records(records(make_some(tmp_path)))
     told = {one.path: one.summary for one in records(tmp_path)}
     damage(tmp_path / FILE)
     digested.clear()
     found = records(tmp_path)
-    prepare(found)
+    prepare_records(found)
     assert sorted(digested) == list("abc") and {one.path: one.summary for one in found} == told
-    prepare(records(tmp_path))
+    prepare_records(records(tmp_path))
     assert len(digested) == 3
 
 
 def test_no_changed_bit_of_the_store_changes_a_number(tmp_path: Path) -> None:
-    prepare(records(make_some(tmp_path)))
+    prepare_records(records(make_some(tmp_path)))
     told, content = [one.summary for one in records(tmp_path)], (tmp_path / FILE).read_bytes()
     for at in range(0, len(content), len(content) // 40):
         (tmp_path / FILE).write_bytes(content[:at] + bytes([content[at] ^ 4]) + content[at + 1 :])
@@ -208,12 +212,12 @@ def test_no_changed_bit_of_the_store_changes_a_number(tmp_path: Path) -> None:
 def test_the_digests_of_other_code_do_not_count(
     tmp_path: Path, digested: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    prepare(records(make_some(tmp_path)))
+    prepare_records(records(make_some(tmp_path)))
     changed = tmp_path / "changed.py"
     changed.write_text("# another line", encoding="utf-8")
     monkeypatch.setattr(stored, "CODE", (*stored.CODE[:-1], changed))
     stored._version.cache_clear()
-    prepare(records(tmp_path))
+    prepare_records(records(tmp_path))
     stored._version.cache_clear()
     assert len(digested) == 6
 
@@ -232,12 +236,12 @@ def test_all_code_that_makes_digests_is_counted() -> None:
 
 
 def test_only_some_records_are_in_memory(tmp_path: Path) -> None:
-    made = [Record(path, shelf=shelf) for shelf in [RunCache(0)] for path in sorted(make_some(tmp_path).iterdir())]
+    made = [Record(path, cache=shelf) for shelf in [RunCache(0)] for path in sorted(make_some(tmp_path).iterdir())]
     first = made[0].run
     assert made[0].run is first and made[1].run is not first
     assert made[0].run is not first and made[0].run.path == first.path
     size = sum(file.stat().st_size for path in tmp_path.iterdir() for file in path.iterdir())
-    all_of_them = [Record(one.path, shelf=shelf) for shelf in [RunCache(size)] for one in made]
+    all_of_them = [Record(one.path, cache=shelf) for shelf in [RunCache(size)] for one in made]
     kept = [one.run for one in all_of_them]
     assert [one.run for one in all_of_them] == kept
 

@@ -182,7 +182,7 @@ def test_an_attempt_returns_whatever_was_raised(
         raise error
 
     found = Attempt(work, 1)(in_a_job)
-    assert found == Outcome(None, message, code) == index.outcome(tmp_path, ["a=1"])
+    assert found == Outcome(None, message, code) == index.read_outcome(tmp_path, ["a=1"])
     assert pickle.loads(pickle.dumps(found)) == found
 
 
@@ -193,11 +193,11 @@ def test_a_job_that_submitit_has_queued_again_has_not_failed(
         raise SystemExit(-1)
 
     assert Attempt(work, 1)(in_a_job).error == "SystemExit: -1", "of any other program it is a failure"
-    index.note(tmp_path, ["a=1"], Outcome())
+    index.note_outcome(tmp_path, ["a=1"], Outcome())
     monkeypatch.setenv("SUBMITIT_EXECUTOR", "slurm")
     with pytest.raises(SystemExit):
         Attempt(work, 1)(in_a_job)
-    assert not index.outcome(tmp_path, ["a=1"]).known
+    assert not index.read_outcome(tmp_path, ["a=1"]).has_ended
 
 
 class Breaking:
@@ -211,14 +211,14 @@ class Breaking:
         """The end of each job; those that are alive elsewhere are held the first two times."""
         self.batches.append([name for (name,) in jobs])
         for name in self.batches[-1]:
-            with index.under_way(self.runs_dir, [name], "sweep"):
+            with index.mark_running(self.runs_dir, [name], "sweep"):
                 if name == self.deadly:
                     begun = next((self.runs_dir / index.OUTCOMES).glob("*.begun"))
                     owner = {**json.loads(begun.read_bytes()), "begun": 1.0}
             if name == self.deadly:
                 begun.write_text(json.dumps(owner), encoding="utf-8")
             elif name not in self.alive or len(self.batches) > 2:
-                index.note(self.runs_dir, [name], Outcome(error=name), "sweep")
+                index.note_outcome(self.runs_dir, [name], Outcome(error=name), "sweep")
         if self.deadly in self.batches[-1]:
             raise RuntimeError("killed")
         return [JobReturn(_return_value=Outcome(error=name), status=JobStatus.COMPLETED) for (name,) in jobs]
@@ -228,7 +228,7 @@ def test_only_whose_process_ended_runs_alone(tmp_path: Path) -> None:
     """A launcher that reports one lost process leaves the others at work, which is no break of theirs."""
     launcher = Breaking(tmp_path, "a=deadly", ["a=long", "a=longer"])
     batch = JobBatch(cast(Launcher, launcher), "breaking", Attempt(print, 4, "sweep"), tmp_path)
-    with index.under_way(tmp_path, ["a=long"], "sweep"), index.under_way(tmp_path, ["a=longer"], "sweep"):
+    with index.mark_running(tmp_path, ["a=long"], "sweep"), index.mark_running(tmp_path, ["a=longer"], "sweep"):
         ends = batch.outcomes([("a=deadly",), ("a=short",), ("a=long",), ("a=longer",)])
     assert [end.error for end in ends[1:]] == ["a=short", "a=long", "a=longer"]
     assert "its process ended three times" in str(ends[0].error)
@@ -287,8 +287,8 @@ def test_an_index_is_of_the_records_that_are_there(tmp_path: Path) -> None:
     for name in "ab":
         (tmp_path / name).mkdir()
         (tmp_path / name / "run.json").touch()
-        index.note(tmp_path, [f"task={name}", "runs_dir=y", "force=true"], Outcome(run=name))
-    index.note(tmp_path, ["task=c"], Outcome(error="no memory", code=1))
+        index.note_outcome(tmp_path, [f"task={name}", "runs_dir=y", "force=true"], Outcome(run=name))
+    index.note_outcome(tmp_path, ["task=c"], Outcome(error="no memory", code=1))
     first = index.read(index.refresh(tmp_path, "one", "mini", cells[:2]))[2]
     second = index.read(index.refresh(tmp_path, "two", "mini", cells[1:]))[2]
     assert [cell.run for cell in first] == ["a", "b"] and [c.run for c in second] == ["b", None]

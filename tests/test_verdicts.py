@@ -16,10 +16,10 @@ import pytest
 from ssd_bench.errors import ConfigError
 from ssd_bench.metrics import intervals
 from ssd_bench.papers import audit, judge
-from ssd_bench.papers.cells import MOMENTS, Replication, replications
+from ssd_bench.papers.cells import REPEATED_TIMINGS, Replication, replications
 from ssd_bench.papers.claims import PARTS, STATISTICS, Claim, claims
-from ssd_bench.papers.judge import CANNOT_SAY, FAILS, HOLDS, NOT_RUN, VERDICTS, Judged
-from ssd_bench.papers.samples import _MADE_OF, Sample, sample
+from ssd_bench.papers.judge import CANNOT_SAY, FAILS, HOLDS, NOT_RUN, VERDICTS, Judgement
+from ssd_bench.papers.samples import _DEFINITIONS, StatisticSample, take_sample
 from ssd_bench.report import exhibits, page, predictions, verdicts
 from ssd_bench.report.answers import advice, cards, comparison, describe_records
 from tests import synthetic
@@ -42,53 +42,55 @@ def ablation(folder: Path, own: str, uniform: str) -> Replication:
     return next(one for one in replications(folder) if one.experiment.name == TABLE)
 
 
-def verdict_of(folder: Path, own: str, uniform: str) -> Judged:
-    return judge.judged(named("swift/search_beats_uniform"), ablation(folder, own, uniform))
+def verdict_of(folder: Path, own: str, uniform: str) -> Judgement:
+    return judge.judge_claim(named("swift/search_beats_uniform"), ablation(folder, own, uniform))
 
 
 # --- what the records in the repository say ---------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
-def found() -> list[Judged]:
+def found() -> list[Judgement]:
     return judge.judge(replications(REFERENCE))
 
 
-def test_every_claim_has_a_verdict_with_its_evidence(found: list[Judged]) -> None:
+def test_every_claim_has_a_verdict_with_its_evidence(found: list[Judgement]) -> None:
     assert {one.claim.id for one in found} == {claim.id for claim in claims()}
     for one in found:
         assert one.verdict in VERDICTS
         assert bool(one.reason) == (one.verdict in (CANNOT_SAY, NOT_RUN)), one
         if one.verdict in (HOLDS, FAILS):
             assert one.effect is not None and one.low is not None and one.high is not None
-            assert one.low <= one.effect <= one.high and one.n >= (1 if STATISTICS[one.claim.statistic].once else 20)
-            assert 0 < one.places <= one.asked
-            if STATISTICS[one.claim.statistic].noise:
-                assert one.floor is not None
+            assert one.low <= one.effect <= one.high and one.n >= (
+                1 if STATISTICS[one.claim.statistic].once_per_run else 20
+            )
+            assert 0 < one.comparisons <= one.planned
+            if STATISTICS[one.claim.statistic].variation:
+                assert one.variation is not None
     assert sum(one.verdict in (HOLDS, FAILS) for one in found) > len(found) / 3
 
 
-def test_no_verdict_rests_on_a_void_cell(found: list[Judged]) -> None:
+def test_no_verdict_rests_on_a_void_cell(found: list[Judgement]) -> None:
     for one in found:
-        void = [cell.void for cell in one.cells if cell.void]
+        void = [cell.exclusion for cell in one.cells if cell.exclusion]
         assert (one.verdict == CANNOT_SAY and one.reason.startswith("void: ")) == bool(void)
     assert any(one.reason.startswith("void: ") for one in found)
 
 
-def test_on_a_rehearsal_every_verdict_says_so(found: list[Judged]) -> None:
+def test_on_a_rehearsal_every_verdict_says_so(found: list[Judgement]) -> None:
     frame = verdicts.table(found)
     for one, (_, row) in zip(found, frame.iterrows(), strict=True):
-        assert one.rehearsal == (one.verdict != NOT_RUN)
-        assert ("toy-model run" in verdicts.verdict_text(row)) == one.rehearsal
+        assert one.toy == (one.verdict != NOT_RUN)
+        assert ("toy-model run" in verdicts.verdict_text(row)) == one.toy
     assert "this project trained" in verdicts.terminal_text(frame)
 
 
-def test_every_statistic_and_part_is_made_of_something(found: list[Judged]) -> None:
-    assert set(_MADE_OF) == set(STATISTICS) >= {claim.statistic for claim in claims()}
+def test_every_statistic_and_part_is_made_of_something(found: list[Judgement]) -> None:
+    assert set(_DEFINITIONS) == set(STATISTICS) >= {claim.statistic for claim in claims()}
     assert set(PARTS) == {axis for claim in claims() for side in (claim.of, claim.over) for axis in side} & set(PARTS)
 
 
-def test_recorded_verdicts_stand_beside_and_replace_nothing(found: list[Judged], tmp_path: Path) -> None:
+def test_recorded_verdicts_stand_beside_and_replace_nothing(found: list[Judgement], tmp_path: Path) -> None:
     own = verdicts.table(found)
     other = own[own["verdict"] != NOT_RUN].assign(model="another", scale="small", rehearsal=False)
     (tmp_path / "verdicts").mkdir()
@@ -153,12 +155,12 @@ def test_a_run_that_is_missing_is_no_evidence(tmp_path: Path) -> None:
     make(tmp_path, "own", 0.8)
     indexed(tmp_path, TABLE, "mini", lambda job: "own" if job.labels["setting"] == "ablation=none" else None)
     (made,) = replications(tmp_path)
-    assert judge.judged(named("swift/search_beats_uniform"), made).verdict == NOT_RUN
+    assert judge.judge_claim(named("swift/search_beats_uniform"), made).verdict == NOT_RUN
     indexed(
         tmp_path, TABLE, "mini", lambda job: "own" if job.labels["setting"] == "ablation=none" else "!out of memory"
     )
     (made,) = replications(tmp_path)
-    assert judge.judged(named("swift/search_beats_uniform"), made).reason == "a run failed: out of memory"
+    assert judge.judge_claim(named("swift/search_beats_uniform"), made).reason == "a run failed: out of memory"
 
 
 def test_sides_on_different_machines_decide_nothing(tmp_path: Path) -> None:
@@ -194,12 +196,12 @@ def test_the_pages_verdicts_follow_the_records(tmp_path: Path) -> None:
 # --- the interval -----------------------------------------------------------------------------------------------------
 
 
-def samples(values: Sequence[Sequence[float]], name: str = "p") -> Sample:
+def samples(values: Sequence[Sequence[float]], name: str = "p") -> StatisticSample:
     columns = np.array(values, dtype=float)
-    return Sample(np.array([f"{name}{i}" for i in range(len(columns))]), columns, intervals.ratio_of_sums)
+    return StatisticSample(np.array([f"{name}{i}" for i in range(len(columns))]), columns, intervals.ratio_of_sums)
 
 
-def effect(claim: Claim, places: Sequence[Sequence[Sample]]) -> judge._Effect:
+def effect(claim: Claim, places: Sequence[Sequence[StatisticSample]]) -> judge._Effect:
     side = judge.Side((), (), {}, claim.statistic)
     return judge._Effect(claim, [[(side, one) for one in place] for place in places])
 
@@ -213,7 +215,7 @@ def test_of_one_run_it_is_the_interval_of_every_number() -> None:
     found = effect(VALUE, [[samples(columns)]])
     theirs = intervals.measure(intervals.ratio_of_sums, *columns.T)
     assert (found.value, *found.interval()) == pytest.approx((theirs.value, theirs.low, theirs.high))
-    assert found.n == 12 and found.floor is None
+    assert found.n == 12 and found.variation is None
 
 
 def test_runs_without_a_common_prompt_add_their_variances_and_the_same_prompts_do_not_count_twice() -> None:
@@ -269,10 +271,10 @@ def test_the_measured_floor_stands_in_a_speeds_interval(tmp_path: Path) -> None:
     without = verdict_of(tmp_path, "own", "uniform")
     for i, log in enumerate(logs):
         make(tmp_path, f"moment={i + 1}", 0.7, math.exp(log))
-    indexed(tmp_path, MOMENTS, "mini", lambda job: job.labels["setting"])
+    indexed(tmp_path, REPEATED_TIMINGS, "mini", lambda job: job.labels["setting"])
     found = verdict_of(tmp_path, "own", "uniform")
     sigma = float(np.std(logs, ddof=1))
-    assert without.floor is None and found.floor == pytest.approx(math.sqrt(2) * sigma, rel=1e-6)
+    assert without.variation is None and found.variation == pytest.approx(math.sqrt(2) * sigma, rel=1e-6)
     assert found.effect == without.effect
     assert None not in (found.low, without.low) and found.low < without.low and found.high > without.high  # type: ignore[operator]
 
@@ -280,14 +282,14 @@ def test_the_measured_floor_stands_in_a_speeds_interval(tmp_path: Path) -> None:
 def test_the_interval_of_a_ratio_of_two_methods_covers_on_recorded_prompts() -> None:
     """Of the four methods' 60 prompts in the repository: samples of 20 hold the ratio over all 60."""
     made = next(one for one in replications(REFERENCE) if one.experiment.name == "ssd_bench_population")
-    by_method = {cell["method"]: sample([cell], "speedup", {}) for cell in made.where()}
+    by_method = {cell["method"]: take_sample([cell], "speedup", {}) for cell in made.recorded_cells()}
     a, b = (by_method[name] for name in ("adaptive", "KnapSpec"))
-    assert isinstance(a, Sample) and isinstance(b, Sample) and set(a.prompts) == set(b.prompts)
+    assert isinstance(a, StatisticSample) and isinstance(b, StatisticSample) and set(a.prompts) == set(b.prompts)
     claim = replace(VALUE, statistic="M", effect="ratio", over={"method": ["x"]}, none=None)
     truth, rng, held, rounds = a.value() / b.value(), np.random.default_rng(0), 0, 300
     for _ in range(rounds):
         chosen = np.isin(a.prompts, rng.choice(a.prompts, 20, replace=False))
-        parts = [Sample(one.prompts[keep], one.columns[keep], one.of) for one, keep in
+        parts = [StatisticSample(one.prompts[keep], one.columns[keep], one.formula) for one, keep in
                  ((a, chosen), (b, np.isin(b.prompts, a.prompts[chosen])))]  # fmt: skip
         low, high = effect(claim, [parts]).interval()
         held += low <= truth <= high
@@ -302,10 +304,10 @@ def test_the_first_screen_says_what_to_use_and_what_the_records_are() -> None:
     compared = comparison(made)
     assert compared is not None
     lines = list(advice(compared))
-    tasks = list(dict.fromkeys(cell["task"] for cell in compared.where()))
+    tasks = list(dict.fromkeys(cell["task"] for cell in compared.recorded_cells()))
     assert [line.partition(":")[0] for line in lines] == tasks
     for line, task in zip(lines, tasks, strict=True):
-        own = [cell for cell in compared.where(task=task) if not cell.void]
+        own = [cell for cell in compared.recorded_cells(task=task) if not cell.exclusion]
         best = max(own, key=lambda cell: cell.summary["speedup_e2e"])
         faster = best.summary["speedup_e2e_lo"] > 1
         assert (best["method"] in line) == faster and ("plain decoding" in line) != faster

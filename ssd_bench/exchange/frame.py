@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 
 from ssd_bench.errors import ConfigError
-from ssd_bench.papers.cells import Record, prepare, records, these
+from ssd_bench.papers.cells import Record, load_records, prepare_records, records
 from ssd_bench.paths import local_path
 from ssd_bench.records.pack import unpacked_folder
 
@@ -22,10 +22,10 @@ def runs_frame(path: Path | str) -> pd.DataFrame:
     if not unpacked_folder(folder).is_dir():
         raise ConfigError("path", str(path), "a folder of runs, or the folder of one")
     if (folder / "run.json").is_file():
-        run_records = these([folder])
+        run_records = load_records([folder])
     else:
         run_records = records(folder)
-        prepare(run_records)
+        prepare_records(run_records)
     rows = []
     for record in run_records:
         if record.error is None:

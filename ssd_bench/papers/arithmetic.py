@@ -1,4 +1,4 @@
-"""Comparing a printed number with what other printed numbers imply, when every one of them is rounded."""
+"""Comparison of a printed number with what other printed numbers imply, when all of them are rounded."""
 
 from __future__ import annotations
 
@@ -10,24 +10,27 @@ from itertools import product
 
 from ssd_bench.metrics.definitions import expected_speedup
 from ssd_bench.papers.reported import Number, numbers, settings
-from ssd_bench.papers.rooms import papers
+from ssd_bench.papers.rooms import paper_versions
 
 CONSISTENT, ROUNDING = "consistent", "rounding"
 CONTRADICTION, IMPOSSIBLE, UNCLEAR = "contradiction", "impossible", "unclear"
 FINDINGS = (CONTRADICTION, IMPOSSIBLE, UNCLEAR)
-EPSILON = 1e-9
-CARD_GB = 48  # NVIDIA RTX A6000 data sheet
+EPSILON = 1e-9  # slack for the rounding of binary fractions: 1.35 - 1.3 > 0.05
+CARD_GB = 48  # memory of an NVIDIA RTX A6000, by its data sheet
 
 
 @dataclass(frozen=True)
 class Check:
-    """One comparison: `id` is the id of the stated number, "#" and the check's name.
+    """One comparison.
 
-    `what` is a sentence; `stated` and `implied` are None where a paper prints nothing to compare; `source` is the
-    formula or section from which `implied` follows; `verdict` is "consistent" (equal in the printed digits),
-    "rounding" (equal for some values that round to the printed ones), "contradiction" (two printed numbers that cannot
-    both hold), "impossible" (beyond a limit of the paper's own formula) or "unclear" (the paper leaves open what it
-    compares).
+    Attributes:
+        id: id of the stated number, "#" and the name of the check.
+        what: a sentence.
+        stated, implied: the two values; None where a paper prints nothing to compare.
+        source: formula or section from which `implied` follows.
+        verdict: "consistent" (equal in the printed digits), "rounding" (equal for some values that round to the
+            printed ones), "contradiction" (two printed numbers that cannot both hold), "impossible" (beyond a limit of
+            the paper's own formula) or "unclear" (the paper leaves open what it compares).
     """
 
     id: str
@@ -42,174 +45,194 @@ class Check:
 
     @property
     def difference(self) -> float | None:
-        """implied - stated."""
+        """Implied minus stated value."""
         return None if self.stated is None or self.implied is None else self.implied - self.stated
 
 
-def pick(paper: str, exhibit: str | None = None, **where: object) -> list[Number]:
-    """The reported numbers with all given values; a name that is not a column is a key of the setting."""
+def find_numbers(paper: str, exhibit: str | None = None, **wanted: object) -> list[Number]:
+    """Return the reported numbers with all wanted values; a name that is not a column is a key of the setting."""
     columns = Number.__dataclass_fields__
     return [
         number
-        for number in _of(paper, exhibit)
-        if all((getattr(number, k) if k in columns else number.settings.get(k)) == v for k, v in where.items())
+        for number in _numbers_of(paper, exhibit)
+        if all((getattr(number, k) if k in columns else number.settings.get(k)) == v for k, v in wanted.items())
     ]
 
 
 @cache
-def _of(paper: str, exhibit: str | None) -> tuple[Number, ...]:
+def _numbers_of(paper: str, exhibit: str | None) -> tuple[Number, ...]:
     return tuple(n for n in numbers() if n.paper == paper and exhibit in (None, n.exhibit))
 
 
-def one(paper: str, exhibit: str, **where: object) -> Number:
-    """The only such number.
+def find_number(paper: str, exhibit: str, **wanted: object) -> Number:
+    """Return the only number that `find_numbers` finds.
 
     Raises:
         LookupError: there are none or several.
     """
-    found = pick(paper, exhibit, **where)
-    if len(found) != 1:
-        raise LookupError(f"{len(found)} numbers have {paper} {exhibit} {where}")
-    return found[0]
+    matches = find_numbers(paper, exhibit, **wanted)
+    if len(matches) != 1:
+        raise LookupError(f"{len(matches)} numbers have {paper} {exhibit} {wanted}")
+    return matches[0]
 
 
-def name(number: Number) -> str:
-    """The number in words: exhibit, model, method, task, what sets it apart, metric."""
-    apart = [f"{k}={v}" for k, v in number.settings.items() if k not in ("decoding", "temperature", "skip_ratio")]
-    parts = (number.exhibit.removeprefix("text "), number.model, number.method, number.task, *apart, number.metric)
+def describe(number: Number) -> str:
+    """Return the number in words: exhibit, model, method, task, the settings that distinguish it, metric."""
+    settings_shown = [
+        f"{k}={v}" for k, v in number.settings.items() if k not in ("decoding", "temperature", "skip_ratio")
+    ]
+    parts = (
+        number.exhibit.removeprefix("text "),
+        number.model,
+        number.method,
+        number.task,
+        *settings_shown,
+        number.metric,
+    )
     return ", ".join(filter(None, parts))
 
 
-def short(value: float) -> str:
-    """A value with up to four digits behind the point."""
+def format_value(value: float) -> str:
+    """Return a value with up to four decimal places."""
     return f"{value:.4f}".rstrip("0").rstrip(".")
 
 
-def span(formula: Callable[..., float], *inputs: Number) -> tuple[float, float]:
-    """The lowest and highest result over values that round to the printed inputs (formula monotone in each)."""
-    ends = [(max(n.value - n.half, 0.0), _most(n)) for n in inputs]
-    found = [formula(*point) for point in product(*ends)]
-    return min(found), max(found)
+def implied_range(formula: Callable[..., float], *inputs: Number) -> tuple[float, float]:
+    """Return lowest and highest result of a formula over all values that round to the printed inputs.
+
+    The formula is monotone in each input, so both are at corners of the box of inputs.
+    """
+    bounds = [(max(n.value - n.half, 0.0), _upper_bound(n)) for n in inputs]
+    results = [formula(*point) for point in product(*bounds)]
+    return min(results), max(results)
 
 
-def _most(number: Number) -> float:
+def _upper_bound(number: Number) -> float:
+    """Return the largest value that rounds to the printed one; an acceptance rate is at most 1."""
     return min(number.value + number.half, 1.0) if number.metric == "alpha" else number.value + number.half
 
 
-def verdict(number: Number, implied: float, low: float | None = None, high: float | None = None) -> str:
-    """Consistent, rounding or contradiction, with `implied` anywhere in [low, high]."""
+def rounding_verdict(number: Number, implied: float, low: float | None = None, high: float | None = None) -> str:
+    """Return consistent, rounding or contradiction for a number that is implied to lie in [low, high]."""
     low, high = implied if low is None else low, implied if high is None else high
     if abs(implied - number.value) <= number.half + EPSILON:
         return CONSISTENT
-    near = low - number.half - EPSILON <= number.value <= high + number.half + EPSILON
-    return ROUNDING if near else CONTRADICTION
+    overlap = low - number.half - EPSILON <= number.value <= high + number.half + EPSILON
+    return ROUNDING if overlap else CONTRADICTION
 
 
-def check(number: Number, about: str, what: str, implied: float | None, source: str, result: str) -> Check:
-    """A comparison of `number`, with a verdict that is known."""
-    text = f"{name(number)} is printed {number.printed}; {what}"
-    where = (f"{number.id}#{about}", number.paper, number.exhibit, about)
-    return Check(*where, text, number.value, implied, source, result)
+def new_check(number: Number, check_name: str, what: str, implied: float | None, source: str, verdict: str) -> Check:
+    """Return the comparison of `number` with `implied`, whose verdict is already known."""
+    text = f"{describe(number)} is printed {number.printed}; {what}"
+    labels = (f"{number.id}#{check_name}", number.paper, number.exhibit, check_name)
+    return Check(*labels, text, number.value, implied, source, verdict)
 
 
-def recompute(number: Number, about: str, how: str, source: str, formula: Callable[..., float], *of: Number) -> Check:
-    """`number` against `formula` of other printed numbers."""
-    implied = formula(*(n.value for n in of))
-    text = f"{how} is {short(implied)}"
-    return check(number, about, text, implied, source, verdict(number, implied, *span(formula, *of)))
+def check_formula(
+    number: Number, check_name: str, words: str, source: str, formula: Callable[..., float], *inputs: Number
+) -> Check:
+    """Compare `number` with `formula` of other printed numbers; `words` says what is computed."""
+    implied = formula(*(n.value for n in inputs))
+    text = f"{words} is {format_value(implied)}"
+    return new_check(
+        number, check_name, text, implied, source, rounding_verdict(number, implied, *implied_range(formula, *inputs))
+    )
 
 
-def average(number: Number, parts: Sequence[Number], of: str) -> Check:
-    """`number` against the mean of its parts."""
+def check_average(number: Number, parts: Sequence[Number], part_name: str) -> Check:
+    """Compare `number` with the arithmetic mean of its parts, which is exact to the mean of their half units."""
     implied = sum(n.value for n in parts) / len(parts)
-    slack = sum(n.half for n in parts) / len(parts)
-    text = f"the mean of its {len(parts)} {of} is {short(implied)}"
-    result = verdict(number, implied, implied - slack, implied + slack)
-    return check(number, "mean", text, implied, "arithmetic mean", result)
+    half = sum(n.half for n in parts) / len(parts)
+    text = f"the mean of its {len(parts)} {part_name} is {format_value(implied)}"
+    result = rounding_verdict(number, implied, implied - half, implied + half)
+    return new_check(number, "mean", text, implied, "arithmetic mean", result)
 
 
-def same(number: Number, other: Number, about: str) -> Check:
-    """`number` against another print of itself, both to their digits."""
-    implied = other.value
-    result = verdict(number, implied, implied - other.half, implied + other.half)
-    if number.half == other.half and number.value != other.value:
+def check_repeat(number: Number, repeat: Number, check_name: str) -> Check:
+    """Compare `number` with a second print of it, each to its printed digits."""
+    implied = repeat.value
+    result = rounding_verdict(number, implied, implied - repeat.half, implied + repeat.half)
+    if number.half == repeat.half and number.value != repeat.value:
         result = CONTRADICTION
-    where = other.exhibit if other.paper == number.paper else f"{other.paper} {other.exhibit}"
-    return check(number, about, f"{where} prints {other.printed}", implied, where, result)
+    source = repeat.exhibit if repeat.paper == number.paper else f"{repeat.paper} {repeat.exhibit}"
+    return new_check(number, check_name, f"{source} prints {repeat.printed}", implied, source, result)
 
 
-def at_least(number: Number, cells: Sequence[Number], where: str, result: str = CONTRADICTION) -> Check:
-    """A lower bound (as "over 90 %") against the cells it is about; `result` if one lies below it."""
+def check_lower_bound(number: Number, cells: Sequence[Number], source: str, if_below: str = CONTRADICTION) -> Check:
+    """Compare a lower bound ("over 90 %") with the cells that it is about; verdict `if_below` if one is lower."""
     least = min(cells, key=lambda n: n.value)
     below = [n for n in cells if n.value + n.half < number.value - EPSILON]
     listed = ", ".join(f"{n.printed} ({n.model} {n.task}, {n.exhibit})" for n in sorted(below, key=lambda n: n.value))
-    text = f"below it are {listed}" if below else f"the least in {where} is {least.printed}"
+    text = f"below it are {listed}" if below else f"the least in {source} is {least.printed}"
     fits = CONSISTENT if least.value >= number.value - EPSILON else ROUNDING
-    return check(number, "lower bound", text, least.value, where, result if below else fits)
+    return new_check(number, "lower bound", text, least.value, source, if_below if below else fits)
 
 
-def at_most(number: Number, value: float, text: str, source: str) -> Check:
-    """An upper bound against the largest value that is implied."""
+def check_upper_bound(number: Number, value: float, text: str, source: str) -> Check:
+    """Compare an upper bound with the largest implied value."""
     result = CONSISTENT if value <= number.value + number.half + EPSILON else CONTRADICTION
-    return check(number, "upper bound", text, value, source, result)
+    return new_check(number, "upper bound", text, value, source, result)
 
 
-def extreme(number: Number, cells: Sequence[Number], where: str) -> Check:
-    """An end of a range ("from 3.43 to 7.80", bound low or high) against the least or largest cell."""
+def check_range_end(number: Number, cells: Sequence[Number], source: str) -> Check:
+    """Compare an end of a range ("from 3.43 to 7.80", bound low or high) with the smallest or largest cell."""
     choose, word = (min, "least") if number.bound == "low" else (max, "largest")
     cell = choose(cells, key=lambda n: n.value)
-    text = f"the {word} in {where} is {cell.printed} ({cell.model}, {cell.task})"
-    result = verdict(number, cell.value, cell.value - cell.half, cell.value + cell.half)
-    return check(number, "range", text, cell.value, where, result)
+    text = f"the {word} in {source} is {cell.printed} ({cell.model}, {cell.task})"
+    result = rounding_verdict(number, cell.value, cell.value - cell.half, cell.value + cell.half)
+    return new_check(number, "range", text, cell.value, source, result)
 
 
-def expectation(skip: float) -> Callable[[float, float], float]:
-    """E(speedup) of M and alpha at a given skip ratio (SWIFT Eq. 6, KNN-SSD Eq. 9)."""
+def expected_speedup_at(skip: float) -> Callable[[float, float], float]:
+    """Return E(speedup) as a function of M and alpha at a given skip ratio (SWIFT Eq. 6, KNN-SSD Eq. 9)."""
 
+    # M α / ((M - 1)(1 - r) + α)
     def formula(m: float, acceptance: float) -> float:
-        found = expected_speedup(m, acceptance, skip)
-        assert found is not None
-        return found
+        speedup = expected_speedup(m, acceptance, skip)
+        assert speedup is not None
+        return speedup
 
     return formula
 
 
-def within_expected(number: Number, m: Number, acceptance: Number, skip: float, source: str) -> Check:
-    """A measured speedup against E(speedup), which leaves out every overhead and so is a limit."""
-    formula = expectation(skip)
-    implied, (_, high) = formula(m.value, acceptance.value), span(formula, m, acceptance)
+def check_expected_speedup(number: Number, m: Number, acceptance: Number, skip: float, source: str) -> Check:
+    """Compare a measured speedup with E(speedup), which leaves out every overhead and so is an upper limit."""
+    formula = expected_speedup_at(skip)
+    implied, (_, high) = formula(m.value, acceptance.value), implied_range(formula, m, acceptance)
     result = IMPOSSIBLE if number.value - number.half > high + EPSILON else CONSISTENT
-    text = f"E(speedup), which no overhead slows, is {short(implied)} at M {m.printed}, alpha {acceptance.printed}"
-    return check(number, "measured against E", f"{text}, r {short(skip)}", implied, source, result)
+    text = (
+        f"E(speedup), which no overhead slows, is {format_value(implied)} at M {m.printed}, alpha {acceptance.printed}"
+    )
+    return new_check(number, "measured against E", f"{text}, r {format_value(skip)}", implied, source, result)
 
 
-def setting_of(number: Number, without: str = "") -> Mapping[str, str]:
-    """The setting of a number without one key."""
+def setting_without(number: Number, without: str = "") -> Mapping[str, str]:
+    """Return the setting of a number without one key."""
     return {key: value for key, value in number.settings.items() if key != without}
 
 
-def repeats() -> Iterator[Check]:
-    """Numbers of the prose whose note says that they repeat a table's, against that; and cards' memory as printed."""
+def check_repeats() -> Iterator[Check]:
+    """Compare numbers of prose that, by their note, repeat a table with that table; and GPU memory with the card's."""
     for number in numbers():
         table = re.match(r"repeats (Table \d+)|likely typo in the paper: (Table \d+) prints", number.note)
         if table:
-            yield same(number, same_cell(number, table[1] or table[2]), "repeats")
-    for paper in papers():
-        yield from _memory(paper)
+            yield check_repeat(number, number_in_table(number, table[1] or table[2]), "repeats")
+    for paper in paper_versions():
+        yield from _check_memory(paper)
 
 
-def same_cell(number: Number, table: str) -> Number:
-    """The number of a table with the same model, method, task and metric."""
-    where = {"model": number.model, "method": number.method, "task": number.task, "metric": number.metric}
-    return one(number.paper, table, **where, optimizer=number.settings.get("optimizer"))
+def number_in_table(number: Number, table: str) -> Number:
+    """Return the number of a table with the same model, method, task and metric."""
+    labels = {"model": number.model, "method": number.method, "task": number.task, "metric": number.metric}
+    return find_number(number.paper, table, **labels, optimizer=number.settings.get("optimizer"))
 
 
-def _memory(paper: str) -> Iterator[Check]:
-    """The memory of the RTX A6000 as its hardware row prints it."""
+def _check_memory(paper: str) -> Iterator[Check]:
+    """Compare the memory of an RTX A6000, as the hardware row of each exhibit prints it, with the data sheet."""
     for row in settings(paper).itertuples():
         printed = re.search(r"RTX A6000 \((\d+)GB", str(row.value))
         if row.key == "hardware" and printed:
             stated = float(printed[1])
             text = f"{row.source_section}, {row.exhibit}: RTX A6000 with {printed[1]}GB; the card has {CARD_GB}GB"
-            where = (f"{paper}/{row.source_section}#hardware", paper, str(row.exhibit), "hardware")
-            yield Check(*where, text, stated, float(CARD_GB), "data sheet of the card", UNCLEAR)
+            labels = (f"{paper}/{row.source_section}#hardware", paper, str(row.exhibit), "hardware")
+            yield Check(*labels, text, stated, float(CARD_GB), "data sheet of the card", UNCLEAR)

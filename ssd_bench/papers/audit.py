@@ -1,4 +1,4 @@
-"""What the papers' own numbers imply, against what they print: every comparison, and the disagreements in words."""
+"""Audit of the papers' own numbers: what they imply compared with what they print, and the disagreements in words."""
 
 from __future__ import annotations
 
@@ -9,38 +9,38 @@ from dataclasses import asdict
 import pandas as pd
 
 from ssd_bench import tables
-from ssd_bench.papers.arithmetic import CONSISTENT, FINDINGS, ROUNDING, repeats
-from ssd_bench.papers.rooms import papers, rooms
+from ssd_bench.papers.arithmetic import CONSISTENT, FINDINGS, ROUNDING, check_repeats
+from ssd_bench.papers.rooms import paper_folders, paper_versions
 
 COLUMNS = ("id", "paper", "exhibit", "check", "what", "stated", "implied", "difference", "source", "verdict")
 VERDICTS = (CONSISTENT, ROUNDING, *FINDINGS)
-MANY = 7  # so many findings of one check in one exhibit are told in one entry
+GROUPED_FROM = 7  # findings of one check in one exhibit that are grouped into one entry
 WIDTH = 118
-BEFORE = 4 + max(map(len, FINDINGS))  # letters of a line: indent, verdict, and what parts it from the finding
+VERDICT_WIDTH = 4 + max(map(len, FINDINGS))  # of a line: indent, verdict and the gap after it
 
 
 def audit() -> pd.DataFrame:
-    """Every comparison, one row each, by paper; columns as in `arithmetic.Check`.
+    """Return every comparison, one row each, by paper; columns as in `arithmetic.Check`.
 
     Raises:
         ConfigError: the data of the papers does not fit its schema.
     """
-    own = [module for room in rooms() if (module := room.module("checks"))]
-    found = [*(found for module in own for found in module.checks()), *repeats()]
-    rows = [{**asdict(one), "difference": one.difference} for one in found]
+    modules = [module for folder in paper_folders() if (module := folder.module("checks"))]
+    checks = [*(check for module in modules for check in module.checks()), *check_repeats()]
+    rows = [{**asdict(check), "difference": check.difference} for check in checks]
     frame = pd.DataFrame(rows, columns=list(COLUMNS))
     numeric = dict.fromkeys(("stated", "implied", "difference"), "float64")
-    order = frame["paper"].map(papers().index)
+    order = frame["paper"].map(paper_versions().index)
     return frame.astype(numeric).loc[order.sort_values(kind="stable").index].reset_index(drop=True)
 
 
 def findings(frame: pd.DataFrame) -> pd.DataFrame:
-    """The rows that are neither consistent nor explained by rounding."""
+    """Return the rows that are neither consistent nor explained by rounding."""
     return frame[frame["verdict"].isin(FINDINGS)].reset_index(drop=True)
 
 
-def told(frame: pd.DataFrame) -> pd.DataFrame:
-    """The findings as a reader wants them: many of one check in one exhibit become one entry, with its largest.
+def group_findings(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return the findings by entry: many of one check in one exhibit become one entry, with the largest of them.
 
     Returns:
         Columns paper, verdict, count, what, source.
@@ -49,48 +49,51 @@ def told(frame: pd.DataFrame) -> pd.DataFrame:
     for (paper, exhibit, name, verdict), group in findings(frame).groupby(
         ["paper", "exhibit", "check", "verdict"], sort=False
     ):
-        if len(group) < MANY:
+        if len(group) < GROUPED_FROM:
             entries += [(paper, verdict, 1, row.what, row.source) for row in group.itertuples()]
             continue
-        alike = frame[(frame["paper"] == paper) & (frame["exhibit"] == exhibit) & (frame["check"] == name)]
+        compared = frame[(frame["paper"] == paper) & (frame["exhibit"] == exhibit) & (frame["check"] == name)]
         largest = group.sort_values("difference", key=lambda column: -column.abs(), kind="stable").iloc[0]
-        what = f"{exhibit}: {name} in {len(alike)} numbers, {len(group)} of them disagree; the most: {largest['what']}"
-        entries.append((paper, verdict, len(group), what, largest["source"]))
+        sentence = (
+            f"{exhibit}: {name} in {len(compared)} numbers, {len(group)} of them disagree; the most: {largest['what']}"
+        )
+        entries.append((paper, verdict, len(group), sentence, largest["source"]))
     return pd.DataFrame(entries, columns=["paper", "verdict", "count", "what", "source"])
 
 
 def summary(frame: pd.DataFrame) -> str:
-    """One line: comparisons by verdict, findings by paper."""
-    verdicts = frame["verdict"].value_counts()
-    found = findings(frame)["paper"].value_counts()
-    counts = ", ".join(f"{verdicts.get(name, 0)} {name}" for name in VERDICTS)
-    by_paper = ", ".join(f"{paper} {found.get(paper, 0)}" for paper in papers())
-    return f"{len(frame)} comparisons: {counts}; {found.sum()} findings ({by_paper})"
+    """Return one line: comparisons by verdict, findings by paper."""
+    verdict_counts = frame["verdict"].value_counts()
+    finding_counts = findings(frame)["paper"].value_counts()
+    counts = ", ".join(f"{verdict_counts.get(name, 0)} {name}" for name in VERDICTS)
+    by_paper = ", ".join(f"{paper} {finding_counts.get(paper, 0)}" for paper in paper_versions())
+    return f"{len(frame)} comparisons: {counts}; {finding_counts.sum()} findings ({by_paper})"
 
 
-def screen(frame: pd.DataFrame) -> str:
-    """The audit for a terminal: findings by paper, and the summary."""
+def terminal_text(frame: pd.DataFrame) -> str:
+    """Return the audit for a terminal: findings by paper, and the summary."""
     parts: list[str] = []
-    for paper, rows, head in _by_paper(frame):
-        said = rows["what"] + " [" + rows["source"] + "]"
-        listed = pd.DataFrame(zip(rows["verdict"], said), columns=["", ""])
-        shown = tables.terminal(listed, wrap=[None, WIDTH - BEFORE], ruled=False)
-        parts += [f"{paper}: {head}", "", textwrap.indent(shown, "  "), ""]
+    for paper, rows, heading in _by_paper(frame):
+        sentences = rows["what"] + " [" + rows["source"] + "]"
+        lines = pd.DataFrame(zip(rows["verdict"], sentences), columns=["", ""])
+        shown = tables.terminal(lines, wrap=[None, WIDTH - VERDICT_WIDTH], ruled=False)
+        parts += [f"{paper}: {heading}", "", textwrap.indent(shown, "  "), ""]
     return "\n".join([*parts, summary(frame)])
 
 
-def document(frame: pd.DataFrame) -> str:
-    """The audit as Markdown: one table of findings a paper, and the summary."""
+def markdown_text(frame: pd.DataFrame) -> str:
+    """Return the audit as Markdown: one table of findings per paper, and the summary."""
     parts = [f"# What the papers' own numbers imply\n\n{summary(frame)}.\n"]
-    for paper, rows, head in _by_paper(frame):
-        named = rows[["verdict", "count", "what", "source"]].rename(columns={"count": "numbers", "source": "from"})
-        parts.append(f"## {paper}\n\n{head}.\n\n{tables.markdown(named)}\n")
+    for paper, rows, heading in _by_paper(frame):
+        printed = rows[["verdict", "count", "what", "source"]].rename(columns={"count": "numbers", "source": "from"})
+        parts.append(f"## {paper}\n\n{heading}.\n\n{tables.markdown(printed)}\n")
     return "\n".join(parts)
 
 
 def _by_paper(frame: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame, str]]:
-    entries = told(frame)
-    for paper in papers():
-        verdicts = frame.loc[frame["paper"] == paper, "verdict"].value_counts()
-        head = ", ".join(f"{verdicts[name]} {name}" for name in VERDICTS if name in verdicts)
-        yield paper, entries[entries["paper"] == paper], f"{verdicts.sum()} comparisons, {head}"
+    """Yield paper, its entries and its heading."""
+    entries = group_findings(frame)
+    for paper in paper_versions():
+        counts = frame.loc[frame["paper"] == paper, "verdict"].value_counts()
+        heading = ", ".join(f"{counts[name]} {name}" for name in VERDICTS if name in counts)
+        yield paper, entries[entries["paper"] == paper], f"{counts.sum()} comparisons, {heading}"

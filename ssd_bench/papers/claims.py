@@ -1,19 +1,21 @@
-"""What the papers claim, as statements that data can refute: `claims.yaml` of each paper, written before the data.
+"""Claims of the papers, as statements that data can refute: `claims.yaml` of each paper, written before the data.
 
-A claim compares two sides, or one side with a limit, by one statistic on the cells of an exhibit. Its effect is taken
-where all that the sides do not name is equal (model, task, method, setting; a part of a stream is its task), and pooled
-over these places: the geometric mean of ratios, the mean of differences and values. Each label of its own side is a
-place; where the other side has several at one place, their best counts.
+A claim compares two sides, or one side with a limit, by one statistic of the cells of an exhibit. The effect is taken
+in each comparison, where model, task, method and setting are equal on both sides except for those that the sides name
+(a part of a stream counts as its task). Effects are then pooled over the comparisons: the geometric mean of ratios, the
+arithmetic mean of differences and values. Each label of the side that the claim is about makes a comparison of its own;
+if the other side has several cells in one comparison, the best of them counts.
 
-Of the effect's 95 % interval over prompts, widened by `noise` at both ends, a claim with `at_least` says
+The verdict follows from the effect and its 95 % interval over prompts, widened by `noise` at both ends. A claim with
+`at_least`
 
-* *holds*: the effect reaches `at_least`, and the interval lies above `none`, what no effect would be; where `at_least`
-  is below that, as of "loses at most 5 %", it reaches no lower than `at_least`;
-* *fails*: the whole interval is below `at_least`;
-* *cannot say*: anything else, fewer than `prompts` prompts in a cell, and cells that are void: nothing was searched, or
-  the trace is another cell's.
+* *holds* if the effect reaches `at_least` and the interval lies above `none`, the value of no effect; if `at_least` is
+  below `none` ("loses at most 5 %"), the interval must lie at or above `at_least` instead;
+* *fails* if the whole interval is below `at_least`;
+* *cannot say* otherwise, and with fewer than `prompts` prompts in a cell or with excluded cells (no search ran, or the
+  trace duplicates another cell's).
 
-With `at_most` likewise from above: it holds where the whole interval is at or below it, fails where it is above.
+A claim with `at_most` holds if the whole interval is at or below it, and fails if the whole interval is above it.
 """
 
 from __future__ import annotations
@@ -30,76 +32,79 @@ from ssd_bench.errors import ConfigError
 from ssd_bench.papers import grid
 from ssd_bench.papers.grid import Job
 from ssd_bench.papers.reported import numbers
-from ssd_bench.papers.rooms import Room, rooms
+from ssd_bench.papers.rooms import PaperFolder, paper_folders
 
 
 @dataclass(frozen=True)
-class Statistic:
-    """A number that a claim is about; `samples` has what it is made of.
+class ClaimStatistic:
+    """A statistic that claims use; `samples` defines it on the records.
 
     Attributes:
-        says: what it is.
-        noise: what a moment's noise does to it: that of a "speedup", that of a "rate", or "" for nothing.
-        lower: whether less is better.
-        pooled: whether the runs of all methods give one number together.
-        once: a run has one, whatever its prompts.
+        meaning: definition in words.
+        variation: field of the measured run-to-run variation that applies to it: "speedup" or "rate"; "" for none.
+        lower_is_better: whether less is better.
+        pooled: whether the runs of all methods together give one number.
+        once_per_run: whether a run gives one number, however many prompts it has.
     """
 
-    says: str
-    noise: str = ""
-    lower: bool = False
+    meaning: str
+    variation: str = ""
+    lower_is_better: bool = False
     pooled: bool = False
-    once: bool = False
+    once_per_run: bool = False
 
 
 STATISTICS = {
-    "speedup": Statistic("decode only, over AR on the same prompts", noise="speedup"),
-    "speedup_e2e": Statistic(
-        "end to end: with prefill and online search, over AR on the same prompts", noise="speedup"
+    "speedup": ClaimStatistic("decode only, over AR on the same prompts", variation="speedup"),
+    "speedup_e2e": ClaimStatistic(
+        "end to end: with prefill and online search, over AR on the same prompts", variation="speedup"
     ),
-    "alpha": Statistic("accepted over drafted tokens"),
-    "M": Statistic("tokens a verification"),
-    "overhead": Statistic("share of the decode time that the method's own work takes", lower=True),
-    "search_s": Statistic(
-        "seconds of the search, offline or online, of runs that searched", noise="rate", lower=True, once=True
+    "alpha": ClaimStatistic("accepted over drafted tokens"),
+    "M": ClaimStatistic("tokens a verification"),
+    "overhead": ClaimStatistic("share of the decode time that the method's own work takes", lower_is_better=True),
+    "search_s": ClaimStatistic(
+        "seconds of the search, offline or online, of runs that searched",
+        variation="rate",
+        lower_is_better=True,
+        once_per_run=True,
     ),
-    "attention_skipped": Statistic("share of attentions that drafting skips, over draft steps"),
-    "mlp_skipped": Statistic("share of MLPs that drafting skips, over draft steps"),
-    "matchness": Statistic("the online search's best score", once=True),
-    "tpt_correlation": Statistic(
+    "attention_skipped": ClaimStatistic("share of attentions that drafting skips, over draft steps"),
+    "mlp_skipped": ClaimStatistic("share of MLPs that drafting skips, over draft steps"),
+    "matchness": ClaimStatistic("the online search's best score", once_per_run=True),
+    "tpt_correlation": ClaimStatistic(
         "Pearson's r of predicted TPT with tokens/s, a point a prompt and method", pooled=True
     ),
-    "alpha_correlation": Statistic("Pearson's r of α with tokens/s, a point a prompt and method", pooled=True),
-    "routing": Statistic("share of prompts that were drafted with the set of their own domain"),
+    "alpha_correlation": ClaimStatistic("Pearson's r of α with tokens/s, a point a prompt and method", pooled=True),
+    "routing": ClaimStatistic("share of prompts that were drafted with the set of their own domain"),
 }
-PARTS = {  # of a run, where a side is not whole runs
-    "context": ("first third", "last third"),  # of the contexts that its draft steps have
-    "search": ("first", "last"),  # sets that the online search scored; what drafted before the first counts as none
-    "domain": ("own", "other"),  # prompts of the domain that the set was searched on, or of the others
+PARTS = {  # parts of a run that a side may be restricted to
+    "context": ("first third", "last third"),  # draft steps by context length, in thirds of the run's range
+    "search": ("first", "last"),  # draft steps with the first or last set that the online search scored
+    "domain": ("own", "other"),  # prompts of the domain that the layer set was searched on, or of the others
 }
 EFFECTS = ("ratio", "difference", "value")
-STATISTIC = "statistic"  # of a side: another one than the claim's
+STATISTIC = "statistic"  # key of a side with another statistic than the claim's
 
 
 @dataclass(frozen=True)
 class Claim:
-    """One claim of a paper; from `exhibit` on what its file has under `test`.
+    """One claim of a paper; the fields from `exhibit` on are under `test` in its file.
 
     Attributes:
         id: `paper/name`.
         says: a sentence.
-        section: where the paper says it.
-        theirs: ids, with wildcards, of the numbers that the paper gives for it; none where it only draws it.
-        exhibit: whose cells decide it, as an experiment.
+        section: section of the paper that makes the claim.
+        theirs: ids, with wildcards, of the paper's numbers for it; empty if the paper only draws it.
+        exhibit: name of the experiment whose cells decide it.
         statistic: one of `STATISTICS`.
         effect: one of `EFFECTS`.
         of: axis or part -> labels of the side that the claim is about; or `STATISTIC`.
-        over: likewise of the other side; none of a value.
-        cells: axis -> labels; the others of the exhibit do not count.
-        at_least, at_most: the smallest effect that counts, or the largest; one of them.
-        none: what no effect would be: 1 of a ratio, 0 of a difference, of a value as it says.
-        noise: by which identical runs may differ, in the unit of the effect.
-        prompts: of each cell at least.
+        over: axis or part -> labels of the other side; empty for a value.
+        cells: axis -> labels; other cells of the exhibit do not count.
+        at_least, at_most: the threshold: smallest or largest effect that the claim allows; exactly one of them.
+        none: value of no effect: 1 for a ratio, 0 for a difference, given for a value.
+        noise: difference between identical runs to allow for, in the unit of the effect.
+        prompts: smallest number of prompts in each cell.
     """
 
     id: str
@@ -121,49 +126,65 @@ class Claim:
 
 @cache
 def claims() -> tuple[Claim, ...]:
-    """All claims, paper by paper.
+    """Return all claims, paper by paper.
 
     Raises:
         ConfigError: a `claims.yaml` that does not fit; names file, claim and key.
     """
-    return tuple(claim for room in rooms() for claim in read(room))
+    return tuple(claim for folder in paper_folders() for claim in read_claims(folder))
 
 
-def read(room: Room) -> list[Claim]:
-    """Those of one paper, none where it has no `claims.yaml`; as `claims`."""
-    path = room.folder / "claims.yaml"
+def read_claims(folder: PaperFolder) -> list[Claim]:
+    """Return the claims of one paper; no `claims.yaml`, no claims.
+
+    Raises:
+        ConfigError: as `claims`.
+    """
+    path = folder.path / "claims.yaml"
     if not path.is_file():
         return []
     content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    return [_checked(room, name, said) for name, said in content.items()]
+    return [_parse_claim(folder, name, entry) for name, entry in content.items()]
 
 
-def jobs(claim: Claim) -> list[Job]:
-    """Whose cells decide a claim: of its exhibit, with the labels of `cells` and of one of the two sides."""
+def claim_jobs(claim: Claim) -> list[Job]:
+    """Return the jobs whose cells decide a claim: jobs of its exhibit with labels of `cells` and of either side."""
     sides = [side for side in (claim.of, claim.over) if side] or [{}]
     return [
         job
         for job in grid.load(claim.exhibit).jobs
-        if _labelled(job, claim.cells) and any(_labelled(job, side) for side in sides)
+        if _has_labels(job, claim.cells) and any(_has_labels(job, side) for side in sides)
     ]
 
 
-def _labelled(job: Job, side: Mapping[str, Sequence[str]]) -> bool:
+def _has_labels(job: Job, side: Mapping[str, Sequence[str]]) -> bool:
+    """Return whether a job has a label of the side on each axis that the side names."""
     return all(job.labels[axis] in labels for axis, labels in side.items() if axis in grid.AXES)
 
 
-def _checked(room: Room, name: str, said: Mapping[str, Any]) -> Claim:
-    where = f"{room.name}/claims.yaml {name}"
-    said = {key: value for key, value in said.items() if key != "test"} | said.get("test", {})
-    known = {one.name: one.default is MISSING and one.default_factory is MISSING for one in fields(Claim)}
-    needed = {key for key, must in known.items() if must} - {"id"}
-    if not needed <= said.keys() <= known.keys() - {"id"}:
-        raise ConfigError(where, sorted(said), f"of {', '.join(known)}; {', '.join(sorted(needed))} at least")
-    claim = Claim(**{**said, "id": f"{room.latest}/{name}", "exhibit": f"{room.name}_{said['exhibit']}"})
-    ids = [number.id for number in numbers()]
+def _parse_claim(folder: PaperFolder, name: str, content: Mapping[str, Any]) -> Claim:
+    """Return the claim that an entry of `claims.yaml` describes.
+
+    Raises:
+        ConfigError: a key or value does not fit; names file, claim and key.
+    """
+    location = f"{folder.name}/claims.yaml {name}"
+    content = {key: value for key, value in content.items() if key != "test"} | content.get("test", {})
+    is_required = {field.name: field.default is MISSING and field.default_factory is MISSING for field in fields(Claim)}
+    required = {key for key, must in is_required.items() if must} - {"id"}
+    if not required <= content.keys() <= is_required.keys() - {"id"}:
+        raise ConfigError(
+            location, sorted(content), f"of {', '.join(is_required)}; {', '.join(sorted(required))} at least"
+        )
+    claim = Claim(**{**content, "id": f"{folder.latest}/{name}", "exhibit": f"{folder.name}_{content['exhibit']}"})
+    number_ids = [number.id for number in numbers()]
     checks: Sequence[tuple[str, object, str]] = (
         ("says", claim.says.endswith("."), "a sentence"),
-        ("theirs", all(any(fnmatchcase(i, glob) for i in ids) for glob in claim.theirs), "ids of reported numbers"),
+        (
+            "theirs",
+            all(any(fnmatchcase(number_id, pattern) for number_id in number_ids) for pattern in claim.theirs),
+            "ids of reported numbers",
+        ),
         ("exhibit", claim.exhibit in grid.names(), "an exhibit with runs, as table2"),
         ("statistic", claim.statistic in STATISTICS, f"one of {', '.join(STATISTICS)}"),
         ("effect", claim.effect in EFFECTS, f"one of {', '.join(EFFECTS)}"),
@@ -181,13 +202,13 @@ def _checked(room: Room, name: str, said: Mapping[str, Any]) -> Claim:
         ("noise", claim.noise >= 0, "at least 0"),
         ("prompts", claim.prompts >= 2, "at least 2"),
     )
-    for key, fine, allowed in checks:
-        if not fine:
-            raise ConfigError(f"{where} {key}", getattr(claim, key), allowed)
+    for key, fits, allowed in checks:
+        if not fits:
+            raise ConfigError(f"{location} {key}", getattr(claim, key), allowed)
     for key in ("of", "over", "cells"):
         for axis, labels in getattr(claim, key).items():
             labelled = {job.labels.get(axis, "") for job in grid.load(claim.exhibit).jobs}
-            there = {*STATISTICS} if axis == STATISTIC else {*PARTS.get(axis, labelled)}
-            if not set(labels) <= there:
-                raise ConfigError(f"{where} {key}.{axis}", labels, f"of {', '.join(sorted(there))}")
+            known_labels = {*STATISTICS} if axis == STATISTIC else {*PARTS.get(axis, labelled)}
+            if not set(labels) <= known_labels:
+                raise ConfigError(f"{location} {key}.{axis}", labels, f"of {', '.join(sorted(known_labels))}")
     return claim

@@ -16,21 +16,21 @@ from ssd_bench.records.files import write_atomic
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Returns the exit code: 0, or 2 if an option or the papers' data cannot be used."""
+    """Run the audit and return the exit code: 0, or 2 if an option or the papers' data cannot be used."""
     return run_tool(_audit, __doc__, arguments)
 
 
 def _audit(arguments: Sequence[str]) -> None:
-    given = options(arguments, ("out",)).get("out")
-    out = local_path("out", given) if given else None
+    folder = options(arguments, ("out",)).get("out")
+    out = local_path("out", folder) if folder else None
     try:
         if out is not None:
             out.mkdir(parents=True, exist_ok=True)
         frame = audit.audit()
-        print(audit.screen(frame))
+        print(audit.terminal_text(frame))
         if out is None:
             return
-        for name, content in (("audit.md", audit.document(frame)), ("audit.csv", tables.csv(frame))):
+        for name, content in (("audit.md", audit.markdown_text(frame)), ("audit.csv", tables.csv(frame))):
             write_atomic(out / name, content.encode())
             print(out / name)
     except OSError as error:

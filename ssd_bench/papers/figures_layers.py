@@ -30,12 +30,12 @@ class Panel:
     Attributes:
         title: text above the map.
         layers: the set; None for none, and `title` says why.
-        void: whether its run is excluded.
+        excluded: whether its run is excluded.
     """
 
     title: str
     layers: LayerSet | None
-    void: bool = False
+    excluded: bool = False
 
 
 @cache
@@ -86,7 +86,7 @@ def draw_maps(body: SubFigure, columns: Sequence[Sequence[Panel]]) -> None:
 
 
 def _draw_map(axes: Axes, panel: Panel, blocks: int) -> None:
-    axes.set_title(f"{panel.title} {style.VOID}" if panel.void else panel.title, loc="left", fontsize=7, pad=2)
+    axes.set_title(f"{panel.title} {style.VOID}" if panel.excluded else panel.title, loc="left", fontsize=7, pad=2)
     for spine in axes.spines.values():
         spine.set_visible(False)
     axes.tick_params(length=0, pad=1)
@@ -101,7 +101,12 @@ def _draw_map(axes: Axes, panel: Panel, blocks: int) -> None:
         for block in range(n):
             look: dict[str, Any] = {"facecolor": "white", "edgecolor": "#888888", "linewidth": 0.4}
             if block in skipped:
-                look |= {"facecolor": colour, "hatch": hatch, "edgecolor": "white", "alpha": 0.4 if panel.void else 1}
+                look |= {
+                    "facecolor": colour,
+                    "hatch": hatch,
+                    "edgecolor": "white",
+                    "alpha": 0.4 if panel.excluded else 1,
+                }
             axes.add_patch(Rectangle((block - 0.45, bottom + 0.07), 0.9, 0.86, **look))
     axes.set_xlim(-0.6, blocks - 0.4)
     axes.set_xticks(range(0, n, 4 if n <= 48 else 8))

@@ -20,9 +20,9 @@ from ssd_bench.metrics import Measured
 from ssd_bench.metrics.text import TOY
 from ssd_bench.papers.cells import Cell, Replication
 from ssd_bench.papers.grid import AXES
-from ssd_bench.papers.ran import named
+from ssd_bench.papers.ran import model_names
 from ssd_bench.papers.reported import Number, numbers
-from ssd_bench.papers.rooms import name_of
+from ssd_bench.papers.rooms import version_name
 
 INTERVALS = "Bars on values: 95 % intervals over prompts."
 VOID_LABEL, PAPER = "void", "paper"
@@ -62,10 +62,10 @@ class PlotValue(Measured):
     """Number of a figure.
 
     Attributes:
-        void: reason for which its cell is excluded; "" if it is not.
+        exclusion: reason for which its cell is excluded; "" if it is not.
     """
 
-    void: str = ""
+    exclusion: str = ""
 
 
 def cells(replication: Replication, **labels: str) -> list[Cell]:
@@ -74,8 +74,8 @@ def cells(replication: Replication, **labels: str) -> list[Cell]:
     Their label `model` becomes the model that ran, with its size.
     """
     by_path: dict[Path, Cell] = {}
-    for cell in replication.where(**labels):
-        cell = replace(cell, labels={**cell.labels, "model": cell.ran.text})
+    for cell in replication.recorded_cells(**labels):
+        cell = replace(cell, labels={**cell.labels, "model": cell.model_ran.text})
         by_path.setdefault(cell.path, cell)
     return list(by_path.values())
 
@@ -116,12 +116,12 @@ def finish(figure: Figure, replication: Replication, drawn: Sequence[Cell], note
     """
     experiment = replication.experiment
     panel = experiment.name[-1] if experiment.name[-2].isdigit() and experiment.name[-1].isalpha() else ""
-    title = f"{name_of(experiment.paper)} {experiment.exhibit}{panel}"
-    toy = f"{TOY}{'s' if len(drawn) > 1 else ''}" if any(cell.ran.toy for cell in drawn) else "ours"
-    title += f" – {toy}: {named(cell.ran for cell in drawn)}"
+    title = f"{version_name(experiment.paper)} {experiment.exhibit}{panel}"
+    toy = f"{TOY}{'s' if len(drawn) > 1 else ''}" if any(cell.model_ran.toy for cell in drawn) else "ours"
+    title += f" – {toy}: {model_names(cell.model_ran for cell in drawn)}"
     if toy == "ours" and replication.scale != "paper":
         title += f", scale {replication.scale}"
-    if all(cell.void for cell in drawn):
+    if all(cell.exclusion for cell in drawn):
         title += f" – {style.VOID} void"
     counts = sorted({int(cell.summary["n_prompts"]) for cell in drawn})
     prompts = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
@@ -145,8 +145,8 @@ def _void_sentences(drawn: Sequence[Cell]) -> list[str]:
     axes = [axis for axis in AXES if len(unique(cell[axis] for cell in drawn)) > 1] or ["method"]
     by_reason: dict[str, list[str]] = {}
     for cell in drawn:
-        if cell.void:
-            reason, timed, factor = cell.void.partition(", timed ")
+        if cell.exclusion:
+            reason, timed, factor = cell.exclusion.partition(", timed ")
             name = " ".join(filter(None, (cell[axis] for axis in axes)))
             by_reason.setdefault(reason, []).append(f"{name} (timed {factor})" if timed else name)
     return [
@@ -198,7 +198,7 @@ def summary_value(summary: Mapping[str, Any], name: str) -> Measured:
 def plot_value(cell: Cell, number: Measured | str) -> PlotValue:
     """Return a number of a cell to draw: one of its summary, by name, or a computed one."""
     number = summary_value(cell.summary, number) if isinstance(number, str) else number
-    return PlotValue(number.value, number.low, number.high, number.n, cell.void)
+    return PlotValue(number.value, number.low, number.high, number.n, cell.exclusion)
 
 
 def trace_labels(lines: Mapping[str, Cell]) -> dict[str, str]:
@@ -216,7 +216,7 @@ def trace_labels(lines: Mapping[str, Cell]) -> dict[str, str]:
 
 def void_sign(cell: Cell) -> str:
     """Return the sign behind the name of an excluded cell; "" for others."""
-    return f" {style.VOID}" if cell.void else ""
+    return f" {style.VOID}" if cell.exclusion else ""
 
 
 def paper_numbers(replication: Replication, metric: str, **labels: str) -> list[Number]:
@@ -232,7 +232,7 @@ def _exhibit_numbers(replication: Replication) -> list[Number]:
 
 def paper_model(replication: Replication, model: str) -> str:
     """Return the paper's model to compare with `model`, a label of `cells`: itself, else the first it replaces."""
-    same_model = [cell for cell in replication.where() if cell.ran.text == model]
+    same_model = [cell for cell in replication.recorded_cells() if cell.model_ran.text == model]
     nearest = sorted(same_model, key=lambda cell: not cell.is_of_papers_model) or replication.cells
     return nearest[0]["model"]
 
@@ -309,13 +309,13 @@ def draw_line(axes: Axes, x: Sequence[float], numbers: Sequence[PlotValue], mark
     """Draw a line through defined numbers with their intervals, dashed and grey at excluded ones."""
     defined = [(at, number, number.value) for at, number in zip(x, numbers) if number.value is not None]
     places, values = [at for at, _, _ in defined], [value for _, _, value in defined]
-    solid = [float("nan") if number.void else value for _, number, value in defined]
+    solid = [float("nan") if number.exclusion else value for _, number, value in defined]
     axes.plot(places, solid, color=mark.colour, marker=mark.marker, linestyle=mark.line, label=label)
-    if any(number.void for _, number, _ in defined):
+    if any(number.exclusion for _, number, _ in defined):
         axes.plot(places, values, color=style.FAINT, linestyle=style.DASHED, linewidth=0.8, zorder=1)
         explain_void(axes)
     for at, number, value in defined:
-        look = point_style(mark, number.void) if number.void else {"color": mark.colour}
+        look = point_style(mark, number.exclusion) if number.exclusion else {"color": mark.colour}
         axes.errorbar(at, value, yerr=error_bar(number), capsize=2, linewidth=0.8, **look)
 
 
@@ -353,7 +353,7 @@ def draw_bars(axes: Axes, groups: Sequence[str], series: Mapping[str, Sequence[P
             linewidth=0,
             label=label,
         )
-    if any(number.void for numbers in series.values() for number in numbers if number is not None):
+    if any(number.exclusion for numbers in series.values() for number in numbers if number is not None):
         explain_void(axes)
     axes.set_xticks(range(len(groups)), [textwrap.fill(group, 14) for group in groups])
     axes.set_xlim(-0.55, len(groups) - 0.45)
@@ -368,13 +368,13 @@ def _draw_bar(axes: Axes, x: float, width: float, number: PlotValue, mark: style
     """Draw one bar with its interval and value, and return their upper end."""
     value = number.value or 0.0
     look: dict[str, Any] = {"facecolor": mark.colour, "hatch": mark.hatch, "edgecolor": "white", "linewidth": 0}
-    if number.void:
+    if number.exclusion:
         look |= {"facecolor": "white", "hatch": style.VOID_HATCH, "edgecolor": mark.colour, "linewidth": 0.6}
     axes.bar(x, value, width, **look)
-    axes.errorbar(x, value, yerr=error_bar(number), color=mark.colour if number.void else "black", capsize=1.5,
+    axes.errorbar(x, value, yerr=error_bar(number), color=mark.colour if number.exclusion else "black", capsize=1.5,
                   linewidth=0.8)  # fmt: skip
     top = number.high or value
-    text, y, angle = (style.VOID, top, 0) if number.void else (f"{value:.2f}", 0.0, rotation)
+    text, y, angle = (style.VOID, top, 0) if number.exclusion else (f"{value:.2f}", 0.0, rotation)
     axes.annotate(text, (x, y), (0, 3.5), textcoords="offset points", ha="center", fontsize=style.SMALL, rotation=angle,
                   bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.7})  # fmt: skip
     return top

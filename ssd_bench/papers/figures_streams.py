@@ -111,13 +111,13 @@ def draw_speedup_so_far(axes: Axes, lines: Mapping[str, Cell], stops: Mapping[st
         if label not in names:
             continue
         mark, values = style.mark(label, i), cumulative_values(stream_rows(cell.run))
-        look = {"color": style.FAINT, "linestyle": style.DASHED} if cell.void else {"linestyle": mark.line}
+        look = {"color": style.FAINT, "linestyle": style.DASHED} if cell.exclusion else {"linestyle": mark.line}
         axes.plot(
             values.index, values, markevery=max(1, len(values) // 8), label=names[label] + common.void_sign(cell),
-            **common.point_style(mark, cell.void) | look,
+            **common.point_style(mark, cell.exclusion) | look,
         )  # fmt: skip
         stop = (stops or {}).get(label)
-        if stop is not None and not cell.void:
+        if stop is not None and not cell.exclusion:
             axes.plot(
                 stop, values[stop], marker="*", markersize=11, color=mark.colour, markeredgecolor="black",
                 linestyle="", zorder=4,
@@ -196,7 +196,7 @@ def _draw_tasks(axes: Axes, lines: Mapping[str, Cell], quantity: str, reported: 
             prompt_values += (values := row_values(part, quantity))
             axes.plot(places, values, color=mark.colour, marker=mark.marker, linestyle="", markersize=2.2,
                       alpha=0.5, markeredgewidth=0)  # fmt: skip
-            number = common.plot_value(cell, measure_rows(part, quantity, cell.noise))
+            number = common.plot_value(cell, measure_rows(part, quantity, cell.variation))
             heights += [end for end in (number.value, number.high) if end is not None]
             look: dict[str, Any] = {
                 "markersize": 5.5,
@@ -206,7 +206,7 @@ def _draw_tasks(axes: Axes, lines: Mapping[str, Cell], quantity: str, reported: 
             }
             axes.errorbar(
                 left + width / 2, float("nan") if number.value is None else number.value, yerr=common.error_bar(number),
-                **look | common.point_style(mark, number.void), capsize=2, linestyle="", linewidth=0.9, zorder=3,
+                **look | common.point_style(mark, number.exclusion), capsize=2, linestyle="", linewidth=0.9, zorder=3,
                 label=None if task else names[label] + common.void_sign(cell),
             )  # fmt: skip
     if quantity == "speedup":
@@ -251,7 +251,7 @@ def transfer_figure(replication: Replication) -> Figure | NotDrawable:
             f"It needs runs that search on different tasks; those there are all search on {next(iter(rows))}."
         )
     table = [[_task_value(cell, name) for name in rows] for cell in rows.values()]
-    values = np.array([[n.value if n and n.value and not n.void else np.nan for n in line] for line in table])
+    values = np.array([[n.value if n and n.value and not n.exclusion else np.nan for n in line] for line in table])
     figure, body = common.new_figure(style.PAGE, 0.5 * len(rows) + 1.5)
     axes = body.subplots()
     defined = values[~np.isnan(values)]
@@ -266,7 +266,7 @@ def transfer_figure(replication: Replication) -> Figure | NotDrawable:
         text = _cell_text(number) + (f"\npaper: {common.printed_text(paper)}" if paper else "")
         axes.text(j, i, text, ha="center", va="center", fontsize=style.SMALL, color="black" if light else "white",
                   fontweight="bold" if i == j else "normal")  # fmt: skip
-        if number and number.void:
+        if number and number.exclusion:
             look: dict[str, Any] = {
                 "facecolor": "white",
                 "edgecolor": "#D0D0D0",
@@ -289,13 +289,13 @@ def _task_value(cell: Cell, name: str) -> PlotValue | None:
     """Return the speedup of a cell on a task of its stream; None without prompts of it."""
     rows = stream_rows(cell.run)
     part = rows[rows["domain"] == name]
-    return common.plot_value(cell, measure_rows(part, "speedup", cell.noise)) if len(part) else None
+    return common.plot_value(cell, measure_rows(part, "speedup", cell.variation)) if len(part) else None
 
 
 def _cell_text(number: PlotValue | None) -> str:
     if number is None or number.value is None:
         return "–"
-    if number.void:
+    if number.exclusion:
         return style.VOID
     text = f"{number.value:.2f}"
     return text if number.low is None else f"{text}\n[{number.low:.2f}, {number.high:.2f}]"

@@ -1,7 +1,7 @@
-"""Run sets (`conf/experiment`): from the names that a paper uses to jobs, each a list of overrides, and to exhibits.
+"""Run sets (`conf/experiment`): jobs, each a list of overrides, by the names that a paper uses, and their exhibits.
 
-A job is written in one set, and shown by any number of exhibits. An exhibit by itself, with the jobs that it shows, is
-an experiment.
+Each job is written in one run set and may be shown by any number of exhibits. An experiment is one exhibit with the
+jobs that it shows.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ import yaml
 
 from ssd_bench.command import CONF
 from ssd_bench.errors import ConfigError
-from ssd_bench.papers.rooms import named
+from ssd_bench.papers.rooms import find_folder
 
 AXES = ("model", "task", "method", "setting")
 KINDS = ("table", "figure", "sets", "cases", "vectors")
-GROUPS = ("model", "method", "task", "task@calibrate", "data", "hardware", "decode")
+GROUPS = ("model", "method", "task", "task@calibrate", "data", "hardware", "decode")  # config groups
 FOLDER = CONF / "experiment"
 
 
 @dataclass(frozen=True)
 class Job:
-    """One run that an exhibit asks for.
+    """One run of an exhibit.
 
     Attributes:
-        experiment: name of the exhibit.
-        labels: axis -> the paper's own name; "" for a setting where there is none.
-        overrides: of the command line `python -m ssd_bench`.
+        experiment: name of the experiment.
+        labels: axis -> the paper's own name; "" for a setting without one.
+        overrides: options of the command line `python -m ssd_bench`.
     """
 
     experiment: str
@@ -47,13 +47,13 @@ class Experiment:
     """One exhibit of a paper and the jobs behind it.
 
     Attributes:
-        name: on the command line, as `swift_figure2a`.
+        name: name on the command line, such as `swift_figure2a`.
         paper, exhibit: as in the reported numbers; panels of one figure are several experiments.
         kind: one of `KINDS`.
-        jobs: in the exhibit's order.
-        not_run: what of the exhibit no job gives, and why.
+        jobs: jobs in the exhibit's order.
+        not_run: parts of the exhibit without a job, each with the reason.
         also: exhibits of other versions of the paper with the same runs, as (paper, exhibit).
-        spread: its jobs are shared out over a sweep, so that they are runs at different moments of it.
+        spread: whether its jobs are distributed over a sweep, so that they run at different times.
     """
 
     name: str
@@ -68,11 +68,11 @@ class Experiment:
 
 @dataclass(frozen=True)
 class Grid:
-    """The product of four axes.
+    """Product of four axes.
 
     Attributes:
         axes: axis -> the paper's own name -> overrides.
-        first, last: overrides of all its jobs, before and after those of the axes.
+        first, last: overrides of all jobs, before and after those of the axes.
     """
 
     axes: Mapping[str, Mapping[str, Sequence[str]]]
@@ -80,12 +80,12 @@ class Grid:
     last: Sequence[str] = ()
 
     def overrides(self, labels: Sequence[str]) -> tuple[str, ...]:
-        """Of the job with one label of each axis."""
-        own = (self.axes[axis][label] for axis, label in zip(AXES, labels, strict=True))
-        return merged([o for part in (self.first, *own, self.last) for o in part])
+        """Return the overrides of the job with one label of each axis."""
+        axis_overrides = (self.axes[axis][label] for axis, label in zip(AXES, labels, strict=True))
+        return merge_overrides([o for part in (self.first, *axis_overrides, self.last) for o in part])
 
     def jobs(self) -> list[tuple[str, ...]]:
-        """The overrides of every job."""
+        """Return the overrides of every job."""
         return [self.overrides(labels) for labels in itertools.product(*(self.axes[axis] for axis in AXES))]
 
 
@@ -94,9 +94,9 @@ class RunSet:
     """A file of `conf/experiment`.
 
     Attributes:
-        name: of its folder and file, as `swift/text`.
-        grids: by name.
-        exhibits: name on the command line -> what the file says of it.
+        name: folder and file, such as `swift/text`.
+        grids: grids by name.
+        exhibits: name on the command line -> its entry in the file.
     """
 
     name: str
@@ -105,80 +105,94 @@ class RunSet:
 
 
 def names() -> list[str]:
-    """All experiments.
+    """Return the names of all experiments.
 
     Raises:
-        ConfigError: as `read`.
+        ConfigError: as `read_run_sets`.
     """
-    return sorted(read(FOLDER)[1])
+    return sorted(read_run_sets(FOLDER)[1])
 
 
 def load(name: str) -> Experiment:
-    """An experiment.
+    """Return an experiment.
 
     Raises:
-        ConfigError: there is none of that name; or as `read`.
+        ConfigError: there is none of that name; or as `read_run_sets`.
     """
-    found = read(FOLDER)[1].get(name)
-    if found is None:
-        raise _unknown(name)
-    return found
+    experiment = read_run_sets(FOLDER)[1].get(name)
+    if experiment is None:
+        raise _unknown_name(name)
+    return experiment
 
 
 def sets() -> Mapping[str, RunSet]:
-    """All run sets by name.
+    """Return all run sets by name.
 
     Raises:
-        ConfigError: as `read`.
+        ConfigError: as `read_run_sets`.
     """
-    return read(FOLDER)[0]
+    return read_run_sets(FOLDER)[0]
 
 
-def filled(name: str) -> list[str]:
-    """The experiments that a name on the command line stands for: all of a run set, or the one of that name.
+def expand_name(name: str) -> list[str]:
+    """Return the experiments that a name on the command line stands for: all of a run set, or the one of that name.
 
-    A run set may be called by its file's name alone, where no other has it.
+    A run set may be called by its file's name alone if no other has it.
 
     Raises:
-        ConfigError: there is neither; or as `read`.
+        ConfigError: there is neither; or as `read_run_sets`.
     """
     if name not in sets() and name not in names():
-        alike = [one for one in sets() if one.partition("/")[2] == name]
-        name = alike[0] if len(alike) == 1 else name
+        matches = [run_set for run_set in sets() if run_set.partition("/")[2] == name]
+        name = matches[0] if len(matches) == 1 else name
     return [*sets()[name].exhibits] if name in sets() else [load(name).name]
 
 
-def _unknown(name: str) -> ConfigError:
-    """With the names that begin as it does, else the nearest, else all run sets."""
-    known = [*sets(), *names()]
-    near = [one for one in known if one.startswith(name)] or get_close_matches(name, known, cutoff=0.75) or sets()
-    told = f"an exhibit or a run set, as {', '.join(near)}; python -m ssd_bench run --help lists all"
-    return ConfigError("experiment", name, told)
+def _unknown_name(name: str) -> ConfigError:
+    """Return the error for an unknown name.
+
+    It suggests the names with that beginning, else similar names, else all run sets.
+    """
+    known_names = [*sets(), *names()]
+    suggestions = (
+        [known_name for known_name in known_names if known_name.startswith(name)]
+        or get_close_matches(name, known_names, cutoff=0.75)
+        or sets()
+    )
+    allowed = f"an exhibit or a run set, as {', '.join(suggestions)}; python -m ssd_bench run --help lists all"
+    return ConfigError("experiment", name, allowed)
 
 
 @cache
-def read(folder: Path) -> tuple[Mapping[str, RunSet], Mapping[str, Experiment]]:
-    """All run sets of a folder, and all experiments, by name.
+def read_run_sets(folder: Path) -> tuple[Mapping[str, RunSet], Mapping[str, Experiment]]:
+    """Return all run sets of a folder, and all experiments, by name.
 
     Raises:
-        ConfigError: a file is not as described in `conf/experiment/README.md`, or two fill one exhibit.
+        ConfigError: a file is not as described in `conf/experiment/README.md`, or two files have the same exhibit.
     """
     files = sorted(folder.glob("*/*.yaml"))
-    found = {one.name: one for one in map(_run_set, files)}
+    run_sets = {run_set.name: run_set for run_set in map(_run_set, files)}
     experiments: dict[str, Experiment] = {}
-    home: dict[str, str] = {}
-    for one in found.values():
-        for name, said in one.exhibits.items():
-            if name in home:
-                raise ConfigError(f"experiment {one.name} exhibits", name, f"an exhibit that {home[name]} has not")
-            home[name] = one.name
-            experiments[name] = _experiment(name, said, one, found)
-    return found, experiments
+    owners: dict[str, str] = {}
+    for run_set in run_sets.values():
+        for name, entry in run_set.exhibits.items():
+            if name in owners:
+                raise ConfigError(
+                    f"experiment {run_set.name} exhibits", name, f"an exhibit that {owners[name]} has not"
+                )
+            owners[name] = run_set.name
+            experiments[name] = _experiment(name, entry, run_set, run_sets)
+    return run_sets, experiments
 
 
 def _run_set(path: Path) -> RunSet:
+    """Return the run set of a file.
+
+    Raises:
+        ConfigError: as `read_run_sets`.
+    """
     paper, name = path.parent.name, f"{path.parent.name}/{path.stem}"
-    # the C parser: a report reads all run sets
+    # prefer the C parser, which is faster: a report reads all run sets
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
         written = yaml.load(path.read_text(encoding="utf-8"), Loader=loader)
@@ -192,110 +206,124 @@ def _run_set(path: Path) -> RunSet:
         key: _grid(f"experiment {name} grids.{key}", grid, content.get("overrides") or ())
         for key, grid in _mapping(f"experiment {name} grids", content.get("grids") or {}).items()
     }
-    return RunSet(name, grids, {f"{paper}_{key}": said or {} for key, said in exhibits.items()})
+    return RunSet(name, grids, {f"{paper}_{key}": entry or {} for key, entry in exhibits.items()})
 
 
-def _grid(where: str, content: Any, first: Sequence[str]) -> Grid:
-    given = _mapping(where, content, (*AXES, "overrides"), ("model", "task", "method"))
-    axes = {axis: _mapping(f"{where}.{axis}", given.get(axis, {"": []})) for axis in AXES}
-    overrides = {axis: {label: _overrides(axis, v) for label, v in values.items()} for axis, values in axes.items()}
-    return Grid(overrides, first, given.get("overrides") or ())
+def _grid(location: str, content: Any, first: Sequence[str]) -> Grid:
+    """Return the grid of an entry; `first` are the overrides of the file."""
+    entry = _mapping(location, content, (*AXES, "overrides"), ("model", "task", "method"))
+    axes = {axis: _mapping(f"{location}.{axis}", entry.get(axis, {"": []})) for axis in AXES}
+    overrides = {
+        axis: {label: _overrides(axis, value) for label, value in values.items()} for axis, values in axes.items()
+    }
+    return Grid(overrides, first, entry.get("overrides") or ())
 
 
 def _overrides(axis: str, value: str | Sequence[str]) -> list[str]:
-    """An axis value's overrides; its first plain word is the choice of the axis' own group."""
+    """Return an axis value's overrides; a plain word is the choice of the group that has the axis' name."""
     values = [value] if isinstance(value, str) else list(value)
-    return [v if "=" in v or v.startswith("~") else f"{axis}={v}" for v in values]
+    return [part if "=" in part or part.startswith("~") else f"{axis}={part}" for part in values]
 
 
-def _experiment(name: str, content: Any, home: RunSet, among: Mapping[str, RunSet]) -> Experiment:
+def _experiment(name: str, content: Any, home: RunSet, run_sets: Mapping[str, RunSet]) -> Experiment:
+    """Return the experiment of an exhibit's entry in the run set `home`.
+
+    Args:
+        run_sets: all run sets, whose grids the entry may use.
+    """
     folder = home.name.partition("/")[0]
     key = name.removeprefix(f"{folder}_")
-    where = f"experiment {home.name} exhibits"
-    told = re.fullmatch(r"([a-z]+?(?:_[a-z]+?)*)(\d+[a-z]?)?", key)
-    if not told:
-        raise ConfigError(where, key, "a word, a number and perhaps the letter of a panel, as figure2a")
-    where = f"{where}.{key}"
-    said = _mapping(where, content, ("kind", "also", "jobs", "not_run", "spread"))
-    kind = said.get("kind", told[1])
+    location = f"experiment {home.name} exhibits"
+    match = re.fullmatch(r"([a-z]+?(?:_[a-z]+?)*)(\d+[a-z]?)?", key)
+    if not match:
+        raise ConfigError(location, key, "a word, a number and perhaps the letter of a panel, as figure2a")
+    location = f"{location}.{key}"
+    entry = _mapping(location, content, ("kind", "also", "jobs", "not_run", "spread"))
+    kind = entry.get("kind", match[1])
     if kind not in KINDS:
-        raise ConfigError(f"{where}.kind", kind, f"one of {', '.join(KINDS)}")
+        raise ConfigError(f"{location}.kind", kind, f"one of {', '.join(KINDS)}")
     jobs = [
         Job(name, dict(zip(AXES, labels, strict=True)), overrides)
-        for i, part in enumerate(said.get("jobs") or [{"grid": grid} for grid in home.grids])
-        for labels, overrides in _part(f"{where}.jobs[{i}]", part, home, among)
+        for i, part in enumerate(entry.get("jobs") or [{"grid": grid} for grid in home.grids])
+        for labels, overrides in _part(f"{location}.jobs[{i}]", part, home, run_sets)
     ]
     if not jobs:
-        raise ConfigError(f"{where}.jobs", jobs, "at least one")
-    number = re.sub(r"\D", "", told[2] or "")
+        raise ConfigError(f"{location}.jobs", jobs, "at least one")
+    number = re.sub(r"\D", "", match[2] or "")
     return Experiment(
-        name, named(folder).latest, f"{told[1].replace('_', ' ').capitalize()} {number}".strip(), kind, tuple(jobs),
-        tuple(said.get("not_run") or ()), tuple((a["paper"], a["exhibit"]) for a in said.get("also") or ()),
-        said.get("spread", False) is True,
+        name, find_folder(folder).latest, f"{match[1].replace('_', ' ').capitalize()} {number}".strip(), kind,
+        tuple(jobs), tuple(entry.get("not_run") or ()),
+        tuple((row["paper"], row["exhibit"]) for row in entry.get("also") or ()),
+        entry.get("spread", False) is True,
     )  # fmt: skip
 
 
 def _part(
-    where: str, content: Any, home: RunSet, among: Mapping[str, RunSet]
+    location: str, content: Any, home: RunSet, run_sets: Mapping[str, RunSet]
 ) -> Iterator[tuple[Sequence[str], tuple[str, ...]]]:
-    """Labels, as the exhibit has them, and overrides of those jobs of a grid that a part of an exhibit asks for."""
-    part = _mapping(where, content, ("from", "grid", *AXES), ("grid",))
-    source = among.get(part.get("from", home.name))
+    """Yield labels, as the exhibit names them, and overrides of the jobs of a grid that an exhibit's part selects."""
+    part = _mapping(location, content, ("from", "grid", *AXES), ("grid",))
+    source = run_sets.get(part.get("from", home.name))
     if source is None:
-        raise ConfigError(f"{where}.from", part["from"], f"one of {', '.join(among)}")
+        raise ConfigError(f"{location}.from", part["from"], f"one of {', '.join(run_sets)}")
     if part["grid"] not in source.grids:
-        raise ConfigError(f"{where}.grid", part["grid"], f"one of {', '.join(source.grids)}")
+        raise ConfigError(f"{location}.grid", part["grid"], f"one of {', '.join(source.grids)}")
     grid = source.grids[part["grid"]]
-    axes = [_only(f"{where}.{axis}", part.get(axis, [*grid.axes[axis]]), [*grid.axes[axis]]) for axis in AXES]
+    axes = [
+        _select_labels(f"{location}.{axis}", part.get(axis, [*grid.axes[axis]]), [*grid.axes[axis]]) for axis in AXES
+    ]
     for pairs in itertools.product(*(axis.items() for axis in axes)):
         yield [shown for _, shown in pairs], grid.overrides([label for label, _ in pairs])
 
 
-def _only(where: str, content: Any, known: Sequence[str]) -> dict[str, str]:
-    """Labels of a grid, in the order asked for -> what the exhibit calls them."""
-    if not isinstance(content, list) or not content or not all(isinstance(one, str | dict) for one in content):
-        raise ConfigError(where, content, "a list of labels, each as it is or {label: what the exhibit calls it}")
-    found: dict[str, str] = {}
-    for one in content:
-        found |= one if isinstance(one, dict) else {one: one}
-    for label in found:
-        if label not in known:
-            raise ConfigError(where, label, f"labels of the grid: {', '.join(map(repr, known))}")
-    return found
+def _select_labels(location: str, content: Any, grid_labels: Sequence[str]) -> dict[str, str]:
+    """Return the labels of a grid that an exhibit shows, in its order -> the names that it gives them."""
+    if not isinstance(content, list) or not content or not all(isinstance(item, str | dict) for item in content):
+        raise ConfigError(location, content, "a list of labels, each as it is or {label: what the exhibit calls it}")
+    shown_labels: dict[str, str] = {}
+    for item in content:
+        shown_labels |= item if isinstance(item, dict) else {item: item}
+    for label in shown_labels:
+        if label not in grid_labels:
+            raise ConfigError(location, label, f"labels of the grid: {', '.join(map(repr, grid_labels))}")
+    return shown_labels
 
 
 def _mapping(
-    where: str, content: Any, allowed: Sequence[str] | None = None, needed: Sequence[str] = ()
+    location: str, content: Any, allowed: Sequence[str] | None = None, required: Sequence[str] = ()
 ) -> Mapping[str, Any]:
-    """A mapping of a file, with keys that are allowed (None: any) and those that are needed.
+    """Return a mapping of a file, with keys that are allowed (None: any) and keys that are required.
 
     Raises:
-        ConfigError: it is none, or a key is unknown or missing.
+        ConfigError: it is not a mapping, or a key is unknown or missing.
     """
-    told = "a mapping" if allowed is None else f"a mapping of {', '.join(allowed)}"
+    expected = "a mapping" if allowed is None else f"a mapping of {', '.join(allowed)}"
     if not isinstance(content, Mapping):
-        raise ConfigError(where, content, told)
+        raise ConfigError(location, content, expected)
     for key in content:
         if allowed is not None and key not in allowed:
-            raise ConfigError(where, key, told)
-    for key in needed:
+            raise ConfigError(location, key, expected)
+    for key in required:
         if key not in content:
-            raise ConfigError(where, [*content], f"{told}; {key} is missing")
+            raise ConfigError(location, [*content], f"{expected}; {key} is missing")
     return content
 
 
-def merged(overrides: Sequence[str]) -> tuple[str, ...]:
-    """One override a key, the last, choices of groups first: what is composed is what the order said."""
+def merge_overrides(overrides: Sequence[str]) -> tuple[str, ...]:
+    """Return one override per key, the last of each, with choices of config groups first.
+
+    Hydra applies choices of groups before values, so this order does not change the composed config.
+    """
     last = {key_of(override): override for override in overrides}
     groups = [o for key, o in last.items() if key in GROUPS]
     return (*groups, *sorted(o for o in last.values() if o not in groups))
 
 
 def choice(overrides: Sequence[str], group: str) -> str:
-    """What is chosen of a config group."""
+    """Return the choice of a config group; "" if the overrides have none."""
     return next((o.partition("=")[2] for o in overrides if o.startswith(f"{group}=")), "")
 
 
 def key_of(override: str) -> str:
-    """What an override sets: `+method.x=1` sets method.x."""
+    """Return the key that an override sets: `+method.x=1` sets method.x."""
     return override.partition("=")[0].lstrip("+~")

@@ -1,4 +1,4 @@
-"""The models behind our numbers: which one ran, and how large it is, as the record says."""
+"""Models that ran our runs, and their sizes, by their records."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class ModelRan:
     """A model that ran.
 
     Attributes:
-        name: as in the record.
+        name: name in the record.
         params: number of parameters; None where the record has no sizes.
         toy: whether this project trained it.
     """
@@ -27,7 +27,7 @@ class ModelRan:
 
     @classmethod
     def of(cls, header: Mapping[str, Any]) -> ModelRan:
-        """Read the model of a record's run.json."""
+        """Return the model of a record's run.json."""
         model = header.get("model") or {}
         params = model.get("n_params") or _params(((header.get("config") or {}).get("model") or {}).get("shape"))
         return cls(str(model.get("name")), params, bool(model.get("rehearsal")))
@@ -35,22 +35,22 @@ class ModelRan:
     @property
     def text(self) -> str:
         """Name and size: `miniature, 2.9 M`."""
-        return f"{self.name}, {size(self.params)}"
+        return f"{self.name}, {size_text(self.params)}"
 
 
 def _params(shape: Mapping[str, Any] | None) -> int | None:
-    """Count the parameters of the sizes in a config, None where these are incomplete.
+    """Return the number of parameters of the sizes in a config, None where these are incomplete.
 
-    Records before `model.n_params` have nothing else.
+    Records without `model.n_params`, from before that key existed, have nothing else.
     """
-    known = {one.name for one in fields(Shape)}
+    shape_fields = {field.name for field in fields(Shape)}
     try:
-        return Shape(**{key: value for key, value in (shape or {}).items() if key in known}).n_params
+        return Shape(**{key: value for key, value in (shape or {}).items() if key in shape_fields}).n_params
     except TypeError:
         return None
 
 
-def size(params: int | None) -> str:
+def size_text(params: int | None) -> str:
     """Return a number of parameters as text: `2.9 M`, `134.5 M`, `70.6 B`."""
     if params is None:
         return UNKNOWN
@@ -60,13 +60,13 @@ def size(params: int | None) -> str:
     return str(params)
 
 
-def named(models: Iterable[ModelRan]) -> str:
+def model_names(models: Iterable[ModelRan]) -> str:
     """Return the distinct models as text, each with its size."""
     return "; ".join(dict.fromkeys(model.text for model in models))
 
 
-def sizes(models: Iterable[ModelRan]) -> str:
-    """Return the parameters of the distinct models for a column of numbers; "" where none is known."""
-    known = {model.name: model.params for model in models}
-    texts = ["" if params is None else str(params) for params in known.values()]
+def parameter_counts(models: Iterable[ModelRan]) -> str:
+    """Return the parameters of the distinct models for a column of numbers; "" if all are unknown."""
+    params_by_model = {model.name: model.params for model in models}
+    texts = ["" if params is None else str(params) for params in params_by_model.values()]
     return "; ".join(texts) if any(texts) else ""

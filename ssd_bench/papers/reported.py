@@ -1,4 +1,4 @@
-"""Every number, setting, exhibit and feature that the papers print, loaded from the papers' rooms and validated.
+"""Every number, setting, exhibit and feature that the papers print, loaded from the papers' folders and validated.
 
 Values keep their printed digits; percentages of alpha and skip ratio are stored as fractions. Rows of tables are the
 papers' results; rows of prose (`text §5.2`, `abstract`, figure captions) may repeat them. `speedup` is measured,
@@ -20,7 +20,7 @@ import pandas as pd
 import yaml
 
 from ssd_bench.errors import ConfigError
-from ssd_bench.papers.rooms import FOLDER, Room, rooms
+from ssd_bench.papers.rooms import FOLDER, PaperFolder, paper_folders
 
 BOUNDS = ("", "low", "high", "max", "about")
 COLUMNS = {
@@ -36,7 +36,14 @@ class Metric:
     """One metric of the papers, as `metrics.yaml` describes it.
 
     Attributes:
-        within: absolute and relative tolerance; None: there is nothing to compare.
+        unit: unit of the stored values.
+        range: smallest and largest value allowed.
+        kind: "algorithmic" or "speed"; "" if no run measures it.
+        within: absolute and relative tolerance of a comparison with ours; None: there is nothing to compare.
+        ranked: whether methods are ranked by it.
+        ours: name in `metrics.summarise` of our statistic for the method; of_ar: of that for plain decoding.
+        by_definition: whether it is 1 for plain decoding by definition.
+        why_not: reason why our runs do not measure it; "" if they do.
     """
 
     unit: str
@@ -51,13 +58,14 @@ class Metric:
 
 
 def _metrics() -> dict[str, Metric]:
+    """Return the metrics of `metrics.yaml` by name."""
     content = yaml.safe_load((FOLDER / "metrics.yaml").read_text(encoding="utf-8"))
-    for described in content.values():
-        if "within" in described:
-            text = str(described["within"])
-            share = text.endswith("%")
-            described["within"] = (0.0, float(text[:-1]) / 100) if share else (float(text), 0.0)
-    return {name: Metric(**described) for name, described in content.items()}
+    for entry in content.values():
+        if "within" in entry:  # "5 %" is a relative tolerance, "0.02" an absolute one
+            text = str(entry["within"])
+            relative = text.endswith("%")
+            entry["within"] = (0.0, float(text[:-1]) / 100) if relative else (float(text), 0.0)
+    return {name: Metric(**entry) for name, entry in content.items()}
 
 
 METRICS = _metrics()
@@ -96,7 +104,7 @@ def results(
     setting: Mapping[str, str] | None = None,
     tables_only: bool = False,
 ) -> pd.DataFrame:
-    """The reported numbers that have all given values, one row each, in the order of the file.
+    """Return the reported numbers that have all given values, one row each, in the order of the file.
 
     Args:
         setting: key: value pairs that a row's setting must contain.
@@ -105,8 +113,8 @@ def results(
     Raises:
         ConfigError: the data does not fit its schema.
     """
-    where = {"paper": paper, "exhibit": exhibit, "model": model, "method": method, "task": task, "metric": metric}
-    wanted = {key: value for key, value in where.items() if value is not None}
+    labels = {"paper": paper, "exhibit": exhibit, "model": model, "method": method, "task": task, "metric": metric}
+    wanted = {key: value for key, value in labels.items() if value is not None}
     columns = [name for name in Number.__dataclass_fields__ if name != "settings"]
     rows = [
         [getattr(number, name) for name in columns]
@@ -119,123 +127,141 @@ def results(
 
 
 def settings(paper: str | None = None, exhibit: str | None = None) -> pd.DataFrame:
-    """What each exhibit was run with: paper, exhibit, key, value, source_section."""
+    """Return the settings of each exhibit: paper, exhibit, key, value, source_section."""
     return _frame("settings", ("paper", "exhibit", "key"), paper, exhibit)
 
 
 def exhibits(paper: str | None = None, exhibit: str | None = None) -> pd.DataFrame:
-    """Every table and figure; models, tasks and methods are texts, numbers_in_text is yes, partly or no."""
+    """Return every table and figure; models, tasks and methods are texts, numbers_in_text is yes, partly or no."""
     return _frame("exhibits", ("paper", "exhibit"), paper, exhibit)
 
 
 def features(paper: str | None = None, exhibit: str | None = None) -> pd.DataFrame:
-    """The papers' tables of features: paper, exhibit, method, feature, value, note."""
+    """Return the papers' tables of features: paper, exhibit, method, feature, value, note."""
     return _frame("features", ("paper", "exhibit", "method", "feature"), paper, exhibit)
 
 
 @cache
 def numbers() -> tuple[Number, ...]:
-    """All reported numbers, validated, paper by paper.
+    """Return all reported numbers, validated, paper by paper.
 
     Raises:
         ConfigError: a row that does not fit; names the file, the line and the column.
     """
-    return tuple(number for room in _with_numbers() for number in read(room))
+    return tuple(number for folder in _folders_with_numbers() for number in read_numbers(folder))
 
 
-def _with_numbers() -> list[Room]:
-    return [room for room in rooms() if room.numbers]
+def _folders_with_numbers() -> list[PaperFolder]:
+    return [folder for folder in paper_folders() if folder.numbers]
 
 
-def read(room: Room) -> list[Number]:
-    """The reported numbers of one paper; as `numbers`."""
-    if unknown := room.counts.keys() - METRICS:
-        raise ConfigError(f"{room.name}/paper.yaml counts", sorted(unknown), "a metric of metrics.yaml each")
-    listed = {(row["paper"], row["exhibit"]) for _, row in _rows("exhibits", room)}
-    found: dict[str, Number] = {}
-    for line, row in _rows("results", room):
-        number = _number(row, line, room, listed)
-        if number.id in found:
-            _refuse(room, "results", line, "id", number.id, f"another name than line {found[number.id].line} has")
-        found[number.id] = number
-    return list(found.values())
+def read_numbers(folder: PaperFolder) -> list[Number]:
+    """Return the reported numbers of one paper.
+
+    Raises:
+        ConfigError: as `numbers`.
+    """
+    if unknown := folder.counts.keys() - METRICS:
+        raise ConfigError(f"{folder.name}/paper.yaml counts", sorted(unknown), "a metric of metrics.yaml each")
+    known_exhibits = {(row["paper"], row["exhibit"]) for _, row in _rows("exhibits", folder)}
+    numbers_by_id: dict[str, Number] = {}
+    for line, row in _rows("results", folder):
+        number = _number(row, line, folder, known_exhibits)
+        if number.id in numbers_by_id:
+            _refuse(
+                folder, "results", line, "id", number.id, f"another name than line {numbers_by_id[number.id].line} has"
+            )
+        numbers_by_id[number.id] = number
+    return list(numbers_by_id.values())
 
 
 @cache
 def layer_sets() -> Mapping[str, Mapping[str, Any]]:
-    """The layer sets that authors released, by `paper/model/task`: n_layers, skip_attn, skip_mlp, source."""
-    known = json.loads((files("methods") / "published_layer_sets.json").read_text(encoding="utf-8"))
-    return {name: entry for name, entry in known.items() if not name.startswith("ssd-bench/")}
+    """Return the layer sets that authors released, by `paper/model/task`: n_layers, skip_attn, skip_mlp, source."""
+    published = json.loads((files("methods") / "published_layer_sets.json").read_text(encoding="utf-8"))
+    return {name: entry for name, entry in published.items() if not name.startswith("ssd-bench/")}
 
 
 def share_skipped(paper: str, model: str, task: str, inner: bool = False) -> float:
-    """The share of sublayers that a published set skips, of all 2L or of those between first and last block."""
+    """Return the share of sublayers that a published set skips.
+
+    Args:
+        inner: count the sublayers between the first and last block, 2(L - 2), instead of all 2L.
+    """
     entry = layer_sets()[layer_set_name(paper, model, task)]
     blocks = entry["n_layers"] - (2 if inner else 0)
     return float(len(entry["skip_attn"]) + len(entry["skip_mlp"])) / (2 * blocks)
 
 
 def layer_set_name(paper: str, model: str, task: str) -> str:
-    """The name of a released set: names of models and tasks as the papers write them, or already in that form."""
+    """Return the name of a released set; models and tasks are as the papers write them, or already in its form."""
     return f"{paper}/{model.lower()}/{task.lower().replace('/', '').replace(' ', '-')}"
 
 
 def parse_setting(text: str) -> dict[str, str]:
-    """`k=v;k=v` as a mapping; `pass@1`, which stands alone in the files, is `pass@k` = 1.
+    """Parse `k=v;k=v` as a mapping; `pass@1`, which stands alone in the files, becomes `pass@k` = 1.
 
     Raises:
         ValueError: a part that is neither, or a key given twice.
     """
-    found: dict[str, str] = {}
+    setting: dict[str, str] = {}
     for part in filter(None, text.split(";")):
         key, equals, value = part.partition("=")
         if re.fullmatch(r"pass@\d+", part):
             key, value = "pass@k", part.removeprefix("pass@")
         elif not equals or not key or not value:
             raise ValueError(f"{part!r} is not key=value")
-        if key in found:
+        if key in setting:
             raise ValueError(f"{key} is given twice")
-        found[key] = value
-    return found
+        setting[key] = value
+    return setting
 
 
 def slug(text: str) -> str:
-    """A name as a part of an id: lower case, dots only within numbers, hyphens for the rest."""
+    """Return a name as a part of an id: lower case, dots only within numbers, hyphens for other characters."""
     name = re.sub(r"^(table|figure) (?=\d)", r"\1", text.lower())
     name = re.sub(r"(?<!\d)\.|\.(?!\d)", "", name)
     return re.sub(r"[^a-z0-9_.=@]+", "-", name).strip("-")
 
 
-def _number(row: Mapping[str, str], line: int, room: Room, listed: Collection[tuple[str, str]]) -> Number:
-    """A validated row; its id is paper/exhibit/model/method/task/settings/metric/bound without the empty parts."""
+def _number(
+    row: Mapping[str, str], line: int, folder: PaperFolder, known_exhibits: Collection[tuple[str, str]]
+) -> Number:
+    """Return a validated row; its id is paper/exhibit/model/method/task/settings/metric/bound without the empty parts.
 
-    def need(fine: bool, column: str, allowed: str) -> None:
-        if not fine:
-            _refuse(room, "results", line, column, row[column], allowed)
+    Raises:
+        ConfigError: the row does not fit; names the file, the line and the column.
+    """
+
+    def require(fits: bool, column: str, allowed: str) -> None:
+        if not fits:
+            _refuse(folder, "results", line, column, row[column], allowed)
 
     metric, printed = row["metric"], row["value"]
-    named = (row["paper"], row["exhibit"])
-    need(metric in METRICS, "metric", f"one of {', '.join(METRICS)}")
+    exhibit = (row["paper"], row["exhibit"])
+    require(metric in METRICS, "metric", f"one of {', '.join(METRICS)}")
     unit, (low, high) = METRICS[metric].unit, METRICS[metric].range
-    need(row["unit"] == unit, "unit", f"{unit}, the unit of {metric}")
-    need(bool(re.fullmatch(r"\d+(\.\d+)?", printed)), "value", "a plain decimal number")
+    require(row["unit"] == unit, "unit", f"{unit}, the unit of {metric}")
+    require(bool(re.fullmatch(r"\d+(\.\d+)?", printed)), "value", "a plain decimal number")
     value = float(printed)
-    need(low <= value <= high, "value", f"{metric} within {low:g} to {high:g}")
+    require(low <= value <= high, "value", f"{metric} within {low:g} to {high:g}")
     prose = re.fullmatch(r"abstract|text (§|App\. )\S+", row["exhibit"])
-    need(bool(prose) or named in listed, "exhibit", "a table or figure of exhibits.csv, abstract, or text §…")
+    require(
+        bool(prose) or exhibit in known_exhibits, "exhibit", "a table or figure of exhibits.csv, abstract, or text §…"
+    )
     try:
-        given = parse_setting(row["setting"])
+        setting = parse_setting(row["setting"])
     except ValueError as error:
-        _refuse(room, "results", line, "setting", row["setting"], f"k=v;k=v ({error})")
-    known = {"bound", *room.telling, *room.conditions}
-    need(given.keys() <= known, "setting", "known keys only, those that paper.yaml lists")
-    bound = given.get("bound", "")
-    need(bound in BOUNDS, "setting", f"a bound of {', '.join(BOUNDS[1:])}")
-    telling = [f"{key}={text}" if key != "pass@k" else f"pass@{text}" for key, text in given.items()]
-    telling = [text for key, text in zip(given, telling) if key in room.telling]
-    several = printed if metric == "layer_index" else ""  # the one metric of which a figure names several values
-    parts = (*named, row["model"], row["method"], row["task"], *telling)
-    name = "/".join([*map(slug, filter(None, parts)), *filter(None, (metric, bound, several))])
+        _refuse(folder, "results", line, "setting", row["setting"], f"k=v;k=v ({error})")
+    known_keys = {"bound", *folder.telling, *folder.conditions}
+    require(setting.keys() <= known_keys, "setting", "known keys only, those that paper.yaml lists")
+    bound = setting.get("bound", "")
+    require(bound in BOUNDS, "setting", f"a bound of {', '.join(BOUNDS[1:])}")
+    telling = [f"{key}={text}" if key != "pass@k" else f"pass@{text}" for key, text in setting.items()]
+    telling = [text for key, text in zip(setting, telling) if key in folder.telling]
+    value_part = printed if metric == "layer_index" else ""  # the one metric of which a figure names several values
+    parts = (*exhibit, row["model"], row["method"], row["task"], *telling)
+    name = "/".join([*map(slug, filter(None, parts)), *filter(None, (metric, bound, value_part))])
     fields = {key: row[key] for key in ("paper", "exhibit", "model", "method", "task", "setting", "unit", "note")}
     half = 0.5 * 10.0 ** -len(printed.partition(".")[2])
     return Number(
@@ -246,13 +272,14 @@ def _number(row: Mapping[str, str], line: int, room: Room, listed: Collection[tu
         printed=printed,
         half=half,
         line=line,
-        settings=given,
+        settings=setting,
         **fields,
     )
 
 
 def _frame(name: str, key: tuple[str, ...], paper: str | None, exhibit: str | None) -> pd.DataFrame:
-    frame = _checked(name, key)
+    """Return a file of all papers as a frame, restricted to a paper and an exhibit if given."""
+    frame = _checked_frame(name, key)
     for column, value in (("paper", paper), ("exhibit", exhibit)):
         if value is not None:
             frame = frame[frame[column] == value]
@@ -260,50 +287,56 @@ def _frame(name: str, key: tuple[str, ...], paper: str | None, exhibit: str | No
 
 
 @cache
-def _checked(name: str, key: tuple[str, ...]) -> pd.DataFrame:
-    rows = [row for room in _with_numbers() for row in _unique(name, key, room)]
+def _checked_frame(name: str, key: tuple[str, ...]) -> pd.DataFrame:
+    """Return a file of all papers as a frame of texts; rows are unique by `key`."""
+    rows = [row for folder in _folders_with_numbers() for row in _unique_rows(name, key, folder)]
     return pd.DataFrame(rows, columns=list(COLUMNS[name]), dtype="str")
 
 
-def _unique(name: str, key: tuple[str, ...], room: Room) -> Iterator[dict[str, str]]:
-    seen = dict[tuple[str, ...], int]()
-    listed = {(row["paper"], row["exhibit"]) for _, row in _rows("exhibits", room)}
-    for line, row in _rows(name, room):
-        named = tuple(row[column] for column in key)
-        if named in seen:
-            unique = f"unique, but line {seen[named]} has it too"
-            _refuse(room, name, line, "/".join(key), " / ".join(named), unique)
-        seen[named] = line
-        if row["exhibit"].startswith(("Table", "Figure")) and (row["paper"], row["exhibit"]) not in listed:
-            _refuse(room, name, line, "exhibit", row["exhibit"], "a table or figure of exhibits.csv")
+def _unique_rows(name: str, key: tuple[str, ...], folder: PaperFolder) -> Iterator[dict[str, str]]:
+    """Yield the rows of one file of a paper.
+
+    Raises:
+        ConfigError: two rows have the same key, or a row names an exhibit that the paper does not have.
+    """
+    lines_by_key = dict[tuple[str, ...], int]()
+    known_exhibits = {(row["paper"], row["exhibit"]) for _, row in _rows("exhibits", folder)}
+    for line, row in _rows(name, folder):
+        row_key = tuple(row[column] for column in key)
+        if row_key in lines_by_key:
+            allowed = f"unique, but line {lines_by_key[row_key]} has it too"
+            _refuse(folder, name, line, "/".join(key), " / ".join(row_key), allowed)
+        lines_by_key[row_key] = line
+        if row["exhibit"].startswith(("Table", "Figure")) and (row["paper"], row["exhibit"]) not in known_exhibits:
+            _refuse(folder, name, line, "exhibit", row["exhibit"], "a table or figure of exhibits.csv")
         if row.get("numbers_in_text", "no") not in ("yes", "partly", "no"):
-            _refuse(room, name, line, "numbers_in_text", row["numbers_in_text"], "yes, partly or no")
+            _refuse(folder, name, line, "numbers_in_text", row["numbers_in_text"], "yes, partly or no")
         yield row
 
 
-def _rows(name: str, room: Room) -> Iterator[tuple[int, dict[str, str]]]:
-    """The rows of one of a paper's files with their line numbers, if it has that, version by version.
+def _rows(name: str, folder: PaperFolder) -> Iterator[tuple[int, dict[str, str]]]:
+    """Yield line number and row of one of a paper's files, if it exists, version by version.
 
     A row that several versions have names them all; columns and versions are checked.
     """
-    path, found = room.folder / f"{name}.csv", list[tuple[int, dict[str, str]]]()
+    path, rows = folder.path / f"{name}.csv", list[tuple[int, dict[str, str]]]()
     if not path.is_file():
         return
     with path.open(encoding="utf-8", newline="") as file:
         reader = csv.reader(file)
         header = next(reader, [])
         if tuple(header) != COLUMNS[name]:
-            _refuse(room, name, 1, "header", ",".join(header), ",".join(COLUMNS[name]))
+            _refuse(folder, name, 1, "header", ",".join(header), ",".join(COLUMNS[name]))
         for cells in reader:
             if len(cells) != len(header):
-                _refuse(room, name, reader.line_num, "row", ",".join(cells), f"{len(header)} cells")
+                _refuse(folder, name, reader.line_num, "row", ",".join(cells), f"{len(header)} cells")
             row = dict(zip(header, cells))
-            if not {*row["paper"].split()} <= room.versions.keys() or not row["paper"]:
-                _refuse(room, name, reader.line_num, "paper", row["paper"], f"one of {', '.join(room.versions)}")
-            found.append((reader.line_num, row))
-    for version in room.versions:
-        yield from ((line, row | {"paper": version}) for line, row in found if version in row["paper"].split())
+            if not {*row["paper"].split()} <= folder.versions.keys() or not row["paper"]:
+                _refuse(folder, name, reader.line_num, "paper", row["paper"], f"one of {', '.join(folder.versions)}")
+            rows.append((reader.line_num, row))
+    for version in folder.versions:
+        yield from ((line, row | {"paper": version}) for line, row in rows if version in row["paper"].split())
 
 
-def _refuse(room: Room, name: str, line: int, column: str, value: object, allowed: str) -> NoReturn:
-    raise ConfigError(f"{room.name}/{name}.csv:{line} {column}", value, allowed)
+def _refuse(folder: PaperFolder, name: str, line: int, column: str, value: object, allowed: str) -> NoReturn:
+    raise ConfigError(f"{folder.name}/{name}.csv:{line} {column}", value, allowed)

@@ -1,4 +1,4 @@
-"""The papers that there are: a folder each beside this file, with `paper.yaml`, its numbers, checks and figures."""
+"""Folders of the papers, next to this file: each has `paper.yaml`, the paper's numbers, checks and figures."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ FOLDER = Path(__file__).parent
 
 
 @dataclass(frozen=True)
-class Statistic:
-    """What a paper's metric is, where papers that use its name differ.
+class MetricDefinition:
+    """A paper's definition of a metric, where papers use one name for different statistics.
 
     Attributes:
-        statistic: ours that is counted alike, over our AR, by its name in `metrics.summarise`.
-        meaning: in words.
-        source: how that is known.
-        baseline: what the paper divides by: ar, plain decoding in the method's own loop, as ours; hf, Hugging Face
-            `generate`; "" for a metric that is over nothing.
+        statistic: name in `metrics.summarise` of our statistic with the same definition, paired with our AR.
+        meaning: definition in words.
+        source: where the paper or its code says so.
+        baseline: what the paper divides by: "ar", plain decoding in the method's own loop, as ours; "hf", Hugging Face
+            `generate`; "" for a metric that is not a ratio to a baseline.
     """
 
     statistic: str
@@ -37,36 +37,37 @@ class Statistic:
 
 
 @dataclass(frozen=True)
-class Room:
-    """A paper in all its versions, as `paper.yaml` has it.
+class PaperFolder:
+    """Folder of a paper in all its versions, with the content of `paper.yaml`.
 
     Attributes:
-        folder: of all that is known of it.
-        rank: its place among the papers, in tables and pages.
-        versions: names in `results.csv` -> as a reader calls them, the latest first.
-        hardware: GPUs that it names, by a part of their names; none where it does not state its own.
-        skip_ratio: what r is counted of: all sublayers, or the `inner` ones between the first and the last block.
-        counts: metric -> what it is here, where the paper counts it in a way of its own.
-        telling: settings that tell one number of an exhibit from another, and are part of its id.
-        conditions: settings under which a number was measured, the same for all numbers it could be mistaken for.
-        not_measured: setting of a number -> why no whole run has such a number.
+        path: path of the folder.
+        rank: position among the papers, in tables and pages.
+        versions: names in `results.csv` -> names for readers, the latest version first.
+        hardware: GPUs that it names, by a part of their names; empty if it does not state its own.
+        skip_ratio: sublayers that its r counts: "all", or the "inner" ones between the first and the last block.
+        counts: metric -> its definition, where the paper's differs from ours.
+        telling: keys of settings that distinguish numbers of one exhibit, and are part of their ids.
+        conditions: keys of settings under which numbers were measured, equal for those that could be mistaken for each
+            other.
+        not_measured: key of a setting -> reason why no whole run has such a number.
         compared: metric that is a ratio to another run of the exhibit -> axis and label of that run.
         tasks: the paper's names of tasks that only streams have -> choices of `task=`.
-        all_tasks, all_models: names that stand for all of an axis.
-        series: name that stands for several models -> these.
-        prose: version -> passage -> the exhibits that it is about, where the notes of its numbers do not say so; the
-            first that has such a number.
-        imposed: the `exhibit` whose speedups (`metric`) can be measured at the paper's acceptance, the exhibit that
-            says how its `drafts` went (α, M, skip ratio), their longest length (`draft_len`), and by method the share
-            of all sublayers that is `skipped` where that exhibit does not say.
+        all_tasks, all_models: names that stand for all labels of an axis.
+        series: name of a series of models -> its models.
+        prose: version -> passage -> exhibits that the passage is about, where the notes of its numbers do not say so;
+            the first that has such a number counts.
+        imposed: the `exhibit` whose speedups (`metric`) can be measured at the paper's acceptance, the exhibit with its
+            `drafts` (α, M, skip ratio), their largest length (`draft_len`), and by method the share of all sublayers
+            that is `skipped` where that exhibit does not say.
     """
 
-    folder: Path
+    path: Path
     rank: int
     versions: Mapping[str, str]
     hardware: Sequence[str] = ()
     skip_ratio: str = "all"
-    counts: Mapping[str, Statistic] = field(default_factory=dict)
+    counts: Mapping[str, MetricDefinition] = field(default_factory=dict)
     telling: frozenset[str] = frozenset()
     conditions: frozenset[str] = frozenset()
     not_measured: Mapping[str, str] = field(default_factory=dict)
@@ -80,101 +81,113 @@ class Room:
 
     @property
     def name(self) -> str:
-        """Of its folder, its run sets and its files of the report."""
-        return self.folder.name
+        """Name of its folder, its run sets and its files in a report."""
+        return self.path.name
 
     @property
     def latest(self) -> str:
-        """The version that exhibits are of, where they do not say another."""
+        """The latest version, to which exhibits belong unless they name another."""
         return next(iter(self.versions))
 
     @property
     def numbers(self) -> Path | None:
-        """Its `results.csv`; None for a room without a paper."""
-        path = self.folder / "results.csv"
+        """Path of its `results.csv`; None for a folder without a paper."""
+        path = self.path / "results.csv"
         return path if path.is_file() else None
 
     def module(self, name: str) -> ModuleType | None:
-        """Its `checks` or `figures`; None where it has no such file."""
-        if not (self.folder / f"{name}.py").is_file():
+        """Import its `checks` or `figures`; None if it has no such file."""
+        if not (self.path / f"{name}.py").is_file():
             return None
         return importlib.import_module(f"{__package__}.{self.name}.{name}")
 
     def figures(self) -> dict[str, Callable[..., Any]]:
-        """What draws its exhibits, by their names (`figure2a`, `table13`): functions of `figures.py` are called so."""
-        own = self.module("figures")
-        named = {} if own is None else vars(own)
+        """Return the functions that draw its exhibits, by their names (`figure2a`, `table13`)."""
+        module = self.module("figures")
+        functions = {} if module is None else vars(module)
         return {
-            name: made
-            for name, made in named.items()
+            name: draw
+            for name, draw in functions.items()
             if re.fullmatch(r"(figure|table)\d+[a-z]?|comparison|windows", name)
         }
 
 
 @cache
-def rooms() -> tuple[Room, ...]:
-    """All papers by rank.
+def paper_folders() -> tuple[PaperFolder, ...]:
+    """Return the folders of all papers by rank.
 
     Raises:
         ConfigError: a `paper.yaml` that does not fit; names the file and the key.
     """
-    return tuple(sorted(map(read, FOLDER.glob("*/paper.yaml")), key=lambda room: (room.rank, room.name)))
+    return tuple(sorted(map(read_folder, FOLDER.glob("*/paper.yaml")), key=lambda folder: (folder.rank, folder.name)))
 
 
-def read(path: Path) -> Room:
-    """One `paper.yaml`; as `rooms`."""
-    where = f"{path.parent.name}/{path.name}"
+def read_folder(path: Path) -> PaperFolder:
+    """Return the folder of one `paper.yaml`.
+
+    Raises:
+        ConfigError: as `paper_folders`.
+    """
+    location = f"{path.parent.name}/{path.name}"
     content: Any = yaml.load(path.read_text(encoding="utf-8"), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     if not isinstance(content, dict) or not {"rank", "versions"} <= set(content):
-        raise ConfigError(where, content, "rank and versions at least")
+        raise ConfigError(location, content, "rank and versions at least")
     settings, names = content.pop("settings", {}), content.pop("names", {})
     try:
-        content["counts"] = {metric: Statistic(**counted) for metric, counted in content.get("counts", {}).items()}
-        content["compared"] = {m: next(iter(other.items())) for m, other in content.get("compared", {}).items()}
-        content |= {key: frozenset(found) for key, found in settings.items()} | names
-        room = Room(path.parent, **content)
+        content["counts"] = {
+            metric: MetricDefinition(**definition) for metric, definition in content.get("counts", {}).items()
+        }
+        content["compared"] = {
+            metric: next(iter(run_label.items())) for metric, run_label in content.get("compared", {}).items()
+        }
+        content |= {key: frozenset(keys) for key, keys in settings.items()} | names
+        folder = PaperFolder(path.parent, **content)
     except TypeError as error:
-        raise ConfigError(where, sorted(content), str(error)) from error
-    for metric, counted in room.counts.items():
-        if counted.baseline not in ("", "ar", "hf"):
-            raise ConfigError(f"{where} counts.{metric}.baseline", counted.baseline, "ar, hf or nothing")
-    if room.skip_ratio not in ("all", "inner"):
-        raise ConfigError(f"{where} skip_ratio", room.skip_ratio, "all or inner")
-    if unknown := set(room.prose) - set(room.versions):
-        raise ConfigError(f"{where} prose", sorted(unknown), f"of {', '.join(room.versions)}")
-    return room
+        raise ConfigError(location, sorted(content), str(error)) from error
+    for metric, definition in folder.counts.items():
+        if definition.baseline not in ("", "ar", "hf"):
+            raise ConfigError(f"{location} counts.{metric}.baseline", definition.baseline, "ar, hf or nothing")
+    if folder.skip_ratio not in ("all", "inner"):
+        raise ConfigError(f"{location} skip_ratio", folder.skip_ratio, "all or inner")
+    if unknown := set(folder.prose) - set(folder.versions):
+        raise ConfigError(f"{location} prose", sorted(unknown), f"of {', '.join(folder.versions)}")
+    return folder
 
 
 @cache
-def papers() -> tuple[str, ...]:
-    """Every version of every paper that reports numbers, in their order."""
-    return tuple(version for room in rooms() if room.numbers for version in room.versions)
+def paper_versions() -> tuple[str, ...]:
+    """Return every version of every paper that reports numbers, in their order."""
+    return tuple(version for folder in paper_folders() if folder.numbers for version in folder.versions)
 
 
-def named(name: str) -> Room:
-    """The room of a folder.
+def find_folder(name: str) -> PaperFolder:
+    """Return the folder with this name.
 
     Raises:
         ConfigError: there is none.
     """
-    for room in rooms():
-        if room.name == name:
-            return room
-    raise ConfigError("paper", name, f"a folder of ssd_bench/papers: {', '.join(room.name for room in rooms())}")
+    for folder in paper_folders():
+        if folder.name == name:
+            return folder
+    raise ConfigError(
+        "paper", name, f"a folder of ssd_bench/papers: {', '.join(folder.name for folder in paper_folders())}"
+    )
 
 
-def room_of(paper: str) -> Room:
-    """The room of a version of a paper.
+def folder_of(paper: str) -> PaperFolder:
+    """Return the folder of a version of a paper.
 
     Raises:
-        ConfigError: no room has it.
+        ConfigError: no folder has it.
     """
-    for room in rooms():
-        if paper in room.versions:
-            return room
-    raise ConfigError("paper", paper, f"one of {', '.join(version for room in rooms() for version in room.versions)}")
+    for folder in paper_folders():
+        if paper in folder.versions:
+            return folder
+    raise ConfigError(
+        "paper", paper, f"one of {', '.join(version for folder in paper_folders() for version in folder.versions)}"
+    )
 
 
-def name_of(paper: str) -> str:
-    """A version of a paper as a reader calls it."""
-    return room_of(paper).versions[paper]
+def version_name(paper: str) -> str:
+    """Return the name of a version of a paper for readers."""
+    return folder_of(paper).versions[paper]

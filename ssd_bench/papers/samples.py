@@ -1,4 +1,4 @@
-"""What a run says by a claim's statistic, prompt by prompt, so that prompts can be left out; and the parts of runs."""
+"""Statistics of claims on the records, prompt by prompt, so that prompts can be left out; and parts of runs."""
 
 from __future__ import annotations
 
@@ -18,69 +18,74 @@ from ssd_bench.records.reader import Run
 
 
 @dataclass(frozen=True)
-class Sample:
-    """What runs say by a statistic.
+class StatisticSample:
+    """Data of a statistic from one or more runs.
 
     Attributes:
-        prompts: [n] hash of each row's prompt; "" where a number is not of prompts.
-        columns: [n, c], as the statistic takes them.
-        of: the columns -> the number.
+        prompts: [n] hash of each row's prompt; "" for a statistic with one number per run.
+        columns: [n, c] arguments of the formula.
+        formula: computes the statistic from the columns.
     """
 
     prompts: np.ndarray[tuple[int], np.dtype[np.str_]]
     columns: Array
-    of: Callable[..., Array]
+    formula: Callable[..., Array]
 
     def value(self, without: str | None = None) -> float:
-        """The number, of all prompts or of all but one; NaN where it is not defined."""
+        """Return the statistic of all prompts, or of all but one; NaN where it is undefined."""
         rows = self.columns if without is None else self.columns[self.prompts != without]
         with np.errstate(all="ignore"):
-            return float(self.of(*rows.T)) if len(rows) else float("nan")
+            return float(self.formula(*rows.T)) if len(rows) else float("nan")
 
 
-def sample(cells: Sequence[Cell], statistic: str, part: Mapping[str, str]) -> Sample | str:
-    """What the runs of these cells say together, or why one of them says nothing.
+def take_sample(cells: Sequence[Cell], statistic: str, part: Mapping[str, str]) -> StatisticSample | str:
+    """Return the sample of a statistic over the runs of these cells, or the reason why one of them has none.
 
     Args:
         statistic: one of `claims.STATISTICS`.
         part: axis of `claims.PARTS` -> label, and `part` -> the part of a stream.
     """
-    columns, of = _MADE_OF[statistic]
+    columns, formula = _DEFINITIONS[statistic]
     frames, hashes = [], []
     for cell in cells:
-        run = _narrowed(cell, part)
-        found = run if isinstance(run, str) else columns(run)
-        if isinstance(found, str):
-            return found
-        if found.empty:
+        run = _restrict(cell, part)
+        rows = run if isinstance(run, str) else columns(run)
+        if isinstance(rows, str):
+            return rows
+        if rows.empty:
             return "none of its prompts has it"
-        told = cell.run.prompts.drop_duplicates("prompt_index").set_index("prompt_index")["prompt_sha256"]
-        frames.append(found)
-        hashes += [""] * len(found) if STATISTICS[statistic].once else [str(told[i]) for i in found.index]
-    return Sample(np.array(hashes), pd.concat(frames).to_numpy(dtype=float), of)
+        prompt_hashes = cell.run.prompts.drop_duplicates("prompt_index").set_index("prompt_index")["prompt_sha256"]
+        frames.append(rows)
+        hashes += (
+            [""] * len(rows) if STATISTICS[statistic].once_per_run else [str(prompt_hashes[i]) for i in rows.index]
+        )
+    return StatisticSample(np.array(hashes), pd.concat(frames).to_numpy(dtype=float), formula)
 
 
-def _narrowed(cell: Cell, part: Mapping[str, str]) -> Run | str:
-    """The part of a run that a side is about."""
+def _restrict(cell: Cell, part: Mapping[str, str]) -> Run | str:
+    """Return the part of a run that a side is restricted to, or the reason why there is none."""
     run = cell.run
     for axis, label in part.items():
-        found = _NARROWING[axis](cell, run, label)
-        if isinstance(found, str):
-            return found
-        run = found
+        narrowed = _RESTRICTIONS[axis](cell, run, label)
+        if isinstance(narrowed, str):
+            return narrowed
+        run = narrowed
     return run
 
 
 def _domain(cell: Cell, run: Run, label: str) -> Run | str:
-    own = run.prompts["domain"] == select.first_domain(cell)
-    return _prompts(run, own if label == "own" else ~own)
+    """Restrict a run to prompts of the domain that its stream begins with, on which it searched, or to the others."""
+    in_first_domain = run.prompts["domain"] == select.first_domain(cell)
+    return _prompts(run, in_first_domain if label == "own" else ~in_first_domain)
 
 
 def _stream_part(cell: Cell, run: Run, name: str) -> Run | str:
+    """Restrict a run to the prompts of one part of its stream."""
     return _prompts(run, run.prompts["domain"] == name)
 
 
 def _prompts(run: Run, kept: pd.Series[bool]) -> Run | str:
+    """Restrict a run to some prompts and their steps."""
     prompts = run.prompts[kept]
     if prompts.empty:
         return "it has no such prompts"
@@ -88,30 +93,38 @@ def _prompts(run: Run, kept: pd.Series[bool]) -> Run | str:
 
 
 def _context(cell: Cell, run: Run, label: str) -> Run | str:
+    """Restrict a run to the layer-drafted steps in the first or last third of its range of context lengths."""
     steps = metrics.arm_rows(run.steps, "method").dropna(subset=["layer_set_id"])
     if steps.empty:
         return "no layers drafted"
     low, high = steps["context_len"].min(), steps["context_len"].max()
     third = (high - low) / 3
-    own = steps["context_len"] <= low + third if label == "first third" else steps["context_len"] >= high - third
-    return replace(run, steps=steps[own])
+    in_third = steps["context_len"] <= low + third if label == "first third" else steps["context_len"] >= high - third
+    return replace(run, steps=steps[in_third])
 
 
 def _search(cell: Cell, run: Run, label: str) -> Run | str:
-    """Steps until the search scored another set, with its score as `est_alpha`; prompts until then, or from then on."""
+    """Restrict a run to the steps drafted with the first or last set that its search scored; `est_alpha` is that score.
+
+    The prompts are those up to the one with the first score, or those after the one with the last score.
+    """
     steps = metrics.arm_rows(run.steps, "method").sort_values(["repeat", "prompt_index", "step"], ignore_index=True)
     events = steps.index[steps["est_alpha"].notna()]
     if len(events) < 2:
         scored = f"{len(events)} set{'' if len(events) == 1 else 's'}"
         return f"its search scored {scored}: there is no first and last"
     start, end = (events[0], events[1]) if label == "first" else (events[-1], len(steps))
-    prompts, at = run.prompts, steps["prompt_index"]
-    own = prompts["prompt_index"] <= at[start] if label == "first" else prompts["prompt_index"] > at[start]
+    prompts, prompt_indices = run.prompts, steps["prompt_index"]
+    selected = (
+        prompts["prompt_index"] <= prompt_indices[start]
+        if label == "first"
+        else prompts["prompt_index"] > prompt_indices[start]
+    )
     drafted = steps.iloc[start + 1 : end + 1].assign(est_alpha=steps["est_alpha"][start])
-    return replace(run, steps=drafted, prompts=prompts[own])
+    return replace(run, steps=drafted, prompts=prompts[selected])
 
 
-_NARROWING: dict[str, Callable[[Cell, Run, str], Run | str]] = {
+_RESTRICTIONS: dict[str, Callable[[Cell, Run, str], Run | str]] = {
     "domain": _domain, "context": _context, "search": _search, "part": _stream_part,
 }  # fmt: skip
 
@@ -120,18 +133,22 @@ _NARROWING: dict[str, Callable[[Cell, Run, str], Run | str]] = {
 
 
 def _times(end_to_end: bool) -> Callable[[Run], pd.DataFrame | str]:
+    """Return the columns of a speedup: the method's tokens and time per prompt, then those of AR."""
+
     def columns(run: Run) -> pd.DataFrame | str:
-        both = metrics.paired_rows(run.prompts)
-        if both.empty:
+        paired = metrics.paired_rows(run.prompts)
+        if paired.empty:
             return "it has no baseline"
-        own, ar = (metrics.token_times(metrics.arm_rows(both, arm), end_to_end) for arm in ("method", "ar"))
-        return own.join(ar.add_prefix("ar_"))
+        method_times, ar_times = (
+            metrics.token_times(metrics.arm_rows(paired, arm), end_to_end) for arm in ("method", "ar")
+        )
+        return method_times.join(ar_times.add_prefix("ar_"))
 
     return columns
 
 
 def _sums(*names: str) -> Callable[[Run], pd.DataFrame | str]:
-    """Sums of columns of the method's steps; `steps` counts them."""
+    """Return the columns of a ratio of sums: sums per prompt over the method's steps; `steps` counts them."""
 
     def columns(run: Run) -> pd.DataFrame | str:
         steps = metrics.arm_rows(run.steps, "method").assign(steps=1.0)
@@ -140,11 +157,14 @@ def _sums(*names: str) -> Callable[[Run], pd.DataFrame | str]:
     return columns
 
 
-def _policy(run: Run) -> pd.DataFrame | str:
+def _overhead(run: Run) -> pd.DataFrame | str:
+    """Return method overhead and decode time of each prompt, in ms."""
     return metrics.arm_rows(run.prompts, "method").groupby("prompt_index")[["policy_ms", "decode_ms"]].sum()
 
 
 def _skipped(kind: str) -> Callable[[Run], pd.DataFrame | str]:
+    """Return the columns of a share of skipped sublayers: sum of the shares and number of draft steps per prompt."""
+
     def columns(run: Run) -> pd.DataFrame | str:
         shares = metrics.skipped_shares(run).assign(steps=1.0)
         return "no layers drafted" if shares.empty else shares.groupby("prompt_index")[[kind, "steps"]].sum()
@@ -153,51 +173,66 @@ def _skipped(kind: str) -> Callable[[Run], pd.DataFrame | str]:
 
 
 def _points(name: str) -> Callable[[Run], pd.DataFrame | str]:
-    return lambda run: values.by_prompt(run)[[name, "tokens_per_s"]].dropna()
+    """Return the columns of a correlation: a predictor of speed and tokens per second, one point per prompt."""
+    return lambda run: values.numbers_by_prompt(run)[[name, "tokens_per_s"]].dropna()
 
 
 def _search_seconds(run: Run) -> pd.DataFrame | str:
-    made, spent = values.search_made(run), values.search_time(run)
-    if made in ("continued", "read"):
-        return f"its search was {made} from the store, and its time is that of another moment"
-    return "it did not search" if spent is None else pd.DataFrame({"seconds": [spent]})
+    """Return the seconds of a search that the run itself made."""
+    origin, seconds = values.search_origin(run), values.search_time(run)
+    if origin in ("continued", "read"):
+        return f"its search was {origin} from the store, and its time is that of another moment"
+    return "it did not search" if seconds is None else pd.DataFrame({"seconds": [seconds]})
 
 
 def _matchness(run: Run) -> pd.DataFrame | str:
+    """Return the score of the first set that the search scored in these steps."""
     scores = metrics.arm_rows(run.steps, "method")["est_alpha"].dropna()
     return pd.DataFrame({"matchness": scores.iloc[:1]}) if len(scores) else "its search scored nothing"
 
 
 def _routes(run: Run) -> pd.DataFrame | str:
-    """Whether each prompt was drafted with the set that most of its domain's were, where domains' sets differ."""
+    """Return for each prompt whether it was drafted with its domain's main layer set, if the domains' sets differ."""
     domains = list(dict.fromkeys(run.prompts["domain"]))
-    own = {domain: metrics.main_set(run, domain) for domain in domains}
-    if len(domains) < 2 or len(set(own.values())) < len(domains):
+    sets_by_domain = {domain: metrics.main_set(run, domain) for domain in domains}
+    if len(domains) < 2 or len(set(sets_by_domain.values())) < len(domains):
         return "the sets of its domains are not different ones"
     rows = run.prompts.drop_duplicates("prompt_index").set_index("prompt_index")["domain"]
     steps = run.steps
     drafted = {i: metrics.main_set(replace(run, steps=steps[steps["prompt_index"] == i])) for i in rows.index}
-    found = {i: (float(drafted[i] == own[domain]), 1.0) for i, domain in rows.items() if drafted[i] is not None}
-    return pd.DataFrame.from_dict(found, orient="index", columns=["own", "all"])
+    routes = {
+        i: (float(drafted[i] == sets_by_domain[domain]), 1.0) for i, domain in rows.items() if drafted[i] is not None
+    }
+    return pd.DataFrame.from_dict(routes, orient="index", columns=["own", "all"])
 
 
 def _correlation(x: Array, y: Array) -> Array:
+    """Return Pearson's r; NaN for fewer than three points or a constant."""
     defined = len(x) > 2 and np.ptp(x) > 0 and np.ptp(y) > 0
     return np.asarray(np.corrcoef(x, y)[0, 1] if defined else np.nan)
 
 
-_MADE_OF: dict[str, tuple[Callable[[Run], pd.DataFrame | str], Callable[..., Array]]] = {
+_DEFINITIONS: dict[str, tuple[Callable[[Run], pd.DataFrame | str], Callable[..., Array]]] = {
+    # (Σ tokens / Σ time of the method) / (Σ tokens / Σ time of AR) on the same prompts; `metrics.speedup`
     "speedup": (_times(False), intervals.ratio_of_ratios),
     "speedup_e2e": (_times(True), intervals.ratio_of_ratios),
+    # Σ accepted / Σ drafted tokens over all steps; `metrics.alpha`
     "alpha": (_sums("accepted_len", "draft_len"), intervals.ratio_of_sums),
+    # Σ emitted tokens / number of verifications; `metrics.per_pass`
     "M": (_sums("emitted", "steps"), intervals.ratio_of_sums),
-    "overhead": (_policy, intervals.ratio_of_sums),
+    # Σ method overhead / Σ decode time
+    "overhead": (_overhead, intervals.ratio_of_sums),
+    # mean over runs
     "search_s": (_search_seconds, np.mean),
+    # Σ shares of skipped attentions (MLPs) / number of layer-drafted steps
     "attention_skipped": (_skipped("attention"), intervals.ratio_of_sums),
     "mlp_skipped": (_skipped("MLP"), intervals.ratio_of_sums),
+    # share of tokens that a set predicts (SWIFT Eq. 3), as the search scored it; mean over runs
     "matchness": (_matchness, np.mean),
+    # Pearson's r over prompts and methods
     "tpt_correlation": (_points("tpt_predicted"), _correlation),
     "alpha_correlation": (_points("alpha"), _correlation),
+    # prompts drafted with their own domain's set / prompts
     "routing": (_routes, intervals.ratio_of_sums),
 }
-"""Statistic -> of a run, what it is made of, a row a prompt (index: prompt_index), or why it has none; and how."""
+"""Statistic -> its columns for a run (a row per prompt, index prompt_index), or why there are none; and its formula."""

@@ -1,4 +1,4 @@
-"""What a reported number is about: runs, by the names that the paper gives them, or other numbers."""
+"""Runs that a reported number is about, by the names that the paper gives them; numbers that prose repeats."""
 
 from __future__ import annotations
 
@@ -13,55 +13,61 @@ from omegaconf import OmegaConf
 from ssd_bench.command import CONF
 from ssd_bench.papers import grid
 from ssd_bench.papers.reported import Number, numbers
-from ssd_bench.papers.rooms import room_of, rooms
+from ssd_bench.papers.rooms import folder_of, paper_folders
 from ssd_bench.papers.values import BASELINES
 
 AVERAGES = ("Overall", "Average")
 UNSAID = "a claim of the text; it does not say of which runs"
 SETTING = "a setting, not a result"
-# settings that say which of several runs a number is of, where a table has more than one
+# keys of settings that select one of several runs, where a table has more than one
 NARROWING = ("aggregate", "vs", "component", "when", "aspect")
 ALL_TASKS = ("", *AVERAGES, "other tasks")
 
 
-class Labelled(Protocol):
+class LabelledItem(Protocol):
     """A job or a cell."""
 
     @property
     def labels(self) -> Mapping[str, str]:
-        """Axis -> the paper's own name."""
+        """Labels: axis -> the paper's own name."""
 
     @property
     def overrides(self) -> tuple[str, ...]:
-        """Of the command line."""
+        """Options of the command line."""
 
 
-T = TypeVar("T", bound=Labelled)
+T = TypeVar("T", bound=LabelledItem)
 
 
 @cache
 def experiments() -> Mapping[tuple[str, str], tuple[grid.Experiment, ...]]:
-    """All experiments by (paper, exhibit), which may have more than one; one may serve two versions of a paper."""
-    found: dict[tuple[str, str], tuple[grid.Experiment, ...]] = {}
+    """Return all experiments by (paper, exhibit).
+
+    An exhibit may have several experiments, and an experiment may serve two versions of a paper.
+    """
+    by_exhibit: dict[tuple[str, str], tuple[grid.Experiment, ...]] = {}
     for experiment in map(grid.load, grid.names()):
         for exhibit in ((experiment.paper, experiment.exhibit), *experiment.also):
-            found[exhibit] = (*found.get(exhibit, ()), experiment)
-    return found
+            by_exhibit[exhibit] = (*by_exhibit.get(exhibit, ()), experiment)
+    return by_exhibit
 
 
-def not_run(number: Number, among: Iterable[grid.Experiment]) -> str | None:
-    """Why an experiment has no job for the number; ids may be those of the version of the paper that it names first."""
-    for experiment in among:
+def why_not_run(number: Number, exhibit_experiments: Iterable[grid.Experiment]) -> str | None:
+    """Return the reason that one of the experiments gives for having no job for the number, or None.
+
+    Ids in `not_run` may be those of the version of the paper that the experiment names first.
+    """
+    for experiment in exhibit_experiments:
         name = number.id.replace(f"{number.paper}/", f"{experiment.paper}/", 1)
         for entry in experiment.not_run:
-            if any(fnmatchcase(name, glob) for glob in entry.get("numbers", ())):
+            if any(fnmatchcase(name, pattern) for pattern in entry.get("numbers", ())):
                 return str(entry["why"])
     return None
 
 
 @cache
-def parts_of(task: str) -> tuple[str, ...]:
-    """The parts of a stream, which are the domains of its prompts; none for another task."""
+def stream_parts(task: str) -> tuple[str, ...]:
+    """Return the parts of a stream, which are the domains of its prompts; () for another task."""
     path = CONF / "task" / f"{task}.yaml"
     content: Any = OmegaConf.load(path) if path.is_file() else {}
     defaults = content.get("defaults", [])
@@ -70,126 +76,159 @@ def parts_of(task: str) -> tuple[str, ...]:
 
 @cache
 def task_choices() -> Mapping[str, str]:
-    """The papers' names of tasks -> choices of `task=`."""
-    jobs = [job for found in experiments().values() for experiment in found for job in experiment.jobs]
-    only = {name: task for room in rooms() for name, task in room.tasks.items()}  # tasks that only streams have
-    return only | {job.labels["task"]: grid.choice(job.overrides, "task") for job in jobs}
+    """Return the papers' names of tasks -> choices of `task=`."""
+    jobs = [
+        job
+        for exhibit_experiments in experiments().values()
+        for experiment in exhibit_experiments
+        for job in experiment.jobs
+    ]
+    # tasks that only streams have
+    stream_tasks = {name: task for folder in paper_folders() for name, task in folder.tasks.items()}
+    return stream_tasks | {job.labels["task"]: grid.choice(job.overrides, "task") for job in jobs}
 
 
-def about(number: Number, among: Iterable[T]) -> list[T]:
-    """The jobs or results that a number of their exhibit is about; of plain decoding, all with its AR arm."""
-    all_models = ("", *room_of(number.paper).all_models)
-    found = [one for one in among if number.model in all_models or one.labels["model"] == number.model]
-    anyone = ("", *BASELINES)
-    found = [one for one in found if number.method in anyone or one.labels["method"] == number.method]
-    return _with_setting([one for one in found if _on_task(one, number)], number)
+def matching_items(number: Number, candidates: Iterable[T]) -> list[T]:
+    """Return the jobs or cells of an exhibit that a number of it is about.
+
+    A number of plain decoding is about all runs, as each has an AR arm.
+    """
+    all_models = ("", *folder_of(number.paper).all_models)
+    items = [item for item in candidates if number.model in all_models or item.labels["model"] == number.model]
+    all_methods = ("", *BASELINES)
+    items = [item for item in items if number.method in all_methods or item.labels["method"] == number.method]
+    return _with_setting([item for item in items if _on_task(item, number)], number)
 
 
-def _on_task(one: Labelled, number: Number) -> bool:
-    """Whether it gives numbers of the number's task, or of one of several, perhaps as a part of its stream."""
+def _on_task(item: LabelledItem, number: Number) -> bool:
+    """Return whether an item has results on the number's task or on one of its tasks, perhaps as a part of a stream."""
     name = number.task
-    if name in (*ALL_TASKS, *room_of(number.paper).all_tasks, one.labels["task"]):
+    if name in (*ALL_TASKS, *folder_of(number.paper).all_tasks, item.labels["task"]):
         return True
-    parts = parts_of(grid.choice(one.overrides, "task"))
-    listed = name.split(", ")
-    return one.labels["task"] in listed or task_choices().get(listed[0], "") in parts
+    parts = stream_parts(grid.choice(item.overrides, "task"))
+    tasks = name.split(", ")
+    return item.labels["task"] in tasks or task_choices().get(tasks[0], "") in parts
 
 
-def _with_setting(found: Sequence[T], number: Number) -> list[T]:
-    """Those of the number's own setting, as much of it as they have, else those that it sums up."""
-    wanted = telling(number)
-    own = [(set(filter(None, one.labels["setting"].split(";"))), one) for one in found]
-    most = max((len(setting) for setting, _ in own if setting <= wanted), default=None)
-    if most is not None:
-        return [one for setting, one in own if setting <= wanted and len(setting) == most]
-    return [one for setting, one in own if wanted <= setting]
+def _with_setting(items: Sequence[T], number: Number) -> list[T]:
+    """Return the items of the number's own setting, as far as they have it, else those that the number summarises."""
+    wanted = distinguishing_settings(number)
+    settings = [(set(filter(None, item.labels["setting"].split(";"))), item) for item in items]
+    largest = max((len(setting) for setting, _ in settings if setting <= wanted), default=None)
+    if largest is not None:
+        return [item for setting, item in settings if setting <= wanted and len(setting) == largest]
+    return [item for setting, item in settings if wanted <= setting]
 
 
-def telling(number: Number) -> set[str]:
-    """The number's setting as experiments write theirs; an average over settings has none."""
+def distinguishing_settings(number: Number) -> set[str]:
+    """Return the number's setting as experiments write theirs; an average over settings has none."""
     return {
         f"pass@{text}" if key == "pass@k" else f"{key}={text}"
         for key, text in number.settings.items()
-        if key in room_of(number.paper).telling and text != "overall"
+        if key in folder_of(number.paper).telling and text != "overall"
     }
 
 
-def domains(number: Number, one: Labelled) -> list[str | None]:
-    """The parts of its stream that a number is about; [None]: the run as a whole."""
-    parts = parts_of(grid.choice(one.overrides, "task"))
-    listed = number.task.split(", ")
-    if not parts or number.task in ("", *AVERAGES) or one.labels["task"] in listed:
+def domains(number: Number, item: LabelledItem) -> list[str | None]:
+    """Return the parts of the item's stream that a number is about; [None] for the whole run."""
+    parts = stream_parts(grid.choice(item.overrides, "task"))
+    tasks = number.task.split(", ")
+    if not parts or number.task in ("", *AVERAGES) or item.labels["task"] in tasks:
         return [None]
-    first = first_domain(one)
+    first = first_domain(item)
     if number.task == "other tasks":
         return [part for part in parts if part != first]
-    return [part for part in parts if part in {task_choices().get(name) for name in listed}]
+    return [part for part in parts if part in {task_choices().get(name) for name in tasks}]
 
 
-def first_domain(one: Labelled) -> str:
-    """The part that a stream begins with, on which methods that search once do so."""
-    stated = next((o.partition("=")[2] for o in one.overrides if o.lstrip("+").startswith("task.first=")), "")
-    return stated or next(iter(parts_of(grid.choice(one.overrides, "task"))), "")
+def first_domain(item: LabelledItem) -> str:
+    """Return the part that a stream begins with, on which methods that search once do so; "" for another task."""
+    stated = next(
+        (override.partition("=")[2] for override in item.overrides if override.lstrip("+").startswith("task.first=")),
+        "",
+    )
+    return stated or next(iter(stream_parts(grid.choice(item.overrides, "task"))), "")
 
 
 # --- numbers of prose, abstracts and summaries ----------------------------------------------------------------------
 
 
-def twins(number: Number) -> tuple[list[Number], str]:
-    """The numbers of a table or figure that a number of the prose repeats or bounds.
+def repeated_numbers(number: Number) -> tuple[list[Number], str]:
+    """Return the numbers of a table or figure that a number of prose repeats or bounds.
 
     Returns:
-        The numbers, of which a bound is the smallest or largest, and "", or none and why.
+        The numbers and ""; a bound is the smallest or largest of them. Or no numbers and the reason.
     """
     if number.metric == "skip_ratio" and not number.bound and not number.note.startswith("repeats"):
         return [], SETTING
     if number.settings.keys() & set(NARROWING) and not number.metric.startswith("optimization"):
         return [], UNSAID
-    for exhibit in (*_named(number), *_about(number.paper, number.exhibit)):
-        found = [other for other in numbers() if other.paper == number.paper and other.exhibit == exhibit]
-        found = [other for other in found if other.metric == number.metric and other.method == number.method]
-        found = _narrowed(number, [other for other in found if _model(number, other) and _task(number, other)])
-        if found:
-            return found, ""
+    for exhibit in (*_tables_in_note(number), *_exhibits_of_passage(number.paper, number.exhibit)):
+        candidates = [
+            candidate for candidate in numbers() if candidate.paper == number.paper and candidate.exhibit == exhibit
+        ]
+        candidates = [
+            candidate
+            for candidate in candidates
+            if candidate.metric == number.metric and candidate.method == number.method
+        ]
+        candidates = _same_numbers(
+            number,
+            [candidate for candidate in candidates if _same_model(number, candidate) and _same_task(number, candidate)],
+        )
+        if candidates:
+            return candidates, ""
     return [], UNSAID
 
 
-def sources(paper: str, exhibit: str) -> list[str]:
-    """The tables and figures that the numbers of a passage may be about."""
-    own = [number for number in numbers() if (number.paper, number.exhibit) == (paper, exhibit)]
-    named = [table for number in own for table in _named(number)]
-    return list(dict.fromkeys([*named, *_about(paper, exhibit)]))
+def source_exhibits(paper: str, exhibit: str) -> list[str]:
+    """Return the tables and figures that the numbers of a passage may be about."""
+    passage_numbers = [number for number in numbers() if (number.paper, number.exhibit) == (paper, exhibit)]
+    tables_in_notes = [table for number in passage_numbers for table in _tables_in_note(number)]
+    return list(dict.fromkeys([*tables_in_notes, *_exhibits_of_passage(paper, exhibit)]))
 
 
-def _about(paper: str, passage: str) -> Sequence[str]:
-    return room_of(paper).prose.get(paper, {}).get(passage, ())
+def _exhibits_of_passage(paper: str, passage: str) -> Sequence[str]:
+    """Return the exhibits that `paper.yaml` lists for a passage."""
+    return folder_of(paper).prose.get(paper, {}).get(passage, ())
 
 
-def _named(number: Number) -> list[str]:
-    """The tables that the note names as the number's own: "repeats Table 12", "prose on Table 4"."""
+def _tables_in_note(number: Number) -> list[str]:
+    """Return the tables that the note names as the number's own: "repeats Table 12", "prose on Table 4"."""
     return re.findall(r"(?:repeats|prose on|refers to|are) (Table \d+)", number.note)
 
 
-def _narrowed(number: Number, found: Sequence[Number]) -> list[Number]:
-    """A bound is about all rows but averages, or about averages only; another number about the one that it equals."""
+def _same_numbers(number: Number, candidates: Sequence[Number]) -> list[Number]:
+    """Return the candidates that a number of prose restates.
+
+    A bound is about all rows except averages, or about averages only; another number is about the one that it equals.
+    """
     if number.bound:
-        whole = "Overall" in number.note
-        return [other for other in found if not other.bound and _is_average(other) == whole]
-    same = [other for other in found if abs(other.value - number.value) <= other.half + number.half]
-    return same[:1] if same else list(found if len(found) == 1 else ())
+        of_averages = "Overall" in number.note
+        return [candidate for candidate in candidates if not candidate.bound and _is_average(candidate) == of_averages]
+    equal = [
+        candidate for candidate in candidates if abs(candidate.value - number.value) <= candidate.half + number.half
+    ]
+    return equal[:1] if equal else list(candidates if len(candidates) == 1 else ())
 
 
 def _is_average(number: Number) -> bool:
     return number.task in AVERAGES or number.settings.get("mix_ratio") == "overall"
 
 
-def _model(number: Number, other: Number) -> bool:
-    if series := room_of(number.paper).series.get(number.model):
-        return other.model in series
+def _same_model(number: Number, candidate: Number) -> bool:
+    """Return whether the candidate is of the number's model, or of a model of its series."""
+    if series := folder_of(number.paper).series.get(number.model):
+        return candidate.model in series
     if number.model.endswith(" series"):
-        return other.model.startswith(number.model.removesuffix(" series"))
-    return number.model in ("", other.model)
+        return candidate.model.startswith(number.model.removesuffix(" series"))
+    return number.model in ("", candidate.model)
 
 
-def _task(number: Number, other: Number) -> bool:
-    return "" in (number.task, other.task) or other.task in number.task.split(", ") or number.task == "out-of-domain"
+def _same_task(number: Number, candidate: Number) -> bool:
+    """Return whether the candidate is on the number's task, or on one of its tasks."""
+    return (
+        "" in (number.task, candidate.task)
+        or candidate.task in number.task.split(", ")
+        or number.task == "out-of-domain"
+    )

@@ -18,7 +18,7 @@ from ssd_bench.command import choices
 from ssd_bench.core.window import Window
 from ssd_bench.cost.machine import Machine
 from ssd_bench.papers.reported import Number, numbers
-from ssd_bench.papers.rooms import Room, rooms
+from ssd_bench.papers.rooms import PaperFolder, paper_folders
 from ssd_bench.papers.values import BASELINES
 
 CONTEXT = 1024
@@ -133,23 +133,23 @@ class ReportedSpeedup:
 
 def reported_speedups() -> Iterator[ReportedSpeedup]:
     """Yield every speedup of the tables and figures that papers name under `imposed`, without averages."""
-    for room in rooms():
-        if room.imposed:
-            yield from _room_speedups(room)
+    for folder in paper_folders():
+        if folder.imposed:
+            yield from _folder_speedups(folder)
 
 
-def _room_speedups(room: Room) -> Iterator[ReportedSpeedup]:
-    imposed = room.imposed
-    reported = [number for number in numbers() if number.paper == room.latest]
+def _folder_speedups(folder: PaperFolder) -> Iterator[ReportedSpeedup]:
+    imposed = folder.imposed
+    reported = [number for number in numbers() if number.paper == folder.latest]
     cells: dict[tuple[str, ...], dict[str, float]] = {}
     for number in reported:
         if number.exhibit == imposed["drafts"]:
-            cells.setdefault(_cell_key(number, room), {})[number.metric] = number.value
+            cells.setdefault(_cell_key(number, folder), {})[number.metric] = number.value
     for number in reported:
         matches = number.exhibit == imposed["exhibit"] and number.metric == imposed.get("metric", "speedup")
         if not matches or number.method in BASELINES or AVERAGE.search(number.task + number.setting):
             continue
-        cell = cells.get(_cell_key(number, room), {})
+        cell = cells.get(_cell_key(number, folder), {})
         alpha, tokens = cell.get("alpha"), cell.get("M", cell.get("n_accepted"))
         skipped = cell.get("skip_ratio", imposed["skipped"].get(number.method))
         missing = ""
@@ -160,9 +160,9 @@ def _room_speedups(room: Room) -> Iterator[ReportedSpeedup]:
         yield ReportedSpeedup(number, plain_name(number.model), alpha, tokens, skipped, imposed["draft_len"], missing)
 
 
-def _cell_key(number: Number, room: Room) -> tuple[str, ...]:
+def _cell_key(number: Number, folder: PaperFolder) -> tuple[str, ...]:
     """Return the labels that all numbers of a cell share, in every table and figure; they exclude conditions."""
-    telling = (f"{key}={value}" for key, value in sorted(number.settings.items()) if key in room.telling)
+    telling = (f"{key}={value}" for key, value in sorted(number.settings.items()) if key in folder.telling)
     return number.model, number.method, number.task, *telling
 
 

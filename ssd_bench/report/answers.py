@@ -15,9 +15,9 @@ from ssd_bench.papers.cells import Record, Replication
 from ssd_bench.papers.claims import Claim, claims
 from ssd_bench.papers.figures_shared import cells
 from ssd_bench.papers.judge import CANNOT_SAY, FAILS, HOLDS, NOT_RUN
-from ssd_bench.papers.match import ordered
-from ssd_bench.papers.ran import named
-from ssd_bench.papers.rooms import name_of, papers
+from ssd_bench.papers.match import order_scales
+from ssd_bench.papers.ran import model_names
+from ssd_bench.papers.rooms import paper_versions, version_name
 from ssd_bench.papers.ssd_bench.families import FAMILIES
 from ssd_bench.papers.ssd_bench.figures import COMPARISON
 from ssd_bench.records.schema import device_name
@@ -77,22 +77,24 @@ def describe_records(replications: Sequence[Replication], results: int) -> str:
     Args:
         results: number of distinct results of ours that numbers of the papers are compared with.
     """
-    by_path = {cell.path: (cell, replication.scale) for replication in replications for cell in replication.where()}
+    by_path = {
+        cell.path: (cell, replication.scale) for replication in replications for cell in replication.recorded_cells()
+    }
     if not by_path:
         return "There are no runs of the papers' experiments here yet."
-    models = list(dict.fromkeys(cell.ran for cell, _ in by_path.values()))
+    models = list(dict.fromkeys(cell.model_ran for cell, _ in by_path.values()))
     machines = dict.fromkeys(device_name(cell.header) for cell, _ in by_path.values())
-    count = sum(1 for replication in replications for _ in replication.where())
-    scales = ordered(dict.fromkeys(scale for _, scale in by_path.values()))
+    count = sum(1 for replication in replications for _ in replication.recorded_cells())
+    scales = order_scales(dict.fromkeys(scale for _, scale in by_path.values()))
     text = (
-        f"{len(by_path)} runs of {named(models)}, at scale {', '.join(scales)} on {', '.join(machines)}. They stand "
+        f"{len(by_path)} runs of {model_names(models)}, at scale {', '.join(scales)} on {', '.join(machines)}. They stand "
         f"behind {count} cells of {len(replications)} experiments: one run behind several where one model stands for "
         f"several of a paper's. {results} distinct results are compared with the papers' numbers."
     )
     toys = [model for model in models if model.toy]
     if not toys:
         return text
-    subject = "" if len(toys) == len(models) else f"Those of {named(toys)}: "
+    subject = "" if len(toys) == len(models) else f"Those of {model_names(toys)}: "
     return (
         f"{text} {subject}{TOY[0].upper()}{TOY[1:]}s, of a model that this project trained: they show what the methods "
         "do and that the analysis works, and say nothing of the papers' models."
@@ -106,7 +108,7 @@ def cards(frame: pd.DataFrame) -> list[Card]:
         frame: verdicts of all scales and models, as from `verdicts.table`.
     """
     cards_of_papers = []
-    for paper in papers():
+    for paper in paper_versions():
         paper_claims = [claim for claim in claims() if claim.id.partition("/")[0] == paper]
         if paper_claims:
             rows = frame[frame["claim"].isin([claim.id for claim in paper_claims])]
@@ -115,13 +117,13 @@ def cards(frame: pd.DataFrame) -> list[Card]:
                 f"{verdicts.model_text(group.iloc[0])}: {verdicts.verdict_counts(group)}" for _, group in by_model
             ]
             lines = [_line(claim, rows[rows["claim"] == claim.id]) for claim in paper_claims]
-            cards_of_papers.append(Card(paper, name_of(paper), counts or ["not run"], lines))
+            cards_of_papers.append(Card(paper, version_name(paper), counts or ["not run"], lines))
     return cards_of_papers
 
 
 def _line(claim: Claim, rows: pd.DataFrame) -> ClaimLine:
     ran = rows[rows["verdict"] != NOT_RUN]
-    order = ordered(dict.fromkeys((ran if len(ran) else rows.iloc[:1])["scale"]))
+    order = order_scales(dict.fromkeys((ran if len(ran) else rows.iloc[:1])["scale"]))
     model_verdicts = []
     for _, row in (
         (ran if len(ran) else rows.iloc[:1]).sort_values("scale", key=lambda s: s.map(order.index)).iterrows()
@@ -158,7 +160,7 @@ def comparison(replications: Sequence[Replication], name: str = COMPARISON) -> R
         replication.scale: replication for replication in replications if replication.experiment.name == name
         and any(cell.record and not cell.record.error for cell in replication.cells)
     }  # fmt: skip
-    return by_scale[ordered(by_scale)[0]] if by_scale else None
+    return by_scale[order_scales(by_scale)[0]] if by_scale else None
 
 
 def comparisons(replications: Sequence[Replication]) -> list[Replication]:
@@ -178,7 +180,7 @@ def candidates(replication: Replication, records: Sequence[Record] = ()) -> dict
     results: dict[str, list[MethodResult]] = {}
     tasks_of: dict[str, set[str]] = {}
     for cell in cells(replication):
-        if cell.record is not None and not cell.void and cell.summary["speedup_e2e"] is not None:
+        if cell.record is not None and not cell.exclusion and cell.summary["speedup_e2e"] is not None:
             results.setdefault(cell["task"], []).append(MethodResult(cell["method"], cell.summary))
             tasks_of.setdefault(cell.record.digest.conditions, set()).add(cell["task"])
     compared = {cell.header["method"] for cell in cells(replication)}
@@ -232,7 +234,7 @@ def conditions(replication: Replication, records: Sequence[Record] = ()) -> str:
     compared = {cell["method"] for cell in cells(replication)}
     compared |= {result.method for methods in candidates(replication, records).values() for result in methods}
     return (
-        f"Of {cell_with_run.ran.text} ({summary['dtype']}) on {summary['device']}, {decoding}, one prompt at a time, "
+        f"Of {cell_with_run.model_ran.text} ({summary['dtype']}) on {summary['device']}, {decoding}, one prompt at a time, "
         f"n = {summary['n_prompts']} prompts a cell, the time of a search before the run left out. The best of "
         f"{len(compared)} is chosen by these numbers, which its interval does not count."
     )

@@ -21,7 +21,7 @@ from ssd_bench import tables
 from ssd_bench.command import options, run_tool
 from ssd_bench.errors import ConfigError
 from ssd_bench.papers import audit
-from ssd_bench.papers.cells import Record, Replication, prepare, records, replications
+from ssd_bench.papers.cells import Record, Replication, prepare_records, records, replications
 from ssd_bench.papers.judge import judge
 from ssd_bench.papers.ssd_bench.own import OWN
 from ssd_bench.paths import local_path
@@ -50,11 +50,11 @@ def _report(arguments: Sequence[str]) -> None:
     values = options(arguments, OPTIONS)
     runs_dir = local_path("runs_dir", values.get("runs_dir", "runs"))
     all_records = records(runs_dir)
-    prepare(all_records)
+    prepare_records(all_records)
     readable = _readable_records(all_records, runs_dir)
     out = local_path("out", values.get("out", runs_dir / "report"))
     experiments = replications(runs_dir, all_records)
-    shown = {cell.path for replication in experiments for cell in replication.where()}
+    shown = {cell.path for replication in experiments for cell in replication.recorded_cells()}
     tasks = runs.group_by_task([record for record in readable if record.path not in shown])
     written = write(tasks, out)
     for path in written:
@@ -131,7 +131,7 @@ def write_replication(
             "verdicts.csv": tables.csv(judged),
             "predictions.md": predictions.document(predicted),
             "predictions.csv": tables.csv(predicted),
-            "audit.md": audit.document(checks),
+            "audit.md": audit.markdown_text(checks),
             PAGE: page.render(replications, frames, drawn, predicted, checks, judged, folder_records),
         })  # fmt: skip
     except OSError as error:
@@ -163,7 +163,7 @@ def write_own_tables(replications: Sequence[Replication], out: Path) -> list[Pat
     """Write and print the tables of our own experiments, `out/EXPERIMENT_SCALE.{md,csv}`; return the paths."""
     by_name, written = {own_table.experiment: own_table for own_table in OWN}, []
     for replication in replications:
-        if replication.experiment.name in by_name and any(replication.where()):
+        if replication.experiment.name in by_name and any(replication.recorded_cells()):
             shown = by_name[replication.experiment.name]
             print(text := shown.document(replication))
             name = f"{replication.experiment.name}_{replication.scale}"

@@ -11,11 +11,11 @@ import pandas as pd
 from ssd_bench.errors import ConfigError
 from ssd_bench.metrics.text import REHEARSAL
 from ssd_bench.papers import ran, select, verdict
-from ssd_bench.papers.cells import REHEARSAL as TRAINED_HERE
+from ssd_bench.papers.cells import TOY_MODEL as TRAINED_HERE
 from ssd_bench.papers.cells import Replication
 from ssd_bench.papers.match import Matcher
 from ssd_bench.papers.reported import Number, exhibits, numbers
-from ssd_bench.papers.rooms import name_of, room_of
+from ssd_bench.papers.rooms import folder_of, version_name
 from ssd_bench.papers.values import OVER_AR
 
 LEGEND = (
@@ -105,7 +105,7 @@ def _long(matcher: Matcher, paper: str, exhibit: str) -> pd.DataFrame:
     rows = [_row(number, matcher) for number in numbers() if (number.paper, number.exhibit) == (paper, exhibit)]
     floats = dict.fromkeys(FLOATS, "float64")
     frame = pd.DataFrame(rows, columns=list(COLUMNS)).astype(floats)
-    for order in verdict.orders(frame):
+    for order in verdict.rank_orders(frame):
         frame.loc[list(order.rows), "order"] = order.text
     first = frame.groupby("result")["id"].transform("first")
     frame["repeats"] = first.where((frame["result"] != "") & (first != frame["id"]), "")
@@ -113,24 +113,24 @@ def _long(matcher: Matcher, paper: str, exhibit: str) -> pd.DataFrame:
 
 
 def _row(number: Number, matcher: Matcher) -> dict[str, Any]:
-    match = matcher.ours(number)
+    match = matcher.counterpart(number)
     row: dict[str, Any] = {name: getattr(number, name) for name in TEXTS} | {"value": number.value}
-    if match.found is not None:
-        difference = match.found.value - number.value
-        row |= {"ours": match.found.value, "low": match.found.low, "high": match.found.high, "difference": difference}
-        row |= {"relative": difference / number.value if number.value else None, "estimate": match.found.estimate}
+    if match.value is not None:
+        difference = match.value.value - number.value
+        row |= {"ours": match.value.value, "low": match.value.low, "high": match.value.high, "difference": difference}
+        row |= {"relative": difference / number.value if number.value else None, "estimate": match.value.estimate}
     if match.decode is not None:
         row |= {"decode": match.decode.value, "decode_low": match.decode.low, "decode_high": match.decode.high}
     return row | {
-        "kind": verdict.kind(number),
+        "kind": verdict.metric_kind(number),
         "verdict": match.verdict,
         "order": "",
-        "scale": match.scale if match.found is not None else "",
+        "scale": match.scale if match.value is not None else "",
         "rehearsal": match.setup == TRAINED_HERE,
-        "model_ran": ran.named(match.models),
-        "params": ran.sizes(match.models),
+        "model_ran": ran.model_names(match.models),
+        "params": ran.parameter_counts(match.models),
         "runs": "; ".join(match.runs),
-        "result": match.found.result if match.found is not None else "",
+        "result": match.value.result if match.value is not None else "",
         "repeats": "",
         "reason": match.reason,
     }
@@ -165,14 +165,14 @@ def file_stem(paper: str, exhibit: str) -> str:
 def title(paper: str, exhibit: str) -> str:
     """Return paper, number and title of a table or figure."""
     titles = exhibits(paper, exhibit)["title"]
-    return f"{name_of(paper)}, {exhibit}" + (f": {titles.iloc[0]}" if len(titles) else "")
+    return f"{version_name(paper)}, {exhibit}" + (f": {titles.iloc[0]}" if len(titles) else "")
 
 
 def commands(paper: str, exhibit: str, frame: pd.DataFrame) -> list[str]:
     """Return the commands that make the runs of a table, at the scales of its runs, else at the papers' scale."""
     sources = select.experiments().get((paper, exhibit), ())
     if not sources:
-        tables = select.sources(paper, exhibit)
+        tables = select.source_exhibits(paper, exhibit)
         sources = tuple(experiment for table in tables for experiment in select.experiments().get((paper, table), ()))
     scales = [scale for scale in dict.fromkeys(frame["scale"]) if scale] or ["paper"]
     return [
@@ -214,10 +214,10 @@ def describe_shared_runs(paper: str, exhibit: str) -> str:
     """Return a sentence on the tables and figures whose runs give these numbers; "" if the runs are its own."""
     sources = select.experiments().get((paper, exhibit))
     if sources is None:
-        names = select.sources(paper, exhibit)
+        names = select.source_exhibits(paper, exhibit)
         return f" The runs are those of {', '.join(names)}." if names else ""
     foreign = [experiment for experiment in sources if (experiment.paper, experiment.exhibit) != (paper, exhibit)]
-    names = [f"{name_of(experiment.paper)}, {experiment.exhibit}" for experiment in foreign]
+    names = [f"{version_name(experiment.paper)}, {experiment.exhibit}" for experiment in foreign]
     return f" The runs are those of {'; '.join(names)}." if names else ""
 
 
@@ -244,8 +244,8 @@ def verdict_sentences(frame: pd.DataFrame) -> list[str]:
 
 def order_sentences(frame: pd.DataFrame) -> list[str]:
     """Return sentences on how often our runs are in the paper's order, by metric, over distinct valid pairs."""
-    groups = verdict.orders(frame)
-    agreements = verdict.agreement(groups)
+    groups = verdict.rank_orders(frame)
+    agreements = verdict.order_agreements(groups)
     lines = []
     for methods, subject in ((True, "methods within a setting"), (False, "settings of one method")):
         text = ", ".join(agreement.text for agreement in agreements if agreement.methods == methods)
@@ -259,7 +259,7 @@ def order_sentences(frame: pd.DataFrame) -> list[str]:
 def speedup_sentences(frame: pd.DataFrame) -> list[str]:
     """Return a sentence on the baseline of speedups, for a paper that divides by Hugging Face `generate`."""
     rows = frame[(frame["metric"] == "speedup") & frame["ours"].notna() & (frame["verdict"] != verdict.BY_DEFINITION)]
-    counting = None if rows.empty else room_of(str(rows["paper"].iloc[0])).counts.get("speedup")
+    counting = None if rows.empty else folder_of(str(rows["paper"].iloc[0])).counts.get("speedup")
     if counting is None or counting.baseline != "hf":
         return []
     over_ar = int((rows["reason"] != "").sum())

@@ -22,9 +22,9 @@ from ssd_bench import style
 from ssd_bench.errors import ConfigError
 from ssd_bench.papers.cells import Cell, Replication
 from ssd_bench.papers.figures_shared import NotDrawable, cells, missing_runs
-from ssd_bench.papers.match import ordered
-from ssd_bench.papers.ran import named
-from ssd_bench.papers.rooms import rooms
+from ssd_bench.papers.match import order_scales
+from ssd_bench.papers.ran import model_names
+from ssd_bench.papers.rooms import paper_folders
 from ssd_bench.records.files import write_atomic
 from ssd_bench.report.answers import comparison
 from ssd_bench.report.runs import RunGroup
@@ -32,7 +32,7 @@ from ssd_bench.style import ACCOUNTS, AR_COLOUR, METHOD_COLOUR, STYLE
 
 _waiting: list[Replication] = []  # what forked processes draw
 FIGURES: dict[str, Callable[[Replication], Figure | NotDrawable]] = {
-    f"{room.name}_{name}": draw for room in rooms() for name, draw in room.figures().items()
+    f"{folder.name}_{name}": draw for folder in paper_folders() for name, draw in folder.figures().items()
 }
 """Experiment -> the function in the paper's `figures.py` that draws its figure."""
 SVG_LIMIT = 150_000  # bytes; a larger figure is shown as PNG
@@ -164,7 +164,7 @@ def forest_plot(replication: Replication, narrow: bool = False) -> Figure:
             _draw_forest(axes, {cell["method"]: cell for cell in drawn if cell["task"] == task}, methods)
             axes.set_title(task, loc="left", fontweight="bold")
         body.supxlabel("speedup over AR (×)", fontsize=8)
-        figure.suptitle(f"Ours: {named(cell.ran for cell in drawn)}", x=0.01, ha="left")
+        figure.suptitle(f"Ours: {model_names(cell.model_ran for cell in drawn)}", x=0.01, ha="left")
         handles, labels = panels[0].get_legend_handles_labels()
         legend = dict(zip(labels, handles))
         body.legend(list(legend.values()), list(legend), loc="outside upper left", ncols=2 if narrow else len(legend))
@@ -175,12 +175,12 @@ def _ranked(drawn: Sequence[Cell]) -> list[str]:
     """Return the methods by the geometric mean of their end-to-end speedups, the fastest first; excluded ones last."""
     logs: dict[str, list[float]] = {}
     for cell in drawn:
-        logs.setdefault(cell["method"], []).append(-np.inf if cell.void else np.log(cell.summary["speedup_e2e"]))
+        logs.setdefault(cell["method"], []).append(-np.inf if cell.exclusion else np.log(cell.summary["speedup_e2e"]))
     return sorted(logs, key=lambda method: -float(np.mean(logs[method])))
 
 
 def _draw_forest(axes: Axes, cells_by_method: Mapping[str, Cell], methods: Sequence[str]) -> None:
-    noise = next((cell.noise for cell in cells_by_method.values() if cell.noise is not None), None)
+    noise = next((cell.variation for cell in cells_by_method.values() if cell.variation is not None), None)
     if noise is not None:
         # 95 % of timings of equal work: exp(+-1.96 sigma)
         band = float(np.exp(1.96 * noise.speedup.sigma))
@@ -188,8 +188,8 @@ def _draw_forest(axes: Axes, cells_by_method: Mapping[str, Cell], methods: Seque
     axes.axvline(1, color="#444444", linewidth=0.8, zorder=1, label="AR")
     for i, method in enumerate(methods):
         cell = cells_by_method.get(method)
-        if cell is None or cell.void:
-            reason = "not run" if cell is None else f"void: {cell.void.split(', ')[0]}"
+        if cell is None or cell.exclusion:
+            reason = "not run" if cell is None else f"void: {cell.exclusion.split(', ')[0]}"
             axes.annotate(
                 reason, (1, i), (-3, 0), textcoords="offset points", ha="right", va="center", fontsize=style.SMALL
             )
@@ -232,7 +232,7 @@ def save_for_page(figure: Figure, name: str, replication: Replication, stem: Pat
         write_atomic(paths[-1], svg)
     shown = paths[-1] if len(svg) <= SVG_LIMIT else paths[0]
     width, height = (round(96 * inches) for inches in figure.get_size_inches())
-    return DrawnFigure(name, replication.scale, replication.ran, shown, "", width, height, tuple(paths))
+    return DrawnFigure(name, replication.scale, replication.models_ran, shown, "", width, height, tuple(paths))
 
 
 def draw_figures(replications: Sequence[Replication], out: Path) -> dict[str, list[DrawnFigure]]:
@@ -276,7 +276,7 @@ def _drawable_replications(replications: Iterable[Replication]) -> Iterator[Repl
         if replication.experiment.name in FIGURES:
             by_name.setdefault(replication.experiment.name, {})[replication.scale] = replication
     for scales in by_name.values():
-        yield from (scales[scale] for scale in ordered(scales))
+        yield from (scales[scale] for scale in order_scales(scales))
 
 
 def _draw(replication: Replication, out: Path) -> DrawnFigure:
@@ -286,7 +286,7 @@ def _draw(replication: Replication, out: Path) -> DrawnFigure:
     except ConfigError as error:  # one damaged record must not stop the report of the others
         drawing = NotDrawable(f"A record cannot be read: {error}.")
     if not isinstance(drawing, Figure):
-        return DrawnFigure(name, scale, replication.ran, None, drawing.reason if drawing else "")
+        return DrawnFigure(name, scale, replication.models_ran, None, drawing.reason if drawing else "")
     return save_for_page(drawing, name, replication, out / f"{name}_{scale}")
 
 

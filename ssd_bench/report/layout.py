@@ -12,7 +12,7 @@ import pandas as pd
 from ssd_bench.metrics.text import ABSENT, DECODE, END_TO_END
 from ssd_bench.papers import verdict
 from ssd_bench.papers.reported import METRICS
-from ssd_bench.papers.rooms import room_of
+from ssd_bench.papers.rooms import folder_of
 
 BOUNDS = {"": "", "low": "from ", "high": "to ", "max": "up to ", "about": "about "}
 DIGITS = 2  # least digits of our numbers, which else have those of the paper
@@ -132,7 +132,7 @@ def column_head(metric: str, paper: str) -> str:
     if metric == "speedup":
         return PAPER_SPEEDUP
     if metric == "skip_ratio":
-        inner = room_of(paper).skip_ratio == "inner"
+        inner = folder_of(paper).skip_ratio == "inner"
         return f"skip_ratio (of the sublayers {'of the inner blocks' if inner else 'of all blocks'})"
     unit = METRICS[metric].unit
     return metric if unit in ("x", "fraction", "correlation", "") else f"{metric} ({unit})"
@@ -143,7 +143,7 @@ def _setting_and_column(number: Any) -> tuple[str, Column]:
     parts = [
         part
         for part in number.setting.split(";")
-        if part.partition("=")[0] in room_of(number.paper).telling or "pass@" in part
+        if part.partition("=")[0] in folder_of(number.paper).telling or "pass@" in part
     ]
     return "; ".join(parts), (number.task, column_head(number.metric, number.paper))
 

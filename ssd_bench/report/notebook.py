@@ -18,8 +18,8 @@ from ssd_bench.papers.cells import Replication, replications
 from ssd_bench.papers.claims import claims
 from ssd_bench.papers.figures_shared import NotDrawable
 from ssd_bench.papers.judge import NOT_RUN, judge
-from ssd_bench.papers.match import ordered
-from ssd_bench.papers.rooms import papers
+from ssd_bench.papers.match import order_scales
+from ssd_bench.papers.rooms import paper_versions
 from ssd_bench.papers.ssd_bench import figures as figures_compare
 from ssd_bench.report import answers, exhibits, figures, layout, verdicts
 
@@ -69,8 +69,8 @@ class Paper:
     """
 
     def __init__(self, name: str, runs_dir: Path | str | None = None):
-        if name not in papers():
-            raise ConfigError("paper", name, f"one of {', '.join(papers())}")
+        if name not in paper_versions():
+            raise ConfigError("paper", name, f"one of {', '.join(paper_versions())}")
         self.name, self._runs_dir = name, Path(runs_dir or runs_folder())
 
     @cached_property
@@ -139,7 +139,7 @@ class Paper:
 
     def findings(self) -> Shown:
         """Return contradictions between the paper's own numbers."""
-        told = audit.told(audit.audit())
+        told = audit.group_findings(audit.audit())
         rows = told[told["paper"] == self.name].rename(columns={"count": "numbers", "verdict": "finding"})
         return Shown("", rows[["finding", "numbers", "what", "source"]])
 
@@ -161,7 +161,8 @@ class Comparison:
     def forest(self) -> Shown:
         """Return a figure of the speedups of all methods by task, decode and end to end."""
         return Shown(
-            f"speedups of all methods, {self._compared.ran}: a figure", figure=figures.forest_plot(self._compared)
+            f"speedups of all methods, {self._compared.models_ran}: a figure",
+            figure=figures.forest_plot(self._compared),
         )
 
     def advice(self) -> Shown:
@@ -175,7 +176,7 @@ class Comparison:
 
     def table(self) -> Shown:
         """Return a table of speed, M, α and losslessness, and of the speed that the layer sets would give."""
-        return Shown(f"Ours: {self._compared.ran}.", figures_compare.table(self._compared))
+        return Shown(f"Ours: {self._compared.models_ran}.", figures_compare.table(self._compared))
 
 
 def _replication_of(name: str, experiments: list[Replication]) -> Replication:
@@ -183,7 +184,7 @@ def _replication_of(name: str, experiments: list[Replication]) -> Replication:
     by_scale = {replication.scale: replication for replication in experiments if replication.experiment.name == name}
     if not by_scale:
         raise ConfigError("experiment", name, "one that has runs here")
-    return by_scale[ordered(by_scale)[0]]
+    return by_scale[order_scales(by_scale)[0]]
 
 
 def _draw(name: str, experiments: list[Replication]) -> Shown:

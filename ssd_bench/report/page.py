@@ -21,8 +21,8 @@ from ssd_bench.metrics.text import ABSENT
 from ssd_bench.papers import audit, reported, select, verdict
 from ssd_bench.papers.cells import Record, Replication
 from ssd_bench.papers.grid import Experiment
-from ssd_bench.papers.match import ordered
-from ssd_bench.papers.rooms import name_of, papers, rooms
+from ssd_bench.papers.match import order_scales
+from ssd_bench.papers.rooms import paper_folders, paper_versions, version_name
 from ssd_bench.papers.ssd_bench import figures as own_figures
 from ssd_bench.papers.ssd_bench.own import OWN, remarks
 from ssd_bench.report import answers, exhibits, predictions, verdicts
@@ -169,7 +169,7 @@ class Exhibit:
         scales = {r.scale for r in self.replications if r.experiment.name in names and any(x.record for x in r.cells)}
         if self.frame is not None:
             scales |= {scale for scale in self.frame["scale"] if scale}
-        return ordered(dict.fromkeys(scales)) or ["paper"]
+        return order_scales(dict.fromkeys(scales)) or ["paper"]
 
     @property
     def badges(self) -> list[tuple[str, str]]:
@@ -204,7 +204,7 @@ class Exhibit:
             )
         for experiment in self.experiments:
             if experiment.paper != self.paper:
-                yield f"It has the runs of {name_of(experiment.paper)}, {experiment.exhibit}" + (
+                yield f"It has the runs of {version_name(experiment.paper)}, {experiment.exhibit}" + (
                     ", whose figure is there." if experiment.name in FIGURES else "."
                 )
 
@@ -246,7 +246,7 @@ class Exhibit:
         shown = {(drawn.name, drawn.scale) for drawn in self.figures}
         for replication in self.replications:
             if (replication.experiment.name, replication.scale) in shown:
-                names += [cell.path.name for cell in replication.where()]
+                names += [cell.path.name for cell in replication.recorded_cells()]
         return list(dict.fromkeys(names))
 
 
@@ -294,7 +294,7 @@ def render(
         records: all records of the folder, for methods outside the experiments.
     """
     everything = pd.concat(frames.values(), ignore_index=True)
-    shown = {paper: list(_exhibits(paper, replications, frames, drawn)) for paper in papers()}
+    shown = {paper: list(_exhibits(paper, replications, frames, drawn)) for paper in paper_versions()}
     environment = Environment(
         loader=FileSystemLoader(FOLDER),
         autoescape=True,
@@ -307,11 +307,11 @@ def render(
     compared = answers.comparison(replications)
     return environment.get_template("page.html").render(
         style=style, script=script, papers=shown, name_of=name_of, states=STATES,
-        originals=[room.versions[room.latest] for room in rooms() if room.numbers],
+        originals=[room.versions[room.latest] for room in paper_folders() if room.numbers],
         standing=answers.describe_records(replications, len(exhibits.distinct_results(everything))), cards=answers.cards(judged),
         rule=verdicts.RULE.replace("*", "").replace("`", ""),
         forest=next(iter(drawn.get(FOREST, ())), None), narrow=next(iter(drawn.get(NARROW, ())), None),
-        noise=compared is not None and any(cell.noise is not None for cell in compared.where()),
+        noise=compared is not None and any(cell.variation is not None for cell in compared.recorded_cells()),
         compared="" if compared is None else f"{own_figures.COMPARISON}_{compared.scale}",
         advice=[
             (list(answers.advice(comparison, records)), answers.conditions(comparison, records))
@@ -336,13 +336,13 @@ def completeness(
 
     Passages of the text do not count.
     """
-    everything = (exhibit for paper in papers() for exhibit in _exhibits(paper, replications, frames, drawn))
+    everything = (exhibit for paper in paper_versions() for exhibit in _exhibits(paper, replications, frames, drawn))
     listed = [exhibit for exhibit in everything if exhibit.listed]
     states = Counter(exhibit.state for exhibit in listed)
     parts = ", ".join(f"{states[state]} {word}" for state, word in COMPLETE.items() if states[state])
     numbers = pd.concat(frames.values(), ignore_index=True)
     numbers = numbers[numbers["ours"].notna()]
-    runs = {cell.path for replication in replications for cell in replication.where()}
+    runs = {cell.path for replication in replications for cell in replication.recorded_cells()}
     return (
         f"Of {len(listed)} tables and figures of the papers {parts}. Behind them: "
         f"{exhibits.count_phrase(list(runs), 'run')}, "
@@ -424,11 +424,11 @@ def _counts(everything: pd.DataFrame) -> str:
     shown = (verdict.AGREES, verdict.DIFFERS, *set(everything["verdict"]))
     columns = [word for word in verdict.VERDICTS if word in shown]
     rows = {}
-    for paper in (*papers(), ""):
+    for paper in (*paper_versions(), ""):
         rows_of_paper = everything[everything["paper"] == paper] if paper else everything
         for kind in (kind for kind in PART if kind in set(rows_of_paper["kind"])):
             totals = rows_of_paper.loc[rows_of_paper["kind"] == kind, "verdict"].value_counts()
-            key = name_of(paper) if paper else "All", PART[kind]
+            key = version_name(paper) if paper else "All", PART[kind]
             rows_of_kind = rows_of_paper[rows_of_paper["kind"] == kind]
             behind = [str(len(exhibits.distinct_results(rows_of_kind))), str(len(exhibits.run_ids(rows_of_kind)))]
             rows[key] = [str(totals.get(word, 0) or "·") for word in columns] + [str(totals.sum()), *behind]
@@ -439,7 +439,7 @@ def _counts(everything: pd.DataFrame) -> str:
 
 def _filters(shown: Sequence[Exhibit]) -> list[tuple[str, str, list[tuple[str, str]]]]:
     """Return for each axis its name, its label, and its values with their names."""
-    options = {"paper": [(paper, name_of(paper)) for paper in papers()]}
+    options = {"paper": [(paper, version_name(paper)) for paper in paper_versions()]}
     for axis in AXES:
         names = {part for exhibit in shown for value in exhibit.values(axis) for part in value.split(", ") if part}
         options[axis] = [(name, name) for name in sorted(names, key=lambda name: (name.lower(), name))]
@@ -450,13 +450,15 @@ def _own_sheets(replications: Sequence[Replication], drawn: Mapping[str, Sequenc
     """Yield the tables of our own experiments, one per scale with runs; without runs a sentence on how to make them."""
     for table in OWN:
         matching = [replication for replication in replications if replication.experiment.name == table.experiment]
-        frames = [(replication, table.table(replication)) for replication in matching if any(replication.where())]
+        frames = [
+            (replication, table.table(replication)) for replication in matching if any(replication.recorded_cells())
+        ]
         shown = [(replication, frame) for replication, frame in frames if len(frame)]
         if not shown:
             yield Sheet(table.experiment, table.title, "", {}, lines=[table.not_run])
         images = {figure.scale: figure for figure in drawn.get(table.experiment, ())}
         for replication, frame in shown:
-            title = f"{table.title}, {replication.ran}, scale {replication.scale}"
+            title = f"{table.title}, {replication.models_ran}, scale {replication.scale}"
             image = images.get(replication.scale)
             labels = {axis: join_values(cell[axis] for cell in replication.cells) for axis in AXES}
             yield Sheet(
@@ -470,7 +472,7 @@ def _prediction_sheets(predicted: pd.DataFrame) -> Iterator[Sheet]:
     """Yield the predictions for each paper; the first sheet has the introduction."""
     lines = [predictions.introduction(predicted)]
     for paper, rows in predicted.groupby("paper", sort=False):
-        title = f"Predictions for {name_of(str(paper))}"
+        title = f"Predictions for {version_name(str(paper))}"
         failed = [f"Not predicted: {reason}" for reason in dict.fromkeys(rows["reason"]) if reason]
         labels = {axis: join_values(rows[axis]) for axis in AXES}
         body = tables.html(predictions.readable_table(rows).fillna(""), title)
@@ -482,9 +484,9 @@ def _prediction_sheets(predicted: pd.DataFrame) -> Iterator[Sheet]:
 
 def _audit_sheets(checks: pd.DataFrame, needs: Mapping[str, str]) -> Iterator[Sheet]:
     """Yield the audit of each paper: counts of comparisons, the machine that its speedups need, and all findings."""
-    entries = audit.told(checks).rename(columns={"verdict": "finding", "count": "numbers", "source": "from"})
-    for paper in papers():
-        name = name_of(paper)
+    entries = audit.group_findings(checks).rename(columns={"verdict": "finding", "count": "numbers", "source": "from"})
+    for paper in paper_versions():
+        name = version_name(paper)
         totals = checks.loc[checks["paper"] == paper, "verdict"].value_counts()
         parts = ", ".join(f"{totals[word]} {word}" for word in audit.VERDICTS if word in totals)
         introduction = (

@@ -21,9 +21,9 @@ from ssd_bench.errors import ConfigError
 from ssd_bench.metrics.text import ABSENT, DECODE, END_TO_END, format_percent
 from ssd_bench.papers import grid, select
 from ssd_bench.papers.cells import OTHER_SCALE, PAPERS_OWN, Cell, Record, Replication
-from ssd_bench.papers.ran import sizes
+from ssd_bench.papers.ran import parameter_counts
 from ssd_bench.papers.reported import Number, numbers
-from ssd_bench.papers.rooms import name_of, papers, room_of
+from ssd_bench.papers.rooms import folder_of, paper_versions, version_name
 from ssd_bench.papers.traces import (
     CONTEXT,
     Acceptance,
@@ -36,7 +36,7 @@ from ssd_bench.papers.traces import (
 from ssd_bench.papers.values import BASELINES
 from ssd_bench.replay.predict import predict
 
-MACHINES = {paper: f"sim_{gpus[0].lower()}" for paper in papers() if (gpus := room_of(paper).hardware)}
+MACHINES = {paper: f"sim_{gpus[0].lower()}" for paper in paper_versions() if (gpus := folder_of(paper).hardware)}
 """The first GPU that each paper names, where it names one."""
 ASSUMED, UNSTATED = "sim_h100", "not stated by the paper"
 """Machine for a paper that names no GPU: one that its models fit on; and the remark on it."""
@@ -110,7 +110,7 @@ def predictions(replications: Sequence[Replication]) -> pd.DataFrame:
     ]
     frame = pd.DataFrame(predicted, columns=list(COLUMNS))
     frame = frame.astype(dict.fromkeys(("M", "alpha", "measured", "predicted", "share", "c", "needs"), "float64"))
-    order = frame["paper"].map(papers().index)
+    order = frame["paper"].map(paper_versions().index)
     frame = (
         frame.loc[order.sort_values(kind="stable").index]
         .reset_index(drop=True)
@@ -159,7 +159,7 @@ def _runs_by_number(replications: Sequence[Replication]) -> Iterator[tuple[Numbe
         for replication in replications:
             if replication.experiment.name not in sources:
                 continue
-            cells = select.about(number, replication.cells)
+            cells = select.matching_items(number, replication.cells)
             records = {cell.path: cell for cell in cells if cell.record is not None}
             cell = next(iter(records.values()), None)
             if cell is None or len(records) > 1 or select.domains(number, cells[0]) != [None]:
@@ -174,14 +174,14 @@ def _run_prediction(number: Number, cell: Cell) -> dict[str, object]:
     return _labels(number) | {
         "acceptance": RUN_ACCEPTANCE, "M": summary["M"], "alpha": summary["alpha"], "derived": "", "measured": summary["speedup"],
         "predicted": predicted, "scale": cell.scale, "run": cell.path.name, "reason": reason,
-        "model_ran": cell.ran.text, "params": sizes([cell.ran]),
+        "model_ran": cell.model_ran.text, "params": parameter_counts([cell.model_ran]),
     }  # fmt: skip
 
 
 def _replay(number: Number, cell: Cell) -> tuple[float, str]:
     """Replay a run's steps on the paper's model and GPU; return the speedup (or NaN) and the reason of NaN."""
     assert cell.record is not None, "cells without a record were left out"
-    return _predicted_speedup(cell.record, _machine(number.paper), grid.choice(cell.asked, "model"))
+    return _predicted_speedup(cell.record, _machine(number.paper), grid.choice(cell.paper_overrides, "model"))
 
 
 @cache
@@ -221,7 +221,7 @@ def other_model_skill(replications: Sequence[Replication]) -> Skill | None:
     ]
     predicted = [_labels(number) | {"predicted": _replay(number, cell)[0]} for number, cell in pairs]
     result = skill(pd.DataFrame(predicted, columns=[*LABELS, "metric", "predicted"]))
-    return result and replace(result, models=tuple(sorted({cell.ran.text for _, cell in pairs})))
+    return result and replace(result, models=tuple(sorted({cell.model_ran.text for _, cell in pairs})))
 
 
 def skill_text(frame: pd.DataFrame) -> str:
@@ -229,7 +229,7 @@ def skill_text(frame: pd.DataFrame) -> str:
     overall = skill(frame)
     if overall is None:
         return "Too few of the papers' speedups are predicted to say how well."
-    within = {name_of(str(paper)): skill(rows) for paper, rows in frame.groupby("paper", sort=False)}
+    within = {version_name(str(paper)): skill(rows) for paper, rows in frame.groupby("paper", sort=False)}
     ranks = [
         f"{name} {paper_skill.rank:.2f}"
         for name, paper_skill in within.items()
@@ -274,7 +274,7 @@ def machine_needs(frame: pd.DataFrame) -> dict[str, str]:
         kinds = [machine_need(cost, share) for cost, share in zip(group["needs"], group["share"])]
         parts = [f"{kinds.count(word)} {meaning}" for word, meaning in NEEDS.items() if word in kinds]
         lines = [
-            f"{name_of(str(paper))}: its M and α give, of {len(group)} speedups that it measured, {'; '.join(parts)}."
+            f"{version_name(str(paper))}: its M and α give, of {len(group)} speedups that it measured, {'; '.join(parts)}."
         ]
         n_met = int((group["c"] <= group["needs"]).sum())
         lines += [f"{group['machine'].iloc[0]}, as modelled, drafts cheaply enough for {n_met}."]

@@ -24,11 +24,11 @@ from ssd_bench.errors import ConfigError
 from ssd_bench.metrics.text import ABSENT, TOY
 from ssd_bench.metrics.text import REHEARSAL as TRAINED_HERE
 from ssd_bench.papers import ran
-from ssd_bench.papers.cells import prepare, replications
+from ssd_bench.papers.cells import prepare_records, replications
 from ssd_bench.papers.claims import STATISTICS, Claim, claims
-from ssd_bench.papers.judge import CANNOT_SAY, HOLDS, NOT_RUN, VERDICTS, Judged, judge
+from ssd_bench.papers.judge import CANNOT_SAY, HOLDS, NOT_RUN, VERDICTS, Judgement, judge
 from ssd_bench.papers.reported import numbers
-from ssd_bench.papers.rooms import name_of
+from ssd_bench.papers.rooms import version_name
 from ssd_bench.paths import local_path
 from ssd_bench.records.files import write_atomic
 from ssd_bench.records.pack import unpacked_folder
@@ -69,7 +69,9 @@ def _claims(arguments: Sequence[str]) -> None:
         if scale not in scales:
             raise ConfigError("scale", scale, f"one of {', '.join(sorted(scales)) or 'none: there are no runs there'}")
         experiments = [replication for replication in experiments if replication.scale == scale]
-    prepare(cell.record for replication in experiments for cell in replication.where() if cell.record is not None)
+    prepare_records(
+        cell.record for replication in experiments for cell in replication.recorded_cells() if cell.record is not None
+    )
     frame = table(judge(experiments))
     print(terminal_text(frame))
     if "out" in values:
@@ -82,12 +84,12 @@ def _claims(arguments: Sequence[str]) -> None:
         print(path)
 
 
-def table(judgements: Iterable[Judged]) -> pd.DataFrame:
+def table(judgements: Iterable[Judgement]) -> pd.DataFrame:
     """Return one row per claim and scale, with the columns `COLUMNS`."""
     rows = [
         {
             "claim": judged.claim.id, "scale": judged.scale, "model": ", ".join(model.name for model in judged.models),
-            "params": ran.sizes(judged.models), "rehearsal": judged.rehearsal,
+            "params": ran.parameter_counts(judged.models), "rehearsal": judged.rehearsal,
             "verdict": judged.verdict, "effect": judged.effect, "low": judged.low, "high": judged.high, "n": judged.n,
             "places": judged.places, "asked": judged.asked, "floor": judged.floor, "reason": judged.reason,
         }
@@ -127,7 +129,9 @@ def read_verdicts(runs_dir: Path) -> pd.DataFrame:
 def _known_params(names: object) -> str:
     """Look up the sizes of models in `conf/model`, for an old file of verdicts without them."""
     shapes = {name: known_shape(name) for name in str(names).split(", ")}
-    return ran.sizes([ran.ModelRan(name, shape.n_params if shape else None) for name, shape in shapes.items()])
+    return ran.parameter_counts(
+        [ran.ModelRan(name, shape.n_params if shape else None) for name, shape in shapes.items()]
+    )
 
 
 def merge_verdicts(local: pd.DataFrame, external: pd.DataFrame | None) -> pd.DataFrame:
@@ -156,7 +160,7 @@ def model_text(row: pd.Series) -> str:
     models = [
         ran.ModelRan(name, int(count) if count else None) for name, count in zip(names.split(", "), sizes, strict=True)
     ]
-    return ran.named(models)
+    return ran.model_names(models)
 
 
 def effect_text(claim: Claim, row: pd.Series) -> str:
@@ -184,7 +188,7 @@ def _is_ratio(claim: Claim) -> bool:
 
 def statistic_text(claim: Claim) -> str:
     """Return the statistic of a claim, in a few words."""
-    meaning = STATISTICS[claim.statistic].says
+    meaning = STATISTICS[claim.statistic].meaning
     relation = {"ratio": "ratio of the two sides", "difference": "difference of the two sides", "value": "value"}
     return f"{claim.statistic} ({meaning}), {relation[claim.effect]}"
 
@@ -193,7 +197,7 @@ def evidence_text(claim: Claim, row: pd.Series) -> str:
     """Return the evidence of a verdict: prompts, (model, task) pairs, run-to-run variation, reason of "cannot say"."""
     if row["verdict"] == NOT_RUN:
         return str(row["reason"])
-    unit = "searches" if STATISTICS[claim.statistic].once else "prompts"
+    unit = "searches" if STATISTICS[claim.statistic].once_per_run else "prompts"
     parts = [f"n = {row['n']} {unit}" if row["n"] else "", f"{row['places']} of {row['asked']} places"]
     parts += [] if math.isnan(row["floor"]) else [f"noise floor {100 * row['floor']:.1f} %"]
     parts += [str(row["reason"])] if row["verdict"] == CANNOT_SAY else []
@@ -256,9 +260,9 @@ def readable_table(frame: pd.DataFrame) -> pd.DataFrame:
         claim = by_id[row["claim"]]
         rows.append(
             {
-                "paper": name_of(claim.id.partition("/")[0]), "claim": claim.says, "model": model_text(row) or ABSENT,
-                "verdict": verdict_text(row), "effect": effect_text(claim, row), "asked": threshold_text(claim),
-                "evidence": evidence_text(claim, row),
+                "paper": version_name(claim.id.partition("/")[0]), "claim": claim.says,
+                "model": model_text(row) or ABSENT, "verdict": verdict_text(row), "effect": effect_text(claim, row),
+                "asked": threshold_text(claim), "evidence": evidence_text(claim, row),
             }
         )  # fmt: skip
     return pd.DataFrame(rows, columns=["paper", "claim", "model", "verdict", "effect", "asked", "evidence"])

@@ -10,15 +10,15 @@ from ssd_bench.papers.arithmetic import (
     EPSILON,
     UNCLEAR,
     Check,
-    at_least,
-    average,
-    check,
-    one,
-    pick,
-    same,
-    same_cell,
-    verdict,
-    within_expected,
+    check_average,
+    check_expected_speedup,
+    check_lower_bound,
+    check_repeat,
+    find_number,
+    find_numbers,
+    new_check,
+    number_in_table,
+    rounding_verdict,
 )
 from ssd_bench.papers.reported import Number, share_skipped
 
@@ -33,83 +33,89 @@ def checks() -> Iterator[Check]:
         for table, methods in (("Table 1", ("DEL", "SWIFT", "ConfLayers")), ("Table 3", ("SWIFT", "ConfLayers"))):
             for method in methods:
                 parts = [_speedup(table, model, method, task) for task in TASKS]
-                yield average(_speedup(table, model, method, "Average"), parts, "tasks")
+                yield check_average(_speedup(table, model, method, "Average"), parts, "tasks")
         for method in ("SWIFT", "ConfLayers"):
             for task in (*TASKS, "Average"):
-                yield same(
+                yield check_repeat(
                     _speedup("Table 1", model, method, task), _speedup("Table 3", model, method, task), "Table 3"
                 )
     yield from check_measured()
     yield from check_faster_than_swift()
     yield from check_prose()
     yield from check_released_sets()
-    for number in pick("conflayers", "Figure 4"):
+    for number in find_numbers("conflayers", "Figure 4"):
         if number.settings.get("skip_set") == number.task:  # the set of the task itself: Table 3's configuration
-            yield same(number, same_cell(number, "Table 3"), "repeats")
+            yield check_repeat(number, number_in_table(number, "Table 3"), "repeats")
 
 
 def _speedup(table: str, model: str, method: str, task: str) -> Number:
-    return one("conflayers", table, model=model, method=method, task=task, metric="speedup")
+    return find_number("conflayers", table, model=model, method=method, task=task, metric="speedup")
 
 
 def check_measured() -> Iterator[Check]:
     """Check Tables 2 and 3: measured speedups against E(speedup) of their accepted tokens, alpha and skip ratio."""
     for table in ("Table 2", "Table 3"):
-        for cell in pick("conflayers", table, metric="speedup"):
+        for cell in find_numbers("conflayers", table, metric="speedup"):
             where = {"model": cell.model, "method": cell.method, "task": cell.task}
-            by_metric = {n.metric: n for n in pick("conflayers", table, **where)}
+            by_metric = {n.metric: n for n in find_numbers("conflayers", table, **where)}
             if cell.task != "Average":
                 parts = (by_metric["n_accepted"], by_metric["alpha"], by_metric["skip_ratio"].value)
-                yield within_expected(cell, *parts, FORMULA)
+                yield check_expected_speedup(cell, *parts, FORMULA)
 
 
 def check_faster_than_swift() -> Iterator[Check]:
     """Check that ConfLayers is faster than SWIFT in every cell of Table 3 (§4.2.1), by up to 1.4x (abstract)."""
-    cells = pick("conflayers", "Table 3", method="ConfLayers", metric="speedup")
+    cells = find_numbers("conflayers", "Table 3", method="ConfLayers", metric="speedup")
     for cell in cells:
         swift = _speedup("Table 3", cell.model, "SWIFT", cell.task)
         fits = CONSISTENT if cell.value > swift.value else CONTRADICTION
-        yield check(cell, "faster", f"SWIFT has {swift.printed}", swift.value, "§4.2.1", fits)
-    stated = one("conflayers", "abstract", metric="speedup")
+        yield new_check(cell, "faster", f"SWIFT has {swift.printed}", swift.value, "§4.2.1", fits)
+    stated = find_number("conflayers", "abstract", metric="speedup")
     most = max(n.value for n in cells)
-    yield check(stated, "headline", f"the largest in Table 3 is {most}", most, "Table 3", verdict(stated, most))
+    yield new_check(
+        stated, "headline", f"the largest in Table 3 is {most}", most, "Table 3", rounding_verdict(stated, most)
+    )
 
 
 def check_prose() -> Iterator[Check]:
     """Check sentences: windows (Figure 6), transfer (Figure 4), skip ranges (§3.2, App. A, App. C)."""
-    constant = one("conflayers", "Figure 6", model="LLaMA-2-70B", window="20")
+    constant = find_number("conflayers", "Figure 6", model="LLaMA-2-70B", window="20")
     adaptive = _speedup("Table 3", "LLaMA-2-70B", "ConfLayers", "GSM8K")
     text = f"§4.3.2 says that the adaptive window, {adaptive.printed} (Table 3), beats both constant ones"
     fits = CONSISTENT if constant.value < adaptive.value else CONTRADICTION
-    yield check(constant, "window", text, adaptive.value, "§4.3.2; Table 3", fits)
+    yield new_check(constant, "window", text, adaptive.value, "§4.3.2; Table 3", fits)
     for model in ("LLaMA-2-13B", "LLaMA-2-70B"):
-        stated = one("conflayers", "Figure 6", model=model, window="adaptive")
-        yield at_least(stated, [_speedup("Table 3", model, "ConfLayers", "GSM8K")], "Table 3")
-    stated = one("conflayers", "Figure 4", method="ConfLayers", skip_set="CNN/DM", metric="speedup", bound="low")
-    transferred = one("conflayers", "Figure 4", method="ConfLayers", task="Alpaca", skip_set="CNN/DM")
-    yield at_least(stated, [transferred], "Figure 4")
-    best = one("conflayers", "text §3.2", bound="high", metric="skip_ratio")
-    appendix = one("conflayers", "Figure 7", bound="high", model="LLaMA-2-13B", metric="skip_ratio")
+        stated = find_number("conflayers", "Figure 6", model=model, window="adaptive")
+        yield check_lower_bound(stated, [_speedup("Table 3", model, "ConfLayers", "GSM8K")], "Table 3")
+    stated = find_number(
+        "conflayers", "Figure 4", method="ConfLayers", skip_set="CNN/DM", metric="speedup", bound="low"
+    )
+    transferred = find_number("conflayers", "Figure 4", method="ConfLayers", task="Alpaca", skip_set="CNN/DM")
+    yield check_lower_bound(stated, [transferred], "Figure 4")
+    best = find_number("conflayers", "text §3.2", bound="high", metric="skip_ratio")
+    appendix = find_number("conflayers", "Figure 7", bound="high", model="LLaMA-2-13B", metric="skip_ratio")
     text = f"§3.2 refers to App. A, which ends the range at {appendix.printed}"
-    yield check(best, "best range", text, appendix.value, "App. A", verdict(best, appendix.value))
-    ratios = pick("conflayers", "Table 3", method="ConfLayers", metric="skip_ratio")
+    yield new_check(best, "best range", text, appendix.value, "App. A", rounding_verdict(best, appendix.value))
+    ratios = find_numbers("conflayers", "Table 3", method="ConfLayers", metric="skip_ratio")
     for bound, choose in (("low", min), ("high", max)):
-        stated = one("conflayers", "text App. C", bound=bound, metric="skip_ratio")
+        stated = find_number("conflayers", "text App. C", bound=bound, metric="skip_ratio")
         end = choose(n.value for n in ratios)
         inside = end >= stated.value if bound == "low" else end <= stated.value
         text = f"Table 3 ends at {end:g}"
-        yield check(stated, "skip range", text, end, "Table 3", CONSISTENT if inside else CONTRADICTION)
+        yield new_check(stated, "skip range", text, end, "Table 3", CONSISTENT if inside else CONTRADICTION)
     for size, models in (("smaller models", ("LLaMA-2-13B", "LLaMA-3-8B")), ("larger models", MODELS[1::2])):
-        stated = one("conflayers", "text App. C", model=size)
+        stated = find_number("conflayers", "text App. C", model=size)
         ratio_values = {
-            n.value for n in pick("conflayers", "Table 3", method="SWIFT", metric="skip_ratio") if n.model in models
+            n.value
+            for n in find_numbers("conflayers", "Table 3", method="SWIFT", metric="skip_ratio")
+            if n.model in models
         }
         text = f"Table 3 has {', '.join(f'{value:g}' for value in sorted(ratio_values))}"
         fits = CONSISTENT if ratio_values == {stated.value} else CONTRADICTION
-        yield check(stated, "fixed r", text, max(ratio_values), "Table 3", fits)
-    overlap = max(pick("conflayers", "Table 2", metric="rouge2"), key=lambda n: n.value)
+        yield new_check(stated, "fixed r", text, max(ratio_values), "Table 3", fits)
+    overlap = max(find_numbers("conflayers", "Table 2", metric="rouge2"), key=lambda n: n.value)
     text = "the largest of Table 2; §4.2.2 calls the overlap with the target's output high, where lossless output has 1"
-    yield check(overlap, "overlap", text, 1.0, "§4.2.2", UNCLEAR)
+    yield new_check(overlap, "overlap", text, 1.0, "§4.2.2", UNCLEAR)
 
 
 def check_released_sets() -> Iterator[Check]:
@@ -117,11 +123,11 @@ def check_released_sets() -> Iterator[Check]:
     for model in MODELS:
         for task in TASKS:
             where = {"model": model, "method": "ConfLayers", "task": task}
-            stated = one("conflayers", "Table 3", metric="skip_ratio", **where)
+            stated = find_number("conflayers", "Table 3", metric="skip_ratio", **where)
             inner, share = (
                 share_skipped("conflayers", model, task, inner=True),
                 share_skipped("conflayers", model, task),
             )
             text = f"the released set skips {inner:.3f} of all blocks but the first and last, {share:.3f} of all"
             fits = CONSISTENT if abs(inner - stated.value) <= stated.half + EPSILON else CONTRADICTION
-            yield check(stated, "released set", text, inner, "skip sets of the repository", fits)
+            yield new_check(stated, "released set", text, inner, "skip sets of the repository", fits)

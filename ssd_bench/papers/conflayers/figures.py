@@ -208,7 +208,7 @@ def figure9(replication: Replication) -> Figure | NotDrawable:
         layer_set = cell.run.layer_set(ids)
         title = f"round {i}: {layers.skip_counts(layer_set)}; {accepted:.2f} accepted{reported.get(i, '')}, {steps} "
         title += "step" if steps == 1 else "steps"
-        panels.append(layers.Panel(title, layer_set, bool(cell.void)))
+        panels.append(layers.Panel(title, layer_set, bool(cell.exclusion)))
     figure, body = common.new_figure(layers.map_width(panels), layers.map_height(len(panels)))
     layers.draw_maps(body, [panels])
     note = "Above a map: attentions + MLPs skipped, mean of accepted tokens, and steps that drafted. A round is a set "

@@ -13,11 +13,11 @@ from ssd_bench.papers.arithmetic import (
     ROUNDING,
     UNCLEAR,
     Check,
-    check,
-    extreme,
-    one,
-    pick,
-    verdict,
+    check_range_end,
+    find_number,
+    find_numbers,
+    new_check,
+    rounding_verdict,
 )
 from ssd_bench.papers.reported import Number
 
@@ -27,9 +27,11 @@ EQ4 = "TPT = (1 - a^(g+1)) / (1 - a) / (g t_draft + t_target) (§3.2 Eq. 4)"
 
 def checks() -> Iterator[Check]:
     """Yield all checks of the paper."""
-    for speedup in pick("knapspec", "Table 2", metric="speedup"):
+    for speedup in find_numbers("knapspec", "Table 2", metric="speedup"):
         if speedup.method == "AR":
-            yield check(speedup, "baseline", "AR is its own baseline", 1.0, "definition", verdict(speedup, 1.0))
+            yield new_check(
+                speedup, "baseline", "AR is its own baseline", 1.0, "definition", rounding_verdict(speedup, 1.0)
+            )
             continue
         yield check_direction(speedup)
         yield from check_limits(speedup)
@@ -41,7 +43,9 @@ def checks() -> Iterator[Check]:
 
 
 def _cell_number(cell: Number, metric: str, method: str | None = None) -> Number:
-    return one("knapspec", "Table 2", model=cell.model, task=cell.task, method=method or cell.method, metric=metric)
+    return find_number(
+        "knapspec", "Table 2", model=cell.model, task=cell.task, method=method or cell.method, metric=metric
+    )
 
 
 def check_direction(speedup: Number) -> Check:
@@ -50,7 +54,7 @@ def check_direction(speedup: Number) -> Check:
     opposite = (ratio < 1 and speedup.value > 1) or (ratio > 1 and speedup.value < 1)
     text = f"its TPT is {ratio:.3f} of AR's"
     side = "TPT below AR" if ratio < 1 else "TPT above AR"
-    return check(speedup, side, text, ratio, EQ4, CONTRADICTION if opposite else CONSISTENT)
+    return new_check(speedup, side, text, ratio, EQ4, CONTRADICTION if opposite else CONSISTENT)
 
 
 def check_limits(speedup: Number) -> Iterator[Check]:
@@ -60,11 +64,11 @@ def check_limits(speedup: Number) -> Iterator[Check]:
     ratio, lowest = tpt.value / plain.value, (tpt.value - tpt.half) / (plain.value + plain.half)
     text = f"{ratio:.3f} of AR's; at alpha {alpha.printed} a free draft gives at most {limit:.3f}"
     fits = ROUNDING if ratio > limit + EPSILON else CONSISTENT
-    yield check(tpt, "limit", text, limit * plain.value, EQ4, IMPOSSIBLE if lowest > highest + EPSILON else fits)
+    yield new_check(tpt, "limit", text, limit * plain.value, EQ4, IMPOSSIBLE if lowest > highest + EPSILON else fits)
     text = f"at alpha {alpha.printed} a free draft gives at most {limit:.3f}"
     fits = ROUNDING if speedup.value > limit + EPSILON else CONSISTENT
     over = speedup.value - speedup.half > highest + EPSILON
-    yield check(speedup, "limit", text, limit, EQ4, IMPOSSIBLE if over else fits)
+    yield new_check(speedup, "limit", text, limit, EQ4, IMPOSSIBLE if over else fits)
 
 
 def check_highest(cell: Number) -> Iterator[Check]:
@@ -74,27 +78,27 @@ def check_highest(cell: Number) -> Iterator[Check]:
         second = max(competitors, key=lambda n: n.value)
         text = f"the best other method is {second.method} with {second.printed}"
         fits = CONSISTENT if number.value > second.value else CONTRADICTION
-        yield check(number, "highest", text, second.value, "§5.1", fits)
+        yield new_check(number, "highest", text, second.value, "§5.1", fits)
 
 
 def check_factor_ten() -> Iterator[Check]:
     """Find acceptance rates that are far below the method's other cells, but among them when multiplied by ten."""
     for method in METHODS:
-        cells = pick("knapspec", "Table 2", method=method, metric="alpha")
+        cells = find_numbers("knapspec", "Table 2", method=method, metric="alpha")
         for cell in cells:
             other_rates = [n.value for n in cells if n is not cell]
             tenfold = 10 * cell.value
             if cell.value < min(other_rates) / 2 and median(other_rates) / 2 < tenfold <= max(other_rates):
                 rate_range = f"{min(other_rates):.3f} to {max(other_rates):.3f}"
                 text = f"{100 * cell.value:.2f} %; the others are {rate_range}, likely {tenfold:g}"
-                yield check(cell, "factor ten", text, tenfold, "range of the method's cells", UNCLEAR)
+                yield new_check(cell, "factor ten", text, tenfold, "range of the method's cells", UNCLEAR)
 
 
 def check_highest_ratio() -> Check:
     """Compare KnapSpec's TPT ratio to AR with its measured speedup, in the cell in which they differ most."""
     rows = [
         (_cell_number(n, "tpt").value / _cell_number(n, "tpt", "AR").value, n)
-        for n in pick("knapspec", "Table 2", method="KnapSpec", metric="speedup")
+        for n in find_numbers("knapspec", "Table 2", method="KnapSpec", metric="speedup")
     ]
     above = sum(ratio > number.value for ratio, number in rows)
     quotients = [ratio / number.value for ratio, number in rows]
@@ -103,18 +107,18 @@ def check_highest_ratio() -> Check:
         f"its TPT is {ratio:.2f} of AR's; over all cells of KnapSpec TPT ratio / speedup is {min(quotients):.2f} to "
         f"{max(quotients):.2f}, above 1 in {above} of {len(rows)}"
     )
-    return check(number, "TPT above speedup", text, ratio, EQ4, UNCLEAR)
+    return new_check(number, "TPT above speedup", text, ratio, EQ4, UNCLEAR)
 
 
 def check_prose() -> Iterator[Check]:
     """Check the abstract, Figure 4 and Figure 6."""
-    speedups = pick("knapspec", "Table 2", metric="speedup")
-    yield extreme(one("knapspec", "abstract", metric="speedup"), speedups, "Table 2")
-    stated = one("knapspec", "Figure 4", metric="speedup", tau="0.5")
+    speedups = find_numbers("knapspec", "Table 2", metric="speedup")
+    yield check_range_end(find_number("knapspec", "abstract", metric="speedup"), speedups, "Table 2")
+    stated = find_number("knapspec", "Figure 4", metric="speedup", tau="0.5")
     cells = [n for n in speedups if n.model == stated.model and n.method == "KnapSpec"]
     text = "task not stated; Table 2 has " + ", ".join(f"{n.printed} ({n.task})" for n in cells)
     cell = min(cells, key=lambda n: abs(n.value - stated.value))
-    yield check(stated, "any task", text, cell.value, "Table 2", verdict(stated, cell.value))
-    stated = one("knapspec", "Figure 6", metric="tokens_per_s")
+    yield new_check(stated, "any task", text, cell.value, "Table 2", rounding_verdict(stated, cell.value))
+    stated = find_number("knapspec", "Figure 6", metric="tokens_per_s")
     text = "model and task are not named, and no other exhibit prints tokens/s"
-    yield check(stated, "no model", text, None, "Figure 6, App. B.2", UNCLEAR)
+    yield new_check(stated, "no model", text, None, "Figure 6, App. B.2", UNCLEAR)

@@ -26,7 +26,7 @@ BINS = 10  # of context lengths
 def figure2(replication: Replication) -> Figure | NotDrawable:
     """Draw TPT and α of each prompt against its tokens/s, with Pearson's r over all prompts and methods."""
     drawn = common.cells(replication)
-    points = {cell["method"]: values.by_prompt(cell.run) for cell in drawn}
+    points = {cell["method"]: values.numbers_by_prompt(cell.run) for cell in drawn}
     panels = {
         "tpt_predicted": "TPT of Eq. 4 (tokens/s)", "tpt_estimated": "TPT, own estimate (tokens/s)",
         "alpha": "acceptance rate α",
@@ -41,7 +41,7 @@ def figure2(replication: Replication) -> Figure | NotDrawable:
             frame, mark = points[cell["method"]], style.mark(cell["method"], i)
             panel.plot(
                 frame[key], frame["tokens_per_s"], linestyle="", label=cell["method"] + common.void_sign(cell),
-                **common.point_style(mark, cell.void, face="none"),
+                **common.point_style(mark, cell.exclusion, face="none"),
             )  # fmt: skip
         panel.set_xlabel(text)
         correlation = _correlation_text(pd.concat(points.values())[[key, "tokens_per_s"]].dropna())

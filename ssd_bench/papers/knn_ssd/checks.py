@@ -11,19 +11,19 @@ from ssd_bench.papers.arithmetic import (
     CONTRADICTION,
     UNCLEAR,
     Check,
-    at_least,
-    at_most,
-    average,
-    check,
-    expectation,
-    extreme,
-    one,
-    pick,
-    recompute,
-    same,
-    short,
-    span,
-    verdict,
+    check_average,
+    check_formula,
+    check_lower_bound,
+    check_range_end,
+    check_repeat,
+    check_upper_bound,
+    expected_speedup_at,
+    find_number,
+    find_numbers,
+    format_value,
+    implied_range,
+    new_check,
+    rounding_verdict,
 )
 from ssd_bench.papers.reported import Number, layer_sets, share_skipped, slug
 
@@ -59,21 +59,21 @@ def implied_skip_ratios() -> tuple[ImpliedRatio, ...]:
             for ratio in (*RATIOS, "overall"):
                 cells = _cells(model, method, ratio)
                 value = skip(*(n.value for n in cells))
-                implied.append(ImpliedRatio(model, method, ratio, value, *span(skip, *cells)))
+                implied.append(ImpliedRatio(model, method, ratio, value, *implied_range(skip, *cells)))
     return tuple(implied)
 
 
 def _cells(model: str, method: str, ratio: str) -> tuple[Number, Number, Number]:
     """Return M and alpha of Table 6 and E of Table 1."""
     m, acceptance = (
-        one("knn-ssd", "Table 6", model=model, method=method, metric=metric, mix_ratio=ratio)
+        find_number("knn-ssd", "Table 6", model=model, method=method, metric=metric, mix_ratio=ratio)
         for metric in ("M", "alpha")
     )
     return m, acceptance, _expected(model, method, ratio)
 
 
 def _expected(model: str, method: str, ratio: str) -> Number:
-    return one("knn-ssd", "Table 1", model=model, method=method, metric="expected_speedup", mix_ratio=ratio)
+    return find_number("knn-ssd", "Table 1", model=model, method=method, metric="expected_speedup", mix_ratio=ratio)
 
 
 def common_skip_ratio(model: str, method: str) -> tuple[float, float]:
@@ -114,78 +114,83 @@ def check_published_sets(model: str) -> Check:
     m, acceptance, stated = _cells(model, "KNN-SSD", "overall")
     ratios = [share_skipped("knn_ssd", model, task) for task in TASKS]
     mean = sum(ratios) / len(ratios)
-    formula = expectation(mean)
+    formula = expected_speedup_at(mean)
     low, high = common_skip_ratio(model, "KNN-SSD")
     text = (
         f"E is {formula(m.value, acceptance.value):.3f} with the published sets, which skip {min(ratios):.3f} to "
         f"{max(ratios):.3f} (mean {mean:.3f}) of the sublayers; Table 1 needs about {(low + high) / 2:.3f}"
     )
     implied = formula(m.value, acceptance.value)
-    result = verdict(stated, implied, *span(formula, m, acceptance))
-    return check(stated, "published sets", text, implied, f"{FORMULA}; skip sets of the repository", result)
+    result = rounding_verdict(stated, implied, *implied_range(formula, m, acceptance))
+    return new_check(stated, "published sets", text, implied, f"{FORMULA}; skip sets of the repository", result)
 
 
 def check_averages(model: str, method: str) -> Iterator[Check]:
     """Check the overall columns of Tables 1 and 6, and Table 1's E against its tokens/s."""
     overall = _expected(model, method, "overall")
-    yield average(overall, [_expected(model, method, ratio) for ratio in RATIOS], "mix ratios")
+    yield check_average(overall, [_expected(model, method, ratio) for ratio in RATIOS], "mix ratios")
     where = {"model": model, "method": method}
     for metric in ("M", "alpha"):
-        cells = {n.settings["mix_ratio"]: n for n in pick("knn-ssd", "Table 6", metric=metric, **where)}
+        cells = {n.settings["mix_ratio"]: n for n in find_numbers("knn-ssd", "Table 6", metric=metric, **where)}
         if cells:
-            yield average(cells["overall"], [cells[ratio] for ratio in RATIOS], "mix ratios")
-        for stated in pick("knn-ssd", "Table 2", metric=metric, **where):
+            yield check_average(cells["overall"], [cells[ratio] for ratio in RATIOS], "mix ratios")
+        for stated in find_numbers("knn-ssd", "Table 2", metric=metric, **where):
             if cells:
-                yield same(stated, cells["overall"], "printed twice")
-    rates = [one("knn-ssd", "Table 1", metric="tokens_per_s", model=model, method=name) for name in (method, "Vanilla")]
+                yield check_repeat(stated, cells["overall"], "printed twice")
+    rates = [
+        find_number("knn-ssd", "Table 1", metric="tokens_per_s", model=model, method=name)
+        for name in (method, "Vanilla")
+    ]
     how = f"{rates[0].printed} / {rates[1].printed} tokens/s"
-    yield recompute(overall, "tokens/s", how, "ratio of tokens/s", lambda fast, plain: fast / plain, *rates)
+    yield check_formula(overall, "tokens/s", how, "ratio of tokens/s", lambda fast, plain: fast / plain, *rates)
 
 
 def check_measured(model: str, method: str) -> Check:
     """Check Table 1's tokens/s against the speedup that Table 2 measured on the same stream."""
-    rate = one("knn-ssd", "Table 1", metric="tokens_per_s", model=model, method=method)
-    plain = one("knn-ssd", "Table 1", metric="tokens_per_s", model=model, method="Vanilla")
-    actual = one("knn-ssd", "Table 2", metric="speedup", model=model, method=method)
+    rate = find_number("knn-ssd", "Table 1", metric="tokens_per_s", model=model, method=method)
+    plain = find_number("knn-ssd", "Table 1", metric="tokens_per_s", model=model, method="Vanilla")
+    actual = find_number("knn-ssd", "Table 2", metric="speedup", model=model, method=method)
     implied = actual.value * plain.value
     low = (actual.value - actual.half) * (plain.value - plain.half)
     high = (actual.value + actual.half) * (plain.value + plain.half)
     text = (
         f"it is {rate.value / plain.value:.2f} times Vanilla's, the expected speedup; with the actual speedup of "
-        f"{actual.printed} (Table 2) it would be {short(implied)}"
+        f"{actual.printed} (Table 2) it would be {format_value(implied)}"
     )
-    return check(rate, "measured speed", text, implied, "Table 2", verdict(rate, implied, low, high))
+    return new_check(rate, "measured speed", text, implied, "Table 2", rounding_verdict(rate, implied, low, high))
 
 
 def check_prose() -> Iterator[Check]:
     """Check sentences and captions against the tables."""
     overall = [n for model in MODELS for n in [_expected(model, "KNN-SSD", "overall")]]
-    actual = pick("knn-ssd", "Table 2", method="KNN-SSD", metric="speedup")
+    actual = find_numbers("knn-ssd", "Table 2", method="KNN-SSD", metric="speedup")
     for bound in ("low", "high"):
-        yield extreme(one("knn-ssd", "text §5.2", metric="expected_speedup", bound=bound), overall, "Table 1, overall")
-        stated = one("knn-ssd", "abstract", metric="speedup", bound=bound)
+        yield check_range_end(
+            find_number("knn-ssd", "text §5.2", metric="expected_speedup", bound=bound), overall, "Table 1, overall"
+        )
+        stated = find_number("knn-ssd", "abstract", metric="speedup", bound=bound)
         cell = (min if bound == "low" else max)(actual, key=lambda n: n.value)
         text = (
             f"the actual speedups (Table 2, none for Qwen) end at {cell.printed}; it is the range of the expected ones"
         )
-        yield check(stated, "headline", text, cell.value, "Table 2", _headline_verdict(stated, cell))
+        yield new_check(stated, "headline", text, cell.value, "Table 2", _headline_verdict(stated, cell))
     for series in ("LLaMA-2", "Qwen-2.5"):
-        cells = pick("knn-ssd", "Table 6", method="KNN-SSD", metric="alpha")
-        stated = one("knn-ssd", "text §1", metric="alpha", model=f"{series} series")
-        yield at_least(stated, [n for n in cells if n.model.startswith(series)], f"Table 6, {series}")
-    cells = pick("knn-ssd", "Table 4", method="KNN-SSD", metric="speedup")
-    low, high = (one("knn-ssd", "text §5.3", metric="speedup", bound=bound) for bound in ("low", "high"))
-    yield at_least(low, cells, "Table 4")
+        cells = find_numbers("knn-ssd", "Table 6", method="KNN-SSD", metric="alpha")
+        stated = find_number("knn-ssd", "text §1", metric="alpha", model=f"{series} series")
+        yield check_lower_bound(stated, [n for n in cells if n.model.startswith(series)], f"Table 6, {series}")
+    cells = find_numbers("knn-ssd", "Table 4", method="KNN-SSD", metric="speedup")
+    low, high = (find_number("knn-ssd", "text §5.3", metric="speedup", bound=bound) for bound in ("low", "high"))
+    yield check_lower_bound(low, cells, "Table 4")
     most = max(cells, key=lambda n: n.value)
-    yield at_most(high, most.value, f"the largest in Table 4 is {most.printed}", "Table 4")
-    about = one("knn-ssd", "Figure 7", metric="speedup")
-    table = one("knn-ssd", "Table 3", method="KNN-SSD", metric="speedup")
+    yield check_upper_bound(high, most.value, f"the largest in Table 4 is {most.printed}", "Table 4")
+    about = find_number("knn-ssd", "Figure 7", metric="speedup")
+    table = find_number("knn-ssd", "Table 3", method="KNN-SSD", metric="speedup")
     text = f"(around, in the caption); Table 3 prints {table.printed}"
-    yield check(about, "caption", text, table.value, "Table 3", UNCLEAR)
+    yield new_check(about, "caption", text, table.value, "Table 3", UNCLEAR)
 
 
 def _headline_verdict(stated: Number, cell: Number) -> str:
-    result = verdict(stated, cell.value)
+    result = rounding_verdict(stated, cell.value)
     return UNCLEAR if result == CONTRADICTION else result
 
 

@@ -160,7 +160,7 @@ def figure9(replication: Replication) -> Figure | NotDrawable:
     for name in domains:
         layer_set = metrics.main_set(cell.run, name)
         text = "nothing drafted" if layer_set is None else layers.skip_counts(layer_set)
-        run_panels.append(layers.Panel(f"{streams.domain_title(name)}: {text}", layer_set, bool(cell.void)))
+        run_panels.append(layers.Panel(f"{streams.domain_title(name)}: {text}", layer_set, bool(cell.exclusion)))
         key = f"knn_ssd/{paper_model.lower()}/{PUBLISHED_TASKS.get(name, name)}"
         released_set = layers.published_sets().get(key)
         text = "none released" if released_set is None else layers.skip_counts(released_set)

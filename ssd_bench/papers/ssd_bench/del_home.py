@@ -33,7 +33,7 @@ from ssd_bench.metrics.intervals import LEVEL, Array, Measured
 from ssd_bench.metrics.text import ABSENT, DECODE, END_TO_END, format_interval, format_lossless, format_number
 from ssd_bench.papers.cells import Cell, Replication
 from ssd_bench.papers.reported import numbers
-from ssd_bench.papers.rooms import name_of
+from ssd_bench.papers.rooms import version_name
 from ssd_bench.records.reader import Run
 
 DEL_HOME = "ssd_bench_del_home"
@@ -126,7 +126,7 @@ class WeightsPair:
         """Reason for which the two runs cannot be compared; "" if they can."""
         if self.trained.path == self.stock.path:
             return "one model stands for both"
-        return next((f"void: {cell.void}" for cell in (self.trained, self.stock) if cell.void), "")
+        return next((f"void: {cell.exclusion}" for cell in (self.trained, self.stock) if cell.exclusion), "")
 
     def ratio(self, end_to_end: bool) -> Effect | None:
         """Return the speedup on trained weights over that on stock weights."""
@@ -141,7 +141,7 @@ class WeightsPair:
 
     def _timing_variances(self) -> list[tuple[float, float]]:
         """Return variance and degrees of freedom of run-to-run variation, trained and stock; [] unless both exist."""
-        levels = [cell.noise for cell in (self.trained, self.stock)]
+        levels = [cell.variation for cell in (self.trained, self.stock)]
         variances = [(level.speedup.sigma**2, float(level.speedup.dof)) for level in levels if level is not None]
         return variances if len(variances) == len(levels) else []
 
@@ -164,9 +164,9 @@ def _times(run: Run, end_to_end: bool) -> pd.DataFrame:
 def weights_pairs(replication: Replication) -> list[WeightsPair]:
     """Return every task and method that ran on both weights; at a small scale one pair of runs stands for several."""
     pairs: dict[Any, WeightsPair] = {}
-    for cell in replication.where():
+    for cell in replication.recorded_cells():
         stock = PAIRS.get(cell["model"])
-        for stock_cell in replication.where(task=cell["task"], method=cell["method"], model=stock or ""):
+        for stock_cell in replication.recorded_cells(task=cell["task"], method=cell["method"], model=stock or ""):
             key, labels = (cell.path, stock_cell.path), (cell["model"], stock_cell["model"])
             pairs[key] = WeightsPair(cell, stock_cell, (*(pairs[key].labels if key in pairs else ()), *labels))
     return [
@@ -198,7 +198,7 @@ def table(replication: Replication) -> pd.DataFrame:
 
 
 def _model_text(cell: Cell) -> str:
-    return cell.ran.text
+    return cell.model_ran.text
 
 
 def _rows(pair: WeightsPair) -> Iterator[dict[str, str]]:
@@ -262,7 +262,7 @@ def _papers_text(pair: WeightsPair, cell: Cell) -> str:
     if cell is pair.trained:
         return AUTHORS
     texts = [
-        f"{name_of(entry.paper)} {entry.exhibit} {entry.printed} ({entry.model})" for entry in numbers()
+        f"{version_name(entry.paper)} {entry.exhibit} {entry.printed} ({entry.model})" for entry in numbers()
         if entry.method == JUDGED and entry.metric == "speedup"
         and entry.task == cell["task"] and entry.model in pair.labels
     ]  # fmt: skip

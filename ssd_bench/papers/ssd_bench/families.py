@@ -73,9 +73,9 @@ def _baselines(cells: Sequence[Cell]) -> Iterator[dict[str, str]]:
 
 def _method(cell: Cell) -> dict[str, str]:
     summary = cell.summary
-    excluded = bool(cell.void)
+    excluded = bool(cell.exclusion)
     return _head(cell, cell["method"]) | {
-        DECODE: f"excluded: {cell.void}" if excluded else format_interval(summary, "speedup"),
+        DECODE: f"excluded: {cell.exclusion}" if excluded else format_interval(summary, "speedup"),
         END_TO_END: ABSENT if excluded else format_interval(summary, "speedup_e2e"),
         "M": format_interval(summary, "M"), "α": format_interval(summary, "alpha", 3),
         REPEATED: format_interval(summary, "method_repetition", 3),

@@ -137,7 +137,7 @@ def _draw_points(axes: Axes, plane: Plane, drawn: Sequence[Cell], marks: Mapping
         for use in point.uses:
             if use.run in runs:
                 mark, face = marks[runs[use.run]["method"]]
-                look = common.point_style(mark, runs[use.run].void, face)
+                look = common.point_style(mark, runs[use.run].exclusion, face)
                 look["markersize"] = MIN_MARKER + (MAX_MARKER - MIN_MARKER) * use.share**0.5
                 axes.plot(point.cost, max(1 - point.alpha, highest), linestyle="", **look)
                 costs.append(point.cost)
@@ -163,7 +163,7 @@ def _draw_names(
     rows = _spread_rows([float(np.log(lowest / miss) / top) for _, _, miss in mains])
     for (cell, main, miss), row in zip(mains, rows):
         mark, face = marks[cell["method"]]
-        look = common.point_style(mark, cell.void, face) | {"markersize": 5}
+        look = common.point_style(mark, cell.exclusion, face) | {"markersize": 5}
         axes.plot(NAME_X, row, linestyle="", transform=axes.transAxes, clip_on=False, **look)
         axes.annotate("", (main.cost, miss), (NAME_X - 0.02, row), "data", "axes fraction", annotation_clip=False,
                       arrowprops={"arrowstyle": "-", "color": "#BBBBBB", "linewidth": 0.5, "shrinkA": 0, "shrinkB": 2},
@@ -207,9 +207,9 @@ def note() -> str:
 def _row(cell: Cell, plane: Plane | NotDrawable) -> dict[str, str]:
     summary = cell.summary
     row = {
-        "model": cell.ran.text, "task": cell["task"], "method": cell["method"],
-        DECODE: f"void: {cell.void}" if cell.void else format_interval(summary, "speedup"),
-        END_TO_END: ABSENT if cell.void else format_interval(summary, "speedup_e2e"),
+        "model": cell.model_ran.text, "task": cell["task"], "method": cell["method"],
+        DECODE: f"void: {cell.exclusion}" if cell.exclusion else format_interval(summary, "speedup"),
+        END_TO_END: ABSENT if cell.exclusion else format_interval(summary, "speedup_e2e"),
         "M": format_interval(summary, "M"), "α": format_interval(summary, "alpha", 3),
         "skipped, of all sublayers": format_percent(summary["skip_ratio"]),
         "policy": format_percent(summary["overhead"]), "equal to AR": format_lossless(summary),

@@ -38,7 +38,7 @@ class OwnTable:
         """Return the table as Markdown: title, command, rows, note, and remarks on the scale and on missing runs."""
         frame = self.table(replication)
         parts = [f"# {self.title}"]
-        if any(cell.ran.toy for cell in replication.where()):
+        if any(cell.model_ran.toy for cell in replication.recorded_cells()):
             parts.append(f"**A {REHEARSAL}.**")
         parts += [f"    {replication.command}", tables.markdown(frame) if len(frame) else "No run can be shown yet."]
         parts += [self.note(), *(f"- {line}" for line in remarks(replication))]
@@ -47,8 +47,8 @@ class OwnTable:
 
 def remarks(replication: Replication) -> list[str]:
     """Return what the scale changes, runs whose timings are unreliable, and how many runs are missing."""
-    runs = {cell.path: cell for cell in replication.where() if cell.record and not cell.record.error}
-    lines, noisy = [*replication.notes], sum(cell.moment.contaminated for cell in runs.values())
+    runs = {cell.path: cell for cell in replication.recorded_cells() if cell.record and not cell.record.error}
+    lines, noisy = [*replication.notes], sum(cell.timing.contaminated for cell in runs.values())
     if noisy:
         lines.append(
             f"A busy machine spoiled {noisy} of {len(runs)} runs, as their records say: not their α, M and layer sets."

@@ -12,20 +12,20 @@ from ssd_bench.papers.arithmetic import (
     ROUNDING,
     UNCLEAR,
     Check,
-    at_least,
-    at_most,
-    average,
-    check,
-    expectation,
-    extreme,
-    one,
-    pick,
-    recompute,
-    same,
-    same_cell,
-    setting_of,
-    verdict,
-    within_expected,
+    check_average,
+    check_expected_speedup,
+    check_formula,
+    check_lower_bound,
+    check_range_end,
+    check_repeat,
+    check_upper_bound,
+    expected_speedup_at,
+    find_number,
+    find_numbers,
+    new_check,
+    number_in_table,
+    rounding_verdict,
+    setting_without,
 )
 from ssd_bench.papers.reported import Number, layer_sets, settings, share_skipped
 
@@ -77,31 +77,31 @@ def checks() -> Iterator[Check]:
     yield from check_optimisation()
     yield from check_comparisons()
     yield from check_released_sets()
-    for number in pick("swift", "Figure 11", method="SWIFT"):
-        yield same(number, same_cell(number, "Table 12"), "repeats")
+    for number in find_numbers("swift", "Figure 11", method="SWIFT"):
+        yield check_repeat(number, number_in_table(number, "Table 12"), "repeats")
 
 
 def check_expected(paper: str) -> Iterator[Check]:
     """Check Table 4: each E(speedup) from its M, alpha and r, and the overall column."""
-    cells = pick(paper, "Table 4", metric="expected_speedup", method="SWIFT")
+    cells = find_numbers(paper, "Table 4", metric="expected_speedup", method="SWIFT")
     for cell in cells:
         tasks = [n for n in cells if n.model == cell.model and n.task != "Overall"]
         if cell.task == "Overall":
-            yield average(cell, tasks, "tasks")
+            yield check_average(cell, tasks, "tasks")
             continue
         where = {"model": cell.model, "method": "SWIFT", "task": cell.task}
-        parts = [one(paper, "Table 4", metric=metric, **where) for metric in ("M", "alpha")]
+        parts = [find_number(paper, "Table 4", metric=metric, **where) for metric in ("M", "alpha")]
         skip = float(cell.settings["skip_ratio"])
-        yield recompute(cell, "E(speedup)", f"E(speedup) at r {skip:g}", FORMULA, expectation(skip), *parts)
+        yield check_formula(cell, "E(speedup)", f"E(speedup) at r {skip:g}", FORMULA, expected_speedup_at(skip), *parts)
 
 
 def check_overall(paper: str) -> Iterator[Check]:
     """Check overall speedups against the mean of the tasks, in Table 2 also against the ratio of its tokens/s."""
     for content in ("main", "70b", "yi"):
         table = TABLES[paper].get(content)
-        for cell in pick(paper, table, task="Overall", metric="speedup") if table else []:
-            rows = pick(paper, table, model=cell.model, method=cell.method, metric="speedup")
-            yield average(cell, [n for n in rows if n.task != "Overall"], "tasks")
+        for cell in find_numbers(paper, table, task="Overall", metric="speedup") if table else []:
+            rows = find_numbers(paper, table, model=cell.model, method=cell.method, metric="speedup")
+            yield check_average(cell, [n for n in rows if n.task != "Overall"], "tasks")
             if content == "main":
                 yield check_tokens_ratio(cell, "Overall", "Vanilla")
 
@@ -109,9 +109,9 @@ def check_overall(paper: str) -> Iterator[Check]:
 def check_tokens_ratio(cell: Number, task: str, baseline: str) -> Check:
     """Check a speedup against the ratio of the two methods' tokens/s in the same table; `task` names their rows."""
     where = {"model": cell.model, "task": task, "metric": "tokens_per_s"}
-    rates = [one(cell.paper, cell.exhibit, method=method, **where) for method in (cell.method, baseline)]
+    rates = [find_number(cell.paper, cell.exhibit, method=method, **where) for method in (cell.method, baseline)]
     how = f"{rates[0].printed} / {rates[1].printed} tokens/s"
-    return recompute(cell, "tokens/s", how, "ratio of tokens/s", lambda method, plain: method / plain, *rates)
+    return check_formula(cell, "tokens/s", how, "ratio of tokens/s", lambda method, plain: method / plain, *rates)
 
 
 def check_measured(paper: str) -> Iterator[Check]:
@@ -119,20 +119,20 @@ def check_measured(paper: str) -> Iterator[Check]:
     for content, table in TABLES[paper].items():
         if content == "expected":
             continue
-        for cell in pick(paper, table, metric="speedup"):
+        for cell in find_numbers(paper, table, metric="speedup"):
             if cell.method in WITHOUT_LAYERS or cell.task == "Overall":
                 continue
             m = _row_number(cell, table, "M")
             acceptance = _row_number(cell, TABLES[paper]["expected"] if content == "main" else table, "alpha")
             if m and acceptance:
-                yield within_expected(cell, m, acceptance, _skip_ratio(cell), FORMULA)
+                yield check_expected_speedup(cell, m, acceptance, _skip_ratio(cell), FORMULA)
 
 
 def _row_number(cell: Number, table: str, metric: str) -> Number | None:
     """Return another metric of the same row, None without one; the setting r may be in only one of two tables."""
-    rows = pick(cell.paper, table, model=cell.model, method=cell.method, task=cell.task, metric=metric)
-    wanted = setting_of(cell, "skip_ratio")
-    return next((n for n in rows if setting_of(n, "skip_ratio") == wanted), None)
+    rows = find_numbers(cell.paper, table, model=cell.model, method=cell.method, task=cell.task, metric=metric)
+    wanted = setting_without(cell, "skip_ratio")
+    return next((n for n in rows if setting_without(n, "skip_ratio") == wanted), None)
 
 
 def _skip_ratio(cell: Number) -> float:
@@ -155,7 +155,7 @@ def stated_skip_ratio(model: str) -> float:
 
 def check_skip_ratio_34b(paper: str) -> Check:
     """Check r in the caption of the Yi-34B table against §B.2."""
-    cell = one(paper, TABLES[paper]["yi"], model="Yi-34B", method="SWIFT", task="Overall", metric="speedup")
+    cell = find_number(paper, TABLES[paper]["yi"], model="Yi-34B", method="SWIFT", task="Overall", metric="speedup")
     stated, implied = float(cell.settings["skip_ratio"]), stated_skip_ratio("34B")
     text = f"{cell.exhibit}, caption: r = {stated:g} for Yi-34B; §B.2 fixes r = {implied:g} for 34B models"
     where = (f"{paper}/{cell.exhibit.lower().replace(' ', '')}#skip ratio", paper, cell.exhibit, "skip ratio")
@@ -164,38 +164,38 @@ def check_skip_ratio_34b(paper: str) -> Check:
 
 def check_repeated_numbers() -> Iterator[Check]:
     """Check numbers that two tables of the ICLR version print."""
-    for cell in pick("swift", "Table 4", method="SWIFT", metric="M"):
+    for cell in find_numbers("swift", "Table 4", method="SWIFT", metric="M"):
         where = {"model": cell.model, "method": "SWIFT", "task": cell.task}
-        yield same(cell, one("swift", "Table 2", metric="M", **where), "printed twice")
+        yield check_repeat(cell, find_number("swift", "Table 2", metric="M", **where), "printed twice")
         if cell.model == "LLaMA-2-70B":
             for table, metric in (("Table 4", "M"), ("Table 4", "alpha"), ("Table 2", "speedup")):
-                first = one("swift", table, metric=metric, **where)
-                yield same(one("swift", "Table 5", metric=metric, **where), first, "printed twice")
+                first = find_number("swift", table, metric=metric, **where)
+                yield check_repeat(find_number("swift", "Table 5", metric=metric, **where), first, "printed twice")
     where = {"model": "LLaMA-2-13B", "method": "SWIFT", "task": "CNN/DM"}
     for metric in ("M", "alpha", "speedup"):
-        first = one("swift", "Table 8", metric=metric, ablation="none", **where)
+        first = find_number("swift", "Table 8", metric=metric, ablation="none", **where)
         for table, setting in (("Table 9", {"gamma": "32"}), ("Table 10", {}), ("Table 12", {})):
-            yield same(one("swift", table, metric=metric, **where, **setting), first, "printed twice")
+            yield check_repeat(find_number("swift", table, metric=metric, **where, **setting), first, "printed twice")
 
 
 def check_versions() -> Iterator[Check]:
     """Check every table number of the first version against the same cell of the ICLR version."""
     renamed = {first: TABLES["swift"][content] for content, first in TABLES["swift-v1"].items()}
-    for number in pick("swift-v1"):
+    for number in find_numbers("swift-v1"):
         table = {**renamed, "Table 1": "Table 1"}.get(number.exhibit)
         if table is None:
             continue
         where = {"model": number.model, "method": number.method, "task": number.task}
-        later = one("swift", table, setting=number.setting, metric=number.metric, **where)
+        later = find_number("swift", table, setting=number.setting, metric=number.metric, **where)
         text = f"the ICLR version prints {later.printed} ({table})"
         result = "consistent" if later.printed == number.printed else CONTRADICTION
-        yield check(number, "version", text, later.value, f"ICLR version, {table}", result)
+        yield new_check(number, "version", text, later.value, f"ICLR version, {table}", result)
 
 
 def _cells(paper: str, content: str, metric: str, model: str = "") -> list[Number]:
     """Return the SWIFT cells of a table of this content, without its overall column; [] without such a table."""
     table = TABLES[paper].get(content)
-    rows = pick(paper, table, method="SWIFT", metric=metric) if table else []
+    rows = find_numbers(paper, table, method="SWIFT", metric=metric) if table else []
     return [n for n in rows if n.task != "Overall" and model in n.model]
 
 
@@ -203,18 +203,18 @@ def check_acceptance(paper: str) -> Iterator[Check]:
     """Check lower bounds on alpha: §1, §5.2, §C.1 and the sections on other models."""
     llama = [*_cells(paper, "expected", "alpha"), *_cells(paper, "70b", "alpha", "LLaMA-2")]
     for section in ("text §1", "text §5.2"):
-        stated = one(paper, section, metric="alpha", bound="low", model="LLaMA-2 series")
-        yield at_least(stated, llama, "the tables of LLaMA-2")
-    general = one(paper, "text §5.2", metric="alpha", bound="low", model="")
+        stated = find_number(paper, section, metric="alpha", bound="low", model="LLaMA-2 series")
+        yield check_lower_bound(stated, llama, "the tables of LLaMA-2")
+    general = find_number(paper, "text §5.2", metric="alpha", bound="low", model="")
     # the sentence names no table: an alpha below it may lie outside what it is about
     cells = [*_cells(paper, "expected", "alpha"), *_cells(paper, "code", "alpha")]
-    yield at_least(general, cells, "Tables 3 and 4", UNCLEAR)
+    yield check_lower_bound(general, cells, "Tables 3 and 4", UNCLEAR)
     table = _cells(paper, "expected", "alpha")
-    yield at_least(one(paper, "text §C.1", metric="alpha", bound="low"), table, "Table 4")
+    yield check_lower_bound(find_number(paper, "text §C.1", metric="alpha", bound="low"), table, "Table 4")
     sections = {"deepseek": _deepseek_section(paper)} | ({"70b": "text §C.2"} if paper == "swift" else {})
     for content, section in sections.items():
-        stated = one(paper, section, metric="alpha", bound="low")
-        yield at_least(stated, _cells(paper, content, "alpha"), TABLES[paper][content])
+        stated = find_number(paper, section, metric="alpha", bound="low")
+        yield check_lower_bound(stated, _cells(paper, content, "alpha"), TABLES[paper][content])
 
 
 def _deepseek_section(paper: str) -> str:
@@ -223,17 +223,17 @@ def _deepseek_section(paper: str) -> str:
 
 def check_headline(paper: str) -> Iterator[Check]:
     """Check 1.3x-1.6x of the abstract ("over", §1: "consistently") against Table 2 and Yi-34B; mean M and its share."""
-    low, high = (one(paper, "abstract", metric="speedup", bound=bound) for bound in ("low", "high"))
+    low, high = (find_number(paper, "abstract", metric="speedup", bound=bound) for bound in ("low", "high"))
     cells = _cells(paper, "main", "speedup")
-    yield at_least(low, [*cells, *_cells(paper, "yi", "speedup")], f"Table 2 and {TABLES[paper]['yi']}")
-    yield extreme(high, cells, "Table 2")
+    yield check_lower_bound(low, [*cells, *_cells(paper, "yi", "speedup")], f"Table 2 and {TABLES[paper]['yi']}")
+    yield check_range_end(high, cells, "Table 2")
     m = _cells(paper, "main", "M")
-    yield average(one(paper, "text §5.2", metric="M"), m, "SWIFT cells in Table 2")
-    share = one(paper, "text §5.3", metric="output_token_share_pct")
+    yield check_average(find_number(paper, "text §5.2", metric="M"), m, "SWIFT cells in Table 2")
+    share = find_number(paper, "text §5.3", metric="output_token_share_pct")
     implied = 100 * (1 - len(m) / sum(n.value for n in m))
     text = f'1 - 1 / (mean M of Table 2) is {implied:.1f} % ("nearly")'
     fits = ROUNDING if abs(implied - share.value) < 2 else CONTRADICTION
-    yield check(share, "share of M", text, implied, "drafted tokens are M - 1 of M", fits)
+    yield new_check(share, "share of M", text, implied, "drafted tokens are M - 1 of M", fits)
 
 
 def check_ranges(paper: str) -> Iterator[Check]:
@@ -247,95 +247,106 @@ def check_ranges(paper: str) -> Iterator[Check]:
         (section, "speedup", deepseek, _cells(paper, "deepseek", "speedup")),
         (section, "M", deepseek, _cells(paper, "deepseek", "M")),
     ]
-    families = [n for n in pick(paper, TABLES[paper]["yi"], method="SWIFT", metric="speedup") if n.task == "Overall"]
+    families = [
+        n for n in find_numbers(paper, TABLES[paper]["yi"], method="SWIFT", metric="speedup") if n.task == "Overall"
+    ]
     families += _cells(paper, "deepseek", "speedup")
     claims.append(("Figure 9", "speedup", "Yi-34B and DeepSeek-Coder-33B families", families))
     if paper == "swift":
-        overall = pick(paper, "Table 5", method="SWIFT", task="Overall", metric="speedup")
+        overall = find_numbers(paper, "Table 5", method="SWIFT", task="Overall", metric="speedup")
         claims.append(("text §C.2", "speedup", "LLaMA-70B series", overall))
         claims.append(("text §C.2", "M", "LLaMA-70B series", _cells(paper, "70b", "M")))
     for exhibit, metric, model, cells in claims:
         for bound in ("low", "high"):
-            stated = one(paper, exhibit, metric=metric, model=model, bound=bound)
-            yield extreme(stated, cells, cells[0].exhibit)
+            stated = find_number(paper, exhibit, metric=metric, model=model, bound=bound)
+            yield check_range_end(stated, cells, cells[0].exhibit)
 
 
 def check_ablation(paper: str) -> Iterator[Check]:
     """Check §D.1: the gain by early stopping and by the optimisation, in points and relative."""
     table = TABLES[paper]["ablation"]
-    faster = one(paper, "text §D.1", metric="speedup_improvement_pct")
-    parts = [one(paper, table, metric="speedup", ablation=kind, **RUN) for kind in ("none", "w/o optimization")]
+    faster = find_number(paper, "text §D.1", metric="speedup_improvement_pct")
+    parts = [find_number(paper, table, metric="speedup", ablation=kind, **RUN) for kind in ("none", "w/o optimization")]
     relative = 100 * (parts[0].value / parts[1].value - 1)
     points = 100 * (parts[0].value - parts[1].value)
     text = f"{parts[0].printed} / {parts[1].printed} is {relative:.1f} % more, a difference of {points:.1f} points"
-    yield check(faster, "improvement", text, relative, table, verdict(faster, relative))
-    better = one(paper, "text §D.1", metric="alpha_improvement_pct")
-    parts = [one(paper, table, metric="alpha", ablation=kind, **RUN) for kind in ("none", "w/o early-stopping")]
+    yield new_check(faster, "improvement", text, relative, table, rounding_verdict(faster, relative))
+    better = find_number(paper, "text §D.1", metric="alpha_improvement_pct")
+    parts = [find_number(paper, table, metric="alpha", ablation=kind, **RUN) for kind in ("none", "w/o early-stopping")]
     relative = 100 * (parts[0].value / parts[1].value - 1)
     text = f"{parts[0].printed} over {parts[1].printed} are 55 points, {relative:.0f} % more"
-    yield check(better, "improvement", text, relative, table, UNCLEAR)
+    yield new_check(better, "improvement", text, relative, table, UNCLEAR)
 
 
 def check_search_end(paper: str) -> Iterator[Check]:
     """Check Figure 6: the matchness at which the optimisation ended against the threshold of §B.2."""
-    stated = one(paper, "Figure 6", metric="matchness", point="termination")
+    stated = find_number(paper, "Figure 6", metric="matchness", point="termination")
     rule = settings(paper, "Table 2").set_index("key")["value"]["opt_early_stop"]
     threshold = re.search(r"matchness above (\d\.\d+)", rule)
     assert threshold is not None
     text = f"§B.2 stops once it exceeds {threshold[1]}: both hold only if the score jumped past it"
-    yield check(stated, "search end", text, float(threshold[1]), "§B.2", UNCLEAR)
+    yield new_check(stated, "search end", text, float(threshold[1]), "§B.2", UNCLEAR)
 
 
 def check_optimisation() -> Iterator[Check]:
     """Check search costs of the ICLR version: reductions, latency of a step, numbers of steps."""
-    swift = one("swift", "Table 12", metric="optimization_latency_s", **RUN)
-    self_ssd = one("swift", "text §5.3", metric="optimization_latency_s", method="Self-SD")
+    swift = find_number("swift", "Table 12", metric="optimization_latency_s", **RUN)
+    self_ssd = find_number("swift", "text §5.3", metric="optimization_latency_s", method="Self-SD")
     for section in ("text §5.3", "text §D.3"):
-        stated = one("swift", section, metric="optimization_time_reduction")
+        stated = find_number("swift", section, metric="optimization_time_reduction")
         how = f"{self_ssd.value / 3600:g} h / {swift.printed} s (Table 12)"
-        yield recompute(stated, "reduction", how, "ratio of latencies", lambda a, b: a / b, self_ssd, swift)
-    stated = one("swift", "Table 11", metric="optimization_time_reduction")
-    minutes = one("swift", "Table 11", metric="optimization_latency_s", method="SWIFT").value / 60
-    hours = one("swift", "Table 11", metric="optimization_latency_s", method="Self-SD").value / 3600
+        yield check_formula(stated, "reduction", how, "ratio of latencies", lambda a, b: a / b, self_ssd, swift)
+    stated = find_number("swift", "Table 11", metric="optimization_time_reduction")
+    minutes = find_number("swift", "Table 11", metric="optimization_latency_s", method="SWIFT").value / 60
+    hours = find_number("swift", "Table 11", metric="optimization_latency_s", method="Self-SD").value / 3600
     implied, low, high = (60 * h / m for h, m in ((hours, minutes), (hours - 0.05, minutes + 0.5), (hours + 0.05, 1.5)))
     text = f"~{hours:g} h / ~{minutes:g} min is {implied:.0f}, or {low:.0f} to {high:.0f} as both are rounded"
-    yield check(stated, "reduction", text, implied, "ratio of latencies", verdict(stated, implied, low, high))
+    yield new_check(
+        stated, "reduction", text, implied, "ratio of latencies", rounding_verdict(stated, implied, low, high)
+    )
     steps = {
-        kind: one("swift", "Table 12", metric="iterations", optimizer=kind, **RUN) for kind in ("random", "bayesian")
+        kind: find_number("swift", "Table 12", metric="iterations", optimizer=kind, **RUN)
+        for kind in ("random", "bayesian")
     }
     total = sum(n.value for n in steps.values())
-    step = one("swift", "Table 9", metric="step_latency_ms", gamma="32")
+    step = find_number("swift", "Table 9", metric="step_latency_ms", gamma="32")
     implied = 1000 * swift.value / total
     text = f"{total:.0f} steps in {swift.printed} s (Table 12) are {implied:.0f} ms each: the unit must be s"
-    yield check(step, "unit", text, implied, "Table 12", verdict(step, implied))
+    yield new_check(step, "unit", text, implied, "Table 12", rounding_verdict(step, implied))
     text = f"one step in 25 (§B.2) of {total:.0f} is {total // 25:.0f}"
-    yield check(steps["bayesian"], "steps", text, total // 25, "§B.2", verdict(steps["bayesian"], total // 25))
+    yield new_check(
+        steps["bayesian"], "steps", text, total // 25, "§B.2", rounding_verdict(steps["bayesian"], total // 25)
+    )
 
 
 def check_comparisons() -> Iterator[Check]:
     """Check §D.4 and §D.5: how much longer and how much faster than other methods."""
-    slow = one("swift", "Figure 11", metric="optimization_latency_s", method="Self-SD", iterations="100")
-    swift = one("swift", "Figure 11", metric="optimization_latency_s", method="SWIFT")
-    stated = one("swift", "text §D.4", metric="optimization_latency_ratio")
+    slow = find_number("swift", "Figure 11", metric="optimization_latency_s", method="Self-SD", iterations="100")
+    swift = find_number("swift", "Figure 11", metric="optimization_latency_s", method="SWIFT")
+    stated = find_number("swift", "text §D.4", metric="optimization_latency_ratio")
     how = f"{slow.printed} s / {swift.printed} s"
-    yield recompute(stated, "ratio", how, "ratio of latencies", lambda a, b: a / b, slow, swift)
+    yield check_formula(stated, "ratio", how, "ratio of latencies", lambda a, b: a / b, slow, swift)
 
-    stated = one("swift", "text §D.4", metric="speedup_improvement_pct")
-    rows = {n.method: n for n in pick("swift", "Table 12", metric="speedup")}
+    stated = find_number("swift", "text §D.4", metric="speedup_improvement_pct")
+    rows = {n.method: n for n in find_numbers("swift", "Table 12", metric="speedup")}
     gains = [
         100 * (rows["SWIFT"].value / rows[f"{name} w/ dynamic ver."].value - 1) for name in ("Self-SD", "Self-SD_c")
     ]
     text = f"over Self-SD w/ dynamic ver. it is {gains[0]:.1f} %, over Self-SD_c w/ dynamic ver. {gains[1]:.1f} %"
-    yield check(stated, "improvement", text, gains[0], "Table 12", UNCLEAR)
+    yield new_check(stated, "improvement", text, gains[0], "Table 12", UNCLEAR)
 
-    overall = {(n.model, n.method): n.value for n in pick("swift", "Table 2", task="Overall", metric="speedup")}
+    overall = {(n.model, n.method): n.value for n in find_numbers("swift", "Table 2", task="Overall", metric="speedup")}
     gain = {m: 100 * (overall[m, "SWIFT"] / overall[m, "Lookahead"] - 1) for m, how in overall if how == "SWIFT"}
-    low, high = (one("swift", "text §D.5", metric="speedup_improvement_pct", bound=bound) for bound in ("low", "high"))
+    low, high = (
+        find_number("swift", "text §D.5", metric="speedup_improvement_pct", bound=bound) for bound in ("low", "high")
+    )
     text = "the overall speedups of Table 2 give " + ", ".join(f"{m} {value:.1f} %" for m, value in gain.items())
     # each gain is a ratio of two numbers with two decimals: half a percent of rounding
     fits = CONSISTENT if min(gain.values()) >= low.value - 0.5 else CONTRADICTION
-    yield check(low, "lower bound", text, min(gain.values()), "Table 2", fits)
-    yield at_most(high, max(gain.values()), f"the largest from Table 2 is {max(gain.values()):.1f} %", "Table 2")
+    yield new_check(low, "lower bound", text, min(gain.values()), "Table 2", fits)
+    yield check_upper_bound(
+        high, max(gain.values()), f"the largest from Table 2 is {max(gain.values()):.1f} %", "Table 2"
+    )
 
 
 def check_released_sets() -> Iterator[Check]:
@@ -357,8 +368,8 @@ def check_released_sets() -> Iterator[Check]:
         fits = CONSISTENT if abs(share - stated) <= 0.005 + EPSILON else CONTRADICTION
         where = (f"swift/{model}/{task}/skip_ratio#released set", "swift", "Table 2", "released set")
         yield Check(*where, text, stated, share, "§B.3 Eq. 6; skip sets of the repository", fits)
-    row = one("swift", "Table 10", method="Self-SD", metric="skip_ratio")
+    row = find_number("swift", "Table 10", method="Self-SD", metric="skip_ratio")
     skipped = share_skipped("self_ssd", row.model, "all")
     text = f"the set of Self-SD's repository skips {skipped:.3f}"
     fits = CONSISTENT if abs(skipped - row.value) <= row.half + EPSILON else CONTRADICTION
-    yield check(row, "released set", text, skipped, "repository", fits)
+    yield new_check(row, "released set", text, skipped, "repository", fits)

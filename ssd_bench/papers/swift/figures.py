@@ -15,7 +15,7 @@ from ssd_bench.papers import figures_streams as streams
 from ssd_bench.papers.cells import Cell, Replication
 from ssd_bench.papers.figures_shared import NotDrawable, PlotValue
 from ssd_bench.papers.reported import Number
-from ssd_bench.papers.values import search_made, search_time
+from ssd_bench.papers.values import search_origin, search_time
 from ssd_bench.records.reader import Run
 
 STEPS = (0, 64, 128, 512)
@@ -154,7 +154,7 @@ def figure8b(replication: Replication) -> Figure | NotDrawable:
             [common.plot_value(cell, "speedup") for cell in of_model],
         )
         common.draw_line(panels[0], ratios, numbers, style.MARKS[i], model)
-        defined = [(n.value, cell) for n, cell in zip(numbers, of_model) if n.value is not None and not n.void]
+        defined = [(n.value, cell) for n, cell in zip(numbers, of_model) if n.value is not None and not n.exclusion]
         best += [max(defined, key=lambda pair: pair[0])] if defined else []
     common.draw_level(panels[0])
     panels[0].set_xticks(sorted({float(cell.setting("r")) for cell in drawn}))
@@ -210,7 +210,7 @@ def figure10(replication: Replication) -> Figure | NotDrawable:
     for cell in drawn:
         layer_set = metrics.main_set(cell.run)
         text = "no layers drafted" if layer_set is None else layers.skip_counts(layer_set)
-        panels.append(layers.Panel(f"{cell.setting('skip_set')}: {text}", layer_set, bool(cell.void)))
+        panels.append(layers.Panel(f"{cell.setting('skip_set')}: {text}", layer_set, bool(cell.exclusion)))
     figure, body = common.new_figure(layers.map_width(panels), layers.map_height(len(panels)))
     layers.draw_maps(body, [panels])
     return common.finish(figure, replication, drawn, "The set that drafts in each run, searched on the named task.")
@@ -252,12 +252,12 @@ def _draw_searches(axes: Axes, points: list[tuple[float, Cell]], method: str) ->
         number = common.plot_value(cell, "speedup")
         if number.value is None:
             continue
-        face = mark.colour if search_made(cell.run) == "run" else "white"
+        face = mark.colour if search_origin(cell.run) == "run" else "white"
         axes.errorbar(
             seconds, number.value, yerr=common.error_bar(number), capsize=2, linestyle="",
-            **common.point_style(mark, number.void, face),
+            **common.point_style(mark, number.exclusion, face),
         )  # fmt: skip
-        if number.void:
+        if number.exclusion:
             common.explain_void(axes)
         options, below = cell.header["config"]["method"].get("search"), i % 2 == 1
         if options is not None:
@@ -295,7 +295,9 @@ def figure12(replication: Replication) -> Figure | NotDrawable:
         layer_set = cell.run.layer_set(int(ids[step]))
         scored = f", matchness {scores[step - 1]:.2f}" if 0 < step <= len(scores) else ""
         panels.append(
-            layers.Panel(f"search step {step}: {layers.skip_counts(layer_set)}{scored}", layer_set, bool(cell.void))
+            layers.Panel(
+                f"search step {step}: {layers.skip_counts(layer_set)}{scored}", layer_set, bool(cell.exclusion)
+            )
         )
     figure, body = common.new_figure(layers.map_width(panels), layers.map_height(len(panels)))
     layers.draw_maps(body, [panels])
