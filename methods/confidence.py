@@ -87,10 +87,11 @@ class Rule:
         scores = self.scores(confidences)
         means, deviations = self.neighbour_statistics(scores)
         return {
-            "confidence": scores, "gradient": self.rescale(np.gradient(np.gradient(scores))),
+            "confidence": scores,
+            "gradient": self.rescale(np.gradient(np.gradient(scores))),
             "window": np.array(self.windows(scores), self.dtype),
             "threshold": means.astype(np.float64) - lam * deviations.astype(np.float64),
-        }  # fmt: skip
+        }
 
     def normalise(self, scores: Array) -> Array:
         """Return ĉ = (c - mean) / (std + 1e-6) (Eq. 5), exactly 0 where all c are equal."""

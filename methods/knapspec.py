@@ -155,9 +155,15 @@ class KnapSpec(WindowedDraft):
         read = length if window is None else window.positions(length)
         w_attn, w_mlp = weights(probe.latency, read, self.weight_cap)
         knapsack = Knapsack(
-            states.float(), length - states.shape[1], (w_attn, w_mlp), self.budget, self.min_similarity, self.strict,
-            self.protect_first_last, states.dtype,
-        )  # fmt: skip
+            states.float(),
+            length - states.shape[1],
+            (w_attn, w_mlp),
+            self.budget,
+            self.min_similarity,
+            self.strict,
+            self.protect_first_last,
+            states.dtype,
+        )
         candidates = knapsack.run(probe)
         if not self.include_zero_skip:
             candidates = candidates[1:]

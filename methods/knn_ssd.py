@@ -127,9 +127,11 @@ class KNNSSD(StoppedDraft):
             self._sets[domain] = self._set(domain, [samples[i] for i in rows], features[rows], probe)
         self._anchor = Anchors(torch.cat(vectors), owners)
         self._shown = {
-            "vectors": features.float().cpu().numpy(), "labels": np.array([sample.domain for sample in samples]),
-            "anchors": torch.cat(vectors).float().cpu().numpy(), "anchor_labels": np.array(owners),
-        }  # fmt: skip
+            "vectors": features.float().cpu().numpy(),
+            "labels": np.array([sample.domain for sample in samples]),
+            "anchors": torch.cat(vectors).float().cpu().numpy(),
+            "anchor_labels": np.array(owners),
+        }
 
     def arrays(self) -> dict[str, dict[str, NDArray[Any]]]:
         """Return the features [n, d] of the calibration prompts, the anchors, and their domains (Figures 5, 6)."""

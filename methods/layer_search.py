@@ -305,10 +305,16 @@ def _header(
         scoring |= {"window": [window.sinks, window.recent]}
     identity = {**run, "settings": scoring, "latency": given_latency, "n_layers": probe.n_layers}
     return {
-        "content_key": provenance.content_key(identity, VERSION, data), "n_layers": probe.n_layers, **run,
-        "domain": domain, "seed": origin.seed, "settings": scoring, "latency": latency,
-        "prompts": len(prompts), "prompts_sha256": data,
-    }  # fmt: skip
+        "content_key": provenance.content_key(identity, VERSION, data),
+        "n_layers": probe.n_layers,
+        **run,
+        "domain": domain,
+        "seed": origin.seed,
+        "settings": scoring,
+        "latency": latency,
+        "prompts": len(prompts),
+        "prompts_sha256": data,
+    }
 
 
 def _extend(

@@ -203,9 +203,13 @@ class SWIFT(WindowedDraft):
     def state(self) -> bytes:
         """Return the search, r, the random generator, and the counts for the next prompt, as an npz file."""
         kept = asdict(self._search) | {
-            "layer_set": sorted(self._search.layer_set.skipped), "ratio": self._ratio, "bits": self._bits.state,
-            "accepted": self._accepted, "drafted": self._drafted, "seen": self._seen,
-        }  # fmt: skip
+            "layer_set": sorted(self._search.layer_set.skipped),
+            "ratio": self._ratio,
+            "bits": self._bits.state,
+            "accepted": self._accepted,
+            "drafted": self._drafted,
+            "seen": self._seen,
+        }
         points, scores = (np.array(kept.pop(name)) for name in ("points", "scores"))
         file = io.BytesIO()
         np.savez_compressed(file, points=points, scores=scores, rest=np.array(json.dumps(kept)))

@@ -311,12 +311,18 @@ def record_medians(runs: Sequence[Run], machine: str, devices: int | None) -> pd
     for run in runs:
         steps = metrics.arm_rows(run.steps, "method")
         own_speedup = predict(run)["speedup"] if machine == OWN and _profiled(run) else None
-        table_rows.append({
-            "method": run.header["method"], "task": run.header["task"]["name"], "runs": run.path.name,
-            "M": metrics.mean_acceptance_length(steps).value, "alpha": metrics.alpha(steps).value,
-            "right": metrics.alpha_conditional(steps), "measured": metrics.speedup(run.prompts).value,
-            "predicted": own_speedup if machine == OWN else predict(run, machine, devices=devices)["speedup"],
-        })  # fmt: skip
+        table_rows.append(
+            {
+                "method": run.header["method"],
+                "task": run.header["task"]["name"],
+                "runs": run.path.name,
+                "M": metrics.mean_acceptance_length(steps).value,
+                "alpha": metrics.alpha(steps).value,
+                "right": metrics.alpha_conditional(steps),
+                "measured": metrics.speedup(run.prompts).value,
+                "predicted": own_speedup if machine == OWN else predict(run, machine, devices=devices)["speedup"],
+            }
+        )
     numeric = dict.fromkeys(("M", "alpha", "right", "measured", "predicted"), "median")
     columns = ["method", "task", "runs", *numeric]
     frame = pd.DataFrame(table_rows, columns=columns).astype(dict.fromkeys(numeric, "float64"))
@@ -395,11 +401,15 @@ def roofline_table(steps: Steps) -> pd.DataFrame:
     for name, drafts in kinds_of_drafts(steps).items():
         needed = [drafts.needed(aim) for aim in AIMS]
         length = needed[0][1] if needed[0] else 1
-        rows.append((
-            name, f"{drafts.cost:.3f}", f"{drafts.verify[length - 1] / drafts.plain:.3f}",
-            *(ABSENT if need is None else f"{need[0]:.2f} (γ {need[1]})" for need in needed),
-            f"{drafts.best(1.0)[0]:.2f}x",
-        ))  # fmt: skip
+        rows.append(
+            (
+                name,
+                f"{drafts.cost:.3f}",
+                f"{drafts.verify[length - 1] / drafts.plain:.3f}",
+                *(ABSENT if need is None else f"{need[0]:.2f} (γ {need[1]})" for need in needed),
+                f"{drafts.best(1.0)[0]:.2f}x",
+            )
+        )
     return pd.DataFrame(rows, columns=list(HEADS))
 
 
@@ -409,11 +419,18 @@ def _trace_table(traces: Sequence[Trace]) -> pd.DataFrame:
         row, drafts = trace.row, trace.acceptance
         task = ", ".join([row.number.task, *sorted(select.distinguishing_settings(row.number))])
         derived_mark = {name: "≈" if row.derived == name else "" for name in ("M", "alpha")}
-        table_rows.append((
-            version_name(row.number.paper), row.number.method, task, f"{derived_mark['M']}{drafts.accepted + 1:.2f}",
-            f"{derived_mark['alpha']}{drafts.accepted / drafts.drafted:.2f}", f"{row.skipped:.1%}",
-            row.number.printed + ("*" if row.number.metric == "expected_speedup" else ""), f"{trace.predicted:.2f}x",
-        ))  # fmt: skip
+        table_rows.append(
+            (
+                version_name(row.number.paper),
+                row.number.method,
+                task,
+                f"{derived_mark['M']}{drafts.accepted + 1:.2f}",
+                f"{derived_mark['alpha']}{drafts.accepted / drafts.drafted:.2f}",
+                f"{row.skipped:.1%}",
+                row.number.printed + ("*" if row.number.metric == "expected_speedup" else ""),
+                f"{trace.predicted:.2f}x",
+            )
+        )
     return pd.DataFrame(table_rows, columns=["paper", "method", "task", "M", "α", "skipped", "printed", "PREDICTED"])
 
 

@@ -42,9 +42,15 @@ def bootstrap(method: str, statistic: Statistic, *columns: Array) -> Measured:
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")  # equal prompts have no interval
         result = stats.bootstrap(
-            columns, statistic, paired=True, vectorized=True, n_resamples=RESAMPLES, confidence_level=LEVEL,
-            method=method, rng=np.random.default_rng(SEED),
-        )  # fmt: skip
+            columns,
+            statistic,
+            paired=True,
+            vectorized=True,
+            n_resamples=RESAMPLES,
+            confidence_level=LEVEL,
+            method=method,
+            rng=np.random.default_rng(SEED),
+        )
     low, high = map(float, result.confidence_interval)
     return Measured(float(statistic(*columns)), low, high, len(columns[0]))
 

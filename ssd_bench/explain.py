@@ -94,10 +94,16 @@ def explain(run: Run) -> Explanation:
     c = None if skipped is None else 1 - skipped
     c_measured = None if per_draft is None else per_draft / ar_ms
     return Explanation(
-        ar_ms / total, m, metrics.expected_speedup(m, alpha, skipped),
+        ar_ms / total,
+        m,
+        metrics.expected_speedup(m, alpha, skipped),
         None if c_measured is None else metrics.expected_speedup(m, alpha, 1 - c_measured),
-        c, c_measured, ms["verify"] * m / ar_ms, ms, _losses(ms, m, drafted / passes, c, c_measured),
-    )  # fmt: skip
+        c,
+        c_measured,
+        ms["verify"] * m / ar_ms,
+        ms,
+        _losses(ms, m, drafted / passes, c, c_measured),
+    )
 
 
 def _losses(ms: dict[str, float], m: float, k: float, c: float | None, c_measured: float | None) -> tuple[Loss, ...]:
@@ -206,7 +212,8 @@ def render(run: Run, explanation: Explanation) -> str:
             "",
             _source_table(run),
             "",
-            f"largest loss: {largest.name}, {largest.ms:.3f} ms per token, {format_percent(largest.ms / ar_ms)} of AR's",
+            f"largest loss: {largest.name}, {largest.ms:.3f} ms per token, "
+            f"{format_percent(largest.ms / ar_ms)} of AR's",
             *_slow(run),
         ]
     )
@@ -223,7 +230,8 @@ def _slow(run: Run) -> list[str]:
         for step in worst.itertuples()
     ]
     header = ["prompt", "arm", "step", "ms", "its like"]
-    caption = f"{len(slow)} of {len(run.steps)} steps took more than {metrics.SLOW_FACTOR:g} times what their like do; the slowest:"
+    factor = f"{metrics.SLOW_FACTOR:g}"
+    caption = f"{len(slow)} of {len(run.steps)} steps took more than {factor} times what their like do; the slowest:"
     return ["", caption, tables.terminal(pd.DataFrame(rows, columns=header), header)]
 
 

@@ -155,16 +155,26 @@ def frontier(runs: Sequence[Run], width: int) -> Plane:
     *_, verify = costs(machine, n_layers, context)
     points = [
         Point(
-            tuple(sorted(draft[0].skipped)), draft_cost(machine, draft, context), alpha, tuple(uses.get(draft, ())),
+            tuple(sorted(draft[0].skipped)),
+            draft_cost(machine, draft, context),
+            alpha,
+            tuple(uses.get(draft, ())),
             None if draft[1] is None else (draft[1].sinks, draft[1].recent),
         )
         for draft, alpha in alphas.items()
-    ]  # fmt: skip
+    ]
     return Plane(
-        header["model"]["name"], header["task"]["name"], n_layers,
-        "exhaustive" if exhaustive else f"beam of {width}", len(points), score.tokens, context,
-        verify, tuple(pareto_front(points)), tuple(point for point in points if point.uses),
-    )  # fmt: skip
+        header["model"]["name"],
+        header["task"]["name"],
+        n_layers,
+        "exhaustive" if exhaustive else f"beam of {width}",
+        len(points),
+        score.tokens,
+        context,
+        verify,
+        tuple(pareto_front(points)),
+        tuple(point for point in points if point.uses),
+    )
 
 
 def _ar_rows(run: Run) -> pd.DataFrame:
@@ -296,10 +306,15 @@ def render(plane: Plane) -> str:
         method_points = [point for point in plane.chosen if any(use.method == method for use in point.uses)]
         best_points[method] = max(method_points, key=lambda point: plane.speedup(point.cost, point.alpha))
     rows = [
-        (name, f"{point.cost:.3f}", f"{point.alpha:.3f}", str(len(point.skipped)),
-         f"{plane.speedup(point.cost, point.alpha):.2f}x")
+        (
+            name,
+            f"{point.cost:.3f}",
+            f"{point.alpha:.3f}",
+            str(len(point.skipped)),
+            f"{plane.speedup(point.cost, point.alpha):.2f}x",
+        )
         for name, point in best_points.items()
-    ]  # fmt: skip
+    ]
     heads = ["", "c", "α", "skips", "predicted"]
     caption = f"{plane.model} on {plane.task}: {plane.tried} sets tried ({plane.search}), α over {plane.tokens} tokens"
     return f"{caption}\n{tables.terminal(pd.DataFrame(rows, columns=heads), heads[1:])}"

@@ -50,9 +50,13 @@ class HuggingFace:
     """
 
     def __init__(
-        self, source: Path | PretrainedConfig, hardware: Hardware, decoding: Decoding, eos_ids: frozenset[int],
+        self,
+        source: Path | PretrainedConfig,
+        hardware: Hardware,
+        decoding: Decoding,
+        eos_ids: frozenset[int],
         context: int,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._device, self._decoding, self._eos_ids, self._context = hardware.devices[0], decoding, eos_ids, context
         self._clock = Clock(self._device)
         self._model = _load(source, hardware) if isinstance(source, Path) else _random_model(source, hardware)
@@ -60,9 +64,10 @@ class HuggingFace:
         self._continue = torch.zeros(1, dtype=torch.bool, device=self._device)
         bytes_at = {t.data_ptr(): t.nbytes for t in (*self._model.parameters(), *self._model.buffers())}
         self.about = {
-            "class": type(self._model).__name__, "attention": self._model.config._attn_implementation,
+            "class": type(self._model).__name__,
+            "attention": self._model.config._attn_implementation,
             "weight_bytes": sum(bytes_at.values()),
-        }  # fmt: skip
+        }
 
     def _config(self) -> Any:
         from transformers import GenerationConfig
@@ -105,9 +110,11 @@ class HuggingFace:
         ids = torch.tensor([prompt], device=self._device)
         # without an explicit mask, `generate` would mask out prompt tokens that equal the padding id
         sequence = self._model.generate(
-            ids, attention_mask=torch.ones_like(ids), max_new_tokens=min(max_new, free),
+            ids,
+            attention_mask=torch.ones_like(ids),
+            max_new_tokens=min(max_new, free),
             stopping_criteria=StoppingCriteriaList([mark_first]),
-        )  # fmt: skip
+        )
         end = self._clock.mark()
         self._clock.settle()
         output = sequence[0, len(prompt) :].tolist()

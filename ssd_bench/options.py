@@ -31,9 +31,14 @@ Part = Annotated[str, Fits("NUMBER/OF, as 3/8: the third of eight", lambda text:
 LONGEST_NAMES = LONGEST_NAME - 20  # bytes; the name of a record's folder ends with digits of the run's key
 MOST_REPEATS = 10_000  # the work items of a run are listed in memory
 OPTIONS = {
-    "limit": Count | None, "repeats": Annotated[int, Range(1, MOST_REPEATS)], "seed": Whole, "force": bool,
-    "runs_dir": str, "variant": str | None, "baseline": Any,
-}  # fmt: skip
+    "limit": Count | None,
+    "repeats": Annotated[int, Range(1, MOST_REPEATS)],
+    "seed": Whole,
+    "force": bool,
+    "runs_dir": str,
+    "variant": str | None,
+    "baseline": Any,
+}
 TABLES: dict[str, type] = {"decode": Decoding, "hardware": Options, "wandb": Tracking}
 KNOWN = (*OPTIONS, *TABLES, *KINDS, "dry", "minutes", "retry", "shard")
 
@@ -109,8 +114,11 @@ class Parts:
         tasks = {"task": self.task}
         if self.calibration_task is not self.task:
             tasks["calibrate"] = self.calibration_task
-        parts = {f"{place}.parts.{name}": part for place, task in tasks.items()
-                 for name, part in getattr(task, "parts", {}).items()}  # fmt: skip
+        parts = {
+            f"{place}.parts.{name}": part
+            for place, task in tasks.items()
+            for name, part in getattr(task, "parts", {}).items()
+        }
         messages = {f"{place}.system": getattr(task, "system", None) for place, task in (tasks | parts).items()}
         return {option: system for option, system in messages.items() if system is not None}
 

@@ -168,17 +168,39 @@ def plan(cfg: DictConfig) -> Plan:
     machine = _machine(hardware, backend)
     identity = config | {"task_version": task.version, "weights": weights, "machine": machine}
     origin = Origin(
-        runs_dir / SEARCHES, dims.name, weights, parts.calibration_task.name, hardware.dtype_name, machine,
+        runs_dir / SEARCHES,
+        dims.name,
+        weights,
+        parts.calibration_task.name,
+        hardware.dtype_name,
+        machine,
         config["seed"],
-    )  # fmt: skip
+    )
     code = provenance.code_hash([inspect.getfile(type(part)) for part in (method, task)])
     key = provenance.content_key(identity, code, data, exclude=UNRECORDED)
     name = f"{dims.name}-{method.name}-{task.name}-{key[:10]}"
     return Plan(
-        config, hardware, backend, decoding, method, task, prompts, encoded, requested_tokens, samples, checkpoint,
-        model.rehearsal, dims, origin, min(longest, arch.context), _fingerprints(parts), key, runs_dir / name,
-        shard, _unused(parts),
-    )  # fmt: skip
+        config,
+        hardware,
+        backend,
+        decoding,
+        method,
+        task,
+        prompts,
+        encoded,
+        requested_tokens,
+        samples,
+        checkpoint,
+        model.rehearsal,
+        dims,
+        origin,
+        min(longest, arch.context),
+        _fingerprints(parts),
+        key,
+        runs_dir / name,
+        shard,
+        _unused(parts),
+    )
 
 
 def _fingerprints(parts: Parts) -> dict[str, str]:

@@ -133,16 +133,22 @@ def _measure(
     finish = writer.finish if plan.shard is None else writer.finish_shard
     finish(
         {
-            "latency": writer.header["latency"], "model": writer.header["model"] | memory,
+            "latency": writer.header["latency"],
+            "model": writer.header["model"] | memory,
             "scores": _scores(plan, writer),
             "searches": plan.origin.searches,
-            "load_ms": (loaded - begin) * 1e3, "profile_ms": (profiled - loaded) * 1e3,
-            "prepare_ms": (prepared - profiled) * 1e3, "warmup_ms": (warm - prepared) * 1e3,
-            "base_bytes": base_bytes, "others_share": watch.other_share(), "beside": neighbours.seen,
-            "wall_s": time.perf_counter() - begin, "warnings": _warnings(plan, engine, writer),
+            "load_ms": (loaded - begin) * 1e3,
+            "profile_ms": (profiled - loaded) * 1e3,
+            "prepare_ms": (prepared - profiled) * 1e3,
+            "warmup_ms": (warm - prepared) * 1e3,
+            "base_bytes": base_bytes,
+            "others_share": watch.other_share(),
+            "beside": neighbours.seen,
+            "wall_s": time.perf_counter() - begin,
+            "warnings": _warnings(plan, engine, writer),
         }
         | ({} if hf_arm is None else {"hf": hf_arm.about})
-    )  # fmt: skip
+    )
     tracker.finish(dict if plan.shard else lambda: summarise(load_run(plan.run_dir)))
 
 
@@ -261,49 +267,85 @@ def _record(
     keys: dict[str, Any] = {"prompt_index": inputs.index, "repeat": inputs.repeat, "turn": inputs.turn, "arm": arm}
     text = plan.checkpoint.text(generation.output)
     row = PromptRow(
-        **keys, prompt_id=prompt.id, domain=prompt.domain, order=order,
-        prompt_sha256=encoded.sha256, prompt_len=len(encoded.ids), clipped_tokens=encoded.clipped,
-        new_tokens=len(generation.output), prefill_ms=generation.prefill_ms, decode_ms=generation.decode_ms,
-        draft_ms=sum(s.draft_ms for s in generation.steps), verify_ms=sum(s.verify_ms for s in generation.steps),
-        policy_ms=sum(s.policy_ms for s in generation.steps), peak_bytes=plan.hardware.peak_bytes(),
-        finish_reason=generation.finish_reason, output_ids=generation.output, text=text,
+        **keys,
+        prompt_id=prompt.id,
+        domain=prompt.domain,
+        order=order,
+        prompt_sha256=encoded.sha256,
+        prompt_len=len(encoded.ids),
+        clipped_tokens=encoded.clipped,
+        new_tokens=len(generation.output),
+        prefill_ms=generation.prefill_ms,
+        decode_ms=generation.decode_ms,
+        draft_ms=sum(s.draft_ms for s in generation.steps),
+        verify_ms=sum(s.verify_ms for s in generation.steps),
+        policy_ms=sum(s.policy_ms for s in generation.steps),
+        peak_bytes=plan.hardware.peak_bytes(),
+        finish_reason=generation.finish_reason,
+        output_ids=generation.output,
+        text=text,
         score=None if arm == "hf" else plan.task.score(prompt, _scored_text(plan, inputs.index, inputs.turn, text)),
-        divergence_index=verdict.index if verdict else None, divergence_gap=verdict.gap if verdict else None,
+        divergence_index=verdict.index if verdict else None,
+        divergence_gap=verdict.gap if verdict else None,
         lossless=verdict.verdict if verdict else None,
-    )  # fmt: skip
+    )
     steps = [
         StepRow(
-            **keys, step=s.index, context_len=s.context_len, layer_set=s.layer_set, window=s.window,
-            draft_len=s.draft_len, tree_nodes=s.tree_nodes, accepted_len=s.accepted_len, emitted=s.emitted,
-            stop_reason=s.stop_reason, searched=s.searched,
-            draft_ms=s.draft_ms, verify_ms=s.verify_ms, policy_ms=s.policy_ms,
+            **keys,
+            step=s.index,
+            context_len=s.context_len,
+            layer_set=s.layer_set,
+            window=s.window,
+            draft_len=s.draft_len,
+            tree_nodes=s.tree_nodes,
+            accepted_len=s.accepted_len,
+            emitted=s.emitted,
+            stop_reason=s.stop_reason,
+            searched=s.searched,
+            draft_ms=s.draft_ms,
+            verify_ms=s.verify_ms,
+            policy_ms=s.policy_ms,
             est_alpha=s.estimate.alpha if s.estimate else None,
             est_draft_len=s.estimate.draft_len if s.estimate else None,
             est_tokens_per_s=s.estimate.tokens_per_s if s.estimate else None,
         )
         for s in generation.steps
-    ]  # fmt: skip
+    ]
     return PromptRecord(row, steps)
 
 
 def _header(plan: Plan) -> dict[str, Any]:
     """Return the header of the record (run.json) as it is before the first prompt."""
     model = {
-        "name": plan.dims.name, "n_layers": plan.dims.n_layers, "n_params": plan.dims.n_params,
-        "context": plan.dims.context, "dtype": plan.hardware.dtype_name, "device": plan.hardware.label,
-        "threads": plan.hardware.threads, "arithmetic": plan.backend.arithmetic.named(),
-        "weights": plan.origin.weights, "commit": plan.checkpoint.commit, "lm_head": plan.checkpoint.head,
+        "name": plan.dims.name,
+        "n_layers": plan.dims.n_layers,
+        "n_params": plan.dims.n_params,
+        "context": plan.dims.context,
+        "dtype": plan.hardware.dtype_name,
+        "device": plan.hardware.label,
+        "threads": plan.hardware.threads,
+        "arithmetic": plan.backend.arithmetic.named(),
+        "weights": plan.origin.weights,
+        "commit": plan.checkpoint.commit,
+        "lm_head": plan.checkpoint.head,
         "rehearsal": plan.rehearsal,
-    }  # fmt: skip
+    }
     return {
-        "run_id": plan.run_dir.name, "content_key": plan.content_key, "command": COMMAND + shlex.join(sys.argv[1:]),
-        "config": plan.config, "model": model, "method": plan.method.name,
+        "run_id": plan.run_dir.name,
+        "content_key": plan.content_key,
+        "command": COMMAND + shlex.join(sys.argv[1:]),
+        "config": plan.config,
+        "model": model,
+        "method": plan.method.name,
         "caveat": plan.method.caveat if isinstance(plan.method, Qualified) else None,
         "task": {"name": plan.task.name, "metric": plan.task.metric, "version": plan.task.version},
-        "data": plan.fingerprints, "domains": [prompt.domain for prompt in plan.prompts],
-        "decode": asdict(plan.decoding), "tie_tolerance": plan.tie_tolerance, "seed": plan.config["seed"],
+        "data": plan.fingerprints,
+        "domains": [prompt.domain for prompt in plan.prompts],
+        "decode": asdict(plan.decoding),
+        "tie_tolerance": plan.tie_tolerance,
+        "seed": plan.config["seed"],
         "provenance": provenance.collect(COMMAND + shlex.join(sys.argv[1:]), plan.hardware.gpu_names()),
-    }  # fmt: skip
+    }
 
 
 def latency_of(plan: Plan, engine: Engine) -> Latency:
@@ -321,10 +363,17 @@ def _profile_path(plan: Plan, rows: int) -> Path:
     """Return the file for the profile of a plan's model on this machine, measured up to `rows` of context."""
     context_bits = (rows - 1).bit_length()  # short contexts say little about long ones
     parts = (
-        plan.origin.weights, plan.hardware.label, plan.hardware.dtype_name, plan.hardware.threads,
-        str(plan.backend.arithmetic), plan.hardware.gpu_names(), provenance.cpu_model(), torch.__version__,
-        context_bits, profiling.VERSION,
-    )  # fmt: skip
+        plan.origin.weights,
+        plan.hardware.label,
+        plan.hardware.dtype_name,
+        plan.hardware.threads,
+        str(plan.backend.arithmetic),
+        plan.hardware.gpu_names(),
+        provenance.cpu_model(),
+        torch.__version__,
+        context_bits,
+        profiling.VERSION,
+    )
     key = hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
     return cache_dir() / "latency" / f"{plan.dims.name}-{key}.json"
 

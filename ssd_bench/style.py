@@ -74,9 +74,18 @@ MARKS = (
     Mark("#D55E00", "X", (0, (7, 2)), "oo"),
 )
 METHODS = {
-    "KnapSpec": 0, "ConfLayers": 2, "KNN-SSD": 0, "SWIFT": 1, "CLaSp": 2, "DEL": 3, "Lookahead": 4,
-    "Self-SD": 3, "Self-SD(Fix)": 3, "Self-SD(Mix)": 2, "layer skipping + top-k drafts": 1,
-}  # fmt: skip
+    "KnapSpec": 0,
+    "ConfLayers": 2,
+    "KNN-SSD": 0,
+    "SWIFT": 1,
+    "CLaSp": 2,
+    "DEL": 3,
+    "Lookahead": 4,
+    "Self-SD": 3,
+    "Self-SD(Fix)": 3,
+    "Self-SD(Mix)": 2,
+    "layer skipping + top-k drafts": 1,
+}
 
 
 def mark(label: str, position: int) -> Mark:

@@ -538,9 +538,13 @@ def summary(jobs: Sequence[Overrides], ends: Sequence[Outcome]) -> str:
     """Return a table of the jobs, by the options in which they differ, and their outcomes."""
     shared = set(jobs[0]).intersection(*jobs) if len(jobs) > 1 else set()
     rows = [
-        (number, " ".join(o for o in overrides if o not in shared), "failed" if end.error else "done",
-         end.error or end.run or "")
+        (
+            number,
+            " ".join(o for o in overrides if o not in shared),
+            "failed" if end.error else "done",
+            end.error or end.run or "",
+        )
         for number, (overrides, end) in enumerate(zip(jobs, ends, strict=True), start=1)
-    ]  # fmt: skip
+    ]
     header = ["run", "options", "", "record or error"]
     return tables.terminal(pd.DataFrame(rows, columns=header), wrap=[None, 60, None, None])

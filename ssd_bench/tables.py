@@ -14,9 +14,9 @@ if TYPE_CHECKING:  # imported late: a command that shows no table needs neither
     import pandas as pd
     from markupsafe import Markup
 
-SIGNS = str.maketrans({
-    "<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}", "–": "--", "§": r"\S{}", "[": "{[}", "]": "{]}"
-})  # fmt: skip
+SIGNS = str.maketrans(
+    {"<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}", "–": "--", "§": r"\S{}", "[": "{[}", "]": "{]}"}
+)
 """Characters that pandas does not escape: three that LaTeX's default font shows as others, two that are not ASCII, and
 brackets, which after the end of a row would be an argument of that command."""
 HTML = """\
@@ -44,10 +44,13 @@ def terminal(
     flat = _flat(frame)
     heads = [str(name) for name in flat.columns]
     return tabulate(
-        flat.to_numpy().tolist(), heads if any(heads) else (), "simple" if ruled else "plain", disable_numparse=True,
+        flat.to_numpy().tolist(),
+        heads if any(heads) else (),
+        "simple" if ruled else "plain",
+        disable_numparse=True,
         colalign=["right" if head in right else "left" for head in heads] if len(flat) else None,
         maxcolwidths=list(wrap) or None,
-    )  # fmt: skip
+    )
 
 
 def markdown(frame: pd.DataFrame) -> str:
@@ -67,17 +70,19 @@ def latex(frame: pd.DataFrame, caption: str, label: str) -> str:
 
     # pandas escapes cells but no captions, so the caption is escaped as the only cell of a frame
     caption_cell = pd.DataFrame([caption]).style.hide(axis="index").hide(axis="columns").format(escape="latex")
-    return "\n".join([
-        r"% needs \usepackage{booktabs} and \usepackage{graphicx}",
-        r"\begin{table}",
-        rf"\caption{{{_signed(caption_cell.to_string().strip())}}}",
-        rf"\label{{{label}}}",
-        r"\centering",
-        r"\resizebox{\linewidth}{!}{%",
-        _signed(_flat(frame).to_latex(index=False, escape=True)) + "}",
-        r"\end{table}",
-        "",
-    ])  # fmt: skip
+    return "\n".join(
+        [
+            r"% needs \usepackage{booktabs} and \usepackage{graphicx}",
+            r"\begin{table}",
+            rf"\caption{{{_signed(caption_cell.to_string().strip())}}}",
+            rf"\label{{{label}}}",
+            r"\centering",
+            r"\resizebox{\linewidth}{!}{%",
+            _signed(_flat(frame).to_latex(index=False, escape=True)) + "}",
+            r"\end{table}",
+            "",
+        ]
+    )
 
 
 def html(frame: pd.DataFrame, caption: str, style: str = "") -> Markup:

@@ -37,9 +37,14 @@ class Tracker:
             import wandb
 
             self._run = wandb.init(
-                project=options["project"], mode=options["mode"], id=run_dir.name, name=run_dir.name, resume="allow",
-                dir=run_dir.parent, config=dict(config),
-            )  # fmt: skip
+                project=options["project"],
+                mode=options["mode"],
+                id=run_dir.name,
+                name=run_dir.name,
+                resume="allow",
+                dir=run_dir.parent,
+                config=dict(config),
+            )
 
     def log(self, records: list[PromptRecord]) -> None:
         """Log the raw numbers of one prompt, per arm."""

@@ -56,9 +56,14 @@ class Jsonl(RowTask):
         self.source: DataSource | None = None if file is None else LocalSource(file.parent)
         self.scorer: Scorer = SCORERS[self.score_by]()
         items = DataSpec(
-            self.name if file is None else file.stem, ("prompt",), self.hub, optional=("category", "reference"),
-            lists=("prompt",), singles=("prompt",), numbered=True,
-        )  # fmt: skip
+            self.name if file is None else file.stem,
+            ("prompt",),
+            self.hub,
+            optional=("category", "reference"),
+            lists=("prompt",),
+            singles=("prompt",),
+            numbered=True,
+        )
         super().__init__(items, self.max_new_tokens)
 
     def _prompt(self, row: Row) -> Prompt:

@@ -27,9 +27,14 @@ from tasks.scoring.thoughts import without_thoughts
 from tasks.scoring.translation import Translation
 
 SCORERS: dict[str, Callable[[], Scorer]] = {
-    "choice": MultipleChoice, "final_number": FinalNumber, "math_answer": MathAnswer, "rouge": Rouge,
-    "short_answer": ShortAnswer, "sql": SqlExecution, "translation": Translation,
-}  # fmt: skip
+    "choice": MultipleChoice,
+    "final_number": FinalNumber,
+    "math_answer": MathAnswer,
+    "rouge": Rouge,
+    "short_answer": ShortAnswer,
+    "sql": SqlExecution,
+    "translation": Translation,
+}
 PASS_AT_K = "pass_at_k"
 
 
@@ -79,9 +84,13 @@ def _scores(scorer: Scorer, predictions: list[str], references: list[str], items
 
 
 def _pass_at_k(
-    predictions: list[list[str]], references: list[str], k: Sequence[int] = (1, 10), cpu_seconds: int = 5,
-    wall_seconds: int = 30, memory_mib: int = 1024,
-) -> dict[str, float]:  # fmt: skip
+    predictions: list[list[str]],
+    references: list[str],
+    k: Sequence[int] = (1, 10),
+    cpu_seconds: int = 5,
+    wall_seconds: int = 30,
+    memory_mib: int = 1024,
+) -> dict[str, float]:
     """Return the mean over problems of the estimated pass@k, for each k."""
     scorer = PassesTests(ProgramLimits(cpu_seconds, wall_seconds, memory_mib))
     _check_references(scorer, references)

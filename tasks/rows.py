@@ -111,9 +111,10 @@ class RowTask(ABC):
                 references.append(prompt.reference)
         chosen = answers if len(answers) > 2 else {"": answers.get("", ([], []))}
         return {
-            f"{domain}{name}": value for domain, texts in chosen.items()
+            f"{domain}{name}": value
+            for domain, texts in chosen.items()
             for name, value in self.scorer.corpus(*texts).items()
-        }  # fmt: skip
+        }
 
     def _check_references(self, source: DataSource, prompts: Sequence[Prompt]) -> None:
         """Refuse references that the scorer cannot read: their items would have no score, or always 0.
@@ -170,9 +171,14 @@ class VariantTask(RowTask):
     zero_shot: str
 
     def __init__(
-        self, variant: str | None, shots: int | Mapping[str, int], max_new_tokens: int | Mapping[str, int],
-        items: DataSpec, fewshot_hub: Mapping[str, Any], **drawn: Any,
-    ) -> None:  # fmt: skip
+        self,
+        variant: str | None,
+        shots: int | Mapping[str, int],
+        max_new_tokens: int | Mapping[str, int],
+        items: DataSpec,
+        fewshot_hub: Mapping[str, Any],
+        **drawn: Any,
+    ) -> None:
         self.variant = checked_variant(variant, self.variants)
         self.in_order = self.variant == "knapspec"
         count = checked_shots(of_variant("shots", shots, self.variant), self.variant, without=self.zero_shot)

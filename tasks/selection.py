@@ -11,8 +11,17 @@ from ssd_bench.data.rows import Row, usable
 from ssd_bench.errors import ConfigError
 from ssd_bench.model.template import TEMPLATES
 
-__all__ = ["CONTEXT", "Permuted", "Row", "checked_shots", "checked_template", "checked_variant", "first_rows",
-           "of_variant", "shuffled"]  # fmt: skip
+__all__ = [
+    "CONTEXT",
+    "Permuted",
+    "Row",
+    "checked_shots",
+    "checked_template",
+    "checked_variant",
+    "first_rows",
+    "of_variant",
+    "shuffled",
+]
 
 T = TypeVar("T")
 

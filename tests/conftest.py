@@ -28,10 +28,18 @@ torch.set_num_threads(1)  # for matrices this small, waking a second thread cost
 
 VOCAB, LAYERS, CONTEXT = 61, 4, 256
 SIZES = {
-    "vocab_size": VOCAB, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": LAYERS,
-    "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": CONTEXT,
-    "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 2, "initializer_range": 0.2,
-}  # fmt: skip
+    "vocab_size": VOCAB,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": LAYERS,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": CONTEXT,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "pad_token_id": 2,
+    "initializer_range": 0.2,
+}
 
 
 def rope(base: float, kind: str = "default", **scaling: float) -> dict[str, object]:
@@ -52,7 +60,7 @@ FAMILIES: dict[str, Callable[[], PretrainedConfig]] = {
         **SIZES, rope_parameters=rope(1e6, "yarn", factor=4.0, original_max_position_embeddings=64)
     ),
     "qwen3": lambda: Qwen3Config(**SIZES, head_dim=8, rope_parameters=rope(1e6)),
-}  # fmt: skip
+}
 
 
 CORPUS = [

@@ -53,9 +53,15 @@ def prepare(engine: Engine, method: Method) -> None:
 
 
 def decode(
-    decoder: Decoder, method: Method, prompt: Sequence[int], new: int, eos: frozenset[int] = frozenset(),
-    spare: int | None = None, seed: int = 0, **options: object,
-) -> Generation:  # fmt: skip
+    decoder: Decoder,
+    method: Method,
+    prompt: Sequence[int],
+    new: int,
+    eos: frozenset[int] = frozenset(),
+    spare: int | None = None,
+    seed: int = 0,
+    **options: object,
+) -> Generation:
     """One prompt as a run decodes it: checked, prepared, generated.
 
     Args:

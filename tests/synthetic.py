@@ -94,15 +94,34 @@ def with_hf(records: list[PromptRecord], slower: float = 4.0, **row: Any) -> lis
 
 
 def _step(
-    prompt_index: int, repeat: int, arm: str, step: int, context: int, layers: LayerSet | None, k: int, m: int, n: int,
+    prompt_index: int,
+    repeat: int,
+    arm: str,
+    step: int,
+    context: int,
+    layers: LayerSet | None,
+    k: int,
+    m: int,
+    n: int,
     speed: float,
-) -> StepRow:  # fmt: skip
+) -> StepRow:
     method = arm == "method"
     return StepRow(
-        prompt_index=prompt_index, repeat=repeat, arm=arm, step=step, context_len=context, layer_set=layers,
-        draft_len=k, tree_nodes=k + 1, accepted_len=m, emitted=n, stop_reason="length" if k else "none",
-        draft_ms=k * T_DRAFT_MS * speed, verify_ms=T_TARGET_MS * speed, policy_ms=0.5 * speed if method else 0.0,
-    )  # fmt: skip
+        prompt_index=prompt_index,
+        repeat=repeat,
+        arm=arm,
+        step=step,
+        context_len=context,
+        layer_set=layers,
+        draft_len=k,
+        tree_nodes=k + 1,
+        accepted_len=m,
+        emitted=n,
+        stop_reason="length" if k else "none",
+        draft_ms=k * T_DRAFT_MS * speed,
+        verify_ms=T_TARGET_MS * speed,
+        policy_ms=0.5 * speed if method else 0.0,
+    )
 
 
 def _row(
@@ -110,11 +129,25 @@ def _row(
 ) -> PromptRow:
     spent = {name: sum(getattr(step, name) for step in steps) for name in ("draft_ms", "verify_ms", "policy_ms")}
     row = PromptRow(
-        prompt_index=prompt_index, prompt_id=f"toy-{prompt_index}", domain="toy", repeat=repeat, arm=arm, order=order,
-        prompt_sha256=hashlib.sha256(str(prompt_index).encode()).hexdigest(), prompt_len=20, clipped_tokens=0,
-        new_tokens=len(ids), prefill_ms=20.0, decode_ms=sum(spent.values()) * 1.02, **spent, peak_bytes=2**33,
-        finish_reason="length", output_ids=ids, text="é" + "x" * prompt_index, score=float(prompt_index % 2),
-    )  # fmt: skip
+        prompt_index=prompt_index,
+        prompt_id=f"toy-{prompt_index}",
+        domain="toy",
+        repeat=repeat,
+        arm=arm,
+        order=order,
+        prompt_sha256=hashlib.sha256(str(prompt_index).encode()).hexdigest(),
+        prompt_len=20,
+        clipped_tokens=0,
+        new_tokens=len(ids),
+        prefill_ms=20.0,
+        decode_ms=sum(spent.values()) * 1.02,
+        **spent,
+        peak_bytes=2**33,
+        finish_reason="length",
+        output_ids=ids,
+        text="é" + "x" * prompt_index,
+        score=float(prompt_index % 2),
+    )
     for name, value in changes.items():
         setattr(row, name, value)
     return row

@@ -122,10 +122,15 @@ def test_a_posterior_without_bins_is_a_beta() -> None:
 
 @pytest.mark.parametrize(
     ("drafted", "accepted", "capped", "high", "low", "either"),
-    [(4, 4, False, [0, 3], [0, 1], [0, 0]), (4, 3, False, [0, 3], [1, 0], [0, 0]),
-     (4, 1, False, [1, 1], [0, 0], [0, 0]), (1, 0, False, [0, 0], [1, 0], [0, 0]),
-     (3, 3, True, [0, 2], [0, 0], [0, 1]), (3, 2, True, [0, 2], [0, 0], [1, 0])],
-)  # fmt: skip
+    [
+        (4, 4, False, [0, 3], [0, 1], [0, 0]),
+        (4, 3, False, [0, 3], [1, 0], [0, 0]),
+        (4, 1, False, [1, 1], [0, 0], [0, 0]),
+        (1, 0, False, [0, 0], [1, 0], [0, 0]),
+        (3, 3, True, [0, 2], [0, 0], [0, 1]),
+        (3, 2, True, [0, 2], [0, 0], [1, 0]),
+    ],
+)
 def test_tokens_count_on_the_side_of_the_threshold_that_is_known(
     drafted: int, accepted: int, capped: bool, high: list[int], low: list[int], either: list[int]
 ) -> None:
@@ -394,12 +399,23 @@ def lively(rng: random.Random, copies: int | None = None) -> Adaptive:
     """Settings under which it rehearses, searches and drafts within a few tokens of a random model."""
     copies = rng.choice([0, 2, 16]) if copies is None else copies
     return instantiate(
-        config("adaptive"), rows=rng.randint(1, 3), interval=rng.randint(1, 4), stake=60, margin=0.0, optimism=3.0,
-        prior=rng.choice([2.5, 200.0]), min_similarity=rng.choice([-1.0, 0.5]), draft_len=rng.randint(1, 6),
-        thresholds=rng.choice([[], [0.05, 0.2], [0.3, 0.5, 0.7, 0.85]]), selected=rng.random(),
-        reuse_prefix=rng.random() < 0.5, exits=[0.25, 0.8], uniform=rng.choice([[], [0.2]]), lookup_len=copies,
+        config("adaptive"),
+        rows=rng.randint(1, 3),
+        interval=rng.randint(1, 4),
+        stake=60,
+        margin=0.0,
+        optimism=3.0,
+        prior=rng.choice([2.5, 200.0]),
+        min_similarity=rng.choice([-1.0, 0.5]),
+        draft_len=rng.randint(1, 6),
+        thresholds=rng.choice([[], [0.05, 0.2], [0.3, 0.5, 0.7, 0.85]]),
+        selected=rng.random(),
+        reuse_prefix=rng.random() < 0.5,
+        exits=[0.25, 0.8],
+        uniform=rng.choice([[], [0.2]]),
+        lookup_len=copies,
         windows=rng.choice([[], [[1, 3]], [[0, 1], [2, 5]]]),
-    )  # fmt: skip
+    )
 
 
 def test_greedy_output_is_ar(decoders: Load) -> None:

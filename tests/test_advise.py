@@ -29,9 +29,15 @@ from tests.test_replay import LATENCY
 
 MODELS = ("smollm2_135m", "llama3_1_8b", "llama2_70b")
 CONFIG = {
-    "model_type": "llama", "num_hidden_layers": 24, "hidden_size": 2048, "num_attention_heads": 16,
-    "num_key_value_heads": 4, "intermediate_size": 5632, "vocab_size": 64000, "max_position_embeddings": 8192,
-}  # fmt: skip
+    "model_type": "llama",
+    "num_hidden_layers": 24,
+    "hidden_size": 2048,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 4,
+    "intermediate_size": 5632,
+    "vocab_size": 64000,
+    "max_position_embeddings": 8192,
+}
 
 
 def simulations() -> Iterator[Steps]:

@@ -78,11 +78,15 @@ def test_preset_is_lossless(decoders: Load) -> None:
 def test_any_settings_are_lossless(decoders: Load) -> None:
     def make(rng: random.Random) -> ASD:
         return ASD(
-            min_similarity=rng.choice([-1.0, 0.5, 0.8, 0.9, 2.0]), positions=rng.choice([None, 1, 4]),
-            refresh=rng.choice([None, 1, 3]), draft_len=rng.randint(1, 8), stop_below=rng.choice([0.0, 0.3, 1.0]),
-            target_rate=rng.choice([None, 0.5, 0.9]), stop_step=rng.choice([0.01, 0.5]),
+            min_similarity=rng.choice([-1.0, 0.5, 0.8, 0.9, 2.0]),
+            positions=rng.choice([None, 1, 4]),
+            refresh=rng.choice([None, 1, 3]),
+            draft_len=rng.randint(1, 8),
+            stop_below=rng.choice([0.0, 0.3, 1.0]),
+            target_rate=rng.choice([None, 0.5, 0.9]),
+            stop_step=rng.choice([0.01, 0.5]),
             reuse_prefix=rng.random() < 0.5,
-        )  # fmt: skip
+        )
 
     assert check_greedy(make, decoders) > 50
 

@@ -142,9 +142,12 @@ def test_all_of_a_pass_is_known_before_its_first_sublayer(
 
     cache = decoder.new_cache(64, bucket=2)
     for owner, name in (
-        (cache, "reserve"), (decoder._ops, "visibility"), (TokenTree, "mask"), (decoder, "_attention"),
+        (cache, "reserve"),
+        (decoder._ops, "visibility"),
+        (TokenTree, "mask"),
+        (decoder, "_attention"),
         (decoder, "_mlp"),
-    ):  # fmt: skip
+    ):
         noted(owner, name)
     decoder.run(Pass(decoder.all_sublayers, torch.tensor(TREE.tokens), 0, tree), cache)
     first = ["reserve", "mask", "visibility"] if tree else ["reserve", "visibility"]

@@ -82,7 +82,10 @@ LINES = {
     "seed": ("seed=${nope}",),
     "variant": ("task=gsm8k variant=nope", "task=gsm8k variant=1"),
     "shard": (
-        "shard=1/99 limit=4", "shard=1/2 method=swift", "shard=1/2 method=adaptive", "shard=1/2 method=conflayers",
+        "shard=1/99 limit=4",
+        "shard=1/2 method=swift",
+        "shard=1/2 method=adaptive",
+        "shard=1/2 method=conflayers",
         "shard=1/2 task=stream",
     ),
     "nonsense": ("nonsense=1", "+nonsense=1", "~nonsense"),
@@ -91,17 +94,22 @@ LINES = {
     "method.search": (
         *(f"method=knn_ssd method.search={value}" for value in ("null", MADE)),
         *(f"method=knn_ssd method.search._target_={value}" for value in ("os.mkdir", "methods.ar.AR")),
-        "method=knn_ssd ~method.search._target_", "method=knn_ssd +method.search.x=1",
+        "method=knn_ssd ~method.search._target_",
+        "method=knn_ssd +method.search.x=1",
         "method=knn_ssd method.search.iterations=abc",
     ),
     "task": ("~task", "task=nope", "+task._partial_=true", "+task.x=1"),
     "task.parts": (
         *(f"task=stream task.parts.gsm8k={value}" for value in ("null", MADE)),
         *(f"task=stream task.parts.gsm8k._target_={value}" for value in ("os.mkdir", "tasks.stream.Stream")),
-        "task=stream task.parts=null", "task=stream ~task.parts.gsm8k._target_",
+        "task=stream task.parts=null",
+        "task=stream ~task.parts.gsm8k._target_",
     ),
     "calibrate": (
-        "task@calibrate=gsm8k", "+calibrate=1", f"+calibrate={MADE}", "method=knn_ssd +calibrate=null",
+        "task@calibrate=gsm8k",
+        "+calibrate=1",
+        f"+calibrate={MADE}",
+        "method=knn_ssd +calibrate=null",
         "method=knn_ssd task@calibrate=gsm8k calibrate._target_=builtins.dict",
     ),
     "data": ("~data", "data=nope", "+data.x=1", "+data._partial_=true"),
@@ -113,7 +121,7 @@ LINES = {
     "model.gguf": tuple(
         f"model.embedded=null +model.gguf={value}" for value in ("1", "{package:1}", "{package:a}", "{}", "{file:b}")
     ),
-}  # fmt: skip
+}
 
 
 def line(field: str, value: str) -> str:
@@ -248,9 +256,12 @@ PARTS = {
     ],
 )
 def test_what_a_method_lacks_is_named(
-    without: str, said: str, refused: Callable[[str], str], tmp_path_factory: pytest.TempPathFactory,
+    without: str,
+    said: str,
+    refused: Callable[[str], str],
+    tmp_path_factory: pytest.TempPathFactory,
     monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+) -> None:
     lines = [line for name, line in PARTS.items() if name not in without.split()]
     assert said in refused(f"method=ar method._target_={module(tmp_path_factory, monkeypatch, lines)}.M")
 
@@ -281,7 +292,7 @@ def module(folders: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch, lin
         ("name: a\nname: b\n", "odd.yaml:3' cannot be used: YAML (while constructing a mapping, line 1: found"),
         ("name: \x07\n", "odd.yaml' cannot be used: YAML (character 31: special characters are not allowed"),
     ],
-)  # fmt: skip
+)
 def test_a_file_that_is_no_yaml_is_named_with_its_line(
     text: str, said: str, sweep: bool, refused: Callable[[str], str], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
@@ -307,10 +318,10 @@ def test_a_file_that_is_no_yaml_is_named_with_its_line(
         ("日本", "'runs_dir=\"日本\"'"),
         ("“a”", "'runs_dir=\"“a”\"'"),
         ("a#b", "'runs_dir=\"a#b\"'"),
-        ('a"b', "'runs_dir=\"a\\\"b\"'"),
+        ('a"b', '\'runs_dir="a\\"b"\''),
         ("it's", "'runs_dir=\"it'\"'\"'s\"'"),
     ],
-)  # fmt: skip
+)
 def test_a_value_with_characters_of_the_grammar_gets_the_quoted_form_to_type(
     value: str, typed: str, refused: Callable[[str], str]
 ) -> None:
@@ -329,8 +340,10 @@ def test_a_value_with_characters_of_the_grammar_gets_the_quoted_form_to_type(
         ("model=local model.path=a model.template.form=???", "model.template.form=None cannot be used: it must"),
         ("seed=???", "seed=None cannot be used: it must be given"),
         ("minutes=nan", "minutes=nan cannot be used: null but in a sweep"),
-        *((f"experiment=swift_table2 minutes={value} -m", f"minutes='{value}' cannot be used: a number")
-          for value in ("nan", "inf", "-1", "0", "abc", "")),
+        *(
+            (f"experiment=swift_table2 minutes={value} -m", f"minutes='{value}' cannot be used: a number")
+            for value in ("nan", "inf", "-1", "0", "abc", "")
+        ),
         ("method=glob(nope*) -m", "method='glob(nope*)' cannot be used: values of which there is one at"),
         ("seed=range(3,3) -m", "seed='range(3,3)' cannot be used: values of which there is one at"),
         ("runs_dir=a,b seed=range(3,3) -m", "seed='range(3,3)' cannot be used: values of which there is one at"),
@@ -346,7 +359,7 @@ def test_a_value_with_characters_of_the_grammar_gets_the_quoted_form_to_type(
         (f"variant={'x' * 50000}", " (50077 characters)"),
         ("=3", "option='=3' cannot be used: NAME=VALUE"),
     ],
-)  # fmt: skip
+)
 def test_what_selects_nothing_and_what_is_too_long_is_one_message(
     options: str, said: str, refused: Callable[[str], str]
 ) -> None:

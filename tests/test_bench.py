@@ -29,11 +29,17 @@ from tests.runs import local_model
 CPU = torch.device("cpu")
 SMALL: dict[Any, dict[str, Any]] = {
     measures: {
-        "ROUNDS": 1, "PREFILL_ROUNDS": 1, "NEW_TOKENS": 6, "NODES": (1, 8), "CONTEXTS": (16, 32, 64), "EDGES": (2, 9),
-        "PREFILLS": (16, 9999), "POLICY_TOKENS": 60,
+        "ROUNDS": 1,
+        "PREFILL_ROUNDS": 1,
+        "NEW_TOKENS": 6,
+        "NODES": (1, 8),
+        "CONTEXTS": (16, 32, 64),
+        "EDGES": (2, 9),
+        "PREFILLS": (16, 9999),
+        "POLICY_TOKENS": 60,
     },
     limits: {"ROUNDS": 1, "READ_BYTES": 1, "SUMMED_BYTES": {"cpu": 4000}, "PRODUCT_STEPS": 1, "MATRIX": {"cpu": 8}},
-}  # fmt: skip
+}
 
 
 @pytest.fixture
@@ -46,16 +52,23 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def options(checkpoint: Path, runs_dir: Path) -> list[str]:
-    return [*local_model(checkpoint), f"runs_dir={runs_dir}", "hardware=cpu", "hardware.dtype=float32",
-            "hardware.threads=1"]  # fmt: skip
+    return [
+        *local_model(checkpoint),
+        f"runs_dir={runs_dir}",
+        "hardware=cpu",
+        "hardware.dtype=float32",
+        "hardware.threads=1",
+    ]
 
 
 def figures(written: dict[str, Any]) -> list[dict[str, float]]:
     found = written["figures"]
     return [
-        found["ar"], *(figure for row in found["forward"].values() for figure in row.values()),
-        *found["prefill"].values(), *(search["figure"] for search in written["search"].values()),
-    ]  # fmt: skip
+        found["ar"],
+        *(figure for row in found["forward"].values() for figure in row.values()),
+        *found["prefill"].values(),
+        *(search["figure"] for search in written["search"].values()),
+    ]
 
 
 @pytest.mark.usefixtures("small")
@@ -124,8 +137,13 @@ def test_a_limit_is_the_slower_of_memory_and_arithmetic() -> None:
     machine = Limits("by hand", {"slow": 50.0, "fast": 100.0}, {"one": 1000.0})
     reads, computes = Work(200, 1000), Work(100, 5000)  # 2 s and 1 s, 1 s and 5 s
     assert machine.figure(4e3, [reads]) == {
-        "ms": 4e3, "limit_ms": 2e3, "share": 0.5, "bound_by": "memory", "bytes": 200, "flops": 1000,
-    }  # fmt: skip
+        "ms": 4e3,
+        "limit_ms": 2e3,
+        "share": 0.5,
+        "bound_by": "memory",
+        "bytes": 200,
+        "flops": 1000,
+    }
     both = machine.figure(3.5e3, [reads, computes], count=2)
     assert both["limit_ms"] == 3.5e3 and both["share"] == 1 and both["bound_by"] == "arithmetic"
     assert both["bytes"] == 150 and both["flops"] == 3000
@@ -182,7 +200,9 @@ def test_results_replace_only_what_was_recorded(tmp_path: Path, monkeypatch: pyt
         for write in (module._write_by_time, module._write_by_machine)
     ]
     assert [str(path.relative_to(tmp_path)) for path in made] == [
-        "20260102T030405Z.json", "a-r-cpu-2-threads/m-float32-torch.json",
-        "20260102T030405Z-2.json", "a-r-cpu-2-threads/m-float32-torch.json",
-    ]  # fmt: skip
+        "20260102T030405Z.json",
+        "a-r-cpu-2-threads/m-float32-torch.json",
+        "20260102T030405Z-2.json",
+        "a-r-cpu-2-threads/m-float32-torch.json",
+    ]
     assert [json.loads(path.read_text(encoding="utf-8"))["n"] for path in made] == [1, 2, 2, 2]

@@ -167,13 +167,19 @@ def added_to_the_text(folder: Path) -> None:
 def split_otherwise(folder: Path) -> None:
     """A tokenizer that makes a token of each letter."""
     edited(folder, "tokenizer.json", lambda found: found["model"].update(merges=[]))
-    edited(folder, "tokenizer.json", lambda found: found.update(pre_tokenizer={
-        "type": "Sequence",
-        "pretokenizers": [
-            {"type": "Digits", "individual_digits": False},
-            {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": False},
-        ],
-    }))  # fmt: skip
+    edited(
+        folder,
+        "tokenizer.json",
+        lambda found: found.update(
+            pre_tokenizer={
+                "type": "Sequence",
+                "pretokenizers": [
+                    {"type": "Digits", "individual_digits": False},
+                    {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": False},
+                ],
+            }
+        ),
+    )
 
 
 CONFIG: dict[str, Fault] = {
@@ -191,17 +197,24 @@ CONFIG: dict[str, Fault] = {
     "code of its own": (says(auto_map={"AutoConfig": "own.Config"}), "model", ("auto_map", "never run")),
     "code of its own, unknown type": (
         both(says(auto_map={"AutoConfig": "own.Config"}, model_type="own"), text("own.py", "raise SystemExit(3)")),
-        "model", ("auto_map", "never run"),
+        "model",
+        ("auto_map", "never run"),
     ),
     "quantised": (says(quantization_config={"quant_method": "awq"}), "model", ("quantization_config (awq)",)),
     "quantised, FP8": (
-        both(says(quantization_config={"quant_method": "fp8", "activation_scheme": "dynamic"})), "model", ("(fp8)",)
+        both(says(quantization_config={"quant_method": "fp8", "activation_scheme": "dynamic"})),
+        "model",
+        ("(fp8)",),
     ),
     "quantised, GPTQ": (
-        says(quantization_config={"quant_method": "gptq", "bits": 4, "group_size": 128}), "model", ("(gptq)",)
+        says(quantization_config={"quant_method": "gptq", "bits": 4, "group_size": 128}),
+        "model",
+        ("(gptq)",),
     ),
     "quantised, bitsandbytes": (
-        says(quantization_config={"quant_method": "bitsandbytes", "load_in_4bit": True}), "model", ("(bitsandbytes)",)
+        says(quantization_config={"quant_method": "bitsandbytes", "load_in_4bit": True}),
+        "model",
+        ("(bitsandbytes)",),
     ),
     "quantised, junk": (says(quantization_config="yes"), "model", ("quantization_config",)),
     "compressed": (says(compression_config={"format": "x"}), "model", ("compression_config",)),
@@ -236,13 +249,16 @@ CONFIG: dict[str, Fault] = {
     "MLP biases that are not there": (says(mlp_bias=True), "model", ("mlp.gate_proj.bias",)),
     "biases that nothing asks for": (
         tensors(lambda found: found.update({QUERY.replace("weight", "bias"): torch.zeros(32)})),
-        "model", ("q_proj.bias", "attention_bias"),
+        "model",
+        ("q_proj.bias", "attention_bias"),
     ),
     "eos beyond the vocabulary": (
-        both(gone("generation_config.json"), says(eos_token_id=9999)), "eos_token_id", ("config.json", "vocab_size")
+        both(gone("generation_config.json"), says(eos_token_id=9999)),
+        "eos_token_id",
+        ("config.json", "vocab_size"),
     ),
     "eos that is a text": (says(eos_token_id="</s>"), "config.eos_token_id", ("integer",)),
-}  # fmt: skip
+}
 
 ROPE: dict[str, Fault] = {
     "that is a text": (says(rope_parameters="linear"), "config.rope_parameters", ("table",)),
@@ -258,14 +274,17 @@ ROPE: dict[str, Fault] = {
     "yarn by a text": (scaled(rope_type="yarn", factor="four"), "config.rope_parameters.factor", ("above 0",)),
     "llama3 upside down": (
         scaled(rope_type="llama3", factor=8.0, low_freq_factor=4.0, high_freq_factor=1.0),
-        "config.rope_parameters", ("low_freq_factor",),
+        "config.rope_parameters",
+        ("low_freq_factor",),
     ),
     "of a part of a head": (
-        scaled(rope_type="linear", factor=2.0, partial_rotary_factor=0.5), "config.rope_parameters", ("frequencies",)
+        scaled(rope_type="linear", factor=2.0, partial_rotary_factor=0.5),
+        "config.rope_parameters",
+        ("frequencies",),
     ),
     "base of 0": (says(rope_parameters=rope(0.0)), "config.rope_parameters.rope_theta", ("above 0",)),
     "base that is a text": (says(rope_parameters=None, rope_theta="big"), "config.rope_theta", ("number",)),
-}  # fmt: skip
+}
 
 TENSORS: dict[str, Fault] = {
     "no weights": (gone(WEIGHTS), "model", ("safetensors",)),
@@ -283,40 +302,49 @@ TENSORS: dict[str, Fault] = {
     "a scalar norm": (changed("model.norm.weight", lambda t: t[0]), "model", ("model.norm.weight", "[]")),
     "another head": (changed(HEAD, lambda t: t[:-1]), "model", (HEAD, "vocab_size")),
     "a tied head of another shape": (
-        both(says(tie_word_embeddings=True), changed(HEAD, lambda t: t[:-1])), "model", (HEAD, "vocab_size")
+        both(says(tie_word_embeddings=True), changed(HEAD, lambda t: t[:-1])),
+        "model",
+        (HEAD, "vocab_size"),
     ),
     "integers": (changed(UP, lambda t: t.to(torch.int8)), "model", (UP, "I8", "BF16")),
     "eight bits": (changed(UP, lambda t: t.to(torch.float8_e4m3fn)), "model", (UP, "F8_E4M3")),
     "truths": (changed("model.norm.weight", lambda t: t > 0), "model", ("model.norm.weight", "BOOL")),
     "other names": (
         tensors(lambda found: [found.update({n.replace("layers", "h"): found.pop(n)}) for n in [*found]]),
-        "config.num_hidden_layers", ("0, as many", "model.layers.*"),
+        "config.num_hidden_layers",
+        ("0, as many", "model.layers.*"),
     ),
     "an adapter": (text("adapter_config.json", "{}"), "model", ("adapter_config.json",)),
     "LoRA in the weights": (
         tensors(lambda found: found.update({UP.replace("weight", "lora_A.weight"): torch.zeros(4, 32)})),
-        "model", ("lora_A", "merged"),
+        "model",
+        ("lora_A", "merged"),
     ),
     "GPTQ without saying so": (
         tensors(lambda found: found.update({UP.replace("weight", "qweight"): found.pop(UP).to(torch.int32)})),
-        "model", ("up_proj.qweight",),
+        "model",
+        ("up_proj.qweight",),
     ),
     "scales of FP8": (
         tensors(lambda found: found.update({UP.replace("weight", "weight_scale_inv"): torch.ones(1, 1)})),
-        "model", ("weight_scale_inv", "scales"),
+        "model",
+        ("weight_scale_inv", "scales"),
     ),
     "qwen2 without a bias": (
-        other(Qwen2Config, lambda found: found.pop(QUERY.replace("weight", "bias"))), "model", ("q_proj.bias",)
+        other(Qwen2Config, lambda found: found.pop(QUERY.replace("weight", "bias"))),
+        "model",
+        ("q_proj.bias",),
     ),
     "qwen3 without a norm": (
         other(Qwen3Config, lambda found: found.pop("model.layers.3.self_attn.k_norm.weight"), head_dim=8),
-        "model", ("model.layers.3.self_attn.k_norm.weight",),
+        "model",
+        ("model.layers.3.self_attn.k_norm.weight",),
     ),
     "a pickle of a list": (bin_of([torch.zeros(2)]), "model", ("pytorch_model.bin",)),
     "a pickle of numbers": (bin_of({"model.norm.weight": 3}), "model", ("pytorch_model.bin",)),
     "a pickle of code": (bin_of({"model.norm.weight": Path("x")}), "model", ("pytorch_model.bin",)),
     "junk for a pickle": (both(gone(WEIGHTS), text("pytorch_model.bin", "junk")), "model", ("pytorch_model.bin",)),
-}  # fmt: skip
+}
 
 SHARDS: dict[str, Fault] = {
     "junk index": (both(gone(WEIGHTS), text(INDEX, "{")), "model", (INDEX,)),
@@ -331,15 +359,17 @@ SHARDS: dict[str, Fault] = {
     "another kind of file": (sharded(lambda places: places.update({UP: "x.bin"})), "model", (INDEX, UP, "x.bin")),
     "shard that is a folder": (
         both(sharded(lambda places: places.update({UP: "a.safetensors"})), lambda f: (f / "a.safetensors").mkdir()),
-        "model", ("a.safetensors",),
+        "model",
+        ("a.safetensors",),
     ),
     "tensor that the index lacks": (sharded(lambda places: places.pop(UP)), "model", (INDEX, UP)),
     "tensor that its shard lacks": (
         sharded(lambda places: places.update({UP: f"part-{'10'[int(places[UP][5])]}.safetensors"})),
-        "model", (INDEX, UP),
+        "model",
+        (INDEX, UP),
     ),
     "tensor that no shard has": (sharded(lambda places: places.update(odd="part-0.safetensors")), "model", ("odd",)),
-}  # fmt: skip
+}
 
 TOKENIZER: dict[str, Fault] = {
     "no tokenizer": (gone("tokenizer.json", "tokenizer_config.json"), "model", ("tokenizer.json",)),
@@ -349,12 +379,14 @@ TOKENIZER: dict[str, Fault] = {
     "junk tokenizer config": (text("tokenizer_config.json", "{"), "model", ("tokenizer_config.json",)),
     "tokenizer config that is a list": (text("tokenizer_config.json", "[]"), "model", ("tokenizer_config.json",)),
     "tokenizer with code": (
-        says("tokenizer_config.json", auto_map={"AutoTokenizer": ["own.Own", None]}), "model",
+        says("tokenizer_config.json", auto_map={"AutoTokenizer": ["own.Own", None]}),
+        "model",
         ("tokenizer_config.json", "auto_map"),
     ),
     "more tokens than the model": (larger, "model", ("vocab_size 300", "tokenizer")),
     "a class with rules of its own": (
-        both(split_otherwise, says("tokenizer_config.json", tokenizer_class="Qwen2Tokenizer")), "model",
+        both(split_otherwise, says("tokenizer_config.json", tokenizer_class="Qwen2Tokenizer")),
+        "model",
         ("tokenizer.json", "Qwen2Tokenizer", "splits"),
     ),
     "a task's text with an id beyond": (added_to_the_text, "prompt", ("report", "vocab_size")),
@@ -372,7 +404,7 @@ TOKENIZER: dict[str, Fault] = {
     "eos that is a truth": (says("generation_config.json", eos_token_id=True), "eos_token_id", ("vocab_size",)),
     "eos below 0": (says("generation_config.json", eos_token_id=[2, -1]), "eos_token_id", ("vocab_size",)),
     "eos beyond": (says("generation_config.json", eos_token_id=[2, 9999]), "eos_token_id", ("generation_config",)),
-}  # fmt: skip
+}
 
 
 def spoiled(value: float) -> Callable[[Tensor], Tensor]:
@@ -388,10 +420,14 @@ def spoiled(value: float) -> Callable[[Tensor], Tensor]:
 FAULTS = {
     f"{of}: {name}": fault
     for of, faults in {
-        "config": CONFIG, "rope": ROPE, "weights": TENSORS, "shards": SHARDS, "tokenizer": TOKENIZER,
+        "config": CONFIG,
+        "rope": ROPE,
+        "weights": TENSORS,
+        "shards": SHARDS,
+        "tokenizer": TOKENIZER,
     }.items()
     for name, fault in faults.items()
-}  # fmt: skip
+}
 
 
 LATER: dict[str, Fault] = {"weights: not a number": (changed(UP, spoiled(float("nan"))), "model", ("finite",))}
@@ -420,13 +456,24 @@ def test_a_broken_folder_is_refused_before_its_weights_are_read(
     assert "\n" not in message and capfd.readouterr() == ("", "")
 
 
-@pytest.mark.parametrize("change", [
-    sharded(), says(), says(num_key_value_heads=2, head_dim=8), says(architectures=None), says(auto_map={}),
-    scaled(rope_type="yarn", factor=4.0), says("generation_config.json", eos_token_id=[2, 7]),
-    tensors(lambda found: found.update({"model.layers.0.self_attn.rotary_emb.inv_freq": torch.zeros(4)})),
-    both(says(tie_word_embeddings=True), tensors(lambda found: found.pop(HEAD))), says(tie_word_embeddings=True),
-    other(Qwen2Config, lambda _: None), other(Qwen3Config, lambda _: None, head_dim=8), says(hidden_act="swish"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "change",
+    [
+        sharded(),
+        says(),
+        says(num_key_value_heads=2, head_dim=8),
+        says(architectures=None),
+        says(auto_map={}),
+        scaled(rope_type="yarn", factor=4.0),
+        says("generation_config.json", eos_token_id=[2, 7]),
+        tensors(lambda found: found.update({"model.layers.0.self_attn.rotary_emb.inv_freq": torch.zeros(4)})),
+        both(says(tie_word_embeddings=True), tensors(lambda found: found.pop(HEAD))),
+        says(tie_word_embeddings=True),
+        other(Qwen2Config, lambda _: None),
+        other(Qwen3Config, lambda _: None, head_dim=8),
+        says(hidden_act="swish"),
+    ],
+)
 def test_a_sound_folder_is_not(change: Break, folder: Path) -> None:
     change(folder)
     assert opened(folder).headers
@@ -486,12 +533,23 @@ def test_what_is_in_a_large_file_is_known_until_it_changes(
     assert contents(shards) != first
 
 
-@pytest.mark.parametrize("name", [
-    "weights: not a number", "config: quantised", "config: quantised, FP8", "weights: an adapter",
-    "weights: a file cut short", "weights: a renamed tensor", "config: code of its own, unknown type",
-    "config: three KV heads", "rope: without a type", "shards: path upwards",
-    "tokenizer: eos beyond", "weights: a transposed tensor",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "name",
+    [
+        "weights: not a number",
+        "config: quantised",
+        "config: quantised, FP8",
+        "weights: an adapter",
+        "weights: a file cut short",
+        "weights: a renamed tensor",
+        "config: code of its own, unknown type",
+        "config: three KV heads",
+        "rope: without a type",
+        "shards: path upwards",
+        "tokenizer: eos beyond",
+        "weights: a transposed tensor",
+    ],
+)
 def test_on_the_command_line_it_is_one_line(name: str, folder: Path, tmp_path: Path) -> None:
     breaks, field, _ = (FAULTS | LATER)[name]
     breaks(folder)

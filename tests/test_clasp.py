@@ -277,9 +277,14 @@ def test_presets_with_random_settings_are_lossless(preset: str, decoders: Load) 
         protect = rng.random() < 0.5
         blocks = rng.choice([None, *range(LAYERS - int(protect))])
         return made(
-            preset, skip_blocks=blocks, interval=rng.randint(1, 9), protect_first_last=protect,
-            draft_len=rng.randint(1, 6), stop_below=rng.choice([0.0, 0.1, 0.7]), reuse_prefix=rng.random() < 0.5,
-        )  # fmt: skip
+            preset,
+            skip_blocks=blocks,
+            interval=rng.randint(1, 9),
+            protect_first_last=protect,
+            draft_len=rng.randint(1, 6),
+            stop_below=rng.choice([0.0, 0.1, 0.7]),
+            reuse_prefix=rng.random() < 0.5,
+        )
 
     assert check_greedy(make, decoders) > 100
 

@@ -35,10 +35,19 @@ TIMES = ["prefill_ms", "decode_ms", "draft_ms", "verify_ms", "policy_ms", "peak_
 
 def command(model: Path, runs: Path, *options: str) -> list[str]:
     return [
-        "-m", "ssd_bench", "model=local", f"model.path={model}", "model.template=chat",
-        f"runs_dir={runs}", "hardware=cpu", "hardware.dtype=float32", "hardware.threads=1", "hardware.warmup=1",
-        GIVEN_LATENCY, *options,
-    ]  # fmt: skip
+        "-m",
+        "ssd_bench",
+        "model=local",
+        f"model.path={model}",
+        "model.template=chat",
+        f"runs_dir={runs}",
+        "hardware=cpu",
+        "hardware.dtype=float32",
+        "hardware.threads=1",
+        "hardware.warmup=1",
+        GIVEN_LATENCY,
+        *options,
+    ]
 
 
 def run(model: Path, runs: Path, *options: str, extra_path: Path | None = None) -> subprocess.CompletedProcess[str]:
@@ -53,9 +62,13 @@ def only_run(runs: Path) -> Run:
 
 # without the full set among its candidates every search of this random model chooses another one
 SHORT = (
-    "limit=3", "decode.max_new_tokens=24", "method.interval=3", "method.draft_len=3", "method.min_similarity=-1",
+    "limit=3",
+    "decode.max_new_tokens=24",
+    "method.interval=3",
+    "method.draft_len=3",
+    "method.min_similarity=-1",
     "method.include_zero_skip=false",
-)  # fmt: skip
+)
 
 
 @pytest.fixture(scope="module")
@@ -108,9 +121,13 @@ def test_kill_and_restart_give_the_same_record(
     rng = random.Random(5)
     for attempt in range(5):
         process = subprocess.Popen(
-            [sys.executable, *command(small_checkpoint, tmp_path, *SHORT)], cwd=ROOT, env=environment(),
-            stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, encoding="utf-8",
-        )  # fmt: skip
+            [sys.executable, *command(small_checkpoint, tmp_path, *SHORT)],
+            cwd=ROOT,
+            env=environment(),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            encoding="utf-8",
+        )
         assert process.stderr is not None
         stop_after = attempt % 3  # finished prompts to wait for before a random wait and the kill
         for _ in range(stop_after):
@@ -268,9 +285,13 @@ def no_weights(small_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize(("options", "named"), BAD, ids=[" ".join(options) for options, _ in BAD])
 def test_bad_input_is_one_message_and_exit_code_2(
-    options: list[str], named: str, no_weights: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    options: list[str],
+    named: str,
+    no_weights: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+) -> None:
     assert named in failed(capsys, monkeypatch, command(no_weights, tmp_path / "runs", *options))
 
 
@@ -332,9 +353,12 @@ def lora(tensors: Tensors, config: dict[str, Any]) -> None:
     ],
 )
 def test_weights_that_would_be_read_in_part_are_refused(
-    shape: Callable[[Tensors, dict[str, Any]], None], named: str, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    shape: Callable[[Tensors, dict[str, Any]], None],
+    named: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+) -> None:
     """Of copies of the miniature; before any tensor is read."""
     folder = tmp_path / "model"
     shutil.copytree(EMBEDDED / "miniature", folder)

@@ -196,13 +196,22 @@ def test_tree_and_chain_give_the_same_text(deep: Callable[..., Decoder]) -> None
 def test_presets_with_random_settings_are_lossless(preset: str, decoders: Load) -> None:
     def make(rng: random.Random) -> ConfLayers:
         return made(
-            preset, context_window=rng.choice([1, 3, 8]), interval=rng.choice([2, 4]),
-            k_set=rng.choice(["paper", "code", "chain"]), lam=rng.choice([None, -1.0, 0.0, 0.4]),
-            draft_len=rng.choice([1, 4, 25]), stop_below=rng.choice([0.0, 0.1, 0.8]),
-            max_iterations=rng.choice([2, 100]), stop_accepted=rng.choice([0.0, 4.0]),
-            head_norm=rng.random() < 0.5, reuse_prefix=rng.random() < 0.5, centred=rng.random() < 0.5,
-            extra_round=rng.random() < 0.5, abort_below=rng.choice([None, 1.0]), trial_by_prompt=rng.random() < 0.5,
-        )  # fmt: skip
+            preset,
+            context_window=rng.choice([1, 3, 8]),
+            interval=rng.choice([2, 4]),
+            k_set=rng.choice(["paper", "code", "chain"]),
+            lam=rng.choice([None, -1.0, 0.0, 0.4]),
+            draft_len=rng.choice([1, 4, 25]),
+            stop_below=rng.choice([0.0, 0.1, 0.8]),
+            max_iterations=rng.choice([2, 100]),
+            stop_accepted=rng.choice([0.0, 4.0]),
+            head_norm=rng.random() < 0.5,
+            reuse_prefix=rng.random() < 0.5,
+            centred=rng.random() < 0.5,
+            extra_round=rng.random() < 0.5,
+            abort_below=rng.choice([None, 1.0]),
+            trial_by_prompt=rng.random() < 0.5,
+        )
 
     assert check_greedy(make, decoders) > 100
 
@@ -267,13 +276,45 @@ def test_models_without_two_inner_blocks_are_refused() -> None:
 
 # L = 40, λ = 0.4: the normalised confidences of a search round of the authors' logs, and the set that they logged
 LOGGED = [
-    -0.279541015625, -0.279541015625, -0.279052734375, -0.27880859375, -0.278076171875, -0.277099609375,
-    -0.276123046875, -0.275390625, -0.2734375, -0.2705078125, -0.271728515625, -0.270751953125, -0.267578125,
-    -0.26806640625, -0.26708984375, -0.26416015625, -0.264404296875, -0.266357421875, -0.264892578125,
-    -0.263671875, -0.224853515625, -0.26220703125, -0.26025390625, -0.260986328125, -0.2578125, -0.175537109375,
-    -0.26171875, 0.95458984375, -0.2666015625, -0.2493896484375, -0.257568359375, -0.2509765625, -0.2413330078125,
-    -0.243408203125, -0.2454833984375, -0.0999755859375, 2.90625, 5.12890625,
-]  # fmt: skip
+    -0.279541015625,
+    -0.279541015625,
+    -0.279052734375,
+    -0.27880859375,
+    -0.278076171875,
+    -0.277099609375,
+    -0.276123046875,
+    -0.275390625,
+    -0.2734375,
+    -0.2705078125,
+    -0.271728515625,
+    -0.270751953125,
+    -0.267578125,
+    -0.26806640625,
+    -0.26708984375,
+    -0.26416015625,
+    -0.264404296875,
+    -0.266357421875,
+    -0.264892578125,
+    -0.263671875,
+    -0.224853515625,
+    -0.26220703125,
+    -0.26025390625,
+    -0.260986328125,
+    -0.2578125,
+    -0.175537109375,
+    -0.26171875,
+    0.95458984375,
+    -0.2666015625,
+    -0.2493896484375,
+    -0.257568359375,
+    -0.2509765625,
+    -0.2413330078125,
+    -0.243408203125,
+    -0.2454833984375,
+    -0.0999755859375,
+    2.90625,
+    5.12890625,
+]
 LOGGED_SET = [2, 4, 11, 12, 14, 15, 18, 20, 22, 24, 25, 27, 29, 30, 31, 34, 35, 36]
 LLAMA_13B = Rule(40, np.float16, 2, 5, None)
 

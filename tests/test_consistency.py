@@ -128,7 +128,7 @@ CHANGES: dict[str, tuple[str, Callable[[pd.DataFrame], pd.DataFrame], str]] = {
     "the last step less": ("steps", lambda frame: frame[:-1], "prompt 1, repeat 0, arm method: its steps emitted"),
     "steps reversed": ("steps", lambda frame: frame[::-1], "prompt 1, repeat 0, arm method: step"),
     "no sets": ("layer_sets", lambda frame: frame[:0], "prompt 0, repeat 0, arm method: layer_set_id is"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("digests", [True, False])
@@ -189,9 +189,10 @@ def shorter(verdict: str) -> list[PromptRecord]:
 
 
 @pytest.mark.parametrize(
-    "records", [with_hf(unit(0)), conversation(), one_token(), alone(), unit(0, lossless=None), shorter("bug")],
+    "records",
+    [with_hf(unit(0)), conversation(), one_token(), alone(), unit(0, lossless=None), shorter("bug")],
     ids=["hf", "turns", "one token", "alone", "sampled", "shorter"],
-)  # fmt: skip
+)
 def test_sound_records_of_every_kind_are_read(records: list[PromptRecord], tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", [records], domains=["toy"])
     assert list(faults(run.header, tables(run))) == []

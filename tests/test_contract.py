@@ -49,12 +49,18 @@ def calls(probe: Probe, name: str, committed: int) -> Any:
     """What a method may ask for, with arguments that are right while `committed` tokens are in the cache."""
     hidden = probe.embed(PROMPT)
     arguments: dict[str, tuple[Any, ...]] = {
-        "embed": (PROMPT,), "apply_sublayer": (1, hidden[None], committed), "predict": (hidden,),
+        "embed": (PROMPT,),
+        "apply_sublayer": (1, hidden[None], committed),
+        "predict": (hidden,),
         "run_sublayers": ((0, 3), hidden, committed),
-        "predict_confident": (hidden,), "final_norm": (hidden,), "logits": (hidden,),
-        "token_logits": (hidden, torch.tensor([4, 9])), "trial": (AR(), PROMPT, 3), "prompt_states": (PROMPT, (0, 2)),
+        "predict_confident": (hidden,),
+        "final_norm": (hidden,),
+        "logits": (hidden,),
+        "token_logits": (hidden, torch.tensor([4, 9])),
+        "trial": (AR(), PROMPT, 3),
+        "prompt_states": (PROMPT, (0, 2)),
         "top2_gap": (PROMPT,),
-    }  # fmt: skip
+    }
     asked = getattr(probe, name)
     return asked(*arguments[name]) if name in arguments else asked
 

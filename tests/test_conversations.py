@@ -42,9 +42,12 @@ def options(small_checkpoint: Path, tmp_path: Path) -> list[str]:
     text = "".join(json.dumps(row) + "\n" for row in ROWS)
     (tmp_path / "data" / "spec_bench.jsonl").write_text(text, encoding="utf-8")
     return [
-        *local_model(small_checkpoint), "task=spec_bench", "data=local", f"data.root={tmp_path}/data",
+        *local_model(small_checkpoint),
+        "task=spec_bench",
+        "data=local",
+        f"data.root={tmp_path}/data",
         "decode.max_new_tokens=24",
-    ]  # fmt: skip
+    ]
 
 
 def prompts_of(task: str, folder: Path) -> Sequence[Prompt]:

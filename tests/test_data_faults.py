@@ -51,7 +51,7 @@ FAULTS = {
     "Latin-1": (row("x").replace(b"q", "ü".encode("latin-1")), "UTF-8"),
     "UTF-16": (row("x").decode().encode("utf-16-be"), "NUL bytes"),
     "NUL": (row("x").replace(b'"q"', b'"\0"'), "NUL bytes"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("fault", FAULTS)

@@ -57,7 +57,8 @@ def cases(folder: Path) -> dict[str, tuple[list[str], str]]:
     return {
         "rows": (["task=gsm8k", *gsm8k], "task.hub.rows"),
         "rows of demonstrations": (
-            ["task=gsm8k", *gsm8k, "task.hub.rows=null", *train, "model.template=plain"], "task.fewshot_hub.rows"
+            ["task=gsm8k", *gsm8k, "task.hub.rows=null", *train, "model.template=plain"],
+            "task.fewshot_hub.rows",
         ),
         "rows of a variant": (["task=alpaca", *alpaca], "task.hub.knn_ssd.rows"),
         "rows of a part": (stream, "task.parts.cnn_dm.hub.rows"),
@@ -71,7 +72,7 @@ def cases(folder: Path) -> dict[str, tuple[list[str], str]]:
             [*mixed, *(option.replace("task.hub", "task.parts.spider2.hub") for option in sql), "model.template=plain"],
             "task.parts.spider2.shots",
         ),
-    }  # fmt: skip
+    }
 
 
 def outcome(folder: Path, *line: str) -> str:
@@ -84,10 +85,18 @@ def outcome(folder: Path, *line: str) -> str:
 
 
 NAMES = (
-    "rows", "rows of demonstrations", "rows of a variant", "rows of a part", "rows of a part's variant",
-    "rows of calibration", "rows of a card", "rows of a card, without the option",
-    "rows of a card, of one's own prompts", "demonstrations", "demonstrations of a part",
-)  # fmt: skip
+    "rows",
+    "rows of demonstrations",
+    "rows of a variant",
+    "rows of a part",
+    "rows of a part's variant",
+    "rows of calibration",
+    "rows of a card",
+    "rows of a card, without the option",
+    "rows of a card, of one's own prompts",
+    "demonstrations",
+    "demonstrations of a part",
+)
 
 
 @pytest.mark.parametrize("name", NAMES)

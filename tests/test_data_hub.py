@@ -91,94 +91,174 @@ TRANSLATION = {
 ALPACA = [{"instruction": f"i{i}", "input": "" if i % 2 else "x", "output": f"o{i}", "text": "t"} for i in range(20)]
 LAYOUTS = {
     "gsm8k": Layout(
-        {"main/train-00000-of-00001.parquet": qa(5, 6, 7), "main/test-00000-of-00001.parquet": qa(0, 1),
-         "socratic/test-00000-of-00001.parquet": qa(9)},
+        {
+            "main/train-00000-of-00001.parquet": qa(5, 6, 7),
+            "main/test-00000-of-00001.parquet": qa(0, 1),
+            "socratic/test-00000-of-00001.parquet": qa(9),
+        },
         configs({"main": {"train": "main/train-*", "test": "main/test-*"}, "socratic": {"test": "socratic/test-*"}}),
-        "main", "test", ("question", "answer"), qa(0, 1),
+        "main",
+        "test",
+        ("question", "answer"),
+        qa(0, 1),
     ),
     "cnn_dm": Layout(
-        {f"{version}/test-0000{i}-of-00002.parquet": [{"article": f"a{version}{i}", "highlights": "h", "id": "hash"}]
-         for version in ("1.0.0", "3.0.0") for i in (0, 1)},
+        {
+            f"{version}/test-0000{i}-of-00002.parquet": [{"article": f"a{version}{i}", "highlights": "h", "id": "hash"}]
+            for version in ("1.0.0", "3.0.0")
+            for i in (0, 1)
+        },
         configs({version: {"test": f"{version}/test-*"} for version in ("1.0.0", "3.0.0")}),
-        "3.0.0", "test", ("article", "highlights"),
+        "3.0.0",
+        "test",
+        ("article", "highlights"),
         [{"article": "a3.0.00", "highlights": "h"}, {"article": "a3.0.01", "highlights": "h"}],
     ),
     "aime24": Layout(
         {"data/train-00000-of-00001.parquet": [{"id": 60, "problem": "p", "solution": "s", "answer": 204}]},
         configs({"default": {"train": "data/train-*"}}),
-        "default", "train", ("problem", "answer"), [{"problem": "p", "answer": "204"}],
+        "default",
+        "train",
+        ("problem", "answer"),
+        [{"problem": "p", "answer": "204"}],
     ),
     "aime25": Layout(
         {"aime2025-I.jsonl": qa(0, 1), "aime2025-II.jsonl": qa(2)},
         configs({"AIME2025-I": {"test": "aime2025-I.jsonl"}, "AIME2025-II": {"test": "aime2025-II.jsonl"}}),
-        ["AIME2025-I", "AIME2025-II"], "test", ("question", "answer"), qa(0, 1, 2),
+        ["AIME2025-I", "AIME2025-II"],
+        "test",
+        ("question", "answer"),
+        qa(0, 1, 2),
     ),
     "aime25 reversed": Layout(
         {"aime2025-I.jsonl": qa(0, 1), "aime2025-II.jsonl": qa(2)},
         configs({"AIME2025-I": {"test": "aime2025-I.jsonl"}, "AIME2025-II": {"test": "aime2025-II.jsonl"}}),
-        ["AIME2025-II", "AIME2025-I"], "test", ("question", "answer"), qa(2, 0, 1),
+        ["AIME2025-II", "AIME2025-I"],
+        "test",
+        ("question", "answer"),
+        qa(2, 0, 1),
     ),
     "wmt": Layout(
         {"de-en/test-00000-of-00001.parquet": [{"translation": pair} for pair in PAIRS]},
         configs({"de-en": {"test": "de-en/test-*"}}) | {"dataset_info": [TRANSLATION]},
-        "de-en", "test", ("source_de", "target_en"),
+        "de-en",
+        "test",
+        ("source_de", "target_en"),
         [{"source_de": pair["de"], "target_en": pair["en"]} for pair in PAIRS],
         rename={"translation.de": "source_de", "translation.en": "target_en"},
     ),
     "nested without features": Layout(
         {"test.jsonl": [{"item": {"text": {"body": "b"}, "n": 1}}, {"item": {"text": {"body": "c"}, "n": 2}}]},
-        None, "default", "test", ("text", "n"), [{"text": "b", "n": "1"}, {"text": "c", "n": "2"}],
+        None,
+        "default",
+        "test",
+        ("text", "n"),
+        [{"text": "b", "n": "1"}, {"text": "c", "n": "2"}],
         rename={"item.text.body": "text", "item.n": "n"},
     ),
     "mmlu_pro": Layout(
-        {"data/test-00000-of-00001.parquet": [{"question_id": 70, "question": "q", "options": ["a", "b"], "answer": "B",
-                                               "answer_index": 1, "cot_content": ""}]},
+        {
+            "data/test-00000-of-00001.parquet": [
+                {
+                    "question_id": 70,
+                    "question": "q",
+                    "options": ["a", "b"],
+                    "answer": "B",
+                    "answer_index": 1,
+                    "cot_content": "",
+                }
+            ]
+        },
         configs({"default": {"test": "data/test-*"}}),
-        "default", "test", ("question", "options", "answer", "answer_index"),
-        [{"question": "q", "options": ["a", "b"], "answer": "B", "answer_index": "1"}], lists=("options",),
+        "default",
+        "test",
+        ("question", "options", "answer", "answer_index"),
+        [{"question": "q", "options": ["a", "b"], "answer": "B", "answer_index": "1"}],
+        lists=("options",),
     ),
     "nq_open": Layout(
-        {"nq_open/validation-00000-of-00001.parquet": [{"question": "q", "answer": ["a"]},
-                                                       {"question": "r", "answer": ["b", "c"]}]},
+        {
+            "nq_open/validation-00000-of-00001.parquet": [
+                {"question": "q", "answer": ["a"]},
+                {"question": "r", "answer": ["b", "c"]},
+            ]
+        },
         configs({"nq_open": {"validation": "nq_open/validation-*"}}),
-        "nq_open", "validation", ("question", "answer"),
-        [{"question": "q", "answer": ["a"]}, {"question": "r", "answer": ["b", "c"]}], lists=("answer",),
+        "nq_open",
+        "validation",
+        ("question", "answer"),
+        [{"question": "q", "answer": ["a"]}, {"question": "r", "answer": ["b", "c"]}],
+        lists=("answer",),
     ),
     "booksum": Layout(
-        {f"{split}.csv": [{"bid": 1, "chapter": f'{split} "text",\nmore', "summary_text": "s", "is_aggregate": False}]
-         for split in ("train", "validation", "test")},
-        None, "default", "test", ("chapter", "summary"), [{"chapter": 'test "text",\nmore', "summary": "s"}],
+        {
+            f"{split}.csv": [
+                {"bid": 1, "chapter": f'{split} "text",\nmore', "summary_text": "s", "is_aggregate": False}
+            ]
+            for split in ("train", "validation", "test")
+        },
+        None,
+        "default",
+        "test",
+        ("chapter", "summary"),
+        [{"chapter": 'test "text",\nmore', "summary": "s"}],
         rename={"summary_text": "summary"},
     ),
     "tinystories": Layout(
-        {"data/train-00000-of-00001.parquet": [{"text": "t"}],
-         "data/validation-00000-of-00001.parquet": [{"text": "v"}]},
+        {
+            "data/train-00000-of-00001.parquet": [{"text": "t"}],
+            "data/validation-00000-of-00001.parquet": [{"text": "v"}],
+        },
         configs({"default": {"train": "data/train-*", "validation": "data/validation-*"}}),
-        "default", "validation", ("text",), [{"text": "v"}],
+        "default",
+        "validation",
+        ("text",),
+        [{"text": "v"}],
     ),
     "math500": Layout(
         {"test.jsonl": [{"problem": "p", "answer": "\\frac{1}{2}", "level": 3, "unique_id": "u"}]},
-        None, "default", "test", ("problem", "answer", "level"),
+        None,
+        "default",
+        "test",
+        ("problem", "answer", "level"),
         [{"problem": "p", "answer": "\\frac{1}{2}", "level": "3"}],
     ),
     "alpaca, first tenth": Layout(
-        {"data/train-00000-of-00001.parquet": ALPACA}, None, "default", "train[:10%]",
-        ("instruction",), [{"instruction": "i0", "input": "x"}, {"instruction": "i1", "input": ""}],
+        {"data/train-00000-of-00001.parquet": ALPACA},
+        None,
+        "default",
+        "train[:10%]",
+        ("instruction",),
+        [{"instruction": "i0", "input": "x"}, {"instruction": "i1", "input": ""}],
         optional=("input",),
     ),
     "alpaca, the rest": Layout(
-        {"data/train-00000-of-00001.parquet": ALPACA}, None, "default", "train[10%:]",
-        ("instruction", "output"), [{key: row[key] for key in ("instruction", "output")} for row in ALPACA[2:]],
+        {"data/train-00000-of-00001.parquet": ALPACA},
+        None,
+        "default",
+        "train[10%:]",
+        ("instruction", "output"),
+        [{key: row[key] for key in ("instruction", "output")} for row in ALPACA[2:]],
     ),
     "chosen files": Layout(
-        {"easy.jsonl": qa(0), "hard.jsonl": qa(1, 2)}, None, "default", "train", ("question", "answer"), qa(1, 2),
+        {"easy.jsonl": qa(0), "hard.jsonl": qa(1, 2)},
+        None,
+        "default",
+        "train",
+        ("question", "answer"),
+        qa(1, 2),
         hub={"data_files": "hard.jsonl"},
     ),
     "one file a split": Layout(
-        {"en/a.jsonl": qa(0), "en/b.jsonl": qa(1)}, None, None, "test", ("question", "answer"), qa(1),
+        {"en/a.jsonl": qa(0), "en/b.jsonl": qa(1)},
+        None,
+        None,
+        "test",
+        ("question", "answer"),
+        qa(1),
         hub={"data_files": {"train": "en/a.jsonl", "test": "en/b.jsonl"}},
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", LAYOUTS)

@@ -165,8 +165,9 @@ def test_what_papers_report_stands_as_given() -> None:
     """The note's range is that of all cells of the table, and the exhibit's labels are the papers' own."""
     given = {
         (one.paper, one.model, one.task): one.printed
-        for one in numbers() if one.method == "DEL" and one.metric == "speedup"
-    }  # fmt: skip
+        for one in numbers()
+        if one.method == "DEL" and one.metric == "speedup"
+    }
     assert given["knapspec", "Llama3.2-1B", "GovReport"] == "0.89"
     assert [given["conflayers", "LLaMA-3-8B", task] for task in TASKS[:3]] == ["0.77", "0.74", "0.73"]
     own = [float(value) for (paper, *_), value in given.items() if paper == "knapspec"]

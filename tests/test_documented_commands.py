@@ -100,12 +100,25 @@ SHORTER = {"coverage": "draws=10", "frontier": "beam=1"}
 ROOMS = {"advise": "headers", "claims": "judged", "frontier": "alone"}
 """Command -> where it finds its runs, if not in `runs` of `workplace`."""
 SAYS = {
-    "acceptance": "M, drafting steps", "advise": "What it does not know:", "audit": "comparisons:", "claims": "claims:",
-    "coverage": "jackknife t on the logarithm", "data": "gsm8k|0 problems", "explain": "largest loss:",
-    "export": "answers of arm method|to draft with it", "frontier": "miniature on gsm8k:", "pack": r"zip: \d runs",
-    "help": "python -m ssd_bench", "options": r"method\.\w*window", "replay": "PREDICTED", "report": "# Report",
-    "run": "new tokens in all arms", "status": "done", "searches": "evaluations", "shapes": "llama3_1_8b",
-}  # fmt: skip
+    "acceptance": "M, drafting steps",
+    "advise": "What it does not know:",
+    "audit": "comparisons:",
+    "claims": "claims:",
+    "coverage": "jackknife t on the logarithm",
+    "data": "gsm8k|0 problems",
+    "explain": "largest loss:",
+    "export": "answers of arm method|to draft with it",
+    "frontier": "miniature on gsm8k:",
+    "pack": r"zip: \d runs",
+    "help": "python -m ssd_bench",
+    "options": r"method\.\w*window",
+    "replay": "PREDICTED",
+    "report": "# Report",
+    "run": "new tokens in all arms",
+    "status": "done",
+    "searches": "evaluations",
+    "shapes": "llama3_1_8b",
+}
 """Command -> what its output has."""
 NAMED = ("python -m ssd_bench advise", "python -m ssd_bench data")  # in prose, without what they need
 SMALL = ("limit=1", "decode.max_new_tokens=8", *CPU)
@@ -478,9 +491,14 @@ python -m ssd_bench in_no_shell
 """
     found = collected([("page", page)])
     assert [line.removeprefix(OURS[0]) for line in found] == [
-        "task=gsm8k limit=1", "-m limit=2 task=a", "-m limit=2 task=b", "method=ar", "audit", "make all",
+        "task=gsm8k limit=1",
+        "-m limit=2 task=a",
+        "-m limit=2 task=b",
+        "method=ar",
+        "audit",
+        "make all",
         "report runs_dir=DIR",
-    ]  # fmt: skip
+    ]
     assert found[f"{OURS[0]}audit"].shown == ("a line",)
     assert unsaid(["a  line", "…", "another"], "x\n a line\n") == ["another"]
 

@@ -47,12 +47,16 @@ SIZES = [(0, 1), (1, 1), (2, 3), (0, 8), (4, 300)]
 WINDOWS = (None, Window(1, 4), Window(0, 9))
 SEARCH = {"iterations": 0, "new_tokens": 2}
 SMALL: dict[str, dict[str, Any]] = {
-    "clasp": {"interval": 2}, "conflayers": {"context_window": 1, "interval": 2},
-    "fixed_layers": {"ratio": 0.25, "stop_below": 0.0}, "knapspec": {"interval": 2, "capture_steps": 1},
-    "knn_ssd": {"calibration": 2, "search": SEARCH}, "layerskip_swept": {"calibration": 1, "new_tokens": 4},
-    "oracle": {"calibration": 1, "new_tokens": 2, "skipped": 1}, "self_ssd": {"calibration": 1, "search": SEARCH},
+    "clasp": {"interval": 2},
+    "conflayers": {"context_window": 1, "interval": 2},
+    "fixed_layers": {"ratio": 0.25, "stop_below": 0.0},
+    "knapspec": {"interval": 2, "capture_steps": 1},
+    "knn_ssd": {"calibration": 2, "search": SEARCH},
+    "layerskip_swept": {"calibration": 1, "new_tokens": 4},
+    "oracle": {"calibration": 1, "new_tokens": 2, "skipped": 1},
+    "self_ssd": {"calibration": 1, "search": SEARCH},
     "swift": {"context_window": 2, "bayes_interval": 3},
-}  # fmt: skip
+}
 """Settings with which a method searches on a tiny model and a few tokens."""
 
 

@@ -132,9 +132,7 @@ def test_thresholds_are_never_nan(caplog: pytest.LogCaptureFixture) -> None:
 def test_two_steps_by_hand() -> None:
     """Prompt columns always count, verified ones up to the first at which the exit in use erred; then E, γ* and τ."""
     method, probe = of_three_blocks(decay=0.5), HEADLESS
-    prompt = streams(
-        [(1, 0.9), (0, 0.8), (2, 0.5)], [(1, 0.9), (0, 0.9), (1, 0.6)], [(2, 0.9), (0, 0.9), (1, 0.9)]
-    )  # fmt: skip
+    prompt = streams([(1, 0.9), (0, 0.8), (2, 0.5)], [(1, 0.9), (0, 0.9), (1, 0.6)], [(2, 0.9), (0, 0.9), (1, 0.9)])
     method.start(Prefill([0, 1, 2], prompt))  # its first position is not in the window of min(32, P - 1)
     first = method.propose(Context(1, 3, [0], 20))
     assert (first.layer_set, first.max_len, first.stop_below) == (LayerSet.exit(3, 1), 1, 0.0)
@@ -149,7 +147,7 @@ def test_two_steps_by_hand() -> None:
     assert second.stop_below == pytest.approx(2 / 3)
     step = seen(
         2, 6, [(1, 0.6), (1, 0.5), (2, 0.5)], [(0, 0.9), (0, 0.4), (2, 0.8)], [(0, 0.9), (1, 0.9), (2, 0.9)], drafts=2
-    )  # fmt: skip
+    )
     estimate = method.observe(step, probe)
     np.testing.assert_allclose(method._statistics.counts, [[1.5, 2.0], [2.5, 1.0]], rtol=1e-6)
     np.testing.assert_allclose(method._statistics.sums, [[0.9, 1.05], [1.9, 0.4]], rtol=1e-6)
@@ -203,11 +201,14 @@ class Compared(DEL):
 def some_options(rng: random.Random, cap: int) -> dict[str, Any]:
     low = rng.choice([0, 0, 1])
     return {
-        "gamma_mode": rng.choice(["dynamic", "tpl_star"]), "draft_cap": rng.choice([1, 3, cap]),
-        "allow_zero_draft": rng.random() < 0.5, "decay": rng.choice([0.0, 0.5, 0.95, 1.0]),
-        "window": rng.choice([0, 1, 4, 32]), "draft_len_grid": (low, rng.choice([low, 3, 17])),
+        "gamma_mode": rng.choice(["dynamic", "tpl_star"]),
+        "draft_cap": rng.choice([1, 3, cap]),
+        "allow_zero_draft": rng.random() < 0.5,
+        "decay": rng.choice([0.0, 0.5, 0.95, 1.0]),
+        "window": rng.choice([0, 1, 4, 32]),
+        "draft_len_grid": (low, rng.choice([low, 3, 17])),
         "reuse_prefix": rng.random() < 0.5,
-    }  # fmt: skip
+    }
 
 
 def random_states(generator: torch.Generator, n_layers: int, likeness: float, n: int) -> Tensor:
@@ -253,9 +254,14 @@ WRONG = ([(0, 0.6)] * 3, [(0, 0.6)] * 3, [(1, 0.9)] * 3)  # both exits err at ev
 
 @pytest.mark.parametrize(
     ("options", "length"),
-    [({}, 18), ({"draft_cap": 10}, 10), ({"gamma_mode": "tpl_star"}, 1), ({"allow_zero_draft": True}, 0),
-     ({"allow_zero_draft": True, "gamma_mode": "tpl_star"}, 0)],
-)  # fmt: skip
+    [
+        ({}, 18),
+        ({"draft_cap": 10}, 10),
+        ({"gamma_mode": "tpl_star"}, 1),
+        ({"allow_zero_draft": True}, 0),
+        ({"allow_zero_draft": True, "gamma_mode": "tpl_star"}, 0),
+    ],
+)
 def test_no_agreement_at_all(options: dict, length: int) -> None:
     """All-zero rates: E = 1, γ* = 0. Still drafted unless switched off, and then columns after a rejection count."""
     method, probe = of_three_blocks(window=0, decay=1.0, **options), HEADLESS

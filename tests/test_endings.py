@@ -124,9 +124,14 @@ def test_an_error_is_shown_without_lines_of_hydra(
 
 @pytest.mark.parametrize(
     "settings",
-    ["decode.temperature=1e-06", "decode.temperature=1e300", "decode.top_p=1e-300", "decode.top_k=99999999999999999999",
-     "seed=9223372036854775808"],
-)  # fmt: skip
+    [
+        "decode.temperature=1e-06",
+        "decode.temperature=1e300",
+        "decode.top_p=1e-300",
+        "decode.top_k=99999999999999999999",
+        "seed=9223372036854775808",
+    ],
+)
 def test_sampling_at_its_limits_works(settings: str, answer: Callable[..., tuple[int, str]]) -> None:
     assert answer(*LINE, "decode=sample", *settings.split())[0] == 0
 

@@ -49,9 +49,14 @@ TIMES = ["prefill_ms", "decode_ms", "draft_ms", "verify_ms", "policy_ms", "peak_
 def options(small_checkpoint: Path) -> list[str]:
     """Of a run of `PROMPTS` prompts, with a method whose steps vary."""
     return [
-        *local_model(small_checkpoint), "task=gsm8k", f"limit={PROMPTS}", "decode.max_new_tokens=96",
-        "method=fixed_layers", "method.ratio=0.25", *CPU,
-    ]  # fmt: skip
+        *local_model(small_checkpoint),
+        "task=gsm8k",
+        f"limit={PROMPTS}",
+        "decode.max_new_tokens=96",
+        "method=fixed_layers",
+        "method.ratio=0.25",
+        *CPU,
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -124,11 +129,14 @@ def test_processes_that_are_started_at_once_make_each_run_once(
     cache = {"SSD_BENCH_CACHE": str(tmp_path / "cache")} if joint else {}  # kernels are compiled once, by one of them
     started = [
         subprocess.Popen(
-            [sys.executable, "-m", "ssd_bench", *line], env=environment() | cache, stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE, encoding="utf-8",
+            [sys.executable, "-m", "ssd_bench", *line],
+            env=environment() | cache,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            encoding="utf-8",
         )
         for line in lines
-    ]  # fmt: skip
+    ]
     ends = [process.communicate(timeout=300) for process in started]
     assert [process.returncode for process in started] == [0] * 8, ends
     found = {load_run(path).header["config"]["seed"]: load_run(path) for path in find_runs(tmp_path / "runs")}
@@ -181,10 +189,20 @@ def deadly(options: list[str], tmp_path: Path) -> Callable[[int], subprocess.Com
     def swept(deaths: int) -> subprocess.CompletedProcess[str]:
         line = [option for option in options if not option.startswith("method")]
         return python(
-            "-m", "ssd_bench", "-m", *line, "method=ar,deadly,fixed_layers", "limit=2", f"runs_dir={tmp_path}/runs",
-            "hydra/launcher=joblib", "hydra.launcher.n_jobs=2", f"hydra.searchpath=[file://{own}/conf]",
-            extra_path=own, FATAL=str(deaths), DEATHS=str(own / "deaths"),
-        )  # fmt: skip
+            "-m",
+            "ssd_bench",
+            "-m",
+            *line,
+            "method=ar,deadly,fixed_layers",
+            "limit=2",
+            f"runs_dir={tmp_path}/runs",
+            "hydra/launcher=joblib",
+            "hydra.launcher.n_jobs=2",
+            f"hydra.searchpath=[file://{own}/conf]",
+            extra_path=own,
+            FATAL=str(deaths),
+            DEATHS=str(own / "deaths"),
+        )
 
     return swept
 
@@ -299,8 +317,11 @@ def test_the_home_folder_is_the_same_everywhere(monkeypatch: pytest.MonkeyPatch)
     assert expand_home("runs_dir=~/x") == "runs_dir=/home/her/x"
     assert expand_home("runs_dir='~/x'") == "runs_dir='/home/her/x'"
     assert [expand_home(one) for one in ("~seed", "method=a~b", "runs_dir=~", "--help")] == [
-        "~seed", "method=a~b", "runs_dir=~", "--help",
-    ]  # fmt: skip
+        "~seed",
+        "method=a~b",
+        "runs_dir=~",
+        "--help",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -36,9 +36,13 @@ class Drafts(AR):
     """Drafts with a given set; a method made of nothing but its proposal."""
 
     def __init__(
-        self, layer_set: LayerSet, max_len: int = 5, stop_below: float = 0.0, taps: Taps | None = None,
+        self,
+        layer_set: LayerSet,
+        max_len: int = 5,
+        stop_below: float = 0.0,
+        taps: Taps | None = None,
         widths: tuple[tuple[float, int], ...] = (),
-    ):  # fmt: skip
+    ):
         super().__init__("drafts")
         self.draft, self.taps = LayerDraft(layer_set, max_len, stop_below, widths), taps or Taps()
 
@@ -69,9 +73,15 @@ class RandomTrees(AR):
 
 
 def decode(
-    decoder: Decoder, method: Method, prompt: Sequence[int], new: int = 24, eos: frozenset[int] = NO_EOS, seed: int = 0,
-    context: int | None = None, **options: object,
-) -> Generation:  # fmt: skip
+    decoder: Decoder,
+    method: Method,
+    prompt: Sequence[int],
+    new: int = 24,
+    eos: frozenset[int] = NO_EOS,
+    seed: int = 0,
+    context: int | None = None,
+    **options: object,
+) -> Generation:
     cache = decoder.new_cache((context or len(prompt) + new) + SCRATCH)
     decoding = Decoding(max_new_tokens=new, **options)  # type: ignore[arg-type]
     engine = Engine(decoder, cache, decoding, eos, ModelProbe(decoder, cache), context)

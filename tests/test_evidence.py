@@ -175,8 +175,10 @@ def test_a_search_is_no_slow_step(tmp_path: Path) -> None:
 
 
 def test_a_run_beside_others_says_so_and_is_no_moment(tmp_path: Path) -> None:
-    runs = [synthetic.write_run(tmp_path / f"{i}", [synthetic.unit(j) for j in range(4)], others_share=share)
-            for i, share in enumerate((0.01, 0.02, 0.4))]  # fmt: skip
+    runs = [
+        synthetic.write_run(tmp_path / f"{i}", [synthetic.unit(j) for j in range(4)], others_share=share)
+        for i, share in enumerate((0.01, 0.02, 0.4))
+    ]
     said = [metrics.summarise(run)["warnings"] for run in runs]
     assert any("others used 40% of the machine's cores" in w for w in said[2])
     assert not any("busy" in w for w in said[0])

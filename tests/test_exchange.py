@@ -21,15 +21,23 @@ from tests.runs import executed, local_model, python
 from tests.synthetic import unit, with_hf, write_run
 
 SERVER = {
-    "mean_acceptance_length": 53 / 43, "draft_acceptance_rate": 10 / 129, "acceptance_histogram": [39, 1, 0, 3],
-    "num_spec_steps": 43, "num_accepted_draft_tokens": 10, "num_draft_tokens": 129, "num_spec_tokens": 3,
-}  # fmt: skip
+    "mean_acceptance_length": 53 / 43,
+    "draft_acceptance_rate": 10 / 129,
+    "acceptance_histogram": [39, 1, 0, 3],
+    "num_spec_steps": 43,
+    "num_accepted_draft_tokens": 10,
+    "num_draft_tokens": 129,
+    "num_spec_tokens": 3,
+}
 
 
 LONG = {
-    "acceptance_histogram": [2, 0], "num_spec_steps": 2, "num_accepted_draft_tokens": 0, "num_draft_tokens": 2,
+    "acceptance_histogram": [2, 0],
+    "num_spec_steps": 2,
+    "num_accepted_draft_tokens": 0,
+    "num_draft_tokens": 2,
     "num_spec_tokens": 1,
-}  # fmt: skip
+}
 """Of two steps with a token each; with both tokens in one of them it is longer than may be."""
 
 

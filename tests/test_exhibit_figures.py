@@ -74,8 +74,9 @@ def made(root: Path, job: grid.Job, model: str, variant: int) -> Record:
         header: dict[str, Any] = {
             "model": {"name": model, "rehearsal": model == "miniature", "n_params": 10**9 * (1 + len(model))},
             "config": {"model": {"embedded": "miniature"}, "method": {"search": SEARCH} if searches else {}},
-            "base_bytes": 2**30, "prepare_ms": 1000.0 * (variant + 1),
-        }  # fmt: skip
+            "base_bytes": 2**30,
+            "prepare_ms": 1000.0 * (variant + 1),
+        }
         write_run(path, units(domains, 4 if len(domains) > 1 else 6, 0.5 + 0.05 * (variant % 8)), **header)
     return _cached(path)
 
@@ -166,8 +167,9 @@ def test_every_figure_draws_with_labels_that_keep_apart(root: Path, name: str) -
 def test_at_a_small_scale_the_models_are_one_and_the_title_says_so(root: Path, name: str) -> None:
     small = replication(root, name, "mini")
     kept = {tuple(r.labels[axis] for axis in ("task", "method", "setting")): r for r in reversed(small.cells)}
-    shared = [replace(r, record=kept[r.labels["task"], r.labels["method"], r.labels["setting"]].record)
-              for r in small.cells]  # fmt: skip
+    shared = [
+        replace(r, record=kept[r.labels["task"], r.labels["method"], r.labels["setting"]].record) for r in small.cells
+    ]
     found = drawn(figure(replace(small, cells=tuple(shared))))
     check(found)
     assert "toy-model runs: miniature, 10.0 B" in found.get_suptitle().replace("\n", " ")

@@ -226,8 +226,10 @@ def test_streams_are_told_apart_by_their_parts(full: list[Replication]) -> None:
 
 
 def test_averages_need_all_their_parts(tmp_path: Path) -> None:
-    runs = {task: make(tmp_path, task.lower()[:3], accept) for task, accept in
-            (("CNN/DM", 0.5), ("GSM8K", 0.7), ("TinyStories", 0.9))}  # fmt: skip
+    runs = {
+        task: make(tmp_path, task.lower()[:3], accept)
+        for task, accept in (("CNN/DM", 0.5), ("GSM8K", 0.7), ("TinyStories", 0.9))
+    }
     overall = number("swift/table2/llama-2-13b/swift/overall/speedup")
     indexed(tmp_path, "swift_table2", "mini", lambda job: runs[job.labels["task"]])
     found = Matcher(replications(tmp_path)).counterpart(overall)

@@ -13,9 +13,12 @@ from ssd_bench.records.reader import Run
 from tests.synthetic import T_DRAFT_MS, T_TARGET_MS, unit, write_run
 
 POLICY, OTHER, VERIFY, DRAFT, REJECTED = (
-    "policy (search, statistics, lookups)", "loop, sampling, trace", "verification beyond an AR step",
-    "drafting beyond its share of the layers", "rejected drafts",
-)  # fmt: skip
+    "policy (search, statistics, lookups)",
+    "loop, sampling, trace",
+    "verification beyond an AR step",
+    "drafting beyond its share of the layers",
+    "rejected drafts",
+)
 
 
 @pytest.fixture

@@ -20,11 +20,21 @@ PAGE = (ROOT / "methods" / "fidelity.md").read_text(encoding="utf-8")
 SECTIONS = dict(re.findall(r"^## (.+?)\n(.*?)(?=^## |\Z)", PAGE, re.MULTILINE | re.DOTALL))
 PRESETS = sorted(path.stem for path in (CONF / "method").glob("*.yaml"))
 OF_SECTION = {  # a preset of each class that the section is about
-    "KnapSpec": ("knapspec",), "CLaSp": ("clasp",), "ConfLayers": ("conflayers",), "SWIFT": ("swift",),
-    "Self-SD": ("self_ssd",), "KNN-SSD": ("knn_ssd",), "DEL": ("del",), "LayerSkip": ("layerskip", "layerskip_swept"),
-    "ASD-style": ("asd",), "Window draft": ("window_draft",), "Jacobi": ("jacobi",), "Lookahead": ("lookahead",),
-    "Prompt lookup": ("prompt_lookup",), "Suffix decoding": ("suffix",),
-}  # fmt: skip
+    "KnapSpec": ("knapspec",),
+    "CLaSp": ("clasp",),
+    "ConfLayers": ("conflayers",),
+    "SWIFT": ("swift",),
+    "Self-SD": ("self_ssd",),
+    "KNN-SSD": ("knn_ssd",),
+    "DEL": ("del",),
+    "LayerSkip": ("layerskip", "layerskip_swept"),
+    "ASD-style": ("asd",),
+    "Window draft": ("window_draft",),
+    "Jacobi": ("jacobi",),
+    "Lookahead": ("lookahead",),
+    "Prompt lookup": ("prompt_lookup",),
+    "Suffix decoding": ("suffix",),
+}
 
 
 def settings(preset: str) -> dict[str, Any]:

@@ -16,27 +16,58 @@ from tests.runs import ROOT
 
 # the commands of rooms, which stand above all of them
 COMMANDS = (
-    "data.command", "miniature.command", "model.backends.cpu.command", "model.convert", "papers.command",
-    "replay.command", "report.command",
-)  # fmt: skip
+    "data.command",
+    "miniature.command",
+    "model.backends.cpu.command",
+    "model.convert",
+    "papers.command",
+    "replay.command",
+    "report.command",
+)
 # From the ground up, as ssd_bench/README.md has it; a longer name stands on its own floor.
 FLOORS = (
-    ("errors", "settings", "stopping", "rouge", "paths", "quoting", "tables", "model.shape", "core.tree",
-     "core.layer_set", "core.load", "core.window", "core.timing", "records.lease"),
+    (
+        "errors",
+        "settings",
+        "stopping",
+        "rouge",
+        "paths",
+        "quoting",
+        "tables",
+        "model.shape",
+        "core.tree",
+        "core.layer_set",
+        "core.load",
+        "core.window",
+        "core.timing",
+        "records.lease",
+    ),
     ("model",),
     ("core",),
-    ("records", "cost", "data", "task", "command", "compose", "every_option", "hardware", "hugging_face", "manual",
-     "options", "progress", "tracking"),
+    (
+        "records",
+        "cost",
+        "data",
+        "task",
+        "command",
+        "compose",
+        "every_option",
+        "hardware",
+        "hugging_face",
+        "manual",
+        "options",
+        "progress",
+        "tracking",
+    ),
     ("methods", "tasks"),
     ("metrics",),
     ("papers", "style"),
     ("plan", "shards", "neighbours", "run", "dry", "miniature"),
     ("replay",),
     ("report",),
-    ("forecast", "sweep", "explain", "bench", "frontier", "coverage", "advise", "status", "exchange",
-     *COMMANDS),
+    ("forecast", "sweep", "explain", "bench", "frontier", "coverage", "advise", "status", "exchange", *COMMANDS),
     ("cli", "__main__", "hydra_plugins"),
-)  # fmt: skip
+)
 PACKAGES = ("ssd_bench", "methods", "tasks", "hydra_plugins")
 LONGEST = 60  # lines of a function
 TWICE = 6  # lines that may not stand twice
@@ -123,7 +154,7 @@ def test_functions_are_short() -> None:
 
 
 def code_lines(file: Path) -> list[tuple[int, str]]:
-    """Numbers and stripped texts of a file's lines but for imports, docstrings, comments and lone punctuation."""
+    """Return numbers and stripped texts of a file's lines, but for imports, docstrings, parameters, comments and punctuation."""
     text = file.read_text(encoding="utf-8")
     nodes: list[ast.AST] = [ast.parse(text)]
     other: set[int] = set()
@@ -133,6 +164,8 @@ def code_lines(file: Path) -> list[tuple[int, str]]:
         documents = isinstance(value, ast.Constant) and isinstance(value.value, str)
         if isinstance(node, ast.stmt) and (documents or isinstance(node, ast.Import | ast.ImportFrom)):
             other.update(range(node.lineno, (node.end_lineno or 0) + 1))
+        if isinstance(node, ast.FunctionDef):  # an interface that several functions have repeats its parameters
+            other.update(range(node.lineno + 1, node.body[0].lineno))
     lines = ((number, line.strip()) for number, line in enumerate(text.splitlines(), 1) if number not in other)
     return [(number, line) for number, line in lines if any(map(str.isalnum, line)) and not line.startswith("#")]
 

@@ -22,17 +22,24 @@ from tests.runs import composed, config
 Load = Callable[..., Decoder]
 PROMPT = [5, 6, 7]
 SETTINGS: list[dict] = [
-    {"mode": "PJ"}, {"mode": "PGJ"}, {"mode": "HGJ", "assumed_len": 20}, {"mode": "sliding"},
-    {"mode": "PGJ", "block": 16, "filler": "last"}, {"mode": "sliding", "block": 3, "filler": "last"},
-]  # fmt: skip
+    {"mode": "PJ"},
+    {"mode": "PGJ"},
+    {"mode": "HGJ", "assumed_len": 20},
+    {"mode": "sliding"},
+    {"mode": "PGJ", "block": 16, "filler": "last"},
+    {"mode": "sliding", "block": 3, "filler": "last"},
+]
 
 
 def settings_of(rng: random.Random) -> dict:
     mode = rng.choice(["PJ", "PGJ", "HGJ", "sliding"])
     return {
-        "mode": mode, "block": rng.choice([1, 2, 3, 5, 8, 16]), "filler": rng.choice(["pad", "last"]),
-        "pad_id": rng.randrange(VOCAB), "assumed_len": rng.randint(1, 25) if mode == "HGJ" else None,
-    }  # fmt: skip
+        "mode": mode,
+        "block": rng.choice([1, 2, 3, 5, 8, 16]),
+        "filler": rng.choice(["pad", "last"]),
+        "pad_id": rng.randrange(VOCAB),
+        "assumed_len": rng.randint(1, 25) if mode == "HGJ" else None,
+    }
 
 
 def test_preset_is_lossless(decoders: Load) -> None:

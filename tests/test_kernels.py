@@ -174,9 +174,15 @@ def test_rope_append(ops: Operators, n: int, dtype: torch.dtype, heads: tuple[in
 
 
 def attend(
-    one: Operators, q: Tensor, keys: Tensor, values: Tensor, prefix: int, row: int, mask: Tensor | None,
+    one: Operators,
+    q: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    prefix: int,
+    row: int,
+    mask: Tensor | None,
     unread: tuple[int, int] = (0, 0),
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """A pass's attention: who sees whom is made first."""
     seen = one.visibility(len(q), prefix - (unread[1] - unread[0]), mask, q.device)
     return one.attend(q, keys, values, prefix, row, seen, unread)
@@ -250,8 +256,18 @@ def test_attend_across_splits(ops: Operators, prefix: int, n: int) -> None:
     close(attend(exact, q, keys, values, prefix, prefix, None), want)
 
 
-UNREAD = [(0, 0, 0), (9, 3, 9), (70, 0, 1), (300, 4, 171), (300, 0, 300), (300, 64, 128), (900, 10, 20), (900, 70, 899),
-          (900, 256, 768), (900, 300, 790)]  # fmt: skip
+UNREAD = [
+    (0, 0, 0),
+    (9, 3, 9),
+    (70, 0, 1),
+    (300, 4, 171),
+    (300, 0, 300),
+    (300, 64, 128),
+    (900, 10, 20),
+    (900, 70, 899),
+    (900, 256, 768),
+    (900, 300, 790),
+]
 """Rows of a prefix, and the range of them that is not read: parts of a block, blocks, chunks, everything."""
 
 

@@ -227,11 +227,15 @@ def test_random_settings_are_lossless(preset: str, decoders: Load) -> None:
     for seed in range(15):
         rng = random.Random(seed)
         method = KnapSpec(
-            interval=rng.randint(1, 9), capture_steps=rng.randint(1, 6),
-            min_similarity=rng.choice([-1.0, 0.0, 0.5, 0.99]), budget=rng.random(),
-            draft_len=rng.randint(1, 6), stop_below=rng.choice([0.0, 0.3, 1.0]),
-            reuse_prefix=rng.random() < 0.5, **(code if preset == "code" else {}),
-        )  # fmt: skip
+            interval=rng.randint(1, 9),
+            capture_steps=rng.randint(1, 6),
+            min_similarity=rng.choice([-1.0, 0.0, 0.5, 0.99]),
+            budget=rng.random(),
+            draft_len=rng.randint(1, 6),
+            stop_below=rng.choice([0.0, 0.3, 1.0]),
+            reuse_prefix=rng.random() < 0.5,
+            **(code if preset == "code" else {}),
+        )
         decoder = decoders(rng.choice(["llama", "qwen2", "qwen3"]))
         eos = frozenset([rng.randrange(VOCAB)])
         assert generate(decoder, method, eos=eos).output == generate(decoder, AR(), eos=eos).output
@@ -290,15 +294,31 @@ LENGTH = 15  # committed tokens of `history`
 FULL = LayerSet.full(LAYERS)
 BEGINNINGS = [{"warmup": "full"}, {"warmup": "ar"}, {"search_on": "prefill", "prefill_tokens": 4}]
 PAPER = {
-    "interval": None, "capture_steps": 5, "min_similarity": 0.5, "strict": True, "budget": 0.5, "weight_cap": None,
-    "protect_first_last": False, "include_zero_skip": True, "draft_len_grid": [1, 10], "draft_len": 10,
-    "stop_below": 0.7, "reuse_prefix": False, "warmup": "full", "search_on": "steps", "prefill_tokens": 32,
+    "interval": None,
+    "capture_steps": 5,
+    "min_similarity": 0.5,
+    "strict": True,
+    "budget": 0.5,
+    "weight_cap": None,
+    "protect_first_last": False,
+    "include_zero_skip": True,
+    "draft_len_grid": [1, 10],
+    "draft_len": 10,
+    "stop_below": 0.7,
+    "reuse_prefix": False,
+    "warmup": "full",
+    "search_on": "steps",
+    "prefill_tokens": 32,
     "draft_window": None,
-}  # fmt: skip
+}
 CODE = PAPER | {
-    "interval": 64, "strict": False, "weight_cap": 5, "protect_first_last": True, "include_zero_skip": False,
+    "interval": 64,
+    "strict": False,
+    "weight_cap": 5,
+    "protect_first_last": True,
+    "include_zero_skip": False,
     "draft_len_grid": [0, 17],
-}  # fmt: skip
+}
 
 
 def search(probe: Probe, states: torch.Tensor, **options: Any) -> Choice:
@@ -386,12 +406,20 @@ def test_the_estimate_stays_within_the_grid(grid: tuple[int, int], decoders: Loa
 def test_presets_with_random_settings_are_lossless(decoders: Load) -> None:
     def make(rng: random.Random) -> KnapSpec:
         return instantiate(
-            config(rng.choice(["knapspec", "knapspec_code"])), interval=rng.randint(1, 9),
-            capture_steps=rng.randint(1, 6), min_similarity=rng.choice([-1.0, 0.0, 0.5]), budget=rng.random(),
-            weight_cap=rng.choice([None, 1, 5]), strict=rng.random() < 0.5, protect_first_last=rng.random() < 0.5,
-            include_zero_skip=rng.random() < 0.5, draft_len=rng.randint(1, 6), stop_below=rng.choice([0.0, 0.1, 0.7]),
-            reuse_prefix=rng.random() < 0.5, **rng.choice(BEGINNINGS),
-        )  # fmt: skip
+            config(rng.choice(["knapspec", "knapspec_code"])),
+            interval=rng.randint(1, 9),
+            capture_steps=rng.randint(1, 6),
+            min_similarity=rng.choice([-1.0, 0.0, 0.5]),
+            budget=rng.random(),
+            weight_cap=rng.choice([None, 1, 5]),
+            strict=rng.random() < 0.5,
+            protect_first_last=rng.random() < 0.5,
+            include_zero_skip=rng.random() < 0.5,
+            draft_len=rng.randint(1, 6),
+            stop_below=rng.choice([0.0, 0.1, 0.7]),
+            reuse_prefix=rng.random() < 0.5,
+            **rng.choice(BEGINNINGS),
+        )
 
     assert check_greedy(make, decoders) > 100
 

@@ -201,14 +201,25 @@ def test_same_seed_same_points_and_a_random_first_one() -> None:
 
 @pytest.mark.parametrize(
     ("change", "same"),
-    [({}, True), ({"iterations": 1}, True), ({"max_seconds": 60.0}, True), ({"new_tokens": 5}, False),
-     ({"random_state": 2}, False), ({"objective": "wallclock"}, False), ({"draft_len": 2}, False)],
-)  # fmt: skip
+    [
+        ({}, True),
+        ({"iterations": 1}, True),
+        ({"max_seconds": 60.0}, True),
+        ({"new_tokens": 5}, False),
+        ({"random_state": 2}, False),
+        ({"objective": "wallclock"}, False),
+        ({"draft_len": 2}, False),
+    ],
+)
 def test_found_again_by_settings(change: dict, same: bool, probe: Probe, quick: None) -> None:
     """Budgets do not matter, whatever a score depends on does."""
     first = search(replace(SMALL, iterations=0), probe, SAMPLES, "a")
-    assert (search(replace(SMALL, iterations=0, **{k: v for k, v in change.items() if k != "iterations"}), probe,
-                   SAMPLES, "a").name == first.name) is same  # fmt: skip
+    assert (
+        search(
+            replace(SMALL, iterations=0, **{k: v for k, v in change.items() if k != "iterations"}), probe, SAMPLES, "a"
+        ).name
+        == first.name
+    ) is same
 
 
 def test_found_again_by_origin_and_prompts(probe: Probe, quick: None) -> None:
@@ -281,9 +292,13 @@ def test_points_and_sets() -> None:
 
 
 HEADER = {
-    "content_key": "0123456789abcdef", "n_layers": LAYERS, "model": "tiny", "task": "t", "domain": "d",
+    "content_key": "0123456789abcdef",
+    "n_layers": LAYERS,
+    "model": "tiny",
+    "task": "t",
+    "domain": "d",
     "settings": {"objective": "expected"},
-}  # fmt: skip
+}
 
 
 def evaluation(score: float, seconds: float = 1.0) -> Evaluation:

@@ -58,10 +58,15 @@ def test_preset_is_the_readme_example() -> None:
 
 @pytest.mark.parametrize(
     ("options", "exits"),
-    [((), {1: 1, 2: 1, 4: 1, 16: 4, 30: 8, 32: 8, 40: 10, 80: 20}), (("method.exit_ratio=0.2",), {2: 1, 16: 3, 40: 8}),
-     (("method.exit_ratio=1",), {1: 1, 16: 16}), (("method.exit_ratio=1e-9",), {1: 1, 80: 1}),
-     (("method.exit_layer=8",), {8: 8, 16: 8, 40: 8}), (("method.exit_layer=3", "method.exit_ratio=null"), {80: 3})],
-)  # fmt: skip
+    [
+        ((), {1: 1, 2: 1, 4: 1, 16: 4, 30: 8, 32: 8, 40: 10, 80: 20}),
+        (("method.exit_ratio=0.2",), {2: 1, 16: 3, 40: 8}),
+        (("method.exit_ratio=1",), {1: 1, 16: 16}),
+        (("method.exit_ratio=1e-9",), {1: 1, 80: 1}),
+        (("method.exit_layer=8",), {8: 8, 16: 8, 40: 8}),
+        (("method.exit_layer=3", "method.exit_ratio=null"), {80: 3}),
+    ],
+)
 def test_the_exit_by_share_or_by_number(options: tuple[str, ...], exits: dict[int, int]) -> None:
     method = preset(*options)
     for n_layers, blocks in exits.items():
@@ -156,9 +161,14 @@ PROMPTS = ([5, 6, 7], [40, 41], [9])
 NEW = 20
 GIVEN = Latency(0.5, 0.01, 0.3)
 MEASURED = Latency(
-    0.5, 0.01, 0.3, "measured", draft_rest_ms=0.4, draft_start_ms=0.2,
+    0.5,
+    0.01,
+    0.3,
+    "measured",
+    draft_rest_ms=0.4,
+    draft_start_ms=0.2,
     passes=(NodeTimes(1, 0.01, 0.3, 0.5, 0.6), NodeTimes(2, 0.012, 0.4, 0.8, 0.7), NodeTimes(8, 0.02, 1.0, 2.5, 1.9)),
-)  # fmt: skip
+)
 
 
 @pytest.fixture(params=FAMILIES)

@@ -54,10 +54,14 @@ class Watched(Lookahead):
 
 def random_lookahead(rng: random.Random) -> Lookahead:
     return Watched(
-        window=rng.randint(1, 8), ngram=rng.randint(3, 6), guesses=rng.randint(0, 6), cap=rng.choice(["code", "full"]),
-        pool_from_prompt=rng.random() < 0.5, keep_out=[rng.randrange(VOCAB)] * (rng.random() < 0.3),
+        window=rng.randint(1, 8),
+        ngram=rng.randint(3, 6),
+        guesses=rng.randint(0, 6),
+        cap=rng.choice(["code", "full"]),
+        pool_from_prompt=rng.random() < 0.5,
+        keep_out=[rng.randrange(VOCAB)] * (rng.random() < 0.3),
         seed=rng.randrange(10**6),
-    )  # fmt: skip
+    )
 
 
 def test_mask_and_positions() -> None:
@@ -318,9 +322,12 @@ def test_largest_settings_fit_the_cache(decoders: Load) -> None:
 
 @pytest.mark.parametrize(
     "bad",
-    [{"window": 60, "ngram": 8, "guesses": 60}, {"window": 21, "ngram": 5, "guesses": 20, "cap": "full"},
-     {"window": 1, "ngram": 27, "guesses": 0}],
-)  # fmt: skip
+    [
+        {"window": 60, "ngram": 8, "guesses": 60},
+        {"window": 21, "ngram": 5, "guesses": 20, "cap": "full"},
+        {"window": 1, "ngram": 27, "guesses": 0},
+    ],
+)
 def test_more_nodes_than_the_cache_has_rows_are_refused(bad: dict) -> None:
     with pytest.raises(ConfigError, match=r"method\.window"):
         Lookahead(**bad)

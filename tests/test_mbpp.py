@@ -14,11 +14,20 @@ from tasks.scoring.code import PassesAsserts
 from tasks.scoring.sandbox import ProgramLimits
 
 ROW = {
-    "id": "601", "prompt": "Write a function to add.", "code": "def add(a, b):\n    return a + b",
-    "test_list": ["assert add(1, 2) == 3", "assert math.isclose(add(0.5, 0.5), 1)"], "test_imports": ["import math"],
-}  # fmt: skip
-SHOWN = {**ROW, "id": "2", "prompt": "Write a function to negate.", "code": "def neg(a):\n    return -a",
-         "test_list": ["assert neg(1) == -1"], "test_imports": []}  # fmt: skip
+    "id": "601",
+    "prompt": "Write a function to add.",
+    "code": "def add(a, b):\n    return a + b",
+    "test_list": ["assert add(1, 2) == 3", "assert math.isclose(add(0.5, 0.5), 1)"],
+    "test_imports": ["import math"],
+}
+SHOWN = {
+    **ROW,
+    "id": "2",
+    "prompt": "Write a function to negate.",
+    "code": "def neg(a):\n    return -a",
+    "test_list": ["assert neg(1) == -1"],
+    "test_imports": [],
+}
 ASKED = (
     "You are an expert Python programmer, and here is your task: Write a function to add. Your code should pass these "
     "tests:\n\nassert add(1, 2) == 3\nassert math.isclose(add(0.5, 0.5), 1)\n[BEGIN]\n"
@@ -31,8 +40,16 @@ SHOT = (
 
 @pytest.fixture
 def task() -> MBPP:
-    return MBPP(max_new_tokens=512, cpu_seconds=5, wall_seconds=30, memory_mib=1024, sandbox="required", hub={},
-                shots=1, fewshot_hub={})  # fmt: skip
+    return MBPP(
+        max_new_tokens=512,
+        cpu_seconds=5,
+        wall_seconds=30,
+        memory_mib=1024,
+        sandbox="required",
+        hub={},
+        shots=1,
+        fewshot_hub={},
+    )
 
 
 def test_the_prompt_is_the_papers(task: MBPP, tmp_path: Path) -> None:

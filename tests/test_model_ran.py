@@ -70,8 +70,10 @@ def ours_of(frame: pd.DataFrame) -> set[str]:
     """Our numbers of a long table as its views print them, less what the paper prints too."""
     texts = {
         f"{value:.{digits}f}"
-        for name in ("ours", "decode", "estimate") for value in frame[name].dropna() for digits in (2, 3)
-    }  # fmt: skip
+        for name in ("ours", "decode", "estimate")
+        for value in frame[name].dropna()
+        for digits in (2, 3)
+    }
     return texts - set(frame["printed"].astype(str)) - {"1.00", "1.000", "0.00"}
 
 
@@ -224,9 +226,12 @@ def test_a_second_model_has_rows_of_its_own(tmp_path: Path) -> None:
     rows = [line for line in text.splitlines() if re.match(r"\| Vanilla", line)]
     heads = [re.split(r" *\| *", line)[2] for line in rows]
     assert heads == [
-        "ours: toy, 2.9 M", "paper: LLaMA-2-13B", "paper: LLaMA-2-13B-Chat",
-        "ours: toy_plain, 134.5 M", "paper: LLaMA-2-70B",
-    ]  # fmt: skip
+        "ours: toy, 2.9 M",
+        "paper: LLaMA-2-13B",
+        "paper: LLaMA-2-13B-Chat",
+        "ours: toy_plain, 134.5 M",
+        "paper: LLaMA-2-70B",
+    ]
     overall = frame[(frame["model"] == "LLaMA-2-70B") & frame["ours"].notna()]
     assert set(overall["model_ran"]) == {"toy_plain, 134.5 M"} and set(overall["params"]) == {"134515008"}
 
@@ -245,8 +250,18 @@ def test_a_repeated_result_of_another_row_reads_same_run(tmp_path: Path) -> None
 
 def test_sizes_come_from_the_record(tmp_path: Path) -> None:
     """Older records have the sizes of the config alone, or none."""
-    shape = {"n_layers": 16, "width": 128, "n_heads": 2, "n_kv_heads": 2, "head_dim": 64, "intermediate": 256,
-             "vocab_size": 2048, "tied": True, "context": 4096, "unheard_of": 1}  # fmt: skip
+    shape = {
+        "n_layers": 16,
+        "width": 128,
+        "n_heads": 2,
+        "n_kv_heads": 2,
+        "head_dim": 64,
+        "intermediate": 256,
+        "vocab_size": 2048,
+        "tied": True,
+        "context": 4096,
+        "unheard_of": 1,
+    }
     units = [synthetic.unit(i) for i in range(2)]
     synthetic.write_run(
         tmp_path / "old", units, run_id="old", model={"name": "old"}, config={"model": {"shape": shape}}
@@ -259,16 +274,19 @@ def test_sizes_come_from_the_record(tmp_path: Path) -> None:
         frame = exhibits.long_table(replications(tmp_path))
         found[name] = set(zip(frame["model_ran"], frame["params"]))
     assert found == {
-        "old": {("old, 2.9 M", "2883584")}, "none": {("none, size not recorded", "")},
+        "old": {("old, 2.9 M", "2883584")},
+        "none": {("none, size not recorded", "")},
         "cut": {("cut, size not recorded", "")},
-    }  # fmt: skip
+    }
 
 
 def test_older_files_of_verdicts_are_read(tmp_path: Path) -> None:
     columns = [name for name in verdicts.COLUMNS if name != "params"]
     (tmp_path / "verdicts").mkdir()
-    rows = ["swift/faster_than_ar,small,smollm2_135m,False,fails,0.5,0.4,0.6,60,3,3,,",
-            "swift/faster_than_lookahead,small,unheard_of,False,fails,0.5,0.4,0.6,60,3,3,,"]  # fmt: skip
+    rows = [
+        "swift/faster_than_ar,small,smollm2_135m,False,fails,0.5,0.4,0.6,60,3,3,,",
+        "swift/faster_than_lookahead,small,unheard_of,False,fails,0.5,0.4,0.6,60,3,3,,",
+    ]
     text = "\n".join([",".join(columns), *rows, ""])
     (tmp_path / "verdicts" / "old.csv").write_text(text, encoding="utf-8")
     shown = verdicts.readable_table(verdicts.read_verdicts(tmp_path))

@@ -25,9 +25,17 @@ LAYERSKIP = {
     "layerskip_llama3_2_1b": ("llama3_2_1b", "facebook/layerskip-llama3.2-1B"),
 }
 SIZES = {  # billions of parameters, where a name does not say them
-    "layerskip_llama3_2_1b": 1.24, "llama3_2_1b": 1.24, "llama3_2_3b": 3.21, "qwen3_0_6b": 0.6, "qwen3_1_7b": 1.72,
-    "qwen3_4b": 4.02, "miniature": 0.0029, "miniature_plain": 0.0029, "smollm2_135m": 0.135, "smollm2_135m_hub": 0.135,
-}  # fmt: skip
+    "layerskip_llama3_2_1b": 1.24,
+    "llama3_2_1b": 1.24,
+    "llama3_2_3b": 3.21,
+    "qwen3_0_6b": 0.6,
+    "qwen3_1_7b": 1.72,
+    "qwen3_4b": 4.02,
+    "miniature": 0.0029,
+    "miniature_plain": 0.0029,
+    "smollm2_135m": 0.135,
+    "smollm2_135m_hub": 0.135,
+}
 
 
 def comments(name: str) -> list[str]:

@@ -24,11 +24,23 @@ from ssd_bench.records.pack import STAMP, main, pack, unpacked_folder
 from ssd_bench.records.reader import find_runs
 
 OTHERS = (
-    "replication/x_table1.mini.json", ".outcomes/0a1b.json", "searches/one/search.json",
-    "searches/one/evaluations.jsonl", "frontier/tiny.toy.json",
-)  # fmt: skip
-UNPACKED = (".lock", "run-0/.lock", "run-0/run.json.17.tmp", "run-0/parts/00000-000.json", "report/index.html",
-            ".hidden/run.json", "replication/.lock", "searches/one/.lock", "notes.txt")  # fmt: skip
+    "replication/x_table1.mini.json",
+    ".outcomes/0a1b.json",
+    "searches/one/search.json",
+    "searches/one/evaluations.jsonl",
+    "frontier/tiny.toy.json",
+)
+UNPACKED = (
+    ".lock",
+    "run-0/.lock",
+    "run-0/run.json.17.tmp",
+    "run-0/parts/00000-000.json",
+    "report/index.html",
+    ".hidden/run.json",
+    "replication/.lock",
+    "searches/one/.lock",
+    "notes.txt",
+)
 
 
 def put(folder: Path, name: str, content: bytes) -> None:
@@ -63,8 +75,11 @@ def files(folder: Path) -> dict[str, bytes]:
 
 def packable(folder: Path) -> dict[str, bytes]:
     """What a pack of `put_runs` holds."""
-    return {name: content for name, content in files(folder).items()
-            if name not in UNPACKED and not name.startswith("unfinished/")}  # fmt: skip
+    return {
+        name: content
+        for name, content in files(folder).items()
+        if name not in UNPACKED and not name.startswith("unfinished/")
+    }
 
 
 def assert_alone(folder: Path) -> None:

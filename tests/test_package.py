@@ -84,7 +84,9 @@ def test_the_lock_names_versions_and_hashes_and_no_place() -> None:
     locked = {line.split("==")[0] for line in entries}
     assert not {"torch", "triton"} & locked, "their builds are the machine's"
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    asked = [*settings["dependencies"], *(line for name, extra in settings["optional-dependencies"].items()
-                                          if name != "ray" for line in extra)]  # fmt: skip
+    asked = [
+        *settings["dependencies"],
+        *(line for name, extra in settings["optional-dependencies"].items() if name != "ray" for line in extra),
+    ]
     names = {line.split(">")[0].split("[")[0] for line in asked}
     assert names - locked == {"torch", "triton"}

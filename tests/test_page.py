@@ -373,9 +373,10 @@ def test_the_page_in_a_browser(text: str, out: Path, tmp_path: Path, width: int)
     assert set(paper["numbers"]) == {one.id for one in everything.values() if one.paper == "swift"}
     assert paper["hash"] == "#paper=swift&show=all" and not any("swift_v1" in name for name in paper["exhibits"])
     chosen = {
-        one.id for one in everything.values()
+        one.id
+        for one in everything.values()
         if (one.paper, one.model, one.method) == ("swift", "LLaMA-2-70B", "SWIFT") and "GSM8K" in one.task.split(", ")
-    }  # fmt: skip
+    }
     assert set(cell["numbers"]) == chosen and "swift_table2" in cell["exhibits"]
     assert cell["columns"] < shown["columns"]
     assert len(found["text"]["exhibits"]) == 1 and found["text"]["listed"] < 20

@@ -40,25 +40,34 @@ BIASES = {"llama": ("attention_bias", "mlp_bias"), "qwen2": (), "qwen3": ("atten
 """What a family may have; qwen2 has biases of queries, keys and values always."""
 
 Case = tuple[str, dict[str, Any]]
-CASES: dict[str, Case] = {
-    f"{family}, {kind}, {'tied' if tied else 'untied'}": (
-        family, {"rope_parameters": ROPES[kind], "tie_word_embeddings": tied},
-    )
-    for family, kind, tied in itertools.product(CLASSES, ROPES, (True, False))
-} | {
-    f"{family}, {heads} heads, {kv_heads} KV": (
-        family, {
-            "num_attention_heads": heads, "num_key_value_heads": kv_heads, "hidden_size": 8 * heads,
-            "initializer_range": 0.4 * heads**-0.5,  # so that logits, and what they round, are as large for any width
-        },
-    )
-    for family, (heads, kv_heads) in itertools.product(CLASSES, GROUPS)
-} | {
-    f"{family}, {' and '.join(biases)}": (family, dict.fromkeys(biases, True))
-    for family, may in BIASES.items()
-    for n in range(1, len(may) + 1)
-    for biases in itertools.combinations(may, n)
-}  # fmt: skip
+CASES: dict[str, Case] = (
+    {
+        f"{family}, {kind}, {'tied' if tied else 'untied'}": (
+            family,
+            {"rope_parameters": ROPES[kind], "tie_word_embeddings": tied},
+        )
+        for family, kind, tied in itertools.product(CLASSES, ROPES, (True, False))
+    }
+    | {
+        f"{family}, {heads} heads, {kv_heads} KV": (
+            family,
+            {
+                "num_attention_heads": heads,
+                "num_key_value_heads": kv_heads,
+                "hidden_size": 8 * heads,
+                "initializer_range": 0.4
+                * heads**-0.5,  # so that logits, and what they round, are as large for any width
+            },
+        )
+        for family, (heads, kv_heads) in itertools.product(CLASSES, GROUPS)
+    }
+    | {
+        f"{family}, {' and '.join(biases)}": (family, dict.fromkeys(biases, True))
+        for family, may in BIASES.items()
+        for n in range(1, len(may) + 1)
+        for biases in itertools.combinations(may, n)
+    }
+)
 
 
 def agrees(decoder: Decoder, folder: Path, n: int) -> None:

@@ -23,13 +23,26 @@ NAMES = ("night-10:30", "exp:2", "a%20b #?", "*[x]{y}$z", "日本", "-x", "./x/.
 SHORT = (*CPU, "hardware.kernels=torch", "limit=1", "decode.max_new_tokens=4", "method=ar")
 URIS = ("s3://bucket/runs", "file:///runs", "file:runs", "hf://a/b", "https://a/b", "S3://x")
 TOOLS = (
-    "status runs_dir=", "report runs_dir=", "claims runs_dir=", "pack out=x.zip runs_dir=",
-    "pack runs_dir=runs out=", "coverage runs_dir=", "frontier model=a task=b runs_dir=",
+    "status runs_dir=",
+    "report runs_dir=",
+    "claims runs_dir=",
+    "pack out=x.zip runs_dir=",
+    "pack runs_dir=runs out=",
+    "coverage runs_dir=",
+    "frontier model=a task=b runs_dir=",
     "advise hardware=sim_h100 model=llama3_8b runs_dir=",
-    "advise hardware=sim_h100 model=", "explain run=", "replay hardware=sim_h100 run=", "replay validate runs_dir=",
-    "export to=x run=", "export run=x to=", "acceptance file=", "searches ", "audit out=", "shapes read=",
+    "advise hardware=sim_h100 model=",
+    "explain run=",
+    "replay hardware=sim_h100 run=",
+    "replay validate runs_dir=",
+    "export to=x run=",
+    "export run=x to=",
+    "acceptance file=",
+    "searches ",
+    "audit out=",
+    "shapes read=",
     "data check ",
-)  # fmt: skip
+)
 
 
 @pytest.fixture
@@ -78,9 +91,15 @@ def test_sweeps_and_tools_go_to_it_too(name: str, answer: Callable[..., tuple[in
 
 @pytest.mark.parametrize(
     "option",
-    ["runs_dir=", "-m seed=1,2 runs_dir=", "model=local model.template=plain model.path=", "data=local data.root=",
-     "task=jsonl task.path=", *TOOLS],
-)  # fmt: skip
+    [
+        "runs_dir=",
+        "-m seed=1,2 runs_dir=",
+        "model=local model.template=plain model.path=",
+        "data=local data.root=",
+        "task=jsonl task.path=",
+        *TOOLS,
+    ],
+)
 def test_a_uri_is_refused_before_anything_is_opened(option: str, answer: Callable[..., tuple[int, str]]) -> None:
     code, said = answer(*f"{option}s3://bucket/runs.jsonl".split())
     assert code == 2 and said.count("\n") == 1 and "='s3://bucket/runs.jsonl' cannot be used: a path on this" in said
@@ -119,8 +138,12 @@ def test_a_path_is_absolute_and_a_link_keeps_its_name(tmp_path: Path, monkeypatc
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", "/home/her")
     assert [local_path("a", text) for text in ("link", "./x/../link/", "~", "~/x", "/a/b")] == [
-        tmp_path / "link", tmp_path / "link", Path("/home/her"), Path("/home/her/x"), Path("/a/b"),
-    ]  # fmt: skip
+        tmp_path / "link",
+        tmp_path / "link",
+        Path("/home/her"),
+        Path("/home/her/x"),
+        Path("/a/b"),
+    ]
     assert display_path(tmp_path / "link") == "link" and display_path(Path("/a/b")) == "/a/b"
     write_run(tmp_path / "link" / "run", [unit(0)])
     assert [path.parent.name for path in find_runs(local_path("a", "link"))] == ["link"]

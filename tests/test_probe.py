@@ -51,9 +51,12 @@ def test_any_part_of_some_states_will_do(kernels: str, decoders: Load) -> None:
     ids = torch.tensor([4, 9])
     for part in (states[:, :1], states[:, 2:4], states.transpose(0, 1)):
         for ask in (
-            probe.predict, lambda h: torch.stack(probe.predict_confident(h)), probe.logits, probe.final_norm,
+            probe.predict,
+            lambda h: torch.stack(probe.predict_confident(h)),
+            probe.logits,
+            probe.final_norm,
             lambda h: probe.token_logits(h, ids),
-        ):  # fmt: skip
+        ):
             assert torch.equal(ask(part), ask(part.clone(memory_format=torch.contiguous_format)))
 
 

@@ -103,9 +103,12 @@ def test_it_is_lossless(decoders: Load) -> None:
     def make(rng: random.Random) -> PromptLookup:
         highest = rng.randint(1, 4)
         return PromptLookup(
-            max_ngram=highest, min_ngram=rng.randint(1, highest), draft_len=rng.randint(1, 12),
-            match=rng.choice(["earliest", "latest"]), whole=rng.random() < 0.5,
-        )  # fmt: skip
+            max_ngram=highest,
+            min_ngram=rng.randint(1, highest),
+            draft_len=rng.randint(1, 12),
+            match=rng.choice(["earliest", "latest"]),
+            whole=rng.random() < 0.5,
+        )
 
     assert check_greedy(make, decoders) > 100
 

@@ -33,8 +33,17 @@ from tests.runs import composed
 from tests.synthetic import N_LAYERS, unit, write_run
 
 PASSES = tuple(NodeTimes(n, 1e-4 * n, 0.1 + 0.01 * n, 0.2 + 0.02 * n, 0.5 + 0.1 * n) for n in (1, 2, 4, 8, 16, 32, 128))
-LATENCY = Latency(0.22, 1e-4, 0.11, "measured", passes=PASSES, draft_rest_ms=0.4, draft_start_ms=0.2,
-                  tree_token_ms=0.1, tree_node_ms=0.01)  # fmt: skip
+LATENCY = Latency(
+    0.22,
+    1e-4,
+    0.11,
+    "measured",
+    passes=PASSES,
+    draft_rest_ms=0.4,
+    draft_start_ms=0.2,
+    tree_token_ms=0.1,
+    tree_node_ms=0.01,
+)
 LOOP_MS, POLICY_MS = 0.05, 0.7
 IDEAL = Gpu("ideal", 1e6, 1000, 1e9, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0)
 BIG = shape_named("llama2_13b")
@@ -346,11 +355,18 @@ def test_the_command_predicts_and_says_so(run: Run, capsys: pytest.CaptureFixtur
 @pytest.mark.parametrize(
     "arguments",
     [
-        [], ["run=x"], ["hardware=own"], ["run=nowhere", "hardware=own"], ["run="], ["colour=red"],
-        ["validate", "run=x"], ["validate", "runs_dir=nowhere"], ["run=x", "hardware=own", "devices=0"],
+        [],
+        ["run=x"],
+        ["hardware=own"],
+        ["run=nowhere", "hardware=own"],
+        ["run="],
+        ["colour=red"],
+        ["validate", "run=x"],
+        ["validate", "runs_dir=nowhere"],
+        ["run=x", "hardware=own", "devices=0"],
         ["run=x", "run=y", "hardware=own"],
     ],
-)  # fmt: skip
+)
 def test_bad_options_exit_with_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(arguments) == 2
     assert capsys.readouterr().err.startswith("error: ")

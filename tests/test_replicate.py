@@ -58,9 +58,7 @@ caps: {method.draft_len: 3, method.search.iterations: 4}
 
 @pytest.fixture
 def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    for module, name, text in (
-        (grid, "swift/tiny", TINY), (grid, "knn_ssd/other", OTHER), (scale, "mini", MINI)
-    ):  # fmt: skip
+    for module, name, text in ((grid, "swift/tiny", TINY), (grid, "knn_ssd/other", OTHER), (scale, "mini", MINI)):
         path = tmp_path / module.__name__ / f"{name}.yaml"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
@@ -324,9 +322,12 @@ def what_is_on_record_takes_its_time(
     ],
 )
 def test_what_no_sweep_can_do_is_refused(
-    arguments: tuple[str, ...], message: str, folders: Path, monkeypatch: pytest.MonkeyPatch,
+    arguments: tuple[str, ...],
+    message: str,
+    folders: Path,
+    monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
+) -> None:
     assert run(monkeypatch, *arguments, f"hydra.sweep.dir={folders}/sweep") == 2
     assert message in capsys.readouterr().err
 

@@ -51,9 +51,14 @@ def some_taps(rng: random.Random) -> tuple[int, ...]:
 
 
 def check_as_a_whole_pass(
-    decoder: Decoder, sets: Sequence[LayerSet], taps: Sequence[int], prompt: Sequence[int], rests: list[int],
-    exact: bool, **options: object,
-) -> None:  # fmt: skip
+    decoder: Decoder,
+    sets: Sequence[LayerSet],
+    taps: Sequence[int],
+    prompt: Sequence[int],
+    rests: list[int],
+    exact: bool,
+    **options: object,
+) -> None:
     """Same trees, paths, logits and tapped states with reuse as without; it is used for every draft, and only for one.
 
     Args:

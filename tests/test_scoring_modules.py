@@ -85,9 +85,14 @@ def computed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, An
     calls["pass_at_k with k"] = {"predictions": mixed, "references": problems, "k": [2, 5]}
     environment = os.environ | {"HF_HOME": str(folder / "cache"), "HF_HUB_OFFLINE": "1", "HF_EVALUATE_OFFLINE": "1"}
     made = subprocess.run(
-        [sys.executable, "-c", PROGRAM], input=json.dumps([str(MODULE), calls]), cwd=folder, env=environment,
-        capture_output=True, encoding="utf-8", check=False,
-    )  # fmt: skip
+        [sys.executable, "-c", PROGRAM],
+        input=json.dumps([str(MODULE), calls]),
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        encoding="utf-8",
+        check=False,
+    )
     assert made.returncode == 0, made.stderr
     found: dict[str, dict[str, Any]] = json.loads(made.stdout.splitlines()[-1])
     return found

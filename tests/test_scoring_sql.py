@@ -65,24 +65,32 @@ def score(query: str, answer: str) -> float | None:
             "SELECT f.Name FROM ferry f, harbour h "
             "WHERE f.Seats > 120 AND h.Country = 'Norway' AND f.Home = h.Harbour_ID",
         ),
-        (JOINED, "SELECT Name FROM ferry WHERE Seats >= 121 AND Home IN (SELECT Harbour_ID FROM harbour WHERE "
-                 "Country = 'Norway')"),
+        (
+            JOINED,
+            "SELECT Name FROM ferry WHERE Seats >= 121 AND Home IN (SELECT Harbour_ID FROM harbour WHERE "
+            "Country = 'Norway')",
+        ),
         (GROUPED, GROUPED.replace("COUNT(*)", "COUNT(1)")),
         (GROUPED, "SELECT * FROM (SELECT Country, SUM(1) AS n FROM harbour GROUP BY 1) WHERE n > 1"),
         (TOP, TOP.replace("Name", "ferry.Name")),
         (TOP, "SELECT Name FROM ferry WHERE Seats = (SELECT MAX(Seats) FROM ferry) LIMIT 1"),
         (SORTED, SORTED.replace("7.5 ", "7.50 ").replace("ASC", "")),
-        (INSIDE, "SELECT h.Name FROM harbour h WHERE EXISTS (SELECT 1 FROM ferry f WHERE f.Home = h.Harbour_ID AND "
-                 "f.Seats >= 50 AND f.Seats <= 90)"),
-        (OTHERS, "SELECT Harbour_ID FROM harbour WHERE Harbour_ID NOT IN (SELECT Home FROM ferry WHERE "
-                 "Built_Year = '1998')"),
+        (
+            INSIDE,
+            "SELECT h.Name FROM harbour h WHERE EXISTS (SELECT 1 FROM ferry f WHERE f.Home = h.Harbour_ID AND "
+            "f.Seats >= 50 AND f.Seats <= 90)",
+        ),
+        (
+            OTHERS,
+            "SELECT Harbour_ID FROM harbour WHERE Harbour_ID NOT IN (SELECT Home FROM ferry WHERE Built_Year = '1998')",
+        ),
         ("SELECT AVG(Fare) FROM ferry", "SELECT SUM(Fare) / COUNT(Fare) FROM ferry"),
         ('SELECT Name FROM harbour WHERE Country = "Norway"', "SELECT Name FROM harbour WHERE Country = 'Norway'"),
         (JOINED, f"```sql\n{JOINED};\n```\nThat is it."),
         (JOINED, f" {JOINED}\nInstruction: another\nSQL Query: SELECT 1"),
         (JOINED, f"-- by; name\n{JOINED}; DROP TABLE ferry;"),
     ],
-)  # fmt: skip
+)
 def test_queries_that_give_the_same_are_equal(query: str, answer: str) -> None:
     assert score(query, answer) == 1.0
 
@@ -129,7 +137,7 @@ def test_queries_that_give_the_same_are_equal(query: str, answer: str) -> None:
         (JOINED, f"The query is {JOINED}"),
         (JOINED, f"EXPLAIN {JOINED}"),
     ],
-)  # fmt: skip
+)
 def test_queries_that_differ_are_not_equal(query: str, answer: str) -> None:
     assert score(query, answer) == 0.0
 

@@ -86,10 +86,15 @@ def test_any_set_and_settings_are_lossless(decoders: Load) -> None:
     def make(rng: random.Random) -> Given:
         skipped = rng.sample(range(2 * LAYERS), rng.choice([0, 1, 2, LAYERS, 2 * LAYERS]))
         return Given(
-            skipped, draft_len=rng.randint(1, 9), stop_below=rng.choice([0.0, 0.1, 0.5, 1.0]),
-            target_rate=rng.choice([None, 0.5]), stop_step=rng.choice([0.01, 0.9]), carry_stop=rng.random() < 0.5,
-            widths=rng.choice([[], [[0.3, 1], [0.0, 3]]]), reuse_prefix=rng.random() < 0.5,
-        )  # fmt: skip
+            skipped,
+            draft_len=rng.randint(1, 9),
+            stop_below=rng.choice([0.0, 0.1, 0.5, 1.0]),
+            target_rate=rng.choice([None, 0.5]),
+            stop_step=rng.choice([0.01, 0.9]),
+            carry_stop=rng.random() < 0.5,
+            widths=rng.choice([[], [[0.3, 1], [0.0, 3]]]),
+            reuse_prefix=rng.random() < 0.5,
+        )
 
     assert check_greedy(make, decoders) > 50
 
@@ -165,8 +170,9 @@ def test_skipped_sublayers_do_not_run(family: str, decoders: Load, monkeypatch: 
     made = generated(decoder, Given([2, 5, 7], stop_below=0.0, draft_len=3, target_rate=None), 20)
     drafted, passes = sum(step.draft_len for step in made.steps), 1 + len(made.steps)
     assert calls == {
-        "_attention": passes * LAYERS + drafted * (LAYERS - 1), "_mlp": passes * LAYERS + drafted * (LAYERS - 2)
-    }  # fmt: skip
+        "_attention": passes * LAYERS + drafted * (LAYERS - 1),
+        "_mlp": passes * LAYERS + drafted * (LAYERS - 2),
+    }
     assert sum(step.accepted_len for step in made.steps) < drafted
 
 
@@ -225,9 +231,7 @@ def test_threshold_is_carried_and_restored(decoders: Load) -> None:
     assert again[0] == again[1] == [s.draft_len for s in runs[0]]
 
 
-@pytest.mark.parametrize(
-    ("search_on", "expected", "label"), [("first", [1, 2], "b"), ("all", [3, 4, 1, 2], "mixed")]
-)  # fmt: skip
+@pytest.mark.parametrize(("search_on", "expected", "label"), [("first", [1, 2], "b"), ("all", [3, 4, 1, 2], "mixed")])
 def test_search_is_on_the_first_domain_or_all(
     search_on: str, expected: list[int], label: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

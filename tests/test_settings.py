@@ -24,9 +24,13 @@ from tests.runs import composed, python
 
 PRESETS = sorted(path.stem for path in (CONF / "method").glob("*.yaml"))
 WRONG: dict[Any, tuple[Any, ...]] = {
-    int: ("3", True, 1.5, 2.0, math.nan, [1]), float: ("0.5", True, math.nan, math.inf, [0.5]), bool: (1, "true"),
-    str: (1, ["a"]), Sequence: ("12", 3), Mapping: ([1], "a"),
-}  # fmt: skip
+    int: ("3", True, 1.5, 2.0, math.nan, [1]),
+    float: ("0.5", True, math.nan, math.inf, [0.5]),
+    bool: (1, "true"),
+    str: (1, ["a"]),
+    Sequence: ("12", 3),
+    Mapping: ([1], "a"),
+}
 
 
 TARGETS = {composed(f"method={preset}").method["_target_"] for preset in PRESETS}
@@ -186,10 +190,15 @@ class Derived(Toy):
 
 def test_what_a_type_says() -> None:
     assert {name: describe_type(kind) for name, kind in kinds(Toy).items()} == {
-        "few": "an integer in [1, 3] (few)", "name": "a text", "share": "a share in [0, 1], or null",
-        "kind": "one of a, 1", "list_of": "a list, each an integer of at least 1",
-        "table": "a table, each a list, each a number, or null", "even": "an even number", "steps": "an integer",
-    }  # fmt: skip
+        "few": "an integer in [1, 3] (few)",
+        "name": "a text",
+        "share": "a share in [0, 1], or null",
+        "kind": "one of a, 1",
+        "list_of": "a list, each an integer of at least 1",
+        "table": "a table, each a list, each a number, or null",
+        "even": "an even number",
+        "steps": "an integer",
+    }
 
 
 def test_configs_are_lists_and_tables() -> None:

@@ -76,8 +76,11 @@ def test_rows_of_papers(engine: ImposedEngine) -> None:
     found = list(reported_speedups())
     ids = [row.number.id for row in found]
     assert len(ids) == len(set(ids)) and {row.number.paper for row in found} == {
-        "knapspec", "swift", "conflayers", "knn-ssd"
-    }  # fmt: skip
+        "knapspec",
+        "swift",
+        "conflayers",
+        "knn-ssd",
+    }
     for row in found:
         assert bool(row.missing) == (row.skipped is None or not (row.alpha or row.tokens))
     measured = shapes._imposed(engine, next(row for row in found if not row.missing), [1, 2, 3])

@@ -126,9 +126,13 @@ def test_memory_keeps_the_newest_tokens(decoders: Load) -> None:
 def test_it_is_lossless(decoders: Load) -> None:
     def make(rng: random.Random) -> Suffix:
         return Suffix(
-            max_match=rng.choice([1, 4, 64]), factor=rng.choice([0.5, 1.0, 3.0]), min_prob=rng.choice([0.0, 0.1, 0.6]),
-            draft_len=rng.randint(1, 20), shape=rng.choice(["chain", "tree"]), memory=rng.choice([0, 100]),
-        )  # fmt: skip
+            max_match=rng.choice([1, 4, 64]),
+            factor=rng.choice([0.5, 1.0, 3.0]),
+            min_prob=rng.choice([0.0, 0.1, 0.6]),
+            draft_len=rng.randint(1, 20),
+            shape=rng.choice(["chain", "tree"]),
+            memory=rng.choice([0, 100]),
+        )
 
     assert check_greedy(make, decoders) > 100
 

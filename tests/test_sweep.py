@@ -98,11 +98,23 @@ def sweep(small_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> C
     def swept(*options: str, **variables: str) -> Swept:
         runs = tmp_path_factory.mktemp("runs")
         line = [
-            "-m", "ssd_bench", "-m", "method=searching,broken,every_other,refused",
-            *local_model(small_checkpoint), f"runs_dir={runs}", "hardware=cpu", "hardware.dtype=float32",
-            "hardware.threads=1", "hardware.warmup=0", GIVEN_LATENCY, "limit=2", "decode.max_new_tokens=12",
-            f"hydra.searchpath=[file://{own}/conf]", f"hydra.sweep.dir={runs}/sweep", *options,
-        ]  # fmt: skip
+            "-m",
+            "ssd_bench",
+            "-m",
+            "method=searching,broken,every_other,refused",
+            *local_model(small_checkpoint),
+            f"runs_dir={runs}",
+            "hardware=cpu",
+            "hardware.dtype=float32",
+            "hardware.threads=1",
+            "hardware.warmup=0",
+            GIVEN_LATENCY,
+            "limit=2",
+            "decode.max_new_tokens=12",
+            f"hydra.searchpath=[file://{own}/conf]",
+            f"hydra.sweep.dir={runs}/sweep",
+            *options,
+        ]
         done = python(*line, extra_path=own, **variables)
         records = [load_run(path) for path in find_runs(runs)]
         return done, {record.header["method"]: record for record in records}
@@ -233,9 +245,11 @@ def test_only_whose_process_ended_runs_alone(tmp_path: Path) -> None:
     assert [end.error for end in ends[1:]] == ["a=short", "a=long", "a=longer"]
     assert "its process ended three times" in str(ends[0].error)
     assert launcher.batches == [
-        ["a=deadly", "a=short", "a=long", "a=longer"], ["a=deadly", "a=long", "a=longer"],
-        ["a=long", "a=longer"], ["a=deadly"],
-    ]  # fmt: skip
+        ["a=deadly", "a=short", "a=long", "a=longer"],
+        ["a=deadly", "a=long", "a=longer"],
+        ["a=long", "a=longer"],
+        ["a=deadly"],
+    ]
 
 
 @pytest.mark.parametrize(("launcher", "extra"), [("box", "cluster"), ("workers", "cluster")])
@@ -410,8 +424,9 @@ def test_a_summary_shows_what_differs() -> None:
     jobs = [("model=m", "task=a"), ("model=m", "task=b")]
     text = summary(jobs, [Outcome(run="r1"), Outcome(error="no", code=2)])
     assert "model=m" not in text and [line.split() for line in text.splitlines()[2:]] == [
-        ["1", "task=a", "done", "r1"], ["2", "task=b", "failed", "no"],
-    ]  # fmt: skip
+        ["1", "task=a", "done", "r1"],
+        ["2", "task=b", "failed", "no"],
+    ]
     assert "model=m task=a" in summary(jobs[:1], [Outcome()])
 
 

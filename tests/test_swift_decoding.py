@@ -69,8 +69,9 @@ def test_k_of_one_is_a_chain_with_a_fixed_threshold(mode: str, decoders: Load) -
     for seed in range(2):
         runs = [decode(decoders("qwen3"), method, PROMPT, 30, seed=seed, mode=mode) for method in (ours, theirs)]
         assert runs[0].output == runs[1].output
-        traces = [[(s.layer_set, s.draft_len, s.accepted_len, s.tree_nodes, s.stop_reason) for s in run.steps]
-                  for run in runs]  # fmt: skip
+        traces = [
+            [(s.layer_set, s.draft_len, s.accepted_len, s.tree_nodes, s.stop_reason) for s in run.steps] for run in runs
+        ]
         assert traces[0] == traces[1] and {trace[-1] for trace in traces[0]} >= {"confidence"}
 
 
@@ -104,11 +105,18 @@ def test_widths_follow_the_confidence() -> None:
 def test_presets_with_random_settings_are_lossless(preset: str, decoders: Load) -> None:
     def make(rng: random.Random) -> SWIFT:
         return made(
-            preset, skip_ratio=rng.choice([0.0, 0.3, 0.5, 1.0]), context_window=rng.randint(1, 6),
-            window=rng.choice(["first", "last"]), opt_interval=rng.randint(1, 3),
-            bayes_interval=rng.choice([None, 1, 3]), max_score=1.0, score_initial=rng.random() < 0.5,
-            draft_len=rng.choice([1, 2, 4, 4, 25]), stop_below=rng.choice([0.0, 0.1, 0.8]), seed=rng.randrange(99),
-        )  # fmt: skip
+            preset,
+            skip_ratio=rng.choice([0.0, 0.3, 0.5, 1.0]),
+            context_window=rng.randint(1, 6),
+            window=rng.choice(["first", "last"]),
+            opt_interval=rng.randint(1, 3),
+            bayes_interval=rng.choice([None, 1, 3]),
+            max_score=1.0,
+            score_initial=rng.random() < 0.5,
+            draft_len=rng.choice([1, 2, 4, 4, 25]),
+            stop_below=rng.choice([0.0, 0.1, 0.8]),
+            seed=rng.randrange(99),
+        )
 
     assert check_greedy(make, decoders) > 50
 

@@ -137,28 +137,44 @@ TURNS = "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}\n{% endfor %}"
 DROPS = {  # a template, and what it leaves out of one message and of a conversation
     "nothing of the user": ("<|user|><|assistant|>", "the user's text", "the user's text of turn 1"),
     "a constant": ("What is 2 + 2?", "the user's text", "the user's text of turn 1"),
-    "another role": ("{% for m in messages if m.role == 'human' %}{{ m.content }}{% endfor %}",
-                     "the user's text", "the user's text of turn 1"),
-    "parts of a list": ("{% for m in messages %}{{ m.content[0].text }}{% endfor %}",
-                        "the user's text", "the user's text of turn 1"),
-    "the end of a text": ("{% for m in messages %}{{ m.content[:2000] }}{% endfor %}",
-                          "a part of the user's text", "a part of the user's text of turn 1"),
-    "the middle of a text": ("{% for m in messages %}{{ m.content.split('.')[0] }}{{ m.content[-30:] }}{% endfor %}",
-                             "a part of the user's text", "a part of the user's text of turn 1"),
+    "another role": (
+        "{% for m in messages if m.role == 'human' %}{{ m.content }}{% endfor %}",
+        "the user's text",
+        "the user's text of turn 1",
+    ),
+    "parts of a list": (
+        "{% for m in messages %}{{ m.content[0].text }}{% endfor %}",
+        "the user's text",
+        "the user's text of turn 1",
+    ),
+    "the end of a text": (
+        "{% for m in messages %}{{ m.content[:2000] }}{% endfor %}",
+        "a part of the user's text",
+        "a part of the user's text of turn 1",
+    ),
+    "the middle of a text": (
+        "{% for m in messages %}{{ m.content.split('.')[0] }}{{ m.content[-30:] }}{% endfor %}",
+        "a part of the user's text",
+        "a part of the user's text of turn 1",
+    ),
     "all but the last": ("{{ messages[-1].content }}", None, "the user's text of turn 1"),
     "all but the first": ("{{ messages[0].content }}", None, "the user's text of turn 2"),
-    "answers": ("{% for m in messages if m.role == 'user' %}{{ m.content }}{% endfor %}",
-                None, "the model's answer of turn 1"),
+    "answers": (
+        "{% for m in messages if m.role == 'user' %}{{ m.content }}{% endfor %}",
+        None,
+        "the model's answer of turn 1",
+    ),
     "answers but the last": (
         "{% for m in messages %}{% if m.role == 'user' or loop.revindex < 3 %}{{ m.content }}{% endif %}{% endfor %}",
-        None, "the model's answer of turn 1",
+        None,
+        "the model's answer of turn 1",
     ),
     "nothing": (TURNS, None, None),
     "nothing, trimmed": ("{% for m in messages %}{{ m.content | trim }}{% endfor %}", None, None),
     "nothing, in capitals": ("{% for m in messages %}{{ m.content | upper }}{% endfor %}", None, None),
     "nothing, in small letters": ("{% for m in messages %}{{ m.content.lower().strip() }}{% endfor %}", None, None),
     "nothing, escaped": ("{{ messages | tojson }}", None, None),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", DROPS)

@@ -189,7 +189,7 @@ def test_the_pages_verdicts_follow_the_records(tmp_path: Path) -> None:
         said.append(html.unescape(item[0]))
     assert [re.findall(r"<b>(.*?)</b>", each) for each in said] == [
         [f"{verdict} (toy-model run), miniature, size not recorded"] for verdict in ("holds", "fails", "cannot say")
-    ]  # fmt: skip
+    ]
     assert "void: " in said[2]
 
 
@@ -241,9 +241,15 @@ def test_noise_widens_both_ends_and_a_share_of_prompts_has_an_exact_interval() -
 
 @pytest.mark.parametrize(
     ("effect_", "low", "high", "verdict"),
-    [(1.2, 1.1, 1.3, HOLDS), (1.04, 1.01, 1.07, CANNOT_SAY), (1.06, 1.01, 1.1, HOLDS), (1.06, 0.99, 1.2, CANNOT_SAY),
-     (1.0, 0.9, 1.04, FAILS), (1.0, 0.9, 1.2, CANNOT_SAY)],
-)  # fmt: skip
+    [
+        (1.2, 1.1, 1.3, HOLDS),
+        (1.04, 1.01, 1.07, CANNOT_SAY),
+        (1.06, 1.01, 1.1, HOLDS),
+        (1.06, 0.99, 1.2, CANNOT_SAY),
+        (1.0, 0.9, 1.04, FAILS),
+        (1.0, 0.9, 1.2, CANNOT_SAY),
+    ],
+)
 def test_the_rule_of_at_least(effect_: float, low: float, high: float, verdict: str) -> None:
     claim = named("swift/search_beats_uniform")
     assert claim.at_least == 1.05 and judge._verdict(claim, effect_, low, high) == verdict
@@ -289,8 +295,10 @@ def test_the_interval_of_a_ratio_of_two_methods_covers_on_recorded_prompts() -> 
     truth, rng, held, rounds = a.value() / b.value(), np.random.default_rng(0), 0, 300
     for _ in range(rounds):
         chosen = np.isin(a.prompts, rng.choice(a.prompts, 20, replace=False))
-        parts = [StatisticSample(one.prompts[keep], one.columns[keep], one.formula) for one, keep in
-                 ((a, chosen), (b, np.isin(b.prompts, a.prompts[chosen])))]  # fmt: skip
+        parts = [
+            StatisticSample(one.prompts[keep], one.columns[keep], one.formula)
+            for one, keep in ((a, chosen), (b, np.isin(b.prompts, a.prompts[chosen])))
+        ]
         low, high = effect(claim, [parts]).interval()
         held += low <= truth <= high
     assert held / rounds >= 0.93

@@ -91,13 +91,19 @@ def test_a_void_point_leaves_the_line_and_has_the_mark(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "metrics"),
     [
-        ("knapspec_figure4", {"speedup"}), ("knapspec_figure6", {"overhead_pct"}),
-        ("swift_figure7", {"speedup", "alpha"}), ("swift_figure9", {"speedup"}), ("swift_figure11", set()),
+        ("knapspec_figure4", {"speedup"}),
+        ("knapspec_figure6", {"overhead_pct"}),
+        ("swift_figure7", {"speedup", "alpha"}),
+        ("swift_figure9", {"speedup"}),
+        ("swift_figure11", set()),
         ("swift_figure6", {"matchness", "speedup"}),
-        ("knn_ssd_figure1", {"speedup"}), ("knn_ssd_figure7", {"speedup"}), ("conflayers_figure5", {"speedup"}),
-        ("conflayers_figure6", {"speedup"}), ("conflayers_figure7", {"skip_ratio"}),
+        ("knn_ssd_figure1", {"speedup"}),
+        ("knn_ssd_figure7", {"speedup"}),
+        ("conflayers_figure5", {"speedup"}),
+        ("conflayers_figure6", {"speedup"}),
+        ("conflayers_figure7", {"skip_ratio"}),
     ],
-)  # fmt: skip
+)
 def test_the_papers_numbers_are_drawn_and_named(tmp_path: Path, name: str, metrics: set[str]) -> None:
     found = drawn(tmp_path, name)
     own = grid.load(name)

@@ -185,10 +185,19 @@ def test_a_blob_of_two_snapshots_is_read_once(folder: Path, tmp_path: Path, monk
     assert list(contents([second / WEIGHTS]).values()) == [before]
 
 
-@pytest.mark.parametrize("name", [
-    WEIGHTS, INDEX, "model-00002-of-00002.safetensors", "config.json", "tokenizer.json", "tokenizer_config.json",
-    "generation_config.json", "chat_template.jinja",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "name",
+    [
+        WEIGHTS,
+        INDEX,
+        "model-00002-of-00002.safetensors",
+        "config.json",
+        "tokenizer.json",
+        "tokenizer_config.json",
+        "generation_config.json",
+        "chat_template.jinja",
+    ],
+)
 def test_a_link_to_nothing_is_an_incomplete_download(name: str, folder: Path) -> None:
     if name != WEIGHTS:
         sharded(folder)

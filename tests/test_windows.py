@@ -160,9 +160,11 @@ class Sources:
         with torch.no_grad():
             past = self._models[key](self.prompt[None], past_key_values=DynamicCache()).past_key_values
             made = self._models[key](
-                torch.tensor(tree.tokens)[None], attention_mask=mask[None, None], past_key_values=past,
+                torch.tensor(tree.tokens)[None],
+                attention_mask=mask[None, None],
+                past_key_values=past,
                 position_ids=torch.tensor(tree.depths)[None] + PREFIX,
-            )  # fmt: skip
+            )
         logits: Tensor = made.logits[0]
         return logits
 

@@ -12,16 +12,23 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 CODE = ("ssd_bench", "methods", "tasks", "hydra_plugins")
+DOCUMENTED = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
-OPENERS = frozenset("of as by that whose with what how which where none".split())
+
+def words(text: str) -> frozenset[str]:
+    """Return the words of a text."""
+    return frozenset(text.split())
+
+
+OPENERS = words("of as by that whose with what how which where none")
 """First words of a docstring that is a fragment: a preposition or a relative clause."""
 
-NO_VERBS = OPENERS | frozenset("the a an whether if why when who every each all one no nothing those its our".split())
+NO_VERBS = OPENERS | words("the a an whether if why when who every each all one no nothing those its our")
 """First words of a function's docstring that say no action; properties and attributes are noun phrases."""
 
-PRONOUNS = frozenset(
-    "found one own made asked known given said other others each alike apart beside whole rest "
-    "ones mine ours theirs both either neither such same there these those this that it them what which who".split()
+PRONOUNS = words(
+    "found one own made asked known given said other others each alike apart beside whole rest ones mine "
+    "ours theirs both either neither such same there these those this that it them what which who"
 )
 """Names that say how a value was come by, or point at it, and not what it is."""
 
@@ -54,15 +61,13 @@ def trees(*folders: str) -> dict[Path, ast.Module]:
 def docstrings(module: ast.Module) -> Iterator[tuple[int, str, str]]:
     """Yield line, kind (module, class, property, function, attribute) and text of every docstring."""
     for node in ast.walk(module):
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            if text := ast.get_docstring(node):
-                line = node.body[0].lineno
-                yield line, _kind(node), text
+        if isinstance(node, DOCUMENTED) and (text := ast.get_docstring(node)):
+            yield node.body[0].lineno, _kind(node), text
         if isinstance(node, ast.Module | ast.ClassDef):
             for first, second in pairwise(node.body):
-                if isinstance(first, ast.Assign | ast.AnnAssign) and isinstance(second, ast.Expr):
-                    if isinstance(second.value, ast.Constant) and isinstance(second.value.value, str):
-                        yield second.lineno, "attribute", second.value.value
+                text = second.value if isinstance(second, ast.Expr) else None
+                if isinstance(first, ast.Assign | ast.AnnAssign) and isinstance(text, ast.Constant):
+                    yield second.lineno, "attribute", str(text.value)
 
 
 def _kind(node: ast.AST) -> str:

@@ -68,10 +68,14 @@ def bench(cfg: DictConfig, record: bool = False) -> Path:
     engine = Engine(loaded.decoder, loaded.cache, decoding, frozenset(), loaded.probe)
     command_line = ["python", "-m", "ssd_bench", "bench", *([f"{RECORD}=true"] if record else []), *sys.argv[1:]]
     results = {
-        "model": planned.dims.name, "dtype": hardware.dtype_name, "device": hardware.label,
-        "machine": _machine(hardware), "threads": hardware.threads, **engine.decoder.arithmetic.named(),
+        "model": planned.dims.name,
+        "dtype": hardware.dtype_name,
+        "device": hardware.label,
+        "machine": _machine(hardware),
+        "threads": hardware.threads,
+        **engine.decoder.arithmetic.named(),
         "provenance": provenance.collect(command_line, hardware.gpu_names()),
-    } | _measure_all(planned, engine)  # fmt: skip
+    } | _measure_all(planned, engine)
     folder = planned.run_dir.parent / "bench"
     target = _write_by_machine(results, folder) if record else _write_by_time(results, folder)
     print(render(results), f"\n{target}", sep="\n")
@@ -151,7 +155,7 @@ def render(results: dict[str, Any]) -> str:
         "",
         "ms per forward",
         _forwards(results["step_ms"]),
-    ]  # fmt: skip
+    ]
     return "\n".join(parts)
 
 

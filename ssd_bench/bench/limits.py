@@ -115,10 +115,14 @@ class MachineLimits:
         """Return both limits, the kernels that reached them, and the speeds of all kernels, as results keep them."""
         best_read, best_product = (max(speeds, key=speeds.__getitem__) for speeds in (self.reads, self.products))
         return {
-            "by": self.by, "bandwidth_bytes_per_s": self.bandwidth, "bandwidth_by": best_read,
-            "peak_flops": self.peak, "peak_by": best_product,
-            "reads_bytes_per_s": dict(self.reads), "products_flops": dict(self.products),
-        }  # fmt: skip
+            "by": self.by,
+            "bandwidth_bytes_per_s": self.bandwidth,
+            "bandwidth_by": best_read,
+            "peak_flops": self.peak,
+            "peak_by": best_product,
+            "reads_bytes_per_s": dict(self.reads),
+            "products_flops": dict(self.products),
+        }
 
     def figure(self, measured_ms: float, passes: Sequence[Work], count: int = 1) -> dict[str, Any]:
         """Compare a measured time with its limit.
@@ -135,10 +139,13 @@ class MachineLimits:
         limit_ms = sum(map(max, reading, computing)) * 1e3 / count
         total = sum(passes, Work(0, 0))
         return {
-            "ms": measured_ms, "limit_ms": limit_ms, "share": limit_ms / measured_ms,
+            "ms": measured_ms,
+            "limit_ms": limit_ms,
+            "share": limit_ms / measured_ms,
             "bound_by": "memory" if sum(reading) >= sum(computing) else "arithmetic",
-            "bytes": total.n_bytes / count, "flops": total.flops / count,
-        }  # fmt: skip
+            "bytes": total.n_bytes / count,
+            "flops": total.flops / count,
+        }
 
 
 def measure(decoder: Decoder) -> MachineLimits:

@@ -46,9 +46,7 @@ def against_transformers(planned: Plan, engine: Engine, limits: MachineLimits) -
         The comparison, prefills included; and AR's time of a decoded token with its limit, without prefills.
     """
     # No EOS, as in AR here: no output ends early, and no logit has to be masked to prevent that.
-    hf_model = HuggingFace(
-        planned.checkpoint.folder, planned.hardware, engine.decoding, engine.eos_ids, engine.context
-    )  # fmt: skip
+    hf_model = HuggingFace(planned.checkpoint.folder, planned.hardware, engine.decoding, engine.eos_ids, engine.context)
     prompts = [encoded.ids for encoded in planned.encoded]
     outputs: dict[str, list[list[Generation]]] = {"ar": [], "hf": []}
     runs = {
@@ -60,9 +58,13 @@ def against_transformers(planned: Plan, engine: Engine, limits: MachineLimits) -
     ratios = [hf / ar for ar, hf in zip(times["ar"], times["hf"])]
     n_equal = sum(ar.output == hf.output for ar, hf in zip(outputs["ar"][-1], outputs["hf"][-1]))
     compared = {
-        "ar_tokens_per_s": tokens / median(times["ar"]), "hf_generate_tokens_per_s": tokens / median(times["hf"]),
-        "ar_over_hf": median(ratios), "ar_over_hf_rounds": ratios, "prompts": len(prompts), "same_output": n_equal,
-    }  # fmt: skip
+        "ar_tokens_per_s": tokens / median(times["ar"]),
+        "hf_generate_tokens_per_s": tokens / median(times["hf"]),
+        "ar_over_hf": median(ratios),
+        "ar_over_hf_rounds": ratios,
+        "prompts": len(prompts),
+        "same_output": n_equal,
+    }
     sizes = Model.of(engine.decoder)
     steps = [step for generation in outputs["ar"][-1] for step in generation.steps]
     passes = [sizes.forward(step.tree_nodes, step.context_len) for step in steps]
@@ -150,8 +152,9 @@ def policy(planned: Plan, engine: Engine) -> dict[str, Any]:
     return {
         "knapspec_policy_share": sum(policy) / generation.decode_ms,
         "knapspec_search_ms": median(search_ms) if search_ms else None,
-        "knapspec_searches": len(search_ms), "knapspec_new_tokens": len(generation.output),
-    }  # fmt: skip
+        "knapspec_searches": len(search_ms),
+        "knapspec_new_tokens": len(generation.output),
+    }
 
 
 class _CountingProbe(ModelProbe):
@@ -195,14 +198,18 @@ def searches(dims: ModelDims, engine: Engine, limits: MachineLimits) -> dict[str
         search(counting)
         tokens = max(1, round(sum(n for _, n in counting.passes) / n_sub))
         runs: dict[str, Callable[[], Any]] = {
-            "search": partial(search, engine.probe), "plain": partial(_plain, engine, counting.passes, length),
-        }  # fmt: skip
+            "search": partial(search, engine.probe),
+            "plain": partial(_plain, engine, counting.passes, length),
+        }
         times = interleaved(runs, decoder.device, ROUNDS)
         ratios = [search_s / plain_s for search_s, plain_s in zip(times["search"], times["plain"])]
         results[name] = {
-            "tokens": tokens, "search_ms": median(times["search"]) * 1e3, "plain_ms": median(times["plain"]) * 1e3,
-            "ratio": median(ratios), "figure": limits.figure(median(times["search"]) * 1e3, counting.work),
-        }  # fmt: skip
+            "tokens": tokens,
+            "search_ms": median(times["search"]) * 1e3,
+            "plain_ms": median(times["plain"]) * 1e3,
+            "ratio": median(ratios),
+            "figure": limits.figure(median(times["search"]) * 1e3, counting.work),
+        }
     cache.reset()
     return results
 

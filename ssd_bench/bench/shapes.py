@@ -56,17 +56,31 @@ from ssd_bench.records import provenance
 from ssd_bench.records.files import write_atomic
 
 OPTIONS = {
-    "models": "", "dtype": "bfloat16", "device": "auto", "kernels": "auto", "context": "1024", "tokens": "128",
-    "limit": "100000", "out": "runs/shapes",
-}  # fmt: skip
+    "models": "",
+    "dtype": "bfloat16",
+    "device": "auto",
+    "kernels": "auto",
+    "context": "1024",
+    "tokens": "128",
+    "limit": "100000",
+    "out": "runs/shapes",
+}
 READ = "read"
 ROUNDS = 9
 HF_TOKENS = 32
 COLUMNS = {
-    "of_exhibit": "exhibit", "of_method": "method", "of_task": "task", "of_setting": "setting", "alpha": "their α",
-    "M": "their M", "skipped": "skipped", "realised_alpha": "α", "realised_M": "M", "theirs": "theirs",
+    "of_exhibit": "exhibit",
+    "of_method": "method",
+    "of_task": "task",
+    "of_setting": "setting",
+    "alpha": "their α",
+    "M": "their M",
+    "skipped": "skipped",
+    "realised_alpha": "α",
+    "realised_M": "M",
+    "theirs": "theirs",
     "speedup": "ours",
-}  # fmt: skip
+}
 DRAWS = 2  # runs per row, with different draws of its acceptance
 NODES = (1, 2, 4, 8, 16, 32, 64)
 
@@ -84,9 +98,14 @@ def _shapes(arguments: Sequence[str]) -> None:
     settings = OPTIONS | given_options
     counts = {name: count(name, settings[name]) for name in ("context", "tokens", "limit")}
     hardware = Hardware.of(
-        device=settings["device"], dtype=settings["dtype"], threads=None, warmup=0, kernels=settings["kernels"],
-        isa="auto", latency=None,
-    )  # fmt: skip
+        device=settings["device"],
+        dtype=settings["dtype"],
+        threads=None,
+        warmup=0,
+        kernels=settings["kernels"],
+        isa="auto",
+        latency=None,
+    )
     names = settings["models"].split(",") if settings["models"] else sorted(_default_models())
     for name in names:
         if known_shape(name) is None:
@@ -209,11 +228,17 @@ def _imposed(engine: ImposedEngine, row: ReportedSpeedup, prompt: Sequence[int])
     engine.method = None
     accepted, drafted = sum(step.accepted_len for step in steps), sum(step.draft_len for step in steps)
     return _label(row) | {
-        "theirs": row.number.value, "alpha": row.alpha, "M": row.tokens, "skipped": row.skipped,
-        "acceptance": "imposed", "realised_alpha": accepted / max(1, drafted),
+        "theirs": row.number.value,
+        "alpha": row.alpha,
+        "M": row.tokens,
+        "skipped": row.skipped,
+        "acceptance": "imposed",
+        "realised_alpha": accepted / max(1, drafted),
         "realised_M": sum(step.emitted for step in steps) / len(steps),
-        "ms_per_token": ms, "ar_ms_per_token": ar_ms, "speedup": ar_ms / ms,
-    }  # fmt: skip
+        "ms_per_token": ms,
+        "ar_ms_per_token": ar_ms,
+        "speedup": ar_ms / ms,
+    }
 
 
 def _label(row: ReportedSpeedup) -> dict[str, Any]:
@@ -229,7 +254,7 @@ def _hugging_face(engine: ImposedEngine, hardware: Hardware, prompt: Sequence[in
         return None
     hf_model = HuggingFace(
         drawn.config(weights.arch), hardware, Decoding(max_new_tokens=HF_TOKENS), frozenset(), engine.context
-    )  # fmt: skip
+    )
     times = [hf_model.generate(prompt).decode_ms / (HF_TOKENS - 1) for _ in range(3)][1:]
     return {"ms": median(times), **hf_model.about}
 

@@ -105,9 +105,14 @@ class Engine:
     """
 
     def __init__(
-        self, decoder: Decoder, cache: KVCache, decoding: Decoding, eos_ids: frozenset[int], probe: Probe,
+        self,
+        decoder: Decoder,
+        cache: KVCache,
+        decoding: Decoding,
+        eos_ids: frozenset[int],
+        probe: Probe,
         context: int | None = None,
-    ):  # fmt: skip
+    ):
         self.decoder, self.cache, self.decoding, self.eos_ids = decoder, cache, decoding, eos_ids
         self.context = context or cache.capacity - SCRATCH
         self.clock = Clock(decoder.device)
@@ -117,9 +122,14 @@ class Engine:
 
     @torch.inference_mode()
     def generate(
-        self, method: Method, prompt: Sequence[int], seed: int = 0, on_token: Callable[[int], None] | None = None,
-        max_new: int | None = None, max_steps: int | None = None,
-    ) -> Generation:  # fmt: skip
+        self,
+        method: Method,
+        prompt: Sequence[int],
+        seed: int = 0,
+        on_token: Callable[[int], None] | None = None,
+        max_new: int | None = None,
+        max_steps: int | None = None,
+    ) -> Generation:
         """Decode one prompt until EOS (kept), the longest output allowed or the end of the context.
 
         Args:
@@ -218,9 +228,19 @@ class Engine:
         estimate = self._contract.check_estimate(method, method.observe(verification, self.probe))
         marks.append(clock.mark())
         return Step(
-            index, start, draft.layer_set, tree.draft_len, len(tree), accepted, count,
-            draft.stop_reason, draft.searched, estimate, draft.window, tuple(marks),
-        )  # fmt: skip
+            index,
+            start,
+            draft.layer_set,
+            tree.draft_len,
+            len(tree),
+            accepted,
+            count,
+            draft.stop_reason,
+            draft.searched,
+            estimate,
+            draft.window,
+            tuple(marks),
+        )
 
     def _draft(
         self, draft: LayerDraft, root: int, max_draft: int, reuse: bool, taps: Sequence[int], generator: torch.Generator

@@ -181,10 +181,13 @@ def _correct_by_steps(latency: Latency, decoder: Decoder, cache: KVCache, watch:
     contexts = {name: mean(step.context_len for step in samples) for name, samples in steps.items()}
     verified = {nodes: (contexts[nodes], verify_ms[nodes]) for nodes in sizes & set(steps)}
     return replace(
-        latency, passes=_grown(latency, n_layers, single, verified), draft_rest_ms=token, draft_start_ms=start,
+        latency,
+        passes=_grown(latency, n_layers, single, verified),
+        draft_rest_ms=token,
+        draft_start_ms=start,
         tree_token_ms=max(0.0, draft_ms["siblings"] - long) / DRAFT_LEN,
         tree_node_ms=max(0.0, verify_ms["siblings"] - verify_ms[TREE_NODES]) / TREE_NODES,
-    )  # fmt: skip
+    )
 
 
 def _trimmed_mean(times: Iterable[float]) -> float:

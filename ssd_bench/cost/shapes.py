@@ -50,10 +50,15 @@ def read_shape(path: Path) -> Shape:
         config: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         width, heads = int(config["hidden_size"]), int(config["num_attention_heads"])
         return Shape(
-            int(config["num_hidden_layers"]), width, heads, int(config.get("num_key_value_heads") or heads),
-            int(config.get("head_dim") or width // heads), int(config["intermediate_size"]),
-            int(config["vocab_size"]), bool(config.get("tie_word_embeddings", False)),
-        )  # fmt: skip
+            int(config["num_hidden_layers"]),
+            width,
+            heads,
+            int(config.get("num_key_value_heads") or heads),
+            int(config.get("head_dim") or width // heads),
+            int(config["intermediate_size"]),
+            int(config["vocab_size"]),
+            bool(config.get("tie_word_embeddings", False)),
+        )
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         reason = f"{type(error).__name__}: {error}"
         raise ConfigError("model", str(path), f"a config.json with the sizes of a decoder ({reason})") from error

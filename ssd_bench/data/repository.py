@@ -130,8 +130,10 @@ def _resolve(path: str, revision: str) -> str:
         if not (_unanswered(error) and cached_reference.is_file()):
             raise
         commit = cached_reference.read_text(encoding="utf-8").strip()
-        print(f"{path}: the hub does not answer ({reason(error)}): {revision} is commit {commit}, as cached",
-              file=sys.stderr)  # fmt: skip
+        print(
+            f"{path}: the hub does not answer ({reason(error)}): {revision} is commit {commit}, as cached",
+            file=sys.stderr,
+        )
         return commit
     assert commit is not None, "the hub names a commit unless it is told not to"
     _write(cached_reference, commit)

@@ -163,7 +163,7 @@ def read_answers(file: Path) -> AcceptanceCounts:
     steps = pd.DataFrame(pairs, columns=["draft_len", "accepted_len"], dtype="int64")
     return AcceptanceCounts(
         len(parsed), steps, sum(answer.drafted for answer in parsed), all(answer.exact for answer in parsed), m
-    )  # fmt: skip
+    )
 
 
 def _parse(text: str) -> _Answer:

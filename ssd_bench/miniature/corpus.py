@@ -30,7 +30,7 @@ from ssd_bench.miniature.domains import (
     tales,
     traces,
     translation,
-)  # fmt: skip
+)
 from ssd_bench.miniature.domains.item import Item
 from ssd_bench.model.template import Template
 from ssd_bench.task import DataSpec, Prompt
@@ -206,9 +206,15 @@ class Batches:
     """
 
     def __init__(
-        self, tokenizer: PreTrainedTokenizerBase, context: int, mix: Callable[[int], Mapping[str, float]], budget: int,
-        prompt_weight: float, seed: int, longest: Callable[[int], float],
-    ):  # fmt: skip
+        self,
+        tokenizer: PreTrainedTokenizerBase,
+        context: int,
+        mix: Callable[[int], Mapping[str, float]],
+        budget: int,
+        prompt_weight: float,
+        seed: int,
+        longest: Callable[[int], float],
+    ):
         self._tokenizer, self._context, self._seed = tokenizer, context, seed
         self._mix, self._budget, self._prompt_weight, self._longest = mix, budget, prompt_weight, longest
         self._sizes: dict[tuple[str, float], int] = {}

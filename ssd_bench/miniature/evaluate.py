@@ -80,9 +80,11 @@ def publish(results: Mapping[str, Mapping[str, Any]]) -> None:
         for entry in reversed(list(result["domains"].values())):
             best = LayerSet(RECIPES[name].size.n_layers, frozenset(entry["skipped"]))
             sets[f"ssd-bench/{name}/{entry['task']}"] = {
-                "n_layers": best.n_layers, "skip_attn": list(best.skip_attn), "skip_mlp": list(best.skip_mlp),
+                "n_layers": best.n_layers,
+                "skip_attn": list(best.skip_attn),
+                "skip_mlp": list(best.skip_mlp),
                 "source": f"ssd_bench/miniature/weights/{name}/{RESULTS}",
-            }  # fmt: skip
+            }
     lines = ",\n".join(f" {json.dumps(name)}: {json.dumps(sets[name])}" for name in sorted(sets))
     PUBLISHED.write_text(f"{{\n{lines}\n}}\n", encoding="utf-8")
 
@@ -106,13 +108,18 @@ def _model(recipe: Recipe, folder: Path) -> dict[str, Any]:
         # With few tokens, a search drifts among sets that agree equally on them but not on others.
         best = max([*start_sets[::-1], *searched], key=validation.of)
         domains[domain] = {
-            "task": corpus.named(domain).task, "metric": metric, "score": score,
+            "task": corpus.named(domain).task,
+            "metric": metric,
+            "score": score,
             "tokens": median(len(output.output) for output in outputs),
-            "repeated": mean(repeated(output.output) for output in outputs), "own": mean(map(repeated, references)),
+            "repeated": mean(repeated(output.output) for output in outputs),
+            "own": mean(map(repeated, references)),
             "skipped": list(best),
-            "best": tests[domain].of(best), "uniform": tests[domain].of(uniform), "exit": tests[domain].of(exit_half),
+            "best": tests[domain].of(best),
+            "uniform": tests[domain].of(uniform),
+            "exit": tests[domain].of(exit_half),
             "from_uniform": tests[domain].of(searched[0]),
-        }  # fmt: skip
+        }
     for domain, entry in domains.items():
         transfer = {d: tests[domain].of(source_entry["skipped"]) for d, source_entry in domains.items() if d != domain}
         entry |= {"transferred": mean(transfer.values()), "transfer": transfer}

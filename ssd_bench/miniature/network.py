@@ -38,9 +38,13 @@ class Network(nn.Module):
     """
 
     def __init__(
-        self, size: Size, seed: int, compute: torch.dtype = torch.float32, copying: bool = False,
+        self,
+        size: Size,
+        seed: int,
+        compute: torch.dtype = torch.float32,
+        copying: bool = False,
         numbers: Mapping[int, int] = MappingProxyType({}),
-    ):  # fmt: skip
+    ):
         super().__init__()
         self.size, self.compute = size, compute
         self.cos: Tensor
@@ -209,12 +213,22 @@ class Network(nn.Module):
         rounded = {k: v.detach().to("cpu", torch.bfloat16).clone() for k, v in self._exported().items()}
         save_file(rounded, folder / "model.safetensors", metadata={"format": "pt"})
         LlamaConfig(
-            vocab_size=size.vocab_size, hidden_size=size.width, intermediate_size=size.intermediate,
-            num_hidden_layers=size.n_layers, num_attention_heads=size.n_heads, num_key_value_heads=size.n_heads,
-            max_position_embeddings=size.context, rms_norm_eps=size.eps, tie_word_embeddings=True,
+            vocab_size=size.vocab_size,
+            hidden_size=size.width,
+            intermediate_size=size.intermediate,
+            num_hidden_layers=size.n_layers,
+            num_attention_heads=size.n_heads,
+            num_key_value_heads=size.n_heads,
+            max_position_embeddings=size.context,
+            rms_norm_eps=size.eps,
+            tie_word_embeddings=True,
             rope_parameters={"rope_type": "default", "rope_theta": size.rope_base},
-            bos_token_id=bos, eos_token_id=eos, pad_token_id=eos, dtype="bfloat16", architectures=["LlamaForCausalLM"],
-        ).save_pretrained(folder)  # fmt: skip
+            bos_token_id=bos,
+            eos_token_id=eos,
+            pad_token_id=eos,
+            dtype="bfloat16",
+            architectures=["LlamaForCausalLM"],
+        ).save_pretrained(folder)
 
     def _exported(self) -> dict[str, Tensor]:
         """Return views of the weights by their names in a Hugging Face Llama checkpoint."""

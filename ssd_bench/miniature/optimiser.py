@@ -25,9 +25,14 @@ class Muon(Optimizer):
     """
 
     def __init__(
-        self, params: Iterable[Tensor], parts: Iterable[int], lr: float, momentum: float, decay: float,
+        self,
+        params: Iterable[Tensor],
+        parts: Iterable[int],
+        lr: float,
+        momentum: float,
+        decay: float,
         compute: torch.dtype = torch.float32,
-    ):  # fmt: skip
+    ):
         self._compute = compute
         groups = [{"params": [p], "parts": n} for p, n in zip(params, parts, strict=True)]
         super().__init__(groups, {"lr": lr, "momentum": momentum, "decay": decay})

@@ -9,16 +9,36 @@ from typing import Any
 
 # Share of the training tokens per domain of the corpus.
 MIX = {
-    "derivations": 0.16, "traces": 0.12, "arithmetic": 0.12, "articles": 0.05, "briefs": 0.02, "audits": 0.13,
-    "tales": 0.06, "translation": 0.05, "queries": 0.07, "programs": 0.12, "requests": 0.07, "chats": 0.03,
-}  # fmt: skip
+    "derivations": 0.16,
+    "traces": 0.12,
+    "arithmetic": 0.12,
+    "articles": 0.05,
+    "briefs": 0.02,
+    "audits": 0.13,
+    "tales": 0.06,
+    "translation": 0.05,
+    "queries": 0.07,
+    "programs": 0.12,
+    "requests": 0.07,
+    "chats": 0.03,
+}
 # The same in the last third: less of the domains learnt by then, more of the others, and short questions with options,
 # because the letters of answers are only a few in a thousand tokens of a trace.
 FINISH = {
-    "derivations": 0.09, "traces": 0.16, "choices": 0.12, "arithmetic": 0.11, "articles": 0.05, "briefs": 0.02,
-    "audits": 0.06, "tales": 0.04, "translation": 0.05, "queries": 0.08, "programs": 0.11, "requests": 0.08,
+    "derivations": 0.09,
+    "traces": 0.16,
+    "choices": 0.12,
+    "arithmetic": 0.11,
+    "articles": 0.05,
+    "briefs": 0.02,
+    "audits": 0.06,
+    "tales": 0.04,
+    "translation": 0.05,
+    "queries": 0.08,
+    "programs": 0.11,
+    "requests": 0.08,
     "chats": 0.03,
-}  # fmt: skip
+}
 
 
 @dataclass(frozen=True)

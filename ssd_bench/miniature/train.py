@@ -46,9 +46,14 @@ class Training:
         numbers = vocabulary.numbers(tokenizer)
         self.network = Network(recipe.size, recipe.seed, compute, recipe.copying, numbers).to(device)
         self.batches = Batches(
-            tokenizer, recipe.size.context, recipe.mix_at, recipe.batch_tokens, recipe.prompt_weight, recipe.seed,
+            tokenizer,
+            recipe.size.context,
+            recipe.mix_at,
+            recipe.batch_tokens,
+            recipe.prompt_weight,
+            recipe.seed,
             recipe.longest,
-        )  # fmt: skip
+        )
         self.rates = {domain: torch.tensor(recipe.drop_rates(domain)) for domain in {**recipe.mix, **recipe.finish}}
         parts = (3, 1, 2, 1)  # q, k, v and gate, up are matrices of their own
         self.optimisers: list[torch.optim.Optimizer] = [
@@ -112,9 +117,13 @@ class Training:
         """Return everything that `restore` needs; batches and dropout are functions of the step."""
         optimisers = [optimiser.state_dict() for optimiser in self.optimisers]
         return {
-            "recipe": self.recipe.as_dict(), "step": self.step, "seconds": self.seconds, "log": self.log,
-            "network": self.network.state_dict(), "optimisers": optimisers,
-        }  # fmt: skip
+            "recipe": self.recipe.as_dict(),
+            "step": self.step,
+            "seconds": self.seconds,
+            "log": self.log,
+            "network": self.network.state_dict(),
+            "optimisers": optimisers,
+        }
 
     def restore(self, state: dict[str, Any]) -> None:
         """Continue from a `state`."""
@@ -157,9 +166,13 @@ def _write(training: Training, tokenizer: PreTrainedTokenizerBase, target: Path)
         writer.writerows({**entry, "loss": f"{entry['loss']:.5f}"} for entry in training.log)
     weights = (target / "model.safetensors").read_bytes()
     summary = {
-        "recipe": training.recipe.as_dict(), "weights_sha256": hashlib.sha256(weights).hexdigest(),
-        "parameters": sum(p.numel() for p in training.network.parameters()), "tokens": training.log[-1]["tokens"],
-        "minutes": round(training.seconds / 60, 1), "device": str(training.device), "threads": torch.get_num_threads(),
+        "recipe": training.recipe.as_dict(),
+        "weights_sha256": hashlib.sha256(weights).hexdigest(),
+        "parameters": sum(p.numel() for p in training.network.parameters()),
+        "tokens": training.log[-1]["tokens"],
+        "minutes": round(training.seconds / 60, 1),
+        "device": str(training.device),
+        "threads": torch.get_num_threads(),
         "torch": torch.__version__,
-    }  # fmt: skip
+    }
     (target / SUMMARY).write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")

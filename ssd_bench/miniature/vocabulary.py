@@ -17,9 +17,12 @@ DOCUMENTS = 2000  # per domain, to learn the merges from
 SEEN = 1000  # additional occurrences of each pair of digits and each pointer word, so that all of them are merged
 # Domain -> words that answers look up in their prompts. Each is one token: parts of words could be shared.
 POINTERS = {
-    "derivations": derivations.PLACES, "audits": audits.POINTERS, "tales": tales.POINTERS,
-    "programs": programs.POINTERS, "requests": requests.POINTERS,
-}  # fmt: skip
+    "derivations": derivations.PLACES,
+    "audits": audits.POINTERS,
+    "tales": tales.POINTERS,
+    "programs": programs.POINTERS,
+    "requests": requests.POINTERS,
+}
 CHAT = (
     "{{ bos_token }}{% for m in messages %}<|{{ m['role'] }}|>{{ m['content'] }}"
     "{% if m['role'] == 'assistant' %}{{ eos_token }}{% endif %}{% endfor %}"
@@ -39,9 +42,11 @@ def train(domains: Collection[str], size: int, seed: int) -> PreTrainedTokenizer
     )
     core.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=size, special_tokens=[BOS, EOS, USER, ASSISTANT], show_progress=False,
+        vocab_size=size,
+        special_tokens=[BOS, EOS, USER, ASSISTANT],
+        show_progress=False,
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
-    )  # fmt: skip
+    )
     core.train_from_iterator(_texts(domains, seed), trainer)
     return PreTrainedTokenizerFast(
         tokenizer_object=core, bos_token=BOS, eos_token=EOS, pad_token=EOS, chat_template=CHAT

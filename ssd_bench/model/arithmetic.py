@@ -47,10 +47,12 @@ LEVELS = (
     IsaLevel("avx512", AVX512, ("-march=skylake-avx512",)),
     IsaLevel("avx512_bf16", (*AVX512, "avx512_bf16"), ("-march=skylake-avx512", "-mavx512bf16"), rounds=True),
     IsaLevel(
-        "amx", (*AVX512, "avx512_bf16", "amx_tile", "amx_bf16"),
-        ("-march=skylake-avx512", "-mavx512bf16", "-mamx-tile", "-mamx-bf16"), rounds=True,
+        "amx",
+        (*AVX512, "avx512_bf16", "amx_tile", "amx_bf16"),
+        ("-march=skylake-avx512", "-mavx512bf16", "-mamx-tile", "-mamx-bf16"),
+        rounds=True,
     ),
-)  # fmt: skip
+)
 CHOICES = ("auto", *(level.name for level in LEVELS))
 
 

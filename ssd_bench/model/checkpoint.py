@@ -47,13 +47,25 @@ Packaged = Annotated[
     Mapping[str, str], Fits("a table of two texts, package and file", lambda table: {*table} == {"package", "file"})
 ]
 KEYS: dict[str, Any] = {
-    "model_type": Family, "architectures": Sequence[str] | None, "num_hidden_layers": Count, "hidden_size": Count,
-    "intermediate_size": Count, "num_attention_heads": Count, "num_key_value_heads": Count | None,
-    "head_dim": Count | None, "vocab_size": Count, "max_position_embeddings": Count, "rms_norm_eps": Positive,
-    "tie_word_embeddings": bool, "attention_bias": bool, "mlp_bias": bool, "rope_theta": Positive | None,
-    "rope_scaling": Mapping[str, Any] | None, "rope_parameters": Mapping[str, Any] | None,
+    "model_type": Family,
+    "architectures": Sequence[str] | None,
+    "num_hidden_layers": Count,
+    "hidden_size": Count,
+    "intermediate_size": Count,
+    "num_attention_heads": Count,
+    "num_key_value_heads": Count | None,
+    "head_dim": Count | None,
+    "vocab_size": Count,
+    "max_position_embeddings": Count,
+    "rms_norm_eps": Positive,
+    "tie_word_embeddings": bool,
+    "attention_bias": bool,
+    "mlp_bias": bool,
+    "rope_theta": Positive | None,
+    "rope_scaling": Mapping[str, Any] | None,
+    "rope_parameters": Mapping[str, Any] | None,
     "eos_token_id": Whole | Sequence[Whole] | None,
-}  # fmt: skip
+}
 """Keys of config.json that are checked, with their types; transformers has defaults for absent keys."""
 
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"

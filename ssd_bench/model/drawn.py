@@ -31,11 +31,18 @@ def config(arch: Architecture) -> PretrainedConfig:
     from transformers import CONFIG_MAPPING
 
     sizes = {
-        "num_hidden_layers": arch.n_layers, "hidden_size": arch.width, "num_attention_heads": arch.n_heads,
-        "num_key_value_heads": arch.n_kv_heads, "head_dim": arch.head_dim, "intermediate_size": arch.intermediate,
-        "vocab_size": arch.vocab_size, "tie_word_embeddings": arch.tied, "max_position_embeddings": arch.context,
-        "rms_norm_eps": arch.eps, "rope_parameters": {"rope_type": "default", "rope_theta": ROPE_BASE},
-    }  # fmt: skip
+        "num_hidden_layers": arch.n_layers,
+        "hidden_size": arch.width,
+        "num_attention_heads": arch.n_heads,
+        "num_key_value_heads": arch.n_kv_heads,
+        "head_dim": arch.head_dim,
+        "intermediate_size": arch.intermediate,
+        "vocab_size": arch.vocab_size,
+        "tie_word_embeddings": arch.tied,
+        "max_position_embeddings": arch.context,
+        "rms_norm_eps": arch.eps,
+        "rope_parameters": {"rope_type": "default", "rope_theta": ROPE_BASE},
+    }
     kind: Any = CONFIG_MAPPING[arch.family]
     pretrained: PretrainedConfig = kind(**sizes)
     return pretrained
@@ -62,13 +69,19 @@ def draw(
         small = STD / (2 * arch.n_layers) ** 0.5  # std of what is added to the residual stream, as in GPT-2
         normed = arch.family == "qwen3"
         return Block(
-            attn_norm=norm(arch.width), qkv=matrix(rows, arch.width),
+            attn_norm=norm(arch.width),
+            qkv=matrix(rows, arch.width),
             qkv_bias=pack(torch.zeros(rows, dtype=dtype, device=device)) if arch.family == "qwen2" else None,
-            q_norm=norm(arch.head_dim) if normed else None, k_norm=norm(arch.head_dim) if normed else None,
-            out=matrix(arch.width, heads, small), out_bias=None, mlp_norm=norm(arch.width),
-            gate_up=matrix(2 * arch.intermediate, arch.width), gate_up_bias=None,
-            down=matrix(arch.width, arch.intermediate, small), down_bias=None,
-        )  # fmt: skip
+            q_norm=norm(arch.head_dim) if normed else None,
+            k_norm=norm(arch.head_dim) if normed else None,
+            out=matrix(arch.width, heads, small),
+            out_bias=None,
+            mlp_norm=norm(arch.width),
+            gate_up=matrix(2 * arch.intermediate, arch.width),
+            gate_up_bias=None,
+            down=matrix(arch.width, arch.intermediate, small),
+            down_bias=None,
+        )
 
     embedding = matrix(arch.vocab_size, arch.width)
     head = embedding if arch.tied else matrix(arch.vocab_size, arch.width)

@@ -40,9 +40,14 @@ class KVCache:
     held = False
 
     def __init__(
-        self, devices: Sequence[torch.device], n_kv_heads: int, head_dim: int, capacity: int, dtype: torch.dtype,
+        self,
+        devices: Sequence[torch.device],
+        n_kv_heads: int,
+        head_dim: int,
+        capacity: int,
+        dtype: torch.dtype,
         bucket: int = BUCKET,
-    ):  # fmt: skip
+    ):
         self.capacity, self.length, self.rows = capacity, 0, min(capacity, bucket)
         self._devices, self._bucket = list(devices), bucket
         # [blocks of the device, keys and values, kv head, row, head_dim]

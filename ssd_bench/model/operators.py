@@ -138,9 +138,17 @@ class Operators:
         residual.add_(self.linear(F.silu(gate).mul_(up), W, bias))
 
     def rope_append(
-        self, qkv: Tensor, cos: Tensor, sin: Tensor, q_norm: Tensor | None, k_norm: Tensor | None, eps: float,
-        keys: Tensor, values: Tensor, row: int,
-    ) -> Tensor:  # fmt: skip
+        self,
+        qkv: Tensor,
+        cos: Tensor,
+        sin: Tensor,
+        q_norm: Tensor | None,
+        k_norm: Tensor | None,
+        eps: float,
+        keys: Tensor,
+        values: Tensor,
+        row: int,
+    ) -> Tensor:
         """Rotate q and k (after an optional norm per head), write k and v to cache rows [row, row + n) and return q.
 
         qkv [n, (Hq + 2 Hkv) * D]; cos, sin [n, D] with equal halves; q_norm, k_norm [D]; keys, values [Hkv, cap, D];
@@ -181,9 +189,15 @@ class Operators:
         return parts
 
     def attend(
-        self, q: Tensor, keys: Tensor, values: Tensor, prefix_len: int, row: int, visibility: Visibility,
+        self,
+        q: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        prefix_len: int,
+        row: int,
+        visibility: Visibility,
         unread: tuple[int, int] = (0, 0),
-    ) -> Tensor:  # fmt: skip
+    ) -> Tensor:
         """Compute attention with scale 1/sqrt(D): q [n, Hq, D], keys and values [Hkv, cap, D] -> [n, Hq * D].
 
         Args:
@@ -219,9 +233,15 @@ class Operators:
         return out.transpose(0, 1).reshape(n, heads * dim)
 
     def attend_branches(
-        self, q: Tensor, keys: Tensor, values: Tensor, prefix_len: int, own_keys: Tensor, own_values: Tensor,
+        self,
+        q: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        prefix_len: int,
+        own_keys: Tensor,
+        own_values: Tensor,
         branches: int,
-    ) -> Tensor:  # fmt: skip
+    ) -> Tensor:
         """Compute `attend` for B branches of r nodes over one prefix: q [B * r, Hq, D] -> [B * r, Hq * D].
 
         A node sees cache rows [0, prefix_len) and, causally, the rows of its own branch in own_keys and own_values

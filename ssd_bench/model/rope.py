@@ -16,10 +16,12 @@ if TYPE_CHECKING:
 
 # "dynamic" differs from "default" only beyond max_position_embeddings, which no prompt reaches
 NEEDED = {
-    "default": (), "linear": ("factor",), "dynamic": ("factor",),
+    "default": (),
+    "linear": ("factor",),
+    "dynamic": ("factor",),
     "llama3": ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"),
     "yarn": ("factor", "original_max_position_embeddings"),
-}  # fmt: skip
+}
 """Supported types, with the parameters that each needs besides the base."""
 
 

@@ -204,9 +204,11 @@ def _prefix(index: int) -> str:
 def _block_shapes(config: PretrainedConfig, arch: Architecture) -> dict[str, dict[str, int]]:
     """Return the shapes of a block's tensors by name: sizes by their keys in config.json."""
     width, heads, kv_heads, inner = (
-        {"hidden_size": arch.width}, {HEADS: arch.n_heads * arch.head_dim}, {KV_HEADS: arch.n_kv_heads * arch.head_dim},
+        {"hidden_size": arch.width},
+        {HEADS: arch.n_heads * arch.head_dim},
+        {KV_HEADS: arch.n_kv_heads * arch.head_dim},
         {"intermediate_size": arch.intermediate},
-    )  # fmt: skip
+    )
     out = dict(zip(ATTENTION, (heads, kv_heads, kv_heads, width))) | dict(zip(MLP, (inner, inner, width)))
     into = dict(zip(ATTENTION, (width, width, width, heads))) | dict(zip(MLP, (width, width, inner)))
     shapes = {f"{name}.weight": out[name] | into[name] for name in out}
@@ -220,9 +222,13 @@ def _block_shapes(config: PretrainedConfig, arch: Architecture) -> dict[str, dic
 
 
 def _load_block(
-    checkpoint: Checkpoint, index: int, arch: Architecture, dtype: torch.dtype, device: torch.device,
+    checkpoint: Checkpoint,
+    index: int,
+    arch: Architecture,
+    dtype: torch.dtype,
+    device: torch.device,
     pack: Callable[[Tensor], Matrix],
-) -> Block:  # fmt: skip
+) -> Block:
     prefix = _prefix(index)
     tensors = checkpoint.read([prefix + name for name in _block_shapes(checkpoint.config, arch)], dtype)
 
@@ -237,9 +243,16 @@ def _load_block(
         return matrix
 
     return Block(
-        attn_norm=weight("input_layernorm"), qkv=weight(*ATTENTION[:3]), qkv_bias=optional("bias", *ATTENTION[:3]),
-        q_norm=optional("weight", "self_attn.q_norm"), k_norm=optional("weight", "self_attn.k_norm"),
-        out=weight(ATTENTION[3]), out_bias=optional("bias", ATTENTION[3]),
-        mlp_norm=weight("post_attention_layernorm"), gate_up=weight(*MLP[:2]), gate_up_bias=optional("bias", *MLP[:2]),
-        down=weight(MLP[2]), down_bias=optional("bias", MLP[2]),
-    )  # fmt: skip
+        attn_norm=weight("input_layernorm"),
+        qkv=weight(*ATTENTION[:3]),
+        qkv_bias=optional("bias", *ATTENTION[:3]),
+        q_norm=optional("weight", "self_attn.q_norm"),
+        k_norm=optional("weight", "self_attn.k_norm"),
+        out=weight(ATTENTION[3]),
+        out_bias=optional("bias", ATTENTION[3]),
+        mlp_norm=weight("post_attention_layernorm"),
+        gate_up=weight(*MLP[:2]),
+        gate_up_bias=optional("bias", *MLP[:2]),
+        down=weight(MLP[2]),
+        down_bias=optional("bias", MLP[2]),
+    )

@@ -346,10 +346,18 @@ def replications(runs_dir: Path, run_records: Sequence[Record] | None = None) ->
         paper_overrides = {frozenset(job.labels.items()): job.overrides for job in reversed(experiment.jobs)}
         cells: list[Cell] = []
         cells += [
-            Cell(line.labels, tuple(line.overrides), records_by_name.get(line.run or ""), line.error, scale,
-                 paper_overrides.get(frozenset(line.labels.items()), ()), cells, position)
+            Cell(
+                line.labels,
+                tuple(line.overrides),
+                records_by_name.get(line.run or ""),
+                line.error,
+                scale,
+                paper_overrides.get(frozenset(line.labels.items()), ()),
+                cells,
+                position,
+            )
             for position, line in enumerate(entries)
-        ]  # fmt: skip
+        ]
         replication = Replication(experiment, scale, tuple(cells), path.parents[1])
         previous = latest.get((name, scale))
         if previous is None or replication.finished > previous.finished:

@@ -152,9 +152,15 @@ def _draw_line(axes: Axes, characters: Sequence[Character], y: float) -> None:
         if text.strip():
             start = column + len(text) - len(text.lstrip())
             axes.text(
-                start, y, text.strip(), family=FONT, fontsize=POINTS, va="baseline",
-                color=ACCEPTED if accepted else "black", parse_math=False,
-            )  # fmt: skip
+                start,
+                y,
+                text.strip(),
+                family=FONT,
+                fontsize=POINTS,
+                va="baseline",
+                color=ACCEPTED if accepted else "black",
+                parse_math=False,
+            )
             if accepted:
                 axes.plot([start, column + len(text.rstrip())], [y - 0.28] * 2, color=ACCEPTED, linewidth=0.7)
         column += len(text)

@@ -261,10 +261,16 @@ def draw_paper_numbers(
         place: dict[str, Any] = {} if over else {"transform": axes.get_yaxis_transform()}
         ends, value = over or (0.0, 1.0), number.value
         axes.plot(
-            ends, [value, value], color=style.FAINT, linewidth=1.0, linestyle="-" if over else style.DASHED,
-            label=paper_label(number), zorder=PAPER_ZORDER,
-            path_effects=[withStroke(linewidth=2.4, foreground="white")], **place,
-        )  # fmt: skip
+            ends,
+            [value, value],
+            color=style.FAINT,
+            linewidth=1.0,
+            linestyle="-" if over else style.DASHED,
+            label=paper_label(number),
+            zorder=PAPER_ZORDER,
+            path_effects=[withStroke(linewidth=2.4, foreground="white")],
+            **place,
+        )
         low, high = axes.get_ylim()
         if not low <= value <= high:
             margin = 0.05 * (high - low)
@@ -277,9 +283,15 @@ def draw_paper_numbers(
             axes.plot(ends[1], value, marker=marker, markerfacecolor="white", **place)
         if name:
             axes.annotate(
-                f"{name} {printed_text(number)}", (1, value), (4, 0), ("axes fraction", "data"), "offset points",
-                va="center", fontsize=style.SMALL, color=style.FAINT,
-            )  # fmt: skip
+                f"{name} {printed_text(number)}",
+                (1, value),
+                (4, 0),
+                ("axes fraction", "data"),
+                "offset points",
+                va="center",
+                fontsize=style.SMALL,
+                color=style.FAINT,
+            )
 
 
 # --- drawing ----------------------------------------------------------------------------------------------------------
@@ -319,8 +331,13 @@ def draw_line(axes: Axes, x: Sequence[float], numbers: Sequence[PlotValue], mark
         axes.errorbar(at, value, yerr=error_bar(number), capsize=2, linewidth=0.8, **look)
 
 
-def draw_bars(axes: Axes, groups: Sequence[str], series: Mapping[str, Sequence[PlotValue | None]], unit: str,
-         marks: Mapping[str, style.Mark] | None = None) -> dict[tuple[str, str], tuple[float, float]]:  # fmt: skip
+def draw_bars(
+    axes: Axes,
+    groups: Sequence[str],
+    series: Mapping[str, Sequence[PlotValue | None]],
+    unit: str,
+    marks: Mapping[str, style.Mark] | None = None,
+) -> dict[tuple[str, str], tuple[float, float]]:
     """Draw groups of bars with intervals, their values at the foot, and the mark of exclusion on top.
 
     Args:
@@ -371,12 +388,21 @@ def _draw_bar(axes: Axes, x: float, width: float, number: PlotValue, mark: style
     if number.exclusion:
         look |= {"facecolor": "white", "hatch": style.VOID_HATCH, "edgecolor": mark.colour, "linewidth": 0.6}
     axes.bar(x, value, width, **look)
-    axes.errorbar(x, value, yerr=error_bar(number), color=mark.colour if number.exclusion else "black", capsize=1.5,
-                  linewidth=0.8)  # fmt: skip
+    axes.errorbar(
+        x, value, yerr=error_bar(number), color=mark.colour if number.exclusion else "black", capsize=1.5, linewidth=0.8
+    )
     top = number.high or value
     text, y, angle = (style.VOID, top, 0) if number.exclusion else (f"{value:.2f}", 0.0, rotation)
-    axes.annotate(text, (x, y), (0, 3.5), textcoords="offset points", ha="center", fontsize=style.SMALL, rotation=angle,
-                  bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.7})  # fmt: skip
+    axes.annotate(
+        text,
+        (x, y),
+        (0, 3.5),
+        textcoords="offset points",
+        ha="center",
+        fontsize=style.SMALL,
+        rotation=angle,
+        bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.7},
+    )
     return top
 
 

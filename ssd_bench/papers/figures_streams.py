@@ -23,10 +23,19 @@ from ssd_bench.papers.reported import Number
 from ssd_bench.records.reader import Run
 
 DOMAINS = {
-    "cnn_dm": "CNN/DM", "cnndm": "CNN/DM", "gsm8k": "GSM8K", "tinystories": "TinyStories", "wmt16": "WMT16 DE-EN",
-    "wmt14": "WMT14 DE-EN", "spider2": "Spider2", "sql": "Spider2", "alpaca": "Alpaca", "xsum": "XSum", "math": "MATH",
+    "cnn_dm": "CNN/DM",
+    "cnndm": "CNN/DM",
+    "gsm8k": "GSM8K",
+    "tinystories": "TinyStories",
+    "wmt16": "WMT16 DE-EN",
+    "wmt14": "WMT14 DE-EN",
+    "spider2": "Spider2",
+    "sql": "Spider2",
+    "alpaca": "Alpaca",
+    "xsum": "XSum",
+    "math": "MATH",
     "natural_questions": "Natural Questions",
-}  # fmt: skip
+}
 AXIS_LIMIT = 1.3
 """End of an axis, as a multiple of the highest interval of a task: a single prompt can be far above it."""
 MARGIN = 0.06
@@ -113,15 +122,24 @@ def draw_speedup_so_far(axes: Axes, lines: Mapping[str, Cell], stops: Mapping[st
         mark, values = style.mark(label, i), cumulative_values(stream_rows(cell.run))
         look = {"color": style.FAINT, "linestyle": style.DASHED} if cell.exclusion else {"linestyle": mark.line}
         axes.plot(
-            values.index, values, markevery=max(1, len(values) // 8), label=names[label] + common.void_sign(cell),
+            values.index,
+            values,
+            markevery=max(1, len(values) // 8),
+            label=names[label] + common.void_sign(cell),
             **common.point_style(mark, cell.exclusion) | look,
-        )  # fmt: skip
+        )
         stop = (stops or {}).get(label)
         if stop is not None and not cell.exclusion:
             axes.plot(
-                stop, values[stop], marker="*", markersize=11, color=mark.colour, markeredgecolor="black",
-                linestyle="", zorder=4,
-            )  # fmt: skip
+                stop,
+                values[stop],
+                marker="*",
+                markersize=11,
+                color=mark.colour,
+                markeredgecolor="black",
+                linestyle="",
+                zorder=4,
+            )
     common.draw_level(axes)
     axes.set_xlabel("prompts so far")
     common.use_integer_ticks(axes)
@@ -194,8 +212,16 @@ def _draw_tasks(axes: Axes, lines: Mapping[str, Cell], quantity: str, reported: 
             left = task + MARGIN + slot * width
             places = left + width * (0.1 + 0.8 * (np.arange(len(part)) + 0.5) / max(1, len(part)))
             prompt_values += (values := row_values(part, quantity))
-            axes.plot(places, values, color=mark.colour, marker=mark.marker, linestyle="", markersize=2.2,
-                      alpha=0.5, markeredgewidth=0)  # fmt: skip
+            axes.plot(
+                places,
+                values,
+                color=mark.colour,
+                marker=mark.marker,
+                linestyle="",
+                markersize=2.2,
+                alpha=0.5,
+                markeredgewidth=0,
+            )
             number = common.plot_value(cell, measure_rows(part, quantity, cell.variation))
             heights += [end for end in (number.value, number.high) if end is not None]
             look: dict[str, Any] = {
@@ -205,10 +231,16 @@ def _draw_tasks(axes: Axes, lines: Mapping[str, Cell], quantity: str, reported: 
                 "ecolor": "black",
             }
             axes.errorbar(
-                left + width / 2, float("nan") if number.value is None else number.value, yerr=common.error_bar(number),
-                **look | common.point_style(mark, number.exclusion), capsize=2, linestyle="", linewidth=0.9, zorder=3,
+                left + width / 2,
+                float("nan") if number.value is None else number.value,
+                yerr=common.error_bar(number),
+                **look | common.point_style(mark, number.exclusion),
+                capsize=2,
+                linestyle="",
+                linewidth=0.9,
+                zorder=3,
                 label=None if task else names[label] + common.void_sign(cell),
-            )  # fmt: skip
+            )
     if quantity == "speedup":
         common.draw_level(axes)
     low, high = axes.get_ylim()
@@ -264,8 +296,16 @@ def transfer_figure(replication: Replication) -> Figure | NotDrawable:
         number, paper = table[i][j], reported.get((names[i], domain_title(list(rows)[j])))
         light = np.isnan(value) or float(np.dot(colours(norm(value))[:3], (0.299, 0.587, 0.114))) > 0.5
         text = _cell_text(number) + (f"\npaper: {common.printed_text(paper)}" if paper else "")
-        axes.text(j, i, text, ha="center", va="center", fontsize=style.SMALL, color="black" if light else "white",
-                  fontweight="bold" if i == j else "normal")  # fmt: skip
+        axes.text(
+            j,
+            i,
+            text,
+            ha="center",
+            va="center",
+            fontsize=style.SMALL,
+            color="black" if light else "white",
+            fontweight="bold" if i == j else "normal",
+        )
         if number and number.exclusion:
             look: dict[str, Any] = {
                 "facecolor": "white",

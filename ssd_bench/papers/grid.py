@@ -251,11 +251,15 @@ def _experiment(name: str, content: Any, home: RunSet, run_sets: Mapping[str, Ru
         raise ConfigError(f"{location}.jobs", jobs, "at least one")
     number = re.sub(r"\D", "", match[2] or "")
     return Experiment(
-        name, find_folder(folder).latest, f"{match[1].replace('_', ' ').capitalize()} {number}".strip(), kind,
-        tuple(jobs), tuple(entry.get("not_run") or ()),
+        name,
+        find_folder(folder).latest,
+        f"{match[1].replace('_', ' ').capitalize()} {number}".strip(),
+        kind,
+        tuple(jobs),
+        tuple(entry.get("not_run") or ()),
         tuple((row["paper"], row["exhibit"]) for row in entry.get("also") or ()),
         entry.get("spread", False) is True,
-    )  # fmt: skip
+    )
 
 
 def _part(

@@ -153,9 +153,15 @@ def judge_claim(claim: Claim, replication: Replication) -> Judgement:
     models = tuple(dict.fromkeys(cell.model_ran for cell in cells))
     toy = any(cell.setup == TOY_MODEL for cell in cells)
     undecided = Judgement(
-        claim, replication.scale, CANNOT_SAY, comparisons=len(comparisons), planned=len(planned), models=models,
-        toy=toy, cells=cells,
-    )  # fmt: skip
+        claim,
+        replication.scale,
+        CANNOT_SAY,
+        comparisons=len(comparisons),
+        planned=len(planned),
+        models=models,
+        toy=toy,
+        cells=cells,
+    )
     if reason := _exclusion(claim, comparisons):
         return replace(undecided, reason=reason)
     sampled: list[list[SampledSide]] = []
@@ -244,9 +250,13 @@ def _within(cell: Cell, side: Mapping[str, Sequence[str]]) -> bool:
 
 
 def _sides(
-    cells: Sequence[Cell], side: Mapping[str, Sequence[str]], named_axes: Sequence[str], equal_axes: Sequence[str],
-    tasks: set[str], statistic: str,
-) -> dict[tuple[str, ...], list[Side]]:  # fmt: skip
+    cells: Sequence[Cell],
+    side: Mapping[str, Sequence[str]],
+    named_axes: Sequence[str],
+    equal_axes: Sequence[str],
+    tasks: set[str],
+    statistic: str,
+) -> dict[tuple[str, ...], list[Side]]:
     """Return the sides, keyed by their labels on the axes that both sides of a comparison share.
 
     Args:

@@ -125,8 +125,11 @@ def _search(cell: Cell, run: Run, label: str) -> Run | str:
 
 
 _RESTRICTIONS: dict[str, Callable[[Cell, Run, str], Run | str]] = {
-    "domain": _domain, "context": _context, "search": _search, "part": _stream_part,
-}  # fmt: skip
+    "domain": _domain,
+    "context": _context,
+    "search": _search,
+    "part": _stream_part,
+}
 
 
 # --- the columns of each statistic ------------------------------------------------------------------------------------

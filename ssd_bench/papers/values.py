@@ -92,9 +92,13 @@ def our_value(
         return "the run has no baseline" if baseline else _undefined(number.metric, source)
     estimate = None if baseline or number.metric != "tpt" else source["tpt_estimated"]
     return Value(
-        source[name], source.get(f"{name}_lo"), source.get(f"{name}_hi"), estimate, remark,
+        source[name],
+        source.get(f"{name}_lo"),
+        source.get(f"{name}_hi"),
+        estimate,
+        remark,
         source=source_of([cell], name, domain or ""),
-    )  # fmt: skip
+    )
 
 
 def source_of(cells: Iterable[Cell], statistic: str, part: str = "") -> frozenset[tuple[str, ...]]:

@@ -26,9 +26,19 @@ Fault = tuple[str, Key | None, str]
 REASONS = ("eos", "length", "context")
 VERDICTS = ("identical", "tie", "bug")
 NUMBERS = (
-    "prompt_index", "repeat", "turn", "step", "context_len", "draft_len", "tree_nodes", "accepted_len", "emitted",
-    "draft_ms", "verify_ms", "policy_ms",
-)  # fmt: skip
+    "prompt_index",
+    "repeat",
+    "turn",
+    "step",
+    "context_len",
+    "draft_len",
+    "tree_nodes",
+    "accepted_len",
+    "emitted",
+    "draft_ms",
+    "verify_ms",
+    "policy_ms",
+)
 """Columns of `steps` that are compared."""
 TIMES = ("draft_ms", "verify_ms", "policy_ms")
 """Columns of `prompts` that are sums over `steps`."""

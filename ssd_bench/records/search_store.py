@@ -99,9 +99,12 @@ class SearchRecord:
         """Append an evaluation. It is on disk when this returns; a kill before that loses this evaluation alone."""
         layers = evaluation.layer_set
         line = {
-            "score": evaluation.score, "seconds": evaluation.seconds, "skip_attn": layers.skip_attn,
-            "skip_mlp": layers.skip_mlp, "point": evaluation.point,
-        }  # fmt: skip
+            "score": evaluation.score,
+            "seconds": evaluation.seconds,
+            "skip_attn": layers.skip_attn,
+            "skip_mlp": layers.skip_mlp,
+            "point": evaluation.point,
+        }
         with open(self.path / EVALUATIONS, "ab") as file:
             file.write(json.dumps(line).encode() + b"\n")
             file.flush()
@@ -214,9 +217,17 @@ def searches_table(folder: Path) -> str:
             layers = best.layer_set
             skipped = f"{len(layers.skip_attn)}+{len(layers.skip_mlp)} of {2 * layers.n_layers}"
         rows.append(
-            (name, header["model"], f"{header['task']}/{header['domain']}", header["settings"]["objective"],
-             str(len(artifact.evaluations)), f"{best.score:.4f}" if best else "", f"{artifact.seconds:.1f}", skipped)
-        )  # fmt: skip
+            (
+                name,
+                header["model"],
+                f"{header['task']}/{header['domain']}",
+                header["settings"]["objective"],
+                str(len(artifact.evaluations)),
+                f"{best.score:.4f}" if best else "",
+                f"{artifact.seconds:.1f}",
+                skipped,
+            )
+        )
     columns = ("name", "model", "task/domain", "objective", "evaluations", "score", "seconds", "skips attn+mlp")
     return tables.terminal(pd.DataFrame(rows, columns=columns), columns[4:7])
 

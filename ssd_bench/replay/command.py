@@ -57,15 +57,26 @@ def predictions_text(predictions: Sequence[dict[str, Any]]) -> str:
     """Return the predictions of one run on some machines, as text for a terminal."""
     rows = [
         (
-            p["machine"], format_number(p["tokens_per_s"]["ar"], 1), format_number(p["tokens_per_s"]["method"], 1),
-            format_number(p["speedup"]), f"{p['speedup_policy_held']:.2f} / {p['speedup_policy_free']:.2f}",
+            p["machine"],
+            format_number(p["tokens_per_s"]["ar"], 1),
+            format_number(p["tokens_per_s"]["method"], 1),
+            format_number(p["speedup"]),
+            f"{p['speedup_policy_held']:.2f} / {p['speedup_policy_free']:.2f}",
             *(format_percent(p["shares"][part]) for part in ("draft", "verify", "policy", "loop")),
         )
         for p in predictions
-    ]  # fmt: skip
+    ]
     heads = [
-        "machine", "AR tok/s", "method tok/s", "speedup", "policy held / free", "draft", "verify", "policy", "loop"
-    ]  # fmt: skip
+        "machine",
+        "AR tok/s",
+        "method tok/s",
+        "speedup",
+        "policy held / free",
+        "draft",
+        "verify",
+        "policy",
+        "loop",
+    ]
     first = predictions[0]
     return "\n".join(
         [

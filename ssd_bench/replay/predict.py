@@ -172,7 +172,7 @@ def predict(
 
     Raises:
         ConfigError: an unknown machine or model, or one that the record cannot be replayed on.
-    """  # fmt: skip
+    """
     recorded = str(run.header["model"]["name"])
     name = model or recorded
     chosen = _machine(run, machine, model, devices)
@@ -189,15 +189,22 @@ def predict(
         return total["ar"] / emitted["ar"] * emitted["method"] / (total["method"] - parts["policy"] + policy_ms)
 
     return {
-        "predicted": True, "machine": chosen.name, "model": name, "recorded_model": recorded,
+        "predicted": True,
+        "machine": chosen.name,
+        "model": name,
+        "recorded_model": recorded,
         "acceptance": _acceptance_text(run, name, chosen),
         "tokens_per_s": {arm: 1000 * emitted[arm] / total[arm] for arm in PAIR},
-        "speedup": speedup(parts["policy"]), "speedup_policy_held": speedup(_ratio(parts["policy"], scale)),
-        "speedup_policy_free": speedup(0.0), "speedup_forward": _speedup_forward(by_arm),
+        "speedup": speedup(parts["policy"]),
+        "speedup_policy_held": speedup(_ratio(parts["policy"], scale)),
+        "speedup_policy_free": speedup(0.0),
+        "speedup_forward": _speedup_forward(by_arm),
         "ceiling": emitted["method"] / steps["method"],
         "shares": {part: ms / total["method"] for part, ms in parts.items()},
-        "ar_step_ms": total["ar"] / steps["ar"], "policy_scale": scale, "verification": mode,
-    }  # fmt: skip
+        "ar_step_ms": total["ar"] / steps["ar"],
+        "policy_scale": scale,
+        "verification": mode,
+    }
 
 
 def _speedup_forward(times: Mapping[str, pd.DataFrame]) -> float:

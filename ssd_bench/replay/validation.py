@@ -71,22 +71,39 @@ def validation_text(frame: pd.DataFrame) -> str:
     """Return the comparison as text for a terminal: every run, then the medians."""
     runs = [
         (
-            row.method, row.model, row.task,
+            row.method,
+            row.model,
+            row.task,
             *(f"{getattr(row, f'{arm}_{kind}'):.1f}" for arm in ("ar", "method") for kind in ("measured", "predicted")),
-            f"{row.speedup_measured:.3f}", f"{row.speedup_predicted:.3f}", f"{row.speedup_error:+.1%}",
+            f"{row.speedup_measured:.3f}",
+            f"{row.speedup_predicted:.3f}",
+            f"{row.speedup_error:+.1%}",
         )
         for row in frame.sort_values(["method", "model", "task"]).itertuples()
-    ]  # fmt: skip
+    ]
     heads = [
-        "method", "model", "task", "AR tok/s", "predicted", "method tok/s", "predicted", "speedup", "predicted", "error"
-    ]  # fmt: skip
+        "method",
+        "model",
+        "task",
+        "AR tok/s",
+        "predicted",
+        "method tok/s",
+        "predicted",
+        "speedup",
+        "predicted",
+        "error",
+    ]
     medians = [
         (
-            name, int(row["size"]), format_percent(row["median"]), format_percent(row["max"]),
-            "yes" if row["median"] <= BOUND else "NO", format_percent(row["forward"]),
+            name,
+            int(row["size"]),
+            format_percent(row["median"]),
+            format_percent(row["max"]),
+            "yes" if row["median"] <= BOUND else "NO",
+            format_percent(row["forward"]),
         )
         for name, row in errors_by_method(frame).iterrows()
-    ]  # fmt: skip
+    ]
     columns = ["method", "runs", "speedup: median |error|", "largest", f"within {BOUND:.0%}", "forward only: median"]
     return "\n".join(
         [

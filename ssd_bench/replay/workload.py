@@ -72,9 +72,19 @@ def workload(run: Run, n_layers: int | None = None) -> Workload:
     reusable = (drafted > 0) & ~tree & np.isinf(window) & (first > 0) & (first < 2 * layers)
     exact_attn, exact_mlp = (np.where(reusable, np.floor(count), 0.0) for count in ((first + 1) / 2, first / 2))
     return Workload(
-        layers, steps, recorded_ar, context, nodes, drafted, n_attn, n_mlp, positions_read(context, drafted, window),
-        exact_attn, exact_mlp, tree,
-    )  # fmt: skip
+        layers,
+        steps,
+        recorded_ar,
+        context,
+        nodes,
+        drafted,
+        n_attn,
+        n_mlp,
+        positions_read(context, drafted, window),
+        exact_attn,
+        exact_mlp,
+        tree,
+    )
 
 
 def positions_read(context: Array, drafted: Array, window: Array) -> Array:

@@ -87,7 +87,8 @@ def describe_records(replications: Sequence[Replication], results: int) -> str:
     count = sum(1 for replication in replications for _ in replication.recorded_cells())
     scales = order_scales(dict.fromkeys(scale for _, scale in by_path.values()))
     text = (
-        f"{len(by_path)} runs of {model_names(models)}, at scale {', '.join(scales)} on {', '.join(machines)}. They stand "
+        f"{len(by_path)} runs of {model_names(models)}, at scale {', '.join(scales)} on {', '.join(machines)}. "
+        "They stand "
         f"behind {count} cells of {len(replications)} experiments: one run behind several where one model stands for "
         f"several of a paper's. {results} distinct results are compared with the papers' numbers."
     )
@@ -157,9 +158,11 @@ class MethodResult:
 def comparison(replications: Sequence[Replication], name: str = COMPARISON) -> Replication | None:
     """Return the runs of an experiment that compares methods, at the nearest available scale to the papers'."""
     by_scale = {
-        replication.scale: replication for replication in replications if replication.experiment.name == name
+        replication.scale: replication
+        for replication in replications
+        if replication.experiment.name == name
         and any(cell.record and not cell.record.error for cell in replication.cells)
-    }  # fmt: skip
+    }
     return by_scale[order_scales(by_scale)[0]] if by_scale else None
 
 
@@ -234,7 +237,8 @@ def conditions(replication: Replication, records: Sequence[Record] = ()) -> str:
     compared = {cell["method"] for cell in cells(replication)}
     compared |= {result.method for methods in candidates(replication, records).values() for result in methods}
     return (
-        f"Of {cell_with_run.model_ran.text} ({summary['dtype']}) on {summary['device']}, {decoding}, one prompt at a time, "
+        f"Of {cell_with_run.model_ran.text} ({summary['dtype']}) on {summary['device']}, {decoding}, "
+        "one prompt at a time, "
         f"n = {summary['n_prompts']} prompts a cell, the time of a search before the run left out. The best of "
         f"{len(compared)} is chosen by these numbers, which its interval does not count."
     )

@@ -126,14 +126,17 @@ def write_replication(
         print(page.completeness(replications, frames, drawn))
         checks, predicted = audit.audit(), predictions.predictions(replications)
         judged = verdicts.merge_verdicts(verdicts.table(judge(replications)), recorded)
-        written += _write(out, {
-            "verdicts.md": verdicts.document(judged),
-            "verdicts.csv": tables.csv(judged),
-            "predictions.md": predictions.document(predicted),
-            "predictions.csv": tables.csv(predicted),
-            "audit.md": audit.markdown_text(checks),
-            PAGE: page.render(replications, frames, drawn, predicted, checks, judged, folder_records),
-        })  # fmt: skip
+        written += _write(
+            out,
+            {
+                "verdicts.md": verdicts.document(judged),
+                "verdicts.csv": tables.csv(judged),
+                "predictions.md": predictions.document(predicted),
+                "predictions.csv": tables.csv(predicted),
+                "audit.md": audit.markdown_text(checks),
+                PAGE: page.render(replications, frames, drawn, predicted, checks, judged, folder_records),
+            },
+        )
     except OSError as error:
         raise _unwritable(out, error) from error
     return written
@@ -151,11 +154,14 @@ def write_tables(
     written = []
     for key, frame in frames.items():
         name = exhibits.file_stem(*key)
-        written += _write(out, {
-            f"{name}.md": document(*key, frame, exhibits.scale_notes(*key, replications)),
-            f"{name}.tex": latex(*key, frame),
-            f"{name}.csv": tables.csv(frame),
-        })  # fmt: skip
+        written += _write(
+            out,
+            {
+                f"{name}.md": document(*key, frame, exhibits.scale_notes(*key, replications)),
+                f"{name}.tex": latex(*key, frame),
+                f"{name}.csv": tables.csv(frame),
+            },
+        )
     return written
 
 

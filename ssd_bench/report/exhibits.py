@@ -58,9 +58,7 @@ COLUMNS = {  # of the long form
     "repeats": "id of the first number of the exhibit with the same result",
     "reason": "why ours is missing, or in what it is not the paper's statistic",
 }
-FLOATS = (
-    "value", "ours", "low", "high", "difference", "relative", "decode", "decode_low", "decode_high", "estimate"
-)  # fmt: skip
+FLOATS = ("value", "ours", "low", "high", "difference", "relative", "decode", "decode_low", "decode_high", "estimate")
 TEXTS = ("id", "paper", "exhibit", "model", "task", "method", "setting", "bound", "metric", "unit", "printed")
 
 

@@ -195,15 +195,23 @@ def _draw_forest(axes: Axes, cells_by_method: Mapping[str, Cell], methods: Seque
             )
             continue
         for name, shift, face, label in (
-            ("speedup_e2e", -0.14, METHOD_COLOUR, "end to end"), ("speedup", 0.16, "white", "decode")
-        ):  # fmt: skip
+            ("speedup_e2e", -0.14, METHOD_COLOUR, "end to end"),
+            ("speedup", 0.16, "white", "decode"),
+        ):
             value, low, high = (cell.summary[f"{name}{end}"] for end in ("", "_lo", "_hi"))
             spread = None if low is None else [[value - low], [high - value]]
             axes.errorbar(
-                value, i + shift, xerr=spread, color=METHOD_COLOUR, marker="o" if face != "white" else "s",
-                markerfacecolor=face, markersize=4.5 if face != "white" else 3.5, linestyle="",
-                linewidth=1.2 if face != "white" else 0.7, label=label if i == 0 else None,
-            )  # fmt: skip
+                value,
+                i + shift,
+                xerr=spread,
+                color=METHOD_COLOUR,
+                marker="o" if face != "white" else "s",
+                markerfacecolor=face,
+                markersize=4.5 if face != "white" else 3.5,
+                linestyle="",
+                linewidth=1.2 if face != "white" else 0.7,
+                label=label if i == 0 else None,
+            )
     _labels(axes, [{"method": method} for method in methods])
     axes.set_xscale("log")
     axes.xaxis.set_major_locator(FixedLocator([0.25, 0.5, 0.75, 1, 1.5, 2, 3]))

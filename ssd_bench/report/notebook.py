@@ -126,7 +126,8 @@ class Paper:
             effect, model = verdicts.effect_text(claim, row), verdicts.model_text(row)
             paragraphs.append(
                 f"*Our records*{f', {model}' if model else ''}: **{verdicts.verdict_text(row)}**. {effect} where "
-                f"{verdicts.threshold_text(claim)} is asked: {verdicts.statistic_text(claim)}. {verdicts.evidence_text(claim, row)}."
+                f"{verdicts.threshold_text(claim)} is asked: {verdicts.statistic_text(claim)}. "
+                f"{verdicts.evidence_text(claim, row)}."
             )
             paragraphs.append(f"*What would change it*: {verdicts.verdict_change(claim, row)}.")
         return Shown("\n\n".join(paragraphs))

@@ -36,9 +36,12 @@ FILTERS = {"paper": "Paper", "model": "Model", "task": "Task", "method": "Method
 KINDS = {"sets": "layer sets", "cases": "case study", "vectors": "hidden vectors"}
 STATES = {"filled": "●", "partly filled": "◐", "empty": "○", "elsewhere": "→", "no results": "–"}
 COMPLETE = {
-    "filled": "are whole", "partly filled": "in part", "empty": "missing", "elsewhere": "have the runs of another",
+    "filled": "are whole",
+    "partly filled": "in part",
+    "empty": "missing",
+    "elsewhere": "have the runs of another",
     "no results": "hold no results",
-}  # fmt: skip
+}
 PART = {verdict.ALGORITHMIC: "algorithmic", verdict.SPEED: "speed", "": "not compared"}
 LABELS = {
     "alpha": "α",
@@ -305,26 +308,36 @@ def render(
     environment.filters |= {"joined": join_values, "unbroken": unbroken}
     style, script = (Markup((FOLDER / name).read_text(encoding="utf-8")) for name in ("style.css", "script.js"))
     compared = answers.comparison(replications)
-    return environment.get_template("page.html").render(
-        style=style, script=script, papers=shown, name_of=name_of, states=STATES,
-        originals=[room.versions[room.latest] for room in paper_folders() if room.numbers],
-        standing=answers.describe_records(replications, len(exhibits.distinct_results(everything))), cards=answers.cards(judged),
-        rule=verdicts.RULE.replace("*", "").replace("`", ""),
-        forest=next(iter(drawn.get(FOREST, ())), None), narrow=next(iter(drawn.get(NARROW, ())), None),
-        noise=compared is not None and any(cell.variation is not None for cell in compared.recorded_cells()),
-        compared="" if compared is None else f"{own_figures.COMPARISON}_{compared.scale}",
-        advice=[
-            (list(answers.advice(comparison, records)), answers.conditions(comparison, records))
-            for comparison in answers.comparisons(replications)
-        ],
-        complete=completeness(replications, frames, drawn),
-        verdicts=exhibits.verdict_sentences(everything), counts=_counts(everything),
-        legend=[(*MARKS.get(word, ("–", "none")), word, MEANING[word]) for word in verdict.VERDICTS],
-        filters=_filters([exhibit for listed in shown.values() for exhibit in listed]),
-        comparison=list(_own_sheets(replications, drawn)),
-        predicted=list(_prediction_sheets(predicted)),
-        audits=list(_audit_sheets(checks, predictions.machine_needs(predicted))),
-    ) + "\n"  # fmt: skip
+    return (
+        environment.get_template("page.html").render(
+            style=style,
+            script=script,
+            papers=shown,
+            name_of=version_name,
+            states=STATES,
+            originals=[room.versions[room.latest] for room in paper_folders() if room.numbers],
+            standing=answers.describe_records(replications, len(exhibits.distinct_results(everything))),
+            cards=answers.cards(judged),
+            rule=verdicts.RULE.replace("*", "").replace("`", ""),
+            forest=next(iter(drawn.get(FOREST, ())), None),
+            narrow=next(iter(drawn.get(NARROW, ())), None),
+            noise=compared is not None and any(cell.variation is not None for cell in compared.recorded_cells()),
+            compared="" if compared is None else f"{own_figures.COMPARISON}_{compared.scale}",
+            advice=[
+                (list(answers.advice(comparison, records)), answers.conditions(comparison, records))
+                for comparison in answers.comparisons(replications)
+            ],
+            complete=completeness(replications, frames, drawn),
+            verdicts=exhibits.verdict_sentences(everything),
+            counts=_counts(everything),
+            legend=[(*MARKS.get(word, ("–", "none")), word, MEANING[word]) for word in verdict.VERDICTS],
+            filters=_filters([exhibit for listed in shown.values() for exhibit in listed]),
+            comparison=list(_own_sheets(replications, drawn)),
+            predicted=list(_prediction_sheets(predicted)),
+            audits=list(_audit_sheets(checks, predictions.machine_needs(predicted))),
+        )
+        + "\n"
+    )
 
 
 def completeness(
@@ -378,12 +391,13 @@ def _table(frame: pd.DataFrame) -> dict[str, Any]:
         tasks.setdefault(task, []).append(metric)
     bodies = [
         {
-            "method": group.method, "setting": group.setting,
+            "method": group.method,
+            "setting": group.setting,
             "ours": [(label, _cells(cells, columns)) for label, cells in group.own_rows.items() if label != NONE],
             "paper": [(paper_label(model), model, _cells(cells, columns)) for model, cells in group.paper_rows.items()],
         }
         for group in groups
-    ]  # fmt: skip
+    ]
     return {"tasks": tasks, "width": len(columns) + 1, "groups": bodies}
 
 
@@ -403,8 +417,13 @@ def _number_parts(entry: Entry) -> dict[str, str]:
     ran = f"; ours: {number.model_ran}" if number.model_ran else ""
     title = f"{number.kind or 'not compared'}: {number.verdict}{ran}" + (f"; {number.reason}" if number.reason else "")
     return {
-        "id": number.id, "theirs": entry.text, "sign": sign, "style": style, "title": title, "verdict": number.verdict,
-    }  # fmt: skip
+        "id": number.id,
+        "theirs": entry.text,
+        "sign": sign,
+        "style": style,
+        "title": title,
+        "verdict": number.verdict,
+    }
 
 
 def _exhibits(
@@ -462,10 +481,17 @@ def _own_sheets(replications: Sequence[Replication], drawn: Mapping[str, Sequenc
             image = images.get(replication.scale)
             labels = {axis: join_values(cell[axis] for cell in replication.cells) for axis in AXES}
             yield Sheet(
-                f"{table.experiment}_{replication.scale}", title, "", labels, title, tables.html(frame, title),
-                [table.note(), *remarks(replication)], reasons=[image.reason] if image and image.reason else [],
-                figure=image if image and image.image is not None else None, command=replication.command,
-            )  # fmt: skip
+                f"{table.experiment}_{replication.scale}",
+                title,
+                "",
+                labels,
+                title,
+                tables.html(frame, title),
+                [table.note(), *remarks(replication)],
+                reasons=[image.reason] if image and image.reason else [],
+                figure=image if image and image.image is not None else None,
+                command=replication.command,
+            )
 
 
 def _prediction_sheets(predicted: pd.DataFrame) -> Iterator[Sheet]:
@@ -494,8 +520,11 @@ def _audit_sheets(checks: pd.DataFrame, needs: Mapping[str, str]) -> Iterator[Sh
         )
         rows = entries.loc[entries["paper"] == paper].drop(columns="paper").set_index("finding")
         yield Sheet(
-            f"audit_{exhibits.file_stem(paper, '')}", f"Audit of {name}", paper, dict.fromkeys(AXES, ""),
+            f"audit_{exhibits.file_stem(paper, '')}",
+            f"Audit of {name}",
+            paper,
+            dict.fromkeys(AXES, ""),
             f"What the numbers of {name} imply",
             tables.html(rows, f"Findings in {name}", "audit"),
             [line for line in (f"{introduction}{parts}.", needs.get(paper)) if line],
-        )  # fmt: skip
+        )

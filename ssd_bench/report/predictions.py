@@ -43,10 +43,24 @@ ASSUMED, UNSTATED = "sim_h100", "not stated by the paper"
 PAPER_ACCEPTANCE, RUN_ACCEPTANCE = "the paper's own", "the run's"
 LABELS = ("paper", "exhibit", "model", "task", "method", "setting", "printed")  # of the reported number
 COLUMNS = (
-    *LABELS, "metric", "acceptance", "M", "alpha", "derived", "measured", "predicted", "machine", "scale", "run",
-    "model_ran", "params",
-    "share", "c", "needs", "reason",
-)  # fmt: skip
+    *LABELS,
+    "metric",
+    "acceptance",
+    "M",
+    "alpha",
+    "derived",
+    "measured",
+    "predicted",
+    "machine",
+    "scale",
+    "run",
+    "model_ran",
+    "params",
+    "share",
+    "c",
+    "needs",
+    "reason",
+)
 NEEDS = {
     "any": "where a drafted token costs its share of the sublayers or more",
     "cheaper": "only where a drafted token costs less than its share of the sublayers",
@@ -127,10 +141,15 @@ def _paper_prediction(row: ReportedSpeedup) -> dict[str, object]:
         return columns | {"reason": row.missing or f"the sizes of {number.model} are not known"}
     acceptance, steps = Acceptance.of(row.alpha, row.tokens, row.draft_len), _steps(_machine(number.paper), name)
     return columns | {
-        "M": acceptance.accepted + 1, "alpha": acceptance.accepted / acceptance.drafted, "derived": row.derived,
-        "predicted": steps.speedup(acceptance, row.skipped), "share": 1 - row.skipped, "c": steps.cost(row.skipped),
-        "needs": needed_cost(acceptance, number.value), "reason": "",
-    }  # fmt: skip
+        "M": acceptance.accepted + 1,
+        "alpha": acceptance.accepted / acceptance.drafted,
+        "derived": row.derived,
+        "predicted": steps.speedup(acceptance, row.skipped),
+        "share": 1 - row.skipped,
+        "c": steps.cost(row.skipped),
+        "needs": needed_cost(acceptance, number.value),
+        "reason": "",
+    }
 
 
 def _labels(number: Number) -> dict[str, object]:
@@ -172,10 +191,18 @@ def _run_prediction(number: Number, cell: Cell) -> dict[str, object]:
     predicted, reason = _replay(number, cell)
     summary = cell.summary
     return _labels(number) | {
-        "acceptance": RUN_ACCEPTANCE, "M": summary["M"], "alpha": summary["alpha"], "derived": "", "measured": summary["speedup"],
-        "predicted": predicted, "scale": cell.scale, "run": cell.path.name, "reason": reason,
-        "model_ran": cell.model_ran.text, "params": parameter_counts([cell.model_ran]),
-    }  # fmt: skip
+        "acceptance": RUN_ACCEPTANCE,
+        "M": summary["M"],
+        "alpha": summary["alpha"],
+        "derived": "",
+        "measured": summary["speedup"],
+        "predicted": predicted,
+        "scale": cell.scale,
+        "run": cell.path.name,
+        "reason": reason,
+        "model_ran": cell.model_ran.text,
+        "params": parameter_counts([cell.model_ran]),
+    }
 
 
 def _replay(number: Number, cell: Cell) -> tuple[float, str]:
@@ -274,7 +301,8 @@ def machine_needs(frame: pd.DataFrame) -> dict[str, str]:
         kinds = [machine_need(cost, share) for cost, share in zip(group["needs"], group["share"])]
         parts = [f"{kinds.count(word)} {meaning}" for word, meaning in NEEDS.items() if word in kinds]
         lines = [
-            f"{version_name(str(paper))}: its M and α give, of {len(group)} speedups that it measured, {'; '.join(parts)}."
+            f"{version_name(str(paper))}: its M and α give, of {len(group)} speedups that it measured, "
+            f"{'; '.join(parts)}."
         ]
         n_met = int((group["c"] <= group["needs"]).sum())
         lines += [f"{group['machine'].iloc[0]}, as modelled, drafts cheaply enough for {n_met}."]
@@ -310,10 +338,13 @@ def readable_table(frame: pd.DataFrame) -> pd.DataFrame:
     if not frame["run"].any():
         shown = shown.drop(columns=["measured", "scale", "run", "model_ran"])
     renamed = {
-        "model": "paper's model", "model_ran": "ours: model that ran",
-        "printed": f"paper's {END_TO_END}", "measured": f"measured, ours: {DECODE}", "predicted": f"PREDICTED {DECODE}",
+        "model": "paper's model",
+        "model_ran": "ours: model that ran",
+        "printed": f"paper's {END_TO_END}",
+        "measured": f"measured, ours: {DECODE}",
+        "predicted": f"PREDICTED {DECODE}",
         "alpha": "α",
-    }  # fmt: skip
+    }
     return shown.rename(columns=renamed | {"c": "c modelled", "needs": "c needed"})
 
 

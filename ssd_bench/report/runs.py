@@ -141,9 +141,13 @@ def _over_hf(arms: Sequence[pd.DataFrame]) -> dict[str, Any]:
     rate = metrics.tokens_per_s(metrics.arm_rows(pooled, "hf"))
     speedup = metrics.speedup(pooled, arms=("hf", "ar"))
     return {
-        "hf_tokens_per_s": rate.value, "hf_tokens_per_s_lo": rate.low, "hf_tokens_per_s_hi": rate.high,
-        "speedup_hf": speedup.value, "speedup_hf_lo": speedup.low, "speedup_hf_hi": speedup.high,
-    }  # fmt: skip
+        "hf_tokens_per_s": rate.value,
+        "hf_tokens_per_s_lo": rate.low,
+        "hf_tokens_per_s_hi": rate.high,
+        "speedup_hf": speedup.value,
+        "speedup_hf_lo": speedup.low,
+        "speedup_hf_hi": speedup.high,
+    }
 
 
 def readable_row(row: dict[str, Any], with_hf: bool = False) -> dict[str, str]:
@@ -376,8 +380,10 @@ def _distinguishing_names(rows: Sequence[dict[str, Any]], settings: Mapping[str,
 
 def _main_columns(row: Mapping[str, str]) -> dict[str, str]:
     names = ("method", "M", "α", "tokens/s method", DECODE, END_TO_END, "overhead", "lossless")
-    return {name.removesuffix(" method"): row[name].partition(" [")[0] if name in names[1:4] else row[name]
-            for name in names}  # fmt: skip
+    return {
+        name.removesuffix(" method"): row[name].partition(" [")[0] if name in names[1:4] else row[name]
+        for name in names
+    }
 
 
 def _indented_table(frame: pd.DataFrame, right: Sequence[str] = ()) -> str:
@@ -386,10 +392,18 @@ def _indented_table(frame: pd.DataFrame, right: Sequence[str] = ()) -> str:
 
 def _by_domain(domains: Sequence[Mapping[str, Any]]) -> str:
     rows = [
-        (row["domain"], str(row["n_prompts"]), format_number(row["M"]), format_number(row["alpha"], 3), format_interval(row, "speedup"),
-         format_interval(row, "speedup_e2e"), format_score(row, "ar_score"), format_score(row, "method_score"))
+        (
+            row["domain"],
+            str(row["n_prompts"]),
+            format_number(row["M"]),
+            format_number(row["alpha"], 3),
+            format_interval(row, "speedup"),
+            format_interval(row, "speedup_e2e"),
+            format_score(row, "ar_score"),
+            format_score(row, "method_score"),
+        )
         for row in domains
-    ]  # fmt: skip
+    ]
     columns = ["", "n", "M", "α", DECODE, END_TO_END, "score AR", "method"]
     return _indented_table(pd.DataFrame(rows, columns=columns), ["n", "M", "α", "score AR", "method"])
 
@@ -446,8 +460,13 @@ def _hf_rows(s: Mapping[str, Any]) -> list[tuple[str, str]]:
 def _score_rows(s: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Return the rows of further scores of the whole run; the headline score has its own row."""
     names = [name for name in s["scores"] if "/" not in name]
-    return [(f"score, {name}", f"{format_number(s.get(f'ar_{name}'), 3)} AR, {format_number(s.get(f'method_{name}'), 3)} method")
-            for name in names]  # fmt: skip
+    return [
+        (
+            f"score, {name}",
+            f"{format_number(s.get(f'ar_{name}'), 3)} AR, {format_number(s.get(f'method_{name}'), 3)} method",
+        )
+        for name in names
+    ]
 
 
 def _time_rows(s: Mapping[str, Any]) -> list[tuple[str, str]]:

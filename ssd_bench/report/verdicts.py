@@ -88,13 +88,23 @@ def table(judgements: Iterable[Judgement]) -> pd.DataFrame:
     """Return one row per claim and scale, with the columns `COLUMNS`."""
     rows = [
         {
-            "claim": judged.claim.id, "scale": judged.scale, "model": ", ".join(model.name for model in judged.models),
-            "params": ran.parameter_counts(judged.models), "rehearsal": judged.rehearsal,
-            "verdict": judged.verdict, "effect": judged.effect, "low": judged.low, "high": judged.high, "n": judged.n,
-            "places": judged.places, "asked": judged.asked, "floor": judged.floor, "reason": judged.reason,
+            "claim": judged.claim.id,
+            "scale": judged.scale,
+            "model": ", ".join(model.name for model in judged.models),
+            "params": ran.parameter_counts(judged.models),
+            "rehearsal": judged.toy,
+            "verdict": judged.verdict,
+            "effect": judged.effect,
+            "low": judged.low,
+            "high": judged.high,
+            "n": judged.n,
+            "places": judged.comparisons,
+            "asked": judged.planned,
+            "floor": judged.variation,
+            "reason": judged.reason,
         }
         for judged in judgements
-    ]  # fmt: skip
+    ]
     return _typed(pd.DataFrame(rows, columns=list(COLUMNS)))
 
 
@@ -260,11 +270,15 @@ def readable_table(frame: pd.DataFrame) -> pd.DataFrame:
         claim = by_id[row["claim"]]
         rows.append(
             {
-                "paper": version_name(claim.id.partition("/")[0]), "claim": claim.says,
-                "model": model_text(row) or ABSENT, "verdict": verdict_text(row), "effect": effect_text(claim, row),
-                "asked": threshold_text(claim), "evidence": evidence_text(claim, row),
+                "paper": version_name(claim.id.partition("/")[0]),
+                "claim": claim.says,
+                "model": model_text(row) or ABSENT,
+                "verdict": verdict_text(row),
+                "effect": effect_text(claim, row),
+                "asked": threshold_text(claim),
+                "evidence": evidence_text(claim, row),
             }
-        )  # fmt: skip
+        )
     return pd.DataFrame(rows, columns=["paper", "claim", "model", "verdict", "effect", "asked", "evidence"])
 
 

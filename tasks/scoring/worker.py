@@ -67,9 +67,12 @@ class Worker:
             return self._process
         self._stop()
         process = self._process = subprocess.Popen(
-            self.command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=os.environ | self.environment,
+            self.command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=os.environ | self.environment,
             start_new_session=True,
-        )  # fmt: skip
+        )
         self._end = weakref.finalize(self, _kill, process, os.getpid())
         if not self._line(process, b"", START_SECONDS):
             raise RuntimeError(f"{' '.join(self.command)} did not start within {START_SECONDS:.0f} s; see its messages")

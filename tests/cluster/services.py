@@ -63,9 +63,13 @@ class Services:
         """Start a process under a name."""
         with open(self._folder / f"{name}.out", "ab") as log:
             self.running[name] = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=self.environment(**(variables or {})),
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=self.environment(**(variables or {})),
                 start_new_session=True,
-            )  # fmt: skip
+            )
 
     def kill(self, name: str) -> None:
         """Kill one process, which leaves what it started."""

@@ -88,10 +88,18 @@ class Slurm:
         self.services = Services(folder, mark=str(folder))
         ctld, slurmd, dbd, self._sql = free_ports(4)
         given = {
-            "host": socket.gethostname().partition(".")[0], "loopback": LOOPBACK, "ctld_port": ctld,
-            "slurmd_port": slurmd, "dbd_port": dbd, "sql_port": self._sql, "folder": folder, "cpus": cpus,
-            "patience": patience, "gpus": GPUS, "password": secrets.token_hex(8),
-        }  # fmt: skip
+            "host": socket.gethostname().partition(".")[0],
+            "loopback": LOOPBACK,
+            "ctld_port": ctld,
+            "slurmd_port": slurmd,
+            "dbd_port": dbd,
+            "sql_port": self._sql,
+            "folder": folder,
+            "cpus": cpus,
+            "patience": patience,
+            "gpus": GPUS,
+            "password": secrets.token_hex(8),
+        }
         self._password = str(given["password"])
         devices = [folder / f"gpu{number}" for number in range(GPUS)]
         for device in devices:
@@ -116,9 +124,16 @@ class Slurm:
         socket_path = folder / "munge.socket"
         services.start(
             "munged",
-            ["munged", "--foreground", f"--socket={socket_path}", f"--key-file={folder}/munge.key",
-             f"--pid-file={folder}/munged.pid", f"--log-file={folder}/munged.log", f"--seed-file={folder}/munged.seed"],
-        )  # fmt: skip
+            [
+                "munged",
+                "--foreground",
+                f"--socket={socket_path}",
+                f"--key-file={folder}/munge.key",
+                f"--pid-file={folder}/munged.pid",
+                f"--log-file={folder}/munged.log",
+                f"--seed-file={folder}/munged.seed",
+            ],
+        )
         self._start_sql()
         until(socket_path.exists, "munged")
         services.start("slurmdbd", ["slurmdbd", "-D"], self.variables)
@@ -131,16 +146,32 @@ class Slurm:
     def _start_sql(self) -> None:
         data = self.folder / "sql"
         subprocess.run(
-            ["mariadb-install-db", "--no-defaults", f"--datadir={data}", "--user=root", "--skip-test-db",
-             "--auth-root-authentication-method=socket"],
-            check=True, capture_output=True, timeout=120,
-        )  # fmt: skip
+            [
+                "mariadb-install-db",
+                "--no-defaults",
+                f"--datadir={data}",
+                "--user=root",
+                "--skip-test-db",
+                "--auth-root-authentication-method=socket",
+            ],
+            check=True,
+            capture_output=True,
+            timeout=120,
+        )
         sql_socket = self.folder / "sql.socket"
         self.services.start(
             "mariadbd",
-            ["mariadbd", "--no-defaults", "--user=root", f"--datadir={data}", f"--socket={sql_socket}",
-             f"--bind-address={LOOPBACK}", f"--port={self._sql}", "--innodb-buffer-pool-size=64M"],
-        )  # fmt: skip
+            [
+                "mariadbd",
+                "--no-defaults",
+                "--user=root",
+                f"--datadir={data}",
+                f"--socket={sql_socket}",
+                f"--bind-address={LOOPBACK}",
+                f"--port={self._sql}",
+                "--innodb-buffer-pool-size=64M",
+            ],
+        )
         client = ["mariadb", "--no-defaults", f"--socket={sql_socket}", "--user=root", "-e"]
 
         def accepts() -> bool:

@@ -108,9 +108,15 @@ class Bench:
     def start(self, runs: Path, *options: str) -> Sweep:
         """Start a sweep."""
         line = [
-            "-m", "ssd_bench", "-m", f"runs_dir={runs}", *CPU, *MINIATURE,
-            f"hydra.searchpath=[file://{self.folder}/conf]", *options,
-        ]  # fmt: skip
+            "-m",
+            "ssd_bench",
+            "-m",
+            f"runs_dir={runs}",
+            *CPU,
+            *MINIATURE,
+            f"hydra.searchpath=[file://{self.folder}/conf]",
+            *options,
+        ]
         env = {**environment(self.folder), **self.variables, "STAY": str(self.stay)}
         log = self.folder / f"{uuid.uuid4().hex}.log"  # no pipe: jobs that outlive their sweep would hold it
         with open(log, "wb") as output:

@@ -49,9 +49,11 @@ def test_jobs_that_run_at_once_have_different_gpus(launched: Launched, tmp_path:
     assert code == 0, output
     said = bench.said()
     together = [
-        (one, other) for i, one in enumerate(said) for other in said[:i]
+        (one, other)
+        for i, one in enumerate(said)
+        for other in said[:i]
         if one["begun"] < other["seen"] and other["begun"] < one["seen"]
-    ]  # fmt: skip
+    ]
     assert len(said) == 4 and together
     assert len({one["gpus"] for one in said}) == 2
     assert all(one["gpus"] != other["gpus"] for one, other in together)

@@ -21,9 +21,11 @@ from tests.cluster.sweeps import Bench
 
 pytestmark = pytest.mark.cluster
 REASONS = (
-    "RuntimeError: it raised", "SystemExit: 3", "its process ended three times: killed, or out of memory",
+    "RuntimeError: it raised",
+    "SystemExit: 3",
+    "its process ended three times: killed, or out of memory",
     "OutOfMemoryError: CUDA out of memory",
-)  # fmt: skip
+)
 METHOD = """
 import os, signal
 import torch
@@ -50,10 +52,13 @@ def test_every_run_is_made_but_those_that_end_badly(tmp_path: Path) -> None:
     (bench.folder / "fated.py").write_text(METHOD, encoding="utf-8")
     (bench.folder / "conf" / "method" / "fated.yaml").write_text(CONFIG, encoding="utf-8")
     line = (
-        "method=fated", "task=gsm8k", "limit=4", "decode.max_new_tokens=64",
+        "method=fated",
+        "task=gsm8k",
+        "limit=4",
+        "decode.max_new_tokens=64",
         f"seed={','.join(map(str, range(number)))}",
         "hydra/launcher=workers",
-    )  # fmt: skip
+    )
     bad = [seed for seed in range(number) if seed % 20 == 7]
     begin = time.time()
     code, output = bench.swept(runs, *line, seconds=5400)

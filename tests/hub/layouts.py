@@ -125,9 +125,12 @@ def repositories() -> dict[str, Files]:
     algebra = {name: {"train": renamed(rows, ["subject"])} for name, rows in subjects.items()}
     news = {"test": numbered(sample("cnndm")), "train": numbered(sample("cnndm.fewshot"))}
     return {
-        "openai/gsm8k": grouped({
-            "main": {"train": sample("gsm8k.fewshot"), "test": gsm8k}, "socratic": {"test": gsm8k[:3]},
-        }),
+        "openai/gsm8k": grouped(
+            {
+                "main": {"train": sample("gsm8k.fewshot"), "test": gsm8k},
+                "socratic": {"test": gsm8k[:3]},
+            }
+        ),
         "HuggingFaceH4/MATH-500": {
             "README.md": "---\nlicense: mit\n---\n",
             "test.jsonl": jsonl([row | {"level": 3, "unique_id": f"u{i}"} for i, row in enumerate(sample("math500"))]),
@@ -137,45 +140,64 @@ def repositories() -> dict[str, Files]:
         | {"README.md": card({"default": {"train": "data/train-*"}})},
         "opencompass/AIME2025": {
             "README.md": card({f"AIME2025-{part}": {"test": f"aime2025-{part}.jsonl"} for part in ("I", "II")}),
-            "aime2025-I.jsonl": jsonl(aime25[:30]), "aime2025-II.jsonl": jsonl(aime25[30:]),
+            "aime2025-I.jsonl": jsonl(aime25[:30]),
+            "aime2025-II.jsonl": jsonl(aime25[30:]),
         },
         "TIGER-Lab/MMLU-Pro": shards("data", "validation", numbered(sample("mmlu_pro"), cot_content=""))
         | shards("data", "test", sample("mmlu_pro")[:5])
         | {"README.md": card({"default": {"test": "data/test-*", "validation": "data/validation-*"}})},
         "ccdv/govreport-summarization": grouped({"document": {"test": sample("govreport")}}),
         "emozilla/pg19": shards("data", "train", sample("pg19"), 6) | shards("data", "test", sample("pg19"), 2),
-        "kmfoda/booksum": {f"{split}.csv": table(booksum if split == "test" else booksum[:2])
-                           for split in ("train", "validation", "test")},
+        "kmfoda/booksum": {
+            f"{split}.csv": table(booksum if split == "test" else booksum[:2])
+            for split in ("train", "validation", "test")
+        },
         "abisee/cnn_dailymail": grouped(dict.fromkeys(("1.0.0", "3.0.0"), news)),
         "EdinburghNLP/xsum": {  # a commit of the converted branch, without a card
             "default/test/0000.parquet": parquet(numbered(sample("xsum"))),
             "default/train/0000.parquet": parquet(numbered(xsum_train())),
         },
-        "roneneldan/TinyStories": shards("data", "validation", stories) | shards("data", "train", stories[:4], 4)
-        | {"TinyStories-train.txt": "a story\n", "TinyStories_all_data.tar.gz": b"no archive",
-           "README.md": "---\nlicense: cdla-sharing-1.0\n---\n"},
+        "roneneldan/TinyStories": shards("data", "validation", stories)
+        | shards("data", "train", stories[:4], 4)
+        | {
+            "TinyStories-train.txt": "a story\n",
+            "TinyStories_all_data.tar.gz": b"no archive",
+            "README.md": "---\nlicense: cdla-sharing-1.0\n---\n",
+        },
         "wmt/wmt16": wmt("wmt16_deen", test=translated("wmt16_deen"), train=translated("wmt16_deen.fewshot")),
         "wmt/wmt14": wmt("wmt14_deen", test=translated("wmt14_deen"), train=translated("wmt14_deen")[:9]),
         "google-research-datasets/nq_open": grouped({"nq_open": {"validation": sample("natural_questions")}}),
-        "xlangai/spider": grouped({"spider": {
-            "train": renamed(sample("spider.fewshot"), ["schema"]), "validation": renamed(sample("spider"), ["schema"]),
-        }}),
-        "xlangai/spider2-lite": {"spider2-lite.jsonl": jsonl(
-            [{"instance_id": f"bq{i}", "db": "shop", "question": row["question"], "external_knowledge": None}
-             for i, row in enumerate(sample("spider2_lite"))]
-        )},
+        "xlangai/spider": grouped(
+            {
+                "spider": {
+                    "train": renamed(sample("spider.fewshot"), ["schema"]),
+                    "validation": renamed(sample("spider"), ["schema"]),
+                }
+            }
+        ),
+        "xlangai/spider2-lite": {
+            "spider2-lite.jsonl": jsonl(
+                [
+                    {"instance_id": f"bq{i}", "db": "shop", "question": row["question"], "external_knowledge": None}
+                    for i, row in enumerate(sample("spider2_lite"))
+                ]
+            )
+        },
         "openai/openai_humaneval": grouped({"openai_humaneval": {"test": sample("humaneval")}}),
         "tatsu-lab/alpaca": {"data/train-00000-of-00001-a09b74b3ef9c3b56.parquet": parquet(sample("alpaca"))},
-        "google-research-datasets/mbpp": grouped({
-            "full": {"test": mbpp[:1]},
-            "sanitized": {"test": mbpp, "prompt": sample("mbpp.fewshot"), "train": mbpp[:2]},
-        }),
+        "google-research-datasets/mbpp": grouped(
+            {
+                "full": {"test": mbpp[:1]},
+                "sanitized": {"test": mbpp, "prompt": sample("mbpp.fewshot"), "train": mbpp[:2]},
+            }
+        ),
         "HuggingFaceH4/mt_bench_prompts": shards("data", "train", renamed(sample("mt_bench"), prompt="turns"))
         | {"raw/question.jsonl": jsonl(sample("mt_bench")[:1])},
-        "nvidia/SPEED-Bench": grouped({"qualitative": {"test": sample("speed_bench")},
-                                       "throughput_1k": {"test": sample("speed_bench")[:2]}}),
+        "nvidia/SPEED-Bench": grouped(
+            {"qualitative": {"test": sample("speed_bench")}, "throughput_1k": {"test": sample("speed_bench")[:2]}}
+        ),
         "somebody/prompts": {"data/test.jsonl": jsonl(sample("jsonl"))},
-    }  # fmt: skip
+    }
 
 
 def publish(hub: Hub, pins: Mapping[str, str]) -> None:

@@ -54,16 +54,25 @@ def sentencepiece_tokenizer(specials: tuple[str, ...]) -> Tokenizer:
     core.train_from_iterator(CORPUS, trainers.BpeTrainer(vocab_size=420, special_tokens=[*specials, *alphabet]))
     model = json.loads(core.to_str())["model"]
     core = Tokenizer(
-        models.BPE(model["vocab"], [tuple(merge) for merge in model["merges"]], byte_fallback=True, fuse_unk=True,
-                   unk_token="<unk>")
-    )  # fmt: skip
+        models.BPE(
+            model["vocab"],
+            [tuple(merge) for merge in model["merges"]],
+            byte_fallback=True,
+            fuse_unk=True,
+            unk_token="<unk>",
+        )
+    )
     core.add_special_tokens([*specials])
     core.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
     core.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 1)])
-    core.decoder = token_decoders.Sequence([
-        token_decoders.Replace("▁", " "), token_decoders.ByteFallback(), token_decoders.Fuse(),
-        token_decoders.Strip(" ", 1, 0),
-    ])  # fmt: skip
+    core.decoder = token_decoders.Sequence(
+        [
+            token_decoders.Replace("▁", " "),
+            token_decoders.ByteFallback(),
+            token_decoders.Fuse(),
+            token_decoders.Strip(" ", 1, 0),
+        ]
+    )
     return core
 
 
@@ -111,50 +120,85 @@ class Kind:
 LLAMA = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "rms_norm_eps": 1e-5, "attention_bias": False}
 QWEN = {"rms_norm_eps": 1e-6, "use_sliding_window": False, "sliding_window": None, "max_window_layers": LAYERS}
 LLAMA3_ROPE = {
-    "rope_type": "llama3", "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 1024,
-}  # fmt: skip
+    "rope_type": "llama3",
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 1024,
+}
 SENTENCEPIECE = ("<unk>", "<s>", "</s>")
 LLAMA3 = ("<|begin_of_text|>", "<|eot_id|>", "<|end_of_text|>")
 CHATML = ("<|im_start|>", "<|im_end|>", "<|endoftext|>")
 KINDS = {
     "llama2": Kind(
-        LLAMA | {"rope_scaling": None, "pretraining_tp": 1}, sentencepiece_tokenizer, SENTENCEPIECE, "LlamaTokenizer",
+        LLAMA | {"rope_scaling": None, "pretraining_tp": 1},
+        sentencepiece_tokenizer,
+        SENTENCEPIECE,
+        "LlamaTokenizer",
         dtype=torch.float16,
     ),
     "codellama": Kind(
-        LLAMA | {"rope_theta": 1e6}, sentencepiece_tokenizer, SENTENCEPIECE, "CodeLlamaTokenizer", padding=16,
+        LLAMA | {"rope_theta": 1e6},
+        sentencepiece_tokenizer,
+        SENTENCEPIECE,
+        "CodeLlamaTokenizer",
+        padding=16,
     ),
     "llama3": Kind(
-        LLAMA | {"rope_theta": 5e5}, byte_level_tokenizer, LLAMA3, "PreTrainedTokenizerFast", ends=(-1, 1),
+        LLAMA | {"rope_theta": 5e5},
+        byte_level_tokenizer,
+        LLAMA3,
+        "PreTrainedTokenizerFast",
+        ends=(-1, 1),
         template="chat_template.jinja",
     ),
     "llama3_1": Kind(
         LLAMA | {"rope_theta": 5e5, "rope_scaling": LLAMA3_ROPE | {"factor": 8.0}, "mlp_bias": False},
-        byte_level_tokenizer, LLAMA3, "PreTrainedTokenizerFast",
+        byte_level_tokenizer,
+        LLAMA3,
+        "PreTrainedTokenizerFast",
     ),
     "llama3_2": Kind(
         LLAMA | {"rope_theta": 5e5, "rope_scaling": LLAMA3_ROPE | {"factor": 32.0}},
-        byte_level_tokenizer, LLAMA3, "PreTrainedTokenizerFast",
+        byte_level_tokenizer,
+        LLAMA3,
+        "PreTrainedTokenizerFast",
     ),
     "qwen2_5": Kind(
         QWEN | {"model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"], "rope_theta": 1e6},
-        byte_level_tokenizer, CHATML, "Qwen2Tokenizer", padding=25, ends=(1, 2), template="named",
+        byte_level_tokenizer,
+        CHATML,
+        "Qwen2Tokenizer",
+        padding=25,
+        ends=(1, 2),
+        template="named",
         files=("vocab.json", "merges.txt"),
     ),
     "qwen3": Kind(
         QWEN | {"model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"], "rope_theta": 1e6},
-        byte_level_tokenizer, CHATML, "Qwen2Tokenizer", padding=25, ends=(1, 2), files=("vocab.json", "merges.txt"),
+        byte_level_tokenizer,
+        CHATML,
+        "Qwen2Tokenizer",
+        padding=25,
+        ends=(1, 2),
+        files=("vocab.json", "merges.txt"),
     ),
     "deepseek_coder": Kind(
-        LLAMA | {"rope_theta": 1e5, "rope_scaling": {"type": "linear", "factor": 4.0}}, byte_level_tokenizer,
-        ("<|begin_of_sentence|>", "<|EOT|>"), "LlamaTokenizerFast", padding=9,
+        LLAMA | {"rope_theta": 1e5, "rope_scaling": {"type": "linear", "factor": 4.0}},
+        byte_level_tokenizer,
+        ("<|begin_of_sentence|>", "<|EOT|>"),
+        "LlamaTokenizerFast",
+        padding=9,
     ),
     "yi": Kind(LLAMA | {"rope_theta": 5e6}, sentencepiece_tokenizer, (*SENTENCEPIECE, "<|im_end|>"), "LlamaTokenizer"),
     "smollm2": Kind(
-        LLAMA | {"rope_theta": 1e5}, byte_level_tokenizer, CHATML, "GPT2Tokenizer", template="chat_template.jinja",
+        LLAMA | {"rope_theta": 1e5},
+        byte_level_tokenizer,
+        CHATML,
+        "GPT2Tokenizer",
+        template="chat_template.jinja",
         files=("vocab.json", "merges.txt", "additional_chat_templates/tool_use.jinja"),
     ),
-}  # fmt: skip
+}
 HUB_MODELS = sorted(path.stem for path in (CONF / "model").glob("*.yaml") if OmegaConf.load(path).get("hub"))
 
 
@@ -179,13 +223,27 @@ def write_checkpoint(name: str, folder: Path, seed: int = 0) -> Path:
     sizes = source.shape or {}
     wide = sizes["head_dim"] * sizes["n_heads"] != sizes["width"]
     vocabulary, end = tokenizer.get_vocab_size() + kind.padding, tokenizer.token_to_id(kind.specials[-1])
-    config = dict(kind.config) | {
-        "hidden_size": HEADS * HEAD_DIM, "intermediate_size": 96, "num_hidden_layers": LAYERS, "hidden_act": "silu",
-        "num_attention_heads": HEADS, "num_key_value_heads": max(1, HEADS * sizes["n_kv_heads"] // sizes["n_heads"]),
-        "vocab_size": vocabulary, "max_position_embeddings": CONTEXT, "tie_word_embeddings": sizes.get("tied", False),
-        "bos_token_id": 0, "eos_token_id": end, "torch_dtype": str(kind.dtype).removeprefix("torch."),
-        "initializer_range": 0.2, "transformers_version": "4.40.0", "use_cache": True,
-    } | ({"head_dim": 2 * HEAD_DIM} if wide else {})  # fmt: skip
+    config = (
+        dict(kind.config)
+        | {
+            "hidden_size": HEADS * HEAD_DIM,
+            "intermediate_size": 96,
+            "num_hidden_layers": LAYERS,
+            "hidden_act": "silu",
+            "num_attention_heads": HEADS,
+            "num_key_value_heads": max(1, HEADS * sizes["n_kv_heads"] // sizes["n_heads"]),
+            "vocab_size": vocabulary,
+            "max_position_embeddings": CONTEXT,
+            "tie_word_embeddings": sizes.get("tied", False),
+            "bos_token_id": 0,
+            "eos_token_id": end,
+            "torch_dtype": str(kind.dtype).removeprefix("torch."),
+            "initializer_range": 0.2,
+            "transformers_version": "4.40.0",
+            "use_cache": True,
+        }
+        | ({"head_dim": 2 * HEAD_DIM} if wide else {})
+    )
     text = json.dumps(config, indent=2)
     (folder / "config.json").write_text(text, encoding="utf-8")
     save_model(AutoConfig.from_pretrained(folder), folder, seed, SHARD)
@@ -239,8 +297,9 @@ def add_model(hub: Hub, name: str, folder: Path, **changes: bytes | str) -> Repo
     assert source.hub is not None
     files: dict[str, bytes | str] = {
         path.relative_to(folder).as_posix(): path.read_bytes()
-        for path in sorted(write_checkpoint(name, folder).rglob("*")) if path.is_file()
-    }  # fmt: skip
+        for path in sorted(write_checkpoint(name, folder).rglob("*"))
+        if path.is_file()
+    }
     shutil.rmtree(folder)
     pinned = source.revision if source.revision and len(source.revision) == 40 else None
     repository = hub.model(source.hub)

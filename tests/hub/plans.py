@@ -57,10 +57,17 @@ def client_of(hub: Hub, home: Path) -> Iterator[Client]:
     """A client process with empty caches while the context lasts."""
     home.mkdir()
     line = [sys.executable, "-m", "tests.hub.plans"]
-    with (home / "stderr").open("w", encoding="utf-8") as errors, subprocess.Popen(
-        line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, encoding="utf-8",
-        env=environment() | hub.variables(home),
-    ) as process:  # fmt: skip
+    with (
+        (home / "stderr").open("w", encoding="utf-8") as errors,
+        subprocess.Popen(
+            line,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            encoding="utf-8",
+            env=environment() | hub.variables(home),
+        ) as process,
+    ):
         try:
             yield Client(hub, home, process)
         finally:

@@ -11,9 +11,15 @@ from tests.hub.server import Fault, Hub
 from tests.runs import CPU, python
 
 OPTIONS = (
-    "method=knapspec", "task=gsm8k", "data=sample", "limit=1", "decode.max_new_tokens=6", "model.shape=null",
-    "hardware.kernels=torch", *CPU,
-)  # fmt: skip
+    "method=knapspec",
+    "task=gsm8k",
+    "data=sample",
+    "limit=1",
+    "decode.max_new_tokens=6",
+    "model.shape=null",
+    "hardware.kernels=torch",
+    *CPU,
+)
 
 
 def run_of(runs: Path, name: str) -> Run:

@@ -45,8 +45,11 @@ REFUSED: Mapping[str, tuple[Change, str, tuple[str, ...]]] = {
     "code": (config(auto_map={"AutoConfig": "own.Own"}), "model", ("auto_map",)),
     "heads": (config(num_key_value_heads=3), "config.num_key_value_heads", ("divisor",)),
     "activation": (config(hidden_act="gelu"), "config.hidden_act", ("silu",)),
-    "ends": (lambda files: files.update({"generation_config.json": '{"eos_token_id": [99999]}'}), "eos_token_id",
-             ("vocab_size", "generation_config.json")),
+    "ends": (
+        lambda files: files.update({"generation_config.json": '{"eos_token_id": [99999]}'}),
+        "eos_token_id",
+        ("vocab_size", "generation_config.json"),
+    ),
     "context": (config(max_position_embeddings=16), "prompt", ("context 16",)),
     "no-template": (template(""), "model.template", ("no chat template",)),
     "deaf-template": (template("Hello!"), "model.template", ("tokenizer_config.json leaves out the user's text",)),
@@ -54,18 +57,29 @@ REFUSED: Mapping[str, tuple[Change, str, tuple[str, ...]]] = {
     "no-default-template": (template([{"name": "tools", "template": "{{ tools }}"}]), "model.template", ("default",)),
     "no-tokenizer": (without("tokenizer.json", "vocab.json", "merges.txt"), "model", ("folder with a tokenizer",)),
     "no-config": (without("config.json"), "model.hub", ("config.json", "it has ")),
-    "gguf": (lambda files: [files.clear(), files.update({"m.Q4_0.gguf": b"GGUF", "README.md": "x"})], "model.hub",
-             ("config.json", "it has README.md, m.Q4_0.gguf")),
-    "adapter": (lambda files: [files.clear(), files.update({"adapter_config.json": "{}", "adapter_model.bin": b""})],
-                "model.hub", ("is an adapter: merge it",)),
+    "gguf": (
+        lambda files: [files.clear(), files.update({"m.Q4_0.gguf": b"GGUF", "README.md": "x"})],
+        "model.hub",
+        ("config.json", "it has README.md, m.Q4_0.gguf"),
+    ),
+    "adapter": (
+        lambda files: [files.clear(), files.update({"adapter_config.json": "{}", "adapter_model.bin": b""})],
+        "model.hub",
+        ("is an adapter: merge it",),
+    ),
     "model-and-adapter": (lambda files: files.update({"adapter_config.json": "{}"}), "model", ("without an adapter",)),
     "no-weights": (without(".safetensors", ".index.json"), "model.hub", ("model.safetensors or pytorch_model.bin",)),
-    "other-names": (lambda files: [without(".safetensors", ".index.json")(files),
-                                   files.update({"consolidated.safetensors": b"", "model.fp16.safetensors": b""})],
-                    "model.hub", ("model.safetensors or pytorch_model.bin", "it has ")),
+    "other-names": (
+        lambda files: [
+            without(".safetensors", ".index.json")(files),
+            files.update({"consolidated.safetensors": b"", "model.fp16.safetensors": b""}),
+        ],
+        "model.hub",
+        ("model.safetensors or pytorch_model.bin", "it has "),
+    ),
     "absent-shard": (without("model-00002-of-00009.safetensors"), "model.hub", ("lacks model-00002-of-00009",)),
     "junk-index": (lambda files: files.update({"model.safetensors.index.json": "{"}), "model", ("index.json", "JSON")),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", REFUSED)

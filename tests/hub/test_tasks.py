@@ -19,8 +19,13 @@ from tests.hub.server import Hub, serving
 from tests.runs import ROOT, environment
 from tests.test_tasks import make
 
-VARIANTS = {"gsm8k": ("conflayers", "knapspec"), "math": ("knapspec",), "cnn_dm": ("conflayers",),
-            "xsum": ("self_ssd",), "alpaca": ("conflayers",)}  # fmt: skip
+VARIANTS = {
+    "gsm8k": ("conflayers", "knapspec"),
+    "math": ("knapspec",),
+    "cnn_dm": ("conflayers",),
+    "xsum": ("self_ssd",),
+    "alpaca": ("conflayers",),
+}
 OWN = "+task.hub={path: somebody/prompts, name: default, split: test, revision: main}"
 SHOTS = {"alpaca": ["task.shots=2"], "spider2": ["task.shots=0"], "stream": ["task.parts.spider2.shots=0"]}
 SANDBOX = {"humaneval": ["task.sandbox=best_effort"], "mbpp": ["task.sandbox=best_effort"]}
@@ -88,9 +93,14 @@ def outcomes(shared: Hub, home: Path, tmp_path_factory: pytest.TempPathFactory) 
     """What one client process options_of of all tasks."""
     folder = tmp_path_factory.mktemp("local")
     done = subprocess.run(
-        [sys.executable, "-m", "tests.hub.prompts", str(folder)], input=json.dumps(list(CASES.values())), cwd=ROOT,
-        env=environment() | shared.variables(home), capture_output=True, encoding="utf-8", timeout=300,
-    )  # fmt: skip
+        [sys.executable, "-m", "tests.hub.prompts", str(folder)],
+        input=json.dumps(list(CASES.values())),
+        cwd=ROOT,
+        env=environment() | shared.variables(home),
+        capture_output=True,
+        encoding="utf-8",
+        timeout=300,
+    )
     assert done.returncode == 0, done.stderr
     return dict(zip(CASES, json.loads(done.stdout.splitlines()[-1]), strict=True))
 

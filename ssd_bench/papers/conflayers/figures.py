@@ -178,8 +178,9 @@ def figure8(replication: Replication) -> Figure | NotDrawable:
     for axes, names in ((top, ("confidence", "threshold")), (bottom, ("gradient",))):
         for name in names:
             mark = style.MARKS[("confidence", "threshold", "gradient").index(name)]
-            axes.plot(arrays["block"], arrays[name][0], color=mark.colour, marker=mark.marker, linestyle=mark.line,
-                      label=name)  # fmt: skip
+            axes.plot(
+                arrays["block"], arrays[name][0], color=mark.colour, marker=mark.marker, linestyle=mark.line, label=name
+            )
     window = bottom.twinx()
     window.step(arrays["block"], arrays["window"][0], where="mid", color="black", label="window (right)")
     window.spines["right"].set_visible(True)
@@ -200,8 +201,10 @@ def figure9(replication: Replication) -> Figure | NotDrawable:
     if rounds.empty:
         return NotDrawable("No step of its run was drafted by layers.")
     last = int(rounds.index[-1])
-    reported = {int(n.settings["search_round"]): f" (paper {n.printed})"
-              for n in common.paper_numbers(replication, "n_accepted")}  # fmt: skip
+    reported = {
+        int(n.settings["search_round"]): f" (paper {n.printed})"
+        for n in common.paper_numbers(replication, "n_accepted")
+    }
     panels = []
     for i in sorted({i for i in ROUNDS if i <= last} | {last}):
         ids, steps, accepted = (rounds[name].tolist()[i] for name in ("layer_set_id", "steps", "accepted"))

@@ -28,9 +28,10 @@ def figure2(replication: Replication) -> Figure | NotDrawable:
     drawn = common.cells(replication)
     points = {cell["method"]: values.numbers_by_prompt(cell.run) for cell in drawn}
     panels = {
-        "tpt_predicted": "TPT of Eq. 4 (tokens/s)", "tpt_estimated": "TPT, own estimate (tokens/s)",
+        "tpt_predicted": "TPT of Eq. 4 (tokens/s)",
+        "tpt_estimated": "TPT, own estimate (tokens/s)",
         "alpha": "acceptance rate α",
-    }  # fmt: skip
+    }
     panels = {key: text for key, text in panels.items() if any(frame[key].notna().any() for frame in points.values())}
     reported = {number.settings["pair"]: number for number in common.paper_numbers(replication, "pearson")}
     reported = {"tpt_predicted": reported["TPT vs throughput"], "alpha": reported["acceptance rate vs throughput"]}
@@ -40,15 +41,25 @@ def figure2(replication: Replication) -> Figure | NotDrawable:
         for i, cell in enumerate(drawn):
             frame, mark = points[cell["method"]], style.mark(cell["method"], i)
             panel.plot(
-                frame[key], frame["tokens_per_s"], linestyle="", label=cell["method"] + common.void_sign(cell),
+                frame[key],
+                frame["tokens_per_s"],
+                linestyle="",
+                label=cell["method"] + common.void_sign(cell),
                 **common.point_style(mark, cell.exclusion, face="none"),
-            )  # fmt: skip
+            )
         panel.set_xlabel(text)
         correlation = _correlation_text(pd.concat(points.values())[[key, "tokens_per_s"]].dropna())
         panel.set_title(correlation, loc="left", pad=16)
         if key in reported:
-            panel.annotate(f"paper: r = {reported[key].printed}", (0, 1), (0, 5), "axes fraction", "offset points",
-                           fontsize=7, color=style.FAINT)  # fmt: skip
+            panel.annotate(
+                f"paper: r = {reported[key].printed}",
+                (0, 1),
+                (0, 5),
+                "axes fraction",
+                "offset points",
+                fontsize=7,
+                color=style.FAINT,
+            )
     axes[0].set_ylabel("throughput (tokens/s)")
     common.draw_legend(body)
     note = (
@@ -139,12 +150,16 @@ def figure4(replication: Replication) -> Figure | NotDrawable:
         axes.set_xlabel("pruning threshold τ")
         axes.set_ylim(0, 1.05 * axes.get_ylim()[1])
     common.draw_legend(body)
-    less = ", ".join(f"{n.printed} % less at τ = {n.settings['tau']}"
-                     for n in common.paper_numbers(replication, "memory_reduction_pct"))  # fmt: skip
+    less = ", ".join(
+        f"{n.printed} % less at τ = {n.settings['tau']}"
+        for n in common.paper_numbers(replication, "memory_reduction_pct")
+    )
     note = f"Search time: policy time per decoded token. {common.INTERVALS} "
-    note += "Memory: peak, what it is above that of AR on the same prompt" if memory else (
-        "No panel of memory: on a CPU the peak is the process's, which keeps what it once had"
-    )  # fmt: skip
+    note += (
+        "Memory: peak, what it is above that of AR on the same prompt"
+        if memory
+        else ("No panel of memory: on a CPU the peak is the process's, which keeps what it once had")
+    )
     return common.finish(figure, replication, drawn, f"{note}; paper: {less}.")
 
 
@@ -209,9 +224,15 @@ def _draw_frequency(axes: Axes, frequency: Any) -> None:
     index = np.arange(1, len(frequency) + 1)
     for start, name, (colour, hatch) in ((0, "attention", style.ATTENTION), (1, "MLP", style.MLP)):
         axes.bar(
-            index[start::2], frequency[start::2], 0.8, color=colour, hatch=hatch, edgecolor="white", linewidth=0,
+            index[start::2],
+            frequency[start::2],
+            0.8,
+            color=colour,
+            hatch=hatch,
+            edgecolor="white",
+            linewidth=0,
             label=name,
-        )  # fmt: skip
+        )
     axes.set_ylim(0, 1)
     axes.set_xlim(0.3, len(frequency) + 0.7)
     axes.set_xticks([1, *range(8, len(frequency) + 1, 8)])
@@ -223,9 +244,15 @@ def _draw_paper_sublayers(axes: Axes, reported: Sequence[Number]) -> None:
     for number in reported:
         hardly = number.settings["observation"].startswith("near-zero")
         axes.plot(
-            number.value, 0.06 if hardly else 0.94, linestyle="", marker="^" if hardly else "v", color=style.FAINT,
-            markeredgecolor="white", markeredgewidth=0.5, label=f"paper: {number.settings['observation']}",
-        )  # fmt: skip
+            number.value,
+            0.06 if hardly else 0.94,
+            linestyle="",
+            marker="^" if hardly else "v",
+            color=style.FAINT,
+            markeredgecolor="white",
+            markeredgewidth=0.5,
+            label=f"paper: {number.settings['observation']}",
+        )
 
 
 def figure6(replication: Replication) -> Figure | NotDrawable:
@@ -250,8 +277,10 @@ def figure6(replication: Replication) -> Figure | NotDrawable:
     upper.set_ylim(bottom=0)
     lower.set_ylim(bottom=0)
     common.draw_legend(body)
-    peaks = [f"{n.printed} tokens/s at T = {n.settings['opt_interval']}"
-             for n in common.paper_numbers(replication, "tokens_per_s")]  # fmt: skip
+    peaks = [
+        f"{n.printed} tokens/s at T = {n.settings['opt_interval']}"
+        for n in common.paper_numbers(replication, "tokens_per_s")
+    ]
     return common.finish(figure, replication, drawn, f"{common.INTERVALS} Paper's peak: {', '.join(peaks)}.")
 
 

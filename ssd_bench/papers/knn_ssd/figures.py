@@ -24,8 +24,12 @@ VECTORS = "vectors.npz"
 """File in a record's folder: `vectors` [n, d] and `labels` [n] of its prompts; with anchors also `anchors` [k, d] and
 `anchor_labels` [k]."""
 PUBLISHED_TASKS = {
-    "cnn_dm": "cnndm", "gsm8k": "gsm8k", "tinystories": "tinystories", "wmt16": "wmt16-de-en", "spider2": "spider2",
-}  # fmt: skip
+    "cnn_dm": "cnndm",
+    "gsm8k": "gsm8k",
+    "tinystories": "tinystories",
+    "wmt16": "wmt16-de-en",
+    "spider2": "spider2",
+}
 
 Array = NDArray[np.floating[Any]]
 
@@ -87,13 +91,27 @@ def scatter_figure(features: Vectors) -> tuple[Figure, str]:
     domains = common.unique(features.labels)
     for i, label in enumerate(domains):
         mark = style.MARKS[i % len(style.MARKS)]
-        axes.plot(*points[labels == label].T, linestyle="", marker=mark.marker, color=mark.colour, markersize=3,
-                  label=streams.domain_title(label))  # fmt: skip
+        axes.plot(
+            *points[labels == label].T,
+            linestyle="",
+            marker=mark.marker,
+            color=mark.colour,
+            markersize=3,
+            label=streams.domain_title(label),
+        )
     for i, owner in enumerate(common.unique(features.anchor_labels)):
         # a cluster of no domain has a number
         shape = style.MARKS[domains.index(owner) % len(style.MARKS)].marker if owner in domains else f"${i + 1}$"
-        axes.plot(*anchors[owners == owner].T, linestyle="", marker=shape, color="black", markersize=6.5,
-                  markerfacecolor="none", markeredgewidth=0.6, label="_" if i else "anchor")  # fmt: skip
+        axes.plot(
+            *anchors[owners == owner].T,
+            linestyle="",
+            marker=shape,
+            color="black",
+            markersize=6.5,
+            markerfacecolor="none",
+            markeredgewidth=0.6,
+            label="_" if i else "anchor",
+        )
     axes.set_xlabel("t-SNE, first dimension (no unit)")
     axes.set_ylabel("t-SNE, second dimension (no unit)")
     axes.set_xticks([])

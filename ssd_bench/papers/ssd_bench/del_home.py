@@ -207,12 +207,19 @@ def _rows(pair: WeightsPair) -> Iterator[dict[str, str]]:
     for cell, weights in ((pair.trained, "trained for exits"), (pair.stock, "stock")):
         summary = cell.summary
         row = {
-            "model": _model_text(cell), "weights": weights, "task": cell["task"], "method": cell["method"],
-            "exit": _exit_text(cell.run), "α": format_interval(summary, "alpha", 3), "M": format_interval(summary, "M"),
-            "tokens/s, AR": format_number(summary["ar_tokens_per_s"], 0), DECODE: format_interval(summary, "speedup"),
-            END_TO_END: format_interval(summary, "speedup_e2e"), "equal to AR": format_lossless(summary),
+            "model": _model_text(cell),
+            "weights": weights,
+            "task": cell["task"],
+            "method": cell["method"],
+            "exit": _exit_text(cell.run),
+            "α": format_interval(summary, "alpha", 3),
+            "M": format_interval(summary, "M"),
+            "tokens/s, AR": format_number(summary["ar_tokens_per_s"], 0),
+            DECODE: format_interval(summary, "speedup"),
+            END_TO_END: format_interval(summary, "speedup_e2e"),
+            "equal to AR": format_lossless(summary),
             "papers, as given": _papers_text(pair, cell) if judged else "",
-        }  # fmt: skip
+        }
         if cell is pair.trained and not pair.reason:
             ratio = pair.ratio(end_to_end=True)
             row |= {OVER: _effect_text(ratio), OVER_DECODE: _effect_text(pair.ratio(end_to_end=False))}
@@ -236,10 +243,14 @@ def _pooled_row(models: str, task_pairs: Sequence[WeightsPair]) -> Iterator[dict
         defined = [effect for effect in effects if effect is not None]
         pooled[name] = Effect.mean(defined) if defined and len(defined) == len(effects) else None
     yield {
-        "model": models, "weights": "trained over stock", "task": f"{ALL} ({len(comparable)})", "method": JUDGED,
-        OVER: _effect_text(pooled[OVER]), OVER_DECODE: _effect_text(pooled[OVER_DECODE]),
+        "model": models,
+        "weights": "trained over stock",
+        "task": f"{ALL} ({len(comparable)})",
+        "method": JUDGED,
+        OVER: _effect_text(pooled[OVER]),
+        OVER_DECODE: _effect_text(pooled[OVER_DECODE]),
         VERDICT: verdict(pooled[OVER], pooled[END_TO_END]),
-    }  # fmt: skip
+    }
 
 
 def _effect_text(effect: Effect | None) -> str:
@@ -262,10 +273,13 @@ def _papers_text(pair: WeightsPair, cell: Cell) -> str:
     if cell is pair.trained:
         return AUTHORS
     texts = [
-        f"{version_name(entry.paper)} {entry.exhibit} {entry.printed} ({entry.model})" for entry in numbers()
-        if entry.method == JUDGED and entry.metric == "speedup"
-        and entry.task == cell["task"] and entry.model in pair.labels
-    ]  # fmt: skip
+        f"{version_name(entry.paper)} {entry.exhibit} {entry.printed} ({entry.model})"
+        for entry in numbers()
+        if entry.method == JUDGED
+        and entry.metric == "speedup"
+        and entry.task == cell["task"]
+        and entry.model in pair.labels
+    ]
     return "; ".join(texts) or ABSENT
 
 

@@ -56,19 +56,23 @@ def _baselines(cells: Sequence[Cell]) -> Iterator[dict[str, str]]:
     plain = next((cell for cell in cells if cell.summary["n_pairs"]), None)
     if plain is not None:
         yield _head(plain, AR) | {
-            DECODE: "1", END_TO_END: "1", "M": "1", REPEATED: format_interval(plain.summary, "ar_repetition", 3),
+            DECODE: "1",
+            END_TO_END: "1",
+            "M": "1",
+            REPEATED: format_interval(plain.summary, "ar_repetition", 3),
             WITHOUT_LOOPS: "1",
-        }  # fmt: skip
+        }
     third = next((cell for cell in cells if "ar_over_hf" in cell.summary), None)
     if third is not None:
         summary = third.summary
         without_loops = metrics.speedup_without_loops(third.run.prompts, ("ar", "hf"))
         yield _head(third, HF) | {
-            DECODE: _inverse(summary, "ar_over_hf"), END_TO_END: _inverse(summary, "ar_over_hf_e2e"),
+            DECODE: _inverse(summary, "ar_over_hf"),
+            END_TO_END: _inverse(summary, "ar_over_hf_e2e"),
             REPEATED: format_interval(summary, "hf_repetition", 3),
             WITHOUT_LOOPS: f"{_text(without_loops)} (n = {without_loops.n})",
             "equal to AR": format_percent(summary["hf_output_exact"]),
-        }  # fmt: skip
+        }
 
 
 def _method(cell: Cell) -> dict[str, str]:
@@ -77,11 +81,12 @@ def _method(cell: Cell) -> dict[str, str]:
     return _head(cell, cell["method"]) | {
         DECODE: f"excluded: {cell.exclusion}" if excluded else format_interval(summary, "speedup"),
         END_TO_END: ABSENT if excluded else format_interval(summary, "speedup_e2e"),
-        "M": format_interval(summary, "M"), "α": format_interval(summary, "alpha", 3),
+        "M": format_interval(summary, "M"),
+        "α": format_interval(summary, "alpha", 3),
         REPEATED: format_interval(summary, "method_repetition", 3),
         WITHOUT_LOOPS: ABSENT if excluded else f"{format_interval(summary, WITHOUT)} (n = {summary[f'{WITHOUT}_n']})",
         "equal to AR": format_lossless(summary),
-    }  # fmt: skip
+    }
 
 
 def _head(cell: Cell, method: str) -> dict[str, str]:

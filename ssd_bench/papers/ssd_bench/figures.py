@@ -82,8 +82,14 @@ def comparison(replication: Replication) -> Figure | NotDrawable:
         _draw_points(axes, plane, drawn, marks, highest)
         _draw_contours(axes, plane, highest, lowest)
         best = plane.frontier
-        axes.plot([p.cost for p in best], [max(1 - p.alpha, highest) for p in best], color="black", linewidth=1,
-                  drawstyle="steps-post", label="best sets found")  # fmt: skip
+        axes.plot(
+            [p.cost for p in best],
+            [max(1 - p.alpha, highest) for p in best],
+            color="black",
+            linewidth=1,
+            drawstyle="steps-post",
+            label="best sets found",
+        )
         _draw_names(axes, plane, drawn, marks, (highest, lowest))
         axes.set_title(f"{task}: {plane.tried} sets tried ({plane.search})", loc="left")
         axes.set_xlabel("draft cost c (plain steps)")
@@ -165,11 +171,25 @@ def _draw_names(
         mark, face = marks[cell["method"]]
         look = common.point_style(mark, cell.exclusion, face) | {"markersize": 5}
         axes.plot(NAME_X, row, linestyle="", transform=axes.transAxes, clip_on=False, **look)
-        axes.annotate("", (main.cost, miss), (NAME_X - 0.02, row), "data", "axes fraction", annotation_clip=False,
-                      arrowprops={"arrowstyle": "-", "color": "#BBBBBB", "linewidth": 0.5, "shrinkA": 0, "shrinkB": 2},
-                      zorder=1)  # fmt: skip
-        axes.annotate(cell["method"] + common.void_sign(cell), (NAME_X, row), (5, 0), "axes fraction", "offset points",
-                      va="center", fontsize=7)  # fmt: skip
+        axes.annotate(
+            "",
+            (main.cost, miss),
+            (NAME_X - 0.02, row),
+            "data",
+            "axes fraction",
+            annotation_clip=False,
+            arrowprops={"arrowstyle": "-", "color": "#BBBBBB", "linewidth": 0.5, "shrinkA": 0, "shrinkB": 2},
+            zorder=1,
+        )
+        axes.annotate(
+            cell["method"] + common.void_sign(cell),
+            (NAME_X, row),
+            (5, 0),
+            "axes fraction",
+            "offset points",
+            va="center",
+            fontsize=7,
+        )
 
 
 def _spread_rows(places: Sequence[float]) -> list[float]:
@@ -207,13 +227,17 @@ def note() -> str:
 def _row(cell: Cell, plane: Plane | NotDrawable) -> dict[str, str]:
     summary = cell.summary
     row = {
-        "model": cell.model_ran.text, "task": cell["task"], "method": cell["method"],
+        "model": cell.model_ran.text,
+        "task": cell["task"],
+        "method": cell["method"],
         DECODE: f"void: {cell.exclusion}" if cell.exclusion else format_interval(summary, "speedup"),
         END_TO_END: ABSENT if cell.exclusion else format_interval(summary, "speedup_e2e"),
-        "M": format_interval(summary, "M"), "α": format_interval(summary, "alpha", 3),
+        "M": format_interval(summary, "M"),
+        "α": format_interval(summary, "alpha", 3),
         "skipped, of all sublayers": format_percent(summary["skip_ratio"]),
-        "policy": format_percent(summary["overhead"]), "equal to AR": format_lossless(summary),
-    }  # fmt: skip
+        "policy": format_percent(summary["overhead"]),
+        "equal to AR": format_lossless(summary),
+    }
     if isinstance(plane, Plane):
         main = _main_set(plane, cell)
         row["its main set"] = ABSENT if main is None else f"{plane.speedup(main.cost, main.alpha):.2f}"

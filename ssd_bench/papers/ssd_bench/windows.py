@@ -46,14 +46,18 @@ def table(replication: Replication) -> pd.DataFrame:
     """Return the numbers of the figure as texts: the model that ran, α, c and the predicted speedup of every run."""
     rows = [
         {
-            "model": cell.model_ran.text, "task": cell["task"], "layer set": cell["method"],
-            "recent positions": cell.setting("recent"), "α": format_interval(cell.summary, "alpha", 3),
-            "α, conditional": format_number(cell.summary["alpha_conditional"], 3), "c": _text(metrics.draft_cost(cell.run)),
+            "model": cell.model_ran.text,
+            "task": cell["task"],
+            "layer set": cell["method"],
+            "recent positions": cell.setting("recent"),
+            "α": format_interval(cell.summary, "alpha", 3),
+            "α, conditional": format_number(cell.summary["alpha_conditional"], 3),
+            "c": _text(metrics.draft_cost(cell.run)),
             "speedup, predicted": format_number(predicted_speedup(cell), 2),
             "excluded": cell.exclusion or ABSENT,
         }
         for cell in _drafted(replication)
-    ]  # fmt: skip
+    ]
     return pd.DataFrame(rows)
 
 

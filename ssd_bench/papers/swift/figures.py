@@ -65,20 +65,35 @@ def figure6(replication: Replication) -> Figure | NotDrawable:
         top.step([*x, len(rows)], [*best, best[-1]], where="post", color=style.MARKS[0].colour)
         top.plot(x[0], best[0], marker="o", color=style.MARKS[0].colour)
     else:
-        top.text(0.5, 0.5, "no candidate was scored:\noutputs shorter than the window", transform=top.transAxes,
-                 ha="center", va="center")  # fmt: skip
+        top.text(
+            0.5,
+            0.5,
+            "no candidate was scored:\noutputs shorter than the window",
+            transform=top.transAxes,
+            ha="center",
+            va="center",
+        )
     spans = {
-        "start of first instance": (0.0, 0.5), "during first instance": (0.5, 1.0),
+        "start of first instance": (0.0, 0.5),
+        "during first instance": (0.5, 1.0),
         "termination": (len(rows) - 1.0, len(rows) + 0.5),
-    }  # fmt: skip
+    }
     for number in common.paper_numbers(replication, "matchness"):
         common.draw_paper_numbers(top, [number], spans[number.settings["point"]])
     top.set_ylabel("best matchness")
     top.set_ylim(0, 1.05)
     top.tick_params(labelbottom=False)
     speedups = streams.row_values(rows, "speedup")
-    bottom.plot(rows.index, speedups, linestyle="", marker="o", markersize=3, markerfacecolor="none", color="black",
-                label="instance")  # fmt: skip
+    bottom.plot(
+        rows.index,
+        speedups,
+        linestyle="",
+        marker="o",
+        markersize=3,
+        markerfacecolor="none",
+        color="black",
+        label="instance",
+    )
     bottom.plot(rows.index, streams.cumulative_values(rows), color=style.MARKS[0].colour, label="all so far")
     common.draw_paper_numbers(bottom, common.paper_numbers(replication, "speedup"), (1, len(rows) + 0.5))
     common.draw_level(bottom)
@@ -114,8 +129,16 @@ def _draw_breakdown(axes: Axes, run: Run, reported: list[Number]) -> None:
         axes.barh(i, share, 0.7, color=colour, hatch=hatch, edgecolor="black", linewidth=0.5)
         text = axes.annotate(f"{share:.1f} %", (share, i), (3, 0), textcoords="offset points", va="center")
         if name == "policy" and reported:
-            axes.annotate(f"paper {reported[0].printed} %", (1, 0.5), (5, 0), text, "offset points", va="center",
-                          fontsize=style.SMALL, color=style.FAINT)  # fmt: skip
+            axes.annotate(
+                f"paper {reported[0].printed} %",
+                (1, 0.5),
+                (5, 0),
+                text,
+                "offset points",
+                va="center",
+                fontsize=style.SMALL,
+                color=style.FAINT,
+            )
     axes.set_yticks(range(len(names)), list(names.values()))
     axes.invert_yaxis()
     axes.set_xlim(0, 100)
@@ -254,18 +277,27 @@ def _draw_searches(axes: Axes, points: list[tuple[float, Cell]], method: str) ->
             continue
         face = mark.colour if search_origin(cell.run) == "run" else "white"
         axes.errorbar(
-            seconds, number.value, yerr=common.error_bar(number), capsize=2, linestyle="",
+            seconds,
+            number.value,
+            yerr=common.error_bar(number),
+            capsize=2,
+            linestyle="",
             **common.point_style(mark, number.exclusion, face),
-        )  # fmt: skip
+        )
         if number.exclusion:
             common.explain_void(axes)
         options, below = cell.header["config"]["method"].get("search"), i % 2 == 1
         if options is not None:
             end = number.low if below else number.high
             axes.annotate(
-                str(options["iterations"]), (seconds, end or number.value), (0, -3 if below else 3),
-                textcoords="offset points", ha="center", va="top" if below else "bottom", fontsize=style.SMALL,
-            )  # fmt: skip
+                str(options["iterations"]),
+                (seconds, end or number.value),
+                (0, -3 if below else 3),
+                textcoords="offset points",
+                ha="center",
+                va="top" if below else "bottom",
+                fontsize=style.SMALL,
+            )
 
 
 def _draw_paper_searches(axes: Axes, replication: Replication) -> None:
@@ -275,12 +307,23 @@ def _draw_paper_searches(axes: Axes, replication: Replication) -> None:
         time = times.get((number.method, number.setting))
         if time is not None:
             axes.plot(
-                time.value, number.value, linestyle="", color=style.FAINT, marker=style.mark(number.method, 0).marker,
+                time.value,
+                number.value,
+                linestyle="",
+                color=style.FAINT,
+                marker=style.mark(number.method, 0).marker,
                 label=common.paper_label(number),
-            )  # fmt: skip
+            )
             iterations = number.settings.get("iterations", "")
-            axes.annotate(iterations, (time.value, number.value), (0, 4), textcoords="offset points", ha="center",
-                          fontsize=style.SMALL, color=style.FAINT)  # fmt: skip
+            axes.annotate(
+                iterations,
+                (time.value, number.value),
+                (0, 4),
+                textcoords="offset points",
+                ha="center",
+                fontsize=style.SMALL,
+                color=style.FAINT,
+            )
 
 
 def figure12(replication: Replication) -> Figure | NotDrawable:

@@ -109,9 +109,14 @@ def runs_to_the_end(program: str, limits: ProgramLimits, required: bool = True) 
         numbers = (proof.fileno(), limits.cpu_seconds, limits.memory_mib << 20, FILE_BYTES, int(required))
         child = subprocess.Popen(
             [sys.executable, "-I", "-S", "-B", _DRIVER, *map(str, numbers), seccomp_filter(platform.machine()).hex()],
-            stdin=source, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, pass_fds=(proof.fileno(),),
-            cwd=folder, env={}, start_new_session=True,
-        )  # fmt: skip
+            stdin=source,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            pass_fds=(proof.fileno(),),
+            cwd=folder,
+            env={},
+            start_new_session=True,
+        )
         _end_group(child, limits.wall_seconds)
         proof.seek(0)
         outcome, _, missing = proof.read(FILE_BYTES).partition(b" ")

@@ -71,9 +71,13 @@ def seccomp_filter(machine: str) -> bytes:
         return b""
     audit, column = _ARCHITECTURES[machine]
     code: list[_Instruction] = [
-        (_LOAD, 0, 0, _ARCHITECTURE), (_EQUAL, 1, 0, audit), (_RETURN, 0, 0, _KILL),
-        (_LOAD, 0, 0, _NUMBER), (_ABOVE, 0, 1, _LAST), _error(errno.ENOSYS),  # x32's calls are above, too
-    ]  # fmt: skip
+        (_LOAD, 0, 0, _ARCHITECTURE),
+        (_EQUAL, 1, 0, audit),
+        (_RETURN, 0, 0, _KILL),
+        (_LOAD, 0, 0, _NUMBER),
+        (_ABOVE, 0, 1, _LAST),
+        _error(errno.ENOSYS),  # x32's calls are above, too
+    ]
     for numbers in _REFUSED.values():
         code += _if_call(numbers[column], [_error(errno.EPERM)])
     for numbers, error in _OTHER_ERRORS:

@@ -17,9 +17,16 @@ from ssd_bench.model.operators import Matrix, Operators, Visibility
 from ssd_bench.model.weights import Weights
 
 COMPILED = (
-    "norm_linear", "linear", "linear_add_", "swiglu_linear_add_", "top", "mass", "rope_append", "attend",
+    "norm_linear",
+    "linear",
+    "linear_add_",
+    "swiglu_linear_add_",
+    "top",
+    "mass",
+    "rope_append",
+    "attend",
     "attend_branches",
-)  # fmt: skip
+)
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
@@ -82,9 +89,19 @@ class NativeDecoder(Decoder):
         """Run all sublayers in one call, by one team of threads."""
         inputs = self._attention_inputs(forward, hidden.device)
         self._blocks.run(
-            hidden, forward.sublayers, forward.prefix_len, inputs.row, inputs.cos, inputs.sin, inputs.visibility,
-            forward.taps, kept, cache.keys, cache.values, inputs.unread,
-        )  # fmt: skip
+            hidden,
+            forward.sublayers,
+            forward.prefix_len,
+            inputs.row,
+            inputs.cos,
+            inputs.sin,
+            inputs.visibility,
+            forward.taps,
+            kept,
+            cache.keys,
+            cache.values,
+            inputs.unread,
+        )
         return hidden
 
 

@@ -91,9 +91,12 @@ def _compile(level: IsaLevel, directory: Path) -> None:
     # Only a builder that was killed leaves torch's own lock behind while we hold ours, and torch would wait for it.
     (directory / "lock").unlink(missing_ok=True)
     cpp_extension.load(
-        _module_name(level), [str(path) for path in SOURCES], extra_cflags=[*CFLAGS, *level.flags],
-        build_directory=str(directory), verbose=False,
-    )  # fmt: skip
+        _module_name(level),
+        [str(path) for path in SOURCES],
+        extra_cflags=[*CFLAGS, *level.flags],
+        build_directory=str(directory),
+        verbose=False,
+    )
 
 
 def load_extension(level: IsaLevel) -> ModuleType:

@@ -48,9 +48,17 @@ class GraphOperators(Operators):
             residual.add_(bias)
 
     def rope_append(
-        self, qkv: Tensor, cos: Tensor, sin: Tensor, q_norm: Tensor | None, k_norm: Tensor | None, eps: float,
-        keys: Tensor, values: Tensor, row: int,
-    ) -> Tensor:  # fmt: skip
+        self,
+        qkv: Tensor,
+        cos: Tensor,
+        sin: Tensor,
+        q_norm: Tensor | None,
+        k_norm: Tensor | None,
+        eps: float,
+        keys: Tensor,
+        values: Tensor,
+        row: int,
+    ) -> Tensor:
         n, (kv_heads, _, dim) = len(qkv), keys.shape
         q = qkv.new_empty(n, qkv.shape[1] // dim - 2 * kv_heads, dim)
         meta = self._vector(n, 0, row, 1, device=qkv.device)  # the tables have a row for every node
@@ -58,9 +66,15 @@ class GraphOperators(Operators):
         return q
 
     def attend_branches(
-        self, q: Tensor, keys: Tensor, values: Tensor, prefix_len: int, own_keys: Tensor, own_values: Tensor,
+        self,
+        q: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        prefix_len: int,
+        own_keys: Tensor,
+        own_values: Tensor,
         branches: int,
-    ) -> Tensor:  # fmt: skip
+    ) -> Tensor:
         meta = self._vector(len(q), prefix_len, 0, 1, device=q.device)
         return self._launches.attend_branches(q, keys, values, own_keys, own_values, meta, len(q) // branches)
 

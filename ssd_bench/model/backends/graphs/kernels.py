@@ -35,9 +35,21 @@ def rms_norm(x_ptr, norm_ptr, out_ptr, meta_ptr, eps, K: tl.constexpr, WIDTH: tl
 
 @triton.jit
 def linear(
-    x_ptr, w_ptr, bias_ptr, out_ptr, meta_ptr, N, K: tl.constexpr, ADD: tl.constexpr, GATED: tl.constexpr,
-    BIAS: tl.constexpr, EXACT: tl.constexpr, ROWS: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
-):  # fmt: skip
+    x_ptr,
+    w_ptr,
+    bias_ptr,
+    out_ptr,
+    meta_ptr,
+    N,
+    K: tl.constexpr,
+    ADD: tl.constexpr,
+    GATED: tl.constexpr,
+    BIAS: tl.constexpr,
+    EXACT: tl.constexpr,
+    ROWS: tl.constexpr,
+    BN: tl.constexpr,
+    BK: tl.constexpr,
+):
     """Compute out [n, N] (+)= f(x [n, K] W^T + bias); one program per tile of BN columns, for all rows.
 
     GATED: W is [2N, K], the gate's rows first; f = silu(gate) * up. ADD: in place on out, a residual stream.
@@ -80,19 +92,32 @@ def linear(
 
 @triton.jit
 def rope_append(
-    qkv_ptr, cos_ptr, sin_ptr, q_norm_ptr, k_norm_ptr, keys_ptr, values_ptr, q_ptr, meta_ptr, depths_ptr, eps,
-    cache_stride, HEADS: tl.constexpr, KV: tl.constexpr, DIM: tl.constexpr, HALF: tl.constexpr, Q_NORM: tl.constexpr,
+    qkv_ptr,
+    cos_ptr,
+    sin_ptr,
+    q_norm_ptr,
+    k_norm_ptr,
+    keys_ptr,
+    values_ptr,
+    q_ptr,
+    meta_ptr,
+    depths_ptr,
+    eps,
+    cache_stride,
+    HEADS: tl.constexpr,
+    KV: tl.constexpr,
+    DIM: tl.constexpr,
+    HALF: tl.constexpr,
+    Q_NORM: tl.constexpr,
     K_NORM: tl.constexpr,
-):  # fmt: skip
+):
     """Rotate queries into q and keys into the cache, and copy values to the cache; one program per node and head.
 
     qkv is [n, (HEADS + 2 KV) * DIM]: heads of queries, then of keys, then of values. HALF: a power of two, at least
     DIM / 2. Norms per head and the rotation are in float32.
     """
     node, head = tl.program_id(0), tl.program_id(1)
-    n, prefix_len, row, chain = (
-        tl.load(meta_ptr), tl.load(meta_ptr + 1), tl.load(meta_ptr + 2), tl.load(meta_ptr + 3)
-    )  # fmt: skip
+    n, prefix_len, row, chain = (tl.load(meta_ptr), tl.load(meta_ptr + 1), tl.load(meta_ptr + 2), tl.load(meta_ptr + 3))
     if node < n:
         at = tl.arange(0, HALF)
         inside = at < DIM // 2
@@ -131,10 +156,25 @@ def rope_append(
 
 @triton.jit
 def attend(
-    q_ptr, keys_ptr, values_ptr, parts_ptr, stats_ptr, meta_ptr, mask_ptr, scale, cache_stride, capacity,
-    HEADS: tl.constexpr, GROUP: tl.constexpr, DIM: tl.constexpr, WIDTH: tl.constexpr, TILE: tl.constexpr,
-    SPLIT: tl.constexpr, BLOCK: tl.constexpr, EXACT: tl.constexpr,
-):  # fmt: skip
+    q_ptr,
+    keys_ptr,
+    values_ptr,
+    parts_ptr,
+    stats_ptr,
+    meta_ptr,
+    mask_ptr,
+    scale,
+    cache_stride,
+    capacity,
+    HEADS: tl.constexpr,
+    GROUP: tl.constexpr,
+    DIM: tl.constexpr,
+    WIDTH: tl.constexpr,
+    TILE: tl.constexpr,
+    SPLIT: tl.constexpr,
+    BLOCK: tl.constexpr,
+    EXACT: tl.constexpr,
+):
     """Compute attention of q [n, HEADS, DIM]; one program per kv head, tile of queries and split of rows.
 
     Index t < prefix_len is cache row t, a committed one; index prefix_len + j is cache row `row` + j, that of node j.
@@ -143,9 +183,7 @@ def attend(
     its softmax statistics to stats [2, splits, capacity, HEADS], for `combine`.
     """
     kv, tile, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
-    n, prefix_len, row, chain = (
-        tl.load(meta_ptr), tl.load(meta_ptr + 1), tl.load(meta_ptr + 2), tl.load(meta_ptr + 3)
-    )  # fmt: skip
+    n, prefix_len, row, chain = (tl.load(meta_ptr), tl.load(meta_ptr + 1), tl.load(meta_ptr + 2), tl.load(meta_ptr + 3))
     unread_begin, unread_end = tl.load(meta_ptr + 4), tl.load(meta_ptr + 5)
     first = split * SPLIT
     if (tile * TILE < n * GROUP) and (first < prefix_len + n):
@@ -165,8 +203,9 @@ def attend(
             else:
                 marked = tl.load(
                     mask_ptr + node[:, None] * capacity + j[None, :],
-                    mask=(node < n)[:, None] & ((j >= 0) & valid)[None, :], other=0,
-                )  # fmt: skip
+                    mask=(node < n)[:, None] & ((j >= 0) & valid)[None, :],
+                    other=0,
+                )
                 visible = (j[None, :] < 0) | (marked != 0)
             best, mass, sums = _absorb(q, k, v, visible & valid[None, :], scale, best, mass, sums, EXACT)
         slot, live, dims = (split * capacity + node) * HEADS + head, node < n, tl.arange(0, WIDTH)
@@ -177,10 +216,25 @@ def attend(
 
 @triton.jit
 def attend_branches(
-    q_ptr, keys_ptr, values_ptr, own_keys_ptr, own_values_ptr, out_ptr, meta_ptr, scale, cache_stride, own_stride,
-    LENGTH: tl.constexpr, HEADS: tl.constexpr, GROUP: tl.constexpr, DIM: tl.constexpr, WIDTH: tl.constexpr,
-    TILE: tl.constexpr, BLOCK: tl.constexpr, EXACT: tl.constexpr,
-):  # fmt: skip
+    q_ptr,
+    keys_ptr,
+    values_ptr,
+    own_keys_ptr,
+    own_values_ptr,
+    out_ptr,
+    meta_ptr,
+    scale,
+    cache_stride,
+    own_stride,
+    LENGTH: tl.constexpr,
+    HEADS: tl.constexpr,
+    GROUP: tl.constexpr,
+    DIM: tl.constexpr,
+    WIDTH: tl.constexpr,
+    TILE: tl.constexpr,
+    BLOCK: tl.constexpr,
+    EXACT: tl.constexpr,
+):
     """Compute attention of branches of LENGTH nodes; a node sees the prefix and, causally, the nodes of its branch.
 
     The branches' own keys and values [Hkv, n, DIM] are not in the cache. One program per kv head and tile of queries
@@ -214,9 +268,16 @@ def attend_branches(
 
 @triton.jit
 def _queries(
-    q_ptr, tile, kv, n, HEADS: tl.constexpr, GROUP: tl.constexpr, DIM: tl.constexpr, WIDTH: tl.constexpr,
+    q_ptr,
+    tile,
+    kv,
+    n,
+    HEADS: tl.constexpr,
+    GROUP: tl.constexpr,
+    DIM: tl.constexpr,
+    WIDTH: tl.constexpr,
     TILE: tl.constexpr,
-):  # fmt: skip
+):
     """Load a tile of queries: return their nodes, heads and values, and softmax statistics and sums over no rows."""
     query, dims = tile * TILE + tl.arange(0, TILE), tl.arange(0, WIDTH)
     node, head = query // GROUP, kv * GROUP + query % GROUP
@@ -259,9 +320,17 @@ def _absorb(q, k, v, visible, scale, best, mass, sums, EXACT: tl.constexpr):
 
 @triton.jit
 def combine(
-    parts_ptr, stats_ptr, out_ptr, meta_ptr, splits, capacity, HEADS: tl.constexpr, DIM: tl.constexpr,
-    WIDTH: tl.constexpr, SPLIT: tl.constexpr,
-):  # fmt: skip
+    parts_ptr,
+    stats_ptr,
+    out_ptr,
+    meta_ptr,
+    splits,
+    capacity,
+    HEADS: tl.constexpr,
+    DIM: tl.constexpr,
+    WIDTH: tl.constexpr,
+    SPLIT: tl.constexpr,
+):
     """Combine the splits that `attend` wrote into out [n, HEADS * DIM]; one program per node and head."""
     node, head = tl.program_id(0), tl.program_id(1)
     n, prefix_len = tl.load(meta_ptr), tl.load(meta_ptr + 1)

@@ -34,9 +34,15 @@ def rms_norm(x: Tensor, norm: Tensor, out: Tensor, meta: Tensor, eps: float) -> 
 
 
 def linear(
-    x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor, meta: Tensor, nodes: int, add: bool = False,
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    out: Tensor,
+    meta: Tensor,
+    nodes: int,
+    add: bool = False,
     gated: bool = False,
-) -> None:  # fmt: skip
+) -> None:
     """Launch `kernels.linear` over up to `nodes` rows of x."""
     columns, depth = out.shape[1], weight.shape[1]
     width, step, warps, stages = MATRIX_TILES[nodes, gated, columns >= MANY]
@@ -44,27 +50,66 @@ def linear(
     if exact:
         step, stages = min(step, 64), 2
     kernels.linear[(triton.cdiv(columns, width),)](
-        x, weight, x if bias is None else bias, out, meta, columns, depth, ADD=add, GATED=gated, BIAS=bias is not None,
-        EXACT=exact, ROWS=nodes, BN=width, BK=step, num_warps=warps, num_stages=stages,
-    )  # fmt: skip
+        x,
+        weight,
+        x if bias is None else bias,
+        out,
+        meta,
+        columns,
+        depth,
+        ADD=add,
+        GATED=gated,
+        BIAS=bias is not None,
+        EXACT=exact,
+        ROWS=nodes,
+        BN=width,
+        BK=step,
+        num_warps=warps,
+        num_stages=stages,
+    )
 
 
 def rope_append(
-    qkv: Tensor, cos: Tensor, sin: Tensor, q_norm: Tensor | None, k_norm: Tensor | None, keys: Tensor, values: Tensor,
-    q: Tensor, meta: Tensor, depths: Tensor, eps: float,
-) -> None:  # fmt: skip
+    qkv: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    q_norm: Tensor | None,
+    k_norm: Tensor | None,
+    keys: Tensor,
+    values: Tensor,
+    q: Tensor,
+    meta: Tensor,
+    depths: Tensor,
+    eps: float,
+) -> None:
     """Launch `kernels.rope_append` for a block: keys and values [Hkv, cap, D], q [n, Hq, D]."""
     (kv_heads, _, dim), heads = keys.shape, q.shape[1]
     kernels.rope_append[(len(qkv), heads + 2 * kv_heads)](
-        qkv, cos, sin, q if q_norm is None else q_norm, q if k_norm is None else k_norm, keys, values, q, meta, depths,
-        eps, keys.stride(0), HEADS=heads, KV=kv_heads, DIM=dim, HALF=triton.next_power_of_2(dim // 2),
-        Q_NORM=q_norm is not None, K_NORM=k_norm is not None, num_warps=1,
-    )  # fmt: skip
+        qkv,
+        cos,
+        sin,
+        q if q_norm is None else q_norm,
+        q if k_norm is None else k_norm,
+        keys,
+        values,
+        q,
+        meta,
+        depths,
+        eps,
+        keys.stride(0),
+        HEADS=heads,
+        KV=kv_heads,
+        DIM=dim,
+        HALF=triton.next_power_of_2(dim // 2),
+        Q_NORM=q_norm is not None,
+        K_NORM=k_norm is not None,
+        num_warps=1,
+    )
 
 
 def attend(
-    q: Tensor, keys: Tensor, values: Tensor, out: Tensor, parts: Tensor, stats: Tensor, meta: Tensor, mask: Tensor,
-) -> None:  # fmt: skip
+    q: Tensor, keys: Tensor, values: Tensor, out: Tensor, parts: Tensor, stats: Tensor, meta: Tensor, mask: Tensor
+) -> None:
     """Compute attention of q [C, Hq, D] over the rows of prefix and nodes in the cache -> out [C, Hq * D].
 
     Args:
@@ -77,10 +122,27 @@ def attend(
     tile, block, warps, stages = QUERY_TILES[nodes]
     exact = q.dtype == torch.float32
     kernels.attend[(kv_heads, triton.cdiv(nodes * (heads // kv_heads), tile), splits)](
-        q, keys, values, parts, stats, meta, mask, dim**-0.5, keys.stride(0), nodes, HEADS=heads,
-        GROUP=heads // kv_heads, DIM=dim, WIDTH=width, TILE=tile, SPLIT=rows, BLOCK=min(block, 32) if exact else block,
-        EXACT=exact, num_warps=warps, num_stages=1 if exact else stages,
-    )  # fmt: skip
+        q,
+        keys,
+        values,
+        parts,
+        stats,
+        meta,
+        mask,
+        dim**-0.5,
+        keys.stride(0),
+        nodes,
+        HEADS=heads,
+        GROUP=heads // kv_heads,
+        DIM=dim,
+        WIDTH=width,
+        TILE=tile,
+        SPLIT=rows,
+        BLOCK=min(block, 32) if exact else block,
+        EXACT=exact,
+        num_warps=warps,
+        num_stages=1 if exact else stages,
+    )
     kernels.combine[(nodes, heads)](
         parts, stats, out, meta, splits, nodes, HEADS=heads, DIM=dim, WIDTH=width, SPLIT=rows, num_warps=1
     )
@@ -95,8 +157,25 @@ def attend_branches(
     exact = q.dtype == torch.float32
     out, group, width = torch.empty_like(q), heads // len(keys), max(16, triton.next_power_of_2(dim))
     kernels.attend_branches[(len(keys), triton.cdiv(n * group, tile))](
-        q, keys, values, own_keys, own_values, out, meta, dim**-0.5, keys.stride(0), own_keys.stride(0), LENGTH=length,
-        HEADS=heads, GROUP=group, DIM=dim, WIDTH=width, TILE=tile, BLOCK=min(block, 32) if exact else block,
-        EXACT=exact, num_warps=warps, num_stages=1 if exact else stages,
-    )  # fmt: skip
+        q,
+        keys,
+        values,
+        own_keys,
+        own_values,
+        out,
+        meta,
+        dim**-0.5,
+        keys.stride(0),
+        own_keys.stride(0),
+        LENGTH=length,
+        HEADS=heads,
+        GROUP=group,
+        DIM=dim,
+        WIDTH=width,
+        TILE=tile,
+        BLOCK=min(block, 32) if exact else block,
+        EXACT=exact,
+        num_warps=warps,
+        num_stages=1 if exact else stages,
+    )
     return out.view(n, heads * dim)
