@@ -132,11 +132,8 @@ def plan(cfg: DictConfig) -> Plan:
     parts = Parts.of(cfg)
     method, task, model = parts.method, parts.task, parts.model
     hardware = Hardware.of(**config["hardware"])
-    if config["baseline"] == "hf" and len(set(hardware.devices)) > 1:
-        raise ConfigError("baseline", "hf", f"paired or none on {hardware.label}: Hugging Face's copy takes one device")
     decoding = Decoding(**config["decode"])
-    if method.greedy_only and not decoding.greedy:
-        raise ConfigError("decode.mode", decoding.mode, f"greedy: method={method.name} has no sampling mode")
+    _check_modes(config["baseline"], hardware, decoding, method)
     prompts = task.prompts(parts.source_of(task), model.prompting.form, config["limit"], config["seed"])
     if not prompts:
         raise ConfigError("task", task.name, "a data source with at least one item")
@@ -148,36 +145,24 @@ def plan(cfg: DictConfig) -> Plan:
     arch = declared_architecture(checkpoint)
     model.check_shape(arch)
     method.check(stated := arch.dims(model.name))
-    held_out = _calibration_prompts(parts, prompts, config["seed"])
-    all_prompts = [*prompts, *held_out]
+    all_prompts = [*prompts, *_calibration_prompts(parts, prompts, config["seed"])]
     requested_tokens = answer_limits(all_prompts, decoding.max_new_tokens, task.max_new_tokens)
     decoding = Decoding(**config["decode"] | {"max_new_tokens": max(requested_tokens)})
     all_encoded = encode_all(all_prompts, requested_tokens, model, checkpoint, arch.context)
-    encoded = all_encoded[: len(prompts)]
-    samples = [Sample(e.ids, p.domain) for e, p in zip(all_encoded[len(prompts) :], held_out)]
+    samples = [Sample(e.ids, p.domain) for e, p in zip(all_encoded, all_prompts)][len(prompts) :]
     triples = zip(all_prompts, all_encoded, requested_tokens)
     longest = max(positions_needed(p, e, new, model, checkpoint) for p, e, new in triples)
-    data = _data_id(all_prompts, all_encoded)
-    shard = _shard(config, method, len(prompts))
-    backend = select(
-        hardware.devices[0], hardware.dtype, hardware.kernels, hardware.isa, len(set(hardware.devices)) > 1
-    )
+    several = len(set(hardware.devices)) > 1
+    backend = select(hardware.devices[0], hardware.dtype, hardware.kernels, hardware.isa, several)
     # 3) Weights files, and the key of everything that determines the record.
     dims = _dims(model, checkpoint, method, stated)
     weights = _weights_id(checkpoint, hardware.dtype)
     machine = _machine(hardware, backend)
     identity = config | {"task_version": task.version, "weights": weights, "machine": machine}
-    origin = Origin(
-        runs_dir / SEARCHES,
-        dims.name,
-        weights,
-        parts.calibration_task.name,
-        hardware.dtype_name,
-        machine,
-        config["seed"],
-    )
+    calibrated_on, searches = parts.calibration_task.name, runs_dir / SEARCHES
+    origin = Origin(searches, dims.name, weights, calibrated_on, hardware.dtype_name, machine, config["seed"])
     code = provenance.code_hash([inspect.getfile(type(part)) for part in (method, task)])
-    key = provenance.content_key(identity, code, data, exclude=UNRECORDED)
+    key = provenance.content_key(identity, code, _data_id(all_prompts, all_encoded), exclude=UNRECORDED)
     name = f"{dims.name}-{method.name}-{task.name}-{key[:10]}"
     return Plan(
         config,
@@ -187,7 +172,7 @@ def plan(cfg: DictConfig) -> Plan:
         method,
         task,
         prompts,
-        encoded,
+        all_encoded[: len(prompts)],
         requested_tokens,
         samples,
         checkpoint,
@@ -198,9 +183,17 @@ def plan(cfg: DictConfig) -> Plan:
         _fingerprints(parts),
         key,
         runs_dir / name,
-        shard,
+        _shard(config, method, len(prompts)),
         _unused(parts),
     )
+
+
+def _check_modes(baseline: str, hardware: Hardware, decoding: Decoding, method: Method) -> None:
+    """Refuse a baseline that the devices rule out, and sampling with a method that has none."""
+    if baseline == "hf" and len(set(hardware.devices)) > 1:
+        raise ConfigError("baseline", "hf", f"paired or none on {hardware.label}: Hugging Face's copy takes one device")
+    if method.greedy_only and not decoding.greedy:
+        raise ConfigError("decode.mode", decoding.mode, f"greedy: method={method.name} has no sampling mode")
 
 
 def _fingerprints(parts: Parts) -> dict[str, str]:

@@ -147,14 +147,15 @@ def test_no_method_takes_a_siblings_private_parts() -> None:
 
 
 def test_functions_are_short() -> None:
+    """Parameters, one a line where they are many, do not count."""
     for name, tree in modules().items():
         for node in ast.walk(tree):
             if isinstance(node, ast.FunctionDef):
-                assert (node.end_lineno or 0) - node.lineno < LONGEST, f"{name}.{node.name}"
+                assert (node.end_lineno or 0) - node.body[0].lineno < LONGEST, f"{name}.{node.name}"
 
 
 def code_lines(file: Path) -> list[tuple[int, str]]:
-    """Return numbers and stripped texts of a file's lines, but for imports, docstrings, parameters, comments and punctuation."""
+    """Return numbers and stripped texts of lines but for imports, docstrings, parameters, comments, punctuation."""
     text = file.read_text(encoding="utf-8")
     nodes: list[ast.AST] = [ast.parse(text)]
     other: set[int] = set()

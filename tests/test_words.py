@@ -38,7 +38,6 @@ FORMAT_EXCEPTIONS = 10
 PRIVATE_TERMS = (
     r"rehears\w+",
     r"noise floor",
-    r"the (?:field's )?anchors",
     r"beside (?:AR|it|them|the|its|a|one)\b",
     r"not to be told from",
     r"a unit of work",
