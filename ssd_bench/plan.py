@@ -132,11 +132,8 @@ def plan(cfg: DictConfig) -> Plan:
     parts = Parts.of(cfg)
     method, task, model = parts.method, parts.task, parts.model
     hardware = Hardware.of(**config["hardware"])
-    decoding = Decoding(**config["decode"])
-    _check_modes(config["baseline"], hardware, decoding, method)
-    prompts = task.prompts(parts.source_of(task), model.prompting.form, config["limit"], config["seed"])
-    if not prompts:
-        raise ConfigError("task", task.name, "a data source with at least one item")
+    _check_modes(config["baseline"], hardware, decoding := Decoding(**config["decode"]), method)
+    prompts = _prompts(parts, config["limit"], config["seed"])
     systems = {option: model.prompting.with_system(text, option) for option, text in parts.systems().items()}
     # 2) Checks that need no weights come first, so that a refused model of the hub is not downloaded.
     checkpoint = model.open()
@@ -152,8 +149,7 @@ def plan(cfg: DictConfig) -> Plan:
     samples = [Sample(e.ids, p.domain) for e, p in zip(all_encoded, all_prompts)][len(prompts) :]
     triples = zip(all_prompts, all_encoded, requested_tokens)
     longest = max(positions_needed(p, e, new, model, checkpoint) for p, e, new in triples)
-    several = len(set(hardware.devices)) > 1
-    backend = select(hardware.devices[0], hardware.dtype, hardware.kernels, hardware.isa, several)
+    backend = _backend(hardware)
     # 3) Weights files, and the key of everything that determines the record.
     dims = _dims(model, checkpoint, method, stated)
     weights = _weights_id(checkpoint, hardware.dtype)
@@ -163,7 +159,6 @@ def plan(cfg: DictConfig) -> Plan:
     origin = Origin(searches, dims.name, weights, calibrated_on, hardware.dtype_name, machine, config["seed"])
     code = provenance.code_hash([inspect.getfile(type(part)) for part in (method, task)])
     key = provenance.content_key(identity, code, _data_id(all_prompts, all_encoded), exclude=UNRECORDED)
-    name = f"{dims.name}-{method.name}-{task.name}-{key[:10]}"
     return Plan(
         config,
         hardware,
@@ -182,7 +177,7 @@ def plan(cfg: DictConfig) -> Plan:
         min(longest, arch.context),
         _fingerprints(parts),
         key,
-        runs_dir / name,
+        runs_dir / f"{dims.name}-{method.name}-{task.name}-{key[:10]}",
         _shard(config, method, len(prompts)),
         _unused(parts),
     )
@@ -194,6 +189,18 @@ def _check_modes(baseline: str, hardware: Hardware, decoding: Decoding, method: 
         raise ConfigError("baseline", "hf", f"paired or none on {hardware.label}: Hugging Face's copy takes one device")
     if method.greedy_only and not decoding.greedy:
         raise ConfigError("decode.mode", decoding.mode, f"greedy: method={method.name} has no sampling mode")
+
+
+def _prompts(parts: Parts, limit: int | None, seed: int) -> Sequence[Prompt]:
+    prompts = parts.task.prompts(parts.source_of(parts.task), parts.model.prompting.form, limit, seed)
+    if not prompts:
+        raise ConfigError("task", parts.task.name, "a data source with at least one item")
+    return prompts
+
+
+def _backend(hardware: Hardware) -> Backend:
+    several = len(set(hardware.devices)) > 1
+    return select(hardware.devices[0], hardware.dtype, hardware.kernels, hardware.isa, several)
 
 
 def _fingerprints(parts: Parts) -> dict[str, str]:
