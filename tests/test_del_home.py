@@ -130,7 +130,7 @@ def test_one_prompt_decides_nothing(tmp_path: Path) -> None:
 def test_moments_widen_the_ratio_where_both_have_a_noise_floor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     one = del_home.weights_pairs(made(tmp_path, 1.5, 0.8))[0]
     narrow = one.ratio(end_to_end=True)
-    level = cells.Level(1.0, cells.metrics.Spread(0.2, 7), cells.metrics.Spread(0.2, 7), 8)
+    level = cells.VariationLevel(1.0, cells.metrics.Spread(0.2, 7), cells.metrics.Spread(0.2, 7), 8)
     monkeypatch.setattr(cells.Cell, "variation", property(lambda self: level))
     wide = one.ratio(end_to_end=True)
     assert narrow is not None and wide is not None and narrow.value == wide.value
@@ -142,7 +142,7 @@ def test_moments_count_in_both_numbers_or_in_neither(tmp_path: Path, monkeypatch
     """The speedup on trained weights is judged beside the ratio, by the same rule."""
     one = del_home.weights_pairs(made(tmp_path, 1.5, 0.8))[0]
     narrow = one.ratio(end_to_end=True), one.speedup()
-    level = cells.Level(1.0, cells.metrics.Spread(0.2, 7), cells.metrics.Spread(0.2, 7), 8)
+    level = cells.VariationLevel(1.0, cells.metrics.Spread(0.2, 7), cells.metrics.Spread(0.2, 7), 8)
     for path in (one.trained.path, one.stock.path):
         monkeypatch.setattr(
             cells.Cell, "variation", property(lambda self, path=path: level if self.path == path else None)

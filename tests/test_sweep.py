@@ -401,7 +401,7 @@ def test_jobs_that_differ_in_plain_values_are_composed_once(
     monkeypatch.setattr(ssd_bench.run, "execute", execute)
     monkeypatch.setattr(ssd_bench.plan, "plan", lambda cfg: cfg)
     monkeypatch.setattr(ssd_bench.report.runs, "print_record", lambda _: None)
-    monkeypatch.setattr(ssd_bench.sweep, "these", lambda paths: found.extend(paths))
+    monkeypatch.setattr(ssd_bench.sweep, "load_records", lambda paths: found.extend(paths))
     monkeypatch.setattr(ssd_bench.sweep, "comparison_text", lambda _: "")
     monkeypatch.setattr(ConfigLoaderImpl, "load_sweep_config", counted)
     monkeypatch.setattr(sys, "argv", ["ssd_bench"])
