@@ -15,7 +15,7 @@ import torch
 
 from ssd_bench import bench as module
 from ssd_bench.bench import limits, measures
-from ssd_bench.bench.limits import Limits, Model, Work
+from ssd_bench.bench.limits import MachineLimits, Model, Work
 from ssd_bench.cli import dispatch
 from ssd_bench.model.arithmetic import decide
 from ssd_bench.model.backend import select
@@ -134,7 +134,7 @@ def test_the_work_of_a_pass_by_hand() -> None:
 
 
 def test_a_limit_is_the_slower_of_memory_and_arithmetic() -> None:
-    machine = Limits("by hand", {"slow": 50.0, "fast": 100.0}, {"one": 1000.0})
+    machine = MachineLimits("by hand", {"slow": 50.0, "fast": 100.0}, {"one": 1000.0})
     reads, computes = Work(200, 1000), Work(100, 5000)  # 2 s and 1 s, 1 s and 5 s
     assert machine.figure(4e3, [reads]) == {
         "ms": 4e3,

@@ -34,7 +34,7 @@ STAGES = {
     "profile": (run, "latency_of"),
     "search": (run.AR, "prepare"),
     "warm-up": (run, "_warm_up"),
-    "decode": (run, "_turn"),
+    "decode": (run, "_run_turn"),
     "score": (run, "_record"),
     "write": (module, "write_atomic"),
     "finish": (module.RunWriter, "finish"),
@@ -162,7 +162,7 @@ def test_what_a_killed_process_left_is_removed_by_the_same_command(
     """With a lease that it also left, and without."""
     with monkeypatch.context() as patched:
         if not finished:
-            patched.setattr(run, "_turn", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+            patched.setattr(run, "_run_turn", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         assert answer(*LINE)[0] == (0 if finished else 130)
     for lease in (True, False):
         for leave in LEFT.values():
@@ -228,14 +228,14 @@ def test_who_works_on_a_deleted_folder_says_so(tmp_path: Path) -> None:
 def test_a_folder_that_is_deleted_during_the_run_is_one_message(
     sweep: bool, answer: Callable[..., tuple[int, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    turn = run._turn
+    turn = run._run_turn
 
     def deleting(*arguments: object) -> object:
         shutil.rmtree(record())
         return turn(*arguments)  # type: ignore[arg-type]
 
     with monkeypatch.context() as patched:
-        patched.setattr(run, "_turn", deleting)
+        patched.setattr(run, "_run_turn", deleting)
         code, said = answer(*(["-m"] if sweep else []), *LINE)
     assert code == 1 and said.count("was deleted during the run") == 1 and "Traceback" not in said
     assert sweep or said.count("\n") == 1

@@ -159,7 +159,7 @@ def test_the_help_shows_every_setting_with_its_value(preset: str) -> None:
 
 
 def test_the_help_of_no_preset_loads_torch() -> None:
-    code = "import sys; from ssd_bench.manual import declared; all(map(declared, sys.argv[1:])); "
+    code = "import sys; from ssd_bench.manual import declared_settings; all(map(declared_settings, sys.argv[1:])); "
     code += "sys.exit('torch' in sys.modules)"
     assert python("-c", code, *TARGETS, *TASKS).returncode == 0
 
