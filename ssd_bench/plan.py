@@ -149,7 +149,7 @@ def plan(cfg: DictConfig) -> Plan:
     samples = [Sample(e.ids, p.domain) for e, p in zip(all_encoded, all_prompts)][len(prompts) :]
     triples = zip(all_prompts, all_encoded, requested_tokens)
     longest = max(positions_needed(p, e, new, model, checkpoint) for p, e, new in triples)
-    backend = _backend(hardware)
+    shard, backend = _shard(config, method, len(prompts)), _backend(hardware)
     # 3) Weights files, and the key of everything that determines the record.
     dims = _dims(model, checkpoint, method, stated)
     weights = _weights_id(checkpoint, hardware.dtype)
@@ -178,7 +178,7 @@ def plan(cfg: DictConfig) -> Plan:
         _fingerprints(parts),
         key,
         runs_dir / f"{dims.name}-{method.name}-{task.name}-{key[:10]}",
-        _shard(config, method, len(prompts)),
+        shard,
         _unused(parts),
     )
 

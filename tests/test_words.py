@@ -54,7 +54,7 @@ PRIVATE_TERMS = (
 def trees(*folders: str) -> dict[Path, ast.Module]:
     """Return the syntax tree of every Python file in these folders of the repository."""
     files = sorted(file for folder in folders for file in (ROOT / folder).rglob("*.py"))
-    return {file: ast.parse(file.read_text("utf-8")) for file in files}
+    return {file: ast.parse(file.read_text(encoding="utf-8")) for file in files}
 
 
 def docstrings(module: ast.Module) -> Iterator[tuple[int, str, str]]:
@@ -140,9 +140,9 @@ def test_one_class_name_is_one_class() -> None:
 
 
 def test_the_formatter_wins() -> None:
-    counts = {file: file.read_text("utf-8").count("# fmt: " + "skip") for file in trees(*CODE, "tests")}
+    counts = {file: file.read_text(encoding="utf-8").count("# fmt: " + "skip") for file in trees(*CODE, "tests")}
     assert sum(counts.values()) <= FORMAT_EXCEPTIONS, {str(f): n for f, n in counts.items() if n}
 
 
 def test_documents_use_the_fields_terms() -> None:
-    assert not [(file.name, *x) for file in documents() for x in private_terms(file.read_text("utf-8"))]
+    assert not [(file.name, *x) for file in documents() for x in private_terms(file.read_text(encoding="utf-8"))]
