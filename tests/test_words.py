@@ -108,10 +108,9 @@ def pronouns(module: ast.Module) -> list[tuple[int, str]]:
 
 
 def documents() -> list[Path]:
-    """Return the Markdown files of the repository that people read, the changelog and generated reports aside."""
-    files = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]
-    files += [file for folder in CODE for file in (ROOT / folder).rglob("*.md")]
-    return sorted(files)
+    """Return the Markdown files that people write: those of the root, documentation, settings and packages."""
+    files = [file for folder in ("docs", "conf", *CODE) for file in (ROOT / folder).rglob("*.md")]
+    return sorted([*ROOT.glob("*.md"), *(file for file in files if (ROOT / "docs" / "report") not in file.parents)])
 
 
 def private_terms(text: str) -> Iterator[tuple[int, str]]:
