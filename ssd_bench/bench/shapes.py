@@ -173,7 +173,7 @@ def _model(name: str, hardware: Hardware, counts: dict[str, int]) -> dict[str, A
     _say(name, "the papers' rows")
     model_rows = [row for row in reported_speedups() if row.model == plain_name(name)]
     imposed_rows = [row for row in model_rows if not row.missing][: counts["limit"]]
-    results["reported_speedups"] = [_imposed(engine, row, prompt) for row in imposed_rows]
+    results["rows"] = [_imposed(engine, row, prompt) for row in imposed_rows]
     results["missing"] = [{**_label(row), "why": row.missing} for row in model_rows if row.missing]
     _say(name, "Hugging Face generate")
     results["hf"] = _hugging_face(engine, hardware, prompt)
