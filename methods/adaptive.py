@@ -150,9 +150,11 @@ class Adaptive:
 
     def __post_init__(self) -> None:
         if self.pool <= len(self.exits) + len(self.uniform) + len(self.windows):
-            raise ConfigError("method.pool", self.pool, "more than exits, uniform sets and windows")
+            raise ConfigError(
+                "method.pool", self.pool, "more than the number of method.exits, method.uniform and method.windows"
+            )
         if self.memory <= self.prior:
-            raise ConfigError("method.memory", self.memory, "more than the prior")
+            raise ConfigError("method.memory", self.memory, f"more than method.prior={self.prior}")
         self.taps = Taps()
         self._prior = Prior(self.thresholds, self.prior)
 

@@ -62,7 +62,7 @@ class ASD(MovedDraft):
             ConfigError: a model without a block between the first and the last.
         """
         if dims.n_layers < 3:
-            raise ConfigError("model", dims.name, f"at least 3 blocks with method={self.name}; it has {dims.n_layers}")
+            raise ConfigError("model", dims.name, f"a model of at least 3 blocks; it has {dims.n_layers}")
         self._n_layers = dims.n_layers
         around = tuple(range(2, 2 * dims.n_layers - 2))
         self.taps = Taps(prefill=around, verify=around if self.refresh else (), prompt_end=self.positions)

@@ -16,7 +16,7 @@ K_SETS = {
 }
 KSet = Annotated[
     Literal["paper", "code", "chain"]
-    | Annotated[Sequence[Count], Fits("four numbers of at least 1", lambda counts: len(counts) == len(BOUNDS))],
+    | Annotated[Sequence[Count], Fits("four numbers >= 1", lambda counts: len(counts) == len(BOUNDS))],
     "Candidates verified per position where the drafted token's probability is above 0.95, above 0.8, above 0.5, and "
     "lower; chain: one everywhere.",
 ]

@@ -40,7 +40,8 @@ from ssd_bench.model.shape import ModelDims
 from ssd_bench.settings import Count, Fits, Range, settings
 
 ByLayers = Annotated[
-    Mapping[int, int], Fits("fewer blocks skipped than there are", lambda table: all(0 <= table[n] < n for n in table))
+    Mapping[int, int],
+    Fits("fewer skipped blocks than the model has", lambda table: all(0 <= table[n] < n for n in table)),
 ]
 
 
@@ -55,7 +56,9 @@ class CLaSp(WindowedDraft):
     greedy_only = False
 
     name: Name = "clasp"
-    skip_blocks: Annotated[int, Range(0, note=" blocks (a share is method.skip_ratio)")] | None = None
+    skip_blocks: Annotated[int, Range(0, what="a number of blocks", note=" (a share is method.skip_ratio)")] | None = (
+        None
+    )
     """M, number of skipped blocks, for every model; null: by `skip_by_layers`, else by `skip_ratio`."""
     skip_by_layers: ByLayers | None = None
     """M by number of blocks L."""
@@ -89,8 +92,8 @@ class CLaSp(WindowedDraft):
         most = max(0, n_layers - (2 if self.protect_first_last else 1))
         if count > most:
             among = " with method.protect_first_last" if self.protect_first_last else ""
-            allowed = f"at most {most} skipped blocks (this makes it {count}) of this model's {n_layers}{among}"
-            raise ConfigError(f"method.{field}", value, allowed)
+            expected = f"at most {most} skipped blocks (this makes it {count}) of this model's {n_layers}{among}"
+            raise ConfigError(f"method.{field}", value, expected)
         self._count, self._full = count, LayerSet.full(n_layers)
         boundaries = tuple(range(0, 2 * n_layers + 1, 2))
         self._quiet = Taps(prefill=boundaries, prompt_end=1) if self.search_on == "prefill" else Taps()

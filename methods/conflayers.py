@@ -118,7 +118,7 @@ class ConfLayers(WindowedDraft):
     """ρ, share of skipped inner blocks that a set must exceed to be tried."""
     context_window: Count = 100
     """Tokens that an estimate reads; a prompt's output must be at least two tokens longer."""
-    interval: Annotated[int, Fits("an even number, 2 or more", lambda rounds: rounds >= 2 and rounds % 2 == 0)] = 30
+    interval: Annotated[int, Fits("an even number >= 2", lambda rounds: rounds >= 2 and rounds % 2 == 0)] = 30
     """Rounds of a set's trial."""
     extra_round: bool = True
     """Add one round to a trial."""

@@ -45,8 +45,8 @@ class FixedLayers(StoppedDraft):
     def __post_init__(self) -> None:
         by_index = self.skip_attn is not None or self.skip_mlp is not None
         if by_index + (self.ratio is not None) + (self.published is not None) != 1:
-            allowed = "exactly one of method.skip_attn/skip_mlp, method.ratio and method.published"
-            raise ConfigError("method", self.name, allowed)
+            expected = "exactly one of method.skip_attn/skip_mlp, method.ratio and method.published"
+            raise ConfigError("method", self.name, expected)
         self._stop = DraftStop(self.draft_len, self.stop_below, window=self._window)
 
     def check(self, dims: ModelDims) -> None:

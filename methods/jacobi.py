@@ -53,8 +53,10 @@ class Jacobi:
 
     def __post_init__(self) -> None:
         if (self.assumed_len is None) == (self.mode == "HGJ"):
-            allowed = "at least 1, with method.mode=HGJ" if self.mode == "HGJ" else f"null with method.mode={self.mode}"
-            raise ConfigError("method.assumed_len", self.assumed_len, allowed)
+            expected = (
+                "at least 1, with method.mode=HGJ" if self.mode == "HGJ" else f"null with method.mode={self.mode}"
+            )
+            raise ConfigError("method.assumed_len", self.assumed_len, expected)
 
     def check(self, dims: ModelDims) -> None:
         """Refuse a filler that is not a token of this model.

@@ -81,8 +81,8 @@ class KnapSpec(WindowedDraft):
 
     def __post_init__(self) -> None:
         if self.search_on == "prefill" and self.warmup != "full":
-            allowed = "full with method.search_on=prefill, which searches before it drafts"
-            raise ConfigError("method.warmup", self.warmup, allowed)
+            expected = "full with method.search_on=prefill, which searches before it drafts"
+            raise ConfigError("method.warmup", self.warmup, expected)
         self.taps = Taps()
         self._prompt_end = self.prefill_tokens if self.search_on == "prefill" else None
 

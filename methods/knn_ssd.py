@@ -89,8 +89,8 @@ class KNNSSD(StoppedDraft):
         if self.groups is not None and self.anchors != "global_kmeans":
             raise ConfigError("method.groups", self.groups, "null without method.anchors=global_kmeans")
         if isinstance(self.search.reuse, str):
-            allowed = "null, or a name for every domain: {gsm8k: NAME, ...}"
-            raise ConfigError("method.search.reuse", self.search.reuse, allowed)
+            expected = "null, or a name for every domain: {gsm8k: NAME, ...}"
+            raise ConfigError("method.search.reuse", self.search.reuse, expected)
         self._stop = DraftStop(self.draft_len, self.stop_below, window=self._window)
 
     def check(self, dims: ModelDims) -> None:
@@ -153,8 +153,8 @@ class KNNSSD(StoppedDraft):
         if isinstance(self.search.reuse, Mapping):
             missing = [domain for domain in domains if domain not in self.search.reuse]
             if missing:
-                allowed = f"a set for every domain of the run; there is none for {', '.join(missing)}"
-                raise ConfigError("method.search.reuse", dict(self.search.reuse), allowed)
+                expected = f"a set for every domain of the run; there is none for {', '.join(missing)}"
+                raise ConfigError("method.search.reuse", dict(self.search.reuse), expected)
 
     def _anchors(self, features: Tensor, rows: list[int], grouping: Clusters | None) -> Tensor:
         """Return the anchors [k, d] of the domain with these rows of features [n, d]."""

@@ -287,7 +287,7 @@ def _published(name: str, n_layers: int, option: str) -> LayerSet:
     try:
         return published_set(name, n_layers)
     except ConfigError as error:
-        raise ConfigError(option, name, error.allowed) from None
+        raise ConfigError(option, name, error.expected, error.reason) from None
 
 
 def _header(

@@ -56,8 +56,8 @@ class LayerSkip(StoppedDraft):
 
     def __post_init__(self) -> None:
         if self.exit_layer is not None and self.exit_ratio is not None:
-            allowed = f"null, since there is method.exit_layer={self.exit_layer}"
-            raise ConfigError("method.exit_ratio", self.exit_ratio, allowed)
+            expected = f"null, since there is method.exit_layer={self.exit_layer}"
+            raise ConfigError("method.exit_ratio", self.exit_ratio, expected)
         self._stop = DraftStop(self.draft_len, stop_below=0.0, window=self._window)
 
     def check(self, dims: ModelDims) -> None:
@@ -81,9 +81,9 @@ class SweptLayerSkip(StoppedDraft):
 
     name: Name = "layerskip_swept"
     calibration: Calibration = 8
-    exits: Annotated[Sequence[Count], Fits("one number of blocks or more, each at least 1", len)] | None = None
+    exits: Annotated[Sequence[Count], Fits("at least one number of blocks, each >= 1", len)] | None = None
     """Values of E to try, at most L - 1; null: 1 to L - 1."""
-    draft_lens: Annotated[Sequence[Count], Fits("one length or more, each at least 1", len)] = (1, 2, 3, 4, 5, 6)
+    draft_lens: Annotated[Sequence[Count], Fits("at least one length, each >= 1", len)] = (1, 2, 3, 4, 5, 6)
     """Values of d to try."""
     new_tokens: NewTokens = 32
     reuse_prefix: ReusePrefix = True

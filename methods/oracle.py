@@ -33,7 +33,7 @@ class Oracle(StoppedDraft):
 
     name: Name = "oracle"
     calibration: Calibration = 8
-    skipped: Annotated[int, Range(0, note=" sublayers")] | None = None
+    skipped: Annotated[int, Range(0, what="a number of sublayers")] | None = None
     """Number of sublayers that a set skips; null: any."""
     new_tokens: NewTokens = 32
     draft_len: DraftLen = 8
@@ -59,10 +59,10 @@ class Oracle(StoppedDraft):
             raise ConfigError("method.skipped", self.skipped, f"at most {n_sub}, the sublayers of {dims.name}")
         count = 2**n_sub if self.skipped is None else math.comb(n_sub, self.skipped)
         if count > self.most_sets:
-            allowed = (
+            expected = (
                 f"a model, or method.skipped, with at most {self.most_sets} sets (method.most_sets); there are {count}"
             )
-            raise ConfigError("method", f"oracle on {dims.name}, {dims.n_layers} blocks", allowed)
+            raise ConfigError("method", f"oracle on {dims.name}, {dims.n_layers} blocks", expected)
         self._layer_set = LayerSet.full(dims.n_layers)
 
     def prepare(self, probe: Probe, samples: Sequence[Sample]) -> None:

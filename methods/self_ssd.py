@@ -38,7 +38,8 @@ def are_widths(widths: Sequence[Sequence[float]]) -> bool:
 
 
 Widths = Annotated[
-    Sequence[Sequence[float]], Fits("pairs of a probability and at least 1 candidate, the highest first", are_widths)
+    Sequence[Sequence[float]],
+    Fits("pairs of a probability and a number of candidates >= 1, in descending order", are_widths),
 ]
 
 

@@ -10,7 +10,7 @@ from ssd_bench.settings import Fits, Probability, Range, Rate, Whole
 
 Name = Annotated[str, "Name in tables, that of the preset."]
 ReusePrefix = Annotated[bool, "Verify from the first skipped sublayer on the states that drafting left."]
-Calibration = Annotated[int, Range(1, note=" prompt"), "Prompts of each domain to search or calibrate on."]
+Calibration = Annotated[int, Range(1, what="a number of prompts"), "Prompts of each domain to search or calibrate on."]
 NewTokens = Annotated[
     int, Range(2, note=": the first comes from the prefill"), "Tokens decoded per prompt and candidate."
 ]

@@ -188,16 +188,16 @@ def parse_question(arguments: Sequence[str]) -> Question:
         ConfigError: an option that cannot be used.
     """
     values = options(arguments, OPTIONS)
-    for name, allowed in (("model", "model=NAME or the path of a config.json"), ("hardware", "hardware=sim_<gpu>")):
+    for name, expected in (("model", "model=NAME or the path of a config.json"), ("hardware", "hardware=sim_<gpu>")):
         if name not in values:
-            raise ConfigError(name, None, f"give {allowed}")
+            raise ConfigError(name, None, expected)
     machines = simulated_names() if values["hardware"] == "all" else values["hardware"].split(",")
     devices = count("devices", values["devices"]) if "devices" in values else None
     for name in machines:
         if name != OWN:
             gpu_named(name)
     if OWN in machines and devices is not None:
-        raise ConfigError("devices", devices, "only with hardware=sim_<gpu>")
+        raise ConfigError("devices", devices, "no devices= without hardware=sim_<gpu>")
     tasks = choices("task")
     if values.get("task", tasks[0]) not in tasks:
         raise ConfigError("task", values["task"], f"one of {', '.join(tasks)}")
@@ -229,7 +229,7 @@ def _read_shape(path: Path) -> Shape:
     try:
         return Architecture.of(config)
     except ConfigError as error:
-        raise ConfigError(error.field, error.value, f"{error.allowed}, in {path}") from error
+        raise error.with_note(f", in {path}") from error
 
 
 def usable_runs(question: Question) -> tuple[list[Run], Counter[str]]:
@@ -269,8 +269,8 @@ def _recorded_machine(question: Question, runs: Sequence[Run]) -> Machine:
             profile = own_profile(run)
             loop = float(step_times(run, profile)["loop_ms"].iloc[0])
             return replace(profile, name=device_name(run.header), loop_ms=loop)
-    allowed = f"sim_<gpu>, or a runs_dir with records of {question.model} that have a measured latency profile"
-    raise ConfigError("hardware", OWN, allowed)
+    expected = f"sim_<gpu>, or a runs_dir with records of {question.model} that have a measured latency profile"
+    raise ConfigError("hardware", OWN, expected)
 
 
 def _profiled(run: Run) -> bool:

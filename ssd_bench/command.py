@@ -140,7 +140,7 @@ def _check_choices(arguments: Sequence[str]) -> None:
     """
     conflicting = WITHOUT_JOBS & {argument.partition("=")[0] for argument in arguments}
     if conflicting and {"-m", "--multirun"} & set(arguments):
-        raise ConfigError("option", min(conflicting), "without -m, of one run; dry=true describes those of a sweep")
+        raise ConfigError("option", min(conflicting), "one run, without -m; dry=true describes the runs of a sweep")
     for argument in arguments:
         group, equals, value = argument.partition("=")
         if equals and not argument.startswith("-"):
@@ -162,16 +162,16 @@ def _check_grammar(argument: str, sweep: bool) -> None:
     """
     name, _, value = argument.partition("=")
     if not name or len(name) > LONGEST_NAME:
-        raise ConfigError("option", shortened(argument), "NAME=VALUE, with the name of an option")
+        raise ConfigError("option", shortened(argument), "NAME=VALUE, where NAME is an option")
     try:
         is_sweep = OverridesParser.create().parse_override(argument).is_sweep_override()
     except Exception as error:  # from the parser, or Python's limits for digits and nesting
         reason = " ".join(str(error).split()).partition(" expecting ")[0].partition(" See https://")[0]
-        allowed = f"a value in Hydra's grammar ({shortened(reason, 120) or type(error).__name__})"
-        raise ConfigError(shortened(name), shortened(value), f"{allowed}; {as_text(name, value)}") from None
+        expected = f"a value in Hydra's grammar ({shortened(reason, 120) or type(error).__name__})"
+        raise ConfigError(shortened(name), shortened(value), f"{expected}; {as_text(name, value)}") from None
     if is_sweep and not sweep:
-        allowed = f"one value; with -m before it a run of each; {as_text(name, value)}"
-        raise ConfigError(name, shortened(value), allowed)
+        expected = f"one value; -m before it runs each value; {as_text(name, value)}"
+        raise ConfigError(name, shortened(value), expected)
 
 
 def plain_value(cfg: DictConfig, name: str) -> object:
@@ -189,13 +189,13 @@ def plain_value(cfg: DictConfig, name: str) -> object:
 def _yaml_fault(error: yaml.YAMLError) -> ConfigError:
     """Return the error for a config file that YAML cannot read, with file and line."""
     if isinstance(error, ReaderError):
-        return ConfigError("config", str(error.name), f"YAML (character {error.position + 1}: {error.reason})")
+        return ConfigError("config", str(error.name), f"valid YAML (character {error.position + 1}: {error.reason})")
     if not isinstance(error, yaml.MarkedYAMLError) or error.problem_mark is None:
-        return ConfigError("config", "a file", f"YAML ({' '.join(str(error).split())})")
+        return ConfigError("config", "a file", f"valid YAML ({' '.join(str(error).split())})")
     mark, context = error.problem_mark, error.context_mark
     since_line = f", line {context.line + 1}" if context is not None and context.line != mark.line else ""
     reason = f"{error.context}{since_line}: {error.problem}" if error.context else error.problem
-    return ConfigError("config", f"{mark.name}:{mark.line + 1}", f"YAML ({reason})")
+    return ConfigError("config", f"{mark.name}:{mark.line + 1}", f"valid YAML ({reason})")
 
 
 def _advised(error: Exception) -> Exception:
@@ -214,14 +214,18 @@ def _advised(error: Exception) -> Exception:
         value = suggestion[2]
     names = ", ".join(str(name) for name in parent if name != "hydra")
     if not table_name:
-        return ConfigError(suggestion[1], value, f"no option; those are {names}")
+        return ConfigError(suggestion[1], value, reason=f"there is no such option; the options are {names}")
     if table_name in CLOSED:
-        return ConfigError(suggestion[1], value, f"no setting of {table_name}, which has {names}")
+        return ConfigError(suggestion[1], value, reason=f"{table_name} has no such setting; its settings are {names}")
     try:  # + may add a setting that has a default in the class and is not in the config
         module, _, name = str(parent["_target_"]).rpartition(".")
         settings_of(table_name, getattr(importlib.import_module(module), name), {key: value})
     except ConfigError as fault:
-        return ConfigError(suggestion[1], value, fault.allowed) if fault.field == f"{table_name}.{key}" else error
+        return (
+            ConfigError(suggestion[1], value, fault.expected, fault.reason)
+            if fault.field == f"{table_name}.{key}"
+            else error
+        )
     except Exception:  # importing a module may raise anything
         return error
     return error
@@ -249,7 +253,7 @@ def run_tool(work: Callable[[Sequence[str]], object], usage: str | None, argumen
     return end.code
 
 
-def options(arguments: Sequence[str], allowed: Sequence[str]) -> dict[str, str]:
+def options(arguments: Sequence[str], names: Sequence[str]) -> dict[str, str]:
     """Parse the arguments NAME=VALUE of a `run_tool`.
 
     Raises:
@@ -258,8 +262,8 @@ def options(arguments: Sequence[str], allowed: Sequence[str]) -> dict[str, str]:
     values: dict[str, str] = {}
     for argument in arguments:
         name, equals, value = argument.partition("=")
-        if name not in allowed or not equals or not value or name in values:
-            raise ConfigError("option", argument, f"each of {', '.join(f'{o}=' for o in allowed)} at most once")
+        if name not in names or not equals or not value or name in values:
+            raise ConfigError("option", argument, f"each of {', '.join(f'{o}=' for o in names)} at most once")
         values[name] = value
     return values
 
@@ -271,7 +275,7 @@ def count(name: str, text: str) -> int:
         ConfigError: not a whole number above 0.
     """
     if not text.isdecimal() or len(text) > 18 or not int(text):
-        raise ConfigError(name, shortened(text), "a whole number, 1 or more")
+        raise ConfigError(name, shortened(text), "an integer >= 1")
     return int(text)
 
 

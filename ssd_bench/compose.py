@@ -105,7 +105,7 @@ def build(cfg: DictConfig, group: str) -> Any:
         if cause is not None:
             raise cause.within(SECTIONS.get(group, group), _place(error, group)) from None
         reason = " ".join(str(error.__cause__ or error).split())[:300]
-        raise ConfigError(group, settings.get(TARGET), reason) from error
+        raise ConfigError(group, settings.get(TARGET), reason=reason) from error
     _check_part(group, settings.get(TARGET), part)
     return part
 
@@ -123,12 +123,12 @@ def _check_part(group: str, target: Any, part: Any) -> None:
         types = get_type_hints(kind)
         attributes = [*types, *(name for name, member in vars(kind).items() if isinstance(member, property))]
         if lacking := [name for name in attributes if not hasattr(part, name)]:
-            allowed = f"{group}.{TARGET} has to name the class of a {kind.__name__}; what it makes lacks"
-            raise ConfigError(group, target, f"{allowed} {', '.join(lacking)}")
+            expected = f"{group}.{TARGET} to name the class of a {kind.__name__}; its objects lack {', '.join(lacking)}"
+            raise ConfigError(group, target, expected)
         for name, kind_of_attribute in types.items():
             check_value(f"{group}.{name}", kind_of_attribute, getattr(part, name))
     if group == "method" and part.name == "ar" and f"{type(part).__module__}.{type(part).__qualname__}" != AR:
-        raise ConfigError("method.name", "ar", f"any other name: tables take ar for plain decoding, which is {AR}")
+        raise ConfigError("method.name", "ar", f"another name: ar is the name of plain decoding ({AR}) in tables")
 
 
 def _check_target(place: str, config: Any, kind: type | None = None) -> None:
@@ -138,22 +138,22 @@ def _check_target(place: str, config: Any, kind: type | None = None) -> None:
         kind: None for an object within a part: a task, or a class of settings.
     """
     target = config.get(TARGET)
-    expected = "a task or of settings" if kind is None else f"a {kind.__name__}"
-    allowed = f"{place}.{TARGET} has to name the class of {expected}"
+    kind_text = "a task or of settings" if kind is None else f"a {kind.__name__}"
+    expected = f"{place}.{TARGET} to name the class of {kind_text}"
     module, _, name = target.rpartition(".") if isinstance(target, str) else ("", "", "")
     if not module:
-        raise ConfigError(place, target, f"{allowed}, as module.Class")
+        raise ConfigError(place, target, f"{expected}, as module.Class")
     try:
         cls = getattr(importlib.import_module(module), name)
     except Exception as error:  # importing a module may raise anything
         package = module.partition(".")[0]
         absent = isinstance(error, ModuleNotFoundError) and error.name == package
-        location = f": the folder that {package} is in has to be on PYTHONPATH" if absent else ""
-        raise ConfigError(place, target, f"{allowed} ({error}{location})") from error
+        location = f": put the folder that holds {package} on PYTHONPATH" if absent else ""
+        raise ConfigError(place, target, f"{expected} ({error}{location})") from error
     if not (_is_class_of(cls, Task) or is_dataclass(cls) if kind is None else _is_class_of(cls, kind)):
         if kind is not None and kind is not ModelSource and isinstance(cls, type):
-            allowed += f"; {name} lacks {', '.join(_missing_functions(cls, kind))}"
-        raise ConfigError(place, target, allowed)
+            expected += f"; {name} lacks {', '.join(_missing_functions(cls, kind))}"
+        raise ConfigError(place, target, expected)
     settings = arguments(place, cls, {name: value for name, value in config.items() if name not in HYDRA_KEYS})
     if cls.__module__.startswith("ssd_bench."):  # its annotations describe YAML values; other classes may convert them
         for name, parameter in inspect.signature(cls, eval_str=True).parameters.items():
@@ -199,9 +199,9 @@ def _compose_task(name: str, variant: str | None) -> DictConfig:
         with initialize_config_dir(version_base="1.3", config_dir=str(CONF)):
             cfg = compose("config", overrides=[f"task={name}"])
     except (HydraException, OmegaConfBaseException) as error:
-        raise ConfigError("task", name, " ".join(str(error).split())[:300]) from error
+        raise ConfigError("task", name, reason=" ".join(str(error).split())[:300]) from error
     if variant is not None:
         if "variant" not in cfg.task:
-            raise ConfigError("task.variant", variant, f"{name} has no variants")
+            raise ConfigError("task.variant", variant, f"null: {name} has no variants")
         cfg.task.variant = variant
     return cfg

@@ -8,11 +8,30 @@ from contextlib import contextmanager
 
 
 class ConfigError(ValueError):
-    """An option, file or environment that cannot work; names the field, its value and what is allowed."""
+    """An option, file or environment that is invalid; the message names the field, its value and what is expected.
 
-    def __init__(self, field: str, value: object, allowed: str):
-        super().__init__(f"{field}={value!r} cannot be used: {allowed}")
-        self.field, self.value, self.allowed = field, value, allowed
+    Args:
+        field: path of the option, or place in a file.
+        value: its value.
+        expected: noun phrase for the values that are valid, such as "an integer >= 1".
+        reason: clause for what is wrong, where `expected` does not say it, and what to do.
+    """
+
+    def __init__(self, field: str, value: object, expected: str = "", reason: str = ""):
+        clauses = (reason, expected and f"expected {expected}")
+        super().__init__(f"{field}={value!r} is invalid: {'; '.join(filter(None, clauses))}")
+        self.field, self.value, self.expected, self.reason = field, value, expected, reason
+
+    @property
+    def explanation(self) -> str:
+        """What is wrong and what is expected, without the field and its value."""
+        return str(self).removeprefix(f"{self.field}={self.value!r} is invalid: ")
+
+    def with_note(self, note: str) -> ConfigError:
+        """Return the error with a note after its last clause, such as ", in config.json"."""
+        if self.expected:
+            return ConfigError(self.field, self.value, self.expected + note, self.reason)
+        return ConfigError(self.field, self.value, "", self.reason + note)
 
     def within(self, section: str, place: str) -> ConfigError:
         """Return the error with options named by their path in the config: `task.parts.xsum.shots`, not `task.shots`.
@@ -22,11 +41,11 @@ class ConfigError(ValueError):
             place: their prefix in the config, as `task.parts.xsum`.
         """
         pattern = re.compile(rf"(?<![\w.]){re.escape(section)}\.(?=\w)")
-        field, allowed = (pattern.sub(f"{place}.", text) for text in (self.field, self.allowed))
-        return ConfigError(field, self.value, allowed)
+        field, expected, reason = (pattern.sub(f"{place}.", text) for text in (self.field, self.expected, self.reason))
+        return ConfigError(field, self.value, expected, reason)
 
-    def __reduce__(self) -> tuple[type[ConfigError], tuple[str, object, str]]:
-        return type(self), (self.field, self.value, self.allowed)
+    def __reduce__(self) -> tuple[type[ConfigError], tuple[str, object, str, str]]:
+        return type(self), (self.field, self.value, self.expected, self.reason)
 
 
 @contextmanager

@@ -276,8 +276,8 @@ def find_comparable_runs(runs_dir: Path, model: str, task: str) -> list[Run]:
         if outputs:
             groups.setdefault(key, []).append(run)
     if not groups:
-        allowed = f"a folder with finished greedy runs of model={model} task={task} that have a latency profile"
-        raise ConfigError("runs_dir", str(runs_dir), allowed)
+        expected = f"a folder with finished greedy runs of model={model} task={task} that have a latency profile"
+        raise ConfigError("runs_dir", str(runs_dir), expected)
     return max(groups.values(), key=lambda runs: (len({run.header["method"] for run in runs}), len(runs)))
 
 

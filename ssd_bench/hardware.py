@@ -84,7 +84,9 @@ class Hardware:
         if devices[0].type == "cpu":
             resolve(chosen.isa)
         elif chosen.isa != "auto":
-            raise ConfigError("hardware.isa", chosen.isa, f"auto: levels are a CPU's, and this runs on {devices[0]}")
+            raise ConfigError(
+                "hardware.isa", chosen.isa, f"auto: levels exist for CPUs only, and this runs on {devices[0]}"
+            )
         latency = None if chosen.latency is None else _latency(chosen.latency)
         dtype, threads = DTYPES[chosen.dtype], chosen.threads or cores
         return cls(devices, dtype, threads, chosen.warmup, chosen.kernels, chosen.isa, latency, chosen.exclusive)
@@ -121,7 +123,7 @@ def _resolve(name: str) -> torch.device:
         count = torch.cuda.device_count() if torch.cuda.is_available() else 0
         if (device.index or 0) >= count:
             reason = f"this machine has {count} GPUs" if count else "no GPU is visible here; use hardware.device=cpu"
-            raise ConfigError("hardware.device", name, f"a device that exists: {reason}")
+            raise ConfigError("hardware.device", name, f"an available device: {reason}")
         return torch.device("cuda", device.index or 0)
     return device
 

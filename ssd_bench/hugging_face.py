@@ -139,8 +139,8 @@ def _load(folder: Path, hardware: Hardware) -> Any:
         reason = " ".join(str(error).split())[:300]
         raise ConfigError("model", str(folder), f"a checkpoint that transformers can load ({reason})") from error
     if lacking := sorted([*loading["missing_keys"], *map(str, loading["mismatched_keys"])]):
-        allowed = f"a checkpoint that transformers finds all weights in; not found: {', '.join(lacking[:3])}"
-        raise ConfigError("model", str(folder), allowed)
+        expected = f"a checkpoint that transformers finds all weights in; not found: {', '.join(lacking[:3])}"
+        raise ConfigError("model", str(folder), expected)
     return model.eval()
 
 

@@ -27,7 +27,7 @@ from ssd_bench.task import DataSource, Sourced, Task
 from ssd_bench.tracking import Tracking
 
 Name = Annotated[str, Fits("a text without /, for the name of a folder", re.compile(r"[^/\0]+").fullmatch)]
-Part = Annotated[str, Fits("NUMBER/OF, as 3/8: the third of eight", lambda text: _is_part(text))]
+Part = Annotated[str, Fits("NUMBER/OF, such as 3/8 for the third of eight", lambda text: _is_part(text))]
 LONGEST_NAMES = LONGEST_NAME - 20  # bytes; the name of a record's folder ends with digits of the run's key
 MOST_REPEATS = 10_000  # the work items of a run are listed in memory
 OPTIONS = {
@@ -56,7 +56,7 @@ def resolve(cfg: DictConfig) -> dict[str, Any]:
         if not isinstance(error, MissingMandatoryValue):
             raise unresolved(cfg, name, error) from error
         forms = f": {' or '.join(f'model.template={form}' for form in TEMPLATES)}"
-        raise ConfigError(name, None, GIVEN + (forms if name == "model.template.form" else "")) from error
+        raise ConfigError(name, None, reason=GIVEN + (forms if name == "model.template.form" else "")) from error
     _check(config)
     if (
         isinstance(model := config.get("model"), dict) and "template" in model
@@ -93,8 +93,8 @@ class Parts:
             check_value(f"{group}.name", Name, part.name)
         if (length := sum(len(part.name.encode()) for part in parts.values())) > LONGEST_NAMES:
             group = max(parts, key=lambda group: len(parts[group].name))
-            allowed = f"shorter: the record's folder has the names of model, method and task, {length} bytes of at most"
-            raise ConfigError(f"{group}.name", shortened(parts[group].name), f"{allowed} {LONGEST_NAMES}")
+            expected = f"a shorter name: model, method and task have {length} bytes of at most {LONGEST_NAMES} together"
+            raise ConfigError(f"{group}.name", shortened(parts[group].name), expected)
         has_own_source = isinstance(task, Sourced) and task.source is not None
         if has_own_source and not isinstance(source, SampleSource):
             raise ConfigError(
@@ -133,30 +133,30 @@ def _check_file(place: str, task: Task, source: DataSource) -> None:
     for name, part in getattr(task, "parts", {}).items():
         _check_file(f"{place}.parts.{name}", part, source)
     if isinstance(task, Sourced) and task.source is None and isinstance(source, SampleSource):
-        allowed = "a file NAME.jsonl with a prompt a line; or data=local data.root=DIR, which reads DIR/jsonl.jsonl"
-        raise ConfigError(f"{place}.path", None, allowed)
+        expected = "a file NAME.jsonl with a prompt a line; or data=local data.root=DIR, which reads DIR/jsonl.jsonl"
+        raise ConfigError(f"{place}.path", None, expected)
 
 
 def _check(config: dict[str, Any]) -> None:
     """Refuse an unknown, missing or invalid option."""
     for name in config:
         if name not in KNOWN:
-            raise ConfigError(name, config[name], f"no option; those are {', '.join(KNOWN)}")
+            raise ConfigError(name, config[name], reason=f"there is no such option; the options are {', '.join(KNOWN)}")
     for name, kind in OPTIONS.items():
         if name not in config:
-            raise ConfigError(name, None, GIVEN)
+            raise ConfigError(name, None, reason=GIVEN)
         check_value(name, kind, config[name])
     if not _may_be_folder(local_path("runs_dir", config["runs_dir"])):
         raise ConfigError("runs_dir", config["runs_dir"], "a folder")
     for name, table in TABLES.items():
         table(**arguments(name, table, config.get(name)))
     if not _has_variant(config):
-        raise ConfigError("variant", config["variant"], "null: no prompt format of this task goes by a name")
+        raise ConfigError("variant", config["variant"], "null: this task has no named prompt formats")
     arms_of(config["baseline"])
     check_value("shard", Part | None, config.get("shard"))  # older configs lack it
     for name, where in (("minutes", "of experiments (-m experiment=NAME)"), ("retry", "(-m)")):
         if config.get(name) is not None:
-            raise ConfigError(name, config[name], f"null but in a sweep {where}")
+            raise ConfigError(name, config[name], f"null except in a sweep {where}")
 
 
 def _has_variant(config: dict[str, Any]) -> bool:

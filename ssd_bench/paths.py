@@ -29,19 +29,19 @@ def local_path(field: str, value: object) -> Path:
     text = str(value)
     if URI.match(text):
         hint = " (file:///DIR is /DIR)" if text.lower().startswith("file:") else ""
-        allowed = f"a path on this machine, not a URI: download or mount what it names, and give that path{hint}"
-        raise ConfigError(field, text, allowed)
+        expected = f"a path on this machine, not a URI: download or mount what it names, and give that path{hint}"
+        raise ConfigError(field, text, expected)
     try:
         encoded = os.path.abspath(os.path.expanduser(text)).encode()
     except UnicodeEncodeError:
-        raise ConfigError(field, text, "a path in UTF-8, for records hold it as text") from None
+        raise ConfigError(field, text, "a path in UTF-8, because records hold it as text") from None
     except FileNotFoundError:
-        raise ConfigError(field, text, "an absolute path, for the current folder was deleted") from None
+        raise ConfigError(field, text, "an absolute path, because the current folder was deleted") from None
     if any(ord(character) < 32 for character in text):
         raise ConfigError(field, text, "a path without line breaks and other control characters")
     if len(encoded) > LONGEST_PATH or max(map(len, encoded.split(b"/"))) > LONGEST_NAME:
-        allowed = f"a path of at most {LONGEST_PATH} bytes, each name in it of at most {LONGEST_NAME}"
-        raise ConfigError(field, shortened(text), allowed)
+        expected = f"a path of at most {LONGEST_PATH} bytes, each name in it of at most {LONGEST_NAME}"
+        raise ConfigError(field, shortened(text), expected)
     return Path(encoded.decode())
 
 

@@ -186,7 +186,11 @@ def plan(cfg: DictConfig) -> Plan:
 def _check_modes(baseline: str, hardware: Hardware, decoding: Decoding, method: Method) -> None:
     """Refuse a baseline that the devices rule out, and sampling with a method that has none."""
     if baseline == "hf" and len(set(hardware.devices)) > 1:
-        raise ConfigError("baseline", "hf", f"paired or none on {hardware.label}: Hugging Face's copy takes one device")
+        raise ConfigError(
+            "baseline",
+            "hf",
+            f"paired or none on {hardware.label}: Hugging Face's copy of the model needs a single device",
+        )
     if method.greedy_only and not decoding.greedy:
         raise ConfigError("decode.mode", decoding.mode, f"greedy: method={method.name} has no sampling mode")
 
@@ -246,7 +250,7 @@ def _unused(parts: Parts) -> tuple[str, ...]:
     for source in sources.values():
         for file, faults in source.unusable().items() if isinstance(source, Examined) else ():
             if faults:
-                examples = "; ".join(f"{fault.field}={fault.value!r}: {fault.allowed}" for fault in faults[:FAULTS])
+                examples = "; ".join(f"{fault}" for fault in faults[:FAULTS])
                 remainder = f"; and {len(faults) - FAULTS} more" if len(faults) > FAULTS else ""
                 lines.append(f"{file}: {len(faults)} faults in rows that this run does not use: {examples}{remainder}")
     return tuple(lines)
@@ -266,11 +270,11 @@ def _shard(config: dict[str, Any], method: Method, prompts: int) -> Shard | None
     shard, text = Shard.parse(config.get("shard")), config.get("shard")
     if shard is not None:
         if isinstance(method, Stateful):
-            raise ConfigError("shard", text, f"null: method={method.name} learns from one prompt for the next")
+            raise ConfigError("shard", text, f"null: method={method.name} learns from earlier prompts")
         if "parts" in config["task"]:
-            raise ConfigError("shard", text, "null: the prompts of a stream come one after the other")
+            raise ConfigError("shard", text, "null: the prompts of a stream have an order")
         if shard.of > prompts:
-            raise ConfigError("shard", text, f"of at most {prompts}, as many as there are prompts")
+            raise ConfigError("shard", text, f"at most {prompts} shards, the number of prompts")
     return shard
 
 

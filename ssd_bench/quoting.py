@@ -26,5 +26,5 @@ def unresolved(cfg: DictConfig, name: str, error: OmegaConfBaseException) -> Con
         value = value.get(part) if isinstance(value, dict) else None
     reason = str(error.msg or error).partition("\n")[0]
     if not isinstance(value, str):
-        return ConfigError(name, None, reason)
-    return ConfigError(name, value, f"{reason}, for ${{...}} stands for an option; {as_text(name, value)}")
+        return ConfigError(name, None, reason=reason)
+    return ConfigError(name, value, reason=f"{reason}: ${{...}} refers to an option; {as_text(name, value)}")

@@ -173,8 +173,8 @@ def _check_logits(plan: Plan, engine: Engine) -> None:
     """
     encoded = min(plan.encoded, key=lambda prompt: len(prompt.ids))
     if not math.isfinite(engine.probe.top2_gap(encoded.ids)):
-        allowed = "one in which this model's logits are finite: those of a prompt are not"
-        raise ConfigError("hardware.dtype", plan.hardware.dtype_name, allowed)
+        expected = "one in which this model's logits are finite: those of a prompt are not"
+        raise ConfigError("hardware.dtype", plan.hardware.dtype_name, expected)
 
 
 def _scores(plan: Plan, writer: RunWriter) -> dict[str, dict[str, float]]:

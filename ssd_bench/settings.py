@@ -55,7 +55,7 @@ class Range:
         """Return what is allowed, in words; `kind` is the type in words."""
         noun, lower = self.what or kind, self.least if self.above is None else self.above
         if self.most is None and self.below is None:
-            return f"{noun} {'of at least' if self.above is None else 'above'} {lower}{self.note}"
+            return f"{noun} {'>=' if self.above is None else '>'} {lower}{self.note}"
         begin, end = "[" if self.above is None else "(", f"{self.below})" if self.most is None else f"{self.most}]"
         return f"{noun} in {begin}{lower}, {end}{self.note}"
 
@@ -133,10 +133,12 @@ def arguments(section: str, cls: type[Any], values: Any) -> dict[str, Any]:
         raise ConfigError(section, values, f"a table of {listing}")
     for name, value in values.items():
         if name not in names and all(parameter.kind != parameter.VAR_KEYWORD for parameter in parameters.values()):
-            raise ConfigError(f"{section}.{name}", value, f"no setting of {section}, which has {listing}")
+            raise ConfigError(
+                f"{section}.{name}", value, reason=f"{section} has no such setting; its settings are {listing}"
+            )
     for name, parameter in names.items():
         if name not in values and parameter.default is parameter.empty:
-            raise ConfigError(f"{section}.{name}", None, GIVEN)
+            raise ConfigError(f"{section}.{name}", None, reason=GIVEN)
     return dict(values)
 
 
@@ -151,10 +153,10 @@ def check_value(field: str, kind: Any, value: T) -> T:
         ConfigError: the type does not allow the value.
     """
     if not fits(kind, value):
-        allowed = describe_type(kind)
+        expected = describe_type(kind)
         if isinstance(value, int | float) and fits(kind, str(value)):  # and YAML may change digits: it reads 0123 as 83
-            allowed += f"; what looks like a number needs quotes: '{field}=\"...\"'"
-        raise ConfigError(field, value, allowed)
+            expected += f"; a text that looks like a number needs quotes: '{field}=\"...\"'"
+        raise ConfigError(field, value, expected)
     return value
 
 

@@ -186,9 +186,11 @@ class Sweep:
             runs_of_parts = [self._runs_in_time(part) for part in parts]
             jobs = list(dict.fromkeys(overrides for runs in runs_of_parts for overrides in runs))
             if not jobs:
-                raise ConfigError("minutes", ", ".join(f"{part.minutes:g}" for part in parts), "time for the first run")
+                raise ConfigError(
+                    "minutes", ", ".join(f"{part.minutes:g}" for part in parts), "enough time for the first run"
+                )
         elif sizes or minutes is not None:
-            raise ConfigError("scale" if sizes else "minutes", ", ".join(arguments), "experiment=NAME beside it")
+            raise ConfigError("scale" if sizes else "minutes", ", ".join(arguments), "experiment=NAME with this option")
         else:
             parts, jobs = [], product(options.values())
             runs_of_parts = [jobs]
@@ -334,8 +336,8 @@ def _check_launcher(config: DictConfig) -> None:
         extra = next((extra for name, extra in EXTRAS.items() if f"_{name}_" in package), None)
         if extra is None:
             raise
-        allowed = f"one that is installed: {installed_by(extra)}"
-        raise ConfigError("hydra/launcher", _launcher_name(config), allowed) from error
+        expected = f"an installed launcher: {installed_by(extra)}"
+        raise ConfigError("hydra/launcher", _launcher_name(config), expected) from error
 
 
 def _launcher_name(config: DictConfig) -> str:
@@ -386,7 +388,7 @@ class JobBatch:
             message = f"{type(error).__name__}: {str(error).strip()}"
             lost = index.lost_jobs(self.runs_dir, (job for job in batch if job not in new_outcomes), self.attempt.sweep)
             if not new_outcomes and not lost:
-                raise ConfigError("hydra/launcher", self.name, f"one that works here ({message})") from error
+                raise ConfigError("hydra/launcher", self.name, f"a launcher that works here ({message})") from error
             breaks.update(map(tuple, lost))
             print(
                 f"\n{len(lost)} runs ended with their process ({message.splitlines()[0]})", file=sys.stderr, flush=True
@@ -450,7 +452,7 @@ def register_experiments(arguments: Sequence[str]) -> None:
     for argument in arguments:
         key, _, value = argument.partition("=")
         if key.startswith("experiment/"):
-            raise ConfigError(key, value, f"experiment={key.removeprefix('experiment/')}/{value} is how to ask for it")
+            raise ConfigError(key, value, f"experiment={key.removeprefix('experiment/')}/{value}")
         if key == "experiment" and "(" not in value:
             for name in map(str.strip, value.split(",")):
                 grid.expand_name(name)
@@ -470,7 +472,9 @@ def experiment_names(override: Override) -> list[str]:
     names = pattern.filter(grid.names())
     if not names:
         raise ConfigError(
-            "experiment", str(override.input_line).partition("=")[2], "a pattern of names of exhibits, as glob(swift_*)"
+            "experiment",
+            str(override.input_line).partition("=")[2],
+            "a pattern that matches names of tables or figures, such as glob(swift_*)",
         )
     return names
 
@@ -484,7 +488,7 @@ def _choices(override: Override) -> list[str]:
     if not override.is_sweep_override():
         return [str(override.input_line)]
     if not override.is_discrete_sweep():
-        raise ConfigError(override.get_key_element(), override.input_line, "values that can be listed, as a,b")
+        raise ConfigError(override.get_key_element(), override.input_line, "values that can be listed, such as a,b")
     key, text = override.get_key_element(), str(override.input_line).partition("=")[2]
     try:
         values = [f"{key}={value}" for value in itertools.islice(override.sweep_string_iterator(), MOST_JOBS + 1)]
@@ -492,7 +496,7 @@ def _choices(override: Override) -> list[str]:
         raise ConfigError(key, text, f"values that can be listed ({error})") from None
     if not values:
         known_choices = f", among {', '.join(choices(key))}" if key in CHOSEN else ""
-        raise ConfigError(key, text, f"values of which there is one at least{known_choices}")
+        raise ConfigError(key, text, f"at least one value{known_choices}")
     if len(values) > MOST_JOBS:
         raise ConfigError(key, text, f"at most {MOST_JOBS} values")
     return values
@@ -517,7 +521,7 @@ def _retry(override: Override) -> bool:
 
 def _single(override: Override) -> str:
     if override.is_sweep_override():
-        raise ConfigError(override.get_key_element(), override.input_line, "one value: the grid is the experiment's")
+        raise ConfigError(override.get_key_element(), override.input_line, "one value: the experiment defines the grid")
     return str(override.input_line)
 
 

@@ -71,7 +71,7 @@ class GSM8K(VariantTask):
     def _prompt(self, row: Row) -> Prompt:
         reference = row["answer"].rpartition("####")[2].strip()
         if "####" not in row["answer"] or final_number(reference) is None:
-            raise ConfigError(f"gsm8k {row['id']} answer", row["answer"][-40:], "it must end in #### and a number")
+            raise ConfigError(f"gsm8k {row['id']} answer", row["answer"][-40:], "a text that ends in #### and a number")
         question = {
             "knn_ssd": f"Question: {row['question']}\nAnswer:",
             "conflayers": f"Q: {row['question'].strip()}\nA:",

@@ -37,8 +37,10 @@ class HumanEval(ProgramTask):
     def _prompt(self, row: Row) -> Prompt:
         where = f"humaneval {row['id']}"
         if not row["entry_point"].isidentifier() or f"def {row['entry_point']}(" not in row["prompt"]:
-            raise ConfigError(f"{where} entry_point", row["entry_point"], "the name of a function that prompt defines")
+            raise ConfigError(
+                f"{where} entry_point", row["entry_point"], "the name of a function that the prompt defines"
+            )
         if "def check(" not in row["test"]:
-            raise ConfigError(f"{where} test", row["test"][:40], "it must define the function check")
+            raise ConfigError(f"{where} test", row["test"][:40], "code that defines the function check")
         reference = json.dumps({key: row[key] for key in ("prompt", "test", "entry_point")}, ensure_ascii=False)
         return self._make_prompt(row, row["prompt"].replace("    ", "\t"), reference=reference)

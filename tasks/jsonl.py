@@ -52,7 +52,7 @@ class Jsonl(RowTask):
     def __post_init__(self) -> None:
         file = local_path("task.path", self.path) if self.path is not None else None
         if file is not None and not file.is_file():
-            raise ConfigError("task.path", self.path, "a file that is there")
+            raise ConfigError("task.path", self.path, "an existing file")
         self.source: DataSource | None = None if file is None else LocalSource(file.parent)
         self.scorer: Scorer = SCORERS[self.score_by]()
         items = DataSpec(

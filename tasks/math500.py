@@ -78,7 +78,7 @@ class Math(VariantTask):
         wanted = (*self.subjects, None) if self.subjects == SUBJECTS else self.subjects
         items = [row for row in rows if known_subject(row) in wanted]
         if not items:
-            raise ConfigError("task.subjects", list(self.subjects), "subjects of which the data has any problem")
+            raise ConfigError("task.subjects", list(self.subjects), "subjects that have problems in the data")
         return items
 
     def _demonstration(self, row: Row) -> str:

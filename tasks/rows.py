@@ -125,13 +125,13 @@ class RowTask(ABC):
         faulty = []
         for prompt in prompts:
             for reference in (prompt.reference, *(turn.reference for turn in prompt.turns)):
-                if reference.strip() and (allowed := self.scorer.reference_fault(reference)):
-                    faulty.append((prompt.id, reference, allowed))
+                if reference.strip() and (expected := self.scorer.reference_fault(reference)):
+                    faulty.append((prompt.id, reference, expected))
         if faulty:
-            identity, reference, allowed = faulty[0]
-            more = f"; references that cannot be read: {len(faulty)}" if len(faulty) > 1 else ""
+            identity, reference, expected = faulty[0]
+            more = f"; {len(faulty)} references are invalid" if len(faulty) > 1 else ""
             place = _place(source, self._items, identity)
-            raise ConfigError(f"{place} reference", shortened(reference), f"{allowed}{self.reference_hint}{more}")
+            raise ConfigError(f"{place} reference", shortened(reference), f"{expected}{self.reference_hint}{more}")
 
     def _select_items(self, rows: Sequence[Row]) -> Sequence[Row]:
         """Return the rows that are items: all rows, unless a task leaves some out."""

@@ -67,7 +67,7 @@ def first_rows(rows: Sequence[T], limit: int | None) -> list[T]:
         ConfigError: a row among them that cannot be used.
     """
     if limit is not None and limit < 1:
-        raise ConfigError("limit", limit, "null (all items) or an integer of at least 1")
+        raise ConfigError("limit", limit, "null (all items) or an integer >= 1")
     return list(map(usable, rows[:limit]))
 
 
@@ -78,12 +78,12 @@ def checked_template(template: str) -> str:
     return template
 
 
-def checked_variant(variant: str | None, allowed: Sequence[str]) -> str:
+def checked_variant(variant: str | None, variants: Sequence[str]) -> str:
     """Return `variant` if it is allowed, the first (the default) for None, else raise ConfigError."""
     if variant is None:
-        return allowed[0]
-    if variant not in allowed:
-        raise ConfigError("task.variant", variant, f"one of {', '.join(allowed)}")
+        return variants[0]
+    if variant not in variants:
+        raise ConfigError("task.variant", variant, f"one of {', '.join(variants)}")
     return variant
 
 
@@ -99,5 +99,5 @@ def of_variant(option: str, values: T | Mapping[str, T], variant: str) -> T:
     if not isinstance(values, Mapping):
         return values
     if variant not in values:
-        raise ConfigError(f"task.{option}", dict(values), f"it must have a value for {variant}")
+        raise ConfigError(f"task.{option}", dict(values), f"a value for {variant}")
     return values[variant]

@@ -65,8 +65,8 @@ class Shots:
             while len(rows) < self.count:
                 if (row := next(remaining, None)) is None:
                     kind = f"demonstrations of {self.file.name}{f' for {group}' if group else ''}"
-                    allowed = f"at most {len(rows)}, the {kind} that are not test items"
-                    raise ConfigError("task.shots", self.count, allowed)
+                    expected = f"at most {len(rows)}, the {kind} that are not test items"
+                    raise ConfigError("task.shots", self.count, expected)
                 if not any(name in row and str(row[name]).strip() in excluded for name in (key, "id")):
                     drawn.setdefault(self.group(row), []).append(row)
             return "".join(self.text(usable(row)) for row in rows[: self.count])

@@ -57,13 +57,13 @@ class Stream:
             raise ConfigError("task.parts", list(self.parts), "at least two tasks")
         for label, part in self.parts.items():
             if isinstance(part, Stream) or not hasattr(part, "score"):
-                allowed = f"the settings of a task other than stream; +task@task.parts.{label}=TASK adds one"
-                raise ConfigError(f"task.parts.{label}", part, allowed)
+                expected = f"the settings of a task other than stream; +task@task.parts.{label}=TASK adds one"
+                raise ConfigError(f"task.parts.{label}", part, expected)
             if isinstance(part, Sourced) and part.source is not None:
-                allowed = (
+                expected = (
                     "null: the parts of a stream read the run's data, so DIR/jsonl.jsonl with data=local data.root=DIR"
                 )
-                raise ConfigError(f"task.parts.{label}.path", getattr(part, "path", None), allowed)
+                raise ConfigError(f"task.parts.{label}.path", getattr(part, "path", None), expected)
         if self.first is not None and self.first not in self.parts:
             raise ConfigError("task.first", self.first, f"null or one of {', '.join(self.parts)}")
         if self.order == "listed" and (self.mix_ratio, self.first) != (0, None):
@@ -100,8 +100,8 @@ class Stream:
             with naming("task", f"task.parts.{name}"):
                 prompts = self.parts[name].prompts(source, template, count, seed)
             if len(prompts) < count:
-                allowed = f"fewer: the stream takes {count} prompts of {name}, which has {len(prompts)}"
-                raise ConfigError("task.items", self.items, allowed)
+                expected = f"fewer: the stream takes {count} prompts of {name}, which has {len(prompts)}"
+                raise ConfigError("task.items", self.items, expected)
             remaining[name] = iter(prompts)
         return [self._labelled(name, next(remaining[name])) for name in domains]
 

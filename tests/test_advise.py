@@ -117,7 +117,7 @@ def test_what_cannot_be_used_is_refused_before_anything_is_read(
     monkeypatch.setattr(advise, "usable_runs", lambda asked: pytest.fail("records were read"))
     with pytest.raises(ConfigError) as error:
         parse_question(arguments)
-    assert error.value.field == field and error.value.allowed
+    assert error.value.field == field and error.value.explanation
     assert dispatch(["advise", *arguments]) == 2 and field in capsys.readouterr().err
 
 

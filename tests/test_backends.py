@@ -80,7 +80,7 @@ def test_a_level_that_the_cpu_lacks_is_refused(monkeypatch: pytest.MonkeyPatch) 
     try:
         assert [level.name for level in arithmetic.available_levels()] == ["amx_emulated", "generic"]
         with pytest.raises(
-            ConfigError, match="'avx2' cannot be used: auto or one of amx_emulated, generic, which this CPU has"
+            ConfigError, match="'avx2' is invalid: expected auto or one of amx_emulated, generic, which this CPU has"
         ):
             resolve("avx2")
     finally:

@@ -190,35 +190,41 @@ def test_it_is_one_too_where_nothing_would_run(field: str, options: str, refused
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ("decode=sample decode.temperature=inf", "decode.temperature=inf cannot be used: a number of at least 1e-06"),
-        ("hardware.threads=1.5", "hardware.threads=1.5 cannot be used: an integer"),
-        ("~seed", "seed=None cannot be used: it must be given"),
-        ("wandb=null", "wandb=None cannot be used: a table of mode, project"),
-        ("+wandb.x=1", "wandb.x=1 cannot be used: no setting of wandb, which has mode, project"),
-        ("wandb.project=''", "wandb.project='' cannot be used: the name of a project"),
-        ("~data", "data=None cannot be used: one of hub, local, sample"),
+        ("decode=sample decode.temperature=inf", "decode.temperature=inf is invalid: expected a number >= 1e-06"),
+        ("hardware.threads=1.5", "hardware.threads=1.5 is invalid: expected an integer"),
+        ("~seed", "seed=None is invalid: it must be given"),
+        ("wandb=null", "wandb=None is invalid: expected a table of mode, project"),
+        ("+wandb.x=1", "wandb.x=1 is invalid: wandb has no such setting; its settings are mode, project"),
+        ("wandb.project=''", "wandb.project='' is invalid: expected the name of a project"),
+        ("~data", "data=None is invalid: expected one of hub, local, sample"),
         (
             "task._target_=builtins.dict",
-            "task='builtins.dict' cannot be used: task._target_ has to name the class of a Task",
+            "task='builtins.dict' is invalid: expected task._target_ to name the class of a Task",
         ),
-        (f"method.name={MADE}", "method.name._target_ has to name the class of a task or of settings"),
-        ("runs_dir=FILE/below", "runs_dir='FILE/below' cannot be used: a folder"),
+        (f"method.name={MADE}", "method.name._target_ to name the class of a task or of settings"),
+        ("runs_dir=FILE/below", "runs_dir='FILE/below' is invalid: expected a folder"),
         ("model=local model.path=a", "it must be given: model.template=chat or model.template=plain\n"),
         (
             "seed=${nope}",
-            "seed='${nope}' cannot be used: Interpolation key 'nope' not found, for ${...} stands",
+            "seed='${nope}' is invalid: Interpolation key 'nope' not found: ${...} refers",
         ),
-        ("method._target_=ar.AR", "(No module named 'ar': the folder that ar is in has to be on PYTHONPATH)"),
+        ("method._target_=ar.AR", "(No module named 'ar': put the folder that holds ar on PYTHONPATH)"),
         ("method._target_=methods.nope.A", "(No module named 'methods.nope')"),
-        ("method._target_=AR", "has to name the class of a Method, as module.Class\n"),
-        ("method._target_=os.mkdir", "has to name the class of a Method\n"),
-        ("method=fixed_layers method.name=ar", "method.name='ar' cannot be used: any other name: tables take ar for"),
-        ("lmit=3", "lmit=3 cannot be used: no option; those are model, method, task, data, hardware, decode, variant"),
-        ("a.b.c=x", "a.b.c='x' cannot be used: no option; those are model"),
-        ("method=ar method.nodes=3", "method.nodes=3 cannot be used: no setting of method, which has name\n"),
-        ("method=knn_ssd method.search.x=1", "method.search.x=1 cannot be used: no setting of method.search, which"),
-        ("hardware.x=1", "hardware.x=1 cannot be used: no setting of hardware, which has device, dtype"),
-        ("model.template.sytem=x", "no setting of model.template, which has form, enable_thinking, system, kwargs\n"),
+        ("method._target_=AR", "to name the class of a Method, as module.Class\n"),
+        ("method._target_=os.mkdir", "to name the class of a Method\n"),
+        ("method=fixed_layers method.name=ar", "method.name='ar' is invalid: expected another name: ar is the name of"),
+        (
+            "lmit=3",
+            "lmit=3 is invalid: there is no such option; the options are model, method, task",
+        ),
+        ("a.b.c=x", "a.b.c='x' is invalid: there is no such option; the options are model"),
+        ("method=ar method.nodes=3", "method.nodes=3 is invalid: method has no such setting; its settings are name\n"),
+        ("method=knn_ssd method.search.x=1", "method.search.x=1 is invalid: method.search has no such setting"),
+        ("hardware.x=1", "hardware.x=1 is invalid: hardware has no such setting; its settings are device, dtype"),
+        (
+            "model.template.sytem=x",
+            "model.template has no such setting; its settings are form, enable_thinking, system, kwargs\n",
+        ),
         ("model.template.kwargs.mood=x", "use +model.template.kwargs.mood=x"),
         ("model=llama3_8b model.embedded=a", "use +model.embedded=a"),
     ],
@@ -249,10 +255,10 @@ PARTS = {
 @pytest.mark.parametrize(
     ("without", "said"),
     [
-        ("observe", "has to name the class of a Method; M lacks observe\n"),
-        ("prepare start", "has to name the class of a Method; M lacks prepare, start\n"),
-        ("taps", "has to name the class of a Method; what it makes lacks taps\n"),
-        ("reuse_prefix greedy_only", "what it makes lacks reuse_prefix, greedy_only\n"),
+        ("observe", "to name the class of a Method; M lacks observe\n"),
+        ("prepare start", "to name the class of a Method; M lacks prepare, start\n"),
+        ("taps", "to name the class of a Method; its objects lack taps\n"),
+        ("reuse_prefix greedy_only", "its objects lack reuse_prefix, greedy_only\n"),
     ],
 )
 def test_what_a_method_lacks_is_named(
@@ -271,7 +277,9 @@ def test_a_part_of_another_type_is_refused(
 ) -> None:
     lines = [line for name, line in PARTS.items() if name != "taps"] + ["    taps = (1, 2)"]
     name = module(tmp_path_factory, monkeypatch, lines)
-    assert "method.taps=(1, 2) cannot be used: a Taps" in refused(f"method=ar method.name=x method._target_={name}.M")
+    assert "method.taps=(1, 2) is invalid: expected a Taps" in refused(
+        f"method=ar method.name=x method._target_={name}.M"
+    )
 
 
 def module(folders: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch, lines: list[str]) -> str:
@@ -287,10 +295,19 @@ def module(folders: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch, lin
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("ngram 2\n", "odd.yaml:3' cannot be used: YAML (while scanning a simple key, line 2: could not find"),
-        ("a:\n\t- x\n", r"odd.yaml:3' cannot be used: YAML (while scanning for the next token: found character '\t'"),
-        ("name: a\nname: b\n", "odd.yaml:3' cannot be used: YAML (while constructing a mapping, line 1: found"),
-        ("name: \x07\n", "odd.yaml' cannot be used: YAML (character 31: special characters are not allowed"),
+        (
+            "ngram 2\n",
+            "odd.yaml:3' is invalid: expected valid YAML (while scanning a simple key, line 2: could not find",
+        ),
+        (
+            "a:\n\t- x\n",
+            r"odd.yaml:3' is invalid: expected valid YAML (while scanning for the next token: found character '\t'",
+        ),
+        (
+            "name: a\nname: b\n",
+            "odd.yaml:3' is invalid: expected valid YAML (while constructing a mapping, line 1: found",
+        ),
+        ("name: \x07\n", "odd.yaml' is invalid: expected valid YAML (character 31: special characters are not allowed"),
     ],
 )
 def test_a_file_that_is_no_yaml_is_named_with_its_line(
@@ -337,27 +354,36 @@ def test_a_value_with_characters_of_the_grammar_gets_the_quoted_form_to_type(
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ("model=local model.path=a model.template.form=???", "model.template.form=None cannot be used: it must"),
-        ("seed=???", "seed=None cannot be used: it must be given"),
-        ("minutes=nan", "minutes=nan cannot be used: null but in a sweep"),
+        ("model=local model.path=a model.template.form=???", "model.template.form=None is invalid: it must"),
+        ("seed=???", "seed=None is invalid: it must be given"),
+        ("minutes=nan", "minutes=nan is invalid: expected null except in a sweep"),
         *(
-            (f"experiment=swift_table2 minutes={value} -m", f"minutes='{value}' cannot be used: a number")
+            (f"experiment=swift_table2 minutes={value} -m", f"minutes='{value}' is invalid: expected a number")
             for value in ("nan", "inf", "-1", "0", "abc", "")
         ),
-        ("method=glob(nope*) -m", "method='glob(nope*)' cannot be used: values of which there is one at"),
-        ("seed=range(3,3) -m", "seed='range(3,3)' cannot be used: values of which there is one at"),
-        ("runs_dir=a,b seed=range(3,3) -m", "seed='range(3,3)' cannot be used: values of which there is one at"),
-        ("seed=range(0,3,0) -m", "seed='range(0,3,0)' cannot be used: values that can be listed"),
-        ("seed=range(0,99999999999) -m", "seed='range(0,99999999999)' cannot be used: at most 100000 values"),
-        ("seed=range(0,1000) limit=range(1,1001) -m", "-m='1000000 runs' cannot be used: at most 100000 in one sweep"),
+        ("method=glob(nope*) -m", "method='glob(nope*)' is invalid: expected at least one value"),
+        ("seed=range(3,3) -m", "seed='range(3,3)' is invalid: expected at least one value"),
+        ("runs_dir=a,b seed=range(3,3) -m", "seed='range(3,3)' is invalid: expected at least one value"),
+        ("seed=range(0,3,0) -m", "seed='range(0,3,0)' is invalid: expected values that can be listed"),
+        ("seed=range(0,99999999999) -m", "seed='range(0,99999999999)' is invalid: expected at most 100000 values"),
+        (
+            "seed=range(0,1000) limit=range(1,1001) -m",
+            "-m='1000000 runs' is invalid: expected at most 100000 in one sweep",
+        ),
         (f"model.name={'m' * 300}", "model.name='mmmmmmmmmmmmmmmmmmmmmmmmmmmmmm...mm"),
-        (f"method.name={'m' * 175}", "(175 characters)' cannot be used: shorter: the record's folder has the names of"),
+        (
+            f"method.name={'m' * 175}",
+            "(175 characters)' is invalid: expected a shorter name: model, method and task have",
+        ),
         (f"method={'m' * 300}", "method='mmmmmmmmmmmmmmmmmmmmmmmmmmmmmm...mm"),
         (f"{'m' * 300}=1", "option='mmmmmmmmmmmmmmmmmmmmmmmmmmmmmm...mm"),
-        (f"seed={'9' * 5000}", "(5000 characters)' cannot be used: a value in Hydra's grammar (Exceeds"),
-        (f"variant={'[' * 500}{']' * 500}", "(1000 characters)' cannot be used: a value in Hydra's grammar (maximum"),
+        (f"seed={'9' * 5000}", "(5000 characters)' is invalid: expected a value in Hydra's grammar (Exceeds"),
+        (
+            f"variant={'[' * 500}{']' * 500}",
+            "(1000 characters)' is invalid: expected a value in Hydra's grammar (maximum",
+        ),
         (f"variant={'x' * 50000}", " (50077 characters)"),
-        ("=3", "option='=3' cannot be used: NAME=VALUE"),
+        ("=3", "option='=3' is invalid: expected NAME=VALUE"),
     ],
 )
 def test_what_selects_nothing_and_what_is_too_long_is_one_message(

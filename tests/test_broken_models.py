@@ -565,4 +565,6 @@ def test_a_model_that_overflows_is_refused_when_it_is_loaded(folder: Path, tmp_p
     line = ("task=gsm8k", "limit=1", "method=ar", f"runs_dir={tmp_path / 'runs'}", GIVEN_LATENCY, "hardware=cpu")
     done = python("-m", "ssd_bench", *local_model(folder), *line, "hardware.dtype=float32")
     assert done.returncode == 2 and done.stderr.count("\n") == 1, done.stderr
-    assert done.stderr.startswith("error: hardware.dtype='float32' cannot be used: one in which this model's logits")
+    assert done.stderr.startswith(
+        "error: hardware.dtype='float32' is invalid: expected one in which this model's logits"
+    )

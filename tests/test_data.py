@@ -67,7 +67,7 @@ def test_local_names_file_line_field_and_value(
         used(LocalSource(tmp_path), SPEC)
     assert caught.value.field == f"{path}{place}"
     assert caught.value.value == value
-    assert allowed in caught.value.allowed
+    assert allowed in caught.value.explanation
 
 
 def test_local_names_the_line_of_bytes_that_are_no_utf8(tmp_path: Path) -> None:
@@ -78,12 +78,12 @@ def test_local_names_the_line_of_bytes_that_are_no_utf8(tmp_path: Path) -> None:
 
 def test_local_without_root_folder_file_or_rows(tmp_path: Path) -> None:
     for read in (LocalSource(None).rows, LocalSource(None).fingerprint):
-        with pytest.raises(ConfigError, match=r"data\.root=None .*data\.root=DIR, or use data=sample"):
+        with pytest.raises(ConfigError, match=r"data\.root=None .*data\.root=DIR, from which .*; or use data=sample"):
             read(SPEC)
     with pytest.raises(ConfigError, match=r"data\.root='.*/none'.*existing folder that holds toy\.jsonl"):
         used(LocalSource(tmp_path / "none"), SPEC)
     (tmp_path / "other.jsonl").touch()
-    with pytest.raises(ConfigError, match=r"reads toy\.jsonl there; the folder holds: other\.jsonl"):
+    with pytest.raises(ConfigError, match=r"a folder with toy\.jsonl, which this task reads; it holds: other\.jsonl"):
         used(LocalSource(tmp_path), SPEC)
     write(tmp_path, "")
     with pytest.raises(ConfigError, match=r"toy\.jsonl.*at least one row"):
@@ -194,7 +194,7 @@ def test_hub_in_offline_mode_is_refused_at_once(tmp_path: Path) -> None:
     )
     done = python("-c", code, HF_HOME=str(tmp_path))
     assert done.returncode == 1
-    assert "ConfigError: task.hub.revision='main' cannot be used" in done.stderr
+    assert "ConfigError: task.hub.revision='main' is invalid" in done.stderr
     assert "HF_HUB_OFFLINE is set" in done.stderr
 
 
@@ -226,7 +226,7 @@ def test_an_optional_field_may_be_missing_or_empty(row: dict[str, object], note:
 
 @pytest.mark.parametrize("note", [0, False, [], {"text": "n"}])
 def test_an_optional_field_that_is_no_text_is_refused(note: object, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"toy\.jsonl:1 note=.*string, null or missing"):
+    with pytest.raises(ConfigError, match=r"toy\.jsonl:1 note=.*string, null or nothing"):
         used(source(tmp_path, note=note), NOTED)
 
 
@@ -290,12 +290,12 @@ NUMBERED = DataSpec("toy", ("question",), {}, lists=("question",), singles=("que
 @pytest.mark.parametrize(
     ("line", "value", "allowed"),
     [
-        ({"question": ""}, "", "it must be a non-empty string, or a non-empty list of such"),
-        ({"question": 5}, 5, "it must be a non-empty string, or a non-empty list of such"),
-        ({"question": ["a", ""]}, ["a", ""], "it must be a non-empty string, or a non-empty list of such"),
-        ({"question": ["\ud800"]}, ["\ud800"], "it must be Unicode text: it has half of a surrogate pair"),
-        ({"question": "a", "id": 1.5}, 1.5, "it must be an integer or a non-empty string"),
-        ({"question": "a", "id": ""}, "", "it must be an integer or a non-empty string"),
+        ({"question": ""}, "", "a non-empty string, or a non-empty list of non-empty strings"),
+        ({"question": 5}, 5, "a non-empty string, or a non-empty list of non-empty strings"),
+        ({"question": ["a", ""]}, ["a", ""], "a non-empty string, or a non-empty list of non-empty strings"),
+        ({"question": ["\ud800"]}, ["\ud800"], "Unicode text without half of a surrogate pair"),
+        ({"question": "a", "id": 1.5}, 1.5, "an integer or a non-empty string"),
+        ({"question": "a", "id": ""}, "", "an integer or a non-empty string"),
     ],
 )
 def test_the_fault_of_a_row_says_all_that_is_allowed(
@@ -304,7 +304,7 @@ def test_the_fault_of_a_row_says_all_that_is_allowed(
     write(tmp_path, line)
     with pytest.raises(ConfigError) as caught:
         used(LocalSource(tmp_path), NUMBERED)
-    assert (caught.value.value, caught.value.allowed) == (value, allowed)
+    assert (caught.value.value, caught.value.expected) == (value, allowed)
 
 
 def test_a_numbered_row_whose_id_is_null_has_none(tmp_path: Path) -> None:
@@ -315,14 +315,14 @@ def test_a_numbered_row_whose_id_is_null_has_none(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("ids", "fault"),
     [
-        (["2", None], "an id of its own: a row without one is called by its line, 2, as is line 1"),
-        ([None, 1], "ids must be unique; line 1 has none, and is called by its line"),
-        (["x", "x"], "ids must be unique; line 1 has the same id"),
+        (["2", None], "a unique id: a row without an id gets its line number, 2, which is also the id of line 1"),
+        ([None, 1], "a unique id; line 1 has no id, and gets its line number"),
+        (["x", "x"], "a unique id; line 1 has the same id"),
     ],
 )
 def test_an_id_that_nobody_wrote_is_not_said_to_be_repeated(ids: list[object], fault: str, tmp_path: Path) -> None:
     write(tmp_path, *({"question": "a"} | ({} if name is None else {"id": name}) for name in ids))
     with pytest.raises(ConfigError) as caught:
         used(LocalSource(tmp_path), NUMBERED)
-    assert caught.value.field.endswith(":2 id") and caught.value.allowed == fault
+    assert caught.value.field.endswith(":2 id") and caught.value.expected == fault
     assert caught.value.value == (None if ids[1] is None else str(ids[1]))

@@ -96,7 +96,7 @@ def test_a_file_without_rows_is_refused(content: bytes, tmp_path: Path) -> None:
 def test_a_folder_in_place_of_a_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "toy.jsonl").mkdir()
     for read in (LocalSource(tmp_path).rows, LocalSource(tmp_path).fingerprint):
-        with pytest.raises(ConfigError, match=r"reads toy\.jsonl there, which must be no folder"):
+        with pytest.raises(ConfigError, match=r"a folder in which toy\.jsonl is a file"):
             read(SPEC)
     (tmp_path / "file").touch()
     with pytest.raises(ConfigError, match=r"data\.root='.*/file'.*existing folder"):
@@ -112,7 +112,7 @@ def test_a_file_that_cannot_be_read_is_refused(
 
     (tmp_path / "toy.jsonl").write_bytes(row(0))
     monkeypatch.setattr(Path, "open", refuse)
-    with pytest.raises(ConfigError, match=r"toy\.jsonl' cannot be used: the file must be readable \(Permission denied"):
+    with pytest.raises(ConfigError, match=r"toy\.jsonl' is invalid: expected a readable file \(Permission denied"):
         read(LocalSource(tmp_path), SPEC)
 
 
@@ -131,7 +131,7 @@ def test_a_line_without_end_is_refused_before_it_is_read(tmp_path: Path) -> None
     finally:
         tracemalloc.stop()
     assert caught.value.field.endswith("toy.jsonl:2")
-    assert f"{32 * MIB} bytes (32 MiB) a line; {32 * MIB + 1} were read" in caught.value.allowed
+    assert f"{32 * MIB} bytes (32 MiB) a line; {32 * MIB + 1} were read" in caught.value.explanation
     assert [line.row.get("id") for line in lines] == ["0", None, "2"]
     assert peak < 100 * MIB
 

@@ -122,5 +122,5 @@ def test_a_part_of_a_stream_names_its_options(tmp_path: Path) -> None:
         ),
         (["task=gsm8k", "task@calibrate=gsm8k", "calibrate.shots=-1", "method=layerskip_swept"], "calibrate.shots=-1"),
     ):
-        with pytest.raises(ConfigError, match=f"^{re.escape(place)} cannot be used"):
+        with pytest.raises(ConfigError, match=f"^{re.escape(place)} is invalid"):
             planned(tmp_path, *options)

@@ -376,5 +376,5 @@ def test_an_empty_split_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_a_task_that_the_hub_does_not_have_says_so(name: str) -> None:
     option = {"toy": r"task\.hub of toy", "toy.fewshot": r"task\.fewshot_hub of toy\.fewshot"}[name]
     for read in (HubSource().rows, HubSource().fingerprint):
-        with pytest.raises(ConfigError, match=rf"{option}={{}} .*what the hub has; it has none: data=local"):
+        with pytest.raises(ConfigError, match=rf"{option}={{}} .*this task has no data on the hub: use data=local"):
             read(DataSpec(name, ("question",), {}))

@@ -49,7 +49,7 @@ def outcome(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int
 )
 def test_arguments_that_cannot_work(arguments: Sequence[str], capsys: pytest.CaptureFixture[str]) -> None:
     code, _, error = outcome(capsys, *arguments)
-    assert code == 2 and "cannot be used" in error
+    assert code == 2 and "is invalid" in error
 
 
 def test_help_in_a_process_of_its_own() -> None:
@@ -244,16 +244,16 @@ def test_what_only_the_task_knows_is_checked(tmp_path: Path, capsys: pytest.Capt
     code, shown, _ = outcome(capsys, "check", tmp_path, "gsm8k")
     assert code == 2 and "gsm8k.jsonl: 2 rows, 0 problems" in shown
     assert "PROBLEM chat: gsm8k b answer='seven'" in shown
-    assert "PROBLEM plain: task.shots=5 cannot be used: at most 1" in shown
+    assert "PROBLEM plain: task.shots=5 is invalid: expected at most 1" in shown
 
 
 def test_too_few_rows_are_a_problem_of_a_named_task_only(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rows(tmp_path / "gsm8k.jsonl", good(0))
     rows(tmp_path / "gsm8k.fewshot.jsonl", good(1))
     code, shown, _ = outcome(capsys, "check", tmp_path)
-    assert code == 0 and "plain: no prompts; task.shots=5 cannot be used: at most 1" in shown
+    assert code == 0 and "plain: no prompts; task.shots=5 is invalid: expected at most 1" in shown
     code, shown, _ = outcome(capsys, "check", tmp_path, "gsm8k")
-    assert code == 2 and "PROBLEM plain: task.shots=5 cannot be used: at most 1" in shown
+    assert code == 2 and "PROBLEM plain: task.shots=5 is invalid: expected at most 1" in shown
 
 
 def test_a_folder_is_checked_for_all_tasks_that_read_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

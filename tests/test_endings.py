@@ -273,7 +273,7 @@ def test_odd_files_in_a_finished_record_are_named_and_force_replaces_them(
     if (name, odd) == ("run.json", dangling):
         assert code == 0  # nothing is there, and nothing is lost
     else:
-        assert code == 2 and said.count("\n") == 1 and f"{name}' cannot be used: a file that is whole (" in said
+        assert code == 2 and said.count("\n") == 1 and f"{name}' is invalid: expected an intact file (" in said
         assert "force=true in its command measures the run again" in said
         assert answer(*LINE, "force=true")[0] == 0
     assert load_run(record()).header["status"] == "complete"

@@ -332,7 +332,7 @@ def test_prose_is_about_the_numbers_of_a_table(full: list[Replication]) -> None:
 
 
 def test_a_paper_and_an_exhibit_must_be_named(full: list[Replication]) -> None:
-    with pytest.raises(ConfigError, match="one paper and one exhibit"):
+    with pytest.raises(ConfigError, match="one paper and one table or figure"):
         exhibits.long_table(full)
     assert (
         exhibits.long_table(next(one for one in full if one.experiment.name == "swift_table8"))["exhibit"]

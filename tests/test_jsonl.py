@@ -67,7 +67,7 @@ def test_without_a_path_it_reads_what_the_run_reads(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("path", "message"),
-    [("nowhere.jsonl", r"task\.path='nowhere\.jsonl'.*a file that is there"), ("prompts.txt", r"a file NAME\.jsonl")],
+    [("nowhere.jsonl", r"task\.path='nowhere\.jsonl'.*an existing file"), ("prompts.txt", r"a file NAME\.jsonl")],
 )
 def test_a_file_that_is_not_there_is_refused(path: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):

@@ -102,7 +102,9 @@ def test_sweeps_and_tools_go_to_it_too(name: str, answer: Callable[..., tuple[in
 )
 def test_a_uri_is_refused_before_anything_is_opened(option: str, answer: Callable[..., tuple[int, str]]) -> None:
     code, said = answer(*f"{option}s3://bucket/runs.jsonl".split())
-    assert code == 2 and said.count("\n") == 1 and "='s3://bucket/runs.jsonl' cannot be used: a path on this" in said
+    assert (
+        code == 2 and said.count("\n") == 1 and "='s3://bucket/runs.jsonl' is invalid: expected a path on this" in said
+    )
     assert list(Path.cwd().iterdir()) == []
 
 

@@ -94,7 +94,7 @@ def test_a_trial_ends_after_the_steps_asked_for(decoders: Load) -> None:
         ([], 4, r"probe\.trial prompt=\[\] .*at least one token id"),
         ("abc", 4, r"probe\.trial prompt='abc' .*at least one token id"),
         ([5, 10**6], 4, r"probe\.trial prompt=1000000 .*token ids in \[0, \d+\)"),
-        ([5], 0, r"probe\.trial new_tokens=0 .*1 or more"),
+        ([5], 0, r"probe\.trial new_tokens=0 .*an integer >= 1"),
     ],
 )
 def test_a_trial_that_cannot_be_is_refused_by_its_name(

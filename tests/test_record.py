@@ -275,7 +275,7 @@ def test_damage_newer_schemas_and_unfinished_runs_are_named(tmp_path: Path) -> N
     with pytest.raises(ConfigError, match="newer ssd-bench"):
         load_run(run.path)
     (run.path / "run.json").write_text('{"status": "comp', encoding="utf-8")
-    with pytest.raises(ConfigError, match=r"run\.json.*a file that is whole"):
+    with pytest.raises(ConfigError, match=r"run\.json.*an intact file"):
         read_header(run.path)
     assert find_runs(tmp_path) == [run.path]  # listed, so that whoever loads it hears of the damage
     with RunWriter(tmp_path / "running", header()), pytest.raises(ConfigError, match="not complete"):
@@ -293,7 +293,7 @@ def test_a_folder_that_is_no_run_is_no_damaged_one(tmp_path: Path, monkeypatch: 
     ):
         with pytest.raises(ConfigError) as caught:
             load_run(Path(path))
-        assert (caught.value.field, caught.value.value, caught.value.allowed) == ("run", path, allowed)
+        assert (caught.value.field, caught.value.value, caught.value.expected) == ("run", path, allowed)
 
 
 def test_find_runs_lists_complete_runs_oldest_first(tmp_path: Path) -> None:

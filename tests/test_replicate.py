@@ -195,7 +195,9 @@ def test_two_run_sets_cannot_fill_one_exhibit(folders: Path) -> None:
     ],
 )
 def test_a_name_of_nothing_is_refused_with_those_near_it(name: str, near: str, folders: Path) -> None:
-    with pytest.raises(ConfigError, match=rf"experiment='{name}' .*an exhibit or a run set, as {near}; python"):
+    with pytest.raises(
+        ConfigError, match=rf"experiment='{name}' .*a table, a figure or a run set, such as {near}; python"
+    ):
         grid.expand_name(name)
     with pytest.raises(ConfigError, match=r"scale='none' .*one of mini"):
         scale.load("none")
@@ -305,20 +307,26 @@ def what_is_on_record_takes_its_time(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("method=ar", "scale=mini"), "scale='method=ar, scale=mini' cannot be used: experiment=NAME beside it"),
-        (("method=ar", "minutes=3"), "minutes='method=ar, minutes=3' cannot be used: experiment=NAME beside it"),
-        ((f"experiment={NAME}", "scale=mini", "minutes=0"), "minutes='0' cannot be used: a number above 0"),
+        (
+            ("method=ar", "scale=mini"),
+            "scale='method=ar, scale=mini' is invalid: expected experiment=NAME with this option",
+        ),
+        (
+            ("method=ar", "minutes=3"),
+            "minutes='method=ar, minutes=3' is invalid: expected experiment=NAME with this option",
+        ),
+        ((f"experiment={NAME}", "scale=mini", "minutes=0"), "minutes='0' is invalid: expected a number above 0"),
         (
             (f"experiment={NAME}", "scale=mini", "minutes=1e-9"),
-            "minutes='1e-09' cannot be used: time for the first run",
+            "minutes='1e-09' is invalid: expected enough time for the first run",
         ),
-        (("method=ar", "dry=maybe"), "dry='maybe' cannot be used: true or false"),
-        (("seed=interval(0,1)",), "seed='seed=interval(0,1)' cannot be used: values that can be listed"),
-        ((f"experiment={NAME}", "scale=mini", "seed=1,2"), "seed='seed=1,2' cannot be used: one value"),
-        (("experiment=none", "scale=mini"), "experiment='none' cannot be used: an exhibit or a run set"),
-        ((f"experiment={NAME},none",), "experiment='none' cannot be used: an exhibit or a run set"),
-        (("experiment=glob(knapspec_*)",), "experiment='glob(knapspec_*)' cannot be used: a pattern"),
-        (("experiment/swift=tiny",), "experiment/swift='tiny' cannot be used: experiment=swift/tiny is how"),
+        (("method=ar", "dry=maybe"), "dry='maybe' is invalid: expected true or false"),
+        (("seed=interval(0,1)",), "seed='seed=interval(0,1)' is invalid: expected values that can be listed"),
+        ((f"experiment={NAME}", "scale=mini", "seed=1,2"), "seed='seed=1,2' is invalid: expected one value"),
+        (("experiment=none", "scale=mini"), "experiment='none' is invalid: expected a table, a figure or a run set"),
+        ((f"experiment={NAME},none",), "experiment='none' is invalid: expected a table, a figure or a run set"),
+        (("experiment=glob(knapspec_*)",), "experiment='glob(knapspec_*)' is invalid: expected a pattern"),
+        (("experiment/swift=tiny",), "experiment/swift='tiny' is invalid: expected experiment=swift/tiny"),
     ],
 )
 def test_what_no_sweep_can_do_is_refused(

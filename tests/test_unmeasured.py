@@ -188,8 +188,8 @@ def test_a_reference_that_cannot_be_read_is_a_fault_of_the_file(tmp_path: Path) 
     with pytest.raises(ConfigError) as fault:
         task.prompts(task.source, "chat", None, 0)
     message = str(fault.value)
-    assert message.startswith(f"{path}:2 (id b) reference='twelve' cannot be used: a text that ends on a number")
-    assert "task.score_by=none" in message and message.endswith("references that cannot be read: 2")
+    assert message.startswith(f"{path}:2 (id b) reference='twelve' is invalid: expected a text that ends on a number")
+    assert "task.score_by=none" in message and message.endswith("2 references are invalid")
     assert len(task.prompts(task.source, "chat", 1, 0)) == 1, "a row that the run does not use"
     empty = written(path, good, {"prompt": "b"}, {"prompt": "c", "reference": " "})
     assert [p.reference for p in empty.prompts(LocalSource(tmp_path), "chat", None, 0)] == ["12", "", " "]

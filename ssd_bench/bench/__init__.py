@@ -56,7 +56,7 @@ def bench(cfg: DictConfig, record: bool = False) -> Path:
         ConfigError: as in a run.
     """
     if cfg.dry:
-        raise ConfigError("dry", cfg.dry, "false: only of runs is it known what they take")
+        raise ConfigError("dry", cfg.dry, "false: dry=true describes runs, not this command")
     OmegaConf.set_struct(cfg, False)
     cfg.limit = cfg.limit or 2
     cfg.decode.max_new_tokens = measures.NEW_TOKENS

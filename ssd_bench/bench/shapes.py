@@ -109,7 +109,7 @@ def _shapes(arguments: Sequence[str]) -> None:
     names = settings["models"].split(",") if settings["models"] else sorted(_default_models())
     for name in names:
         if known_shape(name) is None:
-            raise ConfigError("models", name, "models of conf/model whose sizes it has")
+            raise ConfigError("models", name, "names of conf/model files that state the sizes of the model")
     machine = ", ".join(hardware.gpu_names()) or provenance.cpu_model()
     folder = local_path("out", settings["out"]) / re.sub("[^a-z0-9]+", "-", machine.lower()).strip("-")
     for name in names:

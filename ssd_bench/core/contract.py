@@ -39,8 +39,8 @@ class Contract:
             raise _config_error(method, "taps", taps, "an object Taps")
         for name, boundaries in (("prefill", taps.prefill), ("verify", taps.verify)):
             if not _are_integers(boundaries) or any(not 0 <= i <= 2 * self._n_layers for i in boundaries):
-                allowed = f"a tuple of boundaries in [0, {2 * self._n_layers}]"
-                raise _config_error(method, f"taps.{name}", boundaries, allowed)
+                expected = f"a tuple of boundaries in [0, {2 * self._n_layers}]"
+                raise _config_error(method, f"taps.{name}", boundaries, expected)
         self._checked_taps = taps
         return taps
 
@@ -55,11 +55,11 @@ class Contract:
             if type(tokens) is tuple and len(tokens) == 1 and tokens[0] == root:  # AR in every step: no further check
                 return proposal
             if not _are_integers(tokens) or min(tokens) < 0 or max(tokens) >= self._vocab_size:  # never empty
-                allowed = f"a tuple of token ids, integers from 0 to {self._vocab_size - 1}"
-                raise _config_error(method, "propose: TokenTree.tokens", tokens, allowed)
+                expected = f"a tuple of token ids, integers from 0 to {self._vocab_size - 1}"
+                raise _config_error(method, "propose: TokenTree.tokens", tokens, expected)
             if tokens[0] != root:
-                allowed = f"a tree that begins with its root, context.output[-1], here {root}"
-                raise _config_error(method, "propose: TokenTree.tokens", tokens, allowed)
+                expected = f"a tree that begins with its root, context.output[-1], here {root}"
+                raise _config_error(method, "propose: TokenTree.tokens", tokens, expected)
             return proposal
         if not isinstance(proposal, LayerDraft):
             raise _config_error(
@@ -67,13 +67,13 @@ class Contract:
             )
         layer_set = proposal.layer_set
         if not isinstance(layer_set, LayerSet) or layer_set.n_layers != self._n_layers:
-            allowed = f"a LayerSet of this model: n_layers={self._n_layers}"
-            raise _config_error(method, "propose: LayerDraft.layer_set", layer_set, allowed)
+            expected = f"a LayerSet of this model: n_layers={self._n_layers}"
+            raise _config_error(method, "propose: LayerDraft.layer_set", layer_set, expected)
         if not isinstance(proposal.max_len, Integral) or proposal.max_len < 0:
             raise _config_error(method, "propose: LayerDraft.max_len", proposal.max_len, "an integer of at least 0")
         if proposal.window is not None and not _is_window(proposal.window):
-            allowed = "None, or a Window of at least 0 sinks and at least 1 recent position, integers"
-            raise _config_error(method, "propose: LayerDraft.window", proposal.window, allowed)
+            expected = "None, or a Window of at least 0 sinks and at least 1 recent position, integers"
+            raise _config_error(method, "propose: LayerDraft.window", proposal.window, expected)
         return proposal
 
     def check_estimate(self, method: Method, estimate: object) -> Estimate | None:
@@ -100,7 +100,7 @@ def _is_window(window: object) -> bool:
     return window.sinks >= 0 and window.recent >= 1
 
 
-def _config_error(method: Method, place: str, value: object, allowed: str) -> ConfigError:
+def _config_error(method: Method, place: str, value: object, expected: str) -> ConfigError:
     text = repr(value)
     excerpt = value if len(text) <= EXCERPT_LEN else f"{text[:EXCERPT_LEN]}…"
-    return ConfigError(f"{method.name}.{place}", excerpt, allowed)
+    return ConfigError(f"{method.name}.{place}", excerpt, expected)

@@ -79,7 +79,7 @@ class ModelProbe:
             if not 0 <= token < size:
                 raise ConfigError("probe.trial prompt", token, f"token ids in [0, {size})")
         if new_tokens < 1:
-            raise ConfigError("probe.trial new_tokens", new_tokens, "1 or more")
+            raise ConfigError("probe.trial new_tokens", new_tokens, "an integer >= 1")
         engine = Engine(self._decoder, self._cache, Decoding(max_new_tokens=new_tokens), frozenset(), self)
         return engine.generate(method, prompt, max_steps=max_steps)
 

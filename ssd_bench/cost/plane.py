@@ -121,7 +121,9 @@ def read(path: Path) -> Plane:
         points = {name: tuple(map(_point, content.pop(name))) for name in ("frontier", "chosen")}
         return Plane(**content | points | {"verify": tuple(content["verify"])})
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-        raise ConfigError("frontier", str(path), f"as ssd_bench.frontier writes it; it is damaged ({error})") from error
+        raise ConfigError(
+            "frontier", str(path), f"a file written by ssd_bench.frontier; this one is damaged ({error})"
+        ) from error
 
 
 def _point(content: dict[str, Any]) -> Point:

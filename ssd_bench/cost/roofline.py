@@ -75,10 +75,10 @@ class Gpu:
             if field.name == "name":
                 continue
             share, cost = field.name.endswith("_efficiency"), field.name.endswith("_us")
-            allowed = "a share in (0, 1]" if share else "0 or more" if cost else "above 0"
+            expected = "a share in (0, 1]" if share else "a number >= 0" if cost else "a number > 0"
             number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
             if not number or value < 0 or (value == 0 and not cost) or (share and value > 1):
-                raise ConfigError(f"hardware.latency.{field.name}", value, allowed)
+                raise ConfigError(f"hardware.latency.{field.name}", value, expected)
 
 
 @dataclass(frozen=True)
@@ -173,7 +173,7 @@ def _gpu(path: Path) -> Gpu:
     described = content.get("latency") if isinstance(content, Mapping) else None
     names = [field.name for field in fields(Gpu)]
     if not isinstance(described, Mapping) or sorted(map(str, described)) != sorted(names):
-        raise ConfigError("hardware.latency", described, f"in {path.name} exactly {', '.join(names)}")
+        raise ConfigError("hardware.latency", described, f"exactly the settings {', '.join(names)} in {path.name}")
     return Gpu(**{str(key): value for key, value in described.items()})
 
 
@@ -191,6 +191,6 @@ def simulated_machine(name: str, shape: Shape, devices: int | None = None) -> Si
     needed = max(1, math.ceil(shape.n_params * VALUE_BYTES / (gpu.memory_gb * 1e9 * USABLE)))
     if devices is not None and not needed <= devices <= shape.n_layers:
         weights = shape.n_params * VALUE_BYTES / 1e9
-        allowed = f"{needed} to {shape.n_layers}: the weights are {weights:.1f} GB, a {gpu.name} holds {gpu.memory_gb}"
-        raise ConfigError("devices", devices, allowed)
+        expected = f"{needed} to {shape.n_layers}: the weights are {weights:.1f} GB, a {gpu.name} holds {gpu.memory_gb}"
+        raise ConfigError("devices", devices, expected)
     return SimulatedMachine(gpu, shape, devices or needed)

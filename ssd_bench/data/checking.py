@@ -86,8 +86,8 @@ def check(root: str, choices: Sequence[TaskChoice]) -> None:
         _refuse_problems(folder, root)
         return
     if not path.is_dir():
-        allowed = "an existing folder of JSONL files, or one file NAME.jsonl of prompts, without a TASK"
-        raise ConfigError("DIR", root, allowed)
+        expected = "an existing folder of JSONL files, or one file NAME.jsonl of prompts, without a TASK"
+        raise ConfigError("DIR", root, expected)
     folder, absent = Folder(path), []
     for choice in choices or [TaskChoice(name) for name in task_names()]:
         try:
@@ -116,7 +116,7 @@ def check(root: str, choices: Sequence[TaskChoice]) -> None:
 def _refuse_problems(folder: Folder, root: str) -> None:
     """Refuse a folder in which a problem was found."""
     if folder.problems:
-        raise ConfigError("DIR", root, f"problems in its files, listed above: {folder.problems}")
+        raise ConfigError("DIR", root, "files without problems", f"{folder.problems} problems are listed above")
 
 
 def _check_task(folder: Folder, task: Task, present: Sequence[DataSpec], named: bool) -> None:

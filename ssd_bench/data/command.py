@@ -37,5 +37,5 @@ def _work(arguments: Sequence[str]) -> None:
             folder, *names = values
             checking.check(folder, [TaskChoice.parse(name) for name in names])
         case _:
-            allowed = "give one of: list; fetch TASK… (or all); check DIR [TASK…]; -h says more"
-            raise ConfigError("command", " ".join(arguments), allowed)
+            expected = "list, fetch TASK… (or all), or check DIR [TASK…]; -h explains them"
+            raise ConfigError("command", " ".join(arguments), expected)

@@ -43,7 +43,9 @@ def fetch(choices: Sequence[TaskChoice], every: bool = False) -> None:
                 print(f"  {spec.name}: FAILED {error}")
                 failed.append(str(choice))
     if failed:
-        raise ConfigError("TASK", ", ".join(dict.fromkeys(failed)), "what is marked FAILED above says why")
+        raise ConfigError(
+            "TASK", ", ".join(dict.fromkeys(failed)), reason="each line marked FAILED above gives the reason"
+        )
 
 
 def _fetch_file(spec: DataSpec, settings: Mapping[str, Any], fetched: dict[str, Survey]) -> str:
@@ -80,10 +82,10 @@ def _reach_hub(files: Sequence[DataSpec]) -> None:
     if all(not spec.hub or Path(str(spec.hub.get("path"))).is_dir() for spec in files):
         return
     if constants.HF_HUB_OFFLINE:
-        raise ConfigError("HF_HUB_OFFLINE", "1", f"fetch reads the hub, so it must not be set; {OFFLINE}")
+        raise ConfigError("HF_HUB_OFFLINE", "1", reason=f"fetch reads the hub, so unset it; {OFFLINE}")
     try:
         get_session().head(constants.ENDPOINT, timeout=10)
     except Exception as error:  # the HTTP library below the hub's client, and with it the type, depends on the version
         reason = f"{type(error).__name__}: {error}".splitlines()[0]
-        allowed = f"it cannot be reached ({reason}); with HF_HUB_OFFLINE=1 no run waits for it; {OFFLINE}"
-        raise ConfigError("hub", constants.ENDPOINT, allowed) from error
+        unreachable = f"it cannot be reached ({reason}); with HF_HUB_OFFLINE=1 no run waits for it; {OFFLINE}"
+        raise ConfigError("hub", constants.ENDPOINT, reason=unreachable) from error

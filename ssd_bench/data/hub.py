@@ -88,8 +88,8 @@ class HubSource:
         faulty = [row for row in rows if isinstance(row, UnusableRow)]
         if faulty:
             first = faulty[0].faults[0]
-            count = f"{len(faulty)} of {len(rows)} rows cannot be used; a run stops where it needs one"
-            raise ConfigError(first.field, first.value, f"{first.allowed} ({count})")
+            count = f"{len(faulty)} of {len(rows)} rows are invalid; a run stops where it needs one"
+            raise first.with_note(f" ({count})")
         return Survey(len(rows), self._repository(spec).commit)
 
     def _repository(self, spec: DataSpec) -> Repository:
@@ -108,7 +108,7 @@ class HubSource:
             try:
                 splits = [read_split(repository, name, split, options) for name in _names(spec)]
             except SplitError as error:
-                raise ConfigError(f"{spec.option}.split", split, f"{_label(spec)} has {error}") from error
+                raise ConfigError(f"{spec.option}.split", split, reason=f"{_label(spec)} has {error}") from error
             except Exception as error:  # datasets and the hub's clients have no common type
                 raise _failure(spec, repository, error) from error
             _check_count(spec, splits)
@@ -135,7 +135,7 @@ class HubRows(Sequence[Row]):
             for part, columns in zip(parts, self._columns, strict=True)
         ]
         if not len(self):
-            raise ConfigError(self._label, 0, "the split must hold at least one row")
+            raise ConfigError(self._label, 0, "a split with at least one row")
 
     def __len__(self) -> int:
         return sum(part.num_rows for part in self._parts)
@@ -183,18 +183,18 @@ def _check(spec: DataSpec) -> None:
     """Refuse arguments that cannot name a split."""
     option = spec.option
     if not spec.hub:
-        instead = "data=local reads a file of yours" + ("; task.shots=0 needs none" if "." in spec.name else "")
-        raise ConfigError(f"{option} of {spec.name}", {}, f"what the hub has; it has none: {instead}")
+        instead = "use data=local" + ("; task.shots=0 needs none" if "." in spec.name else "")
+        raise ConfigError(f"{option} of {spec.name}", {}, reason=f"this task has no data on the hub: {instead}")
     absent = [key for key in NEEDED if key not in spec.hub]
     if absent:
-        raise ConfigError(f"{option} of {spec.name}", dict(spec.hub), f"it must also name: {', '.join(absent)}")
+        raise ConfigError(f"{option} of {spec.name}", dict(spec.hub), f"also values for {', '.join(absent)}")
     for key, kind in KINDS.items():
         check_value(f"{option}.{key}", kind, spec.hub[key])
     if not _names(spec):
         raise ConfigError(f"{option}.name of {spec.name}", [], "a configuration, or a list of at least one")
     expected = spec.hub.get("rows")
     if expected is not None and (not isinstance(expected, int) or isinstance(expected, bool) or expected < 1):
-        raise ConfigError(f"{option}.rows of {spec.name}", expected, "null, or the number of rows that there must be")
+        raise ConfigError(f"{option}.rows of {spec.name}", expected, "null, or the number of rows of the split")
 
 
 def _check_count(spec: DataSpec, splits: Sequence[Split]) -> None:
@@ -202,20 +202,20 @@ def _check_count(spec: DataSpec, splits: Sequence[Split]) -> None:
     option, expected = spec.option, spec.hub.get("rows")
     count, stated = sum(split.data.num_rows for split in splits), [split.stated for split in splits]
     if expected is not None and count != expected:
-        allowed = f"{_label(spec)} has {count} rows; {option}.rows=null accepts any number"
-        raise ConfigError(f"{option}.rows of {spec.name}", expected, allowed)
+        mismatch = f"{_label(spec)} has {count} rows; {option}.rows=null accepts any number"
+        raise ConfigError(f"{option}.rows of {spec.name}", expected, reason=mismatch)
     card = [0 if rows is None else rows for rows in stated]
     if expected is None and None not in stated and sum(card) != count:
         typed = f"{option}.rows" if "rows" in spec.hub else f"+{option}.rows"
-        allowed = f"{_label(spec)} has {count} rows, and its card states {sum(card)}; {typed}={count} accepts that"
-        raise ConfigError(f"{option}.rows of {spec.name}", None, allowed)
+        mismatch = f"{_label(spec)} has {count} rows, but its card states {sum(card)}; {typed}={count} accepts that"
+        raise ConfigError(f"{option}.rows of {spec.name}", None, reason=mismatch)
 
 
 def _failure(spec: DataSpec, repository: Repository, error: Exception) -> ConfigError:
     cause = str(error) if isinstance(error, LayoutError) else reason(error)
     if repository.commit is not None and not isinstance(error, LayoutError):
         cause = failure(error, "dataset", repository.path, repository.commit)
-    return ConfigError("data", f"hub ({_label(spec)})", f"it could not be loaded ({cause}); {OFFLINE}")
+    return ConfigError("data", f"hub ({_label(spec)})", reason=f"the data could not be loaded ({cause}); {OFFLINE}")
 
 
 def _columns(spec: DataSpec, part: Dataset) -> dict[str, tuple[str, ...]]:
@@ -225,9 +225,7 @@ def _columns(spec: DataSpec, part: Dataset) -> dict[str, tuple[str, ...]]:
     wanted = {field: column_of.get(field, field) for field in (*spec.fields, *spec.optional)}
     missing = sorted({wanted[field] for field in spec.fields} - set(exist))
     if missing:
-        raise ConfigError(
-            f"{_label(spec)} column", ", ".join(missing), f"the columns that exist are: {', '.join(exist)}"
-        )
+        raise ConfigError(f"{_label(spec)} column", ", ".join(missing), f"one of the columns {', '.join(exist)}")
     return {field: exist[column] for field, column in wanted.items() if column in exist}
 
 

@@ -39,7 +39,7 @@ def show() -> None:
     print(tables.terminal(pd.DataFrame(lines, columns=list(COLUMNS)), wrap=WIDTHS))
     print("\nEvery file also has an id; [f] is a list of texts, (f) may be missing or empty; samples: of data=sample.")
     if faults:
-        raise ConfigError("conf/task", [fault.partition(":")[0] for fault in faults], "; ".join(faults))
+        raise ConfigError("conf/task", [fault.partition(":")[0] for fault in faults], reason="; ".join(faults))
 
 
 def _fields(spec: DataSpec) -> str:

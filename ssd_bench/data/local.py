@@ -90,7 +90,7 @@ class LocalSource:
             any_row = True
             yield JsonLine(row, faults, where)
         if not any_row:
-            yield JsonLine({}, [ConfigError(str(path), "", "the file must hold at least one row")], str(path))
+            yield JsonLine({}, [ConfigError(str(path), "", "a file with at least one row")], str(path))
 
     def fingerprint(self, spec: DataSpec) -> str:
         """Return `sha256:` and the hash of the file's bytes."""
@@ -104,15 +104,19 @@ class LocalSource:
     def _path(self, spec: DataSpec) -> Path:
         name = f"{spec.name}.jsonl"
         if self.root is None:
-            raise ConfigError("data.root", None, f"data=local reads DIR/{name}: give data.root=DIR, or use data=sample")
+            raise ConfigError(
+                "data.root", None, f"data.root=DIR, from which data=local reads DIR/{name}; or use data=sample"
+            )
         if not self.root.is_dir():
-            raise ConfigError("data.root", str(self.root), f"it must be an existing folder that holds {name}")
+            raise ConfigError("data.root", str(self.root), f"an existing folder that holds {name}")
         path = self.root / name
         if path.is_dir():
-            raise ConfigError("data.root", str(self.root), f"this task reads {name} there, which must be no folder")
+            raise ConfigError("data.root", str(self.root), f"a folder in which {name} is a file, not a folder")
         if not path.is_file():
             present = ", ".join(sorted(p.name for p in self.root.glob("*.jsonl"))) or "no JSONL file"
-            raise ConfigError("data.root", str(self.root), f"this task reads {name} there; the folder holds: {present}")
+            raise ConfigError(
+                "data.root", str(self.root), f"a folder with {name}, which this task reads; it holds: {present}"
+            )
         return path
 
 
@@ -150,41 +154,41 @@ def _text(raw: bytes, where: str, first: bool) -> str:
     """Return a line as text, without the byte order mark with which the first line may begin."""
     if _too_long(raw):
         shown = shortened(raw[:100].decode(errors="replace"))
-        allowed = f"at most {LINE_LIMIT} bytes (32 MiB) a line; {len(raw)} were read and it had not ended"
-        raise ConfigError(where, shown, allowed)
+        expected = f"at most {LINE_LIMIT} bytes (32 MiB) a line; {len(raw)} were read and it had not ended"
+        raise ConfigError(where, shown, expected)
     try:
         text = raw.decode("utf-8-sig" if first else "utf-8")
     except UnicodeDecodeError as error:
-        raise ConfigError(where, error.object[error.start : error.end], "the file must be UTF-8") from error
+        raise ConfigError(where, error.object[error.start : error.end], "a file in UTF-8") from error
     if "\0" in text:
-        raise ConfigError(where, "\0", "the file must be UTF-8 text; it has NUL bytes, as UTF-16 and binary files do")
+        raise ConfigError(where, "\0", "UTF-8 text; the file has NUL bytes, as UTF-16 and binary files do")
     return text
 
 
 def _json_object(line: str, where: str) -> dict[str, Any]:
     def refuse(constant: str) -> NoReturn:
-        raise ConfigError(where, constant, "every line must be a JSON object, and JSON has no such number")
+        raise ConfigError(where, constant, "a JSON object in every line; JSON has no such number")
 
     def table(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         values = dict(pairs)
         if len(values) < len(pairs):
             names = [name for name, _ in pairs]
             repeated = next(name for name in names if names.count(name) > 1)
-            raise ConfigError(where, shortened(repeated), "a key may be in an object once")
+            raise ConfigError(where, shortened(repeated), "an object in which every key is unique")
         return values
 
     try:
         value = json.loads(line, parse_constant=refuse, object_pairs_hook=table)
     except json.JSONDecodeError as error:
-        allowed = f"every line must be a JSON object ({error.msg} at {error.colno})"
-        raise ConfigError(where, shortened(line.strip()), allowed) from error
+        expected = f"a JSON object in every line ({error.msg} at {error.colno})"
+        raise ConfigError(where, shortened(line.strip()), expected) from error
     except ConfigError:
         raise
     except (ValueError, RecursionError) as error:  # a number of thousands of digits, brackets thousands deep
-        allowed = f"every line must be a JSON object that Python can read ({error})"
-        raise ConfigError(where, shortened(line.strip()), allowed) from error
+        expected = f"a JSON object in every line that Python can read ({error})"
+        raise ConfigError(where, shortened(line.strip()), expected) from error
     if not isinstance(value, dict):
-        raise ConfigError(where, shortened(line.strip()), "every line must be a JSON object")
+        raise ConfigError(where, shortened(line.strip()), "a JSON object in every line")
     return value
 
 
@@ -209,12 +213,14 @@ def _repeated_id(where: str, name: str | None, earlier: int, unnamed: bool) -> C
     """
     if name is None:
         number = where.rpartition(":")[2]
-        allowed = f"an id of its own: a row without one is called by its line, {number}, as is line {earlier}"
+        expected = (
+            f"a unique id: a row without an id gets its line number, {number}, which is also the id of line {earlier}"
+        )
     else:
-        has = "has none, and is called by its line" if unnamed else "has the same id"
-        allowed = f"ids must be unique; line {earlier} {has}"
-    return ConfigError(f"{where} id", name, allowed)
+        has = "has no id, and gets its line number" if unnamed else "has the same id"
+        expected = f"a unique id; line {earlier} {has}"
+    return ConfigError(f"{where} id", name, expected)
 
 
 def _unreadable(path: Path, error: OSError) -> ConfigError:
-    return ConfigError("data.root", str(path), f"the file must be readable ({error.strerror})")
+    return ConfigError("data.root", str(path), f"a readable file ({error.strerror})")

@@ -57,7 +57,7 @@ def encode(prompt: Prompt, tokenizer: PreTrainedTokenizerBase, template: Templat
 
     ids = ids_of(prompt.body)
     if not ids:
-        raise ConfigError("prompt", prompt.id, "the tokenizer makes no token of it; a prompt needs at least one")
+        raise ConfigError("prompt", prompt.id, "a prompt of at least one token")
     if max_tokens is None or len(ids) <= max_tokens:
         return _encoded(ids, clipped=0)
     kept = _clip(prompt, tokenizer, ids_of, len(ids), max_tokens)
@@ -131,7 +131,7 @@ def _token_ends(body: str, tokenizer: PreTrainedTokenizerBase) -> list[int]:
     if not body:
         return []
     if not tokenizer.is_fast:
-        raise ConfigError("model", type(tokenizer).__name__, "clipping a prompt needs a fast tokenizer")
+        raise ConfigError("model", type(tokenizer).__name__, "a fast tokenizer, which truncating a prompt needs")
     encoding = tokenizer(body, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
     return [end for start, end in encoding["offset_mapping"] if end > start]
 

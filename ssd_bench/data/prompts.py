@@ -39,28 +39,28 @@ def encode_all(
         fitting, reserve = prompt.max_tokens, prompt.clip_reserve
         if fitting is not None:
             if context - limit - reserve < 1:
-                allowed = f"at most {context - reserve - 1}, so that a clipped prompt of {prompt.domain} fits: "
-                allowed += f"context {context}" + (f" less a reserve of {reserve}" if reserve else "")
-                raise ConfigError("decode.max_new_tokens", limit, allowed)
+                expected = f"at most {context - reserve - 1}, so that a truncated prompt of {prompt.domain} fits: "
+                expected += f"context {context}" + (f" less a reserve of {reserve}" if reserve else "")
+                raise ConfigError("decode.max_new_tokens", limit, expected)
             fitting = min(fitting, context - limit - reserve)
         encoded.append(encode(prompt, checkpoint.tokenizer, model.prompting, fitting))
         length, top = len(encoded[-1].ids), max(encoded[-1].ids)
         if top >= checkpoint.config.vocab_size:
-            allowed = f"tokens below vocab_size {checkpoint.config.vocab_size} of config.json; it has "
-            allowed += f"{checkpoint.tokenizer.convert_ids_to_tokens(top)!r}, {top}"
-            raise ConfigError("prompt", prompt.id, allowed)
+            expected = f"tokens below vocab_size {checkpoint.config.vocab_size} of config.json; it has "
+            expected += f"{checkpoint.tokenizer.convert_ids_to_tokens(top)!r}, {top}"
+            raise ConfigError("prompt", prompt.id, expected)
         turns = len(prompt.user_texts)
         needed = conversation_length(prompt, checkpoint.tokenizer, model.prompting, limit) if prompt.turns else 0
         if needed > context:
             fewer = limit - -(-(needed - context) // turns)  # every answer is shortened by the same number of tokens
             if fewer < 1:
-                allowed = f"a conversation whose {turns} turns and their answers fit: context {context}"
-                raise ConfigError("prompt", prompt.id, allowed)
-            allowed = f"at most {fewer}, so that the {turns} turns of {prompt.id} fit: context {context}"
-            raise ConfigError("decode.max_new_tokens", limit, allowed)
+                expected = f"a conversation whose {turns} turns and their answers fit: context {context}"
+                raise ConfigError("prompt", prompt.id, expected)
+            expected = f"at most {fewer}, so that the {turns} turns of {prompt.id} fit: context {context}"
+            raise ConfigError("decode.max_new_tokens", limit, expected)
         if length >= context:  # a prompt that is not truncated needs one free position
-            allowed = f"at most {context - 1} tokens (context {context}); it has {length}, and {prompt.domain} does "
-            raise ConfigError("prompt", prompt.id, allowed + "not clip")
+            expected = f"at most {context - 1} tokens (context {context}); it has {length}, and {prompt.domain} does "
+            raise ConfigError("prompt", prompt.id, expected + "not truncate prompts")
     return encoded
 
 
@@ -103,6 +103,6 @@ def calibration_prompts(
                 if not lacking:
                     break
     for domain in (domain for domain in chosen if domain in lacking):
-        allowed = f"fewer: the method calibrates on {method.calibration} prompts of {domain} that are not evaluated"
-        raise ConfigError("limit", f"{len(evaluated)} prompts, {len(chosen[domain])} of {domain} left", allowed)
+        expected = f"fewer: the method calibrates on {method.calibration} prompts of {domain} that are not evaluated"
+        raise ConfigError("limit", f"{len(evaluated)} prompts, {len(chosen[domain])} of {domain} left", expected)
     return [prompt for prompts in chosen.values() for prompt in prompts]

@@ -10,9 +10,9 @@ from ssd_bench.errors import ConfigError, shortened
 T = TypeVar("T")
 Row = dict[str, Any]
 SHOWN = 80  # characters of a faulty value that an error repeats
-TEXT, ID = "it must be a non-empty string", "it must be an integer or a non-empty string"
-LIST = "it must be a non-empty list of non-empty strings"
-EITHER = f"{TEXT}, or a non-empty list of such"
+TEXT, ID = "a non-empty string", "an integer or a non-empty string"
+LIST = "a non-empty list of non-empty strings"
+EITHER = f"{TEXT}, or {LIST}"
 
 
 class UnusableRow(Row):
@@ -83,16 +83,17 @@ def examine_row(
         if field == "id" and isinstance(value, int) and not isinstance(value, bool):
             value = str(value)
         if field not in row:
-            present = ", ".join(row) or "no field"
-            allowed: str | None = shortened(f"the field is missing; the row has: {present}", 2 * SHOWN)
-        elif field in listed:
-            allowed = _list_fault(value, EITHER if field in single else LIST)
+            missing = shortened(f"the field is missing; the row has: {', '.join(row) or 'no field'}", 2 * SHOWN)
+            faults.append(ConfigError(f"{where} {field}", None, reason=missing))
+            continue
+        if field in listed:
+            expected = _list_fault(value, EITHER if field in single else LIST)
         else:
-            allowed = _text_fault(value, ID if field == "id" else TEXT)
-        if allowed is None:
+            expected = _text_fault(value, ID if field == "id" else TEXT)
+        if expected is None:
             checked[field] = value
         else:
-            faults.append(ConfigError(f"{where} {field}", _shown(original), allowed))
+            faults.append(ConfigError(f"{where} {field}", _shown(original), expected))
     for field in optional:
         value = row.get(field)
         if field in listed:
@@ -100,27 +101,27 @@ def examine_row(
             if fault is None:
                 checked[field] = list(value or ())
             else:
-                faults.append(ConfigError(f"{where} {field}", _shown(value), f"{fault}, null or missing"))
+                faults.append(ConfigError(f"{where} {field}", _shown(value), f"{fault}, null or nothing"))
         elif value is None or value == "":
             checked[field] = ""
         elif isinstance(value, str) and _encodable(value):
             checked[field] = value
         else:
-            faults.append(ConfigError(f"{where} {field}", _shown(value), "it must be a string, null or missing"))
+            faults.append(ConfigError(f"{where} {field}", _shown(value), "a string, null or nothing"))
     return checked, faults
 
 
-def _text_fault(value: object, allowed: str = TEXT) -> str | None:
+def _text_fault(value: object, expected: str = TEXT) -> str | None:
     if not isinstance(value, str) or not value.strip():
-        return allowed
-    return None if _encodable(value) else "it must be Unicode text: it has half of a surrogate pair"
+        return expected
+    return None if _encodable(value) else "Unicode text without half of a surrogate pair"
 
 
-def _list_fault(value: object, allowed: str = LIST) -> str | None:
+def _list_fault(value: object, expected: str = LIST) -> str | None:
     if not isinstance(value, list) or not value:
-        return allowed
-    faults = [_text_fault(item, allowed) for item in value]
-    return allowed if allowed in faults else next(filter(None, faults), None)
+        return expected
+    faults = [_text_fault(item, expected) for item in value]
+    return expected if expected in faults else next(filter(None, faults), None)
 
 
 def _encodable(text: str) -> bool:

@@ -99,7 +99,7 @@ def answer_lines(run: Run, arm: str = "method") -> Iterator[str]:
     prompts, steps = metrics.arm_rows(run.prompts, arm), metrics.arm_rows(run.steps, arm)
     if prompts.empty or arm == "hf":
         arms = [name for name in run.prompts["arm"].unique() if name != "hf"]
-        raise ConfigError("arm", arm, f"one of {', '.join(sorted(arms))}, whose steps the run has")
+        raise ConfigError("arm", arm, f"one of the arms with recorded steps, {', '.join(sorted(arms))}")
     most = int(steps["draft_len"].max()) if len(steps) else 0
     by_answer = {key: rows.sort_values("step") for key, rows in steps.groupby(metrics.UNIT)}
     for row in prompts.sort_values(["repeat", "prompt_index", "turn"]).to_dict("records"):
@@ -154,7 +154,7 @@ def read_answers(file: Path) -> AcceptanceCounts:
             try:
                 parsed.append(_parse(text))
             except ValueError as error:
-                raise ConfigError("file", f"{file}:{number}", str(error)) from None
+                raise ConfigError("file", f"{file}:{number}", reason=str(error)) from None
     if not parsed:
         raise ConfigError("file", str(file), f"a file with at least one line: {EXPECTED}")
     pairs = [pair for answer in parsed for pair in answer.pairs.elements()]
@@ -175,7 +175,7 @@ def _parse(text: str) -> _Answer:
     try:
         content = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"it is no JSON that can be read ({error}); {EXPECTED}") from None
+        raise ValueError(f"it is not valid JSON ({error}); expected {EXPECTED}") from None
     response = _response_counts(content)
     for name, kind in FIELDS.items():
         if not fits(kind, response.get(name)):
@@ -214,7 +214,7 @@ def _response_counts(content: object) -> Mapping[str, Any]:
     counts = outer.get("speculative_decoding", outer) if isinstance(outer, dict) else None
     if isinstance(counts, dict) and "num_spec_steps" in counts:
         return counts
-    raise ValueError(f"it has no acceptance; {EXPECTED}")
+    raise ValueError(f"it has no acceptance counts; expected {EXPECTED}")
 
 
 def _pairs(response: Mapping[str, Any]) -> Counter[tuple[int, int]] | None:
@@ -229,7 +229,7 @@ def _pairs(response: Mapping[str, Any]) -> Counter[tuple[int, int]] | None:
     if by_length is None:
         return None
     if not fits(Mapping[str, Sequence[Whole]], by_length) or not all(length.isdecimal() for length in by_length):
-        raise ValueError(f"{BY_LENGTH} is no table of lists by drafted length")
+        raise ValueError(f"{BY_LENGTH} is not a table of lists by drafted length")
     return _checked_pairs(
         Counter({(int(k), m): count for k, row in by_length.items() for m, count in enumerate(row) if count})
     )

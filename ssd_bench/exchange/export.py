@@ -42,8 +42,8 @@ def _export(arguments: Sequence[str]) -> None:
         raise ConfigError("force", force, "true or false")
     unused = "set" if form == "vllm" else "arm"
     if unused in values:
-        allowed = "a form of layer sets" if unused == "set" else "form=vllm"
-        raise ConfigError(unused, values[unused], f"{allowed}; with form={form} it says nothing")
+        expected = "a form of layer sets" if unused == "set" else "form=vllm"
+        raise ConfigError(unused, values[unused], f"{expected} with this option; form={form} does not use it")
     to = _writable_path(local_path("to", values["to"]), force == "true")
     run = load_run(local_path("run", values["run"]))
     text, summary = _vllm(run, values.get("arm", "method")) if form == "vllm" else _set(run, form, values.get("set"))
@@ -61,9 +61,9 @@ def _writable_path(to: Path, force: bool) -> Path:
         ConfigError: the file exists and may not be replaced, is a folder, or its folder does not exist.
     """
     if to.is_dir() or not to.parent.is_dir():
-        raise ConfigError("to", str(to), "a file in a folder that exists")
+        raise ConfigError("to", str(to), "a file in an existing folder")
     if to.exists() and not force:
-        raise ConfigError("to", str(to), "a file that does not exist yet; force=true replaces this one")
+        raise ConfigError("to", str(to), "a file that does not exist; force=true replaces this one")
     return to
 
 

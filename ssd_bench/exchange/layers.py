@@ -22,7 +22,7 @@ def find_set_id(run: Run, set_option: str | None) -> int:
     set_ids = [int(set_id) for set_id in run.layer_sets["layer_set_id"]]
     main = metrics.main_set_id(run)
     if main is None:
-        raise ConfigError("run", str(run.path), "a run whose drafts some layers made; no layers drafted in this one")
+        raise ConfigError("run", str(run.path), "a run that drafted with layer sets; this one did not")
     if set_option is None:
         return main
     if not set_option.isdecimal() or int(set_option) not in set_ids:
@@ -87,8 +87,8 @@ def released_entry(run: Run, set_id: int) -> dict[str, Any]:
     """
     layer_set, window = run.layer_set(set_id), run.window(set_id)
     if window is not None:
-        allowed = f"a set without a window (form=layer_set has them); set {set_id} reads {window.sinks} first and "
-        raise ConfigError("set", set_id, f"{allowed}{window.recent} last positions")
+        expected = f"a set without a window (form=layer_set has them); set {set_id} reads {window.sinks} first and "
+        raise ConfigError("set", set_id, f"{expected}{window.recent} last positions")
     model, task = (str((run.header.get(part) or {}).get("name")) for part in ("model", "task"))
     entry = {
         "attention": list(layer_set.skip_attn),

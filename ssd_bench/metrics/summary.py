@@ -420,4 +420,6 @@ def check_comparable(a: Run, b: Run) -> None:
         elif value != second[key]:
             differences.append(f"{key}: {value} and {second[key]}")
     if differences:
-        raise ConfigError("runs", [str(a.path), str(b.path)], "not comparable; " + "; ".join(differences))
+        raise ConfigError(
+            "runs", [str(a.path), str(b.path)], reason="the runs are not comparable; " + "; ".join(differences)
+        )

@@ -118,8 +118,8 @@ def resolve(isa: str) -> IsaLevel:
         field = FORCED
     level = next((level for level in levels if level.name == isa), None)
     if level is None:
-        allowed = f"auto or one of {', '.join(level.name for level in levels)}, which this CPU has"
-        raise ConfigError(field, isa, allowed)
+        expected = f"auto or one of {', '.join(level.name for level in levels)}, which this CPU has"
+        raise ConfigError(field, isa, expected)
     return level
 
 

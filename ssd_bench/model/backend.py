@@ -82,5 +82,5 @@ def select(
             problem = kind.problem(dtype, isa)
             if not problem:
                 return Backend(kind, kind.decide(device, dtype, isa), warning)
-            warning = warning or f"{kind.name} kernels cannot be used, decoding is slower: {problem}"
-    raise ConfigError("hardware.kernels", choice, f"{problem}; use another, or auto")
+            warning = warning or f"{kind.name} kernels are not available, decoding is slower: {problem}"
+    raise ConfigError("hardware.kernels", choice, reason=f"{problem}; use another, or auto")

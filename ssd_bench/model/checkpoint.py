@@ -109,8 +109,8 @@ class ModelSource:
             raise ConfigError("model.hub", self.hub, "the id of a repository of the hub, such as Qwen/Qwen3-8B")
         sources = [k for k in ("embedded", "path", "hub", "gguf") if getattr(self, k)]
         if len(sources) != 1:
-            allowed = "exactly one of model.embedded, model.path, model.hub and model.gguf"
-            raise ConfigError("model", sources, allowed)
+            expected = "exactly one of model.embedded, model.path, model.hub and model.gguf"
+            raise ConfigError("model", sources, expected)
         if self.shape is not None:
             for name, size in arguments("model.shape", Shape, self.shape).items():
                 check_value(f"model.shape.{name}", kinds(Shape)[name], size)
@@ -193,7 +193,7 @@ class Checkpoint:
             with silence_transformers():
                 return AutoConfig.from_pretrained(self.folder, trust_remote_code=False)
         except Exception as error:  # its errors have no common type
-            raise ConfigError("model", str(path), f"a config.json that can be read ({reason(error)})") from error
+            raise ConfigError("model", str(path), f"a readable config.json ({reason(error)})") from error
 
     @cached_property
     def tokenizer(self) -> PreTrainedTokenizerBase:
@@ -224,8 +224,8 @@ class Checkpoint:
         ids = value if isinstance(value, list) else [] if value is None else [value]
         valid_id = Annotated[int, Range(0, below=self.config.vocab_size)]
         if not all(fits(valid_id, token) for token in ids):
-            allowed = f"ids below vocab_size {self.config.vocab_size} of config.json, in {path}"
-            raise ConfigError("eos_token_id", value, allowed)
+            expected = f"ids below vocab_size {self.config.vocab_size} of config.json, in {path}"
+            raise ConfigError("eos_token_id", value, expected)
         return frozenset(ids)
 
     @cached_property
@@ -281,21 +281,21 @@ class Checkpoint:
         """
         unread = sorted(name for name in self.headers if name not in shapes and not name.endswith(NOT_WEIGHTS))
         if unread:
-            allowed = f"weights of which every tensor is read: nothing reads {_some(unread)}"
-            allowed += " (biases need attention_bias or mlp_bias; scales and adapters must be merged)"
-            raise ConfigError("model", str(self.folder), allowed)
+            expected = f"weights without unused tensors: no sublayer reads {_some(unread)}"
+            expected += " (biases need attention_bias or mlp_bias; scales and adapters must be merged)"
+            raise ConfigError("model", str(self.folder), expected)
         if missing := [name for name in shapes if name not in self.headers]:
-            allowed = f"weights with the tensors that config.json asks for: there is no {_some(missing)}"
+            expected = f"weights with all tensors of config.json: {_some(missing)} is missing"
             if missing == [HEAD]:
-                allowed += "; a model whose head is its embedding has tie_word_embeddings true in config.json"
-            raise ConfigError("model", str(self.folder), allowed)
+                expected += "; a model whose head is its embedding has tie_word_embeddings true in config.json"
+            raise ConfigError("model", str(self.folder), expected)
         for name, sizes in shapes.items():
             header = self.headers[name]
             if header.shape != tuple(sizes.values()):
                 shape = " and ".join(f"{key} {size}" for key, size in sizes.items())
-                allowed = "weights of the shapes that config.json asks for: "
-                allowed += f"{name} is {list(header.shape)}, not {shape}"
-                raise ConfigError("model", str(header.shard), allowed)
+                expected = "weights with the shapes of config.json: "
+                expected += f"{name} is {list(header.shape)}, not {shape}"
+                raise ConfigError("model", str(header.shard), expected)
             if header.kind not in KINDS:
                 raise ConfigError("model", str(header.shard), f"weights of {', '.join(KINDS)}: {name} is {header.kind}")
 
@@ -324,10 +324,10 @@ def _check_folder(folder: Path) -> None:
         if any(fnmatch(path.name, name) for name in TEXTS):
             check_link(path)
     if not (folder / "config.json").is_file():
-        allowed = "a folder with config.json and weights in Hugging Face format"
+        expected = "a folder with config.json and weights in Hugging Face format"
         if below := sorted([*folder.glob("*/config.json"), *folder.glob("snapshots/*/config.json")]):
-            allowed += f", such as {below[0].parent}"
-        raise ConfigError("model.path", str(folder), allowed)
+            expected += f", such as {below[0].parent}"
+        raise ConfigError("model.path", str(folder), expected)
 
 
 def _some(names: Sequence[str]) -> str:
@@ -345,11 +345,11 @@ def _check_config(config: Mapping[str, Any], path: Path) -> None:
     for key in ("quantization_config", "compression_config"):
         if (method := config.get(key)) is not None:
             kind = method.get("quant_method", "unnamed") if isinstance(method, dict) else type(method).__name__
-            allowed = f"weights that are not quantised: config.json has {key} ({kind})"
-            raise ConfigError("model", str(path.parent), allowed)
+            expected = f"weights that are not quantised: config.json has {key} ({kind})"
+            raise ConfigError("model", str(path.parent), expected)
     if (name := config.get("transformers_weights")) is not None:  # transformers would load these and no other weights
-        allowed = f"null: weights are read from model.safetensors or its index, in {path}"
-        raise ConfigError("config.transformers_weights", name, allowed)
+        expected = f"null: weights are read from model.safetensors or its index, in {path}"
+        raise ConfigError("config.transformers_weights", name, expected)
     for key, kind in KEYS.items():
         if (key in config or key == "model_type") and not fits(kind, config.get(key)):
             raise ConfigError(f"config.{key}", config.get(key), f"{describe_type(kind)}, in {path}")

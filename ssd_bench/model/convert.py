@@ -19,7 +19,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def _convert(arguments: Sequence[str]) -> None:
     if arguments:
-        raise ConfigError("arguments", " ".join(arguments), "none")
+        raise ConfigError("arguments", " ".join(arguments), "no arguments")
     with initialize_config_dir(version_base="1.3", config_dir=str(CONF)):
         model: ModelSource = build(compose("config", overrides=["model=smollm2_135m"]), "model")
     print(f"{model.name}: {model.open().folder}")

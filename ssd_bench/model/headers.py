@@ -59,9 +59,9 @@ def read_object(path: Path) -> dict[str, Any]:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
-        raise ConfigError("model", str(path), f"a file of JSON that can be read ({reason(error)})") from error
+        raise ConfigError("model", str(path), f"a readable JSON file ({reason(error)})") from error
     if not isinstance(content, dict):
-        raise ConfigError("model", str(path), f"an object of JSON, in braces; it is a {type(content).__name__}")
+        raise ConfigError("model", str(path), f"a JSON object; it is a {type(content).__name__}")
     return content
 
 
@@ -72,8 +72,8 @@ def check_no_code(content: Mapping[str, Any], path: Path) -> None:
         ConfigError: the file has auto_map.
     """
     if content.get("auto_map"):
-        allowed = f"a model without code of its own, which is never run: {path} has auto_map; remove it if all that is "
-        raise ConfigError("model", str(path.parent), allowed + "asked for is a class of transformers")
+        expected = f"a model without custom code, which is never run: {path} has auto_map; remove it if the class "
+        raise ConfigError("model", str(path.parent), expected + "that it names is in transformers")
 
 
 @contextmanager
@@ -136,10 +136,10 @@ def headers(folder: Path) -> dict[str, Header]:
         if path.is_file():
             return _headers_by_index(path, suffix) if name.endswith(".index.json") else _headers_of(path)
     names = sorted(path.name for path in folder.iterdir() if path.suffix in UNREAD_SUFFIXES) if folder.is_dir() else []
-    allowed = "a folder with model.safetensors or pytorch_model.bin (or shards)"
+    expected = "a folder with model.safetensors or pytorch_model.bin (or shards)"
     if names:
-        allowed += f"; files of these names are not read: {', '.join(names[:3])}"
-    raise ConfigError("model", str(folder), allowed)
+        expected += f"; files of these names are not read: {', '.join(names[:3])}"
+    raise ConfigError("model", str(folder), expected)
 
 
 def check_link(path: Path) -> None:
@@ -149,9 +149,11 @@ def check_link(path: Path) -> None:
         ConfigError: names the link, its target and what to do.
     """
     if path.is_symlink() and not path.exists():
-        allowed = f"a file: it is a link to {path.readlink()}, which does not exist; the download is incomplete or its "
-        allowed += "files were deleted: download the model again (`hf download ID`)"
-        raise ConfigError("model", str(path), allowed)
+        expected = (
+            f"a file: it is a link to {path.readlink()}, which does not exist; the download is incomplete or its "
+        )
+        expected += "files were deleted: download the model again (`hf download ID`)"
+        raise ConfigError("model", str(path), expected)
 
 
 def same_numbers(first: Header, first_name: str, second: Header, second_name: str) -> bool:
@@ -172,13 +174,13 @@ def same_numbers(first: Header, first_name: str, second: Header, second_name: st
 def _headers_of(shard: Path) -> dict[str, Header]:
     check_link(shard)
     if not shard.is_file():
-        allowed = "a weights file that exists: the index of its folder names it; the download is incomplete, or the "
-        raise ConfigError("model", str(shard), allowed + "index is of another model")
+        expected = "a weights file that exists: the index of its folder names it; the download is incomplete, or the "
+        raise ConfigError("model", str(shard), expected + "index is of another model")
     try:
         with open_weights(shard) as file:
             return file.headers
     except Exception as error:  # safetensors' and pickle's errors have no common type
-        raise ConfigError("model", str(shard), f"a weights file that can be read ({reason(error)})") from error
+        raise ConfigError("model", str(shard), f"a readable weights file ({reason(error)})") from error
 
 
 def _headers_by_index(index: Path, suffix: str) -> dict[str, Header]:
@@ -188,14 +190,14 @@ def _headers_by_index(index: Path, suffix: str) -> dict[str, Header]:
     for tensor, name in file_of.items():
         path = PurePosixPath(name)
         if path.is_absolute() or ".." in path.parts or path.suffix != suffix:
-            allowed = f"an index of *{suffix} files in its own folder: {tensor} is said to be in {name!r}"
-            raise ConfigError("model", str(index), allowed)
+            expected = f"an index of *{suffix} files in its own folder: it places {tensor} in {name!r}"
+            raise ConfigError("model", str(index), expected)
     by_file = {name: _headers_of(index.parent / name) for name in sorted(set(file_of.values()))}
     for tensor, name in file_of.items():
         if tensor not in by_file[name]:
-            raise ConfigError("model", str(index), f"an index of what there is: {tensor} is not in {name}")
+            raise ConfigError("model", str(index), f"an index of existing tensors: {tensor} is not in {name}")
     for file, tensors in by_file.items():
         if unlisted := sorted(name for name in tensors if name not in file_of and not name.endswith(NOT_WEIGHTS)):
-            allowed = f"an index of all that its files hold: {unlisted[0]} in {file} is not in it"
-            raise ConfigError("model", str(index), allowed)
+            expected = f"an index of all tensors of its files: {unlisted[0]} in {file} is not in it"
+            raise ConfigError("model", str(index), expected)
     return {tensor: by_file[name][tensor] for tensor, name in file_of.items()}

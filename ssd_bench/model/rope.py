@@ -50,11 +50,11 @@ def frequencies(config: PretrainedConfig) -> tuple[Tensor, float]:
         inverse, scaling = ROPE_INIT_FUNCTIONS[kind](config, torch.device("cpu"))
         computed = inverse.shape == (head_dim // 2,) and bool(inverse.isfinite().all()) and math.isfinite(scaling)
     except Exception as error:  # arithmetic or type errors, depending on the config
-        raise ConfigError(
-            "config.rope_parameters", parameters, f"what {kind} can be computed from ({error})"
-        ) from error
+        raise ConfigError("config.rope_parameters", parameters, f"the parameters of {kind} ({error})") from error
     if not computed:
-        raise ConfigError("config.rope_parameters", parameters, f"what gives {head_dim // 2} finite frequencies")
+        raise ConfigError(
+            "config.rope_parameters", parameters, f"parameters that give {head_dim // 2} finite frequencies"
+        )
     return inverse.float(), float(scaling)
 
 
@@ -66,7 +66,7 @@ def _check(parameters: dict[str, Any], kind: str) -> None:
         if not fits(Annotated[float, Range(above=0)], parameters.get(key)):
             raise ConfigError(f"config.rope_parameters.{key}", parameters.get(key), f"a number above 0, for {kind}")
     if kind == "default" and parameters.get("factor", 1) != 1:
-        raise ConfigError("config.rope_parameters", parameters, "a rope_type beside its factor")
+        raise ConfigError("config.rope_parameters", parameters, "a rope_type with its factor")
     if kind == "llama3" and parameters["low_freq_factor"] >= parameters["high_freq_factor"]:
         raise ConfigError("config.rope_parameters", parameters, "a low_freq_factor below its high_freq_factor")
 

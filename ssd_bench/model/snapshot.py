@@ -59,12 +59,12 @@ class Snapshot:
             raise _failed(error, hub, revision) from error
         snapshot = cls(hub, Path(folder))
         if not (snapshot.folder / "config.json").is_file():
-            allowed = "a repository with config.json and weights in Hugging Face format"
+            expected = "a repository with config.json and weights in Hugging Face format"
             if (snapshot.folder / "adapter_config.json").is_file():
-                allowed += "; this one is an adapter: merge it into its model, then model=local model.path=DIR"
+                expected += "; this one is an adapter: merge it into its model, then model=local model.path=DIR"
             else:
-                allowed += snapshot._content_note()
-            raise ConfigError("model.hub", hub, allowed)
+                expected += snapshot._content_note()
+            raise ConfigError("model.hub", hub, expected)
         return snapshot
 
     @property
@@ -129,11 +129,11 @@ class Snapshot:
                 return [name]
             files = _indexed(self.folder / name)
             if absent := [file for file in files if file not in listing]:
-                allowed = f"a repository with the files that its {name} names; it lacks {absent[0]}"
-                raise ConfigError("model.hub", self.hub, allowed)
+                expected = f"a repository with all files of its {name}; {absent[0]} is missing"
+                raise ConfigError("model.hub", self.hub, expected)
             return files
-        allowed = "a repository with model.safetensors or pytorch_model.bin (or shards with an index)"
-        raise ConfigError("model.hub", self.hub, allowed + _some(listing))
+        expected = "a repository with model.safetensors or pytorch_model.bin (or shards with an index)"
+        raise ConfigError("model.hub", self.hub, expected + _some(listing))
 
     def _check_disk_space(self, needed: int) -> None:
         """Refuse a download that the disk has no room for, before it starts.
@@ -143,16 +143,16 @@ class Snapshot:
         """
         cache = self.folder.parents[2]
         if needed > (free := shutil.disk_usage(cache).free):
-            allowed = f"a model that the disk of {cache} has room for: its weights need {needed / GB:.1f} GB more and "
-            allowed += f"{free / GB:.1f} GB are free; free some space, or let HF_HOME name a folder on another disk"
+            expected = f"a model that fits on the disk of {cache}: its weights need {needed / GB:.1f} GB more and "
+            expected += f"{free / GB:.1f} GB are free; free some space, or let HF_HOME name a folder on another disk"
             # a killed download leaves its partial files, which the hub's client neither deletes nor continues
             leftover = sum(path.stat().st_size for path in (self.folder.parents[1] / "blobs").glob("*.incomplete"))
             if leftover:
-                allowed += (
+                expected += (
                     f"; {leftover / GB:.1f} GB are in *.incomplete of {self.folder.parents[1]}, left by downloads that "
                 )
-                allowed += "were killed: delete them unless one is running"
-            raise ConfigError("model.hub", self.hub, allowed)
+                expected += "were killed: delete them unless one is running"
+            raise ConfigError("model.hub", self.hub, expected)
 
     def _content_note(self) -> str:
         """Return the first files of the repository as part of a message; empty if the hub cannot list them."""
@@ -193,4 +193,4 @@ def _failed(error: Exception, hub: str, revision: str | None) -> ConfigError:
     cause = failure(error, "model", hub, revision)
     advice = command("model", hub, revision)
     message = cause if advice in cause else f"{cause}; {advice}"
-    return ConfigError("model.hub", hub, f"a model that can be had: {message}, {ELSEWHERE}")
+    return ConfigError("model.hub", hub, f"a model that can be downloaded: {message}, {ELSEWHERE}")

@@ -74,16 +74,16 @@ class Template:
                 raise ConfigError(f"model.template.{name}", value, "null, or model.template.form=chat: plain has none")
             return
         if not tokenizer.chat_template:
-            raise ConfigError("model.template", "chat", "this tokenizer has no chat template: use model.template=plain")
+            raise ConfigError("model.template", "chat", "plain: this tokenizer has no chat template")
         for name in sorted(RESERVED & set(self.kwargs)):
-            raise ConfigError("model.template.kwargs", name, "variables beside those that every prompt sets")
+            raise ConfigError("model.template.kwargs", name, "variables other than those that every prompt sets")
         names = [*self.kwargs, *(["enable_thinking"] if "enable_thinking" in chosen else [])]
         variables = _variables(tokenizer) if names else set()
         for name in names:
             if name not in variables:
                 place = "" if name == "enable_thinking" else ".kwargs"
-                allowed = "no variable of this tokenizer's chat template"
-                raise ConfigError(f"model.template{place}", name, allowed)
+                expected = "variables of this tokenizer's chat template"
+                raise ConfigError(f"model.template{place}", name, expected)
         self.check_heard(tokenizer, "model.template.system")
         self._check_renders(tokenizer, [_probe("a")], [])
 
@@ -137,8 +137,8 @@ class Template:
             words = [word for word in message.casefold().split() if word.startswith(WORD.casefold())]
             if lacking := [word for word in words if word not in text]:
                 part = "the" if len(lacking) == len(words) else "a part of the"
-                allowed = f"a chat template that renders all messages: {_place(tokenizer)} leaves out {part} {name}"
-                raise ConfigError("model.template", "chat", allowed)
+                expected = f"a chat template that renders all messages: {_place(tokenizer)} leaves out {part} {name}"
+                raise ConfigError("model.template", "chat", expected)
 
     def _system_fault(self, tokenizer: PreTrainedTokenizerBase) -> str | None:
         """Return why the template does not render the system's message, tried with a rare word; None if it does."""
@@ -171,8 +171,8 @@ class Template:
         try:
             return str(tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True, **options))
         except Exception as error:  # a template raises what it likes
-            allowed = f"messages that this tokenizer's chat template takes ({reason(error)})"
-            raise ConfigError("model.template", "chat", allowed) from error
+            expected = f"messages that this tokenizer's chat template accepts ({reason(error)})"
+            raise ConfigError("model.template", "chat", expected) from error
 
     def ids(self, tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], answers: Sequence[str] = ()) -> list[int]:
         """Return the token ids of `text`; the tokenizer adds no special tokens to those of a chat template.

@@ -36,10 +36,10 @@ def load_tokenizer(folder: Path, template: Template, vocab_size: int) -> PreTrai
         with silence_transformers():
             tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
     except Exception as error:  # its errors have no common type
-        allowed = f"a tokenizer that can be read, in {', '.join(present)} ({reason(error)})"
+        expected = f"a tokenizer that can be read, in {', '.join(present)} ({reason(error)})"
         if present == ["tokenizer.model"]:  # transformers' own error names a package of another format
-            allowed += "; without tokenizer.json it is read by sentencepiece: pip install sentencepiece protobuf"
-        raise ConfigError("model", str(folder), allowed) from error
+            expected += "; without tokenizer.json it is read by sentencepiece: pip install sentencepiece protobuf"
+        raise ConfigError("model", str(folder), expected) from error
     _check_tokenizer(tokenizer, folder, template, vocab_size)
     if (tokenizer_file := folder / "tokenizer.json").is_file():
         _check_same_split(tokenizer, tokenizer_file)
@@ -59,11 +59,11 @@ def _check_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path, template:
     except ConfigError:
         raise
     except Exception as error:  # a template raises what it likes
-        allowed = f"a tokenizer that makes a prompt, with model.template={template.form} ({reason(error)})"
-        raise ConfigError("model", str(folder), allowed) from error
+        expected = f"a tokenizer that makes a prompt, with model.template={template.form} ({reason(error)})"
+        raise ConfigError("model", str(folder), expected) from error
     if (top := max([highest, *zip(ids, tokenizer.convert_ids_to_tokens(ids))]))[0] >= vocab_size:
-        allowed = f"a tokenizer with ids below vocab_size {vocab_size} of config.json: {top[1]!r} has {top[0]}"
-        raise ConfigError("model", str(folder), allowed)
+        expected = f"a tokenizer with ids below vocab_size {vocab_size} of config.json: {top[1]!r} has {top[0]}"
+        raise ConfigError("model", str(folder), expected)
 
 
 def _check_same_split(tokenizer: PreTrainedTokenizerBase, file: Path) -> None:
@@ -72,6 +72,6 @@ def _check_same_split(tokenizer: PreTrainedTokenizerBase, file: Path) -> None:
 
     ids = Tokenizer.from_file(str(file)).encode(PROBE, add_special_tokens=False).ids
     if list(tokenizer(PROBE, add_special_tokens=False, verbose=False)["input_ids"]) != ids:
-        allowed = f"a tokenizer that splits texts as this file does: {type(tokenizer).__name__}, which transformers "
-        allowed += "makes of it, does not; another tokenizer_class in tokenizer_config.json, or another version, may"
-        raise ConfigError("model", str(file), allowed)
+        expected = f"a tokenizer that splits texts as this file does: {type(tokenizer).__name__}, which transformers "
+        expected += "makes of it, does not; another tokenizer_class in tokenizer_config.json, or another version, may"
+        raise ConfigError("model", str(file), expected)

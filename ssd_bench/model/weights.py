@@ -61,7 +61,9 @@ class Architecture(Shape):
             raise ConfigError("config.hidden_size", config.hidden_size, f"a multiple of num_attention_heads {heads}")
         head_dim = head_dim or config.hidden_size // heads
         if head_dim % 2 or head_dim > WIDEST:
-            raise ConfigError("config.head_dim", head_dim, f"even, for positions turn pairs, and at most {WIDEST}")
+            raise ConfigError(
+                "config.head_dim", head_dim, f"an even number (positions rotate pairs) of at most {WIDEST}"
+            )
         frequencies(config)
         return cls(
             family=config.model_type,
@@ -143,8 +145,7 @@ def declared_architecture(checkpoint: Checkpoint) -> Architecture:
     try:
         return Architecture.of(checkpoint.config)
     except ConfigError as error:
-        allowed = f"{error.allowed}, in {checkpoint.folder / 'config.json'}"
-        raise ConfigError(error.field, error.value, allowed) from error
+        raise error.with_note(f", in {checkpoint.folder / 'config.json'}") from error
 
 
 def architecture(checkpoint: Checkpoint) -> Architecture:
@@ -159,8 +160,8 @@ def architecture(checkpoint: Checkpoint) -> Architecture:
     arch = declared_architecture(checkpoint)
     layers = {name.split(".")[2] for name in checkpoint.headers if name.startswith(LAYERS)}
     if len(layers) != arch.n_layers:
-        allowed = f"{len(layers)}, as many as the weights in {checkpoint.folder} have (tensors {LAYERS}*)"
-        raise ConfigError("config.num_hidden_layers", arch.n_layers, allowed)
+        expected = f"{len(layers)}, as many as the weights in {checkpoint.folder} have (tensors {LAYERS}*)"
+        raise ConfigError("config.num_hidden_layers", arch.n_layers, expected)
     embedding_sizes = {"vocab_size": arch.vocab_size, "hidden_size": arch.width}
     # tied head: one of the two tensors may be absent, as in transformers
     ends = [name for name in (EMBEDDING, HEAD) if name in checkpoint.headers or not arch.tied] or [EMBEDDING]

@@ -341,7 +341,8 @@ def replications(runs_dir: Path, run_records: Sequence[Record] | None = None) ->
     for path in index.find(runs_dir):
         name, scale, entries = index.read(path)
         if name not in grid.names():
-            raise ConfigError("runs_dir", str(path), f"an index of an experiment that there is; {name} is none")
+            available = ", ".join(sorted(grid.names()))
+            raise ConfigError("runs_dir", str(path), reason=f"unknown experiment {name}; available: {available}")
         experiment = grid.load(name)
         paper_overrides = {frozenset(job.labels.items()): job.overrides for job in reversed(experiment.jobs)}
         cells: list[Cell] = []

@@ -174,7 +174,9 @@ def _parse_claim(folder: PaperFolder, name: str, content: Mapping[str, Any]) -> 
     required = {key for key, must in is_required.items() if must} - {"id"}
     if not required <= content.keys() <= is_required.keys() - {"id"}:
         raise ConfigError(
-            location, sorted(content), f"of {', '.join(is_required)}; {', '.join(sorted(required))} at least"
+            location,
+            sorted(content),
+            f"keys among {', '.join(is_required)}, with at least {', '.join(sorted(required))}",
         )
     claim = Claim(**{**content, "id": f"{folder.latest}/{name}", "exhibit": f"{folder.name}_{content['exhibit']}"})
     number_ids = [number.id for number in numbers()]
@@ -185,30 +187,30 @@ def _parse_claim(folder: PaperFolder, name: str, content: Mapping[str, Any]) -> 
             all(any(fnmatchcase(number_id, pattern) for number_id in number_ids) for pattern in claim.theirs),
             "ids of reported numbers",
         ),
-        ("exhibit", claim.exhibit in grid.names(), "an exhibit with runs, as table2"),
+        ("exhibit", claim.exhibit in grid.names(), "a table or figure with runs, such as table2"),
         ("statistic", claim.statistic in STATISTICS, f"one of {', '.join(STATISTICS)}"),
         ("effect", claim.effect in EFFECTS, f"one of {', '.join(EFFECTS)}"),
         (
             "over",
             bool(claim.over) == (claim.effect != "value"),
-            "another side of a ratio or difference, none of a value",
+            "the other side of a ratio or difference, and nothing for a value",
         ),
-        ("at_least", (claim.at_least is None) != (claim.at_most is None), "a number where at_most is none"),
+        ("at_least", (claim.at_least is None) != (claim.at_most is None), "a number, if at_most is not set"),
         (
             "none",
             (claim.none is None) == (claim.effect != "value" or claim.at_least is None),
-            "a number of a value at_least",
+            "a number, for a value with at_least",
         ),
         ("noise", claim.noise >= 0, "at least 0"),
         ("prompts", claim.prompts >= 2, "at least 2"),
     )
-    for key, fits, allowed in checks:
+    for key, fits, expected in checks:
         if not fits:
-            raise ConfigError(f"{location} {key}", getattr(claim, key), allowed)
+            raise ConfigError(f"{location} {key}", getattr(claim, key), expected)
     for key in ("of", "over", "cells"):
         for axis, labels in getattr(claim, key).items():
             labelled = {job.labels.get(axis, "") for job in grid.load(claim.exhibit).jobs}
             known_labels = {*STATISTICS} if axis == STATISTIC else {*PARTS.get(axis, labelled)}
             if not set(labels) <= known_labels:
-                raise ConfigError(f"{location} {key}.{axis}", labels, f"of {', '.join(sorted(known_labels))}")
+                raise ConfigError(f"{location} {key}.{axis}", labels, f"labels among {', '.join(sorted(known_labels))}")
     return claim

@@ -159,7 +159,9 @@ def _unknown_name(name: str) -> ConfigError:
         or get_close_matches(name, known_names, cutoff=0.75)
         or sets()
     )
-    allowed = f"an exhibit or a run set, as {', '.join(suggestions)}; python -m ssd_bench run --help lists all"
+    allowed = (
+        f"a table, a figure or a run set, such as {', '.join(suggestions)}; python -m ssd_bench run --help lists all"
+    )
     return ConfigError("experiment", name, allowed)
 
 
@@ -178,7 +180,7 @@ def read_run_sets(folder: Path) -> tuple[Mapping[str, RunSet], Mapping[str, Expe
         for name, entry in run_set.exhibits.items():
             if name in owners:
                 raise ConfigError(
-                    f"experiment {run_set.name} exhibits", name, f"an exhibit that {owners[name]} has not"
+                    f"experiment {run_set.name} exhibits", name, f"a name that {owners[name]} does not use"
                 )
             owners[name] = run_set.name
             experiments[name] = _experiment(name, entry, run_set, run_sets)
@@ -197,7 +199,7 @@ def _run_set(path: Path) -> RunSet:
     try:
         written = yaml.load(path.read_text(encoding="utf-8"), Loader=loader)
     except yaml.YAMLError as error:
-        raise ConfigError(f"experiment {name}", path.name, f"YAML ({' '.join(str(error).split())})") from error
+        raise ConfigError(f"experiment {name}", path.name, f"valid YAML ({' '.join(str(error).split())})") from error
     content = _mapping(f"experiment {name}", written, ("overrides", "grids", "exhibits"), ("exhibits",))
     exhibits = _mapping(f"experiment {name} exhibits", content["exhibits"])
     if not exhibits:
@@ -236,7 +238,7 @@ def _experiment(name: str, content: Any, home: RunSet, run_sets: Mapping[str, Ru
     location = f"experiment {home.name} exhibits"
     match = re.fullmatch(r"([a-z]+?(?:_[a-z]+?)*)(\d+[a-z]?)?", key)
     if not match:
-        raise ConfigError(location, key, "a word, a number and perhaps the letter of a panel, as figure2a")
+        raise ConfigError(location, key, "a word, a number and optionally the letter of a panel, such as figure2a")
     location = f"{location}.{key}"
     entry = _mapping(location, content, ("kind", "also", "jobs", "not_run", "spread"))
     kind = entry.get("kind", match[1])
@@ -283,7 +285,7 @@ def _part(
 def _select_labels(location: str, content: Any, grid_labels: Sequence[str]) -> dict[str, str]:
     """Return the labels of a grid that an exhibit shows, in its order -> the names that it gives them."""
     if not isinstance(content, list) or not content or not all(isinstance(item, str | dict) for item in content):
-        raise ConfigError(location, content, "a list of labels, each as it is or {label: what the exhibit calls it}")
+        raise ConfigError(location, content, "a list of labels, each plain or as {label: name in the table or figure}")
     shown_labels: dict[str, str] = {}
     for item in content:
         shown_labels |= item if isinstance(item, dict) else {item: item}

@@ -169,7 +169,12 @@ def read_numbers(folder: PaperFolder) -> list[Number]:
         number = _number(row, line, folder, known_exhibits)
         if number.id in numbers_by_id:
             _refuse(
-                folder, "results", line, "id", number.id, f"another name than line {numbers_by_id[number.id].line} has"
+                folder,
+                "results",
+                line,
+                "id",
+                number.id,
+                f"a unique id; line {numbers_by_id[number.id].line} has it too",
             )
         numbers_by_id[number.id] = number
     return list(numbers_by_id.values())
@@ -233,9 +238,9 @@ def _number(
         ConfigError: the row does not fit; names the file, the line and the column.
     """
 
-    def require(fits: bool, column: str, allowed: str) -> None:
+    def require(fits: bool, column: str, expected: str) -> None:
         if not fits:
-            _refuse(folder, "results", line, column, row[column], allowed)
+            _refuse(folder, "results", line, column, row[column], expected)
 
     metric, printed = row["metric"], row["value"]
     exhibit = (row["paper"], row["exhibit"])
@@ -254,7 +259,7 @@ def _number(
     except ValueError as error:
         _refuse(folder, "results", line, "setting", row["setting"], f"k=v;k=v ({error})")
     known_keys = {"bound", *folder.telling, *folder.conditions}
-    require(setting.keys() <= known_keys, "setting", "known keys only, those that paper.yaml lists")
+    require(setting.keys() <= known_keys, "setting", "keys of paper.yaml")
     bound = setting.get("bound", "")
     require(bound in BOUNDS, "setting", f"a bound of {', '.join(BOUNDS[1:])}")
     telling = [f"{key}={text}" if key != "pass@k" else f"pass@{text}" for key, text in setting.items()]
@@ -304,8 +309,8 @@ def _unique_rows(name: str, key: tuple[str, ...], folder: PaperFolder) -> Iterat
     for line, row in _rows(name, folder):
         row_key = tuple(row[column] for column in key)
         if row_key in lines_by_key:
-            allowed = f"unique, but line {lines_by_key[row_key]} has it too"
-            _refuse(folder, name, line, "/".join(key), " / ".join(row_key), allowed)
+            expected = f"unique, but line {lines_by_key[row_key]} has it too"
+            _refuse(folder, name, line, "/".join(key), " / ".join(row_key), expected)
         lines_by_key[row_key] = line
         if row["exhibit"].startswith(("Table", "Figure")) and (row["paper"], row["exhibit"]) not in known_exhibits:
             _refuse(folder, name, line, "exhibit", row["exhibit"], "a table or figure of exhibits.csv")
@@ -338,5 +343,5 @@ def _rows(name: str, folder: PaperFolder) -> Iterator[tuple[int, dict[str, str]]
         yield from ((line, row | {"paper": version}) for line, row in rows if version in row["paper"].split())
 
 
-def _refuse(folder: PaperFolder, name: str, line: int, column: str, value: object, allowed: str) -> NoReturn:
-    raise ConfigError(f"{folder.name}/{name}.csv:{line} {column}", value, allowed)
+def _refuse(folder: PaperFolder, name: str, line: int, column: str, value: object, expected: str) -> NoReturn:
+    raise ConfigError(f"{folder.name}/{name}.csv:{line} {column}", value, expected)

@@ -131,7 +131,7 @@ def read_folder(path: Path) -> PaperFolder:
     location = f"{path.parent.name}/{path.name}"
     content: Any = yaml.load(path.read_text(encoding="utf-8"), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     if not isinstance(content, dict) or not {"rank", "versions"} <= set(content):
-        raise ConfigError(location, content, "rank and versions at least")
+        raise ConfigError(location, content, "at least the keys rank and versions")
     settings, names = content.pop("settings", {}), content.pop("names", {})
     try:
         content["counts"] = {
@@ -143,14 +143,14 @@ def read_folder(path: Path) -> PaperFolder:
         content |= {key: frozenset(keys) for key, keys in settings.items()} | names
         folder = PaperFolder(path.parent, **content)
     except TypeError as error:
-        raise ConfigError(location, sorted(content), str(error)) from error
+        raise ConfigError(location, sorted(content), reason=str(error)) from error
     for metric, definition in folder.counts.items():
         if definition.baseline not in ("", "ar", "hf"):
             raise ConfigError(f"{location} counts.{metric}.baseline", definition.baseline, "ar, hf or nothing")
     if folder.skip_ratio not in ("all", "inner"):
         raise ConfigError(f"{location} skip_ratio", folder.skip_ratio, "all or inner")
     if unknown := set(folder.prose) - set(folder.versions):
-        raise ConfigError(f"{location} prose", sorted(unknown), f"of {', '.join(folder.versions)}")
+        raise ConfigError(f"{location} prose", sorted(unknown), f"versions among {', '.join(folder.versions)}")
     return folder
 
 

@@ -123,7 +123,7 @@ def load(name: str) -> Scale:
     try:
         return Scale(name, **content | {"overrides": tuple(content.get("overrides") or ())})
     except TypeError as error:
-        raise ConfigError(f"scale {name}", sorted(content), str(error)) from error
+        raise ConfigError(f"scale {name}", sorted(content), reason=str(error)) from error
 
 
 @cache
@@ -146,7 +146,7 @@ def load_checked(name: str) -> Scale:
         raise ConfigError(
             f"scale {scale.name} models", ", ".join(unmatched_models), "models of jobs of that experiment"
         )
-    for key, allowed_keys, allowed in (
+    for key, allowed_keys, expected in (
         ("replace", overrides, "overrides that a job of an experiment has"),
         ("notes", set(grid.names()), "names of experiments"),
         ("limits", set(grid.names()), "names of experiments"),
@@ -154,7 +154,7 @@ def load_checked(name: str) -> Scale:
     ):
         unmatched = sorted(set(getattr(scale, key)) - allowed_keys)
         if unmatched:
-            raise ConfigError(f"scale {name} {key}", ", ".join(unmatched), allowed)
+            raise ConfigError(f"scale {name} {key}", ", ".join(unmatched), expected)
     return scale
 
 

@@ -67,8 +67,8 @@ def check_finite(contents_by_file: dict[Path, Content], dtype: torch.dtype) -> N
 
     for file, content in contents_by_file.items():
         if not torch.tensor(content.farthest, dtype=torch.float64).to(dtype).isfinite():
-            allowed = f"weights that are finite in {str(dtype).removeprefix('torch.')}: {content.tensor} is not"
-            raise ConfigError("model", str(file), allowed)
+            expected = f"weights that are finite in {str(dtype).removeprefix('torch.')}: {content.tensor} is not"
+            raise ConfigError("model", str(file), expected)
 
 
 def _content(file: Path) -> Content:

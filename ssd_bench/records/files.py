@@ -86,7 +86,7 @@ def read_json(path: Path) -> dict[str, Any]:
         reason = "it holds no JSON object"
     except (OSError, ValueError) as error:
         reason = str(error)
-    raise ConfigError("record", str(path), f"a file that is whole ({reason}); {REPEATED}")
+    raise ConfigError("record", str(path), f"an intact file ({reason}); {REPEATED}")
 
 
 def read_header(run_dir: Path) -> dict[str, Any]:
@@ -103,9 +103,7 @@ def read_header(run_dir: Path) -> dict[str, Any]:
 def _check_version(header: Mapping[str, Any], path: Path) -> None:
     version = header.get("schema_version")
     if not isinstance(version, int) or version > SCHEMA_VERSION:
-        raise ConfigError(
-            "schema_version", version, f"{path} needs a newer ssd-bench; this one reads up to {SCHEMA_VERSION}"
-        )
+        raise ConfigError("schema_version", version, f"at most {SCHEMA_VERSION}; {path} needs a newer ssd-bench")
 
 
 def check_table(path: Path) -> None:
@@ -118,7 +116,7 @@ def check_table(path: Path) -> None:
         with open_regular(path) as file:
             pq.read_metadata(file)
     except (OSError, ValueError, pa.ArrowException) as error:
-        raise ConfigError("record", str(path), f"a file that is whole ({error}); {REPEATED}") from error
+        raise ConfigError("record", str(path), f"an intact file ({error}); {REPEATED}") from error
 
 
 def read_table(path: Path, schema: pa.Schema) -> pd.DataFrame:
@@ -142,7 +140,7 @@ def read_table(path: Path, schema: pa.Schema) -> pd.DataFrame:
                 table = table.append_column(column.name, pa.repeat(pa.scalar(int(default), column.type), len(table)))
         frame: pd.DataFrame = table.select(schema.names).cast(schema).to_pandas()
     except (OSError, KeyError, ValueError, pa.ArrowException) as error:
-        raise ConfigError("record", str(path), f"a file that is whole ({error}); {REPEATED}") from error
+        raise ConfigError("record", str(path), f"an intact file ({error}); {REPEATED}") from error
     for column in schema:
         if column.nullable and pa.types.is_integer(column.type):
             frame[column.name] = frame[column.name].astype("Int32")

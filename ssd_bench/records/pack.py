@@ -188,9 +188,9 @@ def _extract(packed: Path, new: Path) -> None:
                 if not outside:
                     archive.extractall(new)
         except DAMAGED as error:
-            raise ConfigError("runs_dir", str(packed), f"a pack that is whole ({error}); fetch it again") from error
+            raise ConfigError("runs_dir", str(packed), f"an intact pack ({error}); fetch it again") from error
     if outside:
-        raise ConfigError("runs_dir", str(packed), f"a pack that stays in its folder; it holds {outside[0]!r}")
+        raise ConfigError("runs_dir", str(packed), f"a pack whose paths stay in its folder; it holds {outside[0]!r}")
     _write_stamp(new, {**identity, "files": [name for name in names if not name.endswith("/")]})
 
 

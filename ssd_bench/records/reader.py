@@ -68,7 +68,7 @@ def load_run(run_dir: Path | str) -> Run:
         raise ConfigError("run", str(path), f"the folder of a run{_suggestion(path)}")
     header = read_header(path)
     if header.get("status") != "complete":
-        raise ConfigError("record", str(path), "the run is not complete; the same command continues it")
+        raise ConfigError("record", str(path), reason="the run is not complete; the same command continues it")
     frames = {name: read_table(path / f"{name}.parquet", SCHEMAS[name]) for name in SCHEMAS}
     check_tables(path, header, frames)
     return Run(path, header, **frames)

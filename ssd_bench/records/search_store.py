@@ -175,9 +175,7 @@ def load(path: Path) -> SearchRecord:
         lines = file.read_bytes().split(b"\n")[:-1] if file.is_file() else []
         evaluations = [_evaluation(json.loads(line), header["n_layers"]) for line in lines]
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ConfigError(
-            "search", str(path), f"a search that can be read ({error}); delete it to repeat it"
-        ) from error
+        raise ConfigError("search", str(path), f"a readable search ({error}); delete it to repeat it") from error
     return SearchRecord(path, header, evaluations)
 
 
@@ -202,7 +200,7 @@ def find(folder: Path, name: str, field: str) -> SearchRecord:
     """
     available = search_names(folder)
     if name not in available:
-        raise ConfigError(field, name, f"a search in {folder}: {', '.join(available) or 'there is none yet'}")
+        raise ConfigError(field, name, f"a search in {folder}, which holds: {', '.join(available) or 'no search'}")
     return load(folder / name)
 
 

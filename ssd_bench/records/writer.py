@@ -127,25 +127,27 @@ class RunWriter:
 
     def _resume(self, stored: dict[str, Any], header: dict[str, Any]) -> dict[str, Any]:
         if stored.get("content_key") != header["content_key"]:
-            raise ConfigError("run", str(self.path), "it holds another configuration, code or data; use force=true")
+            raise ConfigError(
+                "run", str(self.path), reason="it holds another configuration, code or data; use force=true"
+            )
         if stored.get("status") == "complete":
             return stored
         first_hardware, present = hardware(stored), hardware(json.loads(_dump(header)))
         if first_hardware != present:
-            allowed = f"it was begun on {first_hardware} and this is {present}; use force=true"
-            raise ConfigError("run", str(self.path), allowed)
+            difference = f"it was begun on {first_hardware} and this is {present}; use force=true"
+            raise ConfigError("run", str(self.path), reason=difference)
         stored_commit, commit = ((content.get("model") or {}).get("commit") for content in (stored, header))
         if stored_commit != commit:
-            allowed = f"the commit that {self.path} was begun with: model.revision={stored_commit}; or use force=true"
-            raise ConfigError("model.revision", commit, allowed)
+            expected = f"the commit that {self.path} was begun with: model.revision={stored_commit}; or use force=true"
+            raise ConfigError("model.revision", commit, expected)
         for file, fingerprint in (stored.get("data") or {}).items():
             stored_commit, commit = map(_commit, (fingerprint, header.get("data", {}).get(file)))
             if stored_commit != commit:
-                allowed = (
+                expected = (
                     f"the commit that {self.path} was begun with: {stored_commit}, as that file's revision; "
                     "or use force=true"
                 )
-                raise ConfigError(f"data set of {file}", commit, allowed)
+                raise ConfigError(f"data set of {file}", commit, expected)
         status = "running" if stored.get("status") in (FAILED, STOPPED) else stored.get("status")
         continued = {key: value for key, value in stored.items() if key != "error"}
         return {**continued, "status": status, "resumed": [*stored.get("resumed", []), _timestamp()]}
@@ -276,11 +278,11 @@ class RunWriter:
             if unit not in self._seq:
                 file = next((path for folder in folders if (path := folder / "parts" / _name(unit)).exists()), None)
                 if file is None:
-                    raise ConfigError("shard", _name(unit), f"units of all prompts in {folders[0].parent}")
+                    raise ConfigError("shard", _name(unit), f"parts of all prompts in {folders[0].parent}")
                 try:
                     part = _read_unit(file)
                 except FAULTS as error:
-                    raise ConfigError("shard", str(file), f"a file that is whole ({reason(error)})") from error
+                    raise ConfigError("shard", str(file), f"an intact file ({reason(error)})") from error
                 write_atomic(self._parts / _name(unit), _dump(part | {"seq": seq}))
                 self._seq[unit] = seq
 

@@ -43,7 +43,7 @@ def _replay(arguments: Sequence[str]) -> None:
     values = options(arguments, OPTIONS)
     for name in ("run", "hardware"):
         if name not in values:
-            raise ConfigError(name, None, "give run=RUN_DIR and hardware=sim_<gpu>, or `validate`")
+            raise ConfigError(name, None, "run=RUN_DIR and hardware=sim_<gpu>, or `validate`")
     devices = count("devices", values["devices"]) if "devices" in values else None
     run = load_run(local_path("run", values["run"]))
     machines = simulated_names() if values["hardware"] == "all" else values["hardware"].split(",")
@@ -104,8 +104,8 @@ def _validate(runs_dir: Path) -> None:
         else:
             left_out += 1
     if not runs:
-        allowed = "a folder with complete runs that have baseline=paired or hf and a measured latency profile"
-        raise ConfigError("runs_dir", str(runs_dir), allowed)
+        expected = "a folder with complete runs that have baseline=paired or hf and a measured latency profile"
+        raise ConfigError("runs_dir", str(runs_dir), expected)
     print("Speed of each run: measured, and PREDICTED from the latency profile in its own record.")
     print("Drafts, acceptance and the time of the method's own work are the record's.\n")
     print(validation.validation_text(validation.validate(runs)))

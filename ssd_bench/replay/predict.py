@@ -53,9 +53,9 @@ def recorded_shape(run: Run) -> Shape:
     name = str(model["name"])
     shape = known_shape(name)
     if shape is None:
-        raise ConfigError("model", name, "give model=: conf/model does not have the sizes of the recorded model")
+        raise ConfigError("model", name, "model=NAME: conf/model does not have the sizes of the recorded model")
     if (shape.n_layers, shape.n_params) != (model["n_layers"], model.get("n_params")):
-        raise ConfigError("model", name, "give model=: the record was made with another version of this model")
+        raise ConfigError("model", name, "model=NAME: the record was made with another version of this model")
     return shape
 
 
@@ -229,8 +229,8 @@ def _machine(run: Run, machine: str | Machine, model: str | None, devices: int |
         return simulated_machine(machine, shape_named(model) if model else recorded_shape(run), devices)
     chosen = own_profile(run) if isinstance(machine, str) else machine
     if isinstance(chosen, Profile) and (model, devices) != (None, None):
-        allowed = "only with hardware=sim_<gpu>: the profile of a record is that of its model on its machine"
-        raise ConfigError("model" if model else "devices", model or devices, allowed)
+        expected = "hardware=sim_<gpu> with this option: the profile of a record belongs to its model and its machine"
+        raise ConfigError("model" if model else "devices", model or devices, expected)
     return chosen
 
 

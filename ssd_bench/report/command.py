@@ -216,5 +216,5 @@ def _readable_records(all_records: Sequence[Record], runs_dir: Path) -> list[Rec
     readable = [record for record in all_records if record.error is None]
     if not readable:
         hint = "no complete run there; make one with `python -m ssd_bench method=knapspec task=gsm8k`"
-        raise ConfigError("runs_dir", str(runs_dir), hint)
+        raise ConfigError("runs_dir", str(runs_dir), reason=hint)
     return readable

@@ -82,7 +82,7 @@ def long_table(
     exhibits = {replication.experiment.exhibit for replication in experiments} if exhibit is None else {exhibit}
     papers = {replication.experiment.paper for replication in experiments} if paper is None else {paper}
     if len(exhibits) != 1 or len(papers) != 1:
-        raise ConfigError("exhibit", (sorted(papers), sorted(exhibits)), "one paper and one exhibit")
+        raise ConfigError("exhibit", (sorted(papers), sorted(exhibits)), "one paper and one table or figure")
     return _long(Matcher(experiments), papers.pop(), exhibits.pop())
 
 

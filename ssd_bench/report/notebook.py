@@ -99,7 +99,7 @@ class Paper:
         name = exhibits.file_stem(self.name, exhibit)
         drawable = [drawn for drawn in figures.FIGURES if drawn.startswith(exhibits.file_stem(self.name, ""))]
         if name not in drawable:
-            raise ConfigError("exhibit", exhibit, f"one that is drawn: {', '.join(drawable)}")
+            raise ConfigError("exhibit", exhibit, f"a figure that is drawn: {', '.join(drawable)}")
         return _draw(name, self._replications)
 
     @cached_property
@@ -184,7 +184,7 @@ def _replication_of(name: str, experiments: list[Replication]) -> Replication:
     """Return the replication of an experiment at the scale nearest to the paper's."""
     by_scale = {replication.scale: replication for replication in experiments if replication.experiment.name == name}
     if not by_scale:
-        raise ConfigError("experiment", name, "one that has runs here")
+        raise ConfigError("experiment", name, "an experiment with runs here")
     return by_scale[order_scales(by_scale)[0]]
 
 

@@ -67,7 +67,9 @@ def _claims(arguments: Sequence[str]) -> None:
     scales = {replication.scale for replication in experiments}
     if (scale := values.get("scale")) is not None:
         if scale not in scales:
-            raise ConfigError("scale", scale, f"one of {', '.join(sorted(scales)) or 'none: there are no runs there'}")
+            raise ConfigError(
+                "scale", scale, f"one of the scales with runs: {', '.join(sorted(scales)) or 'there are no runs'}"
+            )
         experiments = [replication for replication in experiments if replication.scale == scale]
     prepare_records(
         cell.record for replication in experiments for cell in replication.recorded_cells() if cell.record is not None

@@ -51,7 +51,7 @@ def test_no_other_commit_is_read_in_place_of_the_one_asked_for(hub: Hub, tmp_pat
     for variables, cause in (({"HF_HUB_OFFLINE": "1"}, "HF_HUB_OFFLINE is set"), ({}, "HTTP 500")):
         hub.faults.append(Fault("/org/it", 500))
         old, new, moved = read(hub, tmp_path, *arguments, **variables)
-        assert str(old).startswith(f"task.hub.revision='{OLD}' cannot be used: org/it could not be loaded (")
+        assert str(old).startswith(f"task.hub.revision='{OLD}' is invalid: org/it could not be loaded (")
         assert cause in str(old)
         assert f"the cache has commit {NEW}, which task.hub.revision=COMMIT reads" in str(old)
         assert new == moved == [["new 0", "new 1"], fingerprint]

@@ -72,8 +72,8 @@ def check(limits: ProgramLimits, required: bool) -> None:
         ConfigError: the limits are too low even for an empty program, or something is not prevented.
     """
     if not runs_to_the_end("", limits, required):
-        allowed = "limits of time and memory (task.memory_mib) within which Python starts; it did not"
-        raise ConfigError("task", asdict(limits), allowed)
+        expected = "limits of time and memory (task.memory_mib) within which Python starts; it did not"
+        raise ConfigError("task", asdict(limits), expected)
     if not required:
         return
     with tempfile.NamedTemporaryFile() as outside:
@@ -126,11 +126,11 @@ def runs_to_the_end(program: str, limits: ProgramLimits, required: bool = True) 
 
 
 def _protection_error(problem: str) -> ConfigError:
-    allowed = (
+    expected = (
         f"this kernel {problem}: use Linux 5.13 or newer with Landlock and seccomp, x86_64 or aarch64, "
         "or task.sandbox=best_effort where a container guards what a model's program must not reach"
     )
-    return ConfigError("task.sandbox", "required", allowed)
+    return ConfigError("task.sandbox", "required", expected)
 
 
 @contextmanager
