@@ -116,7 +116,7 @@ class Prompt:
 
     def __post_init__(self) -> None:
         if self.turns and self.max_tokens is not None:
-            raise ValueError(f"{self.id}: a conversation is never clipped")
+            raise ValueError(f"{self.id}: a conversation is never truncated")
 
     @property
     def user_texts(self) -> list[str]:

@@ -215,7 +215,7 @@ def test_a_conversation_has_room_for_all_of_its_answers(
 
 
 def test_a_conversation_is_never_clipped() -> None:
-    with pytest.raises(ValueError, match="never clipped"):
+    with pytest.raises(ValueError, match="never truncated"):
         Prompt("x", "", "text", "", "", "d", max_tokens=10, turns=(Turn("more"),))
 
 

@@ -206,7 +206,7 @@ def check_unit(unit: Unit, records: Sequence[PromptRecord]) -> None:
         for row in rows:
             if (row.prompt_index, row.repeat, row.turn, row.arm) != (*unit, record.prompt.turn, record.prompt.arm):
                 identity = (row.prompt_index, row.repeat, row.turn, row.arm)
-                raise ValueError(f"unit {unit}: a row of {identity}")
+                raise ValueError(f"unit {unit}: a row belongs to {identity}")
 
 
 def _columns(rows: Sequence[PromptRow | StepRow], kind: type) -> dict[str, list[Any]]:
