@@ -93,8 +93,8 @@ class KVCache:
         """
         if self.held:
             raise RuntimeError(
-                "the KV cache holds the prompt that is being decoded; call the probe's trial, prompt_states and top2_gap "
-                "in the method's prepare only"
+                "the KV cache holds the prompt that is being decoded; call the probe's trial, prompt_states and "
+                "top2_gap in the method's prepare only"
             )
         self.length = 0
 

@@ -157,7 +157,9 @@ class Lease:
         if not self._path.exists():
             raise Lost(f"{self._path.parent}: the folder, or {self._path.name} in it, was deleted during the run")
         if not self.is_held:
-            raise Lost(f"{self._path.parent}: this process sent no heartbeat in time, and another process took over the run")
+            raise Lost(
+                f"{self._path.parent}: this process sent no heartbeat in time, and another process took over the run"
+            )
 
     def _beat(self) -> None:
         while not self._done.wait(BEAT):
