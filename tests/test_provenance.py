@@ -92,6 +92,9 @@ def test_the_code_hash_sees_sources_and_extra_files_but_not_readers(
         (tmp_path / name).write_text("x = 1", encoding="utf-8")
         assert code_hash() in seen
     assert code_hash([tmp_path / "ssd_bench/notes.txt"]) not in seen
+    before = code_hash()
+    (tmp_path / "methods/a.py").rename(tmp_path / "tasks/b.py")
+    assert code_hash() == before, "a file that is only moved makes no run stale"
 
 
 def test_collect_is_json_and_masks_secrets(monkeypatch: pytest.MonkeyPatch) -> None:

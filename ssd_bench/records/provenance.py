@@ -24,7 +24,10 @@ CODE_PACKAGES = ("ssd_bench", "methods", "tasks")
 READERS = (
     *(f"ssd_bench/{room}" for room in ("report", "papers", "metrics", "replay", "exchange")),
     *(f"ssd_bench/cost/{file}.py" for file in ("machine", "plane", "roofline", "shapes")),
-    *(f"ssd_bench/{file}.py" for file in ("advise", "cli", "coverage", "dry", "manual", "paths", "quoting", "status")),
+    *(
+        f"ssd_bench/{file}.py"
+        for file in ("advise", "cli", "console", "coverage", "dry", "manual", "paths", "quoting", "status")
+    ),
     *(f"ssd_bench/{file}.py" for file in ("style", "sweep", "tables")),
     *(f"ssd_bench/records/{file}.py" for file in ("consistency", "pack", "reader")),
 )
@@ -66,15 +69,15 @@ def collect(command: str | Sequence[str], gpus: Sequence[str] = ()) -> dict[str,
 
 
 def code_hash(extra_files: Iterable[Path | str] = ()) -> str:
-    """Return the sha256 (hex) of the names and contents of the source files of ssd_bench, methods and tasks.
+    """Return the sha256 (hex) of the contents of the source files of ssd_bench, methods and tasks.
+
+    Names do not count: a file that is only moved makes no run stale.
 
     Args:
         extra_files: other files that a run depends on, such as a method outside the packages.
     """
-    digest = hashlib.sha256()
-    for name, file in [*_sources(), *((Path(f).name, Path(f)) for f in sorted(map(str, extra_files)))]:
-        digest.update(name.encode() + b"\0" + hashlib.sha256(file.read_bytes()).digest())
-    return digest.hexdigest()
+    contents = sorted(hashlib.sha256(file.read_bytes()).digest() for file in (*_sources(), *map(Path, extra_files)))
+    return hashlib.sha256(b"".join(contents)).hexdigest()
 
 
 def content_key(
@@ -122,13 +125,13 @@ def _package_dir(name: str) -> Path | None:
     return Path(locations[0]) if locations else None
 
 
-def _sources() -> Iterator[tuple[str, Path]]:
+def _sources() -> Iterator[Path]:
     for package in CODE_PACKAGES:
         root = _package_dir(package)
         for file in sorted(root.rglob("*")) if root else ():
             name = f"{package}/{file.relative_to(root).as_posix()}" if root else ""
             if file.suffix in SOURCE_SUFFIXES and file.is_file() and not name.startswith(READERS):
-                yield name, file
+                yield file
 
 
 def _git(root: Path, *arguments: str) -> str | None:

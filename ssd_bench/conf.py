@@ -1,0 +1,16 @@
+"""The folder of configs and the choices of its groups."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+CONF = next(path for path in (Path(__file__).with_name("conf"), Path(__file__).parents[1] / "conf") if path.is_dir())
+"""Folder of configs: in an installed package, or at the top level of a clone."""
+
+CHOSEN = ("model", "method", "task", "data", "hardware", "decode")
+"""Config groups; a run has one choice of each."""
+
+
+def choices(group: str) -> list[str]:
+    """Return every choice of a group of `conf`, sorted."""
+    return sorted(path.stem for path in (CONF / group).glob("*.yaml"))

@@ -1,0 +1,132 @@
+"""Console of a command: its options, its exit code, and errors as one line instead of a traceback."""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+import re
+import signal
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from ssd_bench.errors import ConfigError, JobsFailed, LosslessError, Lost, shortened
+from ssd_bench.stopping import CODE, Stopped
+
+LONGEST_MESSAGE = 5000
+FULL = (errno.ENOSPC, errno.EDQUOT)
+RESUME_HINT = "what was done is on record, and the same command goes on where it was"
+EXTRAS = {"joblib": "cluster", "submitit": "cluster", "ray": "ray"}
+"""Prefix of the name of a launcher of Hydra -> the extra that installs it."""
+
+
+def run_tool(work: Callable[[Sequence[str]], object], usage: str | None, arguments: Sequence[str]) -> int:
+    """Run a command line without Hydra: call `work` with the arguments, or print `usage` for -h and --help.
+
+    Returns:
+        Exit code, as of `ssd_bench.command.command`.
+    """
+    print_anything()
+    if {"-h", "--help"} & set(arguments):
+        print(usage)
+        return 0
+    try:
+        with reported_ends() as end:
+            work(arguments)
+            sys.stdout.flush()
+    except ConfigError as error:
+        return report(error)
+    except BrokenPipeError:  # the reader has closed the pipe, as head and less do
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush at the end of the process
+        return 128 + signal.SIGPIPE
+    return end.code
+
+
+def options(arguments: Sequence[str], names: Sequence[str]) -> dict[str, str]:
+    """Parse the arguments NAME=VALUE of a `run_tool`.
+
+    Raises:
+        ConfigError: an argument of another form, with another name, or given twice.
+    """
+    values: dict[str, str] = {}
+    for argument in arguments:
+        name, equals, value = argument.partition("=")
+        if name not in names or not equals or not value or name in values:
+            raise ConfigError("option", argument, f"each of {', '.join(f'{o}=' for o in names)} at most once")
+        values[name] = value
+    return values
+
+
+def count(name: str, text: str) -> int:
+    """Parse an option of a `run_tool` that is a count.
+
+    Raises:
+        ConfigError: not a whole number above 0.
+    """
+    if not text.isdecimal() or len(text) > 18 or not int(text):
+        raise ConfigError(name, shortened(text), "an integer >= 1")
+    return int(text)
+
+
+@dataclass
+class End:
+    """Exit code of a program, set when it ends early."""
+
+    code: int = 0
+
+
+@contextmanager
+def reported_ends() -> Iterator[End]:
+    """Report an interrupt, a signal, a full disk or an unusable file in one line, instead of a traceback."""
+    end = End()
+    try:
+        yield end
+    except KeyboardInterrupt:
+        end.code = _say(f"interrupted: {RESUME_HINT}", 130)
+    except Stopped:
+        end.code = _say(f"stopped by a signal, after the prompt in flight: {RESUME_HINT}", CODE)
+    except OSError as error:
+        if (fault := disk_fault(error)) is None:
+            raise
+        end.code = _say(f"error: {fault}", 1)
+
+
+def disk_fault(error: BaseException) -> str | None:
+    """Return one line about a full disk, or a file that cannot be read or written; None for any other error."""
+    if not isinstance(error, OSError) or (error.errno not in FULL and error.filename is None):
+        return None
+    resume = f": {RESUME_HINT}" if error.errno in FULL else ""
+    return f"{error.strerror or 'no space left'}{f', {error.filename}' if error.filename else ''}{resume}"
+
+
+def _say(line: str, code: int) -> int:
+    print(line, file=sys.stderr, flush=True)
+    return code
+
+
+def report(error: Exception) -> int:
+    """Print an error that a user can remedy; return the exit code."""
+    message = str(error).strip()
+    first, *_ = message.splitlines() or [""]
+    # a launcher of this project is reported with the launcher that it builds on, as the last
+    for launcher in re.findall(r"hydra/launcher/(\w+)", first)[-1:]:
+        for name, extra in EXTRAS.items():
+            message = f"{first.rstrip('.')}: {installed_by(extra)}" if launcher.startswith(name) else message
+    print(f"error: {shortened(message, LONGEST_MESSAGE)}", file=sys.stderr)
+    if isinstance(error, JobsFailed):
+        return error.code
+    return 1 if isinstance(error, LosslessError | Lost) else 2
+
+
+def installed_by(extra: str) -> str:
+    """Return the command that installs a missing package, for a message."""
+    return f"pip install 'ssd-bench[{extra}]' has it"
+
+
+def print_anything() -> None:
+    """Print escape codes for characters that the locale lacks, instead of raising an exception."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
