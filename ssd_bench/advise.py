@@ -24,7 +24,8 @@ from typing import Any
 import pandas as pd
 
 from ssd_bench import metrics, tables
-from ssd_bench.command import choices, count, options, run_tool
+from ssd_bench.conf import choices
+from ssd_bench.console import count, options, run_tool
 from ssd_bench.core.window import Window
 from ssd_bench.cost.machine import Machine, own_profile
 from ssd_bench.cost.roofline import gpu_named, simulated_machine, simulated_names

@@ -87,7 +87,8 @@ def expand_home(argument: str) -> str:
 
 def main(arguments: Sequence[str]) -> int:
     """Compose a config and run it, or sweep with -m; return the exit code."""
-    from ssd_bench.command import command, report
+    from ssd_bench.command import command
+    from ssd_bench.console import report
     from ssd_bench.errors import ConfigError
 
     odd = [argument for argument in arguments if argument.startswith(("experiment=", "experiment/", "scale="))]

@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import errno
 import importlib
-import io
 import os
 import re
-import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Callable, Sequence
 
 import hydra
 import yaml
@@ -24,27 +18,18 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml.reader import ReaderError
 
+from ssd_bench.conf import CHOSEN, CONF, choices
+from ssd_bench.console import print_anything, report, reported_ends
 from ssd_bench.errors import ConfigError, JobsFailed, LosslessError, Lost, shortened
 from ssd_bench.paths import LONGEST_NAME
-from ssd_bench.quoting import as_text, unresolved
+from ssd_bench.quoting import as_text
 from ssd_bench.settings import arguments as settings_of
-from ssd_bench.stopping import CODE, Stopped
 
-CONF = next(path for path in (Path(__file__).with_name("conf"), Path(__file__).parents[1] / "conf") if path.is_dir())
-"""Folder of configs: in an installed package, or at the top level of a clone."""
-
-CHOSEN = ("model", "method", "task", "data", "hardware", "decode")
-"""Config groups; a run has one choice of each."""
 EXPECTED = (ConfigError, LosslessError, Lost, JobsFailed, HydraException, OmegaConfBaseException)
 """Errors that are reported by their message, without a traceback."""
 
-LONGEST_MESSAGE = 5000
-FULL = (errno.ENOSPC, errno.EDQUOT)
-RESUME_HINT = "what was done is on record, and the same command goes on where it was"
 CLOSED = ("decode", "hardware", "wandb", "model.template")
 """Tables that list all of their settings, so that no setting can be added with +."""
-EXTRAS = {"joblib": "cluster", "submitit": "cluster", "ray": "ray"}
-"""Prefix of the name of a launcher of Hydra -> the extra that installs it."""
 WITHOUT_JOBS = {"--cfg", "-c", "--info", "-i"}
 """Hydra's options that show the config of one run, so that they cannot be used in a sweep."""
 
@@ -62,7 +47,7 @@ def command(work: Callable[[DictConfig], object]) -> int:
     errors: list[Exception] = []
 
     def job(cfg: DictConfig) -> object:
-        _print_anything()  # again, because a launcher's worker has its own streams
+        print_anything()  # again, because a launcher's worker has its own streams
         try:
             return work(cfg)
         except Exception as error:
@@ -71,7 +56,7 @@ def command(work: Callable[[DictConfig], object]) -> int:
             errors.append(error)  # not raised: Hydra would print its own lines about it
             return None
 
-    _print_anything()
+    print_anything()
     try:
         _check_choices(sys.argv[1:])
     except ConfigError as error:
@@ -89,47 +74,6 @@ def command(work: Callable[[DictConfig], object]) -> int:
     except yaml.YAMLError as error:
         errors.append(_yaml_fault(error))
     return report(errors[0]) if errors else end.code
-
-
-@dataclass
-class End:
-    """Exit code of a program, set when it ends early."""
-
-    code: int = 0
-
-
-@contextmanager
-def reported_ends() -> Iterator[End]:
-    """Report an interrupt, a signal, a full disk or an unusable file in one line, instead of a traceback."""
-    end = End()
-    try:
-        yield end
-    except KeyboardInterrupt:
-        end.code = _say(f"interrupted: {RESUME_HINT}", 130)
-    except Stopped:
-        end.code = _say(f"stopped by a signal, after the prompt in flight: {RESUME_HINT}", CODE)
-    except OSError as error:
-        if (fault := disk_fault(error)) is None:
-            raise
-        end.code = _say(f"error: {fault}", 1)
-
-
-def disk_fault(error: BaseException) -> str | None:
-    """Return one line about a full disk, or a file that cannot be read or written; None for any other error."""
-    if not isinstance(error, OSError) or (error.errno not in FULL and error.filename is None):
-        return None
-    resume = f": {RESUME_HINT}" if error.errno in FULL else ""
-    return f"{error.strerror or 'no space left'}{f', {error.filename}' if error.filename else ''}{resume}"
-
-
-def _say(line: str, code: int) -> int:
-    print(line, file=sys.stderr, flush=True)
-    return code
-
-
-def choices(group: str) -> list[str]:
-    """Return every choice of a group of `conf`, sorted."""
-    return sorted(path.stem for path in (CONF / group).glob("*.yaml"))
 
 
 def _check_choices(arguments: Sequence[str]) -> None:
@@ -172,18 +116,6 @@ def _check_grammar(argument: str, sweep: bool) -> None:
     if is_sweep and not sweep:
         expected = f"one value; -m before it runs each value; {as_text(name, value)}"
         raise ConfigError(name, shortened(value), expected)
-
-
-def plain_value(cfg: DictConfig, name: str) -> object:
-    """Return the value of an option.
-
-    Raises:
-        ConfigError: it names another option that does not exist.
-    """
-    try:
-        return cfg[name]
-    except OmegaConfBaseException as error:
-        raise unresolved(cfg, name, error) from None
 
 
 def _yaml_fault(error: yaml.YAMLError) -> ConfigError:
@@ -231,82 +163,8 @@ def _advised(error: Exception) -> Exception:
     return error
 
 
-def run_tool(work: Callable[[Sequence[str]], object], usage: str | None, arguments: Sequence[str]) -> int:
-    """Run a command line without Hydra: call `work` with the arguments, or print `usage` for -h and --help.
-
-    Returns:
-        Exit code, as of `command`.
-    """
-    _print_anything()
-    if {"-h", "--help"} & set(arguments):
-        print(usage)
-        return 0
-    try:
-        with reported_ends() as end:
-            work(arguments)
-            sys.stdout.flush()
-    except ConfigError as error:
-        return report(error)
-    except BrokenPipeError:  # the reader has closed the pipe, as head and less do
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush at the end of the process
-        return 128 + signal.SIGPIPE
-    return end.code
-
-
-def options(arguments: Sequence[str], names: Sequence[str]) -> dict[str, str]:
-    """Parse the arguments NAME=VALUE of a `run_tool`.
-
-    Raises:
-        ConfigError: an argument of another form, with another name, or given twice.
-    """
-    values: dict[str, str] = {}
-    for argument in arguments:
-        name, equals, value = argument.partition("=")
-        if name not in names or not equals or not value or name in values:
-            raise ConfigError("option", argument, f"each of {', '.join(f'{o}=' for o in names)} at most once")
-        values[name] = value
-    return values
-
-
-def count(name: str, text: str) -> int:
-    """Parse an option of a `run_tool` that is a count.
-
-    Raises:
-        ConfigError: not a whole number above 0.
-    """
-    if not text.isdecimal() or len(text) > 18 or not int(text):
-        raise ConfigError(name, shortened(text), "an integer >= 1")
-    return int(text)
-
-
-def _print_anything() -> None:
-    """Print escape codes for characters that the locale lacks, instead of raising an exception."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")
-
-
 def _settings(*, _root_: DictConfig) -> str:
     """Return the settings for the template of the help, where `$` has a meaning of Hydra's and is escaped."""
     from ssd_bench.manual import describe_settings
 
     return describe_settings(_root_).replace("$", "$$")
-
-
-def installed_by(extra: str) -> str:
-    """Return the command that installs a missing package, for a message."""
-    return f"pip install 'ssd-bench[{extra}]' has it"
-
-
-def report(error: Exception) -> int:
-    """Print one of the `EXPECTED` errors; return the exit code."""
-    message = str(error).strip()
-    first, *_ = message.splitlines() or [""]
-    # a launcher of this project is reported with the launcher that it builds on, as the last
-    for launcher in re.findall(r"hydra/launcher/(\w+)", first)[-1:]:
-        for name, extra in EXTRAS.items():
-            message = f"{first.rstrip('.')}: {installed_by(extra)}" if launcher.startswith(name) else message
-    print(f"error: {shortened(message, LONGEST_MESSAGE)}", file=sys.stderr)
-    if isinstance(error, JobsFailed):
-        return error.code
-    return 1 if isinstance(error, LosslessError | Lost) else 2

@@ -17,7 +17,7 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from ssd_bench.command import CONF, choices
+from ssd_bench.conf import CONF, choices
 from ssd_bench.core.method import Method
 from ssd_bench.errors import ConfigError
 from ssd_bench.model.checkpoint import ModelSource

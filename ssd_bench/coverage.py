@@ -19,7 +19,7 @@ import pandas as pd
 from scipy import stats
 
 from ssd_bench import metrics, tables
-from ssd_bench.command import count, options, run_tool
+from ssd_bench.console import count, options, run_tool
 from ssd_bench.errors import ConfigError
 from ssd_bench.metrics import Measured, Spread, widen
 from ssd_bench.metrics.intervals import LEVEL, Array, measure, ratio_of_ratios, ratio_of_sums

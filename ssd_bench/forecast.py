@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ssd_bench import dry
-from ssd_bench.command import CONF
+from ssd_bench.conf import CONF
 from ssd_bench.cost.latency import Latency
 from ssd_bench.errors import ConfigError
 from ssd_bench.papers import index

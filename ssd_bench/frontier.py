@@ -23,7 +23,7 @@ from tqdm import tqdm
 
 from methods.oracle import all_layer_sets
 from ssd_bench import metrics, tables
-from ssd_bench.command import count, options, run_tool
+from ssd_bench.console import count, options, run_tool
 from ssd_bench.core.engine import Engine
 from ssd_bench.core.layer_set import LayerSet
 from ssd_bench.core.window import Window

@@ -48,3 +48,8 @@ def local_path(field: str, value: object) -> Path:
 def display_path(path: Path) -> str:
     """Return a path for documents: relative to the current folder if it is below it, else absolute."""
     return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
+
+
+def cache_dir() -> Path:
+    """Return the folder of converted checkpoints and latency profiles: `$SSD_BENCH_CACHE` or `~/.cache/ssd-bench`."""
+    return Path(os.environ.get("SSD_BENCH_CACHE") or Path.home() / ".cache" / "ssd-bench")

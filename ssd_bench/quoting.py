@@ -28,3 +28,15 @@ def unresolved(cfg: DictConfig, name: str, error: OmegaConfBaseException) -> Con
     if not isinstance(value, str):
         return ConfigError(name, None, reason=reason)
     return ConfigError(name, value, reason=f"{reason}: ${{...}} refers to an option; {as_text(name, value)}")
+
+
+def plain_value(cfg: DictConfig, name: str) -> object:
+    """Return the value of an option.
+
+    Raises:
+        ConfigError: it names another option that does not exist.
+    """
+    try:
+        return cfg[name]
+    except OmegaConfBaseException as error:
+        raise unresolved(cfg, name, error) from None

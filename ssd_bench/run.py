@@ -31,9 +31,9 @@ from ssd_bench.errors import ConfigError
 from ssd_bench.hardware import lasting_buffers
 from ssd_bench.hugging_face import HFProcess
 from ssd_bench.metrics import summarise
-from ssd_bench.model.checkpoint import cache_dir
 from ssd_bench.model.kv_cache import BUCKET
 from ssd_bench.neighbours import Neighbours
+from ssd_bench.paths import cache_dir
 from ssd_bench.plan import Plan
 from ssd_bench.progress import Progress
 from ssd_bench.records import provenance

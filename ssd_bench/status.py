@@ -20,7 +20,7 @@ from typing import Any
 import pandas as pd
 
 from ssd_bench import tables
-from ssd_bench.command import options, run_tool
+from ssd_bench.console import options, run_tool
 from ssd_bench.dry import spell
 from ssd_bench.errors import ConfigError
 from ssd_bench.papers import index

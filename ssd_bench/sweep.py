@@ -30,7 +30,9 @@ from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, OmegaConf
 
 from ssd_bench import dry, tables
-from ssd_bench.command import CHOSEN, EXPECTED, EXTRAS, FULL, choices, disk_fault, installed_by, plain_value, report
+from ssd_bench.command import EXPECTED
+from ssd_bench.conf import CHOSEN, choices
+from ssd_bench.console import EXTRAS, FULL, disk_fault, installed_by, report
 from ssd_bench.errors import ConfigError, JobsFailed, one_line
 from ssd_bench.forecast import REFERENCE, Forecast
 from ssd_bench.papers import grid, index
@@ -39,6 +41,7 @@ from ssd_bench.papers.cells import load_records
 from ssd_bench.papers.grid import key_of
 from ssd_bench.papers.index import HELD, Outcome
 from ssd_bench.paths import local_path
+from ssd_bench.quoting import plain_value
 from ssd_bench.records.lease import PATIENT, LeaseHeld
 from ssd_bench.records.pack import unpacked_folder
 from ssd_bench.report.runs import comparison_text

@@ -12,7 +12,7 @@ from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from omegaconf import DictConfig
 
-from ssd_bench.command import CONF
+from ssd_bench.conf import CONF
 from ssd_bench.plan import Plan, plan
 from ssd_bench.records.reader import Run, load_run
 from ssd_bench.run import execute

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from methods.ar import AR
-from ssd_bench.command import CONF
+from ssd_bench.conf import CONF
 from ssd_bench.core.engine import Engine
 from ssd_bench.core.layer_set import LayerSet
 from ssd_bench.core.method import Context, LayerDraft, Prefill, Probe, Sample, Taps, Verification

@@ -17,7 +17,7 @@ import pytest
 from hydra.errors import MissingConfigException
 
 from ssd_bench.cli import dispatch, expand_home
-from ssd_bench.command import report
+from ssd_bench.console import report
 from ssd_bench.errors import ConfigError
 from ssd_bench.records import writer as module
 from ssd_bench.records.reader import Run, find_runs, is_complete, load_run

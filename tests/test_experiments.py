@@ -14,8 +14,8 @@ from hydra.core.override_parser.types import OverrideType
 from omegaconf import DictConfig, OmegaConf
 
 from ssd_bench import dry
-from ssd_bench.command import CONF
 from ssd_bench.compose import build
+from ssd_bench.conf import CONF
 from ssd_bench.errors import ConfigError
 from ssd_bench.model.shape import ModelDims
 from ssd_bench.papers import reported

@@ -12,7 +12,7 @@ from hydra.utils import get_class
 from omegaconf import OmegaConf
 
 from methods.layer_search import SearchSettings
-from ssd_bench.command import CONF
+from ssd_bench.conf import CONF
 from tests.runs import config
 
 ROOT = Path(__file__).parents[1]

@@ -13,7 +13,7 @@ from hydra.utils import instantiate
 
 from methods.ar import AR
 from methods.lookahead import Lookahead, Pool, trim_window, window_tree
-from ssd_bench.command import CONF
+from ssd_bench.conf import CONF
 from ssd_bench.core.engine import SCRATCH, Generation
 from ssd_bench.core.method import Context, Estimate, Prefill, Probe, Verification
 from ssd_bench.core.sampling import verify_greedy

@@ -10,7 +10,7 @@ import pytest
 from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
-from ssd_bench.command import CONF
+from ssd_bench.conf import CONF
 from ssd_bench.model.decoder import Decoder
 from tests.lossless import check_greedy
 from tests.runs import CPU, python

@@ -9,8 +9,8 @@ import pytest
 from omegaconf import OmegaConf
 
 from ssd_bench import dry
-from ssd_bench.command import CONF
 from ssd_bench.compose import build
+from ssd_bench.conf import CONF
 from ssd_bench.model.shape import Shape
 from tests.runs import ROOT, composed
 

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from ssd_bench import metrics
-from ssd_bench.command import CONF
+from ssd_bench.conf import CONF
 from ssd_bench.core.layer_set import LayerSet
 from ssd_bench.cost import machine as machines
 from ssd_bench.cost import roofline

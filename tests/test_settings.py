@@ -12,8 +12,8 @@ from hydra.utils import get_class, instantiate
 from omegaconf import OmegaConf
 
 from methods.settings import Name
-from ssd_bench.command import CONF
 from ssd_bench.compose import build, task_names
+from ssd_bench.conf import CONF
 from ssd_bench.core.sampling import Decoding
 from ssd_bench.errors import ConfigError
 from ssd_bench.hardware import Options

@@ -14,7 +14,7 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
-from ssd_bench.command import CONF
+from ssd_bench.conf import CONF
 from ssd_bench.data import SampleSource
 from ssd_bench.errors import ConfigError
 from ssd_bench.metrics import summarise

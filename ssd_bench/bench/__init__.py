@@ -27,7 +27,8 @@ from omegaconf import DictConfig, OmegaConf
 
 from ssd_bench import tables
 from ssd_bench.bench import limits, measures
-from ssd_bench.command import command, report
+from ssd_bench.command import command
+from ssd_bench.console import report
 from ssd_bench.core.engine import Engine
 from ssd_bench.core.sampling import Decoding
 from ssd_bench.cost import profiling

@@ -37,7 +37,8 @@ from methods.fixed_layers import pattern_set
 from ssd_bench import tables
 from ssd_bench.bench import limits, measures
 from ssd_bench.bench.imposed import Imposed, ImposedEngine
-from ssd_bench.command import choices, count, options, run_tool
+from ssd_bench.conf import choices
+from ssd_bench.console import count, options, run_tool
 from ssd_bench.core.engine import SCRATCH, Step
 from ssd_bench.core.layer_set import LayerSet
 from ssd_bench.core.probe import ModelProbe

@@ -20,7 +20,7 @@ import numpy as np
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from ssd_bench.command import CONF
+from ssd_bench.conf import CONF
 from ssd_bench.cost.machine import Array
 from ssd_bench.errors import ConfigError
 from ssd_bench.model.shape import Shape

@@ -10,7 +10,7 @@ from typing import Any
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 
-from ssd_bench.command import CONF, choices
+from ssd_bench.conf import CONF, choices
 from ssd_bench.errors import ConfigError
 from ssd_bench.model.shape import Shape
 

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 import pandas as pd
 
 from ssd_bench import tables
-from ssd_bench.command import options, run_tool
+from ssd_bench.console import options, run_tool
 from ssd_bench.errors import ConfigError
 from ssd_bench.exchange.answers import AcceptanceCounts, read_answers, record_acceptance
 from ssd_bench.metrics.intervals import divide

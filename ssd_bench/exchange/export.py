@@ -18,7 +18,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from ssd_bench.command import options, run_tool
+from ssd_bench.console import options, run_tool
 from ssd_bench.errors import ConfigError
 from ssd_bench.exchange import answers, layers
 from ssd_bench.paths import display_path, local_path

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ssd_bench.miniature.recipe import RECIPES
-from ssd_bench.model.checkpoint import EMBEDDED, cache_dir
+from ssd_bench.model.checkpoint import EMBEDDED
+from ssd_bench.paths import cache_dir
 
 COMMANDS = ("train", "evaluate", "samples")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -29,7 +28,7 @@ from ssd_bench.model.shape import Shape
 from ssd_bench.model.snapshot import TEXTS, Snapshot
 from ssd_bench.model.template import PLAIN, Template
 from ssd_bench.model.tokenizer import load_tokenizer
-from ssd_bench.paths import local_path
+from ssd_bench.paths import cache_dir, local_path
 from ssd_bench.settings import Count, Fits, Range, Whole, arguments, check_value, describe_type, fits, kinds
 
 if TYPE_CHECKING:
@@ -73,11 +72,6 @@ EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
 
 EMBEDDED = Path(__file__).parents[1] / "miniature" / "weights"
-
-
-def cache_dir() -> Path:
-    """Return the folder of converted checkpoints and latency profiles: `$SSD_BENCH_CACHE` or `~/.cache/ssd-bench`."""
-    return Path(os.environ.get("SSD_BENCH_CACHE") or Path.home() / ".cache" / "ssd-bench")
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 from hydra import compose, initialize_config_dir
 
-from ssd_bench.command import CONF, run_tool
 from ssd_bench.compose import build
+from ssd_bench.conf import CONF
+from ssd_bench.console import run_tool
 from ssd_bench.errors import ConfigError
 from ssd_bench.model.checkpoint import ModelSource
 

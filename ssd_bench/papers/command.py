@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ssd_bench import tables
-from ssd_bench.command import options, run_tool
+from ssd_bench.console import options, run_tool
 from ssd_bench.errors import ConfigError
 from ssd_bench.papers import audit
 from ssd_bench.paths import local_path

@@ -15,13 +15,13 @@ from matplotlib.figure import Figure, SubFigure
 from tokenizers import Tokenizer
 
 from ssd_bench import metrics, style
-from ssd_bench.model.checkpoint import EMBEDDED, cache_dir
+from ssd_bench.model.checkpoint import EMBEDDED
 from ssd_bench.papers import figures_layers as layers
 from ssd_bench.papers import figures_shared as common
 from ssd_bench.papers import figures_streams as streams
 from ssd_bench.papers.cells import Cell, Replication
 from ssd_bench.papers.figures_shared import NotDrawable
-from ssd_bench.paths import local_path
+from ssd_bench.paths import cache_dir, local_path
 from ssd_bench.records.reader import Run
 
 FONT, POINTS = "DejaVu Sans Mono", 6.578  # a character is 11 pixels wide at 200 dpi: rounding shifts no character

@@ -17,7 +17,7 @@ from typing import Any
 
 import yaml
 
-from ssd_bench.command import CONF
+from ssd_bench.conf import CONF
 from ssd_bench.errors import ConfigError
 from ssd_bench.papers.rooms import find_folder
 

@@ -11,8 +11,8 @@ from typing import Any
 import yaml
 from omegaconf import DictConfig, OmegaConf
 
-from ssd_bench.command import CONF, choices
 from ssd_bench.compose import build
+from ssd_bench.conf import CONF, choices
 from ssd_bench.errors import ConfigError
 from ssd_bench.papers import claims, grid
 from ssd_bench.papers.grid import Job, choice, key_of, merge_overrides

@@ -10,7 +10,7 @@ from typing import Any, Protocol, TypeVar
 
 from omegaconf import OmegaConf
 
-from ssd_bench.command import CONF
+from ssd_bench.conf import CONF
 from ssd_bench.papers import grid
 from ssd_bench.papers.reported import Number, numbers
 from ssd_bench.papers.rooms import folder_of, paper_folders

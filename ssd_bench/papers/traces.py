@@ -14,7 +14,7 @@ from functools import cache
 
 import numpy as np
 
-from ssd_bench.command import choices
+from ssd_bench.conf import choices
 from ssd_bench.core.window import Window
 from ssd_bench.cost.machine import Machine
 from ssd_bench.papers.reported import Number, numbers

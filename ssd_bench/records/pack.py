@@ -19,7 +19,7 @@ from contextlib import suppress
 from pathlib import Path, PurePath, PurePosixPath, PureWindowsPath
 from typing import Any, BinaryIO
 
-from ssd_bench.command import options, run_tool
+from ssd_bench.console import options, run_tool
 from ssd_bench.errors import ConfigError
 from ssd_bench.paths import local_path
 from ssd_bench.records.files import read_header, write_atomic

@@ -18,7 +18,7 @@ from pathlib import Path
 import pandas as pd
 
 from ssd_bench import tables
-from ssd_bench.command import options, run_tool
+from ssd_bench.console import options, run_tool
 from ssd_bench.errors import ConfigError
 from ssd_bench.papers import audit
 from ssd_bench.papers.cells import Record, Replication, prepare_records, records, replications

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from ssd_bench.command import choices
+from ssd_bench.conf import choices
 from ssd_bench.task import DataSpec
 from tasks.stream import Stream
 from tests.hub.layouts import publish

@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from ssd_bench.command import run_tool
+from ssd_bench.console import run_tool
 from ssd_bench.errors import ConfigError
 from ssd_bench.model.arithmetic import available_levels, resolve
 from ssd_bench.model.backends.cpu import native_problem
