@@ -33,6 +33,7 @@ from ssd_bench.metrics.definitions import (
     tokens_per_pass,
     tokens_per_s,
 )
+from ssd_bench.metrics.effect import Effect, widen
 from ssd_bench.metrics.evidence import (
     SLOW_FACTOR,
     RunTiming,
@@ -44,7 +45,7 @@ from ssd_bench.metrics.evidence import (
     slow_steps,
     trace,
 )
-from ssd_bench.metrics.intervals import Measured, Spread, widen
+from ssd_bench.metrics.intervals import Measured, Spread
 from ssd_bench.metrics.quality import agreement, lossless_counts, mean_score, pass_at, score_counts
 from ssd_bench.metrics.repetition import LOOP_SHARE, NGRAM, repeated_ngram_share, repetition, speedup_without_loops
 from ssd_bench.metrics.summary import Digest, check_comparable, conditions, summarise, summarise_domains
@@ -55,6 +56,7 @@ __all__ = [
     "SLOW_FACTOR",
     "UNIT",
     "Digest",
+    "Effect",
     "Measured",
     "RunTiming",
     "RunVariation",

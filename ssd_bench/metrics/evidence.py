@@ -20,7 +20,8 @@ from scipy import stats
 
 from ssd_bench.core.load import QUIET
 from ssd_bench.metrics import definitions as d
-from ssd_bench.metrics.intervals import LEVEL, Measured, Spread, widen
+from ssd_bench.metrics.effect import widen
+from ssd_bench.metrics.intervals import LEVEL, Measured, Spread
 from ssd_bench.records.reader import Run
 from ssd_bench.records.schema import PAIR, hardware
 

@@ -112,19 +112,3 @@ def measure(statistic: Callable[..., Array], *columns: Array) -> Measured:
         high = min(high, 1.0)
     usable = math.isfinite(low) and math.isfinite(high) and high - low > 1e-9 * abs(value)
     return Measured(value, low, high, n) if usable else Measured(value, n=n)
-
-
-def widen(number: Measured, spread: Spread) -> Measured:
-    """Return a number with its interval widened by run-to-run variation.
-
-    A number without an interval over prompts gets none.
-    """
-    if not number.value or not number.low or not number.high:
-        return number
-    # the two variances of the logarithm add; the one over prompts is recovered from the width of its t-interval
-    prompt_variance = (math.log(number.high / number.low) / 2 / float(stats.t.ppf((1 + LEVEL) / 2, number.n - 1))) ** 2
-    run_variance = spread.sigma**2
-    # Welch-Satterthwaite: (v1 + v2)^2 / (v1^2 / dof1 + v2^2 / dof2)
-    dof = (prompt_variance + run_variance) ** 2 / (prompt_variance**2 / (number.n - 1) + run_variance**2 / spread.dof)
-    half_width = float(stats.t.ppf((1 + LEVEL) / 2, dof)) * math.sqrt(prompt_variance + run_variance)
-    return Measured(number.value, number.value * math.exp(-half_width), number.value * math.exp(half_width), number.n)

@@ -96,7 +96,7 @@ def measure_rows(rows: pd.DataFrame, quantity: str, noise: VariationLevel | None
     _, columns, statistic = QUANTITIES[quantity]
     sums = rows.groupby("prompt_index")[list(columns)].sum()
     number = intervals.measure(statistic, *(sums[name].to_numpy(dtype=float) for name in columns))
-    return number if noise is None or quantity != "speedup" else intervals.widen(number, noise.speedup)
+    return number if noise is None or quantity != "speedup" else metrics.widen(number, noise.speedup)
 
 
 def cumulative_values(rows: pd.DataFrame, quantity: str = "speedup") -> pd.Series[float]:

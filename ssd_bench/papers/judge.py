@@ -410,15 +410,7 @@ class _Effect:
 
     def _t_interval(self, variances: Sequence[tuple[float, float]]) -> tuple[float, float]:
         """Return the t-interval of the effect from independent variances with their degrees of freedom."""
-        total = sum(v for v, _ in variances)
-        if not total:
-            return self.value, self.value
-        # Welch-Satterthwaite: (Σ v)² / Σ (v² / dof)
-        dof = total**2 / sum(v**2 / dof for v, dof in variances)
-        half_width = float(stats.t.ppf((1 + LEVEL) / 2, dof)) * math.sqrt(total)
-        if self._logs:
-            return self.value * math.exp(-half_width), self.value * math.exp(half_width)
-        return self.value - half_width, self.value + half_width
+        return metrics.Effect(self.value, tuple(variances), on_logarithm=self._logs).interval
 
     def _strata(self) -> list[tuple[float, int]]:
         """Return variance and number of prompts of each stratum.

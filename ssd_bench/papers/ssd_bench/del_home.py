@@ -18,18 +18,16 @@ Over all tasks: geometric means, with the same weight for each task.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from scipy import stats
 
 from ssd_bench import metrics
-from ssd_bench.metrics import intervals
-from ssd_bench.metrics.intervals import LEVEL, Array, Measured
+from ssd_bench.metrics import Effect, intervals
+from ssd_bench.metrics.intervals import Array
 from ssd_bench.metrics.text import ABSENT, DECODE, END_TO_END, format_interval, format_lossless, format_number
 from ssd_bench.papers.cells import Cell, Replication
 from ssd_bench.papers.reported import numbers
@@ -51,51 +49,6 @@ UNDECIDED = "undecided"
 
 OVER, OVER_DECODE = "trained over stock, end to end", "trained over stock, decode"
 VERDICT, ALL = "verdict", "all tasks"
-
-
-@dataclass(frozen=True)
-class Effect:
-    """Positive number with the variance of its logarithm.
-
-    Attributes:
-        parts: variances of the independent sources, each with its degrees of freedom.
-    """
-
-    value: float
-    parts: tuple[tuple[float, float], ...]
-
-    @classmethod
-    def of(cls, measured: Measured, timing: Sequence[tuple[float, float]] = ()) -> Effect | None:
-        """Build an effect from a number with an interval over prompts; None without an interval.
-
-        Args:
-            timing: variances of run-to-run variation, with degrees of freedom.
-        """
-        if not measured.value or not measured.low or not measured.high:
-            return None
-        quantile = float(stats.t.ppf((1 + LEVEL) / 2, measured.n - 1))
-        # the interval is exp(log value ± t s): its half width on the logarithm over t is s
-        prompts = (math.log(measured.high / measured.low) / 2 / quantile) ** 2
-        return cls(measured.value, ((prompts, measured.n - 1), *timing))
-
-    @classmethod
-    def mean(cls, effects: Sequence[Effect]) -> Effect:
-        """Return the geometric mean of effects on different prompts."""
-        count = len(effects)
-        value = math.exp(sum(math.log(effect.value) for effect in effects) / count)
-        return cls(value, tuple((part / count**2, dof) for effect in effects for part, dof in effect.parts))
-
-    @property
-    def interval(self) -> tuple[float, float]:
-        """Confidence interval: sum of the variances, degrees of freedom by Welch and Satterthwaite."""
-        total = sum(part for part, _ in self.parts)
-        dof = total**2 / sum(part**2 / dof for part, dof in self.parts)
-        half_width = float(stats.t.ppf((1 + LEVEL) / 2, dof)) * math.sqrt(total)
-        return self.value * math.exp(-half_width), self.value * math.exp(half_width)
-
-    def __str__(self) -> str:
-        low, high = self.interval
-        return f"{self.value:.2f} [{low:.2f}, {high:.2f}]"
 
 
 def verdict(ratio: Effect | None, trained: Effect | None) -> str:
