@@ -198,7 +198,7 @@ def parse_question(arguments: Sequence[str]) -> Question:
         if name != OWN:
             gpu_named(name)
     if OWN in machines and devices is not None:
-        raise ConfigError("devices", devices, "no devices= without hardware=sim_<gpu>")
+        raise ConfigError("devices", devices, reason="only hardware=sim_<gpu> takes this option")
     tasks = choices("task")
     if values.get("task", tasks[0]) not in tasks:
         raise ConfigError("task", values["task"], f"one of {', '.join(tasks)}")

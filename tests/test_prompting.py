@@ -113,7 +113,7 @@ def test_every_limit_from_the_smallest_that_fits(template: str) -> None:
 def test_a_prompt_without_a_body_is_never_cut(limit: int) -> None:
     prompt = make_prompt("", head="Question: how many?\nAnswer:", tail="")
     length = len(encode(prompt, TOKENIZER, Template("plain"), None).ids)
-    with pytest.raises(ConfigError, match=rf"prompt='toy-1' .*has {length} tokens and at most {limit} fit.*shots"):
+    with pytest.raises(ConfigError, match=rf"prompt='toy-1' .*at most {limit} tokens; it has {length} .*shots"):
         encode(prompt, TOKENIZER, Template("plain"), limit)
 
 

@@ -47,7 +47,10 @@ PRIVATE_TERMS = (
     r"\balike\b",
     r"\blikewise\b",
 )
-"""Expressions of this project that the field does not use, in documents."""
+"""Expressions of this project that the field does not use, in documents and in printed text."""
+
+NO_EXPECTATION = words("it give must only use cannot not without as what there")
+"""First words of what a `ConfigError` cannot expect: "expected ..." continues with a noun phrase or a value."""
 
 
 @cache
@@ -120,6 +123,30 @@ def private_terms(text: str) -> Iterator[tuple[int, str]]:
             yield number, match[0]
 
 
+def printed(module: ast.Module) -> Iterator[tuple[int, str]]:
+    """Yield line and text of every string of several words that is not a docstring."""
+    documentation = {
+        id(node.value)
+        for parent in ast.walk(module)
+        for node in (parent.body if isinstance(parent, DOCUMENTED) else ())
+        if isinstance(node, ast.Expr)
+    }
+    for node in ast.walk(module):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in documentation:
+            yield from [(node.lineno, node.value)] if " " in node.value.strip() else []
+
+
+def expectations(module: ast.Module) -> Iterator[tuple[int, str]]:
+    """Yield line and beginning of what every `ConfigError` says it expected, where it is written at the call."""
+    for node in ast.walk(module):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "ConfigError":
+            keywords = {keyword.arg: keyword.value for keyword in node.keywords}
+            text = keywords.get("expected", node.args[2] if len(node.args) > 2 else None)
+            text = text.values[0] if isinstance(text, ast.JoinedStr) else text
+            if isinstance(text, ast.Constant) and text.value:
+                yield node.lineno, str(text.value)
+
+
 def test_docstrings_are_sentences() -> None:
     seen = [(str(f.relative_to(ROOT)), *x) for f, module in trees(*CODE).items() for x in fragments(module)]
     assert not seen
@@ -145,3 +172,15 @@ def test_the_formatter_wins() -> None:
 
 def test_documents_use_the_fields_terms() -> None:
     assert not [(file.name, *x) for file in documents() for x in private_terms(file.read_text(encoding="utf-8"))]
+
+
+def test_printed_text_uses_the_fields_terms() -> None:
+    corpus = ROOT / "ssd_bench" / "miniature" / "domains"  # texts for a model, not for readers
+    files = {file: module for file, module in trees(*CODE).items() if corpus not in file.parents}
+    texts = ((file.name, line, text) for file, module in files.items() for line, text in printed(module))
+    assert not [(name, line, *x) for name, line, text in texts for x in private_terms(text)]
+
+
+def test_errors_say_what_was_expected() -> None:
+    texts = ((file.name, *x) for file, module in trees(*CODE).items() for x in expectations(module))
+    assert not [(name, line, text) for name, line, text in texts if text.split()[0].strip(",:") in NO_EXPECTATION]

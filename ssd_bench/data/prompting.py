@@ -137,13 +137,9 @@ def _token_ends(body: str, tokenizer: PreTrainedTokenizerBase) -> list[int]:
 
 
 def _cannot_fit(prompt: Prompt, total: int, limit: int) -> ConfigError:
-    why = "nothing of it may be cut" if not prompt.body else "head and tail alone exceed that"
-    return ConfigError(
-        "prompt",
-        prompt.id,
-        f"it has {total} tokens and at most {limit} fit ({why}); lower decode.max_new_tokens or the task's number of "
-        "shots, or use a model with a longer context",
-    )
+    why = "this prompt is never truncated" if not prompt.body else "its head and tail alone are longer"
+    remedy = "lower decode.max_new_tokens or the task's number of shots, or use a model with a longer context"
+    return ConfigError("prompt", prompt.id, f"at most {limit} tokens; it has {total} and {why}: {remedy}")
 
 
 def _encoded(ids: list[int], clipped: int) -> Encoded:
