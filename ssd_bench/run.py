@@ -42,6 +42,7 @@ from ssd_bench.records.pack import unpacked_folder
 from ssd_bench.records.reader import load_run
 from ssd_bench.records.schema import PromptRecord, PromptRow, StepRow
 from ssd_bench.records.writer import SHARD, RunWriter, clear_leftovers
+from ssd_bench.run_warnings import new_warnings
 from ssd_bench.shards import clear_shards, is_recorded, merge_shards
 from ssd_bench.stopping import Stopping
 from ssd_bench.task import Prompt
@@ -71,7 +72,7 @@ def execute(plan: Plan, wait: bool = True) -> Path | None:
         clear_shards(plan)
         clear_leftovers(plan.run_dir)
         return plan.run_dir
-    for warning in plan.warnings:
+    for warning in new_warnings(plan.warnings):
         print(f"warning: {warning}", file=sys.stderr)
     stopping, folder = Stopping(), plan.folder(plan.shard)
     with stopping.listening(), RunWriter(folder, _header(plan), fresh=plan.config["force"], wait=wait) as writer:

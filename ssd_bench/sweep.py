@@ -42,6 +42,7 @@ from ssd_bench.paths import local_path
 from ssd_bench.records.lease import PATIENT, LeaseHeld
 from ssd_bench.records.pack import unpacked_folder
 from ssd_bench.report.runs import comparison_text
+from ssd_bench.run_warnings import clear_notes, count_warnings, log_warnings
 
 Overrides = tuple[str, ...]
 MOST_JOBS = 100_000  # of one sweep
@@ -59,12 +60,14 @@ class Attempt:
         total: number of jobs in the sweep.
         sweep: unique name of the sweep.
         wait: wait for a run that another process works on; if false, the outcome is `HELD`.
+        notes: folder in which jobs note the kinds of warnings shown; None: that of the job's outcome.
     """
 
     work: TaskFunction
     total: int = 0
     sweep: str = field(default_factory=lambda: uuid.uuid4().hex)
     wait: bool = False
+    notes: Path | None = None
 
     def __call__(self, cfg: DictConfig) -> Outcome:
         """Run the job and return its outcome; only a BaseException, such as a KeyboardInterrupt, is raised."""
@@ -74,7 +77,8 @@ class Attempt:
         runs_dir = local_path("runs_dir", cfg.runs_dir)
         try:
             with index.mark_running(runs_dir, overrides, self.sweep):
-                outcome = self._outcome(cfg)
+                with log_warnings(self.notes or runs_dir / index.OUTCOMES, self.sweep) as log:
+                    outcome = replace(self._outcome(cfg), warnings=tuple(log.kinds))
                 index.note_outcome(runs_dir, overrides, outcome, self.sweep)
         except OSError as error:
             return Outcome(error=f"runs_dir={str(cfg.runs_dir)!r} cannot be written: {error}", code=2)
@@ -266,11 +270,12 @@ class Sweep:
         runs_dir = unpacked_folder(self._runs_dir(jobs[0]))
         for part in parts:  # also now, so that a killed sweep leaves indices of earlier records
             part.write_indices(runs_dir)
-        self._attempt.total = len(jobs)
+        self._attempt.total, self._attempt.notes = len(jobs), runs_dir / index.OUTCOMES
         index.note_request(runs_dir, jobs, self._attempt.sweep)
         try:
             ends = JobBatch(self._launcher, _launcher_name(self._config), self._attempt, runs_dir).outcomes(jobs)
         finally:
+            clear_notes(runs_dir / index.OUTCOMES, self._attempt.sweep)
             for part in parts:
                 part.write_indices(runs_dir)
         if not parts:  # runs of experiments are in the tables and figures of `report`
@@ -522,12 +527,14 @@ def _single(override: Override) -> str:
 
 
 def _conclude(jobs: Sequence[Overrides], ends: Sequence[Outcome]) -> None:
-    """Print the outcome of every job.
+    """Print the outcome of every job, and how many runs had each kind of warning.
 
     Raises:
         JobsFailed: at least one job failed.
     """
     print(f"\n{summary(jobs, ends)}", flush=True)
+    if text := count_warnings([end.warnings for end in ends]):
+        print(f"\n{text}", flush=True)
     failed = [end for end in ends if end.error is not None]
     if failed:
         # 1, an unexpected error, takes precedence over 2, input that cannot work

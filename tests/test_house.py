@@ -30,6 +30,7 @@ FLOORS = (
         "errors",
         "settings",
         "stopping",
+        "run_warnings",
         "rouge",
         "paths",
         "quoting",
