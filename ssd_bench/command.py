@@ -1,4 +1,4 @@
-"""A command line on Hydra whose errors are one message: exit code 2 for input that cannot work, 1 for a failed run."""
+"""A command line on Hydra whose errors are one message: exit code 2 for invalid input, 1 for a failed run."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ EXPECTED = (ConfigError, LosslessError, Lost, JobsFailed, HydraException, OmegaC
 
 LONGEST_MESSAGE = 5000
 FULL = (errno.ENOSPC, errno.EDQUOT)
-RESUME_HINT = "what was done is on record, and the same command goes on where it was"
+RESUME_HINT = "finished work is on record; the same command resumes the run"
 CLOSED = ("decode", "hardware", "wandb", "model.template")
 """Tables that list all of their settings, so that no setting can be added with +."""
 EXTRAS = {"joblib": "cluster", "submitit": "cluster", "ray": "ray"}

@@ -352,7 +352,7 @@ def test_an_interrupted_sweep_can_be_reported_and_goes_on(
     monkeypatch.setenv("HYDRA_FULL_ERROR", "1")  # as the program sets it, and undone after the test
     GlobalHydra.instance().clear()
     assert dispatch(["-m", *options]) == 130
-    assert "interrupted: what was done is on record, and the same command goes on" in capsys.readouterr().err
+    assert "interrupted: finished work is on record; the same command resumes the run" in capsys.readouterr().err
     (path,) = index.find(tmp_path / "runs")
     first = [cell.run for cell in index.read(path)[2]]
     assert set(first) == {"record1", None} and not any(states[0])
