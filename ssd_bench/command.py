@@ -298,7 +298,7 @@ def report(error: Exception) -> int:
     """Print one of the `EXPECTED` errors; return the exit code."""
     message = str(error).strip()
     first, *_ = message.splitlines() or [""]
-    # a launcher of this project is reported with the launcher that it builds on, as the last
+    # Hydra names a launcher of this project first, and last the launcher on which it builds
     for launcher in re.findall(r"hydra/launcher/(\w+)", first)[-1:]:
         for name, extra in EXTRAS.items():
             message = f"{first.rstrip('.')}: {installed_by(extra)}" if launcher.startswith(name) else message

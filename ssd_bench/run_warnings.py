@@ -17,7 +17,7 @@ SUFFIX = ".shown"
 
 def warning_kind(text: str) -> str:
     """Return the first clause of a warning, with N for every number: the same for all runs that have this warning."""
-    clause = re.split(r"[:;,.] ", text, maxsplit=1)[0]
+    clause = re.split(r"[:;.] ", text, maxsplit=1)[0]
     return re.sub(r"(?<![\w.-])\d+(?:[.,]\d+)*(?!\w)", "N", clause)
 
 

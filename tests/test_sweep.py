@@ -478,10 +478,10 @@ def test_retry_repeats_what_failed_and_no_other(
     ("text", "kind"),
     [
         ("timings unreliable: other processes used 57 % of the CPU. Rerun.", "timings unreliable"),
-        ("n = 8 prompts is few: the intervals themselves are uncertain", "n = N prompts is few"),
+        ("n = 8 prompts, fewer than 20: the intervals are uncertain", "n = N prompts, fewer than N"),
         ("only 3 pairs have AR; the speedup is over these", "only N pairs have AR"),
         ("AR reached 1,234.5 tokens/s in float32. ROUGE-2 is 0.51", "AR reached N tokens/s in float32"),
-        ("2 faulty rows in gsm8k.jsonl, none used by this run", "N faulty rows in gsm8k.jsonl"),
+        ("2 faults in rows of b4.jsonl: 5 answer=''", "N faults in rows of b4.jsonl"),
     ],
 )
 def test_a_kind_of_warning_has_no_numbers(text: str, kind: str) -> None:

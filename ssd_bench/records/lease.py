@@ -37,7 +37,7 @@ PATIENT: ContextVar[bool] = ContextVar("patient", default=True)
 
 
 class LeaseHeld(ConfigError):
-    """Error: another process has the lease, and this one shall not wait."""
+    """Error: another process has the lease, and this process does not wait for it."""
 
 
 @dataclass(frozen=True)
