@@ -135,7 +135,7 @@ replicate-mini: setup ## The runs behind every exhibit of the papers on the mini
 	@exit $$(cat build/swept)
 
 glossary: $(STAMP) ## The table of all options at the end of docs/glossary.md, as they now are
-	sed -i '/^| option | of | may be/,$$d' docs/glossary.md && $(BIN)/python -m ssd_bench options >> docs/glossary.md
+	sed -i '/^| option | belongs to | allowed/,$$d' docs/glossary.md && $(BIN)/python -m ssd_bench options >> docs/glossary.md
 
 audit-papers: $(STAMP) ## What the papers' own numbers imply, and where they disagree
 	$(BIN)/python -m ssd_bench audit

@@ -38,7 +38,7 @@ class ASD(MovedDraft):
 
     name: Name = "asd_style"
     min_similarity: float = 0.95
-    """τ, smallest similarity at which an attention is skipped; above 1: none is, -1: all inner ones are."""
+    """τ, smallest similarity at which an attention is skipped; above 1: never; -1: all inner attentions."""
     positions: Count | None = None
     """q, number of last positions of the prompt (with `refresh`: of the accepted tokens) that count; null: all."""
     refresh: Count | None = None
@@ -51,8 +51,8 @@ class ASD(MovedDraft):
         super().__post_init__()
         self.taps = Taps()
         self.caveat = (
-            f"{self.name} is not all of ASD: the paper's two further rules of removal are not known, and its threshold "
-            f"τ is not either; here τ = {self.min_similarity:g}, by our choice"
+            f"{self.name} implements part of ASD: the paper's two further rules of removal and its threshold τ are "
+            f"unknown to us; here τ = {self.min_similarity:g}, by our choice"
         )
 
     def check(self, dims: ModelDims) -> None:

@@ -261,7 +261,7 @@ def search(
     probe.origin.searches.append(use)
     print(
         f"layer search {result.name}: score {result.best.score:.4f} ({settings.objective}) "
-        f"after {len(result.evaluations)} evaluations in {result.seconds:.1f} s, of which {new} were made now "
+        f"after {len(result.evaluations)} evaluations in {result.seconds:.1f} s, {new} of them in this run "
         f"in {time.perf_counter() - begin:.1f} s",
         file=sys.stderr,
     )

@@ -96,7 +96,7 @@ class SWIFT(WindowedDraft):
     opt_interval: Count = 1
     """Cycles between candidates."""
     bayes_interval: Count | None = 25
-    """β, every β-th candidate is suggested by Bayesian optimisation; null: no candidate is."""
+    """β, every β-th candidate is suggested by Bayesian optimisation; null: random candidates only."""
     max_steps: Whole = 1000
     """S, candidates after which the search ends; 0: keep the initial set."""
     patience: Whole = 300

@@ -1,15 +1,15 @@
-"""`python -m ssd_bench advise model=llama3_1_8b hardware=sim_h100 [name=value ...]`: does self-drafting pay there?
+"""`python -m ssd_bench advise model=llama3_1_8b hardware=sim_h100 [name=value ...]`: does self-drafting pay?
 
-Prints the acceptance that drafts need on that machine by its roofline (skipped sublayers, a window of the cache, a
-lookup in earlier text), the speedups predicted there from the papers' acceptance and from the records of exactly that
-model, for every method on record, and what remains unknown. A number that is not called measured is PREDICTED.
+Prints the acceptance that drafts need on a machine by its roofline (skipped sublayers, a window of the cache, a lookup
+in earlier text); the speedups predicted there from the papers' acceptance and from the records of exactly this model,
+for every recorded method; and what remains unknown. Every number that is not called measured is PREDICTED.
 
-  model=NAME        of conf/model; or the path of a Hugging Face config.json, or of its folder, of a model that runs
-  hardware=NAME     sim_<gpu>, several with commas, or all; own: the machine of the model's records, by their profile
-  task=NAME         the papers' numbers and the records of this task only
-  runs_dir=runs     where records are
-  context=1024      tokens before those that are drafted, fewer than the model's context
-  devices=N         simulated GPUs; the fewest that hold the weights unless given
+  model=NAME        choice of conf/model; or the path of a Hugging Face config.json, or of its folder
+  hardware=NAME     sim_<gpu>, several separated by commas, or all; own: the machine of the model's records
+  task=NAME         use only the papers' numbers and the records of this task
+  runs_dir=runs     folder of the records
+  context=1024      tokens before the draft, fewer than the model's context
+  devices=N         number of simulated GPUs; default: the fewest that hold the weights
 """
 
 from __future__ import annotations
@@ -58,33 +58,33 @@ from ssd_bench.report.predictions import predictions, skill_text
 
 OPTIONS = ("model", "hardware", "task", "runs_dir", "context", "devices")
 OWN = "own"
-SHARES, HALF = (0.3, 0.4, 0.5, 0.6), 0.5  # of the sublayers, skipped
+SHARES, HALF = (0.3, 0.4, 0.5, 0.6), 0.5  # shares of skipped sublayers
 WINDOWS = (Window(4, 252), Window(4, 1020))  # the default of method=window_draft, and a wider one
-LONGEST = 10  # drafted tokens of a step, as in KnapSpec (§3.5)
+LONGEST = 10  # most drafted tokens of a step, as in KnapSpec (§3.5)
 AIMS = (1.0, 1.2, 1.5)  # speedups
-WIDTH = 100  # letters of a line
+WIDTH = 100  # characters per line
 HEADS = ("drafts", "c", "verification", "breaks even", *(f"{aim}x" for aim in AIMS[1:]), "all accepted")
 LEGEND = (
-    "Drafts: with a share of the sublayers skipped; with all sublayers and a window of the cache, its first 4 and its "
-    "last positions; by a lookup in earlier text, which takes no pass. c: a drafted token over a plain step. "
-    "Verification: of γ + 1 nodes over a plain step. Then the acceptance that breaks even, or gives a speedup: how "
-    "often a token is accepted if those before it were, at the draft length γ, {longest} at most, that needs least of "
-    "it. α, accepted over all drafted tokens, is lower."
+    "drafts: with a share of the sublayers skipped; with all sublayers and a window of the cache (its first 4 and its "
+    "last positions); by a lookup in earlier text, which needs no pass. c: cost of a drafted token in AR steps. "
+    "verification: cost of verifying γ + 1 nodes in AR steps. breaks even, {aims}: acceptance per token needed, at the "
+    "best draft length (γ <= {longest}): the probability that a token is accepted if all tokens before it were. α also "
+    "counts the tokens after a rejection, so it is lower. all accepted: speedup if every drafted token is accepted."
 )
 PAPERS_LEGEND = (
-    "By the papers' own M and α (≈: follows from the other one), without the work of their searches; printed: measured "
-    "on the paper's machine, or (*) expected from M and α:"
+    "Speedups at the papers' M and α (≈: derived from the other of the two), without the time of their searches; "
+    "printed: measured on the paper's machine, or (*) calculated there from M and α:"
 )
-RECORDS_LEGEND = "By the records of this model, medians over runs; measured: on their own machine:"
+RECORDS_LEGEND = "Speedups from the records of this model, medians over runs; measured: on the machine of the record:"
 UNKNOWN = (
-    "the acceptance of {model} on your prompts: no data sheet has it, and that of another task is that task's alone",
-    "kernels slower than assumed: the share of bandwidth that they reach and what a launch costs are assumptions "
-    "(conf/hardware), and decide c",
-    "how often a lookup has a draft at all: a step without one is a plain step, and earlier text that repeats decides",
-    "more than one sequence at a time: in a batch, verification is more expensive and drafting pays less",
-    "sampling: greedy decoding only; another temperature has another acceptance",
-    "contexts other than {context:,} tokens: the longer, the larger the share of attentions, which a window caps",
-    "the work of a method's own search, of which only records know",
+    "the acceptance of {model} on your prompts: no data sheet has it, and it differs from task to task",
+    "slower kernels: c depends on the share of bandwidth that they reach and on the cost of a launch, both assumptions "
+    "(conf/hardware)",
+    "how often a lookup finds a draft: that depends on repetitions in the text; a step without a draft is an AR step",
+    "batches: with several sequences at a time, verification is more expensive and drafting pays less",
+    "sampling: all numbers are for greedy decoding; acceptance changes with the temperature",
+    "contexts other than {context:,} tokens: the share of attention grows with the context, unless a window limits it",
+    "the time of a method's own search: only records have it",
 )
 
 
@@ -94,7 +94,7 @@ class Question:
 
     Attributes:
         model: name or path on the command line.
-        named: whether it is a choice of `conf/model`, so that papers and records may have it.
+        named: whether the model is a choice of `conf/model`, so that papers and records may have it.
         machines: `own`, or names of simulated machines.
         task: "" for all tasks.
     """
@@ -114,7 +114,7 @@ class Drafts:
     """Cost of one kind of drafts.
 
     Attributes:
-        plain: milliseconds of a plain step.
+        plain: milliseconds of an AR step.
         token: milliseconds of a drafted token.
         verify: milliseconds of a verification, by draft length 1 to `LONGEST`.
     """
@@ -137,7 +137,7 @@ class Drafts:
 
     @property
     def cost(self) -> float:
-        """Relative draft cost c: time of a drafted token over that of a plain step."""
+        """Relative draft cost c: time of a drafted token over that of an AR step."""
         return self.token / self.plain
 
     def best(self, acceptance: float) -> tuple[float, int]:
@@ -147,7 +147,7 @@ class Drafts:
         )
 
     def needed(self, speedup: float) -> tuple[float, int] | None:
-        """Return the least acceptance per token for a speedup, and its draft length; None if even 1 is too low."""
+        """Return the lowest acceptance per token for a speedup, and its draft length; None if even 1 is too low."""
         if self.best(1.0)[0] < speedup:
             return None
         acceptance = smallest_argument(lambda acceptance: self.best(acceptance)[0], speedup)
@@ -234,7 +234,7 @@ def _read_shape(path: Path) -> Shape:
 
 
 def usable_runs(question: Question) -> tuple[list[Run], Counter[str]]:
-    """Return the greedy, lossless runs of methods on exactly the model and task, and the counts of others by reason."""
+    """Return the greedy, lossless runs of methods on exactly this model and task; count the other runs by reason."""
     usable, unused = list[Run](), Counter[str]()
     for path in find_runs(question.runs_dir):
         try:
@@ -247,7 +247,7 @@ def usable_runs(question: Question) -> tuple[list[Run], Counter[str]]:
                 reason = "not lossless: outputs differ from AR's beyond rounding" if n_mismatches else ""
                 usable += [] if n_mismatches else [run]
         except ConfigError as error:
-            reason = f"that cannot be used: {error}"
+            reason = f"unusable: {error}"
         unused.update([reason] if reason else [])
     return usable, unused
 
@@ -256,11 +256,11 @@ def _reason_unfit(question: Question, header: Mapping[str, Any]) -> str:
     """Return why a run is not used, "" if its header does not rule it out."""
     name, task = header["model"]["name"], header["task"]["name"]
     if name != question.model:
-        return f"of {name}: acceptance does not carry over from one model to another"
+        return f"model {name}: acceptance does not carry over from one model to another"
     if question.task and task != question.task:
-        return "of other tasks"
+        return "other task"
     sampled = (header.get("decode") or {}).get("mode", "greedy") != "greedy"
-    return "of plain decoding, or sampled" if sampled or header.get("method") == "ar" else ""
+    return "AR, or sampled" if sampled or header.get("method") == "ar" else ""
 
 
 def _recorded_machine(question: Question, runs: Sequence[Run]) -> Machine:
@@ -294,7 +294,7 @@ def _rows(question: Question) -> list[ReportedSpeedup]:
 
 
 def _tasks(number: Number) -> set[str]:
-    """Return the choices of `task=` behind a paper's name of a task, by its table or figure: names are not unique."""
+    """Return the choices of `task=` for a paper's name of a task, by table or figure, since names are not unique."""
     jobs = [
         job for experiment in select.experiments().get((number.paper, number.exhibit), ()) for job in experiment.jobs
     ]
@@ -331,15 +331,15 @@ def record_medians(runs: Sequence[Run], machine: str, devices: int | None) -> pd
     return table.sort_values("predicted", ascending=False, kind="stable", ignore_index=True)
 
 
-# --- in words ---------------------------------------------------------------------------------------------------------
+# --- text -------------------------------------------------------------------------------------------------------------
 
 
 def advice(question: Question, steps: Steps, runs: Sequence[Run], machine: str) -> str:
     """Return the text for one machine, the answer first."""
     traces, medians = paper_traces(question, steps), record_medians(runs, machine, question.devices)
     source = "latency profile" if machine == OWN else "data sheet"
-    about = f"By the {source} of {steps.machine.name}, {question.context:,} tokens of context, PREDICTED:"
-    legend = LEGEND.format(longest=LONGEST)
+    about = f"PREDICTED from the {source} of {steps.machine.name}, {question.context:,} tokens of context:"
+    legend = LEGEND.format(longest=LONGEST, aims=", ".join(HEADS[4:-1]))
     sections = [
         _wrapped(answer(question, steps, traces, medians)),
         f"{about}\n\n{_table(roofline_table(steps))}\n\n{_wrapped(legend)}",
@@ -364,7 +364,7 @@ def answer(question: Question, steps: Steps, traces: Sequence[Trace], medians: p
     if traces:
         trace = traces[0]
         number, alpha = trace.row.number, trace.acceptance.accepted / trace.acceptance.drafted
-        best_text = f"the best that a paper has, {number.method}'s α of {alpha:.2f} on {number.task}"
+        best_text = f"the best in a paper, {number.method}'s α of {alpha:.2f} on {number.task}"
         paper_text = f"the paper {'measured' if number.metric == 'speedup' else 'expects'} {number.printed}x"
         return f"{break_even}; {best_text}, would give {trace.predicted:.2f}x, PREDICTED, where {paper_text}."
     return f"{break_even}; no record and no paper has this model{' on this task' if question.task else ''}, PREDICTED."
@@ -372,17 +372,17 @@ def answer(question: Question, steps: Steps, traces: Sequence[Trace], medians: p
 
 def _break_even_text(question: Question, steps: Steps) -> str:
     """Return the acceptance that half of the sublayers, a window and a lookup need to break even."""
-    place, half = f"on {steps.machine.name} for {question.model}", Drafts.of(steps, HALF)
+    where, half = f"on {steps.machine.name} for {question.model}", Drafts.of(steps, HALF)
     if (even := half.needed(1.0)) is None:
-        most = f"{half.best(1.0)[0]:.2f}x at most, all of them accepted"
-        text = f"Skipping half of the sublayers does not pay {place}: drafts of up to {LONGEST} tokens give {most}"
+        most = f"at most {half.best(1.0)[0]:.2f}x, even if all are accepted"
+        text = f"Skipping half of the sublayers does not pay {where}: drafts of up to {LONGEST} tokens reach {most}"
     else:
-        text = f"Skipping pays {place} if a token that half of its sublayers draft is accepted with a probability of "
+        text = f"Skipping pays {where} if a token drafted by half of the sublayers is accepted with a probability of "
         text += f"{even[0]:.2f} or more (draft length {even[1]})"
     window, lookup = Drafts.of(steps, 0.0, WINDOWS[0]).needed(1.0), Drafts.lookup(steps).needed(1.0)
     needs = "cannot break even" if window is None else f"needs {window[0]:.2f}"
     text += f"; a window of {_width(WINDOWS[0])} positions {needs}"
-    return text + (", nor can a lookup" if lookup is None else f", a lookup {lookup[0]:.2f}")
+    return text + (", a lookup cannot break even" if lookup is None else f", a lookup needs {lookup[0]:.2f}")
 
 
 def _width(window: Window) -> int:
@@ -445,16 +445,16 @@ def _median_table(medians: pd.DataFrame) -> pd.DataFrame:
 def closing(question: Question, runs: Sequence[Run], unused: Counter[str]) -> list[str]:
     """Return the closing paragraphs: unused numbers and records, and what remains unknown."""
     missing = Counter(f"{row.number.method}: {row.missing}" for row in _rows(question) if row.missing)
-    lines = [f"The papers' numbers not predicted: {n} of {why}." for why, n in missing.items()]
-    lines += [f"Records not used: {n} {why}." for why, n in unused.items()]
+    lines = [f"Papers' numbers without a prediction: {n} ({why})." for why, n in missing.items()]
+    lines += [f"Records not used: {n} ({why})." for why, n in unused.items()]
     if not question.named:
-        lines += ["No record and no paper has this model: nothing says what acceptance its drafts have."]
+        lines += ["No record and no paper has this model, so the acceptance of its drafts is unknown."]
     elif not runs:
         lines += [f"No record has this model{' on this task' if question.task else ''}."]
     if any(run.header["model"].get("rehearsal") for run in runs):
         lines += [f"Records: {REHEARSAL}."]
     unknown = [f"- {line.format(model=question.model, context=question.context)}" for line in UNKNOWN]
-    paragraphs = ["\n".join(map(_wrapped, lines)), "\n".join(["What it does not know:", *map(_wrapped, unknown)])]
+    paragraphs = ["\n".join(map(_wrapped, lines)), "\n".join(["Not known to this estimate:", *map(_wrapped, unknown)])]
     paragraphs += [_wrapped(skill_text(predictions([])))]
     return [part for part in paragraphs if part]
 

@@ -18,27 +18,27 @@ if TYPE_CHECKING:
 
 COMMANDS = {
     "run": ("ssd_bench.cli", "decode with a method, paired with AR, and record it (also without a COMMAND)"),
-    "report": ("ssd_bench.report.command", "tables and figures of the runs on record, and of the papers' exhibits"),
-    "claims": ("ssd_bench.report.verdicts", "what the records say of each of the papers' claims"),
-    "status": ("ssd_bench.status", "what the runs of a folder are at: running where, failed why, waiting"),
+    "report": ("ssd_bench.report.command", "tables and figures of the recorded runs, next to those of the papers"),
+    "claims": ("ssd_bench.report.verdicts", "the papers' claims, each checked against the records"),
+    "status": ("ssd_bench.status", "state of the runs in a folder: running, failed, stopped, waiting"),
     "explain": ("ssd_bench.explain", "why a run is as fast as it is, and its largest loss"),
-    "replay": ("ssd_bench.replay.command", "a run's steps, predicted on another machine"),
+    "replay": ("ssd_bench.replay.command", "speed of a recorded run, predicted for another machine"),
     "advise": (
         "ssd_bench.advise",
-        "whether self-drafting pays for a model on a machine, with which method, how much",
+        "whether self-drafting pays for a model on a machine, and with which method",
     ),
-    "export": ("ssd_bench.exchange.export", "a run's acceptance in vLLM's form, or a layer set that it found"),
-    "acceptance": ("ssd_bench.exchange.acceptance", "acceptance that a vLLM server reports, beside a run's"),
-    "frontier": ("ssd_bench.frontier", "the layer sets of the runs beside the best there are"),
+    "export": ("ssd_bench.exchange.export", "a run's acceptance in vLLM's format, or one of its layer sets"),
+    "acceptance": ("ssd_bench.exchange.acceptance", "acceptance that a vLLM server reports, compared with a run's"),
+    "frontier": ("ssd_bench.frontier", "the layer sets of the runs, compared with the best ones"),
     "searches": ("ssd_bench.records.search_store", "the layer searches on disk"),
-    "pack": ("ssd_bench.records.pack", "the complete runs of a folder, in one file"),
-    "coverage": ("ssd_bench.coverage", "how often intervals cover, simulated on recorded runs"),
-    "data": ("ssd_bench.data.command", "what the tasks read: list, fetch, check"),
-    "audit": ("ssd_bench.papers.command", "where the papers' own numbers disagree with each other"),
+    "pack": ("ssd_bench.records.pack", "pack the complete runs of a folder into one file"),
+    "coverage": ("ssd_bench.coverage", "coverage of the confidence intervals, simulated on recorded runs"),
+    "data": ("ssd_bench.data.command", "data of the tasks: list, fetch, check"),
+    "audit": ("ssd_bench.papers.command", "contradictions between the papers' own numbers"),
     "bench": ("ssd_bench.bench", "speed of the engine on this machine"),
-    "shapes": ("ssd_bench.bench.shapes", "speed of known models' sizes on this GPU, at the papers' acceptance"),
+    "shapes": ("ssd_bench.bench.shapes", "speed of known model sizes on this GPU, at the papers' acceptance"),
     "kernels": ("ssd_bench.model.backends.cpu.command", "compile the CPU kernels, or say why that fails"),
-    "options": ("ssd_bench.every_option", "every option there is, of every method and task, or those about=TEXT"),
+    "options": ("ssd_bench.every_option", "all options of runs, methods and tasks, or those that contain about=TEXT"),
     "weights": ("ssd_bench.model.convert", "convert SmolLM2's weights, so that runs start at once"),
     "miniature": ("ssd_bench.miniature.command", "train the embedded models, evaluate them, write the samples"),
 }
@@ -47,7 +47,7 @@ COMMANDS = {
 HELP = """\
 ssd-bench [COMMAND] name=value ..., or python -m ssd_bench: self-speculative decoding, every method in one engine
 {commands}
-  ssd-bench -m method=ar,knapspec task=gsm8k,govreport     a sweep (experiment=NAME scale=mini: the runs of an exhibit)
+  ssd-bench -m method=ar,knapspec task=gsm8k,govreport     a sweep (experiment=NAME scale=mini: runs of a paper's table)
 Every group, choice and option of a run: ssd-bench run --help; of another command: ssd-bench COMMAND --help"""
 
 
@@ -71,7 +71,7 @@ def dispatch(arguments: Sequence[str]) -> int:
     if "=" in first or first.startswith(("-", "~")):
         first, arguments = "run", ["run", *arguments]
     if first not in COMMANDS:
-        print(f"error: there is no command {first}; one of {', '.join(COMMANDS)}, or name=value", file=sys.stderr)
+        print(f"error: unknown command {first}; available: {', '.join(COMMANDS)}, or name=value", file=sys.stderr)
         return 2
     remaining = list(arguments[1:])
     sys.argv = [sys.argv[0], *remaining]  # read there by Hydra, and for the command that a record names
@@ -93,7 +93,7 @@ def main(arguments: Sequence[str]) -> int:
 
     odd = [argument for argument in arguments if argument.startswith(("experiment=", "experiment/", "scale="))]
     if odd and not {"-m", "--multirun"} & set(arguments):
-        print(f"error: {odd[0]} is for sweeps: python -m ssd_bench -m {' '.join(arguments)}", file=sys.stderr)
+        print(f"error: {odd[0]} needs a sweep: python -m ssd_bench -m {' '.join(arguments)}", file=sys.stderr)
         return 2
     if {"-m", "--multirun", "-h", "--help", "-sc", "--shell-completion"} & set(arguments):
         from ssd_bench.sweep import register_experiments
@@ -116,7 +116,7 @@ def _run(cfg: DictConfig) -> Path | None:
         hydra = HydraConfig.get()
         overrides: Any = OmegaConf.to_container(
             hydra.overrides.task, resolve=False
-        )  # unresolved: a value may hold an interpolation
+        )  # unresolved: a value may contain an interpolation
         planned = dry.Planned(overrides, hydra.runtime.choices, cfg)
         print(dry.describe("1 run", [planned], lambda _: None))
         return None

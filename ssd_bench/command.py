@@ -1,4 +1,4 @@
-"""A command line on Hydra whose errors are one message: exit code 2 for input that cannot work, 1 for a failed run."""
+"""A command line on Hydra whose errors are one message: exit code 2 for invalid input, 1 for a failed run."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from ssd_bench.stopping import CODE, Stopped
 
 LONGEST_MESSAGE = 5000
 FULL = (errno.ENOSPC, errno.EDQUOT)
-RESUME_HINT = "what was done is on record, and the same command goes on where it was"
+RESUME_HINT = "finished work is on record; the same command resumes the run"
 EXTRAS = {"joblib": "cluster", "submitit": "cluster", "ray": "ray"}
 """Prefix of the name of a launcher of Hydra -> the extra that installs it."""
 
@@ -110,7 +110,7 @@ def report(error: Exception) -> int:
     """Print an error that a user can remedy; return the exit code."""
     message = str(error).strip()
     first, *_ = message.splitlines() or [""]
-    # a launcher of this project is reported with the launcher that it builds on, as the last
+    # Hydra names a launcher of this project first, and last the launcher on which it builds
     for launcher in re.findall(r"hydra/launcher/(\w+)", first)[-1:]:
         for name, extra in EXTRAS.items():
             message = f"{first.rstrip('.')}: {installed_by(extra)}" if launcher.startswith(name) else message

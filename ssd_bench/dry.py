@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from ssd_bench.options import Parts
 
 PROMPT_TOKENS = 1000  # a prompt with its demonstrations, for the time of attention, where the task sets no limit
-SHARE_OF_BANDWIDTH = 0.6  # reached by plain decoding on a CPU (README: 63 %)
+SHARE_OF_BANDWIDTH = 0.6  # share that plain decoding reaches on a CPU (measured: 63 %)
 COPIED_BYTES = 1 << 28
-WIDTHS = (None, None, None, 60, None, None, None, None)  # of the columns
-SHOWN = ("model", "method", "task", "data", "runs_dir", "dry")  # options with a column, or without need of one
+WIDTHS = (None, None, None, 60, None, None, None, None)  # widths of the columns
+SHOWN = ("model", "method", "task", "data", "runs_dir", "dry")  # options that the column of options omits
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class WorkEstimate:
     Attributes:
         prompts: prompts times repeats.
         answers: answers of one arm: prompts, or turns of conversations.
-        unknown: whether prompts or answers are only a lower bound, because the rows are not on this machine.
+        unknown: whether prompts or answers are only a lower bound, because the data are not on this machine.
         new_tokens: most new tokens of an answer.
         hours: time of all arms, each as fast as AR, and of the offline search; None for a model of unknown size.
         gigabytes: weights in half precision and cache; twice the weights if the run has the arm hf.
@@ -81,7 +81,7 @@ def describe(head: str, runs: Sequence[Planned], recorded: Callable[[Planned], f
 
     Args:
         head: the heading.
-        recorded: returns the hours of a run by an earlier record, None without one.
+        recorded: function that returns the hours of a run by an earlier record, None without one.
 
     Raises:
         ConfigError: as `estimate`.
@@ -106,13 +106,13 @@ def describe(head: str, runs: Sequence[Planned], recorded: Callable[[Planned], f
         basis = (
             "as on record"
             if n_recorded == len(runs)
-            else f"{basis}, but for {n_recorded} of {len(runs)} runs, which are on record"
+            else f"{basis}, except {n_recorded} of {len(runs)} runs, which are on record"
         )
     total = f"at most {tokens:,} new tokens in all arms, about {spell(hours)} {basis}"
     if n_unknown:
-        total += f"; but for {n_unknown} of {len(runs)} runs, whose rows are not at hand"
+        total += f"; not counted: {n_unknown} of {len(runs)} runs, whose data are not on this machine"
     if n_unknown == len(runs):
-        total = "how many new tokens is not known: the rows are not at hand"
+        total = "number of new tokens unknown: the data are not on this machine"
     return "\n".join([head, total, "", tables.terminal(pd.DataFrame(rows, columns=header), header[4:], WIDTHS)])
 
 

@@ -19,13 +19,13 @@ from ssd_bench.settings import describe_type
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Print all options; return the exit code: 0, or 2 if an option cannot work."""
+    """Print all options; return the exit code: 0, or 2 if an option is invalid."""
     return run_tool(_print, __doc__, arguments)
 
 
 def _print(arguments: Sequence[str]) -> None:
     about = options(arguments, ("about",)).get("about", "").lower()
-    print("| option | of | may be | |\n|---|---|---|---|")
+    print("| option | belongs to | allowed values | meaning |\n|---|---|---|---|")
     for row in all_options():
         line = "| " + " | ".join(text.replace("|", "\\|") for text in row) + " |"
         if about in line.lower():
@@ -35,11 +35,11 @@ def _print(arguments: Sequence[str]) -> None:
 def all_options() -> Iterator[tuple[str, str, str, str]]:
     """Yield option, choices that have it, allowed values and meaning; options of every run first.
 
-    Those in `conf/config.yaml` have its comments as meaning, all others the docs of their classes.
+    Options in `conf/config.yaml` have its comments as meaning, all others the docs of their classes.
     """
     top = (CONF / "config.yaml").read_text(encoding="utf-8").split("_self_")[1]
     for name, default, doc in re.findall(r"^(\w+): (\S+) # (.+)$", top, re.MULTILINE):
-        yield f"`{name}`", "a run", f"by default {default}", doc
+        yield f"`{name}`", "a run", f"default: {default}", doc
     for group, target in UNTARGETED.items():
         for setting in declared_settings(target):
             yield _row(f"{group}.{setting.name}", "a run", setting)

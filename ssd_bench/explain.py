@@ -21,8 +21,14 @@ from ssd_bench.paths import local_path
 from ssd_bench.records.reader import Run, load_run
 from ssd_bench.records.schema import ANSWER
 
-SHOWN = 5  # slow steps
-SETS = 8  # layer sets with rows of their own: those that drafted most often
+SHOWN = 5  # outlier steps in the table
+SETS = 8  # layer sets with a row each: those that drafted most often
+TIMES = {"ar": "AR", "draft": "drafting", "verify": "verification", "policy": "method overhead", "other": "other"}
+"""Part of `Explanation.ms` -> its name in the table."""
+OVERHEAD = "method overhead (search, statistics, lookups)"
+NO_DRAFT, NO_LAYERS = "nothing (AR step)", "no layers (such as copied text)"
+"""Sources of drafts that are not layer sets."""
+OUTLIERS = f"more than {metrics.SLOW_FACTOR:g}x the time expected from the medians of comparable steps"
 
 
 @dataclass(frozen=True)
@@ -30,7 +36,7 @@ class Loss:
     """One way in which a run falls short of free, perfect drafting.
 
     Attributes:
-        name: cause. The time that the layers of a draft must take is no loss: the cost model includes it.
+        name: cause. The time that the layers of a draft need at least is not a loss: the cost model includes it.
         ms: cost in milliseconds per emitted token; negative for a gain.
         speedup: speedup without the loss, all else as measured; None if no time would remain.
     """
@@ -46,14 +52,14 @@ class Explanation:
 
     Attributes:
         speedup: measured tokens/s over AR's, decode only, as a ratio of totals over the paired prompts.
-        ceiling: M, the speedup if drafting, policy and loop took no time and a verification as long as an AR step.
+        ceiling: M, the speedup if drafting, method overhead and loop took no time, and a verification took an AR step.
         modelled: E(speedup) = M α / ((M - 1) c + α) with c = 1 - r (SWIFT §4.1); None if no layers drafted.
         measured_cost: the same with the measured c; None if nothing was drafted.
         c: cost of a drafted token in AR steps, 1 - r over all drafted tokens; None if no layers drafted, or if a
             window of the cache was read.
         c_measured: the same as measured; None if nothing was drafted.
         verify_cost: time of a verification over that of an AR step.
-        ms: milliseconds per emitted token: ar, and the method's draft, verify, policy, other.
+        ms: milliseconds per emitted token: ar, and the method's draft, verify, policy (method overhead), other.
         losses: the largest first.
     """
 
@@ -118,7 +124,7 @@ def _losses(ms: dict[str, float], m: float, k: float, c: float | None, c_measure
     ar = ms["ar"]
     total = sum(ms.values()) - ar
     costs = {
-        "policy (search, statistics, lookups)": ms["policy"],
+        OVERHEAD: ms["policy"],
         "loop, sampling, trace": ms["other"],
         "verification beyond an AR step": ms["verify"] - ar / m,
         # all k drafted tokens accepted: k + 1 tokens for the time of M
@@ -133,18 +139,18 @@ def _losses(ms: dict[str, float], m: float, k: float, c: float | None, c_measure
 
 
 def draft_sources(run: Run) -> pd.DataFrame:
-    """Count the method's steps by what drafted: nothing (plain steps), no layers (copied or searched text), or a set.
+    """Count the method's steps by source of the draft: nothing (AR steps), no layers (copied text), or a layer set.
 
     Returns:
-        A row per source, most steps first, with all but `SETS` layer sets in one row. Columns source, steps, drafted,
-        accepted and emitted (tokens), ms (of the steps).
+        One row per source, most steps first; further layer sets after the first `SETS` share a row. Columns source,
+        steps, drafted, accepted and emitted (tokens), ms (of the steps).
     """
     steps = metrics.arm_rows(run.steps, "method")
     ids = steps["layer_set_id"]
     used = [int(i) for i in ids.value_counts().index]
     names = {i: _set_name(run, i) if at < SETS else f"{len(used) - SETS} other layer sets" for at, i in enumerate(used)}
-    source = ids.map(names).astype("object").where(ids.notna(), "tokens that no layers drafted")
-    source[steps["draft_len"] == 0] = "nothing, as AR"
+    source = ids.map(names).astype("object").where(ids.notna(), NO_LAYERS)
+    source[steps["draft_len"] == 0] = NO_DRAFT
     ms = steps["draft_ms"] + steps["verify_ms"] + steps["policy_ms"]
     counted = steps.assign(source=source, steps=1, drafted=steps["draft_len"], accepted=steps["accepted_len"], ms=ms)
     sums = counted.groupby("source")[["steps", "drafted", "accepted", "emitted", "ms"]]
@@ -176,15 +182,15 @@ def _source_table(run: Run) -> str:
 
 
 def render(run: Run, explanation: Explanation) -> str:
-    """Return the explanation as text for a terminal; the line `largest loss` is the answer."""
+    """Return the explanation as text for a terminal; the line `largest loss` is the conclusion."""
     header: dict[str, Any] = run.header
     model, task = header.get("model") or {}, header.get("task") or {}
     ar_ms, largest = explanation.ms["ar"], explanation.losses[0]
     chain = [
-        ("M: drafting free, a verification costs an AR step", format_number(explanation.ceiling)),
+        ("M: free drafting, and a verification costs an AR step", format_number(explanation.ceiling)),
         (f"cost model, c = 1 - r = {format_number(explanation.c, 3)}", format_number(explanation.modelled)),
         (
-            f"cost model, c as measured = {format_number(explanation.c_measured, 3)}",
+            f"cost model, measured c = {format_number(explanation.c_measured, 3)}",
             format_number(explanation.measured_cost),
         ),
         (
@@ -193,7 +199,8 @@ def render(run: Run, explanation: Explanation) -> str:
         ),
     ]
     times = [
-        (name, f"{value:.3f}", format_percent(value / explanation.ms["ar"])) for name, value in explanation.ms.items()
+        (TIMES[name], f"{value:.3f}", format_percent(value / explanation.ms["ar"]))
+        for name, value in explanation.ms.items()
     ]
     losses = [
         (loss.name, f"{loss.ms:.3f}", ABSENT if loss.speedup is None else format_number(loss.speedup))
@@ -204,11 +211,11 @@ def render(run: Run, explanation: Explanation) -> str:
         [
             f"{run_text}: measured speedup {explanation.speedup:.2f}",
             "",
-            tables.terminal(pd.DataFrame(chain, columns=["speedup from the same acceptance", ""])),
+            tables.terminal(pd.DataFrame(chain, columns=["speedup at this acceptance", ""])),
             "",
-            tables.terminal(pd.DataFrame(times, columns=["per emitted token", "ms", "of AR"])),
+            tables.terminal(pd.DataFrame(times, columns=["time per emitted token", "ms", "of AR"])),
             "",
-            tables.terminal(pd.DataFrame(losses, columns=["loss, each alone", "ms", "speedup without it"])),
+            tables.terminal(pd.DataFrame(losses, columns=["loss per emitted token", "ms", "speedup without it"])),
             "",
             _source_table(run),
             "",
@@ -220,7 +227,7 @@ def render(run: Run, explanation: Explanation) -> str:
 
 
 def _slow(run: Run) -> list[str]:
-    """Return lines on outliers, steps much slower than the median of comparable steps, the slowest first."""
+    """Return lines on outliers, steps much slower than the median of comparable steps, in order of their time."""
     slow = metrics.slow_steps(run)
     if slow.empty:
         return []
@@ -229,14 +236,13 @@ def _slow(run: Run) -> list[str]:
         (str(step.prompt_index), str(step.arm), str(step.step), f"{step.ms:.2f}", f"{step.expected_ms:.2f}")
         for step in worst.itertuples()
     ]
-    header = ["prompt", "arm", "step", "ms", "its like"]
-    factor = f"{metrics.SLOW_FACTOR:g}"
-    caption = f"{len(slow)} of {len(run.steps)} steps took more than {factor} times what their like do; the slowest:"
+    header = ["prompt", "arm", "step", "ms", "expected ms"]
+    caption = f"{len(slow)} of {len(run.steps)} steps are outliers: {OUTLIERS}; the slowest:"
     return ["", caption, tables.terminal(pd.DataFrame(rows, columns=header), header)]
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Print the explanation; return the exit code: 0, or 2 if an option or the run cannot be used."""
+    """Print the explanation; return the exit code: 0, or 2 if an option or the run is invalid."""
     return run_tool(_print, __doc__, arguments)
 
 

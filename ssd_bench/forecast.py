@@ -1,7 +1,7 @@
 """Forecast of how long runs will take: the time of the same run on record, scaled by the speed of this machine.
 
 Records are searched in `runs/reference` and in the folder of runs. A machine's speed is the time of a plain step by its
-latency profile, which is measured if there is none. A run without a record is estimated as if its method were as fast
+latency profile, which is measured if none is stored. A run without a record is estimated as if its method were as fast
 as AR and all outputs had their full length (`ssd_bench.dry`).
 """
 

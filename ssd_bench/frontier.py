@@ -1,6 +1,6 @@
-"""`python -m ssd_bench frontier model=miniature task=gsm8k [runs_dir=runs] [beam=4]`: chosen sets, and the best.
+"""`python -m ssd_bench frontier model=miniature task=gsm8k [runs_dir=runs] [beam=4]`: used and best layer sets.
 
-SetScores every layer set that drafted in the recorded runs of a model on a task, by draft cost and teacher-forced
+Scores every layer set that drafted in the recorded runs of a model on a task, by draft cost and teacher-forced
 acceptance rate (`ssd_bench.cost.plane`), on the prompts and AR outputs of those runs. Then it searches the best sets:
 all sets where feasible, else a beam search that skips one more sublayer at a time. Sets that drafted with a window of
 the cache are scored with it; the search uses no windows. Writes `runs_dir/frontier/MODEL.TASK.json`, which
@@ -40,8 +40,8 @@ from ssd_bench.records.reader import Run, find_runs, load_run
 from ssd_bench.run import load_engine
 
 OPTIONS = ("model", "task", "runs_dir", "beam")
-EXHAUSTIVE = 4096  # most sets that are all scored; above, a beam search
-LEAST = 0.1  # α; the search ends when the best set of a size is below
+EXHAUSTIVE = 4096  # up to this number of sets, all are scored; above it, a beam search
+LEAST = 0.1  # the search ends when the best α of a size is below
 
 Draft = tuple[LayerSet, Window | None]
 """Layer set of a draft, and the window of the cache that it reads (None: all positions)."""
@@ -250,7 +250,7 @@ def _uses(runs: Iterable[Run]) -> dict[Draft, list[Use]]:
 def find_comparable_runs(runs_dir: Path, model: str, task: str) -> list[Run]:
     """Return the complete greedy runs of a model on a task with the same prompts, AR outputs and machine.
 
-    Of several such groups, the one with the most methods.
+    If there are several such groups, the one with the most methods.
 
     Raises:
         ConfigError: no such run.
@@ -315,6 +315,6 @@ def render(plane: Plane) -> str:
         )
         for name, point in best_points.items()
     ]
-    heads = ["", "c", "α", "skips", "predicted"]
+    heads = ["layer set", "c", "α", "skipped sublayers", "predicted speedup"]
     caption = f"{plane.model} on {plane.task}: {plane.tried} sets tried ({plane.search}), α over {plane.tokens} tokens"
     return f"{caption}\n{tables.terminal(pd.DataFrame(rows, columns=heads), heads[1:])}"

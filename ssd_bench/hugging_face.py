@@ -192,8 +192,8 @@ class HFProcess:
             answer = self._pipe.recv()
         except (EOFError, ConnectionError):
             raise RuntimeError(
-                f"the process of Hugging Face generate ended with code {self._process.wait()}; it may lack memory "
-                "for a second copy of the weights; baseline=paired needs none"
+                f"the process of Hugging Face generate ended with code {self._process.wait()}, perhaps for lack of "
+                "memory: it holds a second copy of the weights; baseline=paired needs only one"
             ) from None
         if isinstance(answer, Exception):
             raise answer

@@ -1,4 +1,4 @@
-"""Runs that measure on this machine at the same time: recorded by each other, and waited for with `hardware.exclusive`.
+"""Runs that measure on this machine at the same time: each records the others, or waits with `hardware.exclusive`.
 
 Each run has a lease in the machine's folder of temporary files, and next to it a file with the cores and GPUs that it
 may use. Two runs share the machine if they may use the same core or GPU.
@@ -60,7 +60,11 @@ class Neighbours:
         pause, announced = POLL[0], False
         while (blocking := self._try_enter()) is not None:
             if not announced and pause > 1:
-                print(f"waiting until {blocking.name} has measured on this machine", file=sys.stderr, flush=True)
+                print(
+                    f"waiting until run {blocking.name} has ended (hardware.exclusive=true)",
+                    file=sys.stderr,
+                    flush=True,
+                )
                 announced = True
             time.sleep(pause)
             pause = min(1.5 * pause, POLL[1])

@@ -32,9 +32,9 @@ from ssd_bench.records.schema import arms_of
 from ssd_bench.task import Examined, Prompt, Task
 
 SEARCHES, SHARDS = "searches", ".shards"  # folders in runs_dir: results of offline searches, parts of runs
-FAULTS = 5  # named of each file, in a warning
+FAULTS = 5  # most faults of a file that a warning names
 UNRECORDED = ("runs_dir", "force", "wandb", "dry", "minutes", "retry", "shard", "model.revision", "hardware.exclusive")
-"""Options that change nothing that is measured. A revision is not one of them by name: its contents are hashed."""
+"""Options that do not change what is measured. The name of a revision does not count: its contents are hashed."""
 
 
 @dataclass(frozen=True)
@@ -244,7 +244,7 @@ def _dims(model: ModelSource, checkpoint: Checkpoint, method: Method, stated: Mo
 
 
 def _unused(parts: Parts) -> tuple[str, ...]:
-    """Return one warning per file with unusable rows, none of which this run needs (it would have been refused)."""
+    """Return one warning per file with unusable rows; this run needs none of them, or it would have been refused."""
     sources = {id(source): source for source in (parts.source_of(parts.task), parts.source_of(parts.calibration_task))}
     lines = []
     for source in sources.values():
@@ -252,7 +252,8 @@ def _unused(parts: Parts) -> tuple[str, ...]:
             if faults:
                 examples = "; ".join(f"{fault}" for fault in faults[:FAULTS])
                 remainder = f"; and {len(faults) - FAULTS} more" if len(faults) > FAULTS else ""
-                lines.append(f"{file}: {len(faults)} faults in rows that this run does not use: {examples}{remainder}")
+                count = f"{len(faults)} fault{'s' if len(faults) > 1 else ''}"
+                lines.append(f"{count} in rows of {file} that this run does not use: {examples}{remainder}")
     return tuple(lines)
 
 

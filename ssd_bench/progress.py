@@ -1,4 +1,4 @@
-"""Progress of a run: a bar with tokens/s and time left on a terminal, one plain line per prompt in a log."""
+"""Progress of a run: a bar with tokens/s and time left on a terminal, one line per prompt in a log."""
 
 from __future__ import annotations
 
@@ -11,6 +11,9 @@ from tqdm import tqdm
 
 if TYPE_CHECKING:
     from ssd_bench.records.schema import PromptRecord
+
+VERDICTS = {"bug": "mismatch", "tie": "near-tie", "identical": "identical"}
+"""Stored verdict on losslessness -> its text; of several turns the first verdict in this order is shown."""
 
 
 class Progress:
@@ -44,11 +47,11 @@ class Progress:
             sums[row.arm] = tokens + row.new_tokens - 1, ms + row.decode_ms
         rates = ", ".join(f"{arm} {1e3 * n / ms:.1f} tok/s" for arm, (n, ms) in sorted(sums.items()) if n and ms > 0)
         verdicts = {record.prompt.lossless for record in records}
-        verdict = next((f", {candidate}" for candidate in ("bug", "tie", "identical") if candidate in verdicts), "")
+        verdict = next((f", {text}" for stored, text in VERDICTS.items() if stored in verdicts), "")
         line = f"{prompt_id}: {rates or 'no token decoded'}{verdict}"
         if self._bar is not None:
             self._bar.set_description_str(line)
-            self._bar.set_postfix_str(f"{self._new_tokens / elapsed:.1f} tok/s over all")
+            self._bar.set_postfix_str(f"{self._new_tokens / elapsed:.1f} tok/s overall")
             self._bar.update(1)
         else:
             print(f"[{self._finished}/{self._total}] {line}, {left_s:.0f} s left", file=sys.stderr, flush=True)

@@ -20,7 +20,7 @@ import torch
 from methods.ar import AR
 from ssd_bench.core import lossless
 from ssd_bench.core.engine import SCRATCH, Engine, Generation
-from ssd_bench.core.load import LoadWatch
+from ssd_bench.core.load import QUIET, LoadWatch
 from ssd_bench.core.method import Illustrated, Method, Qualified, Stateful
 from ssd_bench.core.probe import ModelProbe
 from ssd_bench.core.sampling import Decoding
@@ -42,6 +42,7 @@ from ssd_bench.records.pack import unpacked_folder
 from ssd_bench.records.reader import load_run
 from ssd_bench.records.schema import PromptRecord, PromptRow, StepRow
 from ssd_bench.records.writer import SHARD, RunWriter, clear_leftovers
+from ssd_bench.run_warnings import new_warnings
 from ssd_bench.shards import clear_shards, is_recorded, merge_shards
 from ssd_bench.stopping import Stopping
 from ssd_bench.task import Prompt
@@ -61,7 +62,7 @@ def execute(plan: Plan, wait: bool = True) -> Path | None:
         The record's folder; None while other shards of the run are missing.
 
     Raises:
-        Held: another process runs the plan, and `wait` is false.
+        LeaseHeld: another process runs the plan, and `wait` is false.
         Stopped: the system asked this process to end; the prompt in flight is finished first.
     """
     unpacked_folder(plan.run_dir)  # unpack the runs packed in this folder before adding to it
@@ -71,7 +72,7 @@ def execute(plan: Plan, wait: bool = True) -> Path | None:
         clear_shards(plan)
         clear_leftovers(plan.run_dir)
         return plan.run_dir
-    for warning in plan.warnings:
+    for warning in new_warnings(plan.warnings):
         print(f"warning: {warning}", file=sys.stderr)
     stopping, folder = Stopping(), plan.folder(plan.shard)
     with stopping.listening(), RunWriter(folder, _header(plan), fresh=plan.config["force"], wait=wait) as writer:
@@ -82,7 +83,7 @@ def execute(plan: Plan, wait: bool = True) -> Path | None:
                 _measure(plan, writer, hf_arm, stopping, neighbours)
     if plan.shard is None or merge_shards(plan, lambda record: _scores(plan, record)):
         return plan.run_dir
-    print(f"shard {plan.shard.name} is done; the record is made when all of them are: {folder.parent}")
+    print(f"shard {plan.shard.name} is done; the record is written once all shards are done: {folder.parent}")
     return None
 
 
@@ -224,7 +225,7 @@ class TurnInput:
 def _run_turn(
     plan: Plan, engine: Engine, hf_arm: HFProcess | None, inputs: TurnInput, progress: Progress
 ) -> list[PromptRecord]:
-    """Decode one input with every arm, in random order, so that drift of the machine favours none.
+    """Decode one input with every arm, in random order, so that drift of the machine favours no arm.
 
     The method's record carries the verdict on losslessness, in greedy runs with AR.
     """
@@ -397,11 +398,17 @@ def _warnings(plan: Plan, engine: Engine, writer: RunWriter) -> list[str]:
     prompts = [plan.prompts[index] for index, _ in plan.work_items(plan.shard)]
     turns = sum(len(prompt.user_texts) for prompt in prompts)
     if turns > len(prompts) and (skipped := turns - sum(arm == plan.answering_arm for arm, *_ in writer.answers())):
-        warnings.append(f"{skipped} of {turns} turns were not asked: with the answers before them they do not fit")
+        warnings.append(
+            f"{skipped} of {turns} turns were left out: with the turns before them they exceed the context of "
+            f"{plan.context} tokens. Use a model with a longer context, or a smaller decode.max_new_tokens."
+        )
     if engine.probe.latency.loaded:
-        warnings.append("the latency profile was measured while other processes used the machine")
+        warnings.append(
+            f"latency profile unreliable: other processes used more than {100 * QUIET:.0f} % of the machine while it "
+            "was measured. Rerun on an idle machine with force=true, which measures it again."
+        )
     if plan.checkpoint.head_differs:
-        warnings.append(f"the LM head that ran is {plan.checkpoint.head}; transformers does the same")
+        warnings.append(f"the LM head is {plan.checkpoint.head}; transformers uses the same one")
     if plan.backend.warning:
         warnings.append(plan.backend.warning)
     return warnings

@@ -35,7 +35,7 @@ def merge_shards(plan: Plan, scores: Callable[[RunWriter], Mapping[str, Any]]) -
     Raises:
         ConfigError: a shard's file is damaged.
     """
-    assert plan.shard is not None, "asked of a shard"
+    assert plan.shard is not None, "only shards are merged"
     folders = [plan.folder(shard) for shard in plan.shard.all_of_run]
     with _merge_lock(plan):
         if not plan.folder(plan.shard).exists():  # another job has merged and removed it
@@ -93,7 +93,7 @@ def _remove(plan: Plan) -> None:
 
 
 def _finished_header(plan: Plan, folder: Path) -> Mapping[str, Any] | None:
-    """Return the header of a shard that is ready to be merged, else None; with force=true only of a repeated shard."""
+    """Return the header of a shard that can be merged, else None; with force=true only that of a repeated shard."""
     header = _header(folder)
     current = not plan.config["force"] or _forced_since(plan, folder, header)
     return header if current and header.get("status") == SHARD else None

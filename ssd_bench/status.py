@@ -1,11 +1,12 @@
-"""`python -m ssd_bench status [runs_dir=runs] [watch=true]`: the state of every run of a folder.
+"""`python -m ssd_bench status [runs_dir=runs] [watch=true]`: the state of every run in a folder.
 
   runs_dir=DIR   folder that sweeps and runs write to, from any machine
-  watch=true     look again every 5 seconds, until nothing runs or waits
+  watch=true     print the states every 5 seconds, until no run is running or waiting
 
-Running: where, since when, prompts done, tokens/s over all arms, and the time left at this speed.
-Failed: the first line of the error; `retry=failed` in the command of the sweep repeats these runs.
-Stopped: begun, but no process works on it; the same command resumes it. Waiting: part of a sweep, and not begun.
+Running: the process and its start, prompts done, tokens/s over all arms, and the time left at this speed.
+Failed: the first line of the error; the sweep's command with `retry=failed` repeats these runs.
+Stopped: the run has begun, but no process works on it; the same command resumes it.
+Waiting: a run of a sweep that has not begun.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from ssd_bench.records.lease import NAME, has_expired, holder
 from ssd_bench.records.pack import unpacked_folder
 from ssd_bench.records.writer import FAILED
 
-EVERY = 5.0  # seconds between looks
+EVERY = 5.0  # seconds between two prints
 ORDER = ("running", "failed", "stopped", "waiting")
 WIDTHS = (None, 60, None, None, 70)
 
@@ -42,9 +43,9 @@ class StatusLine:
     Attributes:
         state: done or one of `ORDER`.
         name: name of the run, or overrides of the job.
-        prompts: prompts done of all, if known.
+        prompts: prompts done and their total, if known.
         speed: tokens/s, if known.
-        more: where it runs and for how long, or why it does not.
+        more: process and time left of a running run, error of a failed one.
     """
 
     state: str
@@ -126,11 +127,11 @@ def _jobs(runs_dir: Path) -> Iterator[StatusLine]:
 def render(lines: Sequence[StatusLine]) -> str:
     """Return counts by state, and a table of the runs that are not done."""
     counts = {state: sum(line.state == state for line in lines) for state in ("done", *ORDER)}
-    summary = ", ".join(f"{number} {state}" for state, number in counts.items() if number) or "no runs here"
+    summary = ", ".join(f"{number} {state}" for state, number in counts.items() if number) or "no runs"
     rows = [vars(line).values() for state in ORDER for line in lines if line.state == state]
     if not rows:
         return summary
-    header = ["", "run", "prompts", "tokens/s", "where, or why not"]
+    header = ["state", "run", "prompts", "tokens/s", "process or error"]
     return f"{summary}\n\n{tables.terminal(pd.DataFrame(rows, columns=header), header[2:4], WIDTHS)}"
 
 

@@ -45,9 +45,10 @@ from ssd_bench.quoting import plain_value
 from ssd_bench.records.lease import PATIENT, LeaseHeld
 from ssd_bench.records.pack import unpacked_folder
 from ssd_bench.report.runs import comparison_text
+from ssd_bench.run_warnings import clear_notes, count_warnings, log_warnings
 
 Overrides = tuple[str, ...]
-MOST_JOBS = 100_000  # of one sweep
+MOST_JOBS = 100_000  # most jobs of a sweep
 REQUEUED = -1  # exit code of a process whose job submitit has queued again
 
 
@@ -62,12 +63,14 @@ class Attempt:
         total: number of jobs in the sweep.
         sweep: unique name of the sweep.
         wait: wait for a run that another process works on; if false, the outcome is `HELD`.
+        notes: folder in which jobs note the kinds of warnings shown; None: that of the job's outcome.
     """
 
     work: TaskFunction
     total: int = 0
     sweep: str = field(default_factory=lambda: uuid.uuid4().hex)
     wait: bool = False
+    notes: Path | None = None
 
     def __call__(self, cfg: DictConfig) -> Outcome:
         """Run the job and return its outcome; only a BaseException, such as a KeyboardInterrupt, is raised."""
@@ -77,7 +80,8 @@ class Attempt:
         runs_dir = local_path("runs_dir", cfg.runs_dir)
         try:
             with index.mark_running(runs_dir, overrides, self.sweep):
-                outcome = self._outcome(cfg)
+                with log_warnings(self.notes or runs_dir / index.OUTCOMES, self.sweep) as log:
+                    outcome = replace(self._outcome(cfg), warnings=tuple(log.kinds))
                 index.note_outcome(runs_dir, overrides, outcome, self.sweep)
         except OSError as error:
             return Outcome(error=f"runs_dir={str(cfg.runs_dir)!r} cannot be written: {error}", code=2)
@@ -136,7 +140,7 @@ class ScaledExperiments:
     @property
     def heading(self) -> str:
         """Line with the numbers of experiments, jobs and runs."""
-        counts = f"{len(self.jobs)} cells, {len(self.distinct_runs)} distinct runs"
+        counts = f"{len(self.jobs)} results, {len(self.distinct_runs)} distinct runs"
         return f"{len(self.experiments)} experiments at scale {self.scale}: {counts}"
 
     def write_indices(self, runs_dir: Path) -> None:
@@ -251,9 +255,9 @@ class Sweep:
         fits = [sum(hours[: i + 1]) * 60 <= part.minutes for i in range(len(runs))]
         if omitted := [run for run, fit in zip(runs, fits, strict=True) if not fit]:
             time_text = dry.spell(sum(time for time, fit in zip(hours, fits, strict=True) if not fit))
-            limit = f"{part.minutes:g} minutes are given"
-            print(f"left out: {len(omitted)} of {len(runs)} runs, about {time_text}, as {limit}:")
-            print(*(f"  {' '.join(run)}" for run in omitted), "minutes=N gives them another time", sep="\n", flush=True)
+            limit = f"they exceed the limit of {part.minutes:g} minutes"
+            print(f"left out: {len(omitted)} of {len(runs)} runs, about {time_text}, because {limit}:")
+            print(*(f"  {' '.join(run)}" for run in omitted), "minutes=N sets another limit", sep="\n", flush=True)
         return [run for run, fit in zip(runs, fits, strict=True) if fit]
 
     def _run(self, jobs: Sequence[Overrides], parts: Sequence[ScaledExperiments]) -> None:
@@ -271,11 +275,12 @@ class Sweep:
         runs_dir = unpacked_folder(self._runs_dir(jobs[0]))
         for part in parts:  # also now, so that a killed sweep leaves indices of earlier records
             part.write_indices(runs_dir)
-        self._attempt.total = len(jobs)
+        self._attempt.total, self._attempt.notes = len(jobs), runs_dir / index.OUTCOMES
         index.note_request(runs_dir, jobs, self._attempt.sweep)
         try:
             ends = JobBatch(self._launcher, _launcher_name(self._config), self._attempt, runs_dir).outcomes(jobs)
         finally:
+            clear_notes(runs_dir / index.OUTCOMES, self._attempt.sweep)
             for part in parts:
                 part.write_indices(runs_dir)
         if not parts:  # runs of experiments are in the tables and figures of `report`
@@ -327,7 +332,7 @@ class Sweep:
 def _check_launcher(config: DictConfig) -> None:
     """Refuse a launcher whose package is not installed.
 
-    Composing refuses most of them; not one whose config builds on none of its package.
+    Composing refuses most of them, except a launcher whose config does not need its package.
 
     Raises:
         ConfigError: names the extra that has the package.
@@ -366,7 +371,7 @@ class JobBatch:
         """Run the jobs and return their outcomes; jobs that another process works on come last."""
         outcomes = self._launch_all(jobs)
         if held := [job for job in jobs if outcomes[job].code == HELD]:
-            print(f"\n{len(held)} runs that other processes had begun: waiting for them", flush=True)
+            print(f"\nwaiting for {len(held)} runs of other processes", flush=True)
             self.attempt.wait = True
             outcomes |= self._launch_all(held)
         return [outcomes[job] for job in jobs]
@@ -394,7 +399,7 @@ class JobBatch:
                 raise ConfigError("hydra/launcher", self.name, f"a launcher that works here ({message})") from error
             breaks.update(map(tuple, lost))
             print(
-                f"\n{len(lost)} runs ended with their process ({message.splitlines()[0]})", file=sys.stderr, flush=True
+                f"\nthe process of {len(lost)} runs has died ({message.splitlines()[0]})", file=sys.stderr, flush=True
             )
             if not batchable:
                 end = Outcome(error="its process ended three times: killed, or out of memory", code=1)
@@ -445,7 +450,7 @@ def register_experiments(arguments: Sequence[str]) -> None:
     Tables and figures are experiments without config files of their own.
 
     Args:
-        arguments: of the command line; unknown experiments in it are refused before anything is composed.
+        arguments: arguments of the command line; unknown experiments are refused before anything is composed.
 
     Raises:
         ConfigError: as `grid.expand_name`, or a run set is written as Hydra writes a choice of a nested group.
@@ -464,7 +469,7 @@ def register_experiments(arguments: Sequence[str]) -> None:
 
 
 def experiment_names(override: Override) -> list[str]:
-    """Return the experiments that `experiment=` names, each once: by table or figure, run set, or glob pattern.
+    """Return the experiments of `experiment=`, each once: a table or figure, a run set, or a glob pattern.
 
     Raises:
         ConfigError: an unknown name, or a pattern without a match.
@@ -529,12 +534,14 @@ def _single(override: Override) -> str:
 
 
 def _conclude(jobs: Sequence[Overrides], ends: Sequence[Outcome]) -> None:
-    """Print the outcome of every job.
+    """Print the outcome of every job, and how many runs had each kind of warning.
 
     Raises:
         JobsFailed: at least one job failed.
     """
     print(f"\n{summary(jobs, ends)}", flush=True)
+    if text := count_warnings([end.warnings for end in ends]):
+        print(f"\n{text}", flush=True)
     failed = [end for end in ends if end.error is not None]
     if failed:
         # 1, an unexpected error, takes precedence over 2, input that cannot work
@@ -553,5 +560,5 @@ def summary(jobs: Sequence[Overrides], ends: Sequence[Outcome]) -> str:
         )
         for number, (overrides, end) in enumerate(zip(jobs, ends, strict=True), start=1)
     ]
-    header = ["run", "options", "", "record or error"]
+    header = ["run", "options", "state", "record or error"]
     return tables.terminal(pd.DataFrame(rows, columns=header), wrap=[None, 60, None, None])

@@ -17,7 +17,7 @@ class Tracking:
     """Options `wandb` of a run."""
 
     mode: Literal["disabled", "offline", "online"]
-    """Whether the run is logged to Weights & Biases: not at all, in a folder next to the record, or there."""
+    """Logging to Weights & Biases: disabled, offline (a folder next to the record) or online."""
     project: Annotated[str, Fits("the name of a project", bool)]
     """Project on Weights & Biases."""
 

@@ -5,7 +5,7 @@ Two prompt formats, as the released code of the papers builds them:
 - `knn_ssd`: KNN-SSD, `evaluation_llama/utils.py` at mbsong/KNN-SSD cfa8532: `Instruction: …`, the input on the next
   line, which is empty for an item without input, and `Answer:`. A demonstration has no line for the input.
 - `conflayers`: ConfLayers, `evaluation/eval.py` at WA225/ConfLayers 8f04171: `### Instruction: …`, `### Input: …`,
-  `### Response: ` in one line, zero-shot; without an input two spaces stand between the last two.
+  `### Response: ` in one line, zero-shot; without an input there are two spaces between the last two.
 
 Where we differ: the papers' code would cut the end of an instruction that exceeds the context; here it is refused.
 """

@@ -42,7 +42,7 @@ class Jsonl(RowTask):
     reference_hint = "; task.score_by=none scores no answer"
 
     path: PromptFile | None
-    """The file; null: DIR/jsonl.jsonl with data=local data.root=DIR, or what `hub` names with data=hub."""
+    """The file; null: DIR/jsonl.jsonl (data=local data.root=DIR), or the data set of `hub` (data=hub)."""
     score_by: Literal["none", "rouge", "number", "math"]
     """Scorer that compares an answer with its reference."""
     max_new_tokens: MaxNewTokens

@@ -40,7 +40,7 @@ class LongDocument(RowTask):
 
     max_new_tokens: MaxNewTokens
     max_prompt_tokens: Count | None
-    """Most tokens of a prompt; longer prompts lose the end of the document."""
+    """Largest number of tokens of a prompt; longer documents are truncated at their end."""
     clip_reserve: ClipReserve
     hub: Hub
     system: System = None

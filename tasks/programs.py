@@ -21,11 +21,11 @@ class ProgramTask(RowTask):
 
     max_new_tokens: MaxNewTokens
     cpu_seconds: Count
-    """Most processor time of the tests of one answer, in seconds."""
+    """Limit on the processor time of the tests of one answer, in seconds."""
     wall_seconds: Count
-    """Most wall-clock time of the tests of one answer, in seconds."""
+    """Limit on the wall-clock time of the tests of one answer, in seconds."""
     memory_mib: Count
-    """Most address space of the tests of one answer, in MiB."""
+    """Limit on the address space of the tests of one answer, in MiB."""
     sandbox: Literal["required", "best_effort"]
     """required: no answer runs unless the kernel can keep it from files, network and processes; best_effort: it runs
     with the protections that the kernel has."""

@@ -50,7 +50,7 @@ class Stream:
     first: str | None
     """Part of the first prompt; null: drawn at random."""
     max_new_tokens: Count | None
-    """Most tokens of an answer of any part; null: each part's own."""
+    """Largest number of tokens of an answer, for all parts; null: that of each part."""
 
     def __post_init__(self) -> None:
         if len(self.parts) < 2:

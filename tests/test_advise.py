@@ -135,7 +135,7 @@ def test_a_model_of_the_papers_has_their_acceptance(tmp_path: Path, capsys: pyte
     assert printed.startswith("Skipping pays on NVIDIA H100") and "KnapSpec" in printed.split("\n\n")[0]
     assert printed.count("\nKnapSpec  ") == sum(not row.missing for row in own) > 3
     assert "what DEL skips is not reported" in printed and "No record has this model." in printed
-    assert "What it does not know:" in printed
+    assert "Not known to this estimate:" in printed
     narrowed = answered(capsys, *given, "hardware=sim_h100", "task=pg19")
     assert "PG19" in narrowed and "GovReport" not in narrowed
     heads = [line.split("  ")[0] for line in printed.splitlines()]
@@ -225,8 +225,8 @@ def test_records_of_the_model_count_and_no_others(runs: Path, capsys: pytest.Cap
     printed = answered(capsys, "model=miniature", "hardware=sim_h100", "task=gsm8k", f"runs_dir={runs}")
     text = " ".join(printed.split())
     assert "the best on record, swift on gsm8k" in text and REHEARSAL in text
-    parts = ("1 of smollm2_135m: acceptance does not carry over", "1 of other tasks", "another version")
-    assert all(part in text for part in (*parts, "2 of plain decoding, or sampled", "was measured on its own machine"))
+    parts = ("1 (model smollm2_135m: acceptance does not carry over", "1 (other task)", "another version")
+    assert all(part in text for part in (*parts, "2 (AR, or sampled)", "was measured on its own machine"))
 
 
 def test_runs_that_are_not_lossless_do_not_count(
@@ -244,7 +244,7 @@ def test_runs_that_are_not_lossless_do_not_count(
         used, left = advise.usable_runs(parse_question(options))
         assert [run.path.name for run in used] == ["good"] and sum(left.values()) == 1
         text = " ".join(answered(capsys, *options).split())
-        assert "Records not used: 1 not lossless: outputs differ from AR's beyond rounding." in text
+        assert "Records not used: 1 (not lossless: outputs differ from AR's beyond rounding)." in text
 
 
 def test_a_papers_name_of_a_task_is_its_own(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -101,7 +101,7 @@ ROOMS = {"advise": "headers", "claims": "judged", "frontier": "alone"}
 """Command -> where it finds its runs, if not in `runs` of `workplace`."""
 SAYS = {
     "acceptance": "M, drafting steps",
-    "advise": "What it does not know:",
+    "advise": "Not known to this estimate:",
     "audit": "comparisons:",
     "claims": "claims:",
     "coverage": "jackknife t on the logarithm",

@@ -96,7 +96,7 @@ def test_a_signal_ends_a_run_and_the_same_command_goes_on(
         rest = run.stderr.read()
     assert run.returncode == code and "Traceback" not in rest
     last = rest.splitlines()[-1]
-    assert last == f"{said}: what was done is on record, and the same command goes on where it was"
+    assert last == f"{said}: finished work is on record; the same command resumes the run"
     (folder,) = tmp_path.glob("*-gsm8k-*")
     done = len(list((folder / "parts").glob("*.json")))
     assert 1 <= done < PROMPTS and not (folder / ".lease").exists()
@@ -238,7 +238,7 @@ def test_a_full_disk_is_one_message_and_costs_nothing_that_was_done(
         patched.setattr(module, "write_atomic", full)
         assert dispatch([*options, f"runs_dir={tmp_path}"]) == 1
     said = capsys.readouterr().err
-    assert re.search(r"error: No space left on device, \S+00003-000.json: what was done is on record", said)
+    assert re.search(r"error: No space left on device, \S+00003-000.json: finished work is on record", said)
     assert "Traceback" not in said
     (folder,) = tmp_path.glob("*-gsm8k-*")
     assert len(list((folder / "parts").glob("*.json"))) == 3

@@ -254,7 +254,9 @@ def test_a_dry_run_says_what_it_cannot_count(tmp_path: Path) -> None:
         assert told.splitlines()[-1].split()[-4:-1] == [str(prompts or "?"), str(found.new_tokens), "?"]
         both = [dry.Planned([], CHOICES, one) for one in (cfg, composed((*options, "task=gsm8k", "limit=3")))]
         told = dry.describe("2 runs", both, lambda _: None)
-        assert "at most 384 new tokens" in told and "but for 1 of 2 runs, whose rows are not at hand" in told
+        assert (
+            "at most 384 new tokens" in told and "not counted: 1 of 2 runs, whose data are not on this machine" in told
+        )
     assert not dry.estimate(composed((*options, "task=gsm8k", "data=hub")), "sim_h100").unknown
 
 

@@ -13,7 +13,7 @@ from ssd_bench.records.reader import Run
 from tests.synthetic import T_DRAFT_MS, T_TARGET_MS, unit, write_run
 
 POLICY, OTHER, VERIFY, DRAFT, REJECTED = (
-    "policy (search, statistics, lookups)",
+    explain.OVERHEAD,
     "loop, sampling, trace",
     "verification beyond an AR step",
     "drafting beyond its share of the layers",
@@ -109,14 +109,14 @@ def test_a_run_without_a_baseline_is_refused(tmp_path: Path) -> None:
 
 
 def test_slow_steps_are_listed_the_slowest_first(tmp_path: Path, run: Run) -> None:
-    assert "times what their like do" not in explain.render(run, explain.explain(run))
+    assert "outliers" not in explain.render(run, explain.explain(run))
     units = [unit(i) for i in range(6)]
     for i, times in ((1, 20), (4, 30)):
         units[i][0].steps[2].verify_ms *= times
     disturbed = write_run(tmp_path / "disturbed", units)
     said = explain.render(disturbed, explain.explain(disturbed))
-    assert f"2 of {len(disturbed.steps)} steps took more than 5 times what their like do; the slowest:" in said
-    rows = [line.split() for line in said.rpartition("its like")[2].splitlines()[2:]]
+    assert f"2 of {len(disturbed.steps)} steps are outliers: {explain.OUTLIERS}; the slowest:" in said
+    rows = [line.split() for line in said.rpartition("expected ms")[2].splitlines()[2:]]
     assert [row[:3] for row in rows] == [["4", "ar", "3"], ["1", "ar", "3"]]
 
 
@@ -137,7 +137,7 @@ def test_what_drafted_is_listed_by_source(tmp_path: Path) -> None:
     for name, column in (("drafted", "draft_len"), ("accepted", "accepted_len"), ("emitted", "emitted")):
         assert sources[name].sum() == method[column].sum()
     assert sources["steps"].sum() == len(method) and len(sources) == 2 + len(run.layer_sets)
-    assert sources.loc["nothing, as AR", "drafted"] == 0 < sources.loc["tokens that no layers drafted", "drafted"]
+    assert sources.loc[explain.NO_DRAFT, "drafted"] == 0 < sources.loc[explain.NO_LAYERS, "drafted"]
     windowed = [name for name in sources.index if name.endswith("reads 4 + 60 positions")]
     assert len(windowed) == int(run.layer_sets["recent"].notna().sum()) >= 1
     said = explain.render(run, explain.explain(run))

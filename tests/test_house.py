@@ -31,6 +31,7 @@ FLOORS = (
         "errors",
         "settings",
         "stopping",
+        "run_warnings",
         "rouge",
         "paths",
         "quoting",

@@ -165,7 +165,7 @@ def test_budget_reads_a_beginning_or_continues(
     assert len(seen) == 6
     short = search(replace(SMALL, iterations=1), probe, SAMPLES, "a")
     assert content(short) == content(long)[:2] and len(seen) == 6
-    assert "of which 0 were made now" in capsys.readouterr().err
+    assert "0 of them in this run" in capsys.readouterr().err
     longer = search(replace(SMALL, iterations=6), probe, SAMPLES, "a")
     assert content(longer)[:6] == content(long) and len(seen) == 7
     in_time = search(replace(SMALL, iterations=5, max_seconds=1e-9), probe, SAMPLES, "a")

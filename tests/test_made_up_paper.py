@@ -106,7 +106,7 @@ def said(house: Path, *arguments: str) -> str:
 
 def test_its_runs_are_asked_for(house: Path) -> None:
     both = said(house, "-m", "experiment=made_up/main", "scale=mini", "dry=true")
-    assert "2 experiments at scale mini: 2 cells, 1 distinct runs" in both
+    assert "2 experiments at scale mini: 2 results, 1 distinct runs" in both
     assert "made_up_figure1" in said(house, "run", "--help")
 
 

@@ -260,7 +260,7 @@ def test_a_sweep_runs_distinct_jobs_once_and_says_which_run_is_which_cells(
     runs = folders / "runs"
     options = (f"experiment={NAME}", "scale=mini", f"runs_dir={runs}", f"hydra.sweep.dir={folders}/sweep")
     assert run(monkeypatch, *options, "dry=true") == 0
-    assert "1 experiments at scale mini: 6 cells, 4 distinct runs" in capsys.readouterr().out and not runs.exists()
+    assert "1 experiments at scale mini: 6 results, 4 distinct runs" in capsys.readouterr().out and not runs.exists()
     # a value that cannot work is one failed cell, not the end
     rewrite("swift/tiny", "method.context_window=16", "method.context_window=0")
     quick = ("hardware.warmup=0", "hardware.threads=1", GIVEN_LATENCY, "++task.shots=0")
@@ -295,12 +295,12 @@ def what_is_on_record_takes_its_time(
     )
     capsys.readouterr()
     assert run(monkeypatch, *options, "dry=true") == 0
-    assert "as fast as AR, but for 3 of 4 runs, which are on record" in capsys.readouterr().out
+    assert "as fast as AR, except 3 of 4 runs, which are on record" in capsys.readouterr().out
     (first, *_) = (load_run(path) for path in sorted(runs.glob("miniature-jacobi-cnn_dm-*")))
     enough = (first.header["wall_s"] + BETWEEN) / 60 + 1e-6
     assert run(monkeypatch, *options, "dry=true", f"minutes={enough}") == 0
     said = capsys.readouterr().out
-    assert "left out: 3 of 4 runs" in said and "minutes=N gives them another time" in said
+    assert "left out: 3 of 4 runs" in said and "minutes=N sets another limit" in said
     assert said.count("miniature  ") == 1  # the one row of the table
 
 

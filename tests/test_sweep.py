@@ -32,8 +32,10 @@ from ssd_bench.errors import ConfigError, JobsFailed, LosslessError
 from ssd_bench.papers import index
 from ssd_bench.papers.index import Outcome
 from ssd_bench.records.reader import Run, find_runs, load_run
+from ssd_bench.run_warnings import warning_kind
 from ssd_bench.sweep import Attempt, JobBatch, product, summary
 from tests.runs import GIVEN_LATENCY, local_model, planned, python
+from tests.synthetic import unit, write_run
 
 METHODS = """
 import os, time
@@ -122,6 +124,10 @@ def sweep(small_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> C
     return swept
 
 
+def shown_warnings(text: str) -> list[str]:
+    return [line for line in text.splitlines() if line.startswith("warning: ")]
+
+
 @pytest.fixture(scope="module")
 def serial(sweep: Callable[..., Swept]) -> Swept:
     return sweep()
@@ -161,6 +167,15 @@ def test_two_workers_make_the_records_of_one(serial: Swept, parallel: Swept) -> 
         assert all("-m method=searching,broken" in record.header["command"] for record in (one, two))
         for name in ("prompts", "steps", "layer_sets"):
             pd.testing.assert_frame_equal(*(getattr(r, name).drop(columns=times, errors="ignore") for r in (one, two)))
+
+
+@pytest.mark.parametrize("how", ["serial", "parallel"])
+def test_two_workers_show_a_kind_of_warning_once(how: str, request: pytest.FixtureRequest) -> None:
+    """Both runs have few prompts; the last lines count them."""
+    done, _ = request.getfixturevalue(how)
+    kinds = [warning_kind(line.removeprefix("warning: ")) for line in shown_warnings(done.stdout)]
+    assert len(kinds) == len(set(kinds)) >= 1
+    assert any(line.startswith("  2 of 4 runs: ") for line in done.stdout.splitlines())
 
 
 @pytest.mark.parametrize("error", [ConfigError("field", 3, "less"), LosslessError("a tie"), JobsFailed("1 of 2", 2)])
@@ -338,7 +353,7 @@ def test_an_interrupted_sweep_can_be_reported_and_goes_on(
     monkeypatch.setenv("HYDRA_FULL_ERROR", "1")  # as the program sets it, and undone after the test
     GlobalHydra.instance().clear()
     assert dispatch(["-m", *options]) == 130
-    assert "interrupted: what was done is on record, and the same command goes on" in capsys.readouterr().err
+    assert "interrupted: finished work is on record; the same command resumes the run" in capsys.readouterr().err
     (path,) = index.find(tmp_path / "runs")
     first = [cell.run for cell in index.read(path)[2]]
     assert set(first) == {"record1", None} and not any(states[0])
@@ -460,3 +475,48 @@ def test_retry_repeats_what_failed_and_no_other(
     assert (
         "no run of this sweep has failed" in said.out and "retry='all' is invalid: expected failed, or null" in said.err
     )
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("timings unreliable: other processes used 57 % of the CPU. Rerun.", "timings unreliable"),
+        ("n = 8 prompts, fewer than 20: the intervals are uncertain", "n = N prompts, fewer than N"),
+        ("only 3 pairs have AR; the speedup is over these", "only N pairs have AR"),
+        ("AR reached 1,234.5 tokens/s in float32. ROUGE-2 is 0.51", "AR reached N tokens/s in float32"),
+        ("2 faults in rows of b4.jsonl: 5 answer=''", "N faults in rows of b4.jsonl"),
+    ],
+)
+def test_a_kind_of_warning_has_no_numbers(text: str, kind: str) -> None:
+    assert warning_kind(text) == kind
+
+
+def test_a_sweep_shows_each_kind_of_warning_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In full at the first run that has it, then as a line with the number of runs; the records keep all."""
+    warnings = [[f"latency profile unreliable: {50 + seed} % of the CPU. Rerun."] for seed in range(3)]
+    warnings[2].append("the last run is odd; see its card")
+
+    def execute(cfg: Any, *_: object) -> Path:
+        folder = tmp_path / "runs" / f"run{cfg.seed}"
+        if not folder.exists():
+            write_run(folder, [unit(0), unit(1)], run_id=folder.name, warnings=warnings[cfg.seed])
+        return folder
+
+    monkeypatch.setattr(ssd_bench.run, "execute", execute)
+    monkeypatch.setattr(ssd_bench.plan, "plan", lambda cfg: cfg)
+    monkeypatch.setattr(sys, "argv", ["ssd_bench"])
+    for _ in range(2):  # the second sweep finds the runs on record
+        GlobalHydra.instance().clear()
+        assert dispatch(["-m", "seed=0,1,2", f"runs_dir={tmp_path}/runs"]) == 0
+        out = capsys.readouterr().out
+        first, *rest = out.split("[run ")[1:]
+        assert "warning: latency profile unreliable: 50 % of the CPU. Rerun." in first
+        kinds = [warning_kind(line.removeprefix("warning: ")) for line in shown_warnings("".join(rest))]
+        assert kinds == ["the last run is odd"]
+        closing = out[out.rindex("record or error") :]
+        assert "  3 of 3 runs: latency profile unreliable\n" in closing
+        assert "  1 of 3 runs: the last run is odd\n" in closing
+    assert [load_run(tmp_path / "runs" / f"run{seed}").header["warnings"] for seed in range(3)] == warnings
+    assert not list((tmp_path / "runs" / index.OUTCOMES).glob(".*")), "notes of the kinds shown"

@@ -1,13 +1,13 @@
 """`python -m ssd_bench bench [record=true] name=value ...`: speed of the engine on one model and one machine.
 
 Takes the options of a run (`python -m ssd_bench run --help`: model, task, hardware, runs_dir, ...), decodes with the
-first prompts of the task, and prints a table: ratios within one run, and each time with its lower limit by the
+first prompts of the task, and prints tables: ratios within one run, and each time with its lower limit by the
 machine's memory and arithmetic, both measured first.
 
-  record=true    keep the result as runs_dir/bench/MACHINE/MODEL-DTYPE-KERNELS-ISA.json, in place of an older one;
-                 without it every result is a file of its own, runs_dir/bench/TIME.json
+  record=true    write the result to runs_dir/bench/MACHINE/MODEL-DTYPE-KERNELS-ISA.json, replacing an older one;
+                 default: a new file for every result, runs_dir/bench/TIME.json
 
-Git ignores both, as all of runs/ but its reference records: nothing is committed unless you add it.
+Git ignores both, like everything in runs/ except the reference records.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from ssd_bench.records.files import write_atomic
 from ssd_bench.run import load_engine
 
 RECORD = "record"
-FIGURES = ["", "ms", "limit, ms", "share", "bound by"]
+FIGURES = ["", "ms", "limit, ms", "limit / time", "bound by"]
 SHOWN = ("1", "8", "32", "64")  # numbers of nodes with rows in the table of limits
 
 
@@ -87,7 +87,7 @@ def _measure_all(planned: Plan, engine: Engine) -> dict[str, Any]:
     """Return the results of all measurements."""
     _say("the limits of this machine")
     machine_limits = limits.measure(engine.decoder)
-    _say("AR beside Hugging Face generate")
+    _say("AR and Hugging Face generate")
     results, ar = measures.against_transformers(planned, engine, machine_limits)
     _say("forwards over nodes")
     forwards = measures.forwards(engine, machine_limits)
@@ -101,7 +101,7 @@ def _measure_all(planned: Plan, engine: Engine) -> dict[str, Any]:
     results["latency"] = asdict(engine.probe.latency)
     _say(f"KnapSpec over {measures.POLICY_TOKENS} tokens")
     results |= measures.policy(planned, engine)
-    _say("one search beside a plain forward")
+    _say("one search compared with a plain forward")
     results["search"] = measures.searches(planned.dims, engine, machine_limits)
     results["outside_forward_share"] = measures.outside_share(planned, engine)
     figures = {"ar": ar, "forward": forwards, "prefill": prefills}
@@ -151,7 +151,7 @@ def render(results: dict[str, Any]) -> str:
         "{model}, {dtype}, {device}, {machine}, {kernels} kernels ({isa})".format(**results),
         tables.terminal(pd.DataFrame(_summary(results), columns=["", ""])),
         "",
-        "beside the least that memory and arithmetic allow",
+        "times compared with their lower limits by memory and arithmetic",
         tables.terminal(pd.DataFrame(_figures(results), columns=FIGURES), FIGURES[1:]),
         "",
         "ms per forward",
@@ -175,10 +175,13 @@ def _summary(results: dict[str, Any]) -> list[tuple[str, str]]:
         ("AR over Hugging Face", f"{results['ar_over_hf']:.2f}x"),
         ("outputs equal to Hugging Face's", f"{results['same_output']} of {results['prompts']}"),
         ("AR at context 4k over 128", _ratio(results["ar_4k_over_128"])),
-        ("dearest node more, where kernels may change", _most_expensive_edge(edges)),
+        ("largest cost of one more node where kernels may change", _most_expensive_edge(edges)),
         ("t_mlp, ms", f"{latency['t_mlp_ms']:.3f}"),
         ("t_attn(n), ms", "{t_attn_slope_ms:.3g} n + {t_attn_intercept_ms:.3g}".format(**latency)),
-        (f"KnapSpec policy over {results['knapspec_new_tokens']} tokens", f"{results['knapspec_policy_share']:.1%}"),
+        (
+            f"KnapSpec's method overhead over {results['knapspec_new_tokens']} tokens",
+            f"{results['knapspec_policy_share']:.1%}",
+        ),
         (f"one KnapSpec search ({results['knapspec_searches']} made), ms", f"{results['knapspec_search_ms'] or 0:.0f}"),
         *searches,
         ("outside model forwards", f"{results['outside_forward_share']:.1%}"),

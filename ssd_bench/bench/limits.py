@@ -92,7 +92,7 @@ class MachineLimits:
     """Measured limits of a machine.
 
     Attributes:
-        by: whose kernels measured them.
+        by: the kernels that measured them.
         reads: bytes per second of each kernel that only reads.
         products: FLOP/s of each kernel that only multiplies and adds, as products of the run do.
     """

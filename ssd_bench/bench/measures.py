@@ -36,7 +36,7 @@ CONTEXTS = (128, 1024, 4096, 8192)
 EDGES = (9, 13, 17, 25, 33, 37, 65, 97, 129, 193, 257)  # one node more than full blocks, where kernels may change
 PREFILLS = (512, 4096)
 SEARCH_CONTEXT, SEARCH_TOKENS = 1024, 20  # of the timed searches
-POLICY_TOKENS = 512  # output over which the policy share of KnapSpec is measured
+POLICY_TOKENS = 512  # tokens of output over which KnapSpec's method overhead is measured
 
 
 def against_transformers(planned: Plan, engine: Engine, limits: MachineLimits) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -143,7 +143,7 @@ def contexts(engine: Engine) -> dict[str, Any]:
 
 
 def policy(planned: Plan, engine: Engine) -> dict[str, Any]:
-    """Measure KnapSpec at its paper's interval over a long output: share of its policy time, and time of a search."""
+    """Measure KnapSpec at its paper's interval over a long output: its share of method overhead, time of a search."""
     method = planned.method
     long = Engine(engine.decoder, engine.cache, Decoding(max_new_tokens=POLICY_TOKENS), frozenset(), engine.probe)
     generation = long.generate(method, planned.encoded[0].ids)

@@ -1,20 +1,21 @@
-"""`python -m ssd_bench shapes [models=llama3_1_8b,qwen3_8b] [name=value ...]`: known models' sizes on this GPU.
+"""`python -m ssd_bench shapes [models=llama3_1_8b,qwen3_8b] [name=value ...]`: known model sizes on this GPU.
 
-Draws random weights in the sizes of models of conf/model, and measures what does not depend on values: AR as a share
-of this machine's bandwidth and over Hugging Face generate, passes over several nodes, drafts of half of the sublayers,
-a change of layer set at every token, one search; then, for each speedup that a paper reports of such a model, the
-speedup at the paper's acceptance, imposed on random drafts. The text is meaningless: no losslessness, no score.
+Draws random weights in the sizes of models of conf/model, and measures times, which do not depend on the weights: AR
+compared with this machine's bandwidth and with Hugging Face generate, passes over several nodes, drafts with half of
+the sublayers, a change of layer set at every token, one search. Then, for each speedup that a paper reports for such a
+model, it measures the speedup at the paper's acceptance, imposed on random drafts. The text is meaningless, so there is
+no check of losslessness and no score.
 
-  models=NAME,...   of conf/model; default: those of the papers that fit in half of the memory
-  dtype=bfloat16    of weights and cache
-  device=cuda       where
-  kernels=auto      who runs passes
-  context=1024      tokens before the first that is decoded
-  tokens=128        decoded for each number
-  limit=N           at most so many rows of papers a model (default: all)
-  out=runs/shapes   folder: MACHINE/MODEL.json
+  models=NAME,...   choices of conf/model; default: models of the papers that fit in half of the memory
+  dtype=bfloat16    dtype of weights and cache
+  device=cuda       device of the model
+  kernels=auto      backend that runs passes
+  context=1024      tokens before the first decoded one
+  tokens=128        tokens decoded per measurement
+  limit=N           most speedups of papers per model; default: all
+  out=runs/shapes   folder of the results, MACHINE/MODEL.json
 
-`python -m ssd_bench shapes read=runs/reference/shapes` prints what is on record there; nothing is measured.
+`python -m ssd_bench shapes read=runs/reference/shapes` prints recorded results without measuring.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ READ = "read"
 ROUNDS = 9
 HF_TOKENS = 32
 COLUMNS = {
-    "of_exhibit": "exhibit",
+    "of_exhibit": "table or figure",
     "of_method": "method",
     "of_task": "task",
     "of_setting": "setting",
@@ -276,7 +277,7 @@ def render(result: dict[str, Any]) -> str:
     one_node_ms = ms["1 nodes"]
     lines = [
         (f"AR, a token of {ar['ms']:.3f} ms, of the bandwidth", f"{ar['share']:.0%}"),
-        ("AR over Hugging Face generate", "no room" if hf is None else f"{hf['ms'] / ar['ms']:.2f}x"),
+        ("AR over Hugging Face generate", "too large" if hf is None else f"{hf['ms'] / ar['ms']:.2f}x"),
         *((f"{n} nodes over one", f"{ms[f'{n} nodes'] / one_node_ms:.3f}x") for n in NODES[1:]),
         ("draft with half of the sublayers, whole blocks", f"{ms['half, whole blocks'] / one_node_ms:.3f}x"),
         ("draft with half of the sublayers, uniform", f"{ms['half, uniform'] / one_node_ms:.3f}x"),
@@ -295,5 +296,5 @@ def render(result: dict[str, Any]) -> str:
         heads = list(COLUMNS.values())
         parts += ["", tables.terminal(pd.DataFrame(table, columns=heads), heads[4:])]
     missing = Counter(f"{row['of_paper']} {row['of_exhibit']}: {row['why']}" for row in result["missing"])
-    parts += [f"not imposed, {n} of {why}" for why, n in missing.items()]
+    parts += [f"not measured: {n} numbers of {why}" for why, n in missing.items()]
     return "\n".join(parts)

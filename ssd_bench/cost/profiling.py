@@ -26,6 +26,7 @@ from ssd_bench.model.kv_cache import KVCache
 from ssd_bench.model.shape import ModelDims
 from ssd_bench.records.files import write_atomic
 from ssd_bench.records.lease import hold_lease
+from ssd_bench.run_warnings import new_warnings
 
 if TYPE_CHECKING:
     from ssd_bench.core.engine import Step
@@ -51,8 +52,8 @@ def measure(decoder: Decoder, cache: KVCache) -> Latency:
     """Time one-token sublayers at contexts from 64 to the cache's capacity, and passes over up to 128 nodes.
 
     Times are medians of repeats over all blocks. All L blocks run in turn, so that weights come from memory as in
-    decoding. If other processes use more than 10 % of the machine, the measurement is repeated once and the quieter one
-    counts.
+    decoding. If other processes use more than 10 % of the machine, the measurement is repeated once, and the one with
+    less other load counts.
     """
     best: tuple[float, Latency] | None = None
     for _ in range(ATTEMPTS):
@@ -77,7 +78,7 @@ def contexts(rows: int) -> list[int]:
 
 
 def load_or_measure(decoder: Decoder, cache: KVCache, path: Path) -> Latency:
-    """Load the profile in `path`; without one, measure it and store it there unless the machine was busy."""
+    """Load the profile in `path`; without one, measure it, and store it unless other processes used the machine."""
     latency = _load(path)
     if latency is None:
         try:
@@ -86,7 +87,9 @@ def load_or_measure(decoder: Decoder, cache: KVCache, path: Path) -> Latency:
                 if not latency.loaded:
                     write_atomic(path, json.dumps(asdict(latency), indent=1).encode())
         except OSError as error:  # the folder cannot be written: the profile is measured in every run
-            print(f"the latency profile is not kept, SSD_BENCH_CACHE names a folder for it ({error})", file=sys.stderr)
+            text = f"the latency profile cannot be stored, so every run measures it again ({error})"
+            for warning in new_warnings([f"{text}. Set SSD_BENCH_CACHE to a folder that can be written."]):
+                print(f"warning: {warning}", file=sys.stderr)
     return latency or measure(decoder, cache)
 
 
@@ -177,7 +180,7 @@ def _correct_by_steps(latency: Latency, decoder: Decoder, cache: KVCache, watch:
     profiled = n_layers * sum(latency.pass_ms(1, context)[:2])
     single = max(0.0, (draft_ms["whole"] - start) / DRAFT_LEN - token) / profiled
     verify_ms = {name: _trimmed_mean(step.verify_ms for step in samples) for name, samples in steps.items()}
-    verify_ms[1] += draft_ms[1]  # an empty draft, which takes a moment as well
+    verify_ms[1] += draft_ms[1]  # an empty draft also takes time
     contexts = {name: mean(step.context_len for step in samples) for name, samples in steps.items()}
     verified = {nodes: (contexts[nodes], verify_ms[nodes]) for nodes in sizes & set(steps)}
     return replace(
@@ -244,10 +247,10 @@ def _grown(
 def _steps(
     probe: Probe, proposals: Mapping[str | int, LayerDraft | TokenTree], watch: LoadWatch
 ) -> dict[str | int, list[Step]]:
-    """Return engine steps that had room for their whole proposal, by name, without the slower first one of a prompt.
+    """Return engine steps whose whole proposal fitted, by name, without the first step of a prompt, which is slower.
 
-    The proposals take turns, so that a machine that slows down for a while slows all of them. On a busy machine, only
-    the fewest rounds are made.
+    The proposals take turns, so that a machine that slows down for a while slows all of them. While other processes use
+    the machine, only `LEAST` rounds are run.
     """
     steps: dict[str | int, list[Step]] = {}
     begin = time.perf_counter()

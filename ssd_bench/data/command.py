@@ -1,13 +1,13 @@
 """Files of the tasks: `python -m ssd_bench data list | fetch TASK… | check DIR [TASK…]`.
 
     list                 every task with its files, their fields and their source on the Hugging Face hub
-    fetch TASK…          download what the tasks read from the hub into its usual cache (HF_HOME) and check all rows;
+    fetch TASK…          download the tasks' data from the hub into its usual cache (HF_HOME) and check all rows;
                          `all` for every task
-    check DIR [TASK…]    check the JSONL files of a folder (data=local data.root=DIR); without TASK all files that any
-                         task reads
+    check DIR [TASK…]    check the JSONL files of a folder (data=local data.root=DIR); without TASK the files of all
+                         tasks
     check FILE.jsonl     check one file of prompts of your own, as task=jsonl task.path=FILE.jsonl reads it
 
-TASK is a name of `list`, or NAME:VARIANT (gsm8k:conflayers). Exit code 2 if anything cannot be used.
+TASK is a name from `list`, or NAME:VARIANT (gsm8k:conflayers). Exit code 2 if a file or row cannot be used.
 """
 
 from __future__ import annotations

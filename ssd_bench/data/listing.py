@@ -37,7 +37,9 @@ def show() -> None:
             lines.append((shown, f"{spec.name}.jsonl", _fields(spec), *_hub(spec.hub), tokens, metric, _samples(spec)))
             cells = [""] * 3
     print(tables.terminal(pd.DataFrame(lines, columns=list(COLUMNS)), wrap=WIDTHS))
-    print("\nEvery file also has an id; [f] is a list of texts, (f) may be missing or empty; samples: of data=sample.")
+    print(
+        "\nEvery row also has an id. [f]: a list of texts; (f): may be missing or empty; samples: rows of data=sample."
+    )
     if faults:
         raise ConfigError("conf/task", [fault.partition(":")[0] for fault in faults], reason="; ".join(faults))
 

@@ -85,7 +85,7 @@ class Repository:
 
 
 def open_repository(path: str, revision: str | None, option: str) -> Repository:
-    """Return the repository at the commit that a revision stands for now.
+    """Return the repository at the present commit of a revision.
 
     If the hub does not answer, a branch or tag means the commit that the cache has for it; a line on stderr says so.
 
@@ -93,7 +93,7 @@ def open_repository(path: str, revision: str | None, option: str) -> Repository:
         option: name of the revision's option, for messages.
 
     Raises:
-        ConfigError: the revision is not available; no other is read in its place.
+        ConfigError: the revision is not available; no other revision is read instead.
     """
     if (folder := local_path(f"{option.removesuffix('revision')}path", path)).is_dir():
         commit_of_folder = folder.name if COMMIT.fullmatch(folder.name) else None  # a snapshot in the hub's cache
@@ -131,7 +131,7 @@ def _resolve(path: str, revision: str) -> str:
             raise
         commit = cached_reference.read_text(encoding="utf-8").strip()
         print(
-            f"{path}: the hub does not answer ({reason(error)}): {revision} is commit {commit}, as cached",
+            f"{path}: the hub does not answer ({reason(error)}); using the cached commit {commit} of {revision}",
             file=sys.stderr,
         )
         return commit
@@ -171,7 +171,10 @@ def _complete_files(path: str, names: list[str]) -> tuple[str, ...]:
     present = Counter(families.values())
     partial = {family for family, count in present.items() if count < int(family[1])}
     for stem, count, suffix in sorted(partial):
-        print(f"{path}: the cache lacks some of {stem}*-of-{count}{suffix}, so none is read", file=sys.stderr)
+        print(
+            f"{path}: the cache lacks some of {stem}*-of-{count}{suffix}, so none of these files is read",
+            file=sys.stderr,
+        )
     return tuple(name for name in names if families.get(name) not in partial)
 
 

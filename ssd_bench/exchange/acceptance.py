@@ -1,14 +1,14 @@
-"""`python -m ssd_bench acceptance file=FILE.jsonl [run=DIR]`: acceptance of a vLLM server, beside a run of ours.
+"""`python -m ssd_bench acceptance file=FILE.jsonl [run=DIR]`: acceptance of a vLLM server, compared with a run's.
 
-  file=FILE   one JSON object a line: responses of a server with --per-request-spec-decode-metrics, or what
-              `export form=vllm` wrote
-  run=DIR     the folder of a record, counted the same way
+  file=FILE   one JSON object per line: responses of a server with --per-request-spec-decode-metrics, or the
+              output of `export form=vllm`
+  run=DIR     the folder of a record, counted in the same way
 
-A step is a verification of drafted tokens. M, drafting steps: 1 + accepted per step (vLLM's mean acceptance length).
-M, all steps: emitted per verification, also where nothing was drafted, and cut where an answer ends; – where a file
-does not say. α at i: accepted of the i-th drafted tokens that were tested, their predecessors accepted; ≥ where the
-file has neither arrays per step nor a histogram by drafted length, so that how many were tested is not known. To i:
-share of the steps that accepted i tokens or more.
+A step is a verification of drafted tokens. M, drafting steps: 1 + accepted tokens per step (vLLM's mean acceptance
+length). M, all steps: emitted tokens per verification, steps without a draft included, truncated at the end of an
+answer; – if the file does not contain it. α at i: accepted share of the i-th drafted tokens whose predecessors were
+accepted; ≥ if the file has neither arrays per step nor a histogram by drafted length, so that the number of tested
+tokens is unknown. To i: share of the steps that accepted i tokens or more.
 """
 
 from __future__ import annotations

@@ -1,15 +1,15 @@
-"""`python -m ssd_bench export run=DIR to=FILE [form=vllm]`: a run's acceptance, or a layer set that it found.
+"""`python -m ssd_bench export run=DIR to=FILE [form=vllm]`: a run's acceptance, or one of its layer sets.
 
   run=DIR           the folder of a record
-  to=FILE           that is written; one that exists is left alone
-  force=true        replaces it
-  form=vllm         a line of JSON an answer, as vLLM reports acceptance per request (detailed); the default
-    arm=method      or ar
-  form=layer_set    one set with where it comes from, and the options of method=fixed_layers that draft with it
-  form=layer_list   one set as SWIFT's and Self-SD's codes read it (skip_layers.json), and with KnapSpec's flags
-    set=ID          layer_set_id; the set that drafted most tokens unless given
+  to=FILE           file to write; an existing file is not replaced
+  force=true        replace an existing file
+  form=vllm         (default) one line of JSON per answer, as vLLM reports acceptance per request (detailed)
+    arm=method      method or ar
+  form=layer_set    one set with its origin, and the options of method=fixed_layers that draft with it
+  form=layer_list   one set in the format of SWIFT's and Self-SD's code (skip_layers.json), and KnapSpec's flags
+    set=ID          layer_set_id; default: the set that drafted most tokens
 
-docs/exchange.md has the fields of each.
+docs/exchange.md describes the fields of each form.
 """
 
 from __future__ import annotations

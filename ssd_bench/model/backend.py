@@ -24,7 +24,7 @@ class Backend:
     Attributes:
         kind: decoder class that runs the passes.
         arithmetic: arithmetic of all passes.
-        warning: why `auto` passed over a faster backend for this kind of device; empty if it did not.
+        warning: reason why `auto` did not choose a faster backend for this kind of device; empty if it did.
     """
 
     kind: type[Decoder]
@@ -82,5 +82,5 @@ def select(
             problem = kind.problem(dtype, isa)
             if not problem:
                 return Backend(kind, kind.decide(device, dtype, isa), warning)
-            warning = warning or f"{kind.name} kernels are not available, decoding is slower: {problem}"
+            warning = warning or f"{kind.name} kernels unavailable, decoding is slower: {problem}"
     raise ConfigError("hardware.kernels", choice, reason=f"{problem}; use another, or auto")

@@ -33,11 +33,13 @@ class Outcome:
         error: reason why it failed; None: it did not fail.
         code: exit code of the job as a program of its own: 0 done; 2 invalid input; `HELD` another process works on
             it; 1 any other error.
+        warnings: kinds of the run's warnings.
     """
 
     run: str | None = None
     error: str | None = None
     code: int = 0
+    warnings: tuple[str, ...] = ()
 
     @property
     def has_ended(self) -> bool:
@@ -171,7 +173,7 @@ def read_outcome(runs_dir: Path, overrides: Sequence[str], sweep: str | None = N
     """
     try:
         content = json.loads(_outcome_path(runs_dir, overrides).read_bytes())
-        outcome = Outcome(content["run"], content["error"], content["code"])
+        outcome = Outcome(content["run"], content["error"], content["code"], tuple(content.get("warnings", ())))
     except (OSError, ValueError, TypeError, KeyError):
         return Outcome()
     if sweep is not None and content.get("sweep") != sweep:

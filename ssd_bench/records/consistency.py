@@ -195,7 +195,7 @@ def _audit_fault(header: Mapping[str, Any], row: Mapping[str, Any], baseline: ND
 
 
 def _set_faults(header: Mapping[str, Any], steps: pd.DataFrame, layer_sets: pd.DataFrame) -> Iterator[Fault]:
-    """Yield layer sets and windows that cannot be, and ids that only one of the two tables has."""
+    """Yield impossible layer sets and windows, and ids that only one of the two tables has."""
     ids, used = layer_sets["layer_set_id"].tolist(), steps["layer_set_id"]
     n_layers = (header.get("model") or {}).get("n_layers")
     for i, count, *skipped in zip(ids, *(layer_sets[name] for name in ("n_layers", "skip_attn", "skip_mlp"))):

@@ -100,7 +100,7 @@ def _cached(path: Path) -> Content | None:
 
 def _read(file: Path) -> Content:
     if (size := file.stat().st_size) >= REPORTED_BYTES:
-        print(f"reading {file.name} ({size / 1e9:.1f} GB) once, for its hash and its range", file=sys.stderr)
+        print(f"reading {file.name} ({size / 1e9:.1f} GB) once, to hash and check its values", file=sys.stderr)
     with ThreadPoolExecutor(1) as pool:
         hashed = pool.submit(_hash, file)
         farthest, tensor = _farthest(file)

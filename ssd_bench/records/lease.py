@@ -37,7 +37,7 @@ PATIENT: ContextVar[bool] = ContextVar("patient", default=True)
 
 
 class LeaseHeld(ConfigError):
-    """Error: another process has the lease, and this one shall not wait."""
+    """Error: another process has the lease, and this process does not wait for it."""
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ class Lease:
             if not wait:
                 raise LeaseHeld("run", str(folder), f"one that nobody else works on: {owner} does")
             if not reported and pause > 1:
-                print(f"{folder}: {owner} works on it; waiting", file=sys.stderr, flush=True)
+                print(f"waiting for {owner}, which works on {folder}", file=sys.stderr, flush=True)
                 reported = True
             time.sleep(pause)
             pause = min(1.5 * pause, POLL[1])
@@ -157,9 +157,7 @@ class Lease:
         if not self._path.exists():
             raise Lost(f"{self._path.parent}: the folder, or {self._path.name} in it, was deleted during the run")
         if not self.is_held:
-            raise Lost(
-                f"{self._path.parent}: this process sent no heartbeat in time, and another process took over the run"
-            )
+            raise Lost(f"{self._path.parent}: no heartbeat of this process for too long, so another process took over")
 
     def _beat(self) -> None:
         while not self._done.wait(BEAT):

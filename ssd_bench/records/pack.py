@@ -1,6 +1,6 @@
-"""`python -m ssd_bench pack runs_dir=DIR out=FILE.zip`: the complete runs of a folder and what belongs to them, packed.
+"""`python -m ssd_bench pack runs_dir=DIR out=FILE.zip`: pack the complete runs of a folder and their searches.
 
-One file in git replaces hundreds of small ones. `DIR.zip` stands for the folder `DIR` next to it: code that reads runs
+One file in git replaces hundreds of small ones. `DIR.zip` replaces the folder `DIR` next to it: code that reads runs
 calls `unpacked_folder`, which unpacks the file once, and again when it has changed.
 """
 
@@ -31,7 +31,7 @@ OUTCOMES = ".outcomes"
 OTHER_FOLDERS = ("replication", OUTCOMES, "searches", "frontier")
 """Folders that are packed in addition to the runs."""
 LEFT_OUT = ("parts", "report")
-"""Folders that are not packed: unfinished work, and results that can be made from the runs at any time."""
+"""Folders that are not packed: unfinished work, and results that can be computed from the runs at any time."""
 EPOCH = (1980, 1, 1, 0, 0, 0)  # the first date that a zip can store
 DAMAGED = (zipfile.BadZipFile, zlib.error, struct.error, EOFError, RuntimeError, ValueError)  # what zipfile raises
 
@@ -89,7 +89,7 @@ def unpacked_folder(runs_dir: Path) -> Path:
     within it. A folder that was not unpacked from the pack next to it belongs to the user and is read as it is.
 
     Args:
-        runs_dir: a folder, or the pack that stands for it.
+        runs_dir: a folder, or its pack.
 
     Raises:
         ConfigError: a pack is damaged or would write outside its folder, or the folder cannot be written or replaced.

@@ -22,7 +22,7 @@ from typing import Any
 CODE_PACKAGES = ("ssd_bench", "methods", "tasks")
 
 READERS = (
-    *(f"ssd_bench/{room}" for room in ("report", "papers", "metrics", "replay", "exchange")),
+    *(f"ssd_bench/{package}" for package in ("report", "papers", "metrics", "replay", "exchange")),
     *(f"ssd_bench/cost/{file}.py" for file in ("machine", "plane", "roofline", "shapes")),
     *(
         f"ssd_bench/{file}.py"

@@ -63,27 +63,31 @@ class PromptRow:
     prompt_index: int = _col(_INT, "position in the stream of prompts, from 0")
     prompt_id: str = _col(_TEXT, "id within the task, stable over runs")
     domain: str = _col(_TEXT, "label for per-domain methods and tables")
-    repeat: int = _col(_INT, "which repetition of the same prompt, from 0")
-    turn: int = _since(0, _INT, "which answer of a conversation, from 0; its prompt has AR's answers before it")
+    repeat: int = _col(_INT, "repetition of the same prompt, from 0")
+    turn: int = _since(0, _INT, "answer of a conversation, from 0; its prompt contains AR's earlier answers")
     arm: str = _col(_TEXT, '"ar": the paired baseline; "method": the method under test; "hf": Hugging Face generate')
     order: int = _col(_INT, "0: this arm ran first on its prompt; 1: second; 2: third")
     prompt_sha256: str = _col(_TEXT, "sha256 of the prompt's token ids; runs are comparable only where it agrees")
     prompt_len: int = _col(_INT, "tokens in the prompt")
     clipped_tokens: int = _col(_INT, "tokens cut from the prompt to fit the context (0: whole)")
     new_tokens: int = _col(_INT, "tokens emitted, the prefill's own token and a final EOS included")
-    prefill_ms: float = _col(_REAL, "milliseconds of the prefill, down to its token; of hf all until that is chosen")
+    prefill_ms: float = _col(
+        _REAL, "milliseconds of the prefill until its token is chosen; of hf everything until then"
+    )
     decode_ms: float = _col(_REAL, "milliseconds of the decode loop, everything included")
     draft_ms: float = _col(_REAL, "milliseconds of drafting, sum over steps")
     verify_ms: float = _col(_REAL, "milliseconds of verification, sum over steps")
-    policy_ms: float = _col(_REAL, "milliseconds of the method's own work (search, DP, lookup), sum over steps")
+    policy_ms: float = _col(_REAL, "milliseconds of method overhead (search, DP, lookup), sum over steps")
     peak_bytes: int = _col(_LONG, "peak memory in bytes of the arm's process (ar and method share one) until then")
     finish_reason: str = _col(_TEXT, '"eos", "length" (max_new_tokens) or "context" (the window is full)')
     output_ids: Sequence[int] = _col(_INTS, "emitted token ids")
     text: str = _col(_TEXT, "the output as text")
-    score: float | None = _nullable(_REAL, "task score in [0, 1]; null if the task has none, and of hf")
+    score: float | None = _nullable(_REAL, "task score in [0, 1]; null for hf and for tasks without a score")
     divergence_index: int | None = _nullable(_INT, "first position where output_ids differ from the baseline's")
     divergence_gap: float | None = _nullable(_REAL, "the baseline's top-2 logit gap at that position")
-    lossless: str | None = _nullable(_TEXT, '"identical", "tie" or "bug"; null without baseline or when sampling')
+    lossless: str | None = _nullable(
+        _TEXT, '"identical", "tie" (near-tie) or "bug" (mismatch); null without baseline or when sampling'
+    )
 
 
 @dataclass(kw_only=True, slots=True)
@@ -103,7 +107,7 @@ class StepRow:
         default=None,
         metadata={
             "type": _INT,
-            "text": "row of layer_sets that drafted; null: nothing drafted by layers",
+            "text": "row of layer_sets that drafted; null: no layers drafted",
             "nullable": True,
         },
     )
@@ -115,11 +119,11 @@ class StepRow:
     stop_reason: str = _col(_TEXT, 'why drafting stopped: "confidence", "length", "eos", "budget" or "none"')
     draft_ms: float = _col(_REAL, "milliseconds of drafting")
     verify_ms: float = _col(_REAL, "milliseconds of verification")
-    policy_ms: float = _col(_REAL, "milliseconds of propose and observe")
-    searched: bool | None = _nullable(_FLAG, "whether a search chose the set that drafted; null: nothing is searched")
-    est_alpha: float | None = _nullable(_REAL, "the method's own estimate of alpha at a search event after this step")
-    est_draft_len: int | None = _nullable(_INT, "the draft length that estimate holds for")
-    est_tokens_per_s: float | None = _nullable(_REAL, "the method's own estimate of tokens per second (TPT)")
+    policy_ms: float = _col(_REAL, "milliseconds of method overhead: propose and observe")
+    searched: bool | None = _nullable(_FLAG, "whether a search chose the set that drafted; null: no search")
+    est_alpha: float | None = _nullable(_REAL, "the method's estimate of alpha at a search event after this step")
+    est_draft_len: int | None = _nullable(_INT, "draft length of that estimate")
+    est_tokens_per_s: float | None = _nullable(_REAL, "the method's estimate of tokens per second (TPT)")
 
 
 @dataclass(slots=True)

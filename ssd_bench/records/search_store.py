@@ -1,4 +1,4 @@
-"""`python -m ssd_bench searches [FOLDER=runs/searches]`: the layer searches on disk, one per line.
+"""`python -m ssd_bench searches [FOLDER=runs/searches]`: the layer searches on disk, one line each.
 
 A search is a folder. `search.json` describes the search and its provenance. `evaluations.jsonl` grows by one line per
 evaluated layer set, so that a killed search, or one with a larger budget, continues. Best set, trace and cost of a

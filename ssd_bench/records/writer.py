@@ -174,7 +174,7 @@ class RunWriter:
         if files and parts[files[-1]]["state"] is not None:  # a method with a state needs all units before the last one
             for number, file in enumerate(files):
                 if parts[file]["seq"] != number:
-                    self._set_aside(file, "after one that is missing")
+                    self._set_aside(file, "preceded by a missing one")
 
     def _set_aside(self, file: Path, why: str) -> None:
         aside = self.path / ".damaged"

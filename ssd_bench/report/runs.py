@@ -32,6 +32,7 @@ from ssd_bench.papers.ran import ModelRan
 from ssd_bench.records.files import read_table
 from ssd_bench.records.reader import load_run
 from ssd_bench.records.schema import SCHEMAS
+from ssd_bench.run_warnings import new_warnings
 
 WIDTH = 100
 
@@ -296,14 +297,14 @@ def unrounded_table(groups: Sequence[RunGroup]) -> pd.DataFrame:
 
 
 def print_record(path: Path) -> None:
-    """Print the table of a record.
+    """Print the table of a record; in a sweep, only those of its warnings whose kind no run has shown.
 
     Raises:
         LosslessError: an output differs from AR's beyond rounding.
     """
     run = load_run(path)
     summary = metrics.summarise(run) | {"params": ModelRan.of(run.header).params}
-    print(run_table(summary, metrics.summarise_domains(run)))
+    print(run_table(summary | {"warnings": new_warnings(summary["warnings"])}, metrics.summarise_domains(run)))
     bugs = run.prompts.loc[run.prompts["lossless"] == "bug", "prompt_id"].tolist()
     if bugs:
         raise LosslessError(

@@ -53,7 +53,7 @@ def test_a_sweep_gives_a_killed_job_another_process(launched: Launched, tmp_path
     code, output = first.ended()
     assert code == 0, output
     if "hydra/launcher=ray_nodes" not in launcher:  # Ray begins a task again, of which the sweep does not learn
-        assert "1 runs ended with their process" in output, output
+        assert "the process of 1 runs has died" in output, output
     same_again(bench, tmp_path / "runs", launcher, tmp_path)
 
 

@@ -66,7 +66,7 @@ def test_a_run_names_the_rows_that_it_does_not_use(hub: Hub, tmp_path: Path) -> 
     data = "+task.hub={path: org/it, name: null, split: test, revision: main}"
     done = typed(hub, tmp_path, "task=jsonl", "data=hub", data, "limit=4")
     assert done.returncode == 0, done.stderr
-    told = "org/it None test: 1 faults in rows that this run does not use: org/it None test:4 prompt=''"
+    told = "1 fault in rows of org/it None test that this run does not use: org/it None test:4 prompt=''"
     assert told in done.stderr and any(told in warning for warning in record(tmp_path).header["warnings"])
     done = typed(hub, tmp_path, "task=jsonl", "data=hub", data)
     assert done.returncode == 2 and "org/it None test:4 prompt='' is invalid" in done.stderr

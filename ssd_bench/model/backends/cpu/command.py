@@ -1,6 +1,6 @@
-"""`python -m ssd_bench kernels [all]`: builds the native kernels and prints ok, or why they cannot be built.
+"""`python -m ssd_bench kernels [all]`: build the native kernels, and print ok or the reason for a failure.
 
-For the level of this CPU that is used by default, or for all that it has.
+Builds them for the default instruction level of this CPU, or with `all` for every level that it has.
 """
 
 from __future__ import annotations

@@ -1,0 +1,83 @@
+"""Warnings of runs on the console: a single run shows all of its warnings, a sweep shows each kind once."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from pathlib import Path
+
+SUFFIX = ".shown"
+"""Ending of the files that note which kinds a sweep has shown."""
+
+
+def warning_kind(text: str) -> str:
+    """Return the first clause of a warning, with N for every number: the same for all runs that have this warning."""
+    clause = re.split(r"[:;.] ", text, maxsplit=1)[0]
+    return re.sub(r"(?<![\w.-])\d+(?:[.,]\d+)*(?!\w)", "N", clause)
+
+
+@dataclass
+class WarningLog:
+    """Warnings of one run of a sweep.
+
+    The kinds that the sweep has shown are noted on disk, because a launcher may run jobs in several processes.
+
+    Attributes:
+        folder: folder of the notes, the same for all jobs of the sweep.
+        sweep: unique name of the sweep.
+        kinds: kinds of this run's warnings so far.
+    """
+
+    folder: Path
+    sweep: str
+    kinds: list[str] = field(default_factory=list)
+
+    def is_new(self, text: str) -> bool:
+        """Count a warning of the run, and return whether it is the sweep's first of its kind."""
+        if (kind := warning_kind(text)) in self.kinds:
+            return False
+        self.kinds.append(kind)
+        digest = hashlib.sha256(kind.encode()).hexdigest()[:20]
+        try:
+            (self.folder / f".{self.sweep}.{digest}{SUFFIX}").touch(exist_ok=False)
+        except FileExistsError:
+            return False
+        return True
+
+
+_LOG: ContextVar[WarningLog | None] = ContextVar("warning log", default=None)
+
+
+@contextmanager
+def log_warnings(folder: Path, sweep: str) -> Iterator[WarningLog]:
+    """Log the warnings of a run of a sweep within the block; arguments as of `WarningLog`."""
+    log = WarningLog(folder, sweep)
+    token = _LOG.set(log)
+    try:
+        yield log
+    finally:
+        _LOG.reset(token)
+
+
+def new_warnings(texts: Iterable[str]) -> list[str]:
+    """Return the warnings to show: all of a single run; in a sweep those whose kind no run has shown."""
+    log = _LOG.get()
+    return [text for text in texts if log is None or log.is_new(text)]
+
+
+def clear_notes(folder: Path, sweep: str) -> None:
+    """Remove the notes of a sweep that has ended."""
+    for path in folder.glob(f".{sweep}.*{SUFFIX}"):
+        path.unlink(missing_ok=True)
+
+
+def count_warnings(kinds_by_run: Sequence[Iterable[str]]) -> str:
+    """Return one line per kind with the number of runs that have it; "" without a warning."""
+    counts = Counter(kind for kinds in kinds_by_run for kind in set(kinds))
+    lines = [f"  {count} of {len(kinds_by_run)} runs: {kind}" for kind, count in counts.most_common()]
+    return "\n".join(["Warnings, each in full at the first run that has it:", *lines] if lines else [])
