@@ -52,13 +52,14 @@ from methods.knapsack import AcceptanceRates, Knapsack, weights
 from methods.ledger import Ledger
 from methods.match_model import MatchModel
 from methods.settings import DraftLen, Name, ReusePrefix, is_window
-from ssd_bench.core.layer_set import LayerSet
-from ssd_bench.core.method import Context, Estimate, LayerDraft, Prefill, Probe, Sample, Taps, Verification
-from ssd_bench.core.tree import TokenTree
-from ssd_bench.core.window import Window
+from ssd_bench.contract.generation import Estimate
+from ssd_bench.contract.layer_set import LayerSet
+from ssd_bench.contract.method import Context, LayerDraft, Prefill, Probe, Sample, Taps, Verification
+from ssd_bench.contract.shape import ModelDims
+from ssd_bench.contract.tree import TokenTree
+from ssd_bench.contract.window import Window
 from ssd_bench.cost.latency import Latency
 from ssd_bench.errors import ConfigError
-from ssd_bench.model.shape import ModelDims
 from ssd_bench.settings import Cosine, Count, Fits, Range, Share, Whole, settings
 
 # costs in AR steps, as on the miniature (less on larger models): keeping one state of one token, collecting the states

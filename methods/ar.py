@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from methods.settings import Name
-from ssd_bench.core.method import Context, Estimate, Prefill, Probe, Sample, Taps, Verification
-from ssd_bench.core.tree import TokenTree
-from ssd_bench.model.shape import ModelDims
+from ssd_bench.contract.generation import Estimate
+from ssd_bench.contract.method import Context, Prefill, Probe, Sample, Taps, Verification
+from ssd_bench.contract.shape import ModelDims
+from ssd_bench.contract.tree import TokenTree
 from ssd_bench.settings import settings
 
 

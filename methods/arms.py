@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from methods.knapsack import n_columns
-from ssd_bench.core.layer_set import LayerSet
-from ssd_bench.core.method import LayerDraft, Probe
-from ssd_bench.core.window import Window
+from ssd_bench.contract.layer_set import LayerSet
+from ssd_bench.contract.method import LayerDraft, Probe
+from ssd_bench.contract.window import Window
 from ssd_bench.cost.latency import Latency
 
 Array = NDArray[np.float64]

@@ -23,10 +23,11 @@ from torch import Tensor
 
 from methods.draft_stop import MovedDraft
 from methods.settings import Name, ReusePrefix
-from ssd_bench.core.layer_set import LayerSet
-from ssd_bench.core.method import Estimate, Prefill, Probe, Taps, Verification
+from ssd_bench.contract.generation import Estimate
+from ssd_bench.contract.layer_set import LayerSet
+from ssd_bench.contract.method import Prefill, Probe, Taps, Verification
+from ssd_bench.contract.shape import ModelDims
 from ssd_bench.errors import ConfigError
-from ssd_bench.model.shape import ModelDims
 from ssd_bench.settings import Count, Fits, settings
 
 

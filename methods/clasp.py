@@ -33,10 +33,11 @@ from torch import Tensor
 from methods.draft_stop import WindowedDraft
 from methods.settings import DraftLen, Name, ReusePrefix, StopBelow
 from methods.similarity import directions, mean_cosine
-from ssd_bench.core.layer_set import LayerSet
-from ssd_bench.core.method import Context, Estimate, LayerDraft, Prefill, Probe, Sample, Taps, Verification
+from ssd_bench.contract.generation import Estimate
+from ssd_bench.contract.layer_set import LayerSet
+from ssd_bench.contract.method import Context, LayerDraft, Prefill, Probe, Sample, Taps, Verification
+from ssd_bench.contract.shape import ModelDims
 from ssd_bench.errors import ConfigError
-from ssd_bench.model.shape import ModelDims
 from ssd_bench.settings import Count, Fits, Range, settings
 
 ByLayers = Annotated[

@@ -47,11 +47,12 @@ from methods.candidates import KSet, Mode, widths
 from methods.confidence import Rule, confidence, entropies
 from methods.draft_stop import WindowedDraft
 from methods.settings import DraftLen, Name, ReusePrefix, StopBelow
-from ssd_bench.core.layer_set import LayerSet
-from ssd_bench.core.method import Context, Estimate, LayerDraft, Prefill, Probe, Sample, Taps, Verification
+from ssd_bench.contract.generation import Estimate
+from ssd_bench.contract.layer_set import LayerSet
+from ssd_bench.contract.method import Context, LayerDraft, Prefill, Probe, Sample, Taps, Verification
+from ssd_bench.contract.shape import ModelDims
 from ssd_bench.cost.tpt import tpt
 from ssd_bench.errors import ConfigError
-from ssd_bench.model.shape import ModelDims
 from ssd_bench.settings import Count, Fits, Range, Rate, Whole, settings
 
 DTYPES: dict[str, type[np.floating[Any]]] = {"fp32": np.float32, "fp16_compat": np.float16}

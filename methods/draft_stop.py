@@ -10,9 +10,10 @@ from collections.abc import Sequence
 from typing import Annotated, ClassVar
 
 from methods.settings import DraftLen, DraftWindow, StopBelow, TargetRate, draft_window
-from ssd_bench.core.layer_set import LayerSet
-from ssd_bench.core.method import Context, Estimate, LayerDraft, Prefill, Probe, Sample, Taps, Verification
-from ssd_bench.core.window import Window
+from ssd_bench.contract.generation import Estimate
+from ssd_bench.contract.layer_set import LayerSet
+from ssd_bench.contract.method import Context, LayerDraft, Prefill, Probe, Sample, Taps, Verification
+from ssd_bench.contract.window import Window
 from ssd_bench.settings import Range, Share, settings
 
 

@@ -10,9 +10,9 @@ from typing import Annotated, Literal
 
 from methods.draft_stop import DraftStop, StoppedDraft
 from methods.settings import DraftLen, Name, ReusePrefix, StopBelow
-from ssd_bench.core.layer_set import LayerSet
+from ssd_bench.contract.layer_set import LayerSet
+from ssd_bench.contract.shape import ModelDims
 from ssd_bench.errors import ConfigError
-from ssd_bench.model.shape import ModelDims
 from ssd_bench.settings import Range, settings
 
 PUBLISHED = Path(__file__).with_name("published_layer_sets.json")

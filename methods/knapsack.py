@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from methods.similarity import directions, mean_cosine
-from ssd_bench.core.layer_set import LayerSet
-from ssd_bench.core.method import Probe
+from ssd_bench.contract.layer_set import LayerSet
+from ssd_bench.contract.method import Probe
 from ssd_bench.cost.latency import Latency
 
 Columns = NDArray[np.int64]

@@ -36,12 +36,13 @@ from torch import Tensor
 from methods.draft_stop import WindowedDraft
 from methods.knapsack import AcceptanceRates, Branch, Knapsack, weights
 from methods.settings import DraftLen, DraftLenGrid, Name, ReusePrefix, StopBelow
-from ssd_bench.core.layer_set import LayerSet
-from ssd_bench.core.method import Context, Estimate, LayerDraft, Prefill, Probe, Sample, Taps, Verification
-from ssd_bench.core.tree import TokenTree
+from ssd_bench.contract.generation import Estimate
+from ssd_bench.contract.layer_set import LayerSet
+from ssd_bench.contract.method import Context, LayerDraft, Prefill, Probe, Sample, Taps, Verification
+from ssd_bench.contract.shape import ModelDims
+from ssd_bench.contract.tree import TokenTree
 from ssd_bench.cost.tpt import tpt
 from ssd_bench.errors import ConfigError
-from ssd_bench.model.shape import ModelDims
 from ssd_bench.settings import Cosine, Count, Share, settings
 
 

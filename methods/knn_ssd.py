@@ -31,10 +31,10 @@ from torch import Tensor
 from methods.draft_stop import DraftStop, StoppedDraft
 from methods.layer_search import SearchSettings, named_set, search
 from methods.settings import Calibration, DraftLen, Name, ReusePrefix, StopBelow
-from ssd_bench.core.layer_set import LayerSet
-from ssd_bench.core.method import Prefill, Probe, Sample, Taps
+from ssd_bench.contract.layer_set import LayerSet
+from ssd_bench.contract.method import Prefill, Probe, Sample, Taps
+from ssd_bench.contract.shape import ModelDims
 from ssd_bench.errors import ConfigError
-from ssd_bench.model.shape import ModelDims
 from ssd_bench.settings import Count, settings
 
 KMEANS_SEED, KMEANS_RUNS = 42, 10  # those of knn_utils.py:51-58

@@ -41,12 +41,12 @@ from methods.bayesian import suggest
 from methods.draft_stop import DraftStop, StoppedDraft
 from methods.fixed_layers import published_set
 from methods.settings import DraftLen, NewTokens, StopBelow, TargetRate
-from ssd_bench.core.layer_set import LayerSet
-from ssd_bench.core.method import Probe, Sample
-from ssd_bench.core.window import Window
+from ssd_bench.contract.layer_set import LayerSet
+from ssd_bench.contract.method import Probe, Sample
+from ssd_bench.contract.shape import ModelDims
+from ssd_bench.contract.window import Window
 from ssd_bench.cost.latency import Latency
 from ssd_bench.errors import ConfigError
-from ssd_bench.model.shape import ModelDims
 from ssd_bench.records import provenance, search_store
 from ssd_bench.records.search_store import Evaluation, SearchRecord
 from ssd_bench.settings import Range, Whole, settings

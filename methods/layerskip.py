@@ -30,11 +30,12 @@ from methods.arms import Costs
 from methods.draft_stop import DraftStop, StoppedDraft
 from methods.layer_search import DraftedStep, expected_speedup
 from methods.settings import Calibration, DraftLen, Name, NewTokens, ReusePrefix
-from ssd_bench.core.layer_set import LayerSet
-from ssd_bench.core.method import Estimate, Prefill, Probe, Sample, Taps, Verification
-from ssd_bench.core.window import Window
+from ssd_bench.contract.generation import Estimate
+from ssd_bench.contract.layer_set import LayerSet
+from ssd_bench.contract.method import Prefill, Probe, Sample, Taps, Verification
+from ssd_bench.contract.shape import ModelDims
+from ssd_bench.contract.window import Window
 from ssd_bench.errors import ConfigError
-from ssd_bench.model.shape import ModelDims
 from ssd_bench.settings import Count, Fits, Range, settings
 
 DEFAULT_RATIO = 0.25  # 8 of 32 blocks: the released code's README, example for the 7B model

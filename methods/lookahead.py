@@ -32,11 +32,12 @@ from collections.abc import Sequence
 from typing import Annotated, Literal
 
 from methods.settings import Name
-from ssd_bench.core.engine import SCRATCH
-from ssd_bench.core.method import Context, Estimate, Prefill, Probe, Sample, Taps, Verification
-from ssd_bench.core.tree import TokenTree
+from ssd_bench.contract.generation import Estimate
+from ssd_bench.contract.method import Context, Prefill, Probe, Sample, Taps, Verification
+from ssd_bench.contract.shape import ModelDims
+from ssd_bench.contract.tree import TokenTree
+from ssd_bench.engine.engine import SCRATCH
 from ssd_bench.errors import ConfigError
-from ssd_bench.model.shape import ModelDims
 from ssd_bench.settings import Count, Range, Whole, settings
 
 

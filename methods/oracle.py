@@ -18,10 +18,10 @@ from tqdm import tqdm
 from methods.draft_stop import DraftStop, StoppedDraft
 from methods.layer_search import Objective, SearchSettings
 from methods.settings import Calibration, DraftLen, Name, NewTokens, ReusePrefix, StopBelow
-from ssd_bench.core.layer_set import LayerSet
-from ssd_bench.core.method import Probe, Sample
+from ssd_bench.contract.layer_set import LayerSet
+from ssd_bench.contract.method import Probe, Sample
+from ssd_bench.contract.shape import ModelDims
 from ssd_bench.errors import ConfigError
-from ssd_bench.model.shape import ModelDims
 from ssd_bench.settings import Count, Range, settings
 
 

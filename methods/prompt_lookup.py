@@ -19,10 +19,11 @@ from collections.abc import Sequence
 from typing import Annotated, Literal
 
 from methods.settings import DraftLen, Name
-from ssd_bench.core.method import Context, Estimate, Prefill, Probe, Sample, Taps, Verification
-from ssd_bench.core.tree import TokenTree
+from ssd_bench.contract.generation import Estimate
+from ssd_bench.contract.method import Context, Prefill, Probe, Sample, Taps, Verification
+from ssd_bench.contract.shape import ModelDims
+from ssd_bench.contract.tree import TokenTree
 from ssd_bench.errors import ConfigError
-from ssd_bench.model.shape import ModelDims
 from ssd_bench.settings import Count, settings
 
 Ngram = tuple[int, ...]

@@ -24,10 +24,10 @@ from typing import Annotated, Literal
 from methods.draft_stop import MovedDraft
 from methods.layer_search import SearchSettings, named_set, search
 from methods.settings import Calibration, Name, ReusePrefix
-from ssd_bench.core.layer_set import LayerSet
-from ssd_bench.core.method import Context, LayerDraft, Prefill, Probe, Sample
+from ssd_bench.contract.layer_set import LayerSet
+from ssd_bench.contract.method import Context, LayerDraft, Prefill, Probe, Sample
+from ssd_bench.contract.shape import ModelDims
 from ssd_bench.errors import ConfigError
-from ssd_bench.model.shape import ModelDims
 from ssd_bench.settings import Fits, settings
 
 

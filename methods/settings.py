@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated
 
-from ssd_bench.core.window import Window
+from ssd_bench.contract.window import Window
 from ssd_bench.settings import Fits, Probability, Range, Rate, Whole
 
 Name = Annotated[str, "Name in tables, that of the preset."]

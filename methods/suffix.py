@@ -22,9 +22,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from methods.settings import DraftLen, Name
-from ssd_bench.core.method import Context, Estimate, Prefill, Probe, Sample, Taps, Verification
-from ssd_bench.core.tree import TokenTree
-from ssd_bench.model.shape import ModelDims
+from ssd_bench.contract.generation import Estimate
+from ssd_bench.contract.method import Context, Prefill, Probe, Sample, Taps, Verification
+from ssd_bench.contract.shape import ModelDims
+from ssd_bench.contract.tree import TokenTree
 from ssd_bench.settings import Count, Probability, Range, Whole, settings
 
 Tokens = NDArray[np.int64]

@@ -40,12 +40,13 @@ from methods.bayesian import suggest
 from methods.candidates import KSet, Mode, widths
 from methods.draft_stop import WindowedDraft
 from methods.settings import DraftLen, Name, StopBelow
-from ssd_bench.core.layer_set import LayerSet
-from ssd_bench.core.method import Context, Estimate, LayerDraft, Prefill, Probe, Sample, Taps, Verification
+from ssd_bench.contract.generation import Estimate
+from ssd_bench.contract.layer_set import LayerSet
+from ssd_bench.contract.method import Context, LayerDraft, Prefill, Probe, Sample, Taps, Verification
+from ssd_bench.contract.shape import ModelDims
 from ssd_bench.cost.matchness import matchness
 from ssd_bench.cost.tpt import tpt
 from ssd_bench.errors import ConfigError
-from ssd_bench.model.shape import ModelDims
 from ssd_bench.settings import Count, Range, Rate, Share, Whole, settings
 
 KAPPA = 2.5  # of the upper confidence bound (inference_swift.py:293-295)

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from methods.draft_stop import DraftStop, StoppedDraft
 from methods.settings import DraftLen, DraftWindow, Name, StopBelow
-from ssd_bench.core.layer_set import LayerSet
-from ssd_bench.model.shape import ModelDims
+from ssd_bench.contract.layer_set import LayerSet
+from ssd_bench.contract.shape import ModelDims
 from ssd_bench.settings import settings
 
 

@@ -26,7 +26,8 @@ import pandas as pd
 from ssd_bench import metrics, tables
 from ssd_bench.conf import choices
 from ssd_bench.console import count, options, run_tool
-from ssd_bench.core.window import Window
+from ssd_bench.contract.shape import Shape
+from ssd_bench.contract.window import Window
 from ssd_bench.cost.machine import Machine, own_profile
 from ssd_bench.cost.roofline import gpu_named, simulated_machine, simulated_names
 from ssd_bench.cost.shapes import known_shape, shape_named
@@ -34,7 +35,6 @@ from ssd_bench.cost.tpt import tpt
 from ssd_bench.errors import ConfigError
 from ssd_bench.metrics.text import ABSENT, REHEARSAL
 from ssd_bench.model.checkpoint import Checkpoint
-from ssd_bench.model.shape import Shape
 from ssd_bench.papers import grid, select
 from ssd_bench.papers.reported import Number
 from ssd_bench.papers.rooms import version_name

@@ -18,11 +18,11 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from ssd_bench.conf import CONF, choices
-from ssd_bench.core.method import Method
+from ssd_bench.contract.method import Method
+from ssd_bench.contract.task import DataSource, Task
 from ssd_bench.errors import ConfigError
 from ssd_bench.model.checkpoint import ModelSource
 from ssd_bench.settings import arguments, check_value
-from ssd_bench.task import DataSource, Task
 
 KINDS = {"method": Method, "task": Task, "calibrate": Task, "data": DataSource, "model": ModelSource}
 """Config group -> the class or protocol that its `_target_` must fit."""

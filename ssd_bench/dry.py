@@ -13,10 +13,10 @@ import pandas as pd
 from omegaconf import DictConfig, OmegaConf
 
 from ssd_bench import tables
+from ssd_bench.contract.shape import Shape
 from ssd_bench.cost.roofline import VALUE_BYTES, simulated_machine
 from ssd_bench.data.local import LocalSource
 from ssd_bench.errors import ConfigError
-from ssd_bench.model.shape import Shape
 from ssd_bench.records.schema import arms_of
 
 if TYPE_CHECKING:

@@ -24,13 +24,13 @@ from tqdm import tqdm
 from methods.oracle import all_layer_sets
 from ssd_bench import metrics, tables
 from ssd_bench.console import count, options, run_tool
-from ssd_bench.core.engine import Engine
-from ssd_bench.core.layer_set import LayerSet
-from ssd_bench.core.window import Window
+from ssd_bench.contract.layer_set import LayerSet
+from ssd_bench.contract.window import Window
 from ssd_bench.cost.machine import Machine, own_profile
 from ssd_bench.cost.matchness import matchness
 from ssd_bench.cost.plane import DRAFT_LEN, LONGEST, Plane, Point, Use, pareto_front, write
 from ssd_bench.data.prompting import encode_turn
+from ssd_bench.engine.engine import Engine
 from ssd_bench.errors import ConfigError
 from ssd_bench.model.decoder import Pass
 from ssd_bench.paths import local_path

@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any, Self
 import torch
 from torch import Tensor
 
-from ssd_bench.core.engine import Generation
-from ssd_bench.core.sampling import Decoding
-from ssd_bench.core.timing import Clock, Mark
+from ssd_bench.contract.generation import Generation
+from ssd_bench.engine.sampling import Decoding
+from ssd_bench.engine.timing import Clock, Mark
 from ssd_bench.errors import ConfigError
 from ssd_bench.hardware import Hardware
 

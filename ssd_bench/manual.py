@@ -23,7 +23,7 @@ from omegaconf import DictConfig, OmegaConf
 from ssd_bench.settings import describe_type, doc_of
 
 UNTARGETED = {
-    "decode": "ssd_bench.core.sampling.Decoding",
+    "decode": "ssd_bench.engine.sampling.Decoding",
     "hardware": "ssd_bench.hardware.Options",
     "wandb": "ssd_bench.tracking.Tracking",
 }

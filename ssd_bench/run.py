@@ -18,15 +18,17 @@ import psutil
 import torch
 
 from methods.ar import AR
-from ssd_bench.core import lossless
-from ssd_bench.core.engine import SCRATCH, Engine, Generation
-from ssd_bench.core.load import QUIET, LoadWatch
-from ssd_bench.core.method import Illustrated, Method, Qualified, Stateful
-from ssd_bench.core.probe import ModelProbe
-from ssd_bench.core.sampling import Decoding
+from ssd_bench.contract.generation import Generation
+from ssd_bench.contract.method import Illustrated, Method, Qualified, Stateful
+from ssd_bench.contract.task import Prompt
 from ssd_bench.cost import profiling
 from ssd_bench.cost.latency import Latency
 from ssd_bench.data.prompting import Encoded, encode_turn, scored_text
+from ssd_bench.engine import lossless
+from ssd_bench.engine.engine import SCRATCH, Engine
+from ssd_bench.engine.load import QUIET, LoadWatch
+from ssd_bench.engine.probe import ModelProbe
+from ssd_bench.engine.sampling import Decoding
 from ssd_bench.errors import ConfigError
 from ssd_bench.hardware import lasting_buffers
 from ssd_bench.hugging_face import HFProcess
@@ -45,7 +47,6 @@ from ssd_bench.records.writer import SHARD, RunWriter, clear_leftovers
 from ssd_bench.run_warnings import new_warnings
 from ssd_bench.shards import clear_shards, is_recorded, merge_shards
 from ssd_bench.stopping import Stopping
-from ssd_bench.task import Prompt
 from ssd_bench.tracking import Tracker
 
 COMMAND = "python -m ssd_bench "

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Literal
 
+from ssd_bench.contract.task import DataSpec, Prompt
 from ssd_bench.errors import ConfigError
 from ssd_bench.settings import settings
-from ssd_bench.task import DataSpec, Prompt
 from tasks.rows import RowTask
 from tasks.scoring.numbers import FinalNumber
 from tasks.selection import Row

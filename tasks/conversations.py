@@ -17,8 +17,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from ssd_bench.contract.task import DataSource, DataSpec, Prompt, Turn
 from ssd_bench.settings import settings
-from ssd_bench.task import DataSource, DataSpec, Prompt, Turn
 from tasks.rows import RowTask
 from tasks.scoring.unscored import Unscored
 from tasks.selection import Row

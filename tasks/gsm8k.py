@@ -18,9 +18,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from ssd_bench.contract.task import DataSpec, Prompt
 from ssd_bench.errors import ConfigError
 from ssd_bench.settings import check_value
-from ssd_bench.task import DataSpec, Prompt
 from tasks.aime import boxed_prompt
 from tasks.rows import VariantTask
 from tasks.scoring.numbers import FinalNumber, final_number

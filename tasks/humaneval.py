@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import json
 
+from ssd_bench.contract.task import DataSpec, Prompt
 from ssd_bench.errors import ConfigError
 from ssd_bench.settings import settings
-from ssd_bench.task import DataSpec, Prompt
 from tasks.programs import ProgramTask
 from tasks.rows import RowTask
 from tasks.scoring.code import PassesTests

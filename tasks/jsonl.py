@@ -13,11 +13,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Literal
 
+from ssd_bench.contract.task import DataSource, DataSpec, Prompt, Turn
 from ssd_bench.data.local import LocalSource
 from ssd_bench.errors import ConfigError
 from ssd_bench.paths import local_path
 from ssd_bench.settings import Fits, settings
-from ssd_bench.task import DataSource, DataSpec, Prompt, Turn
 from tasks.rows import RowTask
 from tasks.scoring.math_answer import MathAnswer
 from tasks.scoring.numbers import FinalNumber

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from ssd_bench.contract.task import DataSpec, Prompt
 from ssd_bench.settings import Count, settings
-from ssd_bench.task import DataSpec, Prompt
 from tasks.rows import RowTask
 from tasks.scoring.rouge import Rouge
 from tasks.selection import Row

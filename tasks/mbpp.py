@@ -12,8 +12,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from ssd_bench.contract.task import DataSpec, Prompt
 from ssd_bench.settings import settings
-from ssd_bench.task import DataSpec, Prompt
 from tasks.programs import ProgramTask
 from tasks.rows import RowTask
 from tasks.scoring.code import PassesAsserts

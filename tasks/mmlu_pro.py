@@ -6,9 +6,9 @@ models as plain text.
 
 from __future__ import annotations
 
+from ssd_bench.contract.task import DataSpec, Prompt
 from ssd_bench.errors import ConfigError
 from ssd_bench.settings import settings
-from ssd_bench.task import DataSpec, Prompt
 from tasks.rows import RowTask
 from tasks.scoring.choice import MultipleChoice
 from tasks.selection import Row

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import json
 
+from ssd_bench.contract.task import DataSpec, Prompt
 from ssd_bench.settings import settings
-from ssd_bench.task import DataSpec, Prompt
 from tasks.rows import RowTask
 from tasks.scoring.qa import ShortAnswer
 from tasks.selection import Row

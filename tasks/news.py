@@ -14,8 +14,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from ssd_bench.contract.task import DataSpec, Prompt
 from ssd_bench.settings import check_value
-from ssd_bench.task import DataSpec, Prompt
 from tasks.rows import RowTask
 from tasks.scoring.rouge import Rouge
 from tasks.selection import CONTEXT, Row, checked_variant, of_variant

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
+from ssd_bench.contract.task import DataSource, Prompt
 from ssd_bench.settings import Count, settings
-from ssd_bench.task import DataSource, Prompt
 from tasks.rows import RowTask
 from tasks.scoring.sandbox import ProgramLimits, check
 from tasks.selection import checked_template

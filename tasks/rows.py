@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
+from ssd_bench.contract.task import DataSource, DataSpec, Prompt
 from ssd_bench.data.local import LocalSource
 from ssd_bench.data.rows import usable
 from ssd_bench.errors import ConfigError, shortened
 from ssd_bench.settings import check_value
-from ssd_bench.task import DataSource, DataSpec, Prompt
 from tasks.scoring.scorer import Scorer
 from tasks.scoring.thoughts import without_thoughts
 from tasks.selection import (

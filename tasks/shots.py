@@ -7,10 +7,10 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
+from ssd_bench.contract.task import DataSource, DataSpec
 from ssd_bench.data.rows import usable
 from ssd_bench.errors import ConfigError
 from ssd_bench.settings import check_value
-from ssd_bench.task import DataSource, DataSpec
 from tasks.selection import Row, shuffled
 from tasks.settings import ShotCount
 

@@ -16,9 +16,9 @@ import json
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+from ssd_bench.contract.task import DataSpec, Prompt
 from ssd_bench.errors import ConfigError
 from ssd_bench.settings import settings
-from ssd_bench.task import DataSpec, Prompt
 from tasks.rows import RowTask
 from tasks.scoring.sql import SqlExecution
 from tasks.selection import CONTEXT, Row

@@ -20,9 +20,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
+from ssd_bench.contract.task import DataSource, DataSpec, Prompt, Sourced, Task
 from ssd_bench.errors import ConfigError, naming
 from ssd_bench.settings import Count, Probability, Whole, settings
-from ssd_bench.task import DataSource, DataSpec, Prompt, Sourced, Task
 from tasks.selection import first_rows
 
 VERSION = 1

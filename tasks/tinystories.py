@@ -6,8 +6,8 @@ story is the demonstration in its prompt, for base and chat models, and nothing 
 
 from __future__ import annotations
 
+from ssd_bench.contract.task import DataSpec, Prompt
 from ssd_bench.settings import settings
-from ssd_bench.task import DataSpec, Prompt
 from tasks.rows import RowTask
 from tasks.scoring.rouge import Rouge
 from tasks.selection import CONTEXT, Row

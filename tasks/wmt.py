@@ -12,8 +12,8 @@ Where we differ: the papers' code would cut the end of a sentence that exceeds t
 
 from __future__ import annotations
 
+from ssd_bench.contract.task import DataSpec, Prompt
 from ssd_bench.settings import settings
-from ssd_bench.task import DataSpec, Prompt
 from tasks.rows import RowTask
 from tasks.scoring.translation import Translation
 from tasks.selection import Row

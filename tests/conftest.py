@@ -18,7 +18,7 @@ from transformers import (
     Qwen3Config,
 )
 
-from ssd_bench.core.engine import Engine
+from ssd_bench.engine.engine import Engine
 from ssd_bench.model import arithmetic
 from ssd_bench.model.backend import select
 from ssd_bench.model.checkpoint import Checkpoint

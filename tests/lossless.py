@@ -12,13 +12,14 @@ import torch
 from scipy.stats import chi2_contingency
 
 from methods.ar import AR
-from ssd_bench.core.engine import SCRATCH, Engine, Generation
-from ssd_bench.core.method import Calibrated, Method, Origin, Sample
-from ssd_bench.core.probe import ModelProbe
-from ssd_bench.core.sampling import Decoding
+from ssd_bench.contract.generation import Generation
+from ssd_bench.contract.method import Calibrated, Method, Origin, Sample
+from ssd_bench.contract.shape import ModelDims
 from ssd_bench.cost.latency import Latency
+from ssd_bench.engine.engine import SCRATCH, Engine
+from ssd_bench.engine.probe import ModelProbe
+from ssd_bench.engine.sampling import Decoding
 from ssd_bench.model.decoder import Decoder
-from ssd_bench.model.shape import ModelDims
 from tests.conftest import CONTEXT, LAYERS, VOCAB
 
 Load = Callable[..., Decoder]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from ssd_bench.contract.task import DataSource, DataSpec
 from ssd_bench.data import usable
-from ssd_bench.task import DataSource, DataSpec
 
 
 def used(source: DataSource, spec: DataSpec) -> list[dict[str, Any]]:

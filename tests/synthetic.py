@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from ssd_bench.core.layer_set import LayerSet
-from ssd_bench.core.window import Window
+from ssd_bench.contract.layer_set import LayerSet
+from ssd_bench.contract.window import Window
 from ssd_bench.records.reader import Run, load_run
 from ssd_bench.records.schema import PromptRecord, PromptRow, StepRow
 from ssd_bench.records.writer import RunWriter

@@ -17,15 +17,15 @@ from torch import Tensor
 from methods.adaptive import Adaptive
 from methods.arms import Arm, Costs, Prior, evaluate_arm, optimistic_counts, throughput
 from methods.knapsack import Knapsack
-from ssd_bench.core.layer_set import LayerSet
-from ssd_bench.core.method import Context, LayerDraft, Prefill, Verification
-from ssd_bench.core.tree import TokenTree
-from ssd_bench.core.window import Window
+from ssd_bench.contract.layer_set import LayerSet
+from ssd_bench.contract.method import Context, LayerDraft, Prefill, Verification
+from ssd_bench.contract.shape import ModelDims
+from ssd_bench.contract.tree import TokenTree
+from ssd_bench.contract.window import Window
 from ssd_bench.cost.latency import Latency, NodeTimes
 from ssd_bench.cost.tpt import tpt
 from ssd_bench.errors import ConfigError
 from ssd_bench.model.decoder import Decoder, Pass
-from ssd_bench.model.shape import ModelDims
 from tests.conftest import LAYERS, VOCAB
 from tests.lossless import DIMS, check_greedy, check_sampled, engine_for
 from tests.runs import config

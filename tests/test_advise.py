@@ -13,7 +13,7 @@ import pytest
 from ssd_bench import advise
 from ssd_bench.advise import AIMS, LONGEST, SHARES, WIDTH, Drafts, parse_question
 from ssd_bench.cli import dispatch
-from ssd_bench.core.window import Window
+from ssd_bench.contract.window import Window
 from ssd_bench.cost.machine import Profile
 from ssd_bench.cost.roofline import simulated_machine, simulated_names
 from ssd_bench.cost.shapes import shape_named

@@ -16,8 +16,9 @@ from methods.dynamic_exit import DEL
 from methods.knapspec import KnapSpec
 from methods.lookahead import Lookahead
 from methods.swift import SWIFT
-from ssd_bench.core.engine import SCRATCH
-from ssd_bench.core.method import Estimate, Method, Probe, Verification
+from ssd_bench.contract.generation import Estimate
+from ssd_bench.contract.method import Method, Probe, Verification
+from ssd_bench.engine.engine import SCRATCH
 from ssd_bench.errors import ConfigError
 from ssd_bench.metrics import summarise
 from ssd_bench.model.decoder import Decoder

@@ -13,13 +13,13 @@ from hydra.utils import instantiate
 from torch import Tensor
 
 from methods.asd import ASD, similarities
-from ssd_bench.core.layer_set import LayerSet
-from ssd_bench.core.method import Context, LayerDraft, Prefill, Taps, Verification
-from ssd_bench.core.tree import TokenTree
+from ssd_bench.contract.layer_set import LayerSet
+from ssd_bench.contract.method import Context, LayerDraft, Prefill, Taps, Verification
+from ssd_bench.contract.shape import ModelDims
+from ssd_bench.contract.tree import TokenTree
 from ssd_bench.errors import ConfigError
 from ssd_bench.metrics import summarise
 from ssd_bench.model.decoder import Decoder
-from ssd_bench.model.shape import ModelDims
 from ssd_bench.papers.cells import Record
 from ssd_bench.report.runs import document, group_by_task, run_table
 from tests.conftest import CONTEXT, LAYERS, VOCAB

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from ssd_bench.core.lossless import tolerance
-from ssd_bench.core.tree import TokenTree
+from ssd_bench.contract.tree import TokenTree
+from ssd_bench.engine.lossless import tolerance
 from ssd_bench.errors import ConfigError
 from ssd_bench.model import arithmetic, backends
 from ssd_bench.model.arithmetic import FORCED, Arithmetic, available_levels, resolve

@@ -285,7 +285,7 @@ def test_a_part_of_another_type_is_refused(
 def module(folders: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch, lines: list[str]) -> str:
     """The name of a module with a method `M` of these lines."""
     folder = folders.mktemp("own")
-    head = ["from ssd_bench.core.method import Taps", "class M:", "    def __init__(self, name): self.name = name"]
+    head = ["from ssd_bench.contract.method import Taps", "class M:", "    def __init__(self, name): self.name = name"]
     (folder / f"{folder.name}.py").write_text("\n".join([*head, *lines]), encoding="utf-8")
     monkeypatch.syspath_prepend(folder)
     return folder.name

@@ -17,12 +17,12 @@ from ssd_bench import bench as module
 from ssd_bench.bench import limits, measures
 from ssd_bench.bench.limits import MachineLimits, Model, Work
 from ssd_bench.cli import dispatch
+from ssd_bench.contract.shape import Shape
 from ssd_bench.model.arithmetic import decide
 from ssd_bench.model.backend import select
 from ssd_bench.model.backends.cpu import extension, native_problem
 from ssd_bench.model.checkpoint import Checkpoint
 from ssd_bench.model.decoder import PREFILL_CHUNK
-from ssd_bench.model.shape import Shape
 from tests.conftest import SIZES
 from tests.runs import local_model
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from ssd_bench.core.tree import TokenTree
+from ssd_bench.contract.tree import TokenTree
 from ssd_bench.model.arithmetic import LEVELS, available_levels
 from ssd_bench.model.backends.cpu import native_problem
 from ssd_bench.model.decoder import NOTHING, Decoder, Pass

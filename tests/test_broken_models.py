@@ -17,13 +17,13 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import Qwen2Config, Qwen3Config
 
+from ssd_bench.contract.task import Prompt
 from ssd_bench.data.prompts import encode_all
 from ssd_bench.errors import ConfigError
 from ssd_bench.model.checkpoint import Checkpoint, ModelSource
 from ssd_bench.model.weights import architecture
 from ssd_bench.records import contents as module
 from ssd_bench.records.contents import Content, check_finite, contents
-from ssd_bench.task import Prompt
 from tests.conftest import CHAT, SIZES, make_tokenizer, rope, save_model
 from tests.runs import GIVEN_LATENCY, local_model, python
 

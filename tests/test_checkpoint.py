@@ -123,7 +123,7 @@ def test_smollm2_parity_with_transformers(kernels: str) -> None:
     """The real model, float32: prefill, cached decode and a tree within 1e-4 of transformers' logits."""
     from transformers import AutoModelForCausalLM
 
-    from ssd_bench.core.tree import TokenTree
+    from ssd_bench.contract.tree import TokenTree
 
     checkpoint = ModelSource("smollm2_135m", "chat", gguf=SMOLLM2).open()
     model = AutoModelForCausalLM.from_pretrained(checkpoint.folder, dtype=torch.float32)

@@ -16,14 +16,15 @@ from transformers import LlamaConfig
 from methods.ar import AR
 from methods.clasp import CLaSp, choose
 from methods.similarity import directions, mean_cosine
-from ssd_bench.core.layer_set import LayerSet
-from ssd_bench.core.method import Context, Estimate, Prefill, Probe, Verification
-from ssd_bench.core.probe import ModelProbe
+from ssd_bench.contract.generation import Estimate
+from ssd_bench.contract.layer_set import LayerSet
+from ssd_bench.contract.method import Context, Prefill, Probe, Verification
+from ssd_bench.contract.shape import ModelDims
+from ssd_bench.engine.probe import ModelProbe
 from ssd_bench.errors import ConfigError
 from ssd_bench.model.backend import select
 from ssd_bench.model.checkpoint import Checkpoint
 from ssd_bench.model.decoder import Decoder
-from ssd_bench.model.shape import ModelDims
 from tests.conftest import LAYERS, SIZES, VOCAB, rope, save_model
 from tests.lossless import DIMS, FAMILIES, check_greedy, check_sampled, decode
 from tests.runs import config

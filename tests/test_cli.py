@@ -146,8 +146,8 @@ def test_kill_and_restart_give_the_same_record(
 
 METHOD = """
 from methods.ar import AR
-from ssd_bench.core.layer_set import LayerSet
-from ssd_bench.core.method import LayerDraft
+from ssd_bench.contract.layer_set import LayerSet
+from ssd_bench.contract.method import LayerDraft
 
 class EveryOther(AR):
     def __init__(self, name, draft_len):

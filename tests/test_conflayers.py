@@ -20,14 +20,14 @@ from methods import conflayers
 from methods.ar import AR
 from methods.confidence import Rule, confidence, entropies
 from methods.conflayers import ConfLayers
-from ssd_bench.core.layer_set import LayerSet
-from ssd_bench.core.method import Context, Probe, Stateful
-from ssd_bench.core.probe import ModelProbe
+from ssd_bench.contract.layer_set import LayerSet
+from ssd_bench.contract.method import Context, Probe, Stateful
+from ssd_bench.contract.shape import ModelDims
+from ssd_bench.engine.probe import ModelProbe
 from ssd_bench.errors import ConfigError
 from ssd_bench.model.backend import select
 from ssd_bench.model.checkpoint import Checkpoint
 from ssd_bench.model.decoder import Decoder
-from ssd_bench.model.shape import ModelDims
 from tests.conftest import LAYERS, SIZES, VOCAB, rope, save_model
 from tests.lossless import check_greedy, check_sampled, decode, engine_for
 from tests.runs import config

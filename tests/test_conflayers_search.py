@@ -13,12 +13,13 @@ from torch import Tensor
 
 from methods.confidence import Rule
 from methods.conflayers import ConfLayers
-from ssd_bench.core.layer_set import LayerSet
-from ssd_bench.core.method import Estimate, Prefill, Probe, Verification
-from ssd_bench.core.tree import TokenTree
+from ssd_bench.contract.generation import Estimate
+from ssd_bench.contract.layer_set import LayerSet
+from ssd_bench.contract.method import Prefill, Probe, Verification
+from ssd_bench.contract.shape import ModelDims
+from ssd_bench.contract.tree import TokenTree
 from ssd_bench.cost.latency import Latency
 from ssd_bench.cost.tpt import tpt
-from ssd_bench.model.shape import ModelDims
 
 BLOCKS = 8
 DIMS = ModelDims("eight", BLOCKS, 100_000, 256, 61)

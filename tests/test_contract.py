@@ -12,12 +12,12 @@ import torch
 
 from methods.ar import AR
 from ssd_bench.conf import CONF
-from ssd_bench.core.engine import Engine
-from ssd_bench.core.layer_set import LayerSet
-from ssd_bench.core.method import Context, LayerDraft, Prefill, Probe, Sample, Taps, Verification
-from ssd_bench.core.probe import ModelProbe
-from ssd_bench.core.tree import TokenTree
-from ssd_bench.core.window import Window
+from ssd_bench.contract.layer_set import LayerSet
+from ssd_bench.contract.method import Context, LayerDraft, Prefill, Probe, Sample, Taps, Verification
+from ssd_bench.contract.tree import TokenTree
+from ssd_bench.contract.window import Window
+from ssd_bench.engine.engine import Engine
+from ssd_bench.engine.probe import ModelProbe
 from ssd_bench.errors import ConfigError
 from ssd_bench.model.decoder import Decoder
 from ssd_bench.records.reader import Run

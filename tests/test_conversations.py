@@ -13,8 +13,9 @@ import pytest
 from hydra.utils import instantiate
 
 from ssd_bench import metrics
-from ssd_bench.core.engine import Engine
+from ssd_bench.contract.task import Prompt, Turn
 from ssd_bench.data.local import LocalSource
+from ssd_bench.engine.engine import Engine
 from ssd_bench.errors import ConfigError
 from ssd_bench.exchange.answers import answer_lines
 from ssd_bench.model.checkpoint import Checkpoint
@@ -22,7 +23,6 @@ from ssd_bench.model.template import Template
 from ssd_bench.records.reader import Run, load_run
 from ssd_bench.records.writer import RunWriter
 from ssd_bench.run import execute
-from ssd_bench.task import Prompt, Turn
 from tests.runs import composed, executed, local_model, planned
 
 TIMES = ["prefill_ms", "decode_ms", "draft_ms", "verify_ms", "policy_ms", "peak_bytes"]

@@ -16,9 +16,9 @@ import pytest
 from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
+from ssd_bench.contract.task import DataSpec
 from ssd_bench.data import HubSource, LocalSource, SampleSource, checked_row
 from ssd_bench.errors import ConfigError
-from ssd_bench.task import DataSpec
 from tests.runs import ROOT, python
 from tests.sources import used
 
@@ -189,7 +189,7 @@ def test_hub_fingerprint_tells_source_and_files(hub_folder: Path) -> None:
 
 def test_hub_in_offline_mode_is_refused_at_once(tmp_path: Path) -> None:
     code = (
-        "from ssd_bench.data import HubSource; from ssd_bench.task import DataSpec; "
+        "from ssd_bench.data import HubSource; from ssd_bench.contract.task import DataSpec; "
         f"HubSource().rows(DataSpec('toy', ('question',), {HUB}))"
     )
     done = python("-c", code, HF_HOME=str(tmp_path))

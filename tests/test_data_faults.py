@@ -15,10 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ssd_bench.command import command
+from ssd_bench.contract.task import DataSpec
 from ssd_bench.data import LocalSource, local
 from ssd_bench.errors import ConfigError
 from ssd_bench.plan import plan
-from ssd_bench.task import DataSpec
 from tests.sources import used
 
 SPEC = DataSpec("toy", ("question", "answer"), {}, lists=("answer",))

@@ -15,9 +15,9 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
+from ssd_bench.contract.task import DataSpec
 from ssd_bench.data import HubSource
 from ssd_bench.errors import ConfigError
-from ssd_bench.task import DataSpec
 from tests.sources import used
 
 Rows = list[dict[str, Any]]

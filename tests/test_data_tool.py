@@ -15,10 +15,10 @@ import pytest
 
 from ssd_bench import compose
 from ssd_bench.compose import TaskChoice, build, task_named, task_names
+from ssd_bench.contract.task import DataSpec
 from ssd_bench.data import SampleSource, listing
 from ssd_bench.data.command import main
 from ssd_bench.errors import ConfigError
-from ssd_bench.task import DataSpec
 from tests.runs import python
 
 ROOT = Path(__file__).parents[1]

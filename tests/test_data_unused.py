@@ -11,9 +11,9 @@ import datasets
 import numpy
 import pytest
 
+from ssd_bench.contract.task import DataSpec
 from ssd_bench.data import HubSource, LocalSource, UnusableRow
 from ssd_bench.errors import ConfigError
-from ssd_bench.task import DataSpec
 from tasks.selection import shuffled
 from tests.runs import executed, local_model, planned
 from tests.test_data_hub import repository

@@ -68,7 +68,7 @@ def test_help_loads_neither_torch_nor_hydra() -> None:
     ("modules", "spared"),
     [
         ("ssd_bench.report.command, ssd_bench.report.runs, ssd_bench.report.figures", {"torch"}),
-        ("ssd_bench.core.lossless, ssd_bench.records.provenance", {"torch"}),
+        ("ssd_bench.engine.lossless, ssd_bench.records.provenance", {"torch"}),
         ("ssd_bench.replay.command", {"torch"}),
         ("ssd_bench.tables, ssd_bench.data.command", {"pandas", "jinja2"}),
     ],

@@ -19,9 +19,9 @@ from methods.draft_stop import WindowedDraft
 from methods.layer_search import SearchSettings, search
 from methods.window_draft import WindowDraft
 from ssd_bench import metrics
-from ssd_bench.core.layer_set import LayerSet
-from ssd_bench.core.method import Origin, Sample
-from ssd_bench.core.window import Window
+from ssd_bench.contract.layer_set import LayerSet
+from ssd_bench.contract.method import Origin, Sample
+from ssd_bench.contract.window import Window
 from ssd_bench.cost.latency import Latency
 from ssd_bench.cost.machine import own_profile
 from ssd_bench.cost.roofline import simulated_machine

@@ -17,14 +17,15 @@ from torch import Tensor
 from methods import dynamic_exit
 from methods.ar import AR
 from methods.dynamic_exit import DEL, Array, ShadowStatistics, best_exit, tpl_table
-from ssd_bench.core.layer_set import LayerSet
-from ssd_bench.core.method import Context, Estimate, LayerDraft, Prefill, Probe, Verification
-from ssd_bench.core.sampling import verify_greedy
-from ssd_bench.core.tree import TokenTree
+from ssd_bench.contract.generation import Estimate
+from ssd_bench.contract.layer_set import LayerSet
+from ssd_bench.contract.method import Context, LayerDraft, Prefill, Probe, Verification
+from ssd_bench.contract.shape import ModelDims
+from ssd_bench.contract.tree import TokenTree
 from ssd_bench.cost.latency import Latency
+from ssd_bench.engine.sampling import verify_greedy
 from ssd_bench.errors import ConfigError
 from ssd_bench.model.decoder import Decoder
-from ssd_bench.model.shape import ModelDims
 from tests.conftest import CONTEXT, LAYERS, VOCAB
 from tests.lossless import DIMS, check_greedy, check_sampled, decode
 from tests.runs import config

@@ -15,13 +15,14 @@ from hypothesis import strategies as st
 from scipy.stats import chisquare
 
 from methods.ar import AR
-from ssd_bench.core.engine import SCRATCH, Engine, Generation
-from ssd_bench.core.layer_set import LayerSet
-from ssd_bench.core.lossless import LOGIT_TOLERANCE, Verdict, classify, tolerance
-from ssd_bench.core.method import Context, LayerDraft, Method, Taps
-from ssd_bench.core.probe import ModelProbe
-from ssd_bench.core.sampling import COLDEST, Decoding, verify_greedy, verify_sampled, warp
-from ssd_bench.core.tree import TokenTree, comb
+from ssd_bench.contract.generation import Generation
+from ssd_bench.contract.layer_set import LayerSet
+from ssd_bench.contract.method import Context, LayerDraft, Method, Taps
+from ssd_bench.contract.tree import TokenTree, comb
+from ssd_bench.engine.engine import SCRATCH, Engine
+from ssd_bench.engine.lossless import LOGIT_TOLERANCE, Verdict, classify, tolerance
+from ssd_bench.engine.probe import ModelProbe
+from ssd_bench.engine.sampling import COLDEST, Decoding, verify_greedy, verify_sampled, warp
 from ssd_bench.errors import ConfigError
 from ssd_bench.model.backends.cpu import native_problem
 from ssd_bench.model.decoder import Decoder

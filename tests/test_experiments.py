@@ -16,8 +16,8 @@ from omegaconf import DictConfig, OmegaConf
 from ssd_bench import dry
 from ssd_bench.compose import build
 from ssd_bench.conf import CONF
+from ssd_bench.contract.shape import ModelDims
 from ssd_bench.errors import ConfigError
-from ssd_bench.model.shape import ModelDims
 from ssd_bench.papers import reported
 from ssd_bench.papers.grid import FOLDER, Experiment, Job, load, names, sets
 from ssd_bench.papers.rooms import folder_of

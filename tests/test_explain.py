@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ssd_bench import explain, metrics
-from ssd_bench.core.window import Window
+from ssd_bench.contract.window import Window
 from ssd_bench.records.reader import Run
 from tests.synthetic import T_DRAFT_MS, T_TARGET_MS, unit, write_run
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from methods.fixed_layers import FixedLayers, pattern_set, published_set, published_sets
-from ssd_bench.core.layer_set import LayerSet
+from ssd_bench.contract.layer_set import LayerSet
+from ssd_bench.contract.shape import ModelDims
 from ssd_bench.errors import ConfigError
-from ssd_bench.model.shape import ModelDims
 
 
 def dims(n_layers: int) -> ModelDims:

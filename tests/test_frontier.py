@@ -14,13 +14,13 @@ import torch
 from methods.ar import AR
 from methods.oracle import all_layer_sets
 from ssd_bench import frontier
-from ssd_bench.core.engine import Engine
-from ssd_bench.core.layer_set import LayerSet
-from ssd_bench.core.probe import ModelProbe
-from ssd_bench.core.window import Window
+from ssd_bench.contract.layer_set import LayerSet
+from ssd_bench.contract.window import Window
 from ssd_bench.cost import plane
 from ssd_bench.cost.machine import Profile
 from ssd_bench.cost.plane import DRAFT_LEN, Plane, Point, Use, pareto_front
+from ssd_bench.engine.engine import Engine
+from ssd_bench.engine.probe import ModelProbe
 from ssd_bench.errors import ConfigError
 from ssd_bench.frontier import SetScores, beam, costs, main
 from ssd_bench.model.decoder import Decoder

@@ -17,10 +17,10 @@ from torch import Tensor
 
 from methods.ar import AR
 from methods.fixed_layers import FixedLayers
-from ssd_bench.core.engine import SCRATCH, Engine
-from ssd_bench.core.probe import ModelProbe
-from ssd_bench.core.sampling import Decoding
-from ssd_bench.core.tree import TokenTree
+from ssd_bench.contract.tree import TokenTree
+from ssd_bench.engine.engine import SCRATCH, Engine
+from ssd_bench.engine.probe import ModelProbe
+from ssd_bench.engine.sampling import Decoding
 from ssd_bench.model.arithmetic import Arithmetic
 from ssd_bench.model.backend import Backend, select
 from ssd_bench.model.backends import graphs

@@ -199,7 +199,7 @@ def test_no_lines_stand_twice() -> None:
         ("records/writer.py", True),
         ("cost/roofline.py", False),
         ("cost/latency.py", True),
-        ("core/engine.py", True),
+        ("engine/engine.py", True),
         ("model/backends/cpu/linear.h", True),
     ],
 )

@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from scipy.stats import chisquare
 
 from methods.ar import AR
-from ssd_bench.core.sampling import Decoding, warp
+from ssd_bench.engine.sampling import Decoding, warp
 from ssd_bench.errors import ConfigError
 from ssd_bench.hardware import Hardware
 from ssd_bench.hugging_face import HuggingFace

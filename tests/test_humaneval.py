@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from ssd_bench.contract.task import Prompt, Task
 from ssd_bench.data import LocalSource
-from ssd_bench.task import Prompt, Task
 from tests.code_answers import changed
 from tests.test_sandbox import PROTECTED
 from tests.test_tasks import make

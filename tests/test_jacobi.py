@@ -11,7 +11,7 @@ from hydra.utils import instantiate
 
 from methods.ar import AR
 from methods.jacobi import Jacobi
-from ssd_bench.core.method import Context, Prefill
+from ssd_bench.contract.method import Context, Prefill
 from ssd_bench.errors import ConfigError
 from ssd_bench.model.decoder import Decoder
 from ssd_bench.plan import plan

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from ssd_bench.contract.task import Prompt
 from ssd_bench.data.local import LocalSource
 from ssd_bench.errors import ConfigError
-from ssd_bench.task import Prompt
 from tasks.jsonl import Jsonl
 from tests.runs import executed, local_model, planned
 

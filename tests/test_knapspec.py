@@ -18,16 +18,17 @@ from methods.ar import AR
 from methods.knapsack import AcceptanceRates, Branch, Knapsack, weights
 from methods.knapspec import Choice, KnapSpec
 from methods.similarity import directions, mean_cosine
-from ssd_bench.core.engine import SCRATCH, Engine, Generation
-from ssd_bench.core.layer_set import LayerSet
-from ssd_bench.core.method import LayerDraft, Probe
-from ssd_bench.core.probe import ModelProbe
-from ssd_bench.core.sampling import Decoding
+from ssd_bench.contract.generation import Generation
+from ssd_bench.contract.layer_set import LayerSet
+from ssd_bench.contract.method import LayerDraft, Probe
+from ssd_bench.contract.shape import ModelDims
 from ssd_bench.cost.latency import Latency
 from ssd_bench.cost.tpt import tpt
+from ssd_bench.engine.engine import SCRATCH, Engine
+from ssd_bench.engine.probe import ModelProbe
+from ssd_bench.engine.sampling import Decoding
 from ssd_bench.errors import ConfigError
 from ssd_bench.model.decoder import Decoder, Pass
-from ssd_bench.model.shape import ModelDims
 from tests.conftest import CONTEXT, LAYERS, VOCAB
 from tests.lossless import DIMS, check_greedy, check_sampled, decode, engine_for, prepare
 from tests.runs import config
@@ -272,7 +273,7 @@ def test_states_are_tapped_only_before_a_search() -> None:
     method = KnapSpec(interval=64)
     method.check(DIMS)
     tapped = []
-    from ssd_bench.core.method import Context, Prefill
+    from ssd_bench.contract.method import Context, Prefill
 
     method.start(Prefill([1], None))
     for step in range(1, 80):

@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from methods.knapspec import KnapSpec
-from ssd_bench.core.engine import SCRATCH, Engine
-from ssd_bench.core.probe import ModelProbe
-from ssd_bench.core.sampling import Decoding
 from ssd_bench.cost.latency import Latency
+from ssd_bench.engine.engine import SCRATCH, Engine
+from ssd_bench.engine.probe import ModelProbe
+from ssd_bench.engine.sampling import Decoding
 from ssd_bench.model.decoder import Decoder
 from ssd_bench.model.kv_cache import KVCache
 

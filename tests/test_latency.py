@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from ssd_bench.core.engine import SCRATCH
-from ssd_bench.core.layer_set import LayerSet
-from ssd_bench.core.load import LoadWatch
-from ssd_bench.core.probe import ModelProbe
+from ssd_bench.contract.layer_set import LayerSet
 from ssd_bench.cost import profiling
 from ssd_bench.cost.latency import Latency, NodeTimes, fit_latency
+from ssd_bench.engine.engine import SCRATCH
+from ssd_bench.engine.load import LoadWatch
+from ssd_bench.engine.probe import ModelProbe
 from ssd_bench.errors import ConfigError
 from ssd_bench.model.decoder import Decoder
 

@@ -18,11 +18,11 @@ from threadpoolctl import threadpool_limits
 from methods import fixed_layers, layer_search
 from methods.bayesian import confidence_bound, fit_process, suggest
 from methods.layer_search import Objective, Proposer, SearchSettings, layer_set_of, named_set, point_of, search
-from ssd_bench.core.engine import Engine
-from ssd_bench.core.layer_set import LayerSet
-from ssd_bench.core.method import Origin, Probe, Sample
-from ssd_bench.core.probe import ModelProbe
+from ssd_bench.contract.layer_set import LayerSet
+from ssd_bench.contract.method import Origin, Probe, Sample
 from ssd_bench.cost.latency import Latency
+from ssd_bench.engine.engine import Engine
+from ssd_bench.engine.probe import ModelProbe
 from ssd_bench.errors import ConfigError
 from ssd_bench.metrics import expected_speedup
 from ssd_bench.model.decoder import Decoder

@@ -17,13 +17,14 @@ from methods.ar import AR
 from methods.arms import Costs
 from methods.layer_search import Objective, SearchSettings
 from methods.layerskip import LayerSkip, SweptLayerSkip, exit_matches, simulated_steps
-from ssd_bench.core.engine import Engine, Generation
-from ssd_bench.core.layer_set import LayerSet
-from ssd_bench.core.method import Calibrated, Estimate, LayerDraft, Probe, Sample, Verification
+from ssd_bench.contract.generation import Estimate, Generation
+from ssd_bench.contract.layer_set import LayerSet
+from ssd_bench.contract.method import Calibrated, LayerDraft, Probe, Sample, Verification
+from ssd_bench.contract.shape import ModelDims
 from ssd_bench.cost.latency import Latency, NodeTimes
+from ssd_bench.engine.engine import Engine
 from ssd_bench.errors import ConfigError
 from ssd_bench.model.decoder import Decoder
-from ssd_bench.model.shape import ModelDims
 from tests.conftest import LAYERS
 from tests.lossless import DIMS, FAMILIES, check_greedy, check_sampled, decode, engine_for
 from tests.runs import config, executed

@@ -14,10 +14,11 @@ from hydra.utils import instantiate
 from methods.ar import AR
 from methods.lookahead import Lookahead, Pool, trim_window, window_tree
 from ssd_bench.conf import CONF
-from ssd_bench.core.engine import SCRATCH, Generation
-from ssd_bench.core.method import Context, Estimate, Prefill, Probe, Verification
-from ssd_bench.core.sampling import verify_greedy
-from ssd_bench.core.tree import TokenTree
+from ssd_bench.contract.generation import Estimate, Generation
+from ssd_bench.contract.method import Context, Prefill, Probe, Verification
+from ssd_bench.contract.tree import TokenTree
+from ssd_bench.engine.engine import SCRATCH
+from ssd_bench.engine.sampling import verify_greedy
 from ssd_bench.errors import ConfigError
 from ssd_bench.model.decoder import Decoder
 from tests.conftest import VOCAB

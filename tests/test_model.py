@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from ssd_bench.core.layer_set import LayerSet
+from ssd_bench.contract.layer_set import LayerSet
 from ssd_bench.errors import ConfigError
 from ssd_bench.model.backend import select
 from ssd_bench.model.backends.cpu import native_problem

@@ -11,7 +11,7 @@ from omegaconf import OmegaConf
 from ssd_bench import dry
 from ssd_bench.compose import build
 from ssd_bench.conf import CONF
-from ssd_bench.model.shape import Shape
+from ssd_bench.contract.shape import Shape
 from tests.runs import ROOT, composed
 
 MODELS = sorted(path.stem for path in (CONF / "model").glob("*.yaml"))

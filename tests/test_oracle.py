@@ -12,11 +12,11 @@ import torch
 
 from methods.layer_search import Objective, SearchSettings, search
 from methods.oracle import Oracle, all_layer_sets, best_set
-from ssd_bench.core.layer_set import LayerSet
-from ssd_bench.core.method import Origin, Probe, Sample
+from ssd_bench.contract.layer_set import LayerSet
+from ssd_bench.contract.method import Origin, Probe, Sample
+from ssd_bench.contract.shape import ModelDims
 from ssd_bench.errors import ConfigError
 from ssd_bench.model.decoder import Decoder
-from ssd_bench.model.shape import ModelDims
 from tests.conftest import LAYERS
 from tests.lossless import check_greedy, engine_for
 

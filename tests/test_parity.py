@@ -14,7 +14,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, PretrainedConfig, Qwen2Config, Qwen3Config
 
-from ssd_bench.core.tree import TokenTree
+from ssd_bench.contract.tree import TokenTree
 from ssd_bench.model.backend import select
 from ssd_bench.model.backends.cpu import native_problem
 from ssd_bench.model.checkpoint import ModelSource

@@ -9,9 +9,9 @@ import torch
 
 from methods.ar import AR
 from methods.fixed_layers import FixedLayers
-from ssd_bench.core.engine import SCRATCH, Engine
-from ssd_bench.core.probe import ModelProbe
-from ssd_bench.core.sampling import Decoding
+from ssd_bench.engine.engine import SCRATCH, Engine
+from ssd_bench.engine.probe import ModelProbe
+from ssd_bench.engine.sampling import Decoding
 from ssd_bench.errors import ConfigError
 from ssd_bench.model import decoder as decoder_module
 from ssd_bench.model.backends.cpu import native_problem

@@ -11,7 +11,7 @@ from hydra.utils import instantiate
 from transformers.generation.candidate_generator import PromptLookupCandidateGenerator
 
 from methods.prompt_lookup import PromptLookup
-from ssd_bench.core.method import Context, Prefill
+from ssd_bench.contract.method import Context, Prefill
 from ssd_bench.errors import ConfigError
 from ssd_bench.model.decoder import Decoder
 from tests.lossless import check_greedy, check_sampled

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from tokenizers import processors
 from transformers import PreTrainedTokenizerFast
 
+from ssd_bench.contract.task import Prompt
 from ssd_bench.data.prompting import encode
 from ssd_bench.errors import ConfigError
 from ssd_bench.model.template import Template
-from ssd_bench.task import Prompt
 from tests.conftest import CHAT, make_tokenizer
 
 TOKENIZER = make_tokenizer(CHAT)

@@ -13,7 +13,8 @@ import yaml
 
 from ssd_bench import metrics
 from ssd_bench.conf import CONF
-from ssd_bench.core.layer_set import LayerSet
+from ssd_bench.contract.layer_set import LayerSet
+from ssd_bench.contract.shape import Shape
 from ssd_bench.cost import machine as machines
 from ssd_bench.cost import roofline
 from ssd_bench.cost.latency import Latency, NodeTimes
@@ -21,7 +22,6 @@ from ssd_bench.cost.machine import Profile, own_profile
 from ssd_bench.cost.roofline import Gpu, SimulatedMachine, simulated_machine, simulated_names
 from ssd_bench.cost.shapes import shape_named
 from ssd_bench.errors import ConfigError
-from ssd_bench.model.shape import Shape
 from ssd_bench.plan import plan
 from ssd_bench.records.reader import Run
 from ssd_bench.records.schema import PromptRecord

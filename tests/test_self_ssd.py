@@ -17,10 +17,10 @@ from methods.ar import AR
 from methods.draft_stop import DraftStop
 from methods.layer_search import SearchSettings
 from methods.self_ssd import SelfSSD
-from ssd_bench.core.engine import Generation
-from ssd_bench.core.layer_set import LayerSet
-from ssd_bench.core.method import Calibrated, Sample, Stateful, Verification
-from ssd_bench.core.tree import TokenTree, comb
+from ssd_bench.contract.generation import Generation
+from ssd_bench.contract.layer_set import LayerSet
+from ssd_bench.contract.method import Calibrated, Sample, Stateful, Verification
+from ssd_bench.contract.tree import TokenTree, comb
 from ssd_bench.errors import ConfigError
 from ssd_bench.model.decoder import Decoder
 from tests.conftest import LAYERS, VOCAB

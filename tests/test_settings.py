@@ -14,7 +14,7 @@ from omegaconf import OmegaConf
 from methods.settings import Name
 from ssd_bench.compose import build, task_names
 from ssd_bench.conf import CONF
-from ssd_bench.core.sampling import Decoding
+from ssd_bench.engine.sampling import Decoding
 from ssd_bench.errors import ConfigError
 from ssd_bench.hardware import Options
 from ssd_bench.manual import UNTARGETED, declared_settings, describe_settings
@@ -230,7 +230,7 @@ def test_arguments_are_those_of_the_constructor() -> None:
 
 
 def test_what_declares_nothing_has_nothing_to_show() -> None:
-    assert declared_settings("collections.OrderedDict") == declared_settings("ssd_bench.task.Prompt") == []
+    assert declared_settings("collections.OrderedDict") == declared_settings("ssd_bench.contract.task.Prompt") == []
     assert [setting.name for setting in declared_settings(f"{__name__}.Derived")] == list(kinds(Derived))
 
 

@@ -13,14 +13,14 @@ import torch
 from ssd_bench.bench import shapes
 from ssd_bench.bench.imposed import Imposed, ImposedEngine
 from ssd_bench.cli import dispatch
-from ssd_bench.core.engine import SCRATCH
-from ssd_bench.core.layer_set import LayerSet
-from ssd_bench.core.method import Context, LayerDraft
-from ssd_bench.core.probe import ModelProbe
-from ssd_bench.core.sampling import Decoding
+from ssd_bench.contract.layer_set import LayerSet
+from ssd_bench.contract.method import Context, LayerDraft
+from ssd_bench.contract.shape import Shape
+from ssd_bench.engine.engine import SCRATCH
+from ssd_bench.engine.probe import ModelProbe
+from ssd_bench.engine.sampling import Decoding
 from ssd_bench.model import drawn
 from ssd_bench.model.backend import select
-from ssd_bench.model.shape import Shape
 from ssd_bench.papers.traces import Acceptance, ReportedSpeedup, reported_speedups
 
 DRAWS = 20_000

@@ -12,7 +12,7 @@ import pytest
 from hydra.utils import instantiate
 
 from methods.suffix import SEPARATOR, Suffix, grow, matches
-from ssd_bench.core.method import Context, Prefill
+from ssd_bench.contract.method import Context, Prefill
 from ssd_bench.model.decoder import Decoder
 from tests.lossless import check_greedy, check_sampled, decode
 from tests.runs import config

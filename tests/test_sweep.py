@@ -42,8 +42,8 @@ import os, time
 from pathlib import Path
 from methods.ar import AR
 from methods.knapspec import KnapSpec
-from ssd_bench.core.layer_set import LayerSet
-from ssd_bench.core.method import LayerDraft
+from ssd_bench.contract.layer_set import LayerSet
+from ssd_bench.contract.method import LayerDraft
 from ssd_bench.errors import ConfigError
 
 def meet():

@@ -15,12 +15,13 @@ from methods import swift
 from methods.ar import AR
 from methods.bayesian import suggest
 from methods.swift import KAPPA, SWIFT
-from ssd_bench.core.layer_set import LayerSet
-from ssd_bench.core.method import Context, Estimate, Prefill, Probe, Stateful, Verification
-from ssd_bench.core.probe import ModelProbe
+from ssd_bench.contract.generation import Estimate
+from ssd_bench.contract.layer_set import LayerSet
+from ssd_bench.contract.method import Context, Prefill, Probe, Stateful, Verification
+from ssd_bench.contract.shape import ModelDims
 from ssd_bench.cost.tpt import tpt
+from ssd_bench.engine.probe import ModelProbe
 from ssd_bench.model.decoder import Decoder, Pass
-from ssd_bench.model.shape import ModelDims
 from tests.conftest import LAYERS, VOCAB
 from tests.lossless import DIMS, decode, engine_for
 from tests.runs import config

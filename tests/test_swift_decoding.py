@@ -13,7 +13,8 @@ from methods.ar import AR
 from methods.bayesian import suggest
 from methods.fixed_layers import FixedLayers
 from methods.swift import SWIFT
-from ssd_bench.core.method import Context, Estimate, Probe, Verification
+from ssd_bench.contract.generation import Estimate
+from ssd_bench.contract.method import Context, Probe, Verification
 from ssd_bench.errors import ConfigError
 from ssd_bench.model.decoder import Decoder
 from tests.lossless import DIMS, check_greedy, check_sampled, decode, engine_for

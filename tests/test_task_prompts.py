@@ -11,9 +11,9 @@ from typing import Any
 import datasets
 import pytest
 
+from ssd_bench.contract.task import Prompt, Task
 from ssd_bench.data import LocalSource
 from ssd_bench.errors import ConfigError
-from ssd_bench.task import Prompt, Task
 from tasks.selection import CONTEXT
 from tasks.stream import Stream
 from tests.runs import ROOT

@@ -13,10 +13,10 @@ from statistics import mean
 import pytest
 from scipy import stats
 
+from ssd_bench.contract.task import Prompt, Task
 from ssd_bench.data.prompts import answer_limits, calibration_prompts, encode_all
 from ssd_bench.errors import ConfigError
 from ssd_bench.model.checkpoint import ModelSource
-from ssd_bench.task import Prompt, Task
 from tasks.gsm8k import GSM8K
 from tasks.selection import CONTEXT
 from tasks.stream import code_order, markov_order

@@ -8,8 +8,8 @@ import datasets
 import pytest
 from hydra.utils import instantiate
 
+from ssd_bench.contract.task import Task
 from ssd_bench.errors import ConfigError
-from ssd_bench.task import Task
 from tasks.rows import RowTask
 from tests.runs import composed
 from tests.test_task_prompts import AIME_TEXT, ARTICLE, DOCUMENT, INSTRUCTION, NEWS_SHOT, Rows, folder, numbered, text

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from ssd_bench.contract.task import Prompt, Turn
 from ssd_bench.data.prompting import conversation_length, encode
 from ssd_bench.errors import ConfigError
 from ssd_bench.model.template import CHAT_DATE, PLAIN, Template
-from ssd_bench.task import Prompt, Turn
 from tests.conftest import CHAT, make_tokenizer
 from tests.runs import executed, local_model, planned
 

@@ -14,7 +14,7 @@ import torch
 
 from ssd_bench import explain, metrics
 from ssd_bench import run as running
-from ssd_bench.core.sampling import Decoding
+from ssd_bench.engine.sampling import Decoding
 from ssd_bench.errors import ConfigError
 from ssd_bench.hardware import Hardware
 from ssd_bench.hugging_face import HFProcess, HuggingFace

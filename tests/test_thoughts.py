@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from ssd_bench.contract.task import Prompt, Turn
 from ssd_bench.data.prompting import scored_text
 from ssd_bench.model.template import PLAIN, Template
-from ssd_bench.task import Prompt, Turn
 from tasks.scoring.rouge import Rouge
 from tasks.scoring.thoughts import without_thoughts
 from tests.conftest import CHAT, make_tokenizer

@@ -11,11 +11,11 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
+from ssd_bench.contract.shape import Shape
 from ssd_bench.errors import ConfigError
 from ssd_bench.model.backend import select
 from ssd_bench.model.checkpoint import EMBEDDING, HEAD, Checkpoint, ModelSource
 from ssd_bench.model.decoder import Decoder
-from ssd_bench.model.shape import Shape
 from ssd_bench.model.weights import architecture
 from tests.conftest import FAMILIES, save_model
 from tests.runs import executed, local_model

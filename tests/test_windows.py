@@ -16,10 +16,11 @@ from transformers import AutoModelForCausalLM, DynamicCache, LlamaConfig
 
 from methods.ar import AR
 from methods.window_draft import WindowDraft
-from ssd_bench.core.layer_set import LayerSet
-from ssd_bench.core.method import Context, Estimate, LayerDraft, Probe, Taps, Verification
-from ssd_bench.core.tree import TokenTree
-from ssd_bench.core.window import Window
+from ssd_bench.contract.generation import Estimate
+from ssd_bench.contract.layer_set import LayerSet
+from ssd_bench.contract.method import Context, LayerDraft, Probe, Taps, Verification
+from ssd_bench.contract.tree import TokenTree
+from ssd_bench.contract.window import Window
 from ssd_bench.model.arithmetic import Arithmetic, available_levels
 from ssd_bench.model.backend import Backend, select
 from ssd_bench.model.backends.cpu import native_problem

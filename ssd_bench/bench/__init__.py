@@ -29,9 +29,9 @@ from ssd_bench import tables
 from ssd_bench.bench import limits, measures
 from ssd_bench.command import command
 from ssd_bench.console import report
-from ssd_bench.core.engine import Engine
-from ssd_bench.core.sampling import Decoding
 from ssd_bench.cost import profiling
+from ssd_bench.engine.engine import Engine
+from ssd_bench.engine.sampling import Decoding
 from ssd_bench.errors import ConfigError
 from ssd_bench.hardware import Hardware
 from ssd_bench.plan import Plan, plan

@@ -11,11 +11,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ssd_bench.core.engine import Engine
-from ssd_bench.core.layer_set import LayerSet
-from ssd_bench.core.method import Context, LayerDraft, Prefill, Probe, Sample, Taps, Verification
-from ssd_bench.core.tree import TokenTree
-from ssd_bench.model.shape import ModelDims
+from ssd_bench.contract.layer_set import LayerSet
+from ssd_bench.contract.method import Context, LayerDraft, Prefill, Probe, Sample, Taps, Verification
+from ssd_bench.contract.shape import ModelDims
+from ssd_bench.contract.tree import TokenTree
+from ssd_bench.engine.engine import Engine
 from ssd_bench.papers.traces import Acceptance
 
 WATCHED = 1e-30  # threshold of a confidence exit that never stops; its probability is computed, as in the papers

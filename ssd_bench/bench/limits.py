@@ -19,9 +19,9 @@ from typing import Any
 
 import torch
 
+from ssd_bench.contract.shape import Shape
 from ssd_bench.model.backends.cpu import NativeDecoder, extension
 from ssd_bench.model.decoder import PREFILL_CHUNK, Decoder
-from ssd_bench.model.shape import Shape
 
 ROUNDS = 5  # of every kernel; the fastest counts, because a limit is measured
 READ_BYTES = 2**28  # read by compiled kernels; exceeds caches

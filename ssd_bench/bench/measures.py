@@ -18,14 +18,15 @@ from methods import clasp
 from methods.ar import AR
 from methods.knapspec import KnapSpec
 from ssd_bench.bench.limits import MachineLimits, Model, Work, interleaved
-from ssd_bench.core.engine import Engine, Generation
-from ssd_bench.core.method import Method, Probe
-from ssd_bench.core.probe import ModelProbe
-from ssd_bench.core.sampling import Decoding
+from ssd_bench.contract.generation import Generation
+from ssd_bench.contract.method import Method, Probe
+from ssd_bench.contract.shape import ModelDims
+from ssd_bench.engine.engine import Engine
+from ssd_bench.engine.probe import ModelProbe
+from ssd_bench.engine.sampling import Decoding
 from ssd_bench.hugging_face import HuggingFace
 from ssd_bench.model.decoder import PREFILL_CHUNK, Decoder, Pass
 from ssd_bench.model.kv_cache import KVCache
-from ssd_bench.model.shape import ModelDims
 from ssd_bench.plan import Plan
 
 ROUNDS = 5  # of every interleaved comparison

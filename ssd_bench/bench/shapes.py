@@ -40,12 +40,13 @@ from ssd_bench.bench import limits, measures
 from ssd_bench.bench.imposed import Imposed, ImposedEngine
 from ssd_bench.conf import choices
 from ssd_bench.console import count, options, run_tool
-from ssd_bench.core.engine import SCRATCH, Step
-from ssd_bench.core.layer_set import LayerSet
-from ssd_bench.core.probe import ModelProbe
-from ssd_bench.core.sampling import Decoding
+from ssd_bench.contract.generation import Step
+from ssd_bench.contract.layer_set import LayerSet
 from ssd_bench.cost import profiling
 from ssd_bench.cost.shapes import known_shape
+from ssd_bench.engine.engine import SCRATCH
+from ssd_bench.engine.probe import ModelProbe
+from ssd_bench.engine.sampling import Decoding
 from ssd_bench.errors import ConfigError
 from ssd_bench.hardware import Hardware
 from ssd_bench.hugging_face import HuggingFace

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ssd_bench.core.layer_set import LayerSet
-    from ssd_bench.core.method import Probe
+    from ssd_bench.contract.layer_set import LayerSet
+    from ssd_bench.contract.method import Probe
 
 
 def matchness(layer_set: LayerSet, tokens: Sequence[int], prefix_len: int, probe: Probe) -> float:

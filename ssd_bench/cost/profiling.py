@@ -14,22 +14,22 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from ssd_bench.core.layer_set import LayerSet
-from ssd_bench.core.load import QUIET, LoadWatch
-from ssd_bench.core.method import Context, LayerDraft, Prefill, Probe, Sample, Taps, Verification
-from ssd_bench.core.probe import ModelProbe
-from ssd_bench.core.timing import Clock
-from ssd_bench.core.tree import TokenTree
+from ssd_bench.contract.layer_set import LayerSet
+from ssd_bench.contract.method import Context, LayerDraft, Prefill, Probe, Sample, Taps, Verification
+from ssd_bench.contract.shape import ModelDims
+from ssd_bench.contract.tree import TokenTree
 from ssd_bench.cost.latency import Latency, NodeTimes, fit_latency, fit_line
+from ssd_bench.engine.load import QUIET, LoadWatch
+from ssd_bench.engine.probe import ModelProbe
+from ssd_bench.engine.timing import Clock
 from ssd_bench.model.decoder import Decoder, Pass
 from ssd_bench.model.kv_cache import KVCache
-from ssd_bench.model.shape import ModelDims
 from ssd_bench.records.files import write_atomic
 from ssd_bench.records.lease import hold_lease
 from ssd_bench.run_warnings import new_warnings
 
 if TYPE_CHECKING:
-    from ssd_bench.core.engine import Step
+    from ssd_bench.contract.generation import Step
 
 VERSION = 5  # raised when the measurement changes, or the kernels that it measures
 WARMUP, REPEATS = 3, 9

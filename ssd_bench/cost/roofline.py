@@ -21,9 +21,9 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from ssd_bench.conf import CONF
+from ssd_bench.contract.shape import Shape
 from ssd_bench.cost.machine import Array
 from ssd_bench.errors import ConfigError
-from ssd_bench.model.shape import Shape
 
 PREFIX = "sim_"
 VALUE_BYTES = 2  # bfloat16 or float16, as in every speed table of the papers

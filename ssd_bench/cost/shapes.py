@@ -11,8 +11,8 @@ from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 
 from ssd_bench.conf import CONF, choices
+from ssd_bench.contract.shape import Shape
 from ssd_bench.errors import ConfigError
-from ssd_bench.model.shape import Shape
 
 
 @cache

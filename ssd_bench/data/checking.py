@@ -9,11 +9,11 @@ from pathlib import Path
 from omegaconf import OmegaConf
 
 from ssd_bench.compose import TaskChoice, build, task_names, task_settings
+from ssd_bench.contract.task import DataSpec, Task
 from ssd_bench.data.local import LocalSource
 from ssd_bench.errors import ConfigError
 from ssd_bench.model.template import TEMPLATES
 from ssd_bench.paths import local_path
-from ssd_bench.task import DataSpec, Task
 
 MOST = 20  # most faults of a file that are printed
 

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from ssd_bench.compose import TaskChoice
+from ssd_bench.contract.task import DataSpec
 from ssd_bench.data.hub import OFFLINE, HubSource, Survey
 from ssd_bench.errors import ConfigError
-from ssd_bench.task import DataSpec
 
 
 def fetch(choices: Sequence[TaskChoice], every: bool = False) -> None:

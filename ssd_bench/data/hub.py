@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, overload
 
+from ssd_bench.contract.task import DataSpec
 from ssd_bench.data.repository import Repository, open_repository
 from ssd_bench.data.rows import Row, UnusableRow, examine_row
 from ssd_bench.data.splits import LayoutError, Split, SplitError, read_split
 from ssd_bench.errors import ConfigError
 from ssd_bench.model.fetch import failure, reason
 from ssd_bench.settings import check_value
-from ssd_bench.task import DataSpec
 
 if TYPE_CHECKING:
     from datasets import Dataset

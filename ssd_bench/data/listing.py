@@ -8,9 +8,9 @@ from typing import Any
 
 from ssd_bench import tables
 from ssd_bench.compose import task_named, task_names
+from ssd_bench.contract.task import DataSpec
 from ssd_bench.data.local import SampleSource
 from ssd_bench.errors import ConfigError
-from ssd_bench.task import DataSpec
 
 COLUMNS = ("task", "file", "fields", "hub: path, name, split, revision", "rows", "new tokens", "metric", "samples")
 WIDTHS = (None, None, 36, 44, None, None, 28, None)

@@ -11,10 +11,10 @@ from io import BufferedReader
 from pathlib import Path
 from typing import Any, NoReturn
 
+from ssd_bench.contract.task import DataSpec
 from ssd_bench.data.rows import Row, UnusableRow, examine_row
 from ssd_bench.errors import ConfigError, shortened
 from ssd_bench.paths import local_path
-from ssd_bench.task import DataSpec
 
 LINE_LIMIT = 32 * 2**20  # bytes; rows of tasks are far shorter: a longer line means a file without line ends
 

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING
 
+from ssd_bench.contract.task import Prompt
 from ssd_bench.errors import ConfigError
 from ssd_bench.model.template import Template
-from ssd_bench.task import Prompt
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

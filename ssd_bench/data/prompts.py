@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from ssd_bench.core.method import Calibrated
+from ssd_bench.contract.method import Calibrated
+from ssd_bench.contract.task import Prompt
 from ssd_bench.data.prompting import Encoded, conversation_length, encode
 from ssd_bench.errors import ConfigError
 from ssd_bench.model.checkpoint import Checkpoint, ModelSource
-from ssd_bench.task import Prompt
 
 
 def answer_limits(prompts: Sequence[Prompt], requested: int | None, default: int) -> list[int]:

@@ -6,8 +6,8 @@ import shlex
 from typing import Any
 
 from ssd_bench import metrics
-from ssd_bench.core.layer_set import LayerSet
-from ssd_bench.core.window import Window
+from ssd_bench.contract.layer_set import LayerSet
+from ssd_bench.contract.window import Window
 from ssd_bench.errors import ConfigError
 from ssd_bench.metrics.intervals import divide
 from ssd_bench.records.reader import Run

@@ -13,7 +13,7 @@ from functools import lru_cache
 import numpy as np
 import pandas as pd
 
-from ssd_bench.core.layer_set import LayerSet
+from ssd_bench.contract.layer_set import LayerSet
 from ssd_bench.cost.tpt import tpt
 from ssd_bench.metrics.intervals import (
     Array,

@@ -18,7 +18,7 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from ssd_bench.core.load import QUIET
+from ssd_bench.engine.load import QUIET
 from ssd_bench.metrics import definitions as d
 from ssd_bench.metrics.effect import widen
 from ssd_bench.metrics.intervals import LEVEL, Measured, Spread

@@ -19,8 +19,9 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ssd_bench.core import layer_set, load, window
+from ssd_bench.contract import layer_set, window
 from ssd_bench.cost import tpt
+from ssd_bench.engine import load
 from ssd_bench.errors import ConfigError
 from ssd_bench.metrics.summary import Digest
 from ssd_bench.records import consistency, files, reader, schema

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from ssd_bench.compose import task_named
+from ssd_bench.contract.task import DataSpec, Prompt
 from ssd_bench.data.prompting import encode
 from ssd_bench.miniature.domains import (
     arithmetic,
@@ -33,7 +34,6 @@ from ssd_bench.miniature.domains import (
 )
 from ssd_bench.miniature.domains.item import Item
 from ssd_bench.model.template import Template
-from ssd_bench.task import DataSpec, Prompt
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

@@ -17,10 +17,10 @@ from methods.ar import AR
 from methods.fixed_layers import PUBLISHED, pattern_set, published_sets
 from ssd_bench import tables
 from ssd_bench.compose import task_named
-from ssd_bench.core.engine import SCRATCH, Engine
-from ssd_bench.core.layer_set import LayerSet
-from ssd_bench.core.probe import ModelProbe
-from ssd_bench.core.sampling import Decoding
+from ssd_bench.contract.layer_set import LayerSet
+from ssd_bench.engine.engine import SCRATCH, Engine
+from ssd_bench.engine.probe import ModelProbe
+from ssd_bench.engine.sampling import Decoding
 from ssd_bench.miniature import corpus
 from ssd_bench.miniature.network import Network
 from ssd_bench.miniature.recipe import RECIPES, Recipe

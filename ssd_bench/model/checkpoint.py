@@ -10,6 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+from ssd_bench.contract.shape import Shape
 from ssd_bench.errors import ConfigError
 from ssd_bench.model.gguf import dequantised_folder
 from ssd_bench.model.headers import (
@@ -24,7 +25,6 @@ from ssd_bench.model.headers import (
     same_numbers,
     silence_transformers,
 )
-from ssd_bench.model.shape import Shape
 from ssd_bench.model.snapshot import TEXTS, Snapshot
 from ssd_bench.model.template import PLAIN, Template
 from ssd_bench.model.tokenizer import load_tokenizer

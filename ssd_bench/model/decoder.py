@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ssd_bench.core.tree import TokenTree
+from ssd_bench.contract.tree import TokenTree
 from ssd_bench.model.arithmetic import Arithmetic, decide
 from ssd_bench.model.kv_cache import BUCKET, KVCache
 from ssd_bench.model.operators import Operators, Visibility

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from ssd_bench.contract.shape import Shape
 from ssd_bench.model.operators import Matrix
-from ssd_bench.model.shape import Shape
 from ssd_bench.model.weights import FAMILIES, Architecture, Block, Weights
 
 if TYPE_CHECKING:

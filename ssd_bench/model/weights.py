@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from ssd_bench.contract.shape import ModelDims, Shape
 from ssd_bench.errors import ConfigError
 from ssd_bench.model.checkpoint import EMBEDDING, FAMILIES, HEAD, Checkpoint
 from ssd_bench.model.operators import Matrix
 from ssd_bench.model.rope import frequencies
-from ssd_bench.model.shape import ModelDims, Shape
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig

@@ -15,7 +15,7 @@ from matplotlib.figure import SubFigure
 from matplotlib.patches import Patch, Rectangle
 
 from ssd_bench import metrics, style
-from ssd_bench.core.layer_set import LayerSet
+from ssd_bench.contract.layer_set import LayerSet
 from ssd_bench.records.reader import Run
 
 COLUMN_BLOCKS = 20

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from ssd_bench.model.shape import Shape
+from ssd_bench.contract.shape import Shape
 
 UNKNOWN = "size not recorded"
 

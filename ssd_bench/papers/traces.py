@@ -15,7 +15,7 @@ from functools import cache
 import numpy as np
 
 from ssd_bench.conf import choices
-from ssd_bench.core.window import Window
+from ssd_bench.contract.window import Window
 from ssd_bench.cost.machine import Machine
 from ssd_bench.papers.reported import Number, numbers
 from ssd_bench.papers.rooms import PaperFolder, paper_folders

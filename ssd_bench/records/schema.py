@@ -12,8 +12,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from ssd_bench.core.layer_set import LayerSet
-from ssd_bench.core.window import Window
+from ssd_bench.contract.layer_set import LayerSet
+from ssd_bench.contract.window import Window
 from ssd_bench.errors import ConfigError
 
 SCHEMA_VERSION = 1

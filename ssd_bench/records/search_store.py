@@ -23,7 +23,7 @@ import pandas as pd
 
 from ssd_bench import tables
 from ssd_bench.console import run_tool
-from ssd_bench.core.layer_set import LayerSet
+from ssd_bench.contract.layer_set import LayerSet
 from ssd_bench.errors import ConfigError
 from ssd_bench.paths import local_path
 from ssd_bench.records import pack, provenance

@@ -28,11 +28,11 @@ import numpy as np
 import pandas as pd
 
 from ssd_bench import metrics
+from ssd_bench.contract.shape import Shape
 from ssd_bench.cost.machine import Array, Machine, Profile, own_profile
 from ssd_bench.cost.roofline import SimulatedMachine, gpu_named, simulated_machine
 from ssd_bench.cost.shapes import known_shape, shape_named
 from ssd_bench.errors import ConfigError
-from ssd_bench.model.shape import Shape
 from ssd_bench.records.reader import Run
 from ssd_bench.records.schema import ANSWER, PAIR
 from ssd_bench.replay.workload import Workload, workload

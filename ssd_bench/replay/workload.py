@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from ssd_bench import metrics
-from ssd_bench.core.layer_set import LayerSet
+from ssd_bench.contract.layer_set import LayerSet
 from ssd_bench.cost.machine import Array
 from ssd_bench.errors import ConfigError
 from ssd_bench.records.reader import Run

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from ssd_bench.compose import build
+from ssd_bench.contract.task import Task
 from ssd_bench.data import HubSource, LocalSource
 from ssd_bench.errors import ConfigError
-from ssd_bench.task import Task
 from tests.hub.layouts import local_rows
 from tests.runs import composed
 

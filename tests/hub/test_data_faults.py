@@ -14,7 +14,7 @@ READ = """
 import json, sys
 from ssd_bench.data import HubSource
 from ssd_bench.errors import ConfigError
-from ssd_bench.task import DataSpec
+from ssd_bench.contract.task import DataSpec
 for arguments in json.loads(sys.argv[1]):
     spec = DataSpec("toy", ("question",), {"path": "org/it", "name": None, "split": "test"} | arguments)
     source = HubSource()

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from ssd_bench.conf import choices
-from ssd_bench.task import DataSpec
+from ssd_bench.contract.task import DataSpec
 from tasks.stream import Stream
 from tests.hub.layouts import publish
 from tests.hub.server import Hub, serving

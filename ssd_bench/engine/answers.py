@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from numbers import Integral
 
-from ssd_bench.core.layer_set import LayerSet
-from ssd_bench.core.method import Estimate, LayerDraft, Method, Taps
-from ssd_bench.core.tree import TokenTree
-from ssd_bench.core.window import Window
+from ssd_bench.contract.generation import Estimate
+from ssd_bench.contract.layer_set import LayerSet
+from ssd_bench.contract.method import LayerDraft, Method, Taps
+from ssd_bench.contract.tree import TokenTree
+from ssd_bench.contract.window import Window
 from ssd_bench.errors import ConfigError
 
 EXCERPT_LEN = 200  # characters of a wrong answer that an error message quotes

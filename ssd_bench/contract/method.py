@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
-    from ssd_bench.core.engine import Generation
-    from ssd_bench.core.layer_set import LayerSet
-    from ssd_bench.core.tree import TokenTree
-    from ssd_bench.core.window import Window
+    from ssd_bench.contract.generation import Estimate, Generation
+    from ssd_bench.contract.layer_set import LayerSet
+    from ssd_bench.contract.shape import ModelDims
+    from ssd_bench.contract.tree import TokenTree
+    from ssd_bench.contract.window import Window
     from ssd_bench.cost.latency import Latency
-    from ssd_bench.model.shape import ModelDims
 
 
 @dataclass(frozen=True)
@@ -139,21 +139,6 @@ class Verification:
     logits: Tensor
     hidden: Tensor | None
     last: bool = False
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """A method's estimate for the layer set that it chose at a search event; the record stores it unchanged.
-
-    Attributes:
-        alpha: estimated acceptance rate in [0, 1].
-        draft_len: the draft length γ* that the estimate holds for.
-        tokens_per_s: estimated tokens per second (TPT).
-    """
-
-    alpha: float
-    draft_len: int
-    tokens_per_s: float
 
 
 @dataclass(frozen=True)

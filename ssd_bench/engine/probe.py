@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from ssd_bench.core.engine import Engine, Generation
-from ssd_bench.core.method import Method, Origin
-from ssd_bench.core.sampling import Decoding
-from ssd_bench.core.window import Window
+from ssd_bench.contract.generation import Generation
+from ssd_bench.contract.method import Method, Origin
+from ssd_bench.contract.window import Window
+from ssd_bench.engine.engine import Engine
+from ssd_bench.engine.sampling import Decoding
 from ssd_bench.errors import ConfigError
 from ssd_bench.model.decoder import NOTHING, Decoder, Pass
 from ssd_bench.model.kv_cache import KVCache

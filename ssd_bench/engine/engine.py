@@ -7,70 +7,23 @@ c tokens before the root. The root is the newest output token; its position is c
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from ssd_bench.core.contract import Contract
-from ssd_bench.core.layer_set import LayerSet
-from ssd_bench.core.method import Context, Estimate, LayerDraft, Method, Prefill, Probe, Verification
-from ssd_bench.core.sampling import Decoding, draw, verify_greedy, verify_sampled, warp
-from ssd_bench.core.timing import Clock, Mark
-from ssd_bench.core.tree import TokenTree, comb
-from ssd_bench.core.window import Window
+from ssd_bench.contract.generation import Generation, Step
+from ssd_bench.contract.layer_set import LayerSet
+from ssd_bench.contract.method import Context, LayerDraft, Method, Prefill, Probe, Verification
+from ssd_bench.contract.tree import TokenTree, comb
+from ssd_bench.contract.window import Window
+from ssd_bench.engine.answers import Contract
+from ssd_bench.engine.sampling import Decoding, draw, verify_greedy, verify_sampled, warp
+from ssd_bench.engine.timing import Clock
 from ssd_bench.model.decoder import NOTHING, Decoder, Pass
 from ssd_bench.model.kv_cache import KVCache
 
 SCRATCH = 160  # cache rows beyond the longest sequence: a tree needs a row per node, also where few positions are left
-
-
-@dataclass
-class Step:
-    """One step of the trace; its times are in milliseconds and read when the prompt is finished.
-
-    Attributes:
-        index: 1-based; the prefill is step 0.
-        context_len: c before the step.
-        layer_set: the sublayers that drafted; None if no sublayers did (the method proposed a tree).
-        draft_len: k, candidates on the longest path.
-        tree_nodes: nodes verified, root included.
-        accepted_len: m, accepted candidates that stayed in the output; the target's own token excluded.
-        emitted: tokens appended to the output.
-        stop_reason: why drafting ended: confidence, length (γ), eos, budget (no room left), none (not a layer draft).
-        searched: whether a search chose the layer set, as in `LayerDraft`.
-        estimate: the method's estimate after a search event in this step.
-        window: the positions that the draft's attentions read; None: all.
-        marks: marks before the step and after proposal, draft, verification with commit, and observation.
-        draft_ms, verify_ms, policy_ms: times of drafting, of verification with commit, and of the method (overhead).
-    """
-
-    index: int
-    context_len: int
-    layer_set: LayerSet | None
-    draft_len: int
-    tree_nodes: int
-    accepted_len: int
-    emitted: int
-    stop_reason: str
-    searched: bool | None
-    estimate: Estimate | None
-    window: Window | None = None
-    marks: tuple[Mark, ...] = ()
-    draft_ms: float = 0.0
-    verify_ms: float = 0.0
-    policy_ms: float = 0.0
-
-
-@dataclass
-class Generation:
-    """The output of one prompt and its trace; `finish_reason` is eos, length, context or steps (`max_steps`)."""
-
-    output: list[int]
-    finish_reason: str
-    prefill_ms: float
-    decode_ms: float
-    steps: list[Step] = field(default_factory=list)
 
 
 @dataclass(frozen=True)

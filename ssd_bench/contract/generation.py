@@ -1,0 +1,72 @@
+"""The output of one prompt, its trace step by step, and a method's estimates in it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from ssd_bench.contract.layer_set import LayerSet
+from ssd_bench.contract.window import Window
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A method's estimate for the layer set that it chose at a search event; the record stores it unchanged.
+
+    Attributes:
+        alpha: estimated acceptance rate in [0, 1].
+        draft_len: the draft length γ* that the estimate holds for.
+        tokens_per_s: estimated tokens per second (TPT).
+    """
+
+    alpha: float
+    draft_len: int
+    tokens_per_s: float
+
+
+@dataclass
+class Step:
+    """One step of the trace; its times are in milliseconds and read when the prompt is finished.
+
+    Attributes:
+        index: 1-based; the prefill is step 0.
+        context_len: c before the step.
+        layer_set: the sublayers that drafted; None if no sublayers did (the method proposed a tree).
+        draft_len: k, candidates on the longest path.
+        tree_nodes: nodes verified, root included.
+        accepted_len: m, accepted candidates that stayed in the output; the target's own token excluded.
+        emitted: tokens appended to the output.
+        stop_reason: why drafting ended: confidence, length (γ), eos, budget (no room left), none (not a layer draft).
+        searched: whether a search chose the layer set, as in `LayerDraft`.
+        estimate: the method's estimate after a search event in this step.
+        window: the positions that the draft's attentions read; None: all.
+        marks: marks before the step and after proposal, draft, verification with commit, and observation.
+        draft_ms, verify_ms, policy_ms: times of drafting, of verification with commit, and of the method (overhead).
+    """
+
+    index: int
+    context_len: int
+    layer_set: LayerSet | None
+    draft_len: int
+    tree_nodes: int
+    accepted_len: int
+    emitted: int
+    stop_reason: str
+    searched: bool | None
+    estimate: Estimate | None
+    window: Window | None = None
+    marks: tuple[Any, ...] = ()
+    draft_ms: float = 0.0
+    verify_ms: float = 0.0
+    policy_ms: float = 0.0
+
+
+@dataclass
+class Generation:
+    """The output of one prompt and its trace; `finish_reason` is eos, length, context or steps (`max_steps`)."""
+
+    output: list[int]
+    finish_reason: str
+    prefill_ms: float
+    decode_ms: float
+    steps: list[Step] = field(default_factory=list)
