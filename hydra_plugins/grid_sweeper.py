@@ -1,4 +1,4 @@
-"""Hydra plugin for the project's sweeper, which is in `ssd_bench.sweep`."""
+"""Hydra plugin for the project's sweeper, which is in `ssd_bench.sweep.sweep`."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig
 
 if TYPE_CHECKING:
-    from ssd_bench.sweep import Sweep
+    from ssd_bench.sweep.sweep import Sweep
 
 
 class GridSweeper(Sweeper):
-    """`ssd_bench.sweep.Sweep` as a plugin; its module is imported only for a sweep.
+    """`ssd_bench.sweep.sweep.Sweep` as a plugin; its module is imported only for a sweep.
 
     Args:
         params: overrides of every sweep, before those of the command line.
@@ -26,7 +26,7 @@ class GridSweeper(Sweeper):
 
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
         """Create the sweep; Hydra calls this before `sweep`."""
-        from ssd_bench.sweep import Sweep
+        from ssd_bench.sweep.sweep import Sweep
 
         self._sweep = Sweep(hydra_context, task_function, config)
 

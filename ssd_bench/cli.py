@@ -96,7 +96,7 @@ def main(arguments: Sequence[str]) -> int:
         print(f"error: {odd[0]} needs a sweep: python -m ssd_bench -m {' '.join(arguments)}", file=sys.stderr)
         return 2
     if {"-m", "--multirun", "-h", "--help", "-sc", "--shell-completion"} & set(arguments):
-        from ssd_bench.sweep import register_experiments
+        from ssd_bench.sweep.sweep import register_experiments
 
         try:
             register_experiments(arguments)
@@ -110,7 +110,7 @@ def _run(cfg: DictConfig) -> Path | None:
     from hydra.core.hydra_config import HydraConfig
     from omegaconf import OmegaConf
 
-    from ssd_bench import dry
+    from ssd_bench.sweep import dry
 
     if dry.is_requested(cfg.dry):
         hydra = HydraConfig.get()
@@ -120,10 +120,10 @@ def _run(cfg: DictConfig) -> Path | None:
         planned = dry.Planned(overrides, hydra.runtime.choices, cfg)
         print(dry.describe("1 run", [planned], lambda _: None))
         return None
-    from ssd_bench.plan import plan  # torch and transformers only once the config is composed
-    from ssd_bench.records.lease import PATIENT
+    from ssd_bench.lease import PATIENT
     from ssd_bench.report.runs import print_record
-    from ssd_bench.run import execute
+    from ssd_bench.run.plan import plan  # torch and transformers only once the config is composed
+    from ssd_bench.run.run import execute
 
     record = execute(plan(cfg), PATIENT.get())
     if record is not None:

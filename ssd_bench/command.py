@@ -37,7 +37,7 @@ WITHOUT_JOBS = {"--cfg", "-c", "--info", "-i"}
 def command(work: Callable[[DictConfig], object]) -> int:
     """Compose the config from the command line and call `work` with it, once per job of a sweep.
 
-    A failing job does not stop the others (`ssd_bench.sweep`). `work` may return the folder of a record.
+    A failing job does not stop the others (`ssd_bench.sweep.sweep`). `work` may return the folder of a record.
 
     Returns:
         Exit code: 0 done; 1 an output was not lossless, a job of a sweep failed unexpectedly, or a disk is full; 2 an
@@ -165,6 +165,6 @@ def _advised(error: Exception) -> Exception:
 
 def _settings(*, _root_: DictConfig) -> str:
     """Return the settings for the template of the help, where `$` has a meaning of Hydra's and is escaped."""
-    from ssd_bench.manual import describe_settings
+    from ssd_bench.compose.help import describe_settings
 
     return describe_settings(_root_).replace("$", "$$")

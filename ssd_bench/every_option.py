@@ -12,9 +12,9 @@ from typing import Any
 
 import yaml
 
+from ssd_bench.compose.help import UNTARGETED, Declared, declared_settings
 from ssd_bench.conf import CONF
 from ssd_bench.console import options, run_tool
-from ssd_bench.manual import UNTARGETED, Declared, declared_settings
 from ssd_bench.settings import describe_type
 
 

@@ -7,7 +7,7 @@
 
 A field's type says what is allowed: int, float, bool, str, None for null, `Literal`, sequences and mappings of these, a
 `Range` or `Fits` in `Annotated`, or a class. Its doc is the string under it or, where several classes have the same
-setting, a string in its type; `ssd_bench.manual` shows both.
+setting, a string in its type; `ssd_bench.compose.help` shows both.
 """
 
 from __future__ import annotations

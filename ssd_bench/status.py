@@ -22,14 +22,14 @@ import pandas as pd
 
 from ssd_bench import tables
 from ssd_bench.console import options, run_tool
-from ssd_bench.dry import spell
 from ssd_bench.errors import ConfigError
+from ssd_bench.lease import NAME, has_expired, holder
 from ssd_bench.papers import index
 from ssd_bench.paths import local_path
 from ssd_bench.records.files import read_header
-from ssd_bench.records.lease import NAME, has_expired, holder
 from ssd_bench.records.pack import unpacked_folder
 from ssd_bench.records.writer import FAILED
+from ssd_bench.sweep.dry import spell
 
 EVERY = 5.0  # seconds between two prints
 ORDER = ("running", "failed", "stopped", "waiting")

@@ -22,7 +22,7 @@ from importlib.metadata import PackageNotFoundError, files
 from pathlib import Path
 from typing import Any
 
-from ssd_bench.compose import task_named
+from ssd_bench.compose.build import task_named
 from ssd_bench.data.local import SampleSource
 from ssd_bench.rouge import KINDS, rouge
 from tasks.scoring.code import PassesAsserts, PassesTests

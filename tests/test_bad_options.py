@@ -13,8 +13,8 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import OmegaConf
 
-from ssd_bench import run
 from ssd_bench.cli import dispatch
+from ssd_bench.run import run
 from tests.runs import python
 
 MADE = "{_target_:os.mkdir,path:made}"  # would be seen

@@ -24,9 +24,9 @@ from ssd_bench.command import command as command_line
 from ssd_bench.errors import ConfigError
 from ssd_bench.model.arithmetic import CHOICES
 from ssd_bench.model.checkpoint import EMBEDDED, Checkpoint
-from ssd_bench.plan import plan
 from ssd_bench.records.reader import Run, find_runs, load_run
-from ssd_bench.run import execute
+from ssd_bench.run.plan import plan
+from ssd_bench.run.run import execute
 from tests.runs import GIVEN_LATENCY, ROOT, environment, executed, local_model, planned, python
 
 Tensors = dict[str, torch.Tensor]

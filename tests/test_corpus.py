@@ -13,7 +13,7 @@ import pytest
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from ssd_bench.compose import task_named, task_names
+from ssd_bench.compose.build import task_named, task_names
 from ssd_bench.data import SampleSource
 from ssd_bench.miniature import corpus, samples, vocabulary
 from ssd_bench.miniature.domains import audits, problems, tales

@@ -18,7 +18,7 @@ from ssd_bench.command import command
 from ssd_bench.contract.task import DataSpec
 from ssd_bench.data import LocalSource, local
 from ssd_bench.errors import ConfigError
-from ssd_bench.plan import plan
+from ssd_bench.run.plan import plan
 from tests.sources import used
 
 SPEC = DataSpec("toy", ("question", "answer"), {}, lists=("answer",))

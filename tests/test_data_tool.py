@@ -13,8 +13,8 @@ import datasets
 import huggingface_hub
 import pytest
 
-from ssd_bench import compose
-from ssd_bench.compose import TaskChoice, build, task_named, task_names
+from ssd_bench.compose import build as compose
+from ssd_bench.compose.build import TaskChoice, build, task_named, task_names
 from ssd_bench.contract.task import DataSpec
 from ssd_bench.data import SampleSource, listing
 from ssd_bench.data.command import main

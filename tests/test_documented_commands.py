@@ -24,10 +24,10 @@ import pytest
 from hydra.core.global_hydra import GlobalHydra
 from omegaconf import DictConfig
 
-from ssd_bench import sweep
 from ssd_bench.cli import COMMANDS, dispatch
 from ssd_bench.papers import grid
 from ssd_bench.records.reader import find_runs, load_run
+from ssd_bench.sweep import sweep
 from tests import exhibit_runs
 from tests.runs import CPU, ROOT, executed, python
 from tests.test_exchange import SERVER

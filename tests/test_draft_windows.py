@@ -33,7 +33,7 @@ from ssd_bench.records.schema import DIGESTS
 from ssd_bench.records.writer import RunWriter
 from ssd_bench.replay.predict import step_times
 from ssd_bench.replay.workload import positions_read, workload
-from ssd_bench.run import execute
+from ssd_bench.run.run import execute
 from tests.lossless import DIMS, FAMILIES, check_greedy, check_sampled, decode, engine_for
 from tests.runs import config, executed, local_model, planned
 from tests.synthetic import HEADER, N_LAYERS, header, unit, write_run

@@ -16,12 +16,12 @@ import pytest
 import torch
 from hydra.core.global_hydra import GlobalHydra
 
-from ssd_bench import run
 from ssd_bench.cli import dispatch
 from ssd_bench.errors import Lost
+from ssd_bench.lease import NAME, Lease, Owner
 from ssd_bench.records import writer as module
-from ssd_bench.records.lease import NAME, Lease, Owner
 from ssd_bench.records.reader import load_run
+from ssd_bench.run import run
 from ssd_bench.status import look
 from ssd_bench.stopping import Stopped
 from tests.runs import CPU, environment
@@ -193,7 +193,7 @@ def test_leftovers_are_no_fault_where_nothing_can_be_written_or_somebody_works(t
 KILL_IN_A_LEASE = """
 import sys
 from pathlib import Path
-from ssd_bench.records.lease import Lease
+from ssd_bench.lease import Lease
 from tests.kills import kill_at_every_call
 from tests.test_endings import dead
 

@@ -13,8 +13,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import OverrideType
 from omegaconf import DictConfig, OmegaConf
 
-from ssd_bench import dry
-from ssd_bench.compose import build
+from ssd_bench.compose.build import build
 from ssd_bench.conf import CONF
 from ssd_bench.contract.shape import ModelDims
 from ssd_bench.errors import ConfigError
@@ -22,6 +21,7 @@ from ssd_bench.papers import reported
 from ssd_bench.papers.grid import FOLDER, Experiment, Job, load, names, sets
 from ssd_bench.papers.rooms import folder_of
 from ssd_bench.records import schema
+from ssd_bench.sweep import dry
 
 # diagrams, and tables of features with numbers of other exhibits
 NO_RESULTS = {

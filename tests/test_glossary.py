@@ -12,10 +12,10 @@ from ssd_bench.cli import dispatch
 from ssd_bench.metrics import summarise
 from ssd_bench.model.checkpoint import ModelSource
 from ssd_bench.model.template import Template
-from ssd_bench.options import KNOWN
 from ssd_bench.records.schema import SCHEMAS
 from ssd_bench.report import exhibits, verdicts
 from ssd_bench.report.runs import readable_row
+from ssd_bench.run.options import KNOWN
 from tests.synthetic import unit, with_hf, write_run
 
 GLOSSARY = (Path(__file__).parents[1] / "docs" / "glossary.md").read_text(encoding="utf-8")

@@ -16,10 +16,10 @@ from scipy.stats import chisquare
 from methods.ar import AR
 from ssd_bench.engine.sampling import Decoding, warp
 from ssd_bench.errors import ConfigError
-from ssd_bench.hardware import Hardware
-from ssd_bench.hugging_face import HuggingFace
 from ssd_bench.model.checkpoint import EMBEDDED
 from ssd_bench.model.decoder import Decoder
+from ssd_bench.run.hardware import Hardware
+from ssd_bench.run.hugging_face import HuggingFace
 from tests.conftest import VOCAB
 from tests.lossless import engine_for
 from tests.test_engine import random_case

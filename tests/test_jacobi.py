@@ -14,7 +14,7 @@ from methods.jacobi import Jacobi
 from ssd_bench.contract.method import Context, Prefill
 from ssd_bench.errors import ConfigError
 from ssd_bench.model.decoder import Decoder
-from ssd_bench.plan import plan
+from ssd_bench.run.plan import plan
 from tests.conftest import VOCAB
 from tests.lossless import DIMS, check_greedy, decode, likes_zero
 from tests.runs import composed, config

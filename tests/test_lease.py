@@ -15,15 +15,15 @@ from pathlib import Path
 import psutil
 import pytest
 
+from ssd_bench import lease as module
 from ssd_bench.errors import Lost
-from ssd_bench.records import lease as module
-from ssd_bench.records.lease import NAME, SILENT, Lease, LeaseHeld, Owner, abandoned_leases, has_expired, holder
+from ssd_bench.lease import NAME, SILENT, Lease, LeaseHeld, Owner, abandoned_leases, has_expired, holder
 from tests.runs import environment
 
 HOLD = """
 import sys, time
 from pathlib import Path
-from ssd_bench.records.lease import Lease
+from ssd_bench.lease import Lease
 with Lease(Path(sys.argv[1])):
     print("held", flush=True)
     time.sleep(60)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ssd_bench.compose import task_named
+from ssd_bench.compose.build import task_named
 from ssd_bench.data.local import LocalSource, SampleSource
 from tasks.mbpp import MBPP
 from tasks.scoring.code import PassesAsserts

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from omegaconf import OmegaConf
 
-from ssd_bench import dry
-from ssd_bench.compose import build
+from ssd_bench.compose.build import build
 from ssd_bench.conf import CONF
 from ssd_bench.contract.shape import Shape
+from ssd_bench.sweep import dry
 from tests.runs import ROOT, composed
 
 MODELS = sorted(path.stem for path in (CONF / "model").glob("*.yaml"))

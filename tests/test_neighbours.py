@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from ssd_bench import neighbours as module
-from ssd_bench.hardware import Hardware
-from ssd_bench.neighbours import Neighbours, places
-from ssd_bench.records.lease import Owner
+from ssd_bench.lease import Owner
+from ssd_bench.run import neighbours as module
+from ssd_bench.run.hardware import Hardware
+from ssd_bench.run.neighbours import Neighbours, places
 from tests.runs import executed, local_model
 
 

@@ -12,14 +12,14 @@ from hydra.utils import get_class, instantiate
 from omegaconf import OmegaConf
 
 from methods.settings import Name
-from ssd_bench.compose import build, task_names
+from ssd_bench.compose.build import build, task_names
+from ssd_bench.compose.help import UNTARGETED, declared_settings, describe_settings
 from ssd_bench.conf import CONF
 from ssd_bench.engine.sampling import Decoding
 from ssd_bench.errors import ConfigError
-from ssd_bench.hardware import Options
-from ssd_bench.manual import UNTARGETED, declared_settings, describe_settings
+from ssd_bench.run.hardware import Options
+from ssd_bench.run.tracking import Tracking
 from ssd_bench.settings import Count, Fits, Range, Share, Whole, arguments, describe_type, fits, kinds, settings
-from ssd_bench.tracking import Tracking
 from tests.runs import composed, python
 
 PRESETS = sorted(path.stem for path in (CONF / "method").glob("*.yaml"))
@@ -159,7 +159,9 @@ def test_the_help_shows_every_setting_with_its_value(preset: str) -> None:
 
 
 def test_the_help_of_no_preset_loads_torch() -> None:
-    code = "import sys; from ssd_bench.manual import declared_settings; all(map(declared_settings, sys.argv[1:])); "
+    code = (
+        "import sys; from ssd_bench.compose.help import declared_settings; all(map(declared_settings, sys.argv[1:])); "
+    )
     code += "sys.exit('torch' in sys.modules)"
     assert python("-c", code, *TARGETS, *TASKS).returncode == 0
 

@@ -12,13 +12,13 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from ssd_bench import run as runner
 from ssd_bench.metrics import summarise
-from ssd_bench.plan import Shard
 from ssd_bench.records.reader import Run, find_runs, load_run
 from ssd_bench.records.writer import RunWriter
-from ssd_bench.run import execute
-from ssd_bench.shards import merge_shards
+from ssd_bench.run import run as runner
+from ssd_bench.run.plan import Shard
+from ssd_bench.run.run import execute
+from ssd_bench.run.shards import merge_shards
 from tests.runs import CPU, executed, local_model, planned, python
 
 TIMES = ["prefill_ms", "decode_ms", "draft_ms", "verify_ms", "policy_ms", "peak_bytes"]
@@ -141,7 +141,7 @@ def test_a_shard_whose_run_was_made_while_it_waited_is_not_measured_again(
 def left_by_one_that_was_killed(options: list[str], folder: Path, patch: pytest.MonkeyPatch, *more: str) -> Path:
     """A record, and the shards that it was made of: its process ended before it removed them."""
     with patch.context() as patched:
-        patched.setattr("ssd_bench.shards._remove", lambda plan: None)
+        patched.setattr("ssd_bench.run.shards._remove", lambda plan: None)
         made = [execute(planned(folder, *options, *METHODS["given"], *more, f"shard={n}/2")) for n in (1, 2)]
     assert made[1] is not None and len(list((folder / ".shards" / made[1].name).iterdir())) == 2
     return made[1]

@@ -23,9 +23,9 @@ from hydra.core.utils import JobReturn, JobStatus
 from hydra.plugins.launcher import Launcher
 from omegaconf import OmegaConf
 
-import ssd_bench.plan
 import ssd_bench.report.runs
-import ssd_bench.run
+import ssd_bench.run.plan
+import ssd_bench.run.run
 from ssd_bench.bench import bench
 from ssd_bench.cli import dispatch
 from ssd_bench.errors import ConfigError, JobsFailed, LosslessError
@@ -33,7 +33,7 @@ from ssd_bench.papers import index
 from ssd_bench.papers.index import Outcome
 from ssd_bench.records.reader import Run, find_runs, load_run
 from ssd_bench.run_warnings import warning_kind
-from ssd_bench.sweep import Attempt, JobBatch, product, summary
+from ssd_bench.sweep.sweep import Attempt, JobBatch, product, summary
 from tests.runs import GIVEN_LATENCY, local_model, planned, python
 from tests.synthetic import unit, write_run
 
@@ -344,10 +344,12 @@ def test_an_interrupted_sweep_can_be_reported_and_goes_on(
         done.append(folder.name)
         return folder
 
-    monkeypatch.setattr(ssd_bench.run, "execute", execute)
-    monkeypatch.setattr(ssd_bench.plan, "plan", lambda cfg: cfg)
+    monkeypatch.setattr(ssd_bench.run.run, "execute", execute)
+    monkeypatch.setattr(ssd_bench.run.plan, "plan", lambda cfg: cfg)
     monkeypatch.setattr(ssd_bench.report.runs, "print_record", lambda _: None)
-    monkeypatch.setattr(ssd_bench.sweep, "REFERENCE", tmp_path / "none")  # whose times a made-up plan cannot scale
+    monkeypatch.setattr(
+        ssd_bench.sweep.sweep, "REFERENCE", tmp_path / "none"
+    )  # whose times a made-up plan cannot scale
     options = ("experiment=knn_ssd_figure1", "scale=mini", f"runs_dir={tmp_path}/runs", f"hydra.sweep.dir={tmp_path}")
     monkeypatch.setattr(sys, "argv", ["ssd_bench"])
     monkeypatch.setenv("HYDRA_FULL_ERROR", "1")  # as the program sets it, and undone after the test
@@ -414,11 +416,11 @@ def test_jobs_that_differ_in_plain_values_are_composed_once(
         asked.append(given)
         return compose(self, *given)
 
-    monkeypatch.setattr(ssd_bench.run, "execute", execute)
-    monkeypatch.setattr(ssd_bench.plan, "plan", lambda cfg: cfg)
+    monkeypatch.setattr(ssd_bench.run.run, "execute", execute)
+    monkeypatch.setattr(ssd_bench.run.plan, "plan", lambda cfg: cfg)
     monkeypatch.setattr(ssd_bench.report.runs, "print_record", lambda _: None)
-    monkeypatch.setattr(ssd_bench.sweep, "load_records", lambda paths: found.extend(paths))
-    monkeypatch.setattr(ssd_bench.sweep, "comparison_text", lambda _: "")
+    monkeypatch.setattr(ssd_bench.sweep.sweep, "load_records", lambda paths: found.extend(paths))
+    monkeypatch.setattr(ssd_bench.sweep.sweep, "comparison_text", lambda _: "")
     monkeypatch.setattr(ConfigLoaderImpl, "load_sweep_config", counted)
     monkeypatch.setattr(sys, "argv", ["ssd_bench"])
     options = [option.format(tmp_path) for option in options]
@@ -460,10 +462,10 @@ def test_retry_repeats_what_failed_and_no_other(
         (folder / "run.json").write_text("{}", encoding="utf-8")
         return folder
 
-    monkeypatch.setattr(ssd_bench.run, "execute", execute)
-    monkeypatch.setattr(ssd_bench.plan, "plan", lambda cfg: cfg)
+    monkeypatch.setattr(ssd_bench.run.run, "execute", execute)
+    monkeypatch.setattr(ssd_bench.run.plan, "plan", lambda cfg: cfg)
     monkeypatch.setattr(ssd_bench.report.runs, "print_record", lambda _: None)
-    monkeypatch.setattr(ssd_bench.sweep, "comparison_text", lambda _: "")
+    monkeypatch.setattr(ssd_bench.sweep.sweep, "comparison_text", lambda _: "")
     monkeypatch.setattr(sys, "argv", ["ssd_bench"])
     line = ["-m", "seed=0,1,2,3", f"runs_dir={tmp_path}"]
     codes = []
@@ -504,8 +506,8 @@ def test_a_sweep_shows_each_kind_of_warning_once(
             write_run(folder, [unit(0), unit(1)], run_id=folder.name, warnings=warnings[cfg.seed])
         return folder
 
-    monkeypatch.setattr(ssd_bench.run, "execute", execute)
-    monkeypatch.setattr(ssd_bench.plan, "plan", lambda cfg: cfg)
+    monkeypatch.setattr(ssd_bench.run.run, "execute", execute)
+    monkeypatch.setattr(ssd_bench.run.plan, "plan", lambda cfg: cfg)
     monkeypatch.setattr(sys, "argv", ["ssd_bench"])
     for _ in range(2):  # the second sweep finds the runs on record
         GlobalHydra.instance().clear()

@@ -9,7 +9,7 @@ import pytest
 
 from ssd_bench.data.prompting import encode_turn
 from ssd_bench.errors import ConfigError
-from ssd_bench.plan import Plan
+from ssd_bench.run.plan import Plan
 from tests.conftest import CHAT, make_tokenizer
 from tests.runs import executed, local_model, planned
 from tests.test_tasks import TASKS

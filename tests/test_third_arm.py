@@ -13,14 +13,14 @@ import pytest
 import torch
 
 from ssd_bench import explain, metrics
-from ssd_bench import run as running
 from ssd_bench.engine.sampling import Decoding
 from ssd_bench.errors import ConfigError
-from ssd_bench.hardware import Hardware
-from ssd_bench.hugging_face import HFProcess, HuggingFace
 from ssd_bench.records.reader import Run
 from ssd_bench.records.writer import RunWriter
 from ssd_bench.replay.workload import workload
+from ssd_bench.run import run as running
+from ssd_bench.run.hardware import Hardware
+from ssd_bench.run.hugging_face import HFProcess, HuggingFace
 from tests.runs import executed, local_model, planned
 from tests.synthetic import unit, with_hf, write_run
 from tests.test_cli import TIMES

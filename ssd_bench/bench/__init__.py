@@ -33,11 +33,11 @@ from ssd_bench.cost import profiling
 from ssd_bench.engine.engine import Engine
 from ssd_bench.engine.sampling import Decoding
 from ssd_bench.errors import ConfigError
-from ssd_bench.hardware import Hardware
-from ssd_bench.plan import Plan, plan
 from ssd_bench.records import provenance
 from ssd_bench.records.files import write_atomic
-from ssd_bench.run import load_engine
+from ssd_bench.run.hardware import Hardware
+from ssd_bench.run.plan import Plan, plan
+from ssd_bench.run.run import load_engine
 
 RECORD = "record"
 FIGURES = ["", "ms", "limit, ms", "limit / time", "bound by"]

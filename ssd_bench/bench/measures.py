@@ -24,10 +24,10 @@ from ssd_bench.contract.shape import ModelDims
 from ssd_bench.engine.engine import Engine
 from ssd_bench.engine.probe import ModelProbe
 from ssd_bench.engine.sampling import Decoding
-from ssd_bench.hugging_face import HuggingFace
 from ssd_bench.model.decoder import PREFILL_CHUNK, Decoder, Pass
 from ssd_bench.model.kv_cache import KVCache
-from ssd_bench.plan import Plan
+from ssd_bench.run.hugging_face import HuggingFace
+from ssd_bench.run.plan import Plan
 
 ROUNDS = 5  # of every interleaved comparison
 PREFILL_ROUNDS = 3  # fewer: a long prefill takes a hundred times as long as a forward

@@ -48,8 +48,6 @@ from ssd_bench.engine.engine import SCRATCH
 from ssd_bench.engine.probe import ModelProbe
 from ssd_bench.engine.sampling import Decoding
 from ssd_bench.errors import ConfigError
-from ssd_bench.hardware import Hardware
-from ssd_bench.hugging_face import HuggingFace
 from ssd_bench.model import drawn
 from ssd_bench.model.backend import select
 from ssd_bench.model.decoder import PREFILL_CHUNK, Pass
@@ -57,6 +55,8 @@ from ssd_bench.papers.traces import Acceptance, ReportedSpeedup, plain_name, rep
 from ssd_bench.paths import local_path
 from ssd_bench.records import provenance
 from ssd_bench.records.files import write_atomic
+from ssd_bench.run.hardware import Hardware
+from ssd_bench.run.hugging_face import HuggingFace
 
 OPTIONS = {
     "models": "",

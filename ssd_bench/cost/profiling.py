@@ -22,10 +22,10 @@ from ssd_bench.cost.latency import Latency, NodeTimes, fit_latency, fit_line
 from ssd_bench.engine.load import QUIET, LoadWatch
 from ssd_bench.engine.probe import ModelProbe
 from ssd_bench.engine.timing import Clock
+from ssd_bench.lease import hold_lease
 from ssd_bench.model.decoder import Decoder, Pass
 from ssd_bench.model.kv_cache import KVCache
 from ssd_bench.records.files import write_atomic
-from ssd_bench.records.lease import hold_lease
 from ssd_bench.run_warnings import new_warnings
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from omegaconf import OmegaConf
 
-from ssd_bench.compose import TaskChoice, build, task_names, task_settings
+from ssd_bench.compose.build import TaskChoice, build, task_names, task_settings
 from ssd_bench.contract.task import DataSpec, Task
 from ssd_bench.data.local import LocalSource
 from ssd_bench.errors import ConfigError

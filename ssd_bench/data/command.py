@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ssd_bench.compose import TaskChoice, task_names
+from ssd_bench.compose.build import TaskChoice, task_names
 from ssd_bench.console import run_tool
 from ssd_bench.data import checking, fetching, listing
 from ssd_bench.errors import ConfigError

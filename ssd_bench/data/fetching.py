@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ssd_bench.compose import TaskChoice
+from ssd_bench.compose.build import TaskChoice
 from ssd_bench.contract.task import DataSpec
 from ssd_bench.data.hub import OFFLINE, HubSource, Survey
 from ssd_bench.errors import ConfigError

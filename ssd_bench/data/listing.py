@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ssd_bench import tables
-from ssd_bench.compose import task_named, task_names
+from ssd_bench.compose.build import task_named, task_names
 from ssd_bench.contract.task import DataSpec
 from ssd_bench.data.local import SampleSource
 from ssd_bench.errors import ConfigError

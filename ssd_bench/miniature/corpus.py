@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from ssd_bench.compose import task_named
+from ssd_bench.compose.build import task_named
 from ssd_bench.contract.task import DataSpec, Prompt
 from ssd_bench.data.prompting import encode
 from ssd_bench.miniature.domains import (

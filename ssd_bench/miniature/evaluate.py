@@ -16,7 +16,7 @@ from tqdm import tqdm
 from methods.ar import AR
 from methods.fixed_layers import PUBLISHED, pattern_set, published_sets
 from ssd_bench import tables
-from ssd_bench.compose import task_named
+from ssd_bench.compose.build import task_named
 from ssd_bench.contract.layer_set import LayerSet
 from ssd_bench.engine.engine import SCRATCH, Engine
 from ssd_bench.engine.probe import ModelProbe

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ssd_bench.compose import task_named
+from ssd_bench.compose.build import task_named
 from ssd_bench.miniature import corpus
 from ssd_bench.miniature.domains import queries
 from ssd_bench.miniature.domains.item import Item

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from hydra import compose, initialize_config_dir
 
-from ssd_bench.compose import build
+from ssd_bench.compose.build import build
 from ssd_bench.conf import CONF
 from ssd_bench.console import run_tool
 from ssd_bench.errors import ConfigError

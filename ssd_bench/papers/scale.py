@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 from omegaconf import DictConfig, OmegaConf
 
-from ssd_bench.compose import build
+from ssd_bench.compose.build import build
 from ssd_bench.conf import CONF, choices
 from ssd_bench.errors import ConfigError
 from ssd_bench.papers import claims, grid

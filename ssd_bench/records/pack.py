@@ -21,9 +21,9 @@ from typing import Any, BinaryIO
 
 from ssd_bench.console import options, run_tool
 from ssd_bench.errors import ConfigError
+from ssd_bench.lease import hold_lease
 from ssd_bench.paths import local_path
 from ssd_bench.records.files import read_header, write_atomic
-from ssd_bench.records.lease import hold_lease
 
 OPTIONS = ("runs_dir", "out")
 SUFFIX, STAMP = ".zip", ".packed"

@@ -22,13 +22,10 @@ from typing import Any
 CODE_PACKAGES = ("ssd_bench", "methods", "tasks")
 
 READERS = (
-    *(f"ssd_bench/{package}" for package in ("report", "papers", "metrics", "replay", "exchange")),
+    *(f"ssd_bench/{package}/" for package in ("report", "papers", "metrics", "replay", "exchange", "sweep")),
     *(f"ssd_bench/cost/{file}.py" for file in ("machine", "plane", "roofline", "shapes")),
-    *(
-        f"ssd_bench/{file}.py"
-        for file in ("advise", "cli", "console", "coverage", "dry", "manual", "paths", "quoting", "status")
-    ),
-    *(f"ssd_bench/{file}.py" for file in ("style", "sweep", "tables")),
+    *(f"ssd_bench/{file}.py" for file in ("advise", "cli", "console", "coverage", "paths", "quoting", "run_warnings")),
+    *(f"ssd_bench/{file}.py" for file in ("compose/help", "status", "style", "tables")),
     *(f"ssd_bench/records/{file}.py" for file in ("consistency", "pack", "reader")),
 )
 """Code that only reads records, starts runs or helps. It is not in the code hash: changing it makes no run stale."""

@@ -25,10 +25,10 @@ from ssd_bench import tables
 from ssd_bench.console import run_tool
 from ssd_bench.contract.layer_set import LayerSet
 from ssd_bench.errors import ConfigError
+from ssd_bench.lease import Lease
 from ssd_bench.paths import local_path
 from ssd_bench.records import pack, provenance
 from ssd_bench.records.files import write_atomic
-from ssd_bench.records.lease import Lease
 
 HEADER, EVALUATIONS = "search.json", "evaluations.jsonl"
 DEFAULT = Path("runs", "searches")

@@ -28,9 +28,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ssd_bench.errors import ConfigError, one_line
+from ssd_bench.lease import NAME, Lease, LeaseHeld
 from ssd_bench.model.headers import reason
 from ssd_bench.records.files import read_header, read_json, read_table, write_atomic
-from ssd_bench.records.lease import NAME, Lease, LeaseHeld
 from ssd_bench.records.schema import (
     DIGESTS,
     SCHEMA_VERSION,

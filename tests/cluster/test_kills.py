@@ -13,8 +13,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from ssd_bench.lease import NAME, holder
 from ssd_bench.papers import index
-from ssd_bench.records.lease import NAME, holder
 from tests.cluster.conftest import Launched
 from tests.cluster.services import until
 from tests.cluster.slurm import Slurm

@@ -19,7 +19,7 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processor
 from tokenizers import decoders as token_decoders
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from ssd_bench.compose import build
+from ssd_bench.compose.build import build
 from ssd_bench.conf import CONF
 from ssd_bench.model.checkpoint import ModelSource
 from tests.conftest import CHAT, CORPUS, save_model

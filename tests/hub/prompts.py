@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from ssd_bench.compose import build
+from ssd_bench.compose.build import build
 from ssd_bench.contract.task import Task
 from ssd_bench.data import HubSource, LocalSource
 from ssd_bench.errors import ConfigError

@@ -14,8 +14,8 @@ from types import ModuleType
 
 import torch
 
+from ssd_bench.lease import hold_lease
 from ssd_bench.model.arithmetic import IsaLevel
-from ssd_bench.records.lease import hold_lease
 
 HERE = Path(__file__).parent
 SOURCES = [HERE / "cpu.cpp"]

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from ssd_bench.errors import ConfigError
-from ssd_bench.plan import Plan
+from ssd_bench.lease import Lease, LeaseHeld, hold_lease
 from ssd_bench.records.files import read_header
-from ssd_bench.records.lease import Lease, LeaseHeld, hold_lease
 from ssd_bench.records.reader import is_complete
 from ssd_bench.records.writer import SHARD, RunWriter
+from ssd_bench.run.plan import Plan
 
 SUMMED = ("load_ms", "profile_ms", "prepare_ms", "warmup_ms", "wall_s")
 WORST = ("base_bytes", "others_share")

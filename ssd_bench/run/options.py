@@ -11,20 +11,20 @@ from typing import Annotated, Any
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
-from ssd_bench.compose import KINDS, TARGET, build
+from ssd_bench.compose.build import KINDS, TARGET, build
 from ssd_bench.contract.method import Calibrated, Method
 from ssd_bench.contract.task import DataSource, Sourced, Task
 from ssd_bench.data.local import SampleSource
 from ssd_bench.engine.sampling import Decoding
 from ssd_bench.errors import ConfigError, shortened
-from ssd_bench.hardware import Options
 from ssd_bench.model.checkpoint import ModelSource
 from ssd_bench.model.template import TEMPLATES, Template
 from ssd_bench.paths import LONGEST_NAME, local_path
 from ssd_bench.quoting import unresolved
 from ssd_bench.records.schema import arms_of
+from ssd_bench.run.hardware import Options
+from ssd_bench.run.tracking import Tracking
 from ssd_bench.settings import GIVEN, Count, Fits, Range, Whole, arguments, check_value
-from ssd_bench.tracking import Tracking
 
 Name = Annotated[str, Fits("a text without /, for the name of a folder", re.compile(r"[^/\0]+").fullmatch)]
 Part = Annotated[str, Fits("NUMBER/OF, such as 3/8 for the third of eight", lambda text: _is_part(text))]

@@ -21,15 +21,15 @@ from ssd_bench.data.prompts import answer_limits, calibration_prompts, encode_al
 from ssd_bench.engine import lossless
 from ssd_bench.engine.sampling import Decoding
 from ssd_bench.errors import ConfigError, naming
-from ssd_bench.hardware import Hardware
 from ssd_bench.model.backend import Backend, select
 from ssd_bench.model.checkpoint import Checkpoint, ModelSource
 from ssd_bench.model.weights import architecture, declared_architecture
-from ssd_bench.options import Parts, resolve
 from ssd_bench.paths import local_path
 from ssd_bench.records import provenance
 from ssd_bench.records.contents import check_finite, contents
 from ssd_bench.records.schema import arms_of
+from ssd_bench.run.hardware import Hardware
+from ssd_bench.run.options import Parts, resolve
 
 SEARCHES, SHARDS = "searches", ".shards"  # folders in runs_dir: results of offline searches, parts of runs
 FAULTS = 5  # most faults of a file that a warning names

@@ -24,8 +24,8 @@ from ssd_bench.settings import describe_type, doc_of
 
 UNTARGETED = {
     "decode": "ssd_bench.engine.sampling.Decoding",
-    "hardware": "ssd_bench.hardware.Options",
-    "wandb": "ssd_bench.tracking.Tracking",
+    "hardware": "ssd_bench.run.hardware.Options",
+    "wandb": "ssd_bench.run.tracking.Tracking",
 }
 """Group whose config has no `_target_` -> the class of its settings."""
 

@@ -29,12 +29,12 @@ from hydra.plugins.launcher import Launcher
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, OmegaConf
 
-from ssd_bench import dry, tables
+from ssd_bench import tables
 from ssd_bench.command import EXPECTED
 from ssd_bench.conf import CHOSEN, choices
 from ssd_bench.console import EXTRAS, FULL, disk_fault, installed_by, report
 from ssd_bench.errors import ConfigError, JobsFailed, one_line
-from ssd_bench.forecast import REFERENCE, Forecast
+from ssd_bench.lease import PATIENT, LeaseHeld
 from ssd_bench.papers import grid, index
 from ssd_bench.papers import scale as scales
 from ssd_bench.papers.cells import load_records
@@ -42,10 +42,11 @@ from ssd_bench.papers.grid import key_of
 from ssd_bench.papers.index import HELD, Outcome
 from ssd_bench.paths import local_path
 from ssd_bench.quoting import plain_value
-from ssd_bench.records.lease import PATIENT, LeaseHeld
 from ssd_bench.records.pack import unpacked_folder
 from ssd_bench.report.runs import comparison_text
 from ssd_bench.run_warnings import clear_notes, count_warnings, log_warnings
+from ssd_bench.sweep import dry
+from ssd_bench.sweep.forecast import REFERENCE, Forecast
 
 Overrides = tuple[str, ...]
 MOST_JOBS = 100_000  # most jobs of a sweep

@@ -30,24 +30,24 @@ from ssd_bench.engine.load import QUIET, LoadWatch
 from ssd_bench.engine.probe import ModelProbe
 from ssd_bench.engine.sampling import Decoding
 from ssd_bench.errors import ConfigError
-from ssd_bench.hardware import lasting_buffers
-from ssd_bench.hugging_face import HFProcess
 from ssd_bench.metrics import summarise
 from ssd_bench.model.kv_cache import BUCKET
-from ssd_bench.neighbours import Neighbours
 from ssd_bench.paths import cache_dir
-from ssd_bench.plan import Plan
-from ssd_bench.progress import Progress
 from ssd_bench.records import provenance
 from ssd_bench.records.files import save_arrays
 from ssd_bench.records.pack import unpacked_folder
 from ssd_bench.records.reader import load_run
 from ssd_bench.records.schema import PromptRecord, PromptRow, StepRow
 from ssd_bench.records.writer import SHARD, RunWriter, clear_leftovers
+from ssd_bench.run.hardware import lasting_buffers
+from ssd_bench.run.hugging_face import HFProcess
+from ssd_bench.run.neighbours import Neighbours
+from ssd_bench.run.plan import Plan
+from ssd_bench.run.progress import Progress
+from ssd_bench.run.shards import clear_shards, is_recorded, merge_shards
+from ssd_bench.run.tracking import Tracker
 from ssd_bench.run_warnings import new_warnings
-from ssd_bench.shards import clear_shards, is_recorded, merge_shards
 from ssd_bench.stopping import Stopping
-from ssd_bench.tracking import Tracker
 
 COMMAND = "python -m ssd_bench "
 WARMUP_TOKENS = 16

@@ -20,7 +20,7 @@ from ssd_bench.errors import ConfigError
 from ssd_bench.records.schema import arms_of
 
 if TYPE_CHECKING:
-    from ssd_bench.options import Parts
+    from ssd_bench.run.options import Parts
 
 PROMPT_TOKENS = 1000  # a prompt with its demonstrations, for the time of attention, where the task sets no limit
 SHARE_OF_BANDWIDTH = 0.6  # share that plain decoding reaches on a CPU (measured: 63 %)
@@ -130,7 +130,7 @@ def estimate(cfg: DictConfig, hardware: str) -> WorkEstimate:
     Raises:
         ConfigError: an option that a run would refuse before it opens anything.
     """
-    from ssd_bench.options import Parts, resolve  # imports torch
+    from ssd_bench.run.options import Parts, resolve  # imports torch
 
     resolve(cfg)
     parts = Parts.of(cfg)

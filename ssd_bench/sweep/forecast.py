@@ -2,7 +2,7 @@
 
 Records are searched in `runs/reference` and in the folder of runs. A machine's speed is the time of a plain step by its
 latency profile, which is measured if none is stored. A run without a record is estimated as if its method were as fast
-as AR and all outputs had their full length (`ssd_bench.dry`).
+as AR and all outputs had their full length (`ssd_bench.sweep.dry`).
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from ssd_bench import dry
 from ssd_bench.conf import CONF
 from ssd_bench.cost.latency import Latency
 from ssd_bench.errors import ConfigError
 from ssd_bench.papers import index
 from ssd_bench.records.files import read_header
+from ssd_bench.sweep import dry
 
 REFERENCE = CONF.parent / "runs" / "reference"
 CONTEXT = 256  # tokens before the plain step by which machines are compared
@@ -68,8 +68,8 @@ class Forecast:
         One ratio per model, by its first run with a profile: profiles of other runs were measured at other times.
         """
         if timing.step_ms is not None and timing.model not in self._ratios:
-            from ssd_bench.plan import plan  # torch, only where a model is timed
-            from ssd_bench.run import latency_of, load_engine
+            from ssd_bench.run.plan import plan  # torch, only where a model is timed
+            from ssd_bench.run.run import latency_of, load_engine
 
             planned = plan(run.cfg)
             engine = load_engine(planned)

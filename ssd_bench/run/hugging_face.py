@@ -23,7 +23,7 @@ from ssd_bench.contract.generation import Generation
 from ssd_bench.engine.sampling import Decoding
 from ssd_bench.engine.timing import Clock, Mark
 from ssd_bench.errors import ConfigError
-from ssd_bench.hardware import Hardware
+from ssd_bench.run.hardware import Hardware
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig

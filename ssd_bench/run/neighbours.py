@@ -20,8 +20,8 @@ from typing import Self
 
 import torch
 
-from ssd_bench.hardware import Hardware
-from ssd_bench.records.lease import POLL, Lease, has_expired, hold_lease, holder
+from ssd_bench.lease import POLL, Lease, has_expired, hold_lease, holder
+from ssd_bench.run.hardware import Hardware
 
 SUFFIX = ".run"
 

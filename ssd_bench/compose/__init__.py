@@ -1,0 +1,1 @@
+"""Composition: from a config to objects, and the help on their settings."""

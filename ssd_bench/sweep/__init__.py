@@ -1,0 +1,1 @@
+"""Sweeps: the runs of experiments and multiruns, their description and their duration."""
