@@ -1,15 +1,6 @@
-"""`python -m ssd_bench advise model=llama3_1_8b hardware=sim_h100 [name=value ...]`: does self-drafting pay?
+"""Whether self-drafting pays for a model on a machine: the acceptance that drafts need, and predicted speedups.
 
-Prints the acceptance that drafts need on a machine by its roofline (skipped sublayers, a window of the cache, a lookup
-in earlier text); the speedups predicted there from the papers' acceptance and from the records of exactly this model,
-for every recorded method; and what remains unknown. Every number that is not called measured is PREDICTED.
-
-  model=NAME        choice of conf/model; or the path of a Hugging Face config.json, or of its folder
-  hardware=NAME     sim_<gpu>, several separated by commas, or all; own: the machine of the model's records
-  task=NAME         use only the papers' numbers and the records of this task
-  runs_dir=runs     folder of the records
-  context=1024      tokens before the draft, fewer than the model's context
-  devices=N         number of simulated GPUs; default: the fewest that hold the weights
+Every number that is not called measured is predicted.
 """
 
 from __future__ import annotations
@@ -25,7 +16,7 @@ import pandas as pd
 
 from ssd_bench import metrics, tables
 from ssd_bench.conf import choices
-from ssd_bench.console import count, options, run_tool
+from ssd_bench.console import count, options
 from ssd_bench.contract.shape import Shape
 from ssd_bench.contract.window import Window
 from ssd_bench.cost.machine import Machine, own_profile
@@ -163,25 +154,6 @@ class Trace:
     predicted: float
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Print the advice; return the exit code: 0, or 2 if an option cannot be used."""
-    return run_tool(_advise, __doc__, arguments)
-
-
-def _advise(arguments: Sequence[str]) -> None:
-    question = parse_question(arguments)
-    runs, unused_runs = usable_runs(question) if question.named else ([], Counter[str]())
-    machines = [
-        _recorded_machine(question, runs) if name == OWN else simulated_machine(name, question.shape, question.devices)
-        for name in question.machines
-    ]
-    parts = [
-        advice(question, Steps(machine, question.shape.n_layers, question.context), runs, name)
-        for name, machine in zip(question.machines, machines)
-    ]
-    print("\n\n".join([*parts, *closing(question, runs, unused_runs)]))
-
-
 def parse_question(arguments: Sequence[str]) -> Question:
     """Check the options, before any record is read or anything is computed.
 
@@ -263,7 +235,7 @@ def _reason_unfit(question: Question, header: Mapping[str, Any]) -> str:
     return "AR, or sampled" if sampled or header.get("method") == "ar" else ""
 
 
-def _recorded_machine(question: Question, runs: Sequence[Run]) -> Machine:
+def recorded_machine(question: Question, runs: Sequence[Run]) -> Machine:
     """Return the machine of the latest record with a profile, with its loop's time per step."""
     for run in reversed(runs):
         if _profiled(run):

@@ -26,7 +26,7 @@ def run_tool(work: Callable[[Sequence[str]], object], usage: str | None, argumen
     """Run a command line without Hydra: call `work` with the arguments, or print `usage` for -h and --help.
 
     Returns:
-        Exit code, as of `ssd_bench.command.command`.
+        Exit code, as of `ssd_bench.compose.application.command`.
     """
     print_anything()
     if {"-h", "--help"} & set(arguments):

@@ -262,7 +262,7 @@ def test_the_machine_of_the_records_has_their_profile(runs: Path, capsys: pytest
     printed = answered(capsys, *given)
     assert "latency profile of Imaginary 9000" in printed and "pg19" in printed
     used, _ = advise.usable_runs(parse_question(given))
-    machine = advise._recorded_machine(parse_question(given), used)
+    machine = advise.recorded_machine(parse_question(given), used)
     assert machine.loop_ms is not None and machine.loop_ms >= 0
     assert advise.record_medians(used, "own", None)["predicted"].notna().all()
     assert dispatch(["advise", "model=llama3_1_8b", *given[1:]]) == 2 and "hardware='own'" in capsys.readouterr().err

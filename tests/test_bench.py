@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from ssd_bench import bench as module
+from ssd_bench.bench import bench as module
 from ssd_bench.bench import limits, measures
 from ssd_bench.bench.limits import MachineLimits, Model, Work
 from ssd_bench.cli import dispatch

@@ -20,7 +20,7 @@ import torch
 from hydra.core.global_hydra import GlobalHydra
 from safetensors.torch import load_file, save_file
 
-from ssd_bench.command import command as command_line
+from ssd_bench.compose.application import command as command_line
 from ssd_bench.errors import ConfigError
 from ssd_bench.model.arithmetic import CHOICES
 from ssd_bench.model.checkpoint import EMBEDDED, Checkpoint

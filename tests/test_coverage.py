@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ssd_bench import coverage
+from ssd_bench.commands import coverage
 from ssd_bench.errors import ConfigError
 from ssd_bench.metrics.intervals import measure, ratio_of_ratios, ratio_of_sums
 from ssd_bench.papers.cells import REPEATED_TIMINGS, Cell

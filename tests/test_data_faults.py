@@ -14,7 +14,7 @@ from hydra.core.global_hydra import GlobalHydra
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ssd_bench.command import command
+from ssd_bench.compose.application import command
 from ssd_bench.contract.task import DataSpec
 from ssd_bench.data import LocalSource, local
 from ssd_bench.errors import ConfigError

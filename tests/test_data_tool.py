@@ -13,11 +13,11 @@ import datasets
 import huggingface_hub
 import pytest
 
+from ssd_bench.commands.data import main
 from ssd_bench.compose import build as compose
 from ssd_bench.compose.build import TaskChoice, build, task_named, task_names
 from ssd_bench.contract.task import DataSpec
 from ssd_bench.data import SampleSource, listing
-from ssd_bench.data.command import main
 from ssd_bench.errors import ConfigError
 from tests.runs import python
 
@@ -137,7 +137,7 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, dict[str, 
 
     monkeypatch.setattr(compose, "task_named", task)
     monkeypatch.setattr(compose, "task_settings", lambda name, variant=None: settings[name])
-    monkeypatch.setattr("ssd_bench.data.command.task_names", lambda: list(settings))
+    monkeypatch.setattr("ssd_bench.commands.data.task_names", lambda: list(settings))
     return settings
 
 

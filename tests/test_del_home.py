@@ -18,7 +18,7 @@ from ssd_bench.papers.reported import numbers
 from ssd_bench.papers.ssd_bench import del_home
 from ssd_bench.papers.ssd_bench.del_home import ALL, EXPLAINS, HELPS, LOWERS, OVER, UNDECIDED, VERDICT, verdict
 from ssd_bench.papers.ssd_bench.own import OWN
-from ssd_bench.report import command, page
+from ssd_bench.report import page, write
 from tests import synthetic
 from tests.exhibit_runs import indexed
 
@@ -176,7 +176,7 @@ def test_what_papers_report_stands_as_given() -> None:
 
 def test_report_and_page_show_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     one = made(tmp_path, 1.5, 0.8)
-    paths = command.write_own_tables([one], tmp_path)
+    paths = write.write_own_tables([one], tmp_path)
     assert [path.name for path in paths] == ["ssd_bench_del_home_mini.md", "ssd_bench_del_home_mini.csv"]
     text = paths[0].read_text(encoding="utf-8")
     assert text in capsys.readouterr().out and "toy-model run" in text and EXPLAINS in text

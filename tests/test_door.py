@@ -35,19 +35,21 @@ def chosen(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, list[str]]]:
 @pytest.mark.parametrize("arguments", [[], ["a=1"], ["-m", "a=1,2"], ["~a"], ["--cfg", "job"], ["run"], ["run", "-h"]])
 def test_without_a_command_it_runs(arguments: list[str], chosen: list[tuple[str, list[str]]]) -> None:
     rest = arguments[1:] if arguments[:1] == ["run"] else arguments
-    assert dispatch(arguments) == 7 and chosen == [("ssd_bench.cli", rest)] and sys.argv == ["ssd-bench", *rest]
+    assert (
+        dispatch(arguments) == 7 and chosen == [("ssd_bench.commands.run", rest)] and sys.argv == ["ssd-bench", *rest]
+    )
 
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_a_command_is_a_function_of_its_module(name: str, chosen: list[tuple[str, list[str]]]) -> None:
-    assert dispatch([name, "x=1", "--help"]) == 7 and chosen == [(COMMANDS[name][0], ["x=1", "--help"])]
-    assert callable(importlib.import_module(COMMANDS[name][0]).main)
+    assert dispatch([name, "x=1", "--help"]) == 7 and chosen == [(f"ssd_bench.commands.{name}", ["x=1", "--help"])]
+    assert callable(importlib.import_module(f"ssd_bench.commands.{name}").main)
 
 
 def test_an_unknown_command_names_those_there_are(capsys: pytest.CaptureFixture[str]) -> None:
     assert dispatch(["reprot", "runs_dir=x"]) == 2
     error = capsys.readouterr().err
-    assert "no command reprot" in error and all(name in error for name in COMMANDS)
+    assert "unknown command reprot" in error and all(name in error for name in COMMANDS)
     assert program("reprot").returncode == 2  # the exit code is the program's
 
 
@@ -67,10 +69,10 @@ def test_help_loads_neither_torch_nor_hydra() -> None:
 @pytest.mark.parametrize(
     ("modules", "spared"),
     [
-        ("ssd_bench.report.command, ssd_bench.report.runs, ssd_bench.report.figures", {"torch"}),
+        ("ssd_bench.report.write, ssd_bench.report.runs, ssd_bench.report.figures", {"torch"}),
         ("ssd_bench.engine.lossless, ssd_bench.records.provenance", {"torch"}),
-        ("ssd_bench.replay.command", {"torch"}),
-        ("ssd_bench.tables, ssd_bench.data.command", {"pandas", "jinja2"}),
+        ("ssd_bench.commands.replay", {"torch"}),
+        ("ssd_bench.tables, ssd_bench.commands.data", {"pandas", "jinja2"}),
     ],
 )
 def test_what_reads_records_waits_for_no_library_that_it_does_not_use(modules: str, spared: set[str]) -> None:

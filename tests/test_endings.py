@@ -17,12 +17,12 @@ import torch
 from hydra.core.global_hydra import GlobalHydra
 
 from ssd_bench.cli import dispatch
+from ssd_bench.commands.status import look
 from ssd_bench.errors import Lost
 from ssd_bench.lease import NAME, Lease, Owner
 from ssd_bench.records import writer as module
 from ssd_bench.records.reader import load_run
 from ssd_bench.run import run
-from ssd_bench.status import look
 from ssd_bench.stopping import Stopped
 from tests.runs import CPU, environment
 from tests.synthetic import header, unit, write_run

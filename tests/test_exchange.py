@@ -245,6 +245,6 @@ def test_runs_as_a_frame(tmp_path: Path) -> None:
 
 def test_the_package_imports_nothing_heavy() -> None:
     code = "import sys, ssd_bench; assert {'torch', 'pandas', 'hydra'}.isdisjoint(sys.modules); "
-    code += "import ssd_bench.exchange.export, ssd_bench.exchange.acceptance, ssd_bench.exchange.frame; "
+    code += "import ssd_bench.commands.export, ssd_bench.commands.acceptance, ssd_bench.exchange.frame; "
     code += "sys.exit('torch' in sys.modules)"
     assert python("-c", code).returncode == 0

@@ -28,7 +28,7 @@ from ssd_bench.papers.reported import Number
 from ssd_bench.papers.rooms import folder_of, paper_versions
 from ssd_bench.papers.values import OVER_AR, Value, mean_value, search_time
 from ssd_bench.papers.verdict import Counterpart
-from ssd_bench.report import command, exhibits, layout
+from ssd_bench.report import exhibits, layout, write
 from tests import synthetic
 from tests.exhibit_runs import indexed, make, make_all, make_code, number
 
@@ -104,8 +104,8 @@ def test_a_rehearsal_never_looks_like_a_replication(filled: dict[tuple[str, str]
     assert set(have["verdict"]) == {"other model", "by definition"}
     for exhibit, frame in filled.items():
         if frame["ours"].notna().any():
-            assert "not a replication of any paper" in command.document(*exhibit, frame)
-            assert "not a replication of any paper" in command.latex(*exhibit, frame)
+            assert "not a replication of any paper" in write.document(*exhibit, frame)
+            assert "not a replication of any paper" in write.latex(*exhibit, frame)
 
 
 # --- matching ---------------------------------------------------------------------------------------------------------
@@ -166,7 +166,7 @@ def test_speedups_are_counted_as_each_paper_counts_them(with_hf: bool, tmp_path:
         assert ours.reason == (OVER_AR if divides and not with_hf else "")
         frame = exhibits.long_table(found, one.exhibit, one.paper)
         said = "as the paper's" if with_hf else OVER_AR
-        for text in (command.document(one.paper, one.exhibit, frame), command.latex(one.paper, one.exhibit, frame)):
+        for text in (write.document(one.paper, one.exhibit, frame), write.latex(one.paper, one.exhibit, frame)):
             assert ("Speedup: ratio of" in text and said in text) == divides
         assert not exhibits.missing_reasons(frame)
 
@@ -359,10 +359,10 @@ def test_files_are_the_same_bytes_again(
     full: list[Replication], filled: dict[tuple[str, str], pd.DataFrame], tmp_path: Path
 ) -> None:
     some = {key: frame for key, frame in filled.items() if key[0] == "conflayers"}
-    written = command.write_tables(full, tmp_path / "one", some)
+    written = write.write_tables(full, tmp_path / "one", some)
     assert len(written) == len({path.name for path in written}) == 3 * len(some)
     fresh = replications(full[0].runs_dir)
-    command.write_tables(fresh, tmp_path / "two", {key: exhibits.long_table(fresh, key[1], key[0]) for key in some})
+    write.write_tables(fresh, tmp_path / "two", {key: exhibits.long_table(fresh, key[1], key[0]) for key in some})
     for path in written:
         assert path.read_bytes() == (tmp_path / "two" / path.name).read_bytes()
     assert {"conflayers_table1", "conflayers_text_app_c", "conflayers_figure4"} <= {path.stem for path in written}
@@ -378,13 +378,13 @@ def test_names_of_files_are_those_of_the_experiments(filled: dict[tuple[str, str
 
 def test_markdown_says_what_it_is(full: list[Replication]) -> None:
     frame = exhibits.long_table(full, "Table 8", "swift")
-    text = command.document("swift", "Table 8", frame)
+    text = write.document("swift", "Table 8", frame)
     assert text.startswith("# SWIFT, Table 8: Ablation\n")
     assert "python -m ssd_bench -m experiment=swift_table8 scale=mini" in text
     assert "Ours: miniature, size not recorded; 14 of 14 numbers of the paper have one" in text
     assert "A toy-model run on a model that this project trained" in text
     assert "Algorithmic: 1 by definition, 8 other model; 8 distinct results." in text and "Runs: plain" in text
-    none = command.document("knn-ssd", "text §5.3", exhibits.long_table([], "text §5.3", "knn-ssd"))
+    none = write.document("knn-ssd", "text §5.3", exhibits.long_table([], "text §5.3", "knn-ssd"))
     assert "There is no number of ours yet." in none and "experiment=knn_ssd_table3 scale=paper" in none
     tpt = layout.wide_table(exhibits.long_table(full, "Table 2", "knapspec"))
     assert "AIME24 tpt (the method's own estimate)" in tpt.columns
@@ -392,7 +392,7 @@ def test_markdown_says_what_it_is(full: list[Replication]) -> None:
 
 def test_latex_has_a_sign_for_everything(filled: dict[tuple[str, str], pd.DataFrame]) -> None:
     for exhibit, frame in filled.items():
-        text = command.latex(*exhibit, frame)
+        text = write.latex(*exhibit, frame)
         body = text.split("\\midrule\n")[1].split("\\bottomrule")[0].strip().splitlines()
         columns = layout.wide_table(frame).shape[1]
         assert all(line.endswith(r" \\") and line.replace(r"\&", "").count("&") == columns - 1 for line in body)

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from ssd_bench import explain, metrics
+from ssd_bench import metrics
+from ssd_bench.commands import explain
 from ssd_bench.contract.window import Window
 from ssd_bench.records.reader import Run
 from tests.synthetic import T_DRAFT_MS, T_TARGET_MS, unit, write_run

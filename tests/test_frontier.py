@@ -13,7 +13,8 @@ import torch
 
 from methods.ar import AR
 from methods.oracle import all_layer_sets
-from ssd_bench import frontier
+from ssd_bench.commands import frontier
+from ssd_bench.commands.frontier import SetScores, beam, costs, main
 from ssd_bench.contract.layer_set import LayerSet
 from ssd_bench.contract.window import Window
 from ssd_bench.cost import plane
@@ -22,7 +23,6 @@ from ssd_bench.cost.plane import DRAFT_LEN, Plane, Point, Use, pareto_front
 from ssd_bench.engine.engine import Engine
 from ssd_bench.engine.probe import ModelProbe
 from ssd_bench.errors import ConfigError
-from ssd_bench.frontier import SetScores, beam, costs, main
 from ssd_bench.model.decoder import Decoder
 from ssd_bench.records.reader import Run
 from tests.conftest import LAYERS

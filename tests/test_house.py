@@ -15,16 +15,6 @@ import pytest
 from ssd_bench.records import provenance
 from tests.runs import ROOT
 
-# the commands of rooms, which stand above all of them
-COMMANDS = (
-    "data.command",
-    "miniature.command",
-    "model.backends.cpu.command",
-    "model.convert",
-    "papers.command",
-    "replay.command",
-    "report.command",
-)
 # From the ground up, as ssd_bench/README.md has it; a longer name stands on its own floor.
 FLOORS = (
     (
@@ -50,19 +40,8 @@ FLOORS = (
     ("run", "miniature"),
     ("replay",),
     ("report",),
-    (
-        "sweep",
-        "explain",
-        "bench",
-        "frontier",
-        "coverage",
-        "advise",
-        "status",
-        "exchange",
-        "command",
-        "every_option",
-        *COMMANDS,
-    ),
+    ("sweep", "bench", "advise", "exchange"),
+    ("commands",),
     ("cli", "__main__", "hydra_plugins"),
 )
 PACKAGES = ("ssd_bench", "methods", "tasks", "hydra_plugins")

@@ -18,6 +18,7 @@ from threadpoolctl import threadpool_limits
 from methods import fixed_layers, layer_search
 from methods.bayesian import confidence_bound, fit_process, suggest
 from methods.layer_search import Objective, Proposer, SearchSettings, layer_set_of, named_set, point_of, search
+from ssd_bench.commands import searches
 from ssd_bench.contract.layer_set import LayerSet
 from ssd_bench.contract.method import Origin, Probe, Sample
 from ssd_bench.cost.latency import Latency
@@ -307,17 +308,17 @@ def evaluation(score: float, seconds: float = 1.0) -> Evaluation:
 
 def test_store_lists_and_finds(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     """`python -m ssd_bench searches` prints a line for each, or says what is missing."""
-    assert search_store.main([str(tmp_path)]) == 2 and "a folder with searches" in capsys.readouterr().err
+    assert searches.main([str(tmp_path)]) == 2 and "a folder with searches" in capsys.readouterr().err
     with search_store.open_search(tmp_path, "tiny-d", HEADER) as artifact:
-        assert search_store.main([str(tmp_path)]) == 0  # nothing evaluated yet
+        assert searches.main([str(tmp_path)]) == 0  # nothing evaluated yet
         artifact.add(evaluation(1.0, 2.0))
         artifact.add(evaluation(1.5, 0.5))
     capsys.readouterr()
-    assert search_store.main([str(tmp_path)]) == 0
+    assert searches.main([str(tmp_path)]) == 0
     line = capsys.readouterr().out.splitlines()[-1].split()
     assert line == ["tiny-d-0123456789", "tiny", "t/d", "expected", "2", "1.5000", "2.5", "1+2", "of", "8"]
     assert search_store.find(tmp_path, "tiny-d-0123456789", "f") == artifact
-    assert search_store.main(["a", "b"]) == 2 and search_store.main(["--help"]) == 0
+    assert searches.main(["a", "b"]) == 2 and search_store.main(["--help"]) == 0
 
 
 def test_trace_best_and_budget_of_an_artifact(tmp_path: Path) -> None:

@@ -14,9 +14,11 @@ import pandas as pd
 import pytest
 from matplotlib.figure import Figure
 
+from ssd_bench.commands import claims as claims_command
+from ssd_bench.commands import report as report_command
 from ssd_bench.papers import reported
 from ssd_bench.papers.cells import Replication, replications
-from ssd_bench.report import command, exhibits, figures, verdicts
+from ssd_bench.report import exhibits, figures, verdicts, write
 from ssd_bench.report.notebook import Comparison, Paper
 from tests import synthetic
 from tests.exhibit_runs import indexed
@@ -61,7 +63,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def out(runs: Path) -> Path:
     with contextlib.redirect_stdout(io.StringIO()) as printed:
-        assert command.main([f"runs_dir={runs}", f"out={runs.parent / 'out'}"]) == 0
+        assert report_command.main([f"runs_dir={runs}", f"out={runs.parent / 'out'}"]) == 0
     (runs.parent / "out" / "printed.txt").write_text(printed.getvalue(), encoding="utf-8")
     return runs.parent / "out"
 
@@ -184,7 +186,7 @@ def test_the_first_figure_names_the_model_that_ran(runs: Path) -> None:
 
 def test_claims_and_predictions_name_the_model_that_ran(runs: Path, out: Path) -> None:
     with contextlib.redirect_stdout(io.StringIO()) as printed:
-        assert verdicts.main([f"runs_dir={runs}"]) == 0
+        assert claims_command.main([f"runs_dir={runs}"]) == 0
     assert RAN in printed.getvalue() and not re.search(r"\btoy\b(?!, 2\.9 M|-model)", printed.getvalue())
     predicted = (out / "predictions.md").read_text(encoding="utf-8")
     assert RAN in predicted or "runs of other models" not in predicted
@@ -221,7 +223,7 @@ def test_a_second_model_has_rows_of_its_own(tmp_path: Path) -> None:
     make(tmp_path, "a", 0.7, TOY)
     make(tmp_path, "b", 0.5, PLAIN)
     frame = two(tmp_path, "b", "a")
-    text = command.document("swift", "Table 2", frame)
+    text = write.document("swift", "Table 2", frame)
     assert "Ours: toy, 2.9 M, toy_plain, 134.5 M;" in text
     rows = [line for line in text.splitlines() if re.match(r"\| Vanilla", line)]
     heads = [re.split(r" *\| *", line)[2] for line in rows]
@@ -241,11 +243,11 @@ def test_a_repeated_result_of_another_row_reads_same_run(tmp_path: Path) -> None
     make(tmp_path, "a", 0.7, TOY)
     indexed(tmp_path, "knn_ssd_table6", "mini", lambda job: "a", own_traces=False)
     frame = exhibits.long_table(replications(tmp_path), "Table 6", "knn-ssd")
-    text = command.document("knn-ssd", "Table 6", frame)
+    text = write.document("knn-ssd", "Table 6", frame)
     assert "excluded" in text and " void " not in text
     frame.loc[frame["verdict"] == "void", ["ours", "verdict", "result"]] = [0.5, "other model", "r"]
     frame["repeats"] = np.where(frame["id"] == frame["id"].iloc[0], "", frame["id"].iloc[0])
-    assert "same run" in command.document("knn-ssd", "Table 6", frame)
+    assert "same run" in write.document("knn-ssd", "Table 6", frame)
 
 
 def test_sizes_come_from_the_record(tmp_path: Path) -> None:

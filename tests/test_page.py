@@ -16,6 +16,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
+from ssd_bench.commands import report as report_command
 from ssd_bench.errors import ConfigError
 from ssd_bench.papers import audit, reported, select
 from ssd_bench.papers.cells import replications
@@ -23,7 +24,7 @@ from ssd_bench.papers.claims import claims
 from ssd_bench.papers.figures_shared import NotDrawable
 from ssd_bench.papers.judge import judge
 from ssd_bench.papers.rooms import paper_versions
-from ssd_bench.report import command, exhibits, figures, page, predictions, verdicts
+from ssd_bench.report import exhibits, figures, page, predictions, verdicts, write
 from ssd_bench.report.figures import figure
 from tests.exhibit_runs import indexed, make, make_all
 from tests.runs import ROOT
@@ -135,7 +136,7 @@ def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
     row = "swift/faster_than_ar,small,another,,False,fails,0.5,0.4,0.6,60,3,3,,"
     text = f"{','.join(verdicts.COLUMNS)}\n{row}\n"
     (folder / "runs" / "verdicts" / "another.csv").write_text(text, encoding="utf-8")
-    assert command.main([f"runs_dir={folder / 'runs'}", f"out={folder / 'out'}"]) == 0
+    assert report_command.main([f"runs_dir={folder / 'runs'}", f"out={folder / 'out'}"]) == 0
     return folder / "out"
 
 
@@ -156,7 +157,7 @@ def test_the_command_writes_everything(out: Path) -> None:
     assert {f"figures/{name}_mini.{kind}" for name in DRAWN for kind in ("png", "pdf")} <= names
     assert (out / "index.html").stat().st_size < 2e6
     listed = re.findall(r"\]\((.*?)\)", (out / "README.md").read_text(encoding="utf-8"))
-    assert set(listed) == set(command.CONTENTS) - {"notebooks"} and all((out / name).exists() for name in listed)
+    assert set(listed) == set(write.CONTENTS) - {"notebooks"} and all((out / name).exists() for name in listed)
 
 
 def test_every_number_is_on_the_page_once(parsed: Page) -> None:
@@ -270,11 +271,11 @@ def test_a_page_without_runs_says_so_of_every_exhibit() -> None:
 
 
 def test_the_same_records_give_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(command, "write_tables", lambda *given: [])
+    monkeypatch.setattr(write, "write_tables", lambda *given: [])
     make(tmp_path / "runs", "plain")
     for name in ("swift_figure6", "swift_table8"):
         indexed(tmp_path / "runs", name, "mini", lambda job: "plain")
-    one, two = (command.write_replication(replications(tmp_path / "runs"), tmp_path / name) for name in "ab")
+    one, two = (write.write_replication(replications(tmp_path / "runs"), tmp_path / name) for name in "ab")
     assert [path.read_bytes() for path in one] == [path.read_bytes() for path in two]
     drawings = {path.name for path in (tmp_path / "a" / "figures").iterdir()}
     assert {"swift_figure6_mini.png", "swift_figure6_mini.pdf"} <= drawings
@@ -306,7 +307,7 @@ def test_a_damaged_record_costs_its_own_figure_only(tmp_path: Path) -> None:
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("", encoding="utf-8")
     with pytest.raises(ConfigError, match="a directory that can be written"):
-        command.write_replication([], tmp_path / "file")
+        write.write_replication([], tmp_path / "file")
 
 
 def test_texts_are_escaped_once(text: str) -> None:

@@ -8,9 +8,9 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from ssd_bench.commands.audit import main
 from ssd_bench.papers import arithmetic
 from ssd_bench.papers import audit as module
-from ssd_bench.papers.command import main
 from ssd_bench.papers.knn_ssd import checks as knn_ssd
 from ssd_bench.papers.reported import Number, numbers
 

@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from ssd_bench import metrics
+from ssd_bench.commands.replay import main
 from ssd_bench.conf import CONF
 from ssd_bench.contract.layer_set import LayerSet
 from ssd_bench.contract.shape import Shape
@@ -25,7 +26,6 @@ from ssd_bench.errors import ConfigError
 from ssd_bench.records.reader import Run
 from ssd_bench.records.schema import PromptRecord
 from ssd_bench.replay import validation
-from ssd_bench.replay.command import main
 from ssd_bench.replay.predict import predict, step_times, verification_mode
 from ssd_bench.replay.workload import map_layer_set, workload
 from ssd_bench.run.plan import plan

@@ -16,8 +16,8 @@ from ssd_bench.errors import LosslessError
 from ssd_bench.metrics.text import format_interval
 from ssd_bench.papers.cells import Record
 from ssd_bench.report import figures
-from ssd_bench.report.command import main
 from ssd_bench.report.runs import comparison_text, document, group_by_task, print_record, run_table, unrounded_table
+from ssd_bench.report.write import main
 from tests.synthetic import unit, with_hf, write_run
 
 COLUMNS = [

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from ssd_bench import status
 from ssd_bench.cli import dispatch
+from ssd_bench.commands import status
+from ssd_bench.commands.status import look, render
 from ssd_bench.lease import Lease
 from ssd_bench.papers import index
 from ssd_bench.papers.index import Outcome
 from ssd_bench.records.writer import RunWriter
-from ssd_bench.status import look, render
 from tests.synthetic import header, unit, write_run
 
 

@@ -12,14 +12,15 @@ from pathlib import Path
 import pytest
 
 from ssd_bench import metrics
+from ssd_bench.commands import claims as claims_command
 from ssd_bench.metrics import store as stored
 from ssd_bench.metrics.store import FILE, DigestStore, RunCache
 from ssd_bench.papers.cells import REPEATED_TIMINGS, Record, prepare_records, records, replications
 from ssd_bench.papers.judge import judge
 from ssd_bench.records.reader import load_run
 from ssd_bench.report import exhibits, figures, verdicts
-from ssd_bench.report.command import main
 from ssd_bench.report.runs import RunGroup, group_by_task
+from ssd_bench.report.write import main
 from tests.exhibit_runs import indexed, make
 from tests.runs import ROOT
 from tests.synthetic import unit, with_hf, write_run
@@ -119,9 +120,9 @@ def test_the_claims_keep_what_they_worked_out(
     make(tmp_path, "own")
     make(tmp_path, "not_asked_for")
     indexed(tmp_path, "knapspec_figure3", "mini", lambda job: "own", own_traces=False)
-    assert verdicts.main([f"runs_dir={tmp_path}"]) == 0 and digested == ["own"]
+    assert claims_command.main([f"runs_dir={tmp_path}"]) == 0 and digested == ["own"]
     told = capsys.readouterr().out
-    assert verdicts.main([f"runs_dir={tmp_path}"]) == 0 and digested == ["own"]
+    assert claims_command.main([f"runs_dir={tmp_path}"]) == 0 and digested == ["own"]
     assert capsys.readouterr().out == told
 
 

@@ -26,7 +26,7 @@ from omegaconf import OmegaConf
 import ssd_bench.report.runs
 import ssd_bench.run.plan
 import ssd_bench.run.run
-from ssd_bench.bench import bench
+from ssd_bench.bench.bench import bench
 from ssd_bench.cli import dispatch
 from ssd_bench.errors import ConfigError, JobsFailed, LosslessError
 from ssd_bench.papers import index

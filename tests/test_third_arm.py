@@ -12,7 +12,8 @@ import pandas as pd
 import pytest
 import torch
 
-from ssd_bench import explain, metrics
+from ssd_bench import metrics
+from ssd_bench.commands import explain
 from ssd_bench.engine.sampling import Decoding
 from ssd_bench.errors import ConfigError
 from ssd_bench.records.reader import Run

@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from ssd_bench.commands import claims as claims_command
 from ssd_bench.errors import ConfigError
 from ssd_bench.metrics import intervals
 from ssd_bench.papers import audit, judge
@@ -111,10 +112,10 @@ def test_the_command_prints_and_writes_them(tmp_path: Path, capsys: pytest.Captu
     make(tmp_path, "uniform", 0.3)
     ablation(tmp_path, "own", "uniform")
     out = tmp_path / "verdicts" / "mini.csv"
-    assert verdicts.main([f"runs_dir={tmp_path}", "scale=mini", f"out={out}"]) == 0
+    assert claims_command.main([f"runs_dir={tmp_path}", "scale=mini", f"out={out}"]) == 0
     assert "holds (toy-model run)" in capsys.readouterr().out
     assert verdicts.read_verdicts(tmp_path)["claim"].tolist() == ["swift/search_beats_uniform"]
-    assert verdicts.main([f"runs_dir={tmp_path}", "scale=paper"]) == 2
+    assert claims_command.main([f"runs_dir={tmp_path}", "scale=paper"]) == 2
     assert "one of mini" in capsys.readouterr().err
 
 

@@ -122,7 +122,7 @@ def read(path: Path) -> Plane:
         return Plane(**content | points | {"verify": tuple(content["verify"])})
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise ConfigError(
-            "frontier", str(path), f"a file written by ssd_bench.frontier; this one is damaged ({error})"
+            "frontier", str(path), f"a file written by the command frontier; this one is damaged ({error})"
         ) from error
 
 

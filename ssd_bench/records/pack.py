@@ -1,4 +1,4 @@
-"""`python -m ssd_bench pack runs_dir=DIR out=FILE.zip`: pack the complete runs of a folder and their searches.
+"""Pack the complete runs of a folder and their searches into one file, and unpack it.
 
 One file in git replaces hundreds of small ones. `DIR.zip` replaces the folder `DIR` next to it: code that reads runs
 calls `unpacked_folder`, which unpacks the file once, and again when it has changed.
@@ -14,18 +14,15 @@ import shutil
 import struct
 import zipfile
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path, PurePath, PurePosixPath, PureWindowsPath
 from typing import Any, BinaryIO
 
-from ssd_bench.console import options, run_tool
 from ssd_bench.errors import ConfigError
 from ssd_bench.lease import hold_lease
-from ssd_bench.paths import local_path
 from ssd_bench.records.files import read_header, write_atomic
 
-OPTIONS = ("runs_dir", "out")
 SUFFIX, STAMP = ".zip", ".packed"
 OUTCOMES = ".outcomes"
 OTHER_FOLDERS = ("replication", OUTCOMES, "searches", "frontier")
@@ -215,20 +212,3 @@ def _check_nothing_lost(folder: Path, new: Path, packed: Path) -> None:
             str(folder),
             f"{packed} has changed and lacks {unpacked[0]} ({len(unpacked)} such files); move them away",
         )
-
-
-def main(arguments: Sequence[str]) -> int:
-    """Run the command and return its exit code: 0, or 2 if there is nothing to pack or an option is invalid."""
-    return run_tool(_main, __doc__, arguments)
-
-
-def _main(arguments: Sequence[str]) -> None:
-    values = options(arguments, OPTIONS)
-    for name in OPTIONS:
-        if name not in values:
-            raise ConfigError(name, None, f"runs_dir=DIR out=FILE{SUFFIX}")
-    out = local_path("out", values["out"])
-    runs = pack(local_path("runs_dir", values["runs_dir"]), out)
-    with zipfile.ZipFile(out) as archive:
-        files = len(archive.namelist())
-    print(f"{out}: {runs} runs, {files} files, {out.stat().st_size / 1e6:.1f} MB")

@@ -1,4 +1,4 @@
-"""`python -m ssd_bench searches [FOLDER=runs/searches]`: the layer searches on disk, one line each.
+"""Layer searches on disk, which other runs continue and reuse.
 
 A search is a folder. `search.json` describes the search and its provenance. `evaluations.jsonl` grows by one line per
 evaluated layer set, so that a killed search, or one with a larger budget, continues. Best set, trace and cost of a
@@ -11,7 +11,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -22,16 +22,13 @@ from typing import Any
 import pandas as pd
 
 from ssd_bench import tables
-from ssd_bench.console import run_tool
 from ssd_bench.contract.layer_set import LayerSet
 from ssd_bench.errors import ConfigError
 from ssd_bench.lease import Lease
-from ssd_bench.paths import local_path
-from ssd_bench.records import pack, provenance
+from ssd_bench.records import provenance
 from ssd_bench.records.files import write_atomic
 
 HEADER, EVALUATIONS = "search.json", "evaluations.jsonl"
-DEFAULT = Path("runs", "searches")
 LONGEST_LABEL = 150  # characters of the part of a name that comes from model and domain
 KEY_DIGITS = 10  # of the content key, at the end of a name
 
@@ -228,17 +225,3 @@ def searches_table(folder: Path) -> str:
         )
     columns = ("name", "model", "task/domain", "objective", "evaluations", "score", "seconds", "skips attn+mlp")
     return tables.terminal(pd.DataFrame(rows, columns=columns), columns[4:7])
-
-
-def main(arguments: Sequence[str]) -> int:
-    """Run the command and return its exit code: 0, or 2 if there is nothing to list or an option is invalid."""
-    return run_tool(_print, __doc__, arguments)
-
-
-def _print(arguments: Sequence[str]) -> None:
-    if len(arguments) > 1:
-        raise ConfigError("arguments", list(arguments), "one folder of searches")
-    folder = pack.unpacked_folder(local_path("folder", arguments[0]) if arguments else DEFAULT)
-    if not search_names(folder):
-        raise ConfigError("folder", str(folder), "a folder with searches (method=self_ssd makes one)")
-    print(searches_table(folder))

@@ -1,39 +1,26 @@
-"""Verdicts of the records on each of the papers' claims.
-
-`python -m ssd_bench claims [runs_dir=runs] [scale=small] [out=FILE.csv]`
-    every claim with its verdict, effect, 95 % interval, prompts and run-to-run variation; the rule is in
-    papers/claims.py
-    scale: scale of the runs; default: all scales
-    out: file for the same as CSV. The report also shows the verdicts in files of a folder `verdicts` under runs_dir, so
-    that records need not be kept there
-"""
+"""Verdicts of the records on the papers' claims: their table, the same as text, and verdicts read from files."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from fnmatch import fnmatchcase
 from pathlib import Path
 
 import pandas as pd
 
 from ssd_bench import tables
-from ssd_bench.console import options, run_tool
 from ssd_bench.cost.shapes import known_shape
 from ssd_bench.errors import ConfigError
 from ssd_bench.metrics.text import ABSENT, TOY
 from ssd_bench.metrics.text import REHEARSAL as TRAINED_HERE
 from ssd_bench.papers import ran
-from ssd_bench.papers.cells import prepare_records, replications
 from ssd_bench.papers.claims import STATISTICS, Claim, claims
-from ssd_bench.papers.judge import CANNOT_SAY, HOLDS, NOT_RUN, VERDICTS, Judgement, judge
+from ssd_bench.papers.judge import CANNOT_SAY, HOLDS, NOT_RUN, VERDICTS, Judgement
 from ssd_bench.papers.reported import numbers
 from ssd_bench.papers.rooms import version_name
-from ssd_bench.paths import local_path
-from ssd_bench.records.files import write_atomic
 from ssd_bench.records.pack import unpacked_folder
 
-OPTIONS = ("runs_dir", "scale", "out")
 FOLDER = "verdicts"
 COLUMNS = {
     "claim": "paper/name, as in the paper's claims.yaml",
@@ -54,36 +41,6 @@ COLUMNS = {
 PARAMS = "params"
 WIDTH = 50
 MANY = 100  # factor on the number of prompts above which more prompts are no practical answer
-
-
-def main(arguments: Sequence[str]) -> int:
-    """Run the command and return its exit code: 0, or 2 if an option is invalid."""
-    return run_tool(_claims, __doc__, arguments)
-
-
-def _claims(arguments: Sequence[str]) -> None:
-    values = options(arguments, OPTIONS)
-    experiments = replications(local_path("runs_dir", values.get("runs_dir", "runs")))
-    scales = {replication.scale for replication in experiments}
-    if (scale := values.get("scale")) is not None:
-        if scale not in scales:
-            raise ConfigError(
-                "scale", scale, f"one of the scales with runs: {', '.join(sorted(scales)) or 'there are no runs'}"
-            )
-        experiments = [replication for replication in experiments if replication.scale == scale]
-    prepare_records(
-        cell.record for replication in experiments for cell in replication.recorded_cells() if cell.record is not None
-    )
-    frame = table(judge(experiments))
-    print(terminal_text(frame))
-    if "out" in values:
-        path = local_path("out", values["out"])
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write_atomic(path, tables.csv(frame[frame["verdict"] != NOT_RUN]).encode())
-        except OSError as error:
-            raise ConfigError("out", str(path), f"a file that can be written ({error})") from error
-        print(path)
 
 
 def table(judgements: Iterable[Judgement]) -> pd.DataFrame:

@@ -30,7 +30,7 @@ from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, OmegaConf
 
 from ssd_bench import tables
-from ssd_bench.command import EXPECTED
+from ssd_bench.compose.application import EXPECTED
 from ssd_bench.conf import CHOSEN, choices
 from ssd_bench.console import EXTRAS, FULL, disk_fault, installed_by, report
 from ssd_bench.errors import ConfigError, JobsFailed, one_line

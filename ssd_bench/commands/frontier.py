@@ -1,4 +1,6 @@
-"""`python -m ssd_bench frontier model=miniature task=gsm8k [runs_dir=runs] [beam=4]`: used and best layer sets.
+"""Compare the layer sets of the runs with the best ones.
+
+`python -m ssd_bench frontier model=miniature task=gsm8k [runs_dir=runs] [beam=4]`
 
 Scores every layer set that drafted in the recorded runs of a model on a task, by draft cost and teacher-forced
 acceptance rate (`ssd_bench.cost.plane`), on the prompts and AR outputs of those runs. Then it searches the best sets:

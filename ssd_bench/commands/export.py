@@ -1,4 +1,6 @@
-"""`python -m ssd_bench export run=DIR to=FILE [form=vllm]`: a run's acceptance, or one of its layer sets.
+"""Export a run's acceptance in vLLM's format, or one of its layer sets.
+
+`python -m ssd_bench export run=DIR to=FILE [form=vllm]`
 
   run=DIR           the folder of a record
   to=FILE           file to write; an existing file is not replaced

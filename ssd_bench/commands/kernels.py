@@ -1,4 +1,6 @@
-"""`python -m ssd_bench kernels [all]`: build the native kernels, and print ok or the reason for a failure.
+"""Compile the CPU kernels, or say why that fails.
+
+`python -m ssd_bench kernels [all]`
 
 Builds them for the default instruction level of this CPU, or with `all` for every level that it has.
 """

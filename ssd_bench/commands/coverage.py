@@ -1,4 +1,6 @@
-"""`python -m ssd_bench coverage [runs_dir=runs/reference/mini] [draws=1000]`: how often intervals cover.
+"""Simulate on recorded runs how often the confidence intervals cover.
+
+`python -m ssd_bench coverage [runs_dir=runs/reference/mini] [draws=1000]`
 
 Takes the runs of the experiment `ssd_bench_population`, 60 prompts of four methods each, as populations: draws n of
 their prompts with replacement, computes an interval, and counts how often it covers the population's number. The

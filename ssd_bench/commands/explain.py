@@ -1,4 +1,6 @@
-"""`python -m ssd_bench explain run=RUN_DIR`: why a run is as fast as it is, and what cost it most.
+"""Explain why a run is as fast as it is, and what cost it most.
+
+`python -m ssd_bench explain run=RUN_DIR`
 
 Compares the measured speedup with that of the cost model at the same acceptance, splits the time of an emitted token,
 and computes the speedup without each loss, everything else as measured.

@@ -1,4 +1,6 @@
-"""Predict how fast a recorded run would be on a machine that is not at hand. Predictions, never measurements.
+"""Predict the speed of a recorded run on another machine.
+
+Every number is predicted, unless it is called measured.
 
 `python -m ssd_bench replay run=RUN_DIR hardware=sim_h100 [model=llama2_13b] [devices=4]`
     hardware: own (the machine of the record), sim_<gpu>, several with commas, or all for every simulated GPU

@@ -1,4 +1,7 @@
-"""`python -m ssd_bench weights`: convert the small model's weights, so that runs start at once."""
+"""Convert SmolLM2's weights, so that runs start at once.
+
+`python -m ssd_bench weights`
+"""
 
 from __future__ import annotations
 

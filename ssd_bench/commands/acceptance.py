@@ -1,4 +1,6 @@
-"""`python -m ssd_bench acceptance file=FILE.jsonl [run=DIR]`: acceptance of a vLLM server, compared with a run's.
+"""Compare the acceptance that a vLLM server reports with a run's.
+
+`python -m ssd_bench acceptance file=FILE.jsonl [run=DIR]`
 
   file=FILE   one JSON object per line: responses of a server with --per-request-spec-decode-metrics, or the
               output of `export form=vllm`

@@ -1,4 +1,6 @@
-"""`python -m ssd_bench audit [out=DIR]`: what the papers' own numbers imply, and where they disagree with the print.
+"""Find contradictions between the papers' own numbers.
+
+`python -m ssd_bench audit [out=DIR]`
 
 Prints the disagreements by paper; with `out` also writes them as `audit.md` and every comparison as `audit.csv`.
 """

@@ -1,4 +1,7 @@
-"""`python -m ssd_bench miniature`: train the embedded models, evaluate them, write the sample data."""
+"""Train the embedded models, evaluate them, write the sample data.
+
+`python -m ssd_bench miniature`
+"""
 
 from __future__ import annotations
 

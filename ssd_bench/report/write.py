@@ -1,34 +1,23 @@
-"""`python -m ssd_bench report [runs_dir=runs] [out=RUNS_DIR/report]`: tables and figures of every complete run.
-
-Writes one Markdown, one CSV and one figure (PNG and PDF) per task, prints the tables and their paths, and writes an
-index with an overview of all speedups (`README.md`). From runs of the papers' experiments (`-m experiment=...`) it
-writes the verdicts on the papers' claims (`verdicts.md`), every table and figure of the papers with ours (`tables/`,
-`figures/`), predictions of a cost model for the papers' hardware (`predictions.md`), implications of the papers' own
-numbers (`audit.md`), and all of these as a page (`index.html`).
-"""
+"""Writing of the tables, figures and documents of a folder of runs, and of the page with all of them."""
 
 from __future__ import annotations
 
 import re
 import sys
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pandas as pd
 
 from ssd_bench import tables
-from ssd_bench.console import options, run_tool
 from ssd_bench.errors import ConfigError
 from ssd_bench.papers import audit
-from ssd_bench.papers.cells import Record, Replication, prepare_records, records, replications
+from ssd_bench.papers.cells import Record, Replication
 from ssd_bench.papers.judge import judge
 from ssd_bench.papers.ssd_bench.own import OWN
-from ssd_bench.paths import local_path
 from ssd_bench.records.files import write_atomic
 from ssd_bench.report import exhibits, figures, layout, page, predictions, runs, verdicts
 
-OPTIONS = ("runs_dir", "out")
 PAGE = "index.html"
 CONTENTS = {
     PAGE: "the page: which claims hold, which method to use, every exhibit",
@@ -39,33 +28,6 @@ CONTENTS = {
     "audit.md": "what the papers' own numbers imply",
     "notebooks": "the notebooks, executed on these runs",
 }
-
-
-def main(arguments: Sequence[str]) -> int:
-    """Run the command and return its exit code: 0, or 2 if there is nothing to report or an option is invalid."""
-    return run_tool(_report, __doc__, arguments)
-
-
-def _report(arguments: Sequence[str]) -> None:
-    values = options(arguments, OPTIONS)
-    runs_dir = local_path("runs_dir", values.get("runs_dir", "runs"))
-    all_records = records(runs_dir)
-    prepare_records(all_records)
-    readable = _readable_records(all_records, runs_dir)
-    out = local_path("out", values.get("out", runs_dir / "report"))
-    experiments = replications(runs_dir, all_records)
-    shown = {cell.path for replication in experiments for cell in replication.recorded_cells()}
-    tasks = runs.group_by_task([record for record in readable if record.path not in shown])
-    written = write(tasks, out)
-    for path in written:
-        print(path)
-    if experiments:
-        written += write_replication(experiments, out, verdicts.read_verdicts(runs_dir), readable)
-        for folder, count in Counter(path.parent for path in written if path.parent != out).items():
-            print(f"{folder}: {count} files")
-        print(*(path for path in written if path.parent == out), sep="\n")
-    print(text := index(out, tasks))
-    print(*_write(out, {"README.md": text}))
 
 
 def write(tasks: Mapping[str, Sequence[runs.RunGroup]], out: Path) -> list[Path]:
@@ -80,7 +42,7 @@ def write(tasks: Mapping[str, Sequence[runs.RunGroup]], out: Path) -> list[Path]
         for task, groups in tasks.items():
             name = _stem(task)
             print(text := runs.document(task, groups))
-            written += _write(out, {f"{name}.md": text, f"{name}.csv": tables.csv(runs.unrounded_table(groups))})
+            written += write_texts(out, {f"{name}.md": text, f"{name}.csv": tables.csv(runs.unrounded_table(groups))})
             written += figures.save(figures.task_figure(task, groups), out / name)
     except OSError as error:
         raise _unwritable(out, error) from error
@@ -126,7 +88,7 @@ def write_replication(
         print(page.completeness(replications, frames, drawn))
         checks, predicted = audit.audit(), predictions.predictions(replications)
         judged = verdicts.merge_verdicts(verdicts.table(judge(replications)), recorded)
-        written += _write(
+        written += write_texts(
             out,
             {
                 "verdicts.md": verdicts.document(judged),
@@ -154,7 +116,7 @@ def write_tables(
     written = []
     for key, frame in frames.items():
         name = exhibits.file_stem(*key)
-        written += _write(
+        written += write_texts(
             out,
             {
                 f"{name}.md": document(*key, frame, exhibits.scale_notes(*key, replications)),
@@ -173,7 +135,7 @@ def write_own_tables(replications: Sequence[Replication], out: Path) -> list[Pat
             shown = by_name[replication.experiment.name]
             print(text := shown.document(replication))
             name = f"{replication.experiment.name}_{replication.scale}"
-            written += _write(out, {f"{name}.md": text, f"{name}.csv": tables.csv(shown.table(replication))})
+            written += write_texts(out, {f"{name}.md": text, f"{name}.csv": tables.csv(shown.table(replication))})
     return written
 
 
@@ -198,7 +160,7 @@ def latex(paper: str, exhibit: str, frame: pd.DataFrame) -> str:
     )
 
 
-def _write(out: Path, texts: Mapping[str, str]) -> list[Path]:
+def write_texts(out: Path, texts: Mapping[str, str]) -> list[Path]:
     for name, text in texts.items():
         write_atomic(out / name, text.encode())
     return [out / name for name in texts]
@@ -208,7 +170,7 @@ def _unwritable(out: Path, error: OSError) -> ConfigError:
     return ConfigError("out", str(out), f"a directory that can be written ({error})")
 
 
-def _readable_records(all_records: Sequence[Record], runs_dir: Path) -> list[Record]:
+def readable_records(all_records: Sequence[Record], runs_dir: Path) -> list[Record]:
     """Return the records that can be read; report the others on stderr."""
     for record in all_records:
         if record.error:

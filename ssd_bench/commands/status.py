@@ -1,4 +1,6 @@
-"""`python -m ssd_bench status [runs_dir=runs] [watch=true]`: the state of every run in a folder.
+"""Show the state of the runs in a folder: running, failed, stopped, waiting.
+
+`python -m ssd_bench status [runs_dir=runs] [watch=true]`
 
   runs_dir=DIR   folder that sweeps and runs write to, from any machine
   watch=true     print the states every 5 seconds, until no run is running or waiting

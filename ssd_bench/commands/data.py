@@ -1,4 +1,6 @@
-"""Files of the tasks: `python -m ssd_bench data list | fetch TASK… | check DIR [TASK…]`.
+"""List, fetch and check the data of the tasks.
+
+`python -m ssd_bench data list | fetch TASK… | check DIR [TASK…]`
 
     list                 every task with its files, their fields and their source on the Hugging Face hub
     fetch TASK…          download the tasks' data from the hub into its usual cache (HF_HOME) and check all rows;

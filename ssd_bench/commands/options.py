@@ -1,4 +1,6 @@
-"""`python -m ssd_bench options [about=TEXT]`: every option of a run, of every method, task, machine and decoding.
+"""List all options of runs, methods and tasks, or those that contain a text.
+
+`python -m ssd_bench options [about=TEXT]`
 
 Prints a Markdown table: option, the choices that have it, allowed values, meaning; with about=TEXT only rows that
 contain the text. `run method=NAME --help` prints the options of one choice, with their values.

@@ -1,0 +1,46 @@
+"""Say whether self-drafting pays for a model on a machine, and with which method.
+
+`python -m ssd_bench advise model=llama3_1_8b hardware=sim_h100 [name=value ...]`
+
+Prints the acceptance that drafts need on a machine by its roofline (skipped sublayers, a window of the cache, a lookup
+in earlier text); the speedups predicted there from the papers' acceptance and from the records of exactly this model,
+for every recorded method; and what remains unknown. Every number that is not called measured is PREDICTED.
+
+  model=NAME        choice of conf/model; or the path of a Hugging Face config.json, or of its folder
+  hardware=NAME     sim_<gpu>, several separated by commas, or all; own: the machine of the model's records
+  task=NAME         use only the papers' numbers and the records of this task
+  runs_dir=runs     folder of the records
+  context=1024      tokens before the draft, fewer than the model's context
+  devices=N         number of simulated GPUs; default: the fewest that hold the weights
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from ssd_bench.advise import OWN, advice, closing, parse_question, recorded_machine, usable_runs
+from ssd_bench.console import run_tool
+from ssd_bench.cost.roofline import simulated_machine
+from ssd_bench.papers.traces import (
+    Steps,
+)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Print the advice; return the exit code: 0, or 2 if an option cannot be used."""
+    return run_tool(_advise, __doc__, arguments)
+
+
+def _advise(arguments: Sequence[str]) -> None:
+    question = parse_question(arguments)
+    runs, unused_runs = usable_runs(question) if question.named else ([], Counter[str]())
+    machines = [
+        recorded_machine(question, runs) if name == OWN else simulated_machine(name, question.shape, question.devices)
+        for name in question.machines
+    ]
+    parts = [
+        advice(question, Steps(machine, question.shape.n_layers, question.context), runs, name)
+        for name, machine in zip(question.machines, machines)
+    ]
+    print("\n\n".join([*parts, *closing(question, runs, unused_runs)]))

@@ -1,0 +1,54 @@
+"""Check the papers' claims against the records.
+
+`python -m ssd_bench claims [runs_dir=runs] [scale=small] [out=FILE.csv]`
+    every claim with its verdict, effect, 95 % interval, prompts and run-to-run variation; the rule is in
+    papers/claims.py
+    scale: scale of the runs; default: all scales
+    out: file for the same as CSV. The report also shows the verdicts in files of a folder `verdicts` under runs_dir, so
+    that records need not be kept there
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ssd_bench import tables
+from ssd_bench.console import options, run_tool
+from ssd_bench.errors import ConfigError
+from ssd_bench.papers.cells import prepare_records, replications
+from ssd_bench.papers.judge import NOT_RUN, judge
+from ssd_bench.paths import local_path
+from ssd_bench.records.files import write_atomic
+from ssd_bench.report.verdicts import table, terminal_text
+
+OPTIONS = ("runs_dir", "scale", "out")
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the command and return its exit code: 0, or 2 if an option is invalid."""
+    return run_tool(_claims, __doc__, arguments)
+
+
+def _claims(arguments: Sequence[str]) -> None:
+    values = options(arguments, OPTIONS)
+    experiments = replications(local_path("runs_dir", values.get("runs_dir", "runs")))
+    scales = {replication.scale for replication in experiments}
+    if (scale := values.get("scale")) is not None:
+        if scale not in scales:
+            raise ConfigError(
+                "scale", scale, f"one of the scales with runs: {', '.join(sorted(scales)) or 'there are no runs'}"
+            )
+        experiments = [replication for replication in experiments if replication.scale == scale]
+    prepare_records(
+        cell.record for replication in experiments for cell in replication.recorded_cells() if cell.record is not None
+    )
+    frame = table(judge(experiments))
+    print(terminal_text(frame))
+    if "out" in values:
+        path = local_path("out", values["out"])
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_atomic(path, tables.csv(frame[frame["verdict"] != NOT_RUN]).encode())
+        except OSError as error:
+            raise ConfigError("out", str(path), f"a file that can be written ({error})") from error
+        print(path)

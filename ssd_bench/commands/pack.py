@@ -1,0 +1,34 @@
+"""Pack the complete runs of a folder and their searches into one file.
+
+`python -m ssd_bench pack runs_dir=DIR out=FILE.zip`: one file in git replaces hundreds of small ones. `DIR.zip` next to
+the folder `DIR` replaces it: commands that read runs unpack the file once, and again when it has changed.
+"""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Sequence
+
+from ssd_bench.console import options, run_tool
+from ssd_bench.errors import ConfigError
+from ssd_bench.paths import local_path
+from ssd_bench.records.pack import SUFFIX, pack
+
+OPTIONS = ("runs_dir", "out")
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the command and return its exit code: 0, or 2 if there is nothing to pack or an option is invalid."""
+    return run_tool(_main, __doc__, arguments)
+
+
+def _main(arguments: Sequence[str]) -> None:
+    values = options(arguments, OPTIONS)
+    for name in OPTIONS:
+        if name not in values:
+            raise ConfigError(name, None, f"runs_dir=DIR out=FILE{SUFFIX}")
+    out = local_path("out", values["out"])
+    runs = pack(local_path("runs_dir", values["runs_dir"]), out)
+    with zipfile.ZipFile(out) as archive:
+        files = len(archive.namelist())
+    print(f"{out}: {runs} runs, {files} files, {out.stat().st_size / 1e6:.1f} MB")

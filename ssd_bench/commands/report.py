@@ -1,0 +1,50 @@
+"""Write tables and figures of the recorded runs, next to those of the papers, and one page with all.
+
+`python -m ssd_bench report [runs_dir=runs] [out=RUNS_DIR/report]`
+
+Writes one Markdown, one CSV and one figure (PNG and PDF) per task, prints the tables and their paths, and writes an
+index with an overview of all speedups (`README.md`). From runs of the papers' experiments (`-m experiment=...`) it
+writes the verdicts on the papers' claims (`verdicts.md`), every table and figure of the papers with ours (`tables/`,
+`figures/`), predictions of a cost model for the papers' hardware (`predictions.md`), implications of the papers' own
+numbers (`audit.md`), and all of these as a page (`index.html`).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from ssd_bench.console import options, run_tool
+from ssd_bench.papers.cells import prepare_records, records, replications
+from ssd_bench.paths import local_path
+from ssd_bench.report import runs, verdicts
+from ssd_bench.report.write import index, readable_records, write, write_replication, write_texts
+
+OPTIONS = ("runs_dir", "out")
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the command and return its exit code: 0, or 2 if there is nothing to report or an option is invalid."""
+    return run_tool(_report, __doc__, arguments)
+
+
+def _report(arguments: Sequence[str]) -> None:
+    values = options(arguments, OPTIONS)
+    runs_dir = local_path("runs_dir", values.get("runs_dir", "runs"))
+    all_records = records(runs_dir)
+    prepare_records(all_records)
+    readable = readable_records(all_records, runs_dir)
+    out = local_path("out", values.get("out", runs_dir / "report"))
+    experiments = replications(runs_dir, all_records)
+    shown = {cell.path for replication in experiments for cell in replication.recorded_cells()}
+    tasks = runs.group_by_task([record for record in readable if record.path not in shown])
+    written = write(tasks, out)
+    for path in written:
+        print(path)
+    if experiments:
+        written += write_replication(experiments, out, verdicts.read_verdicts(runs_dir), readable)
+        for folder, count in Counter(path.parent for path in written if path.parent != out).items():
+            print(f"{folder}: {count} files")
+        print(*(path for path in written if path.parent == out), sep="\n")
+    print(text := index(out, tasks))
+    print(*write_texts(out, {"README.md": text}))

@@ -1,0 +1,60 @@
+"""Decode with a method, paired with AR, and record it; with -m a sweep. The default command.
+
+`python -m ssd_bench [run] name=value …`
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Compose a config and run it, or sweep with -m; return the exit code."""
+    from ssd_bench.compose.application import command
+    from ssd_bench.console import report
+    from ssd_bench.errors import ConfigError
+
+    odd = [argument for argument in arguments if argument.startswith(("experiment=", "experiment/", "scale="))]
+    if odd and not {"-m", "--multirun"} & set(arguments):
+        print(f"error: {odd[0]} needs a sweep: python -m ssd_bench -m {' '.join(arguments)}", file=sys.stderr)
+        return 2
+    if {"-m", "--multirun", "-h", "--help", "-sc", "--shell-completion"} & set(arguments):
+        from ssd_bench.sweep.sweep import register_experiments
+
+        try:
+            register_experiments(arguments)
+        except ConfigError as error:
+            return report(error)
+    return command(_run)
+
+
+def _run(cfg: DictConfig) -> Path | None:
+    """Run one job, or describe it (`dry=true`); return the record's folder."""
+    from hydra.core.hydra_config import HydraConfig
+    from omegaconf import OmegaConf
+
+    from ssd_bench.sweep import dry
+
+    if dry.is_requested(cfg.dry):
+        hydra = HydraConfig.get()
+        overrides: Any = OmegaConf.to_container(
+            hydra.overrides.task, resolve=False
+        )  # unresolved: a value may contain an interpolation
+        planned = dry.Planned(overrides, hydra.runtime.choices, cfg)
+        print(dry.describe("1 run", [planned], lambda _: None))
+        return None
+    from ssd_bench.lease import PATIENT
+    from ssd_bench.report.runs import print_record
+    from ssd_bench.run.plan import plan  # torch and transformers only once the config is composed
+    from ssd_bench.run.run import execute
+
+    record = execute(plan(cfg), PATIENT.get())
+    if record is not None:
+        print_record(record)
+    return record

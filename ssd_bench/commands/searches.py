@@ -1,0 +1,31 @@
+"""List the layer searches on disk, one line each.
+
+`python -m ssd_bench searches [FOLDER=runs/searches]`
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from ssd_bench.console import run_tool
+from ssd_bench.errors import ConfigError
+from ssd_bench.paths import local_path
+from ssd_bench.records import pack
+from ssd_bench.records.search_store import search_names, searches_table
+
+DEFAULT = Path("runs", "searches")
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the command and return its exit code: 0, or 2 if there is nothing to list or an option is invalid."""
+    return run_tool(_print, __doc__, arguments)
+
+
+def _print(arguments: Sequence[str]) -> None:
+    if len(arguments) > 1:
+        raise ConfigError("arguments", list(arguments), "one folder of searches")
+    folder = pack.unpacked_folder(local_path("folder", arguments[0]) if arguments else DEFAULT)
+    if not search_names(folder):
+        raise ConfigError("folder", str(folder), "a folder with searches (method=self_ssd makes one)")
+    print(searches_table(folder))
