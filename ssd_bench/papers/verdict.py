@@ -159,7 +159,11 @@ class RankOrder:
 
     @property
     def tau(self) -> float | None:
-        """Kendall's τ over the pairs: (concordant - discordant) / pairs; a tie of ours counts as neither."""
+        """Somers' D of our order given the paper's: (concordant - discordant) / pairs; None without pairs.
+
+        Pairs that are equal in the paper are left out; pairs that are equal here stay in the denominator and count as
+        neither. Without ties on either side D equals Kendall's τ.
+        """
         return (self.concordant - self.discordant) / len(self.pairs) if self.pairs else None
 
     @property
