@@ -274,7 +274,10 @@ def check_ablation(paper: str) -> Iterator[Check]:
     better = find_number(paper, "text §D.1", metric="alpha_improvement_pct")
     parts = [find_number(paper, table, metric="alpha", ablation=kind, **RUN) for kind in ("none", "w/o early-stopping")]
     relative = 100 * (parts[0].value / parts[1].value - 1)
-    text = f"{parts[0].printed} over {parts[1].printed} are 55 points, {relative:.0f} % more"
+    points = 100 * (parts[0].value - parts[1].value)
+    text = (
+        f"{parts[0].printed} against {parts[1].printed} is a difference of {points:.0f} points, {relative:.0f} % more"
+    )
     yield new_check(better, "improvement", text, relative, table, UNCLEAR)
 
 
