@@ -1,4 +1,4 @@
-"""`python -m ssd_bench audit [out=DIR]`: what the papers' own numbers imply, and where they disagree with the print.
+"""`python -m ssd_bench audit [out=DIR]`: check the papers' own numbers against each other.
 
 Prints the disagreements by paper; with `out` also writes them as `audit.md` and every comparison as `audit.csv`.
 """
@@ -16,7 +16,7 @@ from ssd_bench.records.files import write_atomic
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the audit and return the exit code: 0, or 2 if an option or the papers' data cannot be used."""
+    """Run the audit and return the exit code: 0, or 2 if an option or the papers' data is invalid."""
     return run_tool(_audit, __doc__, arguments)
 
 
