@@ -132,7 +132,7 @@ def test_aime_with_32k_new_tokens_ends_at_the_context(method: str, short_context
     assert set(method_rows["lossless"]) == {"identical"}
     summary = summarise(run)
     assert summary["finish_context"] == 2
-    assert any("2 of 2 outputs ended at the end of the model's context" in text for text in summary["warnings"])
+    assert any("2 of 2 outputs stopped at the model's context length" in text for text in summary["warnings"])
     row_bytes = 2 * LAYERS * SIZES["num_key_value_heads"] * 8 * 4  # keys and values, head width 8, float32
     model = run.header["model"]
     assert (

@@ -306,5 +306,5 @@ def test_the_comparison_draws_sets_of_its_own_runs_and_the_best(root: Path, tmp_
     found = drawn(figure(one))
     check(found)
     labels = [text.get_text() for legend in found.subfigs[0].legends for text in legend.get_texts()]
-    assert labels == ["equal TPT, over AR's", "best sets found"]
+    assert labels == ["equal TPT (relative to AR)", "best sets found"]
     assert cell["method"] in [text.get_text() for text in found.axes[0].texts]

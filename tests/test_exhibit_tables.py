@@ -205,7 +205,7 @@ def test_pass_at_k_needs_k_outputs(tmp_path: Path) -> None:
     name = "swift/table3/codellama-13b/{}/humaneval/pass@{}/accuracy"
     assert frame.loc[name.format("swift", 1), "ours"] == pytest.approx(0.5)
     assert frame.loc[name.format("vanilla", 1), "ours"] == pytest.approx(0.5)
-    assert frame.loc[name.format("swift", 10), "reason"] == "pass@10 needs 10 outputs a prompt; the run has 3"
+    assert frame.loc[name.format("swift", 10), "reason"] == "pass@10 needs 10 outputs per prompt; the run has 3"
     assert frame.loc[name.format("swift", 10), "verdict"] == "undefined"
 
 
@@ -240,7 +240,7 @@ def test_averages_need_all_their_parts(tmp_path: Path) -> None:
         tmp_path, "swift_table2", "mini", lambda job: runs[job.labels["task"]] if job.labels["task"] != "GSM8K" else ""
     )
     lacking = Matcher(replications(tmp_path)).counterpart(overall)
-    assert (lacking.value, lacking.reason) == (None, "no run yet of 1 of 3 parts")
+    assert (lacking.value, lacking.reason) == (None, "no run yet for 1 of 3 parts")
     assert Matcher(replications(tmp_path)).counterpart(replace(overall, id="one", task="CNN/DM")).value is not None
 
 
@@ -297,7 +297,7 @@ def test_a_run_that_failed_or_cannot_be_read_says_so(tmp_path: Path) -> None:
     indexed(tmp_path, "swift_table8", "mini", lambda job: "plain", own_traces=False)
     (tmp_path / "plain" / "steps.parquet").write_bytes(b"PAR1")
     frame = exhibits.long_table(replications(tmp_path))
-    assert frame["reason"].str.startswith("its record cannot be read").all()
+    assert frame["reason"].str.startswith("its record is unreadable").all()
 
 
 def test_versions_of_a_paper_share_their_runs(full: list[Replication]) -> None:

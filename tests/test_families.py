@@ -91,7 +91,7 @@ def test_a_method_without_runs_leaves_its_rows_out_and_is_counted(tmp_path: Path
     frame = families.table(one)
     assert "prompt lookup" not in set(frame["method"]) and HF not in set(frame["method"])
     own = next(table for table in OWN if table.experiment == FAMILIES)
-    assert f"8 of {len(one.cells)} cells have no run." in own.document(one)
+    assert f"8 of {len(one.cells)} runs are missing." in own.document(one)
 
 
 def test_the_figure_has_a_line_for_each_layer_set_in_each_panel(whole: dict[str, Replication]) -> None:
@@ -126,7 +126,7 @@ def test_a_report_writes_them_and_a_page_says_what_is_not_run(whole: dict[str, R
     for given in ([], empty):
         without = {sheet.anchor: sheet for sheet in page._own_sheets(given, {})}
         assert set(without) == {own.experiment for own in OWN}
-        assert all("Not run yet: python -m ssd_bench" in sheet.lines[0] for sheet in without.values())
+        assert all("Not run yet. Command: python -m ssd_bench" in sheet.lines[0] for sheet in without.values())
 
 
 def test_what_to_use_counts_methods_of_no_experiment_under_the_same_conditions(

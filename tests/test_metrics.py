@@ -284,18 +284,18 @@ def test_summary_warns_of_what_cannot_be_or_weakens_a_claim(tmp_path: Path) -> N
     fast = write_run(tmp_path / "run", [unit(0, decode_ms=1.0), unit(1, decode_ms=1.2, **bug)])
     summary = metrics.summarise(fast)
     text = "\n".join(summary["warnings"])
-    assert "above M" in text
-    assert "not lossless: 1 outputs" in text
+    assert "exceeds M" in text
+    assert "not lossless: outputs that differ from AR's beyond rounding: 1;" in text
     assert "toy-1, token 7" in text
-    assert "n = 2 prompts is few" in text
-    assert "some overlap" in text
+    assert "n = 2 prompts, fewer than 20" in text
+    assert "some of them overlap" in text
     assert summary["clipped"] == 1
     where = {"prompt_id": "toy-1", "repeat": 0, "index": 7}
     assert summary["first_divergence"] == where | {"gap": 2.5, "lossless": "bug"}
     longer = unit(1)
     longer[1].prompt.new_tokens += 1
     text = "\n".join(metrics.summarise(write_run(tmp_path / "longer", [unit(0), longer]))["warnings"])
-    assert "1 of 2 pairs differ in length" in text
+    assert "1 of 2 pairs of outputs differ in length" in text
     assert "do not add up" in text
     told = write_run(tmp_path / "told", [unit(0)], warnings=["a process was busy"])
     assert metrics.summarise(told)["warnings"][0] == "a process was busy"
@@ -323,7 +323,7 @@ def test_summary_with_a_third_arm(tmp_path: Path) -> None:
     assert summary["hf_tokens_per_s"] == pytest.approx(summary["ar_tokens_per_s"] / 5)
     assert (summary["hf_output_exact"], summary["hf_weight_bytes"]) == (19 / 20, 2**30)
     assert summary["warnings"] == [
-        "5.0% of Hugging Face's outputs differ from AR's: another order of rounding, or a fault"
+        "5.0% of Hugging Face's outputs differ from AR's, because of rounding or because of a fault"
     ]
     sampled = write_run(tmp_path / "sampled", units, decode={"mode": "sample"})
     assert metrics.summarise(sampled)["hf_output_exact"] is None

@@ -74,8 +74,8 @@ def test_every_claim_has_a_verdict_with_its_evidence(found: list[Judgement]) -> 
 def test_no_verdict_rests_on_a_void_cell(found: list[Judgement]) -> None:
     for one in found:
         void = [cell.exclusion for cell in one.cells if cell.exclusion]
-        assert (one.verdict == CANNOT_SAY and one.reason.startswith("void: ")) == bool(void)
-    assert any(one.reason.startswith("void: ") for one in found)
+        assert (one.verdict == CANNOT_SAY and one.reason.startswith("excluded: ")) == bool(void)
+    assert any(one.reason.startswith("excluded: ") for one in found)
 
 
 def test_on_a_rehearsal_every_verdict_says_so(found: list[Judgement]) -> None:
@@ -132,14 +132,14 @@ def test_one_methods_times_doubled_turn_a_verdict(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("own", "uniform", "why"), [("own", "copy", "its trace is that of"), ("own", "never", "no search ran in it")]
+    ("own", "uniform", "why"), [("own", "copy", "duplicates the trace of"), ("own", "never", "no search ran")]
 )
 def test_void_cells_decide_nothing(own: str, uniform: str, why: str, tmp_path: Path) -> None:
     make(tmp_path, "own", 0.8)
     make(tmp_path, "copy", 0.8, factor=2.0)
     make(tmp_path, "never", 0.3, search=False)
     found = verdict_of(tmp_path, own, uniform)
-    assert found.verdict == CANNOT_SAY and found.reason.startswith("void: ") and why in found.reason
+    assert found.verdict == CANNOT_SAY and found.reason.startswith("excluded: ") and why in found.reason
     assert found.effect is None
 
 
@@ -149,7 +149,7 @@ def test_few_prompts_decide_nothing(prompts: int, tmp_path: Path) -> None:
     make(tmp_path, "uniform", 0.3)
     found = verdict_of(tmp_path, "own", "uniform")
     assert found.verdict == (HOLDS if prompts == 20 else CANNOT_SAY)
-    assert prompts == 20 or "has 19 prompts, 20 are needed" in found.reason
+    assert prompts == 20 or "has 19 prompts; 20 are required" in found.reason
 
 
 def test_a_run_that_is_missing_is_no_evidence(tmp_path: Path) -> None:
@@ -191,7 +191,7 @@ def test_the_pages_verdicts_follow_the_records(tmp_path: Path) -> None:
     assert [re.findall(r"<b>(.*?)</b>", each) for each in said] == [
         [f"{verdict} (toy-model run), miniature, size not recorded"] for verdict in ("holds", "fails", "cannot say")
     ]
-    assert "void: " in said[2]
+    assert "excluded: " in said[2]
 
 
 # --- the interval -----------------------------------------------------------------------------------------------------

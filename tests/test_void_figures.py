@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from ssd_bench import style
 from ssd_bench.papers import grid
 from ssd_bench.papers.cells import Cell, Record, Replication
-from ssd_bench.papers.figures_shared import PAPER
+from ssd_bench.papers.figures_shared import PAPER, VOID_LABEL
 from ssd_bench.papers.reported import numbers
 from ssd_bench.report.figures import figure
 from tests.synthetic import unit, write_run
@@ -62,21 +62,21 @@ def test_a_void_bar_is_hatched_and_has_the_mark_in_the_place_of_its_value(tmp_pa
         assert len(hatched) == 3  # of three tasks the second method
         assert [text.get_text() for text in axes.texts].count(style.VOID) == 3
     assert style.VOID_HATCH not in {mark.hatch for mark in style.MARKS}
-    assert "void" in named(found)
-    assert caption(found).count(f"{style.VOID} void") == 1
+    assert VOID_LABEL in named(found)
+    assert caption(found).count(f"{style.VOID} {VOID_LABEL} (") == 1
 
 
 def test_curves_of_one_trace_are_drawn_once_and_the_legend_says_for_how_many(tmp_path: Path) -> None:
     found = drawn(tmp_path, "swift_figure8a")
-    assert named(found) == ["S = 1000, β = 25 (and 5 others with its trace)"]
+    assert named(found) == ["S = 1000, β = 25 (and 5 others with the same trace)"]
     assert sum(len(line.get_xdata()) == 6 for line in found.axes[0].lines) == 1
-    assert f"{style.VOID} void, its trace is that of SWIFT, S = 1000, β = 25: S = 500" in caption(found)
+    assert f"{style.VOID} {VOID_LABEL} (duplicates the trace of SWIFT, S = 1000, β = 25): S = 500" in caption(found)
 
 
 @pytest.mark.parametrize("name", ["swift_figure7", "knn_ssd_figure1", "knn_ssd_figure7"])
 def test_streams_of_one_trace_are_drawn_once(tmp_path: Path, name: str) -> None:
     found = drawn(tmp_path, name)
-    assert sum("with its trace" in text for text in named(found)) == 1
+    assert sum("with the same trace" in text for text in named(found)) == 1
     assert len(named(found)) == 2  # and the paper's
 
 

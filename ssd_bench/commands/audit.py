@@ -18,7 +18,7 @@ from ssd_bench.records.files import write_atomic
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the audit and return the exit code: 0, or 2 if an option or the papers' data cannot be used."""
+    """Run the audit and return the exit code: 0, or 2 if an option or the papers' data is invalid."""
     return run_tool(_audit, __doc__, arguments)
 
 

@@ -2,10 +2,11 @@
 
 `python -m ssd_bench coverage [runs_dir=runs/reference/mini] [draws=1000]`
 
-Takes the runs of the experiment `ssd_bench_population`, 60 prompts of four methods each, as populations: draws n of
-their prompts with replacement, computes an interval, and counts how often it covers the population's number. The
-interval of every table is compared with the candidates that it was chosen from. The last table draws the timing as
-well, from the runs of `ssd_bench_noise`, one trace timed repeatedly; its truth is the speedup over all timings.
+The runs of the experiment `ssd_bench_population` (four methods, 60 prompts each) are the populations. The command draws
+n of their prompts with replacement, computes an interval, and counts how often the interval contains the number of the
+population. It compares the interval of all tables with the alternatives that were considered. The last table also
+draws the timing, from the runs of `ssd_bench_noise` (one trace, timed repeatedly); there the true value is the speedup
+over all timings.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ Maker = Callable[..., Measured]
 def bootstrap(method: str, statistic: Statistic, *columns: Array) -> Measured:
     """Return an interval by scipy's bootstrap over prompts, "percentile" or "BCa"."""
     with warnings.catch_warnings(), np.errstate(all="ignore"):
-        warnings.simplefilter("ignore")  # equal prompts have no interval
+        warnings.simplefilter("ignore")  # the interval of equal prompts is undefined
         result = stats.bootstrap(
             columns,
             statistic,
@@ -58,7 +59,7 @@ def bootstrap(method: str, statistic: Statistic, *columns: Array) -> Measured:
 
 
 def t_of_logs(statistic: Statistic, *columns: Array) -> Measured:
-    """Return a t-interval on the mean of per-prompt logarithms, which is not an estimate of the ratio of totals."""
+    """Return a t-interval on the mean of the prompts' logarithms, which does not estimate the ratio of totals."""
     logs = np.log(np.array([statistic(*(column[i : i + 1] for column in columns)) for i in range(len(columns[0]))]))
     half_width = float(stats.t.ppf((1 + LEVEL) / 2, len(logs) - 1)) * logs.std(ddof=1) / math.sqrt(len(logs))
     centre = float(statistic(*columns))
@@ -74,14 +75,14 @@ MAKERS: Mapping[str, Maker] = {
 
 
 def covers(interval: Measured, truth: float) -> bool:
-    """Return whether an interval covers a number; without one (all prompts are equal), whether the value equals it."""
+    """Return whether an interval contains a number; if all prompts are equal, whether the value equals the number."""
     if interval.low is None or interval.high is None:
         return interval.value is not None and math.isclose(interval.value, truth)
     return interval.low <= truth <= interval.high
 
 
 def coverage(maker: Maker, statistic: Statistic, columns: Sequence[Array], n: int, draws: int) -> tuple[float, float]:
-    """Return how often intervals from n drawn prompts cover the population's number.
+    """Return how often intervals from n drawn prompts contain the number of the population.
 
     Args:
         columns: columns of the population, one entry per prompt.
@@ -101,13 +102,14 @@ def coverage(maker: Maker, statistic: Statistic, columns: Sequence[Array], n: in
 
 
 def coverage_over_timings(timings: Sequence[Sequence[Array]], n: int, draws: int) -> tuple[float, float]:
-    """Return how often the interval from n prompts of one timing covers the speedup over all timings.
+    """Return how often the interval from n prompts of one timing contains the speedup over all timings.
 
     Args:
         timings: per run of one trace, columns of `ratio_of_ratios`, one entry per prompt.
 
     Returns:
-        Share of draws without, and with, the interval widened by the run-to-run variation of the other timings.
+        Shares of draws: of the interval over prompts, and of the interval widened by the run-to-run variation of the
+        other timings.
     """
     statistic: Statistic = ratio_of_ratios
     logs = [math.log(float(statistic(*columns))) for columns in timings]
@@ -119,8 +121,8 @@ def coverage_over_timings(timings: Sequence[Sequence[Array]], n: int, draws: int
         interval = measure(statistic, *(column[chosen] for column in timings[position]))
         wider = widen(interval, Spread(float(np.std(other_logs, ddof=1)), len(other_logs) - 1))
         hits += covers(interval, truth), covers(wider, truth)
-    without, with_floor = (hits / draws).tolist()
-    return without, with_floor
+    over_prompts, with_variation = (hits / draws).tolist()
+    return over_prompts, with_variation
 
 
 def columns_of(run: Run) -> list[Array]:
@@ -139,7 +141,7 @@ def cells_of(runs_dir: Path, experiment: str) -> list[Cell]:
     """Return the results of an experiment that have a record in a folder.
 
     Raises:
-        ConfigError: no result has one.
+        ConfigError: no result has a record.
     """
     replications_of_experiment = [
         replication
@@ -177,7 +179,7 @@ def by_kind(cells: Sequence[Cell], draws: int) -> pd.DataFrame:
 
 
 def by_timing(cells: Sequence[Cell], draws: int) -> pd.DataFrame:
-    """Return a table of run-to-run variation by length of run, and coverage over timings without and with it."""
+    """Return a table of run-to-run variation by length of run, and of coverage over timings without and with it."""
     rows = []
     for task in dict.fromkeys(cell["task"] for cell in cells):
         runs = [cell.run for cell in cells if cell["task"] == task]
@@ -186,12 +188,12 @@ def by_timing(cells: Sequence[Cell], draws: int) -> pd.DataFrame:
         for n in SIZES:
             shares = coverage_over_timings([columns_of(run) for run in runs], n, draws)
             rows.append((task, str(len(runs)), *level_texts, str(n), *(f"{share:.3f}" for share in shares)))
-    heads = ["task", "moments", "decode", "s of speedup", "of tokens/s", "n", "over prompts", "and moments"]
-    return pd.DataFrame(rows, columns=heads)
+    level_heads = ["decode time", "SD of speedup", "SD of tokens/s"]
+    return pd.DataFrame(rows, columns=["task", "timings", *level_heads, "n", "prompts", "prompts and runs"])
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Print all tables; return the exit code: 0, or 2 if there are no such runs or an option cannot work."""
+    """Print all tables; return the exit code: 0, or 2 if the runs are missing or an option is invalid."""
     return run_tool(_main, __doc__, arguments)
 
 
@@ -199,13 +201,16 @@ def _main(arguments: Sequence[str]) -> None:
     values = DEFAULTS | options(arguments, tuple(DEFAULTS))
     runs_dir, draws = local_path("runs_dir", values["runs_dir"]), count("draws", values["draws"])
     cells = cells_of(runs_dir, POPULATION)
-    print(f"Coverage of 95 % intervals, {draws} draws.\n\nOf ours, by method:\n")
+    print(f"Coverage of 95 % intervals, {draws} draws.\n\nIntervals of the tables, by method:\n")
     print(tables.markdown(by_method(cells, draws)))
-    print("\nOf a speedup by kind of interval, mean of the methods (the lowest):\n")
+    print("\nSpeedup by kind of interval, mean over methods (lowest method):\n")
     print(tables.markdown(by_kind(cells, draws)))
     try:
         timings = cells_of(runs_dir, REPEATED_TIMINGS)
     except ConfigError:
         return
-    print("\nThe noise floor, and coverage of the speedup over moments:\n")
+    print(
+        "\nRun-to-run variation (SD: relative standard deviation), and coverage of the speedup over all timings by "
+        "intervals over prompts, and over prompts and runs:\n"
+    )
     print(tables.markdown(by_timing(timings, draws)))

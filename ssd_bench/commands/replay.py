@@ -4,11 +4,11 @@ Every number is predicted, unless it is called measured.
 
 `python -m ssd_bench replay run=RUN_DIR hardware=sim_h100 [model=llama2_13b] [devices=4]`
     hardware: own (the machine of the record), sim_<gpu>, several with commas, or all for every simulated GPU
-    model: another model's sizes, by name or as a path to its config.json; drafts and acceptance stay the record's
-    devices: number of simulated GPUs; the fewest that hold the weights unless given
+    model: another model's sizes, by name or as a path to its config.json; drafts and acceptance are the record's
+    devices: number of simulated GPUs; default: the fewest that hold the weights
 
 `python -m ssd_bench replay validate [runs_dir=runs]`
-    recorded runs predicted from their own latency profiles, beside what was measured
+    predict recorded runs from their own latency profiles, and compare with the measured speeds
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ OPTIONS, VALIDATE_OPTIONS = ("run", "hardware", "model", "devices"), ("runs_dir"
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the command `replay`; return the exit code: 0, or 2 if an option or a run cannot be used."""
+    """Run the command `replay`; return the exit code: 0, or 2 if an option or a run is invalid."""
     return run_tool(_replay, __doc__, arguments)
 
 
@@ -73,22 +73,22 @@ def predictions_text(predictions: Sequence[dict[str, Any]]) -> str:
         "AR tok/s",
         "method tok/s",
         "speedup",
-        "policy held / free",
+        "overhead fixed / none",
         "draft",
         "verify",
-        "policy",
+        "overhead",
         "loop",
     ]
     first = predictions[0]
     return "\n".join(
         [
-            f"PREDICTED, not measured: {first['model']}, at most {format_number(first['ceiling'])} times AR (M)",
+            f"PREDICTED, not measured: {first['model']}, upper bound {format_number(first['ceiling'])} times AR (M)",
             f"{first['acceptance']}",
             "",
             tables.terminal(pd.DataFrame(rows, columns=heads)),
             "",
-            "The method's own work (policy) is scaled with the time of an AR step; the speedups beside it hold its",
-            "milliseconds as recorded, or leave it out.",
+            "speedup: method overhead scaled with the time of an AR step. overhead fixed / none: speedup with",
+            "the recorded overhead, and without overhead. draft, verify, overhead, loop: shares of the time.",
         ]
     )
 
@@ -109,7 +109,7 @@ def _validate(runs_dir: Path) -> None:
         expected = "a folder with complete runs that have baseline=paired or hf and a measured latency profile"
         raise ConfigError("runs_dir", str(runs_dir), expected)
     print("Speed of each run: measured, and PREDICTED from the latency profile in its own record.")
-    print("Drafts, acceptance and the time of the method's own work are the record's.\n")
+    print("Drafts, acceptance and method overhead are those of the record.\n")
     print(validation.validation_text(validation.validate(runs)))
     if left_out:
         print(f"\nleft out: {left_out} runs without a baseline or without a profile of passes over several nodes")

@@ -29,7 +29,7 @@ from ssd_bench.records.reader import Run
 from ssd_bench.records.schema import PAIR
 
 TIMES = ["arm", "prompt_index", "repeat", "turn", "new_tokens", "prefill_ms", "decode_ms"]
-"""Columns of `prompts` that speeds need. Selecting rows of these alone is much faster than with the texts."""
+"""Columns of `prompts` that speeds need. Selecting rows of these columns alone is much faster than with the texts."""
 
 
 UNIT = ["prompt_index", "repeat", "turn"]
@@ -115,8 +115,8 @@ def skip_ratio(run: Run) -> float | None:
 def skip_ratio_of_all(run: Run) -> float | None:
     """Return r over all drafted tokens, as SWIFT's Eq. 6 needs it.
 
-    A token that no layers drafted skips all sublayers. Equal to `skip_ratio` where layers drafted every token. None if
-    they drafted none, or if they read a window of the cache: c = 1 - r does not cost that.
+    A token that no layers drafted skips all sublayers. Equal to `skip_ratio` if layers drafted every token. None if
+    they drafted no token, or if they read a window of the cache, whose cost c = 1 - r does not describe.
     """
     steps, by_layers = arm_rows(run.steps, "method"), _with_sets(run)
     if not by_layers["draft_len"].sum() or np.isfinite(by_layers["read"]).any():
@@ -315,8 +315,8 @@ def predicted_tpt(run: Run, arm: str = "method") -> float | None:
 
     One formula for all methods. Conditional alpha and mean k are as realised, n is the mean context length,
     t_target = L (t_attn(n) + t_mlp). t_draft is the mean over drafted tokens of n_attn(S) t_attn(n) + n_mlp(S) t_mlp,
-    where n is at most what the window reads. Tokens that no layers drafted cost nothing. None without a latency profile
-    or steps.
+    where n is at most the positions that the window reads. Tokens that no layers drafted cost nothing. None without a
+    latency profile or steps.
     """
     steps, latency = arm_rows(run.steps, arm), run.header.get("latency") or {}
     keys = ("t_attn_slope_ms", "t_attn_intercept_ms", "t_mlp_ms")
@@ -343,9 +343,9 @@ def estimated_tpt(steps: pd.DataFrame) -> tuple[float | None, int]:
 
 
 def decode_time_shares(prompts: pd.DataFrame) -> dict[str, float | None]:
-    """Return the shares of the decode time, which sum to 1: draft, verify, policy, and other (the time in no span).
+    """Return the shares of the decode time, which sum to 1: draft, verify, policy (method overhead), other (no span).
 
-    All are None where no prompt has a decode step: the time of the loop then means nothing.
+    All are None if no prompt has a decode step.
     """
     total = prompts["decode_ms"].sum() if (prompts["new_tokens"] > 1).any() else 0.0
     shares = {name: divide(prompts[f"{name}_ms"].sum(), total) for name in ("draft", "verify", "policy")}
@@ -354,7 +354,7 @@ def decode_time_shares(prompts: pd.DataFrame) -> dict[str, float | None]:
 
 
 def break_even_tokens(prepare_ms: float | None, ar: float | None, method: float | None) -> float | None:
-    """Return the tokens after which an offline preparation has paid for itself; None if none ran or it never does.
+    """Return the output tokens after which an offline preparation is paid back; None without one, or if it never is.
 
     Args:
         ar, method: tokens per second of the two arms.

@@ -67,7 +67,7 @@ class Effect:
 def widen(number: Measured, spread: Spread) -> Measured:
     """Return a number with its interval widened by run-to-run variation.
 
-    A number without an interval over prompts gets none.
+    A number without an interval over prompts stays without an interval.
     """
     effect = Effect.of(number, [(spread.sigma**2, spread.dof)])
     return number if effect is None else Measured(number.value, *effect.interval, number.n)

@@ -1,8 +1,8 @@
-"""Checks of a run: whether its search ran, whether its trace is its own, how steady the machine was.
+"""Checks of a run: whether its search ran, whether its trace differs from other runs', how steady the machine was.
 
-*Run-to-run variation* (the noise floor in tables): the standard deviation of the logarithm of a speed over runs of one
-trace, timed at different moments. An interval over prompts does not contain it, because all prompts of a run are timed
-under the same machine conditions. In a folder that has such runs, the interval of every speed is widened by it.
+*Run-to-run variation*: the standard deviation of the logarithm of a speed over runs with the same trace, timed
+repeatedly. An interval over prompts does not contain it, because all prompts of a run are timed under the same machine
+conditions. If a folder has such repeated timings, they widen the interval of every speed.
 """
 
 from __future__ import annotations
@@ -80,9 +80,9 @@ def steadiness(run: Run) -> dict[str, Any]:
     """Measure how steady the machine was, over both arms.
 
     Returns:
-        slow_steps: number of outlier steps. slow_share: their time beyond the expected one, as a share of the decode
+        slow_steps: number of outlier steps. slow_share: their time beyond the expected time, as a share of the decode
         time. others_share: share of the cores that other processes used. beside: number of runs that were measured at
-        the same time and could use the same cores or GPU. The last two are None in a record that does not say.
+        the same time and could use the same cores or GPU. The last two are None if the record lacks them.
     """
     outliers, decode_ms = slow_steps(run), float(run.prompts["decode_ms"].sum())
     excess_ms = float((outliers["ms"] - outliers["expected_ms"]).sum())
@@ -99,21 +99,28 @@ def contamination(facts: Mapping[str, Any]) -> str:
     """Return how other work on the machine contaminated a run's times, by its `steadiness`; "" if it did not."""
     reasons = []
     if (facts["others_share"] or 0.0) > QUIET:
-        reasons.append(f"others used {facts['others_share']:.0%} of the machine's cores")
+        reasons.append(f"other processes used {100 * facts['others_share']:.0f} % of the CPU cores")
     if n_runs := facts["beside"]:
-        reasons.append(f"{n_runs} other run{'s' if n_runs > 1 else ''} measured on its cores or GPU meanwhile")
+        runs = "1 other run was" if n_runs == 1 else f"{n_runs} other runs were"
+        reasons.append(f"{runs} measured on the same cores or GPU at the same time")
     if (facts["slow_share"] or 0.0) > SLOW_SHARE_LIMIT:
         steps = f"{facts['slow_steps']} step{'s' if facts['slow_steps'] > 1 else ''}"
         reasons.append(
-            f"{steps} took more than {SLOW_FACTOR:g} times what their like do, "
-            f"{facts['slow_share']:.0%} of the decode time too much"
+            f"{steps} took more than {SLOW_FACTOR:g} times the median of comparable steps "
+            f"(+{100 * facts['slow_share']:.0f} % decode time)"
         )
-    return " and ".join(reasons)
+    return "; ".join(reasons)
+
+
+def contamination_warning(facts: Mapping[str, Any]) -> str:
+    """Return the warning on contaminated times of a run, by its `steadiness`; "" if they are reliable."""
+    reasons = contamination(facts)
+    return f"timings unreliable: {reasons}; rerun on an idle machine with force=true" if reasons else ""
 
 
 @dataclass(frozen=True)
 class RunTiming:
-    """Facts of a run that run-to-run variation needs, so that no tables are read for it.
+    """Facts of a run that run-to-run variation needs, kept so that the tables of the run need not be read.
 
     Attributes:
         machine, trace: results of the functions of these names.
@@ -134,8 +141,8 @@ class RunTiming:
     def of(cls, run: Run) -> RunTiming:
         """Return the facts of a run."""
         rate = d.tokens_per_s(d.arm_rows(run.prompts[d.TIMES], "method")).value
-        speedup, busy = d.speedup(run.prompts[d.TIMES]).value, bool(contamination(steadiness(run)))
-        return cls(machine(run), trace(run), decode_seconds(run), speedup, rate, busy)
+        speedup, contaminated = d.speedup(run.prompts[d.TIMES]).value, bool(contamination(steadiness(run)))
+        return cls(machine(run), trace(run), decode_seconds(run), speedup, rate, contaminated)
 
 
 @dataclass(frozen=True)
@@ -172,7 +179,7 @@ class RunVariation:
         return self.machine == (run.machine if isinstance(run, RunTiming) else machine(run))
 
     def at(self, seconds: float) -> VariationLevel:
-        """Return the level for runs of a length: the longest that is no longer than they are, else the shortest."""
+        """Return the level for runs of a length: the longest level that is not longer, else the shortest."""
         shorter = [level for level in self.levels if level.seconds <= seconds]
         return shorter[-1] if shorter else self.levels[0]
 
@@ -180,7 +187,7 @@ class RunVariation:
         """Return the ratio (>= 1) of the speedups of two runs of one trace, if it exceeds run-to-run variation.
 
         Returns:
-            None if the ratio is within the 95 % range of two timings of equal work.
+            None if the ratio is within the 95 % range of two timings of the same trace.
         """
         first, second = _run_timing(a), _run_timing(b)
         if first.speedup is None or second.speedup is None:
@@ -193,7 +200,7 @@ class RunVariation:
 
 
 def decode_seconds(run: Run) -> float:
-    """Return the seconds that AR and the method decode."""
+    """Return the total decode time of AR and the method in seconds."""
     return float(run.prompts.loc[run.prompts["arm"].isin(PAIR), "decode_ms"].sum()) / 1000
 
 
@@ -206,7 +213,7 @@ def machine(run: Run) -> str:
 def run_to_run_variation(runs: Sequence[Run | RunTiming]) -> list[RunVariation]:
     """Estimate run-to-run variation from runs of equal traces, for each model and machine with at least two of them.
 
-    Contaminated runs are left out: they carry a warning, and their variation has another cause.
+    Contaminated runs are left out: they carry a warning, and other processes cause their variation.
     """
     by_machine: dict[str, dict[str, list[RunTiming]]] = {}
     for timing in map(_run_timing, runs):

@@ -1,9 +1,10 @@
-"""Intervals over prompts. The repeats of a prompt are summed first, so that they stay together.
+"""Intervals over prompts. The repeats of a prompt are summed first, so that a prompt counts as one observation.
 
-The interval is a jackknife t-interval on the logarithm, with n / (n - 1) times the usual jackknife variance. In samples
-of 8 of 60 recorded prompts of four methods it covers the speedup in 95 %, without the factor in 93 %, and the BCa
-bootstrap in 88 %; in samples of 4: 95, 94 and 81 %; of 20: 95 % each. None of them covers a number that one prompt of
-sixty decides, such as the share of a search that ran once.
+The interval is a jackknife t-interval on the logarithm, with n / (n - 1) times the usual jackknife variance. Its
+coverage of the speedup was measured by drawing samples from 60 recorded prompts of each of four methods: in samples of
+8 prompts it is 95 % (93 % without the factor n / (n - 1), 88 % for the BCa bootstrap); in samples of 4 prompts 95, 94
+and 81 %; in samples of 20 prompts 95 % each. No interval covers a number that a single prompt of sixty determines, such
+as the share of a search that ran once.
 """
 
 from __future__ import annotations
@@ -41,11 +42,11 @@ class Measured:
 
 @dataclass(frozen=True)
 class Spread:
-    """Run-to-run variation of the logarithm of a number: runs of equal work, timed at different moments.
+    """Run-to-run variation of the logarithm of a number, over repeated timings of the same trace.
 
     Attributes:
         sigma: standard deviation.
-        dof: degrees of freedom of its estimate.
+        dof: degrees of freedom of the estimate of sigma.
     """
 
     sigma: float
@@ -85,7 +86,7 @@ def ratio(numerator: Array, denominator: Array) -> Measured:
 
 
 def measure(statistic: Callable[..., Array], *columns: Array) -> Measured:
-    """Return `statistic` of the columns with its interval; that of a share ends at 1.
+    """Return `statistic` of the columns with its interval, which ends at 1 for a share.
 
     Args:
         statistic: positive; takes the columns and `axis`.

@@ -38,7 +38,7 @@ def mean_score(prompts: pd.DataFrame) -> float | None:
 
 
 def score_counts(prompts: pd.DataFrame) -> dict[str, int]:
-    """Count the answers behind a mean score.
+    """Count the answers that contribute to a mean score.
 
     Returns:
         n_scored: answers with a score; n_answers: all answers.

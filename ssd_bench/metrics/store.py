@@ -1,6 +1,6 @@
 """Cache for a folder of runs: every run's digest in one file, the tables of the most recently used runs in memory.
 
-The file is a convenience: what cannot be read from it or written to it is computed again, with the same numbers.
+The file is only a cache: digests that cannot be read or written are computed again, with the same numbers.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ CODE = (
 """Code that computes a digest. A change in any of these files invalidates all digests."""
 PACKAGES = ("numpy", "pandas", "pyarrow", "scipy", "rouge-score")
 FEW = 16
-"""Number of runs below which starting further processes does not pay."""
+"""Number of runs below which starting more processes takes longer than it saves."""
 IN_MEMORY = 32 * 2**20
 """Size in bytes of the files whose tables are kept; in memory they take about eight times as much."""
 
@@ -135,7 +135,8 @@ class DigestStore:
         ids = [str(Digest.read(text).summary["run_id"]) for text in texts]
         metadata = {"version": _version(), "sha256": _sum([names, stamps, texts])}
         content = io.BytesIO()
-        with suppress(OSError, ValueError):  # a folder without write permission, a full disk, or names that are no text
+        # a folder without write permission, a full disk, or names that are not text must not stop the caller
+        with suppress(OSError, ValueError):
             table = pa.table([names, ids, stamps, texts], COLUMNS.with_metadata(metadata))
             pq.write_table(table, content, compression="zstd")
             write_atomic(self._folder / FILE, content.getvalue())
@@ -173,7 +174,7 @@ def _file_names() -> Iterator[str]:
 
 
 def _stamp(run_dir: Path) -> str:
-    """Return sizes and times of a record's files, by which a change is noticed; "" if a file is missing."""
+    """Return sizes and modification times of a record's files, to detect changes; "" if a file is missing."""
     try:
         stats = [os.stat(run_dir / name) for name in _file_names()]
     except OSError:
@@ -191,7 +192,7 @@ def _digests(run_dirs: Sequence[Path]) -> Iterable[tuple[str, str] | None]:
 
 
 def _digest_of(run_dir: Path) -> tuple[str, str] | None:
-    stamp = _stamp(run_dir)  # taken before reading: a record that changes meanwhile is noticed
+    stamp = _stamp(run_dir)  # taken before reading, so that a change during reading is detected
     try:
         return stamp, Digest.of(load_run(run_dir)).text
     except ConfigError:

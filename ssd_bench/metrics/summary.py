@@ -19,6 +19,7 @@ from ssd_bench.metrics.evidence import (
     RunVariation,
     VariationLevel,
     contamination,
+    contamination_warning,
     decode_seconds,
     machine,
     searched_share,
@@ -34,7 +35,7 @@ from ssd_bench.records.schema import PAIR, device_name, hardware
 OVER_HF = ("hf", "method")
 
 FEW_PROMPTS = 20
-"""Number of prompts below which an interval over prompts is itself uncertain."""
+"""Smallest number of prompts without the warning that intervals are uncertain."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +78,7 @@ class Digest:
         """Read a digest from its `text`.
 
         Raises:
-            ValueError, TypeError, KeyError: the text is no digest.
+            ValueError, TypeError, KeyError: the text is not a digest.
         """
         content = json.loads(text)
         return cls(**content | {"timing": RunTiming(**content["timing"])})
@@ -102,12 +103,12 @@ class Digest:
 def summarise(run: Run, variation: RunVariation | None = None) -> dict[str, Any]:
     """Return every number of a run as a flat dictionary, a row of a table.
 
-    A number with an interval has the keys NAME, NAME_lo, NAME_hi, and NAME_n where its prompts may be fewer than
+    A number with an interval has the keys NAME, NAME_lo, NAME_hi, and NAME_n if it may have fewer prompts than
     `n_prompts`. Undefined numbers are None. `warnings` are sentences: the caveat of the method, the warnings of the
-    run, and those that follow from the numbers.
+    run, and warnings that follow from the numbers.
 
     Args:
-        variation: widens the interval of every speed if it is of the run's model and machine.
+        variation: widens the interval of every speed if it holds for the run's model and machine.
     """
     summary = _numbers(run)
     if variation is not None and variation.holds_for(run):
@@ -355,44 +356,50 @@ def _facts(run: Run) -> dict[str, Any]:
 
 def _warnings(s: Mapping[str, Any], facts: Mapping[str, Any]) -> list[str]:
     warnings = []
-    if why := contamination(s):
-        warnings.append(f"a busy machine spoiled the times: {why}")
+    if warning := contamination_warning(s):
+        warnings.append(warning)
     if s["searched_share"] == 0:
-        warnings.append("no search ran: all its drafts are of the set that the method begins with")
+        warnings.append("no search ran: every draft used the method's initial layer set")
     if s["lossless_bug"]:
         first = s["first_divergence"]
         position = f"{first['prompt_id']}, token {first['index']}, AR's top-2 logit gap {first['gap']}"
-        warnings.append(f"not lossless: {s['lossless_bug']} outputs differ beyond rounding; the first: {position}")
+        warnings.append(
+            f"not lossless: outputs that differ from AR's beyond rounding: {s['lossless_bug']}; the first: {position}"
+        )
     bound = s["speedup_lo"] if s["speedup_lo"] is not None else s["speedup"]
     if bound is not None and s["M"] is not None and bound > s["M"]:
-        warnings.append(f"the speedup {s['speedup']:.2f} is above M = {s['M']:.2f}, its upper bound: check the timing")
+        warnings.append(f"the speedup {s['speedup']:.2f} exceeds M = {s['M']:.2f}, its upper bound: check the timings")
     if not s["n_pairs"]:
-        warnings.append("no baseline: there is no speedup, and nothing says whether the outputs are lossless")
+        warnings.append("no baseline: speedup and losslessness are unknown; run with baseline=paired")
     elif s["n_pairs"] < facts["units"]:
-        warnings.append(f"only {s['n_pairs']} pairs have a baseline; the speedup is over these")
+        warnings.append(f"only {s['n_pairs']} of {facts['units']} outputs have a baseline; the speedup is over these")
     if s["n_pairs"] and s["n_prompts"] < FEW_PROMPTS:
-        warnings.append(f"n = {s['n_prompts']} prompts is few: the intervals themselves are uncertain")
+        warnings.append(
+            f"n = {s['n_prompts']} prompts, fewer than {FEW_PROMPTS}: the intervals themselves are uncertain"
+        )
     if facts["uneven"]:
-        warnings.append(f"{facts['uneven']} of {s['n_pairs']} pairs differ in length; speedup_matched leaves them out")
+        warnings.append(
+            f"{facts['uneven']} of {s['n_pairs']} pairs of outputs differ in length; speedup_matched excludes them"
+        )
     exact = s.get("hf_output_exact")
     if exact is not None and exact < 1:
         warnings.append(
-            f"{1 - exact:.1%} of Hugging Face's outputs differ from AR's: another order of rounding, or a fault"
+            f"{1 - exact:.1%} of Hugging Face's outputs differ from AR's, because of rounding or because of a fault"
         )
     if s["finish_context"]:
         warnings.append(
-            f"{s['finish_context']} of {facts['outputs']} outputs ended at the end of the model's "
-            "context (finish_reason=context), before max_new_tokens"
+            f"{s['finish_context']} of {facts['outputs']} outputs stopped at the model's context length "
+            "(finish_reason=context), before max_new_tokens"
         )
     if s["other_share"] is not None and s["other_share"] < -0.01:
-        warnings.append(f"the time spans add up to {1 - s['other_share']:.0%} of the decode time: some overlap")
+        warnings.append(f"the time spans add up to {1 - s['other_share']:.0%} of the decode time: some of them overlap")
     if not facts["adds_up"]:
-        warnings.append("the steps' emitted tokens do not add up to the outputs")
+        warnings.append("the emitted tokens of the steps do not add up to the lengths of the outputs")
     return warnings
 
 
 def conditions(run: Run) -> dict[str, Any]:
-    """Return what two comparable runs must share: task, prompts, model, hardware and choice of tokens."""
+    """Return the conditions that two comparable runs share: task, prompts, model, hardware and choice of tokens."""
     header = run.header
     task, model, decode = (dict(header.get(key) or {}) for key in ("task", "model", "decode"))
     hashes = run.prompts.drop_duplicates("prompt_index").sort_values("prompt_index")["prompt_sha256"]

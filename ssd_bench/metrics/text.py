@@ -30,7 +30,7 @@ def format_interval(summary: Mapping[str, Any], name: str, digits: int = 2, unit
 
 
 def format_score(summary: Mapping[str, Any], name: str) -> str:
-    """Return a score of a summary with three decimals, and the number of scored answers where some have no score."""
+    """Return a score of a summary with three decimals, and the number of scored answers if some have no score."""
     text, answered = format_number(summary[name], 3), summary.get("n_scored")
     if summary[name] is None or answered is None or answered == summary["n_answers"]:
         return text
@@ -38,11 +38,11 @@ def format_score(summary: Mapping[str, Any], name: str) -> str:
 
 
 def format_lossless(summary: Mapping[str, Any]) -> str:
-    """Return the outputs equal to AR's over the outputs checked, and the numbers of ties and bugs."""
+    """Return the outputs equal to AR's over the outputs checked, and the numbers of near-ties and mismatches."""
     identical, tie, bug = (summary[f"lossless_{verdict}"] for verdict in ("identical", "tie", "bug"))
     checked = identical + tie + bug
     if not checked:
         return "not checked"
-    notes = [f"{tie} tie{'s' if tie > 1 else ''}"] if tie else []
-    notes += [f"{bug} BUG{'S' if bug > 1 else ''}"] if bug else []
+    notes = [f"{tie} near-tie{'s' if tie > 1 else ''}"] if tie else []
+    notes += [f"{bug} MISMATCH{'ES' if bug > 1 else ''}"] if bug else []
     return f"{identical}/{checked}" + (f" ({', '.join(notes)})" if notes else "")

@@ -25,12 +25,12 @@ class Check:
 
     Attributes:
         id: id of the stated number, "#" and the name of the check.
-        what: a sentence.
-        stated, implied: the two values; None where a paper prints nothing to compare.
-        source: formula or section from which `implied` follows.
+        what: finding in words.
+        stated, implied: the two values; None if the paper prints nothing to compare.
+        source: formula or section that gives `implied`.
         verdict: "consistent" (equal in the printed digits), "rounding" (equal for some values that round to the
-            printed ones), "contradiction" (two printed numbers that cannot both hold), "impossible" (beyond a limit of
-            the paper's own formula) or "unclear" (the paper leaves open what it compares).
+            printed ones), "contradiction" (two printed numbers that cannot both be right), "impossible" (beyond a limit
+            of the paper's own formula) or "unclear" (the paper leaves open what it compares).
     """
 
     id: str
@@ -68,7 +68,7 @@ def find_number(paper: str, exhibit: str, **wanted: object) -> Number:
     """Return the only number that `find_numbers` finds.
 
     Raises:
-        LookupError: there are none or several.
+        LookupError: no number or several numbers match.
     """
     matches = find_numbers(paper, exhibit, **wanted)
     if len(matches) != 1:
@@ -98,9 +98,9 @@ def format_value(value: float) -> str:
 
 
 def implied_range(formula: Callable[..., float], *inputs: Number) -> tuple[float, float]:
-    """Return lowest and highest result of a formula over all values that round to the printed inputs.
+    """Return the lowest and the highest result of a formula over all values that round to the printed inputs.
 
-    The formula is monotone in each input, so both are at corners of the box of inputs.
+    The formula is monotone in each input, so both results are at corners of the box of inputs.
     """
     bounds = [(max(n.value - n.half, 0.0), _upper_bound(n)) for n in inputs]
     results = [formula(*point) for point in product(*bounds)]
@@ -113,7 +113,7 @@ def _upper_bound(number: Number) -> float:
 
 
 def rounding_verdict(number: Number, implied: float, low: float | None = None, high: float | None = None) -> str:
-    """Return consistent, rounding or contradiction for a number that is implied to lie in [low, high]."""
+    """Return consistent, rounding or contradiction for a number whose implied value lies in [low, high]."""
     low, high = implied if low is None else low, implied if high is None else high
     if abs(implied - number.value) <= number.half + EPSILON:
         return CONSISTENT
@@ -122,8 +122,8 @@ def rounding_verdict(number: Number, implied: float, low: float | None = None, h
 
 
 def new_check(number: Number, check_name: str, what: str, implied: float | None, source: str, verdict: str) -> Check:
-    """Return the comparison of `number` with `implied`, whose verdict is already known."""
-    text = f"{describe(number)} is printed {number.printed}; {what}"
+    """Return the comparison of `number` with `implied`, with a given verdict."""
+    text = f"{describe(number)} is printed as {number.printed}; {what}"
     labels = (f"{number.id}#{check_name}", number.paper, number.exhibit, check_name)
     return Check(*labels, text, number.value, implied, source, verdict)
 
@@ -131,7 +131,7 @@ def new_check(number: Number, check_name: str, what: str, implied: float | None,
 def check_formula(
     number: Number, check_name: str, words: str, source: str, formula: Callable[..., float], *inputs: Number
 ) -> Check:
-    """Compare `number` with `formula` of other printed numbers; `words` says what is computed."""
+    """Compare `number` with `formula` of other printed numbers; `words` describes the formula."""
     implied = formula(*(n.value for n in inputs))
     text = f"{words} is {format_value(implied)}"
     return new_check(
@@ -140,7 +140,7 @@ def check_formula(
 
 
 def check_average(number: Number, parts: Sequence[Number], part_name: str) -> Check:
-    """Compare `number` with the arithmetic mean of its parts, which is exact to the mean of their half units."""
+    """Compare `number` with the arithmetic mean of its parts, whose rounding error is at most their mean half unit."""
     implied = sum(n.value for n in parts) / len(parts)
     half = sum(n.half for n in parts) / len(parts)
     text = f"the mean of its {len(parts)} {part_name} is {format_value(implied)}"
@@ -149,7 +149,7 @@ def check_average(number: Number, parts: Sequence[Number], part_name: str) -> Ch
 
 
 def check_repeat(number: Number, repeat: Number, check_name: str) -> Check:
-    """Compare `number` with a second print of it, each to its printed digits."""
+    """Compare `number` with the same number printed elsewhere, each to its printed digits."""
     implied = repeat.value
     result = rounding_verdict(number, implied, implied - repeat.half, implied + repeat.half)
     if number.half == repeat.half and number.value != repeat.value:
@@ -159,11 +159,11 @@ def check_repeat(number: Number, repeat: Number, check_name: str) -> Check:
 
 
 def check_lower_bound(number: Number, cells: Sequence[Number], source: str, if_below: str = CONTRADICTION) -> Check:
-    """Compare a lower bound ("over 90 %") with the cells that it is about; verdict `if_below` if one is lower."""
+    """Compare a lower bound ("over 90 %") with the cells that it refers to; verdict `if_below` if a cell is lower."""
     least = min(cells, key=lambda n: n.value)
     below = [n for n in cells if n.value + n.half < number.value - EPSILON]
     listed = ", ".join(f"{n.printed} ({n.model} {n.task}, {n.exhibit})" for n in sorted(below, key=lambda n: n.value))
-    text = f"below it are {listed}" if below else f"the least in {source} is {least.printed}"
+    text = f"lower values: {listed}" if below else f"the smallest value in {source} is {least.printed}"
     fits = CONSISTENT if least.value >= number.value - EPSILON else ROUNDING
     return new_check(number, "lower bound", text, least.value, source, if_below if below else fits)
 
@@ -176,9 +176,9 @@ def check_upper_bound(number: Number, value: float, text: str, source: str) -> C
 
 def check_range_end(number: Number, cells: Sequence[Number], source: str) -> Check:
     """Compare an end of a range ("from 3.43 to 7.80", bound low or high) with the smallest or largest cell."""
-    choose, word = (min, "least") if number.bound == "low" else (max, "largest")
+    choose, word = (min, "smallest") if number.bound == "low" else (max, "largest")
     cell = choose(cells, key=lambda n: n.value)
-    text = f"the {word} in {source} is {cell.printed} ({cell.model}, {cell.task})"
+    text = f"the {word} value in {source} is {cell.printed} ({cell.model}, {cell.task})"
     result = rounding_verdict(number, cell.value, cell.value - cell.half, cell.value + cell.half)
     return new_check(number, "range", text, cell.value, source, result)
 
@@ -196,14 +196,15 @@ def expected_speedup_at(skip: float) -> Callable[[float, float], float]:
 
 
 def check_expected_speedup(number: Number, m: Number, acceptance: Number, skip: float, source: str) -> Check:
-    """Compare a measured speedup with E(speedup), which leaves out every overhead and so is an upper limit."""
+    """Compare a measured speedup with E(speedup), which is an upper limit because it ignores overhead."""
     formula = expected_speedup_at(skip)
     implied, (_, high) = formula(m.value, acceptance.value), implied_range(formula, m, acceptance)
     result = IMPOSSIBLE if number.value - number.half > high + EPSILON else CONSISTENT
     text = (
-        f"E(speedup), which no overhead slows, is {format_value(implied)} at M {m.printed}, alpha {acceptance.printed}"
+        f"E(speedup), which ignores overhead, is {format_value(implied)} at M = {m.printed}, "
+        f"alpha = {acceptance.printed}, r = {format_value(skip)}"
     )
-    return new_check(number, "measured against E", f"{text}, r {format_value(skip)}", implied, source, result)
+    return new_check(number, "measured against E", text, implied, source, result)
 
 
 def setting_without(number: Number, without: str = "") -> Mapping[str, str]:
@@ -212,7 +213,7 @@ def setting_without(number: Number, without: str = "") -> Mapping[str, str]:
 
 
 def check_repeats() -> Iterator[Check]:
-    """Compare numbers of prose that, by their note, repeat a table with that table; and GPU memory with the card's."""
+    """Compare numbers in the text with the table that they repeat by their note; and GPU memory with the data sheet."""
     for number in numbers():
         table = re.match(r"repeats (Table \d+)|likely typo in the paper: (Table \d+) prints", number.note)
         if table:
@@ -228,11 +229,11 @@ def number_in_table(number: Number, table: str) -> Number:
 
 
 def _check_memory(paper: str) -> Iterator[Check]:
-    """Compare the memory of an RTX A6000, as the hardware row of each exhibit prints it, with the data sheet."""
+    """Compare the memory of an RTX A6000 in the hardware row of each exhibit with the data sheet."""
     for row in settings(paper).itertuples():
         printed = re.search(r"RTX A6000 \((\d+)GB", str(row.value))
         if row.key == "hardware" and printed:
             stated = float(printed[1])
-            text = f"{row.source_section}, {row.exhibit}: RTX A6000 with {printed[1]}GB; the card has {CARD_GB}GB"
+            text = f"{row.source_section}, {row.exhibit}: RTX A6000 with {printed[1]} GB; the card has {CARD_GB} GB"
             labels = (f"{paper}/{row.source_section}#hardware", paper, str(row.exhibit), "hardware")
             yield Check(*labels, text, stated, float(CARD_GB), "data sheet of the card", UNCLEAR)

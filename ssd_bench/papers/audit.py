@@ -1,4 +1,4 @@
-"""Audit of the papers' own numbers: what they imply compared with what they print, and the disagreements in words."""
+"""Audit of the papers' own numbers: comparison of printed values with implied ones, and the disagreements in words."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from ssd_bench.papers.rooms import paper_folders, paper_versions
 
 COLUMNS = ("id", "paper", "exhibit", "check", "what", "stated", "implied", "difference", "source", "verdict")
 VERDICTS = (CONSISTENT, ROUNDING, *FINDINGS)
-GROUPED_FROM = 7  # findings of one check in one exhibit that are grouped into one entry
+GROUPED_FROM = 7  # smallest number of findings of one check in one exhibit that become one entry
 WIDTH = 118
-VERDICT_WIDTH = 4 + max(map(len, FINDINGS))  # of a line: indent, verdict and the gap after it
+VERDICT_WIDTH = 4 + max(map(len, FINDINGS))  # indent of a line, verdict, and the gap after the verdict
 
 
 def audit() -> pd.DataFrame:
@@ -40,7 +40,7 @@ def findings(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def group_findings(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return the findings by entry: many of one check in one exhibit become one entry, with the largest of them.
+    """Return the findings by entry: many findings of one check in one exhibit become one entry, with the largest.
 
     Returns:
         Columns paper, verdict, count, what, source.
@@ -55,7 +55,8 @@ def group_findings(frame: pd.DataFrame) -> pd.DataFrame:
         compared = frame[(frame["paper"] == paper) & (frame["exhibit"] == exhibit) & (frame["check"] == name)]
         largest = group.sort_values("difference", key=lambda column: -column.abs(), kind="stable").iloc[0]
         sentence = (
-            f"{exhibit}: {name} in {len(compared)} numbers, {len(group)} of them disagree; the most: {largest['what']}"
+            f'{exhibit}: {len(group)} of {len(compared)} numbers fail the check "{name}"; largest disagreement: '
+            f"{largest['what']}"
         )
         entries.append((paper, verdict, len(group), sentence, largest["source"]))
     return pd.DataFrame(entries, columns=["paper", "verdict", "count", "what", "source"])
@@ -83,7 +84,7 @@ def terminal_text(frame: pd.DataFrame) -> str:
 
 def markdown_text(frame: pd.DataFrame) -> str:
     """Return the audit as Markdown: one table of findings per paper, and the summary."""
-    parts = [f"# What the papers' own numbers imply\n\n{summary(frame)}.\n"]
+    parts = [f"# Consistency of the papers' own numbers\n\n{summary(frame)}.\n"]
     for paper, rows, heading in _by_paper(frame):
         printed = rows[["verdict", "count", "what", "source"]].rename(columns={"count": "numbers", "source": "from"})
         parts.append(f"## {paper}\n\n{heading}.\n\n{tables.markdown(printed)}\n")

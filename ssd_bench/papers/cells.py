@@ -1,4 +1,4 @@
-"""Data of a report: every cell of every experiment with its run, its numbers and the paper's names."""
+"""Data of a report: every cell of every experiment, with its run, its numbers and the names that the paper uses."""
 
 from __future__ import annotations
 
@@ -20,14 +20,15 @@ from ssd_bench.records.pack import unpacked_folder
 from ssd_bench.records.reader import Run, find_runs, load_run
 from ssd_bench.records.schema import hardware
 
-PAPERS_OWN, TOY_MODEL, OTHER_MODEL, OTHER_SCALE = "as the paper", "rehearsal", "other model", "other scale"
+PAPERS_OWN, TOY_MODEL, OTHER_MODEL, OTHER_SCALE = "as the paper", "toy model", "other model", "other scale"
 REPEATED_TIMINGS = "ssd_bench_noise"
-"""Experiment that repeats runs, each with the same trace at several times, to measure the run-to-run variation."""
+"""Experiment that times the same traces repeatedly, to measure the run-to-run variation."""
+SPEED_FACTOR = ", although their speedups differ by a factor of "
+"""Part of an exclusion's reason, before a factor that run-to-run variation does not explain."""
 SETUPS = (PAPERS_OWN, OTHER_SCALE, OTHER_MODEL, TOY_MODEL)
-"""Setups of a run, the nearest to the paper's first.
+"""Setups of a run, the most similar to the paper's first.
 
-A toy-model run is of a model that this project trained; another scale has the paper's model, but fewer or other
-prompts.
+A toy model is one that this project trained; another scale has the paper's model, but fewer or other prompts.
 """
 
 
@@ -37,7 +38,7 @@ class Record:
     Args:
         path: folder of the run.
         variations: returns the run-to-run variations measured in the folder of runs; called when a number needs one.
-        cache: keeps the tables of recently used runs; one of its own unless given.
+        cache: keeps the tables of recently used runs; default: a new cache.
         store: keeps the digests of the folder's runs.
     """
 
@@ -52,7 +53,7 @@ class Record:
 
     @property
     def run(self) -> Run:
-        """Tables and header of the run; of many records only the recently used ones stay in memory."""
+        """Tables and header of the run; only recently used records stay in memory."""
         return self._cache.run(self, self.path)
 
     @cached_property
@@ -90,7 +91,7 @@ class Record:
 
     @cached_property
     def variation(self) -> RunVariation | None:
-        """Run-to-run variation of its model on its machine, where its folder has repeated timings of them."""
+        """Run-to-run variation of this model on this machine; None if the folder has no repeated timings of them."""
         return next((variation for variation in self._variations() if variation.holds_for(self.digest.timing)), None)
 
     @property
@@ -131,7 +132,7 @@ class Cell:
 
     @property
     def _existing_record(self) -> Record:
-        assert self.record is not None, "what has no record is not asked for it"
+        assert self.record is not None, "the cell has no record: check `record` first"
         return self.record
 
     @property
@@ -161,25 +162,25 @@ class Cell:
 
     @property
     def variation(self) -> VariationLevel | None:
-        """Run-to-run variation for its model, machine and length, where its folder has measured one."""
+        """Run-to-run variation for this model, machine and length of run; None if the folder has not measured it."""
         variation = self._existing_record.variation
         return None if variation is None else variation.at(self.timing.seconds)
 
     @property
     def timing(self) -> RunTiming:
-        """Machine, trace and speeds of the record, as its run-to-run variation needs them."""
+        """Machine, trace and speeds of the record, from which run-to-run variation is estimated."""
         return self._existing_record.digest.timing
 
     @cached_property
     def exclusion(self) -> str:
         """Reason why the cell is excluded: no search ran, or its trace duplicates an earlier cell's; "" if it is not.
 
-        Only cells of one model and task are compared: at a small scale one run stands for several models.
+        Only cells of the same model and task are compared: at a small scale one run represents several models.
         """
         if self.record is None or self.record.error:
             return ""
         if self.summary["searched_share"] == 0:
-            return "no search ran in it"
+            return "no search ran"
         # `self.labels` may have been replaced for a figure; the experiment's own labels decide
         labels = self.exhibit_cells[self.position].labels if self.exhibit_cells else self.labels
         for earlier in self.exhibit_cells[: self.position]:
@@ -190,9 +191,9 @@ class Cell:
             ):
                 name = ", ".join(filter(None, (earlier["method"], earlier["setting"])))
                 variation = self.record.variation
-                times = variation.speed_ratio(self.timing, earlier.timing) if variation else None
-                timed = "" if times is None else f", timed {times:.2f} times apart, which is beyond the noise floor"
-                return f"its trace is that of {name}{timed}"
+                factor = variation.speed_ratio(self.timing, earlier.timing) if variation else None
+                differing = "" if factor is None else f"{SPEED_FACTOR}{factor:.2f}, beyond run-to-run variation"
+                return f"duplicates the trace of {name}{differing}"
         return ""
 
     @property
@@ -217,7 +218,7 @@ class Cell:
         return PAPERS_OWN if self.scale == "paper" and data.endswith(("HubSource", "LocalSource")) else OTHER_SCALE
 
     def ran_on(self, gpus: Sequence[str]) -> bool:
-        """Return whether it ran on at least one GPU and the name of each contains one of these parts."""
+        """Return whether the run used at least one GPU and the name of each contains one of these parts."""
         used = hardware(self.header)["gpus"] or []
         return bool(used) and all(any(name in str(gpu) for name in gpus) for gpu in used)
 
@@ -227,7 +228,7 @@ class Replication:
     """An experiment at a scale, with its cells and their runs.
 
     Attributes:
-        cells: one per job, in the experiment's order; a cell without a run has no record.
+        cells: one per job, in the experiment's order; the record of a cell without a run is None.
         runs_dir: folder of the records.
     """
 
@@ -238,7 +239,7 @@ class Replication:
 
     @property
     def command(self) -> str:
-        """Command line that makes its runs."""
+        """Command line that creates its runs."""
         return f"python -m ssd_bench -m experiment={self.experiment.name} scale={self.scale}"
 
     @property
@@ -248,7 +249,7 @@ class Replication:
 
     @property
     def notes(self) -> list[str]:
-        """Notes on its runs: the scale's own, settings that share one run, caveats of methods."""
+        """Notes on its runs: note of the scale, caveats of methods, settings that share one run."""
         notes = [self._scale_note] if self._scale_note else []
         readable = [cell for cell in self.cells if cell.record is not None and not cell.record.error]
         notes += [f"{caveat}." for caveat in dict.fromkeys(cell.header.get("caveat") for cell in readable) if caveat]
@@ -258,7 +259,7 @@ class Replication:
                 settings_by_run.setdefault(cell.path.name, []).append(cell["setting"])
         shared = dict.fromkeys(tuple(dict.fromkeys(settings)) for settings in settings_by_run.values())
         notes += [
-            f"At scale {self.scale} one run stands for several settings: {', '.join(settings)}."
+            f"At scale {self.scale}, one run represents several settings: {', '.join(settings)}."
             for settings in shared
             if len(settings) > 1
         ]
@@ -285,7 +286,7 @@ class Replication:
 
 
 def records(runs_dir: Path) -> list[Record]:
-    """Return every complete run under a folder, not yet loaded; their speeds have the folder's run-to-run variation."""
+    """Return every complete run under a folder, not yet loaded, with the folder's run-to-run variation."""
     run_records: list[Record] = []
     run_cache, store = RunCache(), DigestStore(unpacked_folder(runs_dir))
 
@@ -326,7 +327,7 @@ def prepare_records(run_records: Iterable[Record]) -> None:
 def replications(runs_dir: Path, run_records: Sequence[Record] | None = None) -> list[Replication]:
     """Return every experiment that has an index under `runs_dir`; records are looked up by the names of their folders.
 
-    If there are several of one experiment and scale, such as committed records and newer ones, the latest counts.
+    If an experiment has several indices at one scale, for example of committed and of newer records, the latest counts.
 
     Args:
         run_records: `records` of the folder, if already at hand.

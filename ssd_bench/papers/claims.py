@@ -1,9 +1,9 @@
 """Claims of the papers, as statements that data can refute: `claims.yaml` of each paper, written before the data.
 
-A claim compares two sides, or one side with a limit, by one statistic of the cells of an exhibit. The effect is taken
-in each comparison, where model, task, method and setting are equal on both sides except for those that the sides name
-(a part of a stream counts as its task). Effects are then pooled over the comparisons: the geometric mean of ratios, the
-arithmetic mean of differences and values. Each label of the side that the claim is about makes a comparison of its own;
+A claim compares two sides, or one side with a threshold, by one statistic of the cells of a table or figure. A
+comparison has the same model, task, method and setting on both sides except for those that the sides name (a part of a
+stream counts as its task). Each comparison has an effect; the effects are then pooled: geometric mean of ratios,
+arithmetic mean of differences and values. Each label of the side that the claim is about gives a separate comparison;
 if the other side has several cells in one comparison, the best of them counts.
 
 The verdict follows from the effect and its 95 % interval over prompts, widened by `noise` at both ends. A claim with
@@ -12,8 +12,8 @@ The verdict follows from the effect and its 95 % interval over prompts, widened 
 * *holds* if the effect reaches `at_least` and the interval lies above `none`, the value of no effect; if `at_least` is
   below `none` ("loses at most 5 %"), the interval must lie at or above `at_least` instead;
 * *fails* if the whole interval is below `at_least`;
-* *cannot say* otherwise, and with fewer than `prompts` prompts in a cell or with excluded cells (no search ran, or the
-  trace duplicates another cell's).
+* *cannot say* otherwise, or if a cell has fewer than `prompts` prompts or is excluded (no search ran, or its trace
+  duplicates another cell's).
 
 A claim with `at_most` holds if the whole interval is at or below it, and fails if the whole interval is above it.
 """
@@ -41,8 +41,8 @@ class ClaimStatistic:
 
     Attributes:
         meaning: definition in words.
-        variation: field of the measured run-to-run variation that applies to it: "speedup" or "rate"; "" for none.
-        lower_is_better: whether less is better.
+        variation: field of the measured run-to-run variation that applies to it: "speedup" or "rate"; "" if none does.
+        lower_is_better: whether a smaller value is better.
         pooled: whether the runs of all methods together give one number.
         once_per_run: whether a run gives one number, however many prompts it has.
     """
@@ -60,27 +60,27 @@ STATISTICS = {
         "end to end: with prefill and online search, over AR on the same prompts", variation="speedup"
     ),
     "alpha": ClaimStatistic("accepted over drafted tokens"),
-    "M": ClaimStatistic("tokens a verification"),
-    "overhead": ClaimStatistic("share of the decode time that the method's own work takes", lower_is_better=True),
+    "M": ClaimStatistic("emitted tokens per verification"),
+    "overhead": ClaimStatistic("method overhead as a share of the decode time", lower_is_better=True),
     "search_s": ClaimStatistic(
-        "seconds of the search, offline or online, of runs that searched",
+        "duration of the search in seconds, offline or online",
         variation="rate",
         lower_is_better=True,
         once_per_run=True,
     ),
-    "attention_skipped": ClaimStatistic("share of attentions that drafting skips, over draft steps"),
-    "mlp_skipped": ClaimStatistic("share of MLPs that drafting skips, over draft steps"),
-    "matchness": ClaimStatistic("the online search's best score", once_per_run=True),
+    "attention_skipped": ClaimStatistic("share of attention sublayers skipped while drafting, mean over draft steps"),
+    "mlp_skipped": ClaimStatistic("share of MLP sublayers skipped while drafting, mean over draft steps"),
+    "matchness": ClaimStatistic("best score of the online search", once_per_run=True),
     "tpt_correlation": ClaimStatistic(
-        "Pearson's r of predicted TPT with tokens/s, a point a prompt and method", pooled=True
+        "Pearson's r of predicted TPT and tokens/s, one point per prompt and method", pooled=True
     ),
-    "alpha_correlation": ClaimStatistic("Pearson's r of α with tokens/s, a point a prompt and method", pooled=True),
-    "routing": ClaimStatistic("share of prompts that were drafted with the set of their own domain"),
+    "alpha_correlation": ClaimStatistic("Pearson's r of α and tokens/s, one point per prompt and method", pooled=True),
+    "routing": ClaimStatistic("share of prompts drafted with the layer set of their own domain"),
 }
 PARTS = {  # parts of a run that a side may be restricted to
     "context": ("first third", "last third"),  # draft steps by context length, in thirds of the run's range
     "search": ("first", "last"),  # draft steps with the first or last set that the online search scored
-    "domain": ("own", "other"),  # prompts of the domain that the layer set was searched on, or of the others
+    "domain": ("own", "other"),  # prompts of the domain that the layer set was searched on, or of all other domains
 }
 EFFECTS = ("ratio", "difference", "value")
 STATISTIC = "statistic"  # key of a side with another statistic than the claim's
@@ -94,7 +94,7 @@ class Claim:
         id: `paper/name`.
         says: a sentence.
         section: section of the paper that makes the claim.
-        theirs: ids, with wildcards, of the paper's numbers for it; empty if the paper only draws it.
+        theirs: ids, with wildcards, of the paper's numbers for it; empty if the paper prints no number.
         exhibit: name of the experiment whose cells decide it.
         statistic: one of `STATISTICS`.
         effect: one of `EFFECTS`.
@@ -102,8 +102,8 @@ class Claim:
         over: axis or part -> labels of the other side; empty for a value.
         cells: axis -> labels; other cells of the exhibit do not count.
         at_least, at_most: the threshold: smallest or largest effect that the claim allows; exactly one of them.
-        none: value of no effect: 1 for a ratio, 0 for a difference, given for a value.
-        noise: difference between identical runs to allow for, in the unit of the effect.
+        none: value of no effect: 1 for a ratio, 0 for a difference, stated in the file for a value.
+        noise: expected difference between identical runs, in the unit of the effect.
         prompts: smallest number of prompts in each cell.
     """
 
@@ -135,7 +135,7 @@ def claims() -> tuple[Claim, ...]:
 
 
 def read_claims(folder: PaperFolder) -> list[Claim]:
-    """Return the claims of one paper; no `claims.yaml`, no claims.
+    """Return the claims of one paper; an empty list if it has no `claims.yaml`.
 
     Raises:
         ConfigError: as `claims`.
@@ -148,7 +148,7 @@ def read_claims(folder: PaperFolder) -> list[Claim]:
 
 
 def claim_jobs(claim: Claim) -> list[Job]:
-    """Return the jobs whose cells decide a claim: jobs of its exhibit with labels of `cells` and of either side."""
+    """Return the jobs whose cells decide a claim: jobs with labels of `cells` and of either side."""
     sides = [side for side in (claim.of, claim.over) if side] or [{}]
     return [
         job

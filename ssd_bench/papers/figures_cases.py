@@ -30,7 +30,7 @@ ADVANCE = 0.60205 * POINTS
 COLUMNS = 122
 """Characters of a line that fit both columns of a paper at this size."""
 LINES = 14
-"""Most lines of one output; further lines are cut, and the caption says so."""
+"""Most lines of one output; further lines are left out, and the caption says so."""
 ACCEPTED = "#D55E00"
 SAMPLES = 6
 """Prompts of a stream that KNN-SSD's Figure 8 shows."""
@@ -61,7 +61,7 @@ def tokenizer_of(run: Run) -> Tokenizer | NotDrawable:
         if (folder / "tokenizer.json").is_file():
             return Tokenizer.from_file(str(folder / "tokenizer.json"))
     name = run.header["model"]["name"]
-    return NotDrawable(f"The text of single tokens needs the tokenizer of {name}, which is not on this machine.")
+    return NotDrawable(f"Drawing single tokens requires the tokenizer of {name}, which is not on this machine.")
 
 
 def _folders(source: dict[str, Any]) -> Iterator[Path]:
@@ -93,7 +93,7 @@ def output_tokens(run: Run, index: int, tokenizer: Tokenizer) -> list[tuple[str,
     ids, pieces, decoded = [int(i) for i in row["output_ids"]], [], ""
     for end, flag in zip(range(1, len(ids) + 1), drafted):
         text = tokenizer.decode(ids[:end])
-        # half of a character: it comes with the token that completes it
+        # an incomplete character is shown with the token that completes it
         complete = text.rstrip("\ufffd") if end < len(ids) else text
         complete = complete if len(complete) >= len(decoded) else decoded
         pieces.append((complete[len(decoded) :], flag))
@@ -172,7 +172,7 @@ def excerpts_height(outputs: Sequence[Excerpt]) -> float:
     return 0.95 + rows * POINTS * 1.2 / 72
 
 
-NOTE = "Coloured and underlined: drafted tokens that were accepted; black: tokens of the full model."
+NOTE = "Coloured and underlined: accepted draft tokens; black: tokens of the full model."
 
 
 def outputs_figure(replication: Replication) -> Figure | NotDrawable:
@@ -186,9 +186,9 @@ def outputs_figure(replication: Replication) -> Figure | NotDrawable:
     figure, body = common.new_figure(style.PAGE, excerpts_height(outputs))
     draw_excerpts(body, outputs)
     prompt = drawn[0].run.prompts.set_index("prompt_index")["prompt_id"].loc[[index]].iloc[0]
-    note = f"{NOTE} Prompt {prompt}: of the run's, the first with the median number of new tokens."
+    note = f"{NOTE} Prompt {prompt}: the first prompt of the run whose output has the median number of tokens."
     if any(output.cut for output in outputs):
-        note += f" Cut after {LINES} lines."
+        note += f" Outputs are truncated to {LINES} lines."
     return common.finish(figure, replication, drawn, note)
 
 
@@ -213,7 +213,7 @@ def _excerpt(cell: Cell, index: int, name: str, tokenizer: Tokenizer, most: int)
 
 
 def stream_outputs_figure(replication: Replication) -> Figure | NotDrawable:
-    """Draw KNN-SSD's Figure 8: consecutive samples of a stream, with the set that drafts each."""
+    """Draw KNN-SSD's Figure 8: consecutive samples of a stream, each with the layer set that drafts it."""
     cell = common.cells(replication)[0]
     tokenizer = tokenizer_of(cell.run)
     if isinstance(tokenizer, NotDrawable):
@@ -235,7 +235,10 @@ def stream_outputs_figure(replication: Replication) -> Figure | NotDrawable:
     upper, lower = figure.subfigures(2, 1, squeeze=False, height_ratios=[text, maps])[:, 0]
     draw_excerpts(upper, outputs)
     layers.draw_maps(lower, columns)
-    note = f"{NOTE} The first prompt of each task in the stream, at most 4 lines of it; below: the set that drafted it."
+    note = (
+        f"{NOTE} Outputs: first prompt of each task in the stream, truncated to 4 lines; below: the layer set that "
+        "drafted it."
+    )
     return common.finish(figure, replication, [cell], note)
 
 

@@ -29,7 +29,7 @@ class Panel:
 
     Attributes:
         title: text above the map.
-        layers: the set; None for none, and `title` says why.
+        layers: the layer set; None if missing (`title` gives the reason).
         excluded: whether its run is excluded.
     """
 
@@ -48,7 +48,7 @@ def published_sets() -> dict[str, LayerSet]:
 
 
 def skip_counts(layers: LayerSet) -> str:
-    """Return how many attentions + MLPs a set skips, of how many sublayers, as text."""
+    """Return the numbers of skipped attentions and MLPs and of all sublayers: `3 + 5 of 32`."""
     return f"{len(layers.skip_attn)} + {len(layers.skip_mlp)} of {2 * layers.n_layers}"
 
 
@@ -81,7 +81,7 @@ def draw_maps(body: SubFigure, columns: Sequence[Sequence[Panel]]) -> None:
         Patch(facecolor=colour, hatch=hatch, edgecolor="white", linewidth=0, label=f"{name} skipped")
         for name, (colour, hatch) in (("attention", style.ATTENTION), ("MLP", style.MLP))
     ]
-    handles.append(Patch(facecolor="white", edgecolor="#888888", linewidth=0.5, label="runs"))
+    handles.append(Patch(facecolor="white", edgecolor="#888888", linewidth=0.5, label="executed"))
     body.legend(handles=handles, loc="outside upper left", ncols=3)
 
 

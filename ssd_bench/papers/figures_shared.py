@@ -18,14 +18,15 @@ from matplotlib.ticker import MaxNLocator
 from ssd_bench import style
 from ssd_bench.metrics import Measured
 from ssd_bench.metrics.text import TOY
-from ssd_bench.papers.cells import Cell, Replication
+from ssd_bench.papers.cells import SPEED_FACTOR, Cell, Replication
 from ssd_bench.papers.grid import AXES
 from ssd_bench.papers.ran import model_names
 from ssd_bench.papers.reported import Number, numbers
 from ssd_bench.papers.rooms import version_name
 
-INTERVALS = "Bars on values: 95 % intervals over prompts."
-VOID_LABEL, PAPER = "void", "paper"
+INTERVALS = "Error bars: 95 % intervals over prompts."
+BY_LAYERS = "The run did not draft with layers."
+VOID_LABEL, PAPER = "excluded", "paper"
 """Legend labels of excluded results and of the paper's own numbers."""
 SYMBOLS = {
     "beta=": "β=",
@@ -41,9 +42,9 @@ SYMBOLS = {
 CARETS = {"low": CARETUPBASE, "high": CARETDOWNBASE, "max": CARETDOWNBASE}
 SIGNS = {"low": "≥ ", "high": "≤ ", "max": "≤ ", "about": "≈ "}
 PAPER_ZORDER = 1.5
-"""Z-order of the paper's numbers: above bars and below lines, so that none of our numbers is hidden."""
+"""Z-order of the paper's numbers: above bars and below lines, so that they do not hide our numbers."""
 MAX_BAR_WIDTH = 0.4
-"""Widest bar, in units of the distance between two groups; reached where there are few bars."""
+"""Widest bar, in units of the distance between two groups; reached if a figure has few bars."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,7 @@ class NotDrawable:
     """Table or figure that cannot be drawn from the runs.
 
     Attributes:
-        reason: one sentence for the reader of a report.
+        reason: one sentence for readers of a report.
     """
 
     reason: str
@@ -62,7 +63,7 @@ class PlotValue(Measured):
     """Number of a figure.
 
     Attributes:
-        exclusion: reason for which its cell is excluded; "" if it is not.
+        exclusion: reason why its cell is excluded; "" if it is not.
     """
 
     exclusion: str = ""
@@ -81,11 +82,11 @@ def cells(replication: Replication, **labels: str) -> list[Cell]:
 
 
 def missing_runs(replication: Replication) -> NotDrawable:
-    """Return why there is no run at all to draw."""
+    """Return the reason why the experiment has no run to draw."""
     errors = sorted({cell.error for cell in replication.cells if cell.error})
     if errors:
-        return NotDrawable(f"No run of it was finished: {'; '.join(errors)}")
-    return NotDrawable(f"None of its runs was made yet: `{replication.command}` makes them.")
+        return NotDrawable(f"No run has finished: {'; '.join(errors)}")
+    return NotDrawable(f"No runs yet; create them with `{replication.command}`.")
 
 
 def unique(values: Iterable[str]) -> list[str]:
@@ -104,7 +105,7 @@ def pretty(setting: str) -> str:
 
 
 def new_figure(width: float, height: float) -> tuple[Figure, SubFigure]:
-    """Return an empty figure (inches) and its part for panels and legend, between title and caption."""
+    """Return an empty figure of a size in inches, and its part for panels and legend, between title and caption."""
     figure = style.new(width, height)
     return figure, figure.subfigures(1, 1, squeeze=False)[0, 0]
 
@@ -122,7 +123,7 @@ def finish(figure: Figure, replication: Replication, drawn: Sequence[Cell], note
     if toy == "ours" and replication.scale != "paper":
         title += f", scale {replication.scale}"
     if all(cell.exclusion for cell in drawn):
-        title += f" – {style.VOID} void"
+        title += f" – {style.VOID} {VOID_LABEL}"
     counts = sorted({int(cell.summary["n_prompts"]) for cell in drawn})
     prompts = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
     planned = len(replication.cells)
@@ -130,7 +131,7 @@ def finish(figure: Figure, replication: Replication, drawn: Sequence[Cell], note
     parts = [
         f"{', '.join(unique(cell['model'] for cell in drawn))}; {', '.join(unique(cell['task'] for cell in drawn))}.",
         note,
-        f"n = {prompts} prompts{' a run' if len(drawn) > 1 else ''}.",
+        f"n = {prompts} prompts{' per run' if len(drawn) > 1 else ''}.",
         f"{absent} of {planned} runs are missing." if absent else "",
         _paper_sentence(figure, replication, drawn),
         *_void_sentences(drawn),
@@ -141,21 +142,22 @@ def finish(figure: Figure, replication: Replication, drawn: Sequence[Cell], note
 
 
 def _void_sentences(drawn: Sequence[Cell]) -> list[str]:
-    """Return a sentence for each reason of exclusion; it names the cells by the axes on which the drawn ones differ."""
+    """Return a sentence for each reason of exclusion; it names cells by the axes on which the drawn cells differ."""
     axes = [axis for axis in AXES if len(unique(cell[axis] for cell in drawn)) > 1] or ["method"]
     by_reason: dict[str, list[str]] = {}
     for cell in drawn:
         if cell.exclusion:
-            reason, timed, factor = cell.exclusion.partition(", timed ")
+            reason, differs, factor = cell.exclusion.partition(SPEED_FACTOR)
             name = " ".join(filter(None, (cell[axis] for axis in axes)))
-            by_reason.setdefault(reason, []).append(f"{name} (timed {factor})" if timed else name)
+            by_reason.setdefault(reason, []).append(f"{name} (speedups differ by {factor})" if differs else name)
     return [
-        f"{style.VOID} void, {pretty(reason)}: {'; '.join(map(pretty, names))}." for reason, names in by_reason.items()
+        f"{style.VOID} {VOID_LABEL} ({pretty(reason)}): {'; '.join(map(pretty, names))}."
+        for reason, names in by_reason.items()
     ]
 
 
 def _paper_sentence(figure: Figure, replication: Replication, drawn: Sequence[Cell]) -> str:
-    """Return what the grey marks are; "" without any."""
+    """Return a sentence that explains the grey marks; "" without grey marks."""
     labels = [label for axes in figure.axes for label in axes.get_legend_handles_labels()[1]]
     if not any(label.startswith(PAPER) for label in labels):
         return ""
@@ -196,26 +198,26 @@ def summary_value(summary: Mapping[str, Any], name: str) -> Measured:
 
 
 def plot_value(cell: Cell, number: Measured | str) -> PlotValue:
-    """Return a number of a cell to draw: one of its summary, by name, or a computed one."""
+    """Return a number of a cell to draw: a number of its summary, by name, or a computed number."""
     number = summary_value(cell.summary, number) if isinstance(number, str) else number
     return PlotValue(number.value, number.low, number.high, number.n, cell.exclusion)
 
 
 def trace_labels(lines: Mapping[str, Cell]) -> dict[str, str]:
-    """Return label -> legend text of the first curve of each trace; the others of that trace are not drawn."""
+    """Return label -> legend text of the first curve of each trace; other curves of the same trace are not drawn."""
     by_trace: dict[str, list[str]] = {}
     for label, cell in lines.items():
-        assert cell.record is not None, "what has no record is not drawn"
+        assert cell.record is not None, "cells without a record are not drawn"
         by_trace.setdefault(cell.record.trace, []).append(label)
     texts = {}
     for first, *duplicates in by_trace.values():
         count = f"{len(duplicates)} other{'s' if len(duplicates) > 1 else ''}"
-        texts[first] = f"{first} (and {count} with its trace)" if duplicates else first
+        texts[first] = f"{first} (and {count} with the same trace)" if duplicates else first
     return texts
 
 
 def void_sign(cell: Cell) -> str:
-    """Return the sign behind the name of an excluded cell; "" for others."""
+    """Return the sign that follows the name of an excluded cell; "" for other cells."""
     return f" {style.VOID}" if cell.exclusion else ""
 
 
@@ -231,14 +233,14 @@ def _exhibit_numbers(replication: Replication) -> list[Number]:
 
 
 def paper_model(replication: Replication, model: str) -> str:
-    """Return the paper's model to compare with `model`, a label of `cells`: itself, else the first it replaces."""
+    """Return the paper's model to compare with `model`, a label of `cells`: the same, else the first one replaced."""
     same_model = [cell for cell in replication.recorded_cells() if cell.model_ran.text == model]
     nearest = sorted(same_model, key=lambda cell: not cell.is_of_papers_model) or replication.cells
     return nearest[0]["model"]
 
 
 def paper_label(number: Number) -> str:
-    """Return what a legend calls a number of the paper, with the paper's model."""
+    """Return the legend label of a number of the paper, with the paper's model."""
     return f"{PAPER}: {number.model}" if number.model else PAPER
 
 
@@ -254,8 +256,8 @@ def draw_paper_numbers(
 
     Args:
         over: part of the x axis that the lines cover; None: all of it.
-        marker: marker of the numbers' series, at the end of the line; "" for none.
-        name: name of the numbers' series, right of the panel before the number; "" for neither.
+        marker: marker of the numbers' series, at the end of the line; "": no marker.
+        name: name of the numbers' series, right of the panel before the number; "": neither name nor number.
     """
     for number in reported:
         place: dict[str, Any] = {} if over else {"transform": axes.get_yaxis_transform()}
@@ -304,9 +306,9 @@ def error_bar(number: Measured) -> list[list[float]] | None:
     return [[number.value - number.low], [number.high - number.value]]
 
 
-def point_style(mark: style.Mark, void: str = "", face: str = "") -> dict[str, Any]:
-    """Return colour and marker of points, with `face` as the inner colour; excluded points have their own marker."""
-    if void:
+def point_style(mark: style.Mark, exclusion: str = "", face: str = "") -> dict[str, Any]:
+    """Return colour and marker of points, with `face` as the inner colour; excluded points have a special marker."""
+    if exclusion:
         edge = {"markeredgecolor": mark.colour, "markeredgewidth": 0.3}
         return {"color": mark.colour, "marker": style.VOID_MARKER, "markersize": 6, **edge}
     return {"color": mark.colour, "marker": mark.marker, "markerfacecolor": face or mark.colour}
@@ -318,7 +320,7 @@ def explain_void(axes: Axes) -> None:
 
 
 def draw_line(axes: Axes, x: Sequence[float], numbers: Sequence[PlotValue], mark: style.Mark, label: str) -> None:
-    """Draw a line through defined numbers with their intervals, dashed and grey at excluded ones."""
+    """Draw a line through defined numbers with their intervals, dashed and grey at excluded numbers."""
     defined = [(at, number, number.value) for at, number in zip(x, numbers) if number.value is not None]
     places, values = [at for at, _, _ in defined], [value for _, _, value in defined]
     solid = [float("nan") if number.exclusion else value for _, number, value in defined]
@@ -338,10 +340,10 @@ def draw_bars(
     unit: str,
     marks: Mapping[str, style.Mark] | None = None,
 ) -> dict[tuple[str, str], tuple[float, float]]:
-    """Draw groups of bars with intervals, their values at the foot, and the mark of exclusion on top.
+    """Draw groups of bars with intervals, their values at the foot, and the mark of excluded results on top.
 
     Args:
-        series: label -> one number per group, None for none.
+        series: label -> one number per group, None where it is missing.
         unit: label of the axis.
         marks: label -> mark, where the labels are not methods.
 

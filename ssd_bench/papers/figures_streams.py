@@ -1,4 +1,4 @@
-"""Figures along a stream of prompts: speedup so far, values task by task, layer sets on other tasks."""
+"""Figures along a stream of prompts: speedup so far, values by task, layer sets on other tasks."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ DOMAINS = {
     "natural_questions": "Natural Questions",
 }
 AXIS_LIMIT = 1.3
-"""End of an axis, as a multiple of the highest interval of a task: a single prompt can be far above it."""
+"""End of an axis, as a multiple of the highest interval of a task; single prompts can be far above it."""
 MARGIN = 0.06
-"""Free share of a task's width, at each of its sides."""
+"""Unused share of a task's width, on each side."""
 
 QUANTITIES: dict[str, tuple[str, tuple[str, ...], Callable[..., Any]]] = {
     "speedup": ("speedup, decode (×)", ("tokens", "ms", "ar_tokens", "ar_ms"), intervals.ratio_of_ratios),
@@ -91,7 +91,7 @@ def measure_rows(rows: pd.DataFrame, quantity: str, noise: VariationLevel | None
     """Return a quantity over all of these rows of a stream, with its interval over prompts.
 
     Args:
-        noise: run-to-run variation of timings, by which the interval of a speedup is widened.
+        noise: run-to-run variation of timings, which widens the interval of a speedup.
     """
     _, columns, statistic = QUANTITIES[quantity]
     sums = rows.groupby("prompt_index")[list(columns)].sum()
@@ -146,7 +146,7 @@ def draw_speedup_so_far(axes: Axes, lines: Mapping[str, Cell], stops: Mapping[st
 
 
 def last_change(cell: Cell) -> int | None:
-    """Return the position of the last prompt in which the set changed or the search recorded an estimate; else None."""
+    """Return the position of the last prompt in which the set changed or the search recorded an estimate, if any."""
     steps = cell.run.steps[cell.run.steps["arm"] == "method"].sort_values(["repeat", "prompt_index", "step"])
     drafted = steps.dropna(subset=["layer_set_id"])
     changed = drafted[(drafted["layer_set_id"] != drafted["layer_set_id"].shift()).fillna(False).astype(bool)]
@@ -162,10 +162,10 @@ def last_change(cell: Cell) -> int | None:
 def stream_figure(
     replication: Replication, quantities: Sequence[str], dashed: str | None = None
 ) -> Figure | NotDrawable:
-    """Draw quantities along the stream, task by task: a dot per prompt, and a value with its interval per task.
+    """Draw quantities along the stream by task: a dot per prompt, and a value with its interval per task.
 
     Args:
-        dashed: method whose value over the whole stream is a dashed line, as in KNN-SSD's figures; None for none.
+        dashed: method whose value over the whole stream is a dashed line, as in KNN-SSD's figures; None: no line.
     """
     drawn = common.cells(replication)
     models = common.unique(cell["model"] for cell in drawn)
@@ -192,15 +192,15 @@ def stream_figure(
             axes.set_title(model, loc="left", fontweight="bold")
     panels[-1].set_xlabel("task, in the order of the stream")
     common.draw_legend(body)
-    note = "Small: a prompt each, in the order of the stream. Large: all prompts of a task, with 95 % intervals over"
-    note += " them."
+    note = "Small markers: single prompts, in the order of the stream. Large markers: all prompts of a task, with 95 %"
+    note += " intervals over prompts."
     if cut_off:
-        note += f" An axis ends at {AXIS_LIMIT} times its highest interval: {cut_off} of the small ones are above it."
-    return common.finish(figure, replication, drawn, note + (f" Dashed: {dashed} over all." if dashed else ""))
+        note += f" Each axis ends at {AXIS_LIMIT} times its highest interval; {cut_off} small markers are above it."
+    return common.finish(figure, replication, drawn, note + (f" Dashed: {dashed} over all prompts." if dashed else ""))
 
 
 def _draw_tasks(axes: Axes, lines: Mapping[str, Cell], quantity: str, reported: Sequence[Number]) -> int:
-    """Draw a column per task with a strip per curve, and return how many prompts are above the end of the axis."""
+    """Draw a column per task with a strip per curve, and return the number of prompts above the end of the axis."""
     names = common.trace_labels(lines)
     domains = common.unique(str(name) for cell in lines.values() for name in stream_rows(cell.run)["domain"])
     heights, prompt_values = list[float](), list[float]()
@@ -275,12 +275,13 @@ def _task_span(number: Number, domains: Sequence[str]) -> tuple[float, float]:
 
 
 def transfer_figure(replication: Replication) -> Figure | NotDrawable:
-    """Draw the speedup of each task's set on each task; rows are the tasks that the search ran on."""
+    """Draw the speedup of each task's set on each task; each row is a task that the set was searched on."""
     drawn = common.cells(replication)
     rows: dict[str, Cell] = {str(stream_rows(cell.run)["domain"].iloc[0]): cell for cell in drawn}
     if len(rows) < 2:
         return NotDrawable(
-            f"It needs runs that search on different tasks; those there are all search on {next(iter(rows))}."
+            f"This figure needs runs that search on different tasks; the available runs all search on "
+            f"{next(iter(rows))}."
         )
     table = [[_task_value(cell, name) for name in rows] for cell in rows.values()]
     values = np.array([[n.value if n and n.value and not n.exclusion else np.nan for n in line] for line in table])
@@ -321,12 +322,12 @@ def transfer_figure(replication: Replication) -> Figure | NotDrawable:
     axes.set_ylabel("task that the set was searched on")
     axes.spines[:].set_visible(False)
     body.colorbar(image, ax=axes, label="speedup, decode (×)")
-    note = "Below each value: its 95 % interval over prompts. Bold: the set's own task. Violet: faster than AR."
+    note = "Brackets: 95 % intervals over prompts. Bold: the task that the set was searched on. Violet: faster than AR."
     return common.finish(figure, replication, drawn, note)
 
 
 def _task_value(cell: Cell, name: str) -> PlotValue | None:
-    """Return the speedup of a cell on a task of its stream; None without prompts of it."""
+    """Return the speedup of a cell on a task of its stream; None if the stream has no prompts of that task."""
     rows = stream_rows(cell.run)
     part = rows[rows["domain"] == name]
     return common.plot_value(cell, measure_rows(part, "speedup", cell.variation)) if len(part) else None

@@ -1,7 +1,7 @@
 """Run sets (`conf/experiment`): jobs, each a list of overrides, by the names that a paper uses, and their exhibits.
 
-Each job is written in one run set and may be shown by any number of exhibits. An experiment is one exhibit with the
-jobs that it shows.
+Each job is defined in one run set, and any number of exhibits may show it. An experiment is one exhibit with the jobs
+that it shows.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Experiment:
-    """One exhibit of a paper and the jobs behind it.
+    """One exhibit of a paper and its jobs.
 
     Attributes:
         name: name on the command line, such as `swift_figure2a`.
@@ -53,7 +53,7 @@ class Experiment:
         jobs: jobs in the exhibit's order.
         not_run: parts of the exhibit without a job, each with the reason.
         also: exhibits of other versions of the paper with the same runs, as (paper, exhibit).
-        spread: whether its jobs are distributed over a sweep, so that they run at different times.
+        spread: whether its jobs are distributed over a sweep, and so run at different times.
     """
 
     name: str
@@ -117,7 +117,7 @@ def load(name: str) -> Experiment:
     """Return an experiment.
 
     Raises:
-        ConfigError: there is none of that name; or as `read_run_sets`.
+        ConfigError: no experiment has that name; or as `read_run_sets`.
     """
     experiment = read_run_sets(FOLDER)[1].get(name)
     if experiment is None:
@@ -135,12 +135,12 @@ def sets() -> Mapping[str, RunSet]:
 
 
 def expand_name(name: str) -> list[str]:
-    """Return the experiments that a name on the command line stands for: all of a run set, or the one of that name.
+    """Return the experiments that a name on the command line selects: all of a run set, or the one with that name.
 
-    A run set may be called by its file's name alone if no other has it.
+    The file's name alone selects a run set if no other run set has it.
 
     Raises:
-        ConfigError: there is neither; or as `read_run_sets`.
+        ConfigError: neither a run set nor an experiment has that name; or as `read_run_sets`.
     """
     if name not in sets() and name not in names():
         matches = [run_set for run_set in sets() if run_set.partition("/")[2] == name]
@@ -151,7 +151,7 @@ def expand_name(name: str) -> list[str]:
 def _unknown_name(name: str) -> ConfigError:
     """Return the error for an unknown name.
 
-    It suggests the names with that beginning, else similar names, else all run sets.
+    It suggests names that begin with the given one, else similar names, else all run sets.
     """
     known_names = [*sets(), *names()]
     suggestions = (

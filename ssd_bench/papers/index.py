@@ -1,7 +1,7 @@
 """Outcomes of the jobs of a sweep, one small file per job, and the run of each cell, one file per experiment and scale.
 
-A job writes no file but its own, so any number of processes and sweeps may share a folder of runs. The index of an
-experiment, cell by cell, is then derived from these files.
+A job writes only its own file, so any number of processes and sweeps may share a folder of runs. The index of an
+experiment, with an entry per cell, is derived from these files.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class IndexEntry:
     Attributes:
         labels: axis -> the paper's own name.
         overrides: options of the run, after its scale.
-        run: name of the record's folder; None: it failed, or was not run yet.
+        run: name of the record's folder; None: the job failed, or has not run yet.
         error: reason why it failed.
     """
 
@@ -76,7 +76,7 @@ def refresh(
         ConfigError: the folder cannot be written.
     """
     try:
-        with hold_lease(runs_dir / FOLDER):  # so that no older index is written over a newer one
+        with hold_lease(runs_dir / FOLDER):  # an older index must not replace a newer one
             ends = [read_outcome(runs_dir, overrides) for _, overrides in jobs]
             cells = [
                 IndexEntry(dict(labels), list(overrides), end.run, end.error)
@@ -129,7 +129,7 @@ def requested_jobs(runs_dir: Path) -> Iterator[tuple[list[str], Outcome, bool]]:
         try:
             jobs = [[str(override) for override in job] for job in json.loads(path.read_bytes())]
         except (OSError, ValueError, TypeError):
-            continue  # a sweep is just writing it, or it is damaged
+            continue  # a sweep is writing the file now, or it is damaged
         for job in jobs:
             if (job_path := _outcome_path(runs_dir, job)) not in seen:
                 seen.add(job_path)
@@ -142,15 +142,15 @@ def mark_running(runs_dir: Path, overrides: Sequence[str], sweep: str) -> Iterat
     path = _running_path(runs_dir, overrides, sweep)
     path.parent.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
-        with suppress(LeaseHeld):  # by a node that may be lost: `lost_jobs` finds out
+        with suppress(LeaseHeld):  # held by a node that may be lost: `lost_jobs` finds out
             stack.enter_context(Lease(path.parent, wait=False, name=path.name))
         yield
 
 
 def lost_jobs(runs_dir: Path, jobs: Iterable[Sequence[str]], sweep: str) -> list[Sequence[str]]:
-    """Return the jobs whose process ended before they did.
+    """Return the jobs whose process ended before the job did.
 
-    It may take `lease.SILENT` seconds to notice that for a process on another node.
+    For a process on another node it may take `lease.SILENT` seconds to notice.
     """
     leases = {_running_path(runs_dir, job, sweep): job for job in jobs}
     abandoned_paths = abandoned_leases(leases)
@@ -166,10 +166,10 @@ def note_outcome(runs_dir: Path, overrides: Sequence[str], outcome: Outcome, swe
 
 
 def read_outcome(runs_dir: Path, overrides: Sequence[str], sweep: str | None = None) -> Outcome:
-    """Return the outcome of a job; an empty outcome if it has not ended, or its record does not exist any more.
+    """Return the outcome of a job; an empty outcome if the job has not ended, or its record no longer exists.
 
     Args:
-        sweep: the sweep that it ended in; None: any.
+        sweep: the sweep in which the job ended; None: any sweep.
     """
     try:
         content = json.loads(_outcome_path(runs_dir, overrides).read_bytes())
@@ -184,7 +184,7 @@ def read_outcome(runs_dir: Path, overrides: Sequence[str], sweep: str | None = N
 def job_identity(overrides: Sequence[str]) -> tuple[str, ...]:
     """Return the overrides that determine the record.
 
-    Options that only repeat a job or move its folder (`provenance.DEFAULT_EXCLUDE`) make no other job.
+    Options that only repeat a job or move its folder (`provenance.DEFAULT_EXCLUDE`) do not change the job.
     """
     return tuple(override for override in overrides if key_of(override).partition(".")[0] not in DEFAULT_EXCLUDE)
 

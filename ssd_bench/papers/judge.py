@@ -1,9 +1,9 @@
 """Verdict of the records on each claim: an effect with its interval, and one of four verdicts.
 
-The rule is in `claims`. The interval is, at each end, the wider of two: the interval that the claim asks for, over
-prompts and widened by the claim's `noise`; and, where the run-to-run variation was measured, the interval over prompts
-and runs. Prompts are left out one at a time, in all runs that have them at once, so that prompts shared by two runs are
-not counted twice: a jackknife as in `metrics.intervals`, stratified by groups of runs without a common prompt.
+The rule is in `claims`. Each end of the interval is the wider of two: that of the interval over prompts, widened by the
+claim's `noise`; and, if the run-to-run variation was measured, that of the interval over prompts and runs. The variance
+over prompts is a jackknife as in `metrics.intervals`, stratified by groups of runs without a common prompt: a prompt is
+left out of all runs at once, so that a prompt shared by two runs is not counted twice.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ class Side:
 
     @property
     def identity(self) -> tuple[object, ...]:
-        """Key that is equal for sides of the same runs: at a small scale one run stands for several models."""
+        """Key that is equal for sides of the same runs: at a small scale one run represents several models."""
         return tuple(cell.path for cell in self.cells), tuple(self.part.items()), self.statistic
 
     @property
     def name(self) -> str:
-        """Name for a sentence."""
+        """Task, method and setting of the side, for a sentence."""
         return _cell_name(self.cells[0])
 
 
@@ -90,15 +90,15 @@ class Judgement:
 
     Attributes:
         verdict: one of `VERDICTS`.
-        reason: why there is no verdict, or no run; "" otherwise.
-        effect, low, high: effect in the claim's unit, with its 95 % interval; None where there is none.
-        n: number of distinct prompts behind it; of searches, for a statistic with one number per run.
-        comparisons: number of comparisons that it is pooled over; planned: number that the exhibit has.
-        variation: relative standard deviation of the effect between runs; None if no run-to-run variation was
-            measured, or none applies.
+        reason: why the verdict or the run is missing; "" otherwise.
+        effect, low, high: effect in the claim's unit, with its 95 % interval; None if undefined.
+        n: number of distinct prompts, or of searches for a statistic with one number per run.
+        comparisons: number of comparisons that the effect is pooled over; planned: number that the exhibit has.
+        variation: relative standard deviation of the effect between runs; None if run-to-run variation was not measured
+            or does not apply.
         models: models that ran.
         toy: whether this project trained one of these.
-        cells: cells behind it.
+        cells: cells that the effect is computed from.
     """
 
     claim: Claim
@@ -118,7 +118,7 @@ class Judgement:
 
 
 def judge(replications: Sequence[Replication], paper: str | None = None) -> list[Judgement]:
-    """Return the verdict on every claim, or those of a paper, at every scale of its exhibit that has runs.
+    """Return the verdicts on all claims, or on those of a paper, at every scale of their exhibits with runs.
 
     A claim without runs is "not run".
     """
@@ -126,7 +126,7 @@ def judge(replications: Sequence[Replication], paper: str | None = None) -> list
     for claim in (claim for claim in claims() if paper in (None, claim.id.partition("/")[0])):
         scales = [replication for replication in replications if replication.experiment.name == claim.exhibit]
         judgements += [judge_claim(claim, replication) for replication in scales] or [
-            Judgement(claim, "", NOT_RUN, "none of its runs was made")
+            Judgement(claim, "", NOT_RUN, "no runs yet")
         ]
     return judgements
 
@@ -137,13 +137,13 @@ def judge_claim(claim: Claim, replication: Replication) -> Judgement:
     jobs = (job for job in replication.experiment.jobs if tuple(job.labels.values()) not in indexed_labels)
     planned = list(_comparisons(claim, [*replication.cells, *(Cell(job.labels, job.overrides) for job in jobs)]))
     complete = [comparison for comparison in planned if all(cell.record for cell in comparison.cells)]
-    # comparisons of the same runs count once: at a small scale one run stands for several models
+    # comparisons of the same runs count once: at a small scale one run represents several models
     distinct = {tuple(side.identity for side in comparison.sides): comparison for comparison in complete}
     comparisons = list(distinct.values())
     cells = tuple({cell.path: cell for comparison in comparisons for cell in comparison.cells}.values())
     if not comparisons:
         failed = sorted({cell.error for comparison in planned for cell in comparison.cells if cell.error})
-        reason = f"a run failed: {failed[0]}" if failed else "none of its places has all of its runs"
+        reason = f"a run failed: {failed[0]}" if failed else "no comparison has all of its runs yet"
         return Judgement(claim, replication.scale, NOT_RUN, reason, planned=len(planned))
     record_error = next((cell.record.error for cell in cells if cell.record and cell.record.error), None)
     if record_error:
@@ -205,11 +205,11 @@ def _no_effect(claim: Claim) -> float:
 def _undecided_reason(claim: Claim, effect: float) -> str:
     """Return the reason why an effect with its interval decides nothing."""
     if claim.at_most is not None:
-        return f"the interval lies on both sides of {claim.at_most:g}"
+        return f"the interval contains the threshold {claim.at_most:g}"
     assert claim.at_least is not None, "a claim has one of the two"
     if effect < claim.at_least:
-        return f"the effect is below {claim.at_least:g}, the interval reaches above it"
-    return f"the interval reaches to {min(_no_effect(claim), claim.at_least):g}"
+        return f"the effect is below the threshold {claim.at_least:g}, but its interval extends above it"
+    return f"the interval extends down to {min(_no_effect(claim), claim.at_least):g} or below"
 
 
 # --- comparisons ------------------------------------------------------------------------------------------------------
@@ -283,7 +283,7 @@ def _sides(
 
 
 def _split(cell: Cell, tasks: set[str]) -> list[tuple[str, str]]:
-    """Return the task of a cell and ""; or, for a stream, those tasks of the other side that are its parts.
+    """Return the task of a cell and ""; for a stream, the tasks of the other side that are its parts.
 
     Returns:
         Pairs of task and part of the stream; "" for the whole run.
@@ -296,18 +296,18 @@ def _split(cell: Cell, tasks: set[str]) -> list[tuple[str, str]]:
 
 
 def _exclusion(claim: Claim, comparisons: Sequence[ClaimComparison]) -> str:
-    """Return the reason why the cells decide nothing, whatever their numbers; "" if there is none."""
+    """Return the reason why the cells decide nothing, whatever their numbers; "" if they can decide."""
     is_timed = STATISTICS[claim.statistic].variation
     cells = {cell.path: cell for comparison in comparisons for cell in comparison.cells}
     for cell in cells.values():
         if cell.exclusion:
-            return f"void: {_cell_name(cell)}: {cell.exclusion}"
+            return f"excluded: {_cell_name(cell)}: {cell.exclusion}"
         if cell.summary["n_prompts"] < claim.prompts:
-            return f"{_cell_name(cell)} has {cell.summary['n_prompts']} prompts, {claim.prompts} are needed"
-        if is_timed and (reason := metrics.contamination(cell.summary)):
-            return f"{_cell_name(cell)}: a busy machine spoiled the times: {reason}"
+            return f"{_cell_name(cell)} has {cell.summary['n_prompts']} prompts; {claim.prompts} are required"
+        if is_timed and (warning := metrics.contamination_warning(cell.summary)):
+            return f"{_cell_name(cell)}: {warning}"
     if is_timed and any(len({cell.timing.machine for cell in comparison.cells}) > 1 for comparison in comparisons):
-        return "other machine: its two sides were timed on different ones"
+        return "the two sides were timed on different machines"
     return ""
 
 
@@ -317,17 +317,17 @@ def _cell_name(cell: Cell) -> str:
 
 
 def _samples(claim: Claim, comparison: ClaimComparison) -> list[SampledSide] | str:
-    """Return the subject and the best reference with their samples, or the reason why one of them has none."""
+    """Return the subject and the best reference with their samples, or the reason why one of them lacks a sample."""
     sampled: list[SampledSide] = []
     for side in comparison.sides:
         sample = take_sample(side.cells, side.statistic, side.part)
         if isinstance(sample, str):
             return f"{side.name}: {sample}"
         if not math.isfinite(sample.value()):
-            return f"{side.name}: {STATISTICS[side.statistic].meaning} is not defined"
+            return f"{side.name}: {side.statistic} is undefined ({STATISTICS[side.statistic].meaning})"
         prompts = len(set(sample.prompts))
         if prompts < claim.prompts and not STATISTICS[side.statistic].once_per_run:
-            return f"{side.name}: what is compared of it rests on {prompts} prompts, {claim.prompts} are needed"
+            return f"{side.name}: the compared part has {prompts} prompts; {claim.prompts} are required"
         sampled.append((side, sample))
     subject, *references = sampled
     if not references:
@@ -382,14 +382,14 @@ class _Effect:
 
     @property
     def lacking(self) -> str:
-        """Reason why there is no interval; "" if there is one."""
+        """Reason why the interval is missing; "" if it is not."""
         if not math.isfinite(self.value):
-            return "the effect is not defined"
+            return "the effect is undefined"
         if self._statistic.once_per_run or self._counts() is not None:
             return ""
         if any(n < 2 or not math.isfinite(v) for v, n in self._prompts):
-            return "a part of it rests on one prompt: there is no interval"
-        return "" if any(v > ROUNDING_VARIANCE for v, _ in self._prompts) else "all prompts agree: there is no interval"
+            return "no interval: a part of the effect has only one prompt"
+        return "" if any(v > ROUNDING_VARIANCE for v, _ in self._prompts) else "no interval: all prompts agree"
 
     def interval(self) -> tuple[float, float]:
         """Return the 95 % interval that the module describes."""
@@ -402,7 +402,7 @@ class _Effect:
         return min(over_prompts[0] - noise, over_runs[0]), max(over_prompts[1] + noise, over_runs[1])
 
     def _counts(self) -> tuple[int, int] | None:
-        """Return for a share of prompts in one comparison: prompts that count, and all; None otherwise."""
+        """Return the prompts that count and all prompts, for a share of prompts in one comparison; None otherwise."""
         if self._claim.statistic != "routing" or len(self._samples) > 1:
             return None
         successes, total = self._samples[0][0].columns.sum(axis=0)
@@ -447,7 +447,7 @@ class _Effect:
     def _run_variances(self) -> list[tuple[float, float]]:
         """Return variance and degrees of freedom of the effect's logarithm between runs, by level of the variation.
 
-        Empty if none applies, or it was not measured for a run.
+        Empty if run-to-run variation does not apply, or was not measured for one of the runs.
         """
         if not self._statistic.variation or not self._logs:
             return []

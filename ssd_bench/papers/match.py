@@ -1,11 +1,11 @@
-"""Our value for every number that the papers report, from the available runs, or the reason why there is none.
+"""Our value for every number that the papers report, from the available runs, or the reason why it is missing.
 
 A number of a table or figure is looked up in the cells of its experiment by the paper's names of model, task, method
-and setting. If there are several scales, the first of `SCALES` that has all parts of the number gives the value; parts
-are never mixed. Averages (Overall, Average, mix_ratio=overall, KNN-SSD Table 2, lists of tasks) are arithmetic means of
-our values over the tasks or settings of the row, as the papers' own columns are to rounding, and need all of them. A
-bound of a range is our smallest or largest value. A number of prose is the same number of the table that the prose is
-about.
+and setting. If runs exist at several scales, the first of `SCALES` that has all parts of the number gives the value;
+scales are never mixed. Averages (Overall, Average, mix_ratio=overall, KNN-SSD Table 2, lists of tasks) are arithmetic
+means of our values over the tasks or settings of the row and need all of them; up to rounding, the papers' own columns
+are such means. A bound of a range is our smallest or largest value. A number in the text is looked up in the table that
+the text is about.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Matcher:
         try:
             return self._at_scale(number, scale)
         except ConfigError as error:  # a damaged record must not prevent the report of the others
-            return Counterpart(number, None, UNDEFINED, f"its record cannot be read: {error}", scale)
+            return Counterpart(number, None, UNDEFINED, f"its record is unreadable: {error}", scale)
 
     def _at_scale(self, number: Number, scale: str) -> Counterpart:
         cells = [
@@ -101,7 +101,7 @@ class Matcher:
         return Counterpart(number, combined, "", combined.remark, scale, tuple(cell for cell, _ in parts), decode)
 
     def _counterpart_of_prose(self, number: Number) -> Counterpart:
-        """Return the counterpart of a number of prose, from the numbers of the table that the prose is about."""
+        """Return the counterpart of a number in the text, from the numbers of the table that the text is about."""
         repeated, reason = select.repeated_numbers(number)
         if reason:
             return Counterpart(number, None, UNMEASURED, reason)
@@ -112,10 +112,10 @@ class Matcher:
         values = [counterpart.value for counterpart in counterparts if counterpart.value is not None]
         scales = list(dict.fromkeys(counterpart.scale for counterpart in counterparts))
         if len(scales) > 1:
-            return Counterpart(number, None, NO_RUN, f"its parts are there at different scales ({', '.join(scales)})")
+            return Counterpart(number, None, NO_RUN, f"its parts have runs at different scales ({', '.join(scales)})")
         remarks = list(dict.fromkeys(value.remark for value in values))
         if len(remarks) > 1:
-            return Counterpart(number, None, NO_RUN, "its parts are there over different baselines (baseline=hf)")
+            return Counterpart(number, None, NO_RUN, "its parts have different baselines: run all with baseline=hf")
         cells = tuple(cell for counterpart in counterparts for cell in counterpart.cells)
         decodes = [counterpart.decode for counterpart in counterparts if counterpart.decode is not None]
         decode = bound_reduction(number.bound)(decodes) if len(decodes) == len(counterparts) else None
@@ -128,9 +128,9 @@ def order_scales(scales: Mapping[str, object]) -> list[str]:
 
 
 def bound_reduction(bound: str) -> Callable[[Sequence[Value]], Value]:
-    """Return the reduction of values to one by the bound of a number.
+    """Return the function that reduces several values to one, by the bound of a number.
 
-    The smallest for a lower bound, the largest for an upper one, else the arithmetic mean.
+    It returns the smallest value for a lower bound, the largest for an upper bound, else the arithmetic mean.
     """
     if bound == "low":
         return lambda values: min(values, key=lambda value: value.value)
@@ -140,7 +140,7 @@ def bound_reduction(bound: str) -> Callable[[Sequence[Value]], Value]:
 
 
 def _missing_runs(number: Number, cells: Sequence[Cell], n_jobs: int) -> str:
-    """Return the reason why the cells of a number do not suffice; "" if they do.
+    """Return the reason why a number has too few cells with runs; "" if it has enough.
 
     For plain decoding one run of each task and setting suffices.
 
@@ -155,34 +155,34 @@ def _missing_runs(number: Number, cells: Sequence[Cell], n_jobs: int) -> str:
         recorded = {_key(cell) for cell in cells if cell.record is not None}
         missing = [cell for key, cell in {_key(cell): cell for cell in cells}.items() if key not in recorded]
     elif len(cells) < n_jobs:
-        return f"no run yet of {n_jobs - len(cells)} of {n_jobs} parts"
+        return f"no run yet for {n_jobs - len(cells)} of {n_jobs} parts"
     failed = next((cell.error for cell in missing if cell.error), None)
     if failed:
         return f"its run failed: {failed}"
     if not missing:
         return ""
-    return f"no run yet of {len(missing)} of {len(cells)} parts" if len(cells) > 1 else NO_RUN
+    return f"no run yet for {len(missing)} of {len(cells)} parts" if len(cells) > 1 else NO_RUN
 
 
 def _exclusion(number: Number, parts: Sequence[Part]) -> str:
-    """Return the reason why a number rests on an excluded cell; "" if it does not.
+    """Return the reason why a cell of a number is excluded; "" if no cell is.
 
     Plain decoding, which every run has, is never excluded.
     """
     if number.method in BASELINES:
         return ""
-    return next((f"void: {cell.exclusion}" for cell, _ in parts if cell.exclusion), "")
+    return next((f"excluded: {cell.exclusion}" for cell, _ in parts if cell.exclusion), "")
 
 
 def _key(cell: Cell) -> tuple[str, str, str]:
-    """Return the labels that tell cells of plain decoding apart."""
+    """Return the labels that distinguish cells of plain decoding."""
     return cell["model"], cell["task"], cell["setting"]
 
 
 def _domains(number: Number, cell: Cell) -> list[str | None]:
     """Return the parts of a cell's stream that a number is about, as `select.domains`.
 
-    A number on the course of a stream is about all its parts, or about those before or after the domain shift.
+    A number along a stream is about all its parts, or about the parts before or after the domain shift.
     """
     stream = select.stream_parts(grid.choice(cell.overrides, "task"))
     if "stream" not in number.settings or cell["task"] != number.task or not stream:
@@ -195,12 +195,12 @@ def _domains(number: Number, cell: Cell) -> list[str | None]:
 
 
 def _combine(number: Number, parts: Sequence[Part], statistic: str = "") -> Value | str:
-    """Return one value of all parts, or the reason why one of them has none; `statistic` as in `our_value`."""
+    """Return one value of all parts, or the reason why one of them lacks a value; `statistic` as in `our_value`."""
     if number.metric == "pearson":
         return pearson(number, list({cell.path: cell for cell, _ in parts}.values()))
     if number.metric in folder_of(number.paper).compared:
         return _compare_runs(number, [cell for cell, _ in parts])
-    with_hf = all(has_hf_arm(cell) for cell, _ in parts)  # one baseline for all values that are averaged or compared
+    with_hf = all(has_hf_arm(cell) for cell, _ in parts)  # values that are averaged or compared need the same baseline
     if number.settings.get("aspect") == "peak speedup":
         parts = [max(parts, key=lambda part: _peak(number, part, with_hf))]
     groups: dict[tuple[tuple[str, str, str], str | None], list[Value]] = {}
@@ -219,12 +219,12 @@ def _peak(number: Number, part: Part, with_hf: bool) -> float:
 
 
 def _compare_runs(number: Number, cells: Sequence[Cell]) -> Value | str:
-    """Return the ratio of two runs of the exhibit: peak memory (weights and cache included), or time of the search."""
+    """Return the ratio of two runs of the exhibit: peak memory (weights and cache included), or search time."""
     axis, reference = folder_of(number.paper).compared[number.metric]
     reference_cells = [cell for cell in cells if cell[axis] == reference]
     method_cells = [cell for cell in cells if cell[axis] != reference]
     if not reference_cells or not method_cells:
-        return f"only beside a run of {reference}"
+        return f"needs a run of {reference} to compare with"
     source = source_of((method_cells[0], reference_cells[0]), number.metric)
     if number.metric == "memory_reduction_pct":
         reduction = 100 * (1 - method_cells[0].summary["peak_bytes"] / reference_cells[0].summary["peak_bytes"])
@@ -234,5 +234,5 @@ def _compare_runs(number: Number, cells: Sequence[Cell]) -> Value | str:
     if None in times:
         return "the methods did not search"
     origins = [origin for origin in map(search_origin, runs) if origin != "run"]
-    remark = f"a search of the two was {origins[0]} from the store: its time is of when it was made" if origins else ""
+    remark = f"a search was {origins[0]} from the store, so its time was measured in an earlier run" if origins else ""
     return Value(times[0] / times[1], remark=remark, compared=not origins, source=source)  # type: ignore[operator]

@@ -1,7 +1,7 @@
 """Every number, setting, exhibit and feature that the papers print, loaded from the papers' folders and validated.
 
 Values keep their printed digits; percentages of alpha and skip ratio are stored as fractions. Rows of tables are the
-papers' results; rows of prose (`text §5.2`, `abstract`, figure captions) may repeat them. `speedup` is measured,
+papers' results; rows of the text (`text §5.2`, `abstract`, figure captions) may repeat them. `speedup` is measured,
 `expected_speedup` comes from a formula, `cited_speedup` is quoted from other papers; `tpt` has no printed unit.
 """
 
@@ -39,9 +39,9 @@ class Metric:
         unit: unit of the stored values.
         range: smallest and largest value allowed.
         kind: "algorithmic" or "speed"; "" if no run measures it.
-        within: absolute and relative tolerance of a comparison with ours; None: there is nothing to compare.
+        within: absolute and relative tolerance of a comparison with ours; None: it is not compared.
         ranked: whether methods are ranked by it.
-        ours: name in `metrics.summarise` of our statistic for the method; of_ar: of that for plain decoding.
+        ours: name in `metrics.summarise` of our statistic for the method; of_ar: the same for plain decoding.
         by_definition: whether it is 1 for plain decoding by definition.
         why_not: reason why our runs do not measure it; "" if they do.
     """
@@ -108,7 +108,7 @@ def results(
 
     Args:
         setting: key: value pairs that a row's setting must contain.
-        tables_only: leave out prose, captions and figures.
+        tables_only: leave out text, captions and figures.
 
     Raises:
         ConfigError: the data does not fit its schema.
@@ -146,7 +146,7 @@ def numbers() -> tuple[Number, ...]:
     """Return all reported numbers, validated, paper by paper.
 
     Raises:
-        ConfigError: a row that does not fit; names the file, the line and the column.
+        ConfigError: a row is invalid; the message names the file, the line and the column.
     """
     return tuple(number for folder in _folders_with_numbers() for number in read_numbers(folder))
 
@@ -199,15 +199,15 @@ def share_skipped(paper: str, model: str, task: str, inner: bool = False) -> flo
 
 
 def layer_set_name(paper: str, model: str, task: str) -> str:
-    """Return the name of a released set; models and tasks are as the papers write them, or already in its form."""
+    """Return the name of a released set; models and tasks may be as in the papers, or as in the name."""
     return f"{paper}/{model.lower()}/{task.lower().replace('/', '').replace(' ', '-')}"
 
 
 def parse_setting(text: str) -> dict[str, str]:
-    """Parse `k=v;k=v` as a mapping; `pass@1`, which stands alone in the files, becomes `pass@k` = 1.
+    """Parse `k=v;k=v` as a mapping; `pass@1`, which has no value in the files, becomes `pass@k` = 1.
 
     Raises:
-        ValueError: a part that is neither, or a key given twice.
+        ValueError: a part has neither form, or a key occurs twice.
     """
     setting: dict[str, str] = {}
     for part in filter(None, text.split(";")):
@@ -235,7 +235,7 @@ def _number(
     """Return a validated row; its id is paper/exhibit/model/method/task/settings/metric/bound without the empty parts.
 
     Raises:
-        ConfigError: the row does not fit; names the file, the line and the column.
+        ConfigError: the row is invalid; the message names the file, the line and the column.
     """
 
     def require(fits: bool, column: str, expected: str) -> None:
@@ -264,7 +264,7 @@ def _number(
     require(bound in BOUNDS, "setting", f"a bound of {', '.join(BOUNDS[1:])}")
     telling = [f"{key}={text}" if key != "pass@k" else f"pass@{text}" for key, text in setting.items()]
     telling = [text for key, text in zip(setting, telling) if key in folder.telling]
-    value_part = printed if metric == "layer_index" else ""  # the one metric of which a figure names several values
+    value_part = printed if metric == "layer_index" else ""  # the only metric with several values in one figure
     parts = (*exhibit, row["model"], row["method"], row["task"], *telling)
     name = "/".join([*map(slug, filter(None, parts)), *filter(None, (metric, bound, value_part))])
     fields = {key: row[key] for key in ("paper", "exhibit", "model", "method", "task", "setting", "unit", "note")}
@@ -302,7 +302,7 @@ def _unique_rows(name: str, key: tuple[str, ...], folder: PaperFolder) -> Iterat
     """Yield the rows of one file of a paper.
 
     Raises:
-        ConfigError: two rows have the same key, or a row names an exhibit that the paper does not have.
+        ConfigError: two rows have the same key, or a row names an exhibit that the paper lacks.
     """
     lines_by_key = dict[tuple[str, ...], int]()
     known_exhibits = {(row["paper"], row["exhibit"]) for _, row in _rows("exhibits", folder)}
@@ -320,9 +320,9 @@ def _unique_rows(name: str, key: tuple[str, ...], folder: PaperFolder) -> Iterat
 
 
 def _rows(name: str, folder: PaperFolder) -> Iterator[tuple[int, dict[str, str]]]:
-    """Yield line number and row of one of a paper's files, if it exists, version by version.
+    """Yield line number and row of one of a paper's files, if it exists, by version; check columns and versions.
 
-    A row that several versions have names them all; columns and versions are checked.
+    A row that belongs to several versions names all of them.
     """
     path, rows = folder.path / f"{name}.csv", list[tuple[int, dict[str, str]]]()
     if not path.is_file():

@@ -1,4 +1,4 @@
-"""Folders of the papers, next to this file: each has `paper.yaml`, the paper's numbers, checks and figures."""
+"""Folders of the papers, in the folder of this file: each has `paper.yaml`, the paper's numbers, checks and figures."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class MetricDefinition:
     Attributes:
         statistic: name in `metrics.summarise` of our statistic with the same definition, paired with our AR.
         meaning: definition in words.
-        source: where the paper or its code says so.
-        baseline: what the paper divides by: "ar", plain decoding in the method's own loop, as ours; "hf", Hugging Face
+        source: place in the paper or its code that gives the definition.
+        baseline: divisor of the paper: "ar", plain decoding in the method's loop, as here; "hf", Hugging Face
             `generate`; "" for a metric that is not a ratio to a baseline.
     """
 
@@ -44,22 +44,21 @@ class PaperFolder:
         path: path of the folder.
         rank: position among the papers, in tables and pages.
         versions: names in `results.csv` -> names for readers, the latest version first.
-        hardware: GPUs that it names, by a part of their names; empty if it does not state its own.
+        hardware: GPUs of the paper, by a part of their names; empty if it states none.
         skip_ratio: sublayers that its r counts: "all", or the "inner" ones between the first and the last block.
-        counts: metric -> its definition, where the paper's differs from ours.
+        counts: metric -> the paper's definition, if it differs from ours.
         telling: keys of settings that distinguish numbers of one exhibit, and are part of their ids.
-        conditions: keys of settings under which numbers were measured, equal for those that could be mistaken for each
-            other.
-        not_measured: key of a setting -> reason why no whole run has such a number.
+        conditions: keys of settings under which numbers were measured; they never distinguish numbers of one exhibit.
+        not_measured: key of a setting -> reason why a whole run does not have such a number.
         compared: metric that is a ratio to another run of the exhibit -> axis and label of that run.
-        tasks: the paper's names of tasks that only streams have -> choices of `task=`.
-        all_tasks, all_models: names that stand for all labels of an axis.
+        tasks: the paper's names of tasks that occur only in streams -> choices of `task=`.
+        all_tasks, all_models: names that include all labels of an axis.
         series: name of a series of models -> its models.
-        prose: version -> passage -> exhibits that the passage is about, where the notes of its numbers do not say so;
-            the first that has such a number counts.
+        prose: version -> passage -> exhibits that the passage is about, if the notes of its numbers do not say so; the
+            first exhibit with such a number counts.
         imposed: the `exhibit` whose speedups (`metric`) can be measured at the paper's acceptance, the exhibit with its
-            `drafts` (α, M, skip ratio), their largest length (`draft_len`), and by method the share of all sublayers
-            that is `skipped` where that exhibit does not say.
+            `drafts` (α, M, skip ratio), their largest length (`draft_len`), and, by method, the share of all sublayers
+            that is `skipped` if that exhibit does not report it.
     """
 
     path: Path
@@ -86,7 +85,7 @@ class PaperFolder:
 
     @property
     def latest(self) -> str:
-        """The latest version, to which exhibits belong unless they name another."""
+        """The latest version, to which exhibits belong unless they name another version."""
         return next(iter(self.versions))
 
     @property
@@ -96,7 +95,7 @@ class PaperFolder:
         return path if path.is_file() else None
 
     def module(self, name: str) -> ModuleType | None:
-        """Import its `checks` or `figures`; None if it has no such file."""
+        """Import its `checks` or `figures`; None if it lacks the file."""
         if not (self.path / f"{name}.py").is_file():
             return None
         return importlib.import_module(f"{__package__}.{self.name}.{name}")
@@ -117,7 +116,7 @@ def paper_folders() -> tuple[PaperFolder, ...]:
     """Return the folders of all papers by rank.
 
     Raises:
-        ConfigError: a `paper.yaml` that does not fit; names the file and the key.
+        ConfigError: a `paper.yaml` is invalid; the message names the file and the key.
     """
     return tuple(sorted(map(read_folder, FOLDER.glob("*/paper.yaml")), key=lambda folder: (folder.rank, folder.name)))
 
@@ -164,7 +163,7 @@ def find_folder(name: str) -> PaperFolder:
     """Return the folder with this name.
 
     Raises:
-        ConfigError: there is none.
+        ConfigError: no folder has this name.
     """
     for folder in paper_folders():
         if folder.name == name:
@@ -178,7 +177,7 @@ def folder_of(paper: str) -> PaperFolder:
     """Return the folder of a version of a paper.
 
     Raises:
-        ConfigError: no folder has it.
+        ConfigError: no folder has this version.
     """
     for folder in paper_folders():
         if paper in folder.versions:

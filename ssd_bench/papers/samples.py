@@ -39,7 +39,7 @@ class StatisticSample:
 
 
 def take_sample(cells: Sequence[Cell], statistic: str, part: Mapping[str, str]) -> StatisticSample | str:
-    """Return the sample of a statistic over the runs of these cells, or the reason why one of them has none.
+    """Return the sample of a statistic over the runs of these cells, or the reason why one of them lacks it.
 
     Args:
         statistic: one of `claims.STATISTICS`.
@@ -53,7 +53,7 @@ def take_sample(cells: Sequence[Cell], statistic: str, part: Mapping[str, str]) 
         if isinstance(rows, str):
             return rows
         if rows.empty:
-            return "none of its prompts has it"
+            return "no prompt of the run has this statistic"
         prompt_hashes = cell.run.prompts.drop_duplicates("prompt_index").set_index("prompt_index")["prompt_sha256"]
         frames.append(rows)
         hashes += (
@@ -63,7 +63,7 @@ def take_sample(cells: Sequence[Cell], statistic: str, part: Mapping[str, str]) 
 
 
 def _restrict(cell: Cell, part: Mapping[str, str]) -> Run | str:
-    """Return the part of a run that a side is restricted to, or the reason why there is none."""
+    """Return the part of a run that a side is restricted to, or the reason why the run lacks this part."""
     run = cell.run
     for axis, label in part.items():
         narrowed = _RESTRICTIONS[axis](cell, run, label)
@@ -88,7 +88,7 @@ def _prompts(run: Run, kept: pd.Series[bool]) -> Run | str:
     """Restrict a run to some prompts and their steps."""
     prompts = run.prompts[kept]
     if prompts.empty:
-        return "it has no such prompts"
+        return "the run has no prompts in this part"
     return replace(run, prompts=prompts, steps=run.steps[run.steps["prompt_index"].isin(prompts["prompt_index"])])
 
 
@@ -96,7 +96,7 @@ def _context(cell: Cell, run: Run, label: str) -> Run | str:
     """Restrict a run to the layer-drafted steps in the first or last third of its range of context lengths."""
     steps = metrics.arm_rows(run.steps, "method").dropna(subset=["layer_set_id"])
     if steps.empty:
-        return "no layers drafted"
+        return "the run drafted no tokens with layers"
     low, high = steps["context_len"].min(), steps["context_len"].max()
     third = (high - low) / 3
     in_third = steps["context_len"] <= low + third if label == "first third" else steps["context_len"] >= high - third
@@ -106,13 +106,13 @@ def _context(cell: Cell, run: Run, label: str) -> Run | str:
 def _search(cell: Cell, run: Run, label: str) -> Run | str:
     """Restrict a run to the steps drafted with the first or last set that its search scored; `est_alpha` is that score.
 
-    The prompts are those up to the one with the first score, or those after the one with the last score.
+    The prompts are all prompts up to that with the first score, or all prompts after that with the last score.
     """
     steps = metrics.arm_rows(run.steps, "method").sort_values(["repeat", "prompt_index", "step"], ignore_index=True)
     events = steps.index[steps["est_alpha"].notna()]
     if len(events) < 2:
         scored = f"{len(events)} set{'' if len(events) == 1 else 's'}"
-        return f"its search scored {scored}: there is no first and last"
+        return f"the search scored {scored}; a first and a last set are required"
     start, end = (events[0], events[1]) if label == "first" else (events[-1], len(steps))
     prompts, prompt_indices = run.prompts, steps["prompt_index"]
     selected = (
@@ -141,7 +141,7 @@ def _times(end_to_end: bool) -> Callable[[Run], pd.DataFrame | str]:
     def columns(run: Run) -> pd.DataFrame | str:
         paired = metrics.paired_rows(run.prompts)
         if paired.empty:
-            return "it has no baseline"
+            return "the run has no baseline"
         method_times, ar_times = (
             metrics.token_times(metrics.arm_rows(paired, arm), end_to_end) for arm in ("method", "ar")
         )
@@ -170,7 +170,9 @@ def _skipped(kind: str) -> Callable[[Run], pd.DataFrame | str]:
 
     def columns(run: Run) -> pd.DataFrame | str:
         shares = metrics.skipped_shares(run).assign(steps=1.0)
-        return "no layers drafted" if shares.empty else shares.groupby("prompt_index")[[kind, "steps"]].sum()
+        if shares.empty:
+            return "the run drafted no tokens with layers"
+        return shares.groupby("prompt_index")[[kind, "steps"]].sum()
 
     return columns
 
@@ -181,17 +183,17 @@ def _points(name: str) -> Callable[[Run], pd.DataFrame | str]:
 
 
 def _search_seconds(run: Run) -> pd.DataFrame | str:
-    """Return the seconds of a search that the run itself made."""
+    """Return the seconds of a search that the run itself made, or the reason why they are missing."""
     origin, seconds = values.search_origin(run), values.search_time(run)
     if origin in ("continued", "read"):
-        return f"its search was {origin} from the store, and its time is that of another moment"
-    return "it did not search" if seconds is None else pd.DataFrame({"seconds": [seconds]})
+        return f"the search was {origin} from the store, so its time was measured in an earlier run"
+    return "the method did not search" if seconds is None else pd.DataFrame({"seconds": [seconds]})
 
 
 def _matchness(run: Run) -> pd.DataFrame | str:
     """Return the score of the first set that the search scored in these steps."""
     scores = metrics.arm_rows(run.steps, "method")["est_alpha"].dropna()
-    return pd.DataFrame({"matchness": scores.iloc[:1]}) if len(scores) else "its search scored nothing"
+    return pd.DataFrame({"matchness": scores.iloc[:1]}) if len(scores) else "the search scored no set"
 
 
 def _routes(run: Run) -> pd.DataFrame | str:
@@ -199,7 +201,7 @@ def _routes(run: Run) -> pd.DataFrame | str:
     domains = list(dict.fromkeys(run.prompts["domain"]))
     sets_by_domain = {domain: metrics.main_set(run, domain) for domain in domains}
     if len(domains) < 2 or len(set(sets_by_domain.values())) < len(domains):
-        return "the sets of its domains are not different ones"
+        return "the layer sets of the domains do not all differ"
     rows = run.prompts.drop_duplicates("prompt_index").set_index("prompt_index")["domain"]
     steps = run.steps
     drafted = {i: metrics.main_set(replace(run, steps=steps[steps["prompt_index"] == i])) for i in rows.index}
@@ -238,4 +240,5 @@ _DEFINITIONS: dict[str, tuple[Callable[[Run], pd.DataFrame | str], Callable[...,
     # prompts drafted with their own domain's set / prompts
     "routing": (_routes, intervals.ratio_of_sums),
 }
-"""Statistic -> its columns for a run (a row per prompt, index prompt_index), or why there are none; and its formula."""
+"""Statistic -> function that returns its columns for a run (one row per prompt, index prompt_index) or the reason why
+they are missing; and its formula."""

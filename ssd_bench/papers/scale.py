@@ -22,7 +22,7 @@ FOLDER = CONF / "scale"
 
 @dataclass(frozen=True)
 class Scale:
-    """Rules that make the papers' jobs smaller; everything else is kept.
+    """Rules that make the papers' jobs smaller; everything else stays.
 
     Attributes:
         name: name in `conf/scale`.
@@ -31,11 +31,11 @@ class Scale:
         overrides: overrides of every job, before its own.
         replace: override -> the overrides that replace it.
         limit: largest number of prompts of a job, None for no cap; for each part of a stream it is `items`.
-        limits: experiment -> largest number of prompts of its jobs, where more than `limit`.
+        limits: experiment -> largest number of prompts of its jobs, if larger than `limit`.
         new_tokens: largest number of new tokens; a smaller limit of the task stays.
-        minutes: time that its runs may take together on the machine at hand; the last that do not fit are left out.
+        minutes: limit on the total time of its runs on this machine; runs that do not fit are left out, the last first.
         caps: option -> its largest value, where a job's method or task has the option.
-        notes: experiment -> a sentence on what this scale removes from it, for the report.
+        notes: experiment -> a sentence for the report on what this scale leaves out.
     """
 
     name: str
@@ -87,7 +87,7 @@ class Scale:
         return max((limit for limit in limits if limit is not None), default=None)
 
     def apply_caps(self, overrides: Sequence[str], cfg: DictConfig, prompt_limit: int | None) -> tuple[str, ...]:
-        """Return the overrides with those that the caps add.
+        """Return the overrides, with the overrides that the caps add.
 
         Args:
             cfg: the config that `overrides` compose.
@@ -114,7 +114,7 @@ def load(name: str) -> Scale:
     """Read a scale.
 
     Raises:
-        ConfigError: there is none of that name, or it has an unknown key.
+        ConfigError: no scale has that name, or the scale has an unknown key.
     """
     path = FOLDER / f"{name}.yaml"
     if not path.is_file():
@@ -131,7 +131,7 @@ def load_checked(name: str) -> Scale:
     """Read a scale and check that each of its keys matches something in some experiment.
 
     Raises:
-        ConfigError: as `load`, or a key matches nothing, probably because it is misspelt or its target was removed.
+        ConfigError: as `load`, or a key matches nothing (probably it is misspelt, or its target was removed).
     """
     scale = load(name)
     jobs = [job for experiment in grid.names() for job in grid.load(experiment).jobs]

@@ -17,9 +17,9 @@ from ssd_bench.papers.rooms import folder_of, paper_folders
 from ssd_bench.papers.values import BASELINES
 
 AVERAGES = ("Overall", "Average")
-UNSAID = "a claim of the text; it does not say of which runs"
+UNSAID = "a claim in the text, which does not say which runs it refers to"
 SETTING = "a setting, not a result"
-# keys of settings that select one of several runs, where a table has more than one
+# keys of settings that select one of several runs of a table
 NARROWING = ("aggregate", "vs", "component", "when", "aspect")
 ALL_TASKS = ("", *AVERAGES, "other tasks")
 
@@ -53,7 +53,7 @@ def experiments() -> Mapping[tuple[str, str], tuple[grid.Experiment, ...]]:
 
 
 def why_not_run(number: Number, exhibit_experiments: Iterable[grid.Experiment]) -> str | None:
-    """Return the reason that one of the experiments gives for having no job for the number, or None.
+    """Return the reason that an experiment states for having no job for the number; None if no experiment states one.
 
     Ids in `not_run` may be those of the version of the paper that the experiment names first.
     """
@@ -67,7 +67,7 @@ def why_not_run(number: Number, exhibit_experiments: Iterable[grid.Experiment]) 
 
 @cache
 def stream_parts(task: str) -> tuple[str, ...]:
-    """Return the parts of a stream, which are the domains of its prompts; () for another task."""
+    """Return the parts of a stream, which are the domains of its prompts; () if the task is not a stream."""
     path = CONF / "task" / f"{task}.yaml"
     content: Any = OmegaConf.load(path) if path.is_file() else {}
     defaults = content.get("defaults", [])
@@ -83,7 +83,7 @@ def task_choices() -> Mapping[str, str]:
         for experiment in exhibit_experiments
         for job in experiment.jobs
     ]
-    # tasks that only streams have
+    # tasks that occur only as parts of streams
     stream_tasks = {name: task for folder in paper_folders() for name, task in folder.tasks.items()}
     return stream_tasks | {job.labels["task"]: grid.choice(job.overrides, "task") for job in jobs}
 
@@ -101,7 +101,7 @@ def matching_items(number: Number, candidates: Iterable[T]) -> list[T]:
 
 
 def _on_task(item: LabelledItem, number: Number) -> bool:
-    """Return whether an item has results on the number's task or on one of its tasks, perhaps as a part of a stream."""
+    """Return whether an item has results on the number's task or one of its tasks, possibly as a part of a stream."""
     name = number.task
     if name in (*ALL_TASKS, *folder_of(number.paper).all_tasks, item.labels["task"]):
         return True
@@ -111,7 +111,7 @@ def _on_task(item: LabelledItem, number: Number) -> bool:
 
 
 def _with_setting(items: Sequence[T], number: Number) -> list[T]:
-    """Return the items of the number's own setting, as far as they have it, else those that the number summarises."""
+    """Return the items that share most of the number's setting, else those that the number summarises."""
     wanted = distinguishing_settings(number)
     settings = [(set(filter(None, item.labels["setting"].split(";"))), item) for item in items]
     largest = max((len(setting) for setting, _ in settings if setting <= wanted), default=None)
@@ -121,7 +121,7 @@ def _with_setting(items: Sequence[T], number: Number) -> list[T]:
 
 
 def distinguishing_settings(number: Number) -> set[str]:
-    """Return the number's setting as experiments write theirs; an average over settings has none."""
+    """Return the number's setting in the form of the experiments; empty for an average over settings."""
     return {
         f"pass@{text}" if key == "pass@k" else f"{key}={text}"
         for key, text in number.settings.items()
@@ -142,7 +142,7 @@ def domains(number: Number, item: LabelledItem) -> list[str | None]:
 
 
 def first_domain(item: LabelledItem) -> str:
-    """Return the part that a stream begins with, on which methods that search once do so; "" for another task."""
+    """Return the part that a stream begins with, on which methods with one search run it; "" if it is no stream."""
     stated = next(
         (override.partition("=")[2] for override in item.overrides if override.lstrip("+").startswith("task.first=")),
         "",
@@ -154,10 +154,10 @@ def first_domain(item: LabelledItem) -> str:
 
 
 def repeated_numbers(number: Number) -> tuple[list[Number], str]:
-    """Return the numbers of a table or figure that a number of prose repeats or bounds.
+    """Return the numbers of a table or figure that a number in the text repeats or bounds.
 
     Returns:
-        The numbers and ""; a bound is the smallest or largest of them. Or no numbers and the reason.
+        The numbers and ""; a bound is the smallest or largest of them. Without a match, no numbers and the reason.
     """
     if number.metric == "skip_ratio" and not number.bound and not number.note.startswith("repeats"):
         return [], SETTING
@@ -194,14 +194,15 @@ def _exhibits_of_passage(paper: str, passage: str) -> Sequence[str]:
 
 
 def _tables_in_note(number: Number) -> list[str]:
-    """Return the tables that the note names as the number's own: "repeats Table 12", "prose on Table 4"."""
+    """Return the tables that the note names as source of the number: "repeats Table 12", "prose on Table 4"."""
     return re.findall(r"(?:repeats|prose on|refers to|are) (Table \d+)", number.note)
 
 
 def _same_numbers(number: Number, candidates: Sequence[Number]) -> list[Number]:
-    """Return the candidates that a number of prose restates.
+    """Return the candidates that a number in the text restates.
 
-    A bound is about all rows except averages, or about averages only; another number is about the one that it equals.
+    A bound is about all rows except averages, or about averages only; any other number is about the row with the same
+    value.
     """
     if number.bound:
         of_averages = "Overall" in number.note
@@ -217,7 +218,7 @@ def _is_average(number: Number) -> bool:
 
 
 def _same_model(number: Number, candidate: Number) -> bool:
-    """Return whether the candidate is of the number's model, or of a model of its series."""
+    """Return whether the candidate is of the number's model, or of a model of that series."""
     if series := folder_of(number.paper).series.get(number.model):
         return candidate.model in series
     if number.model.endswith(" series"):

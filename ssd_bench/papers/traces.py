@@ -1,7 +1,8 @@
 """The papers' acceptance for each reported speedup: accepted and drafted tokens of a step, and the time of a step.
 
-The accepted tokens of a draft are geometric, truncated at the longest draft; the rejected ones follow from the paper's
-α. Without an α, drafting stops at the first wrong token, as with a confidence exit that is always right.
+The number of accepted tokens of a draft has a geometric distribution, truncated at the longest draft; the number of
+rejected tokens follows from the paper's α. Without an α, drafting is assumed to stop at the first wrong token, as with
+a confidence exit that is always right.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class Acceptance:
     """Distribution of the accepted and drafted tokens of a step.
 
     Attributes:
-        probability: of acceptance of a token if all tokens before it are accepted.
+        probability: probability that a token is accepted if all tokens before it are accepted.
         rejected: mean number of rejected tokens at the end of a draft, unless the longest draft is accepted in full.
         draft_len: longest draft.
     """
@@ -105,7 +106,7 @@ def _probability_of(accepted: float, draft_len: int) -> float:
 
 @dataclass(frozen=True)
 class ReportedSpeedup:
-    """Speedup of a paper, with the acceptance that the paper reports for the same cell.
+    """Speedup of a paper, with the acceptance that the paper reports for the same result.
 
     Attributes:
         number: the speedup.
@@ -114,7 +115,7 @@ class ReportedSpeedup:
         tokens: M; None if not reported.
         skipped: skipped share of all sublayers; None if not reported.
         draft_len: longest draft.
-        missing: reason for which the acceptance cannot be imposed; "" if it can.
+        missing: reason why the acceptance cannot be imposed; "" if it can.
     """
 
     number: Number
@@ -127,7 +128,7 @@ class ReportedSpeedup:
 
     @property
     def derived(self) -> str:
-        """Name of the value that the paper does not give, so that it follows from the other: `M`, `alpha` or ""."""
+        """Name of the value that the paper does not report and that is derived from the other: `M`, `alpha` or ""."""
         return "M" if self.tokens is None else "" if self.alpha is not None else "alpha"
 
 
@@ -154,14 +155,14 @@ def _folder_speedups(folder: PaperFolder) -> Iterator[ReportedSpeedup]:
         skipped = cell.get("skip_ratio", imposed["skipped"].get(number.method))
         missing = ""
         if skipped is None:
-            missing = f"what {number.method} skips is not reported"
+            missing = f"the share of sublayers that {number.method} skips is not reported"
         elif not alpha and tokens is None:
-            missing = "no α above 0, and no M"
+            missing = "neither an α above 0 nor M is reported"
         yield ReportedSpeedup(number, plain_name(number.model), alpha, tokens, skipped, imposed["draft_len"], missing)
 
 
 def _cell_key(number: Number, folder: PaperFolder) -> tuple[str, ...]:
-    """Return the labels that all numbers of a cell share, in every table and figure; they exclude conditions."""
+    """Return the labels that all numbers of a result share, in every table and figure; conditions are not labels."""
     telling = (f"{key}={value}" for key, value in sorted(number.settings.items()) if key in folder.telling)
     return number.model, number.method, number.task, *telling
 
@@ -181,7 +182,8 @@ def model_choices() -> Mapping[str, str]:
 class Steps:
     """Times of the parts of a step of a model on a machine, in milliseconds, at one context.
 
-    Every step includes the decode loop's own work, those of AR too. A skipped share applies to attentions and to MLPs.
+    Every step, including those of AR, contains the time of the decode loop. A skipped share applies to attentions and
+    to MLPs.
     """
 
     machine: Machine
@@ -206,7 +208,7 @@ class Steps:
         """Return the time of a step without drafting, after `drafted` tokens (a mean, which may be a fraction).
 
         Args:
-            by_layers: whether the model drafted, which adds the start of a draft; else earlier text did.
+            by_layers: whether the model drafted, which adds the start of a draft; false: the draft is earlier text.
         """
         attn, mlp, remainder = self._parts(drafted + 1)
         start = self.machine.draft_start_ms if drafted and by_layers else 0.0

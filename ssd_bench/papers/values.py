@@ -20,7 +20,8 @@ from ssd_bench.records.reader import Run
 BASELINES = ("AR", "Vanilla")
 """Names of plain decoding, which is the second arm of every run."""
 
-OVER_AR = "over AR in this engine, where the paper divides by Hugging Face generate (baseline=hf)"
+NOT_BY_LAYERS = "the run drafted no tokens by skipping layers"
+OVER_AR = "relative to AR in this engine, whereas the paper divides by Hugging Face generate (run with baseline=hf)"
 
 
 @dataclass(frozen=True)
@@ -29,10 +30,10 @@ class Value:
 
     Attributes:
         estimate: the method's own estimate, for TPT.
-        remark: difference from the paper's statistic; "" if there is none.
+        remark: difference from the paper's statistic; "" if the two are the same.
         compared: whether it may be compared with the paper's number at all.
-        source: statistic, run and part of the run behind it; equal for values that are one result. Empty for a value
-            that no run measured.
+        source: statistic, run and part of the run that it was computed from; equal for values that are the same result.
+            Empty for a value that no run measured.
     """
 
     value: float
@@ -63,11 +64,11 @@ def has_hf_arm(cell: Cell) -> bool:
 def our_value(
     number: Number, cell: Cell, domain: str | None = None, with_hf: bool = False, statistic: str = ""
 ) -> Value | str:
-    """Return our value for a reported number from one record, or the reason why it has none.
+    """Return our value for a reported number from one record, or the reason why the record lacks it.
 
     Args:
         domain: part of a stream that the number is about; None: the whole run.
-        with_hf: divide by Hugging Face's arm if the paper divides by Hugging Face; the run must have that arm.
+        with_hf: divide by the Hugging Face arm if the paper divides by Hugging Face; the run must have that arm.
         statistic: name in the summary, instead of the paper's statistic.
     """
     baseline = number.method in BASELINES
@@ -86,8 +87,8 @@ def our_value(
     name, remark = (statistic, "") if statistic else _statistic(number, with_hf)
     name = METRICS[number.metric].of_ar if baseline else name
     if name is None or name not in source:
-        where = "" if domain is None else ", or not by task"
-        return f"{number.metric} is not in the record{where}"
+        where = "" if domain is None else " by task"
+        return f"the record does not have {number.metric}{where}"
     if source[name] is None:
         return "the run has no baseline" if baseline else _undefined(number.metric, source)
     estimate = None if baseline or number.metric != "tpt" else source["tpt_estimated"]
@@ -107,7 +108,7 @@ def source_of(cells: Iterable[Cell], statistic: str, part: str = "") -> frozense
 
 
 def _variant(number: Number) -> str:
-    """Return the name of a special metric's statistic with all that decides its value in a given record."""
+    """Return the name of a special metric's statistic with everything that determines its value in a given record."""
     arm = "ar" if number.method in BASELINES else "method"
     sublayers = folder_of(number.paper).skip_ratio if number.metric == "skip_ratio" else ""
     settings = [number.settings.get(key, "") for key in ("pass@k", "point")]
@@ -115,7 +116,7 @@ def _variant(number: Number) -> str:
 
 
 def _statistic(number: Number, with_hf: bool) -> tuple[str | None, str]:
-    """Return the name in `metrics.summarise` of the paper's statistic, and a remark if that is not quite the same."""
+    """Return the name in `metrics.summarise` of the paper's statistic, and a remark if ours differs from it."""
     definition = folder_of(number.paper).counts.get(number.metric)
     if definition is None:
         return METRICS[number.metric].ours, ""
@@ -131,15 +132,15 @@ def _undefined(metric: str, source: Mapping[str, Any]) -> str:
     if metric == "tpt":
         return "the run has no latency profile"
     if metric == "expected_speedup" and source.get("skip_ratio") is None and source.get("alpha") is not None:
-        return "nothing was drafted by skipping layers"
-    return "nothing was drafted"
+        return NOT_BY_LAYERS
+    return "the run drafted no tokens"
 
 
 def mean_value(values: Sequence[Value]) -> Value:
     """Return the arithmetic mean of several values, which share one remark.
 
-    Its interval treats them as independent: the half widths add in quadrature, sqrt(sum h²) / n, for each end. There is
-    none unless all values have one.
+    Its interval treats them as independent: at each end the half width is sqrt(sum h²) / n. The mean has no interval
+    unless all values have one.
     """
     if len(values) == 1:
         return values[0]
@@ -159,10 +160,10 @@ def mean_value(values: Sequence[Value]) -> Value:
 
 
 def _skip_ratio(number: Number, cell: Cell) -> Value | str:
-    """Return r, the skipped share of all 2L sublayers, or for some papers of the 2(L - 2) of inner blocks."""
+    """Return r, the skipped share of all 2L sublayers, or for some papers of the 2(L - 2) sublayers of inner blocks."""
     share = cell.summary["skip_ratio"]
     if share is None:
-        return "nothing was drafted by skipping layers"
+        return NOT_BY_LAYERS
     n_layers = (cell.header.get("model") or {}).get("n_layers")
     if folder_of(number.paper).skip_ratio != "inner":
         return Value(share)
@@ -176,14 +177,14 @@ def _accuracy(number: Number, cell: Cell) -> Value | str:
     arm, k = "ar" if number.method in BASELINES else "method", number.settings.get("pass@k", "1")
     accuracy = cell.summary.get(f"{arm}_pass@{k}")
     if accuracy is None:
-        return f"pass@{k} needs {k} outputs a prompt; the run has {cell.summary['n_repeats']}"
+        return f"pass@{k} needs {k} outputs per prompt; the run has {cell.summary['n_repeats']}"
     return Value(accuracy)
 
 
 def _overhead(number: Number, cell: Cell) -> Value | str:
     """Return the method's overhead in percent of the decode time."""
     share = cell.summary["overhead"]
-    return "nothing was decoded" if share is None else Value(100 * share)
+    return "the run decoded no tokens" if share is None else Value(100 * share)
 
 
 def _search_events(run: Run) -> pd.DataFrame:
@@ -195,8 +196,8 @@ def _search_events(run: Run) -> pd.DataFrame:
 def search_time(run: Run) -> float | None:
     """Return the seconds of the search: its steps if it is online, else the search before the run; None without one.
 
-    A search that was read from the store counts with the time it took when it was made. A run without any search counts
-    with `prepare_ms`.
+    A search read from the store counts with the time that it took originally. A run without any search counts with
+    `prepare_ms`.
     """
     online = _search_events(run)["policy_ms"].sum()
     offline = 1000 * sum(search["seconds"] for search in run.header.get("searches") or ())
@@ -216,15 +217,14 @@ def search_origin(run: Run) -> str:
 
 
 def _search_time(number: Number, cell: Cell) -> Value | str:
-    """Return the seconds of the search; those of a stored search are not compared with the paper's."""
+    """Return the seconds of the search; the time of a stored search is not compared with the paper's."""
     seconds, origin = search_time(cell.run), search_origin(cell.run)
     if seconds is None:
         return "the method did not search"
     if origin == "run":
         return Value(seconds)
-    return Value(
-        seconds, remark=f"its search was {origin} from the store: the time is of when it was made", compared=False
-    )
+    remark = f"the search was {origin} from the store, so its time was measured in an earlier run"
+    return Value(seconds, remark=remark, compared=False)
 
 
 def _step_latency(number: Number, cell: Cell) -> Value | str:
@@ -245,7 +245,7 @@ def _matchness(number: Number, cell: Cell) -> Value | str:
         "termination": events["est_alpha"].iloc[-1],
     }
     score = scores.get(number.settings.get("point", ""))
-    return "at no point that a record has" if score is None else Value(float(score))
+    return "a record does not have this point" if score is None else Value(float(score))
 
 
 def pearson(number: Number, cells: Sequence[Cell]) -> Value | str:
@@ -257,7 +257,7 @@ def pearson(number: Number, cells: Sequence[Cell]) -> Value | str:
     points = pd.concat([numbers_by_prompt(cell.run) for cell in cells])[[x_name, "tokens_per_s"]].dropna()
     x, y = points.to_numpy().T
     if len(x) < 3 or not x.std() or not y.std():
-        return "too few points, or all the same"
+        return "fewer than three points, or all points are equal"
     return Value(float(np.corrcoef(x, y)[0, 1]), source=source_of(cells, f"pearson {x_name}"))
 
 
@@ -265,7 +265,7 @@ def numbers_by_prompt(run: Run) -> pd.DataFrame:
     """Return numbers of each prompt (index: prompt_index), NaN where undefined: predictors of speed, and speed.
 
     Returns:
-        tokens_per_s; alpha; tpt_predicted, by KnapSpec Eq. 4; tpt_estimated, the method's own.
+        tokens_per_s; alpha; tpt_predicted, by KnapSpec Eq. 4; tpt_estimated, the estimate of the method.
     """
     rows = {}
     for index, steps in metrics.arm_rows(run.steps, "method").groupby("prompt_index"):

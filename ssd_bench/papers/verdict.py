@@ -2,9 +2,9 @@
 
 *Algorithmic* numbers (M, α, skip ratio, expected speedup, ROUGE-2, pass@k, matchness) do not depend on the machine. On
 the paper's own model and prompts they agree if the paper's value, within half a unit of its last digit, lies in our
-95 % interval widened by a tolerance (`metrics.yaml`); without an interval our value stands for it. A lower bound agrees
-if our interval, so widened, reaches above it, an upper bound if it reaches below. On another model the value gets no
-verdict; but the order of the methods can be compared with the paper's (`rank_orders`).
+95 % interval widened by a tolerance (`metrics.yaml`); without an interval both its ends are our value. A lower bound
+agrees if the widened interval extends above it, an upper bound if it extends below. On another model the value gets no
+verdict, but the order of the methods can be compared with the paper's (`rank_orders`).
 
 *Speed* (speedup, tokens/s, TPT, times, memory) depends on the hardware: the same rule applies on the paper's model and
 device, and no verdict is given otherwise.
@@ -30,6 +30,7 @@ from ssd_bench.papers.values import BASELINES, Value, is_by_definition
 
 NO_RUN, NOT_RUN, UNDEFINED, UNMEASURED = "no run yet", "not run", "undefined", "not measurable"
 VOID = "void"
+"""Stored word for a number with an excluded cell; tables and pages print "excluded"."""
 AGREES, DIFFERS, BY_DEFINITION = "agrees", "differs", "by definition"
 OTHER_HARDWARE = "other hardware"
 ABSENT = (VOID, NO_RUN, NOT_RUN, UNDEFINED, UNMEASURED)
@@ -48,13 +49,13 @@ class Counterpart:
     """Our counterpart of a reported number, and what the comparison says.
 
     Attributes:
-        value: our value; None: there is none.
-        state: "" with a value, else `VOID` (a cell behind it is excluded), `NO_RUN`, `NOT_RUN` (the experiment says
-            why), `UNDEFINED` (the runs exist but do not have it) or `UNMEASURED`.
-        reason: why there is no value, or how it differs from the paper's statistic.
+        value: our value; None if missing.
+        state: "" with a value, else `VOID` (one of its cells is excluded), `NO_RUN`, `NOT_RUN` (the experiment says
+            why), `UNDEFINED` (the runs exist but do not define it) or `UNMEASURED`.
+        reason: why the value is missing, or how it differs from the paper's statistic.
         scale: scale of the runs.
-        cells: cells behind it.
-        decode: for a speedup, which every paper counts end to end: ours of decoding alone.
+        cells: cells that the value is computed from.
+        decode: for a speedup, which every paper counts end to end: our speedup of decoding alone.
     """
 
     number: Number
@@ -67,7 +68,7 @@ class Counterpart:
 
     @property
     def runs(self) -> list[str]:
-        """Ids of the runs behind it."""
+        """Ids of the runs that the value is computed from."""
         return list(dict.fromkeys(str(cell.header["run_id"]) for cell in self.cells))
 
     @property
@@ -111,12 +112,12 @@ def agrees_with_paper(number: Number, value: Value) -> bool:
 
 @dataclass(frozen=True)
 class RankedPair:
-    """Two rows that the paper ranks, and whether ours come in the same order.
+    """Two rows with different values in the paper, and whether our values have the same order.
 
     Attributes:
-        runs: our runs behind both rows; at a small scale one pair of runs stands for several pairs of the paper.
+        runs: our runs of both rows; at a small scale one pair of runs represents several pairs of the paper.
         task: task of both rows.
-        concordance: 1.0 in the paper's order, 0.0 in the opposite one, 0.5 if ours are equal.
+        concordance: 1.0 in the paper's order, 0.0 in the opposite order, 0.5 if our values are equal.
     """
 
     runs: frozenset[str]
@@ -133,8 +134,8 @@ class RankOrder:
         model, task, metric, scale: labels of the group.
         within: the setting whose methods are ranked, or the method whose settings are.
         methods: whether methods are ranked, within one setting; else settings of one method.
-        pairs: pairs of rows that differ in the paper and have different runs here.
-        same_best: whether our best row is the paper's best, or one of its best.
+        pairs: pairs of rows that have different values in the paper and different runs here.
+        same_best: whether one of our best rows is one of the paper's best.
     """
 
     rows: tuple[int, ...]
@@ -159,22 +160,26 @@ class RankOrder:
 
     @property
     def tau(self) -> float | None:
-        """Kendall's τ over the pairs: (concordant - discordant) / pairs; a tie of ours counts as neither."""
+        """Somers' D of our order given the paper's: (concordant - discordant) / pairs; None without pairs.
+
+        Pairs that are equal in the paper are left out; pairs that are equal here stay in the denominator and count as
+        neither. Without ties on either side D equals Kendall's τ.
+        """
         return (self.concordant - self.discordant) / len(self.pairs) if self.pairs else None
 
     @property
     def text(self) -> str:
-        """A few words for a table."""
-        best = "same" if self.same_best else "another"
+        """Summary for a table: `5 of 6 pairs in the paper's order, same best`."""
+        best = "same" if self.same_best else "different"
         return f"{self.concordant} of {len(self.pairs)} pairs in the paper's order, {best} best"
 
 
 def rank_orders(frame: pd.DataFrame) -> list[RankOrder]:
     """Return the order of each row group, which can be compared on any model.
 
-    A group is what a table compares: the methods on one model, task and setting by one metric, or, if there is one
-    method, its settings. All its values are of one scale and over one baseline. Plain decoding, bounds and excluded
-    cells are left out, and so are pairs of one run.
+    A group has the rows that a table compares: the methods on one model, task and setting by one metric, or, for a
+    single method, its settings. All its values are of one scale and over one baseline. Plain decoding, bounds, excluded
+    cells, and pairs of rows with the same run are left out.
 
     Args:
         frame: long table of `report.exhibits`.
@@ -197,7 +202,7 @@ def rank_orders(frame: pd.DataFrame) -> list[RankOrder]:
 
 
 def _is_ordered(orders: Sequence[RankOrder], group: pd.DataFrame) -> bool:
-    """Return whether some of the rows are in an order already."""
+    """Return whether an order already has some of these rows."""
     return any(set(order.rows) & set(group.index) for order in orders)
 
 
@@ -222,8 +227,8 @@ class OrderAgreement:
     Attributes:
         methods: whether methods are ranked, within one setting; else settings of one method.
         pairs: number of distinct pairs of our runs.
-        share: share of them in the paper's order, with its 95 % interval over tasks; a pair that stands for several
-            pairs of the paper counts by the share of these.
+        share: share of them in the paper's order, with its 95 % interval over tasks; a pair that represents several
+            pairs of the paper counts with the mean concordance of these.
     """
 
     metric: str
@@ -242,7 +247,7 @@ class OrderAgreement:
 def order_agreements(groups: Sequence[RankOrder]) -> list[OrderAgreement]:
     """Return the agreement by metric, first of methods within a setting, then of settings of one method.
 
-    It is over distinct pairs of runs, without averages over tasks.
+    Each distinct pair of runs counts once; rows that average over tasks are left out.
     """
     agreements = []
     for methods in (True, False):

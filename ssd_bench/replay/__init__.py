@@ -1,6 +1,6 @@
-"""Replay: the steps of a record, timed by a description of a machine. All results are predictions.
+"""Replay: predicted times of the steps of a record on a described machine. All results are predictions.
 
-Drafts and acceptance are those of the record; only time is predicted. The machine is the one that made the record,
-described by its latency profile (`validate` reports how well that works), or a GPU that is not at hand, described by
-its data sheet (`hardware=sim_<gpu>`); the model may have another size. No torch.
+Drafts and acceptance are those of the record; only time is predicted. The machine is either that of the record,
+described by its latency profile (`validate` reports the accuracy), or a GPU described by its data sheet
+(`hardware=sim_<gpu>`), for which the model may have another size. No torch.
 """

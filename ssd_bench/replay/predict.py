@@ -1,22 +1,23 @@
-"""Predicted time of every step of a record on some machine, tokens per second of both arms, and the speedup.
+"""Predicted time of every step of a record on a machine, tokens per second of both arms, and the speedup.
 
 A step consists of drafting (k forward passes of the layer set's sublayers, plus a fixed time per token), one
-verification over all nodes, the method's own work (policy) and the decode loop's work. Drafts, acceptance and layer
+verification over all nodes, method overhead (`policy`) and the work of the decode loop. Drafts, acceptance and layer
 sets are those of the record.
 
-* Verification on saved states: the record says whether the option was set (`reuse_prefix`). In older records a method's
-  taps may have ruled it out: the recorded verification times then decide what the run did, and a method whose taps
-  ruled it out is assumed to tap the stream between all blocks. With saved states the cost of taps is left out.
-* Policy: the record has its time, but not its forward passes. The time is scaled by the change of a plain AR step, as
-  if it were forward work of the same mix. On a GPU that is usually too much: searches are wide passes, which cost a
-  GPU hardly more than narrow ones, and their bookkeeping does not grow with the model. Hence two bounds: the
-  milliseconds as recorded (all of it host work), and zero.
-* The loop: the time that AR spends outside its verification is the loop's work in every step, including the method's
-  steps. On the record's own machine it is the recorded one, scaled like the policy; on a simulated machine it is a
-  constant of its description.
-* A draft takes time in addition to its tokens, and a tree takes more than a chain of as many nodes, in drafting (the
-  choice of siblings) and in verification (mask, depths, paths). The record does not say which drafted tokens had
-  siblings: all tokens of a tree count as such.
+* Verification on saved states: the record says whether the option was set (`reuse_prefix`). In older records, taps of a
+  method may have prevented it: the recorded verification times then decide how the run verified, and a method whose
+  taps prevented saved states is assumed to tap the stream between all blocks. With saved states the cost of taps is
+  left out.
+* Method overhead: the record has its time, but not its forward passes. The time is scaled by the change of a plain AR
+  step, as if it were forward passes of the same kind. On a GPU this usually overestimates it: searches are wide passes,
+  which cost a GPU hardly more than narrow passes, and their bookkeeping does not grow with the model. Hence two bounds:
+  the recorded milliseconds (as if all overhead were host work), and zero.
+* Decode loop: the time that AR spends outside its verification is the loop's work in every step, including the steps of
+  the method. On the machine of the record it is the recorded time, scaled like method overhead; on a simulated machine
+  it is a constant of its description.
+* A draft takes a fixed time in addition to its tokens, and a tree takes longer than a chain with the same number of
+  nodes, in drafting (choice of siblings) and in verification (mask, depths, paths). The record does not say which
+  drafted tokens had siblings, so that all tokens of a tree count as siblings.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from ssd_bench.records.schema import ANSWER, PAIR
 from ssd_bench.replay.workload import Workload, workload
 
 MODES = ("whole", "saved", "tapped")
-"""Modes of verification: every sublayer over all nodes; on saved states if possible; or whole, with tapped states."""
+"""Modes of verification: every sublayer over all nodes; on saved states if possible; or `whole` with tapped states."""
 
 PARTS = ("draft_ms", "verify_ms", "policy_ms", "loop_ms")
 
@@ -47,7 +48,7 @@ def recorded_shape(run: Run) -> Shape:
     """Return the sizes of the recorded model.
 
     Raises:
-        ConfigError: its sizes are not known, or differ from those of the record.
+        ConfigError: its sizes are unknown, or differ from those of the record.
     """
     model = run.header["model"]
     name = str(model["name"])
@@ -63,7 +64,7 @@ def step_times(run: Run, machine: Machine, mode: str | None = None) -> pd.DataFr
     """Predict the milliseconds of every step.
 
     Args:
-        machine: the machine that times the steps; a `SimulatedMachine` one includes the model.
+        machine: the machine that times the steps; a `SimulatedMachine` includes the model.
         mode: one of MODES; None: `verification_mode`.
 
     Returns:
@@ -92,7 +93,7 @@ def verification_mode(run: Run) -> str:
     recorded, machine = work.steps["verify_ms"].to_numpy(dtype=float), own_profile(run)
     times = {mode: _verify_ms(work, machine, mode) for mode in ("saved", "tapped")}
     plain = work.of_arm("ar")
-    # the machine's speed may have changed since its profile: AR's steps, which both modes time equally, correct for it
+    # the machine's speed may have changed since its profile: AR's steps, equal in both modes, correct for it
     speed = _ratio(recorded[plain].sum(), times["saved"][plain].sum()) or 1.0
     real = np.maximum(recorded[reusable], 1e-9)
     errors = {mode: np.abs(np.log(ms[reusable] * speed / real)).mean() for mode, ms in times.items()}
@@ -140,7 +141,7 @@ def _verify_ms(work: Workload, machine: Machine, mode: str) -> Array:
 
 
 def _recorded_overhead(run: Run, work: Workload, spent: Array) -> dict[str, float]:
-    """Return recorded milliseconds: the loop's work per step, and the method's own work over all of its steps."""
+    """Return recorded milliseconds: work of the decode loop per step, and method overhead over all steps."""
     rows = run.prompts.merge(work.steps[list(ANSWER)].drop_duplicates(), on=list(ANSWER))
     outside = {
         arm: float(metrics.arm_rows(rows, arm)["decode_ms"].sum()) - float(spent[work.of_arm(arm), :2].sum())
@@ -166,12 +167,12 @@ def predict(
 
     Returns:
         machine, model, recorded_model, acceptance (a sentence on its source); tokens_per_s of `ar` and `method`;
-        speedup with scaled policy time, speedup_policy_held with policy time as recorded, speedup_policy_free without
-        it; speedup_forward of drafting and verification alone; ceiling (M); shares of the method's time by part;
+        speedup with scaled method overhead, speedup_policy_held with the recorded overhead, speedup_policy_free without
+        overhead; speedup_forward of drafting and verification alone; ceiling (M); shares of the method's time by part;
         ar_step_ms; policy_scale; verification (one of MODES).
 
     Raises:
-        ConfigError: an unknown machine or model, or one that the record cannot be replayed on.
+        ConfigError: the machine or model is unknown, or the record cannot be replayed on it.
     """
     recorded = str(run.header["model"]["name"])
     name = model or recorded
@@ -241,6 +242,6 @@ def _acceptance_text(run: Run, name: str, machine: Machine) -> str:
     if name == recorded:
         return text
     blocks = machine.shape.n_layers if isinstance(machine, SimulatedMachine) else header["model"]["n_layers"]
-    return f"{text}; {name} itself may accept more or less; layer sets by relative depth, " + (
+    return f"{text}; the acceptance of {name} may differ; layer sets mapped by relative depth, " + (
         f"{header['model']['n_layers']} blocks to {blocks}"
     )

@@ -11,7 +11,7 @@ from ssd_bench.metrics.text import format_percent
 from ssd_bench.records.reader import Run
 from ssd_bench.replay.predict import predict
 
-BOUND = 0.10  # largest accepted median of the absolute error of a method's speedup
+BOUND = 0.10  # limit on the median of the absolute error of a method's speedup
 
 
 def is_replayable(run: Run) -> bool:
@@ -111,7 +111,7 @@ def validation_text(frame: pd.DataFrame) -> str:
             "",
             tables.terminal(pd.DataFrame(medians, columns=columns)),
             "",
-            "forward only: the speedup of drafting and verification, without the method's own work and the loop, whose",
-            "times are the record's.",
+            "forward only: speedup of drafting and verification alone, without method overhead and the decode loop,",
+            "whose times are not predicted but recorded.",
         ]
     )

@@ -68,7 +68,7 @@ def workload(run: Run, n_layers: int | None = None) -> Workload:
     drafted, tree = np.where(ids >= 0, length, 0.0), nodes != length + 1
     sizes = dict(zip(run.layer_sets["layer_set_id"].tolist(), run.window_sizes().tolist()))
     window = np.array([sizes.get(i, np.inf) for i in ids])
-    # the engine's conditions for saved states: no siblings, no window, a sublayer to reuse, a sublayer left to verify
+    # the engine's conditions for saved states: no siblings, no window, sublayers to reuse, and sublayers left to verify
     reusable = (drafted > 0) & ~tree & np.isinf(window) & (first > 0) & (first < 2 * layers)
     exact_attn, exact_mlp = (np.where(reusable, np.floor(count), 0.0) for count in ((first + 1) / 2, first / 2))
     return Workload(

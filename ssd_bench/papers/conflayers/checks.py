@@ -73,7 +73,7 @@ def check_faster_than_swift() -> Iterator[Check]:
     stated = find_number("conflayers", "abstract", metric="speedup")
     most = max(n.value for n in cells)
     yield new_check(
-        stated, "headline", f"the largest in Table 3 is {most}", most, "Table 3", rounding_verdict(stated, most)
+        stated, "headline", f"the largest value in Table 3 is {most}", most, "Table 3", rounding_verdict(stated, most)
     )
 
 
@@ -81,7 +81,7 @@ def check_prose() -> Iterator[Check]:
     """Check sentences: windows (Figure 6), transfer (Figure 4), skip ranges (§3.2, App. A, App. C)."""
     constant = find_number("conflayers", "Figure 6", model="LLaMA-2-70B", window="20")
     adaptive = _speedup("Table 3", "LLaMA-2-70B", "ConfLayers", "GSM8K")
-    text = f"§4.3.2 says that the adaptive window, {adaptive.printed} (Table 3), beats both constant ones"
+    text = f"§4.3.2 says that the adaptive window, {adaptive.printed} (Table 3), is faster than both constant windows"
     fits = CONSISTENT if constant.value < adaptive.value else CONTRADICTION
     yield new_check(constant, "window", text, adaptive.value, "§4.3.2; Table 3", fits)
     for model in ("LLaMA-2-13B", "LLaMA-2-70B"):
@@ -94,14 +94,14 @@ def check_prose() -> Iterator[Check]:
     yield check_lower_bound(stated, [transferred], "Figure 4")
     best = find_number("conflayers", "text §3.2", bound="high", metric="skip_ratio")
     appendix = find_number("conflayers", "Figure 7", bound="high", model="LLaMA-2-13B", metric="skip_ratio")
-    text = f"§3.2 refers to App. A, which ends the range at {appendix.printed}"
+    text = f"§3.2 refers to App. A, where the range ends at {appendix.printed}"
     yield new_check(best, "best range", text, appendix.value, "App. A", rounding_verdict(best, appendix.value))
     ratios = find_numbers("conflayers", "Table 3", method="ConfLayers", metric="skip_ratio")
     for bound, choose in (("low", min), ("high", max)):
         stated = find_number("conflayers", "text App. C", bound=bound, metric="skip_ratio")
         end = choose(n.value for n in ratios)
         inside = end >= stated.value if bound == "low" else end <= stated.value
-        text = f"Table 3 ends at {end:g}"
+        text = f"the range in Table 3 ends at {end:g}"
         yield new_check(stated, "skip range", text, end, "Table 3", CONSISTENT if inside else CONTRADICTION)
     for size, models in (("smaller models", ("LLaMA-2-13B", "LLaMA-3-8B")), ("larger models", MODELS[1::2])):
         stated = find_number("conflayers", "text App. C", model=size)
@@ -114,7 +114,7 @@ def check_prose() -> Iterator[Check]:
         fits = CONSISTENT if ratio_values == {stated.value} else CONTRADICTION
         yield new_check(stated, "fixed r", text, max(ratio_values), "Table 3", fits)
     overlap = max(find_numbers("conflayers", "Table 2", metric="rouge2"), key=lambda n: n.value)
-    text = "the largest of Table 2; §4.2.2 calls the overlap with the target's output high, where lossless output has 1"
+    text = "the largest in Table 2; §4.2.2 calls the overlap with the target's output high, but lossless output has 1"
     yield new_check(overlap, "overlap", text, 1.0, "§4.2.2", UNCLEAR)
 
 
@@ -128,6 +128,9 @@ def check_released_sets() -> Iterator[Check]:
                 share_skipped("conflayers", model, task, inner=True),
                 share_skipped("conflayers", model, task),
             )
-            text = f"the released set skips {inner:.3f} of all blocks but the first and last, {share:.3f} of all"
+            text = (
+                f"the released set skips {inner:.3f} of the sublayers between the first and the last block, "
+                f"{share:.3f} of all"
+            )
             fits = CONSISTENT if abs(inner - stated.value) <= stated.half + EPSILON else CONTRADICTION
             yield new_check(stated, "released set", text, inner, "skip sets of the repository", fits)

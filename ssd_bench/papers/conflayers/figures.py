@@ -26,13 +26,13 @@ FROZEN_TASK = "CNN/DM"
 
 
 def figure4(replication: Replication) -> Figure | NotDrawable:
-    """Draw speedup and acceptance with the set found on CNN/DM, compared with a set found on each task."""
+    """Draw speedup and acceptance with the set found on CNN/DM, next to those with a set found on each task."""
     drawn = common.cells(replication)
     frozen = [cell for cell in drawn if cell.setting("skip_set") != cell["task"]]
     tasks = common.unique(cell["task"] for cell in drawn if cell not in frozen)
     if not frozen or not tasks:
         return NotDrawable(
-            "It needs the run on the stream and those on the tasks alone; one of the two kinds is missing."
+            "This figure needs the run on the stream and the runs on single tasks; one of the two kinds is missing."
         )
     figure, body = common.new_figure(style.PAGE, 2.9)
     panels = body.subplots(1, 2)
@@ -48,7 +48,7 @@ def figure4(replication: Replication) -> Figure | NotDrawable:
             series[_series_label(method, "")] = [_cell_value(by_task.get(task), name) for task in tasks]
             series[_series_label(method, FROZEN_TASK)] = [_task_value(kept, task, name) for task in tasks]
         places = common.draw_bars(axes, tasks, series, streams.QUANTITIES[name][0], marks)
-        # numbers of a single task first: a number of several tasks only goes to bars that have none of their own
+        # numbers of a single task first: a number of several tasks is drawn only at bars without a number of that task
         for number in sorted(common.paper_numbers(replication, name), key=lambda number: number.task.count(",")):
             label = _series_label(number.method, FROZEN_TASK if number.settings["skip_set"] == FROZEN_TASK else "")
             for task in number.task.split(", "):
@@ -60,7 +60,7 @@ def figure4(replication: Replication) -> Figure | NotDrawable:
 
 
 def _series_label(method: str, task: str) -> str:
-    return f"{method}, set of {task or 'the task'}"
+    return f"{method}, set found on {task or 'the same task'}"
 
 
 def _cell_value(cell: Cell | None, name: str) -> PlotValue | None:
@@ -68,7 +68,7 @@ def _cell_value(cell: Cell | None, name: str) -> PlotValue | None:
 
 
 def _task_value(cell: Cell | None, task: str, name: str) -> PlotValue | None:
-    """Return a number of a task's part of a stream; None without a cell or without that task."""
+    """Return a number of a task's part of a stream; None if the cell or the task is missing."""
     rows = [row for row in ([] if cell is None else cell.domains) if streams.domain_title(row["domain"]) == task]
     return common.plot_value(cell, common.summary_value(rows[0], name)) if cell is not None and rows else None
 
@@ -121,8 +121,8 @@ def _draw_panels(
     panels[0].set_ylabel("speedup, decode, so far (×)")
     common.draw_legend(body)
     note = (
-        "A ratio of totals over the prompts so far. Star: the last prompt in which the layer set changed or a search "
-        "result was recorded; from there on the set was kept."
+        "Speedup: ratio of totals over the prompts so far. Star: last prompt in which the layer set changed or a "
+        "search result was recorded; afterwards the set is constant."
     )
     return common.finish(figure, replication, drawn, note)
 
@@ -150,14 +150,14 @@ def figure7(replication: Replication) -> Figure | NotDrawable:
     panels[1, 0].set_ylabel("skip ratio r")
     common.draw_legend(body)
     note = (
-        f"{common.INTERVALS} r: of the sublayers between first and last block, as the paper counts; its range is that "
-        "of its peak of the speedup, at λ = 0.2."
+        f"{common.INTERVALS} r: skipped share of the sublayers between the first and the last block, as in the paper, "
+        "whose range of r is that of its highest speedup, at λ = 0.2."
     )
     return common.finish(figure, replication, drawn, note)
 
 
 def _inner_ratio(cell: Cell) -> float | None:
-    """Return the skipped share of the sublayers between the first and the last block; None where it is not defined."""
+    """Return the skipped share of the sublayers between the first and the last block; None where it is undefined."""
     ratio, blocks = cell.summary["skip_ratio"], int(cell.header["model"]["n_layers"])
     return None if ratio is None or blocks < 3 else float(ratio * blocks / (blocks - 2))
 
@@ -168,8 +168,8 @@ def figure8(replication: Replication) -> Figure | NotDrawable:
     cell = next((cell for cell in drawn if (cell.path / SIGNALS).is_file()), None)
     if cell is None:
         return NotDrawable(
-            "Its run kept no confidences: none were computed, as where no output is as long as the context window, or "
-            "it is older than their file."
+            "No run stored confidences. A run computes none if every output is shorter than the context window, and "
+            "older runs did not store them."
         )
     with np.load(cell.path / SIGNALS) as file:
         arrays = {name: file[name] for name in ("block", "confidence", "gradient", "window", "threshold")}
@@ -190,7 +190,7 @@ def figure8(replication: Replication) -> Figure | NotDrawable:
     bottom.set_ylabel("rescaled gradient")
     bottom.set_xlabel("block (from 0)")
     common.draw_legend(body)
-    note = "The first search round of the run: a block whose confidence is below its threshold is skipped."
+    note = "First search round of the run; a block is skipped if its confidence is below its threshold."
     return common.finish(figure, replication, [cell], note)
 
 
@@ -199,7 +199,7 @@ def figure9(replication: Replication) -> Figure | NotDrawable:
     cell = common.cells(replication)[0]
     rounds = layers.set_sequence(cell.run)
     if rounds.empty:
-        return NotDrawable("No step of its run was drafted by layers.")
+        return NotDrawable(common.BY_LAYERS)
     last = int(rounds.index[-1])
     reported = {
         int(n.settings["search_round"]): f" (paper {n.printed})"
@@ -214,8 +214,8 @@ def figure9(replication: Replication) -> Figure | NotDrawable:
         panels.append(layers.Panel(title, layer_set, bool(cell.exclusion)))
     figure, body = common.new_figure(layers.map_width(panels), layers.map_height(len(panels)))
     layers.draw_maps(body, [panels])
-    note = "Above a map: attentions + MLPs skipped, mean of accepted tokens, and steps that drafted. A round is a set "
-    note += f"until another one drafts; this run has {last + 1}."
+    note = "Above each map: skipped attentions + MLPs of all sublayers; mean accepted tokens; number of draft steps. "
+    note += f"A round ends when another set drafts; this run has {last + 1} round{'s' if last else ''}."
     if last < ROUNDS[-1]:
-        note += f" Not reached of the paper's: {', '.join(str(i) for i in ROUNDS if i > last)}."
+        note += f" Rounds of the paper that the run did not reach: {', '.join(str(i) for i in ROUNDS if i > last)}."
     return common.finish(figure, replication, [cell], note)

@@ -52,20 +52,20 @@ def check_direction(speedup: Number) -> Check:
     """Check that TPT (tokens per unit of time) and the measured speedup are on the same side of AR."""
     ratio = _cell_number(speedup, "tpt").value / _cell_number(speedup, "tpt", "AR").value
     opposite = (ratio < 1 and speedup.value > 1) or (ratio > 1 and speedup.value < 1)
-    text = f"its TPT is {ratio:.3f} of AR's"
+    text = f"TPT is {ratio:.3f} times AR's"
     side = "TPT below AR" if ratio < 1 else "TPT above AR"
     return new_check(speedup, side, text, ratio, EQ4, CONTRADICTION if opposite else CONSISTENT)
 
 
 def check_limits(speedup: Number) -> Iterator[Check]:
-    """Check TPT and speedup against 1 / (1 - a), the tokens per round of an endless draft that costs nothing."""
+    """Check TPT and speedup against 1 / (1 - a), the tokens per step of an unlimited draft without cost."""
     alpha, tpt, plain = _cell_number(speedup, "alpha"), _cell_number(speedup, "tpt"), _cell_number(speedup, "tpt", "AR")
     limit, highest = 1 / (1 - alpha.value), 1 / (1 - min(alpha.value + alpha.half, 1 - EPSILON))
     ratio, lowest = tpt.value / plain.value, (tpt.value - tpt.half) / (plain.value + plain.half)
-    text = f"{ratio:.3f} of AR's; at alpha {alpha.printed} a free draft gives at most {limit:.3f}"
+    text = f"{ratio:.3f} times AR's; at alpha {alpha.printed}, drafting without cost gives at most {limit:.3f} times"
     fits = ROUNDING if ratio > limit + EPSILON else CONSISTENT
     yield new_check(tpt, "limit", text, limit * plain.value, EQ4, IMPOSSIBLE if lowest > highest + EPSILON else fits)
-    text = f"at alpha {alpha.printed} a free draft gives at most {limit:.3f}"
+    text = f"at alpha {alpha.printed}, drafting without cost gives at most {limit:.3f}"
     fits = ROUNDING if speedup.value > limit + EPSILON else CONSISTENT
     over = speedup.value - speedup.half > highest + EPSILON
     yield new_check(speedup, "limit", text, limit, EQ4, IMPOSSIBLE if over else fits)
@@ -76,13 +76,13 @@ def check_highest(cell: Number) -> Iterator[Check]:
     for number in (cell, _cell_number(cell, "tpt")):
         competitors = [_cell_number(number, number.metric, method) for method in ("AR", *METHODS[:-1])]
         second = max(competitors, key=lambda n: n.value)
-        text = f"the best other method is {second.method} with {second.printed}"
+        text = f"the best of the other methods is {second.method} with {second.printed}"
         fits = CONSISTENT if number.value > second.value else CONTRADICTION
         yield new_check(number, "highest", text, second.value, "§5.1", fits)
 
 
 def check_factor_ten() -> Iterator[Check]:
-    """Find acceptance rates that are far below the method's other cells, but among them when multiplied by ten."""
+    """Find acceptance rates far below the method's other cells that are within their range when multiplied by ten."""
     for method in METHODS:
         cells = find_numbers("knapspec", "Table 2", method=method, metric="alpha")
         for cell in cells:
@@ -90,7 +90,7 @@ def check_factor_ten() -> Iterator[Check]:
             tenfold = 10 * cell.value
             if cell.value < min(other_rates) / 2 and median(other_rates) / 2 < tenfold <= max(other_rates):
                 rate_range = f"{min(other_rates):.3f} to {max(other_rates):.3f}"
-                text = f"{100 * cell.value:.2f} %; the others are {rate_range}, likely {tenfold:g}"
+                text = f"{100 * cell.value:.2f} %; the method's other values are {rate_range}; probably {tenfold:g}"
                 yield new_check(cell, "factor ten", text, tenfold, "range of the method's cells", UNCLEAR)
 
 
@@ -104,8 +104,8 @@ def check_highest_ratio() -> Check:
     quotients = [ratio / number.value for ratio, number in rows]
     ratio, number = max(rows, key=lambda row: row[0] / row[1].value)
     text = (
-        f"its TPT is {ratio:.2f} of AR's; over all cells of KnapSpec TPT ratio / speedup is {min(quotients):.2f} to "
-        f"{max(quotients):.2f}, above 1 in {above} of {len(rows)}"
+        f"TPT is {ratio:.2f} times AR's; over all cells of KnapSpec, TPT ratio / speedup is {min(quotients):.2f} to "
+        f"{max(quotients):.2f}, above 1 in {above} of {len(rows)} cells"
     )
     return new_check(number, "TPT above speedup", text, ratio, EQ4, UNCLEAR)
 
@@ -116,9 +116,9 @@ def check_prose() -> Iterator[Check]:
     yield check_range_end(find_number("knapspec", "abstract", metric="speedup"), speedups, "Table 2")
     stated = find_number("knapspec", "Figure 4", metric="speedup", tau="0.5")
     cells = [n for n in speedups if n.model == stated.model and n.method == "KnapSpec"]
-    text = "task not stated; Table 2 has " + ", ".join(f"{n.printed} ({n.task})" for n in cells)
+    text = "the task is not stated; Table 2 has " + ", ".join(f"{n.printed} ({n.task})" for n in cells)
     cell = min(cells, key=lambda n: abs(n.value - stated.value))
     yield new_check(stated, "any task", text, cell.value, "Table 2", rounding_verdict(stated, cell.value))
     stated = find_number("knapspec", "Figure 6", metric="tokens_per_s")
-    text = "model and task are not named, and no other exhibit prints tokens/s"
+    text = "model and task are not named, and no other table or figure prints tokens/s"
     yield new_check(stated, "no model", text, None, "Figure 6, App. B.2", UNCLEAR)

@@ -29,7 +29,7 @@ def figure2(replication: Replication) -> Figure | NotDrawable:
     points = {cell["method"]: values.numbers_by_prompt(cell.run) for cell in drawn}
     panels = {
         "tpt_predicted": "TPT of Eq. 4 (tokens/s)",
-        "tpt_estimated": "TPT, own estimate (tokens/s)",
+        "tpt_estimated": "TPT, method's estimate (tokens/s)",
         "alpha": "acceptance rate α",
     }
     panels = {key: text for key, text in panels.items() if any(frame[key].notna().any() for frame in points.values())}
@@ -63,8 +63,8 @@ def figure2(replication: Replication) -> Figure | NotDrawable:
     axes[0].set_ylabel("throughput (tokens/s)")
     common.draw_legend(body)
     note = (
-        "A point is a prompt and a method; r: Pearson's, over all points of a panel, with its 95 % interval. "
-        "Eq. 4 takes the realised α and draft length and the measured latency of the sublayers."
+        "Each point is one prompt and method. r: Pearson's correlation over all points of a panel, with its 95 % "
+        "interval. Eq. 4 uses the realised α and draft length and the measured latency of the sublayers."
     )
     return common.finish(figure, replication, drawn, note)
 
@@ -87,7 +87,7 @@ def figure3(replication: Replication) -> Figure | NotDrawable:
     frames = {cell["method"]: metrics.skipped_shares(cell.run) for cell in drawn}
     frames = {method: frame for method, frame in frames.items() if len(frame)}
     if not frames:
-        return NotDrawable("No step of its runs was drafted by layers.")
+        return NotDrawable("No run drafted with layers.")
     lengths = pd.concat(frames.values())["context_len"]
     edges = np.linspace(lengths.min(), lengths.max() + 1, BINS + 1)
     for i, cell in enumerate(cell for cell in drawn if cell["method"] in frames):
@@ -100,16 +100,15 @@ def figure3(replication: Replication) -> Figure | NotDrawable:
         same_shares = np.allclose(attention, mlp, atol=0.005)  # then one line for both
         for j, (kind, numbers) in enumerate(lines.items()):
             if not (same_shares and j):
-                label = (
-                    f"{cell['method']}: {'attention and MLP alike' if same_shares else kind}{common.void_sign(cell)}"
-                )
+                kinds = "attention = MLP" if same_shares else kind
+                label = f"{cell['method']}: {kinds}{common.void_sign(cell)}"
                 plot_values = [common.plot_value(cell, number) for number in numbers]
                 common.draw_line(axes, x, plot_values, style.MARKS[2 * i + j], label)
     axes.set_xlabel("context length (tokens)")
     axes.set_ylabel("skipped share")
     axes.set_ylim(-0.04, 1)
     common.draw_legend(body)
-    note = f"Means over draft steps in {BINS} bins of the context. {common.INTERVALS}"
+    note = f"Means over draft steps in {BINS} bins of the context length. {common.INTERVALS}"
     return common.finish(figure, replication, drawn, note)
 
 
@@ -124,8 +123,8 @@ def figure4(replication: Replication) -> Figure | NotDrawable:
     taus = [cell.setting("tau") for cell in drawn]
     reference = next((cell for cell, tau in zip(drawn, taus) if tau.startswith("none")), None)
     if reference is None:
-        return NotDrawable("The run without pruning (τ = none), to which the others are compared, is missing.")
-    # on a CPU the peak is that of the process, which does not give memory back: methods cannot be compared
+        return NotDrawable("The reference run, without pruning (τ = none), is missing.")
+    # on a CPU the peak is that of the process, which does not return memory: methods cannot be compared
     memory = not any(str(cell.header["model"]["device"]).startswith("cpu") for cell in drawn)
     figure, body = common.new_figure(style.PAGE, 2.6)
     left, right, *memory_panels = body.subplots(1, 2 + memory)
@@ -136,15 +135,15 @@ def figure4(replication: Replication) -> Figure | NotDrawable:
             at = taus.index(number.settings["tau"])
             common.draw_paper_numbers(left, [number], (at - 0.25, at + 0.25))
     common.draw_level(left)
-    left.set_ylabel("throughput over\nAR's (×)")
-    times = [_policy_times(cell.run) for cell in drawn]
-    searches = [_relative_time(time, _policy_times(reference.run)) for time in times]
+    left.set_ylabel("throughput relative\nto AR (×)")
+    times = [_overhead_times(cell.run) for cell in drawn]
+    searches = [_relative_time(time, _overhead_times(reference.run)) for time in times]
     common.draw_line(right, x, [common.plot_value(cell, n) for cell, n in zip(drawn, searches)], mark, "KnapSpec")
-    right.set_ylabel("search time over that\nwithout pruning")
+    right.set_ylabel("search time relative\nto no pruning")
     for axes in memory_panels:
         peaks = [common.plot_value(cell, Measured(_extra_memory_mib(cell.run))) for cell in drawn]
         common.draw_line(axes, x, peaks, mark, "KnapSpec")
-        axes.set_ylabel("memory over AR's (MiB)")
+        axes.set_ylabel("memory above AR's (MiB)")
     for axes in (left, right, *memory_panels):
         axes.set_xticks(x, [tau.split(" ")[0] for tau in taus])
         axes.set_xlabel("pruning threshold τ")
@@ -154,22 +153,22 @@ def figure4(replication: Replication) -> Figure | NotDrawable:
         f"{n.printed} % less at τ = {n.settings['tau']}"
         for n in common.paper_numbers(replication, "memory_reduction_pct")
     )
-    note = f"Search time: policy time per decoded token. {common.INTERVALS} "
+    note = f"Search time: method overhead per decoded token. {common.INTERVALS} "
     note += (
-        "Memory: peak, what it is above that of AR on the same prompt"
+        "Memory: peak above the peak of AR on the same prompt"
         if memory
-        else ("No panel of memory: on a CPU the peak is the process's, which keeps what it once had")
+        else "Memory is not drawn: on a CPU the peak is that of the process, which does not return memory"
     )
     return common.finish(figure, replication, drawn, f"{note}; paper: {less}.")
 
 
 def _extra_memory_mib(run: Run) -> float:
-    """Return how many MiB the peak of decoding exceeds that of AR on the same prompt, at most over all prompts."""
+    """Return the largest difference over prompts between the peak of the method and that of AR, in MiB."""
     peaks = run.prompts.pivot_table(index=["prompt_index", "repeat"], columns="arm", values="peak_bytes")
     return float((peaks["method"] - peaks["ar"]).max()) / 2**20 if "ar" in peaks else float("nan")
 
 
-def _policy_times(run: Run) -> pd.DataFrame:
+def _overhead_times(run: Run) -> pd.DataFrame:
     """Return milliseconds of method overhead (`policy_ms`) and decoded tokens of each prompt."""
     rows = metrics.arm_rows(run.prompts, "method")
     rows = rows.assign(tokens=(rows["new_tokens"] - 1).clip(lower=0).astype(float))
@@ -177,7 +176,7 @@ def _policy_times(run: Run) -> pd.DataFrame:
 
 
 def _relative_time(times: pd.DataFrame, reference: pd.DataFrame) -> Measured:
-    """Return the time per token over that of the reference, on the prompts that both decoded."""
+    """Return the time per token relative to that of the reference, on the prompts that both decoded."""
     joined = times.join(reference.add_suffix("_reference"), how="inner")
     names = ("policy_ms", "tokens", "policy_ms_reference", "tokens_reference")
     return intervals.measure(intervals.ratio_of_ratios, *(joined[name].to_numpy(dtype=float) for name in names))
@@ -187,7 +186,9 @@ def figure5(replication: Replication) -> Figure | NotDrawable:
     """Draw how often each sublayer is skipped in the sets that the search chose."""
     frequencies = [(cell, *_skip_frequency(cell.run)) for cell in common.cells(replication)]
     never = [
-        f"No panel of {cell['task']}: no search after which layers drafted." for cell, _, n in frequencies if not n
+        f"{cell['task']} has no panel: no search was followed by drafting with layers."
+        for cell, _, n in frequencies
+        if not n
     ]
     frequencies = [entry for entry in frequencies if entry[2]]
     if not frequencies:

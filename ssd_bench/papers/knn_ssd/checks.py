@@ -36,7 +36,7 @@ FORMULA = "E = M alpha / ((M - 1)(1 - r) + alpha) (§5.1 Eq. 9)"
 
 @dataclass(frozen=True)
 class ImpliedRatio:
-    """Skip ratio r at which Eq. 9 gives a cell of Table 1 from M and alpha of Table 6; [low, high]: over rounding."""
+    """Skip ratio r at which Eq. 9 gives a cell of Table 1 from M and alpha of Table 6; [low, high]: with rounding."""
 
     model: str
     method: str
@@ -103,7 +103,7 @@ def check_one_skip_ratio(model: str) -> Iterator[Check]:
         f"{method} {(a + b) / 2:.3f}" + ("" if a <= b else f" (mix ratios disagree by {a - b:.4f})")
         for method, (a, b) in fits.items()
     )
-    text = f"Tables 1 and 6, {model}: no single r gives all rows (they disagree by {low - high:.3f}); {by_method}"
+    text = f"Tables 1 and 6, {model}: no single r explains all rows (they disagree by {low - high:.3f}); {by_method}"
     where = (f"knn-ssd/table1/{slug(model)}#one r", "knn-ssd", "Table 1", "one r")
     if low > high:
         yield Check(*where, text, high, low, FORMULA, UNCLEAR)
@@ -154,7 +154,7 @@ def check_measured(model: str, method: str) -> Check:
     low = (actual.value - actual.half) * (plain.value - plain.half)
     high = (actual.value + actual.half) * (plain.value + plain.half)
     text = (
-        f"it is {rate.value / plain.value:.2f} times Vanilla's, the expected speedup; with the actual speedup of "
+        f"this is {rate.value / plain.value:.2f} times Vanilla's, the expected speedup; with the actual speedup of "
         f"{actual.printed} (Table 2) it would be {format_value(implied)}"
     )
     return new_check(rate, "measured speed", text, implied, "Table 2", rounding_verdict(rate, implied, low, high))
@@ -171,7 +171,8 @@ def check_prose() -> Iterator[Check]:
         stated = find_number("knn-ssd", "abstract", metric="speedup", bound=bound)
         cell = (min if bound == "low" else max)(actual, key=lambda n: n.value)
         text = (
-            f"the actual speedups (Table 2, none for Qwen) end at {cell.printed}; it is the range of the expected ones"
+            f"the actual speedups (Table 2, without Qwen) end at {cell.printed}; the stated range is that of the "
+            "expected speedups"
         )
         yield new_check(stated, "headline", text, cell.value, "Table 2", _headline_verdict(stated, cell))
     for series in ("LLaMA-2", "Qwen-2.5"):
@@ -182,10 +183,10 @@ def check_prose() -> Iterator[Check]:
     low, high = (find_number("knn-ssd", "text §5.3", metric="speedup", bound=bound) for bound in ("low", "high"))
     yield check_lower_bound(low, cells, "Table 4")
     most = max(cells, key=lambda n: n.value)
-    yield check_upper_bound(high, most.value, f"the largest in Table 4 is {most.printed}", "Table 4")
+    yield check_upper_bound(high, most.value, f"the largest value in Table 4 is {most.printed}", "Table 4")
     about = find_number("knn-ssd", "Figure 7", metric="speedup")
     table = find_number("knn-ssd", "Table 3", method="KNN-SSD", metric="speedup")
-    text = f"(around, in the caption); Table 3 prints {table.printed}"
+    text = f'the caption says "around"; Table 3 prints {table.printed}'
     yield new_check(about, "caption", text, table.value, "Table 3", UNCLEAR)
 
 
@@ -195,7 +196,7 @@ def _headline_verdict(stated: Number, cell: Number) -> str:
 
 
 def check_repeated_sets() -> Iterator[Check]:
-    """Find sets of KNN-SSD's repository that are the same list under several names."""
+    """Find layer sets that KNN-SSD's repository lists under several names."""
     names = defaultdict(list)
     for name, entry in layer_sets().items():
         if name.startswith("knn_ssd/"):

@@ -1,4 +1,4 @@
-"""KNN-SSD's figures: streams task by task, last hidden vectors, layer sets next to the released ones."""
+"""KNN-SSD's figures: streams by task, last hidden vectors, our layer sets next to the released sets."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def scatter_figure(features: Vectors) -> tuple[Figure, str]:
             label=streams.domain_title(label),
         )
     for i, owner in enumerate(common.unique(features.anchor_labels)):
-        # a cluster of no domain has a number
+        # a cluster without a domain has a number
         shape = style.MARKS[domains.index(owner) % len(style.MARKS)].marker if owner in domains else f"${i + 1}$"
         axes.plot(
             *anchors[owners == owner].T,
@@ -119,18 +119,18 @@ def scatter_figure(features: Vectors) -> tuple[Figure, str]:
     common.draw_legend(body)
     accuracy = nearest_accuracy(features.vectors, features.labels)
     caption = (
-        f"{len(labels)} vectors of {features.vectors.shape[1]} dimensions. The nearest other one by cosine is of the "
-        f"same domain for {accuracy:.1%} of them (leave-one-out 1-NN)."
+        f"{len(labels)} vectors of {features.vectors.shape[1]} dimensions. For {accuracy:.1%} of them, the nearest "
+        "other vector by cosine has the same domain (leave-one-out 1-NN)."
     )
     if len(anchors):
-        caption += f" {alone} of {len(anchors)} anchors are a single prompt's vector."
+        caption += f" {alone} of {len(anchors)} anchors equal the vector of a single prompt."
     return figure, caption
 
 
 def _plane_positions(features: Vectors) -> tuple[Array, Array, int]:
     """Return vectors and anchors in the plane, and the number of anchors that equal a vector.
 
-    Those take the position of their vector, as t-SNE would put them next to it.
+    Such an anchor has the position of its vector; t-SNE would place it next to the vector.
     """
     if not len(features.anchors):
         return tsne_embedding(features.vectors), features.anchors, 0
@@ -154,23 +154,23 @@ def figure5(replication: Replication) -> Figure | NotDrawable:
     """Draw Figures 5 and 6: last hidden vectors of the prompts that the anchors are computed from."""
     cell = next((cell for cell in common.cells(replication) if (cell.path / VECTORS).is_file()), None)
     if cell is None:
-        return NotDrawable("Its run did not store the vectors of its calibration prompts.")
+        return NotDrawable("No run stored the vectors of its calibration prompts.")
     figure, caption = scatter_figure(load_vectors(cell.path / VECTORS))
     return common.finish(figure, replication, [cell], caption)
 
 
 def figure1(replication: Replication) -> Figure | NotDrawable:
-    """Draw the speedup along a stream, task by task."""
+    """Draw the speedup along a stream by task."""
     return streams.stream_figure(replication, ("speedup",), "KNN-SSD")
 
 
 def figure4(replication: Replication) -> Figure | NotDrawable:
-    """Draw M and α along a stream, task by task."""
+    """Draw M and α along a stream by task."""
     return streams.stream_figure(replication, ("M", "alpha"), "KNN-SSD")
 
 
 def figure9(replication: Replication) -> Figure | NotDrawable:
-    """Draw Figures 9 and 10: the sets of the run's domains next to the released ones of the paper's model."""
+    """Draw Figures 9 and 10: the sets of the run's domains next to the released sets of the paper's model."""
     cell = common.cells(replication)[0]
     domains = common.unique(str(name) for name in streams.stream_rows(cell.run)["domain"])
     paper_model = replication.cells[0]["model"]
@@ -187,7 +187,7 @@ def figure9(replication: Replication) -> Figure | NotDrawable:
     run_panels[0] = replace(run_panels[0], title=f"This run, {cell['model']}\n{run_panels[0].title}")
     released_panels[0] = replace(released_panels[0], title=f"Released, {paper_model}\n{released_panels[0].title}")
     layers.draw_maps(body, [run_panels, released_panels])
-    note = "Left: of each domain the set that drafted most of its tokens."
+    note = "Left: for each domain, the set that drafted most of its tokens."
     return common.finish(figure, replication, [cell], note)
 
 

@@ -1,14 +1,14 @@
-"""DEL on weights trained for early exits and on stock weights: whether its gain comes from that training.
+"""DEL on weights trained for early exits and on stock weights: does its gain come from that training?
 
 DEL's authors report 2.16 to 2.62 times AR on LayerSkip's checkpoints; KnapSpec's and ConfLayers' authors report less
-than AR on stock weights; nobody has run both. The criterion was fixed before any run: the ratio of DEL's two speedups
-over AR, trained over stock, end to end as both sides count, with its 95 % interval over prompts. Both weights have the
-same prompts; the jackknife leaves out a prompt of both at once. The interval includes run-to-run variation if the
-folder has measured it for both models.
+than AR on stock weights; nobody has run both. The criterion was fixed before any run: the ratio of DEL's speedup over
+AR on trained weights to that on stock weights, end to end as both sides count, with its 95 % interval over prompts.
+Both weights have the same prompts; the jackknife leaves a prompt out of both at once. The interval includes run-to-run
+variation if the folder has measured it for both models.
 
 | ratio's interval | DEL on trained weights | verdict |
 |---|---|---|
-| above 1 | its interval above 1 | training explains the gain |
+| above 1 | its interval is above 1 | training explains the gain |
 | above 1 | otherwise | training helps, but no gain over AR is sure |
 | below 1 | | training lowers it |
 | contains 1, or is missing | | undecided |
@@ -68,7 +68,7 @@ def verdict(ratio: Effect | None, trained: Effect | None) -> str:
 
 @dataclass(frozen=True)
 class WeightsPair:
-    """Runs of a task and a method on trained and on stock weights; `labels`: the models that they stand for."""
+    """Runs of a task and a method on trained and on stock weights; `labels`: the papers' models that they represent."""
 
     trained: Cell
     stock: Cell
@@ -76,10 +76,10 @@ class WeightsPair:
 
     @property
     def reason(self) -> str:
-        """Reason for which the two runs cannot be compared; "" if they can."""
+        """Reason why the two runs cannot be compared; "" if they can."""
         if self.trained.path == self.stock.path:
-            return "one model stands for both"
-        return next((f"void: {cell.exclusion}" for cell in (self.trained, self.stock) if cell.exclusion), "")
+            return "at this scale one model represents both"
+        return next((f"excluded: {cell.exclusion}" for cell in (self.trained, self.stock) if cell.exclusion), "")
 
     def ratio(self, end_to_end: bool) -> Effect | None:
         """Return the speedup on trained weights over that on stock weights."""
@@ -115,7 +115,7 @@ def _times(run: Run, end_to_end: bool) -> pd.DataFrame:
 
 
 def weights_pairs(replication: Replication) -> list[WeightsPair]:
-    """Return every task and method that ran on both weights; at a small scale one pair of runs stands for several."""
+    """Return every task and method with runs on both weights; at a small scale one pair of runs represents several."""
     pairs: dict[Any, WeightsPair] = {}
     for cell in replication.recorded_cells():
         stock = PAIRS.get(cell["model"])
@@ -183,7 +183,7 @@ def _rows(pair: WeightsPair) -> Iterator[dict[str, str]]:
 
 
 def _pooled_row(models: str, task_pairs: Sequence[WeightsPair]) -> Iterator[dict[str, str]]:
-    """Yield the row that pools all tasks on which DEL was run and can be compared; no row without any."""
+    """Yield the row that pools all tasks with comparable runs of DEL; no row if no task has them."""
     comparable = [weights_pair for weights_pair in task_pairs if not weights_pair.reason]
     if not comparable:
         return
@@ -211,7 +211,7 @@ def _effect_text(effect: Effect | None) -> str:
 
 
 def _exit_text(run: Run) -> str:
-    """Return blocks that draft, of how many: mean over steps with a searched exit, or over all if nothing searches."""
+    """Return the blocks that draft and all blocks: mean over steps with a searched exit, else over all steps."""
     steps = metrics.arm_rows(run.steps, "method").dropna(subset=["layer_set_id"])
     chosen = steps[steps["searched"].fillna(True).astype(bool)]
     if chosen.empty:
@@ -222,7 +222,7 @@ def _exit_text(run: Run) -> str:
 
 
 def _papers_text(pair: WeightsPair, cell: Cell) -> str:
-    """Return the papers' speedups of DEL on these weights and this task, for every model that the run stands for."""
+    """Return the papers' speedups of DEL on these weights and this task, for every model that the run represents."""
     if cell is pair.trained:
         return AUTHORS
     texts = [
@@ -237,15 +237,16 @@ def _papers_text(pair: WeightsPair, cell: Cell) -> str:
 
 
 def note() -> str:
-    """Return the criterion and the papers' figures."""
+    """Return sentences on the criterion and the papers' numbers."""
     cells = [entry for entry in numbers() if (entry.paper, entry.exhibit) == ("knapspec", "Table 2")]
     values = [entry.value for entry in cells if entry.method == JUDGED and entry.metric == "speedup"]
     return (
-        f"Of the ratio of DEL's two speedups, trained over stock weights, end to end: interval above 1: {EXPLAINS} "
-        f"(where DEL on trained weights is not surely above 1 itself: {HELPS}); below 1: {LOWERS}; else {UNDECIDED}. "
-        "Intervals: 95 %, over prompts, which are the same on both weights; moments count where their noise floor was "
-        "measured for both. All tasks: geometric means. Exit: blocks that draft, of DEL the mean of its choices. "
-        f"Papers: KnapSpec's Table 2 has DEL at {min(values):.2f} to {max(values):.2f} times AR in all its "
-        f"{len(values)} cells, on stock weights; DEL's abstract (arXiv 2504.05598v2) says 2.16 to 2.62 over its "
-        "models and tasks, LayerSkip's checkpoints, without saying which of them."
+        "The verdict follows from the ratio of DEL's end-to-end speedup on trained weights to that on stock weights. "
+        f"Interval above 1: {EXPLAINS} (if the interval of DEL on trained weights includes 1: {HELPS}); below 1: "
+        f"{LOWERS}; otherwise: {UNDECIDED}. Intervals: 95 % over prompts, which are the same on both weights; they "
+        "include run-to-run variation if it was measured for both models. All tasks: geometric means. Exit: number of "
+        "blocks that draft; for DEL the mean of its choices. "
+        f"Papers: in the {len(values)} cells of KnapSpec's Table 2, DEL has {min(values):.2f} to {max(values):.2f} "
+        "times AR's speed, on stock weights; DEL's abstract (arXiv 2504.05598v2) states 2.16 to 2.62 over its models "
+        "and tasks on LayerSkip's checkpoints, without naming them."
     )

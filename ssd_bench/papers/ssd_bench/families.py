@@ -30,8 +30,8 @@ def table(replication: Replication) -> pd.DataFrame:
     """Return the table of every task and method, AR first, then Hugging Face where a run has it.
 
     Returns:
-        Texts: the model that ran; with 95 % intervals both speedups (of an excluded run the reason), M, α, the share of
-        repeated 8-grams, the decode speedup over the prompts without loops with their number, outputs equal to AR's.
+        Texts: the model that ran; with 95 % intervals both speedups (for an excluded run the reason), M, α, the share
+        of repeated 8-grams, and the decode speedup over prompts without loops with their number; outputs equal to AR's.
     """
     tasks: dict[tuple[str, str], list[Cell]] = {}
     for cell in common.cells(replication):
@@ -42,12 +42,12 @@ def table(replication: Replication) -> pd.DataFrame:
 
 
 def note() -> str:
-    """Return what the columns mean."""
+    """Return sentences that explain the columns."""
     return (
         f"Speedups: over AR on the same prompts in the same run. Repeated {NGRAM}-grams: 1 - distinct / all of an "
-        f"output, mean over prompts; in the row of AR those of AR's outputs. Decode, without loops: the decode speedup "
-        f"over the n prompts with no output, of either arm, whose share is above {LOOP_SHARE:g}. Intervals: 95 % over "
-        f"prompts. {HF}: plain decoding of the same weights, in one of the runs."
+        "output, mean over prompts; in the row of AR, of AR's outputs. Decode, without loops: decode speedup over the "
+        f"n prompts on which no output of either arm has a share above {LOOP_SHARE:g}. Intervals: 95 % over prompts. "
+        f"{HF}: plain decoding of the same weights, in one of the runs."
     )
 
 
@@ -94,7 +94,7 @@ def _head(cell: Cell, method: str) -> dict[str, str]:
 
 
 def _inverse(summary: Mapping[str, Any], name: str) -> str:
-    """Return 1 / a ratio as text; the interval is symmetric on the logarithm, so its ends change places."""
+    """Return 1 / a ratio as text; the lower end of its interval is 1 / the upper end of the ratio's, and vice versa."""
     ends = {"x": name, "x_lo": f"{name}_hi", "x_hi": f"{name}_lo"}
     return format_interval({new: 1 / summary[old] if summary[old] else None for new, old in ends.items()}, "x")
 

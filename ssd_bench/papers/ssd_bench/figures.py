@@ -1,4 +1,4 @@
-"""All methods on one model: their layer sets by draft cost and acceptance rate, and the same as a table."""
+"""All methods on one model: a figure of their layer sets by draft cost and acceptance rate, and a table of results."""
 
 from __future__ import annotations
 
@@ -22,28 +22,16 @@ __all__ = ["COMPARISON", "comparison", "note", "planes", "table", "windows"]
 
 COMPARISON = "ssd_bench_comparison"
 """Name of the experiment."""
-LEVELS = (1.1, 1.25, 1.5, 2.0, 3.0, 4.0)  # predicted speedups whose lines are drawn
+LEVELS = (1.1, 1.25, 1.5, 2.0, 3.0, 4.0)  # predicted speedups whose contours are drawn
 GRID = 120
-MAX_COST = 1.15  # draft cost c: with all layers it may exceed that of a plain step
-MIN_MARKER, MAX_MARKER = (
-    2.5,
-    7.0,
-)  # points: markers of sets that drafted next to nothing, and of those that drafted everything
-RATES = (
-    0.0,
-    0.5,
-    0.8,
-    0.9,
-    0.95,
-    0.98,
-    0.99,
-    0.995,
-    0.998,
-    0.999,
-)  # α whose ticks are drawn, as far as they are reached
-NAME_SPACING = 0.068  # between names right of a panel, as a share of its height
+MAX_COST = 1.15  # draft cost c in AR steps: with all layers it may exceed 1
+MIN_MARKER, MAX_MARKER = 2.5, 7.0
+"""Sizes in points of the markers of sets that drafted almost nothing, and of sets that drafted everything."""
+RATES = (0.0, 0.5, 0.8, 0.9, 0.95, 0.98, 0.99, 0.995, 0.998, 0.999)
+"""Values of α with a tick, if the axis reaches them."""
+NAME_SPACING = 0.068  # distance of names right of a panel, as a share of its height
 NAME_X = 1.05  # position of the names, in widths of the panel
-HEADROOM = 1.3  # space above the best set, as a factor of 1 − α
+HEADROOM = 1.3  # space above the best set, as a factor on 1 − α
 
 Look = tuple[style.Mark, str]
 """Mark of a method, and the colour inside it."""
@@ -59,7 +47,7 @@ def planes(replication: Replication) -> dict[str, Plane | NotDrawable]:
             f"python -m ssd_bench frontier model={model} task={task} runs_dir={display_path(replication.runs_dir)}"
         )
         if cell["task"] not in by_task:
-            by_task[cell["task"]] = read(path) if path.is_file() else NotDrawable(f"`{command}` was not run yet.")
+            by_task[cell["task"]] = read(path) if path.is_file() else NotDrawable(f"No data yet; run `{command}`.")
     return by_task
 
 
@@ -75,7 +63,7 @@ def comparison(replication: Replication) -> Figure | NotDrawable:
     panels = body.subplots(1, len(drawable), squeeze=False, sharey=True)[0]
     points = [point for plane in drawable.values() for point in plane.chosen]
     lowest = min(1.0, max((1 - point.alpha for point in points), default=0.8) * HEADROOM)
-    # a set without an error has no place on a log scale: it is drawn at half a token
+    # a log scale cannot show a set without errors: it is drawn at half a token
     highest = min(0.5 / plane.tokens for plane in drawable.values())
     _set_scale(panels[0], highest, lowest)
     for axes, (task, plane) in zip(panels, drawable.items()):
@@ -91,24 +79,24 @@ def comparison(replication: Replication) -> Figure | NotDrawable:
             label="best sets found",
         )
         _draw_names(axes, plane, drawn, marks, (highest, lowest))
-        axes.set_title(f"{task}: {plane.tried} sets tried ({plane.search})", loc="left")
-        axes.set_xlabel("draft cost c (plain steps)")
+        axes.set_title(f"{task}: {plane.tried} sets evaluated ({plane.search})", loc="left")
+        axes.set_xlabel("draft cost c (AR steps)")
     panels[0].set_ylabel("acceptance rate α (log scale of 1 − α)")
     common.draw_legend(body)
     without = [cell["method"] for cell in drawn if cell["method"] not in marks]
     note = (
-        "A point is a layer set; the larger, the more of its run's tokens it drafted. Lines lead from methods to their "
-        "main sets. c: time of a drafted token over a plain step's, by the latency profile; α: share of AR's tokens "
-        "that the set predicts, drafting 8 at a time. TPT: KnapSpec's Eq. 4 at the best draft length, with measured "
-        "verification."
+        "Each point is a layer set; larger points drafted a larger share of their run's tokens. Lines connect each "
+        "method to its main set, which drafted most. c: time of a drafted token relative to an AR step, by the latency "
+        "profile. α: share of AR's tokens that the set predicts, drafting 8 at a time. TPT: KnapSpec's Eq. 4 at the "
+        "best draft length, with measured verification times."
     )
     if without:
-        note += f" Without sets of layers: {', '.join(common.unique(without))}."
+        note += f" Methods without layer sets: {', '.join(common.unique(without))}."
     return common.finish(figure, replication, drawn, note)
 
 
 def _set_scale(axes: Axes, highest: float, lowest: float) -> None:
-    """Set a log scale of 1 − α with the best on top, and ticks that show α."""
+    """Set a log scale of 1 − α with the best value on top, and ticks that show α."""
     rates = [rate for rate in RATES if highest * HEADROOM < 1 - rate < lowest]
     axes.set_yscale("log")
     axes.set_yticks([*(1 - rate for rate in rates), highest], [*(f"{rate:g}" for rate in rates), "1"])
@@ -117,7 +105,7 @@ def _set_scale(axes: Axes, highest: float, lowest: float) -> None:
 
 
 def _method_looks(methods: Sequence[str]) -> dict[str, Look]:
-    """Return a look for each method: its own mark if it has one; hollow marks once all filled ones are used."""
+    """Return a look for each method: its mark in `style` if it has one; hollow marks once all filled marks are used."""
     free = [(mark, face or mark.colour) for face in ("", "white") for mark in style.MARKS]
     looks: dict[str, Look] = {}
     for method in sorted(methods, key=lambda method: method not in style.METHODS):
@@ -128,12 +116,12 @@ def _method_looks(methods: Sequence[str]) -> dict[str, Look]:
 
 
 def _draw_contours(axes: Axes, plane: Plane, highest: float, lowest: float) -> None:
-    """Draw lines of equal TPT over AR's."""
+    """Draw lines of equal TPT relative to AR."""
     costs, misses = np.linspace(*axes.get_xlim(), GRID), np.geomspace(highest / HEADROOM, lowest, GRID)
     speeds = np.array([[plane.speedup(float(c), max(0.0, 1 - float(m))) for c in costs] for m in misses])
     lines = axes.contour(costs, misses, speeds, LEVELS, colors=style.FAINT, linewidths=0.6, zorder=1)
     axes.clabel(lines, fmt=lambda level: f"{level:g}×", fontsize=style.SMALL)
-    axes.plot([], [], color=style.FAINT, linewidth=0.6, label="equal TPT, over AR's")
+    axes.plot([], [], color=style.FAINT, linewidth=0.6, label="equal TPT (relative to AR)")
 
 
 def _draw_points(axes: Axes, plane: Plane, drawn: Sequence[Cell], marks: Mapping[str, Look], highest: float) -> None:
@@ -151,7 +139,7 @@ def _draw_points(axes: Axes, plane: Plane, drawn: Sequence[Cell], marks: Mapping
 
 
 def _main_set(plane: Plane, cell: Cell) -> Point | None:
-    """Return the set that drafted most of a run; None if no set of the plane did."""
+    """Return the set that drafted most of a run; None if no set of the plane drafted in it."""
     uses = [(use.share, point) for point in plane.chosen for use in point.uses if use.run == cell.path.name]
     return max(uses, key=lambda pair: pair[0])[1] if uses else None
 
@@ -193,7 +181,7 @@ def _draw_names(
 
 
 def _spread_rows(places: Sequence[float]) -> list[float]:
-    """Return rows from 1 down to 0, as near to the given descending places as a minimum distance allows."""
+    """Return rows from 1 down to 0, as close to the given descending positions as a minimum distance allows."""
     gap, rows = min(NAME_SPACING, 1 / max(1, len(places))), list[float]()
     for place in places:
         rows.append(min(place, rows[-1] - gap) if rows else place)
@@ -206,8 +194,8 @@ def table(replication: Replication) -> pd.DataFrame:
     """Return the table of every method and task of the comparison.
 
     Returns:
-        Texts: the model that ran; with 95 % intervals both speedups (of an excluded run the reason), M, α, share of
-        sublayers skipped, method overhead as a share of the time, outputs equal to AR's; and, once
+        Texts: the model that ran; with 95 % intervals both speedups (for an excluded run the reason), M and α; share of
+        sublayers skipped; method overhead as a share of the decode time; outputs equal to AR's; and, once
         `python -m ssd_bench frontier` has run, the predicted speedup of the set that drafted most, and of the best set
         found.
     """
@@ -216,11 +204,11 @@ def table(replication: Replication) -> pd.DataFrame:
 
 
 def note() -> str:
-    """Return what the columns mean."""
+    """Return sentences that explain the columns."""
     return (
-        "Main set: the layer set that drafted most of a run; best set: of all sets tried; both as the predicted "
-        "speedup over AR (KnapSpec's Eq. 4 at the best draft length, with measured verification). Intervals: 95 % over "
-        "prompts."
+        "Main set: the layer set that drafted most of a run; best set: the best of all evaluated sets; the numbers are "
+        "predicted speedups over AR (KnapSpec's Eq. 4 at the best draft length, with measured verification times). "
+        "Overhead: method overhead, as a share of the decode time. Intervals: 95 % over prompts."
     )
 
 
@@ -230,16 +218,16 @@ def _row(cell: Cell, plane: Plane | NotDrawable) -> dict[str, str]:
         "model": cell.model_ran.text,
         "task": cell["task"],
         "method": cell["method"],
-        DECODE: f"void: {cell.exclusion}" if cell.exclusion else format_interval(summary, "speedup"),
+        DECODE: f"excluded: {cell.exclusion}" if cell.exclusion else format_interval(summary, "speedup"),
         END_TO_END: ABSENT if cell.exclusion else format_interval(summary, "speedup_e2e"),
         "M": format_interval(summary, "M"),
         "α": format_interval(summary, "alpha", 3),
         "skipped, of all sublayers": format_percent(summary["skip_ratio"]),
-        "policy": format_percent(summary["overhead"]),
+        "overhead": format_percent(summary["overhead"]),
         "equal to AR": format_lossless(summary),
     }
     if isinstance(plane, Plane):
         main = _main_set(plane, cell)
-        row["its main set"] = ABSENT if main is None else f"{plane.speedup(main.cost, main.alpha):.2f}"
+        row["main set"] = ABSENT if main is None else f"{plane.speedup(main.cost, main.alpha):.2f}"
         row["best set"] = f"{max(plane.speedup(point.cost, point.alpha) for point in plane.frontier):.2f}"
     return row

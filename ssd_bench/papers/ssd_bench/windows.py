@@ -1,4 +1,4 @@
-"""Windows of the cache against skipped attentions: acceptance and cost of a drafted token, by window and layer set."""
+"""Windows of the cache and skipped attentions: acceptance and cost of a drafted token, by window and layer set."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ssd_bench.papers.figures_shared import NotDrawable, PlotValue
 WINDOWS = "ssd_bench_windows"
 """Name of the experiment."""
 LONGEST = 10
-"""Drafted tokens of a step, at most, in the predicted speedup, as in KnapSpec (section 3.5)."""
+"""Longest draft in the predicted speedup, as in KnapSpec (section 3.5)."""
 PANELS = ("accepted per drafted token (α)", "cost of a drafted token (c)", "predicted speedup (×)")
 
 
@@ -26,7 +26,7 @@ def windows(replication: Replication) -> Figure | NotDrawable:
     """Draw α, c and the predicted speedup against the window, a line for each layer set."""
     cells = _drafted(replication)
     if not cells:
-        return NotDrawable("No run of it drafted with layers.")
+        return NotDrawable("No run drafted with layers.")
     widths = common.unique(cell.setting("recent") for cell in cells)
     figure, body = common.new_figure(style.PAGE, 3.4)
     panels = body.subplots(1, len(PANELS))
@@ -62,13 +62,12 @@ def table(replication: Replication) -> pd.DataFrame:
 
 
 def note() -> str:
-    """Return what the numbers mean."""
+    """Return sentences that explain the numbers."""
     return (
-        "Attentions of drafts read the first 4 positions and the recent ones. c: time of a drafted token over AR's "
-        "time of a token, both measured. Predicted speedup: KnapSpec's Eq. 4 with this c, the acceptance of a token "
-        f"whose predecessors were accepted, the best draft length up to {LONGEST}, and a verification that takes as "
-        "long as a step of AR. Skipping attentions pays more than a window alone where its line is above the highest "
-        "point of all sublayers."
+        "While drafting, attentions read the first 4 positions and the recent ones. c: time of a drafted token "
+        "relative to AR's time per token, both measured. Predicted speedup: KnapSpec's Eq. 4 with this c, the "
+        f"conditional α, the best draft length up to {LONGEST}, and verifications as long as an AR step. Skipping "
+        'attentions pays more than a window alone if its line exceeds the highest point of "all sublayers".'
     )
 
 

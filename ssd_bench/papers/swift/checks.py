@@ -30,7 +30,7 @@ from ssd_bench.papers.arithmetic import (
 from ssd_bench.papers.reported import Number, layer_sets, settings, share_skipped
 
 VERSIONS = ("swift", "swift-v1")
-# the tables of the ICLR version by content, and those of the first version
+# content of a table -> its name, in the ICLR version and in the first version
 TABLES = {
     "swift": {
         "main": "Table 2",
@@ -56,7 +56,7 @@ TABLES = {
 }
 FORMULA = "E = M alpha / ((M - 1) c + alpha), c = 1 - r (§B.3 Eq. 6)"
 RUN = {"model": "LLaMA-2-13B", "method": "SWIFT", "task": "CNN/DM"}  # the configuration of the analyses
-WITHOUT_LAYERS = ("Vanilla", "Parallel", "Lookahead")  # methods that skip no layers: E(speedup) says nothing of them
+WITHOUT_LAYERS = ("Vanilla", "Parallel", "Lookahead")  # methods that skip no layers: E(speedup) is not defined
 
 
 def checks() -> Iterator[Check]:
@@ -129,7 +129,7 @@ def check_measured(paper: str) -> Iterator[Check]:
 
 
 def _row_number(cell: Number, table: str, metric: str) -> Number | None:
-    """Return another metric of the same row, None without one; the setting r may be in only one of two tables."""
+    """Return another metric of the same row, None if missing; the setting r may be in only one of two tables."""
     rows = find_numbers(cell.paper, table, model=cell.model, method=cell.method, task=cell.task, metric=metric)
     wanted = setting_without(cell, "skip_ratio")
     return next((n for n in rows if setting_without(n, "skip_ratio") == wanted), None)
@@ -200,13 +200,13 @@ def _cells(paper: str, content: str, metric: str, model: str = "") -> list[Numbe
 
 
 def check_acceptance(paper: str) -> Iterator[Check]:
-    """Check lower bounds on alpha: §1, §5.2, §C.1 and the sections on other models."""
+    """Check lower bounds on alpha in §1, §5.2, §C.1 and the sections on other models."""
     llama = [*_cells(paper, "expected", "alpha"), *_cells(paper, "70b", "alpha", "LLaMA-2")]
     for section in ("text §1", "text §5.2"):
         stated = find_number(paper, section, metric="alpha", bound="low", model="LLaMA-2 series")
         yield check_lower_bound(stated, llama, "the tables of LLaMA-2")
     general = find_number(paper, "text §5.2", metric="alpha", bound="low", model="")
-    # the sentence names no table: an alpha below it may lie outside what it is about
+    # the sentence names no table: it may not refer to the table with a lower alpha
     cells = [*_cells(paper, "expected", "alpha"), *_cells(paper, "code", "alpha")]
     yield check_lower_bound(general, cells, "Tables 3 and 4", UNCLEAR)
     table = _cells(paper, "expected", "alpha")
@@ -231,13 +231,13 @@ def check_headline(paper: str) -> Iterator[Check]:
     yield check_average(find_number(paper, "text §5.2", metric="M"), m, "SWIFT cells in Table 2")
     share = find_number(paper, "text §5.3", metric="output_token_share_pct")
     implied = 100 * (1 - len(m) / sum(n.value for n in m))
-    text = f'1 - 1 / (mean M of Table 2) is {implied:.1f} % ("nearly")'
+    text = f'1 - 1 / (mean M of Table 2) is {implied:.1f} % (the text says "nearly")'
     fits = ROUNDING if abs(implied - share.value) < 2 else CONTRADICTION
     yield new_check(share, "share of M", text, implied, "drafted tokens are M - 1 of M", fits)
 
 
 def check_ranges(paper: str) -> Iterator[Check]:
-    """Check ends of ranges against the least and largest cell."""
+    """Check ends of ranges against the smallest and the largest cell."""
     deepseek, yi = "DeepSeek-Coder-33B series", "Yi-34B series"
     section = _deepseek_section(paper)
     claims = [
@@ -269,12 +269,15 @@ def check_ablation(paper: str) -> Iterator[Check]:
     parts = [find_number(paper, table, metric="speedup", ablation=kind, **RUN) for kind in ("none", "w/o optimization")]
     relative = 100 * (parts[0].value / parts[1].value - 1)
     points = 100 * (parts[0].value - parts[1].value)
-    text = f"{parts[0].printed} / {parts[1].printed} is {relative:.1f} % more, a difference of {points:.1f} points"
+    text = f"{parts[0].printed} / {parts[1].printed} is a gain of {relative:.1f} %, a difference of {points:.1f} points"
     yield new_check(faster, "improvement", text, relative, table, rounding_verdict(faster, relative))
     better = find_number(paper, "text §D.1", metric="alpha_improvement_pct")
     parts = [find_number(paper, table, metric="alpha", ablation=kind, **RUN) for kind in ("none", "w/o early-stopping")]
     relative = 100 * (parts[0].value / parts[1].value - 1)
-    text = f"{parts[0].printed} over {parts[1].printed} are 55 points, {relative:.0f} % more"
+    points = 100 * (parts[0].value - parts[1].value)
+    text = (
+        f"{parts[0].printed} against {parts[1].printed} is a difference of {points:.0f} points, {relative:.0f} % more"
+    )
     yield new_check(better, "improvement", text, relative, table, UNCLEAR)
 
 
@@ -284,7 +287,7 @@ def check_search_end(paper: str) -> Iterator[Check]:
     rule = settings(paper, "Table 2").set_index("key")["value"]["opt_early_stop"]
     threshold = re.search(r"matchness above (\d\.\d+)", rule)
     assert threshold is not None
-    text = f"§B.2 stops once it exceeds {threshold[1]}: both hold only if the score jumped past it"
+    text = f"§B.2 stops the search once matchness exceeds {threshold[1]}: consistent only if the score jumped past it"
     yield new_check(stated, "search end", text, float(threshold[1]), "§B.2", UNCLEAR)
 
 
@@ -300,7 +303,7 @@ def check_optimisation() -> Iterator[Check]:
     minutes = find_number("swift", "Table 11", metric="optimization_latency_s", method="SWIFT").value / 60
     hours = find_number("swift", "Table 11", metric="optimization_latency_s", method="Self-SD").value / 3600
     implied, low, high = (60 * h / m for h, m in ((hours, minutes), (hours - 0.05, minutes + 0.5), (hours + 0.05, 1.5)))
-    text = f"~{hours:g} h / ~{minutes:g} min is {implied:.0f}, or {low:.0f} to {high:.0f} as both are rounded"
+    text = f"~{hours:g} h / ~{minutes:g} min is {implied:.0f}; with rounding, {low:.0f} to {high:.0f}"
     yield new_check(
         stated, "reduction", text, implied, "ratio of latencies", rounding_verdict(stated, implied, low, high)
     )
@@ -311,7 +314,7 @@ def check_optimisation() -> Iterator[Check]:
     total = sum(n.value for n in steps.values())
     step = find_number("swift", "Table 9", metric="step_latency_ms", gamma="32")
     implied = 1000 * swift.value / total
-    text = f"{total:.0f} steps in {swift.printed} s (Table 12) are {implied:.0f} ms each: the unit must be s"
+    text = f"{total:.0f} steps in {swift.printed} s (Table 12) give {implied:.0f} ms per step: the unit must be s"
     yield new_check(step, "unit", text, implied, "Table 12", rounding_verdict(step, implied))
     text = f"one step in 25 (§B.2) of {total:.0f} is {total // 25:.0f}"
     yield new_check(
@@ -332,7 +335,10 @@ def check_comparisons() -> Iterator[Check]:
     gains = [
         100 * (rows["SWIFT"].value / rows[f"{name} w/ dynamic ver."].value - 1) for name in ("Self-SD", "Self-SD_c")
     ]
-    text = f"over Self-SD w/ dynamic ver. it is {gains[0]:.1f} %, over Self-SD_c w/ dynamic ver. {gains[1]:.1f} %"
+    text = (
+        f"the gain over Self-SD w/ dynamic ver. is {gains[0]:.1f} %, that over Self-SD_c w/ dynamic ver. "
+        f"{gains[1]:.1f} %"
+    )
     yield new_check(stated, "improvement", text, gains[0], "Table 12", UNCLEAR)
 
     overall = {(n.model, n.method): n.value for n in find_numbers("swift", "Table 2", task="Overall", metric="speedup")}
@@ -345,14 +351,14 @@ def check_comparisons() -> Iterator[Check]:
     fits = CONSISTENT if min(gain.values()) >= low.value - 0.5 else CONTRADICTION
     yield new_check(low, "lower bound", text, min(gain.values()), "Table 2", fits)
     yield check_upper_bound(
-        high, max(gain.values()), f"the largest from Table 2 is {max(gain.values()):.1f} %", "Table 2"
+        high, max(gain.values()), f"the largest gain in Table 2 is {max(gain.values()):.1f} %", "Table 2"
     )
 
 
 def check_released_sets() -> Iterator[Check]:
     """Check r of §B.2 against the released sets, and r of Self-SD against its set.
 
-    r is the share of all sublayers, as Eq. 6 needs it.
+    r is the skipped share of all sublayers, as in Eq. 6.
     """
     for name in layer_sets():
         paper, model, task = name.split("/")
@@ -362,7 +368,7 @@ def check_released_sets() -> Iterator[Check]:
         share, inner = share_skipped(paper, model, task), share_skipped(paper, model, task, inner=True)
         text = (
             f"§B.2 fixes r = {stated:g} for {model}; the released set for {task} skips {share:.3f} of all sublayers, "
-            f"as Eq. 6 counts, and {inner:.3f} of those that may be skipped"
+            f"as Eq. 6 counts, and {inner:.3f} of the sublayers that may be skipped"
         )
         # two decimals are printed
         fits = CONSISTENT if abs(share - stated) <= 0.005 + EPSILON else CONTRADICTION

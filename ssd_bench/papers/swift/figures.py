@@ -41,7 +41,7 @@ def figure2a(replication: Replication) -> Figure | NotDrawable:
             )
     common.draw_level(panels[1])
     common.draw_legend(body)
-    note = f"Every second block is skipped, without a search. {common.INTERVALS} The paper's are of the three tasks."
+    note = f"Every second block is skipped; no search runs. {common.INTERVALS} Paper's values: over all three tasks."
     return common.finish(figure, replication, drawn, note)
 
 
@@ -52,11 +52,11 @@ def _cell_value(drawn: list[Cell], name: str, **labels: str) -> PlotValue | None
 
 
 def figure6(replication: Replication) -> Figure | NotDrawable:
-    """Draw matchness and speedup during the search, and the shares of the time."""
+    """Draw matchness and speedup during the search, and the shares of the decode time."""
     cell = common.cells(replication)[0]
     rows = streams.stream_rows(cell.run)
     if rows.empty:
-        return NotDrawable("Its run has no baseline, so there is no speedup.")
+        return NotDrawable("The run has no baseline, so its speedup is unknown.")
     figure, body = common.new_figure(style.PAGE, 3.0)
     grid = body.add_gridspec(2, 2, width_ratios=[2, 1])
     top, bottom, right = (body.add_subplot(grid[place]) for place in ((0, 0), (1, 0), (slice(None), 1)))
@@ -68,7 +68,7 @@ def figure6(replication: Replication) -> Figure | NotDrawable:
         top.text(
             0.5,
             0.5,
-            "no candidate was scored:\noutputs shorter than the window",
+            "no candidate was scored:\noutputs are shorter than the window",
             transform=top.transAxes,
             ha="center",
             va="center",
@@ -105,8 +105,8 @@ def figure6(replication: Replication) -> Figure | NotDrawable:
     _draw_breakdown(right, cell.run, common.paper_numbers(replication, "overhead_pct"))
     common.draw_legend(body)
     note = (
-        "Matchness: of the best set so far, as the search measured it. Right: shares of the method's decode time. The "
-        "paper's speedup: mean by instance after the search."
+        "Matchness: best set so far, as measured by the search. Right: shares of the method's decode time. The paper's "
+        "speedup: mean over instances after the search."
     )
     return common.finish(figure, replication, [cell], note)
 
@@ -158,12 +158,13 @@ def figure8a(replication: Replication) -> Figure | NotDrawable:
     streams.draw_speedup_so_far(axes, {common.pretty(cell["setting"]): cell for cell in drawn})
     axes.set_ylabel("speedup, decode, so far (×)")
     common.draw_legend(body)
-    note = "S: search steps at most; β: every β-th candidate is Bayesian. A ratio of totals over the prompts so far."
+    note = "S: limit of search steps; every β-th candidate comes from Bayesian optimisation. Speedup: ratio of totals "
+    note += "over the prompts so far."
     return common.finish(figure, replication, drawn, note)
 
 
 def figure8b(replication: Replication) -> Figure | NotDrawable:
-    """Draw the speedup by skip ratio for each model and, with several models, the best of each over its size."""
+    """Draw the speedup by skip ratio for each model and, with several models, the best speedup by model size."""
     drawn = common.cells(replication)
     models = common.unique(cell["model"] for cell in drawn)
     width = style.COLUMN if len(models) == 1 else style.PAGE
@@ -185,10 +186,10 @@ def figure8b(replication: Replication) -> Figure | NotDrawable:
     panels[0].set_ylabel("speedup, decode (×)")
     note = common.INTERVALS
     if len(models) == 1:
-        note += f" Every model is {models[0]} here, so that nothing can be said of model size."
+        note += f" At this scale all models are {models[0]}, so the figure says nothing about model size."
     else:
         _draw_scaling(panels[1], best, models)
-        note += " Right: of each model the best r, which is written beside it."
+        note += " Right: speedup of each model at its best r, which labels the point."
     common.draw_legend(body)
     return common.finish(figure, replication, drawn, note)
 
@@ -222,7 +223,7 @@ def figure9(replication: Replication) -> Figure | NotDrawable:
     n_models = len(common.unique(cell["model"] for cell in replication.cells))
     note = common.INTERVALS
     if len(models) < n_models and replication.scale != "paper":
-        note += f" Its {n_models} models are one here."
+        note += f" At this scale one model replaces the paper's {n_models} models."
     return common.finish(figure, replication, drawn, note)
 
 
@@ -232,11 +233,12 @@ def figure10(replication: Replication) -> Figure | NotDrawable:
     panels = []
     for cell in drawn:
         layer_set = metrics.main_set(cell.run)
-        text = "no layers drafted" if layer_set is None else layers.skip_counts(layer_set)
+        text = "no drafts with layers" if layer_set is None else layers.skip_counts(layer_set)
         panels.append(layers.Panel(f"{cell.setting('skip_set')}: {text}", layer_set, bool(cell.exclusion)))
     figure, body = common.new_figure(layers.map_width(panels), layers.map_height(len(panels)))
     layers.draw_maps(body, [panels])
-    return common.finish(figure, replication, drawn, "The set that drafts in each run, searched on the named task.")
+    note = "Layer set that drafts in each run; it was searched on the named task."
+    return common.finish(figure, replication, drawn, note)
 
 
 def figure11(replication: Replication) -> Figure | NotDrawable:
@@ -244,7 +246,7 @@ def figure11(replication: Replication) -> Figure | NotDrawable:
     drawn = common.cells(replication)
     timed = [(seconds, cell) for cell in drawn if (seconds := search_time(cell.run)) is not None]
     if not timed:
-        return NotDrawable("None of its runs has searched, so that no search has a time.")
+        return NotDrawable("No run searched, so there are no search times.")
     figure, body = common.new_figure(style.COLUMN, 2.9)
     axes = body.subplots()
     for method in common.unique(cell["method"] for _, cell in timed):
@@ -254,13 +256,13 @@ def figure11(replication: Replication) -> Figure | NotDrawable:
     common.draw_level(axes)
     axes.set_xscale("log")
     axes.margins(x=0.1, y=0.2)
-    axes.set_xlabel("time of the search (s)")
+    axes.set_xlabel("search time (s)")
     axes.set_ylabel("speedup, decode (×)")
     common.draw_legend(body)
     without = [cell for cell in drawn if all(cell is not timed_cell for _, timed_cell in timed)]
     note = (
-        "Numbers: iterations of Self-SD's search. Hollow: a search that the run read from the store, or continued from "
-        f"there, with the time of all of it; only times of searches that were run compare. {common.INTERVALS}"
+        "Numbers: iterations of Self-SD's search. Hollow: the run read the search from the store, or continued it; the "
+        f"time is that of the whole search. Only times of filled points are comparable. {common.INTERVALS}"
     )
     if without:
         note += f" Without a search: {', '.join(common.unique(cell['method'] for cell in without))}."
@@ -331,7 +333,7 @@ def figure12(replication: Replication) -> Figure | NotDrawable:
     cell = common.cells(replication)[0]
     ids, (_, scores) = _sets_after_steps(cell.run), _matchness_points(cell.run)
     if ids.empty:
-        return NotDrawable("No step of its run was drafted by layers.")
+        return NotDrawable(common.BY_LAYERS)
     last = int(ids.index[-1])
     panels = []
     for step in sorted({step for step in STEPS if step <= last} | {last}):
@@ -344,9 +346,14 @@ def figure12(replication: Replication) -> Figure | NotDrawable:
         )
     figure, body = common.new_figure(layers.map_width(panels), layers.map_height(len(panels)))
     layers.draw_maps(body, [panels])
-    note = f"Above a map: attentions + MLPs skipped. A search step has a recorded matchness; this run has {last}."
+    note = (
+        "Above each map: skipped attentions + MLPs of all sublayers. Search steps are steps with a recorded matchness; "
+    )
+    note += f"this run has {last}."
     if last < STEPS[-1]:
-        note += f" The paper's {', '.join(str(s) for s in STEPS if s > last)} were not reached."
+        note += (
+            f" Search steps of the paper that the run did not reach: {', '.join(str(s) for s in STEPS if s > last)}."
+        )
     return common.finish(figure, replication, [cell], note)
 
 
