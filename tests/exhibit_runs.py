@@ -13,8 +13,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ssd_bench.papers import grid, index, reported, select
-from ssd_bench.papers.cells import Replication, replications
+from ssd_bench.papers.ours import select
+from ssd_bench.papers.ours.cells import Replication, replications
+from ssd_bench.papers.printed import reported
+from ssd_bench.papers.runs import grid, index
 from ssd_bench.records.schema import DIGESTS
 from tests import synthetic
 

@@ -10,8 +10,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ssd_bench import advise
-from ssd_bench.advise import AIMS, LONGEST, SHARES, WIDTH, Drafts, parse_question
 from ssd_bench.cli import dispatch
 from ssd_bench.contract.window import Window
 from ssd_bench.cost.machine import Profile
@@ -19,9 +17,11 @@ from ssd_bench.cost.roofline import simulated_machine, simulated_names
 from ssd_bench.cost.shapes import shape_named
 from ssd_bench.errors import ConfigError
 from ssd_bench.metrics.text import REHEARSAL
-from ssd_bench.papers.traces import Acceptance, Steps, reported_speedups
+from ssd_bench.predict import advise
+from ssd_bench.predict.acceptance import Acceptance, Steps, reported_speedups
+from ssd_bench.predict.advise import AIMS, LONGEST, SHARES, WIDTH, Drafts, parse_question
+from ssd_bench.predict.replay import predict
 from ssd_bench.records.files import read_header
-from ssd_bench.replay.predict import predict
 from tests import synthetic
 from tests.exhibit_runs import make
 from tests.runs import python

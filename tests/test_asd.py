@@ -20,7 +20,7 @@ from ssd_bench.contract.tree import TokenTree
 from ssd_bench.errors import ConfigError
 from ssd_bench.metrics import summarise
 from ssd_bench.model.decoder import Decoder
-from ssd_bench.papers.cells import Record
+from ssd_bench.papers.ours.cells import Record
 from ssd_bench.report.runs import document, group_by_task, run_table
 from tests.conftest import CONTEXT, LAYERS, VOCAB
 from tests.lossless import DIMS, check_greedy, check_sampled, decode

@@ -11,7 +11,7 @@ import pytest
 from ssd_bench.commands import coverage
 from ssd_bench.errors import ConfigError
 from ssd_bench.metrics.intervals import measure, ratio_of_ratios, ratio_of_sums
-from ssd_bench.papers.cells import REPEATED_TIMINGS, Cell
+from ssd_bench.papers.ours.cells import REPEATED_TIMINGS, Cell
 
 RECORDS = Path(__file__).parents[1] / "runs" / "reference" / "mini"
 DRAWS = 1000

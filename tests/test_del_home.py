@@ -12,9 +12,10 @@ import pytest
 
 from ssd_bench.errors import ConfigError
 from ssd_bench.metrics import Effect, Measured
-from ssd_bench.papers import cells, grid, scale
-from ssd_bench.papers.cells import Replication, replications
-from ssd_bench.papers.reported import numbers
+from ssd_bench.papers.ours import cells
+from ssd_bench.papers.ours.cells import Replication, replications
+from ssd_bench.papers.printed.reported import numbers
+from ssd_bench.papers.runs import grid, scale
 from ssd_bench.papers.ssd_bench import del_home
 from ssd_bench.papers.ssd_bench.del_home import ALL, EXPLAINS, HELPS, LOWERS, OVER, UNDECIDED, VERDICT, verdict
 from ssd_bench.papers.ssd_bench.own import OWN

@@ -25,7 +25,7 @@ from hydra.core.global_hydra import GlobalHydra
 from omegaconf import DictConfig
 
 from ssd_bench.cli import COMMANDS, dispatch
-from ssd_bench.papers import grid
+from ssd_bench.papers.runs import grid
 from ssd_bench.records.reader import find_runs, load_run
 from ssd_bench.sweep import sweep
 from tests import exhibit_runs

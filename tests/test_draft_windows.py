@@ -28,11 +28,11 @@ from ssd_bench.cost.roofline import simulated_machine
 from ssd_bench.errors import ConfigError
 from ssd_bench.exchange import layers
 from ssd_bench.model.decoder import Decoder
+from ssd_bench.predict.replay import step_times
+from ssd_bench.predict.workload import positions_read, workload
 from ssd_bench.records.reader import Run, load_run
 from ssd_bench.records.schema import DIGESTS
 from ssd_bench.records.writer import RunWriter
-from ssd_bench.replay.predict import step_times
-from ssd_bench.replay.workload import positions_read, workload
 from ssd_bench.run.run import execute
 from tests.lossless import DIMS, FAMILIES, check_greedy, check_sampled, decode, engine_for
 from tests.runs import config, executed, local_model, planned

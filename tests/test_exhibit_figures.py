@@ -19,17 +19,18 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 from matplotlib.transforms import Bbox
 
-from ssd_bench import style
 from ssd_bench.cost import plane
 from ssd_bench.cost.plane import Point, Use
-from ssd_bench.papers import figures_cases, figures_layers, grid
-from ssd_bench.papers import figures_shared as figures_common
-from ssd_bench.papers import figures_streams as streams
-from ssd_bench.papers.cells import Cell, Record, Replication
 from ssd_bench.papers.conflayers import figures as conflayers
-from ssd_bench.papers.figures_shared import NotDrawable
+from ssd_bench.papers.figures import cases as figures_cases
+from ssd_bench.papers.figures import layers as figures_layers
+from ssd_bench.papers.figures import shared as figures_common
+from ssd_bench.papers.figures import streams, style
+from ssd_bench.papers.figures.shared import NotDrawable
 from ssd_bench.papers.knn_ssd import figures as figures_knn_ssd
-from ssd_bench.papers.rooms import paper_folders
+from ssd_bench.papers.ours.cells import Cell, Record, Replication
+from ssd_bench.papers.printed.catalogue import paper_folders
+from ssd_bench.papers.runs import grid
 from ssd_bench.records.schema import PromptRecord
 from ssd_bench.report import figures as saving
 from ssd_bench.report.figures import FIGURES, figure

@@ -12,8 +12,9 @@ import pytest
 
 from ssd_bench import metrics
 from ssd_bench.errors import ConfigError
-from ssd_bench.papers import reported, verdict
-from ssd_bench.papers.cells import (
+from ssd_bench.papers.ours import agreement
+from ssd_bench.papers.ours.agreement import Counterpart
+from ssd_bench.papers.ours.cells import (
     OTHER_MODEL,
     OTHER_SCALE,
     PAPERS_OWN,
@@ -23,11 +24,11 @@ from ssd_bench.papers.cells import (
     Replication,
     replications,
 )
-from ssd_bench.papers.match import Matcher
-from ssd_bench.papers.reported import Number
-from ssd_bench.papers.rooms import folder_of, paper_versions
-from ssd_bench.papers.values import OVER_AR, Value, mean_value, search_time
-from ssd_bench.papers.verdict import Counterpart
+from ssd_bench.papers.ours.match import Matcher
+from ssd_bench.papers.ours.values import OVER_AR, Value, mean_value, search_time
+from ssd_bench.papers.printed import reported
+from ssd_bench.papers.printed.catalogue import folder_of, paper_versions
+from ssd_bench.papers.printed.reported import Number
 from ssd_bench.report import exhibits, layout, write
 from tests import synthetic
 from tests.exhibit_runs import indexed, make, make_all, make_code, number
@@ -185,7 +186,7 @@ def test_one_baseline_stands_behind_all_that_is_averaged_or_ranked(tmp_path: Pat
     methods = {"Parallel": make(tmp_path, "a"), "Lookahead": make(tmp_path, "b", hf=True), "SWIFT": make(tmp_path, "c")}
     indexed(tmp_path, "swift_table2", "mini", lambda job: methods[job.labels["method"]])
     frame = exhibits.long_table(replications(tmp_path), "Table 2", "swift")
-    for order in verdict.rank_orders(frame[frame["metric"] == "speedup"]):
+    for order in agreement.rank_orders(frame[frame["metric"] == "speedup"]):
         assert set(frame.loc[list(order.rows), "method"]) == {"Parallel", "SWIFT"}
 
 
@@ -458,7 +459,7 @@ def test_speed_needs_the_papers_hardware_and_both_need_its_model() -> None:
         assert verdict_of(one, one.value, stands=OTHER_SCALE) == "other scale"
         for setup in (OTHER_MODEL, TOY_MODEL):
             assert verdict_of(one, one.value, stands=setup) == "other model"
-    assert {verdict.metric_kind(one) for one in (speedup, m)} == {"speed", "algorithmic"}
+    assert {agreement.metric_kind(one) for one in (speedup, m)} == {"speed", "algorithmic"}
 
 
 @pytest.mark.parametrize(
@@ -494,13 +495,13 @@ def test_order_of_methods(tmp_path: Path) -> None:
     runs = {method: make(tmp_path, method, rate, prompts=3) for method, rate in rates.items()}
     indexed(tmp_path, "conflayers_table1", "mini", lambda job: runs[job.labels["method"]])
     frame = exhibits.long_table(replications(tmp_path))
-    orders = verdict.rank_orders(frame)
+    orders = agreement.rank_orders(frame)
     assert len(orders) == 4 * 5
     order = next(o for o in orders if (o.model, o.task) == ("LLaMA-2-70B", "CNN/DM"))
     theirs = frame.loc[list(order.rows)].set_index("method")[["value", "ours"]]
     assert order.same_best == (theirs["value"].idxmax() == theirs["ours"].idxmax())
     assert len(order.pairs) == order.concordant + order.discordant
-    (agreed,) = [one for one in verdict.order_agreements(orders) if one.metric == order.metric]
+    (agreed,) = [one for one in agreement.order_agreements(orders) if one.metric == order.metric]
     assert agreed.pairs == 4 * 3 and agreed.share.value is not None  # four tasks: one pair of runs for all four models
     assert order.tau == pytest.approx(theirs["value"].corr(theirs["ours"], method="kendall"))
     assert (frame.loc[list(order.rows), "order"] == order.text).all()
@@ -509,7 +510,7 @@ def test_order_of_methods(tmp_path: Path) -> None:
 def test_order_of_settings_where_there_is_one_method(tmp_path: Path) -> None:
     make(tmp_path, "run", prompts=3)
     indexed(tmp_path, "swift_table9", "mini", lambda job: "run")
-    orders = verdict.rank_orders(exhibits.long_table(replications(tmp_path), "Table 9", "swift"))
+    orders = agreement.rank_orders(exhibits.long_table(replications(tmp_path), "Table 9", "swift"))
     assert {(o.within, len(o.rows)) for o in orders} == {("SWIFT", 4)}
     assert {o.metric for o in orders} == {"M", "alpha", "speedup"}
     assert all(o.concordant == 0 and o.same_best for o in orders)  # one run stands behind all: nothing is ordered

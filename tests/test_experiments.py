@@ -17,9 +17,9 @@ from ssd_bench.compose.build import build
 from ssd_bench.conf import CONF
 from ssd_bench.contract.shape import ModelDims
 from ssd_bench.errors import ConfigError
-from ssd_bench.papers import reported
-from ssd_bench.papers.grid import FOLDER, Experiment, Job, load, names, sets
-from ssd_bench.papers.rooms import folder_of
+from ssd_bench.papers.printed import reported
+from ssd_bench.papers.printed.catalogue import folder_of
+from ssd_bench.papers.runs.grid import FOLDER, Experiment, Job, load, names, sets
 from ssd_bench.records import schema
 from ssd_bench.sweep import dry
 

@@ -13,8 +13,8 @@ from matplotlib.figure import Figure
 from ssd_bench import metrics
 from ssd_bench.cost.tpt import tpt
 from ssd_bench.metrics.text import DECODE, END_TO_END, format_interval
-from ssd_bench.papers import grid
-from ssd_bench.papers.cells import Record, Replication, replications
+from ssd_bench.papers.ours.cells import Record, Replication, replications
+from ssd_bench.papers.runs import grid
 from ssd_bench.papers.ssd_bench import families, windows
 from ssd_bench.papers.ssd_bench.families import AR, FAMILIES, HF, REPEATED, WITHOUT_LOOPS
 from ssd_bench.papers.ssd_bench.own import OWN

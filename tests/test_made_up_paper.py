@@ -7,7 +7,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from ssd_bench.papers import index
+from ssd_bench.papers.runs import index
 from tests.exhibit_runs import make
 from tests.runs import ROOT, python
 
@@ -35,7 +35,7 @@ made-up,Table 1,Large,SWIFT,GSM8K,,speedup,1.5,x,
 
 from collections.abc import Iterator
 
-from ssd_bench.papers.arithmetic import CONTRADICTION, Check, find_number, new_check
+from ssd_bench.papers.audit.arithmetic import CONTRADICTION, Check, find_number, new_check
 
 
 def checks() -> Iterator[Check]:
@@ -48,8 +48,8 @@ def checks() -> Iterator[Check]:
 
 from matplotlib.figure import Figure
 
-from ssd_bench.papers import figures_shared as common
-from ssd_bench.papers.cells import Replication
+from ssd_bench.papers.figures import shared as common
+from ssd_bench.papers.ours.cells import Replication
 
 
 def figure1(replication: Replication) -> Figure:

@@ -16,8 +16,9 @@ from matplotlib.figure import Figure
 
 from ssd_bench.commands import claims as claims_command
 from ssd_bench.commands import report as report_command
-from ssd_bench.papers import reported, verdict
-from ssd_bench.papers.cells import Replication, replications
+from ssd_bench.papers.ours import agreement
+from ssd_bench.papers.ours.cells import Replication, replications
+from ssd_bench.papers.printed import reported
 from ssd_bench.report import exhibits, figures, verdicts, write
 from ssd_bench.report.notebook import Comparison, Paper
 from tests import synthetic
@@ -245,7 +246,7 @@ def test_a_repeated_result_of_another_row_reads_same_run(tmp_path: Path) -> None
     frame = exhibits.long_table(replications(tmp_path), "Table 6", "knn-ssd")
     text = write.document("knn-ssd", "Table 6", frame)
     assert "excluded" in text and " void " not in text
-    frame.loc[frame["verdict"] == verdict.VOID, ["ours", "verdict", "result"]] = [0.5, "other model", "r"]
+    frame.loc[frame["verdict"] == agreement.VOID, ["ours", "verdict", "result"]] = [0.5, "other model", "r"]
     frame["repeats"] = np.where(frame["id"] == frame["id"].iloc[0], "", frame["id"].iloc[0])
     assert "same run" in write.document("knn-ssd", "Table 6", frame)
 

@@ -10,7 +10,7 @@ import pytest
 from nbclient import NotebookClient
 
 from ssd_bench.errors import ConfigError
-from ssd_bench.papers.claims import claims
+from ssd_bench.papers.claims.claims import claims
 from ssd_bench.report.notebook import VARIABLE, Paper
 
 FOLDER = Path(__file__).parents[1] / "notebooks"

@@ -18,13 +18,16 @@ import pytest
 
 from ssd_bench.commands import report as report_command
 from ssd_bench.errors import ConfigError
-from ssd_bench.papers import audit, reported, select
-from ssd_bench.papers.cells import replications
-from ssd_bench.papers.claims import claims
-from ssd_bench.papers.figures_shared import NotDrawable
-from ssd_bench.papers.judge import judge
-from ssd_bench.papers.rooms import paper_versions
-from ssd_bench.report import exhibits, figures, page, predictions, verdicts, write
+from ssd_bench.papers.audit import audit
+from ssd_bench.papers.claims.claims import claims
+from ssd_bench.papers.claims.judge import judge
+from ssd_bench.papers.figures.shared import NotDrawable
+from ssd_bench.papers.ours import select
+from ssd_bench.papers.ours.cells import replications
+from ssd_bench.papers.printed import reported
+from ssd_bench.papers.printed.catalogue import paper_versions
+from ssd_bench.predict import predictions
+from ssd_bench.report import exhibits, figures, page, verdicts, write
 from ssd_bench.report.figures import figure
 from tests.exhibit_runs import indexed, make, make_all
 from tests.runs import ROOT

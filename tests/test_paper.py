@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from ssd_bench.errors import ConfigError
-from ssd_bench.papers import reported, rooms
-from ssd_bench.papers.claims import STATISTIC, STATISTICS, Claim, claims, read_claims
+from ssd_bench.papers.claims.claims import STATISTIC, STATISTICS, Claim, claims, read_claims
+from ssd_bench.papers.printed import catalogue, reported
 from tests.runs import python
 
 HEADER = ",".join(reported.COLUMNS["results"])
@@ -23,14 +23,14 @@ prose: {knapspec: {abstract: [Table 2]}}
 """
 
 
-def made_up(folder: Path, results: str, paper: str = PAPER) -> rooms.PaperFolder:
+def made_up(folder: Path, results: str, paper: str = PAPER) -> catalogue.PaperFolder:
     """A folder of that name with one exhibit."""
     folder = folder / "made_up"
     folder.mkdir()
     listed = ",".join(reported.COLUMNS["exhibits"]) + "\nknapspec,Table 2,a,b,,,,yes,\n"
     for name, content in (("paper.yaml", paper), ("exhibits.csv", listed), ("results.csv", results)):
         (folder / name).write_text(content, encoding="utf-8")
-    return rooms.read_folder(folder / "paper.yaml")
+    return catalogue.read_folder(folder / "paper.yaml")
 
 
 def test_results_holds_every_row_once_under_its_own_id() -> None:
@@ -39,7 +39,7 @@ def test_results_holds_every_row_once_under_its_own_id() -> None:
     assert frame["id"].is_unique
     assert frame["id"].str.fullmatch(r"[a-z0-9-]+(/[\w.=@-]+)+").all()
     assert frame["id"].str.len().max() < 130
-    for folder in rooms.paper_folders()[:-1]:
+    for folder in catalogue.paper_folders()[:-1]:
         lines = frame.loc[frame["paper"].isin(folder.versions), "line"]
         assert {*lines} == {*range(2, 2 + len(set(lines)))} and frame[frame["paper"] == folder.latest]["line"].is_unique
     assert frame["value"].dtype == "float64"
@@ -172,21 +172,23 @@ def test_a_paper_is_refused_by_file_and_key(was: str, now: str, message: str, tm
 
 
 def test_each_paper_has_a_room_of_its_own() -> None:
-    assert [folder.name for folder in rooms.paper_folders()] == [
+    assert [folder.name for folder in catalogue.paper_folders()] == [
         "knapspec",
         "knn_ssd",
         "swift",
         "conflayers",
         "ssd_bench",
     ]
-    assert rooms.paper_versions() == ("knapspec", "knn-ssd", "swift", "swift-v1", "conflayers")
-    assert rooms.version_name("swift-v1") == "SWIFT, first version"
+    assert catalogue.paper_versions() == ("knapspec", "knn-ssd", "swift", "swift-v1", "conflayers")
+    assert catalogue.version_name("swift-v1") == "SWIFT, first version"
     with pytest.raises(ConfigError, match="one of knapspec, knn-ssd"):
-        rooms.folder_of("self-sd")
+        catalogue.folder_of("self-sd")
 
 
 def test_loading_needs_no_torch() -> None:
-    code = "import sys, ssd_bench.papers.reported as r; r.results(); print({'torch', 'scipy'} & set(sys.modules))"
+    code = (
+        "import sys, ssd_bench.papers.printed.reported as r; r.results(); print({'torch', 'scipy'} & set(sys.modules))"
+    )
     assert python("-c", code).stdout.strip() == "set()"
 
 
@@ -204,7 +206,7 @@ fastest:
 
 
 def test_each_paper_has_its_claims() -> None:
-    for paper in {rooms.folder_of(paper).latest for paper in rooms.paper_versions()}:
+    for paper in {catalogue.folder_of(paper).latest for paper in catalogue.paper_versions()}:
         own = [claim for claim in claims() if claim.id.startswith(f"{paper}/")]
         assert len(own) >= 8 and len({claim.id for claim in own}) == len(own)
     others = {other for claim in claims() for other in claim.over.get(STATISTIC, ())}
@@ -240,7 +242,7 @@ def test_a_threshold_can_be_missed_on_either_side(claim: Claim) -> None:
 )
 def test_a_claim_that_nothing_could_decide_is_refused(was: str, now: str, message: str, tmp_path: Path) -> None:
     assert was in CLAIM
-    folder = dataclasses.replace(rooms.find_folder("knapspec"), path=tmp_path / "knapspec")
+    folder = dataclasses.replace(catalogue.find_folder("knapspec"), path=tmp_path / "knapspec")
     folder.path.mkdir()
     (folder.path / "claims.yaml").write_text(CLAIM, encoding="utf-8")
     (claim,) = read_claims(folder)

@@ -9,10 +9,10 @@ import pandas as pd
 import pytest
 
 from ssd_bench.commands.audit import main
-from ssd_bench.papers import arithmetic
-from ssd_bench.papers import audit as module
+from ssd_bench.papers.audit import arithmetic
+from ssd_bench.papers.audit import audit as module
 from ssd_bench.papers.knn_ssd import checks as knn_ssd
-from ssd_bench.papers.reported import Number, numbers
+from ssd_bench.papers.printed.reported import Number, numbers
 
 
 @pytest.fixture(scope="module")

@@ -10,13 +10,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from ssd_bench.papers import grid
-from ssd_bench.papers.cells import Replication, replications
-from ssd_bench.papers.traces import Acceptance, Steps, needed_cost, reported_speedups, smallest_argument
-from ssd_bench.papers.values import BASELINES
-from ssd_bench.replay.predict import predict
-from ssd_bench.report import predictions
-from ssd_bench.report.predictions import FEW, LABELS, NEEDS, PAPER_ACCEPTANCE, RUN_ACCEPTANCE, Skill, skill
+from ssd_bench.papers.ours.cells import Replication, replications
+from ssd_bench.papers.ours.values import BASELINES
+from ssd_bench.papers.runs import grid
+from ssd_bench.predict import predictions
+from ssd_bench.predict.acceptance import Acceptance, Steps, needed_cost, reported_speedups, smallest_argument
+from ssd_bench.predict.predictions import FEW, LABELS, NEEDS, PAPER_ACCEPTANCE, RUN_ACCEPTANCE, Skill, skill
+from ssd_bench.predict.replay import predict
 from tests.exhibit_runs import indexed, make
 
 DRAWS = 40_000

@@ -23,11 +23,11 @@ from ssd_bench.cost.machine import Profile, own_profile
 from ssd_bench.cost.roofline import Gpu, SimulatedMachine, simulated_machine, simulated_names
 from ssd_bench.cost.shapes import shape_named
 from ssd_bench.errors import ConfigError
+from ssd_bench.predict import validation
+from ssd_bench.predict.replay import predict, step_times, verification_mode
+from ssd_bench.predict.workload import map_layer_set, workload
 from ssd_bench.records.reader import Run
 from ssd_bench.records.schema import PromptRecord
-from ssd_bench.replay import validation
-from ssd_bench.replay.predict import predict, step_times, verification_mode
-from ssd_bench.replay.workload import map_layer_set, workload
 from ssd_bench.run.plan import plan
 from tests.runs import composed
 from tests.synthetic import N_LAYERS, unit, write_run

@@ -13,7 +13,9 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from ssd_bench.cli import dispatch
 from ssd_bench.errors import ConfigError
-from ssd_bench.papers import cells, claims, grid, index, scale
+from ssd_bench.papers.claims import claims
+from ssd_bench.papers.ours import cells
+from ssd_bench.papers.runs import grid, index, scale
 from ssd_bench.records.reader import load_run
 from ssd_bench.sweep.forecast import BETWEEN, Forecast
 from ssd_bench.sweep.sweep import experiment_names, spread_repeats

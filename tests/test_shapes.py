@@ -21,7 +21,7 @@ from ssd_bench.engine.probe import ModelProbe
 from ssd_bench.engine.sampling import Decoding
 from ssd_bench.model import drawn
 from ssd_bench.model.backend import select
-from ssd_bench.papers.traces import Acceptance, ReportedSpeedup, reported_speedups
+from ssd_bench.predict.acceptance import Acceptance, ReportedSpeedup, reported_speedups
 
 DRAWS = 20_000
 

@@ -13,8 +13,8 @@ from ssd_bench.cli import dispatch
 from ssd_bench.commands import status
 from ssd_bench.commands.status import look, render
 from ssd_bench.lease import Lease
-from ssd_bench.papers import index
-from ssd_bench.papers.index import Outcome
+from ssd_bench.papers.runs import index
+from ssd_bench.papers.runs.index import Outcome
 from ssd_bench.records.writer import RunWriter
 from tests.synthetic import header, unit, write_run
 

@@ -15,8 +15,8 @@ from ssd_bench import metrics
 from ssd_bench.commands import claims as claims_command
 from ssd_bench.metrics import store as stored
 from ssd_bench.metrics.store import FILE, DigestStore, RunCache
-from ssd_bench.papers.cells import REPEATED_TIMINGS, Record, prepare_records, records, replications
-from ssd_bench.papers.judge import judge
+from ssd_bench.papers.claims.judge import judge
+from ssd_bench.papers.ours.cells import REPEATED_TIMINGS, Record, prepare_records, records, replications
 from ssd_bench.records.reader import load_run
 from ssd_bench.report import exhibits, figures, verdicts
 from ssd_bench.report.runs import RunGroup, group_by_task

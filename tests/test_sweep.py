@@ -29,8 +29,8 @@ import ssd_bench.run.run
 from ssd_bench.bench.bench import bench
 from ssd_bench.cli import dispatch
 from ssd_bench.errors import ConfigError, JobsFailed, LosslessError
-from ssd_bench.papers import index
-from ssd_bench.papers.index import Outcome
+from ssd_bench.papers.runs import index
+from ssd_bench.papers.runs.index import Outcome
 from ssd_bench.records.reader import Run, find_runs, load_run
 from ssd_bench.run_warnings import warning_kind
 from ssd_bench.sweep.sweep import Attempt, JobBatch, product, summary

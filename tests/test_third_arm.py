@@ -16,9 +16,9 @@ from ssd_bench import metrics
 from ssd_bench.commands import explain
 from ssd_bench.engine.sampling import Decoding
 from ssd_bench.errors import ConfigError
+from ssd_bench.predict.workload import workload
 from ssd_bench.records.reader import Run
 from ssd_bench.records.writer import RunWriter
-from ssd_bench.replay.workload import workload
 from ssd_bench.run import run as running
 from ssd_bench.run.hardware import Hardware
 from ssd_bench.run.hugging_face import HFProcess, HuggingFace

@@ -16,12 +16,14 @@ import pytest
 from ssd_bench.commands import claims as claims_command
 from ssd_bench.errors import ConfigError
 from ssd_bench.metrics import intervals
-from ssd_bench.papers import audit, judge
-from ssd_bench.papers.cells import REPEATED_TIMINGS, Replication, replications
-from ssd_bench.papers.claims import PARTS, STATISTICS, Claim, claims
-from ssd_bench.papers.judge import CANNOT_SAY, FAILS, HOLDS, NOT_RUN, VERDICTS, Judgement
-from ssd_bench.papers.samples import _DEFINITIONS, StatisticSample, take_sample
-from ssd_bench.report import exhibits, page, predictions, verdicts
+from ssd_bench.papers.audit import audit
+from ssd_bench.papers.claims import judge
+from ssd_bench.papers.claims.claims import PARTS, STATISTICS, Claim, claims
+from ssd_bench.papers.claims.judge import CANNOT_SAY, FAILS, HOLDS, NOT_RUN, VERDICTS, Judgement
+from ssd_bench.papers.claims.statistics import _DEFINITIONS, StatisticSample, take_sample
+from ssd_bench.papers.ours.cells import REPEATED_TIMINGS, Replication, replications
+from ssd_bench.predict import predictions
+from ssd_bench.report import exhibits, page, verdicts
 from ssd_bench.report.answers import advice, cards, comparison, describe_records
 from tests import synthetic
 from tests.exhibit_runs import MINIATURE, indexed

@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from ssd_bench import style
-from ssd_bench.papers import grid
-from ssd_bench.papers.cells import Cell, Record, Replication
-from ssd_bench.papers.figures_shared import PAPER, VOID_LABEL
-from ssd_bench.papers.reported import numbers
+from ssd_bench.papers.figures import style
+from ssd_bench.papers.figures.shared import PAPER, VOID_LABEL
+from ssd_bench.papers.ours.cells import Cell, Record, Replication
+from ssd_bench.papers.printed.reported import numbers
+from ssd_bench.papers.runs import grid
 from ssd_bench.report.figures import figure
 from tests.synthetic import unit, write_run
 

@@ -1,4 +1,4 @@
-"""Drafts with random weights, accepted as often as a paper reports (`papers.traces`), for the speedup on a machine.
+"""Drafts with random weights, accepted as often as a paper reports (`predict.acceptance`), for speedups on a machine.
 
 Nothing is searched, and the text is meaningless: such a run is not checked for losslessness and has no score.
 """
@@ -16,7 +16,7 @@ from ssd_bench.contract.method import Context, LayerDraft, Prefill, Probe, Sampl
 from ssd_bench.contract.shape import ModelDims
 from ssd_bench.contract.tree import TokenTree
 from ssd_bench.engine.engine import Engine
-from ssd_bench.papers.traces import Acceptance
+from ssd_bench.predict.acceptance import Acceptance
 
 WATCHED = 1e-30  # threshold of a confidence exit that never stops; its probability is computed, as in the papers
 STRIDES = (0.7548776662466927, 0.5698402909980532)  # of the R2 low-discrepancy sequence (Roberts 2018)

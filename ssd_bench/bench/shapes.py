@@ -32,7 +32,7 @@ from ssd_bench.engine.sampling import Decoding
 from ssd_bench.model import drawn
 from ssd_bench.model.backend import select
 from ssd_bench.model.decoder import PREFILL_CHUNK, Pass
-from ssd_bench.papers.traces import Acceptance, ReportedSpeedup, plain_name, reported_speedups
+from ssd_bench.predict.acceptance import Acceptance, ReportedSpeedup, plain_name, reported_speedups
 from ssd_bench.run.hardware import Hardware
 from ssd_bench.run.hugging_face import HuggingFace
 

@@ -19,12 +19,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from ssd_bench.advise import OWN, advice, closing, parse_question, recorded_machine, usable_runs
 from ssd_bench.console import run_tool
 from ssd_bench.cost.roofline import simulated_machine
-from ssd_bench.papers.traces import (
+from ssd_bench.predict.acceptance import (
     Steps,
 )
+from ssd_bench.predict.advise import OWN, advice, closing, parse_question, recorded_machine, usable_runs
 
 
 def main(arguments: Sequence[str]) -> int:

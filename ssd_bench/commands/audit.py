@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from ssd_bench import tables
 from ssd_bench.console import options, run_tool
 from ssd_bench.errors import ConfigError
-from ssd_bench.papers import audit
+from ssd_bench.papers.audit import audit
 from ssd_bench.paths import local_path
 from ssd_bench.records.files import write_atomic
 

@@ -2,7 +2,7 @@
 
 `python -m ssd_bench claims [runs_dir=runs] [scale=small] [out=FILE.csv]`
     every claim with its verdict, effect, 95 % interval, prompts and run-to-run variation; the rule is in
-    papers/claims.py
+    papers/claims/claims.py
     scale: scale of the runs; default: all scales
     out: file for the same as CSV. The report also shows the verdicts in files of a folder `verdicts` under runs_dir, so
     that records need not be kept there
@@ -15,8 +15,8 @@ from collections.abc import Sequence
 from ssd_bench import tables
 from ssd_bench.console import options, run_tool
 from ssd_bench.errors import ConfigError
-from ssd_bench.papers.cells import prepare_records, replications
-from ssd_bench.papers.judge import NOT_RUN, judge
+from ssd_bench.papers.claims.judge import NOT_RUN, judge
+from ssd_bench.papers.ours.cells import prepare_records, replications
 from ssd_bench.paths import local_path
 from ssd_bench.records.files import write_atomic
 from ssd_bench.report.verdicts import table, terminal_text

@@ -26,7 +26,7 @@ from ssd_bench.console import count, options, run_tool
 from ssd_bench.errors import ConfigError
 from ssd_bench.metrics import Measured, Spread, widen
 from ssd_bench.metrics.intervals import LEVEL, Array, measure, ratio_of_ratios, ratio_of_sums
-from ssd_bench.papers.cells import REPEATED_TIMINGS, Cell, records, replications
+from ssd_bench.papers.ours.cells import REPEATED_TIMINGS, Cell, records, replications
 from ssd_bench.paths import local_path
 from ssd_bench.records.reader import Run
 

@@ -26,9 +26,9 @@ from ssd_bench.cost.roofline import simulated_names
 from ssd_bench.errors import ConfigError
 from ssd_bench.metrics.text import REHEARSAL, format_number, format_percent
 from ssd_bench.paths import local_path
+from ssd_bench.predict import validation
+from ssd_bench.predict.replay import predict
 from ssd_bench.records.reader import find_runs, load_run
-from ssd_bench.replay import validation
-from ssd_bench.replay.predict import predict
 
 OPTIONS, VALIDATE_OPTIONS = ("run", "hardware", "model", "devices"), ("runs_dir",)
 

@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from ssd_bench.console import options, run_tool
-from ssd_bench.papers.cells import prepare_records, records, replications
+from ssd_bench.papers.ours.cells import prepare_records, records, replications
 from ssd_bench.paths import local_path
 from ssd_bench.report import runs, verdicts
 from ssd_bench.report.write import index, readable_records, write, write_replication, write_texts

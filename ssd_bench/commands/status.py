@@ -26,7 +26,7 @@ from ssd_bench import tables
 from ssd_bench.console import options, run_tool
 from ssd_bench.errors import ConfigError
 from ssd_bench.lease import NAME, has_expired, holder
-from ssd_bench.papers import index
+from ssd_bench.papers.runs import index
 from ssd_bench.paths import local_path
 from ssd_bench.records.files import read_header
 from ssd_bench.records.pack import unpacked_folder

@@ -22,10 +22,15 @@ from typing import Any
 CODE_PACKAGES = ("ssd_bench", "methods", "tasks")
 
 READERS = (
-    *(f"ssd_bench/{package}/" for package in ("report", "papers", "metrics", "replay", "exchange", "sweep")),
+    *(
+        f"ssd_bench/{package}/"
+        for package in ("report", "papers", "metrics", "predict", "exchange", "sweep", "commands")
+    ),
     *(f"ssd_bench/cost/{file}.py" for file in ("machine", "plane", "roofline", "shapes")),
-    *(f"ssd_bench/{file}.py" for file in ("advise", "cli", "console", "coverage", "paths", "quoting", "run_warnings")),
-    *(f"ssd_bench/{file}.py" for file in ("compose/help", "status", "style", "tables")),
+    *(
+        f"ssd_bench/{file}.py"
+        for file in ("cli", "console", "paths", "quoting", "run_warnings", "compose/help", "tables")
+    ),
     *(f"ssd_bench/records/{file}.py" for file in ("consistency", "pack", "reader")),
 )
 """Code that only reads records, starts runs or helps. It is not in the code hash: changing it makes no run stale."""

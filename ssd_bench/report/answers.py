@@ -10,14 +10,14 @@ from typing import Any
 import pandas as pd
 
 from ssd_bench.metrics.text import ABSENT, END_TO_END, TOY, format_interval
-from ssd_bench.papers import grid
-from ssd_bench.papers.cells import Record, Replication
-from ssd_bench.papers.claims import Claim, claims
-from ssd_bench.papers.figures_shared import cells
-from ssd_bench.papers.judge import CANNOT_SAY, FAILS, HOLDS, NOT_RUN
-from ssd_bench.papers.match import order_scales
-from ssd_bench.papers.ran import model_names
-from ssd_bench.papers.rooms import paper_versions, version_name
+from ssd_bench.papers.claims.claims import Claim, claims
+from ssd_bench.papers.claims.judge import CANNOT_SAY, FAILS, HOLDS, NOT_RUN
+from ssd_bench.papers.figures.shared import cells
+from ssd_bench.papers.ours.cells import Record, Replication
+from ssd_bench.papers.ours.match import order_scales
+from ssd_bench.papers.ours.ran import model_names
+from ssd_bench.papers.printed.catalogue import paper_versions, version_name
+from ssd_bench.papers.runs import grid
 from ssd_bench.papers.ssd_bench.families import FAMILIES
 from ssd_bench.papers.ssd_bench.figures import COMPARISON
 from ssd_bench.records.schema import device_name

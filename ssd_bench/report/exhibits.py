@@ -10,13 +10,13 @@ import pandas as pd
 
 from ssd_bench.errors import ConfigError
 from ssd_bench.metrics.text import REHEARSAL
-from ssd_bench.papers import ran, select, verdict
-from ssd_bench.papers.cells import TOY_MODEL as TRAINED_HERE
-from ssd_bench.papers.cells import Replication
-from ssd_bench.papers.match import Matcher
-from ssd_bench.papers.reported import Number, exhibits, numbers
-from ssd_bench.papers.rooms import folder_of, version_name
-from ssd_bench.papers.values import OVER_AR
+from ssd_bench.papers.ours import agreement, ran, select
+from ssd_bench.papers.ours.cells import TOY_MODEL as TRAINED_HERE
+from ssd_bench.papers.ours.cells import Replication
+from ssd_bench.papers.ours.match import Matcher
+from ssd_bench.papers.ours.values import OVER_AR
+from ssd_bench.papers.printed.catalogue import folder_of, version_name
+from ssd_bench.papers.printed.reported import Number, exhibits, numbers
 
 LEGEND = (
     "Each row says whose numbers it has: ours: the model that ran, with its size, and 95 % intervals over prompts (of "
@@ -103,7 +103,7 @@ def _long(matcher: Matcher, paper: str, exhibit: str) -> pd.DataFrame:
     rows = [_row(number, matcher) for number in numbers() if (number.paper, number.exhibit) == (paper, exhibit)]
     floats = dict.fromkeys(FLOATS, "float64")
     frame = pd.DataFrame(rows, columns=list(COLUMNS)).astype(floats)
-    for order in verdict.rank_orders(frame):
+    for order in agreement.rank_orders(frame):
         frame.loc[list(order.rows), "order"] = order.text
     first = frame.groupby("result")["id"].transform("first")
     frame["repeats"] = first.where((frame["result"] != "") & (first != frame["id"]), "")
@@ -120,7 +120,7 @@ def _row(number: Number, matcher: Matcher) -> dict[str, Any]:
     if match.decode is not None:
         row |= {"decode": match.decode.value, "decode_low": match.decode.low, "decode_high": match.decode.high}
     return row | {
-        "kind": verdict.metric_kind(number),
+        "kind": agreement.metric_kind(number),
         "verdict": match.verdict,
         "order": "",
         "scale": match.scale if match.value is not None else "",
@@ -142,7 +142,7 @@ def verdict_counts(frames: Iterable[pd.DataFrame]) -> pd.DataFrame:
         results` of ours and the `runs` behind them.
     """
     joined = pd.concat([frame[["paper", "verdict", "result", "runs"]] for frame in frames], ignore_index=True)
-    totals = pd.crosstab(joined["paper"], joined["verdict"]).reindex(columns=list(verdict.VERDICTS), fill_value=0)
+    totals = pd.crosstab(joined["paper"], joined["verdict"]).reindex(columns=list(agreement.VERDICTS), fill_value=0)
     totals = totals.loc[list(dict.fromkeys(joined["paper"]))]
     totals["numbers"] = totals.sum(axis=1)
     by_paper = {paper: joined[joined["paper"] == paper] for paper in totals.index}
@@ -191,7 +191,7 @@ def describe_results(frame: pd.DataFrame) -> str:
         count_phrase(distinct_results(compared), "distinct result"),
     ]
     repeated = int((compared["repeats"] != "").sum())
-    defined = int((compared["verdict"] == verdict.BY_DEFINITION).sum())
+    defined = int((compared["verdict"] == agreement.BY_DEFINITION).sum())
     counted += [f"{repeated} repeat one of them"] if repeated else []
     counted += [f"{defined} are 1 by definition"] if defined else []
     text = f"Ours: {models}; {len(compared)} of {len(frame)} numbers of the paper have one: {', '.join(counted)}."
@@ -200,7 +200,7 @@ def describe_results(frame: pd.DataFrame) -> str:
     if toys:
         subject = "A" if toys == len(compared) else f"{toys} of them are of a"
         return f"{text} {subject} {REHEARSAL}."
-    replicated = (verdict.AGREES, verdict.DIFFERS, verdict.OTHER_HARDWARE, verdict.BY_DEFINITION)
+    replicated = (agreement.AGREES, agreement.DIFFERS, agreement.OTHER_HARDWARE, agreement.BY_DEFINITION)
     if not compared["verdict"].isin(replicated).any():
         return (
             f"{text} They are of another model than the paper's or of fewer prompts: not a replication of its values."
@@ -232,9 +232,9 @@ def count_phrase(things: Sequence[object], name: str) -> str:
 def verdict_sentences(frame: pd.DataFrame) -> list[str]:
     """Return a sentence each on algorithmic and speed verdicts, and those on the paper's order."""
     lines = []
-    for name in (verdict.ALGORITHMIC, verdict.SPEED):
+    for name in (agreement.ALGORITHMIC, agreement.SPEED):
         totals = frame.loc[frame["kind"] == name, "verdict"].value_counts()
-        parts = ", ".join(f"{totals[word]} {word}" for word in verdict.VERDICTS if word in totals)
+        parts = ", ".join(f"{totals[word]} {word}" for word in agreement.VERDICTS if word in totals)
         distinct = count_phrase(distinct_results(frame[frame["kind"] == name]), "distinct result")
         lines += [f"{name.capitalize()}: {parts}; {distinct}."] if parts else []
     return [*lines, *order_sentences(frame)]
@@ -242,11 +242,11 @@ def verdict_sentences(frame: pd.DataFrame) -> list[str]:
 
 def order_sentences(frame: pd.DataFrame) -> list[str]:
     """Return sentences on how often our runs are in the paper's order, by metric, over distinct valid pairs."""
-    groups = verdict.rank_orders(frame)
-    agreements = verdict.order_agreements(groups)
+    groups = agreement.rank_orders(frame)
+    agreements = agreement.order_agreements(groups)
     lines = []
     for methods, subject in ((True, "methods within a setting"), (False, "settings of one method")):
-        text = ", ".join(agreement.text for agreement in agreements if agreement.methods == methods)
+        text = ", ".join(entry.text for entry in agreements if entry.methods == methods)
         if text:
             groups_of_kind = [group for group in groups if group.methods == methods]
             best = f"same best in {sum(group.same_best for group in groups_of_kind)} of {len(groups_of_kind)} groups"
@@ -256,7 +256,7 @@ def order_sentences(frame: pd.DataFrame) -> list[str]:
 
 def speedup_sentences(frame: pd.DataFrame) -> list[str]:
     """Return a sentence on the baseline of speedups, for a paper that divides by Hugging Face `generate`."""
-    rows = frame[(frame["metric"] == "speedup") & frame["ours"].notna() & (frame["verdict"] != verdict.BY_DEFINITION)]
+    rows = frame[(frame["metric"] == "speedup") & frame["ours"].notna() & (frame["verdict"] != agreement.BY_DEFINITION)]
     counting = None if rows.empty else folder_of(str(rows["paper"].iloc[0])).counts.get("speedup")
     if counting is None or counting.baseline != "hf":
         return []

@@ -18,17 +18,17 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter
 
-from ssd_bench import style
 from ssd_bench.errors import ConfigError
-from ssd_bench.papers.cells import Cell, Replication
-from ssd_bench.papers.figures_shared import NotDrawable, cells, missing_runs
-from ssd_bench.papers.match import order_scales
-from ssd_bench.papers.ran import model_names
-from ssd_bench.papers.rooms import paper_folders
+from ssd_bench.papers.figures import style
+from ssd_bench.papers.figures.shared import NotDrawable, cells, missing_runs
+from ssd_bench.papers.figures.style import ACCOUNTS, AR_COLOUR, METHOD_COLOUR, STYLE
+from ssd_bench.papers.ours.cells import Cell, Replication
+from ssd_bench.papers.ours.match import order_scales
+from ssd_bench.papers.ours.ran import model_names
+from ssd_bench.papers.printed.catalogue import paper_folders
 from ssd_bench.records.files import write_atomic
 from ssd_bench.report.answers import comparison
 from ssd_bench.report.runs import RunGroup
-from ssd_bench.style import ACCOUNTS, AR_COLOUR, METHOD_COLOUR, STYLE
 
 _waiting: list[Replication] = []  # what forked processes draw
 FIGURES: dict[str, Callable[[Replication], Figure | NotDrawable]] = {

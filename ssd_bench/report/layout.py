@@ -10,9 +10,9 @@ from typing import Any
 import pandas as pd
 
 from ssd_bench.metrics.text import ABSENT, DECODE, END_TO_END
-from ssd_bench.papers import verdict
-from ssd_bench.papers.reported import METRICS
-from ssd_bench.papers.rooms import folder_of
+from ssd_bench.papers.ours import agreement
+from ssd_bench.papers.printed.catalogue import folder_of
+from ssd_bench.papers.printed.reported import METRICS
 
 BOUNDS = {"": "", "low": "from ", "high": "to ", "max": "up to ", "about": "about "}
 DIGITS = 2  # least digits of our numbers, which else have those of the paper
@@ -155,7 +155,7 @@ def _paper_entry(number: Any) -> Entry:
 def _our_entries(number: Any, column: Column) -> Iterator[tuple[Column, Entry]]:
     """Yield our entries for a number with their columns: first the compared one, then those not in the paper."""
     digits = max(DIGITS, len(number.printed.partition(".")[2]))
-    text = EXCLUDED if number.verdict == verdict.VOID else ABSENT
+    text = EXCLUDED if number.verdict == agreement.VOID else ABSENT
     if not math.isnan(number.ours):
         text = format_interval(number.ours, number.low, number.high, digits)
     yield column, Entry(text, number, is_own=True)

@@ -13,13 +13,14 @@ from matplotlib.figure import Figure
 
 from ssd_bench import tables
 from ssd_bench.errors import ConfigError
-from ssd_bench.papers import audit, reported
-from ssd_bench.papers.cells import Replication, replications
-from ssd_bench.papers.claims import claims
-from ssd_bench.papers.figures_shared import NotDrawable
-from ssd_bench.papers.judge import NOT_RUN, judge
-from ssd_bench.papers.match import order_scales
-from ssd_bench.papers.rooms import paper_versions
+from ssd_bench.papers.audit import audit
+from ssd_bench.papers.claims.claims import claims
+from ssd_bench.papers.claims.judge import NOT_RUN, judge
+from ssd_bench.papers.figures.shared import NotDrawable
+from ssd_bench.papers.ours.cells import Replication, replications
+from ssd_bench.papers.ours.match import order_scales
+from ssd_bench.papers.printed import reported
+from ssd_bench.papers.printed.catalogue import paper_versions
 from ssd_bench.papers.ssd_bench import figures as figures_compare
 from ssd_bench.report import answers, exhibits, figures, layout, verdicts
 

@@ -18,17 +18,20 @@ from markupsafe import Markup
 
 from ssd_bench import tables
 from ssd_bench.metrics.text import ABSENT
-from ssd_bench.papers import audit, reported, select, verdict
-from ssd_bench.papers.cells import Record, Replication
-from ssd_bench.papers.grid import Experiment
-from ssd_bench.papers.match import order_scales
-from ssd_bench.papers.rooms import paper_folders, paper_versions, version_name
+from ssd_bench.papers.audit import audit
+from ssd_bench.papers.figures.style import unbroken
+from ssd_bench.papers.ours import agreement, select
+from ssd_bench.papers.ours.cells import Record, Replication
+from ssd_bench.papers.ours.match import order_scales
+from ssd_bench.papers.printed import reported
+from ssd_bench.papers.printed.catalogue import paper_folders, paper_versions, version_name
+from ssd_bench.papers.runs.grid import Experiment
 from ssd_bench.papers.ssd_bench import figures as own_figures
 from ssd_bench.papers.ssd_bench.own import OWN, remarks
-from ssd_bench.report import answers, exhibits, predictions, verdicts
+from ssd_bench.predict import predictions
+from ssd_bench.report import answers, exhibits, verdicts
 from ssd_bench.report.figures import FIGURES, FOREST, NARROW, DrawnFigure
 from ssd_bench.report.layout import EXCLUDED, NONE, SAME_RUN, Cells, Column, Entry, layout, paper_label
-from ssd_bench.style import unbroken
 
 FOLDER = Path(__file__).parent
 AXES = ("model", "task", "method")
@@ -42,7 +45,7 @@ COMPLETE = {
     "elsewhere": "have the runs of another",
     "no results": "hold no results",
 }
-PART = {verdict.ALGORITHMIC: "algorithmic", verdict.SPEED: "speed", "": "not compared"}
+PART = {agreement.ALGORITHMIC: "algorithmic", agreement.SPEED: "speed", "": "not compared"}
 LABELS = {
     "alpha": "α",
     "tpt": "TPT",
@@ -51,23 +54,23 @@ LABELS = {
     "_": " ",
 }  # parts of metric names, and their texts
 MARKS = {  # signs that differ in form, not by colour alone
-    verdict.AGREES: ("✓", "agrees"),
-    verdict.DIFFERS: ("✗", "differs"),
-    verdict.BY_DEFINITION: ("≡", "definition"),
-    verdict.OTHER_MODEL: ("○", "model"),
-    verdict.OTHER_SCALE: ("◇", "scale"),
-    verdict.OTHER_HARDWARE: ("△", "hardware"),
-    verdict.VOID: ("∅", "void"),
+    agreement.AGREES: ("✓", "agrees"),
+    agreement.DIFFERS: ("✗", "differs"),
+    agreement.BY_DEFINITION: ("≡", "definition"),
+    agreement.OTHER_MODEL: ("○", "model"),
+    agreement.OTHER_SCALE: ("◇", "scale"),
+    agreement.OTHER_HARDWARE: ("△", "hardware"),
+    agreement.VOID: ("∅", "void"),
 }
 MEANING = {
-    verdict.AGREES: "the paper's own model and prompts (for speed: its hardware too), and its value lies in our 95 % "
+    agreement.AGREES: "the paper's own model and prompts (for speed: its hardware too), and its value lies in our 95 % "
     "interval, widened by rounding and a tolerance",
-    verdict.DIFFERS: "the same, and it does not",
-    verdict.BY_DEFINITION: "1 for plain decoding, here as there",
-    verdict.OTHER_MODEL: "ours is of another model, so the values say nothing about each other; the order may",
-    verdict.OTHER_SCALE: "the paper's model, but fewer or other prompts",
-    verdict.OTHER_HARDWARE: "a speed on a machine that the paper does not name: no verdict",
-    verdict.VOID: "a run behind it decides nothing: no search ran in it, or it has the trace of another cell; neither "
+    agreement.DIFFERS: "the same, and it does not",
+    agreement.BY_DEFINITION: "1 for plain decoding, here as there",
+    agreement.OTHER_MODEL: "ours is of another model, so the values say nothing about each other; the order may",
+    agreement.OTHER_SCALE: "the paper's model, but fewer or other prompts",
+    agreement.OTHER_HARDWARE: "a speed on a machine that the paper does not name: no verdict",
+    agreement.VOID: "a run behind it decides nothing: no search ran in it, or it has the trace of another; neither "
     "ranked nor counted as filled",
     "no run yet": "the command that is named makes it",
     "not run": "the experiment leaves it out and says why",
@@ -216,7 +219,7 @@ class Exhibit:
         """Its tables in the paper's layout; `lacking` has those of models of the paper without any number of ours."""
         if self.frame is None:
             return None
-        has_own = self.frame["ours"].notna() | (self.frame["verdict"] == verdict.VOID)
+        has_own = self.frame["ours"].notna() | (self.frame["verdict"] == agreement.VOID)
         compared = has_own.groupby(self.frame["model"]).transform("any")
         with_own, without_own = self.frame[compared], self.frame[~compared]
         return {"there": _tables(with_own), "lacking": _tables(without_own), "without": len(without_own)}
@@ -330,7 +333,7 @@ def render(
             complete=completeness(replications, frames, drawn),
             verdicts=exhibits.verdict_sentences(everything),
             counts=_counts(everything),
-            legend=[(*MARKS.get(word, ("–", "none")), word, MEANING[word]) for word in verdict.VERDICTS],
+            legend=[(*MARKS.get(word, ("–", "none")), word, MEANING[word]) for word in agreement.VERDICTS],
             filters=_filters([exhibit for listed in shown.values() for exhibit in listed]),
             comparison=list(_own_sheets(replications, drawn)),
             predicted=list(_prediction_sheets(predicted)),
@@ -440,8 +443,8 @@ def _exhibits(
 
 def _counts(everything: pd.DataFrame) -> str:
     """Return a table of verdicts by paper and kind (algorithmic or speed), with our results and runs behind them."""
-    shown = (verdict.AGREES, verdict.DIFFERS, *set(everything["verdict"]))
-    columns = [word for word in verdict.VERDICTS if word in shown]
+    shown = (agreement.AGREES, agreement.DIFFERS, *set(everything["verdict"]))
+    columns = [word for word in agreement.VERDICTS if word in shown]
     rows = {}
     for paper in (*paper_versions(), ""):
         rows_of_paper = everything[everything["paper"] == paper] if paper else everything

@@ -27,8 +27,8 @@ from ssd_bench.metrics.text import (
     format_percent,
     format_score,
 )
-from ssd_bench.papers.cells import Record
-from ssd_bench.papers.ran import ModelRan
+from ssd_bench.papers.ours.cells import Record
+from ssd_bench.papers.ours.ran import ModelRan
 from ssd_bench.records.files import read_table
 from ssd_bench.records.reader import load_run
 from ssd_bench.records.schema import SCHEMAS

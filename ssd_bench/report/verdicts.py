@@ -14,11 +14,11 @@ from ssd_bench.cost.shapes import known_shape
 from ssd_bench.errors import ConfigError
 from ssd_bench.metrics.text import ABSENT, TOY
 from ssd_bench.metrics.text import REHEARSAL as TRAINED_HERE
-from ssd_bench.papers import ran
-from ssd_bench.papers.claims import STATISTICS, Claim, claims
-from ssd_bench.papers.judge import CANNOT_SAY, HOLDS, NOT_RUN, VERDICTS, Judgement
-from ssd_bench.papers.reported import numbers
-from ssd_bench.papers.rooms import version_name
+from ssd_bench.papers.claims.claims import STATISTICS, Claim, claims
+from ssd_bench.papers.claims.judge import CANNOT_SAY, HOLDS, NOT_RUN, VERDICTS, Judgement
+from ssd_bench.papers.ours import ran
+from ssd_bench.papers.printed.catalogue import version_name
+from ssd_bench.papers.printed.reported import numbers
 from ssd_bench.records.pack import unpacked_folder
 
 FOLDER = "verdicts"

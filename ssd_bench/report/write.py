@@ -11,12 +11,13 @@ import pandas as pd
 
 from ssd_bench import tables
 from ssd_bench.errors import ConfigError
-from ssd_bench.papers import audit
-from ssd_bench.papers.cells import Record, Replication
-from ssd_bench.papers.judge import judge
+from ssd_bench.papers.audit import audit
+from ssd_bench.papers.claims.judge import judge
+from ssd_bench.papers.ours.cells import Record, Replication
 from ssd_bench.papers.ssd_bench.own import OWN
+from ssd_bench.predict import predictions
 from ssd_bench.records.files import write_atomic
-from ssd_bench.report import exhibits, figures, layout, page, predictions, runs, verdicts
+from ssd_bench.report import exhibits, figures, layout, page, runs, verdicts
 
 PAGE = "index.html"
 CONTENTS = {

@@ -16,7 +16,7 @@ from typing import Any
 from ssd_bench.conf import CONF
 from ssd_bench.cost.latency import Latency
 from ssd_bench.errors import ConfigError
-from ssd_bench.papers import index
+from ssd_bench.papers.runs import index
 from ssd_bench.records.files import read_header
 from ssd_bench.sweep import dry
 

@@ -35,11 +35,11 @@ from ssd_bench.conf import CHOSEN, choices
 from ssd_bench.console import EXTRAS, FULL, disk_fault, installed_by, report
 from ssd_bench.errors import ConfigError, JobsFailed, one_line
 from ssd_bench.lease import PATIENT, LeaseHeld
-from ssd_bench.papers import grid, index
-from ssd_bench.papers import scale as scales
-from ssd_bench.papers.cells import load_records
-from ssd_bench.papers.grid import key_of
-from ssd_bench.papers.index import HELD, Outcome
+from ssd_bench.papers.ours.cells import load_records
+from ssd_bench.papers.runs import grid, index
+from ssd_bench.papers.runs import scale as scales
+from ssd_bench.papers.runs.grid import key_of
+from ssd_bench.papers.runs.index import HELD, Outcome
 from ssd_bench.paths import local_path
 from ssd_bench.quoting import plain_value
 from ssd_bench.records.pack import unpacked_folder

@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from ssd_bench.lease import NAME, holder
-from ssd_bench.papers import index
+from ssd_bench.papers.runs import index
 from tests.cluster.conftest import Launched
 from tests.cluster.services import until
 from tests.cluster.slurm import Slurm

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ssd_bench.papers.arithmetic import (
+from ssd_bench.papers.audit.arithmetic import (
     CONSISTENT,
     CONTRADICTION,
     EPSILON,
@@ -20,7 +20,7 @@ from ssd_bench.papers.arithmetic import (
     number_in_table,
     rounding_verdict,
 )
-from ssd_bench.papers.reported import Number, share_skipped
+from ssd_bench.papers.printed.reported import Number, share_skipped
 
 MODELS = ("LLaMA-2-13B", "LLaMA-2-70B", "LLaMA-3-8B", "LLaMA-3-70B")  # of Table 3
 TASKS = ("CNN/DM", "GSM8K", "WMT14 DE-EN", "Alpaca")

@@ -9,13 +9,11 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from ssd_bench import style
 from ssd_bench.metrics import Measured
-from ssd_bench.papers import figures_layers as layers
-from ssd_bench.papers import figures_shared as common
-from ssd_bench.papers import figures_streams as streams
-from ssd_bench.papers.cells import Cell, Replication
-from ssd_bench.papers.figures_shared import NotDrawable, PlotValue
+from ssd_bench.papers.figures import layers, streams, style
+from ssd_bench.papers.figures import shared as common
+from ssd_bench.papers.figures.shared import NotDrawable, PlotValue
+from ssd_bench.papers.ours.cells import Cell, Replication
 
 ROUNDS = (0, 3, 4, 7)
 """Search rounds of the sets in Figure 9."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from statistics import median
 
-from ssd_bench.papers.arithmetic import (
+from ssd_bench.papers.audit.arithmetic import (
     CONSISTENT,
     CONTRADICTION,
     EPSILON,
@@ -19,7 +19,7 @@ from ssd_bench.papers.arithmetic import (
     new_check,
     rounding_verdict,
 )
-from ssd_bench.papers.reported import Number
+from ssd_bench.papers.printed.reported import Number
 
 METHODS = ("DEL", "SWIFT", "CLaSp", "KnapSpec")
 EQ4 = "TPT = (1 - a^(g+1)) / (1 - a) / (g t_draft + t_target) (§3.2 Eq. 4)"

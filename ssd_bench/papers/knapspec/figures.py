@@ -11,13 +11,14 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from scipy import stats
 
-from ssd_bench import metrics, style
+from ssd_bench import metrics
 from ssd_bench.metrics import Measured, intervals
-from ssd_bench.papers import figures_shared as common
-from ssd_bench.papers import values
-from ssd_bench.papers.cells import Cell, Replication
-from ssd_bench.papers.figures_shared import NotDrawable
-from ssd_bench.papers.reported import Number
+from ssd_bench.papers.figures import shared as common
+from ssd_bench.papers.figures import style
+from ssd_bench.papers.figures.shared import NotDrawable
+from ssd_bench.papers.ours import values
+from ssd_bench.papers.ours.cells import Cell, Replication
+from ssd_bench.papers.printed.reported import Number
 from ssd_bench.records.reader import Run
 
 BINS = 10  # of context lengths

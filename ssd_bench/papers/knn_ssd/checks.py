@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 
-from ssd_bench.papers.arithmetic import (
+from ssd_bench.papers.audit.arithmetic import (
     CONTRADICTION,
     UNCLEAR,
     Check,
@@ -25,7 +25,7 @@ from ssd_bench.papers.arithmetic import (
     new_check,
     rounding_verdict,
 )
-from ssd_bench.papers.reported import Number, layer_sets, share_skipped, slug
+from ssd_bench.papers.printed.reported import Number, layer_sets, share_skipped, slug
 
 MODELS = ("LLaMA-2-13B", "LLaMA-2-13B-Chat", "Qwen-2.5-14B", "Qwen-2.5-14B-Instruct")
 METHODS = ("Self-SD(Fix)", "Self-SD(Mix)", "KNN-SSD")

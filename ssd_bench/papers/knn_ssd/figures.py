@@ -12,13 +12,11 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from scipy.spatial.distance import cdist
 
-from ssd_bench import metrics, style
-from ssd_bench.papers import figures_cases as cases
-from ssd_bench.papers import figures_layers as layers
-from ssd_bench.papers import figures_shared as common
-from ssd_bench.papers import figures_streams as streams
-from ssd_bench.papers.cells import Replication
-from ssd_bench.papers.figures_shared import NotDrawable
+from ssd_bench import metrics
+from ssd_bench.papers.figures import cases, layers, streams, style
+from ssd_bench.papers.figures import shared as common
+from ssd_bench.papers.figures.shared import NotDrawable
+from ssd_bench.papers.ours.cells import Replication
 
 VECTORS = "vectors.npz"
 """File in a record's folder: `vectors` [n, d] and `labels` [n] of its prompts; with anchors also `anchors` [k, d] and

@@ -29,9 +29,9 @@ from ssd_bench import metrics
 from ssd_bench.metrics import Effect, intervals
 from ssd_bench.metrics.intervals import Array
 from ssd_bench.metrics.text import ABSENT, DECODE, END_TO_END, format_interval, format_lossless, format_number
-from ssd_bench.papers.cells import Cell, Replication
-from ssd_bench.papers.reported import numbers
-from ssd_bench.papers.rooms import version_name
+from ssd_bench.papers.ours.cells import Cell, Replication
+from ssd_bench.papers.printed.catalogue import version_name
+from ssd_bench.papers.printed.reported import numbers
 from ssd_bench.records.reader import Run
 
 DEL_HOME = "ssd_bench_del_home"

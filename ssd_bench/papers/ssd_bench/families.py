@@ -14,8 +14,8 @@ import pandas as pd
 from ssd_bench import metrics
 from ssd_bench.metrics import LOOP_SHARE, NGRAM
 from ssd_bench.metrics.text import ABSENT, DECODE, END_TO_END, format_interval, format_lossless, format_percent
-from ssd_bench.papers import figures_shared as common
-from ssd_bench.papers.cells import Cell, Replication
+from ssd_bench.papers.figures import shared as common
+from ssd_bench.papers.ours.cells import Cell, Replication
 
 FAMILIES = "ssd_bench_families"
 """Name of the experiment."""

@@ -9,12 +9,12 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from ssd_bench import style
 from ssd_bench.cost.plane import Plane, Point, plane_path, read
 from ssd_bench.metrics.text import ABSENT, DECODE, END_TO_END, format_interval, format_lossless, format_percent
-from ssd_bench.papers import figures_shared as common
-from ssd_bench.papers.cells import Cell, Replication
-from ssd_bench.papers.figures_shared import NotDrawable
+from ssd_bench.papers.figures import shared as common
+from ssd_bench.papers.figures import style
+from ssd_bench.papers.figures.shared import NotDrawable
+from ssd_bench.papers.ours.cells import Cell, Replication
 from ssd_bench.papers.ssd_bench.windows import windows
 from ssd_bench.paths import display_path
 

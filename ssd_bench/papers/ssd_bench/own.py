@@ -9,7 +9,7 @@ import pandas as pd
 
 from ssd_bench import tables
 from ssd_bench.metrics.text import REHEARSAL
-from ssd_bench.papers.cells import Replication
+from ssd_bench.papers.ours.cells import Replication
 from ssd_bench.papers.ssd_bench import del_home, families, figures, windows
 
 

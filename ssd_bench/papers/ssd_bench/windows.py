@@ -7,13 +7,14 @@ from collections.abc import Mapping, Sequence
 import pandas as pd
 from matplotlib.figure import Figure
 
-from ssd_bench import metrics, style
+from ssd_bench import metrics
 from ssd_bench.cost.tpt import tpt
 from ssd_bench.metrics import Measured
 from ssd_bench.metrics.text import ABSENT, format_interval, format_number
-from ssd_bench.papers import figures_shared as common
-from ssd_bench.papers.cells import Cell, Replication
-from ssd_bench.papers.figures_shared import NotDrawable, PlotValue
+from ssd_bench.papers.figures import shared as common
+from ssd_bench.papers.figures import style
+from ssd_bench.papers.figures.shared import NotDrawable, PlotValue
+from ssd_bench.papers.ours.cells import Cell, Replication
 
 WINDOWS = "ssd_bench_windows"
 """Name of the experiment."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from ssd_bench.papers.arithmetic import (
+from ssd_bench.papers.audit.arithmetic import (
     CONSISTENT,
     CONTRADICTION,
     EPSILON,
@@ -27,7 +27,7 @@ from ssd_bench.papers.arithmetic import (
     rounding_verdict,
     setting_without,
 )
-from ssd_bench.papers.reported import Number, layer_sets, settings, share_skipped
+from ssd_bench.papers.printed.reported import Number, layer_sets, settings, share_skipped
 
 VERSIONS = ("swift", "swift-v1")
 # content of a table -> its name, in the ICLR version and in the first version

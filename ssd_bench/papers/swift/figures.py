@@ -7,15 +7,13 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from ssd_bench import metrics, style
-from ssd_bench.papers import figures_cases as cases
-from ssd_bench.papers import figures_layers as layers
-from ssd_bench.papers import figures_shared as common
-from ssd_bench.papers import figures_streams as streams
-from ssd_bench.papers.cells import Cell, Replication
-from ssd_bench.papers.figures_shared import NotDrawable, PlotValue
-from ssd_bench.papers.reported import Number
-from ssd_bench.papers.values import search_origin, search_time
+from ssd_bench import metrics
+from ssd_bench.papers.figures import cases, layers, streams, style
+from ssd_bench.papers.figures import shared as common
+from ssd_bench.papers.figures.shared import NotDrawable, PlotValue
+from ssd_bench.papers.ours.cells import Cell, Replication
+from ssd_bench.papers.ours.values import search_origin, search_time
+from ssd_bench.papers.printed.reported import Number
 from ssd_bench.records.reader import Run
 
 STEPS = (0, 64, 128, 512)

@@ -15,7 +15,7 @@ import yaml
 
 from ssd_bench.errors import ConfigError
 
-FOLDER = Path(__file__).parent
+FOLDER = Path(__file__).parents[1]
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ import yaml
 
 from ssd_bench.conf import CONF
 from ssd_bench.errors import ConfigError
-from ssd_bench.papers.rooms import find_folder
+from ssd_bench.papers.printed.catalogue import find_folder
 
 AXES = ("model", "task", "method", "setting")
 KINDS = ("table", "figure", "sets", "cases", "vectors")

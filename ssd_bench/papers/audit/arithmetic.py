@@ -9,8 +9,8 @@ from functools import cache
 from itertools import product
 
 from ssd_bench.metrics.definitions import expected_speedup
-from ssd_bench.papers.reported import Number, numbers, settings
-from ssd_bench.papers.rooms import paper_versions
+from ssd_bench.papers.printed.catalogue import paper_versions
+from ssd_bench.papers.printed.reported import Number, numbers, settings
 
 CONSISTENT, ROUNDING = "consistent", "rounding"
 CONTRADICTION, IMPOSSIBLE, UNCLEAR = "contradiction", "impossible", "unclear"

@@ -14,11 +14,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from ssd_bench.errors import ConfigError
-from ssd_bench.papers import grid, select
-from ssd_bench.papers.cells import Cell, Replication
-from ssd_bench.papers.reported import METRICS, Number
-from ssd_bench.papers.rooms import folder_of
-from ssd_bench.papers.values import (
+from ssd_bench.papers.ours import select
+from ssd_bench.papers.ours.agreement import NO_RUN, NOT_RUN, UNDEFINED, UNMEASURED, VOID, Counterpart
+from ssd_bench.papers.ours.cells import Cell, Replication
+from ssd_bench.papers.ours.values import (
     BASELINES,
     Value,
     has_hf_arm,
@@ -29,7 +28,9 @@ from ssd_bench.papers.values import (
     search_time,
     source_of,
 )
-from ssd_bench.papers.verdict import NO_RUN, NOT_RUN, UNDEFINED, UNMEASURED, VOID, Counterpart
+from ssd_bench.papers.printed.catalogue import folder_of
+from ssd_bench.papers.printed.reported import METRICS, Number
+from ssd_bench.papers.runs import grid
 
 SCALES = ("paper", "small", "mini")
 

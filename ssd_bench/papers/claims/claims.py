@@ -29,10 +29,10 @@ from typing import Any
 import yaml
 
 from ssd_bench.errors import ConfigError
-from ssd_bench.papers import grid
-from ssd_bench.papers.grid import Job
-from ssd_bench.papers.reported import numbers
-from ssd_bench.papers.rooms import PaperFolder, paper_folders
+from ssd_bench.papers.printed.catalogue import PaperFolder, paper_folders
+from ssd_bench.papers.printed.reported import numbers
+from ssd_bench.papers.runs import grid
+from ssd_bench.papers.runs.grid import Job
 
 
 @dataclass(frozen=True)

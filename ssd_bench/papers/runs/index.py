@@ -15,7 +15,7 @@ from pathlib import Path
 
 from ssd_bench.errors import ConfigError
 from ssd_bench.lease import Lease, LeaseHeld, abandoned_leases, hold_lease
-from ssd_bench.papers.grid import key_of
+from ssd_bench.papers.runs.grid import key_of
 from ssd_bench.records.files import write_atomic
 from ssd_bench.records.pack import unpacked_folder
 from ssd_bench.records.provenance import DEFAULT_EXCLUDE

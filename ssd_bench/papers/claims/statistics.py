@@ -11,9 +11,9 @@ import pandas as pd
 from ssd_bench import metrics
 from ssd_bench.metrics import intervals
 from ssd_bench.metrics.intervals import Array
-from ssd_bench.papers import select, values
-from ssd_bench.papers.cells import Cell
-from ssd_bench.papers.claims import STATISTICS
+from ssd_bench.papers.claims.claims import STATISTICS
+from ssd_bench.papers.ours import select, values
+from ssd_bench.papers.ours.cells import Cell
 from ssd_bench.records.reader import Run
 
 

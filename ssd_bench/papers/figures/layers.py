@@ -14,13 +14,14 @@ from matplotlib.axes import Axes
 from matplotlib.figure import SubFigure
 from matplotlib.patches import Patch, Rectangle
 
-from ssd_bench import metrics, style
+from ssd_bench import metrics
 from ssd_bench.contract.layer_set import LayerSet
+from ssd_bench.papers.figures import style
 from ssd_bench.records.reader import Run
 
 COLUMN_BLOCKS = 20
 """Most blocks that fit a column of a paper."""
-PUBLISHED = Path(__file__).parents[2] / "methods" / "published_layer_sets.json"
+PUBLISHED = Path(__file__).parents[3] / "methods" / "published_layer_sets.json"
 
 
 @dataclass(frozen=True)

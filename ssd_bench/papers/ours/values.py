@@ -1,4 +1,4 @@
-"""Value of each metric of the papers (`ssd_bench.papers.reported.METRICS`) in one record, in the papers' units."""
+"""Value of each metric of the papers (`papers.printed.numbers.METRICS`) in one record, in the papers' units."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import numpy as np
 import pandas as pd
 
 from ssd_bench import metrics
-from ssd_bench.papers.cells import Cell
-from ssd_bench.papers.reported import METRICS, Number
-from ssd_bench.papers.rooms import folder_of
+from ssd_bench.papers.ours.cells import Cell
+from ssd_bench.papers.printed.catalogue import folder_of
+from ssd_bench.papers.printed.reported import METRICS, Number
 from ssd_bench.records.reader import Run
 
 BASELINES = ("AR", "Vanilla")

@@ -20,7 +20,7 @@ import pandas as pd
 import yaml
 
 from ssd_bench.errors import ConfigError
-from ssd_bench.papers.rooms import FOLDER, PaperFolder, paper_folders
+from ssd_bench.papers.printed.catalogue import FOLDER, PaperFolder, paper_folders
 
 BOUNDS = ("", "low", "high", "max", "about")
 COLUMNS = {

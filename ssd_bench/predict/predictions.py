@@ -19,12 +19,14 @@ from ssd_bench.cost.roofline import simulated_machine
 from ssd_bench.cost.shapes import known_shape
 from ssd_bench.errors import ConfigError
 from ssd_bench.metrics.text import ABSENT, DECODE, END_TO_END, format_percent
-from ssd_bench.papers import grid, select
-from ssd_bench.papers.cells import OTHER_SCALE, PAPERS_OWN, Cell, Record, Replication
-from ssd_bench.papers.ran import parameter_counts
-from ssd_bench.papers.reported import Number, numbers
-from ssd_bench.papers.rooms import folder_of, paper_versions, version_name
-from ssd_bench.papers.traces import (
+from ssd_bench.papers.ours import select
+from ssd_bench.papers.ours.cells import OTHER_SCALE, PAPERS_OWN, Cell, Record, Replication
+from ssd_bench.papers.ours.ran import parameter_counts
+from ssd_bench.papers.ours.values import BASELINES
+from ssd_bench.papers.printed.catalogue import folder_of, paper_versions, version_name
+from ssd_bench.papers.printed.reported import Number, numbers
+from ssd_bench.papers.runs import grid
+from ssd_bench.predict.acceptance import (
     CONTEXT,
     Acceptance,
     ReportedSpeedup,
@@ -33,8 +35,7 @@ from ssd_bench.papers.traces import (
     needed_cost,
     reported_speedups,
 )
-from ssd_bench.papers.values import BASELINES
-from ssd_bench.replay.predict import predict
+from ssd_bench.predict.replay import predict
 
 MACHINES = {paper: f"sim_{gpus[0].lower()}" for paper in paper_versions() if (gpus := folder_of(paper).hardware)}
 """The first GPU that each paper names, where it names one."""

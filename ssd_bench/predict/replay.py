@@ -34,9 +34,9 @@ from ssd_bench.cost.machine import Array, Machine, Profile, own_profile
 from ssd_bench.cost.roofline import SimulatedMachine, gpu_named, simulated_machine
 from ssd_bench.cost.shapes import known_shape, shape_named
 from ssd_bench.errors import ConfigError
+from ssd_bench.predict.workload import Workload, workload
 from ssd_bench.records.reader import Run
 from ssd_bench.records.schema import ANSWER, PAIR
-from ssd_bench.replay.workload import Workload, workload
 
 MODES = ("whole", "saved", "tapped")
 """Modes of verification: every sublayer over all nodes; on saved states if possible; or `whole` with tapped states."""

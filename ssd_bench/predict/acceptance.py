@@ -18,9 +18,9 @@ import numpy as np
 from ssd_bench.conf import choices
 from ssd_bench.contract.window import Window
 from ssd_bench.cost.machine import Machine
-from ssd_bench.papers.reported import Number, numbers
-from ssd_bench.papers.rooms import PaperFolder, paper_folders
-from ssd_bench.papers.values import BASELINES
+from ssd_bench.papers.ours.values import BASELINES
+from ssd_bench.papers.printed.catalogue import PaperFolder, paper_folders
+from ssd_bench.papers.printed.reported import Number, numbers
 
 CONTEXT = 1024
 """Default context length of a step, as in `ssd-bench shapes`: the papers give none for each speedup."""

@@ -11,10 +11,10 @@ from typing import Any, Protocol, TypeVar
 from omegaconf import OmegaConf
 
 from ssd_bench.conf import CONF
-from ssd_bench.papers import grid
-from ssd_bench.papers.reported import Number, numbers
-from ssd_bench.papers.rooms import folder_of, paper_folders
-from ssd_bench.papers.values import BASELINES
+from ssd_bench.papers.ours.values import BASELINES
+from ssd_bench.papers.printed.catalogue import folder_of, paper_folders
+from ssd_bench.papers.printed.reported import Number, numbers
+from ssd_bench.papers.runs import grid
 
 AVERAGES = ("Overall", "Average")
 UNSAID = "a claim in the text, which does not say which runs it refers to"

@@ -9,8 +9,8 @@ from dataclasses import asdict
 import pandas as pd
 
 from ssd_bench import tables
-from ssd_bench.papers.arithmetic import CONSISTENT, FINDINGS, ROUNDING, check_repeats
-from ssd_bench.papers.rooms import paper_folders, paper_versions
+from ssd_bench.papers.audit.arithmetic import CONSISTENT, FINDINGS, ROUNDING, check_repeats
+from ssd_bench.papers.printed.catalogue import paper_folders, paper_versions
 
 COLUMNS = ("id", "paper", "exhibit", "check", "what", "stated", "implied", "difference", "source", "verdict")
 VERDICTS = (CONSISTENT, ROUNDING, *FINDINGS)

@@ -14,13 +14,12 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure, SubFigure
 from tokenizers import Tokenizer
 
-from ssd_bench import metrics, style
+from ssd_bench import metrics
 from ssd_bench.model.checkpoint import EMBEDDED
-from ssd_bench.papers import figures_layers as layers
-from ssd_bench.papers import figures_shared as common
-from ssd_bench.papers import figures_streams as streams
-from ssd_bench.papers.cells import Cell, Replication
-from ssd_bench.papers.figures_shared import NotDrawable
+from ssd_bench.papers.figures import layers, streams, style
+from ssd_bench.papers.figures import shared as common
+from ssd_bench.papers.figures.shared import NotDrawable
+from ssd_bench.papers.ours.cells import Cell, Replication
 from ssd_bench.paths import cache_dir, local_path
 from ssd_bench.records.reader import Run
 

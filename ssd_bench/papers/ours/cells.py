@@ -12,9 +12,9 @@ from ssd_bench import metrics
 from ssd_bench.errors import ConfigError
 from ssd_bench.metrics import Digest, RunTiming, RunVariation, VariationLevel
 from ssd_bench.metrics.store import DigestStore, RunCache
-from ssd_bench.papers import grid, index
-from ssd_bench.papers.ran import ModelRan, model_names
-from ssd_bench.papers.scale import load as load_scale
+from ssd_bench.papers.ours.ran import ModelRan, model_names
+from ssd_bench.papers.runs import grid, index
+from ssd_bench.papers.runs.scale import load as load_scale
 from ssd_bench.records.files import read_header
 from ssd_bench.records.pack import unpacked_folder
 from ssd_bench.records.reader import Run, find_runs, load_run

@@ -18,11 +18,12 @@ from scipy import stats
 from ssd_bench import metrics
 from ssd_bench.metrics import VariationLevel
 from ssd_bench.metrics.intervals import LEVEL
-from ssd_bench.papers import grid, select
-from ssd_bench.papers.cells import TOY_MODEL, Cell, Replication
-from ssd_bench.papers.claims import PARTS, STATISTIC, STATISTICS, Claim, claims
-from ssd_bench.papers.ran import ModelRan
-from ssd_bench.papers.samples import StatisticSample, take_sample
+from ssd_bench.papers.claims.claims import PARTS, STATISTIC, STATISTICS, Claim, claims
+from ssd_bench.papers.claims.statistics import StatisticSample, take_sample
+from ssd_bench.papers.ours import select
+from ssd_bench.papers.ours.cells import TOY_MODEL, Cell, Replication
+from ssd_bench.papers.ours.ran import ModelRan
+from ssd_bench.papers.runs import grid
 
 HOLDS, FAILS, CANNOT_SAY, NOT_RUN = "holds", "fails", "cannot say", "not run"
 VERDICTS = (HOLDS, FAILS, CANNOT_SAY, NOT_RUN)

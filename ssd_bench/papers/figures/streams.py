@@ -14,12 +14,13 @@ from matplotlib.colors import TwoSlopeNorm
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from ssd_bench import metrics, style
+from ssd_bench import metrics
 from ssd_bench.metrics import Measured, VariationLevel, intervals
-from ssd_bench.papers import figures_shared as common
-from ssd_bench.papers.cells import Cell, Replication
-from ssd_bench.papers.figures_shared import NotDrawable, PlotValue
-from ssd_bench.papers.reported import Number
+from ssd_bench.papers.figures import shared as common
+from ssd_bench.papers.figures import style
+from ssd_bench.papers.figures.shared import NotDrawable, PlotValue
+from ssd_bench.papers.ours.cells import Cell, Replication
+from ssd_bench.papers.printed.reported import Number
 from ssd_bench.records.reader import Run
 
 DOMAINS = {

@@ -8,8 +8,8 @@ import pandas as pd
 
 from ssd_bench import metrics, tables
 from ssd_bench.metrics.text import format_percent
+from ssd_bench.predict.replay import predict
 from ssd_bench.records.reader import Run
-from ssd_bench.replay.predict import predict
 
 BOUND = 0.10  # limit on the median of the absolute error of a method's speedup
 

@@ -26,10 +26,12 @@ from ssd_bench.cost.tpt import tpt
 from ssd_bench.errors import ConfigError
 from ssd_bench.metrics.text import ABSENT, REHEARSAL
 from ssd_bench.model.checkpoint import Checkpoint
-from ssd_bench.papers import grid, select
-from ssd_bench.papers.reported import Number
-from ssd_bench.papers.rooms import version_name
-from ssd_bench.papers.traces import (
+from ssd_bench.papers.ours import select
+from ssd_bench.papers.printed.catalogue import version_name
+from ssd_bench.papers.printed.reported import Number
+from ssd_bench.papers.runs import grid
+from ssd_bench.paths import local_path
+from ssd_bench.predict.acceptance import (
     CONTEXT,
     Acceptance,
     ReportedSpeedup,
@@ -38,14 +40,13 @@ from ssd_bench.papers.traces import (
     reported_speedups,
     smallest_argument,
 )
-from ssd_bench.paths import local_path
+from ssd_bench.predict.predictions import predictions, skill_text
+from ssd_bench.predict.replay import predict, recorded_shape, step_times
+from ssd_bench.predict.workload import workload
 from ssd_bench.records.files import read_header
 from ssd_bench.records.pack import unpacked_folder
 from ssd_bench.records.reader import Run, find_runs, load_run
 from ssd_bench.records.schema import device_name
-from ssd_bench.replay.predict import predict, recorded_shape, step_times
-from ssd_bench.replay.workload import workload
-from ssd_bench.report.predictions import predictions, skill_text
 
 OPTIONS = ("model", "hardware", "task", "runs_dir", "context", "devices")
 OWN = "own"

@@ -14,8 +14,9 @@ from omegaconf import DictConfig, OmegaConf
 from ssd_bench.compose.build import build
 from ssd_bench.conf import CONF, choices
 from ssd_bench.errors import ConfigError
-from ssd_bench.papers import claims, grid
-from ssd_bench.papers.grid import Job, choice, key_of, merge_overrides
+from ssd_bench.papers.claims import claims
+from ssd_bench.papers.runs import grid
+from ssd_bench.papers.runs.grid import Job, choice, key_of, merge_overrides
 
 FOLDER = CONF / "scale"
 

@@ -21,12 +21,12 @@ import pandas as pd
 
 from ssd_bench.metrics import Measured
 from ssd_bench.metrics.intervals import ratio
-from ssd_bench.papers.cells import OTHER_MODEL, OTHER_SCALE, PAPERS_OWN, SETUPS, Cell
-from ssd_bench.papers.ran import ModelRan
-from ssd_bench.papers.reported import METRICS, Number
-from ssd_bench.papers.rooms import folder_of
-from ssd_bench.papers.select import AVERAGES
-from ssd_bench.papers.values import BASELINES, Value, is_by_definition
+from ssd_bench.papers.ours.cells import OTHER_MODEL, OTHER_SCALE, PAPERS_OWN, SETUPS, Cell
+from ssd_bench.papers.ours.ran import ModelRan
+from ssd_bench.papers.ours.select import AVERAGES
+from ssd_bench.papers.ours.values import BASELINES, Value, is_by_definition
+from ssd_bench.papers.printed.catalogue import folder_of
+from ssd_bench.papers.printed.reported import METRICS, Number
 
 NO_RUN, NOT_RUN, UNDEFINED, UNMEASURED = "no run yet", "not run", "undefined", "not measurable"
 VOID = "void"

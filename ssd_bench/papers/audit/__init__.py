@@ -1,0 +1,1 @@
+"""Checks of the papers' numbers against each other."""

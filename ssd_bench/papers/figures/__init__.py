@@ -1,0 +1,1 @@
+"""Parts that figures of several papers share: curves, streams, layers, style."""
