@@ -24,9 +24,9 @@ from typing import Any
 
 from ssd_bench.compose.build import task_named
 from ssd_bench.data.local import SampleSource
-from ssd_bench.rouge import KINDS, rouge
 from tasks.scoring.code import PassesAsserts, PassesTests
 from tasks.scoring.math_answer import MathAnswer
+from tasks.scoring.rouge import KINDS, rouge
 from tasks.scoring.sandbox import ProgramLimits, runs_to_the_end
 from tests.code_answers import CHAT, RAW, Solution, changed
 from tests.math_rewrites import EQUAL, WRONG

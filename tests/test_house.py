@@ -5,6 +5,7 @@ run stale.
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
@@ -21,7 +22,6 @@ FLOORS = (
         "errors",
         "settings",
         "stopping",
-        "rouge",
         "paths",
         "quoting",
         "conf",
@@ -187,3 +187,12 @@ def test_a_run_is_stale_where_its_code_has_changed(
     edited = [changed if source == path else source for source in sources]
     monkeypatch.setattr(provenance, "_sources", lambda: iter(edited))
     assert (provenance.code_hash() != before) == stale
+
+
+def test_the_code_layout_names_every_package_and_module() -> None:
+    """The table in ssd_bench/README.md and the folder have the same packages and modules."""
+    text = (ROOT / "ssd_bench" / "README.md").read_text(encoding="utf-8")
+    table = "\n".join(line.split("|")[1] for line in text.splitlines() if line.startswith("| `"))
+    packages = {path.parent.name + "/" for path in (ROOT / "ssd_bench").glob("*/__init__.py")}
+    modules = {path.name for path in (ROOT / "ssd_bench").glob("[!_]*.py")}
+    assert set(re.findall(r"`([\w.]+/?)`", table)) == packages | modules

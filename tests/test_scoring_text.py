@@ -9,12 +9,11 @@ import pytest
 from rouge_score.rouge_scorer import RougeScorer
 from sacrebleu.metrics import BLEU, CHRF
 
-from ssd_bench.rouge import Words, rouge
 from tasks.scoring.choice import MultipleChoice, chosen_option
 from tasks.scoring.code import program, until_top_level
 from tasks.scoring.passk import pass_at_k
 from tasks.scoring.qa import ShortAnswer, normalise
-from tasks.scoring.rouge import Rouge
+from tasks.scoring.rouge import Rouge, Words, rouge
 from tasks.scoring.sql import SqlExecution, sql_match
 from tasks.scoring.translation import Translation, translation
 from tests.test_tasks import make, score

@@ -8,8 +8,8 @@ import pandas as pd
 
 from ssd_bench.metrics.definitions import UNIT, arm_rows, paired_rows
 from ssd_bench.records.schema import PAIR
-from ssd_bench.rouge import rouge
 from tasks.scoring.passk import pass_at_k
+from tasks.scoring.rouge import rouge
 
 
 def lossless_counts(prompts: pd.DataFrame) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from ssd_bench.rouge import is_unspaced
+from tasks.scoring.rouge import is_unspaced
 from tasks.scoring.scorer import Scorer
 
 _NEXT_PROMPT = re.compile(r"\n\s*(?:\n|(?:Translate German to English|German|English|Answer):)")
