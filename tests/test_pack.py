@@ -18,9 +18,10 @@ from typing import Any
 
 import pytest
 
+from ssd_bench.commands.pack import main
 from ssd_bench.errors import ConfigError
 from ssd_bench.records import pack as module
-from ssd_bench.records.pack import STAMP, main, pack, unpacked_folder
+from ssd_bench.records.pack import STAMP, pack, unpacked_folder
 from ssd_bench.records.reader import find_runs
 
 OTHERS = (

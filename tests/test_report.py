@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 from ssd_bench import metrics
+from ssd_bench.commands.report import main
 from ssd_bench.errors import LosslessError
 from ssd_bench.metrics.text import format_interval
 from ssd_bench.papers.ours.cells import Record
 from ssd_bench.report import figures
 from ssd_bench.report.runs import comparison_text, document, group_by_task, print_record, run_table, unrounded_table
-from ssd_bench.report.write import main
 from tests.synthetic import unit, with_hf, write_run
 
 COLUMNS = [

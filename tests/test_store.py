@@ -13,6 +13,7 @@ import pytest
 
 from ssd_bench import metrics
 from ssd_bench.commands import claims as claims_command
+from ssd_bench.commands.report import main
 from ssd_bench.metrics import store as stored
 from ssd_bench.metrics.store import FILE, DigestStore, RunCache
 from ssd_bench.papers.claims.judge import judge
@@ -20,7 +21,6 @@ from ssd_bench.papers.ours.cells import REPEATED_TIMINGS, Record, prepare_record
 from ssd_bench.records.reader import load_run
 from ssd_bench.report import exhibits, figures, verdicts
 from ssd_bench.report.runs import RunGroup, group_by_task
-from ssd_bench.report.write import main
 from tests.exhibit_runs import indexed, make
 from tests.runs import ROOT
 from tests.synthetic import unit, with_hf, write_run

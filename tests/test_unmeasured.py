@@ -11,12 +11,12 @@ import pandas as pd
 import pytest
 
 from ssd_bench import load_runs, metrics
+from ssd_bench.commands.report import main as report
 from ssd_bench.data.local import LocalSource
 from ssd_bench.errors import ConfigError
 from ssd_bench.papers.ours.cells import Record
 from ssd_bench.records.schema import PromptRecord
 from ssd_bench.report.runs import comparison_text, document, group_by_task, readable_row, run_table
-from ssd_bench.report.write import main as report
 from ssd_bench.run.progress import Progress
 from tasks.jsonl import Jsonl
 from tasks.scoring.choice import MultipleChoice
