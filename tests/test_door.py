@@ -47,7 +47,7 @@ def test_a_command_is_a_function_of_its_module(name: str, chosen: list[tuple[str
 def test_an_unknown_command_names_those_there_are(capsys: pytest.CaptureFixture[str]) -> None:
     assert dispatch(["reprot", "runs_dir=x"]) == 2
     error = capsys.readouterr().err
-    assert "no command reprot" in error and all(name in error for name in COMMANDS)
+    assert "unknown command reprot" in error and all(name in error for name in COMMANDS)
     assert program("reprot").returncode == 2  # the exit code is the program's
 
 
