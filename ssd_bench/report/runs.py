@@ -347,18 +347,16 @@ def comparison_text(records: Sequence[Record]) -> str:
             ar = [row for row in group.rows if row["run_dir"] is None]
             method_rows = [row for row in group.rows if row["run_dir"] is not None]
             method_rows.sort(key=lambda row: -1.0 if row["speedup"] is None else row["speedup"], reverse=True)
+            names = _distinguishing_names(method_rows, settings)
             rows = [
                 _main_columns(readable_row(row) | {"method": name})
-                for row, name in zip(method_rows, _distinguishing_names(method_rows, settings))
+                for row, name in zip(method_rows, names, strict=True)
             ]
             rows += [_main_columns(readable_row(row)) for row in ar]
             head = f"{task}: {group.title}"
-            sentences = [
-                f"{row['method']}: a busy machine spoiled the times: {reason}"
-                for row in method_rows
-                if (reason := metrics.contamination(row))
-            ]
-            warnings = [line for text in sentences for line in textwrap.wrap(text, WIDTH, subsequent_indent="  ")]
+            unreliable = [name for row, name in zip(method_rows, names, strict=True) if metrics.contamination(row)]
+            note = f"timings unreliable, see the warnings: {'; '.join(unreliable)}" if unreliable else ""
+            warnings = textwrap.wrap(note, WIDTH, subsequent_indent="  ")
             table = _indented_table(pd.DataFrame(rows), list(rows[0])[1:])
             parts.append("\n".join([*textwrap.wrap(head, WIDTH), table, *warnings]))
     return "\n\n".join([*parts, SIDE_BY_SIDE]) if parts else ""

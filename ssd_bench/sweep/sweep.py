@@ -535,14 +535,14 @@ def _single(override: Override) -> str:
 
 
 def _conclude(jobs: Sequence[Overrides], ends: Sequence[Outcome]) -> None:
-    """Print the outcome of every job, and how many runs had each kind of warning.
+    """Print how many runs had each kind of warning, then the outcome of every job.
 
     Raises:
         JobsFailed: at least one job failed.
     """
-    print(f"\n{summary(jobs, ends)}", flush=True)
     if text := count_warnings([end.warnings for end in ends]):
         print(f"\n{text}", flush=True)
+    print(f"\n{summary(jobs, ends)}", flush=True)
     failed = [end for end in ends if end.error is not None]
     if failed:
         # 1, an unexpected error, takes precedence over 2, input that cannot work
