@@ -149,7 +149,9 @@ def _void_sentences(drawn: Sequence[Cell]) -> list[str]:
         if cell.exclusion:
             reason, differs, factor = cell.exclusion.partition(SPEED_FACTOR)
             name = " ".join(filter(None, (cell[axis] for axis in axes)))
-            by_reason.setdefault(reason, []).append(f"{name} (speedups differ by {factor})" if differs else name)
+            by_reason.setdefault(reason, []).append(
+                f"{name} (speedups differ by a factor of {factor})" if differs else name
+            )
     return [
         f"{style.VOID} {VOID_LABEL} ({pretty(reason)}): {'; '.join(map(pretty, names))}."
         for reason, names in by_reason.items()

@@ -346,11 +346,11 @@ def figure12(replication: Replication) -> Figure | NotDrawable:
     layers.draw_maps(body, [panels])
     note = (
         "Above each map: skipped attentions + MLPs of all sublayers. Search steps are steps with a recorded matchness; "
+        f"this run has {last}."
     )
-    note += f"this run has {last}."
     if last < STEPS[-1]:
         note += (
-            f" Search steps of the paper that the run did not reach: {', '.join(str(s) for s in STEPS if s > last)}."
+            f" The paper's search steps that this run did not reach: {', '.join(str(s) for s in STEPS if s > last)}."
         )
     return common.finish(figure, replication, [cell], note)
 
