@@ -1,10 +1,11 @@
 """`python -m ssd_bench report [runs_dir=runs] [out=RUNS_DIR/report]`: tables and figures of every complete run.
 
-Writes one Markdown, one CSV and one figure (PNG and PDF) per task, prints the tables and their paths, and writes an
-index with an overview of all speedups (`README.md`). From runs of the papers' experiments (`-m experiment=...`) it
-writes the verdicts on the papers' claims (`verdicts.md`), every table and figure of the papers with ours (`tables/`,
-`figures/`), predictions of a cost model for the papers' hardware (`predictions.md`), implications of the papers' own
-numbers (`audit.md`), and all of these as a page (`index.html`).
+Writes one Markdown file, one CSV file and one figure (PNG and PDF) per task, prints the tables and the paths, and
+writes an index with an overview of all speedups (`README.md`). From runs of the papers' experiments
+(`-m experiment=...`) it also writes the verdicts on the papers' claims (`verdicts.md`), every table and figure of the
+papers with our results (`tables/`, `figures/`), predictions of a cost model for the papers' hardware
+(`predictions.md`), a check of the papers' numbers against each other (`audit.md`), and a page with all of these
+(`index.html`).
 """
 
 from __future__ import annotations
@@ -31,13 +32,13 @@ from ssd_bench.report import exhibits, figures, layout, page, predictions, runs,
 OPTIONS = ("runs_dir", "out")
 PAGE = "index.html"
 CONTENTS = {
-    PAGE: "the page: which claims hold, which method to use, every exhibit",
-    "verdicts.md": "which of the papers' claims hold",
-    "tables": "the papers' tables, with ours",
-    "figures": "the papers' figures, of our runs",
-    "predictions.md": "what a cost model predicts for the papers' hardware",
-    "audit.md": "what the papers' own numbers imply",
-    "notebooks": "the notebooks, executed on these runs",
+    PAGE: "page: which claims hold, which method to use, all tables and figures",
+    "verdicts.md": "verdicts on the papers' claims",
+    "tables": "tables of the papers, with our results",
+    "figures": "figures of the papers, drawn from our runs",
+    "predictions.md": "predictions of a cost model for the papers' hardware",
+    "audit.md": "consistency of the papers' numbers",
+    "notebooks": "notebooks, executed on these runs",
 }
 
 
@@ -97,7 +98,7 @@ def index(out: Path, tasks: Mapping[str, Sequence[runs.RunGroup]]) -> str:
     listed = [f"- [{meaning}]({name})" for name, meaning in CONTENTS.items() if (out / name).exists()]
     parts += ["\n".join(listed)] if listed else []
     if tasks:
-        parts.append("\n".join(f"- [{task}, run by run]({_stem(task)}.md)" for task in tasks))
+        parts.append("\n".join(f"- [{task}: all runs]({_stem(task)}.md)" for task in tasks))
         parts.append(runs.overview(tasks).rstrip("\n"))
     return "\n\n".join(parts) + "\n"
 
@@ -111,8 +112,8 @@ def write_replication(
     """Write `out/tables`, `out/figures`, verdicts, predictions, audit and `out/index.html`; return the paths.
 
     Args:
-        recorded: further verdicts, of records elsewhere.
-        folder_records: all records of the folder, also those outside the experiments.
+        recorded: further verdicts, from records in other folders.
+        folder_records: all records of the folder, including those outside the experiments.
 
     Raises:
         ConfigError: `out` cannot be written.
@@ -145,7 +146,7 @@ def write_replication(
 def write_tables(
     replications: Sequence[Replication], out: Path, frames: Mapping[tuple[str, str], pd.DataFrame]
 ) -> list[Path]:
-    """Write the table of every exhibit and passage with numbers, `out/PAPER_EXHIBIT.{md,tex,csv}`; return the paths.
+    """Write every table, figure and passage with numbers as `out/PAPER_EXHIBIT.{md,tex,csv}`; return the paths.
 
     Args:
         frames: result of `exhibits.long_tables`.
@@ -166,7 +167,7 @@ def write_tables(
 
 
 def write_own_tables(replications: Sequence[Replication], out: Path) -> list[Path]:
-    """Write and print the tables of our own experiments, `out/EXPERIMENT_SCALE.{md,csv}`; return the paths."""
+    """Write and print the tables of our experiments, `out/EXPERIMENT_SCALE.{md,csv}`; return the paths."""
     by_name, written = {own_table.experiment: own_table for own_table in OWN}, []
     for replication in replications:
         if replication.experiment.name in by_name and any(replication.recorded_cells()):
@@ -212,7 +213,7 @@ def _readable_records(all_records: Sequence[Record], runs_dir: Path) -> list[Rec
     """Return the records that can be read; report the others on stderr."""
     for record in all_records:
         if record.error:
-            print(f"left out: {record.error}", file=sys.stderr)
+            print(f"a record is left out: {record.error}", file=sys.stderr)
     readable = [record for record in all_records if record.error is None]
     if not readable:
         hint = "no complete run there; make one with `python -m ssd_bench method=knapspec task=gsm8k`"
