@@ -1,4 +1,4 @@
-"""Hydra plugin for the project's sweeper, which is in `ssd_bench.sweep.sweep`."""
+"""Hydra plugin that runs the project's sweeper, `ssd_bench.sweep.sweep.Sweep`."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 
 class GridSweeper(Sweeper):
-    """`ssd_bench.sweep.sweep.Sweep` as a plugin; its module is imported only for a sweep.
+    """Wrapper of `ssd_bench.sweep.sweep.Sweep`; imports that module only when a sweep starts.
 
     Args:
-        params: overrides of every sweep, before those of the command line.
+        params: overrides of every sweep; the command line's overrides follow them.
     """
 
     def __init__(self, params: Mapping[str, str] | None = None) -> None:
@@ -25,12 +25,12 @@ class GridSweeper(Sweeper):
         self._sweep: Sweep | None = None
 
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
-        """Create the sweep; Hydra calls this before `sweep`."""
+        """Create the sweep. Hydra calls this method before `sweep`."""
         from ssd_bench.sweep.sweep import Sweep
 
         self._sweep = Sweep(hydra_context, task_function, config)
 
     def sweep(self, arguments: list[str]) -> None:
-        """Run the jobs of the overrides; raises the same errors as `Sweep`."""
+        """Run the jobs that the overrides select; raises the same errors as `Sweep`."""
         assert self._sweep is not None
         self._sweep([*(f"{key}={value}" for key, value in self._params.items()), *arguments])

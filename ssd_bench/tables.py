@@ -17,8 +17,8 @@ if TYPE_CHECKING:  # imported late: a command that shows no table needs neither
 SIGNS = str.maketrans(
     {"<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}", "–": "--", "§": r"\S{}", "[": "{[}", "]": "{]}"}
 )
-"""Characters that pandas does not escape: three that LaTeX's default font shows as others, two that are not ASCII, and
-brackets, which after the end of a row would be an argument of that command."""
+"""Characters that pandas does not escape: three that LaTeX's default font replaces by other characters, two that are
+not ASCII, and brackets, because LaTeX reads a bracket after the end of a row as an argument."""
 HTML = """\
 <table{% if style %} class="{{ style }}"{% endif %}><caption class="hidden">{{ caption }}</caption>
 <thead><tr>{% for head in heads %}<th scope="col">{{ head }}</th>{% endfor %}</tr></thead>
@@ -37,9 +37,9 @@ def terminal(
     """Return a table for a terminal, without a header if no column has a name.
 
     Args:
-        right: columns that are aligned to the right, as numbers are.
-        wrap: per column, most characters of a line; None for no wrapping.
-        ruled: with a rule below the header.
+        right: columns to align right, such as numbers.
+        wrap: largest number of characters per line, for each column; None: no wrapping.
+        ruled: whether to draw a rule below the header.
     """
     flat = _flat(frame)
     heads = [str(name) for name in flat.columns]
@@ -60,12 +60,12 @@ def markdown(frame: pd.DataFrame) -> str:
 
 
 def csv(frame: pd.DataFrame) -> str:
-    """Return the columns as CSV, with the same line ends on every system."""
+    """Return the columns as CSV, with the same line endings on every system."""
     return frame.to_csv(index=False, lineterminator="\n")
 
 
 def latex(frame: pd.DataFrame, caption: str, label: str) -> str:
-    r"""Return a LaTeX `table` of booktabs with caption and label, for \input, scaled to the width of a line."""
+    r"""Return a LaTeX `table` (booktabs) with caption and label, for \input, scaled to the line width."""
     import pandas as pd
 
     # pandas escapes cells but no captions, so the caption is escaped as the only cell of a frame
@@ -86,10 +86,10 @@ def latex(frame: pd.DataFrame, caption: str, label: str) -> str:
 
 
 def html(frame: pd.DataFrame, caption: str, style: str = "") -> Markup:
-    """Return an HTML table for screen readers too: header cells have a scope, which pandas' writer omits.
+    """Return an HTML table whose header cells have a scope, for screen readers; pandas' writer omits it.
 
     Args:
-        frame: the cells; if its index has two levels, the first one names groups of rows.
+        frame: the cells; the first of two index levels names groups of rows.
         caption: caption for screen readers; not visible.
         style: CSS class of the table.
     """

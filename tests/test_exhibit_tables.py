@@ -382,11 +382,11 @@ def test_markdown_says_what_it_is(full: list[Replication]) -> None:
     text = write.document("swift", "Table 8", frame)
     assert text.startswith("# SWIFT, Table 8: Ablation\n")
     assert "python -m ssd_bench -m experiment=swift_table8 scale=mini" in text
-    assert "Ours: miniature, size not recorded; 14 of 14 numbers of the paper have one" in text
-    assert "A toy-model run on a model that this project trained" in text
+    assert "Our runs: miniature, size not recorded; results for 14 of the paper's 14 numbers" in text
+    assert "This is a toy-model run on a model that this project trained" in text
     assert "Algorithmic: 1 by definition, 8 other model; 8 distinct results." in text and "Runs: plain" in text
     none = write.document("knn-ssd", "text §5.3", exhibits.long_table([], "text §5.3", "knn-ssd"))
-    assert "There is no number of ours yet." in none and "experiment=knn_ssd_table3 scale=paper" in none
+    assert "No run of ours gives these numbers yet." in none and "experiment=knn_ssd_table3 scale=paper" in none
     tpt = layout.wide_table(exhibits.long_table(full, "Table 2", "knapspec"))
     assert "AIME24 tpt (the method's own estimate)" in tpt.columns
 

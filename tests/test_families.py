@@ -146,6 +146,6 @@ def test_what_to_use_counts_methods_of_no_experiment_under_the_same_conditions(
     assert lines[0].startswith(f"{task}: successors")
     assert not any("fewer_prompts" in line or "knapspec" in line for line in lines)
     methods = len({cell["method"] for cell in one.cells})
-    assert f"The best of {methods} is" in answers.conditions(one)
-    assert f"The best of {methods + 1} is" in answers.conditions(one, records)
+    assert f"The best of {methods} methods is" in answers.conditions(one)
+    assert f"The best of {methods + 1} methods is" in answers.conditions(one, records)
     assert answers.comparisons([one]) == [one] and answers.comparison([one]) is None

@@ -182,7 +182,7 @@ def test_figures_name_the_model_that_ran(runs: Path, name: str) -> None:
 def test_the_first_figure_names_the_model_that_ran(runs: Path) -> None:
     (one,) = [one for one in replications(runs) if one.experiment.name == "ssd_bench_comparison"]
     for narrow in (False, True):
-        assert figures.forest_plot(one, narrow).get_suptitle() == f"Ours: {RAN}"
+        assert figures.forest_plot(one, narrow).get_suptitle() == f"Our runs: {RAN}"
 
 
 def test_claims_and_predictions_name_the_model_that_ran(runs: Path, out: Path) -> None:
@@ -225,7 +225,7 @@ def test_a_second_model_has_rows_of_its_own(tmp_path: Path) -> None:
     make(tmp_path, "b", 0.5, PLAIN)
     frame = two(tmp_path, "b", "a")
     text = write.document("swift", "Table 2", frame)
-    assert "Ours: toy, 2.9 M, toy_plain, 134.5 M;" in text
+    assert "Our runs: toy, 2.9 M, toy_plain, 134.5 M;" in text
     rows = [line for line in text.splitlines() if re.match(r"\| Vanilla", line)]
     heads = [re.split(r" *\| *", line)[2] for line in rows]
     assert heads == [

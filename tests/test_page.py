@@ -234,13 +234,14 @@ def test_an_exhibit_says_what_it_is(text: str) -> None:
     table = article(text, "swift_table8")
     assert "python -m ssd_bench -m experiment=swift_table8 scale=mini" in table
     assert "toy-model run on a model that this project trained: not a replication of any paper" in table
-    assert "<code>plain</code>" in table and ">filled<" in table
-    assert "Algorithmic: 1 by definition, 8 other model; 8 distinct results." in table and "Speed: " in table
+    assert "<code>plain</code>" in table and ">complete<" in table
+    assert "Algorithmic numbers: 1 by definition, 8 other model; 8 distinct results of ours." in table
+    assert "Speed numbers: " in table
     figure6 = article(text, "swift_figure6")
     assert figure6.count("<img") == 1 and "figures/swift_figure6_mini.pdf" in figure6
     assert "No figure at scale mini: Not now." in article(text, "swift_figure12")
-    assert "It holds no results, but a diagram." in article(text, "knapspec_figure1")
-    assert "It has the runs of SWIFT, Figure 12, whose figure is there." in article(text, "swift_v1_figure11")
+    assert "It contains no results, only a diagram." in article(text, "knapspec_figure1")
+    assert "It uses the runs of SWIFT, Figure 12, which also shows the figure." in article(text, "swift_v1_figure11")
     assert "unknown" in article(text, "knapspec_table1")
 
 
@@ -261,14 +262,14 @@ def test_predictions_are_a_part_of_the_page_and_called_so(text: str, out: Path) 
     for paper, rows in frame.groupby("paper"):
         body = article(text, f"predictions_{exhibits.file_stem(str(paper), '')}")
         assert "PREDICTED" in body and all(f">{value:.2f}<" in body for value in rows["predicted"].dropna())
-    assert text.count("Predictions, never measurements") == 1 and predictions.INTRO in html.unescape(text)
+    assert text.count("These are predictions, not measurements.") == 1 and predictions.INTRO in html.unescape(text)
 
 
 def test_a_page_without_runs_says_so_of_every_exhibit() -> None:
     judged = verdicts.table(judge([]))
     text = page.render([], exhibits.long_tables([]), {}, predictions.predictions([]), audit.audit(), judged)
     Page(text)
-    assert "There is no number of ours yet." in text and ">filled<" not in text and "<img" not in text
+    assert "No run of ours gives these numbers yet." in text and ">complete<" not in text and "<img" not in text
     assert "No figure yet: experiment=swift_figure6 was not run at any scale." in text
     assert "experiment=swift_figure6 scale=paper" in text
 
@@ -372,7 +373,7 @@ def test_the_page_in_a_browser(text: str, out: Path, tmp_path: Path, width: int)
     assert (
         start["exhibits"] != found["next"]["exhibits"] and found["next"]["hash"] == f"#{found['next']['exhibits'][0]}"
     )
-    assert sorted(shown["numbers"]) == sorted(everything) and start["status"] == f"{count} of {count} fit"
+    assert sorted(shown["numbers"]) == sorted(everything) and start["status"] == f"{count} of {count} match"
     assert shown["listed"] == count and found["none"]["listed"] == 0
     assert set(paper["numbers"]) == {one.id for one in everything.values() if one.paper == "swift"}
     assert paper["hash"] == "#paper=swift&show=all" and not any("swift_v1" in name for name in paper["exhibits"])

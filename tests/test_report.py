@@ -42,7 +42,7 @@ COLUMNS = [
         "score method",
         "ROUGE-2 to AR",
         "lossless",
-        "clipped",
+        "truncated",
         "dtype",
         "device",
         "run",
@@ -258,7 +258,7 @@ def test_the_terminal_table_shows_a_third_arm_only_where_there_is_one(tmp_path: 
     text = run_table(summary)
     for name in ("speedup_hf", "speedup_hf_e2e", "speedup_hf_rates_e2e", "speedup_hf_wall", "ar_over_hf_e2e"):
         assert f"  {format_interval(summary, name)}" in text
-    assert "same tokens 100.0 %" in text and "5 MB, in a process of its own" in text
+    assert "same tokens 100.0 %" in text and "5 MB, in a separate process" in text
     two = run_table(metrics.summarise(write_run(tmp_path / "two", [unit(i) for i in range(3)])))
     assert "HF" not in two
     kept = [line for line in text.splitlines() if "HF" not in line and "ratio of" not in line and "record" not in line]

@@ -1,7 +1,7 @@
-"""Predictions of the cost model for the papers' models on the papers' hardware: never a measurement.
+"""Predictions of the cost model for the papers' models on the papers' hardware. They are not measurements.
 
-Acceptance is the paper's own (M and α, printed with a speedup), or that of one of our runs of the paper's own model.
-Runs of other models are not used: `other_model_skill` measures how well they would predict.
+The acceptance is the paper's (M and α, printed with a speedup), or comes from one of our runs of the paper's model.
+Runs of other models are not used; `other_model_skill` measures how well they would predict.
 """
 
 from __future__ import annotations
@@ -38,10 +38,11 @@ from ssd_bench.predict.acceptance import (
 from ssd_bench.predict.replay import predict
 
 MACHINES = {paper: f"sim_{gpus[0].lower()}" for paper in paper_versions() if (gpus := folder_of(paper).hardware)}
-"""The first GPU that each paper names, where it names one."""
+"""First GPU that each paper names; papers that name no GPU are missing."""
 ASSUMED, UNSTATED = "sim_h100", "not stated by the paper"
-"""Machine for a paper that names no GPU: one that its models fit on; and the remark on it."""
-PAPER_ACCEPTANCE, RUN_ACCEPTANCE = "the paper's own", "the run's"
+"""Machine for a paper that names no GPU (its models fit on it), and the remark on this choice."""
+PAPER_ACCEPTANCE, RUN_ACCEPTANCE = "the paper's own", "the run's"  # stored in predictions.csv
+ACCEPTANCE_LABELS = {PAPER_ACCEPTANCE: "from the paper", RUN_ACCEPTANCE: "from our run"}
 LABELS = ("paper", "exhibit", "model", "task", "method", "setting", "printed")  # of the reported number
 COLUMNS = (
     *LABELS,
@@ -63,19 +64,19 @@ COLUMNS = (
     "reason",
 )
 NEEDS = {
-    "any": "where a drafted token costs its share of the sublayers or more",
-    "cheaper": "only where a drafted token costs less than its share of the sublayers",
-    "impossible": "nowhere: above M",
+    "any": "possible even if a drafted token costs its share of the sublayers or more",
+    "cheaper": "possible only if a drafted token costs less than its share of the sublayers",
+    "impossible": "impossible, because above M",
 }
-"""Machines on which a paper's M and α give its speedup, by the result of `machine_need`."""
-FEW = 5  # fewer rows have no skill
+"""Conditions under which a paper's M and α give its speedup, by the result of `machine_need`."""
+FEW = 5  # with fewer rows, no skill is computed
 INTRO = (
-    "Predictions, never measurements: a step's drafting and verification on the paper's GPU by its data sheet, at "
-    f"{CONTEXT:,} tokens of context, without any search of the method's own. Acceptance is the paper's own M and α (≈: "
-    "follows from the other one, where drafting stops at the first wrong token), which tests its speed given its "
-    "acceptance; or that of a run of ours of the paper's own model, whose steps are replayed. c: a drafted token's "
-    "time over a plain step's, as modelled, and as the paper's speedup needs it if a verification takes a plain step. "
-    "Share: of the sublayers, that draft."
+    "These are predictions, not measurements. A cost model gives the times of drafting and verification on the paper's "
+    f"GPU from its data sheet, at {CONTEXT:,} tokens of context, without the method's search. The acceptance is either "
+    "the paper's M and α, which tests the paper's speedup given its acceptance (≈: derived from the other of the two, "
+    "if drafting stops at the first wrong token), or the acceptance of our run of the paper's model, whose steps are "
+    "replayed. c: time of a drafted token over the time of an AR step; modelled, and as needed for the paper's speedup "
+    "if a verification takes as long as an AR step. Share of sublayers: the share that runs while drafting."
 )
 
 
@@ -89,7 +90,7 @@ class Skill:
         signed: median of predicted / printed - 1.
         constant: `miss` of a constant prediction, the median of the printed speedups.
         rank: Spearman's rank correlation of predicted and printed; None if one of them is constant.
-        models: models whose runs gave the acceptance, if these are not the paper's.
+        models: models whose runs gave the acceptance, if they are not the paper's models.
     """
 
     n: int
@@ -101,20 +102,22 @@ class Skill:
 
     @property
     def text(self) -> str:
-        """End of a sentence with these numbers."""
+        """Phrase with these numbers."""
         rank = ABSENT if self.rank is None else f"{self.rank:.2f}"
-        missed = f"miss by a median of {format_percent(self.miss)} (with its sign {100 * self.signed:+.1f} %)"
-        return f"{missed}, one constant by {format_percent(self.constant)}; rank correlation {rank}"
+        return (
+            f"median error {format_percent(self.miss)} (signed: {100 * self.signed:+.1f} %; of a constant prediction: "
+            f"{format_percent(self.constant)}), rank correlation {rank}"
+        )
 
 
 def predictions(replications: Sequence[Replication]) -> pd.DataFrame:
-    """Predict every speedup of the papers with a known acceptance: the paper's, or of a run of the paper's model.
+    """Predict every speedup of the papers whose acceptance is known, from the paper or from a run of its model.
 
     Returns:
         Columns `COLUMNS`. `printed`: the paper's number as text; `metric`: `speedup` if it was measured, else
-        `expected_speedup`. `derived` as in `Row`. `measured`, `predicted`: speedups over AR, decode only; NaN if
-        missing, then `reason` says why. `machine` as in `conf/hardware`. For the paper's own acceptance also `share`
-        of the sublayers that draft, `c` as modelled, and `needs`, the c that gives the paper's speedup.
+        `expected_speedup`. `derived` as in `ReportedSpeedup`. `measured`, `predicted`: speedups over AR, decode only;
+        NaN if missing, with the reason in `reason`. `machine` as in `conf/hardware`. Only for the paper's acceptance:
+        `share` of the sublayers that draft, `c` as modelled, and `needs`, the c that gives the paper's speedup.
         `attrs["other_models"]`: result of `other_model_skill`.
     """
     predicted = [_paper_prediction(row) for row in reported_speedups()]
@@ -171,7 +174,7 @@ def _steps(machine: str, model: str) -> Steps:
 
 
 def _runs_by_number(replications: Sequence[Replication]) -> Iterator[tuple[Number, Cell]]:
-    """Yield the papers' measured speedups (without plain decoding) that one run of ours corresponds to."""
+    """Yield the papers' measured speedups (without plain decoding) to which one run of ours corresponds."""
     for number in numbers():
         if number.metric != "speedup" or number.bound or number.method in BASELINES:
             continue
@@ -183,7 +186,7 @@ def _runs_by_number(replications: Sequence[Replication]) -> Iterator[tuple[Numbe
             records = {cell.path: cell for cell in cells if cell.record is not None}
             cell = next(iter(records.values()), None)
             if cell is None or len(records) > 1 or select.domains(number, cells[0]) != [None]:
-                continue  # a mean over several runs, or of a part of a stream
+                continue  # the number is a mean over several runs, or over a part of a stream
             if cell.record is not None and not cell.record.error:
                 yield number, cell
 
@@ -207,7 +210,7 @@ def _run_prediction(number: Number, cell: Cell) -> dict[str, object]:
 
 
 def _replay(number: Number, cell: Cell) -> tuple[float, str]:
-    """Replay a run's steps on the paper's model and GPU; return the speedup (or NaN) and the reason of NaN."""
+    """Replay a run's steps on the paper's model and GPU; return the speedup, or NaN and the reason."""
     assert cell.record is not None, "cells without a record were left out"
     return _predicted_speedup(cell.record, _machine(number.paper), grid.choice(cell.paper_overrides, "model"))
 
@@ -241,7 +244,7 @@ def skill(frame: pd.DataFrame) -> Skill | None:
 
 
 def other_model_skill(replications: Sequence[Replication]) -> Skill | None:
-    """Return the skill of predictions that are not shown: with the acceptance of runs of other models."""
+    """Return the skill of predictions that are not shown: those with the acceptance of runs of other models."""
     pairs = [
         (number, cell)
         for number, cell in _runs_by_number(replications)
@@ -256,43 +259,45 @@ def skill_text(frame: pd.DataFrame) -> str:
     """Return sentences on the skill of the predictions, in total and within each paper."""
     overall = skill(frame)
     if overall is None:
-        return "Too few of the papers' speedups are predicted to say how well."
+        return "Too few of the papers' speedups are predicted to measure the accuracy."
     within = {version_name(str(paper)): skill(rows) for paper, rows in frame.groupby("paper", sort=False)}
     ranks = [
         f"{name} {paper_skill.rank:.2f}"
         for name, paper_skill in within.items()
         if paper_skill is not None and paper_skill.rank is not None
     ]
-    parts = [f"Of the speedups that the papers measured, {overall.n} are predicted; these {overall.text}."]
+    parts = [f"{overall.n} speedups that the papers measured are predicted: {overall.text}."]
     parts += [f"Rank correlation within a paper: {', '.join(ranks)}."] if ranks else []
     return " ".join(parts)
 
 
 def introduction(frame: pd.DataFrame) -> str:
-    """Return an introduction: skill of the predictions and of those that are not shown, and their meaning."""
+    """Return an introduction: skill of the shown predictions, skill of those not shown, and the meaning of both."""
     parts, unshown = [skill_text(frame)], frame.attrs.get("other_models")
     if expected := int((frame["metric"] != "speedup").sum()):
-        parts += [f"{expected} expected speedups, which papers have from a formula of M and α, do not count there."]
+        parts += [
+            f"This does not count {expected} expected speedups, which the papers computed from M and α with a formula."
+        ]
     if isinstance(unshown, Skill):
         parts += [
-            f"With the acceptance of runs of other models than the paper's ({'; '.join(unshown.models)}), {unshown.n} "
-            f"predictions {unshown.text}: they are not shown."
+            f"{unshown.n} predictions with the acceptance of runs of other models ({'; '.join(unshown.models)}) are "
+            f"not shown: {unshown.text}."
         ]
     return " ".join([*parts, INTRO])
 
 
 def machine_need(cost: float, share: float) -> str:
-    """Return which machines can give a speedup, a key of `NEEDS`.
+    """Return the condition for a speedup, a key of `NEEDS`.
 
     Args:
         cost: c that the speedup needs.
-        share: share of the sublayers that draft; equals c if sublayers alone take time.
+        share: share of the sublayers that draft; equals c if only sublayers take time.
     """
     return "impossible" if cost < 0 else "cheaper" if cost < share else "any"
 
 
 def machine_needs(frame: pd.DataFrame) -> dict[str, str]:
-    """Return by paper a sentence on the machine that its measured speedups need, given its M and α.
+    """Return, for each paper, sentences on the drafting cost that its measured speedups need, given its M and α.
 
     Expected speedups are left out: they come from a formula that sets the cost of a drafted token, not from a machine.
     """
@@ -302,11 +307,10 @@ def machine_needs(frame: pd.DataFrame) -> dict[str, str]:
         kinds = [machine_need(cost, share) for cost, share in zip(group["needs"], group["share"])]
         parts = [f"{kinds.count(word)} {meaning}" for word, meaning in NEEDS.items() if word in kinds]
         lines = [
-            f"{version_name(str(paper))}: its M and α give, of {len(group)} speedups that it measured, "
-            f"{'; '.join(parts)}."
+            f"{version_name(str(paper))}, {len(group)} measured speedups, given their M and α: {'; '.join(parts)}."
         ]
         n_met = int((group["c"] <= group["needs"]).sum())
-        lines += [f"{group['machine'].iloc[0]}, as modelled, drafts cheaply enough for {n_met}."]
+        lines += [f"On {group['machine'].iloc[0]}, the cost model makes drafting cheap enough for {n_met}."]
         lines += _derived_sentences(group)
         sentences[str(paper)] = " ".join(lines)
     return sentences
@@ -315,30 +319,32 @@ def machine_needs(frame: pd.DataFrame) -> dict[str, str]:
 def _derived_sentences(rows: pd.DataFrame) -> list[str]:
     """Return sentences on rows whose M or α is derived from the other."""
     from_alpha, alpha_derived = int((rows["derived"] == "M").sum()), rows[rows["derived"] == "alpha"]
-    sentences = [f"M follows from α in {from_alpha}."] if from_alpha else []
+    sentences = [f"For {from_alpha}, M is derived from α."] if from_alpha else []
     if len(alpha_derived):
         # c is largest with the fewest drafted tokens, M - 1, all accepted: (M - 1) c + 1 = M / speedup
         kindest = (alpha_derived["M"] / alpha_derived["printed"].astype(float) - 1) / (alpha_derived["M"] - 1)
         n_harder = sum(machine_need(cost, share) != "any" for cost, share in zip(kindest, alpha_derived["share"]))
         sentences += [
-            f"α follows from M in {len(alpha_derived)}: were all that it drafts accepted, "
-            f"{n_harder} would still need less."
+            f"For {len(alpha_derived)}, α is derived from M; even if every drafted token were accepted, {n_harder} "
+            "would need a cost below the share of the sublayers."
         ]
     return sentences
 
 
 def readable_table(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return the predictions for a reader: few decimals, clear column heads, no column without a number."""
+    """Return the predictions for a reader: few decimals, full column heads, no empty column."""
     shown = frame.drop(columns=["reason", "paper", "metric", "derived", "params"])
     for name, digits in {"M": 2, "alpha": 2, "measured": 2, "predicted": 2, "share": 3, "c": 3, "needs": 3}.items():
         shown[name] = [ABSENT if pd.isna(value) else f"{value:.{digits}f}" for value in frame[name]]
     for name in ("M", "alpha"):
         shown[name] = np.where(frame["derived"] == name, "≈" + shown[name], shown[name])
+    shown["acceptance"] = frame["acceptance"].map(ACCEPTANCE_LABELS)
     expected = frame["metric"] == "expected_speedup"
     shown["printed"] = np.where(expected, shown["printed"] + " (expected)", shown["printed"])
     if not frame["run"].any():
         shown = shown.drop(columns=["measured", "scale", "run", "model_ran"])
     renamed = {
+        "exhibit": "table or figure",
         "model": "paper's model",
         "model_ran": "ours: model that ran",
         "printed": f"paper's {END_TO_END}",
@@ -346,11 +352,11 @@ def readable_table(frame: pd.DataFrame) -> pd.DataFrame:
         "predicted": f"PREDICTED {DECODE}",
         "alpha": "α",
     }
-    return shown.rename(columns=renamed | {"c": "c modelled", "needs": "c needed"})
+    return shown.rename(columns=renamed | {"share": "share of sublayers", "c": "c modelled", "needs": "c needed"})
 
 
 def document(frame: pd.DataFrame) -> str:
-    """Return predictions and needs as Markdown."""
+    """Return the predictions and the needed drafting costs as Markdown."""
     machines = "\n".join(f"- {sentence}" for sentence in machine_needs(frame).values())
     parts = ["# Predictions for the papers' hardware", introduction(frame), tables.markdown(readable_table(frame))]
-    return "\n\n".join([*parts, "## What machine the papers' numbers need", machines]) + "\n"
+    return "\n\n".join([*parts, "## Drafting cost that the papers' speedups need", machines]) + "\n"

@@ -1,1 +1,1 @@
-"""From records to tables and figures: reads what is on disk, never imports torch."""
+"""Tables, figures and pages from records on disk; no module here imports torch."""

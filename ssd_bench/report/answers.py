@@ -1,4 +1,4 @@
-"""Top of the page: a description of the records, the claims that hold, and the method to use, with its evidence."""
+"""Top of the page: a description of the records, the claims that hold, and the method to use, with the evidence."""
 
 from __future__ import annotations
 
@@ -51,7 +51,8 @@ class ClaimLine:
     Attributes:
         exhibit: anchor of the table or figure that decides it.
         threshold: threshold of the effect.
-        verdicts: one verdict per model, the nearest to the paper's first.
+        measured: statistic of the effect, in words.
+        verdicts: one verdict per model, in the order of the scales, the nearest to the paper's first.
     """
 
     claim: Claim
@@ -72,33 +73,33 @@ class Card:
 
 
 def describe_records(replications: Sequence[Replication], results: int) -> str:
-    """Return sentences on what the records are: runs, distinct results, scale, models and machine.
+    """Return sentences on the records: runs, distinct results, scale, models and machine.
 
     Args:
-        results: number of distinct results of ours that numbers of the papers are compared with.
+        results: number of our distinct results that are compared with numbers of the papers.
     """
     by_path = {
         cell.path: (cell, replication.scale) for replication in replications for cell in replication.recorded_cells()
     }
     if not by_path:
-        return "There are no runs of the papers' experiments here yet."
+        return "There are no runs of the papers' experiments in this folder yet."
     models = list(dict.fromkeys(cell.model_ran for cell, _ in by_path.values()))
     machines = dict.fromkeys(device_name(cell.header) for cell, _ in by_path.values())
     count = sum(1 for replication in replications for _ in replication.recorded_cells())
     scales = order_scales(dict.fromkeys(scale for _, scale in by_path.values()))
     text = (
-        f"{len(by_path)} runs of {model_names(models)}, at scale {', '.join(scales)} on {', '.join(machines)}. "
-        "They stand "
-        f"behind {count} cells of {len(replications)} experiments: one run behind several where one model stands for "
-        f"several of a paper's. {results} distinct results are compared with the papers' numbers."
+        f"This page shows {len(by_path)} runs of {model_names(models)}, at scale {', '.join(scales)}, on "
+        f"{', '.join(machines)}. They cover {count} combinations of model, task, method and setting in "
+        f"{len(replications)} experiments; where one model replaces several models of a paper, these share a run. "
+        f"{results} distinct results are compared with the papers' numbers."
     )
     toys = [model for model in models if model.toy]
     if not toys:
         return text
-    subject = "" if len(toys) == len(models) else f"Those of {model_names(toys)}: "
+    subject = "All runs" if len(toys) == len(models) else f"The runs of {model_names(toys)}"
     return (
-        f"{text} {subject}{TOY[0].upper()}{TOY[1:]}s, of a model that this project trained: they show what the methods "
-        "do and that the analysis works, and say nothing of the papers' models."
+        f"{text} {subject} are {TOY}s, on a model that this project trained: they show how the methods behave and that "
+        "the analysis works, and say nothing about the papers' models."
     )
 
 
@@ -147,7 +148,7 @@ class MethodResult:
     """Result of a method on a task, from one run.
 
     Attributes:
-        method: name in the comparison; for a run outside it the name in `method=NAME`.
+        method: name in the comparison; for a run outside the comparison, the name in `method=NAME`.
         summary: `metrics.summarise` of the run.
     """
 
@@ -156,7 +157,7 @@ class MethodResult:
 
 
 def comparison(replications: Sequence[Replication], name: str = COMPARISON) -> Replication | None:
-    """Return the runs of an experiment that compares methods, at the nearest available scale to the papers'."""
+    """Return the runs of an experiment that compares methods, at the available scale nearest to the papers' scale."""
     by_scale = {
         replication.scale: replication
         for replication in replications
@@ -177,8 +178,9 @@ def candidates(replication: Replication, records: Sequence[Record] = ()) -> dict
     """Return task -> its methods, the fastest end to end first; excluded runs are left out.
 
     Args:
-        records: all records of the folder. A method that is not in the comparison, such as a user's own, is added with
-            its fastest run if task, prompts, model, hardware and choice of tokens are those of a run of the comparison.
+        records: all records of the folder. A method that is not in the comparison, such as a user's method, is added
+            with its fastest run if a run of the comparison has the same task, prompts, model, hardware and choice of
+            tokens.
     """
     results: dict[str, list[MethodResult]] = {}
     tasks_of: dict[str, set[str]] = {}
@@ -207,7 +209,7 @@ def _speedup(result: MethodResult) -> float:
 
 
 def advice(replication: Replication, records: Sequence[Record] = ()) -> Iterator[str]:
-    """Yield for each task the method to use, by these records.
+    """Yield, for each task, a sentence on the method to use according to these records.
 
     Args:
         records: as in `candidates`.
@@ -215,12 +217,15 @@ def advice(replication: Replication, records: Sequence[Record] = ()) -> Iterator
     for task, methods in candidates(replication, records).items():
         best = methods[0]
         if not _is_faster(best):
-            yield f"{task}: plain decoding. None is surely faster; the best is {best.method}, {_end_to_end(best)}."
+            yield (
+                f"{task}: plain decoding (AR). No method is significantly faster; the fastest is {best.method}, "
+                f"{_end_to_end(best)}."
+            )
             continue
         # statistically indistinguishable: the interval reaches the best speedup
         near = [result for result in methods[1:] if _high(result) >= _speedup(best)]
         ties = [result.method for result in near if _speedup(result) >= 1]
-        tie_text = f". Not to be told from it: {', '.join(ties)}" if ties else ""
+        tie_text = f". Statistically indistinguishable from it: {', '.join(ties)}" if ties else ""
         yield f"{task}: {best.method}, {_end_to_end(best)}{tie_text}."
 
 
@@ -233,14 +238,14 @@ def conditions(replication: Replication, records: Sequence[Record] = ()) -> str:
     cell_with_run = next(cell for cell in cells(replication) if cell.record)
     summary, decode = cell_with_run.summary, cell_with_run.header.get("decode") or {}
     sampled = decode.get("mode", "greedy") != "greedy"
-    decoding = f"sampling at temperature {decode['temperature']}" if sampled else "greedy"
+    decoding = f"sampling at temperature {decode['temperature']}" if sampled else "greedy decoding"
     compared = {cell["method"] for cell in cells(replication)}
     compared |= {result.method for methods in candidates(replication, records).values() for result in methods}
     return (
-        f"Of {cell_with_run.model_ran.text} ({summary['dtype']}) on {summary['device']}, {decoding}, "
-        "one prompt at a time, "
-        f"n = {summary['n_prompts']} prompts a cell, the time of a search before the run left out. The best of "
-        f"{len(compared)} is chosen by these numbers, which its interval does not count."
+        f"Measured with {cell_with_run.model_ran.text} ({summary['dtype']}) on {summary['device']}: {decoding}, one "
+        f"prompt at a time, n = {summary['n_prompts']} prompts per method and task. The time of a search before the "
+        f"run is not included. The best of {len(compared)} methods is chosen with the same data; its interval is not "
+        "corrected for this choice."
     )
 
 

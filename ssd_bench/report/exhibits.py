@@ -1,4 +1,4 @@
-"""Long tables of a paper's table or figure: each of its numbers with ours in one row; and sentences on them."""
+"""Long tables of a paper's table or figure: one row per number, with ours; and sentences on these tables."""
 
 from __future__ import annotations
 
@@ -17,46 +17,47 @@ from ssd_bench.papers.ours.match import Matcher
 from ssd_bench.papers.ours.values import OVER_AR
 from ssd_bench.papers.printed.catalogue import folder_of, version_name
 from ssd_bench.papers.printed.reported import Number, exhibits, numbers
+from ssd_bench.report.layout import EXCLUDED
 
 LEGEND = (
-    "Each row says whose numbers it has: ours: the model that ran, with its size, and 95 % intervals over prompts (of "
-    "speeds over moments as well where the noise floor was measured); paper: the paper's own model, which the paper "
-    "ran. –: no number of ours. excluded: a run that decides nothing. same run: the result of another row, not a "
-    "further one."
+    "Labels of rows: ours, our result with the model that ran, its size and 95 % intervals over prompts (for speeds "
+    "also over run-to-run variation, where it was measured); paper, the paper's result with the paper's model. "
+    "–: no result of ours. excluded: the run does not count, because no search ran or its trace duplicates another "
+    "run's. same run: the cell repeats the result of another row."
 )
-COLUMNS = {  # of the long form
-    "id": "of the reported number, unique in the whole report",
-    "paper": "",
-    "exhibit": "table, figure, or passage",
-    "model": "the paper's",
-    "task": "",
-    "method": "",
-    "setting": "",
-    "bound": "low, high, max or about: the paper gives a limit of a range",
-    "metric": "",
-    "unit": "",
-    "printed": "the paper's number, its digits",
-    "value": "the same as a number",
-    "ours": "",
-    "low": "of the 95 % interval over prompts",
-    "high": "",
-    "difference": "ours less the paper's",
-    "relative": "that over the paper's",
-    "decode": "of a speedup, which every paper counts end to end: ours of decoding alone",
-    "decode_low": "",
-    "decode_high": "",
+COLUMNS = {  # of the long table
+    "id": "id of the reported number, unique in the whole report",
+    "paper": "name in `ssd_bench/papers`",
+    "exhibit": "table, figure or passage",
+    "model": "the paper's model",
+    "task": "the paper's task",
+    "method": "the paper's method",
+    "setting": "the paper's settings",
+    "bound": "low, high, max or about, where the paper gives a limit of a range",
+    "metric": "name in `metrics.yaml`",
+    "unit": "unit of the metric",
+    "printed": "the paper's number with its digits",
+    "value": "the paper's number",
+    "ours": "our number",
+    "low": "lower end of its 95 % interval over prompts",
+    "high": "upper end",
+    "difference": "ours minus the paper's",
+    "relative": "difference over the paper's number",
+    "decode": "our speedup of decoding alone; all papers count end to end, and so does `ours`",
+    "decode_low": "lower end of its interval",
+    "decode_high": "upper end",
     "estimate": "TPT as the method itself estimated it, tokens/s",
-    "kind": "algorithmic or speed",
-    "verdict": "",
-    "order": "whether the methods of the row group come in the paper's order",
-    "scale": "of our runs",
-    "rehearsal": "whether a model stands behind it that this project trained",
-    "model_ran": "the model of our runs, with its size",
+    "kind": "algorithmic, speed, or empty for what no run measures",
+    "verdict": "outcome of the comparison",
+    "order": "whether the methods of the row group rank as in the paper",
+    "scale": "scale of our runs",
+    "rehearsal": "whether this project trained a model behind our number",
+    "model_ran": "model of our runs, with its size",
     "params": "its number of parameters",
-    "runs": "their ids",
-    "result": "digest of statistic, runs and part of the runs: equal where two numbers are one result of ours",
-    "repeats": "id of the first number of the exhibit with the same result",
-    "reason": "why ours is missing, or in what it is not the paper's statistic",
+    "runs": "ids of our runs",
+    "result": "digest of statistic, runs and part of the runs; equal digests are one result",
+    "repeats": "id of the first number of the table or figure with the same result",
+    "reason": "why our number is missing, or how it differs from the paper's statistic",
 }
 FLOATS = ("value", "ours", "low", "high", "difference", "relative", "decode", "decode_low", "decode_high", "estimate")
 TEXTS = ("id", "paper", "exhibit", "model", "task", "method", "setting", "bound", "metric", "unit", "printed")
@@ -68,9 +69,9 @@ def long_table(
     """Return every reported number of a table or figure with ours, one per row, in the order of the paper.
 
     Args:
-        replications: runs to compare with. Those of other tables and figures count only for numbers of the text.
-        exhibit: name as in the reported numbers; None: that of the only replication.
-        paper: None: that of the replications.
+        replications: runs to compare with; runs of other tables and figures count only for numbers of the text.
+        exhibit: name as in the reported numbers; None: the table or figure of the only replication.
+        paper: None: the paper of the replications.
 
     Returns:
         Columns `COLUMNS`.
@@ -89,7 +90,7 @@ def long_table(
 def long_tables(replications: Sequence[Replication], only: str | None = None) -> dict[tuple[str, str], pd.DataFrame]:
     """Return the long tables of all reported numbers, keyed by (paper, exhibit) in order; each number is in one table.
 
-    Numbers of figures, abstracts and the text have tables of their own ("Figure 4", "text §5.2").
+    Numbers of figures, abstracts and the text have separate tables ("Figure 4", "text §5.2").
 
     Args:
         only: restrict to this paper.
@@ -138,8 +139,8 @@ def verdict_counts(frames: Iterable[pd.DataFrame]) -> pd.DataFrame:
     """Count the numbers by paper and verdict.
 
     Returns:
-        One row per paper; one column per verdict of `verdict.VERDICTS`; their total `numbers`; and the `distinct
-        results` of ours and the `runs` behind them.
+        One row per paper; one column per verdict of `verdict.VERDICTS`; their total, `numbers`; our `distinct results`
+        and `runs`.
     """
     joined = pd.concat([frame[["paper", "verdict", "result", "runs"]] for frame in frames], ignore_index=True)
     totals = pd.crosstab(joined["paper"], joined["verdict"]).reindex(columns=list(agreement.VERDICTS), fill_value=0)
@@ -154,8 +155,13 @@ def verdict_counts(frames: Iterable[pd.DataFrame]) -> pd.DataFrame:
 # --- sentences on a table or figure -----------------------------------------------------------------------------------
 
 
+def printed_verdict(word: str) -> str:
+    """Return a verdict as printed: the stored word for an excluded result is `verdict.VOID`."""
+    return EXCLUDED if word == agreement.VOID else word
+
+
 def file_stem(paper: str, exhibit: str) -> str:
-    """Return the stem of file names: `knn_ssd_table1`, which is also the name of its experiment; `swift_text_5_2`."""
+    """Return the stem of file names: `knn_ssd_table1`, also the name of the experiment, or `swift_text_5_2`."""
     numbered = re.sub(r"(Table|Figure) (?=\d)", r"\1", exhibit)
     return re.sub(r"[^a-z0-9]+", "_", f"{paper} {numbered}".lower()).strip("_")
 
@@ -167,7 +173,7 @@ def title(paper: str, exhibit: str) -> str:
 
 
 def commands(paper: str, exhibit: str, frame: pd.DataFrame) -> list[str]:
-    """Return the commands that make the runs of a table, at the scales of its runs, else at the papers' scale."""
+    """Return the commands that start the runs of a table, at the scales of its runs, else at the papers' scale."""
     sources = select.experiments().get((paper, exhibit), ())
     if not sources:
         tables = select.source_exhibits(paper, exhibit)
@@ -184,7 +190,7 @@ def describe_results(frame: pd.DataFrame) -> str:
     """Return a sentence on our numbers: models, scale, and whether they replicate the paper's values."""
     compared = frame[frame["ours"].notna()]
     if compared.empty:
-        return "There is no number of ours yet."
+        return "No run of ours gives these numbers yet."
     scales, models = (", ".join(dict.fromkeys(compared[name])) for name in ("scale", "model_ran"))
     counted = [
         f"{count_phrase(run_ids(compared), 'run')} at scale {scales}",
@@ -192,35 +198,36 @@ def describe_results(frame: pd.DataFrame) -> str:
     ]
     repeated = int((compared["repeats"] != "").sum())
     defined = int((compared["verdict"] == agreement.BY_DEFINITION).sum())
-    counted += [f"{repeated} repeat one of them"] if repeated else []
-    counted += [f"{defined} are 1 by definition"] if defined else []
-    text = f"Ours: {models}; {len(compared)} of {len(frame)} numbers of the paper have one: {', '.join(counted)}."
+    counted += [count_phrase(range(repeated), "repeated result")] if repeated else []
+    counted += [f"{defined} equal to 1 by definition"] if defined else []
+    text = (
+        f"Our runs: {models}; results for {len(compared)} of the paper's {count_phrase(frame.index, 'number')} "
+        f"({', '.join(counted)})."
+    )
     text += describe_shared_runs(str(frame["paper"].iloc[0]), str(frame["exhibit"].iloc[0]))
     toys = int(compared["rehearsal"].sum())
     if toys:
-        subject = "A" if toys == len(compared) else f"{toys} of them are of a"
+        subject = "This is a" if toys == len(compared) else f"{toys} of these results come from a"
         return f"{text} {subject} {REHEARSAL}."
     replicated = (agreement.AGREES, agreement.DIFFERS, agreement.OTHER_HARDWARE, agreement.BY_DEFINITION)
     if not compared["verdict"].isin(replicated).any():
-        return (
-            f"{text} They are of another model than the paper's or of fewer prompts: not a replication of its values."
-        )
+        return f"{text} They use another model or fewer prompts than the paper: not a replication of its values."
     return text
 
 
 def describe_shared_runs(paper: str, exhibit: str) -> str:
-    """Return a sentence on the tables and figures whose runs give these numbers; "" if the runs are its own."""
+    """Return a sentence on other tables and figures whose runs give these numbers; "" if there are no others."""
     sources = select.experiments().get((paper, exhibit))
     if sources is None:
         names = select.source_exhibits(paper, exhibit)
-        return f" The runs are those of {', '.join(names)}." if names else ""
+        return f" The runs belong to {', '.join(names)}." if names else ""
     foreign = [experiment for experiment in sources if (experiment.paper, experiment.exhibit) != (paper, exhibit)]
     names = [f"{version_name(experiment.paper)}, {experiment.exhibit}" for experiment in foreign]
-    return f" The runs are those of {'; '.join(names)}." if names else ""
+    return f" The runs belong to {'; '.join(names)}." if names else ""
 
 
 def distinct_results(frame: pd.DataFrame) -> list[str]:
-    """Return the distinct results of ours in a table."""
+    """Return the digests of our distinct results in a table."""
     return [result for result in dict.fromkeys(frame["result"]) if result]
 
 
@@ -230,55 +237,61 @@ def count_phrase(things: Sequence[object], name: str) -> str:
 
 
 def verdict_sentences(frame: pd.DataFrame) -> list[str]:
-    """Return a sentence each on algorithmic and speed verdicts, and those on the paper's order."""
+    """Return sentences on the algorithmic verdicts, the speed verdicts and the ranking."""
     lines = []
     for name in (agreement.ALGORITHMIC, agreement.SPEED):
         totals = frame.loc[frame["kind"] == name, "verdict"].value_counts()
-        parts = ", ".join(f"{totals[word]} {word}" for word in agreement.VERDICTS if word in totals)
+        parts = ", ".join(f"{totals[word]} {printed_verdict(word)}" for word in agreement.VERDICTS if word in totals)
         distinct = count_phrase(distinct_results(frame[frame["kind"] == name]), "distinct result")
-        lines += [f"{name.capitalize()}: {parts}; {distinct}."] if parts else []
+        lines += [f"{name.capitalize()} numbers: {parts}; {distinct} of ours."] if parts else []
     return [*lines, *order_sentences(frame)]
 
 
 def order_sentences(frame: pd.DataFrame) -> list[str]:
-    """Return sentences on how often our runs are in the paper's order, by metric, over distinct valid pairs."""
+    """Return sentences on how often our runs rank as in the paper, by metric, over distinct valid pairs."""
     groups = agreement.rank_orders(frame)
     agreements = agreement.order_agreements(groups)
     lines = []
-    for methods, subject in ((True, "methods within a setting"), (False, "settings of one method")):
+    for methods, subject, item in (
+        (True, "methods within a setting", "method"),
+        (False, "settings of one method", "setting"),
+    ):
         text = ", ".join(entry.text for entry in agreements if entry.methods == methods)
         if text:
             groups_of_kind = [group for group in groups if group.methods == methods]
-            best = f"same best in {sum(group.same_best for group in groups_of_kind)} of {len(groups_of_kind)} groups"
-            lines.append(f"In the paper's order, {subject}: {text}; {best}.")
+            n_same = sum(group.same_best for group in groups_of_kind)
+            best = f"same best {item} in {n_same} of {len(groups_of_kind)} groups"
+            lines.append(f"Pairs ranked as in the paper, {subject}: {text}; {best}.")
     return lines
 
 
 def speedup_sentences(frame: pd.DataFrame) -> list[str]:
-    """Return a sentence on the baseline of speedups, for a paper that divides by Hugging Face `generate`."""
+    """Return sentences on the baseline of speedups, for a paper that divides by Hugging Face `generate`."""
     rows = frame[(frame["metric"] == "speedup") & frame["ours"].notna() & (frame["verdict"] != agreement.BY_DEFINITION)]
     counting = None if rows.empty else folder_of(str(rows["paper"].iloc[0])).counts.get("speedup")
     if counting is None or counting.baseline != "hf":
         return []
     over_ar = int((rows["reason"] != "").sum())
-    parts = [f"{over_ar} of ours {OVER_AR}"] if over_ar else []
+    parts = [f"{over_ar} of our numbers: {OVER_AR}"] if over_ar else []
     if over_ar < len(rows):
-        parts += [f"{len(rows) - over_ar} of ours over Hugging Face generate, as the paper's"]
-    return [f"Speedup: {counting.meaning}, as the paper counts it; {', '.join(parts)}."]
+        parts += [f"{len(rows) - over_ar} of our numbers: relative to Hugging Face generate, as in the paper"]
+    return [f"Speedup as the paper defines it: {counting.meaning}. {'; '.join(parts)}."]
 
 
 def scale_notes(paper: str, exhibit: str, replications: Iterable[Replication]) -> list[str]:
-    """Return the notes of the runs of a table or figure, such as what their scale leaves out."""
+    """Return the notes of the runs of a table or figure, e.g. on parts that the scale leaves out."""
     names = {experiment.name for experiment in select.experiments().get((paper, exhibit), ())}
     return [note for replication in replications if replication.experiment.name in names for note in replication.notes]
 
 
 def missing_reasons(frame: pd.DataFrame) -> list[str]:
-    """Return the reasons why numbers of the paper have none of ours, with their counts."""
+    """Return the reasons why numbers of the paper have no result of ours, with their counts."""
     totals = frame.loc[frame["ours"].isna() & (frame["reason"] != ""), "reason"].value_counts(sort=False)
-    return [f"{count} without ours: {reason}" for reason, count in totals.items()]
+    return [
+        f"No result of ours for {count_phrase(range(count), 'number')}: {reason}" for reason, count in totals.items()
+    ]
 
 
 def run_ids(frame: pd.DataFrame) -> list[str]:
-    """Return the ids of the runs behind a table, in the order of its numbers."""
+    """Return the ids of the runs of a table, in the order of its numbers."""
     return list(dict.fromkeys(run for runs in frame["runs"] for run in runs.split("; ") if run))

@@ -1,4 +1,4 @@
-"""Figures, drawn without global state: per task (speed and time of its methods), over all tasks, of the papers."""
+"""Figures, drawn without global state: of a task (speed and time of its methods), of all tasks, and of the papers."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ from ssd_bench.papers.ours.ran import model_names
 from ssd_bench.papers.printed.catalogue import paper_folders
 from ssd_bench.records.files import write_atomic
 from ssd_bench.report.answers import comparison
-from ssd_bench.report.runs import RunGroup
+from ssd_bench.report.runs import ACCOUNT_LABELS, RunGroup
 
-_waiting: list[Replication] = []  # what forked processes draw
+_waiting: list[Replication] = []  # replications that forked processes draw
 FIGURES: dict[str, Callable[[Replication], Figure | NotDrawable]] = {
     f"{folder.name}_{name}": draw for folder in paper_folders() for name, draw in folder.figures().items()
 }
 """Experiment -> the function in the paper's `figures.py` that draws its figure."""
 SVG_LIMIT = 150_000  # bytes; a larger figure is shown as PNG
 ROWS = 60
-"""Most runs of a group in the figure of a task; the table has all of them."""
-LONGEST = 30_000  # pixels of a side; Matplotlib cannot draw twice as many
+"""Largest number of runs of a group in the figure of a task; the table has all runs."""
+LONGEST = 30_000  # pixels of the longer side; Matplotlib cannot draw twice as many
 FOREST, NARROW = "comparison_forest", "comparison_forest_narrow"
 
 
@@ -49,7 +49,8 @@ class DrawnFigure:
     Attributes:
         name: name of the experiment.
         models: models that ran, with their sizes.
-        image: file for the page, SVG if it is small, else PNG; None if it could not be drawn because of `reason`.
+        image: file for the page, SVG if it is small, else PNG; None if the figure could not be drawn.
+        reason: why it could not be drawn; "" if it was.
         width, height: size of the image in screen pixels.
         paths: all files written.
     """
@@ -78,8 +79,8 @@ def figure(replication: Replication) -> Figure | NotDrawable | None:
 def task_figure(task: str, groups: Sequence[RunGroup]) -> Figure:
     """Draw speed and time of a task's methods, one row of panels per group of comparable runs.
 
-    Left: decode tokens/s with 95 % intervals, AR first. Right: milliseconds per token, split by account. Of a group at
-    most the `ROWS` fastest runs are drawn.
+    Left: decode tokens/s with 95 % intervals, AR first. Right: milliseconds per token, split into drafting,
+    verification, method overhead and the rest. At most the `ROWS` fastest runs of a group are drawn.
     """
     groups = [_fastest(group) for group in groups]
     heights = [1.0 + 0.34 * len(group.rows) for group in groups]
@@ -95,7 +96,7 @@ def task_figure(task: str, groups: Sequence[RunGroup]) -> Figure:
 
 
 def _fastest(group: RunGroup) -> RunGroup:
-    """Return the group with AR and at most `ROWS` runs, the fastest; its title tells if runs were left out."""
+    """Return the group with AR and at most the `ROWS` fastest runs; the title says if runs are missing."""
     runs = [row for row in group.rows if row["run_dir"] is not None]
     if len(runs) <= ROWS:
         return group
@@ -124,7 +125,7 @@ def _draw_speed(axes: Axes, group: RunGroup) -> None:
     _labels(axes, group.rows)
     axes.margins(x=0.18)
     axes.set_xlim(left=0)
-    axes.set_xlabel("tokens/s, decode only; × speedup over AR of the same run")
+    axes.set_xlabel("tokens/s, decode only; ×: speedup over AR in the same run")
 
 
 def _draw_time(axes: Axes, group: RunGroup) -> None:
@@ -133,7 +134,7 @@ def _draw_time(axes: Axes, group: RunGroup) -> None:
         for name, (colour, hatch) in ACCOUNTS.items():
             share = max(row[f"{name}_share"] or 0.0, 0.0)
             width = share * 1000 / rate if rate else 0.0
-            label = name if i == 0 else None
+            label = ACCOUNT_LABELS[name] if i == 0 else None
             axes.barh(i, width, 0.7, start, color=colour, hatch=hatch, edgecolor="black", linewidth=0.5, label=label)
             start += width
     _labels(axes, group.rows)
@@ -150,7 +151,7 @@ def forest_plot(replication: Replication, narrow: bool = False) -> Figure:
 
     Args:
         replication: the comparison, with at least one run.
-        narrow: draw for one column of a paper, with panels below one another.
+        narrow: draw for one column of a paper, with the panels in one column.
     """
     drawn = [cell for cell in cells(replication) if cell.summary["speedup"] is not None]
     tasks = list(dict.fromkeys(cell["task"] for cell in drawn))
@@ -164,7 +165,7 @@ def forest_plot(replication: Replication, narrow: bool = False) -> Figure:
             _draw_forest(axes, {cell["method"]: cell for cell in drawn if cell["task"] == task}, methods)
             axes.set_title(task, loc="left", fontweight="bold")
         body.supxlabel("speedup over AR (×)", fontsize=8)
-        figure.suptitle(f"Ours: {model_names(cell.model_ran for cell in drawn)}", x=0.01, ha="left")
+        figure.suptitle(f"Our runs: {model_names(cell.model_ran for cell in drawn)}", x=0.01, ha="left")
         handles, labels = panels[0].get_legend_handles_labels()
         legend = dict(zip(labels, handles))
         body.legend(list(legend.values()), list(legend), loc="outside upper left", ncols=2 if narrow else len(legend))
@@ -180,16 +181,16 @@ def _ranked(drawn: Sequence[Cell]) -> list[str]:
 
 
 def _draw_forest(axes: Axes, cells_by_method: Mapping[str, Cell], methods: Sequence[str]) -> None:
-    noise = next((cell.variation for cell in cells_by_method.values() if cell.variation is not None), None)
-    if noise is not None:
-        # 95 % of timings of equal work: exp(+-1.96 sigma)
-        band = float(np.exp(1.96 * noise.speedup.sigma))
-        axes.axvspan(1 / band, band, color="#DDDDDD", linewidth=0, zorder=0, label="noise floor")
+    variation = next((cell.variation for cell in cells_by_method.values() if cell.variation is not None), None)
+    if variation is not None:
+        # 95 % of repeated timings of one trace are within exp(+-1.96 sigma)
+        band = float(np.exp(1.96 * variation.speedup.sigma))
+        axes.axvspan(1 / band, band, color="#DDDDDD", linewidth=0, zorder=0, label="run-to-run variation")
     axes.axvline(1, color="#444444", linewidth=0.8, zorder=1, label="AR")
     for i, method in enumerate(methods):
         cell = cells_by_method.get(method)
         if cell is None or cell.exclusion:
-            reason = "not run" if cell is None else f"void: {cell.exclusion.split(', ')[0]}"
+            reason = "not run" if cell is None else f"excluded: {cell.exclusion.split(', ')[0]}"
             axes.annotate(
                 reason, (1, i), (-3, 0), textcoords="offset points", ha="right", va="center", fontsize=style.SMALL
             )
@@ -225,13 +226,13 @@ def save(figure: Figure, stem: Path) -> list[Path]:
     paths = [stem.with_name(f"{stem.name}.{kind}") for kind in ("png", "pdf")]
     with matplotlib.rc_context(STYLE):
         figure.savefig(paths[0], dpi=min(200, LONGEST / max(figure.get_size_inches())))
-        figure.set_layout_engine("none")  # it is laid out now, for all formats
+        figure.set_layout_engine("none")  # the first save has laid it out, for all formats
         figure.savefig(paths[1], metadata={"CreationDate": None})
     return paths
 
 
 def save_for_page(figure: Figure, name: str, replication: Replication, stem: Path) -> DrawnFigure:
-    """Save a figure, also as SVG if that is small."""
+    """Save a figure, also as SVG if the SVG file is small."""
     svg = _svg(figure, name)
     figure.set_layout_engine("none")
     paths = save(figure, stem)
@@ -247,8 +248,8 @@ def draw_figures(replications: Sequence[Replication], out: Path) -> dict[str, li
     """Draw every experiment that is a figure, into `out/EXPERIMENT_SCALE.{png,pdf}`.
 
     Returns:
-        Figures by experiment, the scale nearest to the papers' first; also under `FOREST` and `NARROW` if methods were
-        compared.
+        Figures by experiment, the scale nearest to the papers' scale first; `FOREST` and `NARROW` are further keys if
+        methods were compared.
     """
     out.mkdir(parents=True, exist_ok=True)
     drawn_by_name: dict[str, list[DrawnFigure]] = {}

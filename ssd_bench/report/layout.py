@@ -1,4 +1,4 @@
-"""Layout of a long table as in the paper: our rows, by the model that ran, above the paper's rows, by its models."""
+"""Layout of a long table as in the paper: our rows, labelled with the model that ran, above the paper's rows."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from ssd_bench.papers.printed.catalogue import folder_of
 from ssd_bench.papers.printed.reported import METRICS
 
 BOUNDS = {"": "", "low": "from ", "high": "to ", "max": "up to ", "about": "about "}
-DIGITS = 2  # least digits of our numbers, which else have those of the paper
-PAPER_SPEEDUP, OWN_DECODE_SPEEDUP = f"{END_TO_END} (as the paper counts)", f"{DECODE} (ours alone)"
+DIGITS = 2  # fewest digits of our numbers; a number of the paper with more digits sets the number of digits
+PAPER_SPEEDUP, OWN_DECODE_SPEEDUP = f"{END_TO_END} (as in the paper)", f"{DECODE} (ours only)"
 """Column heads of the two speedups: every paper includes the prefill."""
-NONE, SAME_RUN, EXCLUDED = "ours: none", "same run", "excluded"
+NONE, SAME_RUN, EXCLUDED = "ours: no run", "same run", "excluded"
 
 Column = tuple[str, str]  # task, metric
 
@@ -29,8 +29,8 @@ class Entry:
 
     Attributes:
         number: the row of the long table.
-        is_own: True for a number of our runs, False for one of the paper.
-        main: True if it is compared with a number of the paper; False for quantities that the paper does not report.
+        is_own: True for a number of our runs, False for a number of the paper.
+        main: True for a number that is compared with the paper; False for quantities that the paper does not report.
     """
 
     text: str
@@ -40,7 +40,7 @@ class Entry:
 
     @property
     def identity(self) -> tuple[object, ...]:
-        """Key, equal for texts of one result with any number of digits."""
+        """Key that is equal for texts of one result, whatever their number of digits."""
         return self.number.result, self.number.runs, math.isnan(self.number.ours), self.main
 
 
@@ -49,10 +49,10 @@ Cells = Mapping[Column, Sequence[Entry]]
 
 @dataclass
 class RowGroup:
-    """Rows of one method and setting: ours, and those of the paper's models that ours are compared with.
+    """Rows of one method and setting: our rows, and the rows of the paper's models that they are compared with.
 
     Attributes:
-        own_rows: label of the model that ran -> cells; `NONE` if nothing ran.
+        own_rows: label of the model that ran -> cells; the label is `NONE` if nothing ran.
         paper_rows: model of the paper -> cells.
     """
 
@@ -69,7 +69,7 @@ class RowGroup:
 
 
 def ours_label(number: Any, with_scale: bool = False) -> str:
-    """Return the label of a row of ours: the model that ran."""
+    """Return the label of one of our rows: the model that ran."""
     if not number.model_ran:
         return NONE
     return f"ours: {number.model_ran}" + (f", scale {number.scale}" if with_scale and number.scale else "")
@@ -84,7 +84,7 @@ def layout(frame: pd.DataFrame) -> tuple[list[Column], list[RowGroup]]:
     """Arrange a long table: columns by task, a group of rows for every method, setting and set of our results.
 
     Models of the paper that are compared with the same results of ours share a group, so that no result is in two rows.
-    A result that an earlier group has shown becomes `SAME_RUN`.
+    `SAME_RUN` replaces a result that an earlier group has shown.
     """
     several = len({scale for scale in frame["scale"] if scale}) > 1
     rows: dict[tuple[str, str, str], RowGroup] = {}
@@ -108,9 +108,9 @@ def wide_table(frame: pd.DataFrame) -> pd.DataFrame:
     """Return a long table in the paper's layout, as texts.
 
     Returns:
-        Columns method, setting (if rows differ in it), model, and one for each task and metric. `model` is `ours: NAME,
-        SIZE` of the model that ran, or `paper: NAME`. Our numbers have their interval, or are `ABSENT`. A cell is ""
-        where the paper has no number.
+        Columns method, setting (if the rows differ in it), model, and one for each task and metric. `model` is
+        `ours: NAME, SIZE` of the model that ran, or `paper: NAME`. Our numbers have an interval, or are `ABSENT`. A
+        cell is "" where the paper has no number.
     """
     columns, groups = layout(frame)
     if all(set(group.own_rows) == {NONE} for group in groups):
@@ -128,12 +128,12 @@ def wide_table(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def column_head(metric: str, paper: str) -> str:
-    """Return the column head of a metric, with its unit; a speedup and a skip ratio are defined more closely."""
+    """Return the column head of a metric with its unit; speedup and skip ratio get a longer definition."""
     if metric == "speedup":
         return PAPER_SPEEDUP
     if metric == "skip_ratio":
         inner = folder_of(paper).skip_ratio == "inner"
-        return f"skip_ratio (of the sublayers {'of the inner blocks' if inner else 'of all blocks'})"
+        return f"skip_ratio (share of the sublayers {'of the inner blocks' if inner else 'of all blocks'})"
     unit = METRICS[metric].unit
     return metric if unit in ("x", "fraction", "correlation", "") else f"{metric} ({unit})"
 
@@ -153,7 +153,7 @@ def _paper_entry(number: Any) -> Entry:
 
 
 def _our_entries(number: Any, column: Column) -> Iterator[tuple[Column, Entry]]:
-    """Yield our entries for a number with their columns: first the compared one, then those not in the paper."""
+    """Yield columns and entries of ours for a number: the compared one, then quantities that are not in the paper."""
     digits = max(DIGITS, len(number.printed.partition(".")[2]))
     text = EXCLUDED if number.verdict == agreement.VOID else ABSENT
     if not math.isnan(number.ours):
@@ -169,13 +169,13 @@ def _our_entries(number: Any, column: Column) -> Iterator[tuple[Column, Entry]]:
 
 
 def format_interval(value: float, low: float, high: float, digits: int) -> str:
-    """Return a number with its interval, if it has one, as text."""
+    """Return a number as text, with its interval if there is one."""
     text = f"{value:.{digits}f}"
     return text if math.isnan(low) or math.isnan(high) else f"{text} [{low:.{digits}f}, {high:.{digits}f}]"
 
 
 def _fold_gaps(group: RowGroup) -> RowGroup:
-    """Move the entries without a number into the first row of ours, if the group has one with numbers."""
+    """Move entries without a number into our first row, if the group has a row with numbers."""
     if NONE in group.own_rows and len(group.own_rows) > 1:
         gaps = group.own_rows.pop(NONE)
         first = next(iter(group.own_rows.values()))
@@ -185,7 +185,7 @@ def _fold_gaps(group: RowGroup) -> RowGroup:
 
 
 def _merge_equal_results(rows: Sequence[RowGroup]) -> list[RowGroup]:
-    """Merge groups of the paper's models that are compared with the same results of ours; keep the order of methods."""
+    """Merge groups of the paper's models that are compared with the same results of ours; keep the methods' order."""
     groups: dict[tuple[str, str], list[RowGroup]] = {}
     for row in rows:
         same_key = groups.setdefault((row.method, row.setting), [])
@@ -196,7 +196,7 @@ def _merge_equal_results(rows: Sequence[RowGroup]) -> list[RowGroup]:
         for label, cells in row.own_rows.items():
             for column, entries in cells.items():
                 merged = match.own_rows[label].setdefault(column, entries)
-                # keep the text with the most digits; the paper's models may be printed with different ones
+                # keep the text with the most digits: the paper may print its models with different numbers of digits
                 merged[:] = [
                     replace(first, text=max(first.text, entry.text, key=len))
                     for first, entry in zip(merged, entries, strict=True)
@@ -206,7 +206,7 @@ def _merge_equal_results(rows: Sequence[RowGroup]) -> list[RowGroup]:
 
 
 def _have_same_results(group: RowGroup, row: RowGroup) -> bool:
-    """Check whether our rows of two groups are of the same models, with equal results in common columns."""
+    """Check whether our rows of two groups have the same models, and equal results in common columns."""
     if set(group.own_rows) != set(row.own_rows):
         return False
     return all(
@@ -218,7 +218,7 @@ def _have_same_results(group: RowGroup, row: RowGroup) -> bool:
 
 
 def _mark_repeats(group: RowGroup) -> None:
-    """Replace results that an earlier group has shown by `SAME_RUN`."""
+    """Replace results that an earlier group has shown with `SAME_RUN`."""
     for cells in group.own_rows.values():
         for entries in cells.values():
             entries[:] = [replace(entry, text=SAME_RUN) if entry.number.repeats else entry for entry in entries]

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 
 from ssd_bench import tables
 from ssd_bench.errors import ConfigError
-from ssd_bench.papers.audit import audit
+from ssd_bench.papers.audit.audit import audit
 from ssd_bench.papers.claims.claims import claims
 from ssd_bench.papers.claims.judge import NOT_RUN, judge
 from ssd_bench.papers.figures.shared import NotDrawable
@@ -29,7 +29,7 @@ DPI = 120
 
 
 def runs_folder() -> Path:
-    """Return the folder of records: SSD_BENCH_RUNS, else `runs` of the clone or of the working directory."""
+    """Return the folder of records: SSD_BENCH_RUNS, else `runs` in the clone or in the working directory."""
     clone = Path(__file__).parents[2]
     return Path(os.environ.get(VARIABLE) or (clone if (clone / "notebooks").is_dir() else Path()) / "runs")
 
@@ -63,10 +63,10 @@ class Paper:
 
     Args:
         name: `knapspec`, `swift`, `conflayers` or `knn-ssd`.
-        runs_dir: None: `runs_folder()`.
+        runs_dir: folder of records; None: `runs_folder()`.
 
     Raises:
-        ConfigError: no such paper.
+        ConfigError: the paper is unknown.
     """
 
     def __init__(self, name: str, runs_dir: Path | str | None = None):
@@ -115,7 +115,7 @@ class Paper:
         return Shown(f"{verdicts.RULE}\n\n{verdicts.verdict_counts(rows)}.", table)
 
     def claim(self, name: str) -> Shown:
-        """Return a claim: the paper's numbers, the verdict of our records, and what would change it."""
+        """Return a claim: the paper's numbers, the verdict of our records, and what would change this verdict."""
         claims_by_id = {claim.id: claim for claim in claims()}
         claim_id = f"{self.name}/{name}"
         if claim_id not in claims_by_id:
@@ -126,23 +126,23 @@ class Paper:
         for _, row in rows.iterrows():
             effect, model = verdicts.effect_text(claim, row), verdicts.model_text(row)
             paragraphs.append(
-                f"*Our records*{f', {model}' if model else ''}: **{verdicts.verdict_text(row)}**. {effect} where "
-                f"{verdicts.threshold_text(claim)} is asked: {verdicts.statistic_text(claim)}. "
-                f"{verdicts.evidence_text(claim, row)}."
+                f"*Our records*{f', {model}' if model else ''}: **{verdicts.verdict_text(row)}**. Effect: {effect}; "
+                f"threshold: {verdicts.threshold_text(claim)}. Statistic: {verdicts.statistic_text(claim)}. "
+                f"Evidence: {verdicts.evidence_text(claim, row)}."
             )
             paragraphs.append(f"*What would change it*: {verdicts.verdict_change(claim, row)}.")
         return Shown("\n\n".join(paragraphs))
 
     def counts(self) -> Shown:
-        """Return the number of the paper's numbers by verdict."""
+        """Return how many of the paper's numbers have each verdict."""
         frames = exhibits.long_tables(self._replications, self.name).values()
         counted = exhibits.verdict_counts(frames).drop(columns="paper")
-        return Shown("", counted.loc[:, (counted != 0).any()])
+        return Shown("", counted.loc[:, (counted != 0).any()].rename(columns=exhibits.printed_verdict))
 
     def findings(self) -> Shown:
-        """Return contradictions between the paper's own numbers."""
-        told = audit.group_findings(audit.audit())
-        rows = told[told["paper"] == self.name].rename(columns={"count": "numbers", "verdict": "finding"})
+        """Return contradictions between the paper's numbers."""
+        findings = audit.group_findings(audit.audit())
+        rows = findings[findings["paper"] == self.name].rename(columns={"count": "numbers", "verdict": "finding"})
         return Shown("", rows[["finding", "numbers", "what", "source"]])
 
 
@@ -150,7 +150,7 @@ class Comparison:
     """All methods on one model, from the runs of the experiment `ssd_bench_comparison` under a folder.
 
     Args:
-        runs_dir: None: `runs_folder()`.
+        runs_dir: folder of records; None: `runs_folder()`.
     """
 
     def __init__(self, runs_dir: Path | str | None = None):
@@ -168,7 +168,7 @@ class Comparison:
         )
 
     def advice(self) -> Shown:
-        """Return the method to use for each task, by these records."""
+        """Return the method to use for each task, according to these records."""
         lines = [f"- {line}" for line in answers.advice(self._compared)]
         return Shown("\n".join([*lines, "", answers.conditions(self._compared)]))
 
@@ -178,7 +178,7 @@ class Comparison:
 
     def table(self) -> Shown:
         """Return a table of speed, M, α and losslessness, and of the speed that the layer sets would give."""
-        return Shown(f"Ours: {self._compared.models_ran}.", figures_compare.table(self._compared))
+        return Shown(f"Our runs: {self._compared.models_ran}.", figures_compare.table(self._compared))
 
 
 def _replication_of(name: str, experiments: list[Replication]) -> Replication:

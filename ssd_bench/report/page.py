@@ -1,4 +1,4 @@
-"""Page of the report: answers, then every table and figure of every paper, and counts. It loads its figures alone.
+"""Page of the report: answers, then every table and figure of every paper, and counts. It loads only its figures.
 
 This module collects the content; `page.html`, with its style and script, presents it.
 """
@@ -18,7 +18,7 @@ from markupsafe import Markup
 
 from ssd_bench import tables
 from ssd_bench.metrics.text import ABSENT
-from ssd_bench.papers.audit import audit
+from ssd_bench.papers.audit.audit import audit
 from ssd_bench.papers.figures.style import unbroken
 from ssd_bench.papers.ours import agreement, select
 from ssd_bench.papers.ours.cells import Record, Replication
@@ -37,13 +37,14 @@ FOLDER = Path(__file__).parent
 AXES = ("model", "task", "method")
 FILTERS = {"paper": "Paper", "model": "Model", "task": "Task", "method": "Method"}
 KINDS = {"sets": "layer sets", "cases": "case study", "vectors": "hidden vectors"}
-STATES = {"filled": "●", "partly filled": "◐", "empty": "○", "elsewhere": "→", "no results": "–"}
-COMPLETE = {
-    "filled": "are whole",
-    "partly filled": "in part",
-    "empty": "missing",
-    "elsewhere": "have the runs of another",
-    "no results": "hold no results",
+COMPLETE, PARTIAL, MISSING, SHARED, NO_RESULTS = "complete", "partial", "missing", "shared runs", "no results"
+STATES = {COMPLETE: "●", PARTIAL: "◐", MISSING: "○", SHARED: "→", NO_RESULTS: "–"}
+STATE_PHRASES = {
+    COMPLETE: "complete",
+    PARTIAL: "partial",
+    MISSING: "missing",
+    SHARED: "with the runs of another table or figure",
+    NO_RESULTS: "without results in the paper",
 }
 PART = {agreement.ALGORITHMIC: "algorithmic", agreement.SPEED: "speed", "": "not compared"}
 LABELS = {
@@ -53,7 +54,7 @@ LABELS = {
     "rouge2": "ROUGE-2",
     "_": " ",
 }  # parts of metric names, and their texts
-MARKS = {  # signs that differ in form, not by colour alone
+MARKS = {  # the signs differ in form, not only in colour
     agreement.AGREES: ("✓", "agrees"),
     agreement.DIFFERS: ("✗", "differs"),
     agreement.BY_DEFINITION: ("≡", "definition"),
@@ -63,19 +64,20 @@ MARKS = {  # signs that differ in form, not by colour alone
     agreement.VOID: ("∅", "void"),
 }
 MEANING = {
-    agreement.AGREES: "the paper's own model and prompts (for speed: its hardware too), and its value lies in our 95 % "
-    "interval, widened by rounding and a tolerance",
-    agreement.DIFFERS: "the same, and it does not",
-    agreement.BY_DEFINITION: "1 for plain decoding, here as there",
-    agreement.OTHER_MODEL: "ours is of another model, so the values say nothing about each other; the order may",
-    agreement.OTHER_SCALE: "the paper's model, but fewer or other prompts",
-    agreement.OTHER_HARDWARE: "a speed on a machine that the paper does not name: no verdict",
-    agreement.VOID: "a run behind it decides nothing: no search ran in it, or it has the trace of another; neither "
-    "ranked nor counted as filled",
-    "no run yet": "the command that is named makes it",
-    "not run": "the experiment leaves it out and says why",
-    "undefined": "the runs are there, but they do not define it",
-    "not measurable": "no run of ours can give it: a claim, a cited number, or a quantity that is not recorded",
+    agreement.AGREES: "our run used the paper's model and prompts (for a speed, its hardware too); the paper's value "
+    "is in our 95 % interval, widened by rounding and a tolerance",
+    agreement.DIFFERS: "our run used the paper's model and prompts (for a speed, its hardware too); the paper's value "
+    "is outside this interval",
+    agreement.BY_DEFINITION: "plain decoding has the value 1, here and in the paper",
+    agreement.OTHER_MODEL: "our run used another model: the values are not comparable, but the ranking may be",
+    agreement.OTHER_SCALE: "our run used the paper's model, but fewer or other prompts",
+    agreement.OTHER_HARDWARE: "a speed on hardware that the paper does not name: no verdict",
+    agreement.VOID: "the run does not count, because no search ran or its trace duplicates another run's; the number "
+    "is neither ranked nor counted as complete",
+    "no run yet": "not run so far; the command is shown with the table or figure",
+    "not run": "the experiment leaves it out and gives the reason",
+    "undefined": "the runs exist, but do not define this number",
+    "not measurable": "no run can give it: a claim, a cited number, or a quantity that is not recorded",
 }
 
 
@@ -97,18 +99,18 @@ class Exhibit:
 
     @cached_property
     def experiments(self) -> tuple[Experiment, ...]:
-        """Experiments whose runs give its numbers."""
+        """Experiments whose runs give the numbers."""
         return select.experiments().get((self.paper, self.exhibit), ())
 
     @cached_property
     def listed(self) -> Mapping[str, str]:
-        """Its row in the list of tables and figures; empty for a passage of the text."""
+        """Row in the list of tables and figures; empty for a passage of the text."""
         rows = reported.exhibits(self.paper, self.exhibit)
         return {} if rows.empty else {str(key): str(value) for key, value in rows.iloc[0].items()}
 
     @property
     def anchor(self) -> str:
-        """Anchor of its article."""
+        """Anchor of the article."""
         return exhibits.file_stem(self.paper, self.exhibit)
 
     @property
@@ -142,7 +144,7 @@ class Exhibit:
 
     @property
     def features(self) -> str:
-        """Table of the features of methods as HTML; "" if it has none."""
+        """Table of the features of methods as HTML; "" if there are no features."""
         if self._features.empty:
             return ""
         body = self._features.pivot(index="method", columns="feature", values="value").fillna("")
@@ -158,19 +160,19 @@ class Exhibit:
 
     @cached_property
     def state(self) -> str:
-        """Availability of our results for it, a key of `STATES`."""
+        """Availability of our results, a key of `STATES`."""
         experiments = [experiment for experiment in self.experiments if experiment.paper == self.paper]
         drawn_names = {drawn.name for drawn in self.figures}
         parts = [experiment.name in drawn_names for experiment in experiments if experiment.name in FIGURES]
         if self.frame is not None:
             parts += self.frame["ours"].notna().tolist()
         if not parts:
-            return "elsewhere" if self.experiments else "no results"
-        return "filled" if all(parts) else "partly filled" if any(parts) else "empty"
+            return SHARED if self.experiments else NO_RESULTS
+        return COMPLETE if all(parts) else PARTIAL if any(parts) else MISSING
 
     @cached_property
     def scales(self) -> list[str]:
-        """Scales of the available runs, the nearest to the paper's first; without runs the paper's own."""
+        """Scales of the available runs, the nearest to the paper's scale first; without runs, the paper's scale."""
         names = {experiment.name for experiment in self.experiments}
         scales = {r.scale for r in self.replications if r.experiment.name in names and any(x.record for x in r.cells)}
         if self.frame is not None:
@@ -180,12 +182,12 @@ class Exhibit:
     @property
     def badges(self) -> list[tuple[str, str]]:
         """Badges with their styles: kind, state and scale."""
-        scale = [(f"scale {', '.join(self.scales)}", "")] if self.state in ("filled", "partly filled") else []
+        scale = [(f"scale {', '.join(self.scales)}", "")] if self.state in (COMPLETE, PARTIAL) else []
         return [(self.kind, ""), (self.state, f" s-{self.state.replace(' ', '-')}"), *scale]
 
     @property
     def labels(self) -> dict[str, str]:
-        """Values for the filters: the papers' names on each axis, from its numbers and jobs."""
+        """Values for the filters: the papers' names on each axis, from the numbers and jobs."""
         return {axis: join_values(self.values(axis)) for axis in AXES}
 
     def values(self, axis: str) -> Iterator[str]:
@@ -197,7 +199,7 @@ class Exhibit:
 
     @property
     def summary(self) -> Iterator[str]:
-        """Sentences on its content in the paper, and on our numbers for it."""
+        """Sentences on the content in the paper, and on our numbers."""
         if content := self.listed.get("content"):
             yield f"In the paper: {content}."
         if self.frame is not None:
@@ -205,18 +207,20 @@ class Exhibit:
             yield from exhibits.verdict_sentences(self.frame)
             yield from exhibits.speedup_sentences(self.frame)
         elif not self.experiments:
-            yield "It holds no results, but " + (
-                "a diagram." if self._features.empty else "marks, unknown where the paper's text lost them."
+            yield "It contains no results, " + (
+                "only a diagram."
+                if self._features.empty
+                else "only marks; a mark that our copy of the paper lost is shown as unknown."
             )
         for experiment in self.experiments:
             if experiment.paper != self.paper:
-                yield f"It has the runs of {version_name(experiment.paper)}, {experiment.exhibit}" + (
-                    ", whose figure is there." if experiment.name in FIGURES else "."
+                yield f"It uses the runs of {version_name(experiment.paper)}, {experiment.exhibit}" + (
+                    ", which also shows the figure." if experiment.name in FIGURES else "."
                 )
 
     @property
     def numbers(self) -> dict[str, Any] | None:
-        """Its tables in the paper's layout; `lacking` has those of models of the paper without any number of ours."""
+        """Tables in the paper's layout; `lacking` has the tables of models without any result of ours."""
         if self.frame is None:
             return None
         has_own = self.frame["ours"].notna() | (self.frame["verdict"] == agreement.VOID)
@@ -242,7 +246,7 @@ class Exhibit:
 
     @property
     def commands(self) -> list[str]:
-        """Commands that make its runs."""
+        """Commands that start the runs."""
         return exhibits.commands(self.paper, self.exhibit, pd.DataFrame({"scale": self.scales}))
 
     @property
@@ -258,7 +262,7 @@ class Exhibit:
 
 @dataclass(frozen=True)
 class Sheet:
-    """A table that is none of a paper's tables, with its text.
+    """A table that is not in a paper, with its text.
 
     Attributes:
         title: text for the filters and for screen readers.
@@ -319,12 +323,13 @@ def render(
             name_of=version_name,
             states=STATES,
             originals=[room.versions[room.latest] for room in paper_folders() if room.numbers],
-            standing=answers.describe_records(replications, len(exhibits.distinct_results(everything))),
+            description=answers.describe_records(replications, len(exhibits.distinct_results(everything))),
             cards=answers.cards(judged),
             rule=verdicts.RULE.replace("*", "").replace("`", ""),
             forest=next(iter(drawn.get(FOREST, ())), None),
             narrow=next(iter(drawn.get(NARROW, ())), None),
-            noise=compared is not None and any(cell.variation is not None for cell in compared.recorded_cells()),
+            has_variation=compared is not None
+            and any(cell.variation is not None for cell in compared.recorded_cells()),
             compared="" if compared is None else f"{own_figures.COMPARISON}_{compared.scale}",
             advice=[
                 (list(answers.advice(comparison, records)), answers.conditions(comparison, records))
@@ -333,7 +338,10 @@ def render(
             complete=completeness(replications, frames, drawn),
             verdicts=exhibits.verdict_sentences(everything),
             counts=_counts(everything),
-            legend=[(*MARKS.get(word, ("–", "none")), word, MEANING[word]) for word in agreement.VERDICTS],
+            legend=[
+                (*MARKS.get(word, ("–", "none")), exhibits.printed_verdict(word), MEANING[word])
+                for word in agreement.VERDICTS
+            ],
             filters=_filters([exhibit for listed in shown.values() for exhibit in listed]),
             comparison=list(_own_sheets(replications, drawn)),
             predicted=list(_prediction_sheets(predicted)),
@@ -348,22 +356,22 @@ def completeness(
     frames: Mapping[tuple[str, str], pd.DataFrame],
     drawn: Mapping[str, Sequence[DrawnFigure]],
 ) -> str:
-    """Return a sentence on how many tables and figures of the papers are filled, and on the runs behind them.
+    """Return sentences on the coverage of the papers' tables and figures, and on our runs.
 
     Passages of the text do not count.
     """
     everything = (exhibit for paper in paper_versions() for exhibit in _exhibits(paper, replications, frames, drawn))
     listed = [exhibit for exhibit in everything if exhibit.listed]
     states = Counter(exhibit.state for exhibit in listed)
-    parts = ", ".join(f"{states[state]} {word}" for state, word in COMPLETE.items() if states[state])
+    parts = ", ".join(f"{states[state]} {phrase}" for state, phrase in STATE_PHRASES.items() if states[state])
     numbers = pd.concat(frames.values(), ignore_index=True)
     numbers = numbers[numbers["ours"].notna()]
     runs = {cell.path for replication in replications for cell in replication.recorded_cells()}
     return (
-        f"Of {len(listed)} tables and figures of the papers {parts}. Behind them: "
-        f"{exhibits.count_phrase(list(runs), 'run')}, "
-        f"{exhibits.count_phrase(exhibits.distinct_results(numbers), 'distinct result')} "
-        f"for {len(numbers)} numbers of the papers."
+        f"Tables and figures of the papers: {len(listed)} in total, {parts}. "
+        f"Our results: {exhibits.count_phrase(list(runs), 'run')}, "
+        f"{exhibits.count_phrase(exhibits.distinct_results(numbers), 'distinct result')}, "
+        f"compared with {len(numbers)} numbers of the papers."
     )
 
 
@@ -373,7 +381,7 @@ def join_values(values: Iterable[str]) -> str:
 
 
 def _tables(frame: pd.DataFrame) -> list[dict[str, Any]]:
-    """Lay out a long table; models of the paper without a common column get tables of their own."""
+    """Lay out a long table; models of the paper without a common column get separate tables."""
     groups: list[tuple[set[Column], list[pd.DataFrame]]] = []
     for _, rows in frame.groupby("model", sort=False):
         used = set(zip(rows["task"], rows["metric"]))
@@ -409,23 +417,24 @@ def _cells(cells: Cells, columns: Sequence[Column]) -> list[tuple[str, list[dict
 
 
 def _number_parts(entry: Entry) -> dict[str, str]:
-    """Return the parts of a number that the page styles differently; a number of the paper carries the verdict."""
+    """Return the parts of a number that the page styles separately; a number of the paper carries the verdict."""
     number = entry.number
     if entry.is_own:
         value, _, bounds = (entry.text, "", "") if entry.text in (SAME_RUN, ABSENT) else entry.text.partition(" [")
-        title = f"the result of {number.repeats}" if entry.text == SAME_RUN else ""
+        title = f"same result as {number.repeats}" if entry.text == SAME_RUN else ""
         style = "void" if entry.text == EXCLUDED else "ours"
         return {"ours": value, "rest": bounds and f"[{bounds}", "title": title, "style": style}
     sign, style = MARKS.get(number.verdict, ("", "none"))
     ran = f"; ours: {number.model_ran}" if number.model_ran else ""
-    title = f"{number.kind or 'not compared'}: {number.verdict}{ran}" + (f"; {number.reason}" if number.reason else "")
+    word = exhibits.printed_verdict(number.verdict)
+    title = f"{number.kind or 'not compared'}: {word}{ran}" + (f"; {number.reason}" if number.reason else "")
     return {
         "id": number.id,
         "theirs": entry.text,
         "sign": sign,
         "style": style,
         "title": title,
-        "verdict": number.verdict,
+        "verdict": word,
     }
 
 
@@ -442,7 +451,7 @@ def _exhibits(
 
 
 def _counts(everything: pd.DataFrame) -> str:
-    """Return a table of verdicts by paper and kind (algorithmic or speed), with our results and runs behind them."""
+    """Return a table of verdicts by paper and kind (algorithmic or speed), with the numbers of our results and runs."""
     shown = (agreement.AGREES, agreement.DIFFERS, *set(everything["verdict"]))
     columns = [word for word in agreement.VERDICTS if word in shown]
     rows = {}
@@ -454,8 +463,9 @@ def _counts(everything: pd.DataFrame) -> str:
             rows_of_kind = rows_of_paper[rows_of_paper["kind"] == kind]
             behind = [str(len(exhibits.distinct_results(rows_of_kind))), str(len(exhibits.run_ids(rows_of_kind)))]
             rows[key] = [str(totals.get(word, 0) or "·") for word in columns] + [str(totals.sum()), *behind]
-    index = pd.MultiIndex.from_tuples(rows, names=["paper", "numbers that are"])
-    frame = pd.DataFrame(list(rows.values()), index, [*columns, "all", "distinct results of ours", "runs"])
+    index = pd.MultiIndex.from_tuples(rows, names=["paper", "kind of number"])
+    heads = [*map(exhibits.printed_verdict, columns), "total", "distinct results of ours", "runs"]
+    frame = pd.DataFrame(list(rows.values()), index, heads)
     return tables.html(frame, "Numbers by paper, kind and verdict", "counts")
 
 
@@ -469,7 +479,7 @@ def _filters(shown: Sequence[Exhibit]) -> list[tuple[str, str, list[tuple[str, s
 
 
 def _own_sheets(replications: Sequence[Replication], drawn: Mapping[str, Sequence[DrawnFigure]]) -> Iterator[Sheet]:
-    """Yield the tables of our own experiments, one per scale with runs; without runs a sentence on how to make them."""
+    """Yield the tables of our experiments, one per scale with runs; without runs, a sentence with the command."""
     for table in OWN:
         matching = [replication for replication in replications if replication.experiment.name == table.experiment]
         frames = [
@@ -519,7 +529,7 @@ def _audit_sheets(checks: pd.DataFrame, needs: Mapping[str, str]) -> Iterator[Sh
         totals = checks.loc[checks["paper"] == paper, "verdict"].value_counts()
         parts = ", ".join(f"{totals[word]} {word}" for word in audit.VERDICTS if word in totals)
         introduction = (
-            f"The paper's numbers recomputed from one another, without any run of ours. {totals.sum()} comparisons: "
+            f"The paper's numbers are recomputed from one another, without any run. {totals.sum()} comparisons: "
         )
         rows = entries.loc[entries["paper"] == paper].drop(columns="paper").set_index("finding")
         yield Sheet(
@@ -527,7 +537,7 @@ def _audit_sheets(checks: pd.DataFrame, needs: Mapping[str, str]) -> Iterator[Sh
             f"Audit of {name}",
             paper,
             dict.fromkeys(AXES, ""),
-            f"What the numbers of {name} imply",
+            f"Consistency of the numbers of {name}",
             tables.html(rows, f"Findings in {name}", "audit"),
             [line for line in (f"{introduction}{parts}.", needs.get(paper)) if line],
         )

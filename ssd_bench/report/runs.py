@@ -1,4 +1,4 @@
-"""Tables of runs: the table that a run prints at its end, and tables per task of comparable runs."""
+"""Tables of runs: the table that a run prints at its end, and tables of comparable runs for each task."""
 
 from __future__ import annotations
 
@@ -39,6 +39,8 @@ WIDTH = 100
 BASELINE_COLUMNS = [*TIMES, "draft_ms", "verify_ms", "policy_ms", "clipped_tokens", "score"]
 NOTABLE_MS = 1000
 """Milliseconds; a shorter preparation (a cached profile, reading a layer set) gets no line."""
+ACCOUNT_LABELS = {"draft": "draft", "verify": "verify", "policy": "method overhead", "other": "other"}
+"""Printed names of the shares of the decode time."""
 
 
 @dataclass(frozen=True)
@@ -47,8 +49,8 @@ class RunGroup:
 
     Attributes:
         title: model, dtype, device, prompts.
-        rows: summaries; the first is AR (all baselines of the group together), unless no run has a baseline.
-        domains: run id -> main numbers by domain; empty for a run of one domain.
+        rows: summaries; the first is AR (all baselines of the group pooled), unless no run has a baseline.
+        domains: run id -> main numbers by domain; empty for a run with one domain.
     """
 
     title: str
@@ -57,7 +59,7 @@ class RunGroup:
 
 
 def group_by_task(records: Sequence[Record]) -> dict[str, list[RunGroup]]:
-    """Group runs: task name -> groups of comparable runs, in the given order."""
+    """Group runs: task name -> groups of comparable runs, in the order of the records."""
     groups: dict[str, list[Record]] = {}
     for record in records:
         groups.setdefault(record.digest.conditions, []).append(record)
@@ -90,7 +92,7 @@ def _model_with_size(row: Mapping[str, Any]) -> str:
 
 
 def _ar_row(members: Sequence[Record]) -> list[dict[str, Any]]:
-    """Return one row for the baseline: the AR arms of all runs pooled, as further repeats of the prompts."""
+    """Return one row for the baseline: the AR arms of all runs pooled, as repeats of the same prompts."""
     arms = [_baselines(record) for record in members]
     prompts = pd.concat([metrics.arm_rows(rows, "ar") for rows in arms], ignore_index=True)
     if prompts.empty:
@@ -184,7 +186,7 @@ def readable_row(row: dict[str, Any], with_hf: bool = False) -> dict[str, str]:
         "score method": format_score(row, "method_score"),
         "ROUGE-2 to AR": ABSENT if ar else format_number(row["output_rouge2"], 3),
         "lossless": "by definition" if ar else format_lossless(row),
-        "clipped": str(row["clipped"]),
+        "truncated": str(row["clipped"]),
         "dtype": str(row["dtype"]),
         "device": str(row["device"]),
         "run": str(row["run_id"]),
@@ -200,13 +202,13 @@ def document(task: str, groups: Sequence[RunGroup]) -> str:
     """Return the tables of one task, one per group of comparable runs, with a legend and all warnings."""
     metric = groups[0].rows[0]["metric"]
     has_hf = {id(group): any(row.get("speedup_hf") is not None for row in group.rows) for group in groups}
-    legend = LEGEND.format(metric=metric or "none") + (HF_LEGEND if any(has_hf.values()) else "")
+    legend = LEGEND.format(metric=metric or "the task has none") + (HF_LEGEND if any(has_hf.values()) else "")
     parts = [f"# {task}", legend]
     for group in groups:
         parts.append(f"## {group.title}")
         parts += [f"*{REHEARSAL[0].upper()}{REHEARSAL[1:]}.*"] if group.rows[0]["rehearsal"] else []
-        noise = next((row["noise"] for row in group.rows if row["noise"] is not None), None)
-        parts += [] if noise is None else [NOISE_NOTE.format(format_percent(noise))]
+        variation = next((row["noise"] for row in group.rows if row["noise"] is not None), None)
+        parts += [] if variation is None else [VARIATION_NOTE.format(format_percent(variation))]
         parts += [_table([readable_row(row, has_hf[id(group)]) for row in group.rows])]
         parts += _scores(group) + _domains(group)
         parts += [f"- {row['run_id']}: {text}" for row in group.rows for text in row["warnings"]]
@@ -214,7 +216,7 @@ def document(task: str, groups: Sequence[RunGroup]) -> str:
 
 
 def _scores(group: RunGroup) -> list[str]:
-    """Return a table of all scores of AR and the method, if the task has more than its headline score."""
+    """Return a table of all scores of AR and the method, if the task has further scores than its main one."""
     rows = []
     for row in (row for row in group.rows if row["run_dir"] is not None and row["scores"]):
         pairs = {name: (row.get(f"ar_{name}"), row.get(f"method_{name}")) for name in row["scores"]}
@@ -255,8 +257,8 @@ def _table(rows: Sequence[dict[str, str]]) -> str:
 def overview(tasks: Mapping[str, Sequence[RunGroup]]) -> str:
     """Return the speedups of all methods over all tasks, one table per model, dtype and device.
 
-    A cell has the number from the task's own table; columns may differ in their prompts. If a method ran more than once
-    under the same conditions, the cell names the runs.
+    A cell has the number from the table of its task; columns may differ in their prompts. If a method ran more than
+    once under the same conditions, the cell names the runs.
     """
     machines: dict[tuple[str, str, str], dict[str, dict[str, list[dict[str, Any]]]]] = {}
     for task, groups in tasks.items():
@@ -286,14 +288,14 @@ def _speedups(rows: Sequence[dict[str, Any]], statistic: str) -> str:
 
 
 def unrounded_table(groups: Sequence[RunGroup]) -> pd.DataFrame:
-    """Return the rows unrounded for the CSV, one column per key of `metrics.summarise`."""
+    """Return the unrounded rows for the CSV, one column per key of `metrics.summarise`."""
     rows = [
         {"group": group.title, **row, "warnings": "; ".join(row["warnings"])} for group in groups for row in group.rows
     ]
     return pd.DataFrame(rows)
 
 
-# --- the table that a run ends with ---------------------------------------------------------------------------------
+# --- the table that a run prints at its end -------------------------------------------------------------------------
 
 
 def print_record(path: Path) -> None:
@@ -338,7 +340,7 @@ def comparison_text(records: Sequence[Record]) -> str:
     """Return the results of a sweep as text of about 100 columns: one table per task, the largest speedup first.
 
     Runs that are not comparable (other prompts, tokens, model or machine) are in separate tables. Several runs of one
-    method are labelled with the settings in which they differ.
+    method are labelled with the settings that differ between them.
     """
     parts = []
     settings = {str(record.path): (record.header.get("config") or {}).get("method") or {} for record in records}
@@ -363,7 +365,7 @@ def comparison_text(records: Sequence[Record]) -> str:
 
 
 def _distinguishing_names(rows: Sequence[dict[str, Any]], settings: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Return the method of each row, with the settings in which it differs from other rows of that method.
+    """Return the method of each row, with the settings that differ between rows of this method.
 
     Args:
         settings: folder of a run -> settings of its method.
@@ -417,16 +419,20 @@ def _result_rows(s: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("tokens/s method", format_interval(s, "method_tokens_per_s", 1)),
         (DECODE, format_interval(s, "speedup", 2)),
         (END_TO_END, format_interval(s, "speedup_e2e", 2)),
-        *([] if s["searched_share"] is None else [("drafts of a searched set", format_percent(s["searched_share"]))]),
+        *(
+            []
+            if s["searched_share"] is None
+            else [("drafts with a searched layer set", format_percent(s["searched_share"]))]
+        ),
         ("TPT predicted / estimated", f"{format_number(s['tpt_predicted'], 1)} / {estimated} tokens/s"),
         ("score", ABSENT if s["method_score"] is None else scores),
         *_score_rows(s),
         (
-            "output against AR's",
+            "output compared with AR's",
             f"ROUGE-2 {format_number(s['output_rouge2'], 3)}, same tokens {format_percent(s['output_exact'])}",
         ),
         ("lossless (outputs equal to AR's)", format_lossless(s)),
-        ("prompts clipped to fit", f"{s['clipped']} of {s['n_prompts']}"),
+        ("prompts truncated to fit", f"{s['clipped']} of {s['n_prompts']}"),
     ]
 
 
@@ -448,16 +454,16 @@ def _hf_rows(s: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("speedup over HF, mean rates", format_interval(s, "speedup_hf_rates_e2e")),
         ("speedup over HF, total times", format_interval(s, "speedup_hf_wall")),
         ("AR over HF, end to end", format_interval(s, "ar_over_hf_e2e")),
-        ("HF's output against AR's", f"same tokens {format_percent(s['hf_output_exact'])}"),
+        ("HF's output compared with AR's", f"same tokens {format_percent(s['hf_output_exact'])}"),
         (
             "HF's copy of the weights",
-            ABSENT if weights is None else f"{weights / 1e6:,.0f} MB, in a process of its own",
+            ABSENT if weights is None else f"{weights / 1e6:,.0f} MB, in a separate process",
         ),
     ]
 
 
 def _score_rows(s: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return the rows of further scores of the whole run; the headline score has its own row."""
+    """Return the rows of further scores of the whole run; the main score has a separate row."""
     names = [name for name in s["scores"] if "/" not in name]
     return [
         (
@@ -469,43 +475,39 @@ def _score_rows(s: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def _time_rows(s: Mapping[str, Any]) -> list[tuple[str, str]]:
-    shares = ", ".join(
-        f"{name} {format_percent(s[f'{name}_share'])}" for name in ("draft", "verify", "policy", "other")
-    )
-    rows = [("decode time", shares), ("overhead (policy)", format_percent(s["overhead"]))]
+    shares = ", ".join(f"{label} {format_percent(s[f'{account}_share'])}" for account, label in ACCOUNT_LABELS.items())
+    rows = [("decode time", shares), ("method overhead", format_percent(s["overhead"]))]
     if (s["prepare_ms"] or 0) >= NOTABLE_MS:
         even = s["break_even_tokens"]
-        paid = "never at this speed" if even is None else f"after {even:,.0f} tokens"
+        paid = "never paid back at this speed" if even is None else f"paid back after {even:,.0f} tokens"
         if s["ar_tokens_per_s"] is None or s["method_tokens_per_s"] is None:
-            paid = ABSENT
-        rows.append(("offline preparation", f"{s['prepare_ms'] / 1000:.1f} s, paid back {paid}"))
+            paid = f"paid back {ABSENT}"
+        rows.append(("offline preparation", f"{s['prepare_ms'] / 1000:.1f} s, {paid}"))
     return rows
 
 
-NOISE_NOTE = """Intervals of speeds are over prompts and moments: one trace timed at several moments of the sweep varies
-by {} (standard deviation of its speedup)."""
+VARIATION_NOTE = """Intervals of speeds are over prompts and run-to-run variation: in repeated timings of one trace, the
+speedup has a standard deviation of {}."""
 
-OVERVIEW = """Totals of the same prompts, paired with AR in the same run; in brackets the 95 % interval over prompts.
-The table of each task has everything else."""
+OVERVIEW = """Speedups of total times on the same prompts, paired with AR in the same run. Brackets: 95 % intervals over
+prompts. The table of each task has all other numbers."""
 
-SIDE_BY_SIDE = """speedup: over AR on the same prompts in the same run [95 % interval over prompts], of
-decoding and end to end, with the prefill; overhead: the method's own work, a share of the decode
-time; lossless: outputs equal to AR's."""
+SIDE_BY_SIDE = """speedup: over AR on the same prompts in the same run [95 % interval over prompts], decode only and
+end to end (with the prefill); overhead: method overhead, a share of the decode time; lossless:
+outputs equal to AR's."""
 
-LEGEND = """Numbers in brackets: 95 % interval over n prompts. M: emitted tokens per verification pass.
-α: accepted per drafted tokens. tokens/s: decode only, total tokens over total time. speedup, decode: of these totals,
-paired with AR prompt by prompt in the same run, the method's own online work included; end to end: with the prefill,
-its time and its token, which is what the papers count. TPT: tokens/s by Eq. 4 of KnapSpec,
-predicted from the latency profile, the realised draft length and the realised share of accepted tokens among those
-whose predecessors were accepted, and as the method itself estimated it.
-overhead: share of the decode time in the method's own work. searched: share of draft steps whose set a search chose,
-not the one that the method begins with; –: nothing is searched. skipped attn + MLP: sublayers skipped while drafting,
-mean over drafted tokens, and their share of all. score: {metric}; (n of m): n of m answers have one.
-ROUGE-2 to AR: of the outputs, AR's as the reference; 1 where they are the same.
-lossless: outputs equal to AR's over outputs checked.
-clipped: prompts shortened to fit.
-Runs stand in one table only if task, prompts, model, hardware and choice of tokens agree."""
+LEGEND = """Brackets: 95 % intervals over n prompts. M: mean acceptance length, emitted tokens per verification. α:
+accepted over drafted tokens. tokens/s: decode only, all tokens over all time. speedup, decode: the method's tokens/s
+over AR's on the same prompts in the same run, method overhead included. speedup, end to end: the same with the time and
+the token of the prefill, as the papers count. TPT predicted: tokens/s by Eq. 4 of KnapSpec, from the latency profile,
+the draft length of the run, and its acceptance rate of tokens whose predecessors were accepted. TPT estimated: the
+method's own estimate. overhead: method overhead, a share of the decode time. searched: share of draft steps with a
+layer set that a search chose, not the initial one; –: the method searches nothing. skipped attn + MLP: sublayers
+skipped while drafting, mean over drafted tokens, and their share of all sublayers. score: {metric}; (n of m): n of m
+answers have a score. ROUGE-2 to AR: ROUGE-2 of the method's texts with AR's as references; 1 where they are equal.
+lossless: outputs equal to AR's over outputs checked. truncated: prompts shortened to fit. Runs share a table only if
+they have the same task, prompts, model, hardware and choice of tokens."""
 
 HF_LEGEND = """
-HF: Hugging Face generate on the same prompts in the same run (`baseline=hf`), decode only as well; in the row of AR,
-AR's speedup over it."""
+HF: Hugging Face generate on the same prompts in the same run (`baseline=hf`), decode only; the row of AR has the
+speedup of AR over HF."""

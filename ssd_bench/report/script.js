@@ -1,5 +1,5 @@
 "use strict";
-// Exhibits: one at a time, or all that have all that is chosen; of their tables, the rows and columns that do.
+// Shows one table or figure at a time, or all that match the filters; in their tables, only matching rows and columns.
 (() => {
   const form = document.getElementById("filters");
   const status = document.getElementById("status");
@@ -55,7 +55,7 @@
     }
     document.getElementById("nothing").hidden = fitting.length > 0;
     document.querySelector(".steps").hidden = Boolean(chosen.show) || fitting.length < 2;
-    status.textContent = `${fitting.length} of ${exhibits.length} fit`;
+    status.textContent = `${fitting.length} of ${exhibits.length} match`;
     return chosen;
   }
 
@@ -69,7 +69,7 @@
     location.hash = fitting[(at + fitting.length) % fitting.length].element.id;
   }
 
-  // "#swift_table8" is an exhibit, which is shown whatever the filters; "#paper=swift&task=GSM8K" are filters
+  // "#swift_table8" names a table or figure, shown whatever the filters are; "#paper=swift&task=GSM8K" sets filters
   function follow() {
     const hash = decodeURIComponent(location.hash.slice(1));
     const chosen = exhibits.find((exhibit) => exhibit.element.id === hash);

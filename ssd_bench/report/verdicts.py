@@ -24,23 +24,23 @@ from ssd_bench.records.pack import unpacked_folder
 FOLDER = "verdicts"
 COLUMNS = {
     "claim": "paper/name, as in the paper's claims.yaml",
-    "scale": "of the runs",
-    "model": "that ran",
-    "params": "its number of parameters; files written before this column lack it",
-    "rehearsal": "whether this project trained it",
-    "verdict": "holds, fails, cannot say, not run",
-    "effect": "in the claim's unit",
-    "low": "of its 95 % interval",
-    "high": "",
-    "n": "distinct prompts behind it; searches, of a number that a run has once",
-    "places": "that it is pooled over: where all is equal but what is compared",
-    "asked": "places that the exhibit has",
-    "floor": "relative standard deviation of the effect between moments, where the noise floor was measured",
-    "reason": "why it cannot be said",
+    "scale": "scale of the runs",
+    "model": "names of the models that ran",
+    "params": "their numbers of parameters; absent in older files",
+    "rehearsal": "whether this project trained the model",
+    "verdict": "holds, fails, cannot say, or not run",
+    "effect": "effect in the claim's unit",
+    "low": "lower end of its 95 % interval",
+    "high": "upper end",
+    "n": "distinct prompts; for a number that a run has once, searches",
+    "places": "(task, method, setting) combinations that the effect is pooled over",
+    "asked": "combinations that the paper's table or figure has",
+    "floor": "relative standard deviation of the effect over repeated timings, where measured",
+    "reason": "why no verdict is possible",
 }
 PARAMS = "params"
 WIDTH = 50
-MANY = 100  # factor on the number of prompts above which more prompts are no practical answer
+MANY = 100  # if the number of prompts must grow by more than this factor, more prompts are no practical answer
 
 
 def table(judgements: Iterable[Judgement]) -> pd.DataFrame:
@@ -116,7 +116,7 @@ def merge_verdicts(local: pd.DataFrame, external: pd.DataFrame | None) -> pd.Dat
 
 
 def verdict_text(row: pd.Series) -> str:
-    """Return the verdict, marked if it is of a toy-model run."""
+    """Return the verdict, marked if it comes from a toy-model run."""
     return f"{row['verdict']} ({TOY})" if row["rehearsal"] else str(row["verdict"])
 
 
@@ -163,12 +163,12 @@ def statistic_text(claim: Claim) -> str:
 
 
 def evidence_text(claim: Claim, row: pd.Series) -> str:
-    """Return the evidence of a verdict: prompts, (model, task) pairs, run-to-run variation, reason of "cannot say"."""
+    """Return the evidence of a verdict: prompts, combinations, run-to-run variation, and why it is "cannot say"."""
     if row["verdict"] == NOT_RUN:
         return str(row["reason"])
     unit = "searches" if STATISTICS[claim.statistic].once_per_run else "prompts"
-    parts = [f"n = {row['n']} {unit}" if row["n"] else "", f"{row['places']} of {row['asked']} places"]
-    parts += [] if math.isnan(row["floor"]) else [f"noise floor {100 * row['floor']:.1f} %"]
+    parts = [f"n = {row['n']} {unit}" if row["n"] else "", f"{row['places']} of {row['asked']} combinations"]
+    parts += [] if math.isnan(row["floor"]) else [f"run-to-run variation {100 * row['floor']:.1f} %"]
     parts += [str(row["reason"])] if row["verdict"] == CANNOT_SAY else []
     return "; ".join(filter(None, parts))
 
@@ -176,28 +176,28 @@ def evidence_text(claim: Claim, row: pd.Series) -> str:
 def verdict_change(claim: Claim, row: pd.Series) -> str:
     """Return a phrase on what would change a verdict."""
     if row["verdict"] == NOT_RUN:
-        return f"its runs: `python -m ssd_bench -m experiment={claim.exhibit} scale=SCALE`"
+        return f"runs of the experiment: `python -m ssd_bench -m experiment={claim.exhibit} scale=SCALE`"
     if math.isnan(row["low"]):
-        return f"runs of which this is not so: {row['reason']}"
+        return f"runs without this problem: {row['reason']}"
     bound = claim.at_least if claim.at_least is not None else claim.at_most
     assert bound is not None, "a claim has one of the two"
     if row["verdict"] == CANNOT_SAY:
         distance = abs(row["effect"] - bound)
-        # the width of an interval falls with the root of n: n must grow by (half width / distance)^2
+        # the width of an interval falls with the square root of n, so n must grow by (half width / distance)^2
         factor = ((row["high"] - row["low"]) / 2 / distance) ** 2 if distance else math.inf
         if factor > MANY:
-            return f"next to nothing: the effect is so near to {bound:g} that prompts alone will not part them"
-        return f"if the effect stays, some {math.ceil(max(factor, 2)) * int(row['n'])} prompts instead of {row['n']}"
+            return f"no practical number of prompts, because the effect is too close to {bound:g}"
+        needed = math.ceil(max(factor, 2)) * int(row["n"])
+        return f"about {needed} prompts instead of {row['n']}, if the effect stays the same"
     above = claim.at_least is not None
     if row["verdict"] == HOLDS:
-        return f"an interval that reaches {'below' if above else 'above'} the limit: it ends at " + (
-            f"{row['low' if above else 'high']:.2f}"
-        )
-    return f"an interval that reaches {bound:g}: it ends at {row['high' if above else 'low']:.2f}"
+        side, end = ("below", row["low"]) if above else ("above", row["high"])
+        return f"an interval that extends {side} the threshold; the present one ends at {end:.2f}"
+    return f"an interval that reaches {bound:g}; the present one ends at {row['high' if above else 'low']:.2f}"
 
 
 def paper_values(claim: Claim) -> str:
-    """Return the paper's own numbers for a claim: metrics with their ranges."""
+    """Return the paper's numbers for a claim: metrics with their ranges."""
     values_by_metric: dict[str, list[float]] = {}
     for number in numbers():
         if any(fnmatchcase(number.id, glob) for glob in claim.theirs):
@@ -206,7 +206,7 @@ def paper_values(claim: Claim) -> str:
         f"{metric} {min(values):g}" + (f" to {max(values):g}" if len(set(values)) > 1 else "")
         for metric, values in values_by_metric.items()
     ]
-    return ", ".join(ranges) or "drawn or said, without a number"
+    return ", ".join(ranges) or "shown or stated without a number"
 
 
 def verdict_counts(frame: pd.DataFrame) -> str:
@@ -234,11 +234,11 @@ def readable_table(frame: pd.DataFrame) -> pd.DataFrame:
                 "model": model_text(row) or ABSENT,
                 "verdict": verdict_text(row),
                 "effect": effect_text(claim, row),
-                "asked": threshold_text(claim),
+                "threshold": threshold_text(claim),
                 "evidence": evidence_text(claim, row),
             }
         )
-    return pd.DataFrame(rows, columns=["paper", "claim", "model", "verdict", "effect", "asked", "evidence"])
+    return pd.DataFrame(rows, columns=["paper", "claim", "model", "verdict", "effect", "threshold", "evidence"])
 
 
 def terminal_text(frame: pd.DataFrame) -> str:
@@ -263,6 +263,8 @@ def document(frame: pd.DataFrame) -> str:
 
 
 RULE = """Statements and thresholds were written before the runs (`claims.yaml` of each paper). *Holds*: the effect
-reaches its threshold and its 95 % interval excludes no effect; *fails*: the whole interval is on the other side of the
-threshold; *cannot say*: neither, too few prompts, a void cell, or sides timed on different machines. The interval is
-over prompts and moments. A *toy-model run* is of a model that this project trained: it says nothing of the paper."""
+reaches its threshold, and its 95 % interval does not include the value for no effect. *Fails*: the whole interval is on
+the other side of the threshold. *Cannot say*: neither, or too few prompts, an excluded run, or sides timed on different
+machines. The interval is over prompts and, where it was measured, over run-to-run variation. The evidence counts the
+combinations of model, task and setting with runs, out of those of the paper's table or figure. A *toy-model run* uses a
+model that this project trained; it says nothing about the paper's model."""

@@ -21,13 +21,13 @@ from ssd_bench.report import exhibits, figures, layout, page, runs, verdicts
 
 PAGE = "index.html"
 CONTENTS = {
-    PAGE: "the page: which claims hold, which method to use, every exhibit",
-    "verdicts.md": "which of the papers' claims hold",
-    "tables": "the papers' tables, with ours",
-    "figures": "the papers' figures, of our runs",
-    "predictions.md": "what a cost model predicts for the papers' hardware",
-    "audit.md": "what the papers' own numbers imply",
-    "notebooks": "the notebooks, executed on these runs",
+    PAGE: "page: which claims hold, which method to use, all tables and figures",
+    "verdicts.md": "verdicts on the papers' claims",
+    "tables": "tables of the papers, with our results",
+    "figures": "figures of the papers, drawn from our runs",
+    "predictions.md": "predictions of a cost model for the papers' hardware",
+    "audit.md": "consistency of the papers' numbers",
+    "notebooks": "notebooks, executed on these runs",
 }
 
 
@@ -60,7 +60,7 @@ def index(out: Path, tasks: Mapping[str, Sequence[runs.RunGroup]]) -> str:
     listed = [f"- [{meaning}]({name})" for name, meaning in CONTENTS.items() if (out / name).exists()]
     parts += ["\n".join(listed)] if listed else []
     if tasks:
-        parts.append("\n".join(f"- [{task}, run by run]({_stem(task)}.md)" for task in tasks))
+        parts.append("\n".join(f"- [{task}: all runs]({_stem(task)}.md)" for task in tasks))
         parts.append(runs.overview(tasks).rstrip("\n"))
     return "\n\n".join(parts) + "\n"
 
@@ -74,8 +74,8 @@ def write_replication(
     """Write `out/tables`, `out/figures`, verdicts, predictions, audit and `out/index.html`; return the paths.
 
     Args:
-        recorded: further verdicts, of records elsewhere.
-        folder_records: all records of the folder, also those outside the experiments.
+        recorded: further verdicts, from records in other folders.
+        folder_records: all records of the folder, including those outside the experiments.
 
     Raises:
         ConfigError: `out` cannot be written.
@@ -108,7 +108,7 @@ def write_replication(
 def write_tables(
     replications: Sequence[Replication], out: Path, frames: Mapping[tuple[str, str], pd.DataFrame]
 ) -> list[Path]:
-    """Write the table of every exhibit and passage with numbers, `out/PAPER_EXHIBIT.{md,tex,csv}`; return the paths.
+    """Write every table, figure and passage with numbers as `out/PAPER_EXHIBIT.{md,tex,csv}`; return the paths.
 
     Args:
         frames: result of `exhibits.long_tables`.
@@ -129,7 +129,7 @@ def write_tables(
 
 
 def write_own_tables(replications: Sequence[Replication], out: Path) -> list[Path]:
-    """Write and print the tables of our own experiments, `out/EXPERIMENT_SCALE.{md,csv}`; return the paths."""
+    """Write and print the tables of our experiments, `out/EXPERIMENT_SCALE.{md,csv}`; return the paths."""
     by_name, written = {own_table.experiment: own_table for own_table in OWN}, []
     for replication in replications:
         if replication.experiment.name in by_name and any(replication.recorded_cells()):
@@ -175,7 +175,7 @@ def readable_records(all_records: Sequence[Record], runs_dir: Path) -> list[Reco
     """Return the records that can be read; report the others on stderr."""
     for record in all_records:
         if record.error:
-            print(f"left out: {record.error}", file=sys.stderr)
+            print(f"a record is left out: {record.error}", file=sys.stderr)
     readable = [record for record in all_records if record.error is None]
     if not readable:
         hint = "no complete run there; make one with `python -m ssd_bench method=knapspec task=gsm8k`"

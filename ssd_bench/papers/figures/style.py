@@ -11,10 +11,10 @@ from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 
 COLUMN, PAGE = 3.4, 7.0
-"""Widths in inches: one column of a paper, and both."""
+"""Widths of a figure in inches: one column of a paper, or the whole page."""
 
 SMALL = 6.5
-"""Font size in points of captions and of numbers within a panel; other text has 8."""
+"""Font size of captions and of numbers within a panel, in points; other text has 8."""
 
 STYLE: dict[Any, Any] = {
     "font.size": 8,
@@ -47,16 +47,16 @@ ATTENTION, MLP = ("#0072B2", ""), ("#E69F00", "////")
 """Colour and hatch of the two kinds of sublayers."""
 
 FAINT = "#7F7F7F"
-"""Colour of reference lines, such as the speed of AR, and of the papers' own numbers, which are not our measurement."""
+"""Colour of reference lines, such as the speed of AR, and of the papers' numbers, which we did not measure."""
 VOID, VOID_HATCH, VOID_MARKER = "∅", "-----", "$∅$"
-"""Mark of excluded results: in a text, as the hatch of a bar (no method has it), and as a point."""
+"""Mark of an excluded result: in a text, as the hatch of a bar (no method uses this hatch), and as a point."""
 DASHED = (0, (2, 2))
-"""Line style through points of which some are excluded."""
+"""Style of a line with an excluded point."""
 
 
 @dataclass(frozen=True)
 class Mark:
-    """Look of a series; colour, marker, line or hatch alone tells it from all others."""
+    """Look of a series; each of colour, marker, line and hatch alone identifies it."""
 
     colour: str
     marker: str
@@ -89,7 +89,7 @@ METHODS = {
 
 
 def mark(label: str, position: int) -> Mark:
-    """Return the mark of a series: for a method the same in every figure, else by position."""
+    """Return the mark of a series: a method has the same one in every figure, other series go by position."""
     return MARKS[METHODS.get(label, position) % len(MARKS)]
 
 
